@@ -1,0 +1,1 @@
+"""A research workbench for distributed deep-learning systems: eight techniques on real ranks."""
