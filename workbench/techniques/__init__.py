@@ -1,0 +1,1 @@
+"""One room a technique: `method` (tensors), `runtime` (ranks), `cost` (time and bytes)."""
