@@ -1,0 +1,27 @@
+"""Actions, schedules as text grids, event simulation, recordings and traces."""
+
+from .actions import Action, Kind, Timeline
+from .grid import format_timeline, parse_timeline
+from .recorder import Recorder
+from .schedule import Cell, Schedule, gpipe, one_forward_one_backward, parse_schedule, pipeline_tasks
+from .simulation import Task, simulate
+from .trace import chrome_trace, chrome_trace_json
+
+__all__ = [
+    "Action",
+    "Cell",
+    "Kind",
+    "Recorder",
+    "Schedule",
+    "Task",
+    "Timeline",
+    "chrome_trace",
+    "chrome_trace_json",
+    "format_timeline",
+    "gpipe",
+    "one_forward_one_backward",
+    "parse_schedule",
+    "parse_timeline",
+    "pipeline_tasks",
+    "simulate",
+]

@@ -1,0 +1,136 @@
+"""What happened when, and where: actions and timelines.
+
+A timeline is a tuple of actions, and an action says which resource (a rank, a link, a
+copy engine) did what from when until when. Simulations, recordings of real ranks,
+Gantt charts and Chrome traces all share it.
+
+Source: the workbench's own vocabulary; the kinds follow the columns of the tables that
+break an iteration down (forward, backward, encode, communicate, decode, wait).
+Simplified: an action has one resource; a collective is one action on each of its ranks.
+Left out: nesting and links between actions.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["Action", "Kind", "Timeline"]
+
+
+class Kind(Enum):
+    """What an action does, and so its colour."""
+
+    COMPUTE = "compute"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    ENCODE = "encode"
+    COMMUNICATE = "communicate"
+    DECODE = "decode"
+    WAIT = "wait"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    """One thing that one resource did without a break."""
+
+    resource: str  #: who did it, such as "rank 0" or "link"
+    start_s: float  #: seconds on the timeline's clock
+    end_s: float  #: seconds on the timeline's clock, not before start_s
+    kind: Kind = Kind.COMPUTE  #: what it does
+    label: str = ""  #: what to write on it
+
+    def __post_init__(self) -> None:
+        if not self.resource:
+            raise ValueError(f"resource is {self.resource!r}; it must name who acts")
+        if not isinstance(self.kind, Kind):
+            raise ValueError(f"kind is {self.kind!r}; it must be a Kind")
+        for field in ("start_s", "end_s"):
+            if not math.isfinite(getattr(self, field)):
+                raise ValueError(f"{field} is {getattr(self, field)!r}; it must be finite")
+        if self.end_s < self.start_s:
+            raise ValueError(f"end_s is {self.end_s!r}; it must not be before start_s, {self.start_s!r}")
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from start to end."""
+        return self.end_s - self.start_s
+
+    def shifted(self, by_s: float) -> "Action":
+        """Return the same action `by_s` seconds later."""
+        return Action(
+            resource=self.resource, start_s=self.start_s + by_s, end_s=self.end_s + by_s,
+            kind=self.kind, label=self.label,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """Actions on a common clock; rows keep the order in which resources are named."""
+
+    actions: tuple[Action, ...]  #: in any order
+    resources: tuple[str, ...] = ()  #: rows from top to bottom; default: order of first appearance
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "actions", tuple(self.actions))
+        seen = dict.fromkeys(action.resource for action in self.actions)
+        if not self.resources:
+            object.__setattr__(self, "resources", tuple(seen))
+        missing = [name for name in seen if name not in self.resources]
+        if missing:
+            raise ValueError(f"resources is {self.resources!r}; it must hold every action's, but lacks {missing!r}")
+
+    @classmethod
+    def merged(cls, recordings: Iterable[Iterable[Action]], *, from_zero: bool = True) -> "Timeline":
+        """Put the recordings of several ranks on one timeline.
+
+        Args:
+            recordings: the actions of each rank, on one common clock.
+            from_zero: shift all of them so that the first action starts at 0 s.
+
+        Returns:
+            The timeline, rows in the order of the recordings.
+        """
+        actions = [action for recording in recordings for action in recording]
+        shift_s = -min((action.start_s for action in actions), default=0.0) if from_zero else 0.0
+        return cls(actions=tuple(action.shifted(shift_s) for action in actions))
+
+    @property
+    def start_s(self) -> float:
+        """When the first action starts; 0 if there is none."""
+        return min((action.start_s for action in self.actions), default=0.0)
+
+    @property
+    def end_s(self) -> float:
+        """When the last action ends; 0 if there is none."""
+        return max((action.end_s for action in self.actions), default=0.0)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the first start to the last end."""
+        return self.end_s - self.start_s
+
+    def of(self, resource: str) -> tuple[Action, ...]:
+        """Return the actions of one resource, earliest first.
+
+        Raises:
+            ValueError: if the timeline has no such resource.
+        """
+        if resource not in self.resources:
+            raise ValueError(f"resource is {resource!r}; it must be one of {self.resources!r}")
+        mine = (action for action in self.actions if action.resource == resource)
+        return tuple(sorted(mine, key=lambda action: (action.start_s, action.end_s)))
+
+    def total_s(self, *, resource: str | None = None, kind: Kind | None = None) -> float:
+        """Add up the durations of the actions of a resource, of a kind, or of both.
+
+        Args:
+            resource: count only this one's actions; None counts all.
+            kind: count only actions of this kind; None counts all.
+
+        Returns:
+            Seconds; actions that overlap count each.
+        """
+        chosen = self.actions if resource is None else self.of(resource)
+        return math.fsum(action.duration_s for action in chosen if kind in (None, action.kind))

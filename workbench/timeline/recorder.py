@@ -1,0 +1,71 @@
+"""Recording what a real rank does.
+
+    recorder = Recorder(resource=f"rank {rank}")
+    with recorder.during("all-reduce", Kind.COMMUNICATE):
+        dist.all_reduce(x)
+    return recorder.actions
+
+The monotonic clock counts from one moment for all processes of a machine, in network
+namespaces too, so recordings of ranks that share a machine need no alignment:
+`Timeline.merged` puts them on one timeline.
+
+Source: the POSIX clock CLOCK_MONOTONIC.
+Simplified: work that was only queued (CUDA) counts when it is waited for; give
+`synchronize` to wait at both ends of an action.
+Left out: ranks of several machines, whose clocks start at different moments.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from .actions import Action, Kind
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Collects the actions of one resource."""
+
+    def __init__(
+        self,
+        *,
+        resource: str,
+        clock: Callable[[], float] = time.monotonic,
+        synchronize: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start with no action.
+
+        Args:
+            resource: the row of the timeline, such as "rank 0".
+            clock: seconds, the same for every rank that is to share a timeline.
+            synchronize: waits until queued work is done, such as `torch.cuda.synchronize`.
+        """
+        self._resource = resource
+        self._clock = clock
+        self._synchronize = synchronize
+        self._actions: list[Action] = []
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """What was recorded, in the order in which it ended."""
+        return tuple(self._actions)
+
+    @contextmanager
+    def during(self, label: str, kind: Kind = Kind.COMPUTE) -> Iterator[None]:
+        """Record the body as one action, also when it raises.
+
+        Args:
+            label: what to write on it.
+            kind: what it does.
+        """
+        self._synchronize()
+        start_s = self._clock()
+        try:
+            yield
+        finally:
+            self._synchronize()
+            end_s = self._clock()
+            self._actions.append(
+                Action(resource=self._resource, start_s=start_s, end_s=end_s, kind=kind, label=label)
+            )

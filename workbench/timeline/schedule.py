@@ -1,0 +1,167 @@
+"""Pipeline schedules as data: which stage does which micro-batch, in which order.
+
+    rank 0 | 0F0 0F1 .   0B0 .   0B1
+    rank 1 | .   1F0 1B0 1F1 1B1 .
+
+A cell `1F0` is stage 1's forward of micro-batch 0, as torch.distributed.pipelining
+writes it, so the schedules it prints can be read here.
+
+Source: the cell format of torch.distributed.pipelining; GPipe and 1F1B as in
+Narayanan et al. (2019).
+Simplified: forward and whole backward only, one stage a rank.
+Left out: interleaved stages, split backward passes, communication as cells.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .actions import Kind
+from .grid import CONTINUED, IDLE, format_rows, parse_rows
+from .simulation import Task
+
+__all__ = ["Cell", "Schedule", "gpipe", "one_forward_one_backward", "parse_schedule", "pipeline_tasks"]
+
+_LETTERS = {"F": Kind.FORWARD, "B": Kind.BACKWARD}
+_CELL = re.compile(r"(\d+)([FB])(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One micro-batch's pass through one stage."""
+
+    stage: int  #: from 0, in the order of the forward pass
+    kind: Kind  #: FORWARD or BACKWARD
+    micro_batch: int  #: from 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in _LETTERS.values():
+            raise ValueError(f"kind is {self.kind!r}; it must be FORWARD or BACKWARD")
+
+    def __str__(self) -> str:
+        letter = next(letter for letter, kind in _LETTERS.items() if kind is self.kind)
+        return f"{self.stage}{letter}{self.micro_batch}"
+
+    @classmethod
+    def parse(cls, word: str) -> "Cell":
+        """Read a word such as `1F0`.
+
+        Raises:
+            ValueError: if the word is no stage, letter and micro-batch.
+        """
+        match = _CELL.fullmatch(word)
+        if match is None:
+            raise ValueError(f"cell is {word!r}; it must be a stage, F or B, and a micro-batch, such as '1F0'")
+        return cls(stage=int(match[1]), kind=_LETTERS[match[2]], micro_batch=int(match[3]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """What each rank does, in order; None is a step in which it waits."""
+
+    rows: tuple[tuple[Cell | None, ...], ...]  #: one row a rank
+
+    def __str__(self) -> str:
+        return format_rows({
+            f"rank {rank}": [IDLE if cell is None else str(cell) for cell in row]
+            for rank, row in enumerate(self.rows)
+        })
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Read what a schedule printed.
+
+    Args:
+        text: one line a rank, `rank 0 | 0F0 . 0B0`, from rank 0 up.
+
+    Raises:
+        ValueError: if the rows are not named rank 0, rank 1, ..., or a cell is malformed.
+    """
+    rows = parse_rows(text)
+    if list(rows) != [f"rank {rank}" for rank in range(len(rows))]:
+        raise ValueError(f"rows is {list(rows)!r}; it must be rank 0, rank 1, ... in order")
+    waiting = (IDLE, CONTINUED)
+    return Schedule(
+        rows=tuple(tuple(None if word in waiting else Cell.parse(word) for word in words) for words in rows.values())
+    )
+
+
+def gpipe(num_stages: int, num_micro_batches: int) -> Schedule:
+    """Return the order of GPipe: all forward passes, then all backward passes, without waits."""
+    return _schedule(num_stages, num_micro_batches, lambda stage: num_micro_batches)
+
+
+def one_forward_one_backward(num_stages: int, num_micro_batches: int) -> Schedule:
+    """Return the order of 1F1B: a stage keeps no more micro-batches in flight than there are stages left.
+
+    Source: Narayanan et al. (2019), PipeDream, the schedule without weight stashing.
+    """
+    return _schedule(num_stages, num_micro_batches, lambda stage: num_stages - stage)
+
+
+def pipeline_tasks(
+    schedule: Schedule, *, duration_s: Callable[[Cell], float], transfer_s: Callable[[Cell], float]
+) -> tuple[Task, ...]:
+    """Turn a schedule into tasks that `simulate` can place in time.
+
+    Args:
+        schedule: the order on each rank; steps of waiting are dropped, the simulation finds them.
+        duration_s: seconds a pass takes.
+        transfer_s: seconds its result takes to the next stage (a backward pass: to the previous one).
+
+    Returns:
+        A task a pass, on `rank r`, and a task a transfer, on `link r-q`, one for each direction.
+    """
+    num_stages = 1 + max((cell.stage for row in schedule.rows for cell in row if cell), default=0)
+    tasks = []
+    for rank, row in enumerate(schedule.rows):
+        previous: tuple[str, ...] = ()
+        for cell in filter(None, row):
+            arrival = _arrival(cell, num_stages)
+            tasks.append(
+                Task(name=str(cell), resources=(f"rank {rank}",), duration_s=duration_s(cell),
+                     after=previous + arrival, kind=cell.kind)
+            )
+            previous = (str(cell),)
+            tasks += _transfer(cell, rank, num_stages, transfer_s)
+    return tuple(tasks)
+
+
+def _schedule(num_stages: int, num_micro_batches: int, in_flight: Callable[[int], int]) -> Schedule:
+    for field, value in (("num_stages", num_stages), ("num_micro_batches", num_micro_batches)):
+        if value < 1:
+            raise ValueError(f"{field} is {value!r}; it must be at least 1")
+    return Schedule(
+        rows=tuple(_row(stage, num_micro_batches, in_flight(stage)) for stage in range(num_stages))
+    )
+
+
+def _row(stage: int, num_micro_batches: int, in_flight: int) -> tuple[Cell, ...]:
+    forward = [Cell(stage=stage, kind=Kind.FORWARD, micro_batch=m) for m in range(num_micro_batches)]
+    backward = [Cell(stage=stage, kind=Kind.BACKWARD, micro_batch=m) for m in range(num_micro_batches)]
+    row = forward[:in_flight]
+    for done in range(num_micro_batches):
+        row += backward[done : done + 1] + forward[done + in_flight : done + in_flight + 1]
+    return tuple(row)
+
+
+def _neighbour(cell: Cell) -> int:
+    return cell.stage + (1 if cell.kind is Kind.FORWARD else -1)
+
+
+def _arrival(cell: Cell, num_stages: int) -> tuple[str, ...]:
+    source = cell.stage + (-1 if cell.kind is Kind.FORWARD else 1)
+    if not 0 <= source < num_stages:
+        return ()
+    sent = Cell(stage=source, kind=cell.kind, micro_batch=cell.micro_batch)
+    return (f"send-{sent}",)
+
+
+def _transfer(cell: Cell, rank: int, num_stages: int, transfer_s: Callable[[Cell], float]) -> list[Task]:
+    target = _neighbour(cell)
+    if not 0 <= target < num_stages:
+        return []
+    return [
+        Task(name=f"send-{cell}", resources=(f"link {rank}-{target}",), duration_s=transfer_s(cell),
+             after=(str(cell),), kind=Kind.COMMUNICATE)
+    ]
