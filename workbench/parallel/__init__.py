@@ -1,0 +1,31 @@
+"""Plain tensor, pipeline and data parallelism: what the techniques build on and compare with.
+
+`groups` says what a layer may ask of its ranks, `linear` and `transformer` are the cut
+layers, `pipeline` the stages. All of them run on real and on virtual ranks.
+"""
+
+from workbench.parallel.dropout import Dropout
+from workbench.parallel.groups import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
+from workbench.parallel.linear import ColumnParallelLinear, RowParallelLinear
+from workbench.parallel.seeds import generator_for
+from workbench.parallel.shards import cut, join
+from workbench.parallel.traffic import Message, MessageKind, Phase, Traffic
+from workbench.parallel.transformer import TransformerConfig, TransformerLayer
+
+__all__ = [
+    "ColumnParallelLinear",
+    "Dropout",
+    "Message",
+    "MessageKind",
+    "Phase",
+    "ProcessTensorGroup",
+    "RowParallelLinear",
+    "TensorGroup",
+    "Traffic",
+    "TransformerConfig",
+    "TransformerLayer",
+    "VirtualTensorGroup",
+    "cut",
+    "generator_for",
+    "join",
+]

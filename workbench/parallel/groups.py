@@ -1,0 +1,222 @@
+"""Tensor-parallel groups: what a layer may ask of the ranks that share it.
+
+The same layer code runs on real ranks (`ProcessTensorGroup`, one weight shard a
+process) and on virtual ranks (`VirtualTensorGroup`, all shards in one process).
+A layer keeps one shard for every *local* rank and never asks which group it has.
+
+Source: Shoeybi et al., Megatron-LM, section 3: `copy` is its operator f, `sum` its g.
+Simplified: collectives block; nothing overlaps with computation.
+Left out: sequence parallelism, reduce-scatter.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from workbench.parallel.traffic import MessageKind, Phase, Traffic
+
+__all__ = ["ProcessTensorGroup", "TensorGroup", "VirtualTensorGroup"]
+
+
+@runtime_checkable
+class TensorGroup(Protocol):
+    """The ranks that hold the shards of one layer."""
+
+    size: int
+    """Number of tensor-parallel ranks."""
+    local_ranks: tuple[int, ...]
+    """Ranks whose shards live in this process, in order."""
+    traffic: Traffic
+    """Every message this group has carried."""
+
+    def copy(self, x: Tensor) -> Tensor:
+        """Hand a replicated tensor to all ranks; its gradient is summed over them."""
+        ...
+
+    def sum(self, partials: Sequence[Tensor]) -> Tensor:
+        """Add the partial results of all ranks."""
+        ...
+
+    def gather(self, messages: Sequence[Tensor]) -> list[Tensor]:
+        """Collect one message from every rank."""
+        ...
+
+
+class _Copy(torch.autograd.Function):
+    """Identity forward, sum over ranks backward.
+
+    Forward: returns x; nothing is communicated.
+    Backward: returns the sum over ranks of the gradient; one all-reduce of the
+    gradient's size (none if the gradient is summed already, as on virtual ranks).
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, traffic: Traffic, num_ranks: int, all_reduce) -> Tensor:
+        ctx.traffic, ctx.num_ranks, ctx.all_reduce = traffic, num_ranks, all_reduce
+        ctx.site = traffic.site
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        ctx.traffic.record(
+            MessageKind.COPY_BACKWARD, grad, ctx.num_ranks, phase=Phase.BACKWARD, site=ctx.site
+        )
+        return ctx.all_reduce(grad), None, None, None
+
+
+class _Sum(torch.autograd.Function):
+    """Sum over ranks forward, identity backward.
+
+    Forward: returns the sum over ranks; one all-reduce of the partial's size.
+    Backward: hands the gradient to the partial; nothing is communicated, since
+    every rank already holds the same gradient.
+    """
+
+    @staticmethod
+    def forward(ctx, partial: Tensor, all_reduce: Callable[[Tensor], Tensor]) -> Tensor:
+        return all_reduce(partial)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return grad, None
+
+
+class ProcessTensorGroup:
+    """Real ranks: this process holds one shard.
+
+    Args:
+        process_group: An initialised torch process group; None is the default one.
+
+    Raises:
+        ValueError: If no process group is initialised, or this process is not in it.
+    """
+
+    def __init__(self, process_group: dist.ProcessGroup | None = None):
+        if not dist.is_initialized():
+            raise ValueError("process_group: torch.distributed is not initialised in this process")
+        rank = dist.get_rank(process_group)
+        if rank < 0:
+            raise ValueError(f"process_group: rank {dist.get_rank()} is not a member")
+        self.process_group = process_group
+        self.size = dist.get_world_size(process_group)
+        self.local_ranks: tuple[int, ...] = (rank,)
+        self.traffic = Traffic()
+
+    def __deepcopy__(self, memo) -> "ProcessTensorGroup":
+        # A process group is a handle on running processes: copies of a model share it.
+        return self
+
+    def copy(self, x: Tensor) -> Tensor:
+        """Return x; in the backward pass its gradient is all-reduced.
+
+        Args:
+            x: Any shape; the same on every rank.
+
+        Applied to a replicated *weight* that each rank uses on its own partial
+        result, the same operator gives every rank the weight's whole gradient.
+        """
+        return _Copy.apply(x, self.traffic, self.size, self._all_reduce)
+
+    def sum(self, partials: Sequence[Tensor]) -> Tensor:
+        """Add this rank's partial result to those of all others, by all-reduce.
+
+        Args:
+            partials: One tensor; the same shape on every rank.
+
+        Returns:
+            The sum over ranks, on every rank.
+        """
+        (partial,) = _checked(partials, self.local_ranks)
+        self.traffic.record(MessageKind.SUM, partial, self.size)
+        return _Sum.apply(partial, self._all_reduce)
+
+    def gather(self, messages: Sequence[Tensor]) -> list[Tensor]:
+        """Collect every rank's message, by all-gather; not differentiable.
+
+        Args:
+            messages: One tensor of any dtype; the same shape and dtype on every rank.
+
+        Returns:
+            The messages of all ranks, in rank order.
+        """
+        (message,) = _checked(messages, self.local_ranks)
+        message = message.detach().contiguous()
+        self.traffic.record(MessageKind.GATHER, message, self.size)
+        if self.size == 1:
+            return [message]
+        received = [torch.empty_like(message) for _ in range(self.size)]
+        dist.all_gather(received, message, group=self.process_group)
+        return received
+
+    def _all_reduce(self, x: Tensor) -> Tensor:
+        total = x.detach().clone(memory_format=torch.contiguous_format)
+        if self.size > 1:
+            dist.all_reduce(total, group=self.process_group)
+        return total
+
+
+class VirtualTensorGroup:
+    """Virtual ranks: this process holds every shard.
+
+    Args:
+        size: Number of virtual ranks, at least 1.
+
+    Raises:
+        ValueError: If size is less than 1.
+    """
+
+    def __init__(self, size: int):
+        if size < 1:
+            raise ValueError(f"size: {size} is not a number of ranks; it must be at least 1")
+        self.size = size
+        self.local_ranks: tuple[int, ...] = tuple(range(size))
+        self.traffic = Traffic()
+
+    def __deepcopy__(self, memo) -> "VirtualTensorGroup":
+        # As with real ranks, copies of a model share the group and its traffic.
+        return self
+
+    def copy(self, x: Tensor) -> Tensor:
+        """Return x; autograd itself adds the gradients of the local shards.
+
+        Args:
+            x: Any shape.
+        """
+        return _Copy.apply(x, self.traffic, self.size, lambda grad: grad)
+
+    def sum(self, partials: Sequence[Tensor]) -> Tensor:
+        """Add the partial results, in rank order.
+
+        Args:
+            partials: One tensor for every rank, all of one shape.
+
+        Returns:
+            Their sum.
+        """
+        partials = _checked(partials, self.local_ranks)
+        self.traffic.record(MessageKind.SUM, partials[0], self.size)
+        return reduce(torch.add, partials)
+
+    def gather(self, messages: Sequence[Tensor]) -> list[Tensor]:
+        """Return the messages as a list; not differentiable.
+
+        Args:
+            messages: One tensor for every rank.
+        """
+        messages = [message.detach() for message in _checked(messages, self.local_ranks)]
+        self.traffic.record(MessageKind.GATHER, messages[0], self.size)
+        return messages
+
+
+def _checked(tensors: Sequence[Tensor], local_ranks: tuple[int, ...]) -> Sequence[Tensor]:
+    """Return the tensors if there is one for every local rank."""
+    if len(tensors) != len(local_ranks):
+        raise ValueError(
+            f"tensors: {len(tensors)} given, but this process holds the shards of "
+            f"{len(local_ranks)} ranks {local_ranks}; give one for each"
+        )
+    return tensors

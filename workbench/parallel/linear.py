@@ -1,0 +1,242 @@
+"""Linear layers whose weight is cut over tensor-parallel ranks.
+
+What: `ColumnParallelLinear` cuts the outputs, `RowParallelLinear` the inputs, so that
+one after the other needs a single sum of partial results. The matrix product and the
+reduction are arguments: techniques replace them without touching the layers.
+Source: Shoeybi et al., Megatron-LM, section 3.
+Simplified: even cuts only (`ValueError` otherwise); a full weight is drawn and then
+cut, so that every number of ranks starts from the same weights.
+
+Shapes: N = leading dimensions, I = in_features, O = out_features, T = ranks.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from workbench.parallel.groups import TensorGroup
+from workbench.parallel.seeds import generator_for
+from workbench.parallel.shards import check_divides, cut
+
+__all__ = ["ColumnParallelLinear", "MatrixProduct", "Reduction", "RowParallelLinear"]
+
+MatrixProduct = Callable[[Tensor, Tensor], Tensor]
+"""(x [N, I'], weight shard [O', I']) -> y [N, O'], without bias, differentiable."""
+
+Reduction = Callable[[Sequence[Tensor]], Tensor]
+"""(partial results of the local ranks) -> their sum over all ranks, differentiable."""
+
+BERT_INIT_STD = 0.02
+"""Standard deviation of initial weights (Devlin et al., BERT, its released code)."""
+
+
+class _ShardedLinear(nn.Module):
+    """What the two linears share: shards of one full weight, one for every local rank."""
+
+    weight_dim: int
+    """Dimension of the weight [O, I] that is cut."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        group: TensorGroup,
+        matrix_product: MatrixProduct,
+        *,
+        num_blocks: int,
+        seed: int,
+        site: str,
+        init_std: float,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ):
+        super().__init__()
+        cut_size, name = ((out_features, "out_features"), (in_features, "in_features"))[self.weight_dim]
+        check_divides(name, cut_size, group.size * num_blocks)
+        self.in_features, self.out_features = in_features, out_features
+        self.group, self.site, self.num_blocks = group, site, num_blocks
+        self.matrix_product = matrix_product
+        full = torch.empty(out_features, in_features, device="meta" if _is_meta(device) else None)
+        if not full.is_meta:
+            full.normal_(std=init_std, generator=generator_for(seed, f"{site}.weight"))
+        self.weights = nn.ParameterList(
+            self._cut(full, self.weight_dim, rank).to(device=device, dtype=dtype)
+            for rank in group.local_ranks
+        )
+
+    def _cut(self, full: Tensor, dim: int, rank: int) -> Tensor:
+        return cut(full, dim=dim, rank=rank, size=self.group.size, num_blocks=self.num_blocks)
+
+    @torch.no_grad()
+    def load_full_(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Copy a full weight and bias into the local shards.
+
+        Args:
+            weight: [O, I].
+            bias: [O]; given exactly if the layer has one.
+
+        Raises:
+            ValueError: If a shape does not fit, or a bias is missing or too many.
+        """
+        _check_shape(f"{self.site}.weight", weight, (self.out_features, self.in_features))
+        for shard, rank in zip(self.weights, self.group.local_ranks, strict=True):
+            shard.copy_(self._cut(weight, self.weight_dim, rank))
+        if (bias is not None) != self.has_bias:
+            raise ValueError(f"{self.site}.bias: given {bias is not None}, needed {self.has_bias}")
+        if bias is not None:
+            _check_shape(f"{self.site}.bias", bias, (self.out_features,))
+            self._load_full_bias_(bias)
+
+    def extra_repr(self) -> str:
+        """Say the sizes in the module's repr."""
+        return f"{self.in_features}, {self.out_features}, num_ranks={self.group.size}"
+
+
+class ColumnParallelLinear(_ShardedLinear):
+    """y_r = x Wᵣᵀ + bᵣ with the rows Wᵣ of W, that is, the outputs, cut over ranks.
+
+    Args:
+        in_features: I.
+        out_features: O; divisible by the number of ranks (and blocks).
+        group: The ranks.
+        bias: Whether to add one; it is cut like the outputs.
+        matrix_product: Replaces x Wᵣᵀ, forward and (by its autograd rule) backward.
+        num_blocks: Outputs are a stack of this many blocks, each of them cut (3 for a
+            fused query, key, value).
+        seed, site: Name the random stream of the weights, and the traffic's call site.
+        init_std: Standard deviation of the initial weights.
+        device, dtype: Of the parameters.
+
+    Raises:
+        ValueError: If out_features is not divisible.
+    """
+
+    weight_dim = 0
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        group: TensorGroup,
+        bias: bool = True,
+        matrix_product: MatrixProduct = functional.linear,
+        *,
+        num_blocks: int = 1,
+        seed: int = 0,
+        site: str = "column",
+        init_std: float = BERT_INIT_STD,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__(
+            in_features, out_features, group, matrix_product, num_blocks=num_blocks,
+            seed=seed, site=site, init_std=init_std, device=device, dtype=dtype,
+        )  # fmt: skip
+        self.has_bias = bias
+        share = out_features // group.size
+        self.biases = nn.ParameterList(
+            torch.zeros(share, device=device, dtype=dtype) for _ in group.local_ranks if bias
+        )
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Multiply the replicated input with every local shard.
+
+        Args:
+            x: [N, I], the same on every rank; its gradient is summed over the ranks.
+
+        Returns:
+            One [N, O/T] for every local rank.
+        """
+        with self.group.traffic.at(self.site):
+            x = self.group.copy(x)
+        products = [self.matrix_product(x, weight) for weight in self.weights]
+        if not self.has_bias:
+            return products
+        return [product + bias for product, bias in zip(products, self.biases, strict=True)]
+
+    def _load_full_bias_(self, bias: Tensor) -> None:
+        for shard, rank in zip(self.biases, self.group.local_ranks, strict=True):
+            shard.copy_(self._cut(bias, 0, rank))
+
+
+class RowParallelLinear(_ShardedLinear):
+    """y = Σᵣ xᵣ Wᵣᵀ + b with the columns Wᵣ of W, that is, the inputs, cut over ranks.
+
+    `reduction` may be assigned at any time; an `nn.Module` is registered, so that
+    optimizers see its parameters. None means `group.sum`.
+
+    Args:
+        in_features: I; divisible by the number of ranks.
+        out_features: O.
+        group: The ranks.
+        bias: Whether to add one; it is replicated and added once, after the sum.
+        matrix_product: Replaces xᵣ Wᵣᵀ.
+        reduction: Sums the partial results over the ranks.
+        seed, site, init_std, device, dtype: As in `ColumnParallelLinear`.
+
+    Raises:
+        ValueError: If in_features is not divisible.
+    """
+
+    weight_dim = 1
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        group: TensorGroup,
+        bias: bool = True,
+        matrix_product: MatrixProduct = functional.linear,
+        reduction: Reduction | None = None,
+        *,
+        seed: int = 0,
+        site: str = "row",
+        init_std: float = BERT_INIT_STD,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__(
+            in_features, out_features, group, matrix_product, num_blocks=1,
+            seed=seed, site=site, init_std=init_std, device=device, dtype=dtype,
+        )  # fmt: skip
+        self.has_bias = bias
+        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        self.reduction = reduction
+
+    def __setattr__(self, name: str, value) -> None:
+        # Between None, a function and a Module the attribute changes homes: nn.Module
+        # refuses to put a function where a Module was, and would hide a Module behind None.
+        if name == "reduction":
+            self.__dict__.pop(name, None)
+            self._modules.pop(name, None)
+        super().__setattr__(name, value)
+
+    def forward(self, xs: Sequence[Tensor]) -> Tensor:
+        """Multiply each local input with its shard and reduce over all ranks.
+
+        Args:
+            xs: One [N, I/T] for every local rank.
+
+        Returns:
+            [N, O], the same on every rank.
+        """
+        partials = [
+            self.matrix_product(x, weight) for x, weight in zip(xs, self.weights, strict=True)
+        ]
+        with self.group.traffic.at(self.site):
+            y = self.group.sum(partials) if self.reduction is None else self.reduction(partials)
+        return y if self.bias is None else y + self.bias
+
+    def _load_full_bias_(self, bias: Tensor) -> None:
+        self.bias.copy_(bias)
+
+
+def _is_meta(device: torch.device | str | None) -> bool:
+    return device is not None and torch.device(device).type == "meta"
+
+
+def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name}: shape {tuple(tensor.shape)} does not fit; it must be {shape}")

@@ -1,0 +1,139 @@
+"""A ledger of messages: what a group of ranks sent, when, from where and how much.
+
+What: one entry for every collective or point-to-point message that a group carried.
+Simplified: an entry says how many bytes *one* rank contributes; what crosses a wire
+follows from it and from the collective's algorithm (see `workbench.cluster`).
+Left out: time. Traces have it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torch import Tensor
+
+__all__ = ["Message", "MessageKind", "Phase", "Traffic"]
+
+
+class MessageKind(StrEnum):
+    """What the ranks did together."""
+
+    SUM = "sum"
+    """All-reduce of partial results."""
+    GATHER = "gather"
+    """All-gather of messages."""
+    COPY_BACKWARD = "copy-backward"
+    """All-reduce of the gradient of a replicated input."""
+    SEND = "send"
+    """One tensor over a pipeline boundary."""
+
+
+class Phase(StrEnum):
+    """The pass in which a message travels."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """One entry of the ledger."""
+
+    what: MessageKind
+    """Kind of message."""
+    phase: Phase
+    """Pass in which it travelled."""
+    message_bytes: int
+    """Bytes that one rank contributes."""
+    num_ranks: int
+    """Ranks that took part."""
+    site: str
+    """Call site, such as "layers.3.attention.output"; empty if none was named."""
+
+    def __post_init__(self):
+        if self.message_bytes < 0:
+            raise ValueError(f"message_bytes: {self.message_bytes} is negative")
+        if self.num_ranks < 2:
+            raise ValueError(f"num_ranks: {self.num_ranks}; a message takes at least 2")
+
+
+class Traffic:
+    """The messages of one group, in the order in which they were sent."""
+
+    def __init__(self):
+        self.messages: list[Message] = []
+        self.site = ""
+        self.phase = Phase.FORWARD
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @contextmanager
+    def at(self, site: str, phase: Phase = Phase.FORWARD) -> Iterator[None]:
+        """Name the call site of the messages recorded inside the block.
+
+        Args:
+            site: Name of the call site.
+            phase: Pass in which the block runs.
+        """
+        outer = self.site, self.phase
+        self.site, self.phase = site, phase
+        try:
+            yield
+        finally:
+            self.site, self.phase = outer
+
+    def record(
+        self,
+        what: MessageKind,
+        tensor: Tensor,
+        num_ranks: int,
+        phase: Phase | None = None,
+        site: str | None = None,
+    ) -> None:
+        """Enter one tensor; one rank alone sends nothing and leaves no entry.
+
+        Args:
+            what: Kind of message.
+            tensor: What one rank contributes.
+            num_ranks: Ranks that take part.
+            phase: Pass; None is the one `at` named.
+            site: Call site; None is the one `at` named.
+        """
+        if num_ranks > 1:
+            self.messages.append(
+                Message(
+                    what=what,
+                    phase=self.phase if phase is None else phase,
+                    message_bytes=tensor.numel() * tensor.element_size(),
+                    num_ranks=num_ranks,
+                    site=self.site if site is None else site,
+                )
+            )
+
+    def num_bytes(self, *, what: str | None = None, phase: str | None = None, site: str = "") -> int:
+        """Add up the bytes that one rank contributed.
+
+        Args:
+            what: Only this kind; None is every kind.
+            phase: Only this pass; None is both.
+            site: Only sites that contain this text.
+
+        Returns:
+            Bytes.
+        """
+        return sum(
+            message.message_bytes
+            for message in self.messages
+            if (what is None or message.what == what)
+            and (phase is None or message.phase == phase)
+            and site in message.site
+        )
+
+    def clear(self) -> None:
+        """Forget all messages."""
+        self.messages.clear()

@@ -1,0 +1,197 @@
+"""A transformer layer cut over tensor-parallel ranks, layer norm after the residual sum.
+
+What: self-attention with its heads split over the ranks, then a two-layer perceptron
+with its inner units split; two all-reduces forward, two backward.
+Source: Vaswani et al., Attention is all you need (post-norm); Shoeybi et al.,
+Megatron-LM, section 3 (the cut).
+Simplified: dropout masks are drawn in full on every rank (see `dropout`).
+Left out: causal masks, key-value caches, sequence parallelism.
+
+Shapes: B = batch, S = sequence, H = hidden, M = mlp (inner) size, T = tensor ranks,
+A = heads of one rank, D = H / heads.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from workbench.parallel.dropout import Dropout
+from workbench.parallel.groups import TensorGroup
+from workbench.parallel.linear import BERT_INIT_STD, ColumnParallelLinear, RowParallelLinear
+from workbench.parallel.shards import check_divides
+
+__all__ = ["Attention", "Mlp", "TransformerConfig", "TransformerLayer"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformerConfig:
+    """Sizes and constants of one transformer layer."""
+
+    hidden_size: int
+    """H."""
+    num_heads: int
+    """Attention heads; a divisor of H."""
+    mlp_size: int
+    """Inner units of the perceptron."""
+    dropout: float = 0.0
+    """Probability of dropping a unit of each sub-layer's result."""
+    attention_dropout: float = 0.0
+    """Probability of dropping an attention weight."""
+    layer_norm_eps: float = 1e-12
+    """Added to the variance (BERT's value)."""
+    init_std: float = BERT_INIT_STD
+    """Standard deviation of initial weights."""
+    seed: int = 0
+    """Seed of weights and dropout."""
+
+    def __post_init__(self):
+        for name in ("hidden_size", "num_heads", "mlp_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"num_heads: {self.num_heads} does not divide hidden_size {self.hidden_size}"
+            )
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is not in [0, 1)")
+
+
+class Attention(nn.Module):
+    """Self-attention: `query_key_value` cut by heads, `output` summed over ranks.
+
+    Args:
+        config: Sizes.
+        group: The ranks; their number divides num_heads.
+        site: Name of this place in the model.
+        device, dtype: Of the parameters.
+
+    Raises:
+        ValueError: If the ranks do not divide the heads.
+    """
+
+    def __init__(self, config: TransformerConfig, group: TensorGroup, site: str, **place):
+        super().__init__()
+        self.local_heads = check_divides("num_heads", config.num_heads, group.size)
+        self.num_heads, self.group = config.num_heads, group
+        hidden, common = config.hidden_size, _common(config, place)
+        self.query_key_value = ColumnParallelLinear(
+            hidden, 3 * hidden, group, num_blocks=3, site=f"{site}.query_key_value", **common
+        )
+        self.output = RowParallelLinear(hidden, hidden, group, site=f"{site}.output", **common)
+        self.dropout = Dropout(config.attention_dropout, seed=config.seed, site=f"{site}.dropout")
+
+    def forward(self, x_BSH: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Let every position look at every unmasked one.
+
+        Args:
+            x_BSH: The layer's input, the same on every rank.
+            mask: Added to attention scores, broadcastable to [B, heads, S, S]; None adds nothing.
+
+        Returns:
+            [B, S, H], the same on every rank.
+        """
+        scale = self._dropout_scale(x_BSH)
+        contexts = [
+            self._attend(qkv, mask, None if scale is None else self._heads_of(scale, rank))
+            for qkv, rank in zip(self.query_key_value(x_BSH), self.group.local_ranks, strict=True)
+        ]
+        return self.output(contexts)
+
+    def _attend(self, qkv: Tensor, mask: Tensor | None, scale: Tensor | None) -> Tensor:
+        """Attend with one rank's heads: [B, S, 3H/T] -> [B, S, H/T]."""
+        q_BASD, k_BASD, v_BASD = (
+            part.unflatten(-1, (self.local_heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1)
+        )
+        if scale is None:
+            context_BASD = functional.scaled_dot_product_attention(
+                q_BASD, k_BASD, v_BASD, attn_mask=mask
+            )
+        else:
+            scores_BASS = q_BASD @ k_BASD.mT / q_BASD.shape[-1] ** 0.5
+            weights_BASS = torch.softmax(scores_BASS if mask is None else scores_BASS + mask, -1)
+            context_BASD = (weights_BASS * scale) @ v_BASD
+        return context_BASD.transpose(1, 2).flatten(2)
+
+    def _dropout_scale(self, x_BSH: Tensor) -> Tensor | None:
+        """Draw the mask of all heads, or None if nothing is dropped."""
+        if not self.dropout.is_active:
+            return None
+        batch, sequence, _ = x_BSH.shape
+        return self.dropout.scale((batch, self.num_heads, sequence, sequence), x_BSH)
+
+    def _heads_of(self, scale: Tensor, rank: int) -> Tensor:
+        return scale[:, rank * self.local_heads : (rank + 1) * self.local_heads]
+
+
+class Mlp(nn.Module):
+    """Two linears with a GELU between: `input` cut by units, `output` summed over ranks.
+
+    Args:
+        config, group, site, device, dtype: As in `Attention`.
+    """
+
+    def __init__(self, config: TransformerConfig, group: TensorGroup, site: str, **place):
+        super().__init__()
+        hidden, inner, common = config.hidden_size, config.mlp_size, _common(config, place)
+        self.input = ColumnParallelLinear(hidden, inner, group, site=f"{site}.input", **common)
+        self.output = RowParallelLinear(inner, hidden, group, site=f"{site}.output", **common)
+
+    def forward(self, x_BSH: Tensor) -> Tensor:
+        """Apply the perceptron at every position: [B, S, H] -> [B, S, H]."""
+        return self.output([functional.gelu(inner) for inner in self.input(x_BSH)])
+
+
+class TransformerLayer(nn.Module):
+    """x -> norm(x + attention(x)) -> norm(x + mlp(x)).
+
+    Args:
+        config: Sizes.
+        group: The tensor-parallel ranks.
+        site: Name of the layer in its model; seeds its weights and labels its traffic.
+        device, dtype: Of the parameters.
+
+    Raises:
+        ValueError: If the ranks do not divide the heads or the inner units.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        group: TensorGroup,
+        *,
+        site: str = "layer",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        place = {"device": device, "dtype": dtype}
+        self.site = site
+        self.attention = Attention(config, group, f"{site}.attention", **place)
+        self.attention_dropout = Dropout(
+            config.dropout, seed=config.seed, site=f"{site}.attention_dropout"
+        )
+        self.attention_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, **place)
+        self.mlp = Mlp(config, group, f"{site}.mlp", **place)
+        self.mlp_dropout = Dropout(config.dropout, seed=config.seed, site=f"{site}.mlp_dropout")
+        self.mlp_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, **place)
+
+    def forward(self, x_BSH: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Transform every position.
+
+        Args:
+            x_BSH: Input, the same on every rank.
+            mask: Added to attention scores, broadcastable to [B, heads, S, S].
+
+        Returns:
+            [B, S, H], the same on every rank.
+        """
+        attended = self.attention_dropout(self.attention(x_BSH, mask))
+        x_BSH = self.attention_norm(x_BSH + attended)
+        return self.mlp_norm(x_BSH + self.mlp_dropout(self.mlp(x_BSH)))
+
+
+def _common(config: TransformerConfig, place: dict) -> dict:
+    return {"seed": config.seed, "init_std": config.init_std, **place}
