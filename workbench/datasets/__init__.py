@@ -1,0 +1,12 @@
+"""Data sets, one file each: source, licence, splits, checksum, and a generated stand-in.
+
+What: `glue` and `wikitext2` load rows with their source; `manifest` lists, fetches and verifies files.
+Source: see each module; licences and origins are in `data/manifest.csv`.
+Simplified: rows are plain Python values in memory.
+Left out: tokenisation, which belongs to the model that reads the text.
+"""
+
+from workbench.datasets import glue, manifest, wikitext2
+from workbench.datasets.source import DataError, Dataset, DataSource, SourceKind
+
+__all__ = ["DataError", "DataSource", "Dataset", "SourceKind", "glue", "manifest", "wikitext2"]

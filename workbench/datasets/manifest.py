@@ -1,0 +1,287 @@
+"""The list of data this project can use: files, checksums, licences, and how to fetch and verify them.
+
+What: reads `data/manifest.csv`, one row a file. `list_data` and `verify` stay offline; `fetch` is the only function
+of the project that goes online for data. None of them imports torch.
+Source: the origins (public projects) and checksums are columns of the manifest.
+Simplified: files from the hub are verified against the sha256 the hub itself stores them under, since the hub's
+Parquet files hold the same rows in other bytes than the folder layout that the manifest describes.
+Left out: building the folder layout of `WORKBENCH_DATA`; it is brought from elsewhere.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from workbench.datasets import places
+from workbench.datasets.places import DataError
+
+__all__ = [
+    "DataFile",
+    "Entry",
+    "FileCheck",
+    "FileStatus",
+    "entry_named",
+    "fetch",
+    "file_named",
+    "list_data",
+    "manifest_path",
+    "verify",
+]
+
+MODEL_PATTERNS = ("*.json", "*.txt", "model.safetensors")  # what an encoder needs; leaves out other frameworks' weights
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataFile:
+    """One file of an entry.
+
+    Attributes:
+        split: the split it holds; empty for a model's weights.
+        file: path below `WORKBENCH_DATA`, or below the model's folder.
+        rows: number of rows or lines, None for a model.
+        num_bytes: size, None where it is not known beforehand.
+        sha256: of the file, empty where it is not known beforehand.
+        hub_split: the same split's name on the hub.
+    """
+
+    split: str
+    file: str
+    rows: int | None
+    num_bytes: int | None
+    sha256: str
+    hub_split: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One data set or model of the manifest.
+
+    Attributes:
+        name: such as "glue/sst2".
+        files: its files.
+        licence: terms of use.
+        origin: the public project the files come from.
+        hub_id: owner and name on the Hugging Face hub.
+        hub_config: the configuration there; empty marks a model.
+        package: optional installed package and folder that carries the files, such as "package/model".
+        note: what a reader must know before comparing scores.
+    """
+
+    name: str
+    files: tuple[DataFile, ...]
+    licence: str
+    origin: str
+    hub_id: str
+    hub_config: str
+    package: str
+    note: str
+
+    @property
+    def is_model(self) -> bool:
+        """Whether this is a pretrained model rather than a data set."""
+        return not self.hub_config
+
+
+class FileStatus(str, Enum):
+    """What checking one file gave."""
+
+    OK = "ok"
+    DIFFERS = "differs"
+    MISSING = "missing"
+    UNCHECKED = "no checksum to compare with"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileCheck:
+    """The outcome of checking one file.
+
+    Attributes:
+        file: the file's name in the manifest.
+        place: "WORKBENCH_DATA", "hub" or "package"; empty where it was not found.
+        path: where it lies, None if nowhere.
+        status: the outcome.
+    """
+
+    file: str
+    place: str
+    path: Path | None
+    status: FileStatus
+
+
+def manifest_path() -> Path:
+    """Return the manifest of the checkout that holds this package, or of `WORKBENCH_ROOT`."""
+    checkout = Path(__file__).resolve().parents[2]
+    return Path(os.environ.get("WORKBENCH_ROOT", checkout)) / "data" / "manifest.csv"
+
+
+def _number(text: str) -> int | None:
+    """Read a count that may be left empty."""
+    return int(text) if text else None
+
+
+def _entry(rows: list[dict[str, str]]) -> Entry:
+    """Build one entry from its rows; what the rows share is read from the first."""
+    files = tuple(
+        DataFile(
+            split=row["split"],
+            file=row["file"],
+            rows=_number(row["rows"]),
+            num_bytes=_number(row["bytes"]),
+            sha256=row["sha256"],
+            hub_split=row["hub_split"],
+        )
+        for row in rows
+    )
+    shared = ("name", "licence", "origin", "hub_id", "hub_config", "package", "note")
+    return Entry(files=files, **{column: rows[0][column] for column in shared})
+
+
+def list_data(path: Path | None = None) -> tuple[Entry, ...]:
+    """List everything in the manifest, in its order.
+
+    Args:
+        path: another manifest to read.
+    Raises:
+        DataError: the manifest is missing or lacks a column.
+    """
+    path = path or manifest_path()
+    grouped: dict[str, list[dict[str, str]]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            for row in csv.DictReader(stream):
+                grouped.setdefault(row["name"], []).append(row)
+        return tuple(_entry(rows) for rows in grouped.values())
+    except FileNotFoundError:
+        raise DataError(f"the manifest {path} is missing") from None
+    except (KeyError, ValueError) as error:
+        raise DataError(f"the manifest {path} is malformed: {error}") from error
+
+
+def entry_named(name: str) -> Entry:
+    """Return the entry of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    entries = {entry.name: entry for entry in list_data()}
+    if name not in entries:
+        raise ValueError(f"name is {name!r}, must be one of {', '.join(entries)}")
+    return entries[name]
+
+
+def file_named(entry: Entry, split: str) -> DataFile:
+    """Return the file that holds a split.
+
+    Raises:
+        ValueError: the entry has no such split.
+    """
+    files = {file.split: file for file in entry.files}
+    if split not in files:
+        raise ValueError(f"split of {entry.name} is {split!r}, must be one of {', '.join(files)}")
+    return files[split]
+
+
+def _places_of(entry: Entry, file: DataFile) -> Iterable[tuple[str, tuple[Path, ...]]]:
+    """Yield each place that applies to a file with the paths found there, in the order of the search."""
+    folder = places.workbench_data()
+    if folder is not None and not entry.is_model:
+        path = folder / file.file
+        yield "WORKBENCH_DATA", (path,) if path.is_file() else ()
+        return
+    pattern = file.file if entry.is_model else f"{entry.hub_config}/{file.hub_split}-*.parquet"
+    yield "hub", places.cached_files(entry.hub_id, pattern, repo_type="model" if entry.is_model else "dataset")
+    if entry.package:
+        package, _, inside = entry.package.partition("/")
+        root = places.package_folder(package)
+        path = root / inside / file.file if root else None
+        yield "package", (path,) if path and path.is_file() else ()
+
+
+def _status(entry: Entry, file: DataFile, place: str, path: Path) -> FileStatus:
+    """Compare one file with the checksum that applies where it lies."""
+    in_other_bytes = place == "hub" and not entry.is_model
+    wanted = places.hub_digest(path) if in_other_bytes or not file.sha256 else file.sha256
+    if not wanted:
+        return FileStatus.UNCHECKED
+    return FileStatus.OK if places.sha256_of(path) == wanted else FileStatus.DIFFERS
+
+
+def verify(name: str) -> tuple[FileCheck, ...]:
+    """Check the files of an entry in the place from which they would be loaded now.
+
+    Args:
+        name: an entry's name, or a folder of names such as "glue".
+    Returns:
+        One check a file; a file that is nowhere is MISSING.
+    Raises:
+        ValueError: no entry has that name.
+        DataError: `WORKBENCH_DATA` names something that is not a folder.
+    """
+    checks = []
+    for entry in _selected(name):
+        for file in entry.files:
+            checks.extend(_checks(entry, file))
+    return tuple(checks)
+
+
+def _checks(entry: Entry, file: DataFile) -> list[FileCheck]:
+    """Check one file of the manifest in the first place that has it."""
+    for place, paths in _places_of(entry, file):
+        if paths:
+            return [
+                FileCheck(file=file.file, place=place, path=path, status=_status(entry, file, place, path))
+                for path in paths
+            ]
+    return [FileCheck(file=file.file, place="", path=None, status=FileStatus.MISSING)]
+
+
+def _selected(name: str) -> list[Entry]:
+    """Return the entry of that name, or all entries below that folder."""
+    below = [entry for entry in list_data() if entry.name.startswith(f"{name}/")]
+    return below or [entry_named(name)]
+
+
+def fetch(name: str) -> tuple[Path, ...]:
+    """Download an entry from the Hugging Face hub into its cache, showing progress.
+
+    Args:
+        name: an entry's name, or a folder of names such as "glue".
+    Returns:
+        The files that are in the cache afterwards.
+    Raises:
+        ValueError: no entry has that name.
+        DataError: the hub cannot be reached, is switched off, or does not have it.
+    """
+    found: list[Path] = []
+    for entry in _selected(name):
+        _download(entry)
+        for file in entry.files:
+            pattern = file.file if entry.is_model else f"{entry.hub_config}/{file.hub_split}-*.parquet"
+            kind = "model" if entry.is_model else "dataset"
+            found.extend(places.cached_files(entry.hub_id, pattern, repo_type=kind))
+    return tuple(found)
+
+
+def _download(entry: Entry) -> None:
+    """Download one entry through the hub's own client, which draws the progress bars."""
+    import datasets
+    import httpx
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        raise DataError(f"cannot fetch {entry.name}: HF_HUB_OFFLINE is set; unset it, or set {places.DATA_VARIABLE}")
+    try:
+        if entry.is_model:
+            huggingface_hub.snapshot_download(entry.hub_id, allow_patterns=list(MODEL_PATTERNS))
+        else:
+            datasets.load_dataset(entry.hub_id, entry.hub_config)
+    except (OSError, httpx.HTTPError, HfHubHTTPError, datasets.exceptions.DatasetNotFoundError) as error:
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        remedy = f"with the files at hand, name their folder in {places.DATA_VARIABLE}"
+        raise DataError(f"cannot fetch {entry.name} from {entry.hub_id} on the hub: {first_line}; {remedy}") from error

@@ -1,0 +1,135 @@
+"""Where data can lie on this machine, and how its bytes are identified.
+
+What: the three places that are searched, in this order: the folder that the environment variable
+`WORKBENCH_DATA` names, the Hugging Face cache, an installed package that carries the files.
+Source: the cache's layout is that of `huggingface_hub` (folders `datasets--owner--name/snapshots/<commit>`,
+whose large files are named by their own sha256) and of `datasets` (`owner___name/<config>/<version>/<hash>`).
+Simplified: of several cached snapshots the newest is taken.
+Left out: anything that goes online; `workbench.datasets.manifest.fetch` alone does that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = [
+    "DATA_VARIABLE",
+    "DataError",
+    "cached_files",
+    "hub_cache",
+    "hub_digest",
+    "package_folder",
+    "prepared_files",
+    "sha256_of",
+    "workbench_data",
+]
+
+DATA_VARIABLE = "WORKBENCH_DATA"
+READ_BYTES = 1 << 20  # bytes hashed at a time: large enough that calls cost nothing, small enough to stay in cache
+
+
+class DataError(RuntimeError):
+    """A data file that should be there is missing, broken, or cannot be fetched."""
+
+
+def workbench_data() -> Path | None:
+    """Return the folder that `WORKBENCH_DATA` names.
+
+    Returns:
+        The folder, or None where the variable is unset or empty.
+    Raises:
+        DataError: the variable names something that is not a folder.
+    """
+    named = os.environ.get(DATA_VARIABLE, "")
+    if not named:
+        return None
+    folder = Path(named).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"{DATA_VARIABLE} is {named!r}, which is not a folder; correct or unset it")
+    return folder
+
+
+def _hugging_face_home() -> Path:
+    """Return the folder of the Hugging Face cache, read from the environment at every call."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
+    return Path(os.environ.get("HF_HOME", default)).expanduser()
+
+
+def hub_cache() -> Path:
+    """Return the folder in which `huggingface_hub` keeps the repositories it downloaded."""
+    return Path(os.environ.get("HF_HUB_CACHE", _hugging_face_home() / "hub")).expanduser()
+
+
+def _newest(folders: list[Path], pattern: str) -> tuple[Path, ...]:
+    """Return the matches of `pattern`, sorted, in the most recently changed folder that has any."""
+    for folder in sorted(folders, key=lambda each: each.stat().st_mtime, reverse=True):
+        matches = tuple(sorted(folder.glob(pattern)))
+        if matches:
+            return matches
+    return ()
+
+
+def cached_files(repo_id: str, pattern: str, *, repo_type: str) -> tuple[Path, ...]:
+    """Find files of a hub repository in the Hugging Face cache, without going online.
+
+    Args:
+        repo_id: owner and name, such as "nyu-mll/glue".
+        pattern: glob inside the repository, such as "sst2/train-*.parquet".
+        repo_type: "dataset" or "model".
+    Returns:
+        The files of the newest cached snapshot that has any, sorted; empty where nothing is cached.
+    """
+    repository = hub_cache() / f"{repo_type}s--{repo_id.replace('/', '--')}" / "snapshots"
+    return _newest([each for each in repository.glob("*") if each.is_dir()], pattern)
+
+
+def prepared_files(repo_id: str, config: str, split: str) -> tuple[Path, ...]:
+    """Find the Arrow files that the `datasets` library prepared earlier from a hub repository.
+
+    Args:
+        repo_id: owner and name on the hub.
+        config: the configuration's name, such as "sst2".
+        split: the hub's split name.
+    Returns:
+        The Arrow files of the newest preparation, sorted; empty where there is none.
+    """
+    root = Path(os.environ.get("HF_DATASETS_CACHE", _hugging_face_home() / "datasets")).expanduser()
+    builds = root.glob(f"{repo_id.replace('/', '___')}/{config}/*/*")
+    stem = repo_id.split("/")[-1]
+    return _newest([each for each in builds if each.is_dir()], f"{stem}-{split}*.arrow")
+
+
+def package_folder(package: str) -> Path | None:
+    """Return the folder of an installed package without importing it, or None."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def sha256_of(*paths: Path) -> str:
+    """Hash the bytes of one file, or of several one after the other.
+
+    Returns:
+        The sha256 as 64 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as stream:
+            while block := stream.read(READ_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def hub_digest(path: Path) -> str | None:
+    """Return the sha256 under which the hub stores a cached large file, read from its blob's name.
+
+    Returns:
+        64 hexadecimal digits, or None for a file that the cache does not name by a sha256.
+    """
+    name = path.resolve().name
+    is_digest = len(name) == 64 and all(letter in "0123456789abcdef" for letter in name)
+    return name if is_digest else None

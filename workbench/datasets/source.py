@@ -1,0 +1,192 @@
+"""A loaded data set, where it came from, and the search that found it.
+
+What: `resolve` looks in `WORKBENCH_DATA`, then in the Hugging Face cache, and reports what it found; a caller
+that gets None generates a stand-in. Whichever it was travels with the data as a `DataSource` and ends in the record.
+Source: the order is this project's own; the checksums are those of `data/manifest.csv`.
+Simplified: whole files are read into memory; the largest here has 67,349 short rows.
+Left out: streaming, and any network access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.datasets import places
+from workbench.datasets.manifest import DataFile, Entry, entry_named, file_named
+from workbench.datasets.places import DataError
+
+__all__ = ["DataError", "DataSource", "Dataset", "Found", "SourceKind", "resolve"]
+
+
+class SourceKind(str, Enum):
+    """Which of the places the data came from."""
+
+    WORKBENCH_DATA = "WORKBENCH_DATA"
+    HUB = "hub"
+    PACKAGE = "package"
+    STAND_IN = "stand-in"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSource:
+    """Where a data set came from, as it is written into a record.
+
+    Attributes:
+        name: the data set and split, such as "glue/sst2/train".
+        kind: which place it came from.
+        detail: rows used, and a warning where they are not the published split.
+        sha256: of the files that were read, or of the generated rows.
+        complete: whether all rows of the published split were there to choose from.
+    """
+
+    name: str
+    kind: SourceKind
+    detail: str
+    sha256: str
+    complete: bool = True
+
+    @property
+    def is_real(self) -> bool:
+        """Whether this is real data; a stand-in can never support a claim about accuracy."""
+        return self.kind is not SourceKind.STAND_IN
+
+    def as_record(self) -> dict[str, str]:
+        """Return the four fields that a record holds, as plain strings."""
+        return {"name": self.name, "source": self.kind.value, "detail": self.detail, "sha256": self.sha256}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dataset:
+    """Rows of one split, column by column, with their source.
+
+    Attributes:
+        name: the data set, such as "glue/sst2".
+        split: the split's name.
+        columns: column name to its values, all of equal length.
+        text_columns: the columns a model reads, in order: one, or two for sentence pairs.
+        source: where the rows came from.
+    """
+
+    name: str
+    split: str
+    columns: Mapping[str, Sequence[Any]]
+    text_columns: tuple[str, ...]
+    source: DataSource
+
+    def __post_init__(self) -> None:
+        lengths = {column: len(values) for column, values in self.columns.items()}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"columns of {self.name}: lengths {lengths} differ; all must be equal")
+        for column in self.text_columns:
+            if column not in self.columns:
+                raise ValueError(f"text_columns of {self.name}: {column!r} is none of {sorted(self.columns)}")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {column: values[row] for column, values in self.columns.items()}
+
+    @property
+    def texts(self) -> tuple[list[str], ...]:
+        """The text columns as lists: `tokenizer(*dataset.texts)` takes them as they are."""
+        return tuple(list(self.columns[column]) for column in self.text_columns)
+
+    @property
+    def labels(self) -> list[Any]:
+        """The labels, one a row."""
+        if "label" not in self.columns:
+            raise ValueError(f"labels of {self.name}: it has only the columns {sorted(self.columns)}")
+        return list(self.columns["label"])
+
+    def rows(self, chosen: Sequence[int]) -> Dataset:
+        """Return the chosen rows, in the order given, under a source that says how many they are.
+
+        Args:
+            chosen: row numbers.
+        """
+        columns = {name: [values[row] for row in chosen] for name, values in self.columns.items()}
+        detail = f"{len(chosen):,} rows chosen from: {self.source.detail}"
+        return replace(self, columns=columns, source=replace(self.source, detail=detail))
+
+    def sample(self, limit: int | None, seed: int) -> Dataset:
+        """Draw rows without replacement; a smaller draw with the same seed is a prefix of a larger one.
+
+        Args:
+            limit: number of rows, or None for all of them in file order; more than there are means all.
+            seed: of the draw.
+        Raises:
+            ValueError: limit is not positive.
+        """
+        if limit is None:
+            return self
+        if limit < 1:
+            raise ValueError(f"limit is {limit}, must be at least 1 or None")
+        order = np.random.default_rng(seed).permutation(len(self))
+        return self.rows(order[:limit].tolist())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """Files of one split that were found on this machine.
+
+    Attributes:
+        paths: the files, in order.
+        kind: the place.
+        sha256: of their bytes, one after the other.
+        note: what else a reader should know, empty if nothing.
+    """
+
+    paths: tuple[Path, ...]
+    kind: SourceKind
+    sha256: str
+    note: str = ""
+
+
+def _in_workbench_data(folder: Path, entry: Entry, file: DataFile) -> Found:
+    """Return the file of the `WORKBENCH_DATA` folder after checking its bytes against the manifest."""
+    path = folder / file.file
+    remedy = f"mend it, or unset {places.DATA_VARIABLE} to use the Hugging Face cache or a stand-in"
+    if not path.is_file():
+        raise DataError(f"{places.DATA_VARIABLE} is set, but {file.file} is not in {folder}; {remedy}")
+    digest = places.sha256_of(path)
+    if file.sha256 and digest != file.sha256:
+        wanted = f"sha256 {digest[:12]}… where the manifest has {file.sha256[:12]}…"
+        raise DataError(f"{path} has {wanted}; {remedy}")
+    note = entry.note if file.sha256 else "not in the manifest, so its checksum was compared with nothing"
+    return Found(paths=(path,), kind=SourceKind.WORKBENCH_DATA, sha256=digest, note=note)
+
+
+def _in_hub_cache(entry: Entry, file: DataFile) -> Found | None:
+    """Return the cached files of a split, as downloaded or as prepared by the `datasets` library."""
+    pattern = f"{entry.hub_config}/{file.hub_split}-*.parquet"
+    paths = places.cached_files(entry.hub_id, pattern, repo_type="dataset")
+    paths = paths or places.prepared_files(entry.hub_id, entry.hub_config, file.hub_split)
+    if not paths:
+        return None
+    return Found(paths=paths, kind=SourceKind.HUB, sha256=places.sha256_of(*paths), note=entry.hub_id)
+
+
+def resolve(name: str, split: str) -> Found | None:
+    """Find the files of one split: `WORKBENCH_DATA` if it is set, else the Hugging Face cache.
+
+    Args:
+        name: the data set's name in the manifest, such as "glue/sst2".
+        split: the split's name.
+    Returns:
+        What was found, or None where only a stand-in is left.
+    Raises:
+        DataError: `WORKBENCH_DATA` is set and the file in it is missing or not the manifest's.
+    """
+    entry = entry_named(name)
+    file = file_named(entry, split)
+    folder = places.workbench_data()
+    if folder is not None:
+        return _in_workbench_data(folder, entry, file)
+    return _in_hub_cache(entry, file)

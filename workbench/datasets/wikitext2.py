@@ -1,0 +1,80 @@
+"""WikiText-2: running text of Wikipedia articles, word-level with `<unk>`, for language modelling.
+
+What: `load("train")` returns the lines in order and says where they came from.
+Source: Merity et al., "Pointer sentinel mixture models", 2016; licence and origin are in `data/manifest.csv`.
+Simplified: blanks around a line are dropped, so that the folder layout and the hub's files give equal lines.
+Left out: the raw (character-level) release.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from workbench.datasets.source import Dataset, DataSource, Found, SourceKind, resolve
+from workbench.datasets.stand_in import columns_digest, running_text
+
+__all__ = ["PUBLISHED_LINES", "load"]
+
+PUBLISHED_LINES = MappingProxyType({"train": 36_718, "validation": 3_760, "test": 4_358})  # lines of each split
+
+
+def load(split: str = "train", limit: int | None = None) -> Dataset:
+    """Load one split from the first place that has it, or generate a stand-in.
+
+    Args:
+        split: "train", "validation" or "test".
+        limit: number of lines to keep from the start, so that the text stays in one piece; None for all.
+    Returns:
+        One column, `text`; headings and empty lines are lines too.
+    Raises:
+        ValueError: no such split, or a limit below 1.
+        DataError: `WORKBENCH_DATA` is set and its file is missing or not the manifest's.
+    """
+    if split not in PUBLISHED_LINES:
+        raise ValueError(f"split is {split!r}, must be one of {', '.join(PUBLISHED_LINES)}")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}, must be at least 1 or None")
+    found = resolve("wikitext-2", split)
+    lines = _read(found.paths) if found else running_text(split)
+    dataset = Dataset(
+        name="wikitext-2",
+        split=split,
+        columns={"text": lines},
+        text_columns=("text",),
+        source=_source(split, found, lines),
+    )
+    return dataset if limit is None else dataset.rows(range(min(limit, len(lines))))
+
+
+def _read(paths: Sequence[Path]) -> list[str]:
+    """Read lines from a gzip file, Parquet files, or Arrow streams prepared by the `datasets` library."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    lines: list[str] = []
+    for path in paths:
+        if path.suffix == ".gz":
+            with gzip.open(path, "rt", encoding="utf-8") as stream:
+                lines.extend(stream)
+        elif path.suffix == ".parquet":
+            lines.extend(parquet.read_table(path)["text"].to_pylist())
+        else:
+            lines.extend(pa.ipc.open_stream(path).read_all()["text"].to_pylist())
+    return [line.strip() for line in lines]
+
+
+def _source(split: str, found: Found | None, lines: Sequence[str]) -> DataSource:
+    """Say where the lines came from, and whether the published split is whole."""
+    name, published = f"wikitext-2/{split}", PUBLISHED_LINES[split]
+    if found is None:
+        detail = f"{len(lines):,} generated lines; not real data, losses mean nothing"
+        digest = columns_digest({"text": lines})
+        return DataSource(name=name, kind=SourceKind.STAND_IN, detail=detail, sha256=digest, complete=False)
+    complete = len(lines) == published
+    warning = f"{len(lines):,} of {published:,} lines: not comparable with published losses"
+    parts = [f"all {len(lines):,} lines" if complete else warning, found.note]
+    detail = "; ".join(part for part in parts if part)
+    return DataSource(name=name, kind=found.kind, detail=detail, sha256=found.sha256, complete=complete)

