@@ -1,0 +1,50 @@
+import matplotlib
+import pytest
+
+from workbench import plots
+
+
+def test_each_series_is_a_line_in_the_order_of_x():
+    rows = [
+        {"hidden": 2, "method": "A1", "value": 20}, {"hidden": 1, "method": "A1", "value": 10},
+        {"hidden": 1, "method": "w/o", "value": 7},
+    ]
+    ax = plots.lines(rows, x="hidden", by="method", x_label="hidden size", log_y=True)
+    assert [line.get_xydata().tolist() for line in ax.lines] == [[[1, 10], [2, 20]], [[1, 7]]]
+    assert (ax.get_xlabel(), ax.get_yscale()) == ("hidden size", "log")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["A1", "w/o"]
+
+
+def test_the_spread_is_a_band_from_low_to_high():
+    rows = [{"x": x, "value": 2.0, "low": 1.0, "high": 4.0} for x in (0, 1)]
+    (band,) = plots.lines(rows, x="x").collections
+    assert set(band.get_paths()[0].vertices[:, 1]) == {1.0, 4.0}
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(ValueError, match="column is 'y'"):
+        plots.lines([{"x": 1, "value": 2}], x="x", y="y")
+
+
+def test_drawing_leaves_the_settings_of_matplotlib_as_they_were():
+    before = dict(matplotlib.rcParams)
+    plots.lines([{"x": 1, "value": 2}], x="x")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_function_draws_on_the_axes_it_is_given():
+    _, (left, right) = plots.figure(1, 2)
+    assert plots.lines([{"x": 1, "value": 2}], x="x", ax=right) is right
+    assert not left.lines
+
+
+@pytest.mark.parametrize(
+    ("time_s", "text"), [(0.00125, "1.25 ms"), (3e-6, "3 µs"), (0.25, "250 ms"), (61.0, "61 s"), (0.0, "0 s")]
+)
+def test_a_time_is_written_in_a_readable_unit(time_s, text):
+    assert plots.format_time(time_s) == text
+
+
+@pytest.mark.parametrize(("num_bytes", "text"), [(33_554_432, "33.6 MB"), (999, "999 B"), (1_638_400, "1.64 MB")])
+def test_bytes_are_written_in_powers_of_a_thousand(num_bytes, text):
+    assert plots.format_bytes(num_bytes) == text

@@ -1,0 +1,10 @@
+"""One file a kind of plot, one style sheet; every function returns the Axes it drew on."""
+
+from .bars import bars
+from .comparison import comparison
+from .gantt import gantt
+from .lines import lines
+from .style import figure, styled
+from .units import format_bytes, format_time
+
+__all__ = ["bars", "comparison", "figure", "format_bytes", "format_time", "gantt", "lines", "styled"]
