@@ -1,0 +1,165 @@
+"""Shaped hosts: ranks on this machine whose traffic really takes as long as over a given link.
+
+What: `ShapedHosts(4, link=Link.gigabit())` puts ranks on network namespaces of this machine. Each host has one
+network card; what it sends and what it receives are each limited to the link's rate (full duplex), and its ranks
+share the card. Ranks of one host talk over its loopback, which is not limited.
+Source: Linux tc-tbf(8), veth(4), network_namespaces(7).
+Simplified: one switch without limits of its own joins the hosts; the rate counts packet headers, as a real card does.
+Left out: loss and jitter; the latency of the link where the kernel has no netem (`description` says so).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from workbench.cluster import Link
+from workbench.launch.namespaces import (
+    INTERFACE,
+    Cable,
+    NamespaceError,
+    address_of,
+    build_hosts,
+    enter_namespace,
+    why_unavailable,
+)
+
+__all__ = ["HostNamespaces", "ShapedHosts"]
+
+MAX_HOSTS = 250  # addresses of one /24 network
+# Bytes per second: tbf keeps the rate in 32 bits here; twice the rate of 10 Gbit/s Ethernet is far below.
+MAX_RATE_BYTES_PER_S = 2**32 - 1
+MIN_RATE_BYTES_PER_S = 10_000
+
+MTU_BYTES = 1500  # Ethernet (IEEE 802.3)
+HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with time stamps: the share of the rate that carries no payload
+MAX_SEGMENT_BYTES = 65_536  # largest packet that the kernel forms for IPv4 (GSO)
+SEGMENT_TIME_S = 0.5e-3  # a packet should not hold a slow link longer than this
+BURST_TIME_S = 1e-3  # covers the kernel waking up late; more would let short messages through for nothing
+QUEUE_TIME_S = 50e-3  # what a switch port buffers before it drops
+MIN_QUEUE_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class ShapedHosts:
+    """Hosts to put ranks on, in contiguous blocks.
+
+    num_hosts: how many hosts.
+    link: what joins each of them to all others.
+    require_latency: refuse, rather than record it, when the kernel cannot impose the link's latency.
+    """
+
+    num_hosts: int
+    link: Link
+    require_latency: bool = False
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.num_hosts, int) and not isinstance(self.num_hosts, bool)
+        if not whole or not 1 <= self.num_hosts <= MAX_HOSTS:
+            raise ValueError(f"ShapedHosts.num_hosts is {self.num_hosts!r}: it must be an integer from 1 to {MAX_HOSTS}")
+        if not isinstance(self.link, Link):
+            raise ValueError(f"ShapedHosts.link is {self.link!r}: it must be a Link")
+        rate = self.link.bandwidth_bytes_per_s
+        if not MIN_RATE_BYTES_PER_S <= rate <= MAX_RATE_BYTES_PER_S:
+            rule = f"it must lie between {MIN_RATE_BYTES_PER_S} and {MAX_RATE_BYTES_PER_S}"
+            raise ValueError(f"ShapedHosts.link.bandwidth_bytes_per_s is {rate!r}: {rule}")
+
+    def open(self) -> HostNamespaces:
+        """Build the hosts around this process, which must have one thread and should end soon after a failure.
+
+        Returns:
+            the hosts; this process itself is then in the namespace of the switch, cut off from the outside.
+
+        Raises:
+            NamespaceError: this machine cannot; the message says what is missing.
+        """
+        files, built = build_hosts(self.num_hosts, self.cable())
+        hosts = HostNamespaces(files, self._describe(built))
+        imposed = built["delay_imposed_s"] == self.link.latency_s
+        if self.require_latency and not imposed:
+            hosts.close()
+            raise NamespaceError("shaped hosts with latency need the netem queue (kernel module sch_netem)")
+        return hosts
+
+    def cable(self) -> Cable:
+        """Return the sizes of queues and packets that make a veth pair behave like the link."""
+        rate = round(self.link.bandwidth_bytes_per_s)
+        segment = int(min(MAX_SEGMENT_BYTES, max(2 * MTU_BYTES, rate * SEGMENT_TIME_S)))
+        burst = int(max(2 * segment, rate * BURST_TIME_S))
+        return Cable(
+            rate_bytes_per_s=rate,
+            latency_s=self.link.latency_s,
+            burst_bytes=burst,
+            queue_bytes=int(max(MIN_QUEUE_BYTES, rate * QUEUE_TIME_S)) + burst,
+            segment_bytes=segment,
+            mtu_bytes=MTU_BYTES,
+        )
+
+    @staticmethod
+    def missing() -> str | None:
+        """Return what this machine lacks to run shaped hosts, in words, or None if nothing."""
+        return why_unavailable()
+
+    def host_of(self, rank: int, num_ranks: int) -> int:
+        """Return the host of a rank: contiguous blocks, the first hosts one rank larger if it does not divide.
+
+        Raises:
+            ValueError: there are fewer ranks than hosts, or the rank is out of range.
+        """
+        if num_ranks < self.num_hosts:
+            raise ValueError(f"num_ranks is {num_ranks}: it must be at least the {self.num_hosts} hosts")
+        if not 0 <= rank < num_ranks:
+            raise ValueError(f"rank is {rank}: it must lie in 0..{num_ranks - 1}")
+        block, larger = divmod(num_ranks, self.num_hosts)
+        boundary = larger * (block + 1)
+        if rank < boundary:
+            return rank // (block + 1)
+        return larger + (rank - boundary) // block
+
+    def _describe(self, built: dict) -> dict:
+        cable = self.cable()
+        return {
+            "num_hosts": self.num_hosts,
+            "bandwidth_bytes_per_s": cable.rate_bytes_per_s,
+            "latency_s": self.link.latency_s,
+            "payload_share": (MTU_BYTES - HEADER_BYTES + 14) / (MTU_BYTES + 14),
+            "burst_bytes": cable.burst_bytes,
+            "queue_bytes": cable.queue_bytes,
+            "segment_bytes": cable.segment_bytes,
+            "mtu_bytes": cable.mtu_bytes,
+            "source": self.link.source,
+            **built,
+        }
+
+
+class HostNamespaces:
+    """The hosts of one pool, held by open files; they vanish with the last process that is in them or holds one.
+
+    interface: name of every host's network card, for GLOO_SOCKET_IFNAME.
+    description: what was built, for the record.
+    """
+
+    interface = INTERFACE
+
+    def __init__(self, files: list[int], description: dict) -> None:
+        self._files = list(files)
+        self.description = description
+
+    def enter(self, host: int) -> None:
+        """Move the calling process, which must have one thread, onto a host.
+
+        Raises:
+            ValueError: there is no such host, or the hosts were closed.
+        """
+        if not 0 <= host < len(self._files):
+            raise ValueError(f"host is {host}: it must lie in 0..{len(self._files) - 1}")
+        enter_namespace(self._files[host])
+
+    def address(self, host: int) -> str:
+        """Return the IPv4 address of a host."""
+        return address_of(host)
+
+    def close(self) -> None:
+        """Let go of the hosts; calling it again does nothing."""
+        while self._files:
+            os.close(self._files.pop())
