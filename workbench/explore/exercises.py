@@ -1,0 +1,117 @@
+"""Exercises that check themselves: a hint when wrong, the reason when right.
+
+    check(exercise, 42)     -> Feedback, which a notebook shows as a line of text
+
+An unanswered exercise says so and fails nothing. The solution is shown only to a reader
+who asks for it with `solution(exercise)`.
+
+Source: none.
+Simplified: an answer is a number or a list of numbers.
+Left out: marks, and memory of earlier attempts.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from numbers import Real
+
+__all__ = ["Exercise", "Feedback", "Mistake", "Standing", "check", "solution"]
+
+Answer = float | tuple[float, ...]
+
+
+class Standing(Enum):
+    """How an answer stands."""
+
+    NOT_ANSWERED = "not answered yet"
+    NOT_YET = "not yet"
+    RIGHT = "right"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mistake:
+    """A wrong answer that many give, and what helps them."""
+
+    answer: Answer  #: the wrong answer
+    hint: str  #: what to think about; does not give the answer away
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exercise:
+    """A question with a numerical answer."""
+
+    question: str  #: as the notebook asks it, with the unit of the answer
+    answer: Answer  #: computed by the library, not typed
+    hint: str  #: for a wrong answer that is none of the known mistakes
+    reason: str  #: why the answer is right; shown with a right answer
+    mistakes: tuple[Mistake, ...] = ()  #: the known ones
+    rel: float = 1e-6  #: how far an answer may be off, as a share of it
+
+    def __post_init__(self) -> None:
+        if any(_agree(mistake.answer, self.answer, self.rel) for mistake in self.mistakes):
+            raise ValueError(f"mistakes is {self.mistakes!r}; none must be accepted as the answer {self.answer!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feedback:
+    """What a reader is told about an answer."""
+
+    standing: Standing  #: how the answer stands
+    text: str  #: a hint or the reason; empty if there is no answer
+
+    def __str__(self) -> str:
+        return f"{self.standing.value}. {self.text}".rstrip()
+
+    __repr__ = __str__
+
+    def _repr_markdown_(self) -> str:
+        mark = {Standing.NOT_ANSWERED: "○", Standing.NOT_YET: "✗", Standing.RIGHT: "✓"}[self.standing]
+        return f"{mark} **{self.standing.value}.** {self.text}".rstrip()
+
+
+def check(exercise: Exercise, answer: object) -> Feedback:
+    """Say whether an answer is right, and help if it is not.
+
+    Args:
+        exercise: the question.
+        answer: a number or a sequence of numbers; None or `...` is no answer.
+
+    Returns:
+        The feedback; never the answer itself.
+    """
+    if answer is None or answer is ...:
+        return Feedback(standing=Standing.NOT_ANSWERED, text="")
+    numbers = _numbers(answer)
+    if numbers is None or isinstance(numbers, tuple) != isinstance(exercise.answer, tuple):
+        wanted = "a list of numbers" if isinstance(exercise.answer, tuple) else "one number"
+        return Feedback(standing=Standing.NOT_YET, text=f"The answer is {wanted}.")
+    if _agree(numbers, exercise.answer, exercise.rel):
+        return Feedback(standing=Standing.RIGHT, text=exercise.reason)
+    hints = (mistake.hint for mistake in exercise.mistakes if _agree(numbers, mistake.answer, exercise.rel))
+    return Feedback(standing=Standing.NOT_YET, text=next(hints, exercise.hint))
+
+
+def solution(exercise: Exercise) -> str:
+    """Return the answer and its reason, for a reader who asks."""
+    answer = list(exercise.answer) if isinstance(exercise.answer, tuple) else exercise.answer
+    return f"{answer}: {exercise.reason}"
+
+
+def _numbers(answer: object) -> Answer | None:
+    if hasattr(answer, "tolist"):  # a tensor or an array
+        answer = answer.tolist()
+    if isinstance(answer, Real):
+        return float(answer)
+    if isinstance(answer, Sequence) and all(isinstance(each, Real) for each in answer):
+        return tuple(float(each) for each in answer)
+    return None
+
+
+def _agree(given: Answer, expected: Answer, rel: float) -> bool:
+    if isinstance(given, tuple) and isinstance(expected, tuple):
+        pairs = zip(given, expected, strict=False)
+        return len(given) == len(expected) and all(_agree(one, other, rel) for one, other in pairs)
+    if isinstance(given, tuple) or isinstance(expected, tuple):
+        return False
+    return math.isclose(given, expected, rel_tol=rel, abs_tol=1e-12)
