@@ -1,0 +1,31 @@
+"""Tensor codecs shared by several techniques.
+
+One contract (`Codec`: encode, decode, `Payload.num_bytes`, how messages may be
+aggregated), one file a codec, and error feedback as a wrapper.
+
+Source: section 3 of "Does compressing activations help model parallel
+training?". Simplified and left out: see the module of each codec.
+"""
+
+from workbench.compression.autoencoder import AutoEncoder
+from workbench.compression.codec import Aggregation, Codec, Payload
+from workbench.compression.error_feedback import ErrorFeedback, clear_error_feedback
+from workbench.compression.half import FP16
+from workbench.compression.identity import Identity
+from workbench.compression.quantize import Quantize
+from workbench.compression.randomk import RandomK
+from workbench.compression.topk import TopK
+
+__all__ = [
+    "FP16",
+    "Aggregation",
+    "AutoEncoder",
+    "Codec",
+    "ErrorFeedback",
+    "Identity",
+    "Payload",
+    "Quantize",
+    "RandomK",
+    "TopK",
+    "clear_error_feedback",
+]

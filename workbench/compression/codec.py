@@ -1,0 +1,197 @@
+"""The contract every tensor codec keeps.
+
+A codec turns a tensor into the message that crosses a link (``encode`` gives a
+`Payload`) and a message back into a tensor of the original shape and dtype
+(``decode``). `Aggregation` says what a group of ranks may do with messages:
+add them tensor by tensor and decode once, or gather all of them, decode each
+and add. Layers go by that and never by the class of a codec.
+
+Source: section 3.2 of "Does compressing activations help model parallel
+training?" for the two ways to aggregate.
+Simplified: a message has no header; shape and dtype are known to the receiver.
+Left out: entropy coding, and messages whose size depends on the data.
+"""
+
+import copy
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Aggregation", "Codec", "Payload", "site_seed"]
+
+
+class Aggregation(Enum):
+    """What ranks may do with the messages of one reduction."""
+
+    SUM = "sum"
+    GATHER = "gather"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Payload:
+    """One encoded tensor: what crosses the wire, and what the receiver knows.
+
+    tensors: the message, in the order in which it is sent.
+    shape: shape of the tensor that was encoded.
+    dtype: dtype of the tensor that was encoded.
+    """
+
+    tensors: tuple[Tensor, ...]
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tensors, tuple) or not self.tensors:
+            raise ValueError(f"tensors is {self.tensors!r}: a payload needs a tuple of at least one tensor")
+        object.__setattr__(self, "shape", torch.Size(self.shape))
+
+    @property
+    def num_bytes(self) -> int:
+        """Count the bytes of all message tensors."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+
+
+class Codec(nn.Module):
+    """Base of all codecs; a subclass gives encode, decode and payload_bytes.
+
+    Codecs that are summed (`Aggregation.SUM`) encode and decode with plain
+    differentiable operations. Codecs that are gathered encode without a graph
+    and state their gradient in `input_gradient`.
+    """
+
+    aggregation: Aggregation
+
+    def encode(self, x: Tensor) -> Payload:
+        """Turn a tensor into its message.
+
+        Args:
+            x: floating-point tensor of any shape.
+
+        Returns:
+            The message; its size depends on shape and dtype only.
+        """
+        raise NotImplementedError
+
+    def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
+        """Turn a message back into a tensor of the original shape and dtype.
+
+        Args:
+            payload: what `encode` gave, perhaps on another rank.
+            out: tensor to write into, without a graph; None allocates.
+
+        Returns:
+            Tensor of payload.shape and payload.dtype; `out` if it was given.
+        """
+        raise NotImplementedError
+
+    def decode_sum(self, payloads: Sequence[Payload]) -> Tensor:
+        """Decode the messages of all ranks and add them in the given order.
+
+        Args:
+            payloads: one message a rank, all of the same shape and dtype.
+
+        Returns:
+            The sum, of the messages' shape and dtype.
+        """
+        return self.decode_sum_by_definition(payloads)
+
+    def decode_sum_by_definition(self, payloads: Sequence[Payload]) -> Tensor:
+        """Add decoded messages one by one; `decode_sum` must give the same bits."""
+        if not payloads:
+            raise ValueError("payloads is empty: a sum needs at least one message")
+        total = self.decode(payloads[0])
+        for payload in payloads[1:]:
+            total = total + self.decode(payload)
+        return total
+
+    def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:
+        """Give the gradient of decode(encode(x)) with respect to x.
+
+        Args:
+            grad_output: gradient with respect to the decoded tensor, its shape.
+            payload: the message that encode(x) gave.
+
+        Returns:
+            Gradient with respect to x, of x's shape.
+
+        Raises:
+            TypeError: for codecs that are summed; autograd differentiates these.
+        """
+        raise TypeError(f"{type(self).__name__} is differentiated by autograd and has no input_gradient of its own")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Send x through the codec: decode(encode(x)), differentiable."""
+        if self.aggregation is Aggregation.SUM:
+            return self.decode(self.encode(x))
+        return _RoundTrip.apply(x, self)
+
+    def for_site(self, site: str, hidden: int | None = None) -> "Codec":
+        """Make the codec of one call site, with its own state.
+
+        Args:
+            site: name of the call site, equal on all ranks of a group.
+            hidden: size of the last dimension there; None keeps this codec's.
+
+        Returns:
+            A codec that shares no state with this one.
+        """
+        return copy.deepcopy(self)
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        """Count the message's bytes without encoding.
+
+        Args:
+            shape: shape of the tensor to encode.
+            dtype: its dtype.
+
+        Returns:
+            What encode(...).num_bytes gives for every tensor of that shape and dtype.
+        """
+        raise NotImplementedError
+
+
+class _RoundTrip(torch.autograd.Function):
+    """decode(encode(x)) of a gathered codec.
+
+    Forward: encode, decode. Backward: the codec's `input_gradient`.
+    Communicates nothing.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, codec: Codec) -> Tensor:
+        payload = codec.encode(x)
+        ctx.codec, ctx.payload = codec, payload
+        return codec.decode(payload)
+
+    @staticmethod
+    def backward(ctx, grad_output: Tensor) -> tuple[Tensor, None]:
+        return ctx.codec.input_gradient(grad_output, ctx.payload), None
+
+
+def site_seed(seed: int, site: str) -> int:
+    """Derive a 63-bit seed from a seed and the name of a call site.
+
+    Args:
+        seed: the codec's seed.
+        site: name of the call site; the same pair gives the same seed on every rank.
+
+    Returns:
+        An integer in [0, 2**63).
+    """
+    digest = hashlib.sha256(f"{seed}/{site}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def num_elements(shape: Sequence[int]) -> int:
+    """Count the elements of a shape."""
+    return math.prod(shape)
+
+
+def write_into(out: Tensor | None, result: Tensor) -> Tensor:
+    """Copy a result into `out`, or give the result itself where out is None."""
+    return result if out is None else out.copy_(result)

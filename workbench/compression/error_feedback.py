@@ -1,0 +1,99 @@
+"""Error feedback: add what the last message lost to the next tensor.
+
+Source: section 3.2 of "Does compressing activations help model parallel
+training?"; optional for all of its methods.
+e starts at 0; in each call the codec encodes x + e, and e becomes what was
+lost: (x + e) − decode(encode(x + e)). In evaluation (``eval()``) the codec
+works on x alone and e is neither used nor changed.
+Simplified: e is rounded to x's dtype.
+Left out: e is not part of the module's state dict; a resumed run starts at 0.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from workbench.compression.codec import Codec, Payload
+
+__all__ = ["ErrorFeedback", "clear_error_feedback"]
+
+
+class ErrorFeedback(Codec):
+    """Wrap a codec; each call site (`for_site`) remembers its own error.
+
+    Args:
+        codec: the codec to wrap.
+        site: name of the call site, used in errors.
+    """
+
+    def __init__(self, codec: Codec, site: str = "") -> None:
+        super().__init__()
+        self.codec, self.site = codec, site
+        self.register_buffer("error", None, persistent=False)
+
+    @property
+    def aggregation(self):
+        """Aggregate as the wrapped codec does."""
+        return self.codec.aggregation
+
+    def encode(self, x: Tensor) -> Payload:
+        """Encode x plus the remembered error, and remember what this message loses.
+
+        Raises:
+            ValueError: if x's shape is not that of the remembered error.
+        """
+        if not self.training:
+            return self.codec.encode(x)
+        corrected = x if self.error is None else x + self._error_for(x)
+        payload = self.codec.encode(corrected)
+        with torch.no_grad():
+            self.error = corrected.detach() - self.codec.decode(payload)
+        return payload
+
+    def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
+        """Decode as the wrapped codec does."""
+        return self.codec.decode(payload, out=out)
+
+    def decode_sum(self, payloads: Sequence[Payload]) -> Tensor:
+        """Add messages as the wrapped codec does."""
+        return self.codec.decode_sum(payloads)
+
+    def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:
+        """Differentiate as the wrapped codec does; the error is a constant."""
+        return self.codec.input_gradient(grad_output, payload)
+
+    def for_site(self, site: str, hidden: int | None = None) -> "ErrorFeedback":
+        """Make the wrapper of one call site, with no error yet."""
+        return ErrorFeedback(self.codec.for_site(site, hidden), site)
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        """Count as the wrapped codec does."""
+        return self.codec.payload_bytes(shape, dtype)
+
+    def clear(self) -> None:
+        """Forget the error, as after a change of shape or a restart."""
+        self.error = None
+
+    def _error_for(self, x: Tensor) -> Tensor:
+        if x.shape != self.error.shape:
+            raise ValueError(
+                f"x at site {self.site!r} has shape {tuple(x.shape)}, the remembered error "
+                f"{tuple(self.error.shape)}: they must be equal; call clear() when the shape changes"
+            )
+        return self.error.to(x.dtype)
+
+
+def clear_error_feedback(module: nn.Module) -> int:
+    """Forget the errors of all call sites inside a module.
+
+    Args:
+        module: a model or a codec.
+
+    Returns:
+        Number of wrappers that were cleared.
+    """
+    wrappers = [inner for inner in module.modules() if isinstance(inner, ErrorFeedback)]
+    for wrapper in wrappers:
+        wrapper.clear()
+    return len(wrappers)

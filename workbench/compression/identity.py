@@ -1,0 +1,32 @@
+"""The codec that sends a tensor as it is: the baseline "w/o" of the study.
+
+Source: the uncompressed rows of the paper's tables.
+Simplified: nothing. Left out: nothing.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from workbench.compression.codec import Aggregation, Codec, Payload, num_elements, write_into
+
+__all__ = ["Identity"]
+
+
+class Identity(Codec):
+    """Send every element in its own dtype."""
+
+    aggregation = Aggregation.SUM
+
+    def encode(self, x: Tensor) -> Payload:
+        """Wrap the tensor itself; nothing is copied."""
+        return Payload(tensors=(x,), shape=x.shape, dtype=x.dtype)
+
+    def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
+        """Give the tensor itself."""
+        return write_into(out, payload.tensors[0])
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        """Count elements times the size of one."""
+        return num_elements(shape) * dtype.itemsize

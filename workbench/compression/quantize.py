@@ -1,0 +1,307 @@
+"""Row-wise uniform quantisation to 1 to 8 bits, values packed into bytes.
+
+Each row (last dimension) is mapped from [its minimum, its maximum] to the
+integers 0 .. 2**bits − 1, in float32:
+
+    bias  = fp16(min)                     scale = fp16((max − bias) / (2**bits − 1))
+    code  = clamp(round((x − bias) · (1 / scale)), 0, 2**bits − 1)
+    value = code · scale + bias
+
+with ties rounded to even, and scale 1 where it would be 0. A message is one
+uint8 tensor [rows, packed + 4]: the codes of a row, code i in the bits from
+i·bits on, lowest bit first, then scale and bias, two bytes each in the
+machine's byte order. All of it is counted.
+
+Stated behaviour: a constant row comes back as its value, to half precision or
+better. A row that holds NaN or an infinity, or whose scale or bias does not
+fit float16, comes back as NaN throughout, so that an overflow is seen. An
+empty tensor gives an empty message. Other dtypes are cast to float32 first
+and back at the end. The gradient passes straight through.
+
+Source: methods Q1 (2 bits), Q2 (4) and Q3 (8) of "Does compressing
+activations help model parallel training?".
+Fast path: on CPU, for 2 and 4 bits and rows that fill their bytes, PyTorch's
+own row-wise packing operators, which use this layout and rounding.
+Simplified: nearest rounding, not stochastic. Left out: nothing.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from workbench.compression.codec import Aggregation, Codec, Payload, num_elements
+
+__all__ = [
+    "Quantize",
+    "dequantize_rows",
+    "dequantize_rows_by_definition",
+    "quantize_rows",
+    "quantize_rows_by_definition",
+]
+
+# Bytes of scale and bias, one float16 each.
+SCALE_BIAS_BYTES = 4
+# Elements that plain operations work on at a time on CPU, to stay in the cache.
+BLOCK_ELEMENTS = 1 << 16
+
+
+class Quantize(Codec):
+    """Send `bits` bits an element, and four bytes a row.
+
+    Args:
+        bits: 1 to 8.
+
+    Raises:
+        ValueError: if bits is out of range.
+    """
+
+    aggregation = Aggregation.GATHER
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 8:
+            raise ValueError(f"bits is {bits!r}: it must be an int in 1..8")
+        self.bits = bits
+
+    def extra_repr(self) -> str:
+        """Name the bits in the module's repr."""
+        return f"bits={self.bits}"
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Payload:
+        """Quantise each row and pack the codes.
+
+        Args:
+            x: floating-point tensor of any shape; without dimensions it is one row of one.
+
+        Returns:
+            One uint8 tensor [rows, packed + 4].
+        """
+        message = quantize_rows(_rows(x), self.bits)
+        return Payload(tensors=(message,), shape=x.shape, dtype=x.dtype)
+
+    @torch.no_grad()
+    def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
+        """Unpack the codes of each row and scale them."""
+        columns = _row_shape(payload.shape)[1]
+        if out is None:
+            return dequantize_rows(payload.tensors[0], self.bits, columns, payload.dtype).view(payload.shape)
+        dequantize_rows(payload.tensors[0], self.bits, columns, payload.dtype, out=out.view(-1, columns))
+        return out
+
+    def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:
+        """Let the whole gradient through, as if nothing had been rounded."""
+        return grad_output
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        """Count the packed bytes and the scale and bias of every row."""
+        rows, columns = _row_shape(shape)
+        return rows * _message_bytes(columns, self.bits)
+
+
+def quantize_rows_by_definition(x_RC: Tensor, bits: int) -> Tensor:
+    """Quantise rows with the module docstring's formulas, packing bit by bit.
+
+    Args:
+        x_RC: floating-point tensor [rows, columns].
+        bits: 1 to 8.
+
+    Returns:
+        uint8 [rows, ceil(columns · bits / 8) + 4].
+    """
+    codes_RC, scale_bias_R2 = _codes(x_RC.float(), bits)
+    return torch.cat((_pack_by_definition(codes_RC, bits), scale_bias_R2.view(torch.uint8)), dim=1)
+
+
+def dequantize_rows_by_definition(message: Tensor, bits: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Unpack bit by bit, then code · scale + bias.
+
+    Args:
+        message: uint8 [rows, ceil(columns · bits / 8) + 4].
+        bits: 1 to 8.
+        columns: length of a row.
+        dtype: dtype of the result.
+
+    Returns:
+        Tensor [rows, columns].
+    """
+    codes_RC = _unpack_by_definition(message[:, :-SCALE_BIAS_BYTES], bits, columns)
+    scale_R1, bias_R1 = _scale_bias(message).float().split(1, dim=1)
+    return (codes_RC.float() * scale_R1 + bias_R1).to(dtype)
+
+
+def quantize_rows(x_RC: Tensor, bits: int) -> Tensor:
+    """Quantise rows; equal to `quantize_rows_by_definition` bit for bit.
+
+    Args:
+        x_RC: floating-point tensor [rows, columns].
+        bits: 1 to 8.
+
+    Returns:
+        uint8 [rows, ceil(columns · bits / 8) + 4].
+    """
+    if _operators_apply(x_RC.device, x_RC.dtype, bits, x_RC.shape[1]):
+        message = _quantize_with_operator(x_RC, bits)
+        if message is not None:
+            return message
+    message = torch.empty(len(x_RC), _message_bytes(x_RC.shape[1], bits), dtype=torch.uint8, device=x_RC.device)
+    for block in _blocks(x_RC):
+        codes_RC, scale_bias_R2 = _codes(x_RC[block].float(), bits)
+        message[block, :-SCALE_BIAS_BYTES] = _pack(codes_RC, bits)
+        message[block, -SCALE_BIAS_BYTES:] = scale_bias_R2.view(torch.uint8)
+    return message
+
+
+def dequantize_rows(
+    message: Tensor, bits: int, columns: int, dtype: torch.dtype, *, out: Tensor | None = None
+) -> Tensor:
+    """Decode rows; equal to `dequantize_rows_by_definition` bit for bit.
+
+    Args:
+        message: uint8 [rows, ceil(columns · bits / 8) + 4].
+        bits: 1 to 8.
+        columns: length of a row.
+        dtype: dtype of the result.
+        out: tensor [rows, columns] of that dtype to write into.
+
+    Returns:
+        Tensor [rows, columns]; `out` if it was given.
+    """
+    with_operator = _operators_apply(message.device, torch.float32, bits, columns)
+    unpack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_unpack") if with_operator else None
+    if with_operator and out is None:
+        return unpack(message).to(dtype)
+    out = torch.empty(len(message), columns, dtype=dtype, device=message.device) if out is None else out
+    for block in _blocks(out):
+        out[block] = unpack(message[block]) if with_operator else _dequantize(message[block], bits, columns)
+    return out
+
+
+def _operators_apply(device: torch.device, dtype: torch.dtype, bits: int, columns: int) -> bool:
+    """Say whether PyTorch's row-wise packing operators can do it."""
+    return (
+        device.type == "cpu"
+        and bits in (2, 4)
+        and dtype in (torch.float16, torch.float32)
+        and columns > 0
+        and columns * bits % 8 == 0
+    )
+
+
+def _quantize_with_operator(x_RC: Tensor, bits: int) -> Tensor | None:
+    """Quantise with PyTorch's operator; None where it would not follow the definition.
+
+    The operator ignores NaN and overflows silently: the sum of all elements
+    shows the former, the written scales and biases the latter.
+    """
+    if not torch.isfinite(x_RC.sum(dtype=torch.float32)):
+        return None
+    prepack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_prepack")
+    message = prepack(x_RC)
+    scale_bias_R2 = _scale_bias(message)
+    if not torch.isfinite(scale_bias_R2).all():
+        return None
+    # The sign of a zero bias would depend on the order of the operator's comparisons.
+    message[:, -SCALE_BIAS_BYTES:] = (scale_bias_R2 + 0.0).view(torch.uint8)
+    return message
+
+
+def _codes(x_RC: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Give the codes, uint8 [rows, columns], and scale and bias, float16 [rows, 2]."""
+    if not x_RC.numel():
+        return x_RC.to(torch.uint8), x_RC.new_zeros(len(x_RC), 2, dtype=torch.float16)
+    levels = 2**bits - 1
+    minimum_R1, maximum_R1 = x_RC.aminmax(dim=1, keepdim=True)
+    bias_R1 = minimum_R1.half() + 0.0
+    scale_R1 = ((maximum_R1 - bias_R1.float()) / levels).half()
+    scale_R1 = torch.where(scale_R1 == 0, 1.0, scale_R1)
+    fits_R1 = scale_R1.isfinite() & bias_R1.isfinite()
+    steps_RC = (x_RC - bias_R1.float()).mul_(1 / scale_R1.float()).round_().clamp_(0, levels)
+    codes_RC = torch.where(fits_R1, steps_RC, 0.0).to(torch.uint8)
+    scale_bias_R2 = torch.cat((scale_R1, bias_R1), dim=1)
+    return codes_RC, torch.where(fits_R1, scale_bias_R2, torch.nan)
+
+
+def _dequantize(message: Tensor, bits: int, columns: int) -> Tensor:
+    """Decode one block with plain operations, in float32."""
+    scale_R1, bias_R1 = _scale_bias(message).float().split(1, dim=1)
+    codes_RC = _unpack(message[:, :-SCALE_BIAS_BYTES], bits, columns)
+    return codes_RC.float().mul_(scale_R1).add_(bias_R1)
+
+
+def _pack_by_definition(codes_RC: Tensor, bits: int) -> Tensor:
+    """Write each code's bits into one stream a row, lowest first, and cut it in bytes."""
+    rows, columns = codes_RC.shape
+    stream = codes_RC.new_zeros(rows, _packed_bytes(columns, bits) * 8)
+    for bit in range(bits):
+        stream[:, bit : columns * bits : bits] = codes_RC >> bit & 1
+    packed = codes_RC.new_zeros(rows, _packed_bytes(columns, bits))
+    for bit in range(8):
+        packed |= stream[:, bit::8] << bit
+    return packed
+
+
+def _unpack_by_definition(packed: Tensor, bits: int, columns: int) -> Tensor:
+    """Cut bytes into one stream of bits a row and read each code from it."""
+    stream = packed.new_zeros(len(packed), packed.shape[1] * 8)
+    for bit in range(8):
+        stream[:, bit::8] = packed >> bit & 1
+    codes_RC = packed.new_zeros(len(packed), columns)
+    for bit in range(bits):
+        codes_RC |= stream[:, bit : columns * bits : bits] << bit
+    return codes_RC
+
+
+def _pack(codes_RC: Tensor, bits: int) -> Tensor:
+    """Pack whole codes at a time where they do not straddle bytes."""
+    if 8 % bits:
+        return _pack_by_definition(codes_RC, bits)
+    per_byte = 8 // bits
+    codes_RC = functional.pad(codes_RC, (0, -codes_RC.shape[1] % per_byte))
+    packed = codes_RC[:, ::per_byte].clone()
+    for position in range(1, per_byte):
+        packed |= codes_RC[:, position::per_byte] << position * bits
+    return packed
+
+
+def _unpack(packed: Tensor, bits: int, columns: int) -> Tensor:
+    """Unpack whole codes at a time where they do not straddle bytes."""
+    if 8 % bits:
+        return _unpack_by_definition(packed, bits, columns)
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device)
+    codes = (packed.unsqueeze(-1) >> shifts).bitwise_and_(2**bits - 1)
+    return codes.flatten(1)[:, :columns]
+
+
+def _scale_bias(message: Tensor) -> Tensor:
+    """Read scale and bias, float16 [rows, 2], from the end of each row."""
+    return message[:, -SCALE_BIAS_BYTES:].clone(memory_format=torch.contiguous_format).view(torch.float16)
+
+
+def _blocks(x_RC: Tensor) -> list[slice]:
+    """Cut rows into blocks that stay in a CPU's cache; one block elsewhere."""
+    step = max(1, BLOCK_ELEMENTS // max(1, x_RC.shape[1])) if x_RC.device.type == "cpu" else max(1, len(x_RC))
+    return [slice(start, start + step) for start in range(0, len(x_RC), step)]
+
+
+def _rows(x: Tensor) -> Tensor:
+    """View a tensor as contiguous [rows, columns]."""
+    return x.detach().reshape(_row_shape(x.shape)).contiguous()
+
+
+def _row_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Give rows and columns; no rows where the tensor is empty."""
+    columns = shape[-1] if len(shape) else 1
+    return (num_elements(shape) // columns if columns else 0), columns
+
+
+def _packed_bytes(columns: int, bits: int) -> int:
+    """Count the bytes of one row's codes."""
+    return -(-columns * bits // 8)
+
+
+def _message_bytes(columns: int, bits: int) -> int:
+    """Count the bytes of one row's codes, scale and bias."""
+    return _packed_bytes(columns, bits) + SCALE_BIAS_BYTES

@@ -1,0 +1,117 @@
+"""Random-K: keep elements chosen uniformly, without replacement.
+
+Source: table 1 of "Does compressing activations help model parallel
+training?", methods R1 to R4; its implementation calls `random.sample`.
+Distribution: every set of k positions is equally likely. The fast path draws
+independent positions, enough of them that k are different, and drops the
+surplus by the same method. Given its size, the set of different draws is a
+uniform one, and so is a uniform choice from it.
+Simplified: values are sent as they are, not scaled by the inverse share, as
+in the paper; the decoded tensor is therefore a biased estimate.
+Left out: sharing one seed instead of sending indices. The stream's position
+is not part of the module's state dict.
+"""
+
+import math
+import random
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.compression.codec import site_seed
+from workbench.compression.sparse import SparseCodec
+
+__all__ = ["RandomK", "random_indices", "random_indices_by_definition"]
+
+# Standard deviations of surplus drawn: a second attempt is needed once in 30,000.
+SAFETY = 4.0
+
+
+class RandomK(SparseCodec):
+    """Keep `keep` random elements, new ones in each call.
+
+    Args:
+        keep: share or number, as in SparseCodec.
+        seed: start of this codec's own random stream; no global generator is touched.
+        index_dtype: torch.int64 or torch.int32.
+    """
+
+    def __init__(self, keep: float | int, seed: int = 0, *, index_dtype: torch.dtype = torch.int64) -> None:
+        super().__init__(keep, index_dtype=index_dtype)
+        self.seed = seed
+        self._stream = np.random.default_rng(site_seed(seed, ""))
+
+    def kept_indices(self, x: Tensor, num_kept: int) -> Tensor:
+        """Choose random positions, ascending.
+
+        Off the CPU they are cut from a random permutation made there, seeded by
+        the same stream: other positions than on the CPU, equally distributed.
+        """
+        if x.device.type == "cpu":
+            return torch.from_numpy(random_indices(x.numel(), num_kept, self._stream))
+        generator = torch.Generator(x.device).manual_seed(int(self._stream.integers(2**62)))
+        order = torch.randperm(x.numel(), generator=generator, device=x.device)
+        return order[:num_kept].sort().values
+
+    def for_site(self, site: str, hidden: int | None = None) -> "RandomK":
+        """Make a codec whose stream depends on (seed, site)."""
+        codec = RandomK(self.keep, self.seed, index_dtype=self.index_dtype)
+        codec._stream = np.random.default_rng(site_seed(self.seed, site))
+        return codec
+
+
+def random_indices_by_definition(num_elements: int, k: int, generator: random.Random) -> list[int]:
+    """Choose k of the positions as the paper does; equal in distribution to `random_indices`."""
+    return sorted(generator.sample(range(num_elements), k))
+
+
+def random_indices(num_elements: int, k: int, generator: np.random.Generator) -> np.ndarray:
+    """Choose k different positions uniformly.
+
+    Args:
+        num_elements: number of positions to choose from.
+        k: number of positions, 0 <= k <= num_elements.
+        generator: stream to draw from; it advances.
+
+    Returns:
+        Positions, int64 [k], ascending.
+    """
+    if 2 * k > num_elements:
+        left_out = random_indices(num_elements, num_elements - k, generator)
+        return np.flatnonzero(_mask_without(num_elements, left_out))
+    different = _different_draws(num_elements, k, generator)
+    if different.size == k:
+        return different.astype(np.int64)
+    surplus = random_indices(different.size, different.size - k, generator)
+    return different[_mask_without(different.size, surplus)].astype(np.int64)
+
+
+def _mask_without(size: int, positions: np.ndarray) -> np.ndarray:
+    """Mark all positions but the given ones."""
+    mask = np.ones(size, np.bool_)
+    mask[positions] = False
+    return mask
+
+
+def _different_draws(num_elements: int, k: int, generator: np.random.Generator) -> np.ndarray:
+    """Draw independent positions until at least k differ; give these, ascending."""
+    dtype = np.int32 if num_elements <= np.iinfo(np.int32).max else np.int64
+    while k:
+        draws = np.sort(generator.integers(num_elements, size=_num_draws(num_elements, k), dtype=dtype))
+        first = np.empty(draws.size, np.bool_)
+        first[0] = True
+        np.not_equal(draws[1:], draws[:-1], out=first[1:])
+        if np.count_nonzero(first) >= k:
+            return draws[first]
+    return np.empty(0, dtype)
+
+
+def _num_draws(num_elements: int, k: int) -> int:
+    """Count the draws after which k positions differ but for a few standard deviations.
+
+    After m draws n·(1 − exp(−m/n)) of n positions have been met, on average.
+    """
+    mean = -num_elements * math.log1p(-k / num_elements)
+    repeated = mean - k
+    return math.ceil(mean + SAFETY * math.sqrt(2 * repeated + 1))
