@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 MODEL_PATTERNS = ("*.json", "*.txt", "model.safetensors")  # what an encoder needs; leaves out other frameworks' weights
+PROBE_TIMEOUT_S = 20  # seconds to wait for the hub's first answer; downloads retry for much longer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,18 +271,18 @@ def fetch(name: str) -> tuple[Path, ...]:
 def _download(entry: Entry) -> None:
     """Download one entry through the hub's own client, which draws the progress bars."""
     import datasets
-    import httpx
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub import HfApi, constants, snapshot_download
 
-    if huggingface_hub.constants.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE:
         raise DataError(f"cannot fetch {entry.name}: HF_HUB_OFFLINE is set; unset it, or set {places.DATA_VARIABLE}")
     try:
+        kind = "model" if entry.is_model else "dataset"
+        HfApi().repo_info(entry.hub_id, repo_type=kind, timeout=PROBE_TIMEOUT_S)
         if entry.is_model:
-            huggingface_hub.snapshot_download(entry.hub_id, allow_patterns=list(MODEL_PATTERNS))
+            snapshot_download(entry.hub_id, allow_patterns=list(MODEL_PATTERNS))
         else:
             datasets.load_dataset(entry.hub_id, entry.hub_config)
-    except (OSError, httpx.HTTPError, HfHubHTTPError, datasets.exceptions.DatasetNotFoundError) as error:
+    except Exception as error:  # the client's network errors share no base class, and differ between its versions
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         remedy = f"with the files at hand, name their folder in {places.DATA_VARIABLE}"
         raise DataError(f"cannot fetch {entry.name} from {entry.hub_id} on the hub: {first_line}; {remedy}") from error

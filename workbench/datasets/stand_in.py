@@ -67,12 +67,13 @@ def _paraphrase(draw: random.Random) -> tuple[tuple[str, ...], int]:
 
 
 def _similarity(draw: random.Random) -> tuple[tuple[str, ...], float]:
-    """Score 0 to 5: five times the share of the first clause's six words that the second keeps."""
+    """Score 0 to 5: five times the share of a clause's four content words that the other clause has too."""
     first, second = _clause(draw, GOOD), _clause(draw, BAD)
-    kept = draw.randrange(7)
-    mixed = first[:kept] + second[kept:]
-    same = sum(one == two for one, two in zip(first, mixed, strict=True))
-    return (" ".join(first), " ".join(mixed)), round(5.0 * same / 6, 3)
+    content = (1, 2, 3, 5)  # places of adjective, subject, verb and object
+    for place in draw.sample(content, draw.randrange(5)):
+        second[place] = first[place]
+    same = sum(first[place] == second[place] for place in content)
+    return (" ".join(first), " ".join(second)), 5.0 * same / len(content)
 
 
 def _inference(draw: random.Random, num_labels: int) -> tuple[tuple[str, ...], int]:
