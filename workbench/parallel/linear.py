@@ -18,9 +18,15 @@ from torch.nn import functional
 
 from workbench.parallel.groups import TensorGroup
 from workbench.parallel.seeds import generator_for
-from workbench.parallel.shards import check_divides, cut
+from workbench.parallel.shards import check_divides, cut, join
 
-__all__ = ["ColumnParallelLinear", "MatrixProduct", "Reduction", "RowParallelLinear"]
+__all__ = [
+    "ColumnParallelLinear",
+    "MatrixProduct",
+    "Reduction",
+    "RowParallelLinear",
+    "ShardedLinear",
+]
 
 MatrixProduct = Callable[[Tensor, Tensor], Tensor]
 """(x [N, I'], weight shard [O', I']) -> y [N, O'], without bias, differentiable."""
@@ -32,7 +38,7 @@ BERT_INIT_STD = 0.02
 """Standard deviation of initial weights (Devlin et al., BERT, its released code)."""
 
 
-class _ShardedLinear(nn.Module):
+class ShardedLinear(nn.Module):
     """What the two linears share: shards of one full weight, one for every local rank."""
 
     weight_dim: int
@@ -89,12 +95,33 @@ class _ShardedLinear(nn.Module):
             _check_shape(f"{self.site}.bias", bias, (self.out_features,))
             self._load_full_bias_(bias)
 
+    def full_weight(self, gradient: bool = False) -> Tensor:
+        """Join the shards of all ranks; every rank must call it.
+
+        Args:
+            gradient: Join the gradients instead of the values.
+
+        Returns:
+            [O, I], detached.
+
+        Raises:
+            ValueError: If a gradient is asked for and there is none.
+        """
+        return self._full(self.weights, self.weight_dim, gradient)
+
+    def _full(self, shards: Sequence[nn.Parameter], dim: int, gradient: bool) -> Tensor:
+        if gradient and any(shard.grad is None for shard in shards):
+            raise ValueError(f"gradient: {self.site} has none; call backward first")
+        with self.group.traffic.at(f"{self.site}.full"):
+            everyone = self.group.gather([shard.grad if gradient else shard for shard in shards])
+        return join(everyone, dim=dim, num_blocks=self.num_blocks)
+
     def extra_repr(self) -> str:
         """Say the sizes in the module's repr."""
         return f"{self.in_features}, {self.out_features}, num_ranks={self.group.size}"
 
 
-class ColumnParallelLinear(_ShardedLinear):
+class ColumnParallelLinear(ShardedLinear):
     """y_r = x Wᵣᵀ + bᵣ with the rows Wᵣ of W, that is, the outputs, cut over ranks.
 
     Args:
@@ -156,12 +183,16 @@ class ColumnParallelLinear(_ShardedLinear):
             return products
         return [product + bias for product, bias in zip(products, self.biases, strict=True)]
 
+    def full_bias(self, gradient: bool = False) -> Tensor:
+        """Join the bias of all ranks, as `full_weight` does: [O]."""
+        return self._full(self.biases, 0, gradient)
+
     def _load_full_bias_(self, bias: Tensor) -> None:
         for shard, rank in zip(self.biases, self.group.local_ranks, strict=True):
             shard.copy_(self._cut(bias, 0, rank))
 
 
-class RowParallelLinear(_ShardedLinear):
+class RowParallelLinear(ShardedLinear):
     """y = Σᵣ xᵣ Wᵣᵀ + b with the columns Wᵣ of W, that is, the inputs, cut over ranks.
 
     `reduction` may be assigned at any time; an `nn.Module` is registered, so that
@@ -228,6 +259,10 @@ class RowParallelLinear(_ShardedLinear):
         with self.group.traffic.at(self.site):
             y = self.group.sum(partials) if self.reduction is None else self.reduction(partials)
         return y if self.bias is None else y + self.bias
+
+    def full_bias(self, gradient: bool = False) -> Tensor:
+        """Give the replicated bias or its gradient: [O]."""
+        return (self.bias.grad if gradient else self.bias).detach()
 
     def _load_full_bias_(self, bias: Tensor) -> None:
         self.bias.copy_(bias)

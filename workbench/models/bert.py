@@ -1,0 +1,262 @@
+"""BERT, cut over tensor-parallel ranks and pipeline stages.
+
+What: the encoder and two heads (sequence classification, masked language model).
+Weights of Hugging Face checkpoints load with `workbench.models.hugging_face`, and
+outputs and gradients then equal those of `transformers`.
+Source: Devlin et al., BERT; sizes from the paper's table of models and, for MiniLM,
+Wang et al., MiniLM (6 layers of 384).
+Simplified: embeddings, pooler and heads are replicated on all tensor-parallel ranks
+(Megatron-LM cuts the vocabulary); GELU only; absolute positions only.
+Left out: next-sentence head, decoding.
+
+Shapes: B = batch, S = sequence, H = hidden, V = vocabulary, C = labels.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from workbench.models.bert_config import BertConfig
+from workbench.parallel.dropout import Dropout
+from workbench.parallel.groups import TensorGroup, VirtualTensorGroup
+from workbench.parallel.seeds import generator_for
+from workbench.parallel.stages import WHOLE, Stage
+from workbench.parallel.transformer import TransformerLayer
+
+__all__ = ["BertConfig", "BertEncoder", "BertForMaskedLM", "BertForSequenceClassification"]
+
+PADDING_TOKEN = 0
+"""[PAD] in BERT's vocabularies; its embedding gets no gradient."""
+
+
+class BertEmbeddings(nn.Module):
+    """Sum of word, position and token-type embeddings, normalised."""
+
+    def __init__(self, config: BertConfig, **place):
+        super().__init__()
+        hidden = config.hidden_size
+        self.word = word_embedding(config, **place)
+        self.position = _embedding(config.max_positions, config, "position", place)
+        self.token_type = _embedding(config.num_token_types, config, "token_type", place)
+        self.norm = nn.LayerNorm(hidden, config.layer_norm_eps, **place)
+        self.dropout = Dropout(config.dropout, seed=config.seed, site="embeddings.dropout")
+
+    def forward(self, ids_BS: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """Embed tokens.
+
+        Args:
+            ids_BS: Token ids, int64.
+            token_type_ids: [B, S] segments, int64; None is segment 0 everywhere.
+
+        Returns:
+            [B, S, H].
+
+        Raises:
+            ValueError: If the sequence is longer than max_positions.
+        """
+        sequence = ids_BS.shape[1]
+        if sequence > self.position.num_embeddings:
+            raise ValueError(
+                f"ids_BS: {sequence} tokens are more than max_positions {self.position.num_embeddings}"
+            )
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(ids_BS)
+        positions = torch.arange(sequence, device=ids_BS.device)
+        x_BSH = self.word(ids_BS) + self.token_type(token_type_ids) + self.position(positions)
+        return self.dropout(self.norm(x_BSH))
+
+
+class BertEncoder(nn.Module):
+    """Embeddings and transformer layers, or the part of them that one stage holds.
+
+    `layers` is the ModuleList of this stage's layers; `layer_range` says which of the
+    model's layers they are; `embeddings` is None except in the first stage.
+
+    Args:
+        config: Sizes.
+        group: Tensor-parallel ranks; None is one virtual rank.
+        stage: Part of the pipeline; the default is the whole model.
+        device, dtype: Of the parameters.
+
+    Raises:
+        ValueError: If ranks or stages do not divide what they cut.
+    """
+
+    def __init__(
+        self, config: BertConfig, group: TensorGroup | None = None, stage: Stage = WHOLE, **place
+    ):
+        super().__init__()
+        self.config, self.stage = config, stage
+        self.group = VirtualTensorGroup(1) if group is None else group
+        self.layer_range = stage.layers(config.num_layers)
+        self.embeddings = BertEmbeddings(config, **place) if stage.is_first else None
+        self.layers = nn.ModuleList(
+            TransformerLayer(config.layer, self.group, site=f"layers.{index}", **place)
+            for index in self.layer_range
+        )
+
+    def forward(
+        self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Encode tokens, or carry on from the previous stage's result.
+
+        Args:
+            x: Token ids [B, S] in the first stage, hidden states [B, S, H] in others.
+            attention_mask: [B, S], 1 for tokens, 0 for padding; None masks nothing.
+            token_type_ids: [B, S]; used by the first stage.
+
+        Returns:
+            Hidden states [B, S, H].
+        """
+        x_BSH = x if self.embeddings is None else self.embeddings(x, token_type_ids)
+        mask = None if attention_mask is None else additive_mask(attention_mask, x_BSH.dtype)
+        for layer in self.layers:
+            x_BSH = layer(x_BSH, mask)
+        return x_BSH
+
+
+class BertForSequenceClassification(nn.Module):
+    """Encoder, pooler and classifier; pooler and classifier sit in the last stage.
+
+    Args:
+        config, group, stage, device, dtype: As in `BertEncoder`.
+        num_labels: C; 1 for a regression.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        group: TensorGroup | None = None,
+        num_labels: int = 2,
+        stage: Stage = WHOLE,
+        **place,
+    ):
+        super().__init__()
+        self.encoder = BertEncoder(config, group, stage, **place)
+        self.pooler = self.classifier = None
+        if stage.is_last:
+            hidden = config.hidden_size
+            self.pooler = _linear(hidden, hidden, config, "pooler", place)
+            self.dropout = Dropout(config.dropout, seed=config.seed, site="classifier.dropout")
+            self.classifier = _linear(hidden, num_labels, config, "classifier", place)
+
+    def forward(
+        self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Classify sequences by their first token.
+
+        Args:
+            x, attention_mask, token_type_ids: As in `BertEncoder.forward`.
+
+        Returns:
+            Logits [B, C]; hidden states [B, S, H] if this is not the last stage.
+        """
+        x_BSH = self.encoder(x, attention_mask, token_type_ids)
+        if self.classifier is None:
+            return x_BSH
+        return self.classifier(self.dropout(torch.tanh(self.pooler(x_BSH[:, 0]))))
+
+
+class BertForMaskedLM(nn.Module):
+    """Encoder and the head that predicts masked tokens, its decoder tied to the embeddings.
+
+    In a pipeline the tied weight is needed by the first and by the last stage: each has
+    a copy (`tied_weight`), equal at the start, and the two gradients must be added before
+    every update (`workbench.parallel.pipeline` does).
+
+    Args:
+        config, group, stage, device, dtype: As in `BertEncoder`.
+    """
+
+    def __init__(
+        self, config: BertConfig, group: TensorGroup | None = None, stage: Stage = WHOLE, **place
+    ):
+        super().__init__()
+        self.encoder = BertEncoder(config, group, stage, **place)
+        self.transform = self.decoder = None
+        if stage.is_last:
+            hidden = config.hidden_size
+            self.transform = _linear(hidden, hidden, config, "transform", place)
+            self.norm = nn.LayerNorm(hidden, config.layer_norm_eps, **place)
+            self.bias = nn.Parameter(torch.zeros(config.vocab_size, **place))
+            self.decoder = self.encoder.embeddings and self.encoder.embeddings.word
+            if self.decoder is None:
+                self.decoder = word_embedding(config, **place)
+
+    @property
+    def tied_weight(self) -> nn.Parameter | None:
+        """This stage's copy of the weight that embeds and predicts words [V, H]."""
+        if self.decoder is not None:
+            return self.decoder.weight
+        return None if self.encoder.embeddings is None else self.encoder.embeddings.word.weight
+
+    def forward(
+        self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Score every word at every position.
+
+        Args:
+            x, attention_mask, token_type_ids: As in `BertEncoder.forward`.
+
+        Returns:
+            Logits [B, S, V]; hidden states [B, S, H] if this is not the last stage.
+        """
+        x_BSH = self.encoder(x, attention_mask, token_type_ids)
+        if self.decoder is None:
+            return x_BSH
+        x_BSH = self.norm(functional.gelu(self.transform(x_BSH)))
+        return functional.linear(x_BSH, self.decoder.weight, self.bias)
+
+
+def additive_mask(attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Turn a padding mask into what is added to attention scores.
+
+    Args:
+        attention_mask: [B, S], 1 for tokens, 0 for padding.
+        dtype: Of the scores.
+
+    Returns:
+        [B, 1, 1, S]: 0 for tokens, the lowest finite number for padding.
+    """
+    return (1 - attention_mask[:, None, None, :].to(dtype)) * torch.finfo(dtype).min
+
+
+def word_embedding(config: BertConfig, **place) -> nn.Embedding:
+    """Make the word embedding, the same wherever it is made; padding embeds to zero."""
+    embedding = _embedding(config.vocab_size, config, "word", place, padding_idx=PADDING_TOKEN)
+    with torch.no_grad():
+        embedding.weight[PADDING_TOKEN].zero_()
+    return embedding
+
+
+def _embedding(
+    num_rows: int, config: BertConfig, name: str, place: dict, **options
+) -> nn.Embedding:
+    """Make a replicated embedding with drawn rows."""
+    embedding = _undrawn(nn.Embedding, num_rows, config.hidden_size, place, **options)
+    _draw_weight_(embedding, config, f"embeddings.{name}")
+    return embedding
+
+
+def _linear(inputs: int, outputs: int, config: BertConfig, site: str, place: dict) -> nn.Linear:
+    """Make a replicated linear: drawn weight, zero bias."""
+    linear = _undrawn(nn.Linear, inputs, outputs, place)
+    _draw_weight_(linear, config, site)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def _undrawn(kind: type[nn.Module], *sizes_and_place, **options) -> nn.Module:
+    """Make a module without torch's own initialisation, which draws from the global generator."""
+    *sizes, place = sizes_and_place
+    place = {name: value for name, value in place.items() if value is not None}
+    return nn.utils.skip_init(kind, *sizes, **options, **place)
+
+
+@torch.no_grad()
+def _draw_weight_(module: nn.Module, config: BertConfig, site: str) -> None:
+    """Draw a replicated weight, the same on every rank."""
+    if not module.weight.is_meta:
+        drawn = torch.empty(module.weight.shape)
+        drawn.normal_(std=config.init_std, generator=generator_for(config.seed, f"{site}.weight"))
+        module.weight.copy_(drawn)
