@@ -88,7 +88,7 @@ class Quantize(Codec):
         columns = _row_shape(payload.shape)[1]
         if out is None:
             return dequantize_rows(payload.tensors[0], self.bits, columns, payload.dtype).view(payload.shape)
-        dequantize_rows(payload.tensors[0], self.bits, columns, payload.dtype, out=out.view(-1, columns))
+        dequantize_rows(payload.tensors[0], self.bits, columns, payload.dtype, out=out.view(_row_shape(out.shape)))
         return out
 
     def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:

@@ -1,0 +1,130 @@
+"""Benchmarks of the codecs: one thread, warm buffers, results equal to the definition.
+
+Tensors are activations in shape: normal values whose channels differ in scale.
+Ratios are taken in pairs. A figure holds only where the results agree bit for
+bit with the definition on the benchmark's own input.
+"""
+
+import torch
+from torch import Tensor
+
+from workbench.compression import FP16, AutoEncoder, Codec, Quantize, RandomK, TopK
+from workbench.compression.quantize import dequantize_rows_by_definition, quantize_rows_by_definition
+from workbench.training.measuring import Benchmark, BenchmarkRow, Ratio, paired_ratio
+
+# [batch, sequence, hidden] of the study's fine-tuning, and of a small encoder.
+LARGE, SMALL = (32, 512, 1024), (32, 512, 384)
+
+
+def activations(shape: tuple[int, ...]) -> Tensor:
+    """Draw activations; channels differ in scale by a factor of about 10."""
+    generator = torch.Generator().manual_seed(0)
+    scale = torch.exp(0.5 * torch.randn(shape[-1], generator=generator))
+    return torch.randn(shape, generator=generator) * scale
+
+
+def ratio_row(name: str, ratio: Ratio, asked: str = "", holds: bool | None = None) -> BenchmarkRow:
+    """Make a row of a ratio."""
+    return BenchmarkRow(
+        name=name, figure=ratio.median, unit="x", asked=asked, holds=holds, low=ratio.low, high=ratio.high
+    )
+
+
+def copy_share_row(name: str, codec: Codec, x: Tensor) -> BenchmarkRow:
+    """Compare encode plus decode with copying the tensor into a touched buffer."""
+    buffer, out = torch.empty_like(x).fill_(1), torch.empty_like(x).fill_(1)
+    share = paired_ratio(lambda: buffer.copy_(x), lambda: codec.decode(codec.encode(x), out=out))
+    return BenchmarkRow(
+        name=f"{name}: share of copy bandwidth, encode and decode",
+        figure=100 * share.median,
+        unit="%",
+        low=100 * share.low,
+        high=100 * share.high,
+    )
+
+
+def plain_round_trip(x: Tensor, bits: int, out: Tensor) -> Tensor:
+    """Quantise and back as plain PyTorch does it: one operation after the other."""
+    per_byte, levels = 8 // bits, 2**bits - 1
+    bias = x.amin(-1, keepdim=True)
+    scale = (x.amax(-1, keepdim=True) - bias) / levels
+    codes = ((x - bias) / scale).round().to(torch.uint8)
+    packed = codes[..., ::per_byte].clone()
+    for position in range(1, per_byte):
+        packed |= codes[..., position::per_byte] << position * bits
+    scale, bias = scale.half(), bias.half()
+    unpacked = torch.stack([packed >> position * bits & levels for position in range(per_byte)], dim=-1)
+    return torch.add(unpacked.flatten(-2).float() * scale.float(), bias.float(), out=out)
+
+
+def quantize(bits: int) -> list[BenchmarkRow]:
+    """Measure Quantize(bits) beside the plain formulation."""
+    x, codec = activations(LARGE), Quantize(bits)
+    out, plain_out = torch.empty_like(x).fill_(1), torch.empty_like(x).fill_(1)
+    rows_RC = x.view(-1, x.shape[-1])
+    message = quantize_rows_by_definition(rows_RC, bits)
+    decoded = dequantize_rows_by_definition(message, bits, x.shape[-1], x.dtype)
+    payload = codec.encode(x)
+    equal = torch.equal(payload.tensors[0], message) and torch.equal(codec.decode(payload).view_as(decoded), decoded)
+    del rows_RC, message, decoded, payload
+    into = paired_ratio(
+        lambda: plain_round_trip(x, bits, plain_out), lambda: codec.decode(codec.encode(x), out=out), rounds=7
+    )
+    name = f"Quantize({bits}) beside plain PyTorch, {list(LARGE)} fp32"
+    if bits == 8:
+        return [ratio_row(name, into), copy_share_row(f"Quantize({bits})", codec, x)]
+    holds = equal and into.median >= 5
+    return [ratio_row(name, into, "at least 5", holds), copy_share_row(f"Quantize({bits})", codec, x)]
+
+
+def topk() -> list[BenchmarkRow]:
+    """Measure TopK beside torch.topk for the study's shares."""
+    rows = []
+    for shape in (LARGE, SMALL):
+        x = activations(shape)
+        for keep in (0.01, 0.02, 0.05, 0.1):
+            rows.append(_topk_row(x, keep))
+    return [*rows, copy_share_row("TopK(0.1)", TopK(0.1), activations(LARGE))]
+
+
+def _topk_row(x: Tensor, keep: float) -> BenchmarkRow:
+    codec = TopK(keep)
+    k = codec.num_kept(x.shape)
+    kept = codec.encode(x).tensors[0].abs().sort(descending=True).values
+    equal = torch.equal(kept, torch.topk(x.abs().flatten(), k).values)
+    ratio = paired_ratio(lambda: codec.encode(x), lambda: torch.topk(x.abs().flatten(), k), rounds=6, warmup=1)
+    name = f"TopK({keep}) over torch.topk, {list(x.shape)} fp32"
+    return ratio_row(name, ratio, "at most 0.5", equal and ratio.median <= 0.5)
+
+
+def randomk() -> list[BenchmarkRow]:
+    """Measure RandomK beside TopK."""
+    rows, x = [], activations(LARGE)
+    for keep in (0.01, 0.02, 0.05, 0.1):
+        random_k, top_k = RandomK(keep, seed=0), TopK(keep)
+        ratio = paired_ratio(lambda: random_k.encode(x), lambda: top_k.encode(x))  # noqa: B023
+        name = f"RandomK({keep}) over TopK({keep}), {list(LARGE)} fp32"
+        rows.append(ratio_row(name, ratio, "at most 1", ratio.median <= 1))
+    return [*rows, copy_share_row("RandomK(0.1)", RandomK(0.1), x)]
+
+
+def dense() -> list[BenchmarkRow]:
+    """Measure the codecs whose messages are summed."""
+    x = activations(LARGE)
+    with torch.no_grad():
+        return [copy_share_row("FP16", FP16(), x), copy_share_row("AutoEncoder(100)", AutoEncoder(1024, 100), x)]
+
+
+BENCHMARKS = [
+    *(
+        Benchmark(
+            name=f"compression-quantize-{bits}",
+            asks="Encode plus decode against the plain PyTorch formulation.",
+            run=lambda bits=bits: quantize(bits),
+        )
+        for bits in (2, 4, 8)
+    ),
+    Benchmark(name="compression-topk", asks="Encode against torch.topk of all magnitudes.", run=topk),
+    Benchmark(name="compression-randomk", asks="Encode against TopK's.", run=randomk),
+    Benchmark(name="compression-dense", asks="FP16 and AutoEncoder against a copy.", run=dense),
+]
