@@ -1,0 +1,42 @@
+"""Declare, run, record, compare and report what the papers show.
+
+Source: the workbench's own conventions; what each item reproduces stands in reproductions/<technique>/catalogue.py.
+Simplified: verdicts are agrees, disagrees, not comparable, not run; nothing in between.
+Left out: importing torch, papermill or pandas before they are needed, so that listing and checking stay quick.
+"""
+
+from workbench.reproduction.catalogue import find_item, load_catalogue, select
+from workbench.reproduction.claims import Crossover, Ordering, Trend, Within
+from workbench.reproduction.declare import Evidence, Profile, Reproduction
+from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
+from workbench.reproduction.project import Project
+from workbench.reproduction.recording import record, verdicts_of
+from workbench.reproduction.records import find_records, load_records, load_verdicts, read_record
+from workbench.reproduction.verdicts import ClaimVerdict, Comparison, Verdict
+
+__all__ = [
+    "CatalogueError",
+    "ClaimError",
+    "ClaimVerdict",
+    "Comparison",
+    "Crossover",
+    "Evidence",
+    "Ordering",
+    "Profile",
+    "Project",
+    "RecordError",
+    "Reproduction",
+    "Trend",
+    "UsageError",
+    "Verdict",
+    "Within",
+    "find_item",
+    "find_records",
+    "load_catalogue",
+    "load_records",
+    "load_verdicts",
+    "read_record",
+    "record",
+    "select",
+    "verdicts_of",
+]

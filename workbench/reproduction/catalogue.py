@@ -1,0 +1,104 @@
+"""Loading and selecting what is declared: reproductions/*/catalogue.py.
+
+Source: the workbench's own convention.
+Simplified: a catalogue is Python that is executed afresh each time; it imports nothing heavy.
+Left out: checks that need the notebook's cells, see `workbench.reproduction.parameters`.
+"""
+
+import difflib
+import fnmatch
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.errors import CatalogueError, UsageError
+from workbench.reproduction.project import Project
+from workbench.reproduction.published import published_rows
+
+__all__ = ["find_item", "load_catalogue", "select"]
+
+
+def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
+    """Load every declared item, in the order of the techniques' names and then of their catalogues.
+
+    Raises:
+        CatalogueError: naming the file, the line where Python knows it, and the field.
+    """
+    project = project or Project()
+    items: list[Reproduction] = []
+    for path in sorted(project.reproductions.glob("*/catalogue.py")):
+        items += _load_one(path, project)
+    ids = [item.id for item in items]
+    if twice := [name for name in ids if ids.count(name) > 1]:
+        raise CatalogueError(f"{project.reproductions}: the id {twice[0]} is declared twice")
+    return tuple(items)
+
+
+def _load_one(path: Path, project: Project) -> Sequence[Reproduction]:
+    catalogue = _execute(path).get("CATALOGUE")
+    if not isinstance(catalogue, (tuple, list)) or not all(isinstance(item, Reproduction) for item in catalogue):
+        raise CatalogueError(f"{path}: CATALOGUE must be a tuple of Reproduction objects")
+    for item in catalogue:
+        if item.technique != path.parent.name:
+            raise CatalogueError(
+                f"{path}: technique of {item.id} is {item.technique!r}; it must be its folder's name, {path.parent.name!r}"
+            )
+        if not project.notebook(item).is_file():
+            raise CatalogueError(f"{path}: notebook of {item.id} is {item.notebook!r}; there is no such file in {project.root}")
+        published_rows(project, item)
+    return catalogue
+
+
+def _execute(path: Path) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": f"reproductions.{path.parent.name}.catalogue", "__file__": str(path)}
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), names)
+    except SyntaxError as error:
+        raise CatalogueError(f"{path}:{error.lineno}: {error.msg}") from None
+    except Exception as error:  # any error of the catalogue's own code is the catalogue's
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        place = f"{path}:{lines[-1]}" if lines else str(path)
+        raise CatalogueError(f"{place}: {str(error) or type(error).__name__}") from error
+    return names
+
+
+def find_item(catalogue: Iterable[Reproduction], id: str) -> Reproduction:
+    """Return the item of exactly this id.
+
+    Raises:
+        UsageError: naming the id and what comes close.
+    """
+    known = {item.id: item for item in catalogue}
+    if id not in known:
+        raise UsageError(f"no item {id!r}{_close(id, known)}")
+    return known[id]
+
+
+def select(catalogue: Sequence[Reproduction], patterns: Iterable[str] = ()) -> tuple[Reproduction, ...]:
+    """Select items by id, the beginning of an id (whole parts of it), or a glob; all of them without patterns.
+
+    Raises:
+        UsageError: naming the pattern that fits nothing.
+    """
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    chosen: set[str] = set()
+    for pattern in patterns:
+        wanted = pattern.strip("/").replace("_", "-")
+        fitting = {item.id for item in catalogue if _fits(item.id, wanted)}
+        if not fitting:
+            raise UsageError(f"no item fits {pattern!r}{_close(wanted, [item.id for item in catalogue])}")
+        chosen |= fitting
+    return tuple(item for item in catalogue if not patterns or item.id in chosen)
+
+
+def _fits(id: str, wanted: str) -> bool:
+    return bool(wanted) and (id == wanted or id.startswith(f"{wanted}/") or fnmatch.fnmatchcase(id, wanted))
+
+
+def _close(wanted: str, known: Iterable[str]) -> str:
+    known = list(known)
+    parts = {"/".join(id.split("/")[:count]) for id in known for count in (1, 2, 3)}
+    near = difflib.get_close_matches(wanted, sorted(parts), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; `workbench list` names all {len(known)}"

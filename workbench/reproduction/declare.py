@@ -1,0 +1,141 @@
+"""Declaring what is reproduced: one `Reproduction` a table or figure and kind of evidence.
+
+Source: the workbench's own convention; a technique's items stand in reproductions/<technique>/catalogue.py.
+Simplified: parameters are plain values, the same kinds a notebook's parameters cell can hold.
+Left out: how an item is run (`workbench.reproduction.runner`) and judged (`workbench.reproduction.judge`).
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from workbench.reproduction.claims import Claim, Within
+
+__all__ = ["Evidence", "Profile", "Reproduction"]
+
+TECHNIQUE = re.compile(r"[a-z][a-z0-9_]*")
+ITEM = re.compile(r"[a-z0-9][a-z0-9-]*")
+
+
+class Evidence(StrEnum):
+    """What kind of thing a number is."""
+
+    COUNTED = "counted"  # bytes, messages, probabilities, counts: the same on any machine
+    MEASURED = "measured"  # time or accuracy of real ranks on a named machine
+    SIMULATED = "simulated"  # from a cost model or event simulation of a named cluster
+
+
+class Profile(StrEnum):
+    """How much is run."""
+
+    SMOKE = "smoke"  # plumbing only, seconds an item, no verdicts
+    LAPTOP = "laptop"  # small models on two CPU cores, the default
+    FULL = "full"  # hours on a CPU, or a GPU
+    PAPER = "paper"  # the paper's own models and scale
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reproduction:
+    """One table or figure of a paper, by one kind of evidence."""
+
+    technique: str  # name of the technique's folders: lower case with underscores
+    item: str  # the paper's table or figure: table-2, fig-4a
+    evidence: Evidence  # kind of evidence of its numbers
+    title: str  # what it shows, in one line
+    notebook: str  # path of the notebook from the project's root
+    parameters: Mapping[str, Mapping[str, Any]]  # profile to the notebook's parameters; the profiles it can run in
+    claims: Sequence[Claim] = ()  # what the paper says, with tolerances
+    published: str | None = None  # file in reproductions/<technique>/published/; None if the paper gives no numbers
+    expected_s: Mapping[str, float] = field(default_factory=dict)  # profile to seconds, before any record says better
+    times: bool = False  # its evidence is a measured time, so it runs alone
+    requires: Sequence[str] = ()  # what it cannot do without, such as "data:glue/sst2"
+
+    def __post_init__(self) -> None:
+        _check_names(self)
+        _check_parameters(self)
+        _check_claims(self)
+        for profile, seconds in self.expected_s.items():
+            _known_profile("expected_s", profile)
+            if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+                raise ValueError(f"expected_s[{profile!r}] is {seconds!r}; it must be seconds, zero or more")
+        if bad := [need for need in self.requires if not re.fullmatch(r"data:[^:\s]+", str(need))]:
+            raise ValueError(f"requires has {bad[0]!r}; it must read 'data:NAME'")
+
+    @property
+    def id(self) -> str:
+        """technique/item/evidence, with hyphens."""
+        return f"{self.technique.replace('_', '-')}/{self.item}/{self.evidence.value}"
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """The profiles it is declared for, smallest first."""
+        return tuple(profile.value for profile in Profile if profile.value in self.parameters)
+
+
+def _check_names(item: Reproduction) -> None:
+    for name in ("technique", "item", "title", "notebook"):
+        if not isinstance(getattr(item, name), str) or not getattr(item, name).strip():
+            raise ValueError(f"{name} is {getattr(item, name)!r}; it must be a non-empty text")
+    if not TECHNIQUE.fullmatch(item.technique):
+        raise ValueError(f"technique is {item.technique!r}; it must be lower case letters, digits and underscores")
+    if not ITEM.fullmatch(item.item):
+        raise ValueError(f"item is {item.item!r}; it must be lower case letters, digits and hyphens")
+    if not isinstance(item.evidence, Evidence):
+        raise ValueError(f"evidence is {item.evidence!r}; it must be one of {', '.join(str(e) for e in Evidence)}")
+    if not item.notebook.endswith(".ipynb") or item.notebook.startswith("/") or ".." in item.notebook.split("/"):
+        raise ValueError(f"notebook is {item.notebook!r}; it must be the path of an .ipynb inside the project")
+    if item.published is not None and (not str(item.published).endswith(".csv") or "/" in str(item.published)):
+        raise ValueError(f"published is {item.published!r}; it must be the name of a .csv file, or None")
+    if not isinstance(item.times, bool):
+        raise ValueError(f"times is {item.times!r}; it must be True or False")
+    if isinstance(item.requires, str):
+        raise ValueError(f"requires is {item.requires!r}; it must be a list of texts")
+
+
+def _check_parameters(item: Reproduction) -> None:
+    if not isinstance(item.parameters, Mapping) or not item.parameters:
+        raise ValueError(f"parameters is {item.parameters!r}; it must give the parameters of at least one profile")
+    for profile, parameters in item.parameters.items():
+        _known_profile("parameters", profile)
+        if not isinstance(parameters, Mapping):
+            raise ValueError(f"parameters[{profile!r}] is {parameters!r}; it must be a dictionary")
+        if "item" in parameters:
+            raise ValueError(f"parameters[{profile!r}] sets 'item'; the runner does that itself")
+        for name, value in parameters.items():
+            _check_plain(f"parameters[{profile!r}][{name!r}]", value)
+
+
+def _check_plain(what: str, value: Any) -> None:
+    if type(value) is list:
+        for position, inner in enumerate(value):
+            _check_plain(f"{what}[{position}]", inner)
+    elif type(value) is dict:
+        for key, inner in value.items():
+            if type(key) is not str:
+                raise ValueError(f"{what} has the key {key!r}; keys must be texts")
+            _check_plain(f"{what}[{key!r}]", inner)
+    elif value is not None and type(value) not in (str, bool, int, float):
+        raise ValueError(
+            f"{what} is {value!r}, a {type(value).__name__}; papermill would turn it into text: "
+            "it must be a plain text, number, truth value, None, list or dict of these"
+        )
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{what} is {value!r}; it must be finite")
+
+
+def _check_claims(item: Reproduction) -> None:
+    if isinstance(item.claims, Claim) or not all(isinstance(claim, Claim) for claim in item.claims):
+        raise ValueError(f"claims is {item.claims!r}; it must be a list of Within, Ordering, Trend and Crossover")
+    names = [claim.name for claim in item.claims]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"claims has two of the name {twice[0]!r}; names must differ")
+    if item.published is None and (bare := [claim.name for claim in item.claims if isinstance(claim, Within)]):
+        raise ValueError(f"published is None, and claim {bare[0]!r} compares with published values")
+
+
+def _known_profile(what: str, profile: Any) -> None:
+    if profile not in [known.value for known in Profile]:
+        raise ValueError(f"{what} names the profile {profile!r}; it must be one of {', '.join(Profile)}")

@@ -1,0 +1,87 @@
+"""The facts of a run that are not its numbers: machine, versions, commit, rank environment.
+
+Source: the operating system, package metadata and git.
+Simplified: a GPU is named only where the process has already imported torch.
+Left out: clock speeds, load, temperature.
+"""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["commit_of", "machine_facts", "rank_environment_facts", "versions"]
+
+GIT_PATIENCE_S = 10  # seconds a git call may take, generous for a large checkout on a slow disk
+PACKAGES = (
+    "cloudpickle", "datasets", "ipykernel", "ipyparallel", "matplotlib", "numpy", "pandas", "papermill", "pyroute2",
+    "safetensors", "tokenizers", "torch", "transformers", "workbench",
+)  # fmt: skip  # those a number can depend on
+
+
+def versions() -> dict[str, str]:
+    """Return the version of Python and of every package a number can depend on, as far as installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return host, processor, cores, memory in bytes, operating system and, where torch is loaded, GPUs."""
+    return {
+        "host": platform.node(),
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "os": platform.platform(),
+        "gpus": _gpus(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+def _gpus() -> list[str]:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def commit_of(root: Path) -> str:
+    """Return the commit of a checkout, with "+changes" if tracked files differ from it; "unknown" outside git."""
+    head = _git(root, "rev-parse", "HEAD")
+    if head is None:
+        return "unknown"
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return head if changed == "" else f"{head}+changes"
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=GIT_PATIENCE_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def rank_environment_facts() -> dict[str, Any]:
+    """Return the environment variables every rank runs with."""
+    from workbench.launch.environment import rank_environment
+
+    return dict(rank_environment())

@@ -1,0 +1,87 @@
+"""Where things lie: catalogues, notebooks, results and data of one checkout.
+
+Source: the workbench's own layout, see the README.
+Simplified: one root; nothing is searched for upwards.
+Left out: who may write where.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import workbench
+from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.errors import UsageError
+
+__all__ = ["ROOT_VARIABLE", "Project"]
+
+ROOT_VARIABLE = "WORKBENCH_ROOT"  # environment variable that names another root
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Project:
+    """One checkout: reproductions/, notebooks/, results/, data/."""
+
+    root: Path  # absolute path of the checkout
+
+    def __init__(self, root: str | os.PathLike | None = None) -> None:
+        """Find the project.
+
+        Args:
+            root: its folder; by default what WORKBENCH_ROOT names, else the checkout that holds this package.
+
+        Raises:
+            UsageError: where there is no folder reproductions/ in it.
+        """
+        chosen = root or os.environ.get(ROOT_VARIABLE) or Path(workbench.__file__).parents[1]
+        object.__setattr__(self, "root", Path(chosen).resolve())
+        if not self.reproductions.is_dir():
+            raise UsageError(
+                f"{self.root} has no folder reproductions/: run inside a checkout, or name one with {ROOT_VARIABLE}"
+            )
+
+    @property
+    def reproductions(self) -> Path:
+        """Catalogues, published numbers and promoted records, one folder a technique."""
+        return self.root / "reproductions"
+
+    @property
+    def notebooks(self) -> Path:
+        """Notebooks, one folder a technique."""
+        return self.root / "notebooks"
+
+    @property
+    def data(self) -> Path:
+        """The manifest, generated samples and downloads."""
+        return self.root / "data"
+
+    @property
+    def results(self) -> Path:
+        """What runs write, one folder a profile."""
+        return self.root / "results"
+
+    def results_of(self, profile: str) -> Path:
+        """Return the folder of one profile's records.
+
+        Raises:
+            UsageError: for an unknown profile.
+        """
+        if profile not in [known.value for known in Profile]:
+            raise UsageError(f"profile {profile!r} is unknown; it must be one of {', '.join(Profile)}")
+        return self.results / str(profile)
+
+    def folder(self, item: Reproduction, profile: str) -> Path:
+        """Return the folder of one item's record in one profile."""
+        return self.results_of(profile) / item.id
+
+    def recorded_folder(self, technique: str, profile: str) -> Path:
+        """Return the folder of a technique's promoted records of one profile."""
+        return self.reproductions / technique / "recorded" / self.results_of(profile).name
+
+    def published(self, item: Reproduction) -> Path | None:
+        """Return the file of an item's published numbers, None if it has none."""
+        return None if item.published is None else self.reproductions / item.technique / "published" / item.published
+
+    def notebook(self, item: Reproduction) -> Path:
+        """Return the path of an item's notebook."""
+        return self.root / item.notebook

@@ -1,0 +1,185 @@
+"""`record(...)`, the last call of every notebook: compares, and inside a run keeps the result.
+
+Source: the workbench's own convention; inside a run the runner names the folder in WORKBENCH_RUN_DIR.
+Simplified: one call a run; a second one is refused.
+Left out: the record itself, which the runner completes and seals when the whole notebook has succeeded.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.reproduction.catalogue import find_item, load_catalogue
+from workbench.reproduction.declare import Evidence, Profile, Reproduction
+from workbench.reproduction.judge import judge
+from workbench.reproduction.machine import machine_facts, rank_environment_facts, versions
+from workbench.reproduction.project import Project
+from workbench.reproduction.published import published_rows
+from workbench.reproduction.records import jsonable, write_json
+from workbench.reproduction.rows import read_rows
+from workbench.reproduction.verdicts import ClaimVerdict
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["FIGURE_FILE", "RECORDING_FILE", "RUN_ITEM", "RUN_DIR", "RUN_PROFILE", "TRACE_FILE", "record", "verdicts_of"]
+
+RUN_DIR = "WORKBENCH_RUN_DIR"  # folder the runner wants the recording in
+RUN_ITEM = "WORKBENCH_RUN_ITEM"  # id of the item it runs
+RUN_PROFILE = "WORKBENCH_RUN_PROFILE"  # profile it runs in
+RECORDING_FILE = "recording.json"
+FIGURE_FILE = "figure.png"
+TRACE_FILE = "trace.json"
+SOURCES = ("WORKBENCH_DATA", "hub", "stand-in", "package")  # where data can come from
+FIGURE_DPI = 144  # dots per inch: sharp on a phone, about 100 kB a figure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """What a notebook says of its run, checked."""
+
+    values: Sequence[Mapping[str, Any]]  # as in `record`
+    configuration: Mapping[str, Any]
+    seeds: Sequence[int]
+    data: Sequence[Mapping[str, str]]  # name, source, detail, sha256
+    calibration: Mapping[str, Any] | None
+    not_comparable: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise ValueError("values is empty; a record holds at least one value")
+        if bad := [seed for seed in self.seeds if isinstance(seed, bool) or not isinstance(seed, int)]:
+            raise ValueError(f"seeds has {bad[0]!r}; it must be a list of whole numbers")
+        for source in self.data:
+            if source["source"] not in SOURCES:
+                raise ValueError(f"data: source of {source['name']!r} is {source['source']!r}; it must be one of {', '.join(SOURCES)}")
+
+
+def record(
+    item: str,
+    values: Sequence[Mapping[str, Any]],
+    *,
+    figure: Any = None,
+    trace: Any = None,
+    data: Sequence[Any] = (),
+    configuration: Mapping[str, Any] | None = None,
+    seeds: Sequence[int] = (),
+    calibration: Mapping[str, Any] | None = None,
+    not_comparable: Mapping[str, str] | None = None,
+) -> "DataFrame":
+    """Compare values with what the paper publishes; inside a run also keep them.
+
+    Args:
+        item: id of the item, as its catalogue declares it.
+        values: one dictionary a value: quantity, value, unit, key columns, optionally low, high, seed.
+        figure: a matplotlib figure, or anything else with `savefig`.
+        trace: a Chrome trace as a list or dictionary, or the path of one.
+        data: where the data came from: objects or dictionaries with name, source, detail, sha256.
+        configuration: what was run, as plain values.
+        seeds: the seeds that were used.
+        calibration: of a simulation: what it was calibrated on; its entry "cells" lists the published cells used.
+        not_comparable: name of a claim to the reason why this run cannot be compared with it.
+
+    Returns:
+        The comparison: one row a claim and published row, with the claim, what it is of, published, ours, unit,
+        difference, verdict, reason. Verdicts are empty in the smoke profile.
+
+    Raises:
+        ValueError: naming the field that is wrong; nothing is written then.
+        UsageError: for an item that is not declared.
+    """
+    project = Project()
+    reproduction = find_item(load_catalogue(project), item)
+    said = _checked(reproduction, values, data, configuration, seeds, calibration, not_comparable)
+    verdicts = verdicts_of(project, reproduction, jsonable(said))
+    folder, profile = os.environ.get(RUN_DIR), os.environ.get(RUN_PROFILE, Profile.LAPTOP.value)
+    if folder:
+        _keep(Path(folder), reproduction, said, figure, trace)
+    return comparison_table(verdicts, judged=not folder or profile != Profile.SMOKE)
+
+
+def verdicts_of(project: Project, item: Reproduction, recorded: Mapping[str, Any]) -> tuple[ClaimVerdict, ...]:
+    """Judge recorded values by the claims and the published numbers as they are now.
+
+    Args:
+        project: where the published numbers lie.
+        item: the item as it is declared now.
+        recorded: a record, or anything with its fields values, data, calibration and not_comparable.
+
+    Raises:
+        ClaimError: where a claim cannot be judged as it is written.
+    """
+    return judge(
+        item.claims,
+        read_rows(recorded["values"], "values"),
+        published_rows(project, item),
+        sources=recorded["data"],
+        calibrated_on=(recorded["calibration"] or {}).get("cells", ()),
+        not_comparable=recorded["not_comparable"],
+    )
+
+
+def _checked(item, values, data, configuration, seeds, calibration, not_comparable) -> Said:
+    if item.evidence is Evidence.SIMULATED and not calibration:
+        raise ValueError(f"calibration is {calibration!r}; simulated evidence says what it was calibrated on")
+    rows = read_rows(values, "values")
+    return Said(
+        values=[row.to_json() for row in rows],
+        configuration=jsonable(configuration or {}),
+        seeds=[int(seed) if hasattr(seed, "item") else seed for seed in seeds],
+        data=[_source(source) for source in data],
+        calibration=jsonable(calibration),
+        not_comparable=dict(not_comparable or {}),
+    )
+
+
+def _source(source: Any) -> dict[str, str]:
+    if hasattr(source, "as_record"):
+        source = source.as_record()
+    fields = ("name", "source", "detail", "sha256")
+    if not isinstance(source, Mapping) or not {"name", "source"} <= set(source):
+        raise ValueError(f"data has {source!r}; it must have {', '.join(fields)}")
+    return {name: str(getattr(source.get(name, ""), "value", source.get(name, ""))) for name in fields}
+
+
+def _keep(folder: Path, item: Reproduction, said: Said, figure: Any, trace: Any) -> None:
+    expected = os.environ.get(RUN_ITEM, item.id)
+    if item.id != expected:
+        raise ValueError(f"item is {item.id!r}; the run is of {expected!r}: pass the parameter `item` on to record(...)")
+    if (folder / RECORDING_FILE).exists():
+        raise ValueError(f"record(...) was already called for {item.id}; one run records once")
+    if figure is not None:
+        figure.savefig(folder / FIGURE_FILE, format="png", dpi=FIGURE_DPI, bbox_inches="tight")
+    if trace is not None:
+        _keep_trace(folder / TRACE_FILE, trace)
+    artifacts = {"figure": FIGURE_FILE if figure is not None else None, "trace": TRACE_FILE if trace is not None else None}
+    facts = {"machine": machine_facts(), "versions": versions(), "environment": rank_environment_facts()}
+    write_json(folder / RECORDING_FILE, jsonable(said) | facts | {"artifacts": artifacts})
+
+
+def _keep_trace(path: Path, trace: Any) -> None:
+    if isinstance(trace, (str, os.PathLike)):
+        json.loads(Path(trace).read_text(encoding="utf-8"))
+        shutil.copyfile(trace, path)
+    else:
+        write_json(path, trace)
+
+
+def comparison_table(verdicts: Sequence[ClaimVerdict], *, judged: bool = True) -> "DataFrame":
+    """Return verdicts as a table, one row a comparison; a claim without rows has one for itself."""
+    import pandas
+
+    columns = ["claim", "of", "published", "ours", "unit", "difference", "verdict", "reason"]
+    rows = []
+    for verdict in verdicts:
+        for row in verdict.rows or [None]:
+            told = "" if row is None else ", ".join(f"{name}={key}" for name, key in row.where.items())
+            numbers = (None, None, "", None) if row is None else (row.published, row.ours, row.unit, row.difference)
+            reason = verdict.reason if row is None else row.reason or verdict.reason
+            final = verdict.verdict if row is None or verdict.verdict.value == "not comparable" else row.verdict
+            rows.append([verdict.claim, told, *numbers, *((final.value, reason) if judged else ("", "no verdicts in the smoke profile"))])
+    return pandas.DataFrame(rows, columns=columns)

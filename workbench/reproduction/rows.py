@@ -1,0 +1,206 @@
+"""One value with its unit and the columns that say what it is a value of, ours or the paper's.
+
+Source: the workbench's own format. A row has `quantity`, `value`, `unit`, optionally `low` and `high` (its spread), `seed`, `source`, and any key columns (method, tp, pp, ...).
+Simplified: keys are compared as numbers where both read as numbers ("4" equals 4 equals 4.0), else as text.
+Left out: conversion of units; a table is written in the unit it will be compared in.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+__all__ = ["Key", "Row", "grouped", "matches", "merge_seeds", "number", "plain", "read_row", "read_rows"]
+
+Key = str | int | float
+
+NOT_KEYS = frozenset({"quantity", "value", "unit", "low", "high", "seed", "source"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A value, its unit, and what it is a value of."""
+
+    quantity: str  # what was counted, measured or simulated
+    value: float  # in `unit`; may be NaN or infinite, which no claim accepts
+    unit: str  # unit of value, low and high
+    keys: Mapping[str, Key] = field(default_factory=dict)  # which one of its kind: method, tp, pp, ...
+    low: float | None = None  # lower end of the spread, in `unit`
+    high: float | None = None  # upper end of the spread, in `unit`
+    seed: int | None = None  # seed it was obtained with
+    source: str = ""  # where the paper says it; empty for ours
+
+    def __post_init__(self) -> None:
+        if not self.quantity:
+            raise ValueError(f"quantity is {self.quantity!r}; it must be a non-empty text")
+        if not isinstance(self.unit, str):
+            raise ValueError(f"unit is {self.unit!r}; it must be a text ('' for a pure number)")
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"low is {self.low} and high is {self.high}; give both or none")
+        if self.low is not None and self.low > self.high:
+            raise ValueError(f"low is {self.low}, above high {self.high}")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The spread, or the value twice where none is known."""
+        return (self.value, self.value) if self.low is None else (self.low, self.high)
+
+    @property
+    def spread_known(self) -> bool:
+        """Whether the row carries a spread."""
+        return self.low is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as a flat dictionary, keys beside the value."""
+        flat = {"quantity": self.quantity, **self.keys, "value": self.value, "unit": self.unit}
+        optional = {"low": self.low, "high": self.high, "seed": self.seed, "source": self.source or None}
+        return flat | {name: value for name, value in optional.items() if value is not None}
+
+
+def plain(value: Any) -> Any:
+    """Return a NumPy scalar, a tensor of one element or a plain value as a plain Python value.
+
+    Raises:
+        ValueError: for anything that is not a text, number or truth value of one element.
+    """
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
+        value = value.item()
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise ValueError(f"{value!r} is a {type(value).__name__}; a text, a number or a truth value is needed")
+
+
+def number(value: Any, what: str) -> float:
+    """Return a number (or the text of one) as a float; truth values are no numbers."""
+    value = plain(value)
+    if isinstance(value, bool) or value is None:
+        raise ValueError(f"{what} is {value!r}; it must be a number")
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError(f"{what} is {value!r}; it must be a number") from None
+
+
+def canonical(key: Any) -> Key | None:
+    """Return a key in the one form that is compared: a finite number where it reads as one, else text; None if absent."""
+    key = plain(key)
+    if key is None or (isinstance(key, float) and math.isnan(key)):
+        return None
+    if isinstance(key, bool):
+        return str(key).lower()
+    try:
+        as_number = float(key)
+    except ValueError:
+        text = key.strip()
+        return (text.lower() if text in ("True", "False") else text) or None
+    if not math.isfinite(as_number):
+        return str(key)
+    return int(as_number) if as_number.is_integer() else as_number
+
+
+def read_row(raw: Mapping[str, Any]) -> Row:
+    """Read a row from a flat mapping such as a line of a CSV file or an entry of `values`.
+
+    Raises:
+        ValueError: where quantity, value or unit is missing or of a wrong type.
+    """
+    missing = [name for name in ("quantity", "value", "unit") if name not in raw or raw[name] is None]
+    if missing:
+        raise ValueError(f"{missing[0]} is missing in {dict(raw)!r}; every row has quantity, value and unit")
+    spread = {name: _optional_number(raw.get(name), name) for name in ("low", "high")}
+    seed = _optional_number(raw.get("seed"), "seed")
+    keys = {str(name): canonical(key) for name, key in raw.items() if name not in NOT_KEYS}
+    return Row(
+        quantity=str(raw["quantity"]).strip(),
+        value=number(raw["value"], f"value of {raw['quantity']!r}"),
+        unit=raw["unit"].strip() if isinstance(raw["unit"], str) else raw["unit"],
+        keys={name: key for name, key in keys.items() if key is not None},
+        seed=None if seed is None else int(seed),
+        source=str(raw.get("source") or ""),
+        **spread,
+    )
+
+
+def _optional_number(value: Any, what: str) -> float | None:
+    value = plain(value)
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return number(value, what)
+
+
+def read_rows(raw_rows: Iterable[Mapping[str, Any]], what: str) -> tuple[Row, ...]:
+    """Read rows and refuse two of the same thing.
+
+    Args:
+        raw_rows: flat mappings, see `read_row`.
+        what: name of the table for the error, such as "values" or a file.
+
+    Raises:
+        ValueError: naming `what`, the position of the row and the rule.
+    """
+    rows: list[Row] = []
+    seen: dict[tuple, int] = {}
+    for position, raw in enumerate(raw_rows, start=1):
+        try:
+            row = read_row(raw)
+        except (ValueError, AttributeError, TypeError) as error:
+            raise ValueError(f"{what}, row {position}: {error}") from None
+        identity = (row.quantity, _identity(row.keys), row.seed)
+        if identity in seen:
+            raise ValueError(
+                f"{what}, row {position}: says the same as row {seen[identity]} ({row.quantity!r}, {dict(row.keys)})"
+            )
+        seen[identity] = position
+        rows.append(row)
+    return tuple(rows)
+
+
+def matches(row: Row, where: Mapping[str, Any], columns: Iterable[str] | None = None) -> bool:
+    """Say whether a row has the keys `where` asks for.
+
+    Args:
+        row: the row.
+        where: key column to the value, or a list of values of which any will do.
+        columns: only these columns of `where` are looked at; all by default.
+    """
+    looked_at = where if columns is None else {name: where[name] for name in where if name in set(columns)}
+    for name, wanted in looked_at.items():
+        choices = wanted if isinstance(wanted, (list, tuple)) else [wanted]
+        if name not in row.keys or row.keys[name] not in [canonical(choice) for choice in choices]:
+            return False
+    return True
+
+
+def merge_seeds(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Merge rows that differ by seed alone into their mean, with smallest and largest as the spread."""
+    groups: dict[tuple, list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.quantity, _identity(row.keys)), []).append(row)
+    return tuple(_mean(group) for group in groups.values())
+
+
+def _identity(keys: Mapping[str, Key]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, str(key)) for name, key in keys.items()))
+
+
+def _mean(group: Sequence[Row]) -> Row:
+    if len(group) == 1:
+        return group[0]
+    if len({row.unit for row in group}) > 1:
+        raise ValueError(f"{group[0].quantity!r} has several units, {sorted({row.unit for row in group})}; use one")
+    values = [row.value for row in group]
+    finite = all(math.isfinite(value) for value in values)
+    mean = sum(values) / len(values) if finite else math.nan
+    lows, highs = [row.interval[0] for row in group], [row.interval[1] for row in group]
+    spread = {"low": min(lows), "high": max(highs)} if finite else {}
+    return replace(group[0], value=mean, seed=None, **spread)
+
+
+def grouped(rows: Sequence[Row], names: Iterable[str]) -> list[tuple[dict[str, Key], list[Row]]]:
+    """Group rows by all key columns but `names`, in the order they come."""
+    left_out = set(names)
+    groups: dict[tuple, tuple[dict[str, Key], list[Row]]] = {}
+    for row in rows:
+        rest = {name: key for name, key in row.keys.items() if name not in left_out}
+        groups.setdefault(_identity(rest), (rest, []))[1].append(row)
+    return list(groups.values())
