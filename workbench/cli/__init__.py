@@ -1,0 +1,78 @@
+"""The command line: `workbench list`, `reproduce`, `report` and what surrounds them.
+
+Source: DESIGN, "The house"; typer for parsing, rich for tables and progress.
+Simplified: commands import what they need when they are called, so that `list` and `show` start in a fraction of a second.
+Left out: anything that computes; every command calls one function of the library.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from . import catalogue, furnish, house, records, report, reproduce
+
+__all__ = ["app", "main"]
+
+WRONG_USE, INTERRUPTED = 2, 130  # exit codes; 128 + SIGINT, as shells count it
+
+OVERVIEW = """Reproduce published results on real ranks, and check each claim against its paper.
+
+[bold]Start here[/bold]
+
+  workbench list                                  what can be reproduced
+  workbench reproduce                             run all of it (profile laptop), then read the report
+  workbench reproduce 'activation-*/table-*'      run what a pattern names
+  workbench report --open                         open the report of the last run
+  workbench doctor                                what this machine can do, and what to do about the rest
+"""
+
+
+def build() -> typer.Typer:
+    """Put the commands together, grouped as the help shows them."""
+    app = typer.Typer(name="workbench", help=OVERVIEW, no_args_is_help=True, rich_markup_mode="rich", add_completion=False,
+                      context_settings={"help_option_names": ["-h", "--help"]}, pretty_exceptions_enable=False)
+    for module in (catalogue, reproduce, report, records, house, furnish):
+        module.register(app)
+    return app
+
+
+app = build()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and leave with its exit code.
+
+    Args:
+        arguments: the words after `workbench`; those of the process by default.
+    """
+    sys.exit(exit_code(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def exit_code(arguments: Sequence[str]) -> int:
+    """Run one command; wrong use becomes one line on stderr and exit code 2."""
+    from typer.exceptions import Abort, TyperException
+
+    from workbench.reproduction import UsageError
+
+    try:
+        return int(app(args=list(arguments), prog_name="workbench", standalone_mode=False) or 0)
+    except TyperException as error:
+        return _refuse(error.format_message(), error.exit_code)
+    except UsageError as error:
+        return _refuse(str(error))
+    except (Abort, KeyboardInterrupt):
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _refuse(f"{error.filename}: {error.strerror}")
+
+
+def _refuse(message: str, code: int = WRONG_USE) -> int:
+    line = " ".join(message.split())
+    print(f"workbench: {line}" if line else "workbench: see workbench --help", file=sys.stderr)
+    return code

@@ -1,0 +1,117 @@
+"""`workbench list` and `workbench show`: what can be reproduced, without importing torch or papermill.
+
+Source: the catalogues, reproductions/<technique>/catalogue.py.
+Simplified: nothing is hidden behind options; a pattern narrows the list.
+Left out: running (`workbench reproduce`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from . import common
+
+__all__ = ["item_json", "list_items", "register", "show_item"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command("list", rich_help_panel=common.LOOK)(list_items)
+    app.command("show", rich_help_panel=common.LOOK)(show_item)
+
+
+def list_items(
+    patterns: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Ids or globs; all items by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable: id, technique, item, title, evidence, profiles, claims.")] = False,
+) -> None:
+    """List what can be reproduced.
+
+    Examples:  workbench list   |   workbench list 'activation-compression/table-*'   |   workbench list --json
+    """
+    _, catalogue = common.load()
+    chosen = common.pick(catalogue, patterns or [])
+    if as_json:
+        common.print_json([item_json(item) for item in chosen])
+        return
+    _print_table(chosen)
+
+
+def _print_table(chosen: Sequence[Any]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, justify in (("id", "left"), ("claims", "right"), ("profiles", "left"), ("what", "left")):
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis" if name == "what" else "fold")
+    for item in chosen:
+        table.add_row(item.id, str(len(item.claims)), " ".join(item.profiles), escape(item.title))
+    out = common.console()
+    out.print(table)
+    out.print(f"\n{len(chosen)} items. One of them: workbench show {chosen[0].id}" if chosen else "No items are declared yet.", style="dim")
+
+
+def item_json(item: Any) -> dict[str, Any]:
+    """Return what `list --json` says of one item."""
+    return {"id": item.id, "technique": item.technique, "item": item.item, "title": item.title,
+            "evidence": item.evidence.name, "profiles": list(item.profiles), "claims": [claim.name for claim in item.claims]}
+
+
+def show_item(identity: Annotated[str, typer.Argument(metavar="ID", help="An id such as activation-compression/table-1/counted, a shorter one, or a glob.")]) -> None:
+    """Show one item: its claims with their rules, its parameters, its last record.
+
+    Examples:  workbench show activation-compression/table-1/counted   |   workbench show table-1
+    """
+    project, catalogue = common.load()
+    out = common.console()
+    for number, item in enumerate(common.pick(catalogue, [identity])):
+        if number:
+            out.rule(style="dim")
+        _show(out, project, item)
+
+
+def _show(out: Any, project: Any, item: Any) -> None:
+    from rich.markup import escape
+
+    from workbench.reproduction.report import rule_text
+
+    out.print(f"[bold]{escape(item.title)}[/bold]\n{item.id}   evidence {item.evidence.name}")
+    out.print(f"notebook   {item.notebook}\npublished  {_published(item)}")
+    for profile, parameters in item.parameters.items():
+        expected = item.expected_s.get(profile)
+        out.print(f"{profile:<10} {_duration(expected):<12} [dim]{escape(_pairs(parameters))}[/dim]")
+    out.print("\n[bold]Claims[/bold]" if item.claims else "\nNo claims.")
+    for claim in item.claims:
+        out.print(f"  [bold]{escape(claim.name)}[/bold]  [dim]{type(claim).__name__}[/dim]\n    {escape(rule_text(claim))}")
+    for line in _states(project, item):
+        out.print(line)
+
+
+def _published(item: Any) -> str:
+    return f"reproductions/{item.technique}/published/{item.published}" if item.published else "none"
+
+
+def _duration(expected_s: float | None) -> str:
+    from workbench.reproduction.report.numbers import seconds_text
+
+    return "time unknown" if expected_s is None else f"about {seconds_text(expected_s)}"
+
+
+def _pairs(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in parameters.items()) or "no parameters"
+
+
+def _states(project: Any, item: Any) -> list[str]:
+    """Say for each profile whether a record exists, and what it came to."""
+    from workbench.reproduction.report import gather
+
+    lines = []
+    for profile in item.profiles:
+        view = gather(project, [item], profile).techniques[0].items[0]
+        if view.has_record:
+            lines.append(f"\n[bold]Last {profile} run[/bold]  {view.date}, {view.duration}  {common.verdict_words(dict(view.counts))}")
+        if view.failure:
+            lines.append(f"[bold red]Last {profile} run failed[/]  {view.failure.message}")
+    return lines

@@ -1,0 +1,87 @@
+"""What several commands share: the project, the profile option, consoles.
+
+Source: none, the command line's own.
+Simplified: one console for output, one for messages.
+Left out: the commands.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+__all__ = ["PROFILES", "AskYes", "OneProfile", "choose", "console", "load", "pick", "print_json", "verdict_words"]
+
+LOOK, RUN, HOUSE, AUTHOR = "Look", "Run", "Look after the house", "Write"  # groups of the help
+PIPED_WIDTH = 240  # columns where there is no terminal, so that a line of a table stays a line
+PROFILES = ("smoke", "laptop", "full", "paper")
+STYLES = {"AGREES": "green", "DISAGREES": "bold red", "NOT_COMPARABLE": "yellow", "NOT_RUN": "dim"}
+MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "≁", "NOT_RUN": "○"}
+
+
+def choose(word: str, choices: tuple[str, ...], what: str) -> str:
+    """Return `word` where it is one of the choices, else refuse and name the closest.
+
+    Raises:
+        typer.BadParameter: naming the word, the choices and the closest one.
+    """
+    from workbench.reproduction import UsageError
+
+    if word in choices:
+        return word
+    close = difflib.get_close_matches(word.lower(), choices, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise UsageError(f"there is no {what} {word!r}; {hint}choose from {', '.join(choices)}")
+
+
+def _profile(word: str) -> str:
+    return choose(word, PROFILES, "profile")
+
+
+OneProfile = Annotated[str, typer.Option("--profile", "-p", metavar="|".join(PROFILES), callback=_profile,
+                                         help="How large: smoke checks the plumbing, laptop takes minutes, full hours, paper needs the paper's GPUs.")]
+AskYes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def console(error: bool = False) -> Console:
+    """Return a console on stdout or stderr that keeps to plain lines where there is no terminal."""
+    stream = sys.stderr if error else sys.stdout
+    return Console(stderr=error, highlight=False, width=None if stream.isatty() else PIPED_WIDTH)
+
+
+def load() -> tuple[Any, tuple[Any, ...]]:
+    """Return the project and its catalogue."""
+    from workbench.reproduction import Project, load_catalogue
+
+    project = Project()
+    return project, load_catalogue(project)
+
+
+def pick(catalogue: Sequence[Any], patterns: Sequence[str]) -> tuple[Any, ...]:
+    """Select items as the library does, and also by a bare item such as "table-1".
+
+    Raises:
+        UsageError: naming the pattern that fits nothing.
+    """
+    from workbench.reproduction import select
+
+    items = {item.item for item in catalogue}
+    return select(catalogue, [f"*/{pattern}/*" if pattern in items else pattern for pattern in patterns])
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, whatever the width of the terminal."""
+    import json
+
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def verdict_words(counts: dict[str, int]) -> str:
+    """Write counted verdicts with rich's marks: "✕ 1 disagrees  ✓ 3 agrees"."""
+    words = [f"[{STYLES[name]}]{MARKS[name]} {number} {name.lower().replace('_', ' ')}[/]" for name, number in counts.items() if number]
+    return "  ".join(words) or "[dim]none[/]"

@@ -1,0 +1,40 @@
+"""`workbench report`: write the pages of a profile anew, and open them.
+
+Source: `workbench.reproduction.report`.
+Simplified: nothing.
+Left out: running (`workbench reproduce` writes the report as it goes).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import common
+
+__all__ = ["register", "write"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this file."""
+    app.command("report", rich_help_panel=common.LOOK)(write)
+
+
+def write(
+    profile: common.OneProfile = "laptop",
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Write the report from the records there are, with every verdict computed anew.
+
+    Examples:  workbench report --open   |   workbench report --profile full
+    """
+    from workbench.reproduction.report import write_report
+
+    project, catalogue = common.load()
+    path = write_report(project, catalogue, profile)
+    common.console().print(str(path), markup=False)
+    if open_it:
+        import webbrowser
+
+        webbrowser.open(path.as_uri())

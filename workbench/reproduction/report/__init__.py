@@ -1,0 +1,79 @@
+"""The report: one static page over all items of a profile and one a technique, readable from disk and on a phone.
+
+Source: DESIGN, "How a number travels" (report) and "What it is" (what the report must say of each claim).
+Simplified: every page is written anew at each update; figures are embedded, so a page needs no other file.
+Left out: scripts, fonts and anything from the network.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.project import Project
+
+from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, gather
+from .judged import recorded_path, rule_text
+
+__all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "gather", "recorded_path", "report_path",
+           "rule_text", "write_report"]
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "≁", "NOT_RUN": "○"}
+
+
+def report_path(project: Project, profile: str) -> Path:
+    """Return where the report of a profile begins: results/<profile>/report/index.html."""
+    return project.results_of(profile) / "report" / "index.html"
+
+
+def write_report(project: Project, catalogue: Sequence[Reproduction], profile: str, *, running: Sequence[str] = (), progress: str = "",
+                 under_way: bool = False) -> Path:
+    """Write the pages of one profile, each moved into place when it is whole.
+
+    Args:
+        project: where the folders are.
+        catalogue: the declared items.
+        profile: "smoke", "laptop", "full" or "paper".
+        running: ids of the items that run now.
+        progress: a sentence on the run under way.
+        under_way: whether a run is under way; the first page then reloads itself.
+
+    Returns:
+        The path of the first page.
+    """
+    report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
+    templates, first = _templates(), report_path(project, profile)
+    first.parent.mkdir(parents=True, exist_ok=True)
+    style = files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
+    page = templates.get_template("technique.html.j2")
+    for technique in report.techniques:
+        _replace(first.with_name(technique.page), page.render(report=report, technique=technique, style=style))
+    _replace(first, templates.get_template("index.html.j2").render(report=report, style=style))
+    return first
+
+
+def _templates() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(loader=PackageLoader(__package__, "templates"), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True)
+    environment.filters["mark"] = lambda word: MARKS.get(word, "·")
+    environment.filters["words"] = lambda word: str(word).replace("_", " ")
+    environment.filters["css"] = lambda word: str(word).lower().replace("_", "-")
+    environment.filters["explain"] = lambda word: EVIDENCE_MEANINGS.get(word, "")
+    environment.filters["style"] = Markup
+    return environment
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)

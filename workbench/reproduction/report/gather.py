@@ -1,0 +1,220 @@
+"""Read what lies on disk of a profile and lay it out for the pages: items, techniques, totals.
+
+Source: DESIGN, "How a number travels": catalogue, record.json, failure.json, recorded runs.
+Simplified: everything is read anew each time; at a hundred items that takes tens of milliseconds.
+Left out: HTML (the templates), running anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.project import Project
+
+from .judged import claims_of, trusted_record
+from .numbers import seconds_text
+from .pictures import figure_uri, thumbnail_uri
+from .views import FailureView, ItemView, count_verdicts, facts_of, machine_text, slug, value_rows, when_text
+
+__all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "Report", "TechniqueView", "gather"]
+
+EVIDENCE_MEANINGS = {
+    "COUNTED": "Bytes, messages, counts or probabilities: the same on any machine.",
+    "MEASURED": "Time or accuracy of real ranks on the machine named in the record; injected delays and shaped links are named there too.",
+    "SIMULATED": "From a cost model or an event simulation of a named cluster; cells used for calibration never count as reproduced.",
+}
+VERDICT_MEANINGS = {
+    "DISAGREES": "Outside the tolerance, or another order or direction than the paper's. It stays here, with its explanation.",
+    "AGREES": "Within the tolerance that was fixed before the first run, or the order or direction that the paper states.",
+    "NOT_COMPARABLE": "Ours was obtained, but it cannot bear on the paper's statement; the reason stands beside it.",
+    "NOT_RUN": "Nothing was obtained yet; what is missing stands beside it.",
+}
+PROFILE_MEANINGS = {
+    "smoke": "a check of the plumbing only, which gives no verdicts.",
+    "laptop": "real ranks and small models on two processor cores, minutes a technique.",
+    "full": "hours on processors, or a GPU.",
+    "paper": "the paper's own models and scale, on its number of GPUs.",
+}
+FILES = (("Notebook", "notebook"), ("Figure", "figure"), ("Log", "log"), ("Trace", "trace"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TechniqueView:
+    """One technique with its items."""
+
+    name: str
+    slug: str
+    page: str
+    summary: str
+    items: tuple[ItemView, ...]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Everything the pages of one profile show."""
+
+    profile: str
+    profile_meaning: str
+    written: str
+    headline: str
+    machine: str
+    running: bool
+    progress: str
+    techniques: tuple[TechniqueView, ...]
+    counts: Mapping[str, int]
+    by_evidence: tuple[Mapping[str, Any], ...]
+    disagreements: tuple[tuple[ItemView, Any], ...]
+    failures: tuple[ItemView, ...]
+    facts: tuple[tuple[str, str], ...]
+    data: tuple[Mapping[str, str], ...]
+    verdict_meanings: tuple[tuple[str, str], ...] = tuple(VERDICT_MEANINGS.items())
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object, or None where the file is absent or is not one."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return held if isinstance(held, dict) else None
+
+
+def gather(project: Project, catalogue: Sequence[Reproduction], profile: str, *, running: Sequence[str] = (), progress: str = "",
+           under_way: bool = False) -> Report:
+    """Lay out the report of one profile.
+
+    Args:
+        project: where the folders are.
+        catalogue: the declared items.
+        profile: "smoke", "laptop", "full" or "paper".
+        running: ids of the items that run now.
+        progress: a sentence on the run under way.
+        under_way: whether a run is under way.
+
+    Returns:
+        The report, ready for the templates.
+    """
+    items = [_item(project, reproduction, profile, reproduction.id in running) for reproduction in catalogue]
+    techniques = tuple(_technique(project, name, [i for i in items if i.technique == name])
+                       for name in dict.fromkeys(item.technique for item in items))
+    words = [claim.verdict for item in items for claim in item.claims]
+    return Report(
+        profile=profile, profile_meaning=PROFILE_MEANINGS.get(profile, ""), written=when_text(datetime.now().astimezone().isoformat()),
+        headline=_headline(items, words, profile), machine="; ".join(dict.fromkeys(i.machine for i in items if i.machine)),
+        running=under_way, progress=progress, techniques=techniques, counts=count_verdicts(words), by_evidence=_by_evidence(items),
+        disagreements=tuple((item, claim) for item in items for claim in item.claims if claim.verdict == "DISAGREES"),
+        failures=tuple(item for item in items if item.failure), facts=_run_facts(items), data=_data(items))
+
+
+def _item(project: Project, item: Reproduction, profile: str, running: bool) -> ItemView:
+    folder, anchor = project.folder(item, profile), slug(f"{item.item} {item.evidence.value}")
+    (record, refused), failure = trusted_record(folder / "record.json"), read_json(folder / "failure.json")
+    missing = refused or _why_not_run(item, profile)
+    claims = claims_of(project, item, profile, record, anchor=anchor, missing=missing)
+    common = dict(id=item.id, technique=item.technique.replace("_", " "), item=item.item, title=item.title, evidence=item.evidence.name,
+                  page=f"{slug(item.technique)}.html", anchor=anchor, running=running, failure=_failure(failure), claims=claims,
+                  counts=count_verdicts([claim.verdict for claim in claims]))
+    if record is not None:
+        return ItemView(**common, **_of_record(record, folder, item.id, profile))
+    links = _links(folder, (failure or {}).get("artifacts") or {}, item.id, record=False)
+    return ItemView(has_record=False, not_run=missing if refused or not failure else "", links=links, **common)
+
+
+def _of_record(record: Mapping[str, Any], folder: Path, item_id: str, profile: str) -> dict[str, Any]:
+    artifacts, seconds = record.get("artifacts") or {}, float(record.get("seconds") or 0)
+    picture = folder / str(artifacts.get("figure") or "")
+    return dict(
+        has_record=True, date=when_text(record.get("started")), duration=seconds_text(seconds), seconds=seconds,
+        values=value_rows(record.get("values") or ()), facts=facts_of(record), links=_links(folder, artifacts, item_id),
+        figure=figure_uri(picture), thumbnail=thumbnail_uri(picture), figure_link=_address(item_id, artifacts.get("figure")),
+        standin=_standin(record), data=tuple(record.get("data") or ()), machine=machine_text(record.get("machine")),
+        no_verdicts="The smoke profile checks the plumbing only and gives no verdicts." if profile == Profile.SMOKE else "")
+
+
+def _why_not_run(item: Reproduction, profile: str) -> str:
+    if profile not in item.parameters:
+        return f"It declares no parameters for the profile {profile}; it has {', '.join(item.profiles)}."
+    return f"To run it: workbench reproduce {item.id} --profile {profile}"
+
+
+def _failure(held: Mapping[str, Any] | None) -> FailureView | None:
+    if held is None:
+        return None
+    trace = str(held.get("traceback") or "")
+    last = next((line.strip() for line in reversed(trace.splitlines()) if line.strip()), "")
+    return FailureView(message=str(held.get("message") or held.get("error") or last), traceback=trace,
+                       when=when_text(held.get("started") or held.get("when") or ""))
+
+
+def _address(item_id: str, name: str | None) -> str:
+    return quote(f"../{item_id}/{name}") if name else ""
+
+
+def _links(folder: Path, artifacts: Mapping[str, Any], item_id: str, record: bool = True) -> tuple[tuple[str, str], ...]:
+    links = [(title, _address(item_id, artifacts[key])) for title, key in FILES
+             if artifacts.get(key) and (folder / str(artifacts[key])).is_file()]
+    return tuple(links + ([("Record", _address(item_id, "record.json"))] if record else []))
+
+
+def _standin(record: Mapping[str, Any]) -> str:
+    return " ".join(f"{source.get('name')}: {source.get('detail') or 'generated'}." for source in record.get("data") or ()
+                    if source.get("source") == "stand-in")
+
+
+def _technique(project: Any, name: str, items: list[ItemView]) -> TechniqueView:
+    words = [claim.verdict for item in items for claim in item.claims]
+    return TechniqueView(name=name, slug=slug(name), page=f"{slug(name)}.html", summary=_card(project, slug(name).replace("-", "_")),
+                         items=tuple(items), counts=count_verdicts(words))
+
+
+def _card(project: Any, technique: str) -> str:
+    """Read the first line of a technique's card without importing it (which would import torch)."""
+    for root in (Path(project.root, "workbench"), Path(__file__).parents[2]):
+        path = root / "techniques" / technique / "__init__.py"
+        if path.is_file():
+            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            return text.strip().split("\n", 1)[0]
+    return ""
+
+
+def _headline(items: Sequence[ItemView], words: Sequence[str], profile: str) -> str:
+    ran = sum(item.has_record for item in items)
+    if profile == "smoke":
+        return f"{ran} of {len(items)} items ran."
+    counts = count_verdicts(words)
+    return (f"{ran} of {len(items)} items ran; of {len(words)} claims {counts['AGREES']} agree, {counts['DISAGREES']} disagree, "
+            f"{counts['NOT_COMPARABLE']} cannot be compared and {counts['NOT_RUN']} were not run.")
+
+
+def _by_evidence(items: Sequence[ItemView]) -> tuple[Mapping[str, Any], ...]:
+    return tuple({"evidence": name, "meaning": meaning, "counts": count_verdicts(
+        [claim.verdict for item in items if item.evidence == name for claim in item.claims])} for name, meaning in EVIDENCE_MEANINGS.items())
+
+
+def _run_facts(items: Sequence[ItemView]) -> tuple[tuple[str, str], ...]:
+    ran = [item for item in items if item.has_record]
+    found = {name: list(dict.fromkeys(text for item in ran for key, text in item.facts if key == name))
+             for name in ("Machine", "Commit", "Versions", "Environment")}
+    dates = sorted(item.date for item in ran)
+    pairs = [("Items", f"{len(ran)} of {len(items)}"), ("From", dates[0] if dates else ""), ("To", dates[-1] if dates else ""),
+             ("Time in items", seconds_text(sum(item.seconds for item in ran)))]
+    return tuple(pair for pair in pairs if pair[1]) + tuple((name, text) for name, texts in found.items() for text in texts)
+
+
+def _data(items: Sequence[ItemView]) -> tuple[Mapping[str, str], ...]:
+    users: dict[tuple[str, str, str], list[str]] = {}
+    for item in items:
+        for source in item.data:
+            key = (str(source.get("name")), str(source.get("source")), str(source.get("detail") or ""))
+            users.setdefault(key, []).append(item.item)
+    return tuple({"name": name, "kind": kind, "detail": detail, "used_by": ", ".join(dict.fromkeys(ids))}
+                 for (name, kind, detail), ids in users.items())

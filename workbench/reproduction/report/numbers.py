@@ -1,0 +1,115 @@
+"""Numbers as a reader wants them: four significant digits, a prefix that fits the unit, no false exactness.
+
+Source: the decimal prefixes are those of the SI; the library keeps plain SI units inside and converts only here.
+Simplified: one rule of rounding for every quantity.
+Left out: binary prefixes (KiB, MiB): the papers use decimal ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+__all__ = ["key_text", "number_text", "relative_text", "seconds_text", "value_text"]
+
+SIGNIFICANT_DIGITS = 4  # more than any of the papers prints
+EXACT_INTEGERS_BELOW = 100_000  # a count of this many digits is still read at a glance
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+SMALL_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+SCALED_UNITS = {"bytes": "B", "byte": "B", "B": "B", "bytes/s": "B/s", "B/s": "B/s", "flop": "FLOP", "flops": "FLOP",
+                "FLOP": "FLOP", "FLOP/s": "FLOP/s", "bit/s": "bit/s"}
+SILENT_UNITS = {"", "1", "-", "count", "ratio", "share", "none", "dimensionless"}
+
+
+def number_text(value: float) -> str:
+    """Write a number with at most four significant digits, thousands apart.
+
+    Args:
+        value: the number, in any unit.
+
+    Returns:
+        Text such as "1,234", "0.5012" or "1.2e-07".
+    """
+    if isinstance(value, Real) and not math.isfinite(value):
+        return str(value)
+    if float(value).is_integer() and abs(value) < EXACT_INTEGERS_BELOW:
+        return f"{int(value):,}"
+    if 1e-4 <= abs(value) < 10.0 ** SIGNIFICANT_DIGITS:
+        return f"{value:.{SIGNIFICANT_DIGITS}g}"
+    if abs(value) < 1e9 and abs(value) >= 1:
+        return f"{value:,.0f}"
+    return f"{value:.{SIGNIFICANT_DIGITS}g}"
+
+
+def value_text(value: Any, unit: str | None = None) -> str:
+    """Write a value with its unit, at a scale that reads well.
+
+    Args:
+        value: a number, a text, a list of them, or None where there is none.
+        unit: the unit of the number, as records name it ("bytes", "s", "%", ...).
+
+    Returns:
+        Text such as "12.6 MB", "3.2 ms", "A1 < A2" or a dash.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "—"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(value_text(part, unit) for part in value)
+    if isinstance(value, Mapping):
+        return key_text(value)
+    if not isinstance(value, Real):
+        return str(value)
+    return _with_unit(float(value), (unit or "").strip())
+
+
+def _with_unit(value: float, unit: str) -> str:
+    if unit in SILENT_UNITS or not math.isfinite(value):
+        return number_text(value)
+    if unit in ("s", "seconds") and value != 0:
+        return seconds_text(value)
+    if unit in SCALED_UNITS:
+        scale, prefix = next(((s, p) for s, p in PREFIXES if abs(value) >= s), (1.0, ""))
+        return f"{number_text(value / scale)} {prefix}{SCALED_UNITS[unit]}"
+    return f"{number_text(value)} {unit}"
+
+
+def seconds_text(value_s: float) -> str:
+    """Write a time: "1 h 05 min", "2 min 03 s", "4.2 s", "0.31 ms"."""
+    magnitude = abs(value_s)
+    if magnitude >= 3600:
+        minutes = round(magnitude / 60)
+        return f"{'-' if value_s < 0 else ''}{minutes // 60} h {minutes % 60:02d} min"
+    if magnitude >= 120:
+        whole = round(magnitude)
+        return f"{'-' if value_s < 0 else ''}{whole // 60} min {whole % 60:02d} s"
+    scale, name = next(((s, n) for s, n in SMALL_SECONDS if magnitude >= s), SMALL_SECONDS[-1])
+    return f"{number_text(value_s / scale)} {name}" if magnitude else "0 s"
+
+
+def relative_text(ours: Any, published: Any) -> str:
+    """Write how far ours lies from the published value, in percent of the published one.
+
+    Args:
+        ours: our value; anything but a number gives a dash.
+        published: the paper's value, in the same unit.
+
+    Returns:
+        Text such as "+2.3 %", "exact" or a dash.
+    """
+    numbers = [v for v in (ours, published) if isinstance(v, Real) and not isinstance(v, bool) and math.isfinite(v)]
+    if len(numbers) < 2:
+        return "—"
+    if ours == published:
+        return "exact"
+    if published == 0:
+        return f"{ours - published:+.3g}"
+    return f"{100 * (ours - published) / abs(published):+.3g} %"
+
+
+def key_text(where: Mapping[str, Any] | None) -> str:
+    """Write the key columns of one row: "method A1, num ranks 2"."""
+    return ", ".join(f"{name.replace('_', ' ')} {value_text(value)}" for name, value in (where or {}).items())
