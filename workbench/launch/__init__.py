@@ -1,0 +1,36 @@
+"""Real ranks: the only room that starts processes.
+
+`Ranks(4)` is a pool on this machine, `run_on_ranks` a single call; `run_here` and
+`IPyParallelRanks` run the same functions under torchrun and on an ipyparallel cluster.
+Importing this package imports neither torch nor anything that starts a thread.
+"""
+
+from importlib import import_module
+
+__all__ = [
+    "IPyParallelRanks",
+    "PerRank",
+    "RankFailed",
+    "Ranks",
+    "ShapedHosts",
+    "rank_environment",
+    "run_here",
+    "run_on_ranks",
+]
+
+MODULE_OF = {
+    "IPyParallelRanks": "engines",
+    "PerRank": "calls",
+    "RankFailed": "failures",
+    "Ranks": "ranks",
+    "ShapedHosts": "hosts",
+    "rank_environment": "environment",
+    "run_here": "engines",
+    "run_on_ranks": "ranks",
+}
+
+
+def __getattr__(name: str):
+    if name not in MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{MODULE_OF[name]}"), name)

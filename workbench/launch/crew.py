@@ -1,0 +1,244 @@
+"""A crew: one set of running ranks, as their owner sees them.
+
+`Crew.exchange` sends every rank a request and waits for all replies, while it passes on
+output and watches for raised exceptions, deaths and silence. After the first failure the
+others get a short grace to tell of their own; then whoever is left is stopped.
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+import selectors
+import socket
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
+
+from workbench.launch.failures import FailureKind, RankFailed, RankFailure, describe_end, own_frames, waits_for_peer
+from workbench.launch.messages import Channel, channel_pair
+from workbench.launch.output import RankOutput
+from workbench.launch.parcels import Parcel, SharedFile
+from workbench.launch.protocol import Died, Dump, Fork, Reply, Seat, Stop, Stopped
+
+__all__ = ["Crew"]
+
+STOPPED = "The ranks were stopped; the next run starts new ones, without what put() had kept."
+GRACE_S = 0.5  # seconds after the first failure in which others may report theirs
+STACK_PATIENCE_S = 0.5  # seconds a silent rank has to write down where it is
+
+
+class Crew:
+    """Ranks forked together, which end together.
+
+    Args:
+        name: tells this crew's handles from those of others.
+        nursery: channel to the nursery that forks them.
+        num_ranks: how many.
+        echo: whether their output is shown.
+    """
+
+    def __init__(self, name: str, nursery: Channel, num_ranks: int, echo: bool):
+        self.name = name
+        self.alive = True
+        self._nursery = nursery
+        self._selector = selectors.DefaultSelector()
+        self._interrupt, self._interrupter = socket.socketpair()
+        self._channels: list[Channel] = []
+        self._outputs: list[tuple[RankOutput, RankOutput]] = []
+        self._stacks: list[IO[bytes]] = []
+        for rank in range(num_ranks):
+            self._offer_seat(rank, echo)
+        for item in (self._interrupt, nursery):
+            self._selector.register(item, selectors.EVENT_READ)
+        nursery.send(Fork())
+
+    def _offer_seat(self, rank: int, echo: bool) -> None:
+        ours, theirs = channel_pair()
+        outputs, writing_ends = [], []
+        for name in ("stdout", "stderr"):
+            reading_end, writing_end = os.pipe()
+            outputs.append(RankOutput(rank, reading_end, name, echo))
+            writing_ends.append(writing_end)
+        stacks = tempfile.TemporaryFile()
+        self._nursery.send(Seat(rank=rank), [theirs.fileno(), *writing_ends, stacks.fileno()])
+        theirs.close()
+        for fd in writing_ends:
+            os.close(fd)
+        self._channels.append(ours)
+        self._outputs.append(tuple(outputs))
+        self._stacks.append(stacks)
+        for item in (ours, *outputs):
+            self._selector.register(item, selectors.EVENT_READ, rank)
+
+    def interrupt(self) -> None:
+        """Make the exchange that another thread waits for raise KeyboardInterrupt."""
+        self._interrupter.send(b"!")
+
+    def exchange(self, parcels: Sequence[Parcel], timeout_s: float) -> list[Any]:
+        """Send every rank its parcel, or one parcel to all, and wait for the replies.
+
+        Args:
+            parcels: requests in rank order; one for all; none to wait for readiness.
+            timeout_s: seconds after which silent ranks count as failed.
+
+        Returns:
+            The values in rank order.
+
+        Raises:
+            RankFailed: if a rank raised, died or kept silent; the crew is then stopped.
+        """
+        exchange = _Exchange(range(len(self._channels)))
+        try:
+            self._send(parcels)
+            self._wait_for_all(exchange, timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+        for output in self._all_outputs():
+            output.pass_on()
+            output.finish_line()
+        if exchange.failures:
+            failed = RankFailed(self._with_last_words(exchange.failures.values()), STOPPED)
+            self.stop()
+            raise failed
+        return [exchange.values[rank] for rank in range(len(self._channels))]
+
+    def _send(self, parcels: Sequence[Parcel]) -> None:
+        common = parcels[0] if len(parcels) == 1 and len(self._channels) > 1 else None
+        if common is None:
+            for channel, parcel in zip(self._channels, parcels):
+                with contextlib.suppress(ConnectionError):  # its death is reported anyway
+                    channel.send_parcel(parcel)
+            return
+        shared = SharedFile(common) if common.travels_shared else None
+        for channel in self._channels:
+            with contextlib.suppress(ConnectionError):
+                channel.send_shared(shared) if shared else channel.send_parcel(common)
+        if shared:
+            shared.close()
+
+    def _wait_for_all(self, exchange: "_Exchange", timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while exchange.waiting:
+            now = time.monotonic()
+            end = min(deadline, exchange.grace_ends_s)
+            if now >= end:
+                if not exchange.failures:
+                    self._blame_the_silent(exchange, timeout_s)
+                return
+            for key, _ in self._selector.select(end - now):
+                self._handle(key, exchange)
+
+    def _handle(self, key: selectors.SelectorKey, exchange: "_Exchange") -> None:
+        source = key.fileobj
+        if source is self._interrupt:
+            raise KeyboardInterrupt
+        if source is self._nursery:
+            exchange.hear_nursery(self._nursery)
+        elif isinstance(source, RankOutput):
+            if not source.pass_on():
+                self._selector.unregister(source)
+        elif not exchange.hear_rank(key.data, source):
+            self._selector.unregister(source)
+
+    def _blame_the_silent(self, exchange: "_Exchange", timeout_s: float) -> None:
+        silent = sorted(exchange.waiting)
+        self._nursery.send(Dump(ranks=silent))
+        patience_ends = time.monotonic() + STACK_PATIENCE_S
+        while time.monotonic() < patience_ends and not all(map(self._stack_of, silent)):
+            time.sleep(0.01)
+        time.sleep(0.01)  # the last of them may still be writing
+        for rank in silent:
+            stack = self._stack_of(rank)
+            kind = FailureKind.PEER_LOST if waits_for_peer(stack) else FailureKind.SILENT
+            waiting = " because it waits for another rank" if kind is FailureKind.PEER_LOST else ""
+            message = f"did not answer within {timeout_s:g} s{waiting}"
+            exchange.fail(rank, kind, message, own_frames(stack))
+
+    def _stack_of(self, rank: int) -> str:
+        file = self._stacks[rank]
+        file.seek(0)
+        return file.read().decode(errors="replace")
+
+    def _with_last_words(self, failures: Iterable[RankFailure]) -> list[RankFailure]:
+        """Add what dead ranks wrote last: a fatal signal's stack, or lines of standard error."""
+        told = []
+        for failure in failures:
+            if failure.kind is FailureKind.DIED:
+                lines = "\n".join(self._outputs[failure.rank][1].last_lines)
+                words = own_frames(self._stack_of(failure.rank)) or lines
+                failure = dataclasses.replace(failure, traceback=words)
+            told.append(failure)
+        return told
+
+    def stop(self) -> None:
+        """End every rank and all that they started; calling it again does nothing."""
+        if not self.alive:
+            return
+        self.alive = False
+        with contextlib.suppress(EOFError, ConnectionError):
+            self._nursery.send(Stop())
+            while not isinstance(self._nursery.receive(), Stopped):
+                pass
+        for output in self._all_outputs():
+            output.pass_on()
+            output.finish_line()
+        self._selector.close()
+        everything = (*self._channels, *self._all_outputs(), *self._stacks)
+        for item in (*everything, self._interrupt, self._interrupter):
+            item.close()
+
+    def _all_outputs(self) -> list[RankOutput]:
+        return [output for pair in self._outputs for output in pair]
+
+
+class _Exchange:
+    """The state of one exchange: who has answered what."""
+
+    def __init__(self, ranks: Iterable[int]):
+        self.waiting = set(ranks)
+        self.values: dict[int, Any] = {}
+        self.failures: dict[int, RankFailure] = {}
+        self.grace_ends_s = math.inf
+
+    def hear_rank(self, rank: int, channel: Channel) -> bool:
+        """Take a rank's reply; return False when its channel has ended."""
+        try:
+            reply: Reply = channel.receive()
+        except (EOFError, ConnectionError):
+            return False  # the nursery tells how it died
+        if reply.failure is not None:
+            self.fail(rank, reply.failure, reply.message, reply.traceback, reply.time_s)
+        else:
+            self.values[rank] = reply.value
+            self.waiting.discard(rank)
+        return True
+
+    def hear_nursery(self, nursery: Channel) -> None:
+        """Take what the nursery says about the ranks."""
+        try:
+            message = nursery.receive()
+        except (EOFError, ConnectionError):
+            for rank in sorted(self.waiting):
+                self.fail(rank, FailureKind.DIED, "ended with the nursery, which was killed")
+            return
+        if isinstance(message, Died):
+            words = describe_end(message.status)
+            self.fail(message.rank, FailureKind.DIED, words, time_s=message.time_s)
+
+    def fail(
+        self,
+        rank: int,
+        kind: FailureKind,
+        message: str,
+        traceback: str = "",
+        time_s: float | None = None,
+    ) -> None:
+        """Note a rank's failure; its first one counts."""
+        time_s = time.monotonic() if time_s is None else time_s
+        failure = RankFailure(rank=rank, kind=kind, time_s=time_s, message=message, traceback=traceback)
+        self.failures.setdefault(rank, failure)
+        self.waiting.discard(rank)
+        self.grace_ends_s = min(self.grace_ends_s, time.monotonic() + GRACE_S)

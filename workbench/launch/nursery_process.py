@@ -1,0 +1,88 @@
+"""The nursery as its owner sees it: started, spoken to, and ended with the owner."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+from workbench.launch.environment import rank_environment
+from workbench.launch.messages import Channel, channel_pair
+from workbench.launch.protocol import Broken, Ready, Setup
+
+__all__ = ["NurseryProcess"]
+
+END_PATIENCE_S = 10.0  # seconds until a nursery that was told to end is killed
+
+
+class NurseryProcess:
+    """A running nursery.
+
+    Args:
+        setup: what it imports and how it places ranks.
+
+    Attributes:
+        channel: speaks to it.
+        hosts: description of the shaped hosts, or None.
+
+    Raises:
+        RuntimeError: if it could not start, for example because a module to preload fails.
+    """
+
+    def __init__(self, setup: Setup):
+        self.channel, theirs = channel_pair()
+        command = [sys.executable, "-m", "workbench.launch.nursery"]
+        self._process = subprocess.Popen(
+            [*command, str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a terminal's Ctrl-C is for the owner alone
+        )
+        theirs.close()
+        # Also runs when the interpreter ends without close().
+        self._close = weakref.finalize(self, _end, self._process, self.channel, os.getpid())
+        try:
+            self.hosts = self._introduce(setup)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def _introduce(self, setup: Setup) -> dict | None:
+        try:
+            self.channel.send(setup)
+            answer: Ready | Broken = self.channel.receive()
+        except (EOFError, ConnectionError) as error:
+            status = self._process.wait(END_PATIENCE_S)
+            raise RuntimeError(f"the nursery of the ranks ended with status {status}") from error
+        if isinstance(answer, Broken):
+            raise RuntimeError(f"the ranks cannot start: {answer.error}\n\n{answer.traceback}")
+        return answer.hosts
+
+    def close(self) -> None:
+        """End it with everything below it; calling it again does nothing."""
+        self._close()
+
+
+def _environment() -> dict[str, str]:
+    package_root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+    # One thread here, whatever the ranks get: a process that used OpenMP must not fork.
+    return {**os.environ, **rank_environment(1), "PYTHONPATH": path}
+
+
+def _end(process: subprocess.Popen, channel: Channel, owner_pid: int) -> None:
+    if os.getpid() != owner_pid:
+        return  # a forked copy of the owner: the nursery is not its own
+    channel.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_PATIENCE_S)
+        return
+    process.kill()
+    process.wait()
