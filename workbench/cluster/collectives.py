@@ -1,0 +1,299 @@
+"""Collectives: the bytes each rank sends and the seconds they take, for the algorithms that backends really use.
+
+What: for a collective, an algorithm, a number of ranks n and a message of M bytes: who sends how much, how many
+times the latency is waited for, how many bytes pass one after the other, and so the time
+`num_latencies * latency + bytes_in_series / bandwidth`.
+Source: R. W. Hockney 1994 (alpha-beta model); R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective
+communication operations in MPICH", IJHPCA 19 (2005), sections 3 and 4; P. Sanders, J. Speck, J. L. Traeff, "Two-tree
+algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35 (2009); the sources of gloo
+(allreduce.cc, allgather.cc, broadcast.cc, alltoall.cc) and of PyTorch's gloo process group.
+Simplified: every rank has its own full-duplex link of the same kind; reductions and copies cost nothing.
+Left out: gloo's message headers (see framing), hierarchy inside NCCL, switches that reduce.
+
+`message_bytes` is the size of the tensor that the caller passes in on each rank: the whole tensor for all-reduce,
+broadcast and send, the rank's own part for all-gather, the tensor with n equal parts for reduce-scatter and
+all-to-all. Broadcasts start at rank 0; sends go from rank 0 to rank 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from workbench.cluster.links import Link
+from workbench.cluster.shares import ring_chunks_bytes
+from workbench.cluster.trees import binomial_series, num_binomial_children, num_double_tree_edges
+
+__all__ = [
+    "Algorithm",
+    "Backend",
+    "Collective",
+    "CollectiveBytes",
+    "CollectiveCost",
+    "algorithm_of",
+    "collective_bytes",
+    "collective_cost",
+    "collective_time_s",
+]
+
+
+class Collective(Enum):
+    """What the ranks do together."""
+
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    BROADCAST = "broadcast"
+    ALL_TO_ALL = "all-to-all"
+    SEND = "send"
+
+
+class Algorithm(Enum):
+    """How they do it."""
+
+    RING = "parts travel round a ring"
+    DOUBLE_TREE = "halves of the message travel up and down two complementary trees"
+    BINOMIAL = "every rank that has the message sends it on along a binomial tree"
+    FULL_ALL_REDUCE = "a ring all-reduce of everything, of which each rank keeps its part"
+    PAIRWISE = "every pair of ranks exchanges its parts"
+    DIRECT = "one rank sends to another"
+
+
+class Backend(Enum):
+    """Who does it."""
+
+    GLOO = "gloo"
+    NCCL = "nccl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveBytes:
+    """Payload of one collective, headers apart.
+
+    by_rank: bytes that each rank sends.
+    """
+
+    by_rank: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Bytes that all ranks send: what crosses the wire."""
+        return sum(self.by_rank)
+
+    @property
+    def most(self) -> int:
+        """Bytes that the busiest rank sends."""
+        return max(self.by_rank)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveCost:
+    """The two factors of the alpha-beta model.
+
+    num_latencies: how many times a latency is waited for.
+    bytes_in_series: bytes that pass the slowest way one after the other.
+    """
+
+    num_latencies: int
+    bytes_in_series: float
+
+    def time_s(self, link: Link) -> float:
+        """Return num_latencies * latency + bytes_in_series / bandwidth, in seconds."""
+        return self.num_latencies * link.latency_s + self.bytes_in_series / link.bandwidth_bytes_per_s
+
+
+def algorithm_of(backend: Backend, collective: Collective) -> Algorithm:
+    """Return the algorithm that a backend uses for a large message.
+
+    gloo: ring all-reduce (reduce-scatter, then all-gather) and all-gather, binomial broadcast; reduce-scatter is an
+    all-reduce of which the rank keeps its part. NCCL: rings; it turns to DOUBLE_TREE for small all-reduces.
+
+    Source: gloo/allreduce.cc, allgather.cc, broadcast.cc, alltoall.cc; ProcessGroupGloo.cpp; NCCL's documentation of
+    NCCL_ALGO.
+    """
+    return _ALGORITHMS[backend, collective]
+
+
+def collective_bytes(
+    collective: Collective, algorithm: Algorithm, num_ranks: int, message_bytes: int, *, element_bytes: int = 1
+) -> CollectiveBytes:
+    """Return the payload bytes that each rank sends; one rank sends none.
+
+    Closed forms, n ranks, M bytes, c_r the chunk of M that belongs to rank r (M/n where it divides):
+
+    - all-reduce, RING: 2M - c_r - c_(r-1), which is 2(n-1)M/n where n divides M; 2(n-1)M in total
+    - all-reduce, DOUBLE_TREE: M/2 for each neighbour in each of two trees; 2(n-1)M in total
+    - all-gather, RING: (n-1)M; n(n-1)M in total
+    - reduce-scatter, RING: (n-1)M/n; (n-1)M in total
+    - reduce-scatter, FULL_ALL_REDUCE: as the ring all-reduce; 2(n-1)M in total
+    - broadcast, BINOMIAL: M for each child, ceil(log2 n) of them at rank 0; (n-1)M in total
+    - broadcast, RING: M, but 0 at the last rank; (n-1)M in total
+    - all-to-all, PAIRWISE: (n-1)M/n; (n-1)M in total
+    - send, DIRECT: M at rank 0; M in total
+
+    Args:
+        collective: what the ranks do.
+        algorithm: how.
+        num_ranks: how many there are.
+        message_bytes: size of the tensor each rank passes in (see the module).
+        element_bytes: size of one element; rings cut between elements.
+
+    Raises:
+        ValueError: a number is out of range, M does not divide as the collective needs, or the algorithm does not
+            do that collective.
+
+    Source: as in the module.
+    """
+    _require(num_ranks, message_bytes, element_bytes)
+    by_rank, _ = _forms(collective, algorithm)
+    if num_ranks == 1:
+        return CollectiveBytes(by_rank=(0,))
+    _require_equal_parts(collective, num_ranks, message_bytes, element_bytes)
+    return CollectiveBytes(by_rank=by_rank(num_ranks, message_bytes, element_bytes))
+
+
+def collective_cost(
+    collective: Collective, algorithm: Algorithm, num_ranks: int, message_bytes: float
+) -> CollectiveCost:
+    """Return how many latencies and how many bytes in series a collective waits for; one rank waits for none.
+
+    Closed forms, n ranks, M bytes, d = ceil(log2 n):
+
+    - all-reduce, RING, and reduce-scatter, FULL_ALL_REDUCE: 2(n-1) latencies, 2(n-1)M/n bytes
+    - all-reduce, DOUBLE_TREE: 2d latencies, 2M bytes (M for two ranks)
+    - all-gather, RING: n-1 latencies, (n-1)M bytes
+    - reduce-scatter, RING: n-1 latencies, (n-1)M/n bytes
+    - broadcast, BINOMIAL: d latencies; gloo's ranks send to all their children at once, which share the link, so
+      k children have the message after k*M: d(d+1)/2 * M bytes where n is a power of two, not the textbook's d*M
+    - broadcast, RING: n-1 latencies, M bytes (pipelined)
+    - all-to-all, PAIRWISE: 1 latency (all parts are under way at once), (n-1)M/n bytes
+    - send, DIRECT: 1 latency, M bytes
+
+    Args:
+        collective, algorithm, num_ranks, message_bytes: as for collective_bytes; M need not divide.
+
+    Raises:
+        ValueError: a number is out of range, or the algorithm does not do that collective.
+
+    Source: as in the module; the shared link of the binomial broadcast was observed on shaped hosts.
+    """
+    _require(num_ranks, message_bytes, 1)
+    _, in_series = _forms(collective, algorithm)
+    if num_ranks == 1:
+        return CollectiveCost(num_latencies=0, bytes_in_series=0.0)
+    num_latencies, shares = in_series(num_ranks)
+    return CollectiveCost(num_latencies=num_latencies, bytes_in_series=shares * message_bytes)
+
+
+def collective_time_s(
+    collective: Collective, algorithm: Algorithm, num_ranks: int, message_bytes: float, link: Link
+) -> float:
+    """Return the seconds a collective takes over a link, by collective_cost.
+
+    Raises:
+        ValueError: as collective_cost.
+    """
+    return collective_cost(collective, algorithm, num_ranks, message_bytes).time_s(link)
+
+
+def _ring_all_reduce(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
+    chunks = ring_chunks_bytes(num_ranks, message_bytes, element_bytes)
+    return tuple(2 * message_bytes - chunks[rank] - chunks[rank - 1] for rank in range(num_ranks))
+
+
+def _double_tree(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
+    first = message_bytes // element_bytes // 2 * element_bytes
+    halves = (first, message_bytes - first)
+    edges = (num_double_tree_edges(rank, num_ranks) for rank in range(num_ranks))
+    return tuple(sum(half * num for half, num in zip(halves, nums, strict=True)) for nums in edges)
+
+
+def _every_other(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
+    return ((num_ranks - 1) * message_bytes,) * num_ranks
+
+
+def _all_parts_but_one(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
+    return (message_bytes - message_bytes // num_ranks,) * num_ranks
+
+
+def _binomial(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
+    return tuple(num_binomial_children(rank, num_ranks) * message_bytes for rank in range(num_ranks))
+
+
+def _chain(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
+    return (message_bytes,) * (num_ranks - 1) + (0,)
+
+
+def _first_only(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
+    return (message_bytes,) + (0,) * (num_ranks - 1)
+
+
+def _depth(num_ranks: int) -> int:
+    """Return ceil(log2(num_ranks))."""
+    return (num_ranks - 1).bit_length()
+
+
+ByRank = Callable[[int, int, int], tuple[int, ...]]  # (num_ranks, message_bytes, element_bytes) -> bytes by rank
+InSeries = Callable[[int], tuple[int, float]]  # num_ranks -> latencies, bytes in series as a multiple of M
+
+_RING_ALL_REDUCE = (_ring_all_reduce, lambda n: (2 * (n - 1), 2 * (n - 1) / n))
+
+_FORMS: MappingProxyType[tuple[Collective, Algorithm], tuple[ByRank, InSeries]] = MappingProxyType(
+    {
+        (Collective.ALL_REDUCE, Algorithm.RING): _RING_ALL_REDUCE,
+        (Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE): (
+            _double_tree,
+            lambda n: (2 * _depth(n), 1.0 if n == 2 else 2.0),
+        ),
+        (Collective.ALL_GATHER, Algorithm.RING): (_every_other, lambda n: (n - 1, float(n - 1))),
+        (Collective.REDUCE_SCATTER, Algorithm.RING): (_all_parts_but_one, lambda n: (n - 1, (n - 1) / n)),
+        (Collective.REDUCE_SCATTER, Algorithm.FULL_ALL_REDUCE): _RING_ALL_REDUCE,
+        (Collective.BROADCAST, Algorithm.BINOMIAL): (_binomial, lambda n: (_depth(n), float(binomial_series(n)))),
+        (Collective.BROADCAST, Algorithm.RING): (_chain, lambda n: (n - 1, 1.0)),
+        (Collective.ALL_TO_ALL, Algorithm.PAIRWISE): (_all_parts_but_one, lambda n: (1, (n - 1) / n)),
+        (Collective.SEND, Algorithm.DIRECT): (_first_only, lambda n: (1, 1.0)),
+    }
+)
+
+_BOTH = {
+    Collective.ALL_REDUCE: Algorithm.RING,
+    Collective.ALL_GATHER: Algorithm.RING,
+    Collective.ALL_TO_ALL: Algorithm.PAIRWISE,
+    Collective.SEND: Algorithm.DIRECT,
+}
+_GLOO = {Collective.REDUCE_SCATTER: Algorithm.FULL_ALL_REDUCE, Collective.BROADCAST: Algorithm.BINOMIAL, **_BOTH}
+_NCCL = {Collective.REDUCE_SCATTER: Algorithm.RING, Collective.BROADCAST: Algorithm.RING, **_BOTH}
+_ALGORITHMS: MappingProxyType[tuple[Backend, Collective], Algorithm] = MappingProxyType(
+    {(Backend.GLOO, collective): algorithm for collective, algorithm in _GLOO.items()}
+    | {(Backend.NCCL, collective): algorithm for collective, algorithm in _NCCL.items()}
+)
+
+
+def _forms(collective: Collective, algorithm: Algorithm) -> tuple[ByRank, InSeries]:
+    try:
+        return _FORMS[collective, algorithm]
+    except KeyError:
+        known = [how.name for what, how in _FORMS if what is collective]
+        raise ValueError(f"algorithm is {algorithm!r}: {collective!r} is done by one of {known}") from None
+
+
+def _require(num_ranks: int, message_bytes: float, element_bytes: int) -> None:
+    if not isinstance(num_ranks, int) or num_ranks < 1:
+        raise ValueError(f"num_ranks is {num_ranks!r}: it must be an integer of at least 1")
+    if not 0 <= message_bytes < float("inf"):
+        raise ValueError(f"message_bytes is {message_bytes!r}: it must be finite and not negative")
+    if not isinstance(element_bytes, int) or element_bytes < 1:
+        raise ValueError(f"element_bytes is {element_bytes!r}: it must be an integer of at least 1")
+    if message_bytes % element_bytes:
+        raise ValueError(f"message_bytes is {message_bytes}: it must be a multiple of element_bytes = {element_bytes}")
+
+
+def _require_equal_parts(collective: Collective, num_ranks: int, message_bytes: int, element_bytes: int) -> None:
+    if int(message_bytes) != message_bytes:
+        raise ValueError(f"message_bytes is {message_bytes!r}: bytes are counted in whole numbers")
+    in_parts = collective in (Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
+    if in_parts and message_bytes % (num_ranks * element_bytes):
+        rule = f"{collective.value} needs {num_ranks} equal parts of whole elements"
+        raise ValueError(f"message_bytes is {message_bytes}: {rule}")

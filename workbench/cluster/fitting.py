@@ -1,0 +1,145 @@
+"""Fitting: latency and bandwidth of a link from measured times.
+
+What: weighted least squares of the alpha-beta model, time = a * latency + b / bandwidth, where a and b are the
+latencies and the bytes in series that collective_cost gives for each sample's collective and number of ranks.
+Source: R. W. Hockney 1994 for the model; least squares as in C. L. Lawson, R. J. Hanson, "Solving least squares
+problems" (1974), chapters 5 and 23.
+Simplified: one latency and one bandwidth for all samples; errors are taken to be independent.
+Left out: thresholds between protocols (fit each range of sizes on its own), outlier rejection.
+
+Weights: each sample counts with 1 / seconds squared, so that the sum of squared *relative* errors is least;
+otherwise the largest messages alone would decide and the latency would be noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from workbench.cluster.collectives import Algorithm, Collective, collective_cost
+from workbench.cluster.links import Link
+
+__all__ = ["Fit", "Sample", "fit"]
+
+MIN_SAMPLES = 2  # as many as there are unknowns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One measured time.
+
+    message_bytes: size of the message, as for collective_cost.
+    seconds: how long it took.
+    num_ranks: how many ranks took part.
+    collective: what they did.
+    algorithm: how.
+    """
+
+    message_bytes: float
+    seconds: float
+    num_ranks: int = 2
+    collective: Collective = Collective.SEND
+    algorithm: Algorithm = Algorithm.DIRECT
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.message_bytes < math.inf:
+            raise ValueError(f"Sample.message_bytes is {self.message_bytes!r}: it must be finite and not negative")
+        if not 0 < self.seconds < math.inf:
+            raise ValueError(f"Sample.seconds is {self.seconds!r}: it must be finite and above 0")
+        if self.num_ranks < 2:
+            raise ValueError(f"Sample.num_ranks is {self.num_ranks!r}: it must be at least 2, one rank sends nothing")
+        collective_cost(self.collective, self.algorithm, self.num_ranks, self.message_bytes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """The line through the samples.
+
+    latency_s: fitted latency; 0 where the samples would have made it negative.
+    bandwidth_bytes_per_s: fitted bandwidth.
+    residuals_s: measured minus fitted time of each sample, in the order given.
+    r_squared: share of the weighted variation of the times that the line explains; 1 is perfect.
+    """
+
+    latency_s: float
+    bandwidth_bytes_per_s: float
+    residuals_s: tuple[float, ...]
+    r_squared: float
+
+    def link(self, source: str) -> Link:
+        """Return the fitted link; `source` says what was measured where."""
+        return Link(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s, latency_s=self.latency_s, source=source)
+
+
+def fit(samples: Iterable[Sample | tuple[float, float]]) -> Fit:
+    """Fit a link to measured times.
+
+    Args:
+        samples: Samples, or pairs (message_bytes, seconds) of messages from one rank to another.
+
+    Returns:
+        the latency and bandwidth with the least sum of squared relative errors, neither negative.
+
+    Raises:
+        ValueError: fewer than two samples, or samples that cannot tell latency from bandwidth (all of one size), or
+            times that do not grow with size.
+    """
+    measured = [sample if isinstance(sample, Sample) else _pair(sample) for sample in samples]
+    if len(measured) < MIN_SAMPLES:
+        raise ValueError(f"samples has {len(measured)} entries: it must have at least {MIN_SAMPLES}")
+    costs = [
+        collective_cost(sample.collective, sample.algorithm, sample.num_ranks, sample.message_bytes)
+        for sample in measured
+    ]
+    latencies = [float(cost.num_latencies) for cost in costs]
+    series_bytes = [cost.bytes_in_series for cost in costs]
+    seconds = [sample.seconds for sample in measured]
+    latency_s, s_per_byte = _solve(latencies, series_bytes, seconds)
+    fitted = [latency_s * a + s_per_byte * b for a, b in zip(latencies, series_bytes, strict=True)]
+    residuals = tuple(real - line for real, line in zip(seconds, fitted, strict=True))
+    return Fit(
+        latency_s=latency_s,
+        bandwidth_bytes_per_s=1 / s_per_byte,
+        residuals_s=residuals,
+        r_squared=_r_squared(seconds, residuals),
+    )
+
+
+def _pair(sample: object) -> Sample:
+    try:
+        message_bytes, seconds = sample
+    except (TypeError, ValueError):
+        raise ValueError(f"samples has {sample!r}: it must hold Samples or pairs (message_bytes, seconds)") from None
+    return Sample(message_bytes=message_bytes, seconds=seconds)
+
+
+def _solve(latencies: Sequence[float], series_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """Return latency and seconds per byte by the normal equations of the relative errors."""
+    a = [count / time for count, time in zip(latencies, seconds, strict=True)]
+    b = [size / time for size, time in zip(series_bytes, seconds, strict=True)]
+    aa, ab, bb = _dot(a, a), _dot(a, b), _dot(b, b)
+    determinant = aa * bb - ab * ab
+    if determinant <= 1e-12 * aa * bb:  # a and b point the same way to rounding
+        raise ValueError("samples all have the same mix of latency and bytes: they must have different message sizes")
+    latency_s = (sum(a) * bb - sum(b) * ab) / determinant
+    s_per_byte = (sum(b) * aa - sum(a) * ab) / determinant
+    if s_per_byte <= 0:
+        raise ValueError("samples do not take longer when messages grow: no bandwidth fits them")
+    if latency_s < 0:  # the least squares with latency held at 0
+        return 0.0, sum(b) / bb
+    return latency_s, s_per_byte
+
+
+def _r_squared(seconds: Sequence[float], residuals: Sequence[float]) -> float:
+    weights = [1 / time**2 for time in seconds]
+    mean = sum(weight * time for weight, time in zip(weights, seconds, strict=True)) / sum(weights)
+    around_mean = sum(weight * (time - mean) ** 2 for weight, time in zip(weights, seconds, strict=True))
+    around_line = sum(weight * residual**2 for weight, residual in zip(weights, residuals, strict=True))
+    if around_mean == 0:
+        raise ValueError("samples all took the same time: no line can be judged by them")
+    return 1 - around_line / around_mean
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(one, other, strict=True))
