@@ -142,6 +142,17 @@ class Codec(nn.Module):
         """
         return copy.deepcopy(self)
 
+    def for_rank(self, rank: int) -> "Codec":
+        """Make the codec of one rank at this call site.
+
+        Args:
+            rank: number of the rank in its group.
+
+        Returns:
+            A codec that shares the weights with this one; random streams and remembered errors are its own.
+        """
+        return self
+
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Count the message's bytes without encoding.
 

@@ -67,6 +67,10 @@ class ErrorFeedback(Codec):
         """Make the wrapper of one call site, with no error yet."""
         return ErrorFeedback(self.codec.for_site(site, hidden), site)
 
+    def for_rank(self, rank: int) -> "ErrorFeedback":
+        """Make the wrapper of one rank, with no error yet."""
+        return ErrorFeedback(self.codec.for_rank(rank), f"{self.site}, rank {rank}")
+
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Count as the wrapped codec does."""
         return self.codec.payload_bytes(shape, dtype)

@@ -39,7 +39,7 @@ class RandomK(SparseCodec):
 
     def __init__(self, keep: float | int, seed: int = 0, *, index_dtype: torch.dtype = torch.int64) -> None:
         super().__init__(keep, index_dtype=index_dtype)
-        self.seed = seed
+        self.seed, self.site = seed, ""
         self._stream = np.random.default_rng(site_seed(seed, ""))
 
     def kept_indices(self, x: Tensor, num_kept: int) -> Tensor:
@@ -57,8 +57,12 @@ class RandomK(SparseCodec):
     def for_site(self, site: str, hidden: int | None = None) -> "RandomK":
         """Make a codec whose stream depends on (seed, site)."""
         codec = RandomK(self.keep, self.seed, index_dtype=self.index_dtype)
-        codec._stream = np.random.default_rng(site_seed(self.seed, site))
+        codec.site, codec._stream = site, np.random.default_rng(site_seed(self.seed, site))
         return codec
+
+    def for_rank(self, rank: int) -> "RandomK":
+        """Make a codec whose stream depends on (seed, site, rank)."""
+        return self.for_site(f"{self.site}/rank {rank}")
 
 
 def random_indices_by_definition(num_elements: int, k: int, generator: random.Random) -> list[int]:
