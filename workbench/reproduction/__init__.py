@@ -11,7 +11,21 @@ from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
 from workbench.reproduction.project import Project
 from workbench.reproduction.recording import record, verdicts_of
+from workbench.reproduction.recorded import diff, promote
 from workbench.reproduction.records import find_records, load_records, load_verdicts, read_record
+from workbench.reproduction.runner import (
+    ItemFinished,
+    ItemOutcome,
+    ItemStarted,
+    Outcome,
+    Planned,
+    PlannedItem,
+    Progress,
+    RunFinished,
+    Status,
+    plan,
+    run,
+)
 from workbench.reproduction.verdicts import ClaimVerdict, Comparison, Verdict
 
 __all__ = [
@@ -21,22 +35,35 @@ __all__ = [
     "Comparison",
     "Crossover",
     "Evidence",
+    "ItemFinished",
+    "ItemOutcome",
+    "ItemStarted",
     "Ordering",
+    "Outcome",
+    "Planned",
+    "PlannedItem",
     "Profile",
+    "Progress",
     "Project",
     "RecordError",
     "Reproduction",
+    "RunFinished",
+    "Status",
     "Trend",
     "UsageError",
     "Verdict",
     "Within",
+    "diff",
     "find_item",
     "find_records",
     "load_catalogue",
     "load_records",
     "load_verdicts",
+    "plan",
+    "promote",
     "read_record",
     "record",
+    "run",
     "select",
     "verdicts_of",
 ]

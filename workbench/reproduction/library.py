@@ -1,0 +1,124 @@
+"""Which library modules a notebook depends on, found in the source without importing anything.
+
+Source: Python's import rules, as far as they can be read from the syntax tree.
+Simplified: an import counts wherever it stands; texts that are the dotted name of a module count as imports of it; a
+package that loads its modules lazily (`__getattr__`) counts with all of them. What is found may be too much, so an
+item may run again without need; it is not left out.
+Left out: modules outside the given roots (they are covered by the packages' versions), and names built at run time.
+"""
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workbench.reproduction.notebook_cells import parse_cell
+
+__all__ = ["Library"]
+
+DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+DATA_FILES = frozenset({".csv", ".json", ".mplstyle", ".txt", ".yaml", ".yml", ".toml"})
+HARNESS = "workbench.reproduction"  # running and reporting touch no number ...
+RECORDING = "workbench.reproduction.recording"  # ... but what `record` does counts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Module:
+    """One source file."""
+
+    digest: str  # sha256 of the file, and of the data files beside a package's __init__
+    imports: frozenset[str]  # dotted names it may import
+
+
+@dataclass(slots=True)
+class Library:
+    """Modules below some roots, each read once.
+
+    Attributes:
+        roots: folders that packages lie in, searched in order.
+    """
+
+    roots: Sequence[Path]
+    _modules: dict[str, Module | None] = field(default_factory=dict)
+
+    def needed_by(self, cells: Sequence[str]) -> dict[str, str]:
+        """Return the modules a notebook's code needs, directly or not.
+
+        Args:
+            cells: source of its code cells.
+
+        Returns:
+            Dotted name to digest, sorted by name.
+        """
+        waiting: list[str] = []
+        for cell in cells:
+            tree = parse_cell(cell)
+            waiting += _imported(tree, "") if tree else []
+        found: dict[str, str] = {}
+        while waiting:
+            name = RECORDING if waiting[-1] == HARNESS else waiting[-1]
+            waiting.pop()
+            module = self._module(name)
+            if module is None or name in found:
+                continue
+            found[name] = module.digest
+            waiting += [each for each in module.imports if each not in found]
+            waiting += [parent for parent in _parents(name) if parent not in found and parent != HARNESS]
+        return dict(sorted(found.items()))
+
+    def _module(self, name: str) -> Module | None:
+        if name not in self._modules:
+            path = self._find(name)
+            self._modules[name] = None if path is None else _read(path, name)
+        return self._modules[name]
+
+    def _find(self, name: str) -> Path | None:
+        for root in self.roots:
+            base = root.joinpath(*name.split("."))
+            for path in (base / "__init__.py", base.with_suffix(".py")):
+                if path.is_file():
+                    return path
+        return None
+
+
+def _read(path: Path, name: str) -> Module:
+    source = path.read_bytes()
+    digest = hashlib.sha256(source)
+    is_package = path.name == "__init__.py"
+    for beside in sorted(path.parent.iterdir()) if is_package else ():
+        if beside.suffix in DATA_FILES and beside.is_file():
+            digest.update(beside.name.encode() + beside.read_bytes())
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return Module(digest=digest.hexdigest(), imports=frozenset())
+    imports = set(_imported(tree, name if is_package else name.rpartition(".")[0]))
+    if is_package and any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body):
+        imports |= {f"{name}.{each.stem}" for each in path.parent.glob("*.py") if each.stem != "__init__"}
+    return Module(digest=digest.hexdigest(), imports=frozenset(imports - {name}))
+
+
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, package)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+            yield node.value
+
+
+def _base(node: ast.ImportFrom, package: str) -> str:
+    if node.level == 0:
+        return node.module or ""
+    above = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]

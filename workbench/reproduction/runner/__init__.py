@@ -1,0 +1,106 @@
+"""Run items with papermill: resumable, interruptible anywhere, one runner at a time.
+
+Source: the workbench's own rules; see the modules of this folder, one a rule.
+Simplified: one machine; a kernel may start ranks on others by itself.
+Left out: progress bars and tables, which the command line draws from the events.
+"""
+
+import os
+from collections.abc import Sequence
+from time import monotonic
+
+from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.errors import UsageError
+from workbench.reproduction.project import Project
+from workbench.reproduction.runner.events import (
+    Action, Event, ItemFinished, ItemOutcome, ItemStarted, OnEvent, Outcome, Planned, PlannedItem, Progress, RunFinished,
+    Status,
+)  # fmt: skip
+from workbench.reproduction.runner.lock import hold_lock
+from workbench.reproduction.runner.placing import clear, partial_folder, sweep
+from workbench.reproduction.runner.plan import plan, plan_checked
+from workbench.reproduction.runner.preflight import MIN_FREE_BYTES, check_before, check_folder
+from workbench.reproduction.runner.schedule import Schedule, expected_s
+from workbench.reproduction.runner.work import Work
+
+__all__ = [
+    "Action", "Event", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent", "Outcome", "Planned", "PlannedItem",
+    "Progress", "RunFinished", "Status", "plan", "run",
+]  # fmt: skip
+
+MOST_JOBS = 4  # kernels side by side by default: each holds about 0.5 GB once it has imported torch
+
+
+def run(
+    project: Project,
+    items: Sequence[Reproduction],
+    profile: str = Profile.LAPTOP.value,
+    kernel: str | None = None,
+    jobs: int | None = None,
+    timeout_s: float | None = None,
+    fresh: bool = False,
+    on_event: OnEvent | None = None,
+    *,
+    min_free_bytes: int = MIN_FREE_BYTES,
+) -> Outcome:
+    """Run what is missing or out of date among the items, and record it.
+
+    Args:
+        project: where everything lies.
+        items: the items asked for.
+        profile: the profile to run them in.
+        kernel: name of a Jupyter kernel; by default each notebook's own.
+        jobs: items side by side where none is timed; by default one a core, at most 4.
+        timeout_s: seconds one item may take; None for no limit.
+        fresh: run also what is up to date.
+        on_event: told of every event, in this thread.
+        min_free_bytes: free space without which nothing is begun.
+
+    Returns:
+        What came of each item; its `exit_code` is 1 if one failed.
+
+    Raises:
+        UsageError: for wrong use, in one line that names the thing; nothing has been run then.
+        KeyboardInterrupt: after all kernels have been ended and partial results removed.
+    """
+    began, tell = monotonic(), on_event or (lambda event: None)
+    jobs = _checked_jobs(jobs, timeout_s)
+    check_before(project, items, profile, kernel)
+    folder = project.results_of(profile)
+    check_folder(folder, min_free_bytes)
+    with hold_lock(folder):
+        sweep(folder)
+        planned = plan_checked(project, items, profile, kernel=kernel, fresh=fresh)
+        to_run = [item for item in planned if item.action is Action.RUN]
+        tell(Planned(items=planned, expected_s=expected_s(to_run, jobs)))
+        try:
+            done = _run_planned(project, items, profile, kernel, planned, jobs, timeout_s, tell) if to_run else {}
+        finally:
+            clear(partial_folder(folder))
+    outcome = Outcome(
+        profile=profile, items=[done.get(item.id) or _idle(item) for item in planned], seconds=monotonic() - began
+    )
+    tell(RunFinished(outcome=outcome))
+    return outcome
+
+
+def _run_planned(project, items, profile, kernel, planned, jobs, timeout_s, tell) -> dict[str, ItemOutcome]:
+    import papermill  # noqa: F401  here, once, rather than in the first item's time
+
+    ids = {item.id for item in planned if item.action is Action.RUN}
+    work = Work(project, [item for item in items if item.id in ids], profile, kernel)
+    return Schedule(work=work, jobs=jobs, timeout_s=timeout_s, on_event=tell).run(planned)
+
+
+def _idle(item: PlannedItem) -> ItemOutcome:
+    status = Status.NOT_DECLARED if item.action is Action.SKIP else Status.UP_TO_DATE
+    return ItemOutcome(id=item.id, status=status, reason=item.why if item.action is Action.SKIP else "")
+
+
+def _checked_jobs(jobs: int | None, timeout_s: float | None) -> int:
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"jobs is {jobs}; it must be at least 1")
+    if timeout_s is not None and not timeout_s > 0:
+        raise UsageError(f"timeout is {timeout_s} s; it must be more than 0")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return jobs or min(cores, MOST_JOBS)

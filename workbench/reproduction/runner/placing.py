@@ -1,0 +1,124 @@
+"""Moving a finished item into place, keeping a failed one's old record, and sweeping up after dead runners.
+
+Source: rename(2). An item is made whole in `.partial-<pid>/`, its record.json last; then its folder changes places with
+the old one. A runner killed between two renames leaves a whole folder that the next one moves into place.
+Simplified: the lock on results/<profile> is held, so every partial folder of another runner is a dead one's.
+Left out: file systems where a rename within one folder is not atomic.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench.reproduction.errors import RecordError
+from workbench.reproduction.machine import commit_of
+from workbench.reproduction.records import SCHEMA, read_record, write_json, write_record
+from workbench.reproduction.recording import RECORDING_FILE, verdicts_of
+from workbench.reproduction.runner.execute import LOG_FILE, NOTEBOOK_FILE, Execution, Failure
+from workbench.reproduction.runner.plan import FAILURE_FILE, RECORD_FILE
+
+__all__ = ["PARTIAL", "clear", "partial_folder", "place_failure", "place_record", "sweep"]
+
+PARTIAL = ".partial-"
+REPLACED = ".replaced"
+FAILED_NOTEBOOK, FAILED_LOG = "failure.ipynb", "failure.txt"  # what is left of a failed run beside an old record
+SWEEP_PATIENCE_S = 5.0  # seconds a dying kernel may go on writing into a folder that is being removed
+
+
+def partial_folder(results: Path) -> Path:
+    """Return the folder this runner works in."""
+    return results / f"{PARTIAL}{os.getpid()}"
+
+
+def place_record(execution: Execution, fingerprint: Mapping[str, Any], target: Path) -> dict[str, Any]:
+    """Complete and seal the record of a run that succeeded, and move its folder into place.
+
+    Returns:
+        The record as written.
+
+    Raises:
+        OSError: where the disk is full or the folder cannot be written; the old record is then untouched.
+        ValueError: where the recording cannot be judged.
+    """
+    recording = json.loads((execution.folder / RECORDING_FILE).read_text(encoding="utf-8"))
+    (execution.folder / RECORDING_FILE).unlink()
+    record = write_record(execution.folder / RECORD_FILE, _record(execution, recording, fingerprint))
+    _swap(execution.folder, target)
+    return record
+
+
+def _record(execution: Execution, recording: dict[str, Any], fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    item, profile = execution.item, execution.profile
+    verdicts = verdicts_of(execution.project, item, recording)
+    about = {
+        "schema": SCHEMA, "id": item.id, "technique": item.technique, "item": item.item, "evidence": item.evidence.value,
+        "title": item.title, "profile": profile, "notebook": item.notebook, "kernel": execution.kernel_name,
+    }  # fmt: skip
+    run = {
+        "verdicts": [] if profile == "smoke" else [verdict.to_json() for verdict in verdicts],
+        "parameters": dict(item.parameters[profile]), "commit": commit_of(execution.project.root),
+        "started": execution.started, "seconds": round(execution.seconds, 3), "fingerprint": fingerprint,
+    }  # fmt: skip
+    artifacts = {"notebook": NOTEBOOK_FILE, "log": LOG_FILE, **recording["artifacts"]}
+    return about | recording | run | {"artifacts": artifacts}
+
+
+def _swap(folder: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = folder.with_name(f"{folder.name}{REPLACED}")
+    if target.exists():
+        os.rename(target, aside)
+    os.rename(folder, target)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def place_failure(execution: Execution, failure: Failure, fingerprint: Mapping[str, Any], target: Path) -> None:
+    """Keep what a failed run left beside the old record; failure.json last, and only if there is room."""
+    with contextlib.suppress(OSError):
+        target.mkdir(parents=True, exist_ok=True)
+        for source, name in ((NOTEBOOK_FILE, FAILED_NOTEBOOK), (LOG_FILE, FAILED_LOG)):
+            if (execution.folder / source).exists():
+                os.replace(execution.folder / source, target / name)
+    clear(execution.folder)  # makes room first, should the disk be full
+    with contextlib.suppress(OSError):
+        write_json(target / FAILURE_FILE, {
+            "schema": SCHEMA, "id": execution.item.id, "profile": execution.profile, "reason": failure.reason,
+            "message": failure.reason, "traceback": failure.traceback, "started": execution.started,
+            "seconds": round(execution.seconds, 3), "fingerprint": fingerprint,
+            "artifacts": {"notebook": FAILED_NOTEBOOK, "log": FAILED_LOG},
+        })  # fmt: skip
+
+
+def sweep(results: Path) -> None:
+    """Move into place what dead runners had finished, and remove what they had not."""
+    for partial in results.glob(f"{PARTIAL}*"):
+        for folder in partial.glob("*/*/*"):
+            if folder.suffix != REPLACED and _is_whole(folder):
+                _swap(folder, results / folder.relative_to(partial))
+        for aside in partial.glob(f"*/*/*{REPLACED}"):
+            target = (results / aside.relative_to(partial)).with_suffix("")
+            if not target.exists():
+                os.rename(aside, target)
+        clear(partial)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        read_record(folder / RECORD_FILE)
+    except (FileNotFoundError, NotADirectoryError, RecordError):
+        return False
+    return True
+
+
+def clear(folder: Path) -> None:
+    """Remove a folder, also while a dying kernel still writes into it."""
+    give_up = time.monotonic() + SWEEP_PATIENCE_S
+    while folder.exists() and time.monotonic() < give_up:
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            time.sleep(0.05)

@@ -1,0 +1,81 @@
+"""What a run would do and why, found without starting anything.
+
+Source: the workbench's own rule, see `workbench.reproduction.fingerprint`.
+Simplified: an item whose last run failed is always run again.
+Left out: importing torch or papermill.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.errors import RecordError
+from workbench.reproduction.fingerprint import Fingerprinter, changes
+from workbench.reproduction.project import Project
+from workbench.reproduction.records import read_record
+from workbench.reproduction.runner.events import Action, PlannedItem
+from workbench.reproduction.runner.preflight import check_before
+
+__all__ = ["FAILURE_FILE", "RECORD_FILE", "plan", "plan_checked"]
+
+RECORD_FILE = "record.json"
+FAILURE_FILE = "failure.json"
+UNKNOWN_S = 30.0  # seconds assumed for an item that nobody has timed or estimated
+
+
+def plan(
+    project: Project, items: Sequence[Reproduction], profile: str, *, kernel: str | None = None, fresh: bool = False
+) -> tuple[PlannedItem, ...]:
+    """Say for each item whether it would run, and why.
+
+    Args:
+        project: where everything lies.
+        items: the items asked for.
+        profile: the profile to run them in.
+        kernel: name of a Jupyter kernel; by default each notebook's own.
+        fresh: run also what is up to date.
+
+    Raises:
+        UsageError: for wrong use, in one line that names the thing.
+    """
+    check_before(project, items, profile, kernel)
+    return plan_checked(project, items, profile, kernel=kernel, fresh=fresh)
+
+
+def plan_checked(
+    project: Project, items: Sequence[Reproduction], profile: str, *, kernel: str | None, fresh: bool
+) -> tuple[PlannedItem, ...]:
+    """Plan what has been checked already; see `plan`."""
+    fingerprint = Fingerprinter(project)
+    return tuple(_plan_one(project, item, profile, kernel, fresh, fingerprint) for item in items)
+
+
+def _plan_one(
+    project: Project, item: Reproduction, profile: str, kernel: str | None, fresh: bool, fingerprint: Fingerprinter
+) -> PlannedItem:
+    if profile not in item.parameters:
+        why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
+        return PlannedItem(id=item.id, action=Action.SKIP, why=why, expected_s=0.0, times=item.times)
+    folder = project.folder(item, profile)
+    why, seconds = _why(folder, fingerprint(item, profile, kernel), fresh)
+    expected = seconds or item.expected_s.get(profile, UNKNOWN_S)
+    action = Action.RUN if why else Action.NOTHING
+    return PlannedItem(id=item.id, action=action, why=why or "up to date", expected_s=expected, times=item.times)
+
+
+def _why(folder: Path, fingerprint: dict, fresh: bool) -> tuple[str, float]:
+    try:
+        record = read_record(folder / RECORD_FILE)
+    except FileNotFoundError:
+        failed = (folder / FAILURE_FILE).exists()
+        return ("its last run failed" if failed else "it has no record"), 0.0
+    except RecordError as error:
+        return f"its record is refused: {error}", 0.0
+    seconds = float(record["seconds"])
+    if fresh:
+        return "a fresh run is asked for", seconds
+    if (folder / FAILURE_FILE).exists():
+        return "its last run failed", seconds
+    if gone := [name for name in record["artifacts"].values() if name and not (folder / name).exists()]:
+        return f"{gone[0]} is missing beside its record", seconds
+    return changes(record["fingerprint"], fingerprint), seconds
