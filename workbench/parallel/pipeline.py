@@ -1,0 +1,284 @@
+"""Pipeline stages: a model's layers on consecutive ranks, micro-batches flowing through.
+
+What: `Pipeline` runs this rank's stage with a schedule of `torch.distributed.pipelining`
+(GPipe or one-forward-one-backward); `open_mesh` arranges ranks as tensor groups inside
+a pipeline. `virtual_pipeline` does the same in one process.
+Source: Huang et al., GPipe; Narayanan et al., PipeDream (1F1B).
+Simplified: every rank is given the whole batch and reads shapes, targets and masks from
+it; messages are [B, S, H] with B, S of the micro-batch; one stage a rank.
+Left out: interleaved and zero-bubble schedules.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+
+from workbench.parallel.boundary import NUM_ENDS, Boundary
+from workbench.parallel.groups import ProcessTensorGroup
+from workbench.parallel.stages import Stage
+from workbench.parallel.traffic import MessageKind, Phase
+
+__all__ = ["Mesh", "Pipeline", "Schedule", "StepResult", "open_mesh"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(output, targets) of a micro-batch -> mean loss, a scalar."""
+
+
+class Schedule(Enum):
+    """The order in which a stage works on micro-batches."""
+
+    GPIPE = ScheduleGPipe
+    """All forward, then all backward."""
+    ONE_FORWARD_ONE_BACKWARD = Schedule1F1B
+    """Backward as soon as possible, so that few activations are held."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mesh:
+    """This rank's place among tensor and pipeline ranks."""
+
+    tensor_group: ProcessTensorGroup
+    """Ranks that share this rank's layers."""
+    pipeline_group: dist.ProcessGroup
+    """Ranks that hold the other stages' parts of this rank's shards."""
+    stage: Stage
+    """This rank's stage."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """What one iteration gives; both fields are None except in the last stage."""
+
+    loss: Tensor | None
+    """Mean loss over micro-batches, a scalar, detached."""
+    output: Tensor | None
+    """Output for the whole batch, detached."""
+
+
+def open_mesh(*, tensor: int, pipeline: int, device: str = "cpu") -> Mesh:
+    """Arrange all ranks as `pipeline` stages of `tensor` neighbouring ranks each.
+
+    Args:
+        tensor: Tensor-parallel ranks a stage.
+        pipeline: Stages.
+        device: Kind of device, for the groups' backend.
+
+    Returns:
+        This rank's place.
+
+    Raises:
+        ValueError: If the sizes do not multiply to the number of ranks.
+    """
+    if tensor * pipeline != dist.get_world_size():
+        raise ValueError(
+            f"tensor, pipeline: {tensor} x {pipeline} is not the number of ranks, "
+            f"{dist.get_world_size()}"
+        )
+    mesh = init_device_mesh(device, (pipeline, tensor), mesh_dim_names=("pipeline", "tensor"))
+    return Mesh(
+        tensor_group=ProcessTensorGroup(mesh.get_group("tensor")),
+        pipeline_group=mesh.get_group("pipeline"),
+        stage=Stage(index=mesh.get_local_rank("pipeline"), num_stages=pipeline),
+    )
+
+
+class _StageModule(nn.Module):
+    """A stage's part of the model between its two boundaries."""
+
+    def __init__(self, part: nn.Module, before: Boundary | None, after: Boundary | None):
+        super().__init__()
+        self.part, self.before, self.after = part, before, after
+
+    def forward(self, *message: Tensor, **context: Tensor):
+        x = message[0] if self.before is None else self.before.receive(*message)
+        y = self.part(x, **context)
+        return y if self.after is None else self.after.send(y)
+
+
+class _Stage(PipelineStage):
+    """A stage that also passes full-size gradients back, where its boundaries have them.
+
+    Adds to torch's backward messages one tensor: the gradient that the decoder left in
+    its slot (out), or a buffer whose content the encoder will find in its slot (in).
+    """
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        ops = super().get_bwd_send_ops(bwd_chunk_id)
+        before = self.submod.before
+        if before is not None and before.has_full_gradient and self.has_backward:
+            ops.append(self._op(dist.isend, before.slot.take(), self.stage_index - 1))
+        return ops
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        ops = super().get_bwd_recv_ops(bwd_chunk_id)
+        after = self.submod.after
+        if after is not None and after.has_full_gradient and self.has_backward:
+            buffer = torch.empty(after.shape, dtype=after.dtype, device=self.device)
+            after.slot.put(buffer)
+            ops.append(self._op(dist.irecv, buffer, self.stage_index + 1))
+        return ops
+
+    def _op(self, kind: Callable, tensor: Tensor, stage: int) -> dist.P2POp:
+        peer = dist.get_global_rank(self.group, self.stage_index_to_group_rank[stage])
+        return dist.P2POp(kind, tensor, peer, self.group)
+
+
+class Pipeline:
+    """This rank's stage of a model, with its schedule.
+
+    Args:
+        part: This stage's part: (x, **context) -> y, with x the input in the first
+            stage and hidden states elsewhere, y hidden states except in the last.
+        mesh: This rank's place.
+        hidden_size: Last dimension of the messages.
+        num_micro_batches: Parts that a batch is cut into.
+        loss: Needed to `step`.
+        schedule: Order of work.
+        before, after: Boundaries to the neighbouring stages; None sends plain
+            activations. Neighbours need equal codecs.
+        dtype: Of the messages.
+        device: Of the messages.
+    """
+
+    def __init__(
+        self,
+        part: nn.Module,
+        mesh: Mesh,
+        *,
+        hidden_size: int,
+        num_micro_batches: int = 1,
+        loss: Loss | None = None,
+        schedule: Schedule = Schedule.GPIPE,
+        before: Boundary | None = None,
+        after: Boundary | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ):
+        self.mesh, self.stage, self.hidden_size = mesh, mesh.stage, hidden_size
+        self.num_micro_batches, self.schedule, self.loss = num_micro_batches, schedule, loss
+        self.dtype, self.device = dtype, torch.device(device)
+        traffic = mesh.tensor_group.traffic
+        self.before = None if self.stage.is_first else before or Boundary()
+        self.after = None if self.stage.is_last else after or Boundary()
+        for boundary, index in ((self.before, self.stage.index), (self.after, self.stage.index + 1)):
+            if boundary is not None:
+                boundary.traffic, boundary.site = traffic, boundary_site(index)
+        self.module = _StageModule(part, self.before, self.after)
+        self._prepared: dict[bool, tuple[torch.Size, PipelineScheduleSingle]] = {}
+
+    def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
+        """Run one batch forward and backward; gradients add to those that are there.
+
+        Args:
+            inputs: [batch, S, ...], the same on every rank.
+            targets: [batch, ...], the same on every rank.
+            context: Further tensors [batch, ...] that every stage is given, such as masks.
+
+        Returns:
+            Loss and output, in the last stage.
+
+        Raises:
+            ValueError: If the micro-batches do not divide the batch, or there is no loss.
+        """
+        if self.loss is None:
+            raise ValueError("loss: None; a step needs one")
+        schedule, losses = self._schedule_for(inputs, self._share_of_loss), []
+        last = {"target": targets, "losses": losses} if self.stage.is_last else {}
+        output = schedule.step(*self._inputs(inputs), **last, **context)
+        self._add_tied_gradients_()
+        if not self.stage.is_last:
+            return StepResult(loss=None, output=None)
+        return StepResult(loss=torch.stack(losses).sum().detach(), output=output.detach())
+
+    def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor | None:
+        """Run one batch forward only, without gradients.
+
+        Args:
+            inputs, context: As in `step`.
+
+        Returns:
+            The output in the last stage, None elsewhere.
+        """
+        with torch.no_grad():
+            return self._schedule_for(inputs, None).step(*self._inputs(inputs), **context)
+
+    def _inputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        return (inputs,) if self.stage.is_first else ()
+
+    def _schedule_for(self, inputs: Tensor, loss: Loss | None) -> PipelineScheduleSingle:
+        """Give the schedule for training or, without a loss, for evaluation.
+
+        Messages have fixed sizes, so another shape of batch needs new buffers.
+        """
+        shape, schedule = self._prepared.get(loss is None, (None, None))
+        if shape != inputs.shape:
+            schedule = self._new_schedule(inputs, loss)
+            self._prepared[loss is None] = (inputs.shape, schedule)
+        return schedule
+
+    def _new_schedule(self, inputs: Tensor, loss: Loss | None) -> PipelineScheduleSingle:
+        micro_batch = inputs[: micro_batch_size(inputs, self.num_micro_batches)]
+        shape = (*micro_batch.shape[:2], self.hidden_size)
+
+        def example(boundary: Boundary | None, otherwise: Tensor) -> tuple[Tensor, ...]:
+            if boundary is None:
+                return (otherwise,)
+            return boundary.prepare(shape, self.dtype, self.device)
+
+        # Examples of all messages are given, so that torch infers none by an extra pass
+        # through the model, which would send messages and advance random streams. The
+        # last stage's output is sent nowhere: its example is never read.
+        stage = _Stage(
+            self.module,
+            self.stage.index,
+            self.stage.num_stages,
+            self.device,
+            input_args=example(self.before, micro_batch),
+            output_args=example(self.after, torch.empty(0, device=self.device)),
+            group=self.mesh.pipeline_group,
+        )
+        # Going forward only, both schedules are the same; GPipe's runs without a loss.
+        kind = ScheduleGPipe if loss is None else self.schedule.value
+        return kind(stage, self.num_micro_batches, loss, scale_grads=False)
+
+    def _share_of_loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        return self.loss(output, targets) / self.num_micro_batches
+
+    def _add_tied_gradients_(self) -> None:
+        """Add the gradients of a weight of which the first and last stage hold copies."""
+        weight = getattr(self.module.part, "tied_weight", None)
+        ends = (0, self.stage.num_stages - 1)
+        if weight is None or self.stage.num_stages == 1 or self.stage.index not in ends:
+            return
+        peer = dist.get_global_rank(self.mesh.pipeline_group, sum(ends) - self.stage.index)
+        other = torch.empty_like(weight.grad)
+        group, traffic = self.mesh.pipeline_group, self.mesh.tensor_group.traffic
+        ops = [
+            dist.P2POp(dist.isend, weight.grad, peer, group),
+            dist.P2POp(dist.irecv, other, peer, group),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        traffic.record(MessageKind.SEND, weight.grad, NUM_ENDS, Phase.BACKWARD, "tied_weight")
+        weight.grad += other
+
+
+def micro_batch_size(inputs: Tensor, num_micro_batches: int) -> int:
+    """Divide a batch, or say why not."""
+    if num_micro_batches < 1 or len(inputs) % num_micro_batches:
+        raise ValueError(
+            f"num_micro_batches: {num_micro_batches} does not divide a batch of {len(inputs)}"
+        )
+    return len(inputs) // num_micro_batches
+
+
+def boundary_site(index: int) -> str:
+    """Name the boundary before stage `index`."""
+    return f"stage.{index}.input"

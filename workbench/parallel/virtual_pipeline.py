@@ -1,0 +1,85 @@
+"""All stages of a pipeline in one process.
+
+What: the same stage modules, micro-batches and boundaries as on real ranks, without
+ranks; equal to `pipeline.Pipeline` to float tolerance.
+Simplified: micro-batches run one after the other, forward and backward, whatever the
+schedule: no schedule changes what is computed.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from workbench.parallel.boundary import Boundary
+from workbench.parallel.pipeline import Loss, StepResult, boundary_site, micro_batch_size
+
+__all__ = ["VirtualPipeline"]
+
+
+class VirtualPipeline:
+    """All stages of a pipeline in one process.
+
+    Args:
+        parts: The stages' parts, in order.
+        num_micro_batches, loss: As in `Pipeline`.
+        boundaries: One between each two stages; None sends plain activations.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[nn.Module],
+        *,
+        num_micro_batches: int = 1,
+        loss: Loss | None = None,
+        boundaries: Sequence[Boundary] | None = None,
+    ):
+        if boundaries is None:
+            boundaries = [Boundary() for _ in parts[1:]]
+        if len(boundaries) != len(parts) - 1:
+            raise ValueError(
+                f"boundaries: {len(boundaries)} given; {len(parts)} stages have {len(parts) - 1}"
+            )
+        for index, boundary in enumerate(boundaries):
+            boundary.site = boundary_site(index + 1)
+        self.parts, self.boundaries = nn.ModuleList(parts), nn.ModuleList(boundaries)
+        self.num_micro_batches, self.loss = num_micro_batches, loss
+
+    def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
+        """Run one batch forward and backward, as `Pipeline.step` does."""
+        losses, outputs = [], []
+        for micro_inputs, micro_targets, micro_context in self._cut(inputs, targets, context):
+            output = self._forward(micro_inputs, micro_context)
+            loss = self.loss(output, micro_targets) / self.num_micro_batches
+            loss.backward()
+            losses.append(loss.detach())
+            outputs.append(output.detach())
+        self._add_tied_gradients_()
+        return StepResult(loss=torch.stack(losses).sum(), output=torch.cat(outputs))
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor:
+        """Run one batch forward only, as `Pipeline.evaluate` does."""
+        micro_batches = self._cut(inputs, inputs, context)
+        return torch.cat([self._forward(x, micro_context) for x, _, micro_context in micro_batches])
+
+    def _forward(self, x: Tensor, context: dict[str, Tensor]) -> Tensor:
+        x = self.parts[0](x, **context)
+        for boundary, part in zip(self.boundaries, self.parts[1:], strict=True):
+            if boundary.shape != x.shape:
+                boundary.prepare(x.shape, x.dtype, x.device)
+            x = part(boundary.receive(*boundary.send(x)), **context)
+        return x
+
+    def _cut(self, inputs: Tensor, targets: Tensor, context: dict[str, Tensor]) -> Iterator:
+        """Yield (inputs, targets, context) of each micro-batch."""
+        size = micro_batch_size(inputs, self.num_micro_batches)
+        for start in range(0, len(inputs), size):
+            rows = slice(start, start + size)
+            yield inputs[rows], targets[rows], {name: t[rows] for name, t in context.items()}
+
+    def _add_tied_gradients_(self) -> None:
+        first, last = (getattr(self.parts[end], "tied_weight", None) for end in (0, -1))
+        if len(self.parts) > 1 and first is not None and last is not None:
+            total = first.grad + last.grad
+            first.grad, last.grad = total, total.clone()
