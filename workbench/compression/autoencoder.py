@@ -55,7 +55,7 @@ class AutoEncoder(Codec):
         self.hidden, self.code_size, self.seed = hidden, code_size, seed
         encoder = _initial_encoder(hidden, code_size, site_seed(seed, "")).to(device=device, dtype=dtype)
         self.encoder = nn.Parameter(encoder)
-        self.decoder = nn.Parameter(encoder.t().contiguous())
+        self.decoder = nn.Parameter(encoder.t().clone(memory_format=torch.contiguous_format))  # never a view
 
     def extra_repr(self) -> str:
         """Name the sizes in the module's repr."""

@@ -1,0 +1,163 @@
+"""The compression methods of table 1, as codecs and as bytes.
+
+Source: "Does compressing activations help model parallel training?", section 3.1 and table 1.
+The paper's sizes belong to a hidden size of 1024; for another hidden size a code keeps the same share of it.
+Left out: nothing; Q3 (8 bits) is described in section 4.1 and not named in table 1.
+
+Units: bytes, elements. Legend: B micro-batch, s sequence, h hidden, c code size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+import torch
+
+from workbench.compression import AutoEncoder, Codec, FP16, Identity, Quantize, RandomK, TopK
+
+__all__ = ["METHODS", "Family", "Method", "code_size", "method"]
+
+PAPER_HIDDEN = 1024  # elements; BERT-large, section 4.1
+VALUE_BYTES = 2  # fp16, section 4.1
+SCALE_AND_BIAS_BYTES = 4  # two fp16 numbers a row, beside the packed values
+
+
+class Family(Enum):
+    """What a method does to an activation."""
+
+    NONE = "no compression"
+    HALF = "half precision"
+    AUTOENCODER = "learned linear code"
+    TOP_K = "largest magnitudes"
+    RANDOM_K = "random elements"
+    QUANTIZATION = "fewer bits"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Method:
+    """One row of table 1.
+
+    Attributes:
+        name: the paper's name, such as "A1".
+        family: what is done to the activation.
+        paper_code_size: c at a hidden size of 1024 for the learned and the sparse methods, else 0.
+        same_bytes: a sparse method sends as many bytes as the code of size c (else: as many elements).
+        bits: of a quantised value, else 0.
+    """
+
+    name: str
+    family: Family
+    paper_code_size: int = 0
+    same_bytes: bool = False
+    bits: int = 0
+
+    def kept_share(self, hidden: int, *, value_bytes: int = VALUE_BYTES, index_bytes: int = 8) -> float:
+        """Return the share of the elements that a sparse method keeps.
+
+        Args:
+            hidden: h, elements.
+            value_bytes: v, bytes of a value on the wire.
+            index_bytes: i, bytes of an index on the wire; the paper's times fit int64.
+
+        Source: table 1; k = B·s·c·v/(v+i) for equal bytes, k = B·s·c for equal elements.
+        """
+        share = code_size(self.paper_code_size, hidden) / hidden
+        return share * value_bytes / (value_bytes + index_bytes) if self.same_bytes else share
+
+    def codec(
+        self, hidden: int, *, dtype: torch.dtype = torch.float16, index_dtype: torch.dtype = torch.int64, seed: int = 0
+    ) -> Codec:
+        """Build the codec for activations whose last dimension is `hidden`.
+
+        Args:
+            hidden: h, elements.
+            dtype: of the activation, which fixes the bytes of a value.
+            index_dtype: of the indices that a sparse method sends; int64 is the paper's.
+            seed: of the learned weights and of the random choice.
+        """
+        value_bytes = torch.empty((), dtype=dtype).element_size()
+        keep = self.kept_share(hidden, value_bytes=value_bytes, index_bytes=index_dtype.itemsize)
+        match self.family:
+            case Family.NONE:
+                return Identity()
+            case Family.HALF:
+                return FP16()
+            case Family.AUTOENCODER:
+                return AutoEncoder(hidden, code_size(self.paper_code_size, hidden), seed=seed)
+            case Family.TOP_K:
+                return TopK(keep, index_dtype=index_dtype)
+            case Family.RANDOM_K:
+                return RandomK(keep, seed=seed, index_dtype=index_dtype)
+            case Family.QUANTIZATION:
+                return Quantize(self.bits)
+
+    def message_bytes(
+        self, rows: int, hidden: int, *, value_bytes: int = VALUE_BYTES, index_bytes: int = 8
+    ) -> int:
+        """Return the bytes of one encoded activation, by the paper's definition.
+
+        Args:
+            rows: B·s, elements of all dimensions but the last.
+            hidden: h, elements.
+            value_bytes: v, bytes of an uncompressed value.
+            index_bytes: i, bytes of an index.
+
+        Source: section 3.1, table 1; the closed form that the codecs' own counts are tested against.
+        """
+        elements = rows * hidden
+        match self.family:
+            case Family.NONE:
+                return elements * value_bytes
+            case Family.HALF:
+                return elements * 2
+            case Family.AUTOENCODER:
+                return rows * code_size(self.paper_code_size, hidden) * value_bytes
+            case Family.TOP_K | Family.RANDOM_K:
+                share = self.kept_share(hidden, value_bytes=value_bytes, index_bytes=index_bytes)
+                return max(1, round(share * elements)) * (value_bytes + index_bytes)
+            case Family.QUANTIZATION:
+                return rows * (-(-hidden * self.bits // 8) + SCALE_AND_BIAS_BYTES)
+
+
+def code_size(paper_code_size: int, hidden: int) -> int:
+    """Return c for a hidden size: the paper's share of 1024, at least 1."""
+    return max(1, round(paper_code_size * hidden / PAPER_HIDDEN))
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            Method(name="w/o", family=Family.NONE),
+            Method(name="fp16", family=Family.HALF),
+            Method(name="A1", family=Family.AUTOENCODER, paper_code_size=50),
+            Method(name="A2", family=Family.AUTOENCODER, paper_code_size=100),
+            Method(name="T1", family=Family.TOP_K, paper_code_size=50, same_bytes=True),
+            Method(name="T2", family=Family.TOP_K, paper_code_size=100, same_bytes=True),
+            Method(name="T3", family=Family.TOP_K, paper_code_size=50),
+            Method(name="T4", family=Family.TOP_K, paper_code_size=100),
+            Method(name="R1", family=Family.RANDOM_K, paper_code_size=50, same_bytes=True),
+            Method(name="R2", family=Family.RANDOM_K, paper_code_size=100, same_bytes=True),
+            Method(name="R3", family=Family.RANDOM_K, paper_code_size=50),
+            Method(name="R4", family=Family.RANDOM_K, paper_code_size=100),
+            Method(name="Q1", family=Family.QUANTIZATION, bits=2),
+            Method(name="Q2", family=Family.QUANTIZATION, bits=4),
+            Method(name="Q3", family=Family.QUANTIZATION, bits=8),
+        )
+    }
+)
+"""The methods by name; "fp16" is ours: the honest baseline of 32-bit training."""
+
+
+def method(name: str) -> Method:
+    """Return the method called `name`.
+
+    Raises:
+        ValueError: for a name that is not in METHODS.
+    """
+    if name not in METHODS:
+        raise ValueError(f"method={name!r}: one of {', '.join(METHODS)}")
+    return METHODS[name]
