@@ -44,7 +44,7 @@ __all__ = [
 # Bytes of scale and bias, one float16 each.
 SCALE_BIAS_BYTES = 4
 # Elements that plain operations work on at a time on CPU, to stay in the cache.
-BLOCK_ELEMENTS = 1 << 16
+BLOCK_ELEMENTS = 1 << 17
 
 
 class Quantize(Codec):
@@ -111,7 +111,16 @@ def quantize_rows_by_definition(x_RC: Tensor, bits: int) -> Tensor:
     Returns:
         uint8 [rows, ceil(columns · bits / 8) + 4].
     """
-    codes_RC, scale_bias_R2 = _codes(x_RC.float(), bits)
+    levels, x_RC = 2**bits - 1, x_RC.float()
+    if not x_RC.numel():
+        return x_RC.new_zeros(len(x_RC), SCALE_BIAS_BYTES, dtype=torch.uint8)
+    bias_R1 = x_RC.amin(1, keepdim=True).half() + 0.0
+    scale_R1 = ((x_RC.amax(1, keepdim=True) - bias_R1.float()) / levels).half()
+    scale_R1 = torch.where(scale_R1 == 0, 1.0, scale_R1)
+    codes_RC = ((x_RC - bias_R1.float()) * (1 / scale_R1.float())).round().clamp(0, levels)
+    fits_R1 = scale_R1.isfinite() & bias_R1.isfinite()
+    codes_RC = torch.where(fits_R1, codes_RC, 0.0).to(torch.uint8)
+    scale_bias_R2 = torch.where(fits_R1, torch.cat((scale_R1, bias_R1), dim=1), torch.nan)
     return torch.cat((_pack_by_definition(codes_RC, bits), scale_bias_R2.view(torch.uint8)), dim=1)
 
 
@@ -170,7 +179,7 @@ def dequantize_rows(
         Tensor [rows, columns]; `out` if it was given.
     """
     with_operator = _operators_apply(message.device, torch.float32, bits, columns)
-    unpack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_unpack") if with_operator else None
+    unpack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_unpack").default if with_operator else None
     if with_operator and out is None:
         return unpack(message).to(dtype)
     out = torch.empty(len(message), columns, dtype=dtype, device=message.device) if out is None else out
@@ -194,14 +203,17 @@ def _quantize_with_operator(x_RC: Tensor, bits: int) -> Tensor | None:
     """Quantise with PyTorch's operator; None where it would not follow the definition.
 
     The operator ignores NaN and overflows silently: the sum of all elements
-    shows the former, the written scales and biases the latter.
+    shows the former, the written scales and biases the latter. Each block is
+    summed while the operator has it in the cache.
     """
-    if not torch.isfinite(x_RC.sum(dtype=torch.float32)):
-        return None
-    prepack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_prepack")
-    message = prepack(x_RC)
+    prepack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_prepack").default
+    message = torch.empty(len(x_RC), _message_bytes(x_RC.shape[1], bits), dtype=torch.uint8)
+    total = torch.zeros(())
+    for block in _blocks(x_RC):
+        message[block] = prepack(x_RC[block])
+        total += x_RC[block].sum(dtype=torch.float32)
     scale_bias_R2 = _scale_bias(message)
-    if not torch.isfinite(scale_bias_R2).all():
+    if not (torch.isfinite(total) and torch.isfinite(scale_bias_R2).all()):
         return None
     # The sign of a zero bias would depend on the order of the operator's comparisons.
     message[:, -SCALE_BIAS_BYTES:] = (scale_bias_R2 + 0.0).view(torch.uint8)
@@ -210,18 +222,15 @@ def _quantize_with_operator(x_RC: Tensor, bits: int) -> Tensor | None:
 
 def _codes(x_RC: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Give the codes, uint8 [rows, columns], and scale and bias, float16 [rows, 2]."""
-    if not x_RC.numel():
-        return x_RC.to(torch.uint8), x_RC.new_zeros(len(x_RC), 2, dtype=torch.float16)
     levels = 2**bits - 1
-    minimum_R1, maximum_R1 = x_RC.aminmax(dim=1, keepdim=True)
-    bias_R1 = minimum_R1.half() + 0.0
-    scale_R1 = ((maximum_R1 - bias_R1.float()) / levels).half()
-    scale_R1 = torch.where(scale_R1 == 0, 1.0, scale_R1)
+    bias_R1 = x_RC.amin(1, keepdim=True).half().add_(0.0)
+    scale_R1 = (x_RC.amax(1, keepdim=True).sub_(bias_R1)).div_(levels).half()
+    scale_R1.masked_fill_(scale_R1 == 0, 1.0)
     fits_R1 = scale_R1.isfinite() & bias_R1.isfinite()
     steps_RC = (x_RC - bias_R1.float()).mul_(1 / scale_R1.float()).round_().clamp_(0, levels)
-    codes_RC = torch.where(fits_R1, steps_RC, 0.0).to(torch.uint8)
-    scale_bias_R2 = torch.cat((scale_R1, bias_R1), dim=1)
-    return codes_RC, torch.where(fits_R1, scale_bias_R2, torch.nan)
+    # In rows that do not fit, whatever NaN was cast to is multiplied by 0.
+    codes_RC = steps_RC.to(torch.uint8).mul_(fits_R1)
+    return codes_RC, torch.cat((scale_R1, bias_R1), dim=1).masked_fill_(~fits_R1, torch.nan)
 
 
 def _dequantize(message: Tensor, bits: int, columns: int) -> Tensor:
