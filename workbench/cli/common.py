@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +20,7 @@ __all__ = ["PROFILES", "AskYes", "OneProfile", "choose", "console", "load", "pic
 LOOK, RUN, HOUSE, AUTHOR = "Look", "Run", "Look after the house", "Write"  # groups of the help
 PIPED_WIDTH = 240  # columns where there is no terminal, so that a line of a table stays a line
 PROFILES = ("smoke", "laptop", "full", "paper")
-STYLES = {"AGREES": "green", "DISAGREES": "bold red", "NOT_COMPARABLE": "yellow", "NOT_RUN": "dim"}
+STYLES = {"DISAGREES": "bold red", "AGREES": "green", "NOT_COMPARABLE": "yellow", "NOT_RUN": "dim"}
 MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "≁", "NOT_RUN": "○"}
 
 
@@ -81,7 +81,8 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def verdict_words(counts: dict[str, int]) -> str:
+def verdict_words(counts: Mapping[str, int]) -> str:
     """Write counted verdicts with rich's marks: "✕ 1 disagrees  ✓ 3 agrees"."""
-    words = [f"[{STYLES[name]}]{MARKS[name]} {number} {name.lower().replace('_', ' ')}[/]" for name, number in counts.items() if number]
+    named = {name.upper().replace(" ", "_"): number for name, number in counts.items() if number}
+    words = [f"[{STYLES[name]}]{MARKS[name]} {named[name]} {name.lower().replace('_', ' ')}[/]" for name in STYLES if name in named]
     return "  ".join(words) or "[dim]none[/]"

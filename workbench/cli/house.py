@@ -1,2 +1,133 @@
-def register(app):
-    pass
+"""What looks after the house: `doctor`, `data`, `kernels`, `bench`, `clean`.
+
+Source: the library functions each command names.
+Simplified: each command prints what its function returns.
+Left out: repairing what the doctor finds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import common
+
+__all__ = ["bench", "clean", "doctor", "register"]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+NOT_MATERIAL = {".lock"}  # stays, since its holder is what makes removal safe
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    from . import supplies
+
+    app.command("doctor", rich_help_panel=common.HOUSE)(doctor)
+    supplies.register(app)
+    app.command("bench", rich_help_panel=common.HOUSE)(bench)
+    app.command("clean", rich_help_panel=common.HOUSE)(clean)
+
+
+def doctor(as_json: AsJson = False) -> int:
+    """Check this machine: ranks, GPUs, shaped hosts, data, kernels, browser, each with what to do if it is missing.
+
+    Ends with exit code 1 only where something required is missing.
+    """
+    from workbench.reproduction import Project
+    from workbench.reproduction.doctor import examine
+
+    out, checks = common.console(), []
+    for check in examine(Project()):
+        checks.append(check)
+        if not as_json:
+            _print_check(out, check)
+    if as_json:
+        common.print_json([{"name": c.name, "state": c.state, "required": c.required, "found": c.found, "advice": c.advice} for c in checks])
+    missing = [check.name for check in checks if check.state == "missing"]
+    if not as_json:
+        out.print(f"\nMissing and required: {', '.join(missing)}." if missing else "\nNothing required is missing.", markup=False)
+    return 1 if missing else 0
+
+
+def _print_check(out: Any, check: Any) -> None:
+    from rich.markup import escape
+
+    mark = {"ok": "[green]✓[/]", "missing": "[bold red]✕ missing[/]", "optional": "[yellow]○ optional[/]"}[check.state]
+    out.print(f"{mark} [bold]{escape(check.name)}[/]  {escape(check.found)}")
+    if check.state != "ok":
+        out.print(f"    {check.advice}", style="dim", markup=False)
+
+
+def bench(pattern: Annotated[str, typer.Argument(help="Names of benchmarks, as a glob.")] = "*") -> int:
+    """Measure the speeds that are promised, each as a ratio taken in one run.
+
+    Ends with exit code 1 where a ratio does not hold. Examples:  workbench bench   |   workbench bench 'compression-quantize-*'
+    """
+    from workbench.reproduction import Project, UsageError
+    from workbench.training.measuring import run_benchmarks
+
+    out = common.console()
+    try:
+        rows = run_benchmarks(pattern, Project().root / "tests" / "benchmarks", on_row=lambda row: out.print(_bench_line(row)))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return 1 if any(row.holds is False for row in rows) else 0
+
+
+def _bench_line(row: Any) -> str:
+    from rich.markup import escape
+
+    from workbench.reproduction.report.numbers import number_text
+
+    spread = f" ({number_text(row.low)} to {number_text(row.high)})" if row.low is not None else ""
+    verdict = "" if row.holds is None else f"  {'[green]holds[/]' if row.holds else '[bold red]does not hold[/]'}: asked {escape(row.asked)}"
+    return f"{escape(row.name)}  [bold]{number_text(row.figure)} {escape(row.unit)}[/]{spread}{verdict}"
+
+
+def clean(profiles: Annotated[list[str] | None, typer.Argument(metavar="[PROFILE...]", help="All profiles by default.")] = None,
+          yes: common.AskYes = False) -> int:
+    """Remove what runs wrote, after asking. What is in the repository, recorded runs included, stays.
+
+    Examples:  workbench clean smoke   |   workbench clean --yes
+    """
+    from workbench.reproduction import Project, UsageError
+
+    project, out = Project(), common.console()
+    chosen = [common.choose(name, common.PROFILES, "profile") for name in profiles or common.PROFILES]
+    folders = [folder for name in chosen if _material(folder := project.results_of(name))]
+    if not folders:
+        out.print(f"Nothing to remove in {project.results}.", markup=False)
+        return 0
+    for folder in folders:
+        out.print(f"{folder}: {len(list(folder.glob('*/*/*/record.json')))} records, {_size_bytes(folder) / 1e6:.1f} MB", markup=False)
+    if not yes and not sys.stdin.isatty():
+        raise UsageError("clean asks before it removes; without a terminal say --yes")
+    if not yes and not typer.confirm("Remove them?"):
+        out.print("Nothing removed.")
+        return 0
+    for folder in folders:
+        _empty(folder)
+    return 0
+
+
+def _material(folder: Path) -> Sequence[Path]:
+    return [path for path in folder.iterdir() if path.name not in NOT_MATERIAL] if folder.is_dir() else []
+
+
+def _size_bytes(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+def _empty(folder: Path) -> None:
+    """Remove what a folder holds while holding its lock, so that no run loses its results under way."""
+    import shutil
+
+    from workbench.reproduction.runner.lock import hold_lock
+
+    with hold_lock(folder):
+        for path in _material(folder):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -1,91 +1,50 @@
 """Showing a run: the item, the time spent and the time to go; a bar on a terminal, plain lines elsewhere.
 
-Source: none; rich draws.
-Simplified: the time to go is the sum of what the remaining items are expected to take, corrected by how the finished ones did.
+Source: the events of `workbench.reproduction.runner`; rich draws.
+Simplified: between two events the bar stands still; they come about once a second.
 Left out: running anything.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.reproduction.report.numbers import seconds_text
+from workbench.reproduction.runner.events import Event, ItemFinished, ItemOutcome, ItemStarted, Progress, Status
 
-__all__ = ["BarDisplay", "LineDisplay", "Stopwatch"]
+from .common import verdict_words
+
+__all__ = ["BarDisplay", "LineDisplay", "display", "ended_words"]
 
 REFRESH_PER_S = 4  # redraws of the bar a second
-UNKNOWN_S = 30.0  # what an item that states no time is taken to need, until it is known better
-CORRECTION_RANGE = (0.2, 5.0)  # a single odd item must not make the estimate absurd
+HEARTBEAT_S = 60.0  # seconds between two lines of a log in which nothing else happens
 
 
-@dataclass(slots=True)
-class Stopwatch:
-    """Time spent and time to go of a run.
+def display(console: Any) -> LineDisplay | BarDisplay:
+    """Return what shows a run on this console."""
+    return BarDisplay(console) if console.is_terminal else LineDisplay(console)
 
-    Attributes:
-        expected_s: by item id, the seconds it is expected to take; None where nobody knows.
-        jobs: items that run side by side.
-        clock: seconds, rising.
-    """
 
-    expected_s: Mapping[str, float | None]
-    jobs: int = 1
-    clock: Callable[[], float] = time.monotonic
-    began: float = field(init=False)
-    running: dict[str, float] = field(default_factory=dict, init=False)
-    took_s: dict[str, float] = field(default_factory=dict, init=False)
+def ended_words(outcome: ItemOutcome) -> str:
+    """Say in rich's marks how an item ended."""
+    from rich.markup import escape
 
-    def __post_init__(self) -> None:
-        self.began = self.clock()
+    took = seconds_text(round(outcome.seconds, 1))
+    if outcome.status is Status.FAILED:
+        return f"{outcome.id}  [bold red]failed[/] after {took}: {escape(outcome.reason)}"
+    return f"{outcome.id}  {outcome.status.value} in {took}  {verdict_words(outcome.verdicts)}"
 
-    def started(self, item_id: str) -> None:
-        """Note that an item starts now."""
-        self.running[item_id] = self.clock()
 
-    def ended(self, item_id: str) -> float:
-        """Note that an item ends now; return its seconds."""
-        self.took_s[item_id] = self.clock() - self.running.pop(item_id, self.clock())
-        return self.took_s[item_id]
-
-    @property
-    def spent_s(self) -> float:
-        """Seconds since the run began."""
-        return self.clock() - self.began
-
-    @property
-    def correction(self) -> float:
-        """How much longer than expected the finished items took, as a factor."""
-        expected = sum(self._expected(item) for item in self.took_s)
-        low, high = CORRECTION_RANGE
-        return min(high, max(low, sum(self.took_s.values()) / expected)) if expected else 1.0
-
-    @property
-    def to_go_s(self) -> float:
-        """Seconds that the rest will probably take."""
-        now, left = self.clock(), 0.0
-        for item in self.expected_s:
-            if item not in self.took_s:
-                left += max(0.0, self._expected(item) * self.correction - (now - self.running.get(item, now)))
-        return left / max(1, self.jobs)
-
-    def _expected(self, item: str) -> float:
-        known = self.expected_s.get(item)
-        return UNKNOWN_S if known is None else known
-
-    def words(self) -> str:
-        """Say what runs, the time spent and the time to go."""
-        names = ", ".join(self.running) or "between items"
-        return f"{names}   {seconds_text(round(self.spent_s))} spent, about {seconds_text(round(self.to_go_s))} to go"
+def spent_words(progress: Progress) -> str:
+    """Say the time spent and the time to go."""
+    return f"{seconds_text(round(progress.elapsed_s))} spent, about {seconds_text(round(progress.remaining_s))} to go"
 
 
 class LineDisplay:
     """Plain lines, for logs and pipes."""
 
-    def __init__(self, console: Any, watch: Stopwatch) -> None:
-        self.console, self.watch = console, watch
+    def __init__(self, console: Any) -> None:
+        self.console, self.spoke_s = console, 0.0
 
     def __enter__(self) -> LineDisplay:
         return self
@@ -93,69 +52,41 @@ class LineDisplay:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def started(self, item_id: str) -> None:
-        """Say that an item starts."""
-        self.watch.started(item_id)
-        self.console.print(f"[{self._place(len(self.watch.running))}] {item_id} starts; about "
-                           f"{seconds_text(round(self.watch.to_go_s))} to go in all", markup=False)
-
-    def ended(self, item_id: str, words: str) -> None:
-        """Say how an item ended."""
-        took_s = self.watch.ended(item_id)
-        self.console.print(f"[{self._place(0)}] {item_id} {words} in {seconds_text(round(took_s, 1))}", markup=False)
-
-    def said(self, text: str) -> None:
-        """Pass a message on."""
-        self.console.print(text, markup=False)
-
-    def _place(self, running: int) -> str:
-        return f"{len(self.watch.took_s) + running}/{len(self.watch.expected_s)}"
+    def __call__(self, event: Event) -> None:
+        """Write a line for an event that deserves one."""
+        if isinstance(event, ItemStarted):
+            self.console.print(f"{event.number}/{event.num_items} {event.id} starts; about {seconds_text(round(event.expected_s))}", markup=False)
+        elif isinstance(event, ItemFinished) and event.outcome.status in (Status.RECORDED, Status.FAILED):
+            self.console.print(ended_words(event.outcome))
+        elif isinstance(event, Progress) and event.elapsed_s - self.spoke_s >= HEARTBEAT_S:
+            self.spoke_s = event.elapsed_s
+            self.console.print(f"{event.num_done}/{event.num_items} done, {spent_words(event)}; running: {', '.join(event.running)}", markup=False)
 
 
 class BarDisplay:
     """A bar at the foot of the terminal; finished items scroll above it."""
 
-    def __init__(self, console: Any, watch: Stopwatch) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    def __init__(self, console: Any) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
 
-        self.watch = watch
-        columns = (MofNCompleteColumn(), BarColumn(bar_width=24), _words_column(TextColumn, watch))
-        self.progress = Progress(*columns, console=console, refresh_per_second=REFRESH_PER_S, transient=True)
-        self.task = self.progress.add_task("", total=len(watch.expected_s))
+        self.bar = Bar(MofNCompleteColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"), console=console,
+                       refresh_per_second=REFRESH_PER_S, transient=True)
+        self.task = self.bar.add_task("starting", total=None)
 
     def __enter__(self) -> BarDisplay:
-        self.progress.start()
+        self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        self.bar.stop()
 
-    def started(self, item_id: str) -> None:
-        """Name the item at the bar."""
-        self.watch.started(item_id)
-        self.progress.refresh()
-
-    def ended(self, item_id: str, words: str) -> None:
-        """Move the bar and say how the item ended."""
-        took_s = self.watch.ended(item_id)
-        self.progress.console.print(f"{item_id} {words} in {seconds_text(round(took_s, 1))}", markup=False)
-        self.progress.update(self.task, advance=1)
-
-    def said(self, text: str) -> None:
-        """Pass a message on, above the bar."""
-        self.progress.console.print(text, markup=False)
-
-
-def _words_column(base: type, watch: Stopwatch) -> Any:
-    class WordsColumn(base):
-        """The watch's words, read at each redraw."""
-
-        def __init__(self) -> None:
-            super().__init__("")
-
-        def render(self, task: Any) -> Any:
-            from rich.text import Text
-
-            return Text(watch.words(), overflow="ellipsis", no_wrap=True)
-
-    return WordsColumn()
+    def __call__(self, event: Event) -> None:
+        """Move the bar, or write how an item ended above it."""
+        if isinstance(event, ItemStarted):
+            self.bar.update(self.task, total=event.num_items, description=event.id)
+        elif isinstance(event, Progress):
+            self.bar.update(self.task, completed=event.num_done, total=event.num_items,
+                            description=f"{spent_words(event)}  {', '.join(event.running)}")
+        elif isinstance(event, ItemFinished) and event.outcome.status in (Status.RECORDED, Status.FAILED):
+            self.bar.console.print(ended_words(event.outcome))

@@ -1,2 +1,183 @@
-def register(app):
-    pass
+"""`workbench reproduce`: run what is not up to date, keep the report current, end with a table.
+
+Source: `workbench.reproduction.runner` runs; the report is written again at every start and end of an item.
+Simplified: nothing.
+Left out: the running itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from . import common
+
+__all__ = ["register", "reproduce"]
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells count it
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this file."""
+    app.command("reproduce", rich_help_panel=common.RUN)(reproduce)
+
+
+def reproduce(
+    patterns: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Ids or globs; all items by default.")] = None,
+    profile: common.OneProfile = "laptop",
+    kernel: Annotated[str | None, typer.Option(metavar="NAME", help="Jupyter kernel; see workbench kernels list.")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Items side by side; one a core by default; those that measure times run alone.")] = None,
+    timeout_s: Annotated[float | None, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Longest time for one item.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run also what is up to date.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and why.")] = False,
+) -> int:
+    """Run items and write the report. What is up to date is not run again.
+
+    Examples:  workbench reproduce   |   workbench reproduce table-1 --dry-run   |   workbench reproduce 'activation-*' --profile smoke --jobs 2
+    """
+    from workbench.reproduction.runner import plan
+
+    project, catalogue = common.load()
+    chosen = common.pick(catalogue, patterns or [])
+    if dry_run:
+        _print_plan(plan(project, chosen, profile, kernel=kernel, fresh=fresh), profile)
+        return 0
+    return _Run(project, catalogue, chosen, profile).go(kernel=kernel, jobs=jobs, timeout_s=timeout_s, fresh=fresh)
+
+
+def _print_plan(planned: Sequence[Any], profile: str) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from workbench.reproduction.report.numbers import seconds_text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("id", "would", "time", "why"):
+        table.add_column(name, no_wrap=name == "id")
+    for item in planned:
+        runs = item.action == "run"
+        table.add_row(item.id, str(item.action), f"about {seconds_text(item.expected_s)}" if runs else "", escape(item.why))
+    out, running = common.console(), [item for item in planned if item.action == "run"]
+    out.print(table)
+    total = seconds_text(sum(item.expected_s for item in running))
+    out.print(f"\n{len(running)} of {len(planned)} items would run in the profile {profile}, about {total} one after the other.")
+
+
+class _Run:
+    """One call of `workbench reproduce`: what is shown, the report, the table at the end."""
+
+    def __init__(self, project: Any, catalogue: Sequence[Any], chosen: Sequence[Any], profile: str) -> None:
+        self.project, self.catalogue, self.chosen, self.profile = project, catalogue, chosen, profile
+        self.out = common.console()
+        self.running: set[str] = set()
+        self.kept: list[str] = []
+        self.progress = ""
+        self.report_trouble = ""
+
+    def go(self, **options: Any) -> int:
+        """Run, and return the exit code."""
+        from workbench.reproduction.runner import run
+
+        from .progress import display
+
+        try:
+            with display(self.out) as shown:
+                outcome = run(self.project, self.chosen, self.profile, on_event=lambda event: self.on_event(event, shown), **options)
+        except KeyboardInterrupt:
+            self.interrupted()
+            return INTERRUPTED
+        self.finished(outcome)
+        return outcome.exit_code
+
+    def on_event(self, event: Any, shown: Any) -> None:
+        """Show an event and bring the report up to date with it."""
+        from workbench.reproduction.runner import events
+
+        from .progress import spent_words
+
+        if isinstance(event, events.Planned):
+            self.announce(event)
+        elif isinstance(event, events.ItemStarted):
+            self.running.add(event.id)
+            self.write_report(under_way=True)
+        elif isinstance(event, events.ItemFinished):
+            self.running.discard(event.outcome.id)
+            self.kept += [event.outcome.id] if event.outcome.status is events.Status.RECORDED else []
+            self.write_report(under_way=True)
+        elif isinstance(event, events.Progress):
+            self.progress = f"{event.num_done} of {event.num_items} items are done, {spent_words(event)}."
+        shown(event)
+
+    def announce(self, planned: Any) -> None:
+        """Say before anything starts how long the run will take."""
+        from workbench.reproduction.report.numbers import seconds_text
+
+        runs = [item for item in planned.items if item.action == "run"]
+        if runs:
+            rest = len(planned.items) - len(runs)
+            others = f"; {rest} need nothing" if rest else ""
+            self.out.print(f"{len(runs)} of {len(planned.items)} items to run in the profile {self.profile}: "
+                           f"about {seconds_text(round(planned.expected_s))}{others}.", markup=False)
+
+    def write_report(self, under_way: bool = False) -> Any:
+        """Write the report; a report that cannot be written does not stop the run, and is told of at its end."""
+        from workbench.reproduction.report import report_path, write_report
+
+        try:
+            return write_report(self.project, self.catalogue, self.profile, running=tuple(self.running), progress=self.progress,
+                                under_way=under_way)
+        except Exception as error:  # hours of items are worth more than a page
+            self.report_trouble = f"the report could not be written: {type(error).__name__}: {error}"
+            return report_path(self.project, self.profile)
+
+    def finished(self, outcome: Any) -> None:
+        """Print the table and the report's path."""
+        self.running.clear()
+        path = self.write_report()
+        if outcome.did_nothing:
+            self.out.print(f"Nothing to do: {_up_to_date(outcome)}. (--fresh runs it again.)", markup=False)
+        self.out.print(_table(self.project, self.chosen, self.profile, outcome))
+        self.out.print(f"\nReport: {path}", markup=False)
+        if self.report_trouble:
+            print(f"workbench: {self.report_trouble}", file=sys.stderr)
+
+    def interrupted(self) -> None:
+        """Say what is kept and how to go on."""
+        self.running.clear()
+        self.write_report()
+        kept = f"{len(self.kept)} item{'s' if len(self.kept) != 1 else ''} of this run" if self.kept else "nothing new"
+        print(f"\nInterrupted. Kept: {kept}, and every earlier record. The same command goes on with what is missing.", file=sys.stderr)
+
+
+def _up_to_date(outcome: Any) -> str:
+    counts: dict[str, int] = {}
+    for item in outcome.items:
+        counts[item.status.value] = counts.get(item.status.value, 0) + 1
+    return ", ".join(f"{number} {name} in the profile {outcome.profile}" for name, number in counts.items())
+
+
+def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> Any:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from workbench.reproduction.report import gather
+
+    ended = {item.id: item for item in outcome.items}
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for name, justify in (("item", "left"), ("evidence", "left"), ("verdicts", "left"), ("seconds", "right")):
+        table.add_column(name, justify=justify, no_wrap=name == "item")
+    for technique in gather(project, chosen, profile).techniques:
+        for view in technique.items:
+            table.add_row(view.id, view.evidence, _verdicts(view, ended.get(view.id), escape), f"{view.seconds:.1f}" if view.has_record else "")
+    return table
+
+
+def _verdicts(view: Any, ended: Any, escape: Any) -> str:
+    if ended is not None and ended.status.value == "failed":
+        return f"[bold red]failed[/] {escape(ended.reason)}"
+    if not view.has_record:
+        return "[dim]not declared for this profile[/]" if ended is not None else ""
+    return common.verdict_words(dict(view.counts)) if view.counts and any(view.counts.values()) else "[dim]ran; no verdicts[/]"

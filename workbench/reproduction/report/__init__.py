@@ -17,10 +17,10 @@ from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.project import Project
 
 from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, gather
-from .judged import recorded_path, rule_text
+from .judged import rule_text
 
-__all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "gather", "recorded_path", "report_path",
-           "rule_text", "write_report"]
+__all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "gather", "report_path", "rule_text",
+           "write_report"]
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -121,12 +121,11 @@ def _item(project: Project, item: Reproduction, profile: str, running: bool) -> 
     missing = refused or _why_not_run(item, profile)
     claims = claims_of(project, item, profile, record, anchor=anchor, missing=missing)
     common = dict(id=item.id, technique=item.technique.replace("_", " "), item=item.item, title=item.title, evidence=item.evidence.name,
-                  page=f"{slug(item.technique)}.html", anchor=anchor, running=running, failure=_failure(failure), claims=claims,
+                  page=f"{slug(item.technique)}.html", anchor=anchor, running=running, failure=_failure(failure, folder, item.id), claims=claims,
                   counts=count_verdicts([claim.verdict for claim in claims]))
     if record is not None:
         return ItemView(**common, **_of_record(record, folder, item.id, profile))
-    links = _links(folder, (failure or {}).get("artifacts") or {}, item.id, record=False)
-    return ItemView(has_record=False, not_run=missing if refused or not failure else "", links=links, **common)
+    return ItemView(has_record=False, not_run=missing if refused or not failure else "", **common)
 
 
 def _of_record(record: Mapping[str, Any], folder: Path, item_id: str, profile: str) -> dict[str, Any]:
@@ -146,13 +145,13 @@ def _why_not_run(item: Reproduction, profile: str) -> str:
     return f"To run it: workbench reproduce {item.id} --profile {profile}"
 
 
-def _failure(held: Mapping[str, Any] | None) -> FailureView | None:
+def _failure(held: Mapping[str, Any] | None, folder: Path, item_id: str) -> FailureView | None:
     if held is None:
         return None
     trace = str(held.get("traceback") or "")
     last = next((line.strip() for line in reversed(trace.splitlines()) if line.strip()), "")
-    return FailureView(message=str(held.get("message") or held.get("error") or last), traceback=trace,
-                       when=when_text(held.get("started") or held.get("when") or ""))
+    return FailureView(message=str(held.get("reason") or last), traceback=trace, when=when_text(held.get("started")),
+                       links=_links(folder, held.get("artifacts") or {}, item_id, record=False))
 
 
 def _address(item_id: str, name: str | None) -> str:

@@ -16,20 +16,16 @@ from workbench.reproduction.claims import Claim, Crossover, Ordering, Trend, Wit
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.project import Project
+from workbench.reproduction.recorded import promoted_path
 from workbench.reproduction.recording import verdicts_of
 from workbench.reproduction.records import read_record
 
 from .numbers import number_text
 from .views import ClaimView, claim_views
 
-__all__ = ["claims_of", "recorded_path", "rule_text", "trusted_record"]
+__all__ = ["claims_of", "rule_text", "trusted_record"]
 
 NOTHING_RECORDED = {"values": (), "data": (), "calibration": None, "not_comparable": {}}
-
-
-def recorded_path(project: Project, item: Reproduction, profile: str) -> Path:
-    """Return where an item's recorded run lies: reproductions/<technique>/recorded/<profile>/<item>/<evidence>.json."""
-    return project.recorded_folder(item.technique, profile) / item.item / f"{item.evidence.value}.json"
 
 
 def trusted_record(path: Path) -> tuple[dict[str, Any] | None, str]:
@@ -65,7 +61,7 @@ def claims_of(project: Project, item: Reproduction, profile: str, record: Mappin
         return ()
     beside = []
     for other in _profiles_beside(profile, record):
-        held, _ = trusted_record(recorded_path(project, item, other))
+        held, _ = trusted_record(promoted_path(project, item, other))
         if held is not None:
             beside.append((other, held, _verdicts(project, item, held)))
     verdicts = _verdicts(project, item, record) if record else _without_record(project, item, missing)

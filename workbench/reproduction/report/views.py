@@ -87,6 +87,7 @@ class FailureView:
     message: str
     traceback: str
     when: str
+    links: tuple[tuple[str, str], ...] = ()  # the failed run's notebook and log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
