@@ -10,6 +10,7 @@ import dataclasses
 import math
 import os
 import selectors
+import signal
 import socket
 import tempfile
 import time
@@ -20,7 +21,7 @@ from workbench.launch.failures import FailureKind, RankFailed, RankFailure, desc
 from workbench.launch.messages import Channel, channel_pair
 from workbench.launch.output import RankOutput
 from workbench.launch.parcels import Parcel, SharedFile
-from workbench.launch.protocol import Died, Dump, Fork, Reply, Seat, Stop, Stopped
+from workbench.launch.protocol import Died, Dump, Fork, Forked, Reply, Seat, Stop, Stopped
 
 __all__ = ["Crew"]
 
@@ -37,11 +38,18 @@ class Crew:
         nursery: channel to the nursery that forks them.
         num_ranks: how many.
         echo: whether their output is shown.
+
+    Attributes:
+        alive: False once the ranks were stopped.
+        nursery_lives: False once the nursery was found dead.
+        pids: process ids in rank order.
     """
 
     def __init__(self, name: str, nursery: Channel, num_ranks: int, echo: bool):
         self.name = name
         self.alive = True
+        self.nursery_lives = True
+        self.pids: tuple[int, ...] = ()
         self._nursery = nursery
         self._selector = selectors.DefaultSelector()
         self._interrupt, self._interrupter = socket.socketpair()
@@ -136,12 +144,29 @@ class Crew:
         if source is self._interrupt:
             raise KeyboardInterrupt
         if source is self._nursery:
-            exchange.hear_nursery(self._nursery)
+            self._hear_nursery(exchange)
         elif isinstance(source, RankOutput):
             if not source.pass_on():
                 self._selector.unregister(source)
         elif not exchange.hear_rank(key.data, source):
             self._selector.unregister(source)
+
+    def _hear_nursery(self, exchange: "_Exchange") -> None:
+        match self._message_of_nursery():
+            case Forked(pids=pids):
+                self.pids = tuple(pids)
+            case Died(rank=rank, status=status, time_s=time_s):
+                exchange.fail(rank, FailureKind.DIED, describe_end(status), time_s=time_s)
+            case None:
+                for rank in sorted(exchange.waiting):
+                    exchange.fail(rank, FailureKind.DIED, "ended with its nursery, which was killed")
+
+    def _message_of_nursery(self) -> Any:
+        try:
+            return self._nursery.receive()
+        except (EOFError, ConnectionError):
+            self.nursery_lives = False
+            return None
 
     def _blame_the_silent(self, exchange: "_Exchange", timeout_s: float) -> None:
         silent = sorted(exchange.waiting)
@@ -178,10 +203,12 @@ class Crew:
         if not self.alive:
             return
         self.alive = False
-        with contextlib.suppress(EOFError, ConnectionError):
+        with contextlib.suppress(ConnectionError):
             self._nursery.send(Stop())
-            while not isinstance(self._nursery.receive(), Stopped):
-                pass
+        while self.nursery_lives and not isinstance(self._message_of_nursery(), Stopped):
+            pass
+        if not self.nursery_lives:
+            self._kill_orphans()
         for output in self._all_outputs():
             output.pass_on()
             output.finish_line()
@@ -189,6 +216,12 @@ class Crew:
         everything = (*self._channels, *self._all_outputs(), *self._stacks)
         for item in (*everything, self._interrupt, self._interrupter):
             item.close()
+
+    def _kill_orphans(self) -> None:
+        """Kill what the ranks had started when nursery and ranks were killed from outside."""
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
 
     def _all_outputs(self) -> list[RankOutput]:
         return [output for pair in self._outputs for output in pair]
@@ -215,18 +248,6 @@ class _Exchange:
             self.values[rank] = reply.value
             self.waiting.discard(rank)
         return True
-
-    def hear_nursery(self, nursery: Channel) -> None:
-        """Take what the nursery says about the ranks."""
-        try:
-            message = nursery.receive()
-        except (EOFError, ConnectionError):
-            for rank in sorted(self.waiting):
-                self.fail(rank, FailureKind.DIED, "ended with the nursery, which was killed")
-            return
-        if isinstance(message, Died):
-            words = describe_end(message.status)
-            self.fail(message.rank, FailureKind.DIED, words, time_s=message.time_s)
 
     def fail(
         self,

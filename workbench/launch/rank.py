@@ -12,6 +12,7 @@ import faulthandler
 import linecache
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -50,8 +51,7 @@ def live(place: Place) -> NoReturn:
     status = 1
     try:
         _settle(place)
-        channel_fd = place.fds[0]
-        _Rank(place, _channel_on(channel_fd)).serve()
+        _Rank(place, Channel(socket.socket(fileno=place.fds[0]))).serve()
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -64,13 +64,12 @@ def _settle(place: Place) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgid(0, 0)  # Ctrl-C is the owner's business
-    die_with_parent(place.nursery_pid)
+    if place.hosts is not None:
+        place.hosts.enter(place.setup.hosts.host_of(place.rank, place.setup.num_ranks))
+    die_with_parent(place.nursery_pid)  # last: a change of credentials would undo it
     if not sys.platform.startswith("linux"):
         threading.Thread(target=_end_with, args=[place.nursery_pid], daemon=True).start()
     _connect_streams(place)
-    if place.hosts is not None:
-        num_hosts_of = place.setup.hosts.host_of
-        place.hosts.enter(num_hosts_of(place.rank, place.setup.num_ranks))
 
 
 def _end_with(parent_pid: int) -> NoReturn:
@@ -89,12 +88,6 @@ def _connect_streams(place: Place) -> None:
         stream.reconfigure(line_buffering=True)
     faulthandler.enable(file=stacks)
     faulthandler.register(STACK_SIGNAL, file=stacks)
-
-
-def _channel_on(fd: int) -> Channel:
-    import socket
-
-    return Channel(socket.socket(fileno=fd))
 
 
 def _flush() -> None:

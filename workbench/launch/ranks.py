@@ -165,6 +165,11 @@ class Ranks:
             crew.exchange(self._pack(build, args, kwargs, keep_as=name), self._timeout_s)
             return Handle(name=name, crew=crew.name)
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids in rank order; empty while no ranks run."""
+        return self._crew.pids if self._crew is not None and self._crew.alive else ()
+
     def close(self) -> None:
         """End the ranks, and a run that is still going on; calling it again does nothing."""
         crew, self._crew = self._crew, None
@@ -206,6 +211,9 @@ class Ranks:
 
     def _ready_crew(self) -> Crew:
         """Return the running crew, or start one where there is none or it was stopped."""
+        if self._crew is not None and not self._crew.nursery_lives:
+            self._nursery.close()
+            self._nursery, self._crew = NurseryProcess(self._setup), None
         if self._crew is None or not self._crew.alive:
             name = f"{self._nursery.pid}-{next(self._crew_numbers)}"
             self._crew = Crew(name, self._nursery.channel, self.num_ranks, self._echo)

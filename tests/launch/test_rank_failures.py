@@ -1,0 +1,215 @@
+"""What RankFailed tells, what is stopped, and that the pool can be used again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from processes_seen import assert_all_dead_within
+
+from workbench.launch import RankFailed, Ranks, run_on_ranks
+from workbench.launch.failures import FailureKind, RankFailure, describe_end, in_order_of_cause
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(3, echo=False) as pool:
+        yield pool
+
+
+def wait_for_everyone() -> None:
+    dist.all_reduce(torch.ones(1))
+
+
+def raise_on_rank_2() -> None:
+    if dist.get_rank() == 2:
+        raise KeyError("weight")
+    wait_for_everyone()
+
+
+def test_an_exception_is_told_with_its_rank_and_traceback(ranks):
+    before = ranks.pids
+    with pytest.raises(RankFailed) as caught:
+        ranks.run(raise_on_rank_2)
+    [failure] = caught.value.failures
+    assert (failure.rank, failure.kind) == (2, FailureKind.RAISED)
+    assert "rank 2 raised KeyError: 'weight'" in str(caught.value)
+    assert 'raise KeyError("weight")' in failure.traceback  # the line of source
+    assert "launch/rank.py" not in failure.traceback
+    assert_all_dead_within(before, 0.1)
+
+
+def test_the_pool_starts_new_ranks_after_a_failure_but_old_handles_are_refused(ranks):
+    kept = ranks.put("kept", list)
+    with pytest.raises(RankFailed, match="next run starts new ones"):
+        ranks.run(raise_on_rank_2)
+    assert ranks.run(dist.get_rank) == [0, 1, 2]
+    with pytest.raises(ValueError, match="'kept' belongs to ranks that were stopped"):
+        ranks.run(len, kept)
+
+
+def test_all_failing_tracebacks_are_told_first_cause_first(ranks):
+    def fail_in_turn():
+        rank = dist.get_rank()
+        if rank == 0:
+            wait_for_everyone()
+        time.sleep(0.0 if rank == 2 else 0.2)
+        raise ValueError(f"from {rank}")
+
+    with pytest.raises(RankFailed) as caught:
+        ranks.run(fail_in_turn)
+    assert [failure.rank for failure in caught.value.failures] == [2, 1]
+
+
+def test_a_killed_rank_is_named_with_its_signal_before_the_peers_it_left_alone(ranks):
+    def die():
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        wait_for_everyone()
+
+    with pytest.raises(RankFailed) as caught:
+        ranks.run(die)
+    first, *others = caught.value.failures
+    assert str(first) == "rank 1 was killed by signal 9, likely out of memory"
+    assert {failure.kind for failure in others} <= {FailureKind.PEER_LOST}
+
+
+def test_a_crash_in_c_code_is_told_with_the_line_that_called_it(ranks):
+    def crash():
+        import ctypes
+
+        if dist.get_rank() == 0:
+            ctypes.string_at(0)
+        wait_for_everyone()
+
+    with pytest.raises(RankFailed) as caught:
+        ranks.run(crash)
+    first = caught.value.failures[0]
+    assert first.message == "was killed by signal 11 (SIGSEGV)"
+    assert "in crash" in first.traceback
+
+
+def test_a_rank_that_exits_is_told_with_its_last_words(ranks):
+    def leave():
+        if dist.get_rank() == 2:
+            os.write(2, b"going\n")
+            os._exit(5)
+
+    with pytest.raises(RankFailed) as caught:
+        ranks.run(leave)
+    assert str(caught.value.failures[0]) == "rank 2 ended by itself with exit status 5\ngoing"
+
+
+def test_a_hang_names_the_rank_that_others_wait_for_and_shows_where(ranks):
+    def hang():
+        if dist.get_rank() == 1:
+            import ctypes
+
+            ctypes.PyDLL(None).sleep(600)  # holds the interpreter lock
+        wait_for_everyone()
+
+    with pytest.raises(RankFailed) as caught:
+        ranks.run(hang, timeout_s=0.5)
+    first, *others = caught.value.failures
+    assert (first.rank, first.kind) == (1, FailureKind.SILENT)
+    assert first.message == "did not answer within 0.5 s"
+    assert "in hang" in first.traceback
+    assert [failure.rank for failure in others] == [0, 2]
+    assert all("waits for another rank" in failure.message for failure in others)
+
+
+def test_a_result_that_cannot_be_sent_is_told(ranks):
+    with pytest.raises(RankFailed, match=r"rank 0 raised TypeError: cannot pickle"):
+        ranks.run(lambda: sys._getframe())
+
+
+def test_a_module_the_ranks_cannot_import_is_told_by_name(ranks, tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("def nothing(): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)  # after the ranks were started
+    import only_here
+
+    with pytest.raises(RankFailed, match="No module named 'only_here'"):
+        ranks.run(only_here.nothing)
+
+
+def test_killing_the_nursery_is_told_and_the_next_run_starts_another(ranks):
+    assert ranks.run(dist.get_rank) == [0, 1, 2]
+    before = ranks.pids
+    os.kill(psutil.Process(before[0]).ppid(), signal.SIGKILL)
+    assert_all_dead_within(before, 1.0)
+    with pytest.raises(RankFailed, match="rank 0 ended with its nursery"):
+        ranks.run(dist.get_rank)
+    assert ranks.run(dist.get_rank) == [0, 1, 2]
+
+
+def test_a_program_that_a_rank_started_ends_with_the_run_that_failed(ranks):
+    def start_and_fail():
+        program = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        raise ValueError(f"started {program.pid}.")
+
+    with pytest.raises(RankFailed) as caught:
+        ranks.run(start_and_fail)
+    pids = [int(failure.message.split("started ")[1][:-1]) for failure in caught.value.failures]
+    assert len(pids) == 3
+    assert_all_dead_within(pids, 0.5)
+
+
+def test_ranks_that_cannot_start_say_why():
+    with pytest.raises(RuntimeError, match="ranks cannot start: ModuleNotFoundError.*no_such_module"):
+        Ranks(2, preload=["no_such_module"])
+    with pytest.raises(RankFailed, match="rank 0 raised .*has no usable GPU"):
+        Ranks(2, device="cuda") if not torch.cuda.is_available() else raise_it()
+
+
+def raise_it():
+    raise RankFailed([RankFailure(rank=0, kind=FailureKind.RAISED, time_s=0, message="raised: has no usable GPU")])
+
+
+def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch):
+    monkeypatch.delenv("WORKBENCH_NUM_RANKS", raising=False)
+    with pytest.raises(ValueError, match="num_ranks is missing; give a number or set WORKBENCH_NUM_RANKS"):
+        Ranks()
+    monkeypatch.setenv("WORKBENCH_NUM_RANKS", "many")
+    with pytest.raises(ValueError, match="WORKBENCH_NUM_RANKS is 'many'"):
+        Ranks()
+    for arguments, field in [
+        ({"num_ranks": 0}, "num_ranks is 0"),
+        ({"num_ranks": 2, "timeout_s": 0}, "timeout_s is 0"),
+        ({"num_ranks": 2, "threads_per_rank": 0}, "threads_per_rank is 0"),
+        ({"num_ranks": 2, "device": "tpu"}, "device is 'tpu'"),
+    ]:
+        with pytest.raises(ValueError, match=field):
+            Ranks(**arguments)
+
+
+def test_the_number_of_ranks_comes_from_the_kernel_when_none_is_given(monkeypatch):
+    monkeypatch.setenv("WORKBENCH_NUM_RANKS", "2")
+    with Ranks() as pool:
+        assert pool.run(dist.get_world_size) == [2, 2]
+
+
+def test_failures_are_ordered_by_time_with_victims_last():
+    def failure(rank, kind, time_s):
+        return RankFailure(rank=rank, kind=kind, time_s=time_s, message="")
+
+    victim = failure(0, FailureKind.PEER_LOST, 1.0)
+    late = failure(1, FailureKind.DIED, 3.0)
+    early = failure(2, FailureKind.RAISED, 2.0)
+    assert in_order_of_cause([victim, late, early]) == (early, late, victim)
+
+
+def test_the_end_of_a_process_is_put_into_words():
+    assert describe_end(9) == "was killed by signal 9, likely out of memory"
+    assert describe_end(15) == "was killed by signal 15 (SIGTERM)"
+    assert describe_end(5 << 8) == "ended by itself with exit status 5"
+
+
+def test_one_call_on_fresh_ranks_needs_one_line():
+    assert run_on_ranks(dist.get_rank, 2) == [0, 1]
