@@ -11,6 +11,21 @@ from workbench.reproduction import Evidence, Ordering, Reproduction, Within
 __all__ = ["SPECTRUM"]
 
 COMPARED = {"depth": "middle", "sentences": 480}  # the paper's layer is the 12th of 24
+BETWEEN = (
+    "The curve has no knee, so no small number of directions holds most of the sum: not low-rank, as the paper says. But "
+    "it bends more than \"nearly linear\" was read: the weights of the directions fall off steadily, and leaving out the "
+    "mean or the strongest few hardly straightens it. A random matrix of the same shape is recorded beside it. Whether "
+    "BERT-large is straighter than this small encoder, the profile `paper` tells."
+)
+BY_DEPTH = (
+    "How low the gradient's rank looks depends on the depth and on the batch. The loss reads one token a sentence: in the "
+    "last layer the gradient is close to rank one, and the attention of each layer below spreads it over more tokens. "
+    "With 32 sentences, recorded too, the middle layer's gradient is lower in rank than with 480."
+)
+ALL_TOKENS = (
+    "Half-way up the encoder the gradient has reached all tokens, and with padding left out it needs as many dimensions "
+    "as the activation. In the last layer, recorded too, it is all but rank one, since the loss reads one token a sentence."
+)
 QUARTER = "a quarter of the way from a straight line (area 0) to a matrix of rank one (area 0.5); the text gives no number"
 EARLIER = "the text gives no number, so the order of the two shares is compared, over seeds"
 
@@ -40,6 +55,7 @@ SPECTRUM = (
                 abs=0.125,
                 because=QUARTER,
                 needs_real_data=True,
+                explanation=BETWEEN,
                 source="section 2.2, figure 2",
             ),
             Within(
@@ -49,6 +65,7 @@ SPECTRUM = (
                 abs=0.125,
                 because=QUARTER,
                 needs_real_data=True,
+                explanation=BY_DEPTH,
                 source="figure 2",
             ),
             Ordering(
@@ -79,6 +96,7 @@ SPECTRUM = (
                 order=["activation gradient", "activation"],
                 because=EARLIER,
                 needs_real_data=True,
+                explanation=ALL_TOKENS,
                 source="figure 2",
             ),
         ),

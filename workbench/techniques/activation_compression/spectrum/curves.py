@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -98,7 +99,7 @@ def dimension_share(values: Tensor, share: float) -> float:
 
 
 def area_above_diagonal(values: Tensor) -> float:
-    """Return the area between the cumulative curve and the diagonal: 0 for equal values, near 1/2 for rank one.
+    """Return the area between the cumulative curve and the diagonal: 0 for equal values, 1/2 - 1/(2K) for rank one.
 
     Args:
         values: [K], falling.
@@ -152,19 +153,30 @@ def mean_curves(spectra: Iterable[Spectrum], depth: str, sentences: int) -> Mapp
     """Return the cumulative curves of one depth and batch size.
 
     Args:
-        spectra: of several seeds; all spectra of one kind of matrix have the same K.
+        spectra: of several seeds.
         depth: such as "middle".
         sentences: the batch size.
     Returns:
-        Kind of matrix to [seeds, K], each row the mean over that kind's parts.
+        Kind of matrix to [seeds, K], each row the mean over that kind's parts; where a kind's matrices differ in K
+        (fewer tokens than columns), the smallest K, by linear interpolation.
     """
-    return {
-        matrix: torch.stack([_mean_curve(parts) for parts in by_seed.values()])
-        for (matrix, at, count), by_seed in _by_group(spectra).items()
-        if (at, count) == (depth, sentences)
-    }
+    curves = {}
+    for (matrix, at, count), by_seed in _by_group(spectra).items():
+        if (at, count) == (depth, sentences):
+            num_points = min(len(values) for parts in by_seed.values() for values in parts)
+            curves[matrix] = torch.stack([_mean_curve(parts, num_points) for parts in by_seed.values()])
+    return curves
 
 
-def _mean_curve(parts: Sequence[Tensor]) -> Tensor:
-    """Average the cumulative curves of matrices with the same K."""
-    return torch.stack([cumulative_share(values) for values in parts]).mean(0)
+def _mean_curve(parts: Sequence[Tensor], num_points: int) -> Tensor:
+    """Average cumulative curves at the dimension shares 1/num_points, 2/num_points, ..., 1."""
+    return torch.stack([_resampled(cumulative_share(values), num_points) for values in parts]).mean(0)
+
+
+def _resampled(curve: Tensor, num_points: int) -> Tensor:
+    """Read a curve at other dimension shares, joining its points and (0, 0) by straight lines."""
+    if len(curve) == num_points:
+        return curve
+    share = np.linspace(0, 1, len(curve) + 1)
+    wanted = np.linspace(0, 1, num_points + 1)[1:]
+    return torch.from_numpy(np.interp(wanted, share, np.concatenate([[0.0], curve.numpy()])))

@@ -33,7 +33,9 @@ __all__ = ["Measurement", "Setting", "measure", "measure_on_ranks"]
 
 MICRO_BATCH = 32  # sentences; the paper's micro-batch in fine-tuning
 MAX_TOKENS = 128  # tokens a sentence; SST-2's longest has fewer
+PRELOAD = (__name__, "transformers.models.bert.tokenization_bert")  # imported once for all ranks
 LINEARS = ("attention.query_key_value", "attention.output", "mlp.input", "mlp.output")  # the weights of a layer
+SUMMED = ("attention.output", "mlp.output")  # the linears whose partial sums are sent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +96,7 @@ def measure_on_ranks(setting: Setting, *, timeout_s: float = 600) -> Measurement
     """
     from workbench.launch import run_on_ranks
 
-    return run_on_ranks(_measure_here, setting.tensor_ranks, setting, timeout_s=timeout_s)[0]
+    return run_on_ranks(_measure_here, setting.tensor_ranks, setting, timeout_s=timeout_s, preload=PRELOAD)[0]
 
 
 def _measure_here(setting: Setting) -> Measurement:
@@ -127,8 +129,16 @@ def measure(setting: Setting, group: TensorGroup | None = None) -> Measurement:
     return Measurement(
         spectra=tuple(spectra),
         data=(text.source, encoder.source),
-        configuration={**asdict(setting), "group": type(group).__name__, **encoder.config},
+        configuration=_configuration(setting, encoder, group),
     )
+
+
+def _configuration(setting: Setting, encoder: PretrainedEncoder, group: TensorGroup) -> dict[str, Any]:
+    """Say what was measured, as a record holds it."""
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    ranks = "real" if isinstance(group, ProcessTensorGroup) else "virtual"
+    found = {name: encoder.config[name] for name in sizes}
+    return {**asdict(setting), "ranks": ranks, "encoder_found": encoder.source.kind.value, **found}
 
 
 def _matrices(
@@ -182,7 +192,7 @@ class _Watch:
         self.passing: dict[tuple[str, str], Tensor] = {}  # of the micro-batch under way
         self.kept: dict[tuple[str, str], list[Tensor]] = {}  # tokens only, one [N, H] a micro-batch
         layer.register_forward_hook(self._see_output)
-        for part in ("attention.output", "mlp.output"):
+        for part in SUMMED:
             linear = layer.get_submodule(part)
             linear.reduction = self._seeing(part, linear.group)
 
@@ -218,7 +228,9 @@ class _Watch:
 
     def matrices(self) -> Iterator[tuple[str, str, Tensor]]:
         """Yield (kind, part, matrix): what was kept of the whole batch, and the weights' gradients."""
-        for (kind, part), pieces in self.kept.items():
-            yield kind, part, torch.cat(pieces)
+        yield "activation", "", torch.cat(self.kept["activation", ""])
         for part in LINEARS:
             yield "weight gradient", part, self.layer.get_submodule(part).full_weight(gradient=True)
+        yield "activation gradient", "", torch.cat(self.kept["activation gradient", ""])
+        for part in SUMMED:
+            yield "message", part, torch.cat(self.kept["message", part])

@@ -1,0 +1,152 @@
+"""Spectra: the curve and its numbers by hand, and what is taken from the encoder by definition."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from workbench.datasets import SourceKind, glue
+from workbench.models.bert import BertConfig, BertForSequenceClassification
+from workbench.models.hugging_face import load_hugging_face, to_hugging_face
+from workbench.models.pretrained import load_encoder
+from workbench.techniques.activation_compression import spectrum
+from workbench.techniques.activation_compression.spectrum import Setting, Spectrum
+
+pytestmark = pytest.mark.timeout(60)
+
+SMALL = {"encoder": "stand-in", "sentences": [40], "seeds": [0]}  # 40 sentences: two micro-batches
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Keep small matrices off thread pools that share few cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def generated_text(monkeypatch, tmp_path):
+    """Read the same generated text on every machine."""
+    monkeypatch.delenv("WORKBENCH_DATA", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+
+
+def rotated(values: list[float]) -> torch.Tensor:
+    """Build a tall matrix with the given singular values."""
+    draw = torch.Generator().manual_seed(0)
+    left = torch.linalg.qr(torch.randn(9, len(values), generator=draw, dtype=torch.float64)).Q
+    right = torch.linalg.qr(torch.randn(len(values), len(values), generator=draw, dtype=torch.float64)).Q
+    return left @ torch.diag(torch.tensor(values, dtype=torch.float64)) @ right
+
+
+def test_a_matrix_with_equal_singular_values_draws_the_diagonal():
+    values = spectrum.singular_values(rotated([3.0] * 5))
+    torch.testing.assert_close(spectrum.cumulative_share(values), torch.tensor([0.2, 0.4, 0.6, 0.8, 1.0]).double())
+    assert spectrum.area_above_diagonal(values) == pytest.approx(0, abs=1e-12)
+    assert spectrum.dimension_share(values, 0.6) == 3 / 5
+
+
+def test_a_matrix_of_rank_one_is_half_less_one_over_two_k_above_the_diagonal():
+    values = spectrum.singular_values(torch.outer(torch.ones(7), torch.arange(4.0)))
+    assert spectrum.area_above_diagonal(values) == pytest.approx(0.5 - 1 / 8)
+    assert spectrum.dimension_share(values, 0.9) == 1 / 4
+
+
+def test_the_curve_and_its_numbers_for_singular_values_4_3_2_1():
+    values = spectrum.singular_values(rotated([1.0, 4.0, 2.0, 3.0]))
+    torch.testing.assert_close(values, torch.tensor([4.0, 3.0, 2.0, 1.0]).double())
+    torch.testing.assert_close(spectrum.cumulative_share(values), torch.tensor([0.4, 0.7, 0.9, 1.0]).double())
+    # trapezoids of width 1/4: (0 + 0.4)/2 + (0.4 + 0.7)/2 + (0.7 + 0.9)/2 + (0.9 + 1)/2 = 2.5, over 4, less 1/2
+    assert spectrum.area_above_diagonal(values) == pytest.approx(0.125)
+    assert spectrum.dimension_share(values, 0.5) == 2 / 4
+    assert spectrum.dimension_share(values, 0.9) == 3 / 4
+
+
+def test_shares_outside_their_range_and_empty_matrices_are_refused():
+    with pytest.raises(ValueError, match=r"share is 90, must be in \(0, 1\]"):
+        spectrum.dimension_share(torch.ones(3), 90)
+    with pytest.raises(ValueError, match="values are all zero"):
+        spectrum.cumulative_share(torch.zeros(3))
+    with pytest.raises(ValueError, match="task is 'stsb', must be a GLUE task with classes"):
+        Setting(task="stsb")
+    with pytest.raises(ValueError, match="seeds is empty"):
+        Setting(seeds=[])
+
+
+def test_summaries_average_parts_first_and_give_the_range_over_seeds():
+    def one(seed: int, part: str, values: list[float]) -> Spectrum:
+        keys = {"matrix": "weight gradient", "depth": "middle", "sentences": 8}
+        return Spectrum(part=part, seed=seed, values=torch.tensor(values).double(), **keys)
+
+    equal, single = [1.0, 1.0], [1.0, 0.0]  # areas 0 and 1/4
+    spectra = [one(0, "a", equal), one(0, "b", single), one(1, "a", single), one(1, "b", single)]
+    row = spectrum.summary_rows(spectra)[0]
+    assert (row["quantity"], row["matrix"], row["unit"]) == ("area_above_diagonal", "weight gradient", "share")
+    assert (row["low"], row["value"], row["high"]) == pytest.approx((0.125, 0.1875, 0.25))
+    curves = spectrum.mean_curves(spectra, "middle", 8)["weight gradient"]
+    torch.testing.assert_close(curves, torch.tensor([[0.75, 1.0], [1.0, 1.0]]).double())
+
+
+def test_curves_of_unlike_length_meet_on_the_shorter_one():
+    keys = {"matrix": "activation", "part": "", "depth": "middle", "sentences": 8}
+    pair = [Spectrum(seed=k, values=torch.ones(k).double(), **keys) for k in (2, 3)]
+    curves = spectrum.mean_curves(pair, "middle", 8)["activation"]
+    torch.testing.assert_close(curves, torch.tensor([[0.5, 1.0], [0.5, 1.0]]).double())
+
+
+def by_definition() -> dict[str, torch.Tensor]:
+    """Take the middle layer's matrices from one whole padded batch by plain autograd, without ranks or hooks."""
+    encoder = load_encoder("stand-in")
+    text = glue.load("sst2", "train", limit=40, seed=0)
+    model = BertForSequenceClassification(BertConfig.from_hugging_face(encoder.config, seed=0))
+    load_hugging_face(model, encoder.state_dict)
+    tokens = encoder.encode(*text.texts, max_tokens=128)
+    kept = []
+    model.encoder.layers[0].register_forward_hook(lambda layer, inputs, output: kept.append(output))
+    logits = model(tokens["input_ids"], tokens["attention_mask"], tokens["token_type_ids"])
+    loss = functional.cross_entropy(logits, torch.tensor(text.labels))
+    (gradient,) = torch.autograd.grad(loss, kept[0], retain_graph=True)
+    loss.backward()
+    is_token = tokens["attention_mask"].bool()
+    weights = to_hugging_face(model, gradients=True)
+    return {
+        "activation": kept[0][is_token],
+        "activation gradient": gradient[is_token],
+        "weight gradient": weights["encoder.layer.0.output.dense.weight"],
+    }
+
+
+@pytest.mark.parametrize("tensor_ranks", [1, 2])
+def test_micro_batches_and_ranks_give_the_spectra_of_the_whole_batch(tensor_ranks):
+    measured = spectrum.measure(Setting(**SMALL, tensor_ranks=tensor_ranks))
+    found = {each.matrix: each.values for each in measured.spectra if each.depth == "middle" and each.part in ("", "mlp.output")}
+    for name, matrix in by_definition().items():
+        expected = spectrum.singular_values(matrix)
+        torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-5 * float(expected[0]))
+
+
+def test_a_rank_sends_no_more_directions_after_attention_than_it_has_columns():
+    measured = spectrum.measure(Setting(**SMALL, tensor_ranks=4))
+    (values,) = (
+        each.values for each in measured.spectra if (each.matrix, each.part, each.depth) == ("message", "attention.output", "last")
+    )
+    assert len(values) == 64
+    assert int((values > 1e-5 * values[0]).sum()) == 64 // 4
+
+
+def test_in_full_every_layer_and_matrix_stands_for_itself_and_stand_ins_say_so():
+    measured = spectrum.measure(Setting(**SMALL, in_full=True))
+    names = {each.matrix for each in measured.spectra}
+    assert {"weight gradient: mlp.input", "message: attention.output", "weight gradient"} <= names
+    assert {each.depth for each in measured.spectra} == {"middle", "last"}
+    assert [source.kind for source in measured.data] == [SourceKind.STAND_IN, SourceKind.STAND_IN]
+
+
+def test_real_ranks_measure_the_same_as_virtual_ones():
+    setting = Setting(**SMALL)
+    real, virtual = spectrum.measure_on_ranks(setting, timeout_s=50), spectrum.measure(setting)
+    assert real.configuration == {**virtual.configuration, "ranks": "real"}
+    for ours, theirs in zip(real.spectra, virtual.spectra, strict=True):
+        assert (ours.matrix, ours.part, ours.depth) == (theirs.matrix, theirs.part, theirs.depth)
+        torch.testing.assert_close(ours.values, theirs.values, rtol=1e-3, atol=1e-5 * float(theirs.values[0]))
