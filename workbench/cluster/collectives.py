@@ -162,7 +162,7 @@ def collective_cost(
     Closed forms, n ranks, M bytes, d = ceil(log2 n):
 
     - all-reduce, RING, and reduce-scatter, FULL_ALL_REDUCE: 2(n-1) latencies, 2(n-1)M/n bytes
-    - all-reduce, DOUBLE_TREE: 2d latencies, 2M bytes (M for two ranks)
+    - all-reduce, DOUBLE_TREE: 2d latencies, 2M bytes (nM/2 for two or three ranks)
     - all-gather, RING: n-1 latencies, (n-1)M bytes
     - reduce-scatter, RING: n-1 latencies, (n-1)M/n bytes
     - broadcast, BINOMIAL: d latencies; gloo's ranks send to all their children at once, which share the link, so
@@ -245,7 +245,7 @@ _FORMS: MappingProxyType[tuple[Collective, Algorithm], tuple[ByRank, InSeries]] 
         (Collective.ALL_REDUCE, Algorithm.RING): _RING_ALL_REDUCE,
         (Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE): (
             _double_tree,
-            lambda n: (2 * _depth(n), 1.0 if n == 2 else 2.0),
+            lambda n: (2 * _depth(n), min(2.0, n / 2)),
         ),
         (Collective.ALL_GATHER, Algorithm.RING): (_every_other, lambda n: (n - 1, float(n - 1))),
         (Collective.REDUCE_SCATTER, Algorithm.RING): (_all_parts_but_one, lambda n: (n - 1, (n - 1) / n)),

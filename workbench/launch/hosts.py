@@ -24,15 +24,16 @@ from workbench.launch.namespaces import (
     why_unavailable,
 )
 
-__all__ = ["HostNamespaces", "ShapedHosts"]
+__all__ = ["HostNamespaces", "NamespaceError", "ShapedHosts"]
 
 MAX_HOSTS = 250  # addresses of one /24 network
-# Bytes per second: tbf keeps the rate in 32 bits here; twice the rate of 10 Gbit/s Ethernet is far below.
+# Bytes per second; tbf's plain rate has 32 bits.
 MAX_RATE_BYTES_PER_S = 2**32 - 1
 MIN_RATE_BYTES_PER_S = 10_000
 
 MTU_BYTES = 9000  # jumbo frames, as clouds use between their instances; they keep the share of headers below 1 %
-HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with time stamps: the share of the rate that carries no payload
+ETHERNET_HEADER_BYTES = 14  # counted by tbf, as are the next
+IP_TCP_HEADER_BYTES = 20 + 32  # IPv4, and TCP with time stamps
 MAX_SEGMENT_BYTES = 65_536  # largest packet that the kernel forms for IPv4 (GSO)
 SEGMENT_TIME_S = 0.5e-3  # a packet should not hold a slow link longer than this
 BURST_TIME_S = 1e-3  # covers the kernel waking up late; more would let short messages through for nothing
@@ -78,7 +79,7 @@ class ShapedHosts:
         imposed = built["delay_imposed_s"] == self.link.latency_s
         if self.require_latency and not imposed:
             hosts.close()
-            raise NamespaceError("shaped hosts with latency need the netem queue (kernel module sch_netem)")
+            raise NamespaceError("the netem queue (kernel module sch_netem), to impose the latency of the link")
         return hosts
 
     def cable(self) -> Cable:
@@ -122,7 +123,7 @@ class ShapedHosts:
             "num_hosts": self.num_hosts,
             "bandwidth_bytes_per_s": cable.rate_bytes_per_s,
             "latency_s": self.link.latency_s,
-            "payload_share": (MTU_BYTES - HEADER_BYTES + 14) / (MTU_BYTES + 14),
+            "payload_share": (MTU_BYTES - IP_TCP_HEADER_BYTES) / (MTU_BYTES + ETHERNET_HEADER_BYTES),
             "burst_bytes": cable.burst_bytes,
             "queue_bytes": cable.queue_bytes,
             "segment_bytes": cable.segment_bytes,

@@ -33,7 +33,6 @@ TBF_HANDLE = 0x10000  # "1:" in the notation of tc
 TBF_INNER_CLASS = 0x10001  # "1:1", where tbf keeps its inner queue
 NETEM_HANDLE = 0x100000  # "10:"
 NETEM_PACKETS = 100_000  # longer than any queue that the rate limit lets build up
-ETHERNET_HEADER_BYTES = 14
 IPV6_OFF = "/proc/sys/net/ipv6/conf/{}/disable_ipv6"
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
@@ -78,6 +77,8 @@ def build_hosts(num_hosts: int, cable: Cable) -> tuple[list[int], dict]:
     Raises:
         NamespaceError: the kernel refuses a step; the message names it.
     """
+    _require_linux()
+    _require_one_thread()
     from pyroute2 import IPRoute
 
     own_user_namespace = _leave_network()
@@ -122,8 +123,6 @@ def address_of(host: int) -> str:
 
 def probe() -> str | None:
     """Try every step in this process, which must be a throw-away one, and return what failed."""
-    if len(os.listdir("/proc/self/task")) > 1:
-        return "the probe needs a process with one thread"
     cable = Cable(
         rate_bytes_per_s=125_000_000,
         latency_s=0.0,
@@ -141,10 +140,10 @@ def probe() -> str | None:
 
 def why_unavailable() -> str | None:
     """Return what this machine lacks for shaped hosts, or None; a separate process tries."""
-    if not sys.platform.startswith("linux"):
-        return f"Linux: network namespaces do not exist on {sys.platform}"
-    if importlib.util.find_spec("pyroute2") is None:
-        return "the Python package pyroute2: pip install pyroute2"
+    try:
+        _require_linux()
+    except NamespaceError as error:
+        return str(error)
     program = "from workbench.launch.namespaces import probe; print(probe() or '')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
@@ -152,13 +151,31 @@ def why_unavailable() -> str | None:
     return done.stdout.strip() or None
 
 
+def _require_linux() -> None:
+    if not sys.platform.startswith("linux"):
+        raise NamespaceError(f"Linux: network namespaces do not exist on {sys.platform}")
+    if importlib.util.find_spec("pyroute2") is None:
+        raise NamespaceError("the Python package pyroute2: pip install pyroute2")
+
+
+def _require_one_thread() -> None:
+    num_threads = len(os.listdir("/proc/self/task"))
+    if num_threads > 1:
+        raise NamespaceError(f"a process with one thread: this one has {num_threads}, and namespaces belong to threads")
+
+
 def _leave_network() -> bool:
     """Enter a fresh network namespace; return whether it took a user namespace to be allowed to."""
     try:
         _call("unshare", CLONE_NEWNET)
         return False
-    except PermissionError:
-        pass
+    except OSError:  # not root, or root of a container without the right
+        _enter_user_namespace()
+        return True
+
+
+def _enter_user_namespace() -> None:
+    """Become the administrator of a fresh user namespace with its own network, under one's own user number."""
     user, group = os.getuid(), os.getgid()
     try:
         _call("unshare", CLONE_NEWUSER | CLONE_NEWNET)
@@ -167,15 +184,14 @@ def _leave_network() -> bool:
         _write("/proc/self/gid_map", f"{group} {group} 1")
     except OSError as error:
         raise NamespaceError(
-            f"root, or unprivileged user namespaces (the kernel answered: {error.strerror}); "
-            "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and "
-            "kernel.apparmor_restrict_unprivileged_userns decide"
+            f"root, or unprivileged user and network namespaces (the kernel answered: {error.strerror}); "
+            "sysctl user.max_user_namespaces, user.max_net_namespaces, kernel.unprivileged_userns_clone and "
+            "kernel.apparmor_restrict_unprivileged_userns decide, and a container's own rules"
         ) from error
-    return True
 
 
 def _new_network() -> int:
-    _call("unshare", CLONE_NEWNET)
+    _step("another network namespace (sysctl user.max_net_namespaces)", _call, "unshare", CLONE_NEWNET)
     return _open_network()
 
 
@@ -258,7 +274,7 @@ def _quiet_ipv6() -> None:
 
 
 def _choose_congestion_control() -> str:
-    """Ask for cubic, which fills a queue of tbf; return what the namespace uses."""
+    """Ask for reno, which every namespace may use and which fills a link; return what the namespace uses."""
     _write_if_allowed(CONGESTION_CONTROL, "reno")
     with open(CONGESTION_CONTROL) as file:
         return file.read().strip()

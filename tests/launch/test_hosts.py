@@ -1,0 +1,330 @@
+"""Shaped hosts: real gloo ranks on rate-limited network namespaces, with and without root."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from workbench.cluster import Algorithm, Collective, Link, collective_time_s
+from workbench.launch import Ranks, ShapedHosts, rank_environment, run_on_ranks
+from workbench.launch.hosts import HostNamespaces, NamespaceError
+
+MISSING = ShapedHosts.missing()
+needs_namespaces = pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")
+NOBODY = 65534
+GIGABIT_BYTES_PER_S = 125e6
+
+# A kernel that allows no further namespace: a user namespace with its limits at 0.
+WITHOUT_NAMESPACES = """
+import ctypes, os
+user, group = os.getuid(), os.getgid()
+ctypes.CDLL(None).unshare(0x10000000)
+for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(text)
+for limit in ("max_user_namespaces", "max_net_namespaces"):
+    with open(f"/proc/sys/user/{limit}", "w") as file:
+        file.write("0")
+"""
+
+OWNER_THAT_WAITS = """
+import os, time
+from workbench.cluster import Link
+from workbench.launch import Ranks, ShapedHosts
+def where():
+    return os.getpid(), os.stat("/proc/self/ns/net").st_ino
+if __name__ == "__main__":
+    with Ranks(2, hosts=ShapedHosts(2, link=Link.gigabit())) as ranks:
+        print(*(number for place in ranks.run(where) for number in place), flush=True)
+        time.sleep(60)
+"""
+
+# Imports first and drops root then, because another user may not read the interpreter's files.
+RATE_WITHOUT_ROOT = """
+import ctypes, os, sys, tempfile
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d
+sys.path.insert(0, {folder!r})
+from test_hosts import all_reduce_s
+from workbench.cluster import Link
+from workbench.launch import ShapedHosts
+import pyroute2
+from pyroute2 import IPRoute
+
+def live(rank):
+    hosts.enter(rank)
+    os.environ["GLOO_SOCKET_IFNAME"] = hosts.interface
+    dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=4)
+    times = all_reduce_s(16_000_000)
+    if rank == 0:
+        print(os.getuid(), hosts.description["user_namespace"], min(times), flush=True)
+
+torch.set_num_threads(1)
+os.setgroups([])
+os.setgid({nobody})
+os.setuid({nobody})
+ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: /proc/self is its own again, as in a process that began so
+with tempfile.TemporaryDirectory() as folder:
+    meeting = os.path.join(folder, "meeting")
+    hosts = ShapedHosts(4, link=Link.gigabit()).open()
+    pids = []
+    for rank in range(4):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            status = 1
+            try:
+                live(rank)
+                status = 0
+            finally:
+                os._exit(status)
+    failed = [os.waitpid(pid, 0)[1] for pid in pids]
+sys.exit(any(failed))
+"""
+
+
+def all_reduce_s(message_bytes: int, num_times: int = 12) -> list[float]:
+    """Return the seconds of all-reduces, each from barrier to barrier."""
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.ones(message_bytes // 4)
+    times = []
+    for _ in range(num_times):
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(tensor)
+        dist.barrier()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def exchange_s(pairs: list[tuple[int, int]], message_bytes: int) -> float:
+    """Return the seconds in which every (sender, receiver) pair has passed a message, all at the same time."""
+    import torch
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    everywhere = [torch.zeros(message_bytes // 4) for _ in pairs]
+    dist.barrier()
+    start = time.perf_counter()
+    work = []
+    for tensor, (sender, receiver) in zip(everywhere, pairs, strict=True):
+        if rank == sender:
+            work.append(dist.isend(tensor, receiver))
+        if rank == receiver:
+            work.append(dist.irecv(tensor, sender))
+    for handle in work:
+        handle.wait()
+    dist.barrier()
+    return time.perf_counter() - start
+
+
+def network_of_this_process() -> int:
+    """Return the number of the network namespace."""
+    return os.stat("/proc/self/ns/net").st_ino
+
+
+@pytest.fixture(scope="module")
+def one_rank_a_host():
+    with Ranks(4, hosts=ShapedHosts(4, link=Link.gigabit())) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def three_slow_hosts():
+    """Ranks 0 and 1 on the first host, 2 and 3 on one each; 12.5 MB/s, so that this machine's own speed is no matter."""
+    link = Link(bandwidth_bytes_per_s=12.5e6, source="100 Mbit/s")
+    with Ranks(4, hosts=ShapedHosts(3, link=link)) as ranks:
+        yield ranks
+
+
+def fastest(ranks: Ranks, pairs: list[tuple[int, int]]) -> float:
+    """Pass 1 MB between each pair, 80 ms on one link alone; the best of three, in case another program runs."""
+    return min(max(ranks.run(exchange_s, pairs, 1_000_000)) for _ in range(3))
+
+
+def within_closed_form(seconds: float) -> bool:
+    """A 16 MB ring all-reduce of 4 ranks at 1 Gbit/s: 2 * 3/4 * 16e6 B / 125e6 B/s = 0.192 s.
+
+    At least 90 % of that bandwidth, and no faster than the bursts of 125 kB a cable allow.
+    """
+    return 0.192 / 1.02 <= seconds <= 0.192 / 0.90
+
+
+@needs_namespaces
+def test_a_16_mb_all_reduce_among_4_hosts_at_1_gigabit_reaches_90_percent_of_the_closed_form(one_rank_a_host):
+    link = Link(bandwidth_bytes_per_s=GIGABIT_BYTES_PER_S, source="nominal")
+    closed_form_s = collective_time_s(Collective.ALL_REDUCE, Algorithm.RING, 4, 16_000_000, link)
+    assert closed_form_s == pytest.approx(0.192)
+    assert within_closed_form(min(one_rank_a_host.run(all_reduce_s, 16_000_000)[0]))
+
+
+@needs_namespaces
+@pytest.mark.skipif(os.getuid() != 0, reason="already running without root: the test above is this one")
+def test_it_reaches_them_without_root_too():
+    done = _python(RATE_WITHOUT_ROOT.format(folder=str(Path(__file__).parent), nobody=NOBODY))
+    assert done.returncode == 0, done.stderr
+    user, user_namespace, seconds = done.stdout.split()
+    assert (int(user), user_namespace) == (NOBODY, "True")
+    assert within_closed_form(float(seconds))
+
+
+@needs_namespaces
+def test_a_host_sends_and_receives_at_the_full_rate_at_once(three_slow_hosts):
+    # 80 ms if the directions do not share, 160 ms if they did.
+    assert 0.075 <= fastest(three_slow_hosts, [(0, 2), (2, 0)]) <= 0.120
+
+
+@needs_namespaces
+def test_two_hosts_that_send_to_one_share_what_it_can_receive(three_slow_hosts):
+    # 2 MB into one card: 160 ms, although each sender alone would need 80 ms.
+    assert 0.150 <= fastest(three_slow_hosts, [(2, 0), (3, 1)]) <= 0.200
+
+
+@needs_namespaces
+def test_ranks_of_one_host_share_its_card(three_slow_hosts):
+    # 2 MB out of one card: 160 ms, although the receivers have a card each.
+    assert 0.150 <= fastest(three_slow_hosts, [(0, 2), (1, 3)]) <= 0.200
+
+
+@needs_namespaces
+def test_traffic_inside_a_host_is_not_shaped(three_slow_hosts):
+    # It would need 80 ms over the card.
+    assert fastest(three_slow_hosts, [(0, 1)]) < 0.040
+
+
+@needs_namespaces
+def test_ranks_are_placed_in_contiguous_blocks(three_slow_hosts):
+    networks = three_slow_hosts.run(network_of_this_process)
+    assert networks[0] == networks[1]
+    assert len({*networks, network_of_this_process()}) == 3 + 1
+
+
+@needs_namespaces
+def test_two_pools_at_once_have_networks_of_their_own(one_rank_a_host, three_slow_hosts):
+    running = [ranks.start(all_reduce_s, 100_000, 3) for ranks in (one_rank_a_host, three_slow_hosts)]
+    assert [len(run.result()) for run in running] == [4, 4]
+    networks = one_rank_a_host.run(network_of_this_process) + three_slow_hosts.run(network_of_this_process)
+    assert len(set(networks)) == 4 + 3
+
+
+@needs_namespaces
+def test_nothing_is_left_after_the_owner_is_killed():
+    interfaces_before = socket.if_nameindex()
+    owner = subprocess.Popen([sys.executable, "-c", OWNER_THAT_WAITS], stdout=subprocess.PIPE, text=True)
+    with owner:
+        first_pid, first_network, second_pid, second_network = map(int, owner.stdout.readline().split())
+        networks = {first_network, second_network}
+        assert {first_pid, second_pid} <= _pids_in(networks)
+        owner.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 1
+    while _pids_in(networks) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert _pids_in(networks) == set()
+    assert socket.if_nameindex() == interfaces_before
+    assert not Path("/var/run/netns").exists() or not list(Path("/var/run/netns").iterdir())
+
+
+@needs_namespaces
+def test_a_machine_without_namespaces_is_told_what_it_lacks():
+    script = WITHOUT_NAMESPACES + (
+        "from workbench.cluster import Link\n"
+        "from workbench.launch import Ranks, ShapedHosts\n"
+        "print(ShapedHosts.missing())\n"
+        "Ranks(2, hosts=ShapedHosts(2, link=Link.gigabit())).close()\n"
+    )
+    done = _python(script)
+    assert done.stdout.startswith("root, or unprivileged user and network namespaces (the kernel answered: No space")
+    assert done.returncode != 0
+    assert "user.max_net_namespaces" in done.stderr.splitlines()[-1] or "the ranks cannot start" in done.stderr
+
+
+@needs_namespaces
+def test_a_process_with_threads_is_refused_in_words():
+    script = (
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(5,), daemon=True).start()\n"
+        "from workbench.cluster import Link\n"
+        "from workbench.launch import ShapedHosts\n"
+        "ShapedHosts(2, link=Link.gigabit()).open()\n"
+    )
+    assert "a process with one thread: this one has 2" in _python(script).stderr
+
+
+@needs_namespaces
+def test_the_record_says_what_was_built(one_rank_a_host):
+    built = one_rank_a_host.hosts
+    assert built["num_hosts"] == 4
+    assert built["bandwidth_bytes_per_s"] == 125_000_000
+    assert built["delay_imposed_s"] in (0.0, Link.gigabit().latency_s)
+    # MTU 9000: 9000 - 20 - 32 bytes of payload in 9000 + 14 bytes on the wire.
+    assert built["payload_share"] == pytest.approx(8948 / 9014)
+
+
+@needs_namespaces
+def test_a_latency_is_imposed_or_refused_when_it_is_required():
+    link = Link(bandwidth_bytes_per_s=GIGABIT_BYTES_PER_S, latency_s=0.005, source="test")
+    try:
+        times = run_on_ranks(all_reduce_s, 2, 1_000, 3, hosts=ShapedHosts(2, link=link, require_latency=True))[0]
+    except RuntimeError as error:
+        assert "netem" in str(error)
+    else:  # an all-reduce of two ranks waits for the link at least twice
+        assert min(times) >= 2 * 0.005
+
+
+@pytest.mark.parametrize(
+    ("num_hosts", "link", "rule"),
+    [
+        (0, Link.gigabit(), "num_hosts is 0"),
+        (251, Link.gigabit(), "num_hosts is 251"),
+        (2, 1e9, "link is 1000000000.0"),
+        (2, Link(bandwidth_bytes_per_s=1e12, source="test"), "bandwidth_bytes_per_s is 1000000000000.0"),
+    ],
+)
+def test_wrong_hosts_are_refused_before_anything_is_built(num_hosts, link, rule):
+    with pytest.raises(ValueError, match=rule):
+        ShapedHosts(num_hosts, link)
+
+
+def test_blocks_differ_by_at_most_one_rank():
+    hosts = ShapedHosts(3, Link.gigabit())
+    assert [hosts.host_of(rank, 8) for rank in range(8)] == [0, 0, 0, 1, 1, 1, 2, 2]
+    with pytest.raises(ValueError, match="num_ranks is 2"):
+        hosts.host_of(0, 2)
+
+
+def test_a_closed_pool_has_no_host_to_enter():
+    hosts = HostNamespaces([], {})
+    hosts.close()
+    with pytest.raises(ValueError, match="host is 0"):
+        hosts.enter(0)
+
+
+def test_an_error_of_the_kernel_is_a_runtime_error():
+    assert issubclass(NamespaceError, RuntimeError)
+
+
+def _python(script: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", script]
+    environment = {**os.environ, **rank_environment(1)}  # one thread, which namespaces need
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+def _pids_in(networks: set[int]) -> set[int]:
+    """Return the living processes in some network namespaces."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                inside = os.stat(folder / "ns" / "net").st_ino in networks
+            except OSError:
+                continue
+            if inside:
+                found.add(int(folder.name))
+    return found
