@@ -3,6 +3,7 @@
 from workbench.models.bert import BertEncoder, BertForMaskedLM, BertForSequenceClassification
 from workbench.models.bert_config import BertConfig
 from workbench.models.hugging_face import LoadedWeights, load_hugging_face, to_hugging_face
+from workbench.models.inventory import layer_messages, layer_weights, model_messages
 
 __all__ = [
     "BertConfig",
@@ -10,6 +11,9 @@ __all__ = [
     "BertForMaskedLM",
     "BertForSequenceClassification",
     "LoadedWeights",
+    "layer_messages",
+    "layer_weights",
     "load_hugging_face",
+    "model_messages",
     "to_hugging_face",
 ]

@@ -9,6 +9,7 @@ from workbench.parallel.groups import ProcessTensorGroup, TensorGroup, VirtualTe
 from workbench.parallel.linear import ColumnParallelLinear, RowParallelLinear
 from workbench.parallel.seeds import generator_for
 from workbench.parallel.shards import cut, join
+from workbench.parallel.stages import Stage
 from workbench.parallel.traffic import Message, MessageKind, Phase, Traffic
 from workbench.parallel.transformer import TransformerConfig, TransformerLayer
 
@@ -20,6 +21,7 @@ __all__ = [
     "Phase",
     "ProcessTensorGroup",
     "RowParallelLinear",
+    "Stage",
     "TensorGroup",
     "Traffic",
     "TransformerConfig",

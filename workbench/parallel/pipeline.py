@@ -9,7 +9,8 @@ it; messages are [B, S, H] with B, S of the micro-batch; one stage a rank.
 Left out: interleaved and zero-bubble schedules.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -133,6 +134,9 @@ class _Stage(PipelineStage):
 class Pipeline:
     """This rank's stage of a model, with its schedule.
 
+    `module` holds this rank's parameters, those of the boundaries' codecs included: it is
+    what an optimizer takes.
+
     Args:
         part: This stage's part: (x, **context) -> y, with x the input in the first
             stage and hidden states elsewhere, y hidden states except in the last.
@@ -191,14 +195,18 @@ class Pipeline:
             raise ValueError("loss: None; a step needs one")
         schedule, losses = self._schedule_for(inputs, self._share_of_loss), []
         last = {"target": targets, "losses": losses} if self.stage.is_last else {}
+        tied = self._tied_weight()
+        earlier = set_aside_gradient_(tied)
         output = schedule.step(*self._inputs(inputs), **last, **context)
-        self._add_tied_gradients_()
+        if tied is not None:
+            tied.grad = self._with_other_ends(tied.grad)
+            add_earlier_(tied, earlier)
         if not self.stage.is_last:
             return StepResult(loss=None, output=None)
         return StepResult(loss=torch.stack(losses).sum().detach(), output=output.detach())
 
     def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor | None:
-        """Run one batch forward only, without gradients.
+        """Run one batch forward only, without gradients, in evaluation mode.
 
         Args:
             inputs, context: As in `step`.
@@ -206,7 +214,7 @@ class Pipeline:
         Returns:
             The output in the last stage, None elsewhere.
         """
-        with torch.no_grad():
+        with torch.no_grad(), evaluation_mode(self.module):
             return self._schedule_for(inputs, None).step(*self._inputs(inputs), **context)
 
     def _inputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
@@ -251,23 +259,51 @@ class Pipeline:
     def _share_of_loss(self, output: Tensor, targets: Tensor) -> Tensor:
         return self.loss(output, targets) / self.num_micro_batches
 
-    def _add_tied_gradients_(self) -> None:
-        """Add the gradients of a weight of which the first and last stage hold copies."""
-        weight = getattr(self.module.part, "tied_weight", None)
+    def _tied_weight(self) -> nn.Parameter | None:
+        """Give the weight of which the first and the last stage each hold a copy."""
         ends = (0, self.stage.num_stages - 1)
-        if weight is None or self.stage.num_stages == 1 or self.stage.index not in ends:
-            return
-        peer = dist.get_global_rank(self.mesh.pipeline_group, sum(ends) - self.stage.index)
-        other = torch.empty_like(weight.grad)
+        is_end = self.stage.num_stages > 1 and self.stage.index in ends
+        return getattr(self.module.part, "tied_weight", None) if is_end else None
+
+    def _with_other_ends(self, gradient: Tensor) -> Tensor:
+        """Add the gradient of the other end's copy; each end sends the other its own."""
         group, traffic = self.mesh.pipeline_group, self.mesh.tensor_group.traffic
+        peer = dist.get_global_rank(group, self.stage.num_stages - 1 - self.stage.index)
+        other = torch.empty_like(gradient)
         ops = [
-            dist.P2POp(dist.isend, weight.grad, peer, group),
+            dist.P2POp(dist.isend, gradient, peer, group),
             dist.P2POp(dist.irecv, other, peer, group),
         ]
         for work in dist.batch_isend_irecv(ops):
             work.wait()
-        traffic.record(MessageKind.SEND, weight.grad, NUM_ENDS, Phase.BACKWARD, "tied_weight")
-        weight.grad += other
+        traffic.record(MessageKind.SEND, gradient, NUM_ENDS, Phase.BACKWARD, "tied_weight")
+        return gradient + other
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module and all inside it in evaluation mode, and afterwards back as they were."""
+    modes = {inner: inner.training for inner in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for inner, training in modes.items():
+            inner.training = training
+
+
+def set_aside_gradient_(weight: nn.Parameter | None) -> Tensor | None:
+    """Take a tied weight's gradient of earlier steps away, since it is whole already."""
+    if weight is None:
+        return None
+    earlier, weight.grad = weight.grad, None
+    return earlier
+
+
+def add_earlier_(weight: nn.Parameter, earlier: Tensor | None) -> None:
+    """Add the gradient that was set aside."""
+    if earlier is not None:
+        weight.grad += earlier
 
 
 def micro_batch_size(inputs: Tensor, num_micro_batches: int) -> int:

@@ -12,13 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from workbench.parallel.boundary import Boundary
-from workbench.parallel.pipeline import Loss, StepResult, boundary_site, micro_batch_size
+from workbench.parallel.pipeline import (
+    Loss,
+    StepResult,
+    add_earlier_,
+    boundary_site,
+    evaluation_mode,
+    micro_batch_size,
+    set_aside_gradient_,
+)
 
 __all__ = ["VirtualPipeline"]
 
 
 class VirtualPipeline:
-    """All stages of a pipeline in one process.
+    """All stages of a pipeline in one process; `module` holds all parameters.
 
     Args:
         parts: The stages' parts, in order.
@@ -42,26 +50,34 @@ class VirtualPipeline:
             )
         for index, boundary in enumerate(boundaries):
             boundary.site = boundary_site(index + 1)
-        self.parts, self.boundaries = nn.ModuleList(parts), nn.ModuleList(boundaries)
+        self.module = nn.ModuleDict(
+            {"parts": nn.ModuleList(parts), "boundaries": nn.ModuleList(boundaries)}
+        )
+        self.parts, self.boundaries = self.module["parts"], self.module["boundaries"]
         self.num_micro_batches, self.loss = num_micro_batches, loss
 
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
         """Run one batch forward and backward, as `Pipeline.step` does."""
-        losses, outputs = [], []
+        losses, outputs, tied = [], [], self._tied_weights()
+        earlier = [set_aside_gradient_(weight) for weight in tied]
         for micro_inputs, micro_targets, micro_context in self._cut(inputs, targets, context):
             output = self._forward(micro_inputs, micro_context)
             loss = self.loss(output, micro_targets) / self.num_micro_batches
             loss.backward()
             losses.append(loss.detach())
             outputs.append(output.detach())
-        self._add_tied_gradients_()
+        total = sum(weight.grad for weight in tied)
+        for weight, before in zip(tied, earlier, strict=True):
+            weight.grad = total.clone()
+            add_earlier_(weight, before)
         return StepResult(loss=torch.stack(losses).sum(), output=torch.cat(outputs))
 
     @torch.no_grad()
     def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor:
         """Run one batch forward only, as `Pipeline.evaluate` does."""
         micro_batches = self._cut(inputs, inputs, context)
-        return torch.cat([self._forward(x, micro_context) for x, _, micro_context in micro_batches])
+        with evaluation_mode(self.module):
+            return torch.cat([self._forward(x, micro) for x, _, micro in micro_batches])
 
     def _forward(self, x: Tensor, context: dict[str, Tensor]) -> Tensor:
         x = self.parts[0](x, **context)
@@ -78,8 +94,8 @@ class VirtualPipeline:
             rows = slice(start, start + size)
             yield inputs[rows], targets[rows], {name: t[rows] for name, t in context.items()}
 
-    def _add_tied_gradients_(self) -> None:
-        first, last = (getattr(self.parts[end], "tied_weight", None) for end in (0, -1))
-        if len(self.parts) > 1 and first is not None and last is not None:
-            total = first.grad + last.grad
-            first.grad, last.grad = total, total.clone()
+    def _tied_weights(self) -> list[nn.Parameter]:
+        """Give the copies of a weight that the first and the last of several stages hold."""
+        ends = [self.parts[0], self.parts[-1]] if len(self.parts) > 1 else []
+        copies = [getattr(part, "tied_weight", None) for part in ends]
+        return [weight for weight in copies if weight is not None]

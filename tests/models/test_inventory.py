@@ -1,0 +1,70 @@
+"""The inventory against the layers that it lists and the messages that they send."""
+
+import pytest
+import torch
+
+from workbench.models import (
+    BertConfig,
+    BertEncoder,
+    BertForSequenceClassification,
+    layer_messages,
+    layer_weights,
+    model_messages,
+)
+from workbench.parallel import Stage, VirtualTensorGroup
+from workbench.parallel.boundary import Boundary
+from workbench.parallel.virtual_pipeline import VirtualPipeline
+
+TINY = BertConfig.tiny()
+
+
+def test_bert_larges_all_reduce_is_the_papers():
+    # Fine-tuning: micro-batch 32, sequence 512, hidden 1024, fp16: 32 MiB.
+    entries = layer_messages(
+        BertConfig.bert_large(), 0, batch=32, sequence=512, num_tensor_ranks=2, dtype=torch.float16
+    )
+    assert [entry.message_bytes for entry in entries] == [32 * 1024**2] * 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_weights_are_those_of_a_layer(size):
+    layer = BertEncoder(TINY, VirtualTensorGroup(size), device="meta").layers[0]
+    built = {}
+    for name, parameter in layer.named_parameters():
+        *path, last = name.split(".")
+        built[".".join(path) if last.isdigit() else name] = tuple(parameter.shape)
+    assert {entry.name: entry.local_shape for entry in layer_weights(TINY, size)} == built
+
+
+def test_one_ranks_share_of_a_layer_is_counted():
+    # H = 16, M = 64, two ranks: 12 H^2 / 2 weights; halves of 3H and M biases; 6 H whole.
+    total = sum(entry.local_elements for entry in layer_weights(TINY, 2))
+    assert total == 12 * 16**2 // 2 + (3 * 16 + 64) // 2 + 6 * 16
+
+
+@pytest.mark.parametrize(("size", "num_stages"), [(1, 4), (2, 2), (4, 1)])
+def test_messages_are_those_of_a_step(size, num_stages):
+    group = VirtualTensorGroup(size)
+    stages = [Stage(index=index, num_stages=num_stages) for index in range(num_stages)]
+    pipeline = VirtualPipeline(
+        [BertForSequenceClassification(TINY, group, stage=stage) for stage in stages],
+        boundaries=[Boundary(traffic=group.traffic) for _ in stages[1:]],
+        loss=lambda output, targets: output.square().mean(),
+    )
+    ids = torch.ones(2, 3, dtype=torch.long)
+    pipeline.step(ids, ids)
+    sent = [(m.site, m.what, m.phase, m.message_bytes) for m in group.traffic]
+    listed = [
+        (m.site, m.what, m.phase, m.message_bytes)
+        for m in model_messages(
+            TINY, batch=2, sequence=3, num_tensor_ranks=size, num_stages=num_stages
+        )
+    ]
+    assert sorted(listed) == sorted(sent)
+
+
+def test_stages_that_do_not_divide_the_layers_are_refused():
+    with pytest.raises(ValueError, match="num_layers: 4 is not divisible by 3"):
+        model_messages(TINY, batch=1, sequence=1, num_stages=3)
+    with pytest.raises(ValueError, match="mlp_size: 64 is not divisible by 3"):
+        layer_weights(BertConfig(hidden_size=9, num_heads=3, mlp_size=64, num_layers=1), 3)

@@ -1,0 +1,158 @@
+"""Groups and layers on real gloo ranks: against virtual ranks and against DTensor."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from workbench.launch import Ranks
+from workbench.parallel import (
+    ColumnParallelLinear,
+    ProcessTensorGroup,
+    RowParallelLinear,
+    TransformerConfig,
+    TransformerLayer,
+    VirtualTensorGroup,
+)
+
+pytestmark = pytest.mark.timeout(60)
+
+CONFIG = TransformerConfig(
+    hidden_size=16, num_heads=4, mlp_size=32, dropout=0.2, attention_dropout=0.3
+)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(4, preload=("workbench.parallel", "torch.distributed.tensor.parallel")) as pool:
+        yield pool
+
+
+def batch(seed: int = 0) -> torch.Tensor:
+    return torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(seed))
+
+
+def collectives() -> dict:
+    group, rank = ProcessTensorGroup(), dist.get_rank()
+    x = torch.tensor([1.0], requires_grad=True)
+    partial = torch.tensor([10.0**rank], requires_grad=True)
+    with group.traffic.at("here"):
+        total = group.sum([group.copy(x) * partial])
+        total.backward(torch.tensor([2.0]))
+        gathered = group.gather([torch.tensor([rank], dtype=torch.uint8)])
+    return {
+        "local_ranks": group.local_ranks,
+        "total": total.item(),
+        "grad_partial": partial.grad.item(),
+        "grad_x": x.grad.item(),
+        "gathered": [message.tolist() for message in gathered],
+        "traffic": [(m.what, m.phase, m.message_bytes, m.num_ranks, m.site) for m in group.traffic],
+    }
+
+
+def test_sum_copy_and_gather_on_four_ranks(ranks):
+    for rank, result in enumerate(ranks.run(collectives)):
+        assert result == {
+            "local_ranks": (rank,),
+            "total": 1111.0,
+            "grad_partial": 2.0,  # the gradient of the sum, times x
+            "grad_x": 2222.0,  # the gradient of the sum, times all partials
+            "gathered": [[0], [1], [2], [3]],
+            "traffic": [
+                ("sum", "forward", 4, 4, "here"),
+                ("copy-backward", "backward", 4, 4, "here"),
+                ("gather", "forward", 1, 4, "here"),
+            ],
+        }
+
+
+def run_layer(group, steps: int = 2) -> dict:
+    """Take a few steps, so that dropout has to stay in step too."""
+    layer = TransformerLayer(CONFIG, group, site="layers.0")
+    for step in range(steps):
+        x = batch(step).requires_grad_()
+        layer.zero_grad()
+        y = layer(x)
+        y.square().mean().backward()
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter -= 0.1 * parameter.grad
+    return {
+        "y": y.detach(),
+        "grad_x": x.grad,
+        "norm": layer.attention_norm.weight.grad,
+        "row_bias": layer.mlp.output.bias.grad,
+        "column": layer.attention.query_key_value.full_weight(),
+        "row": layer.mlp.output.full_weight(gradient=True),
+        "bytes": group.traffic.num_bytes(phase="backward"),
+    }
+
+
+def run_layer_on_real_ranks() -> dict:
+    return run_layer(ProcessTensorGroup())
+
+
+def test_a_layer_with_dropout_equals_its_virtual_twin_after_two_updates(ranks):
+    expected = run_layer(VirtualTensorGroup(4))
+    for result in ranks.run(run_layer_on_real_ranks):
+        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_virtual_and_uncut_layers_agree_after_two_updates():
+    uncut, cut = (run_layer(VirtualTensorGroup(size)) for size in (1, 4))
+    assert (uncut.pop("bytes"), cut.pop("bytes")) == (0, 2 * 2 * 3 * 5 * 16 * 4)
+    torch.testing.assert_close(cut, uncut, rtol=1e-5, atol=1e-6)
+
+
+def plain_pair() -> nn.Sequential:
+    first, second = nn.Linear(16, 32), nn.Linear(32, 16)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in (*first.parameters(), *second.parameters()):
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4)
+    return nn.Sequential(first, nn.GELU(), second)
+
+
+def run_dtensor(mesh) -> list[torch.Tensor]:
+    pair = parallelize_module(plain_pair(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    x = batch().requires_grad_()
+    y = pair(x)
+    y.square().mean().backward()
+    grads = [parameter.grad for parameter in pair.parameters()]
+    return [y.detach(), x.grad, *(g.full_tensor() if isinstance(g, DTensor) else g for g in grads)]
+
+
+def run_ours(group) -> list[torch.Tensor]:
+    plain = plain_pair()
+    column, row = ColumnParallelLinear(16, 32, group), RowParallelLinear(32, 16, group)
+    column.load_full_(plain[0].weight.detach(), plain[0].bias.detach())
+    row.load_full_(plain[2].weight.detach(), plain[2].bias.detach())
+    x = batch().requires_grad_()
+    y = row([nn.functional.gelu(inner) for inner in column(x)])
+    y.square().mean().backward()
+    grads = [m.full_weight(True) for m in (column, row)], [m.full_bias(True) for m in (column, row)]
+    return [y.detach(), x.grad, grads[0][0], grads[1][0], grads[0][1], grads[1][1]]
+
+
+def run_both() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("other", "tensor"))["tensor"]
+    return run_dtensor(mesh), run_ours(ProcessTensorGroup(mesh.get_group()))
+
+
+def test_outputs_and_gradients_equal_dtensors_on_pairs_of_ranks(ranks):
+    for theirs, ours in ranks.run(run_both):
+        names = ("output", "input", "column weight", "column bias", "row weight", "row bias")
+        for name, expected, actual in zip(names, theirs, ours, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_a_process_group_is_refused_where_there_is_none():
+    with pytest.raises(ValueError, match="torch.distributed is not initialised"):
+        ProcessTensorGroup()

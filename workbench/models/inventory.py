@@ -1,0 +1,181 @@
+"""What a cut BERT holds and sends, listed without building it.
+
+What: for planners, simulators and byte counts: every weight of a layer with the
+dimension that is cut, and every message of one micro-batch with its call site, pass and
+shape, under the names that the layers and their ledger use.
+Source: the cut of `workbench.parallel.transformer` (Megatron-LM, section 3).
+Simplified: messages without codecs; embeddings, pooler and heads send none.
+Left out: the exchange of tied gradients in a pipeline (one message a step).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from workbench.models.bert_config import BertConfig
+from workbench.parallel.shards import check_divides
+from workbench.parallel.stages import Stage
+from workbench.parallel.traffic import MessageKind, Phase
+
+__all__ = ["MessageEntry", "WeightEntry", "layer_messages", "layer_weights", "model_messages"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightEntry:
+    """One parameter of a layer."""
+
+    name: str
+    """Name below the layer, without the shard's number."""
+    shape: tuple[int, ...]
+    """Full shape."""
+    cut_dim: int | None
+    """Dimension that tensor-parallel ranks share; None if every rank holds it whole."""
+    num_tensor_ranks: int
+    """Ranks that share it."""
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """Shape of one rank's shard."""
+        return tuple(
+            size // self.num_tensor_ranks if dim == self.cut_dim else size
+            for dim, size in enumerate(self.shape)
+        )
+
+    @property
+    def local_elements(self) -> int:
+        """Elements of one rank's shard."""
+        return math.prod(self.local_shape)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MessageEntry:
+    """One message of one micro-batch."""
+
+    site: str
+    """Call site, as in the ledger."""
+    what: MessageKind
+    """Kind of message."""
+    phase: Phase
+    """Pass in which it travels."""
+    shape: tuple[int, ...]
+    """Shape of what one rank contributes."""
+    message_bytes: int
+    """Bytes of what one rank contributes."""
+
+
+def layer_weights(config: BertConfig, num_tensor_ranks: int = 1) -> tuple[WeightEntry, ...]:
+    """List the parameters of one transformer layer.
+
+    Args:
+        config: Sizes.
+        num_tensor_ranks: Ranks that share the layer.
+
+    Returns:
+        Entries in the order of the layer's computation.
+
+    Raises:
+        ValueError: If the ranks do not divide the heads or the inner units.
+    """
+    check_divides("num_heads", config.num_heads, num_tensor_ranks)
+    check_divides("mlp_size", config.mlp_size, num_tensor_ranks)
+    hidden, inner = config.hidden_size, config.mlp_size
+    table = (
+        ("attention.query_key_value.weights", (3 * hidden, hidden), 0),
+        ("attention.query_key_value.biases", (3 * hidden,), 0),
+        ("attention.output.weights", (hidden, hidden), 1),
+        ("attention.output.bias", (hidden,), None),
+        ("attention_norm.weight", (hidden,), None),
+        ("attention_norm.bias", (hidden,), None),
+        ("mlp.input.weights", (inner, hidden), 0),
+        ("mlp.input.biases", (inner,), 0),
+        ("mlp.output.weights", (hidden, inner), 1),
+        ("mlp.output.bias", (hidden,), None),
+        ("mlp_norm.weight", (hidden,), None),
+        ("mlp_norm.bias", (hidden,), None),
+    )
+    return tuple(
+        WeightEntry(name=name, shape=shape, cut_dim=dim, num_tensor_ranks=num_tensor_ranks)
+        for name, shape, dim in table
+    )
+
+
+def layer_messages(
+    config: BertConfig,
+    layer: int,
+    *,
+    batch: int,
+    sequence: int,
+    num_tensor_ranks: int,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[MessageEntry, ...]:
+    """List the tensor-parallel messages of one layer for one micro-batch.
+
+    Args:
+        config: Sizes.
+        layer: Which layer, for the call sites.
+        batch: B of the micro-batch.
+        sequence: S.
+        num_tensor_ranks: Ranks that share the layer; one rank alone sends nothing.
+        dtype: Of activations.
+
+    Returns:
+        Two sums forward, two sums of input gradients backward, in the order sent.
+    """
+    if num_tensor_ranks == 1:
+        return ()
+    table = (
+        ("attention.output", MessageKind.SUM, Phase.FORWARD),
+        ("mlp.output", MessageKind.SUM, Phase.FORWARD),
+        ("mlp.input", MessageKind.COPY_BACKWARD, Phase.BACKWARD),
+        ("attention.query_key_value", MessageKind.COPY_BACKWARD, Phase.BACKWARD),
+    )
+    shape = (batch, sequence, config.hidden_size)
+    return tuple(
+        _entry(f"layers.{layer}.{site}", what, phase, shape, dtype) for site, what, phase in table
+    )
+
+
+def model_messages(
+    config: BertConfig,
+    *,
+    batch: int,
+    sequence: int,
+    num_tensor_ranks: int = 1,
+    num_stages: int = 1,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[MessageEntry, ...]:
+    """List all messages of one micro-batch: layers, and boundaries between stages.
+
+    Args:
+        config, batch, sequence, num_tensor_ranks, dtype: As in `layer_messages`.
+        num_stages: Pipeline stages; every tensor-parallel rank of a stage sends the
+            whole activation to its partner in the next.
+
+    Returns:
+        Entries of the layers in their order, then of the boundaries.
+
+    Raises:
+        ValueError: If the stages do not divide the layers.
+    """
+    Stage(index=0, num_stages=num_stages).layers(config.num_layers)
+    sizes = {"batch": batch, "sequence": sequence, "dtype": dtype}
+    layers = [
+        entry
+        for layer in range(config.num_layers)
+        for entry in layer_messages(config, layer, num_tensor_ranks=num_tensor_ranks, **sizes)
+    ]
+    shape = (batch, sequence, config.hidden_size)
+    boundaries = [
+        _entry(f"stage.{stage}.input", MessageKind.SEND, phase, shape, dtype)
+        for stage in range(1, num_stages)
+        for phase in Phase
+    ]
+    return (*layers, *boundaries)
+
+
+def _entry(
+    site: str, what: MessageKind, phase: Phase, shape: tuple[int, ...], dtype: torch.dtype
+) -> MessageEntry:
+    num_bytes = math.prod(shape) * dtype.itemsize
+    return MessageEntry(site=site, what=what, phase=phase, shape=shape, message_bytes=num_bytes)
