@@ -10,19 +10,23 @@ Every function returns rows (dicts of quantity, value, unit and keys) as `workbe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 
+from workbench.launch import Ranks
+
 from .cost import Purpose, Setting, planned_messages
 from .method import Family, method
+from .training import sent_bytes
 
-__all__ = ["FINE_TUNING", "PRE_TRAINING", "count_iterations", "count_messages", "tensor_shares"]
+__all__ = ["FINE_TUNING", "count_messages", "count_study", "rehearse_iterations"]
 
 FINE_TUNING = ((1, 4), (2, 2), (4, 1))
 """(TP, PP) of tables 2 to 4, on 4 GPUs."""
-PRE_TRAINING = ((2, 8), (4, 4), (8, 2))
-"""(TP, PP) of tables 6 and 7, on 16 GPUs."""
 
 
 def count_messages(
@@ -71,37 +75,70 @@ def _wire_rows(name: str, tp: int, sizes: dict[str, int]) -> list[dict]:
     return [{"quantity": "wire_over_code", "method": name, "tp": tp, "value": sent[0] / sent[1], "unit": "1"}]
 
 
-def count_iterations(names: Sequence[str], meshes: Iterable[tuple[int, int]], **sizes: int) -> list[dict]:
+def count_study(
+    names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehearse: bool, **sizes: int
+) -> list[dict]:
     """Count the bytes of one training iteration for every method and (TP, PP).
 
     Args:
         names: of methods.
         meshes: (TP, PP) pairs.
+        rehearse: also send a small model's iteration on 4 real ranks, in the meshes of fine-tuning.
         sizes: further fields of Setting.
 
     Returns:
-        Rows, a purpose each: wire_bytes (all ranks together), rank_bytes (the rank that sends most) and, for
-        purposes taken together, forward_bytes, backward_bytes and total_bytes on the wire.
+        Rows with the keys method, tp, pp: what `_iteration_rows`, `_share_rows` and `rehearse_iterations` say.
     """
-    return [row for tp, pp in meshes for name in names for row in _iteration_rows(Setting(method=name, tp=tp, pp=pp, **sizes))]
+    settings = [Setting(method=name, tp=tp, pp=pp, **sizes) for tp, pp in meshes for name in names]
+    rows = [row for setting in settings for row in (*_iteration_rows(setting), *_share_rows(setting))]
+    return rows + (rehearse_iterations(names, FINE_TUNING) if rehearse else [])
 
+
+def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]]) -> list[dict]:
+    """Train a small model for one step on real ranks and compare what sockets sent with the plan.
+
+    Args:
+        names: of methods.
+        meshes: (TP, PP) pairs with one product, the number of ranks.
+
+    Returns:
+        Rows: sent_over_planned (bytes that all ranks' sockets sent over `planned_messages`; what exceeds 1 is gloo's
+        headers).
+    """
+    settings = [Setting(method=name, tp=tp, pp=pp, **REHEARSAL) for tp, pp in meshes for name in names]
+    with Ranks(math.prod(meshes[0]), preload=("workbench.models.bert",)) as ranks:
+        by_rank = ranks.run(sent_bytes, settings)
+    sent = [sum(of_setting) for of_setting in zip(*by_rank, strict=True)]
+    return [
+        _row("sent_over_planned", setting, total / _total(setting, set(Purpose)), "1")
+        for setting, total in zip(settings, sent, strict=True)
+    ]
+
+
+REHEARSAL = MappingProxyType(
+    {"micro_batch": 8, "sequence": 64, "hidden": 128, "layers": 8, "compressed_layers": 4, "value_bytes": 4}
+)
+"""A model of BERT's structure small enough for two cores, messages large beside gloo's 48-byte headers."""
 
 FORWARD = frozenset({Purpose.TENSOR_FORWARD, Purpose.BOUNDARY_FORWARD})
 BACKWARD = frozenset(Purpose) - FORWARD
 
 
 def _iteration_rows(setting: Setting) -> list[dict]:
-    keys = {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
-    rows = []
-    for quantity, purposes in (
+    """Bytes on the wire by purpose, forward, backward and in all, and of the rank that sends most."""
+    totals = [
         ("total_bytes", frozenset(Purpose)),
         ("forward_bytes", FORWARD),
         ("backward_bytes", BACKWARD),
         *((f"{purpose.value.replace(' ', '_')}_bytes", {purpose}) for purpose in Purpose),
-    ):
-        rows.append({"quantity": quantity, **keys, "value": _total(setting, purposes), "unit": "byte"})
-    rows.append({"quantity": "rank_bytes", **keys, "value": _busiest_rank_bytes(setting), "unit": "byte"})
-    return rows
+    ]
+    rows = [_row(quantity, setting, _total(setting, purposes), "byte") for quantity, purposes in totals]
+    return [*rows, _row("rank_bytes", setting, _busiest_rank_bytes(setting), "byte")]
+
+
+def _row(quantity: str, setting: Setting, value: float, unit: str, **keys: int) -> dict:
+    mesh = {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
+    return {"quantity": quantity, **mesh, **keys, "value": value, "unit": unit}
 
 
 def _total(setting: Setting, purposes: Iterable[Purpose]) -> int:
@@ -115,36 +152,26 @@ def _busiest_rank_bytes(setting: Setting) -> int:
     return max(by_stage)
 
 
-def tensor_shares(names: Sequence[str], *, tp: int, pp: int, **sizes: int) -> list[dict]:
-    """Compare forward bytes with the uncompressed iteration, purpose by purpose.
+def _share_rows(setting: Setting) -> list[dict]:
+    """Bytes over those without compression: forward tensor bytes, each boundary, each boundary's gradient.
 
-    Args:
-        names: of methods.
-        tp: tensor-parallel ranks.
-        pp: stages.
-        sizes: further fields of Setting.
-
-    Returns:
-        Rows: tensor_share (forward tensor bytes on the wire over those without compression), and boundary_share for
-        every boundary (both directions).
-
-    Source: the "Tensor Comm." columns of tables 4 and 7 are the times of these bytes; table 9 those of a boundary.
+    Source: the columns Tensor Comm. of tables 4 and 7 are the times of the first, table 9 those of the second.
     """
-    plain = Setting(method="w/o", tp=tp, pp=pp, **sizes)
+    plain = replace(setting, method="w/o")
     rows = []
-    for name in names:
-        setting = Setting(method=name, tp=tp, pp=pp, **sizes)
+    if setting.tp > 1:
         share = _total(setting, {Purpose.TENSOR_FORWARD}) / _total(plain, {Purpose.TENSOR_FORWARD})
-        keys = {"method": name, "tp": tp, "pp": pp}
-        rows.append({"quantity": "tensor_share", **keys, "value": share, "unit": "1"})
-        for boundary, (ours, theirs) in enumerate(zip(_boundaries(setting), _boundaries(plain), strict=True)):
-            rows.append({"quantity": "boundary_share", **keys, "boundary": boundary, "value": ours / theirs, "unit": "1"})
+        rows.append(_row("tensor_share", setting, share, "1"))
+    both = {Purpose.BOUNDARY_FORWARD, Purpose.BOUNDARY_BACKWARD}
+    for quantity, purposes in (("boundary_share", both), ("boundary_gradient_share", {Purpose.BOUNDARY_BACKWARD})):
+        pairs = zip(_boundaries(setting, purposes), _boundaries(plain, purposes), strict=True)
+        rows += [_row(quantity, setting, ours / theirs, "1", boundary=number) for number, (ours, theirs) in enumerate(pairs)]
     return rows
 
 
-def _boundaries(setting: Setting) -> list[int]:
+def _boundaries(setting: Setting, purposes: set[Purpose]) -> list[int]:
     totals = dict.fromkeys(range(setting.layers_per_stage, setting.layers, setting.layers_per_stage), 0)
     for planned in planned_messages(setting):
-        if planned.purpose in (Purpose.BOUNDARY_FORWARD, Purpose.BOUNDARY_BACKWARD):
+        if planned.purpose in purposes:
             totals[planned.layer] += planned.wire_bytes
     return list(totals.values())
