@@ -26,7 +26,6 @@ CONFIG = BertConfig.tiny(dropout=0.1, attention_dropout=0.1)
 WITHOUT_DROPOUT = BertConfig.tiny()
 MESHES = [(1, 4), (2, 2), (4, 1)]
 NUM_MICRO_BATCHES = 4
-MESSAGE = (2, 6, 16)  # micro-batch, sequence, hidden
 FULL_BYTES = 2 * 6 * 16 * 4
 
 
