@@ -20,13 +20,13 @@ WRONG_USE, INTERRUPTED = 2, 130  # exit codes; 128 + SIGINT, as shells count it
 
 OVERVIEW = """Reproduce published results on real ranks, and check each claim against its paper.
 
+\b
 [bold]Start here[/bold]
-
-  workbench list                                  what can be reproduced
-  workbench reproduce                             run all of it (profile laptop), then read the report
-  workbench reproduce 'activation-*/table-*'      run what a pattern names
-  workbench report --open                         open the report of the last run
-  workbench doctor                                what this machine can do, and what to do about the rest
+  workbench list                              what can be reproduced
+  workbench reproduce                         run it all, then read the report
+  workbench reproduce 'activation-*/table-*'  run what a pattern names
+  workbench report --open                     open the report of the last run
+  workbench doctor                            what this machine can do
 """
 
 
@@ -74,5 +74,6 @@ def exit_code(arguments: Sequence[str]) -> int:
 
 def _refuse(message: str, code: int = WRONG_USE) -> int:
     line = " ".join(message.split())
-    print(f"workbench: {line}" if line else "workbench: see workbench --help", file=sys.stderr)
+    if line:  # a group called without a command has shown its help instead
+        print(f"workbench: {line}", file=sys.stderr)
     return code

@@ -24,12 +24,16 @@ def register(app: typer.Typer) -> None:
 
 
 def list_items(
-    patterns: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Ids or globs; all items by default.")] = None,
+    patterns: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable: id, technique, item, title, evidence, profiles, claims.")] = False,
 ) -> None:
     """List what can be reproduced.
 
-    Examples:  workbench list   |   workbench list 'activation-compression/table-*'   |   workbench list --json
+    \b
+    Examples
+      workbench list
+      workbench list 'activation-compression/table-*'
+      workbench list --json
     """
     _, catalogue = common.load()
     chosen = common.pick(catalogue, patterns or [])
@@ -62,7 +66,10 @@ def item_json(item: Any) -> dict[str, Any]:
 def show_item(identity: Annotated[str, typer.Argument(metavar="ID", help="An id such as activation-compression/table-1/counted, a shorter one, or a glob.")]) -> None:
     """Show one item: its claims with their rules, its parameters, its last record.
 
-    Examples:  workbench show activation-compression/table-1/counted   |   workbench show table-1
+    \b
+    Examples
+      workbench show activation-compression/table-1/counted
+      workbench show table-1
     """
     project, catalogue = common.load()
     out = common.console()

@@ -31,7 +31,9 @@ def _group() -> None:
 def technique(name: Annotated[str, typer.Argument(help="Lower case, digits and underscores, such as ring_sum.")]) -> None:
     """Write library, lesson, catalogue, published table and test of a new technique; they pass and run as they are.
 
-    Example:  workbench new technique ring_sum
+    \b
+    Example
+      workbench new technique ring_sum
     """
     from workbench.reproduction import Project
     from workbench.reproduction.scaffold import new_technique

@@ -65,7 +65,12 @@ def _print_check(out: Any, check: Any) -> None:
 def bench(pattern: Annotated[str, typer.Argument(help="Names of benchmarks, as a glob.")] = "*") -> int:
     """Measure the speeds that are promised, each as a ratio taken in one run.
 
-    Ends with exit code 1 where a ratio does not hold. Examples:  workbench bench   |   workbench bench 'compression-quantize-*'
+    Ends with exit code 1 where a ratio does not hold.
+
+    \b
+    Examples
+      workbench bench
+      workbench bench 'compression-quantize-*'
     """
     from workbench.reproduction import Project, UsageError
     from workbench.training.measuring import run_benchmarks
@@ -88,11 +93,14 @@ def _bench_line(row: Any) -> str:
     return f"{escape(row.name)}  [bold]{number_text(row.figure)} {escape(row.unit)}[/]{spread}{verdict}"
 
 
-def clean(profiles: Annotated[list[str] | None, typer.Argument(metavar="[PROFILE...]", help="All profiles by default.")] = None,
+def clean(profiles: Annotated[list[str] | None, typer.Argument(metavar="PROFILE", help="All profiles by default.")] = None,
           yes: common.AskYes = False) -> int:
     """Remove what runs wrote, after asking. What is in the repository, recorded runs included, stays.
 
-    Examples:  workbench clean smoke   |   workbench clean --yes
+    \b
+    Examples
+      workbench clean smoke
+      workbench clean --yes
     """
     from workbench.reproduction import Project, UsageError
 

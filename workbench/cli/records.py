@@ -17,7 +17,7 @@ from . import common
 
 __all__ = ["diff", "promote", "register"]
 
-Patterns = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Ids or globs; all items by default.")]
+Patterns = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")]
 CIRCUMSTANCES = ("machine", "parameters", "configuration", "versions", "environment")
 
 
@@ -32,7 +32,10 @@ def register(app: typer.Typer) -> None:
 def promote(patterns: Patterns = None, profile: common.OneProfile = "laptop") -> None:
     """Copy records of this machine into the repository, where every report shows them beside its own.
 
-    Examples:  workbench records promote   |   workbench records promote table-1 --profile full
+    \b
+    Examples
+      workbench records promote
+      workbench records promote table-1 --profile full
     """
     from workbench.reproduction import UsageError, read_record
     from workbench.reproduction.recorded import promote as keep
@@ -49,7 +52,10 @@ def promote(patterns: Patterns = None, profile: common.OneProfile = "laptop") ->
 def diff(patterns: Patterns = None, profile: common.OneProfile = "laptop") -> None:
     """Compare this machine's records with the recorded ones: verdicts, values, and what the runs had different.
 
-    Examples:  workbench records diff   |   workbench records diff table-1 --profile full
+    \b
+    Examples
+      workbench records diff
+      workbench records diff table-1 --profile full
     """
     from workbench.reproduction import UsageError
 

@@ -27,7 +27,10 @@ def write(
 ) -> None:
     """Write the report from the records there are, with every verdict computed anew.
 
-    Examples:  workbench report --open   |   workbench report --profile full
+    \b
+    Examples
+      workbench report --open
+      workbench report --profile full
     """
     from workbench.reproduction.report import write_report
 

@@ -8,6 +8,7 @@ Left out: the running itself.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def reproduce(
-    patterns: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Ids or globs; all items by default.")] = None,
+    patterns: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")] = None,
     profile: common.OneProfile = "laptop",
     kernel: Annotated[str | None, typer.Option(metavar="NAME", help="Jupyter kernel; see workbench kernels list.")] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Items side by side; one a core by default; those that measure times run alone.")] = None,
@@ -36,7 +37,11 @@ def reproduce(
 ) -> int:
     """Run items and write the report. What is up to date is not run again.
 
-    Examples:  workbench reproduce   |   workbench reproduce table-1 --dry-run   |   workbench reproduce 'activation-*' --profile smoke --jobs 2
+    \b
+    Examples
+      workbench reproduce
+      workbench reproduce table-1 --dry-run
+      workbench reproduce 'activation-*' --profile smoke --jobs 2
     """
     from workbench.reproduction.runner import plan
 
@@ -79,10 +84,13 @@ class _Run:
 
     def go(self, **options: Any) -> int:
         """Run, and return the exit code."""
+        import logging
+
         from workbench.reproduction.runner import run
 
         from .progress import display
 
+        logging.getLogger("papermill").setLevel(logging.CRITICAL)  # an item's failure is told once, by us
         try:
             with display(self.out) as shown:
                 outcome = run(self.project, self.chosen, self.profile, on_event=lambda event: self.on_event(event, shown), **options)
@@ -115,12 +123,12 @@ class _Run:
         """Say before anything starts how long the run will take."""
         from workbench.reproduction.report.numbers import seconds_text
 
-        runs = [item for item in planned.items if item.action == "run"]
-        if runs:
-            rest = len(planned.items) - len(runs)
-            others = f"; {rest} need nothing" if rest else ""
-            self.out.print(f"{len(runs)} of {len(planned.items)} items to run in the profile {self.profile}: "
-                           f"about {seconds_text(round(planned.expected_s))}{others}.", markup=False)
+        actions = [str(item.action) for item in planned.items]
+        rest = [f"; {actions.count(action)} {words}" for action, words in (("nothing", "up to date"), ("skip", "not declared for it"))
+                if action in actions]
+        if "run" in actions:
+            self.out.print(f"{actions.count('run')} of {len(actions)} items to run in the profile {self.profile}: "
+                           f"about {seconds_text(round(planned.expected_s))}{''.join(rest)}.", markup=False)
 
     def write_report(self, under_way: bool = False) -> Any:
         """Write the report; a report that cannot be written does not stop the run, and is told of at its end."""
@@ -153,10 +161,8 @@ class _Run:
 
 
 def _up_to_date(outcome: Any) -> str:
-    counts: dict[str, int] = {}
-    for item in outcome.items:
-        counts[item.status.value] = counts.get(item.status.value, 0) + 1
-    return ", ".join(f"{number} {name} in the profile {outcome.profile}" for name, number in counts.items())
+    counts = Counter(item.status.value for item in outcome.items)
+    return f"{', '.join(f'{number} {name}' for name, number in counts.items())} in the profile {outcome.profile}"
 
 
 def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> Any:

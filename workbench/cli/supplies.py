@@ -38,36 +38,36 @@ def list_data() -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("name", "here", "licence", "origin"):
         table.add_column(name, no_wrap=name == "name")
-    for entry in manifest.list_data():
-        table.add_row(entry.name, _whereabouts(_checked(manifest.verify, entry.name)), escape(entry.licence), escape(entry.origin))
+    for entry in _checked(manifest.list_data):
+        table.add_row(entry.name, _whereabouts(entry, _checked(manifest.verify, entry.name)), escape(entry.licence), escape(entry.origin))
     common.console().print(table)
 
 
-def _whereabouts(checks: Any) -> str:
+def _whereabouts(entry: Any, checks: Any) -> str:
     places = list(dict.fromkeys(check.place for check in checks if check.place))
-    return ", ".join(places) or "no (a stand-in is used)"
+    return ", ".join(places) or ("no" if entry.is_model else "no (a stand-in is used)")
 
 
-def fetch(names: Annotated[list[str], typer.Argument(metavar="NAME...", help="As workbench data list names them.")]) -> None:
+def fetch(names: Annotated[list[str], typer.Argument(metavar="NAME", help="As workbench data list names them.")]) -> None:
     """Download data sets or models. The only command that goes online.
 
-    Example:  workbench data fetch glue/sst2
+    \b
+    Example
+      workbench data fetch glue/sst2
     """
     from workbench.datasets import manifest
 
-    for name in names:
-        _checked(manifest.entry_named, name) if "/" in name else None
     for name in names:
         for path in _checked(manifest.fetch, name):
             common.console().print(str(path), markup=False)
 
 
-def verify(names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", help="All by default.")] = None) -> int:
+def verify(names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="All by default.")] = None) -> int:
     """Compare the files on this machine with the manifest's checksums; exit code 1 where one differs."""
     from workbench.datasets import manifest
 
     out, differs = common.console(), False
-    for name in names or [entry.name for entry in manifest.list_data()]:
+    for name in names or [entry.name for entry in _checked(manifest.list_data)]:
         for check in _checked(manifest.verify, name):
             differs |= check.status is manifest.FileStatus.DIFFERS
             out.print(f"{name}  {check.file}  {check.status.value}" + (f"  ({check.place})" if check.place else ""), markup=False)
@@ -80,7 +80,9 @@ def install_kernel(
 ) -> None:
     """Register a Jupyter kernel for a number of ranks; reproduce --kernel NAME takes it.
 
-    Example:  workbench kernels install --ranks 4
+    \b
+    Example
+      workbench kernels install --ranks 4
     """
     from workbench.launch import kernels
 
@@ -104,12 +106,12 @@ def remove_kernel(name: Annotated[str, typer.Argument(help="As workbench kernels
     common.console().print(f"removed {name}", markup=False)
 
 
-def _checked(function: Any, name: str) -> Any:
+def _checked(function: Any, *names: str) -> Any:
     """Call a function of the manifest; a name it does not know, or data it cannot get, is wrong use."""
     from workbench.datasets.places import DataError
     from workbench.reproduction import UsageError
 
     try:
-        return function(name)
+        return function(*names)
     except (ValueError, DataError) as error:
         raise UsageError(str(error)) from None

@@ -1,0 +1,111 @@
+"""A project whose records are written by hand, so that what the report says of them is known."""
+
+import json
+import shutil
+import struct
+import zlib
+from pathlib import Path
+
+from workbench.reproduction import Project, load_catalogue, verdicts_of
+from workbench.reproduction.records import write_record
+from workbench.reproduction.report import write_report
+
+CATALOGUE = """
+from workbench.reproduction import Evidence, Ordering, Reproduction, Within
+
+BOTH = {"smoke": {}, "laptop": {}}
+CATALOGUE = (
+    Reproduction(
+        technique="toy_sum", item="table-1", evidence=Evidence.COUNTED, title="Bytes of a <message>",
+        notebook="notebooks/toy_sum/one.ipynb", published="table-1.csv", parameters=BOTH,
+        claims=(
+            Within("A1 sends half", quantity="bytes", where={"method": "A1"}, rel=0.02, because="headers are not counted",
+                   source="table 1", explanation="The paper counts in another unit."),
+            Ordering("A1 sends least", quantity="bytes", along="method", order=["A1", "plain"], because="it sends half"),
+        ),
+    ),
+    Reproduction(
+        technique="toy_sum", item="fig-2", evidence=Evidence.MEASURED, title="Accuracy on real text",
+        notebook="notebooks/toy_sum/one.ipynb", parameters=BOTH,
+        claims=(Ordering("Plain is most accurate", quantity="accuracy", along="method", order=["A1", "plain"],
+                         because="the figure's order", needs_real_data=True),),
+    ),
+    Reproduction(
+        technique="toy_sum", item="table-9", evidence=Evidence.SIMULATED, title="Sixteen devices",
+        notebook="notebooks/toy_sum/one.ipynb", published="table-1.csv", parameters={"full": {}},
+        claims=(Within("Bytes on sixteen", quantity="bytes", rel=0.02, because="headers are not counted"),),
+    ),
+)
+"""
+PUBLISHED = "quantity,method,value,unit,source\nbytes,A1,1000000,bytes,\"table 1, row 2\"\nbytes,plain,2000000,bytes,\"table 1, row 1\"\n"
+MACHINE = {"host": "here", "cpu": "Two-core processor", "cores": 2, "gpus": []}
+BIG_MACHINE = {"host": "there", "cpu": "Large processor", "cores": 64, "gpus": ["Some GPU"]}
+TWO_METHODS = {"A1": 1010000, "plain": 2000000}  # A1 is 1 % above the published million
+
+
+def png(width: int, height: int) -> bytes:
+    """Return a grey picture, written by the rules of the PNG format."""
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = zlib.compress((b"\0" + b"\x80" * width) * height)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+class ReportProject:
+    """reproductions/toy_sum, its records, and the report written from them."""
+
+    def __init__(self, root: Path):
+        (root / "reproductions/toy_sum/published").mkdir(parents=True)
+        (root / "notebooks/toy_sum").mkdir(parents=True)
+        (root / "notebooks/toy_sum/one.ipynb").write_text("{}")
+        (root / "reproductions/toy_sum/catalogue.py").write_text(CATALOGUE)
+        self.root = root
+        self.publish(PUBLISHED)
+        self.project = Project(root)
+
+    def publish(self, text: str) -> None:
+        (self.root / "reproductions/toy_sum/published/table-1.csv").write_text(text)
+
+    def item(self, name: str):
+        return next(item for item in load_catalogue(self.project) if item.item == name)
+
+    def folder(self, name: str, profile: str = "laptop") -> Path:
+        return self.project.folder(self.item(name), profile)
+
+    def record(self, name: str = "table-1", *, values: dict | None = None, profile: str = "laptop", data=(), machine=None, path=None) -> Path:
+        """Write a record with a figure, a log and a notebook beside it, as the runner does."""
+        item, folder = self.item(name), self.folder(name, profile)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "figure.png").write_bytes(png(720, 360))
+        (folder / "log.txt").write_text("a log\n")
+        (folder / "notebook.ipynb").write_text("{}")
+        quantity, unit = ("accuracy", "") if name == "fig-2" else ("bytes", "bytes")
+        rows = [{"quantity": quantity, "method": method, "value": value, "unit": unit} for method, value in (values or TWO_METHODS).items()]
+        said = {"values": rows, "data": list(data), "calibration": None, "not_comparable": {}}
+        about = {"schema": 1, "id": item.id, "technique": item.technique, "item": item.item, "evidence": item.evidence.value,
+                 "title": item.title, "profile": profile, "seeds": [0], "configuration": {"num_ranks": 4}, "parameters": {},
+                 "machine": machine or MACHINE, "versions": {"torch": "2.13.0"}, "commit": "abc123", "environment": {},
+                 "started": "2026-01-02T03:04:05+00:00", "seconds": 12.5, "fingerprint": {},
+                 "artifacts": {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}}
+        verdicts = [verdict.to_json() for verdict in verdicts_of(self.project, item, said)]
+        target = path or folder / "record.json"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_record(target, about | said | {"verdicts": verdicts})
+        return target
+
+    def promoted(self, name: str = "table-1", profile: str = "full", values: dict | None = None) -> None:
+        """Write a recorded run of another machine, and leave nothing else of it."""
+        path = self.root / f"reproductions/toy_sum/recorded/{profile}/{name}/{self.item(name).evidence.value}.json"
+        self.record(name, values=values, profile=profile, machine=BIG_MACHINE, path=path)
+        shutil.rmtree(self.root / "results" / profile)
+
+    def fail(self, name: str, traceback: str) -> None:
+        folder = self.folder(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "failure.json").write_text(json.dumps({"schema": 1, "reason": traceback.splitlines()[-1], "traceback": traceback,
+                                                         "started": "2026-01-03T00:00:00+00:00", "artifacts": {}}))
+
+    def report(self, profile: str = "laptop", **options) -> Path:
+        return write_report(self.project, load_catalogue(self.project), profile, **options)

@@ -1,0 +1,56 @@
+"""Numbers on the report read well and claim no digits they do not have."""
+
+import math
+
+import pytest
+
+from workbench.reproduction.report.numbers import key_text, number_text, relative_text, seconds_text, value_text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (33554432, "bytes", "33.55 MB"),  # 33.554432 million
+        (999, "bytes", "999 B"),
+        (0, "bytes", "0 B"),
+        (1.25e9 / 8, "bytes/s", "156.2 MB/s"),
+        (0.0123, "s", "12.3 ms"),
+        (90, "s", "90 s"),
+        (125, "s", "2 min 05 s"),
+        (3900, "s", "1 h 05 min"),
+        (0.5, "", "0.5"),
+        (12, "%", "12 %"),
+        (1234567, "", "1,234,567"),
+        (4096, "elements", "4,096 elements"),
+        (1.5e-7, "", "1.5e-07"),
+        (None, "bytes", "—"),
+        (math.nan, "s", "—"),
+        ("none of them", "", "none of them"),
+    ],
+)
+def test_a_value_is_written_with_four_digits_and_a_prefix_that_fits(value, unit, text):
+    assert value_text(value, unit) == text
+
+
+def test_infinity_is_written_as_it_is():
+    assert number_text(math.inf) == "inf"
+
+
+def test_a_difference_is_a_share_of_the_published_value_and_exact_only_where_it_is():
+    assert relative_text(1.01e6, 1.0e6) == "+1 %"
+    assert relative_text(-1.5, -1.0) == "-50 %"
+    assert relative_text(3.0, 3.0) == "exact"
+    assert relative_text(0.25, 0.0) == "+0.25"
+    assert relative_text(None, 1.0) == "—"
+
+
+def test_a_tiny_difference_is_not_called_exact():
+    assert relative_text(1.0 + 1e-9, 1.0) == "+1e-07 %"
+
+
+def test_keys_are_words():
+    assert key_text({"num_ranks": 4, "method": "A1"}) == "num ranks 4, method A1"
+
+
+def test_no_time_is_zero_seconds():
+    assert seconds_text(0) == "0 s"
