@@ -2,7 +2,7 @@
 
 Source: Python's import rules, as far as they can be read from the syntax tree.
 Simplified: an import counts wherever it stands; texts that are the dotted name of a module count as imports of it; a
-package that loads its modules lazily (`__getattr__`) counts with all of them. What is found may be too much, so an
+package that loads its modules lazily (`__getattr__`) counts with all of them where it is imported by name. What is found may be too much, so an
 item may run again without need; it is not left out.
 Left out: modules outside the given roots (they are covered by the packages' versions), and names built at run time.
 """
@@ -30,6 +30,7 @@ class Module:
 
     digest: str  # sha256 of the file, and of the data files beside a package's __init__
     imports: frozenset[str]  # dotted names it may import
+    lazy: frozenset[str]  # modules it may load later, for what is asked of it by name
 
 
 @dataclass(slots=True)
@@ -52,21 +53,25 @@ class Library:
         Returns:
             Dotted name to digest, sorted by name.
         """
-        waiting: list[str] = []
-        for cell in cells:
-            tree = parse_cell(cell)
-            waiting += _imported(tree, "") if tree else []
+        waiting = [name for cell in cells if (tree := parse_cell(cell)) for name in _imported(tree, "")]
         found: dict[str, str] = {}
+        seen: set[str] = set()
         while waiting:
-            name = RECORDING if waiting[-1] == HARNESS else waiting[-1]
-            waiting.pop()
+            name = waiting.pop()
+            name = RECORDING if name == HARNESS else name
             module = self._module(name)
-            if module is None or name in found:
+            if module is None or name in seen:
                 continue
-            found[name] = module.digest
-            waiting += [each for each in module.imports if each not in found]
-            waiting += [parent for parent in _parents(name) if parent not in found and parent != HARNESS]
+            seen.add(name)
+            found |= {name: module.digest} | self._executed_on_the_way(name, waiting)
+            waiting += module.imports | module.lazy
         return dict(sorted(found.items()))
+
+    def _executed_on_the_way(self, name: str, waiting: list[str]) -> dict[str, str]:
+        parents = {parent: self._module(parent) for parent in _parents(name) if parent != HARNESS}
+        for module in filter(None, parents.values()):
+            waiting += module.imports
+        return {parent: module.digest for parent, module in parents.items() if module}
 
     def _module(self, name: str) -> Module | None:
         if name not in self._modules:
@@ -93,11 +98,11 @@ def _read(path: Path, name: str) -> Module:
     try:
         tree = ast.parse(source)
     except SyntaxError:
-        return Module(digest=digest.hexdigest(), imports=frozenset())
-    imports = set(_imported(tree, name if is_package else name.rpartition(".")[0]))
-    if is_package and any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body):
-        imports |= {f"{name}.{each.stem}" for each in path.parent.glob("*.py") if each.stem != "__init__"}
-    return Module(digest=digest.hexdigest(), imports=frozenset(imports - {name}))
+        return Module(digest=digest.hexdigest(), imports=frozenset(), lazy=frozenset())
+    imports = frozenset(_imported(tree, name if is_package else name.rpartition(".")[0]))
+    is_lazy = is_package and any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
+    inside = (f"{name}.{each.stem}" for each in path.parent.glob("*.py") if each.stem != "__init__")
+    return Module(digest=digest.hexdigest(), imports=imports, lazy=frozenset(inside if is_lazy else ()))
 
 
 def _imported(tree: ast.Module, package: str) -> Iterator[str]:

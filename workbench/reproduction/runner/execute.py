@@ -26,6 +26,7 @@ NOTEBOOK_FILE = "notebook.ipynb"
 LOG_FILE = "log.txt"
 CONNECTION_FILE = ".kernel.json"
 START_PATIENCE_S = 60  # seconds a kernel may take to answer, generous for a cold disk
+LOG_TOLD = 2000  # characters of the log's end that a failure repeats
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -104,7 +105,7 @@ class Execution:
 
     def _recording(self) -> None:
         if not (self.folder / RECORDING_FILE).exists():
-            raise RuntimeError(f"{self.item.notebook} ended without calling record(...)")
+            raise LookupError(f"{self.item.notebook} ended without calling record(...)")
 
     def _failure(self, error: Exception) -> Failure:
         if self.kernel.stopped_because:
@@ -112,7 +113,7 @@ class Execution:
         if hasattr(error, "ename"):  # a cell raised: papermill carries the kernel's own traceback
             text = COLOURS.sub("", "\n".join(error.traceback))
             return Failure(reason=f"{error.ename}: {error.evalue}".splitlines()[0], traceback=text)
-        if type(error).__name__ == "DeadKernelError" or (self.kernel.exit_code is not None and isinstance(error, RuntimeError)):
+        if isinstance(error, RuntimeError) and "kernel died" in str(error).lower():  # nbclient's and jupyter_client's words
             return Failure(reason=_told(self.kernel.exit_code), traceback=_where(self.folder))
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return Failure(reason=reason, traceback="".join(traceback.format_exception(error)))
@@ -136,6 +137,6 @@ def _where(folder: Path) -> str:
         log = (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError, KeyError):
         return "it had not begun its first cell"
-    running = [cell for cell in cells if cell.get("metadata", {}).get("papermill", {}).get("status") == "running"]
-    source = "".join(running[-1]["source"]) if running else "(between two cells)"
-    return f"While running this cell:\n{source}\n\nEnd of the log:\n{log[-2000:]}"
+    begun = [cell for cell in cells if cell.get("metadata", {}).get("papermill", {}).get("start_time")]
+    source = "".join(begun[-1]["source"]) if begun else "none yet"
+    return f"The last cell it began:\n{source}\n\nEnd of the log:\n{log[-LOG_TOLD:]}"

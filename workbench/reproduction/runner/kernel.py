@@ -8,9 +8,7 @@ Left out: kernels on other machines.
 
 import contextlib
 import os
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,10 +17,10 @@ from typing import Any
 
 import psutil
 
+from workbench.launch.tether import tethered
+
 __all__ = ["KernelProcess", "tethered_kernel_manager"]
 
-TETHER = "workbench.launch.tether"
-END_PATIENCE_S = 3.0  # seconds a tether may take to end the processes below it before they are killed one by one
 
 
 @dataclass(slots=True)
@@ -61,18 +59,14 @@ def _end(process: subprocess.Popen) -> None:
     below: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         below = psutil.Process(process.pid).children(recursive=True)
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(END_PATIENCE_S)
-    process.kill()
+    process.kill()  # a signal that cannot be passed on: the tether's guard sees its end and kills all that is below
     for each in below:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
 
 
 def tethered_kernel_manager(
-    kernel: KernelProcess, environment: Mapping[str, str], working_folder: Path, connection_file: Path, log: Any
+    kernel: KernelProcess, environment: Mapping[str, str], working_folder: Path, connection: Path, log: Any
 ) -> type:
     """Return the kernel manager class of one item.
 
@@ -80,18 +74,17 @@ def tethered_kernel_manager(
         kernel: told when the process has started.
         environment: variables set on top of the runner's own.
         working_folder: the kernel's current folder.
-        connection_file: where Jupyter's connection file is kept, so that nothing is left in the user's folders.
+        connection: where Jupyter's connection file is kept, so that nothing is left in the user's folders.
         log: open file for what the kernel writes past Jupyter.
     """
     from jupyter_client.manager import AsyncKernelManager
     from traitlets import Unicode
 
     class TetheredKernelManager(AsyncKernelManager):
-        connection_file = Unicode(str(connection_file))
+        connection_file = Unicode(str(connection))
 
         def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
-            command = super().format_kernel_cmd(extra_arguments)
-            return [sys.executable, "-m", TETHER, "--owner", str(os.getpid()), "--", *command]
+            return tethered(super().format_kernel_cmd(extra_arguments), os.getpid())
 
         async def _async_pre_start_kernel(self, **options: Any) -> Any:
             options |= {"env": {**os.environ, **environment}, "cwd": str(working_folder), "stdout": log, "stderr": log}

@@ -78,20 +78,27 @@ def _swap(folder: Path, target: Path) -> None:
 
 
 def place_failure(execution: Execution, failure: Failure, fingerprint: Mapping[str, Any], target: Path) -> None:
-    """Keep what a failed run left beside the old record; failure.json last, and only if there is room."""
+    """Keep what a failed run left beside the old record; on a full disk failure.json alone, if even that has room."""
+    kept = {"notebook": (NOTEBOOK_FILE, FAILED_NOTEBOOK), "log": (LOG_FILE, FAILED_LOG)}
     with contextlib.suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)
-        for source, name in ((NOTEBOOK_FILE, FAILED_NOTEBOOK), (LOG_FILE, FAILED_LOG)):
+        for source, name in kept.values():
             if (execution.folder / source).exists():
                 os.replace(execution.folder / source, target / name)
-    clear(execution.folder)  # makes room first, should the disk be full
-    with contextlib.suppress(OSError):
-        write_json(target / FAILURE_FILE, {
-            "schema": SCHEMA, "id": execution.item.id, "profile": execution.profile, "reason": failure.reason,
-            "message": failure.reason, "traceback": failure.traceback, "started": execution.started,
-            "seconds": round(execution.seconds, 3), "fingerprint": fingerprint,
-            "artifacts": {"notebook": FAILED_NOTEBOOK, "log": FAILED_LOG},
-        })  # fmt: skip
+    clear(execution.folder)
+    artifacts = {what: name for what, (_, name) in kept.items() if (target / name).exists()}
+    told = {
+        "schema": SCHEMA, "id": execution.item.id, "profile": execution.profile, "message": failure.reason,
+        "reason": failure.reason, "traceback": failure.traceback, "started": execution.started,
+        "seconds": round(execution.seconds, 3), "fingerprint": fingerprint,
+    }  # fmt: skip
+    try:
+        write_json(target / FAILURE_FILE, told | {"artifacts": artifacts})
+    except OSError:
+        for _, name in kept.values():
+            (target / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            write_json(target / FAILURE_FILE, told | {"artifacts": {}})
 
 
 def sweep(results: Path) -> None:

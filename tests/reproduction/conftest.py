@@ -1,0 +1,15 @@
+"""Fixtures of the reproduction room."""
+
+from pathlib import Path
+
+import pytest
+from toy_project import ToyProject
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
+    """A project of one item, which is also what Project() finds."""
+    for variable in ("WORKBENCH_RUN_DIR", "WORKBENCH_RUN_ITEM", "WORKBENCH_RUN_PROFILE", "WORKBENCH_DATA"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("WORKBENCH_ROOT", str(tmp_path / "project"))
+    return ToyProject(tmp_path / "project")

@@ -1,0 +1,206 @@
+"""Verdicts are computed: each kind of claim agrees, disagrees and refuses as its rule says."""
+
+import math
+
+import pytest
+
+from workbench.reproduction import ClaimError, Crossover, Ordering, Trend, Verdict, Within
+from workbench.reproduction.judge import judge
+from workbench.reproduction.rows import read_rows
+
+WHY = {"because": "the rule under test"}
+
+
+def values(*rows, unit="ms", quantity="time"):
+    """Rows from (value, keys) or (value, keys, low, high)."""
+    raw = []
+    for value, keys, *spread in rows:
+        raw.append({"quantity": quantity, "value": value, "unit": unit, **keys} | dict(zip(("low", "high"), spread, strict=False)))
+    return read_rows(raw, "values")
+
+
+def verdict(claim, ours, published=(), **more):
+    return judge([claim], ours, published, **more)[0]
+
+
+def test_a_value_on_the_edge_of_its_tolerance_agrees_and_one_past_it_disagrees():
+    published = values((8.0, {"tp": 2}))
+    claim = Within("w", quantity="time", rel=0.25, **WHY)  # 8 +- 2
+    assert verdict(claim, values((10.0, {"tp": 2})), published).verdict is Verdict.AGREES
+    past = verdict(claim, values((10.001, {"tp": 2})), published)
+    assert past.verdict is Verdict.DISAGREES and "+25.01%" in past.reason
+    assert verdict(Within("w", quantity="time", abs=1.5, **WHY), values((6.5, {"tp": 2})), published).verdict is Verdict.AGREES
+
+
+def test_changing_one_published_number_turns_a_verdict_red():
+    claim = Within("w", quantity="time", rel=0.05, **WHY)
+    ours = values((100.0, {"method": "A1"}), (50.0, {"method": "A2"}))
+    right = values((101.0, {"method": "A1"}), (51.0, {"method": "A2"}))
+    wrong = values((101.0, {"method": "A1"}), (61.0, {"method": "A2"}))
+    assert verdict(claim, ours, right).verdict is Verdict.AGREES
+    assert verdict(claim, ours, wrong).verdict is Verdict.DISAGREES
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_agrees_with_nothing(bad):
+    ordered = values((1.0, {"m": "a", "x": 1}), (bad, {"m": "b", "x": 2}))
+    claims = [
+        Within("w", quantity="time", rel=1e9, **WHY),
+        Ordering("o", quantity="time", along="m", order=["a", "b"], where={}, **WHY),
+        Trend("t", quantity="time", along="x", direction="increasing", **WHY),
+    ]
+    pairs = values((1.0, {"m": "a"}), (bad, {"m": "b"}))
+    assert verdict(claims[0], pairs, values((1.0, {"m": "a"}), (2.0, {"m": "b"}))).verdict is Verdict.DISAGREES
+    assert verdict(claims[0], values((1.0, {})), values((bad, {}))).verdict is Verdict.DISAGREES
+    assert verdict(claims[1], pairs).verdict is Verdict.DISAGREES
+    assert verdict(claims[2], values((1.0, {"x": 1}), (bad, {"x": 2}))).verdict is Verdict.DISAGREES
+    lines = [(1.0, {"m": "a", "x": 1}), (bad, {"m": "a", "x": 2}), (2.0, {"m": "b", "x": 1}), (1.0, {"m": "b", "x": 2})]
+    crossing = Crossover("c", quantity="time", between=("a", "b"), series="m", along="x", at=1.5, rel=9.0, **WHY)
+    assert verdict(crossing, values(*lines)).verdict is Verdict.DISAGREES
+    assert ordered[1].value is not None
+
+
+def test_a_claim_that_fits_no_row_is_not_run_and_says_its_name():
+    claim = Within("halves", quantity="bytes", rel=0.1, **WHY)
+    told = verdict(claim, values((1.0, {})), values((1.0, {})))
+    assert told.verdict is Verdict.NOT_RUN and "'halves' matches no rows of 'bytes'" in told.reason
+
+
+def test_one_published_row_without_ours_keeps_the_claim_from_agreeing():
+    claim = Within("w", quantity="time", rel=0.1, **WHY)
+    told = verdict(claim, values((1.0, {"tp": 1})), values((1.0, {"tp": 1}), (2.0, {"tp": 2})))
+    assert told.verdict is Verdict.NOT_RUN and told.reason == "no value of ours for tp=2"
+    assert [row.verdict for row in told.rows] == [Verdict.AGREES, Verdict.NOT_RUN]
+
+
+def test_units_that_differ_unknown_columns_and_ambiguous_rows_are_refused_by_the_claims_name():
+    claim = Within("speed", quantity="time", rel=0.1, **WHY)
+    with pytest.raises(ClaimError, match="'speed'.*published in 's' and ours is in 'ms'"):
+        verdict(claim, values((1.0, {})), values((1.0, {}), unit="s"))
+    with pytest.raises(ClaimError, match="'typo'.*where names.*metod"):
+        verdict(Within("typo", quantity="time", where={"metod": "A1"}, rel=0.1, **WHY), values((1.0, {"method": "A1"})), values((1.0, {"method": "A1"})))
+    with pytest.raises(ClaimError, match="2 of our rows.*batch"):
+        verdict(claim, values((1.0, {"batch": 1}), (1.0, {"batch": 2})), values((1.0, {})))
+
+
+def test_keys_match_as_numbers_where_both_read_as_numbers_and_a_list_in_where_means_any():
+    published = read_rows([{"quantity": "time", "value": "3", "unit": "ms", "tp": "4", "m": "w/o"}], "published")
+    told = verdict(Within("w", quantity="time", where={"m": ["A1", "w/o"]}, abs=0, **WHY), values((3, {"tp": 4.0, "m": "w/o"})), published)
+    assert told.verdict is Verdict.AGREES
+
+
+def test_an_ordering_holds_in_every_group_or_disagrees():
+    claim = Ordering("o", quantity="time", along="m", order=["a", "b", "c"], **WHY)
+    good = [(1, {"m": "a", "tp": 1}), (2, {"m": "b", "tp": 1}), (3, {"m": "c", "tp": 1})]
+    other = [(5, {"m": "c", "tp": 2}), (1, {"m": "a", "tp": 2}), (6, {"m": "b", "tp": 2})]  # b above c
+    assert verdict(claim, values(*good)).verdict is Verdict.AGREES
+    told = verdict(claim, values(*good, *other))
+    assert told.verdict is Verdict.DISAGREES and told.reason == "b (6) and c (5) do not rise"
+    assert verdict(claim, values(*good[:2])).verdict is Verdict.NOT_RUN
+    equal = values((1, {"m": "a"}), (1, {"m": "b"}), (2, {"m": "c"}))
+    assert verdict(claim, equal).verdict is Verdict.DISAGREES
+
+
+def test_an_ordering_inside_the_spread_is_not_a_finding():
+    claim = Ordering("o", quantity="time", along="m", order=["a", "b"], **WHY)
+    apart = values((1.0, {"m": "a"}, 0.9, 1.1), (2.0, {"m": "b"}, 1.2, 2.8))
+    overlapping = values((1.0, {"m": "a"}, 0.9, 1.3), (2.0, {"m": "b"}, 1.2, 2.8))
+    reversed_apart = values((3.0, {"m": "a"}, 2.9, 3.1), (2.0, {"m": "b"}, 1.2, 2.8))
+    assert verdict(claim, apart).verdict is Verdict.AGREES
+    told = verdict(claim, overlapping)
+    assert told.verdict is Verdict.NOT_COMPARABLE and "spread" in told.reason
+    assert verdict(claim, reversed_apart).verdict is Verdict.DISAGREES
+
+
+def test_seeds_are_merged_into_their_mean_with_smallest_and_largest_as_the_spread():
+    raw = [{"quantity": "accuracy", "value": v, "unit": "1", "m": m, "seed": s} for m, vs in {"a": (0.70, 0.80), "b": (0.78, 0.90)}.items() for s, v in enumerate(vs)]
+    claim = Ordering("o", quantity="accuracy", along="m", order=["a", "b"], **WHY)
+    told = verdict(claim, read_rows(raw, "values"))
+    assert told.verdict is Verdict.NOT_COMPARABLE  # 0.70..0.80 and 0.78..0.90 overlap
+    assert (told.rows[0].ours, told.rows[0].low, told.rows[0].high) == (0.75, 0.70, 0.80)
+
+
+def test_an_ordering_that_the_published_values_themselves_break_disagrees():
+    claim = Ordering("o", quantity="time", along="m", order=["a", "b"], **WHY)
+    told = verdict(claim, values((1, {"m": "a"}), (2, {"m": "b"})), values((7, {"m": "a"}), (5, {"m": "b"})))
+    assert told.verdict is Verdict.DISAGREES and "published values themselves" in told.reason
+
+
+def test_a_trend_looks_along_the_column_whatever_the_order_of_the_rows():
+    rows = values((30, {"batch": 4}), (10, {"batch": 16}), (20, {"batch": 8}))
+    assert verdict(Trend("t", quantity="time", along="batch", direction="decreasing", **WHY), rows).verdict is Verdict.AGREES
+    assert verdict(Trend("t", quantity="time", along="batch", direction="increasing", **WHY), rows).verdict is Verdict.DISAGREES
+    one = values((30, {"batch": 4}))
+    assert verdict(Trend("t", quantity="time", along="batch", direction="increasing", **WHY), one).verdict is Verdict.NOT_RUN
+
+
+def crossing_rows(a, b):
+    return values(*((v, {"m": name, "x": x}) for name, line in (("a", a), ("b", b)) for x, v in zip((1, 2, 4), line, strict=True)))
+
+
+def test_a_crossover_is_found_by_interpolation_and_must_be_the_only_one():
+    options = {"quantity": "time", "between": ("a", "b"), "series": "m", "along": "x", **WHY}
+    rows = crossing_rows((0, 1, 5), (1, 3, 3))  # a - b: -1, -2, 2: crosses half way from 2 to 4
+    found = verdict(Crossover("c", at=3.0, rel=0.0, **options), rows)
+    assert found.verdict is Verdict.AGREES and found.rows[0].ours == 3.0
+    log = verdict(Crossover("c", at=2 * math.sqrt(2), rel=1e-12, scale="log", **options), rows)
+    assert log.verdict is Verdict.AGREES
+    assert verdict(Crossover("c", at=2.0, rel=0.1, **options), rows).verdict is Verdict.DISAGREES
+    assert verdict(Crossover("c", at=3.0, rel=0.1, smaller_before="b", **options), rows).verdict is Verdict.DISAGREES
+    assert verdict(Crossover("c", at=3.0, rel=9.0, **options), crossing_rows((0, 1, 2), (1, 2, 3))).verdict is Verdict.DISAGREES
+    twice = crossing_rows((0, 3, 0), (1, 1, 1))
+    assert "cross 2 times" in verdict(Crossover("c", at=1.5, rel=9.0, **options), twice).reason
+    touching = crossing_rows((0, 1, 2), (1, 1, 1))  # equal at 2
+    assert verdict(Crossover("c", at=2.0, rel=0.0, **options), touching).verdict is Verdict.AGREES
+
+
+def test_a_stand_in_or_no_source_at_all_can_never_support_a_claim_about_real_data():
+    claim = Within("accuracy", quantity="time", rel=0.1, needs_real_data=True, **WHY)
+    same = values((1.0, {}))
+    real, stand_in = {"name": "sst2", "source": "hub"}, {"name": "mnli", "source": "stand-in"}
+    assert verdict(claim, same, same, sources=[real]).verdict is Verdict.AGREES
+    told = verdict(claim, same, same, sources=[real, stand_in])
+    assert told.verdict is Verdict.NOT_COMPARABLE and told.reason == "a stand-in took the place of mnli"
+    assert verdict(claim, same, same, sources=[]).verdict is Verdict.NOT_COMPARABLE
+
+
+def test_cells_used_for_calibration_never_count_as_reproduced():
+    claim = Within("w", quantity="time", rel=0.1, **WHY)
+    published = values((1.0, {"tp": 1}), (2.0, {"tp": 2}))
+    alone = verdict(claim, values((1.0, {"tp": 1})), published[:1], calibrated_on=[{"quantity": "time", "tp": 1}])
+    assert alone.verdict is Verdict.NOT_COMPARABLE
+    ours = values((1.0, {"tp": 1}), (9.0, {"tp": 2}))
+    assert verdict(claim, ours, published, calibrated_on=[{"tp": 1}]).verdict is Verdict.DISAGREES
+    assert verdict(claim, ours, published, calibrated_on=[{"tp": 2}]).verdict is Verdict.AGREES
+
+
+def test_a_reason_for_not_comparing_must_name_a_claim_and_never_hides_that_nothing_ran():
+    claim = Within("w", quantity="time", rel=0.1, **WHY)
+    same = values((1.0, {}))
+    told = verdict(claim, same, same, not_comparable={"w": "the model is at chance level"})
+    assert (told.verdict, told.reason) == (Verdict.NOT_COMPARABLE, "the model is at chance level")
+    assert verdict(claim, (), same, not_comparable={"w": "chance"}).verdict is Verdict.NOT_RUN
+    with pytest.raises(ValueError, match="'v', which is no claim"):
+        verdict(claim, same, same, not_comparable={"v": "chance"})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Within("w", quantity="t", because="b"), "give exactly one"),
+        (lambda: Within("w", quantity="t", because="b", rel=0.1, abs=1.0), "give exactly one"),
+        (lambda: Within("w", quantity="t", because="b", rel=-0.1), "zero or more"),
+        (lambda: Within("w", quantity="t", because=" ", rel=0.1), "because"),
+        (lambda: Ordering("o", quantity="t", because="b", along="m", order=["a"]), "order"),
+        (lambda: Trend("t", quantity="t", because="b", along="m", direction="up"), "direction"),
+        (lambda: Crossover("c", quantity="t", because="b", between=("a", "a"), series="m", along="x", at=1.0, rel=0.1), "between"),
+    ],
+)
+def test_a_claim_without_its_reason_or_its_rule_is_refused(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_two_rows_of_the_same_thing_are_refused():
+    with pytest.raises(ValueError, match="row 2: says the same as row 1"):
+        values((1.0, {"tp": 1}), (2.0, {"tp": 1.0}))

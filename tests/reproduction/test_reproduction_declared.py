@@ -1,0 +1,165 @@
+"""Catalogues, published numbers, parameters, usage: what is wrong is named before anything runs."""
+
+import numpy
+import pytest
+from toy_project import ToyProject
+
+from workbench.reproduction import CatalogueError, Evidence, Project, Reproduction, UsageError, load_catalogue, plan, run, select
+from workbench.reproduction.notebook_cells import read_notebook
+from workbench.reproduction.parameters import check_parameters
+
+ITEM = "Reproduction(item='{0}', notebook='notebooks/toy/one.ipynb', parameters={1}, claims=(WITHIN,), **ITEM)"
+
+
+def declared(**changes):
+    base = {"technique": "toy", "item": "table-1", "evidence": Evidence.COUNTED, "title": "t", "notebook": "n.ipynb", "parameters": {"smoke": {}}}
+    return Reproduction(**(base | changes))
+
+
+def test_an_id_is_technique_item_evidence_with_hyphens():
+    assert declared(technique="activation_compression").id == "activation-compression/table-1/counted"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"technique": "Toy"}, "technique is 'Toy'"),
+        ({"item": "table 1"}, "item is 'table 1'"),
+        ({"evidence": "counted"}, "evidence is 'counted'"),
+        ({"notebook": "../n.ipynb"}, "notebook is"),
+        ({"parameters": {}}, "parameters is {}"),
+        ({"parameters": {"lapton": {}}}, "profile 'lapton'"),
+        ({"parameters": {"smoke": {"item": "x"}}}, "sets 'item'"),
+        ({"parameters": {"smoke": {"shape": (1, 2)}}}, r"\['shape'\] is \(1, 2\), a tuple"),
+        ({"parameters": {"smoke": {"n": numpy.int64(3)}}}, "int64"),
+        ({"parameters": {"smoke": {"n": [numpy.float32(3)]}}}, r"\['n'\]\[0\].*float32"),
+        ({"parameters": {"smoke": {"n": float("nan")}}}, "must be finite"),
+        ({"expected_s": {"smoke": -1}}, "expected_s"),
+        ({"requires": ("sst2",)}, "data:NAME"),
+        ({"claims": ["fast"]}, "claims is"),
+    ],
+)
+def test_a_wrong_declaration_names_field_value_and_rule(changes, said):
+    with pytest.raises(ValueError, match=said):
+        declared(**changes)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("CATALOGUE = (", "catalogue.py:1"),
+        ("import nothing_of_this_name", "catalogue.py:1: No module"),
+        ("x = 1", "CATALOGUE must be a tuple"),
+        ("from workbench.reproduction import *\n\nCATALOGUE = (Reproduction(technique='toy', item='a b', evidence=Evidence.COUNTED, title='t', notebook='n.ipynb', parameters={'smoke': {}}),)", "catalogue.py:3: item is 'a b'"),
+    ],
+)  # fmt: skip
+def test_a_malformed_catalogue_is_named_with_its_line(toy: ToyProject, source, said):
+    (toy.root / "reproductions/toy/catalogue.py").write_text(source)
+    with pytest.raises(CatalogueError, match=said):
+        load_catalogue(Project())
+
+
+def test_a_missing_notebook_and_a_foreign_technique_are_named(toy: ToyProject):
+    toy.declare("Reproduction(item='table-1', notebook='notebooks/toy/absent.ipynb', parameters=PARAMETERS, **ITEM)")
+    with pytest.raises(CatalogueError, match=r"notebook of toy/table-1/counted is 'notebooks/toy/absent.ipynb'"):
+        load_catalogue(Project())
+    toy.declare("Reproduction(item='table-1', notebook='notebooks/toy/one.ipynb', parameters=PARAMETERS, **(ITEM | {'technique': 'other'}))")
+    with pytest.raises(CatalogueError, match="must be its folder's name, 'toy'"):
+        load_catalogue(Project())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("quantity,value,unit\nbytes,1,bytes\n", "'source' is missing"),
+        ("quantity,value,unit,source\nbytes,many,bytes,table 1\n", "row 1: value of 'bytes' is 'many'"),
+        ("quantity,value,unit,source\nbytes,1,bytes,\n", "line 2 has no source"),
+        ("quantity,value,unit,source\nbytes,1,bytes,t,5\n", "line 2 does not have 4 columns"),
+    ],
+)
+def test_a_wrong_published_file_is_named_with_its_line(toy: ToyProject, text, said):
+    toy.publish(text)
+    with pytest.raises(CatalogueError, match=said):
+        load_catalogue(Project())
+
+
+def test_items_are_selected_by_id_beginning_or_glob_and_a_wrong_one_says_what_comes_close(toy: ToyProject):
+    toy.declare(*(ITEM.format(name, "PARAMETERS") for name in ("table-1", "table-10", "fig-2")))
+    catalogue = load_catalogue(Project())
+    chosen = lambda *patterns: [item.item for item in select(catalogue, patterns)]  # noqa: E731
+    assert chosen() == ["table-1", "table-10", "fig-2"]
+    assert chosen("toy/table-1") == ["table-1"]
+    assert chosen("toy/table-*") == ["table-1", "table-10"]
+    assert chosen("toy/fig-2/counted", "toy/table_1") == ["table-1", "fig-2"]
+    with pytest.raises(UsageError, match="no item fits 'toy/tabel-1'; did you mean .*toy/table-1"):
+        select(catalogue, ["toy/tabel-1"])
+
+
+@pytest.mark.parametrize(
+    ("cell", "parameters", "said"),
+    [
+        ('item = "x"\nsize = 1', {"sice": 2}, "has no parameter 'sice'; it has size"),
+        ('item = "x"\nsize = 1', {"size": "2"}, "'size' is '2', a str; the notebook has a int"),
+        ('item = "x"\nsize = 1', {"size": True}, "a bool; the notebook has a int"),
+        ('item = "x"\nsize = 1', {"size": 1.5}, "a float; the notebook has a int"),
+        ('item = "x"\nsize = [1]', {"size": [1, "a"]}, r"'size'\[1\] is 'a'"),
+        ('item = "x"\nsize = (1, 2)', {}, "default of parameter 'size' is a tuple"),
+        ('item = "x"\nsize = len("ab")', {}, "it must be a literal"),
+        ("size = 1", {}, "must begin with item = "),
+    ],
+)
+def test_parameters_are_checked_against_the_notebooks_cell(toy: ToyProject, cell, parameters, said):
+    toy.notebook("one", parameters=cell)
+    item = declared(parameters={"smoke": parameters}, notebook="notebooks/toy/one.ipynb")
+    with pytest.raises(CatalogueError, match=said):
+        check_parameters(item, read_notebook(Project().notebook(item)))
+
+
+def test_a_whole_number_may_stand_for_a_float_and_anything_plain_for_none(toy: ToyProject):
+    toy.notebook("one", parameters='item = "x"\nrate: float = 1e-3  # per step\nlimit = None\nnames = ["a"]')
+    item = declared(parameters={"smoke": {"rate": 1, "limit": [1], "names": []}}, notebook="notebooks/toy/one.ipynb")
+    check_parameters(item, read_notebook(Project().notebook(item)))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"profile": "lapton"}, "profile 'lapton' is unknown; it must be one of smoke, laptop, full, paper"),
+        ({"profile": "full"}, "toy/table-1/counted is not declared for profile full; it has smoke, laptop"),
+        ({"kernel": "fortran"}, "there is no kernel 'fortran'; installed are .*python3"),
+        ({"jobs": 0}, "jobs is 0"),
+        ({"timeout_s": 0.0}, "timeout is 0.0"),
+        ({"min_free_bytes": 10**18}, "MB free; a run needs at least"),
+    ],
+)
+def test_wrong_use_is_one_clear_line_and_nothing_is_run(toy: ToyProject, options, said):
+    project = Project()
+    with pytest.raises(UsageError, match=said) as caught:
+        run(project, load_catalogue(project), **options)
+    assert "\n" not in str(caught.value)
+    assert not list(toy.root.glob("results/*/toy"))
+
+
+def test_data_that_is_required_and_missing_and_a_wrong_data_folder_are_named(toy: ToyProject, monkeypatch):
+    manifest = "name,split,file,rows,bytes,sha256,hub_split,licence,origin,hub_id,hub_config,package,note\nglue/sst2,train,sst2/train.tsv,1,1,,train,x,x,no-one/glue,sst2,,\n"
+    (toy.root / "data").mkdir()
+    (toy.root / "data/manifest.csv").write_text(manifest)
+    toy.declare(ITEM.format("table-1", "PARAMETERS").replace("claims=", "requires=('data:glue/sst2',), claims="))
+    project = Project()
+    with pytest.raises(UsageError, match="requires the data 'glue/sst2', and sst2/train.tsv is not here"):
+        plan(project, load_catalogue(project), "laptop")
+    monkeypatch.setenv("WORKBENCH_DATA", str(toy.root / "absent"))
+    with pytest.raises(UsageError, match="WORKBENCH_DATA is .*absent', which is not a folder"):
+        plan(project, load_catalogue(project), "laptop")
+
+
+def test_a_results_folder_that_cannot_be_written_is_named(toy: ToyProject):
+    (toy.root / "results").write_text("a file in the way")
+    project = Project()
+    with pytest.raises(UsageError, match="results/laptop cannot be written: Not a directory"):
+        run(project, load_catalogue(project))
+
+
+def test_a_root_without_reproductions_is_named(tmp_path):
+    with pytest.raises(UsageError, match="has no folder reproductions/"):
+        Project(tmp_path)
