@@ -41,6 +41,7 @@ def wait_for_text(path: Path) -> str:
 
 
 def assert_all_dead_within(pids: Iterable[int], within_s: float) -> None:
+    pids = list(pids)
     end = time.monotonic() + within_s
     while living(pids) and time.monotonic() < end:
         time.sleep(0.01)

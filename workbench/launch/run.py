@@ -8,6 +8,9 @@ from typing import Any
 
 __all__ = ["Run"]
 
+# A Jupyter kernel acts on an interrupt of an awaiting cell only when its event loop wakes.
+INTERRUPT_LATENCY_S = 0.2
+
 
 class Run:
     """A call on every rank that was started and not waited for.
@@ -59,8 +62,11 @@ class Run:
         return self._wait().__await__()
 
     async def _wait(self) -> list[Any]:
+        future = asyncio.wrap_future(self._future)
         try:
-            return await asyncio.wrap_future(self._future)
+            while not future.done():
+                await asyncio.wait([future], timeout=INTERRUPT_LATENCY_S)
+            return future.result()
         except asyncio.CancelledError:
             self.stop()
             raise

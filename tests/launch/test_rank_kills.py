@@ -1,0 +1,104 @@
+"""Whatever kills the owner of ranks, no process is left a second later; Ctrl-C is clean."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from processes_seen import assert_all_dead_within, family, wait_for, wait_for_text
+
+pytestmark = pytest.mark.timeout(60)
+
+# What an owner does once its ranks run; `mark` writes the file that the test waits for.
+SITUATIONS = {
+    "idle": "mark(); time.sleep(600)",
+    "holding the interpreter lock": "mark(); ctypes.PyDLL(None).sleep(600)",
+    "waiting for a rank in a long C call": "ranks.run(lambda: stuck(path))",
+    "with a thread that waits for ranks": "run = ranks.start(lambda: stuck(path)); time.sleep(600)",
+    "beside a forked child with the same descriptors": "os.fork() or time.sleep(600); mark(); time.sleep(600)",
+}
+OWNER = """
+import ctypes, os, sys, time
+from workbench.launch import Ranks
+path = sys.argv[1]
+def mark():
+    open(path, "w").write("here\\n")
+def stuck(path):
+    import ctypes, os, subprocess
+    if os.environ["RANK"] == "1":
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        open(path, "w").write("here\\n")
+    ctypes.PyDLL(None).sleep(600)
+ranks = Ranks(2)
+"""
+
+
+def start_owner(situation: str, mark: Path) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", OWNER + situation, str(mark)])
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_no_process_is_left_a_second_after_the_owner_was_killed(situation, tmp_path):
+    mark = tmp_path / "mark"
+    owner = start_owner(SITUATIONS[situation], mark)
+    wait_for_text(mark)
+    everyone = family(owner.pid)
+    assert len(everyone) >= 4  # owner, nursery, two ranks
+    forked = [pid for pid in everyone if situation.startswith("beside") and is_copy(pid, owner.pid)]
+    owner.kill()
+    assert_all_dead_within(set(everyone) - set(forked), 1.0)  # the owner is still unreaped
+    for pid in forked:
+        os.kill(pid, signal.SIGKILL)
+    owner.wait()
+
+
+def is_copy(pid: int, owner_pid: int) -> bool:
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return pid != owner_pid and command == Path(f"/proc/{owner_pid}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize("delay_s", [0.1, 0.3])
+def test_no_process_is_left_when_the_owner_is_killed_while_ranks_start(delay_s, tmp_path):
+    owner = start_owner("", tmp_path / "mark")
+    wait_for(lambda: len(family(owner.pid)) == 2)  # the nursery is there, importing torch
+    with pytest.raises(subprocess.TimeoutExpired):
+        owner.wait(delay_s)
+    everyone = family(owner.pid)
+    owner.kill()
+    assert_all_dead_within(everyone, 1.0)
+    owner.wait()
+
+
+def test_an_owner_that_ends_without_closing_leaves_nothing(tmp_path):
+    mark = tmp_path / "mark"
+    owner = start_owner("print(os.getpid(), *ranks.pids, file=open(path, 'w'))", mark)
+    assert owner.wait(40) == 0
+    assert_all_dead_within(map(int, wait_for_text(mark).split()), 0.5)
+
+
+INTERRUPTED = """
+try:
+    ranks.run(lambda: stuck(path))
+except KeyboardInterrupt:
+    print("interrupted", len(ranks.pids), flush=True)
+print(ranks.run(lambda: 5), flush=True)
+"""
+
+
+def test_ctrl_c_stops_the_ranks_and_the_next_run_works(tmp_path):
+    mark = tmp_path / "mark"
+    command = [sys.executable, "-c", OWNER + INTERRUPTED, str(mark)]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    wait_for_text(mark)
+    [nursery] = psutil.Process(owner.pid).children()
+    below = family(nursery.pid)[1:]
+    assert len(below) == 3  # two ranks and the program one of them started
+    os.killpg(owner.pid, signal.SIGINT)
+    assert owner.stdout.readline() == "interrupted 0\n"
+    assert_all_dead_within(below, 1.0)
+    assert owner.stdout.readline() == "[5, 5]\n"
+    assert owner.wait(20) == 0
+    owner.stdout.close()

@@ -1,0 +1,124 @@
+"""Ranks started from notebook cells: output, functions, tracebacks, interruption."""
+
+import os
+import sys
+import time
+
+import pytest
+from jupyter_client import KernelManager
+from processes_seen import assert_all_dead_within, family, wait_for
+
+pytestmark = pytest.mark.timeout(90)
+
+
+class Notebook:
+    """Runs cells in a real kernel and collects what each one shows."""
+
+    def __init__(self):
+        self.manager = KernelManager()
+        self.manager.start_kernel(env={**os.environ, "WORKBENCH_NUM_RANKS": "2"})
+        self.client = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def send(self, code: str) -> str:
+        return self.client.execute(code, allow_stdin=False)
+
+    def outcome(self, cell: str) -> tuple[str, str]:
+        """Standard output of a cell and its error, once it is idle."""
+        shown, error = "", ""
+        while True:
+            message = self.client.get_iopub_msg(timeout=60)
+            content = message["content"]
+            if message["parent_header"].get("msg_id") != cell:
+                continue
+            if message["msg_type"] == "stream":
+                shown += content["text"]
+            elif message["msg_type"] == "error":
+                error = "\n".join(content["traceback"])
+            elif content.get("execution_state") == "idle":
+                return shown, error
+
+    def run(self, code: str) -> tuple[str, str]:
+        return self.outcome(self.send(code))
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    notebook = Notebook()
+    shown, error = notebook.run(
+        "import time\nimport torch.distributed as dist\nfrom workbench.launch import Ranks\nranks = Ranks()"
+    )
+    assert (shown, error) == ("", "")
+    yield notebook
+    notebook.close()
+
+
+def test_a_function_of_a_cell_runs_and_its_output_lands_in_the_cell_that_runs_it(notebook):
+    notebook.run("offset = 5\ndef own(): \n    print('hello')\n    return dist.get_rank() + offset")
+    shown, error = notebook.run("print(ranks.run(own))")
+    assert error == ""
+    assert sorted(shown.splitlines()) == ["[5, 6]", "[rank 0] hello", "[rank 1] hello"]
+
+
+def test_a_run_streams_while_it_is_awaited(notebook):
+    cell = notebook.send(
+        "def slow():\n    print('first', flush=True)\n    time.sleep(1.0)\n    print('second')\n"
+        "run = ranks.start(slow)\nprint(await run)"
+    )
+    first_seen = wait_for(lambda: seen(notebook, "first"))
+    shown, error = notebook.outcome(cell)
+    assert error == "" and "second" in shown
+    assert time.monotonic() - first_seen > 0.5
+
+
+def seen(notebook: Notebook, word: str) -> float | None:
+    content = notebook.client.get_iopub_msg(timeout=60)["content"]
+    return time.monotonic() if word in content.get("text", "") else None
+
+
+def test_a_started_run_writes_into_the_cell_that_started_it(notebook):
+    cell = notebook.send("run = ranks.start(lambda: print('late', flush=True))\ntime.sleep(0.7)")
+    shown, _ = notebook.outcome(cell)
+    assert shown.count("late") == 2
+    assert notebook.run("print(run.result())")[0] == "[None, None]\n"
+
+
+def test_a_failure_shows_the_line_of_the_cell(notebook):
+    notebook.run("def wrong():\n    weights = {}\n    return weights['missing']  # here")
+    _, error = notebook.run("ranks.run(wrong)")
+    assert "rank 0 raised KeyError: 'missing'" in error
+    assert "return weights['missing']  # here" in error
+
+
+def test_interrupting_a_cell_stops_the_ranks_and_keeps_the_kernel(notebook):
+    cell = notebook.send("print('going', flush=True)\nranks.run(lambda: time.sleep(600))")
+    wait_for(lambda: seen(notebook, "going"))
+    time.sleep(0.2)
+    notebook.manager.interrupt_kernel()
+    _, error = notebook.outcome(cell)
+    assert "KeyboardInterrupt" in error
+    assert notebook.run("print(ranks.run(dist.get_rank))")[0] == "[0, 1]\n"
+
+
+def test_interrupting_an_awaited_run_stops_the_ranks(notebook):
+    cell = notebook.send(
+        "print('going', flush=True)\nrun = ranks.start(lambda: time.sleep(600))\nawait run"
+    )
+    wait_for(lambda: seen(notebook, "going"))
+    time.sleep(0.2)
+    notebook.manager.interrupt_kernel()
+    _, error = notebook.outcome(cell)
+    assert "KeyboardInterrupt" in error or "CancelledError" in error
+    assert notebook.run("run.stop()\nprint(ranks.run(dist.get_rank))")[0] == "[0, 1]\n"
+
+
+def test_no_process_is_left_when_the_kernel_is_killed(notebook):
+    everyone = family(notebook.manager.provisioner.pid)
+    assert len(everyone) == 4, sys.executable  # kernel, nursery, two ranks
+    os.kill(everyone[0], 9)
+    assert_all_dead_within(everyone, 1.0)
