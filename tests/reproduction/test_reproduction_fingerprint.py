@@ -1,0 +1,112 @@
+"""What an item depends on: found without importing, and named when it changes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from toy_project import RECORD, ToyProject
+
+from workbench.reproduction import Project, load_catalogue, plan
+from workbench.reproduction.fingerprint import Fingerprinter, changes
+from workbench.reproduction.library import Library
+
+
+def library_of(tmp_path, **files):
+    for name, text in files.items():
+        path = tmp_path / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Library([tmp_path])
+
+
+def test_modules_are_found_through_imports_of_imports_and_packages_on_the_way(tmp_path):
+    for package in ("lib", "lib/deep"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("")
+    library = library_of(tmp_path, lib__a="from . import b\n", lib__b="def f():\n    from lib.deep.c import g\n", lib__deep__c="import os", lib__other="")
+    assert list(library.needed_by(["%matplotlib inline\nimport lib.a as a"])) == ["lib", "lib.a", "lib.b", "lib.deep", "lib.deep.c"]
+    assert list(library.needed_by(["from lib import other"])) == ["lib", "lib.other"]
+    assert list(library.needed_by(["import os, numpy"])) == []
+
+
+def test_a_module_named_in_a_text_counts_and_a_lazy_package_counts_whole_where_asked_by_name(tmp_path):
+    (tmp_path / "lazy").mkdir()
+    (tmp_path / "lazy/__init__.py").write_text("def __getattr__(name): ...")
+    library = library_of(tmp_path, lazy__a="", lazy__b="", plain="")
+    assert list(library.needed_by(["run('-m', 'lazy.a')"])) == ["lazy", "lazy.a"]
+    assert list(library.needed_by(["from lazy import Thing"])) == ["lazy", "lazy.a", "lazy.b"]
+
+
+def test_the_way_from_a_cell_to_a_library_function_is_followed_in_the_real_library():
+    project_root = Project().root
+    found = Library([project_root]).needed_by(["from workbench.reproduction import record"])
+    assert {"workbench.reproduction.claims", "workbench.reproduction.judge"} <= set(found)
+    assert not {name for name in found if "runner" in name or "report" in name}
+
+
+def reasons(toy: ToyProject):
+    project = Project()
+    return plan(project, load_catalogue(project), "laptop")[0].why
+
+
+def fingerprint(toy: ToyProject):
+    project = Project()
+    return Fingerprinter(project)(load_catalogue(project)[0], "laptop")
+
+
+def test_each_part_that_changes_is_named(toy: ToyProject, monkeypatch):
+    (toy.root / "notebooks/toy/beside.py").write_text("FACTOR = 2")
+    toy.notebook("one", "import beside", RECORD)
+    before = fingerprint(toy)
+    assert changes(before, fingerprint(toy)) == ""
+
+    (toy.root / "notebooks/toy/beside.py").write_text("FACTOR = 3")
+    assert changes(before, fingerprint(toy)) == "library: beside changed"
+    (toy.root / "notebooks/toy/beside.py").write_text("FACTOR = 2")
+
+    toy.publish("quantity,method,value,unit,source\nbytes,A1,9,bytes,table 1\n")
+    assert changes(before, fingerprint(toy)) == "published changed"
+
+    catalogue = toy.root / "reproductions/toy/catalogue.py"
+    catalogue.write_text(catalogue.read_text().replace("rel=0.0", "rel=0.1").replace('"size": 4', '"size": 5'))
+    assert changes(before, fingerprint(toy)) == "parameters: size changed; published changed; declaration changed"
+
+    toy.notebook("one", "import beside  # again", RECORD)
+    assert "notebook changed" in changes(before, fingerprint(toy))
+
+
+def test_outputs_of_a_notebook_do_not_matter_and_its_code_does(toy: ToyProject):
+    before = fingerprint(toy)
+    path = toy.root / "notebooks/toy/one.ipynb"
+    path.write_text(path.read_text().replace('"outputs": []', '"outputs": [{"output_type": "stream", "name": "stdout", "text": "x"}]'))
+    assert changes(before, fingerprint(toy)) == ""
+
+
+def test_data_matters_to_what_imports_the_data_sets_alone(toy: ToyProject, monkeypatch, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    assert fingerprint(toy)["data"] == {}
+    toy.notebook("one", "from workbench.datasets import glue", RECORD)
+    without = fingerprint(toy)
+    monkeypatch.setenv("WORKBENCH_DATA", str(data))
+    empty = fingerprint(toy)
+    (data / "train.tsv").write_text("a sentence")
+    assert changes(without, empty) == "data: WORKBENCH_DATA changed"
+    assert changes(empty, fingerprint(toy)) == "data: WORKBENCH_DATA changed"
+
+
+def test_an_item_without_a_record_or_with_a_failure_runs_and_says_why(toy: ToyProject):
+    assert reasons(toy) == "it has no record"
+    toy.folder().mkdir(parents=True)
+    (toy.folder() / "failure.json").write_text("{}")
+    assert reasons(toy) == "its last run failed"
+    (toy.folder() / "record.json").write_text('{"schema": 1, "checksum": "0"}')
+    assert "record.json: refused, its checksum does not fit" in reasons(toy)
+
+
+@pytest.mark.timeout(60)
+def test_planning_imports_neither_torch_nor_papermill(toy: ToyProject):
+    code = "import sys\nfrom workbench.reproduction import *\nplan(Project(), load_catalogue(), 'laptop')\nprint([name for name in ('torch', 'papermill', 'pandas', 'nbformat') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

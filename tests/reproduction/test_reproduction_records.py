@@ -1,0 +1,168 @@
+"""Records are whole or absent, checked when read, and compared value by value."""
+
+import json
+import math
+import types
+
+import numpy
+import pytest
+from toy_project import ToyProject
+
+from workbench.reproduction import ClaimError, Project, RecordError, UsageError, diff, find_records, load_records, load_verdicts, promote, read_record, record
+from workbench.reproduction.records import checksum, write_json, write_record
+
+ITEM = "toy/table-1/counted"
+
+
+def values(value, **keys):
+    return [{"quantity": "bytes", "method": "A1", "value": value, "unit": "bytes", **keys}]
+
+
+def whole_record(toy: ToyProject, value=8.0, path=None) -> dict:
+    path = path or toy.folder() / "record.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "schema": 1, "id": ITEM, "technique": "toy", "item": "table-1", "evidence": "counted", "profile": "laptop",
+        "values": values(value), "started": "2026-01-01T00:00:00+00:00", "seconds": 2.0, "commit": "abc",
+        "verdicts": [{"claim": "twice the size", "kind": "Within", "verdict": "agrees", "reason": "", "rows": [{}, {}]}],
+    }  # fmt: skip
+    return write_record(path, content)
+
+
+def test_a_record_whose_number_was_edited_is_refused_by_name(toy: ToyProject):
+    whole_record(toy)
+    path = toy.folder() / "record.json"
+    assert load_records()["value"].tolist() == [8.0]
+    path.write_text(path.read_text().replace("8.0", "9.0"))
+    with pytest.raises(RecordError, match=r"table-1/counted/record.json: refused, its checksum does not fit"):
+        load_records()
+    found = find_records(Project())
+    assert found.records == () and len(found.refused) == 1
+
+
+def test_a_record_cut_short_is_refused_by_name(toy: ToyProject):
+    whole_record(toy)
+    path = toy.folder() / "record.json"
+    path.write_text(path.read_text()[:50])
+    with pytest.raises(RecordError, match="record.json: refused, it cannot be read"):
+        read_record(path)
+
+
+def test_the_checksum_is_that_of_the_canonical_json_without_it():
+    # printf '{"a":1,"b":"nan"}' | sha256sum
+    assert checksum({"b": math.nan, "a": 1, "checksum": "x"}) == "a7f233ac94813efcb1fc49a2220244d90bbdf3b3cfca556615572120a0ccd3c9"
+
+
+def test_numbers_of_numpy_become_plain_and_what_is_not_finite_survives_as_text(tmp_path):
+    path = tmp_path / "x.json"
+    write_json(path, {"a": numpy.float32(0.5), "b": numpy.arange(2), "c": math.inf, "d": (1, 2)})
+    assert json.loads(path.read_text()) == {"a": 0.5, "b": [0, 1], "c": "inf", "d": [1, 2]}
+    with pytest.raises(ValueError, match="object.*has no place in a record"):
+        write_json(path, {"a": object()})
+    assert json.loads(path.read_text())["a"] == 0.5 and [each.name for each in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_records_load_as_one_row_a_value_and_verdicts_as_one_row_a_claim(toy: ToyProject):
+    assert load_records().empty
+    whole_record(toy)
+    table = load_records()
+    assert table.loc[0, ["id", "quantity", "method", "value", "unit", "seconds"]].tolist() == [ITEM, "bytes", "A1", 8.0, "bytes", 2.0]
+    assert load_verdicts().loc[0, ["claim", "verdict", "rows"]].tolist() == ["twice the size", "agrees", 2]
+
+
+def test_record_outside_a_run_shows_the_comparison_and_writes_nothing(toy: ToyProject):
+    before = sorted(toy.root.rglob("*"))
+    table = record(ITEM, values(numpy.float64(8)))
+    assert table.iloc[0].tolist() == ["twice the size", "method=A1", 8.0, 8.0, "bytes", 0.0, "agrees", ""]
+    assert record(ITEM, values(9.0))["verdict"].tolist() == ["disagrees"]
+    assert sorted(toy.root.rglob("*")) == before
+
+
+def in_a_run(toy: ToyProject, monkeypatch, profile="laptop"):
+    folder = toy.root / "run"
+    folder.mkdir()
+    monkeypatch.setenv("WORKBENCH_RUN_DIR", str(folder))
+    monkeypatch.setenv("WORKBENCH_RUN_ITEM", ITEM)
+    monkeypatch.setenv("WORKBENCH_RUN_PROFILE", profile)
+    return folder
+
+
+def test_record_inside_a_run_keeps_values_figure_trace_and_sources(toy: ToyProject, monkeypatch):
+    folder = in_a_run(toy, monkeypatch)
+    figure = types.SimpleNamespace(savefig=lambda path, **options: path.write_bytes(b"png"))
+    source = types.SimpleNamespace(as_record=lambda: {"name": "sst2", "source": "hub", "detail": "", "sha256": "00"})
+    record(ITEM, values(8), figure=figure, trace=[{"ph": "X"}], data=[source], seeds=[numpy.int64(3)], configuration={"tp": numpy.int64(4)})
+    held = json.loads((folder / "recording.json").read_text())
+    assert held["artifacts"] == {"figure": "figure.png", "trace": "trace.json"}
+    assert held["data"] == [{"name": "sst2", "source": "hub", "detail": "", "sha256": "00"}]
+    assert (held["seeds"], held["configuration"]) == ([3], {"tp": 4})
+    assert held["machine"]["cores"] >= 1 and held["versions"]["torch"] and held["environment"]["OMP_NUM_THREADS"] == "1"
+    assert json.loads((folder / "trace.json").read_text()) == [{"ph": "X"}]
+    with pytest.raises(ValueError, match="already called"):
+        record(ITEM, values(8))
+
+
+def test_the_smoke_profile_gives_no_verdicts(toy: ToyProject, monkeypatch):
+    in_a_run(toy, monkeypatch, profile="smoke")
+    assert record(ITEM, values(8))["verdict"].tolist() == [""]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"values": []}, "values is empty"),
+        ({"values": [{"quantity": "bytes", "value": 1}]}, "unit is missing"),
+        ({"values": values("many")}, "value of 'bytes' is 'many'"),
+        ({"values": values(True)}, "must be a number"),
+        ({"values": values(1.0, low=2.0, high=1.0)}, "low is 2.0, above high 1.0"),
+        ({"values": values(8), "data": [{"name": "sst2", "source": "internet"}]}, "'internet'; it must be one of WORKBENCH_DATA"),
+        ({"values": values(8), "seeds": [0.5]}, "seeds has 0.5"),
+        ({"values": values(8), "not_comparable": {"typo": "why"}}, "'typo', which is no claim"),
+    ],
+)
+def test_a_wrong_recording_is_refused_and_writes_nothing(toy: ToyProject, monkeypatch, arguments, said):
+    folder = in_a_run(toy, monkeypatch)
+    with pytest.raises(ValueError, match=said):
+        record(ITEM, **arguments)
+    assert not list(folder.iterdir())
+
+
+def test_a_recording_of_another_item_or_an_unknown_one_or_in_another_unit_is_refused(toy: ToyProject, monkeypatch):
+    with pytest.raises(UsageError, match="no item 'toy/table-2/counted'; did you mean"):
+        record("toy/table-2/counted", values(8))
+    with pytest.raises(ClaimError, match="published in 'bytes' and ours is in 'kB'"):
+        record(ITEM, [{"quantity": "bytes", "method": "A1", "value": 8, "unit": "kB"}])
+    in_a_run(toy, monkeypatch)
+    monkeypatch.setenv("WORKBENCH_RUN_ITEM", "toy/table-9/counted")
+    with pytest.raises(ValueError, match="the run is of 'toy/table-9/counted'"):
+        record(ITEM, values(8))
+
+
+def test_simulated_evidence_must_say_what_it_was_calibrated_on(toy: ToyProject):
+    catalogue = toy.root / "reproductions/toy/catalogue.py"
+    catalogue.write_text(catalogue.read_text().replace("Evidence.COUNTED", "Evidence.SIMULATED"))
+    with pytest.raises(ValueError, match="calibration is None"):
+        record("toy/table-1/simulated", values(8))
+    assert record("toy/table-1/simulated", values(8), calibration={"from": "the data sheet"})["verdict"].tolist() == ["agrees"]
+
+
+def test_promoting_copies_records_and_the_difference_names_each_value_that_changed(toy: ToyProject):
+    project = Project()
+    with pytest.raises(UsageError, match="none of the selected items has a record"):
+        promote(project, "laptop")
+    whole_record(toy, 8.0)
+    assert promote(project, "laptop", ["toy/table-1"]) == (toy.root / "reproductions/toy/recorded/laptop/table-1/counted.json",)
+    assert diff(project, "laptop").empty
+    whole_record(toy, 9.5)
+    assert diff(project, "laptop").iloc[0].tolist() == [ITEM, "bytes", "method=A1", 8.0, 9.5, "bytes", 1.5, "differs"]
+    (toy.folder() / "record.json").unlink()
+    assert diff(project, "laptop")["what"].tolist() == ["only promoted"]
+
+
+def test_a_tampered_record_is_not_promoted(toy: ToyProject):
+    whole_record(toy)
+    path = toy.folder() / "record.json"
+    path.write_text(path.read_text().replace("8.0", "9.0"))
+    with pytest.raises(RecordError, match="checksum"):
+        promote(Project(), "laptop")
+    assert not (toy.root / "reproductions/toy/recorded").exists()

@@ -1,0 +1,165 @@
+"""Scheduling, locking and placing, without kernels."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from toy_project import ToyProject, kill
+
+from workbench.reproduction import Project, UsageError, load_catalogue, run
+from workbench.reproduction.records import read_record
+from workbench.reproduction.runner.events import Action, ItemFinished, ItemOutcome, ItemStarted, PlannedItem, Progress, Status
+from workbench.reproduction.runner.lock import hold_lock
+from workbench.reproduction.runner.placing import sweep
+from workbench.reproduction.runner.schedule import Schedule, expected_s
+
+
+def planned(id, times=False, expected=1.0):
+    return PlannedItem(id=id, action=Action.RUN, why="", expected_s=expected, times=times)
+
+
+class FakeWork:
+    """Sleeps instead of running a kernel and notes who ran beside whom."""
+
+    def __init__(self, seconds=0.15):
+        self.seconds, self.running, self.seen, self.stopped = seconds, set(), [], {}
+        self.lock, self.ends = threading.Lock(), {}
+
+    def run(self, id):
+        with self.lock:
+            self.running.add(id)
+            self.seen.append(frozenset(self.running))
+            self.ends[id] = threading.Event()
+        self.ends[id].wait(self.seconds)
+        with self.lock:
+            self.running.discard(id)
+        return ItemOutcome(id=id, status=Status.FAILED if id in self.stopped else Status.RECORDED, reason=self.stopped.get(id, ""))
+
+    def stop(self, id, because):
+        self.stopped.setdefault(id, because)
+        if id in self.ends:
+            self.ends[id].set()
+
+    def seconds_so_far(self, id):
+        return 0.0 if id not in self.ends else 1.0
+
+
+def test_timed_items_run_alone_and_the_others_side_by_side_up_to_the_jobs():
+    work, events = FakeWork(), []
+    items = [planned("t1", times=True), *map(planned, "abcd"), planned("t2", times=True)]
+    done = Schedule(work=work, jobs=2, timeout_s=None, on_event=events.append).run(items)
+    assert set(done) == {item.id for item in items}
+    assert max(len(beside) for beside in work.seen) == 2
+    assert [beside for beside in work.seen if beside & {"t1", "t2"}] == [{"t1"}, {"t2"}]
+    started = [event for event in events if isinstance(event, ItemStarted)]
+    assert [event.id for event in started] == ["a", "b", "c", "d", "t1", "t2"]
+    assert [event.number for event in started] == [1, 2, 3, 4, 5, 6]
+    assert sum(isinstance(event, ItemFinished) for event in events) == 6
+
+
+def test_progress_tells_who_runs_and_how_long_it_will_take():
+    work, events = FakeWork(seconds=1.4), []
+    Schedule(work=work, jobs=2, timeout_s=None, on_event=events.append).run([planned("a", expected=3.0), planned("t", times=True, expected=5.0)])
+    first = next(event for event in events if isinstance(event, Progress))
+    assert first.running == {"a": 1.0} and (first.num_done, first.num_items) == (0, 2)
+    assert first.remaining_s == (3.0 - 1.0) + 5.0
+
+
+def test_the_expected_time_adds_timed_items_and_divides_the_others():
+    items = [planned("a", expected=4), planned("b", expected=2), planned("t", times=True, expected=10)]
+    assert expected_s(items, jobs=1) == 16.0
+    assert expected_s(items, jobs=2) == 14.0  # the longest of the shared ones, 4, bounds them
+    assert expected_s(items, jobs=2, spent={"t": 11}) == 4.0
+
+
+def test_an_item_past_its_timeout_is_stopped_and_the_next_runs():
+    work = FakeWork(seconds=5.0)
+    done = Schedule(work=work, jobs=2, timeout_s=0.5, on_event=lambda event: None).run([planned("a")])
+    assert done["a"].reason == "took longer than the timeout of 0.5 s"
+
+
+def test_an_interrupt_stops_every_item_before_it_goes_on():
+    work = FakeWork(seconds=30.0)
+
+    def interrupt(event):
+        if isinstance(event, ItemStarted) and event.number == 2:
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        Schedule(work=work, jobs=2, timeout_s=None, on_event=interrupt).run([planned("a"), planned("b")])
+    assert "a" in work.stopped and time.monotonic() - began < 5.0
+
+
+HOLDER = "import sys, time, pathlib\nfrom workbench.reproduction.runner.lock import hold_lock\nwith hold_lock(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+
+
+def test_the_lock_names_its_holder_and_is_free_as_soon_as_that_is_dead(tmp_path: Path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UsageError, match=rf"is in use by another run: pid {holder.pid} on \S+, since 20"), hold_lock(tmp_path):
+        pass
+    kill(holder.pid)
+    holder.communicate()
+    with hold_lock(tmp_path):
+        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+
+
+def test_a_second_runner_in_one_profile_runs_nothing(toy: ToyProject):
+    folder = toy.root / "results/laptop"
+    folder.mkdir(parents=True)
+    project = Project()
+    with hold_lock(folder), pytest.raises(UsageError, match=f"pid {os.getpid()} on "):
+        run(project, load_catalogue(project))
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+
+
+PLACES = """
+import json, os, pathlib, signal, sys
+from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction.runner import placing
+from workbench.reproduction.runner.execute import Execution
+from workbench.reproduction.runner.work import partial_folder
+
+renames, replaces = os.rename, os.replace
+count = int(sys.argv[1])
+def dying(move):
+    def moved(*arguments):
+        global count
+        if count == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count -= 1
+        move(*arguments)
+    return moved
+os.rename, os.replace = dying(renames), dying(replaces)
+project = Project()
+item = load_catalogue(project)[0]
+folder = partial_folder(project.results_of("laptop")) / item.id
+folder.mkdir(parents=True)
+(folder / "recording.json").write_bytes(pathlib.Path(sys.argv[2]).read_bytes())
+(folder / "notebook.ipynb").write_text("new")
+execution = Execution(project=project, item=item, profile="laptop", kernel_name="python3", folder=folder, started="now", seconds=1.0)
+placing.place_record(execution, {}, project.folder(item, "laptop"))
+"""
+
+
+@pytest.mark.parametrize(("moves", "left"), [(0, "old"), (1, "new"), (2, "new"), (3, "new")])
+def test_a_runner_killed_at_any_step_of_placing_leaves_the_old_record_or_the_new_one_whole(toy: ToyProject, tmp_path, moves, left):
+    recording = {"values": [{"quantity": "bytes", "method": "A1", "value": 8, "unit": "bytes"}], "data": [], "calibration": None, "not_comparable": {}, "artifacts": {}}
+    (tmp_path / "recording.json").write_text(json.dumps(recording))
+    place = [sys.executable, "-c", PLACES]
+    subprocess.run([*place, "99", tmp_path / "recording.json"], check=True)
+    old = read_record(toy.folder() / "record.json")
+    (toy.folder() / "notebook.ipynb").write_text("old")
+    done = subprocess.run([*place, str(moves), tmp_path / "recording.json"], check=False)
+    assert done.returncode == (0 if moves == 3 else -9)
+    sweep(toy.root / "results/laptop")
+    record = read_record(toy.folder() / "record.json")
+    assert (toy.folder() / "notebook.ipynb").read_text() == left
+    assert record == old if left == "old" else record["values"] == old["values"]
+    assert not [path for path in (toy.root / "results/laptop").iterdir() if path.name.startswith(".partial")]
