@@ -48,3 +48,14 @@ def test_a_time_is_written_in_a_readable_unit(time_s, text):
 @pytest.mark.parametrize(("num_bytes", "text"), [(33_554_432, "33.6 MB"), (999, "999 B"), (1_638_400, "1.64 MB")])
 def test_bytes_are_written_in_powers_of_a_thousand(num_bytes, text):
     assert plots.format_bytes(num_bytes) == text
+
+
+def test_what_the_first_figure_of_a_notebook_sets_stays_set():
+    # A notebook's backend turns interactive drawing on when it is loaded, by the first figure.
+    before = matplotlib.is_interactive()
+    try:
+        with plots.styled():
+            matplotlib.interactive(not before)
+        assert matplotlib.is_interactive() is not before
+    finally:
+        matplotlib.interactive(before)

@@ -23,6 +23,8 @@ import ipywidgets
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
+from workbench.plots import styled
+
 from .controls import Control
 
 __all__ = ["Explorer"]
@@ -48,7 +50,7 @@ class Explorer(Generic[Result]):
 
         Args:
             compute: takes one keyword argument a control; a ValueError is shown to the reader.
-            draw: makes a new figure of a result; the explorer closes it.
+            draw: makes a new figure of a result, in the style of all plots; the explorer closes it.
             describe: the result in a sentence, for the status line and for screen readers.
             controls: by the name of compute's argument.
 
@@ -114,8 +116,8 @@ class Explorer(Generic[Result]):
             raise
 
     def _show(self) -> None:
-        figure = self._draw(self._result)
-        self._png = _png(figure)
+        with styled():
+            self._png = _png(self._draw(self._result))
         description = self._describe(self._result)
         picture = base64.b64encode(self._png).decode()
         self._figure.value = (

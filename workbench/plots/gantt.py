@@ -7,6 +7,7 @@ Left out: arrows between actions.
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
+from matplotlib.transforms import ScaledTranslation
 
 from workbench.timeline import Action, Timeline
 
@@ -17,6 +18,8 @@ __all__ = ["gantt"]
 
 _BAR_HEIGHT = 0.7  # of the row
 _LETTER_SHARE = 0.012  # of the axes' width that one letter needs, at the style's size of text
+_LEGEND_BELOW_IN = 0.42  # inches under the axes: below tick labels and the name of the axis
+_LABEL_ALPHA = 0.8  # of the white behind a label, so that hatching does not cross it
 
 
 @styled()
@@ -56,7 +59,7 @@ def _bar(ax: Axes, action: Action, row: int, unit_s: float, end_s: float) -> Non
     if action.label and action.duration_s > len(action.label) * _LETTER_SHARE * end_s:
         middle = (action.start_s + action.end_s) / 2 / unit_s
         ax.text(middle, row, action.label, ha="center", va="center", fontsize=8, color=INK,
-                bbox={"facecolor": KIND_COLOR[action.kind], "edgecolor": "none", "pad": 1})
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": _LABEL_ALPHA, "pad": 1})
 
 
 def _legend(ax: Axes, timeline: Timeline) -> None:
@@ -66,4 +69,6 @@ def _legend(ax: Axes, timeline: Timeline) -> None:
         for kind in kinds
     ]
     if patches:
-        ax.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=len(patches))
+        below = ax.transAxes + ScaledTranslation(0, -_LEGEND_BELOW_IN, ax.figure.dpi_scale_trans)
+        ax.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, ncols=len(patches),
+                  borderaxespad=0)

@@ -58,6 +58,9 @@ def lines(
     for number, (name, part) in enumerate([("", rows)] if by is None else rows.groupby(by, sort=False)):
         _line(ax, part.sort_values(x), x, y, marker=_MARKERS[number % len(_MARKERS)], label=str(name) if by else None)
     ax.set(xlabel=x_label or x, ylabel=y_label or y, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+    for axis, log in ((ax.xaxis, log_x), (ax.yaxis, log_y)):
+        if log:
+            axis.set_major_formatter("{x:g}")
     if by:
         ax.legend(title=by)
     return ax

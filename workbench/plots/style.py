@@ -6,7 +6,8 @@ Simplified: one size of text for notebooks, reports and phones.
 Left out: dark themes; figures keep their white ground there.
 """
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MappingProxyType
 
 import matplotlib.pyplot as plt
@@ -66,9 +67,19 @@ STYLE = MappingProxyType({
 })
 
 
-def styled() -> AbstractContextManager:
-    """Return a context, also a decorator, in which everything drawn has the style, and nothing outside it."""
-    return plt.rc_context(dict(STYLE))
+@contextmanager
+def styled() -> Iterator[None]:
+    """Give the style to everything drawn in the body, and to nothing outside it; also a decorator.
+
+    Only the settings of the style are put back: a notebook's backend is loaded at the first
+    figure and turns interactive drawing on, which `matplotlib.rc_context` would undo.
+    """
+    before = {name: plt.rcParams[name] for name in STYLE}
+    plt.rcParams.update(STYLE)
+    try:
+        yield
+    finally:
+        plt.rcParams.update(before)
 
 
 def figure(num_rows: int = 1, num_columns: int = 1, **options) -> tuple[Figure, Axes]:

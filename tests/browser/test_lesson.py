@@ -1,0 +1,112 @@
+"""The lesson in a real JupyterLab and a real browser: it runs, and its control moves the figure."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import psutil
+import pytest
+from lab import running_lab
+
+LESSON = Path(__file__).parents[2] / "notebooks" / "activation_compression" / "lesson.ipynb"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HAS_PLAYWRIGHT = importlib.util.find_spec("playwright") is not None
+
+OPEN_TIMEOUT_MS = 60_000
+RUN_TIMEOUT_MS = 120_000
+REDRAW_TIMEOUT_MS = 20_000
+
+CHROMIUM_OPTIONS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update",
+                    "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+
+NOT_YET_RUN = ".jp-CodeCell .jp-InputPrompt:text-matches('\\\\[[ *]\\\\]:')"
+FIGURE = ".workbench-figure img"
+SLIDER = ".workbench-control-bandwidth-bytes-per-s [role=slider]"
+FAILURES = ".jp-Notebook [data-mime-type='application/vnd.jupyter.stderr'], .jp-Notebook .jp-RenderedError"
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(not HAS_PLAYWRIGHT, reason="Playwright is missing: pip install -c constraints.txt -e .[browser]"),
+    pytest.mark.skipif(not CHROMIUM, reason="Chromium is missing: apt-get install chromium, or your system's way"),
+]
+
+
+@pytest.fixture
+def lab(tmp_path):
+    folder, home = tmp_path / "notebooks", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    shutil.copy(LESSON, folder)
+    with running_lab(folder, home) as server:
+        yield server
+
+
+@pytest.fixture
+def page(tmp_path):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_OPTIONS)
+        page = browser.new_page(viewport={"width": 1280, "height": 1000})
+        try:
+            yield page
+        finally:
+            page.screenshot(path=tmp_path / "last.png")
+            browser.close()
+
+
+def run_all_cells(page):
+    page.locator(".lm-MenuBar-itemLabel", has_text="Run").first.click(timeout=OPEN_TIMEOUT_MS)
+    page.locator(".lm-Menu-itemLabel", has_text="Run All Cells").first.click()
+
+
+def wait_until_run(page):
+    page.wait_for_function(
+        """() => {
+            const prompts = [...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')];
+            return prompts.length > 0 && prompts.every(prompt => /\\[\\d+\\]:/.test(prompt.textContent));
+        }""",
+        timeout=RUN_TIMEOUT_MS,
+    )
+
+
+def test_the_lesson_runs_in_a_browser_and_its_control_changes_the_figure(lab, page, tmp_path):
+    from playwright.sync_api import expect
+
+    page.goto(lab.page(LESSON.name), timeout=OPEN_TIMEOUT_MS)
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=OPEN_TIMEOUT_MS)
+    run_all_cells(page)
+    wait_until_run(page)
+    assert page.locator(FAILURES).all_inner_texts() == []
+
+    figure, status = page.locator(FIGURE), page.locator(".workbench-status [role=status]")
+    figure.scroll_into_view_if_needed()
+    before_figure, before_status = figure.get_attribute("src"), status.inner_text()
+    page.screenshot(path=tmp_path / "before.png")
+    page.locator(SLIDER).focus()
+    page.keyboard.press("ArrowLeft")
+    expect(figure).not_to_have_attribute("src", before_figure, timeout=REDRAW_TIMEOUT_MS)
+    expect(status).not_to_have_text(before_status, timeout=REDRAW_TIMEOUT_MS)
+    expect(status).not_to_have_text("computing …", timeout=REDRAW_TIMEOUT_MS)
+    page.screenshot(path=tmp_path / "after.png")
+
+
+@pytest.mark.timeout(90)
+def test_the_server_and_its_kernels_are_gone_when_a_test_fails(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    with pytest.raises(ZeroDivisionError), running_lab(tmp_path, home) as lab:
+        _start_kernel(lab)
+        family = psutil.Process().children(recursive=True)
+        assert len(family) >= 2, "the server and its kernel"
+        1 / 0
+    assert [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def _start_kernel(lab):
+    import urllib.request
+
+    request = urllib.request.Request(f"{lab.url}/api/kernels?token={lab.token}", data=b"{}", method="POST")
+    with urllib.request.urlopen(request, timeout=30):
+        pass

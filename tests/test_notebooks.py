@@ -1,0 +1,103 @@
+"""What every notebook keeps to, read from the files without running them."""
+
+import ast
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
+MAX_CELL_LINES = 15
+MAX_FUNCTION_LINES = 5
+TOPICS = [path for path in NOTEBOOKS if path.name != "lesson.ipynb" and path.parent.name != "notebooks"]
+
+
+def named(paths):
+    return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(ROOT / "notebooks")))
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def parsed(cell):
+    lines = cell.source.splitlines()
+    return ast.parse("\n".join("pass" if line.startswith(("%", "!")) else line for line in lines))
+
+
+def test_there_are_notebooks():
+    assert ROOT / "notebooks" / "00_start_here.ipynb" in NOTEBOOKS
+
+
+@named(NOTEBOOKS)
+def test_a_notebook_is_valid_and_committed_without_outputs(path):
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(notebook))
+    assert "widgets" not in notebook.metadata
+    assert "papermill" not in notebook.metadata
+
+
+@named(NOTEBOOKS)
+def test_every_cell_has_its_own_id(path):
+    ids = [cell.id for cell in read(path).cells]
+    assert len(ids) == len(set(ids))
+
+
+@named(NOTEBOOKS)
+def test_no_code_cell_is_longer_than_fifteen_lines(path):
+    for cell in code_cells(read(path)):
+        assert len(cell.source.splitlines()) <= MAX_CELL_LINES, cell.source
+
+
+@named(NOTEBOOKS)
+def test_no_function_in_a_cell_is_longer_than_five_lines(path):
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    for cell in code_cells(read(path)):
+        for node in ast.walk(parsed(cell)):
+            if isinstance(node, functions):
+                assert node.end_lineno - node.lineno + 1 <= MAX_FUNCTION_LINES, ast.unparse(node)
+
+
+@named(NOTEBOOKS)
+def test_the_card_comes_first(path):
+    first = read(path).cells[0]
+    assert first.cell_type == "markdown"
+    assert first.source.startswith("# ")
+
+
+@named(NOTEBOOKS)
+def test_links_to_other_files_lead_somewhere(path):
+    for cell in read(path).cells:
+        if cell.cell_type == "markdown":
+            for target in _relative_links(cell.source):
+                assert (path.parent / target).exists(), target
+
+
+@named(TOPICS)
+def test_a_topic_has_one_parameters_cell_of_plain_commented_values_that_begins_with_its_item(path):
+    tagged = [cell for cell in code_cells(read(path)) if "parameters" in cell.metadata.get("tags", [])]
+    assert len(tagged) == 1
+    assert tagged[0].source.startswith('item = "')
+    for line in tagged[0].source.splitlines():
+        name, value = line.split("=", 1)
+        assert name.strip().isidentifier()
+        ast.literal_eval(value.split("#")[0].strip())
+        assert "#" in line, f"no comment: {line}"
+
+
+@named(TOPICS)
+def test_a_topic_ends_by_recording_its_item(path):
+    last = code_cells(read(path))[-1]
+    calls = [node.func.id for node in ast.walk(parsed(last)) if isinstance(node, ast.Call) and hasattr(node.func, "id")]
+    assert "record" in calls
+
+
+def _relative_links(markdown):
+    targets = [part.split(")", 1)[0] for part in markdown.split("](")[1:]]
+    return [target.split("#")[0] for target in targets if "://" not in target and not target.startswith("#")]

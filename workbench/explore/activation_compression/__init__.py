@@ -1,0 +1,20 @@
+"""What the lesson on activation compression shows: predicted layers, recorded ranks, exercises."""
+
+from .exercises import break_even, code_bytes, sum_of_top_1
+from .explorer import explore_activation_compression
+from .layer import Approach, LayerPrediction, break_even_bytes_per_s, predict_layer
+from .ranks import RecordedReduction, partial_of, record_reduction
+
+__all__ = [
+    "Approach",
+    "LayerPrediction",
+    "RecordedReduction",
+    "break_even",
+    "break_even_bytes_per_s",
+    "code_bytes",
+    "explore_activation_compression",
+    "partial_of",
+    "predict_layer",
+    "record_reduction",
+    "sum_of_top_1",
+]
