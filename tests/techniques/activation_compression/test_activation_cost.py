@@ -2,7 +2,9 @@
 
 import pytest
 
-from workbench.techniques.activation_compression.cost import Purpose, Setting, planned_messages
+from workbench.cluster import Link
+from workbench.techniques.activation_compression.cost import Purpose, Setting, layer_time, planned_messages
+from workbench.techniques.activation_compression.counting import count_messages, count_study, rehearse_iterations
 from workbench.techniques.activation_compression.method import METHODS, method
 
 ELEMENTS = 32 * 512 * 1024  # one activation of fine-tuning: 16,777,216
@@ -105,3 +107,57 @@ def test_a_wrong_setting_names_the_field(fields, named):
 
 def test_codes_keep_their_share_of_another_hidden_size():
     assert method("A1").message_bytes(10, 384) == 10 * 19 * 2  # 50/1024 of 384 is 18.75
+
+
+def slow_link(bandwidth_bytes_per_s: float = 1.0, latency_s: float = 0.0) -> Link:
+    return Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
+
+
+def test_the_time_of_a_layer_is_flops_over_rate_and_bytes_over_bandwidth():
+    # 2 rows of h = 4: 24·2·16 + 4·2·2·4 = 832 FLOPs forward, 416 a rank; 16 bytes a message, 2·16·(1/2) a rank.
+    setting = Setting(method="w/o", tp=2, pp=1, micro_batch=1, sequence=2, hidden=4, layers=1, compressed_layers=0)
+    seconds = layer_time(setting, slow_link(), flops_per_s=416)
+    assert (seconds.forward_s, seconds.backward_s) == (1.0, 2.0)
+    assert (seconds.transfer_s, seconds.backward_transfer_s) == (2 * 16.0, 2 * 16.0)
+    assert seconds.total_s == 1 + 2 + 32 + 32
+
+
+def test_encoding_takes_what_table_4_says_at_its_own_size():
+    # Table 4: 2.16 ms for 24 encoded activations, two of them in a layer.
+    assert layer_time(Setting(method="A1"), slow_link(1e9)).encode_s == pytest.approx(2.16e-3 / 12)
+
+
+@pytest.mark.parametrize("name", ["w/o", "A1", "T3", "Q2"])
+def test_a_faster_link_never_makes_a_layer_slower(name):
+    times = [layer_time(Setting(method=name, tp=4), slow_link(rate)).total_s for rate in (1e8, 1e9, 1e10, 1e12)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_compression_pays_on_a_slow_link_and_costs_on_an_infinitely_fast_one():
+    slow, fast = (
+        [layer_time(Setting(method=name, tp=4), slow_link(rate)).total_s for name in ("A1", "w/o")] for rate in (1e9, 1e15)
+    )
+    assert slow[0] < slow[1] and fast[0] > fast[1]
+
+
+def test_a_method_without_a_published_encoding_time_is_refused_by_name():
+    with pytest.raises(ValueError, match="Q3"):
+        layer_time(Setting(method="Q3"), slow_link())
+
+
+def test_the_share_of_bytes_that_stays_is_half_and_the_codes_half():
+    # TP 2: 24 of 48 messages shrink to 50/1024.
+    (share,) = [row["value"] for row in count_study(["A1"], [(2, 2)], rehearse=False) if row["quantity"] == "tensor_share"]
+    assert share == 0.5 + 0.5 * 50 / 1024
+
+
+def test_real_ranks_send_the_planned_bytes_and_headers_of_a_hundredth_at_most():
+    rows = rehearse_iterations(["A1", "T1", "Q1"], [(1, 4), (2, 2), (4, 1)])
+    assert len(rows) == 9
+    for row in rows:
+        assert 1 < row["value"] < 1.01, row
+
+
+def test_wire_costs_of_gathered_messages_are_counted_for_two_and_four_ranks():
+    rows = count_messages(["A1", "T1"], micro_batch=1, sequence=8, hidden=1024)
+    assert {row["tp"]: row["value"] for row in rows if row["quantity"] == "wire_over_code"} == {2: 1.0, 4: 2.0}
