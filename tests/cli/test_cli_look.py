@@ -1,0 +1,95 @@
+"""`list` and `show` are quick and machine-readable; wrong use is one clear line and exit code 2."""
+
+import json
+
+import pytest
+
+from workbench.cli import exit_code
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def test_list_json_gives_id_technique_item_title_evidence_profiles_and_claims(line, capsys):
+    assert exit_code(["list", "--json", "table-1"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{
+        "id": "toy/table-1/counted", "technique": "toy", "item": "table-1", "title": "Bytes of table-1", "evidence": "COUNTED",
+        "profiles": ["smoke", "laptop"], "claims": ["It sends 1500 bytes"],
+    }]  # fmt: skip
+
+
+def test_list_writes_one_line_an_item_where_there_is_no_terminal(line, capsys):
+    exit_code(["list"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [text.split()[0] for text in lines[1:4]] == ["toy/table-1/counted", "toy/table-2/counted", "toy/fig-3/counted"]
+    assert lines[3].rstrip().endswith("Bytes of fig-3")
+
+
+def test_show_gives_the_rule_of_every_claim_and_the_parameters(line, capsys):
+    assert exit_code(["show", "table-1"]) == 0
+    text = capsys.readouterr().out
+    assert "Bytes equal to the published value. Reason: a count is exact." in text
+    assert "num_ranks=4" in text and "about 3 s" in text and "reproductions/toy/published/table.csv" in text
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["show", "table-1"], ["reproduce", "--dry-run"]])
+def test_looking_imports_neither_torch_nor_papermill(line, words):
+    assert line.heavy_imports(*words).endswith(" [] 0")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["lst"], "No such command 'lst'. Did you mean 'list'?"),
+        (["list", "--jsn"], "No such option: --jsn"),
+        (["show"], "Missing argument 'ID'."),
+        (["show", "tabel-1"], "no item fits 'tabel-1'"),
+        (["reproduce", "toy/tabel-1"], "did you mean toy/table-1"),
+        (["reproduce", "--profile", "lapto"], "there is no profile 'lapto'; did you mean 'laptop'?"),
+        (["report", "--profile", "huge"], "there is no profile 'huge'; choose from smoke, laptop, full, paper"),
+        (["reproduce", "--jobs", "none"], "Invalid value for '--jobs'"),
+        (["reproduce", "--jobs", "0"], "Invalid value for '--jobs'"),
+        (["reproduce", "--kernel", "pyhton3"], "there is no kernel 'pyhton3'"),
+        (["reproduce", "--kernel", "pyhton3", "--dry-run"], "there is no kernel 'pyhton3'"),
+        (["reproduce", "fig-3"], "not declared for profile laptop"),
+        (["records", "promote"], "has a record"),
+        (["records", "promote", "--profile", "smoke"], "gives no verdicts"),
+        (["records", "diff"], "no item has both"),
+        (["clean", "everything"], "there is no profile 'everything'"),
+        (["new", "technique", "Ring-Sum"], "did you mean 'ring_sum'?"),
+        (["new", "technique", "class"], "technique name 'class' must be"),
+        (["data", "verify", "glue/none"], "manifest"),
+    ],
+)
+def test_wrong_use_is_one_line_that_names_the_thing_and_exit_code_2(line, capsys, words, told):
+    before = sorted(line.root.rglob("*"))
+    assert exit_code(words) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.startswith("workbench: ") and error.count("\n") == 1
+    assert sorted(line.root.rglob("*")) == before  # nothing was run or written
+
+
+def test_a_malformed_catalogue_is_one_line_with_its_file_and_exit_code_2(line, capsys):
+    path = line.root / "reproductions/toy/catalogue.py"
+    path.write_text(path.read_text().replace('because="a count is exact"', 'because=""'))
+    assert exit_code(["list"]) == 2
+    error = capsys.readouterr().err
+    assert str(path) in error and "because" in error and error.count("\n") == 1
+
+
+def test_a_root_that_is_no_checkout_is_named(line, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("WORKBENCH_ROOT", str(tmp_path / "nowhere"))
+    assert exit_code(["list"]) == 2
+    assert "nowhere has no folder reproductions/" in capsys.readouterr().err
+
+
+def test_the_help_names_every_command_of_the_house(line, capsys):
+    assert exit_code(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("list", "show", "reproduce", "report", "records", "doctor", "data", "kernels", "bench", "clean", "new"))
+
+
+@pytest.mark.parametrize("words", [["list"], ["show"], ["reproduce"], ["report"], ["records", "promote"], ["records", "diff"], ["clean"], ["bench"], ["new", "technique"]])
+def test_the_help_of_a_command_has_an_example_of_it(line, capsys, words):
+    assert exit_code([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"workbench {' '.join(words)}" in text.split("Example", 1)[1]
