@@ -9,14 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
+from shaped_all_reduce import NOBODY, all_reduce_s
 
 from workbench.cluster import Algorithm, Collective, Link, collective_time_s
 from workbench.launch import Ranks, ShapedHosts, rank_environment, run_on_ranks
 from workbench.launch.hosts import HostNamespaces, NamespaceError
 
+ENOUGH_S = 0.192 / 0.90
+
 MISSING = ShapedHosts.missing()
 needs_namespaces = pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")
-NOBODY = 65534
 GIGABIT_BYTES_PER_S = 125e6
 
 # A kernel that allows no further namespace: a user namespace with its limits at 0.
@@ -43,65 +45,6 @@ if __name__ == "__main__":
         print(*(number for place in ranks.run(where) for number in place), flush=True)
         time.sleep(60)
 """
-
-# Imports first and drops root then, because another user may not read the interpreter's files.
-RATE_WITHOUT_ROOT = """
-import ctypes, os, sys, tempfile
-import torch
-import torch.distributed as dist
-import torch.distributed.distributed_c10d
-sys.path.insert(0, {folder!r})
-from test_hosts import all_reduce_s
-from workbench.cluster import Link
-from workbench.launch import ShapedHosts
-import pyroute2
-from pyroute2 import IPRoute
-
-def live(rank):
-    hosts.enter(rank)
-    os.environ["GLOO_SOCKET_IFNAME"] = hosts.interface
-    dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=4)
-    times = all_reduce_s(16_000_000)
-    if rank == 0:
-        print(os.getuid(), hosts.description["user_namespace"], min(times), flush=True)
-
-torch.set_num_threads(1)
-os.setgroups([])
-os.setgid({nobody})
-os.setuid({nobody})
-ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: /proc/self is its own again, as in a process that began so
-with tempfile.TemporaryDirectory() as folder:
-    meeting = os.path.join(folder, "meeting")
-    hosts = ShapedHosts(4, link=Link.gigabit()).open()
-    pids = []
-    for rank in range(4):
-        pids.append(os.fork())
-        if pids[-1] == 0:
-            status = 1
-            try:
-                live(rank)
-                status = 0
-            finally:
-                os._exit(status)
-    failed = [os.waitpid(pid, 0)[1] for pid in pids]
-sys.exit(any(failed))
-"""
-
-
-def all_reduce_s(message_bytes: int, num_times: int = 12) -> list[float]:
-    """Return the seconds of all-reduces, each from barrier to barrier."""
-    import torch
-    import torch.distributed as dist
-
-    tensor = torch.ones(message_bytes // 4)
-    times = []
-    for _ in range(num_times):
-        dist.barrier()
-        start = time.perf_counter()
-        dist.all_reduce(tensor)
-        dist.barrier()
-        times.append(time.perf_counter() - start)
-    return times
 
 
 def exchange_s(pairs: list[tuple[int, int]], message_bytes: int) -> float:
@@ -144,9 +87,17 @@ def three_slow_hosts():
         yield ranks
 
 
-def fastest(ranks: Ranks, pairs: list[tuple[int, int]]) -> float:
-    """Pass 1 MB between each pair, 80 ms on one link alone; the best of three, in case another program runs."""
-    return min(max(ranks.run(exchange_s, pairs, 1_000_000)) for _ in range(3))
+def fastest(ranks: Ranks, pairs: list[tuple[int, int]], enough_s: float) -> float:
+    """Pass 1 MB between each pair, 80 ms on one link alone, until it is fast enough, at most 12 times.
+
+    Another program on this machine may slow any of them down; nothing may make one faster than the links allow.
+    """
+    best = float("inf")
+    for _ in range(12):
+        best = min(best, max(ranks.run(exchange_s, pairs, 1_000_000)))
+        if best <= enough_s:
+            break
+    return best
 
 
 def within_closed_form(seconds: float) -> bool:
@@ -154,7 +105,7 @@ def within_closed_form(seconds: float) -> bool:
 
     At least 90 % of that bandwidth, and no faster than the bursts of 125 kB a cable allow.
     """
-    return 0.192 / 1.02 <= seconds <= 0.192 / 0.90
+    return 0.192 / 1.02 <= seconds <= ENOUGH_S
 
 
 @needs_namespaces
@@ -162,41 +113,41 @@ def test_a_16_mb_all_reduce_among_4_hosts_at_1_gigabit_reaches_90_percent_of_the
     link = Link(bandwidth_bytes_per_s=GIGABIT_BYTES_PER_S, source="nominal")
     closed_form_s = collective_time_s(Collective.ALL_REDUCE, Algorithm.RING, 4, 16_000_000, link)
     assert closed_form_s == pytest.approx(0.192)
-    assert within_closed_form(min(one_rank_a_host.run(all_reduce_s, 16_000_000)[0]))
+    assert within_closed_form(min(one_rank_a_host.run(all_reduce_s, 16_000_000, enough_s=ENOUGH_S)[0]))
 
 
 @needs_namespaces
 @pytest.mark.skipif(os.getuid() != 0, reason="already running without root: the test above is this one")
 def test_it_reaches_them_without_root_too():
-    done = _python(RATE_WITHOUT_ROOT.format(folder=str(Path(__file__).parent), nobody=NOBODY))
+    done = _python(str(Path(__file__).parent / "shaped_all_reduce.py"), "16000000", str(ENOUGH_S))
     assert done.returncode == 0, done.stderr
-    user, user_namespace, seconds = done.stdout.split()
+    user, user_namespace, *seconds = done.stdout.split()
     assert (int(user), user_namespace) == (NOBODY, "True")
-    assert within_closed_form(float(seconds))
+    assert within_closed_form(min(map(float, seconds)))
 
 
 @needs_namespaces
 def test_a_host_sends_and_receives_at_the_full_rate_at_once(three_slow_hosts):
     # 80 ms if the directions do not share, 160 ms if they did.
-    assert 0.075 <= fastest(three_slow_hosts, [(0, 2), (2, 0)]) <= 0.120
+    assert 0.075 <= fastest(three_slow_hosts, [(0, 2), (2, 0)], enough_s=0.120) <= 0.120
 
 
 @needs_namespaces
 def test_two_hosts_that_send_to_one_share_what_it_can_receive(three_slow_hosts):
     # 2 MB into one card: 160 ms, although each sender alone would need 80 ms.
-    assert 0.150 <= fastest(three_slow_hosts, [(2, 0), (3, 1)]) <= 0.200
+    assert 0.150 <= fastest(three_slow_hosts, [(2, 0), (3, 1)], enough_s=0.200) <= 0.200
 
 
 @needs_namespaces
 def test_ranks_of_one_host_share_its_card(three_slow_hosts):
     # 2 MB out of one card: 160 ms, although the receivers have a card each.
-    assert 0.150 <= fastest(three_slow_hosts, [(0, 2), (1, 3)]) <= 0.200
+    assert 0.150 <= fastest(three_slow_hosts, [(0, 2), (1, 3)], enough_s=0.200) <= 0.200
 
 
 @needs_namespaces
 def test_traffic_inside_a_host_is_not_shaped(three_slow_hosts):
     # It would need 80 ms over the card.
-    assert fastest(three_slow_hosts, [(0, 1)]) < 0.040
+    assert fastest(three_slow_hosts, [(0, 1)], enough_s=0.040) <= 0.040
 
 
 @needs_namespaces
@@ -208,7 +159,7 @@ def test_ranks_are_placed_in_contiguous_blocks(three_slow_hosts):
 
 @needs_namespaces
 def test_two_pools_at_once_have_networks_of_their_own(one_rank_a_host, three_slow_hosts):
-    running = [ranks.start(all_reduce_s, 100_000, 3) for ranks in (one_rank_a_host, three_slow_hosts)]
+    running = [ranks.start(all_reduce_s, 100_000) for ranks in (one_rank_a_host, three_slow_hosts)]
     assert [len(run.result()) for run in running] == [4, 4]
     networks = one_rank_a_host.run(network_of_this_process) + three_slow_hosts.run(network_of_this_process)
     assert len(set(networks)) == 4 + 3
@@ -239,7 +190,7 @@ def test_a_machine_without_namespaces_is_told_what_it_lacks():
         "print(ShapedHosts.missing())\n"
         "Ranks(2, hosts=ShapedHosts(2, link=Link.gigabit())).close()\n"
     )
-    done = _python(script)
+    done = _python("-c", script)
     assert done.stdout.startswith("root, or unprivileged user and network namespaces (the kernel answered: No space")
     assert done.returncode != 0
     assert "user.max_net_namespaces" in done.stderr.splitlines()[-1] or "the ranks cannot start" in done.stderr
@@ -254,7 +205,7 @@ def test_a_process_with_threads_is_refused_in_words():
         "from workbench.launch import ShapedHosts\n"
         "ShapedHosts(2, link=Link.gigabit()).open()\n"
     )
-    assert "a process with one thread: this one has 2" in _python(script).stderr
+    assert "a process with one thread: this one has 2" in _python("-c", script).stderr
 
 
 @needs_namespaces
@@ -271,7 +222,7 @@ def test_the_record_says_what_was_built(one_rank_a_host):
 def test_a_latency_is_imposed_or_refused_when_it_is_required():
     link = Link(bandwidth_bytes_per_s=GIGABIT_BYTES_PER_S, latency_s=0.005, source="test")
     try:
-        times = run_on_ranks(all_reduce_s, 2, 1_000, 3, hosts=ShapedHosts(2, link=link, require_latency=True))[0]
+        times = run_on_ranks(all_reduce_s, 2, 1_000, hosts=ShapedHosts(2, link=link, require_latency=True))[0]
     except RuntimeError as error:
         assert "netem" in str(error)
     else:  # an all-reduce of two ranks waits for the link at least twice
@@ -310,8 +261,8 @@ def test_an_error_of_the_kernel_is_a_runtime_error():
     assert issubclass(NamespaceError, RuntimeError)
 
 
-def _python(script: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", script]
+def _python(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, *arguments]
     environment = {**os.environ, **rank_environment(1)}  # one thread, which namespaces need
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
 
