@@ -6,13 +6,7 @@ import sys
 
 import pytest
 
-from workbench.launch.kernels import (
-    KernelPlace,
-    RanksKernel,
-    install_kernels,
-    list_kernels,
-    remove_kernels,
-)
+from workbench.launch.kernels import KernelPlace, RanksKernel, install, installed, remove
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -25,26 +19,30 @@ def own_folders(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_installed_kernels_are_listed_and_removed():
-    assert list_kernels() == []
-    install_kernels()
-    names = ["workbench-2-gpus", "workbench-2-ranks", "workbench-4-ranks"]
-    assert [kernel.name for kernel in list_kernels()] == names
-    assert [kernel.name for kernel in remove_kernels(["workbench-2-gpus"])] == names[:1]
-    assert [kernel.name for kernel in remove_kernels()] == names[1:]
-    assert list_kernels() == []
+def test_installed_kernels_are_listed_and_removed(own_folders):
+    assert installed() == {}
+    folder = install(4)
+    assert folder == own_folders / "environment/share/jupyter/kernels/workbench-4-ranks"
+    install(2, device="cuda")
+    install(4)  # again
+    assert list(installed()) == ["workbench-2-gpus", "workbench-4-ranks"]
+    assert remove("workbench-4-ranks") == folder
+    assert list(installed()) == ["workbench-2-gpus"]
+    with pytest.raises(ValueError, match="'python3'; it must be one that .* installed: workbench-2-gpus"):
+        remove("python3")
 
 
 def test_the_user_s_kernel_hides_the_environment_s_as_in_jupyter(own_folders):
-    install_kernels(["workbench-4-ranks"], KernelPlace.ENVIRONMENT)
-    assert list_kernels()[0].folder.is_relative_to(own_folders / "environment")
-    install_kernels(["workbench-4-ranks"], KernelPlace.USER)
-    [kernel] = list_kernels()
-    assert kernel.folder.is_relative_to(own_folders / "user")
+    install(4, place=KernelPlace.ENVIRONMENT)
+    folder = install(4, place=KernelPlace.USER)
+    assert folder.is_relative_to(own_folders / "user")
+    assert installed() == {"workbench-4-ranks": folder}
 
 
 def test_a_gpu_kernel_names_ranks_device_and_gpus():
-    assert RanksKernel.named("workbench-3-gpus").specification()["env"] == {
+    kernel = RanksKernel.named("workbench-3-gpus")
+    assert kernel == RanksKernel(num_ranks=3, device="cuda")
+    assert kernel.specification()["env"] == {
         "WORKBENCH_NUM_RANKS": "3",
         "WORKBENCH_DEVICE": "cuda",
         "CUDA_VISIBLE_DEVICES": "0,1,2",
@@ -52,18 +50,23 @@ def test_a_gpu_kernel_names_ranks_device_and_gpus():
 
 
 @pytest.mark.parametrize("name", ["workbench-ranks", "workbench-0-ranks", "python3", "workbench-2-tpus"])
-def test_a_wrong_name_is_refused_and_nothing_is_installed(name):
-    with pytest.raises(ValueError, match=r"workbench-4-ranks|at least 1"):
-        install_kernels(["workbench-4-ranks", name])
-    assert list_kernels() == []
-    with pytest.raises(ValueError, match="must be an installed one: none"):
-        remove_kernels(["workbench-4-ranks"])
+def test_a_wrong_name_is_refused(name):
+    with pytest.raises(ValueError, match=r"like workbench-4-ranks|at least 1"):
+        RanksKernel.named(name)
+
+
+def test_wrong_numbers_and_devices_are_refused_before_anything_is_written(own_folders):
+    with pytest.raises(ValueError, match="num_ranks is 0"):
+        install(0)
+    with pytest.raises(ValueError, match="device is 'tpu'"):
+        install(1, device="tpu")
+    assert list(own_folders.iterdir()) == []
 
 
 def test_jupyter_runs_an_installed_kernel_with_its_number_of_ranks():
     from jupyter_client.manager import start_new_kernel
 
-    install_kernels(["workbench-3-ranks"])
+    install(3, place=KernelPlace.USER)
     manager, client = start_new_kernel(kernel_name="workbench-3-ranks", startup_timeout=40)
     shown = []
     client.execute_interactive(
@@ -78,7 +81,7 @@ def test_jupyter_runs_an_installed_kernel_with_its_number_of_ranks():
 
 def test_neither_listing_nor_importing_the_room_imports_torch():
     program = (
-        "import sys, workbench.launch, workbench.launch.kernels as k; k.list_kernels();"
+        "import sys, workbench.launch, workbench.launch.kernels as k; k.installed();"
         "print('torch' in sys.modules)"
     )
     done = subprocess.run(

@@ -11,22 +11,14 @@ import json
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-__all__ = [
-    "STANDARD_KERNELS",
-    "KernelPlace",
-    "RanksKernel",
-    "install_kernels",
-    "list_kernels",
-    "remove_kernels",
-]
+__all__ = ["KernelPlace", "RanksKernel", "install", "installed", "remove"]
 
 PREFIX = "workbench-"
+UNITS = {"cpu": "ranks", "cuda": "gpus"}  # what the number in a kernel's name counts
 
 
 class KernelPlace(Enum):
@@ -36,29 +28,23 @@ class KernelPlace(Enum):
     ENVIRONMENT = "environment"  # this Python's own folder, removed with it
 
 
-class Accelerator(Enum):
-    """What the ranks of a kernel run on."""
-
-    CPU = "ranks"
-    GPU = "gpus"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RanksKernel:
     """A Jupyter kernel for a number of ranks."""
 
-    count: int  # ranks, one a GPU where it has GPUs
-    accelerator: Accelerator = Accelerator.CPU  # what they run on
-    folder: Path | None = None  # where it is installed, None if it is not
+    num_ranks: int  # what Ranks() starts in it; one a GPU where it has GPUs
+    device: str = "cpu"  # "cpu" or "cuda"
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count is {self.count}; it must be at least 1")
+        if self.num_ranks < 1:
+            raise ValueError(f"num_ranks is {self.num_ranks}; it must be at least 1")
+        if self.device not in UNITS:
+            raise ValueError(f"device is {self.device!r}; it must be one of {', '.join(UNITS)}")
 
     @property
     def name(self) -> str:
         """The name that papermill's --kernel takes."""
-        return f"{PREFIX}{self.count}-{self.accelerator.value}"
+        return f"{PREFIX}{self.num_ranks}-{UNITS[self.device]}"
 
     def specification(self) -> dict:
         """Return the content of its kernel.json."""
@@ -66,17 +52,16 @@ class RanksKernel:
         kernel = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         return {
             "argv": [*tether, *kernel],
-            "display_name": f"Workbench ({self.count} {self.accelerator.value})",
+            "display_name": f"Workbench ({self.num_ranks} {UNITS[self.device]})",
             "language": "python",
             "env": self._variables(),
             "metadata": {"debugger": True},
         }
 
     def _variables(self) -> dict[str, str]:
-        variables = {"WORKBENCH_NUM_RANKS": str(self.count)}
-        if self.accelerator is Accelerator.GPU:
-            variables["WORKBENCH_DEVICE"] = "cuda"
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(self.count)))
+        variables = {"WORKBENCH_NUM_RANKS": str(self.num_ranks), "WORKBENCH_DEVICE": self.device}
+        if self.device == "cuda":
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(self.num_ranks)))
         return variables
 
     @classmethod
@@ -86,85 +71,64 @@ class RanksKernel:
         Raises:
             ValueError: if it is no such name.
         """
-        count, _, kind = name.removeprefix(PREFIX).partition("-")
-        kinds = [accelerator.value for accelerator in Accelerator]
-        if not name.startswith(PREFIX) or not count.isdecimal() or kind not in kinds:
-            raise ValueError(f"kernel is {name!r}; it must be like workbench-4-ranks or workbench-2-gpus")
-        return cls(count=int(count), accelerator=Accelerator(kind))
+        number, _, unit = name.removeprefix(PREFIX).partition("-")
+        devices = [device for device in UNITS if UNITS[device] == unit]
+        if not name.startswith(PREFIX) or not number.isdecimal() or not devices:
+            rule = "it must be like workbench-4-ranks or workbench-2-gpus"
+            raise ValueError(f"kernel is {name!r}; {rule}")
+        return cls(num_ranks=int(number), device=devices[0])
 
 
-STANDARD_KERNELS = ("workbench-2-ranks", "workbench-4-ranks", "workbench-2-gpus")
-
-
-def install_kernels(
-    names: Iterable[str] = STANDARD_KERNELS, place: KernelPlace = KernelPlace.USER
-) -> list[RanksKernel]:
-    """Install Jupyter kernels, replacing those of the same name.
+def install(
+    num_ranks: int, *, device: str = "cpu", place: KernelPlace = KernelPlace.ENVIRONMENT
+) -> Path:
+    """Install a Jupyter kernel for a number of ranks, replacing one of the same name.
 
     Args:
-        names: such as workbench-4-ranks.
+        num_ranks: what Ranks() starts in it.
+        device: "cpu", or "cuda" for one GPU a rank.
         place: where to.
 
     Returns:
-        The installed kernels.
+        The folder of the kernel; its name is the kernel's.
 
     Raises:
-        ValueError: if a name is none of ours; nothing is installed then.
+        ValueError: if an argument is out of range.
         OSError: if the folder cannot be written.
     """
-    kernels = [RanksKernel.named(name) for name in names]
-    return [_install(kernel, _folder_of_kernels(place)) for kernel in kernels]
+    kernel = RanksKernel(num_ranks=num_ranks, device=device)
+    folder = _folder_of_kernels(place) / kernel.name
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".partial-{os.getpid()}"
+    partial.write_text(json.dumps(kernel.specification(), indent=1) + "\n")
+    os.replace(partial, folder / "kernel.json")
+    return folder
 
 
-def _install(kernel: RanksKernel, kernels_folder: Path) -> RanksKernel:
-    kernels_folder.mkdir(parents=True, exist_ok=True)
-    folder = kernels_folder / kernel.name
-    with tempfile.TemporaryDirectory(dir=kernels_folder, prefix=".partial-") as partial:
-        new = Path(partial) / kernel.name
-        new.mkdir()
-        text = json.dumps(kernel.specification(), indent=1) + "\n"
-        (new / "kernel.json").write_text(text)
-        if folder.exists():
-            os.replace(new / "kernel.json", folder / "kernel.json")
-        else:
-            os.replace(new, folder)
-    return RanksKernel(count=kernel.count, accelerator=kernel.accelerator, folder=folder)
-
-
-def list_kernels() -> list[RanksKernel]:
-    """Return the installed kernels of the workbench, in the order Jupyter looks for them."""
-    found: dict[str, RanksKernel] = {}
+def installed() -> dict[str, Path]:
+    """Return the workbench's installed kernels, folders by name; the user's come first."""
+    found: dict[str, Path] = {}
     for place in KernelPlace:
         for path in sorted(_folder_of_kernels(place).glob(f"{PREFIX}*/kernel.json")):
-            kernel = RanksKernel.named(path.parent.name)
-            found.setdefault(
-                kernel.name,
-                RanksKernel(count=kernel.count, accelerator=kernel.accelerator, folder=path.parent),
-            )
-    return list(found.values())
+            found.setdefault(path.parent.name, path.parent)
+    return found
 
 
-def remove_kernels(names: Iterable[str] | None = None) -> list[RanksKernel]:
-    """Remove installed kernels of the workbench.
-
-    Args:
-        names: which; None removes all.
+def remove(name: str) -> Path:
+    """Remove an installed kernel of the workbench.
 
     Returns:
-        The removed kernels.
+        The folder that is gone.
 
     Raises:
-        ValueError: if one is not installed; nothing is removed then.
+        ValueError: if no such kernel of the workbench is installed.
     """
-    installed = {kernel.name: kernel for kernel in list_kernels()}
-    wanted = list(installed if names is None else names)
-    for name in wanted:
-        if name not in installed:
-            known = ", ".join(installed) or "none"
-            raise ValueError(f"kernel is {name!r}; it must be an installed one: {known}")
-    for name in wanted:
-        shutil.rmtree(installed[name].folder)
-    return [installed[name] for name in wanted]
+    folders = installed()
+    if name not in folders:
+        known = ", ".join(folders) or "none"
+        raise ValueError(f"kernel is {name!r}; it must be one that the workbench installed: {known}")
+    shutil.rmtree(folders[name])
+    return folders[name]
 
 
 def _folder_of_kernels(place: KernelPlace) -> Path:
