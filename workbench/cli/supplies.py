@@ -75,19 +75,20 @@ def verify(names: Annotated[list[str] | None, typer.Argument(metavar="NAME", hel
 
 
 def install_kernel(
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks that Ranks() starts by default in this kernel.")] = 4,
-    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where its ranks compute.")] = "cpu",
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Such as workbench-4-ranks or workbench-2-gpus; a usual set by default.")] = None,
+    environment: Annotated[bool, typer.Option("--environment", help="Into this Python's environment instead of the user's folder.")] = False,
 ) -> None:
-    """Register a Jupyter kernel for a number of ranks; reproduce --kernel NAME takes it.
+    """Register Jupyter kernels for a number of ranks or GPUs; reproduce --kernel NAME takes them.
 
     \b
     Example
-      workbench kernels install --ranks 4
+      workbench kernels install workbench-4-ranks
     """
     from workbench.launch import kernels
 
-    device = common.choose(device, ("cpu", "cuda"), "device")
-    common.console().print(str(kernels.install(ranks, device=device)), markup=False)
+    place = kernels.KernelPlace.ENVIRONMENT if environment else kernels.KernelPlace.USER
+    for kernel in _checked(kernels.install_kernels, names or kernels.STANDARD_KERNELS, place):
+        common.console().print(f"{kernel.name}  {kernel.folder}", markup=False)
 
 
 def list_kernels() -> None:
@@ -98,16 +99,16 @@ def list_kernels() -> None:
         common.console().print(f"{name}  {folder}", markup=False)
 
 
-def remove_kernel(name: Annotated[str, typer.Argument(help="As workbench kernels list names it.")]) -> None:
-    """Remove a kernel that workbench kernels install registered."""
+def remove_kernel(names: Annotated[list[str], typer.Argument(metavar="NAME", help="As workbench kernels list names them.")]) -> None:
+    """Remove kernels that workbench kernels install registered."""
     from workbench.launch import kernels
 
-    kernels.remove(name)
-    common.console().print(f"removed {name}", markup=False)
+    for kernel in _checked(kernels.remove_kernels, names):
+        common.console().print(f"removed {kernel.name}", markup=False)
 
 
-def _checked(function: Any, *names: str) -> Any:
-    """Call a function of the manifest; a name it does not know, or data it cannot get, is wrong use."""
+def _checked(function: Any, *names: Any) -> Any:
+    """Call a function of the library; a name it does not know, or data it cannot get, is wrong use."""
     from workbench.datasets.places import DataError
     from workbench.reproduction import UsageError
 

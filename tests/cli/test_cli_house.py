@@ -1,0 +1,92 @@
+"""What looks after the house: the doctor names what to do, kernels and benchmarks come and go, cleaning asks."""
+
+import json
+
+import pytest
+
+from workbench.cli import exit_code
+from workbench.reproduction import Project
+from workbench.reproduction.doctor import Check, examine
+
+pytestmark = pytest.mark.timeout(60)
+
+BENCHMARKS = """
+from workbench.training.measuring import Benchmark, BenchmarkRow
+
+def row(name, figure, holds):
+    return Benchmark(name=name, asks="", run=lambda: [BenchmarkRow(name=name, figure=figure, unit="x", asked="at least 5", holds=holds)])
+
+BENCHMARKS = [row("fast-enough", 7.0, True), row("too-slow", 3.0, False)]
+"""
+
+
+def test_the_doctor_looks_at_everything_and_says_what_to_do_about_what_is_missing(line):
+    code, out, err = line.run("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(out)}
+    assert {"python", "packages", "catalogue", "results", "ranks", "kernels", "GPUs", "shaped hosts", "browser"} <= set(checks)
+    assert any(name.startswith("data") for name in checks)
+    assert checks["ranks"]["state"] == "ok" and checks["catalogue"]["found"].startswith("3 items")
+    assert all(check["advice"] for check in checks.values() if check["state"] != "ok")
+    assert (code, err) == (int(any(check["state"] == "missing" for check in checks.values())), "")
+
+
+def test_what_is_required_and_missing_gives_exit_code_1_and_what_is_optional_does_not(line, capsys, monkeypatch):
+    def look(project):
+        yield Check(name="GPUs", ok=False, required=False, found="none", advice="not needed")
+        if project.root.joinpath("broken").exists():
+            yield Check(name="ranks", ok=False, required=True, found="none", advice="install them")
+
+    monkeypatch.setattr("workbench.reproduction.doctor.examine", look)
+    assert exit_code(["doctor"]) == 0
+    assert "○ optional GPUs  none" in capsys.readouterr().out
+    (line.root / "broken").touch()
+    assert exit_code(["doctor"]) == 1
+    text = capsys.readouterr().out
+    assert "✕ missing ranks  none\n    install them" in text and "Missing and required: ranks." in text
+
+
+def test_a_look_that_raises_is_a_thing_that_is_missing(line):
+    (line.root / "reproductions/toy/catalogue.py").write_text("CATALOGUE = 3\n")
+    found = {check.name: check for check in _until(examine(Project()), "catalogue")}
+    assert found["catalogue"].state == "missing" and "CATALOGUE must be a tuple" in found["catalogue"].found
+
+
+def _until(checks, name: str):
+    for check in checks:
+        yield check
+        if check.name == name:
+            return
+
+
+def test_a_benchmark_that_does_not_hold_gives_exit_code_1_and_a_pattern_leaves_it_out(line):
+    folder = line.root / "tests/benchmarks"
+    folder.mkdir(parents=True)
+    (folder / "bench_toy.py").write_text(BENCHMARKS)
+    code, out, _ = line.run("bench")
+    assert code == 1 and "too-slow  3 x  does not hold: asked at least 5" in out
+    code, out, _ = line.run("bench", "fast-*")
+    assert code == 0 and out == "fast-enough  7 x  holds: asked at least 5\n"
+
+
+def test_kernels_are_installed_listed_and_removed(line, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    assert exit_code(["kernels", "install", "workbench-3-ranks"]) == 0
+    assert exit_code(["kernels", "list"]) == 0
+    assert f"workbench-3-ranks  {tmp_path}/jupyter/kernels/workbench-3-ranks" in capsys.readouterr().out
+    assert exit_code(["kernels", "remove", "workbench-3-ranks"]) == 0
+    assert not (tmp_path / "jupyter/kernels/workbench-3-ranks").exists()
+
+
+def test_cleaning_keeps_what_is_in_use_and_what_is_not_its_own(line, capsys):
+    from workbench.reproduction.runner.lock import hold_lock
+
+    results = line.root / "results"
+    for profile in ("smoke", "laptop"):
+        (results / profile / "toy").mkdir(parents=True)
+        (results / profile / "toy" / "file").write_text("x")
+    with hold_lock(results / "laptop"):
+        assert exit_code(["clean", "laptop", "--yes"]) == 2
+        assert "in use by another run" in capsys.readouterr().err
+    assert (results / "laptop/toy/file").exists()
+    assert exit_code(["clean", "laptop", "--yes"]) == 0
+    assert not (results / "laptop/toy").exists() and (results / "smoke/toy/file").exists()
