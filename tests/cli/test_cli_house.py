@@ -70,7 +70,7 @@ def test_a_benchmark_that_does_not_hold_gives_exit_code_1_and_a_pattern_leaves_i
 
 def test_kernels_are_installed_listed_and_removed(line, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
-    assert exit_code(["kernels", "install", "workbench-3-ranks"]) == 0
+    assert exit_code(["kernels", "install", "--ranks", "3", "--user"]) == 0
     assert exit_code(["kernels", "list"]) == 0
     assert f"workbench-3-ranks  {tmp_path}/jupyter/kernels/workbench-3-ranks" in capsys.readouterr().out
     assert exit_code(["kernels", "remove", "workbench-3-ranks"]) == 0

@@ -57,8 +57,8 @@ def test_looking_imports_neither_torch_nor_papermill(line, words):
         (["clean", "everything"], "there is no profile 'everything'"),
         (["new", "technique", "Ring-Sum"], "did you mean 'ring_sum'?"),
         (["new", "technique", "class"], "technique name 'class' must be"),
-        (["kernels", "install", "workbench-four"], "kernel is 'workbench-four'"),
-        (["kernels", "remove", "workbench-9-ranks"], "kernel is 'workbench-9-ranks'; it must be an installed one"),
+        (["kernels", "install", "--device", "gpu"], "there is no device 'gpu'; did you mean 'cpu'?"),
+        (["kernels", "remove", "workbench-9-ranks"], "kernel is 'workbench-9-ranks'; it must be one that the workbench installed"),
         (["data", "verify", "glue/none"], "manifest"),
     ],
 )

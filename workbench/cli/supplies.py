@@ -75,20 +75,22 @@ def verify(names: Annotated[list[str] | None, typer.Argument(metavar="NAME", hel
 
 
 def install_kernel(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Such as workbench-4-ranks or workbench-2-gpus; a usual set by default.")] = None,
-    environment: Annotated[bool, typer.Option("--environment", help="Into this Python's environment instead of the user's folder.")] = False,
+    num_ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks that Ranks() starts in this kernel.")] = 4,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where its ranks compute: cuda gives each its own GPU.")] = "cpu",
+    user: Annotated[bool, typer.Option("--user", help="For every Jupyter of this user, not this environment's alone.")] = False,
 ) -> None:
-    """Register Jupyter kernels for a number of ranks or GPUs; reproduce --kernel NAME takes them.
+    """Register a Jupyter kernel for a number of ranks or GPUs; reproduce --kernel NAME takes it.
 
     \b
-    Example
-      workbench kernels install workbench-4-ranks
+    Examples
+      workbench kernels install --ranks 4
+      workbench kernels install --ranks 2 --device cuda
     """
     from workbench.launch import kernels
 
-    place = kernels.KernelPlace.ENVIRONMENT if environment else kernels.KernelPlace.USER
-    for kernel in _checked(kernels.install_kernels, names or kernels.STANDARD_KERNELS, place):
-        common.console().print(f"{kernel.name}  {kernel.folder}", markup=False)
+    place = kernels.KernelPlace.USER if user else kernels.KernelPlace.ENVIRONMENT
+    folder = kernels.install(num_ranks, device=common.choose(device, ("cpu", "cuda"), "device"), place=place)
+    common.console().print(f"{folder.name}  {folder}", markup=False)
 
 
 def list_kernels() -> None:
@@ -99,12 +101,11 @@ def list_kernels() -> None:
         common.console().print(f"{name}  {folder}", markup=False)
 
 
-def remove_kernel(names: Annotated[list[str], typer.Argument(metavar="NAME", help="As workbench kernels list names them.")]) -> None:
-    """Remove kernels that workbench kernels install registered."""
+def remove_kernel(name: Annotated[str, typer.Argument(metavar="NAME", help="As workbench kernels list names it.")]) -> None:
+    """Remove a kernel that workbench kernels install registered."""
     from workbench.launch import kernels
 
-    for kernel in _checked(kernels.remove_kernels, names):
-        common.console().print(f"removed {kernel.name}", markup=False)
+    common.console().print(f"removed {_checked(kernels.remove, name)}", markup=False)
 
 
 def _checked(function: Any, *names: Any) -> Any:
