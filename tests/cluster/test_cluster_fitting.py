@@ -66,7 +66,8 @@ def test_residuals_and_r_squared_of_a_line_that_misses():
 
 def test_noise_of_five_percent_moves_the_bandwidth_by_less():
     noise = random.Random(0)
-    samples = [(size, LINK.time_s(size) * noise.gauss(1, 0.05)) for size in (10**k for k in range(2, 9)) for _ in range(8)]
+    sizes = [10**power for power in range(2, 9) for _ in range(8)]
+    samples = [(size, LINK.time_s(size) * noise.gauss(1, 0.05)) for size in sizes]
     found = fit(samples)
     assert found.bandwidth_bytes_per_s == pytest.approx(LINK.bandwidth_bytes_per_s, rel=0.05)
     assert found.latency_s == pytest.approx(LINK.latency_s, rel=0.05)

@@ -81,7 +81,7 @@ def one_rank_a_host():
 
 @pytest.fixture(scope="module")
 def three_slow_hosts():
-    """Ranks 0 and 1 on the first host, 2 and 3 on one each; 12.5 MB/s, so that this machine's own speed is no matter."""
+    """Ranks 0 and 1 on the first host, 2 and 3 on one each; so slow that this machine's own speed is no matter."""
     link = Link(bandwidth_bytes_per_s=12.5e6, source="100 Mbit/s")
     with Ranks(4, hosts=ShapedHosts(3, link=link)) as ranks:
         yield ranks
@@ -103,7 +103,7 @@ def fastest(ranks: Ranks, pairs: list[tuple[int, int]], enough_s: float) -> floa
 def within_closed_form(seconds: float) -> bool:
     """A 16 MB ring all-reduce of 4 ranks at 1 Gbit/s: 2 * 3/4 * 16e6 B / 125e6 B/s = 0.192 s.
 
-    At least 90 % of that bandwidth, and no faster than the bursts of 125 kB a cable allow.
+    At least 90 % of that bandwidth, and no faster than the bursts of 62.5 kB a cable allow.
     """
     return 0.192 / 1.02 <= seconds <= ENOUGH_S
 

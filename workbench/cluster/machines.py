@@ -83,9 +83,10 @@ class Host:
         _require_count(self, "num_devices")
         _require_count(self, "island_size")
         if self.num_devices % self.island_size:
-            raise ValueError(f"Host.island_size is {self.island_size}: it must divide num_devices = {self.num_devices}")
+            rule = f"it must divide num_devices = {self.num_devices}"
+            raise ValueError(f"Host.island_size is {self.island_size}: {rule}")
         if (self.island_link is None) != (self.island_size == 1):
-            raise ValueError(f"Host.island_link is {self.island_link!r}: islands larger than 1, and only they, have one")
+            raise ValueError(f"Host.island_link is {self.island_link!r}: islands above 1, and only they, have one")
         if self.memory_bytes is not None:
             require_number(self, "memory_bytes", above_zero=True)
         require_source(self)

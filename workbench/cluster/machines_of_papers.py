@@ -62,9 +62,10 @@ def _activation_compression() -> tuple[Topology, ...]:
 
 
 def _flextp() -> tuple[Topology, ...]:
+    stated = "FlexTP paper, section V-A (16 GB, 112 TFLOPS)"
     server = Host(
         name="server with 8 V100",
-        device=replace(parts.V100_PCIE_16GB, source="FlexTP paper, section V-A (16 GB, 112 TFLOPS); " + parts.V100_SHEET),
+        device=replace(parts.V100_PCIE_16GB, source=f"{stated}; the rest: {parts.V100_SHEET}"),
         num_devices=8,
         device_link=parts.PCIE_3,
         memory_bytes=180e9,
@@ -109,11 +110,12 @@ def _atp() -> tuple[Topology, ...]:
         _single("atp/ic1", without_nvlink),
         _single("atp/ic2", machine_b),
         _single("atp/ic3", machine_a),
-        *_atp_clusters(),
+        _atp_cluster_c(),
+        *_atp_analysed(),
     )
 
 
-def _atp_clusters() -> tuple[Topology, ...]:
+def _atp_cluster_c() -> Topology:
     node = Host(
         name="node of cluster C",
         device=parts.A100_80GB,
@@ -123,14 +125,18 @@ def _atp_clusters() -> tuple[Topology, ...]:
         inferred=("num_devices", "device"),
     )
     network = parts.rdma(200, "ATP paper, section 5: 200 Gbps InfiniBand between nodes")
-    cluster_c = Topology(
+    return Topology(
         name="atp/ic4",
         host=node,
         num_hosts=4,
         network=network,
-        source="ATP paper, section 5, cluster C; number of nodes from figure 7(a)",
+        source="ATP paper, section 5, cluster C; 16 devices in figure 11, 4 to a node in figure 7(a)",
         inferred=("num_hosts",),
     )
+
+
+def _atp_analysed() -> tuple[Topology, ...]:
+    """Return the two machines that the paper analyses without having them."""
     switched = Host(
         name="NVLink-Network Switch",
         device=parts.A100_80GB,
@@ -155,7 +161,7 @@ def _atp_clusters() -> tuple[Topology, ...]:
         source="ATP paper, figure 7(b): 4 x 4 devices",
         inferred=("device",),
     )
-    return (cluster_c, _single("atp/ic5", switched), _single("atp/ic6", torus))
+    return (_single("atp/ic5", switched), _single("atp/ic6", torus))
 
 
 def _sdpipe() -> tuple[Topology, ...]:

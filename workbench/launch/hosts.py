@@ -4,7 +4,9 @@ What: `ShapedHosts(4, link=Link.gigabit())` puts ranks on network namespaces of 
 network card; what it sends and what it receives are each limited to the link's rate (full duplex), and its ranks
 share the card. Ranks of one host talk over its loopback, which is not limited.
 Source: Linux tc-tbf(8), veth(4), network_namespaces(7).
-Simplified: one switch without limits of its own joins the hosts; the rate counts packet headers, as a real card does.
+Simplified: one switch without limits of its own joins the hosts; the rate counts packet headers, as a real card does;
+an idle card lets `burst_bytes` (0.5 ms of its rate) through at once, so a message should be well above that. From
+several Gbit/s on, the processor, which copies every byte several times, is slower than the link.
 Left out: loss and jitter; the latency of the link where the kernel has no netem (`description` says so).
 """
 
@@ -35,8 +37,8 @@ MTU_BYTES = 9000  # jumbo frames, as clouds use between their instances; they ke
 ETHERNET_HEADER_BYTES = 14  # counted by tbf, as are the next
 IP_TCP_HEADER_BYTES = 20 + 32  # IPv4, and TCP with time stamps
 MAX_SEGMENT_BYTES = 65_536  # largest packet that the kernel forms for IPv4 (GSO)
-SEGMENT_TIME_S = 0.5e-3  # a packet should not hold a slow link longer than this
-BURST_TIME_S = 1e-3  # covers the kernel waking up late; more would let short messages through for nothing
+SEGMENT_TIME_S = 0.25e-3  # a packet should not hold a slow link longer than this
+BURST_TIME_S = 0.5e-3  # covers the kernel waking up late; shorter, and a busy machine misses the rate by 20 %
 QUEUE_TIME_S = 50e-3  # what a switch port buffers before it drops
 MIN_QUEUE_BYTES = 1_000_000
 
@@ -57,7 +59,8 @@ class ShapedHosts:
     def __post_init__(self) -> None:
         whole = isinstance(self.num_hosts, int) and not isinstance(self.num_hosts, bool)
         if not whole or not 1 <= self.num_hosts <= MAX_HOSTS:
-            raise ValueError(f"ShapedHosts.num_hosts is {self.num_hosts!r}: it must be an integer from 1 to {MAX_HOSTS}")
+            rule = f"it must be an integer from 1 to {MAX_HOSTS}"
+            raise ValueError(f"ShapedHosts.num_hosts is {self.num_hosts!r}: {rule}")
         if not isinstance(self.link, Link):
             raise ValueError(f"ShapedHosts.link is {self.link!r}: it must be a Link")
         rate = self.link.bandwidth_bytes_per_s

@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 __all__ = ["Cable", "NamespaceError", "build_hosts", "enter_namespace", "probe", "why_unavailable"]
 
@@ -32,6 +33,8 @@ PREFIX_BITS = 24
 TBF_HANDLE = 0x10000  # "1:" in the notation of tc
 TBF_INNER_CLASS = 0x10001  # "1:1", where tbf keeps its inner queue
 NETEM_HANDLE = 0x100000  # "10:"
+PROBE_TIMEOUT_S = 30
+PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 NETEM_PACKETS = 100_000  # longer than any queue that the rate limit lets build up
 IPV6_OFF = "/proc/sys/net/ipv6/conf/{}/disable_ipv6"
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
@@ -79,18 +82,11 @@ def build_hosts(num_hosts: int, cable: Cable) -> tuple[list[int], dict]:
     """
     _require_linux()
     _require_one_thread()
-    from pyroute2 import IPRoute
-
     own_user_namespace = _leave_network()
     bridge_file = _open_network()
     host_files = [_new_network() for _ in range(num_hosts)]
     enter_namespace(bridge_file)
-    with IPRoute() as bridge_side:
-        _quiet_ipv6()
-        _lift(bridge_side, "lo")
-        _step("a bridge", bridge_side.link, "add", ifname=BRIDGE, kind="bridge")
-        _lift(bridge_side, BRIDGE)
-        delayed = [_plug(bridge_side, host, host_file, cable) for host, host_file in enumerate(host_files)]
+    delayed = _build_bridge(host_files, cable)
     for host, host_file in enumerate(host_files):
         enter_namespace(host_file)
         congestion = _finish_host(host, cable)
@@ -98,7 +94,7 @@ def build_hosts(num_hosts: int, cable: Cable) -> tuple[list[int], dict]:
     os.close(bridge_file)
     built = {
         "user_namespace": own_user_namespace,
-        "delay_imposed_s": cable.latency_s if all(delayed) else 0.0,
+        "delay_imposed_s": cable.latency_s if delayed else 0.0,
         "congestion_control": congestion,
     }
     return host_files, built
@@ -111,7 +107,7 @@ def enter_namespace(namespace_file: int) -> None:
         namespace_file: open file of the namespace.
 
     Raises:
-        NamespaceError: the kernel refuses.
+        OSError: the kernel refuses.
     """
     _call("setns", namespace_file, CLONE_NEWNET)
 
@@ -145,7 +141,13 @@ def why_unavailable() -> str | None:
     except NamespaceError as error:
         return str(error)
     program = "from workbench.launch.namespaces import probe; print(probe() or '')"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    path = os.pathsep.join(filter(None, [PACKAGE_ROOT, os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-c", program]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environment)
+    except subprocess.TimeoutExpired:
+        return f"a kernel that builds them within {PROBE_TIMEOUT_S} s"
     if done.returncode != 0:
         return f"a working probe: {done.stderr.strip().splitlines()[-1]}"
     return done.stdout.strip() or None
@@ -197,6 +199,18 @@ def _new_network() -> int:
 
 def _open_network() -> int:
     return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _build_bridge(host_files: list[int], cable: Cable) -> bool:
+    """Make the bridge in this namespace and run a cable into every host; return whether the cables delay."""
+    from pyroute2 import IPRoute
+
+    with IPRoute() as bridge_side:
+        _quiet_ipv6()
+        _lift(bridge_side, "lo")
+        _step("a bridge", bridge_side.link, "add", ifname=BRIDGE, kind="bridge")
+        _lift(bridge_side, BRIDGE)
+        return all([_plug(bridge_side, host, host_file, cable) for host, host_file in enumerate(host_files)])
 
 
 def _plug(bridge_side, host: int, host_file: int, cable: Cable) -> bool:
