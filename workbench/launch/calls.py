@@ -13,7 +13,7 @@ from typing import Any
 from workbench.launch.parcels import Handle, Parcel, pack
 from workbench.launch.protocol import Request
 
-__all__ = ["PerRank", "pack_call"]
+__all__ = ["PerRank", "pack_call", "part_for"]
 
 MAX_CAPTURED_BYTES = 16 << 20  # beyond this a function is asked to take arguments instead
 
@@ -53,15 +53,12 @@ def pack_call(
     Raises:
         ValueError: if a PerRank does not have one value a rank, or a handle is stale.
     """
-    values = [value for value in (*args, *kwargs.values()) if isinstance(value, PerRank)]
-    for value in values:
-        if len(value.values) != num_ranks:
-            raise ValueError(f"PerRank has {len(value.values)} values; it must have {num_ranks}")
+    differ = any(isinstance(value, PerRank) for value in (*args, *kwargs.values()))
     sources = _cell_sources(function)
     parcels = []
-    for rank in range(num_ranks if values else 1):
-        own_args = tuple(_part(value, rank) for value in args)
-        own_kwargs = {name: _part(value, rank) for name, value in kwargs.items()}
+    for rank in range(num_ranks if differ else 1):
+        own_args = tuple(part_for(rank, value, num_ranks) for value in args)
+        own_kwargs = {name: part_for(rank, value, num_ranks) for name, value in kwargs.items()}
         request = Request(
             function=function, args=own_args, kwargs=own_kwargs, keep_as=keep_as, sources=sources
         )
@@ -71,9 +68,17 @@ def pack_call(
     return parcels
 
 
-def _part(value: Any, rank: int) -> Any:
-    own = value.values[rank] if isinstance(value, PerRank) else value
-    return _without_the_rest(own)
+def part_for(rank: int, value: Any, num_ranks: int) -> Any:
+    """Return what a rank gets of an argument: its own part of a PerRank, else all of it.
+
+    Raises:
+        ValueError: if a PerRank does not have one value a rank.
+    """
+    if isinstance(value, PerRank):
+        if len(value.values) != num_ranks:
+            raise ValueError(f"PerRank has {len(value.values)} values; it must have {num_ranks}")
+        value = value.values[rank]
+    return _without_the_rest(value)
 
 
 def _without_the_rest(value: Any) -> Any:

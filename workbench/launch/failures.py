@@ -12,7 +12,15 @@ from enum import Enum
 from pathlib import Path
 
 __all__ = [
-    "FailureKind", "RankFailed", "RankFailure", "describe_end", "in_order_of_cause", "kind_of_error", "own_frames", "waits_for_peer",
+    "FailureKind",
+    "RankFailed",
+    "RankFailure",
+    "describe_end",
+    "in_order_of_cause",
+    "kind_of_error",
+    "kind_of_words",
+    "own_frames",
+    "waits_for_peer",
 ]
 
 # Words of gloo and NCCL when a peer is gone, compared in lower case.
@@ -81,8 +89,12 @@ def in_order_of_cause(failures: Iterable[RankFailure]) -> tuple[RankFailure, ...
 
 def kind_of_error(error: BaseException) -> FailureKind:
     """Tell an error of the rank's own from the loss of a peer."""
-    words = str(error).lower()
-    lost = isinstance(error, RuntimeError) and any(word in words for word in PEER_WORDS)
+    return kind_of_words(str(error)) if isinstance(error, RuntimeError) else FailureKind.RAISED
+
+
+def kind_of_words(message: str) -> FailureKind:
+    """Tell the same from what the communication library said."""
+    lost = any(word in message.lower() for word in PEER_WORDS)
     return FailureKind.PEER_LOST if lost else FailureKind.RAISED
 
 

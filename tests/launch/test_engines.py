@@ -1,0 +1,80 @@
+"""The same function under torchrun and on an ipyparallel cluster."""
+
+import subprocess
+import sys
+
+import ipyparallel
+import pytest
+import torch
+import torch.distributed as dist
+
+from workbench.launch import IPyParallelRanks, PerRank, RankFailed, run_here
+
+pytestmark = pytest.mark.timeout(110)
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from workbench.launch import PerRank, Ranks, run_here
+
+def total(number, *, plus):
+    x = torch.tensor([float(number + plus)])
+    dist.all_reduce(x)
+    return x.item()
+
+for _ in range(2):
+    value = run_here(total, PerRank([1, 2]), plus=10)
+try:
+    Ranks(2)
+except RuntimeError as error:
+    print(dist.get_rank(), value, error, flush=True)
+"""
+
+
+def test_a_function_runs_under_torchrun_where_a_pool_is_refused(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*torchrun, str(script)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    refusal = "torchrun has started the ranks already; call the function with run_here(...)"
+    assert sorted(done.stdout.splitlines()) == [f"0 23.0 {refusal}", f"1 23.0 {refusal}"]  # 11 + 12
+
+
+def test_outside_torchrun_the_missing_variable_is_named(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(RuntimeError, match=r"RANK is not set: run_here works under torchrun; .*Ranks\("):
+        run_here(len, [])
+
+
+@pytest.fixture(scope="module")
+def client():
+    with ipyparallel.Cluster(n=2, log_level=40) as client:
+        yield client
+
+
+def test_a_function_runs_on_an_ipyparallel_cluster(client, capsys):
+    offset = 10
+
+    def total(number):
+        x = torch.tensor([float(number + offset)])
+        dist.all_reduce(x)
+        print("has", number)
+        return x.item(), torch.get_num_threads()
+
+    with IPyParallelRanks(client) as ranks:
+        assert ranks.num_ranks == 2
+        assert ranks.run(total, PerRank([1, 2])) == [(23.0, 1), (23.0, 1)]
+    assert capsys.readouterr().out == "[rank 0] has 1\n[rank 1] has 2\n"
+
+
+def test_a_failure_on_an_engine_is_told_like_one_of_a_rank(client):
+    def fail():
+        if dist.get_rank() == 1:
+            raise KeyError("weight")
+        return 0
+
+    ranks = IPyParallelRanks(client)
+    with pytest.raises(RankFailed, match="rank 1 raised KeyError: 'weight'"):
+        ranks.run(fail)
+    with pytest.raises(RuntimeError, match="restart the engines"):
+        ranks.run(fail)

@@ -1,0 +1,242 @@
+"""The same functions beyond one machine, on engines that others wrote.
+
+`run_here(function, ...)` calls a function on a rank that torchrun has started. In a notebook
+`IPyParallelRanks(client).run(function, ...)` calls it on the engines of an ipyparallel
+cluster, which can be made by SSH, MPI or Slurm.
+
+Simplified: under torchrun each process gets its own value, not the list. On ipyparallel the
+output of the ranks is shown when the run ends. Left out: `put` and `start`, shaped hosts, and
+ending processes: torchrun and the cluster do that their own way.
+"""
+
+import atexit
+import datetime
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from workbench.launch.calls import part_for
+from workbench.launch.crew import GRACE_S
+from workbench.launch.environment import rank_environment
+from workbench.launch.failures import FailureKind, RankFailed, RankFailure, kind_of_words
+
+__all__ = ["IPyParallelRanks", "run_here"]
+
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+POLL_S = 0.02  # seconds between two looks at the engines
+BROKEN = "The process group is broken; restart the engines and make new IPyParallelRanks."
+# Any address outside: no packet is sent, the system only tells which interface it would use.
+OUTSIDE = ("192.0.2.1", 9)  # documentation range, RFC 5737
+
+
+def run_here(function: Callable[..., Any], /, *args: Any, device: str = "cpu", **kwargs: Any) -> Any:
+    """Call a function on this rank of a job that torchrun started.
+
+    The process group is initialised by the first call and ends with the process.
+
+    Args:
+        function: what to call; the same that `Ranks.run` takes.
+        args: its arguments; of a PerRank this rank takes its own part.
+        device: "cpu" for gloo, "cuda" for nccl on this rank's GPU.
+        kwargs: its keyword arguments.
+
+    Returns:
+        What the function returns on this rank.
+
+    Raises:
+        RuntimeError: if torchrun did not start this process.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        _join_torchrun(device)
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    own_args = [part_for(rank, value, num_ranks) for value in args]
+    own_kwargs = {name: part_for(rank, value, num_ranks) for name, value in kwargs.items()}
+    return function(*own_args, **own_kwargs)
+
+
+def _join_torchrun(device: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    missing = [name for name in TORCHRUN_VARIABLES if name not in os.environ]
+    if missing:
+        raise RuntimeError(
+            f"{missing[0]} is not set: run_here works under torchrun; elsewhere use Ranks(...)"
+        )
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    atexit.register(dist.destroy_process_group)
+
+
+class IPyParallelRanks:
+    """Ranks that are the engines of an ipyparallel cluster, one rank an engine.
+
+    Args:
+        client: an `ipyparallel.Client`; this package must be importable on its engines.
+        address: where the engines find this machine; None finds it out.
+        device: "cpu" for gloo, "cuda" for nccl.
+        timeout_s: seconds a call may take unless it says otherwise; also of the collectives.
+        threads_per_rank: threads of each rank.
+
+    Attributes:
+        num_ranks: number of engines.
+
+    Raises:
+        ValueError: if the cluster has no engine.
+        RankFailed: if the engines cannot form a group.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        address: str | None = None,
+        device: str = "cpu",
+        timeout_s: float = 300.0,
+        threads_per_rank: int = 1,
+    ):
+        from torch.distributed import TCPStore
+
+        self._client = client
+        self._engines = [client[engine_id] for engine_id in client.ids]
+        if not self._engines:
+            raise ValueError("client has 0 engines; it must have at least 1")
+        client[:].use_cloudpickle()
+        self.num_ranks = len(self._engines)
+        self._timeout_s = timeout_s
+        self._broken = False
+        address = address or _address_for({*client[:].apply_sync(socket.gethostname)})
+        self._store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        place = (address, self._store.port, self.num_ranks, device, timeout_s, threads_per_rank)
+        self._call_all([(_join_cluster, (rank, *place), {}) for rank in range(self.num_ranks)], timeout_s)
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        timeout_s: float | None = None,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Call a function on every engine and wait for all; arguments as in `Ranks.run`.
+
+        Returns:
+            Return values in rank order.
+
+        Raises:
+            RankFailed: if it fails on a rank.
+            RuntimeError: if an earlier call failed.
+        """
+        if self._broken:
+            raise RuntimeError(BROKEN)
+        calls = []
+        for rank in range(self.num_ranks):
+            own_args = [part_for(rank, value, self.num_ranks) for value in args]
+            own_kwargs = {
+                name: part_for(rank, value, self.num_ranks) for name, value in kwargs.items()
+            }
+            calls.append((function, own_args, own_kwargs))
+        return self._call_all(calls, self._timeout_s if timeout_s is None else timeout_s)
+
+    def close(self) -> None:
+        """Leave the process group; the engines stay."""
+        if not self._broken:
+            self._broken = True
+            self._client[:].apply_sync(_leave_cluster)
+
+    def __enter__(self) -> "IPyParallelRanks":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _call_all(
+        self, calls: Sequence[tuple[Callable[..., Any], Sequence, Mapping]], timeout_s: float
+    ) -> list[Any]:
+        answers = [
+            engine.apply_async(function, *args, **kwargs)
+            for engine, (function, args, kwargs) in zip(self._engines, calls, strict=True)
+        ]
+        self._wait(answers, timeout_s)
+        _show_output(answers)
+        failures = list(filter(None, map(_failure_of, range(self.num_ranks), answers)))
+        if failures:
+            self._broken = True
+            raise RankFailed(failures, BROKEN)
+        return [answer.get() for answer in answers]
+
+    def _wait(self, answers: Sequence[Any], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and not all(answer.ready() for answer in answers):
+            if any(answer.ready() and not answer.successful() for answer in answers):
+                deadline = min(deadline, time.monotonic() + GRACE_S)
+            self._client.wait(answers, timeout=POLL_S)
+
+
+def _address_for(host_names: set[str]) -> str:
+    """Return this machine's address as engines on other machines, or all on this one, see it."""
+    if host_names == {socket.gethostname()}:
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(OUTSIDE)
+        return probe.getsockname()[0]
+
+
+def _join_cluster(
+    rank: int,
+    address: str,
+    port: int,
+    num_ranks: int,
+    device: str,
+    timeout_s: float,
+    threads_per_rank: int,
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    variables = rank_environment(threads_per_rank)
+    if address != "127.0.0.1":
+        del variables["GLOO_SOCKET_IFNAME"]  # engines on several machines: gloo finds it
+    os.environ.update(variables)
+    torch.set_num_threads(threads_per_rank)
+    patience = datetime.timedelta(seconds=timeout_s)
+    store = dist.TCPStore(address, port, is_master=False, timeout=patience)
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=num_ranks, timeout=patience
+    )
+
+
+def _leave_cluster() -> None:
+    import torch.distributed as dist
+
+    dist.destroy_process_group()
+
+
+def _show_output(answers: Sequence[Any]) -> None:
+    for rank, answer in enumerate(answers):
+        for text, stream in ((answer.stdout, sys.stdout), (answer.stderr, sys.stderr)):
+            for line in text.splitlines():
+                stream.write(f"[rank {rank}] {line}\n")
+
+
+def _failure_of(rank: int, answer: Any) -> RankFailure | None:
+    if not answer.ready():
+        kind, message = FailureKind.SILENT, "did not answer in time"
+        return RankFailure(rank=rank, kind=kind, time_s=time.time(), message=message)
+    if answer.successful():
+        return None
+    error = answer.exception()
+    return RankFailure(
+        rank=rank,
+        kind=kind_of_words(getattr(error, "evalue", str(error))),
+        time_s=answer.metadata["completed"].timestamp(),
+        message=f"raised {getattr(error, 'ename', type(error).__name__)}: {getattr(error, 'evalue', error)}",
+        traceback=getattr(error, "traceback", "") or "",
+    )
