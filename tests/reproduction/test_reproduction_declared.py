@@ -4,7 +4,17 @@ import numpy
 import pytest
 from toy_project import ToyProject
 
-from workbench.reproduction import CatalogueError, Evidence, Project, Reproduction, UsageError, load_catalogue, plan, run, select
+from workbench.reproduction import (
+    CatalogueError,
+    Evidence,
+    Project,
+    Reproduction,
+    UsageError,
+    load_catalogue,
+    plan,
+    run,
+    select,
+)
 from workbench.reproduction.notebook_cells import read_notebook
 from workbench.reproduction.parameters import check_parameters
 
@@ -12,7 +22,14 @@ ITEM = "Reproduction(item='{0}', notebook='notebooks/toy/one.ipynb', parameters=
 
 
 def declared(**changes):
-    base = {"technique": "toy", "item": "table-1", "evidence": Evidence.COUNTED, "title": "t", "notebook": "n.ipynb", "parameters": {"smoke": {}}}
+    base = {
+        "technique": "toy",
+        "item": "table-1",
+        "evidence": Evidence.COUNTED,
+        "title": "t",
+        "notebook": "n.ipynb",
+        "parameters": {"smoke": {}},
+    }
     return Reproduction(**(base | changes))
 
 
@@ -63,7 +80,9 @@ def test_a_missing_notebook_and_a_foreign_technique_are_named(toy: ToyProject):
     toy.declare("Reproduction(item='table-1', notebook='notebooks/toy/absent.ipynb', parameters=PARAMETERS, **ITEM)")
     with pytest.raises(CatalogueError, match=r"notebook of toy/table-1/counted is 'notebooks/toy/absent.ipynb'"):
         load_catalogue(Project())
-    toy.declare("Reproduction(item='table-1', notebook='notebooks/toy/one.ipynb', parameters=PARAMETERS, **(ITEM | {'technique': 'other'}))")
+    toy.declare(
+        "Reproduction(item='table-1', notebook='notebooks/toy/one.ipynb', parameters=PARAMETERS, **(ITEM | {'technique': 'other'}))"
+    )
     with pytest.raises(CatalogueError, match="must be its folder's name, 'toy'"):
         load_catalogue(Project())
 

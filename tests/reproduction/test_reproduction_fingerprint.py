@@ -24,8 +24,20 @@ def test_modules_are_found_through_imports_of_imports_and_packages_on_the_way(tm
     for package in ("lib", "lib/deep"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("")
-    library = library_of(tmp_path, lib__a="from . import b\n", lib__b="def f():\n    from lib.deep.c import g\n", lib__deep__c="import os", lib__other="")
-    assert list(library.needed_by(["%matplotlib inline\nimport lib.a as a"])) == ["lib", "lib.a", "lib.b", "lib.deep", "lib.deep.c"]
+    library = library_of(
+        tmp_path,
+        lib__a="from . import b\n",
+        lib__b="def f():\n    from lib.deep.c import g\n",
+        lib__deep__c="import os",
+        lib__other="",
+    )
+    assert list(library.needed_by(["%matplotlib inline\nimport lib.a as a"])) == [
+        "lib",
+        "lib.a",
+        "lib.b",
+        "lib.deep",
+        "lib.deep.c",
+    ]
     assert list(library.needed_by(["from lib import other"])) == ["lib", "lib.other"]
     assert list(library.needed_by(["import os, numpy"])) == []
 
@@ -79,7 +91,11 @@ def test_each_part_that_changes_is_named(toy: ToyProject, monkeypatch):
 def test_outputs_of_a_notebook_do_not_matter_and_its_code_does(toy: ToyProject):
     before = fingerprint(toy)
     path = toy.root / "notebooks/toy/one.ipynb"
-    path.write_text(path.read_text().replace('"outputs": []', '"outputs": [{"output_type": "stream", "name": "stdout", "text": "x"}]'))
+    path.write_text(
+        path.read_text().replace(
+            '"outputs": []', '"outputs": [{"output_type": "stream", "name": "stdout", "text": "x"}]'
+        )
+    )
     assert changes(before, fingerprint(toy)) == ""
 
 

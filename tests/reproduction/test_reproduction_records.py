@@ -8,7 +8,19 @@ import numpy
 import pytest
 from toy_project import ToyProject
 
-from workbench.reproduction import ClaimError, Project, RecordError, UsageError, diff, find_records, load_records, load_verdicts, promote, read_record, record
+from workbench.reproduction import (
+    ClaimError,
+    Project,
+    RecordError,
+    UsageError,
+    diff,
+    find_records,
+    load_records,
+    load_verdicts,
+    promote,
+    read_record,
+    record,
+)
 from workbench.reproduction.records import checksum, write_json, write_record
 
 ITEM = "toy/table-1/counted"
@@ -50,7 +62,10 @@ def test_a_record_cut_short_is_refused_by_name(toy: ToyProject):
 
 def test_the_checksum_is_that_of_the_canonical_json_without_it():
     # printf '{"a":1,"b":"nan"}' | sha256sum
-    assert checksum({"b": math.nan, "a": 1, "checksum": "x"}) == "a7f233ac94813efcb1fc49a2220244d90bbdf3b3cfca556615572120a0ccd3c9"
+    assert (
+        checksum({"b": math.nan, "a": 1, "checksum": "x"})
+        == "a7f233ac94813efcb1fc49a2220244d90bbdf3b3cfca556615572120a0ccd3c9"
+    )
 
 
 def test_numbers_of_numpy_become_plain_and_what_is_not_finite_survives_as_text(tmp_path):
@@ -66,7 +81,14 @@ def test_records_load_as_one_row_a_value_and_verdicts_as_one_row_a_claim(toy: To
     assert load_records().empty
     whole_record(toy)
     table = load_records()
-    assert table.loc[0, ["id", "quantity", "method", "value", "unit", "seconds"]].tolist() == [ITEM, "bytes", "A1", 8.0, "bytes", 2.0]
+    assert table.loc[0, ["id", "quantity", "method", "value", "unit", "seconds"]].tolist() == [
+        ITEM,
+        "bytes",
+        "A1",
+        8.0,
+        "bytes",
+        2.0,
+    ]
     assert load_verdicts().loc[0, ["claim", "verdict", "rows"]].tolist() == ["twice the size", "agrees", 2]
 
 
@@ -91,7 +113,15 @@ def test_record_inside_a_run_keeps_values_figure_trace_and_sources(toy: ToyProje
     folder = in_a_run(toy, monkeypatch)
     figure = types.SimpleNamespace(savefig=lambda path, **options: path.write_bytes(b"png"))
     source = types.SimpleNamespace(as_record=lambda: {"name": "sst2", "source": "hub", "detail": "", "sha256": "00"})
-    record(ITEM, values(8), figure=figure, trace=[{"ph": "X"}], data=[source], seeds=[numpy.int64(3)], configuration={"tp": numpy.int64(4)})
+    record(
+        ITEM,
+        values(8),
+        figure=figure,
+        trace=[{"ph": "X"}],
+        data=[source],
+        seeds=[numpy.int64(3)],
+        configuration={"tp": numpy.int64(4)},
+    )
     held = json.loads((folder / "recording.json").read_text())
     assert held["artifacts"] == {"figure": "figure.png", "trace": "trace.json"}
     assert held["data"] == [{"name": "sst2", "source": "hub", "detail": "", "sha256": "00"}]
@@ -115,7 +145,10 @@ def test_the_smoke_profile_gives_no_verdicts(toy: ToyProject, monkeypatch):
         ({"values": values("many")}, "value of 'bytes' is 'many'"),
         ({"values": values(True)}, "must be a number"),
         ({"values": values(1.0, low=2.0, high=1.0)}, "low is 2.0, above high 1.0"),
-        ({"values": values(8), "data": [{"name": "sst2", "source": "internet"}]}, "'internet'; it must be one of WORKBENCH_DATA"),
+        (
+            {"values": values(8), "data": [{"name": "sst2", "source": "internet"}]},
+            "'internet'; it must be one of WORKBENCH_DATA",
+        ),
         ({"values": values(8), "seeds": [0.5]}, "seeds has 0.5"),
         ({"values": values(8), "not_comparable": {"typo": "why"}}, "'typo', which is no claim"),
     ],
@@ -143,7 +176,9 @@ def test_simulated_evidence_must_say_what_it_was_calibrated_on(toy: ToyProject):
     catalogue.write_text(catalogue.read_text().replace("Evidence.COUNTED", "Evidence.SIMULATED"))
     with pytest.raises(ValueError, match="calibration is None"):
         record("toy/table-1/simulated", values(8))
-    assert record("toy/table-1/simulated", values(8), calibration={"from": "the data sheet"})["verdict"].tolist() == ["agrees"]
+    assert record("toy/table-1/simulated", values(8), calibration={"from": "the data sheet"})["verdict"].tolist() == [
+        "agrees"
+    ]
 
 
 def test_promoting_copies_records_and_the_difference_names_each_value_that_changed(toy: ToyProject):
@@ -151,7 +186,9 @@ def test_promoting_copies_records_and_the_difference_names_each_value_that_chang
     with pytest.raises(UsageError, match="none of the selected items has a record"):
         promote(project, "laptop")
     whole_record(toy, 8.0)
-    assert promote(project, "laptop", ["toy/table-1"]) == (toy.root / "reproductions/toy/recorded/laptop/table-1/counted.json",)
+    assert promote(project, "laptop", ["toy/table-1"]) == (
+        toy.root / "reproductions/toy/recorded/laptop/table-1/counted.json",
+    )
     assert diff(project, "laptop").empty
     whole_record(toy, 9.5)
     assert diff(project, "laptop").iloc[0].tolist() == [ITEM, "bytes", "method=A1", 8.0, 9.5, "bytes", 1.5, "differs"]

@@ -119,7 +119,10 @@ def test_ctrl_c_ends_the_kernels_keeps_what_was_finished_and_leaves_no_partial_f
 
 def old_record(toy: ToyProject) -> dict:
     toy.folder().mkdir(parents=True)
-    return write_record(toy.folder() / "record.json", {"schema": SCHEMA, "id": "toy/table-1/counted", "seconds": 1.0, "artifacts": {}, "fingerprint": {}})
+    return write_record(
+        toy.folder() / "record.json",
+        {"schema": SCHEMA, "id": "toy/table-1/counted", "seconds": 1.0, "artifacts": {}, "fingerprint": {}},
+    )
 
 
 def test_a_disk_that_fills_up_fails_the_item_and_keeps_its_old_record(toy: ToyProject, tmp_path):

@@ -13,7 +13,15 @@ from toy_project import ToyProject, kill
 
 from workbench.reproduction import Project, UsageError, load_catalogue, run
 from workbench.reproduction.records import read_record
-from workbench.reproduction.runner.events import Action, ItemFinished, ItemOutcome, ItemStarted, PlannedItem, Progress, Status
+from workbench.reproduction.runner.events import (
+    Action,
+    ItemFinished,
+    ItemOutcome,
+    ItemStarted,
+    PlannedItem,
+    Progress,
+    Status,
+)
 from workbench.reproduction.runner.lock import hold_lock
 from workbench.reproduction.runner.placing import sweep
 from workbench.reproduction.runner.schedule import Schedule, expected_s
@@ -38,7 +46,9 @@ class FakeWork:
         self.ends[id].wait(self.seconds)
         with self.lock:
             self.running.discard(id)
-        return ItemOutcome(id=id, status=Status.FAILED if id in self.stopped else Status.RECORDED, reason=self.stopped.get(id, ""))
+        return ItemOutcome(
+            id=id, status=Status.FAILED if id in self.stopped else Status.RECORDED, reason=self.stopped.get(id, "")
+        )
 
     def stop(self, id, because):
         self.stopped.setdefault(id, because)
@@ -63,8 +73,10 @@ def test_timed_items_run_alone_and_the_others_side_by_side_up_to_the_jobs():
 
 
 def test_progress_tells_who_runs_and_how_long_it_will_take():
-    work, events = FakeWork(seconds=1.4), []
-    Schedule(work=work, jobs=2, timeout_s=None, on_event=events.append).run([planned("a", expected=3.0), planned("t", times=True, expected=5.0)])
+    work, events = FakeWork(seconds=1.15), []
+    Schedule(work=work, jobs=2, timeout_s=None, on_event=events.append).run(
+        [planned("a", expected=3.0), planned("t", times=True, expected=5.0)]
+    )
     first = next(event for event in events if isinstance(event, Progress))
     assert first.running == {"a": 1.0} and (first.num_done, first.num_items) == (0, 2)
     assert first.remaining_s == (3.0 - 1.0) + 5.0
@@ -102,7 +114,10 @@ HOLDER = "import sys, time, pathlib\nfrom workbench.reproduction.runner.lock imp
 def test_the_lock_names_its_holder_and_is_free_as_soon_as_that_is_dead(tmp_path: Path):
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(UsageError, match=rf"is in use by another run: pid {holder.pid} on \S+, since 20"), hold_lock(tmp_path):
+    with (
+        pytest.raises(UsageError, match=rf"is in use by another run: pid {holder.pid} on \S+, since 20"),
+        hold_lock(tmp_path),
+    ):
         pass
     kill(holder.pid)
     holder.communicate()
@@ -149,8 +164,16 @@ placing.place_record(execution, {}, project.folder(item, "laptop"))
 
 
 @pytest.mark.parametrize(("moves", "left"), [(0, "old"), (1, "new"), (2, "new"), (3, "new")])
-def test_a_runner_killed_at_any_step_of_placing_leaves_the_old_record_or_the_new_one_whole(toy: ToyProject, tmp_path, moves, left):
-    recording = {"values": [{"quantity": "bytes", "method": "A1", "value": 8, "unit": "bytes"}], "data": [], "calibration": None, "not_comparable": {}, "artifacts": {}}
+def test_a_runner_killed_at_any_step_of_placing_leaves_the_old_record_or_the_new_one_whole(
+    toy: ToyProject, tmp_path, moves, left
+):
+    recording = {
+        "values": [{"quantity": "bytes", "method": "A1", "value": 8, "unit": "bytes"}],
+        "data": [],
+        "calibration": None,
+        "not_comparable": {},
+        "artifacts": {},
+    }
     (tmp_path / "recording.json").write_text(json.dumps(recording))
     place = [sys.executable, "-c", PLACES]
     subprocess.run([*place, "99", tmp_path / "recording.json"], check=True)

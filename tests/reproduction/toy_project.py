@@ -50,18 +50,27 @@ class ToyProject:
         (root / "reproductions/toy/published").mkdir(parents=True)
         (root / "notebooks/toy").mkdir(parents=True)
         self.publish(PUBLISHED)
-        self.declare('Reproduction(item="table-1", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, claims=(WITHIN,), **ITEM)')
+        self.declare(
+            'Reproduction(item="table-1", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, claims=(WITHIN,), **ITEM)'
+        )
         self.notebook("one", RECORD)
 
     def publish(self, text: str) -> None:
         (self.root / "reproductions/toy/published/numbers.csv").write_text(text)
 
     def declare(self, *items: str) -> None:
-        (self.root / "reproductions/toy/catalogue.py").write_text(f"{HEADER}\nCATALOGUE = (\n" + ",\n".join(items) + ",\n)\n")
+        (self.root / "reproductions/toy/catalogue.py").write_text(
+            f"{HEADER}\nCATALOGUE = (\n" + ",\n".join(items) + ",\n)\n"
+        )
 
     def declare_each(self, **cells: str) -> None:
         """One item a keyword, named like it, whose notebook runs the given cell and then records."""
-        self.declare(*(f'Reproduction(item="{name}", notebook="notebooks/toy/{name}.ipynb", parameters=PARAMETERS, claims=(WITHIN,), **ITEM)' for name in cells))
+        self.declare(
+            *(
+                f'Reproduction(item="{name}", notebook="notebooks/toy/{name}.ipynb", parameters=PARAMETERS, claims=(WITHIN,), **ITEM)'
+                for name in cells
+            )
+        )
         for name, cell in cells.items():
             self.notebook(name, textwrap.dedent(cell), RECORD)
 

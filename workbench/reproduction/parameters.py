@@ -55,7 +55,9 @@ def _check_kind(what: str, value: Any, default: Any) -> None:
     if default is None or (type(default) is float and type(value) is int):
         return
     if type(value) is not type(default):
-        raise CatalogueError(f"{what} is {value!r}, a {type(value).__name__}; the notebook has a {type(default).__name__}")
+        raise CatalogueError(
+            f"{what} is {value!r}, a {type(value).__name__}; the notebook has a {type(default).__name__}"
+        )
     kinds = {type(inner) for inner in default} if isinstance(default, list) else set()
     if len(kinds) == 1:
         for position, inner in enumerate(value):

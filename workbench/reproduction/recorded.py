@@ -91,7 +91,9 @@ def _rows(record: Mapping[str, Any] | None) -> dict[tuple, Row]:
 
 def _differing(id: str, promoted: Row | None, now: Row | None) -> list[list[Any]]:
     one = promoted or now
-    told = ", ".join(f"{name}={key}" for name, key in one.keys.items()) + ("" if one.seed is None else f", seed={one.seed}")
+    told = ", ".join(f"{name}={key}" for name, key in one.keys.items()) + (
+        "" if one.seed is None else f", seed={one.seed}"
+    )
     if promoted is None or now is None:
         what = "only now" if promoted is None else "only promoted"
         values = [None if row is None else row.value for row in (promoted, now)]

@@ -56,7 +56,10 @@ class Said:
             raise ValueError(f"seeds has {bad[0]!r}; it must be a list of whole numbers")
         for source in self.data:
             if source["source"] not in SOURCES:
-                raise ValueError(f"data: source of {source['name']!r} is {source['source']!r}; it must be one of {', '.join(SOURCES)}")
+                raise ValueError(
+                    f"data: source of {source['name']!r} is {source['source']!r}; "
+                    f"it must be one of {', '.join(SOURCES)}"
+                )
 
 
 def record(
@@ -71,7 +74,7 @@ def record(
     calibration: Mapping[str, Any] | None = None,
     not_comparable: Mapping[str, str] | None = None,
 ) -> "DataFrame":
-    """Compare values with what the paper publishes; inside a run also keep them.
+    """Compare values with the paper's; inside a run also keep them.
 
     Args:
         item: id of the item, as its catalogue declares it.
@@ -85,12 +88,10 @@ def record(
         not_comparable: name of a claim to the reason why this run cannot be compared with it.
 
     Returns:
-        The comparison: one row a claim and published row, with the claim, what it is of, published, ours, unit,
-        difference, verdict, reason. Verdicts are empty in the smoke profile.
+        One row a claim and published row: claim, of, published, ours, unit, difference, verdict, reason.
 
     Raises:
-        ValueError: naming the field that is wrong; nothing is written then.
-        UsageError: for an item that is not declared.
+        ValueError, UsageError: naming the field that is wrong or the item that is not declared; nothing is written.
     """
     project = Project()
     reproduction = find_item(load_catalogue(project), item)
@@ -149,14 +150,19 @@ def _source(source: Any) -> dict[str, str]:
 def _keep(folder: Path, item: Reproduction, said: Said, figure: Any, trace: Any) -> None:
     expected = os.environ.get(RUN_ITEM, item.id)
     if item.id != expected:
-        raise ValueError(f"item is {item.id!r}; the run is of {expected!r}: pass the parameter `item` on to record(...)")
+        raise ValueError(
+            f"item is {item.id!r}; the run is of {expected!r}: pass the parameter `item` on to record(...)"
+        )
     if (folder / RECORDING_FILE).exists():
         raise ValueError(f"record(...) was already called for {item.id}; one run records once")
     if figure is not None:
         figure.savefig(folder / FIGURE_FILE, format="png", dpi=FIGURE_DPI, bbox_inches="tight")
     if trace is not None:
         _keep_trace(folder / TRACE_FILE, trace)
-    artifacts = {"figure": FIGURE_FILE if figure is not None else None, "trace": TRACE_FILE if trace is not None else None}
+    artifacts = {
+        "figure": FIGURE_FILE if figure is not None else None,
+        "trace": TRACE_FILE if trace is not None else None,
+    }
     facts = {"machine": machine_facts(), "versions": versions(), "environment": rank_environment_facts()}
     write_json(folder / RECORDING_FILE, jsonable(said) | facts | {"artifacts": artifacts})
 
@@ -181,5 +187,12 @@ def comparison_table(verdicts: Sequence[ClaimVerdict], *, judged: bool = True) -
             numbers = (None, None, "", None) if row is None else (row.published, row.ours, row.unit, row.difference)
             reason = verdict.reason if row is None else row.reason or verdict.reason
             final = verdict.verdict if row is None or verdict.verdict.value == "not comparable" else row.verdict
-            rows.append([verdict.claim, told, *numbers, *((final.value, reason) if judged else ("", "no verdicts in the smoke profile"))])
+            rows.append(
+                [
+                    verdict.claim,
+                    told,
+                    *numbers,
+                    *((final.value, reason) if judged else ("", "no verdicts in the smoke profile")),
+                ]
+            )
     return pandas.DataFrame(rows, columns=columns)

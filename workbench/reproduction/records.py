@@ -1,6 +1,7 @@
 """Records: JSON with a schema and a checksum, written whole or not at all, read only if it fits.
 
-Source: the workbench's own format; the checksum is the sha256 of the canonical JSON (sorted keys, no spaces) without it.
+Source: the workbench's own format; the checksum is the sha256 of the canonical JSON (sorted keys, no spaces)
+without it.
 Simplified: numbers that JSON does not have are the texts "nan", "inf" and "-inf", which `float` reads.
 Left out: what a record says (`recording`, `runner`).
 """
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "SCHEMA", "FoundRecords", "canonical_json", "checksum", "find_records", "load_records", "load_verdicts", "read_record",
-    "sealed", "write_json", "write_record",
+    "SCHEMA", "FoundRecords", "canonical_json", "checksum", "find_records", "load_records", "load_verdicts",
+    "read_record", "sealed", "write_json", "write_record",
 ]  # fmt: skip
 
 SCHEMA = 1  # of record.json and failure.json
@@ -49,7 +50,10 @@ def jsonable(value: Any) -> Any:
         return {name: jsonable(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, os.PathLike) or hasattr(value, "__fspath__"):
         return os.fspath(value)
-    raise ValueError(f"{value!r}, a {type(value).__name__}, has no place in a record; give plain numbers, texts, lists and dictionaries")
+    raise ValueError(
+        f"{value!r}, a {type(value).__name__}, has no place in a record; "
+        "give plain numbers, texts, lists and dictionaries"
+    )
 
 
 def canonical_json(value: Any) -> str:

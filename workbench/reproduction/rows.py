@@ -1,6 +1,7 @@
 """One value with its unit and the columns that say what it is a value of, ours or the paper's.
 
-Source: the workbench's own format. A row has `quantity`, `value`, `unit`, optionally `low` and `high` (its spread), `seed`, `source`, and any key columns (method, tp, pp, ...).
+Source: the workbench's own format. A row has `quantity`, `value`, `unit`, optionally `low` and `high` (its spread),
+`seed`, `source`, and any key columns (method, tp, pp, ...).
 Simplified: keys are compared as numbers where both read as numbers ("4" equals 4 equals 4.0), else as text.
 Left out: conversion of units; a table is written in the unit it will be compared in.
 """
@@ -82,7 +83,7 @@ def number(value: Any, what: str) -> float:
 
 
 def canonical(key: Any) -> Key | None:
-    """Return a key in the one form that is compared: a finite number where it reads as one, else text; None if absent."""
+    """Return a key in the one form that is compared: a finite number where it reads as one, else text, or None."""
     key = plain(key)
     if key is None or (isinstance(key, float) and math.isnan(key)):
         return None

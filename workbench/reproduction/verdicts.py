@@ -1,6 +1,7 @@
 """The four verdicts, one comparison a row, and what a claim comes to.
 
-Source: the workbench's own rules. A claim's verdict is the worst of its rows: disagrees, then not run, then not comparable, then agrees.
+Source: the workbench's own rules. A claim's verdict is the worst of its rows: disagrees, then not run, then not
+comparable, then agrees.
 Simplified: no degrees of agreement.
 Left out: how each kind of claim compares its rows, see `workbench.reproduction.claims`.
 """

@@ -5,16 +5,18 @@ Simplified: one machine; a kernel may start ranks on others by itself.
 Left out: progress bars and tables, which the command line draws from the events.
 """
 
+import logging
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import monotonic
 
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import UsageError
 from workbench.reproduction.project import Project
 from workbench.reproduction.runner.events import (
-    Action, Event, ItemFinished, ItemOutcome, ItemStarted, OnEvent, Outcome, Planned, PlannedItem, Progress, RunFinished,
-    Status,
+    Action, Event, ItemFinished, ItemOutcome, ItemStarted, OnEvent, Outcome, Planned, PlannedItem, Progress,
+    RunFinished, Status,
 )  # fmt: skip
 from workbench.reproduction.runner.lock import hold_lock
 from workbench.reproduction.runner.placing import clear, partial_folder, sweep
@@ -46,9 +48,7 @@ def run(
     """Run what is missing or out of date among the items, and record it.
 
     Args:
-        project: where everything lies.
-        items: the items asked for.
-        profile: the profile to run them in.
+        project, items, profile: what to run, and in which profile.
         kernel: name of a Jupyter kernel; by default each notebook's own.
         jobs: items side by side where none is timed; by default one a core, at most 4.
         timeout_s: seconds one item may take; None for no limit.
@@ -63,7 +63,7 @@ def run(
         UsageError: for wrong use, in one line that names the thing; nothing has been run then.
         KeyboardInterrupt: after all kernels have been ended and partial results removed.
     """
-    began, tell = monotonic(), on_event or (lambda event: None)
+    tell = on_event or (lambda event: None)
     jobs = _checked_jobs(jobs, timeout_s)
     check_before(project, items, profile, kernel)
     folder = project.results_of(profile)
@@ -71,25 +71,43 @@ def run(
     with hold_lock(folder):
         sweep(folder)
         planned = plan_checked(project, items, profile, kernel=kernel, fresh=fresh)
-        to_run = [item for item in planned if item.action is Action.RUN]
-        tell(Planned(items=planned, expected_s=expected_s(to_run, jobs)))
-        try:
-            done = _run_planned(project, items, profile, kernel, planned, jobs, timeout_s, tell) if to_run else {}
-        finally:
-            clear(partial_folder(folder))
-    outcome = Outcome(
-        profile=profile, items=[done.get(item.id) or _idle(item) for item in planned], seconds=monotonic() - began
-    )
+        outcome = _Run(project, items, profile, kernel, jobs, timeout_s, tell).do(planned)
     tell(RunFinished(outcome=outcome))
     return outcome
 
 
-def _run_planned(project, items, profile, kernel, planned, jobs, timeout_s, tell) -> dict[str, ItemOutcome]:
-    import papermill  # noqa: F401  here, once, rather than in the first item's time
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run whose arguments have been checked and whose lock is held; see `run`."""
 
-    ids = {item.id for item in planned if item.action is Action.RUN}
-    work = Work(project, [item for item in items if item.id in ids], profile, kernel)
-    return Schedule(work=work, jobs=jobs, timeout_s=timeout_s, on_event=tell).run(planned)
+    project: Project
+    items: Sequence[Reproduction]
+    profile: str
+    kernel: str | None
+    jobs: int
+    timeout_s: float | None
+    tell: OnEvent
+
+    def do(self, planned: Sequence[PlannedItem]) -> Outcome:
+        """Run what is planned."""
+        began = monotonic()
+        todo = {item.id for item in planned if item.action is Action.RUN}
+        self.tell(Planned(items=planned, expected_s=expected_s([i for i in planned if i.id in todo], self.jobs)))
+        try:
+            done = self._execute(planned, [item for item in self.items if item.id in todo]) if todo else {}
+        finally:
+            clear(partial_folder(self.project.results_of(self.profile)))
+        outcomes = [done.get(item.id) or _idle(item) for item in planned]
+        return Outcome(profile=self.profile, items=outcomes, seconds=monotonic() - began)
+
+    def _execute(self, planned: Sequence[PlannedItem], items: Sequence[Reproduction]) -> dict[str, ItemOutcome]:
+        import papermill  # here, once, rather than in the first item's time
+
+        papermill_log = logging.getLogger(papermill.__name__)
+        if not papermill_log.handlers:  # what it would print is in the failure's reason
+            papermill_log.addHandler(logging.NullHandler())
+        work = Work(self.project, items, self.profile, self.kernel)
+        return Schedule(work=work, jobs=self.jobs, timeout_s=self.timeout_s, on_event=self.tell).run(planned)
 
 
 def _idle(item: PlannedItem) -> ItemOutcome:

@@ -86,7 +86,8 @@ class Execution:
         import papermill
 
         environment = {
-            RUN_DIR: str(self.folder), RUN_ITEM: self.item.id, RUN_PROFILE: self.profile, ROOT_VARIABLE: str(self.project.root),
+            RUN_DIR: str(self.folder), RUN_ITEM: self.item.id, RUN_PROFILE: self.profile,
+            ROOT_VARIABLE: str(self.project.root),
         }  # fmt: skip
         source = self.project.notebook(self.item)
         papermill.execute_notebook(
@@ -113,7 +114,9 @@ class Execution:
         if hasattr(error, "ename"):  # a cell raised: papermill carries the kernel's own traceback
             text = COLOURS.sub("", "\n".join(error.traceback))
             return Failure(reason=f"{error.ename}: {error.evalue}".splitlines()[0], traceback=text)
-        if isinstance(error, RuntimeError) and "kernel died" in str(error).lower():  # nbclient's and jupyter_client's words
+        if (
+            isinstance(error, RuntimeError) and "kernel died" in str(error).lower()
+        ):  # nbclient's and jupyter_client's words
             return Failure(reason=_told(self.kernel.exit_code), traceback=_where(self.folder))
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return Failure(reason=reason, traceback="".join(traceback.format_exception(error)))
@@ -127,7 +130,9 @@ def _told(exit_code: int | None) -> str:
     number = 0 if exit_code is None else -exit_code if exit_code < 0 else exit_code - 128 if exit_code > 128 else 0
     if number == 9:
         return "the kernel was killed by signal 9, likely out of memory or from outside"
-    return f"the kernel was killed by signal {number}" if number else f"the kernel ended by itself (exit code {exit_code})"
+    return (
+        f"the kernel was killed by signal {number}" if number else f"the kernel ended by itself (exit code {exit_code})"
+    )
 
 
 def _where(folder: Path) -> str:

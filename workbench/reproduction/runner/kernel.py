@@ -22,7 +22,6 @@ from workbench.launch.tether import tethered
 __all__ = ["KernelProcess", "tethered_kernel_manager"]
 
 
-
 @dataclass(slots=True)
 class KernelProcess:
     """The tether of one item's kernel, which can be stopped from another thread at any moment.
@@ -88,6 +87,7 @@ def tethered_kernel_manager(
 
         async def _async_pre_start_kernel(self, **options: Any) -> Any:
             options |= {"env": {**os.environ, **environment}, "cwd": str(working_folder), "stdout": log, "stderr": log}
+            options["transport_encryption"] = "auto"  # where the kernel can; others on this machine then cannot listen
             return await super()._async_pre_start_kernel(**options)
 
         async def _async_launch_kernel(self, command: list[str], **options: Any) -> None:

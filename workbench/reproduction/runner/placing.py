@@ -56,7 +56,8 @@ def _record(execution: Execution, recording: dict[str, Any], fingerprint: Mappin
     item, profile = execution.item, execution.profile
     verdicts = verdicts_of(execution.project, item, recording)
     about = {
-        "schema": SCHEMA, "id": item.id, "technique": item.technique, "item": item.item, "evidence": item.evidence.value,
+        "schema": SCHEMA, "id": item.id, "technique": item.technique, "item": item.item,
+        "evidence": item.evidence.value,
         "title": item.title, "profile": profile, "notebook": item.notebook, "kernel": execution.kernel_name,
     }  # fmt: skip
     run = {

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import UsageError
 from workbench.reproduction.notebook_cells import read_notebook
 from workbench.reproduction.parameters import check_parameters

@@ -108,7 +108,9 @@ class Schedule:
         left = [item for item in todo if item.id not in done]
         remaining_s = expected_s(left, self.jobs, spent)
         self.on_event(
-            Progress(running=spent, num_done=len(done), num_items=len(todo), elapsed_s=elapsed_s, remaining_s=remaining_s)
+            Progress(
+                running=spent, num_done=len(done), num_items=len(todo), elapsed_s=elapsed_s, remaining_s=remaining_s
+            )
         )
 
     def _stop_all(self) -> None:

@@ -1,0 +1,180 @@
+"""How values are compared: within a tolerance, rising step by step, crossing once.
+
+Source: the workbench's own rules, see `workbench.reproduction.claims`, whose classes call these functions.
+Simplified: a spread is an interval; two overlapping ones cannot be told apart.
+Left out: which rows are compared with which.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from workbench.reproduction.errors import ClaimError
+from workbench.reproduction.rows import Key, Row, matches
+from workbench.reproduction.verdicts import Comparison, Verdict
+
+if TYPE_CHECKING:
+    from workbench.reproduction.claims import Crossover, Ordering, Trend, Within
+
+__all__ = ["comparison", "crossing", "inside", "missing", "numeric", "outside", "rising", "told"]
+
+
+def inside(ours: float, published: float, claim: "Within | Crossover") -> bool:
+    """Say whether ours lies within the tolerance of a claim; what is not finite never does."""
+    if not (math.isfinite(ours) and math.isfinite(published)):
+        return False
+    return abs(ours - published) <= (claim.abs if claim.rel is None else claim.rel * abs(published))
+
+
+def outside(ours: float, published: float, claim: "Within | Crossover") -> str:
+    """Say in words by how much ours lies outside."""
+    if not (math.isfinite(ours) and math.isfinite(published)):
+        return f"ours is {ours:g}, published {published:g}; a value that is not finite agrees with nothing"
+    if claim.rel is None:
+        return f"off by {ours - published:+.4g}, more than {claim.abs:g}"
+    if published == 0:
+        return f"ours is {ours:g} where the published value is 0"
+    return f"off by {(ours - published) / abs(published):+.2%}, more than {claim.rel:.2%}"
+
+
+def told(keys: Mapping[str, Key]) -> str:
+    """Write keys for a reader."""
+    return ", ".join(f"{name}={key}" for name, key in keys.items()) or "no keys"
+
+
+def comparison(ours: Row, published: Row | None, verdict: Verdict, reason: str) -> Comparison:
+    """Put one of our rows beside the published one."""
+    return Comparison(
+        where=ours.keys, published=None if published is None else published.value, ours=ours.value, unit=ours.unit,
+        source="" if published is None else published.source, low=ours.low, high=ours.high,
+        verdict=verdict, reason=reason,
+    )  # fmt: skip
+
+
+def missing(where: Mapping[str, Key], unit: str) -> Comparison:
+    """Say that we have no value where one is needed."""
+    return Comparison(
+        where=where,
+        published=None,
+        ours=None,
+        unit=unit,
+        verdict=Verdict.NOT_RUN,
+        reason=f"no value of ours for {told(where)}",
+    )
+
+
+def numeric(row: Row, claim: "Trend | Crossover") -> float:
+    """Return the place of a row along the column of a claim."""
+    key = row.keys[claim.along]
+    if isinstance(key, str):
+        raise ClaimError(f"claim {claim.name!r}: column {claim.along!r} holds {key!r}; it must hold numbers")
+    return float(key)
+
+
+def rising(ordered: Sequence[Row], published: Sequence[Row], claim: "Ordering | Trend") -> list[Comparison]:
+    """Compare each row with the one before it: the value must rise, and the published one with it if there is one."""
+    result: list[Comparison] = []
+    before: tuple[Row, Row | None] | None = None
+    for row in ordered:
+        theirs = _published_for(row, published, claim)
+        verdict, reason = _step(before, (row, theirs), claim.along)
+        result.append(comparison(row, theirs, verdict, reason))
+        before = (row, theirs)
+    return result
+
+
+def _published_for(row: Row, published: Sequence[Row], claim: "Ordering | Trend") -> Row | None:
+    found = [theirs for theirs in published if claim.along in theirs.keys and matches(row, theirs.keys)]
+    if len(found) != 1:
+        return None
+    claim.same_unit(row, found[0])
+    return found[0]
+
+
+def _step(before: tuple[Row, Row | None] | None, now: tuple[Row, Row | None], along: str) -> tuple[Verdict, str]:
+    row, theirs = now
+    if not math.isfinite(row.value):
+        return Verdict.DISAGREES, f"ours is {row.value:g}; a value that is not finite agrees with nothing"
+    if before is None:
+        return Verdict.AGREES, ""
+    smaller, their_smaller = before
+    names = f"{smaller.keys[along]} ({smaller.value:.6g}) and {row.keys[along]} ({row.value:.6g})"
+    if their_smaller is not None and theirs is not None and not their_smaller.value < theirs.value:
+        return (
+            Verdict.DISAGREES,
+            f"the published values themselves do not rise from {smaller.keys[along]} "
+            f"({their_smaller.value:.6g}) to {row.keys[along]} ({theirs.value:.6g})",
+        )
+    if smaller.unit != row.unit:
+        raise ClaimError(f"{names} are in different units, {smaller.unit!r} and {row.unit!r}")
+    if smaller.interval[1] < row.interval[0]:
+        return Verdict.AGREES, ""
+    if row.interval[1] < smaller.interval[0] or not (smaller.spread_known or row.spread_known):
+        return Verdict.DISAGREES, f"{names} do not rise"
+    return Verdict.NOT_COMPARABLE, f"{names} lie within each other's spread: not a finding"
+
+
+def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") -> Comparison:
+    """Find where the two series of one group change places and compare that with the published place."""
+    first, second = (
+        {numeric(row, claim): row for row in group if matches(row, {claim.series: name})} for name in claim.between
+    )
+    points = [(place, first[place], second[place]) for place in sorted(first.keys() & second.keys())]
+    if len(points) < 2:
+        return missing({**rest, claim.along: "at least two places"}, claim.unit)
+    base = {"where": dict(rest), "published": claim.at, "unit": claim.unit, "source": claim.source}
+    if any(not math.isfinite(row.value) for _, *pair in points for row in pair):
+        return Comparison(
+            **base, ours=None, verdict=Verdict.DISAGREES, reason="a value that is not finite agrees with nothing"
+        )
+    if not all(_apart(*points[end][1:]) for end in (0, -1)):
+        return Comparison(
+            **base,
+            ours=None,
+            verdict=Verdict.NOT_COMPARABLE,
+            reason="at an end of the sweep the two series lie within each other's spread",
+        )
+    places = _places([(place, a.value - b.value) for place, a, b in points], claim.scale)
+    if len(places) != 1:
+        return Comparison(
+            **base,
+            ours=None,
+            verdict=Verdict.DISAGREES,
+            reason=f"the series cross {len(places)} times between {points[0][0]:g} and {points[-1][0]:g}",
+        )
+    smaller = claim.between[0] if points[0][1].value < points[0][2].value else claim.between[1]
+    if claim.smaller_before is not None and smaller != claim.smaller_before:
+        return Comparison(
+            **base,
+            ours=places[0],
+            verdict=Verdict.DISAGREES,
+            reason=f"{smaller} is the smaller before the crossing, not {claim.smaller_before}",
+        )
+    agrees = inside(places[0], claim.at, claim)
+    return Comparison(
+        **base,
+        ours=places[0],
+        verdict=Verdict.AGREES if agrees else Verdict.DISAGREES,
+        reason="" if agrees else outside(places[0], claim.at, claim),
+    )
+
+
+def _apart(a: Row, b: Row) -> bool:
+    return a.value != b.value and (a.interval[1] < b.interval[0] or b.interval[1] < a.interval[0])
+
+
+def _places(differences: Sequence[tuple[float, float]], scale: str) -> list[float]:
+    signed = [(place, difference) for place, difference in differences if difference != 0]
+    found: list[float] = []
+    for (left, before), (right, after) in zip(signed, signed[1:], strict=False):
+        if (before < 0) == (after < 0):
+            continue
+        touching = [place for place, difference in differences if left < place < right]
+        found.append(
+            touching[len(touching) // 2] if touching else _between(left, right, before / (before - after), scale)
+        )
+    return found
+
+
+def _between(left: float, right: float, share: float, scale: str) -> float:
+    return left * (right / left) ** share if scale == "log" else left + (right - left) * share
