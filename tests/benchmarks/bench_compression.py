@@ -97,7 +97,9 @@ def _topk_row(x: Tensor, keep: float) -> BenchmarkRow:
     k = codec.num_kept(x.shape)
     kept = codec.encode(x).tensors[0].abs().sort(descending=True).values
     equal = torch.equal(kept, torch.topk(x.abs().flatten(), k).values)
-    ratio = paired_ratio(lambda: codec.encode(x), lambda: torch.topk(x.abs().flatten(), k), rounds=6, warmup=1, clock=CLOCK)
+    ratio = paired_ratio(
+        lambda: codec.encode(x), lambda: torch.topk(x.abs().flatten(), k), rounds=6, warmup=1, clock=CLOCK
+    )
     name = f"TopK({keep}) over torch.topk, {list(x.shape)} fp32"
     return ratio_row(name, ratio, "at most 0.5", equal and ratio.median <= 0.5)
 

@@ -195,7 +195,7 @@ def run_benchmarks(
             if on_row is not None:
                 on_row(row)
     if not rows:
-        raise ValueError(f"pattern is {pattern!r}: none of the {len(files)} benchmark files in {folder} has such a name")
+        raise ValueError(f"pattern is {pattern!r}: none of the {len(files)} benchmark files in {folder} has that name")
     return rows
 
 

@@ -1,0 +1,80 @@
+"""ErrorFeedback: what a message loses is in the next one; keyed by call site, off in evaluation."""
+
+import pytest
+import torch
+from torch import nn
+
+from workbench.compression import Aggregation, AutoEncoder, ErrorFeedback, Quantize, TopK, clear_error_feedback
+
+
+def test_what_was_lost_is_sent_next_time():
+    codec = ErrorFeedback(TopK(1))
+    x = torch.tensor([3.0, 2.0])
+    # Sends 3, keeps e = (0, 2); x + e = (3, 4) sends 4, keeps (3, 0); (6, 2) sends 6.
+    assert [codec(x).tolist() for _ in range(3)] == [[3, 0], [0, 4], [6, 0]]
+
+
+def test_nothing_is_lost_in_the_long_run():
+    codec = ErrorFeedback(Quantize(2))
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    total = sum(codec(x) for _ in range(50))
+    torch.testing.assert_close(total + codec.error, 50 * x, rtol=0, atol=1e-3)
+
+
+def test_evaluation_neither_uses_nor_changes_the_error():
+    codec = ErrorFeedback(TopK(1))
+    x = torch.tensor([3.0, 2.0])
+    codec(x)
+    codec.eval()
+    assert codec(x).tolist() == [3, 0]
+    assert codec.error.tolist() == [0, 2]
+    codec.train()
+    assert codec(x).tolist() == [0, 4]
+
+
+def test_call_sites_do_not_share_errors():
+    template = ErrorFeedback(TopK(1))
+    first, second = template.for_site("layer 0"), template.for_site("layer 1")
+    x = torch.tensor([3.0, 2.0])
+    first(x)
+    assert second(x).tolist() == [3, 0]
+    assert template.error is None
+
+
+def test_a_change_of_shape_is_refused_until_the_error_is_cleared():
+    codec = ErrorFeedback(TopK(1)).for_site("layer 0")
+    codec(torch.ones(2, 3))
+    with pytest.raises(ValueError, match=r"'layer 0' has shape \(1, 3\), the remembered error \(2, 3\).*clear\(\)"):
+        codec(torch.ones(1, 3))
+    codec.clear()
+    assert codec(torch.ones(1, 3)).shape == (1, 3)
+
+
+def test_all_errors_of_a_model_are_cleared_at_once():
+    model = nn.ModuleList([ErrorFeedback(TopK(1)), nn.Linear(2, 2), ErrorFeedback(TopK(1))])
+    for codec in (model[0], model[2]):
+        codec(torch.tensor([3.0, 2.0]))
+    assert clear_error_feedback(model) == 2
+    assert model[0].error is None
+    assert model[2].error is None
+
+
+def test_the_gradient_is_that_of_the_codec_inside():
+    x = torch.tensor([3.0, 2.0], requires_grad=True)
+    codec = ErrorFeedback(TopK(1))
+    codec(x)
+    # The error (0, 2) makes the second element the larger one.
+    codec(x).backward(torch.tensor([5.0, 7.0]))
+    assert x.grad.tolist() == [0, 7]
+
+
+def test_the_error_carries_no_graph_and_is_not_saved():
+    codec = ErrorFeedback(AutoEncoder(4, 2))
+    codec(torch.ones(3, 4, requires_grad=True))
+    assert not codec.error.requires_grad
+    assert "error" not in codec.state_dict()
+
+
+def test_messages_are_aggregated_as_those_of_the_codec_inside():
+    assert ErrorFeedback(TopK(1)).aggregation is Aggregation.GATHER
+    assert ErrorFeedback(AutoEncoder(4, 2)).aggregation is Aggregation.SUM

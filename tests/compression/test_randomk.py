@@ -1,0 +1,85 @@
+"""RandomK: without replacement, uniform, seeded, and like random.sample in distribution."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from workbench.compression import RandomK
+from workbench.compression.randomk import random_indices, random_indices_by_definition
+
+# 99.99 % quantiles of the chi-square distribution, by degrees of freedom.
+CHI_SQUARE = {9: 33.7, 14: 42.6, 49: 95.0, 99: 162.0}
+
+
+def chi_square(counts, expected):
+    return sum((count - expected) ** 2 / expected for count in counts)
+
+
+@pytest.mark.parametrize("num_elements", [1, 2, 10, 1000, 100_000])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.51, 0.9, 1.0])
+def test_positions_are_different_ascending_and_in_range(num_elements, share):
+    k = round(share * num_elements)
+    indices = random_indices(num_elements, k, np.random.default_rng(0))
+    assert indices.dtype == np.int64
+    assert len(indices) == k
+    assert (np.diff(indices) > 0).all()
+    assert k == 0 or (indices[0] >= 0 and indices[-1] < num_elements)
+
+
+@pytest.mark.parametrize(("num_elements", "k"), [(6, 2), (6, 4), (10, 1)])
+def test_every_set_of_positions_is_equally_likely(num_elements, k):
+    generator, trials = np.random.default_rng(1), 1_500
+    counts = dict.fromkeys(itertools.combinations(range(num_elements), k), 0)
+    for _ in range(trials):
+        counts[tuple(random_indices(num_elements, k, generator).tolist())] += 1
+    assert chi_square(counts.values(), trials / len(counts)) < CHI_SQUARE[len(counts) - 1]
+
+
+def test_the_definition_passes_the_same_check():
+    generator, trials = random.Random(1), 1_500
+    counts = dict.fromkeys(itertools.combinations(range(6), 2), 0)
+    for _ in range(trials):
+        counts[tuple(random_indices_by_definition(6, 2, generator))] += 1
+    assert chi_square(counts.values(), trials / 15) < CHI_SQUARE[14]
+
+
+@pytest.mark.parametrize("k", [3_000, 30_000, 70_000])
+def test_positions_spread_evenly_over_a_large_tensor(k):
+    generator, num_elements = np.random.default_rng(2), 100_000
+    counts = np.zeros(50)
+    for _ in range(10):
+        counts += np.histogram(random_indices(num_elements, k, generator), bins=50, range=(0, num_elements))[0]
+    # Without replacement the counts vary less than chi-square allows, by 1 - k/n.
+    assert chi_square(counts, 10 * k / 50) / (1 - k / num_elements) < CHI_SQUARE[49]
+
+
+def test_each_call_draws_anew_and_the_seed_repeats_the_stream():
+    x = torch.arange(1000.0)
+    first, again, other = RandomK(50, seed=7), RandomK(50, seed=7), RandomK(50, seed=8)
+    one, two = (first.encode(x).tensors[1].tolist() for _ in range(2))
+    assert one != two
+    assert [again.encode(x).tensors[1].tolist() for _ in range(2)] == [one, two]
+    assert other.encode(x).tensors[1].tolist() != one
+
+
+def test_each_call_site_has_its_own_stream():
+    x, codec = torch.arange(1000.0), RandomK(50, seed=7)
+    by_site = [codec.for_site(site).encode(x).tensors[1].tolist() for site in ("a", "b", "a")]
+    assert by_site[0] == by_site[2] != by_site[1]
+
+
+def test_values_are_those_at_the_positions():
+    x = torch.arange(100.0).view(10, 10)
+    values, indices = RandomK(0.3, seed=1).encode(x).tensors
+    assert values.tolist() == indices.tolist()
+
+
+def test_no_global_generator_is_touched():
+    before = np.random.get_state()[1].copy(), random.getstate(), torch.get_rng_state()
+    RandomK(0.1, seed=1).encode(torch.randn(1000, generator=torch.Generator().manual_seed(0)))
+    assert (np.random.get_state()[1] == before[0]).all()
+    assert random.getstate() == before[1]
+    assert torch.equal(torch.get_rng_state(), before[2])

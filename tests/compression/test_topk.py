@@ -1,0 +1,157 @@
+"""TopK: the rule for ties by hand, and the sampled path against the definition."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from workbench.compression import TopK, topk
+from workbench.compression.topk import largest_indices, largest_indices_by_definition
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+
+
+@pytest.fixture
+def small_samples(monkeypatch):
+    """Let the sampled path start at 1024 elements, in blocks of 512."""
+    monkeypatch.setattr(topk, "SAMPLE_SIZE", 1 << 10)
+    monkeypatch.setattr(topk, "BLOCK_SIZE", 1 << 9)
+
+
+def adversary(kind, size):
+    between = torch.arange(size) % (size // topk.SAMPLE_SIZE + 1)
+    generator = torch.Generator().manual_seed(size)
+    x = torch.randn(size, generator=generator)
+    sparse = torch.rand(size, generator=generator) < 1e-3
+    return {
+        "normal": x,
+        "all equal": torch.ones(size),
+        "all zero": torch.zeros(size),
+        "both zeros": x.sign() * 0.0,
+        "few values": x.round(),
+        "ascending": x.sort().values,
+        "descending by magnitude": x[x.abs().sort(descending=True).indices],
+        "heavy tails": x**-5,
+        "sparse": x * sparse,
+        "largest between the samples": torch.where(between == 0, x * 1e-3, x),
+        "largest at the samples": torch.where(between == 0, x * 1e3, x),
+        "with NaN and inf": torch.where(sparse, math.nan, torch.where(x > 3, -math.inf, x)),
+        "subnormal": x * 1e-41,
+    }[kind]
+
+
+KINDS = [
+    "normal",
+    "all equal",
+    "all zero",
+    "both zeros",
+    "few values",
+    "ascending",
+    "descending by magnitude",
+    "heavy tails",
+    "sparse",
+    "largest between the samples",
+    "largest at the samples",
+    "with NaN and inf",
+    "subnormal",
+]
+
+
+def test_largest_magnitudes_in_ascending_positions():
+    payload = TopK(3).encode(torch.tensor([[0.5, -4.0], [3.0, 1.0], [-2.0, 0.0]]))
+    values, indices = payload.tensors
+    assert indices.tolist() == [1, 2, 4]
+    assert values.tolist() == [-4, 3, -2]
+    assert TopK(3).decode(payload).tolist() == [[0, -4], [3, 0], [-2, 0]]
+
+
+def test_of_equal_magnitudes_the_lowest_positions_stay():
+    x = torch.tensor([1.0, -2.0, 2.0, -1.0, 2.0, 1.0])
+    assert largest_indices(x, 2).tolist() == [1, 2]
+    assert largest_indices(x, 4).tolist() == [0, 1, 2, 4]
+
+
+def test_nan_counts_as_largest():
+    x = torch.tensor([1.0, math.inf, -math.nan, 5.0, math.nan])
+    assert largest_indices(x, 1).tolist() == [2]
+    assert largest_indices(x, 3).tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fast_path_gives_the_positions_of_the_definition(kind, dtype, small_samples):
+    for size in (1000, 1025, 3 * 1024, 10_007):
+        x = adversary(kind, size).to(dtype)
+        for k in (1, size // 100, size // 10, size // 2 + 1, size - 1):
+            assert torch.equal(largest_indices(x, k), largest_indices_by_definition(x, k)), (size, k)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_operations_for_other_devices_give_the_same_positions(kind):
+    x = adversary(kind, 5000)
+    for k in (1, 50, 500, 4999):
+        keys = topk._keys(x.view(torch.int32), topk._bits_of_infinity(x.dtype) + 1)
+        assert torch.equal(topk._largest_of_keys(keys, k), largest_indices_by_definition(x, k))
+
+
+@pytest.mark.parametrize("shape", [(4, 300, 128), (96, 1025), (7, 31, 384)], ids=str)
+def test_activation_shapes_agree_with_the_definition(shape):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(shape, generator=generator) * torch.exp(torch.randn(shape[-1], generator=generator))
+    for share in (0.01, 0.05, 0.1):
+        k = round(share * x.numel())
+        assert torch.equal(largest_indices(x, k), largest_indices_by_definition(x, k))
+
+
+def test_a_sample_that_misleads_is_found_out(monkeypatch):
+    x = torch.randn(2 * topk.SAMPLE_SIZE, generator=torch.Generator().manual_seed(0))
+    expected = largest_indices_by_definition(x, 1000)
+    monkeypatch.setattr(topk, "BLOCK_SIZE", 1 << 10)
+    for threshold in (0, np.iinfo(np.int32).max):
+        monkeypatch.setattr(topk, "_sampled_threshold", lambda bits, k, threshold=threshold: threshold)
+        assert torch.equal(largest_indices(x, 1000), expected)
+
+
+def test_the_sample_visits_every_position_of_the_last_dimension():
+    # 1024 divides the number of elements, so a stride of 256 would see 4 channels of 1024 only.
+    x = torch.zeros(1 << 14, 1024)
+    x[:, 5] = 7.0
+    threshold = topk._sampled_threshold(x.view(-1).view(torch.int32).numpy(), x.shape[0] // 2)
+    assert threshold == np.float32(7.0).view(np.int32)
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(0.01, 1), (0.1, 10), (1.0, 97), (1, 1), (97, 97), (500, 97)])
+def test_number_of_elements_kept_of_97(keep, kept):
+    assert TopK(keep).num_kept((97,)) == kept
+    assert len(TopK(keep).encode(torch.randn(97)).tensors[0]) == kept
+
+
+def test_bytes_of_a_value_and_an_index():
+    # 10 values of 2 bytes with indices of 8, or of 4.
+    assert TopK(10).payload_bytes((100,), torch.float16) == 100
+    assert TopK(10, index_dtype=torch.int32).payload_bytes((100,), torch.float16) == 60
+    assert TopK(10, index_dtype=torch.int32).encode(torch.randn(100).half()).tensors[1].dtype == torch.int32
+
+
+def test_gradient_passes_at_kept_positions_only():
+    x = torch.tensor([3.0, 1.0, -2.0], requires_grad=True)
+    TopK(2)(x).backward(torch.tensor([10.0, 20.0, 30.0]))
+    assert x.grad.tolist() == [10, 0, 30]
+
+
+def test_an_empty_tensor_gives_an_empty_message():
+    payload = TopK(0.1).encode(torch.empty(0, 4))
+    assert payload.num_bytes == 0
+    assert TopK(0.1).decode(payload).shape == (0, 4)
+
+
+@pytest.mark.parametrize("keep", [0, -1, 0.0, 1.5, math.nan, True, "3"])
+def test_a_share_or_number_out_of_range_is_refused(keep):
+    with pytest.raises(ValueError, match="keep"):
+        TopK(keep)
+
+
+def test_an_index_dtype_that_is_not_an_integer_of_4_or_8_bytes_is_refused():
+    with pytest.raises(ValueError, match="index_dtype"):
+        TopK(3, index_dtype=torch.int16)

@@ -1,0 +1,158 @@
+"""The contract that every codec keeps; a new codec is added to CODECS."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+
+from workbench.compression import (
+    FP16,
+    Aggregation,
+    AutoEncoder,
+    ErrorFeedback,
+    Identity,
+    Quantize,
+    RandomK,
+    TopK,
+)
+
+HIDDEN = 16
+SHAPES = [(HIDDEN,), (3, HIDDEN), (2, 5, HIDDEN), (0, HIDDEN), (1, 1, HIDDEN)]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+CODECS = {
+    "identity": Identity,
+    "fp16": FP16,
+    "top-k by share": lambda: TopK(0.1),
+    "top-k by number, int32": lambda: TopK(7, index_dtype=torch.int32),
+    "random-k by share": lambda: RandomK(0.25, seed=3),
+    "random-k by number": lambda: RandomK(5, seed=3),
+    "1 bit": lambda: Quantize(1),
+    "2 bits": lambda: Quantize(2),
+    "3 bits": lambda: Quantize(3),
+    "4 bits": lambda: Quantize(4),
+    "8 bits": lambda: Quantize(8),
+    "auto-encoder": lambda: AutoEncoder(HIDDEN, 4, seed=3),
+    "error feedback on top-k": lambda: ErrorFeedback(TopK(0.1)),
+    "error feedback on auto-encoder": lambda: ErrorFeedback(AutoEncoder(HIDDEN, 4, seed=3)),
+}
+@pytest.fixture(params=CODECS)
+def codec(request):
+    return CODECS[request.param]()
+
+
+def normal(shape, dtype=torch.float32, seed=0, device="cpu"):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype=dtype, device=device)
+
+
+def bytes_on_the_wire(tensor):
+    return tensor.detach().clone(memory_format=torch.contiguous_format).view(torch.uint8).numel()
+
+
+def check_round_trip(codec, x):
+    payload = codec.encode(x)
+    decoded = codec.decode(payload)
+    on_the_wire = sum(bytes_on_the_wire(tensor) for tensor in payload.tensors)
+    assert payload.num_bytes == on_the_wire == codec.payload_bytes(x.shape, x.dtype)
+    assert (decoded.shape, decoded.dtype, decoded.device) == (x.shape, x.dtype, x.device)
+    assert (payload.shape, payload.dtype) == (x.shape, x.dtype)
+    with torch.no_grad():
+        out = torch.full_like(x, math.nan)
+        assert codec.decode(payload, out=out) is out
+        assert torch.equal(out, decoded)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_message_has_the_promised_bytes_and_comes_back_in_shape_and_dtype(codec, shape, dtype):
+    check_round_trip(codec, normal(shape, dtype))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_keeps_the_same_contract(codec):
+    for shape in SHAPES:
+        for dtype in DTYPES:
+            check_round_trip(codec.to("cuda"), normal(shape, dtype, device="cuda"))
+
+
+def test_a_tensor_that_is_not_contiguous_encodes_like_its_copy(codec):
+    x = normal((HIDDEN, 6)).t()
+    again = copy.deepcopy(codec)
+    expected, actual = codec.encode(x.contiguous()), again.encode(x)
+    assert all(torch.equal(a, b) for a, b in zip(expected.tensors, actual.tensors, strict=True))
+
+
+def test_the_input_is_left_as_it_was(codec):
+    x = normal((3, HIDDEN))
+    before = x.clone()
+    codec(x)
+    assert torch.equal(x, before)
+
+
+def test_the_global_generator_is_left_alone(codec):
+    state = torch.get_rng_state()
+    codec.for_site("layer 3")(normal((3, HIDDEN)))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_equal_seeds_give_equal_messages_at_equal_sites_only(codec):
+    x = normal((3, HIDDEN))
+    one, other = codec.for_site("a"), copy.deepcopy(codec).for_site("a")
+    for _ in range(3):
+        messages = zip(one.encode(x).tensors, other.encode(x).tensors, strict=True)
+        assert all(torch.equal(a, b) for a, b in messages)
+
+
+def test_summed_messages_decode_to_the_sum_and_gathered_ones_say_so(codec):
+    codec.eval()
+    x, y = normal((3, HIDDEN), seed=1), normal((3, HIDDEN), seed=2)
+    payloads = [codec.encode(x), codec.encode(y)]
+    apart = codec.decode_sum_by_definition(payloads)
+    torch.testing.assert_close(codec.decode_sum(payloads), apart, rtol=0, atol=0)
+    if codec.aggregation is Aggregation.SUM:
+        total = tuple(a + b for a, b in zip(payloads[0].tensors, payloads[1].tensors, strict=True))
+        together = codec.decode(type(payloads[0])(tensors=total, shape=x.shape, dtype=x.dtype))
+        # Half-precision codes of magnitude up to 8 are rounded by at most 2**-9 each time.
+        torch.testing.assert_close(together, apart, rtol=0, atol=3 * 2**-9 if isinstance(codec, FP16) else 1e-5)
+    else:
+        assert codec.aggregation is Aggregation.GATHER
+
+
+def test_forward_gives_decode_of_encode(codec):
+    x = normal((3, HIDDEN))
+    again = copy.deepcopy(codec)
+    assert torch.equal(codec(x), again.decode(again.encode(x)))
+
+
+def test_backward_follows_the_stated_gradient(codec):
+    x, grad = normal((3, HIDDEN)).requires_grad_(), normal((3, HIDDEN), seed=1)
+    again = copy.deepcopy(codec)
+    codec(x).backward(grad)
+    if codec.aggregation is Aggregation.GATHER:
+        expected = again.input_gradient(grad, again.encode(x))
+    else:
+        twin = x.detach().clone().requires_grad_()
+        (expected,) = torch.autograd.grad(again.decode(again.encode(twin)), twin, grad)
+    assert torch.equal(x.grad, expected)
+
+
+def test_gathered_messages_carry_no_graph(codec):
+    payload = codec.encode(normal((3, HIDDEN)).requires_grad_())
+    if codec.aggregation is Aggregation.GATHER:
+        assert not any(tensor.requires_grad for tensor in payload.tensors)
+    else:
+        assert all(tensor.requires_grad for tensor in payload.tensors)
+
+
+def test_a_codec_survives_copying_between_processes(codec):
+    x = normal((3, HIDDEN))
+    sent = pickle.loads(pickle.dumps(codec))
+    assert torch.equal(codec(x), sent(x))
+
+
+def test_an_empty_sum_is_refused(codec):
+    with pytest.raises(ValueError, match="payloads is empty"):
+        codec.decode_sum([])
