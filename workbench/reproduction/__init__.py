@@ -10,7 +10,7 @@ from workbench.reproduction.claims import Crossover, Ordering, Trend, Within
 from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
 from workbench.reproduction.project import Project
-from workbench.reproduction.recording import record, verdicts_of
+from workbench.reproduction.recording import published, record, verdicts_of
 from workbench.reproduction.recorded import diff, promote
 from workbench.reproduction.records import find_records, load_records, load_verdicts, read_record
 from workbench.reproduction.runner import (
@@ -61,6 +61,7 @@ __all__ = [
     "load_verdicts",
     "plan",
     "promote",
+    "published",
     "read_record",
     "record",
     "run",

@@ -7,13 +7,17 @@ Left out: how they are compared with ours, see `workbench.reproduction.claims`.
 
 import csv
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import CatalogueError
 from workbench.reproduction.project import Project
 from workbench.reproduction.rows import Row, read_rows
 
-__all__ = ["published_rows", "read_published"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["published_rows", "published_table", "read_published"]
 
 COLUMNS = ("quantity", "value", "unit", "source")  # every file has these
 
@@ -48,3 +52,11 @@ def published_rows(project: Project, item: Reproduction) -> tuple[Row, ...]:
     """Return the published numbers of an item; none where its paper gives none."""
     path = project.published(item)
     return () if path is None else read_published(path)
+
+
+def published_table(project: Project, item: Reproduction, quantity: str) -> "DataFrame":
+    """Return the published rows of one quantity, a key column each, for figures; empty where there are none."""
+    import pandas
+
+    rows = [row.to_json() for row in published_rows(project, item) if row.quantity == quantity]
+    return pandas.DataFrame(rows, columns=None if rows else list(COLUMNS))

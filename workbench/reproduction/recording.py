@@ -18,7 +18,7 @@ from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.judge import judge
 from workbench.reproduction.machine import machine_facts, rank_environment_facts, versions
 from workbench.reproduction.project import Project
-from workbench.reproduction.published import published_rows
+from workbench.reproduction.published import published_rows, published_table
 from workbench.reproduction.records import jsonable, write_json
 from workbench.reproduction.rows import read_rows
 from workbench.reproduction.verdicts import ClaimVerdict
@@ -26,7 +26,7 @@ from workbench.reproduction.verdicts import ClaimVerdict
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["FIGURE_FILE", "RECORDING_FILE", "RUN_ITEM", "RUN_DIR", "RUN_PROFILE", "TRACE_FILE", "record", "verdicts_of"]
+__all__ = ["FIGURE_FILE", "RECORDING_FILE", "RUN_ITEM", "RUN_DIR", "RUN_PROFILE", "TRACE_FILE", "published", "record", "verdicts_of"]
 
 RUN_DIR = "WORKBENCH_RUN_DIR"  # folder the runner wants the recording in
 RUN_ITEM = "WORKBENCH_RUN_ITEM"  # id of the item it runs
@@ -101,6 +101,23 @@ def record(
     if folder:
         _keep(Path(folder), reproduction, said, figure, trace)
     return comparison_table(verdicts, judged=not folder or profile != Profile.SMOKE)
+
+
+def published(item: str, quantity: str) -> "DataFrame":
+    """Return what the paper publishes of one quantity of an item, to draw beside ours.
+
+    Args:
+        item: id of the item, as its catalogue declares it.
+        quantity: which rows.
+
+    Returns:
+        One row a published value: its key columns, value, unit and source; empty where the paper gives none.
+
+    Raises:
+        UsageError: for an item that is not declared.
+    """
+    project = Project()
+    return published_table(project, find_item(load_catalogue(project), item), quantity)
 
 
 def verdicts_of(project: Project, item: Reproduction, recorded: Mapping[str, Any]) -> tuple[ClaimVerdict, ...]:
