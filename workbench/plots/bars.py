@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from .style import new_axes, styled
+from .style import beside, new_axes, styled
 
 __all__ = ["bars"]
 
@@ -96,4 +96,4 @@ def _finish(ax: Axes, categories: list, y_label: str, by: str | None) -> None:
     ax.set_ylabel(y_label)
     ax.grid(visible=False, axis="x")
     if by:
-        ax.legend(title=by)
+        beside(ax, title=by)

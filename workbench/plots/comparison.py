@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from .bars import bars
-from .style import OURS, PUBLISHED, new_axes, styled
+from .style import OURS, PUBLISHED, beside, new_axes, styled
 
 __all__ = ["comparison"]
 
@@ -51,7 +51,7 @@ def comparison(
     ax = new_axes(ax)
     bars(_long(rows, x, published, ours), ax=ax, x=x, by="source", unit=unit, colors={"published": PUBLISHED, "ours": OURS})
     ax.set_yscale("log" if log else "linear")
-    ax.legend()
+    beside(ax)
     return ax
 
 

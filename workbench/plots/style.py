@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from workbench.timeline import Kind
 
-__all__ = ["KIND_COLOR", "KIND_HATCH", "OURS", "PALETTE", "PUBLISHED", "STYLE", "figure", "new_axes", "styled"]
+__all__ = ["KIND_COLOR", "KIND_HATCH", "OURS", "PALETTE", "PUBLISHED", "STYLE", "beside", "figure", "new_axes", "styled"]
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
@@ -95,6 +95,16 @@ def figure(num_rows: int = 1, num_columns: int = 1, **options) -> tuple[Figure, 
     """
     with styled():
         return plt.subplots(num_rows, num_columns, **options)
+
+
+def beside(ax: Axes, *, title: str | None = None) -> None:
+    """Put the legend to the right of the axes, where it hides nothing.
+
+    Args:
+        ax: what it explains.
+        title: of the legend.
+    """
+    ax.legend(title=title, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def new_axes(ax: Axes | None) -> Axes:
