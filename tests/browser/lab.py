@@ -28,8 +28,10 @@ c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 c.LabApp.collaborative = False
 """
 
-# Every cell is in the page, also those outside the window.
-NOTEBOOK_SETTINGS = {"windowingMode": "none"}
+SETTINGS = {
+    "notebook-extension/tracker": {"windowingMode": "none"},  # every cell is in the page, also those out of sight
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +78,10 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _write_settings(home: Path) -> None:
-    tracker = home / "settings" / "@jupyterlab" / "notebook-extension" / "tracker.jupyterlab-settings"
-    tracker.parent.mkdir(parents=True)
-    tracker.write_text(json.dumps(NOTEBOOK_SETTINGS))
+    for name, setting in SETTINGS.items():
+        file = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(setting))
     (home / "config").mkdir()
     (home / "config" / "jupyter_lab_config.py").write_text(CONFIG)
 

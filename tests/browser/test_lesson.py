@@ -19,10 +19,10 @@ REDRAW_TIMEOUT_MS = 20_000
 CHROMIUM_OPTIONS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update",
                     "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
 
-NOT_YET_RUN = ".jp-CodeCell .jp-InputPrompt:text-matches('\\\\[[ *]\\\\]:')"
+KERNEL_IS_IDLE = "#jp-main-statusbar :text('| Idle')"  # shown once the notebook has its kernel
 FIGURE = ".workbench-figure img"
 SLIDER = ".workbench-control-bandwidth-bytes-per-s [role=slider]"
-FAILURES = ".jp-Notebook [data-mime-type='application/vnd.jupyter.stderr'], .jp-Notebook .jp-RenderedError"
+FAILURES = ".jp-Notebook [data-mime-type='application/vnd.jupyter.stderr'], .jp-Notebook [data-mime-type='application/vnd.jupyter.error']"
 
 pytestmark = [
     pytest.mark.browser,
@@ -56,17 +56,26 @@ def page(tmp_path):
             browser.close()
 
 
+def open_notebook(page, address):
+    page.goto(address, timeout=OPEN_TIMEOUT_MS)
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=OPEN_TIMEOUT_MS)
+    page.locator(KERNEL_IS_IDLE).wait_for(timeout=OPEN_TIMEOUT_MS)
+
+
 def run_all_cells(page):
     page.locator(".lm-MenuBar-itemLabel", has_text="Run").first.click(timeout=OPEN_TIMEOUT_MS)
     page.locator(".lm-Menu-itemLabel", has_text="Run All Cells").first.click()
 
 
 def wait_until_run(page):
+    """Wait until every code cell has a number, or one has failed."""
     page.wait_for_function(
-        """() => {
+        """failures => {
             const prompts = [...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')];
-            return prompts.length > 0 && prompts.every(prompt => /\\[\\d+\\]:/.test(prompt.textContent));
+            const has_run = prompt => /\\[\\d+\\]:/.test(prompt.textContent);
+            return document.querySelector(failures) || (prompts.length > 0 && prompts.every(has_run));
         }""",
+        arg=FAILURES,
         timeout=RUN_TIMEOUT_MS,
     )
 
@@ -74,8 +83,7 @@ def wait_until_run(page):
 def test_the_lesson_runs_in_a_browser_and_its_control_changes_the_figure(lab, page, tmp_path):
     from playwright.sync_api import expect
 
-    page.goto(lab.page(LESSON.name), timeout=OPEN_TIMEOUT_MS)
-    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=OPEN_TIMEOUT_MS)
+    open_notebook(page, lab.page(LESSON.name))
     run_all_cells(page)
     wait_until_run(page)
     assert page.locator(FAILURES).all_inner_texts() == []
