@@ -1,5 +1,6 @@
 """The report says of every claim what was published, what is ours and what it comes to, and cannot hide a wrong number."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from bs4 import BeautifulSoup
 from report_project import PUBLISHED, ReportProject
 
 from workbench.reproduction import load_catalogue
+from workbench.reproduction.report.notebooks import mark_current
 
 pytestmark = pytest.mark.timeout(30)
 STAND_IN = [{"name": "glue/sst2", "source": "stand-in", "detail": "generated sentences", "sha256": "ab" * 32}]
@@ -91,7 +93,7 @@ def test_the_first_page_counts_the_verdicts_by_evidence(held):
 def test_a_stand_in_is_labelled_and_never_agrees(held):
     held.record("fig-2", values={"A1": 0.7, "plain": 0.9}, data=STAND_IN)
     page = technique(held)
-    assert verdict(page, "Plain is most accurate") == "≁NOT COMPARABLE"
+    assert verdict(page, "Plain is most accurate") == "?NOT COMPARABLE"
     assert "AGREES" not in claim(page, "Plain is most accurate").get_text()
     assert page.select_one("#fig-2-measured .standin").get_text() == "STAND-IN DATA"
     assert "generated sentences" in index(held).select_one("#ran ~ div").get_text()
@@ -227,3 +229,27 @@ def test_an_update_takes_less_than_half_a_second_and_imports_neither_torch_nor_p
     began = time.perf_counter()
     held.report()
     assert catalogue and time.perf_counter() - began < 0.5
+
+
+def test_an_executed_notebook_becomes_a_page_once_a_run(held):
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+    held.record()
+    output = new_output("stream", name="stdout", text="forty-two bytes")
+    cells = [new_markdown_cell("# The question"), new_code_cell("print('forty-two bytes')", outputs=[output])]
+    notebook = held.folder("table-1") / "notebook.ipynb"
+    notebook.write_text(json.dumps(new_notebook(cells=cells)))
+
+    page = held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html"
+    text = page.read_text()
+    assert "The question" in text and "forty-two bytes" in soup(page).select_one(".output").get_text()
+    assert "<script" not in text and "http:" not in text and "https:" not in text
+    assert technique(held).find("a", href="notebooks/toy-sum-table-1-counted.html")
+
+    page.write_text("old")
+    mark_current(page, notebook)
+    held.report(notebooks=True)
+    assert page.read_text() == "old"  # of this run already
+    os.utime(notebook)
+    held.report(notebooks=True)
+    assert "forty-two bytes" in page.read_text()

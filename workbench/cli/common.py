@@ -21,7 +21,7 @@ LOOK, RUN, HOUSE, AUTHOR = "Look", "Run", "Look after the house", "Write"  # gro
 PIPED_WIDTH = 240  # columns where there is no terminal, so that a line of a table stays a line
 PROFILES = ("smoke", "laptop", "full", "paper")
 STYLES = {"DISAGREES": "bold red", "AGREES": "green", "NOT_COMPARABLE": "yellow", "NOT_RUN": "dim"}
-MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "≁", "NOT_RUN": "○"}
+MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
 
 
 def choose(word: str, choices: tuple[str, ...], what: str) -> str:

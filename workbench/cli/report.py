@@ -35,7 +35,7 @@ def write(
     from workbench.reproduction.report import write_report
 
     project, catalogue = common.load()
-    path = write_report(project, catalogue, profile)
+    path = write_report(project, catalogue, profile, notebooks=True)
     common.console().print(str(path), markup=False)
     if open_it:
         import webbrowser

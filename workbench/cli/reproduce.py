@@ -136,7 +136,7 @@ class _Run:
 
         try:
             return write_report(self.project, self.catalogue, self.profile, running=tuple(self.running), progress=self.progress,
-                                under_way=under_way)
+                                under_way=under_way, notebooks=not under_way)
         except Exception as error:  # hours of items are worth more than a page
             self.report_trouble = f"the report could not be written: {type(error).__name__}: {error}"
             return report_path(self.project, self.profile)

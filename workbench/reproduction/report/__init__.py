@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.project import Project
 
-from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, gather
+from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, Report, gather
 from .judged import rule_text
+from .notebooks import mark_current, notebook_body, notebook_page, stale_notebooks
 
 __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "gather", "report_path", "rule_text",
            "write_report"]
@@ -25,7 +26,7 @@ __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "gather"
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "≁", "NOT_RUN": "○"}
+MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
 
 
 def report_path(project: Project, profile: str) -> Path:
@@ -34,7 +35,7 @@ def report_path(project: Project, profile: str) -> Path:
 
 
 def write_report(project: Project, catalogue: Sequence[Reproduction], profile: str, *, running: Sequence[str] = (), progress: str = "",
-                 under_way: bool = False) -> Path:
+                 under_way: bool = False, notebooks: bool = False) -> Path:
     """Write the pages of one profile, each moved into place when it is whole.
 
     Args:
@@ -44,19 +45,33 @@ def write_report(project: Project, catalogue: Sequence[Reproduction], profile: s
         running: ids of the items that run now.
         progress: a sentence on the run under way.
         under_way: whether a run is under way; the first page then reloads itself.
+        notebooks: whether to turn executed notebooks into pages too, which takes seconds where one is new.
 
     Returns:
         The path of the first page.
     """
-    report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
     templates, first = _templates(), report_path(project, profile)
     first.parent.mkdir(parents=True, exist_ok=True)
     style = files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
+    report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
+    for item, notebook in stale_notebooks(project, catalogue, profile) if notebooks else ():
+        _write_notebook(templates, report, project, item, notebook, style)
+    if notebooks:
+        report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
     page = templates.get_template("technique.html.j2")
     for technique in report.techniques:
         _replace(first.with_name(technique.page), page.render(report=report, technique=technique, style=style))
     _replace(first, templates.get_template("index.html.j2").render(report=report, style=style))
     return first
+
+
+def _write_notebook(templates: "Environment", report: Report, project: Project, item: Reproduction, notebook: Path, style: str) -> None:
+    page = notebook_page(project, item, report.profile)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    view = next(view for technique in report.techniques for view in technique.items if view.id == item.id)
+    template = templates.get_template("notebook.html.j2")
+    _replace(page, template.render(report=report, item=item, page=view.page, anchor=view.anchor, body=notebook_body(notebook), style=style))
+    mark_current(page, notebook)
 
 
 def _templates() -> "Environment":
@@ -69,7 +84,7 @@ def _templates() -> "Environment":
     environment.filters["words"] = lambda word: str(word).replace("_", " ")
     environment.filters["css"] = lambda word: str(word).lower().replace("_", "-")
     environment.filters["explain"] = lambda word: EVIDENCE_MEANINGS.get(word, "")
-    environment.filters["style"] = Markup
+    environment.filters["trusted"] = Markup  # our own style sheet, and what nbconvert made
     return environment
 
 

@@ -20,6 +20,7 @@ from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.project import Project
 
 from .judged import claims_of, trusted_record
+from .notebooks import notebook_page
 from .numbers import seconds_text
 from .pictures import figure_uri, thumbnail_uri
 from .views import FailureView, ItemView, count_verdicts, facts_of, machine_text, slug, value_rows, when_text
@@ -124,16 +125,18 @@ def _item(project: Project, item: Reproduction, profile: str, running: bool) -> 
                   page=f"{slug(item.technique)}.html", anchor=anchor, running=running, failure=_failure(failure, folder, item.id), claims=claims,
                   counts=count_verdicts([claim.verdict for claim in claims]))
     if record is not None:
-        return ItemView(**common, **_of_record(record, folder, item.id, profile))
+        readable = notebook_page(project, item, profile)
+        pages = (("Notebook, to read", f"notebooks/{quote(readable.name)}"),) if readable.is_file() else ()
+        return ItemView(**common, **_of_record(record, folder, item.id, profile, pages))
     return ItemView(has_record=False, not_run=missing if refused or not failure else "", **common)
 
 
-def _of_record(record: Mapping[str, Any], folder: Path, item_id: str, profile: str) -> dict[str, Any]:
+def _of_record(record: Mapping[str, Any], folder: Path, item_id: str, profile: str, pages: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     artifacts, seconds = record.get("artifacts") or {}, float(record.get("seconds") or 0)
     picture = folder / str(artifacts.get("figure") or "")
     return dict(
-        has_record=True, date=when_text(record.get("started")), duration=seconds_text(seconds), seconds=seconds,
-        values=value_rows(record.get("values") or ()), facts=facts_of(record), links=_links(folder, artifacts, item_id),
+        has_record=True, date=when_text(record.get("started")), duration=seconds_text(round(seconds, 1)), seconds=seconds,
+        values=value_rows(record.get("values") or ()), facts=facts_of(record), links=pages + _links(folder, artifacts, item_id),
         figure=figure_uri(picture), thumbnail=thumbnail_uri(picture), figure_link=_address(item_id, artifacts.get("figure")),
         standin=_standin(record), data=tuple(record.get("data") or ()), machine=machine_text(record.get("machine")),
         no_verdicts="The smoke profile checks the plumbing only and gives no verdicts." if profile == Profile.SMOKE else "")
@@ -189,9 +192,10 @@ def _headline(items: Sequence[ItemView], words: Sequence[str], profile: str) -> 
     ran = sum(item.has_record for item in items)
     if profile == "smoke":
         return f"{ran} of {len(items)} items ran."
+    told = (("AGREES", "agree"), ("DISAGREES", "disagree"), ("NOT_COMPARABLE", "cannot be compared"), ("NOT_RUN", "were not run"))
     counts = count_verdicts(words)
-    return (f"{ran} of {len(items)} items ran; of {len(words)} claims {counts['AGREES']} agree, {counts['DISAGREES']} disagree, "
-            f"{counts['NOT_COMPARABLE']} cannot be compared and {counts['NOT_RUN']} were not run.")
+    parts = ", ".join(f"{counts[word]} {verb}" for word, verb in told if counts[word])
+    return f"{ran} of {len(items)} items ran. Of {len(words)} claims {parts}."
 
 
 def _by_evidence(items: Sequence[ItemView]) -> tuple[Mapping[str, Any], ...]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-__all__ = ["key_text", "number_text", "relative_text", "seconds_text", "value_text"]
+__all__ = ["key_text", "number_text", "pairs_text", "relative_text", "seconds_text", "value_text"]
 
 SIGNIFICANT_DIGITS = 4  # more than any of the papers prints
 EXACT_INTEGERS_BELOW = 100_000  # a count of this many digits is still read at a glance
@@ -113,3 +113,8 @@ def relative_text(ours: Any, published: Any) -> str:
 def key_text(where: Mapping[str, Any] | None) -> str:
     """Write the key columns of one row: "method A1, num ranks 2"."""
     return ", ".join(f"{name.replace('_', ' ')} {value_text(value)}" for name, value in (where or {}).items())
+
+
+def pairs_text(held: Mapping[str, Any]) -> str:
+    """Write settings as they are named in code: "OMP_NUM_THREADS=1, hidden=1024"."""
+    return ", ".join(f"{name}={value}" for name, value in held.items())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from .numbers import key_text, number_text, relative_text, seconds_text, value_text
+from .numbers import key_text, number_text, pairs_text, relative_text, seconds_text, value_text
 
 __all__ = ["VERDICTS", "ClaimView", "FailureView", "ItemView", "RecordedView", "RowView", "claim_views", "count_verdicts",
            "facts_of", "machine_text", "normal_verdict", "slug", "value_rows", "when_text"]
@@ -68,6 +68,11 @@ class ClaimView:
     def has_recorded(self) -> bool:
         """Whether any row has a value of a recorded run beside ours."""
         return any(row.recorded for row in self.rows)
+
+    @property
+    def has_verdicts(self) -> bool:
+        """Whether any row has a verdict of its own that means something."""
+        return any(row.verdict for row in self.rows)
 
     @property
     def has_sources(self) -> bool:
@@ -195,12 +200,13 @@ def _claim_view(verdict, anchor, rules, recorded) -> ClaimView:
 def _row_view(row: Mapping[str, Any], recorded: Mapping[str, str], whole: str) -> RowView:
     unit, published, ours, where = row.get("unit"), row.get("published"), row.get("ours"), key_text(row.get("where"))
     word = normal_verdict(row.get("verdict") or "")
+    silent = whole == "NOT_COMPARABLE" != word  # what overrides the claim overrides its rows
     low, high = row.get("low"), row.get("high")
     spread = f" ({value_text(low, unit)} to {value_text(high, unit)})" if low is not None and high is not None else ""
     return RowView(where=where, published=value_text(published, unit), ours=value_text(ours, unit) + spread,
-                   difference=relative_text(ours, published), source=str(row.get("source") or ""), reason=str(row.get("reason") or ""),
+                   difference=relative_text(ours, published), source=str(row.get("source") or ""), reason="" if silent else str(row.get("reason") or ""),
                    published_exact=_exact(published, unit), ours_exact=_exact(ours, unit), recorded=recorded.get(where, ""),
-                   verdict="" if (whole, word) == ("NOT_COMPARABLE", "AGREES") else word, wide=bool(spread))
+                   verdict="" if silent else word, wide=bool(spread))
 
 
 def _exact(value: Any, unit: str | None) -> str:
@@ -227,7 +233,7 @@ def facts_of(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     for title, name in (("Parameters", "parameters"), ("Configuration", "configuration"), ("Calibrated on", "calibration"),
                         ("Versions", "versions"), ("Environment", "environment")):
         held = record.get(name)
-        pairs.append((title, key_text(held) if isinstance(held, Mapping) else str(held or "")))
+        pairs.append((title, pairs_text(held) if isinstance(held, Mapping) else str(held or "")))
     pairs.append(("Seeds", ", ".join(map(str, record.get("seeds") or ()))))
     for source in record.get("data") or ():
         digest = str(source.get("sha256") or "")[:HASH_SHOWN]

@@ -1,0 +1,69 @@
+"""The report in a real browser: nothing scrolls sideways on a phone, and a thumbnail opens its figure."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+from report_project import ReportProject
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
+PHONE = {"width": 390, "height": 844}  # CSS pixels of a common phone
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="Playwright is missing: pip install -c constraints.txt -e .[browser]"),
+    pytest.mark.skipif(not CHROMIUM, reason="Chromium is missing: apt-get install chromium, or your system's way"),
+]
+
+
+@pytest.fixture
+def phone():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        page = browser.new_page(viewport=PHONE, offline=True)
+        yield page
+        browser.close()
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Path:
+    held = ReportProject(tmp_path / "project")
+    held.record()
+    held.promoted(values={"A1": 1500000, "plain": 2000000})
+    held.fail("fig-2", "Traceback:\n  " + "a_very_long_name_" * 20 + "\nRuntimeError: boom")
+    return held.report()
+
+
+def test_on_a_phone_no_page_scrolls_sideways_and_rows_become_cards(phone, first):
+    for path in sorted(first.parent.glob("*.html")):
+        phone.goto(path.as_uri())
+        assert phone.evaluate("document.documentElement.scrollWidth") == PHONE["width"], path.name
+    phone.goto(first.with_name("toy-sum.html").as_uri())
+    cell = phone.locator("td[data-label='Published']").first
+    assert cell.evaluate("cell => getComputedStyle(cell).display") == "flex"
+    assert "Published" in cell.evaluate("cell => getComputedStyle(cell, '::before').content")
+    assert phone.locator("table.cards thead").first.bounding_box()["width"] <= 1
+
+
+def test_a_thumbnail_opens_its_figure_over_the_page_and_close_puts_it_back(phone, first):
+    phone.goto(first.as_uri())
+    phone.locator("a.thumb").click()
+    figure = phone.locator("#table-1-counted-figure")
+    assert figure.evaluate("figure => getComputedStyle(figure).position") == "fixed"
+    assert figure.locator("img").evaluate("image => image.naturalWidth") == 720
+    figure.get_by_text("Close").click()
+    assert figure.evaluate("figure => getComputedStyle(figure).position") == "static"
+
+
+def test_the_page_follows_the_readers_dark_or_light_setting(phone, first):
+    colours = []
+    for scheme in ("light", "dark"):
+        phone.emulate_media(color_scheme=scheme)
+        phone.goto(first.as_uri())
+        colours.append(phone.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert colours == ["rgb(246, 247, 249)", "rgb(18, 21, 26)"]

@@ -1,0 +1,54 @@
+"""Executed notebooks as pages beside the report, for readers without Jupyter.
+
+Source: nbconvert's "basic" template, which adds no script and nothing from the network, inside the report's own style.
+Simplified: equations stay as TeX.
+Left out: widgets; a notebook is complete with no control touched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.project import Project
+
+__all__ = ["mark_current", "notebook_body", "notebook_page", "stale_notebooks"]
+
+NOTEBOOK_FILE = "notebook.ipynb"
+
+
+def notebook_page(project: Project, item: Reproduction, profile: str) -> Path:
+    """Return where the page of an item's executed notebook lies, whether it is there or not."""
+    return project.results_of(profile) / "report" / "notebooks" / f"{item.id.replace('/', '-')}.html"
+
+
+def stale_notebooks(project: Project, catalogue: Sequence[Reproduction], profile: str) -> tuple[tuple[Reproduction, Path], ...]:
+    """Return the items whose executed notebook has no page yet, or one of an earlier run."""
+    found = ((item, project.folder(item, profile) / NOTEBOOK_FILE) for item in catalogue)
+    return tuple((item, notebook) for item, notebook in found
+                 if notebook.is_file() and not _current(notebook_page(project, item, profile), notebook))
+
+
+def _current(page: Path, notebook: Path) -> bool:
+    return page.is_file() and page.stat().st_mtime_ns == notebook.stat().st_mtime_ns
+
+
+def notebook_body(notebook: Path) -> str:
+    """Turn an executed notebook into HTML without a head; figures are embedded.
+
+    Raises:
+        Exception: whatever nbconvert raises for a notebook that it cannot read.
+    """
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
+    body, _ = exporter.from_filename(str(notebook))
+    return body
+
+
+def mark_current(page: Path, notebook: Path) -> None:
+    """Give a page the notebook's time of change, by which it is known to be of this run."""
+    changed_ns = notebook.stat().st_mtime_ns
+    os.utime(page, ns=(changed_ns, changed_ns))
