@@ -13,7 +13,7 @@ from workbench.launch import IPyParallelRanks, PerRank, RankFailed, run_here
 pytestmark = pytest.mark.timeout(110)
 
 SCRIPT = """
-import torch, torch.distributed as dist
+import os, torch, torch.distributed as dist
 from workbench.launch import PerRank, Ranks, run_here
 
 def total(number, *, plus):
@@ -26,7 +26,7 @@ for _ in range(2):
 try:
     Ranks(2)
 except RuntimeError as error:
-    print(dist.get_rank(), value, error, flush=True)
+    os.write(1, f"{dist.get_rank()} {value} {error}\\n".encode())  # in one piece
 """
 
 

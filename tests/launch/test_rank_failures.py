@@ -189,12 +189,6 @@ def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch):
             Ranks(**arguments)
 
 
-def test_the_number_of_ranks_comes_from_the_kernel_when_none_is_given(monkeypatch):
-    monkeypatch.setenv("WORKBENCH_NUM_RANKS", "2")
-    with Ranks() as pool:
-        assert pool.run(dist.get_world_size) == [2, 2]
-
-
 def test_failures_are_ordered_by_time_with_victims_last():
     def failure(rank, kind, time_s):
         return RankFailure(rank=rank, kind=kind, time_s=time_s, message="")
@@ -211,5 +205,6 @@ def test_the_end_of_a_process_is_put_into_words():
     assert describe_end(5 << 8) == "ended by itself with exit status 5"
 
 
-def test_one_call_on_fresh_ranks_needs_one_line():
-    assert run_on_ranks(dist.get_rank, 2) == [0, 1]
+def test_one_call_on_fresh_ranks_needs_one_line_and_a_kernel_s_number_of_ranks(monkeypatch):
+    monkeypatch.setenv("WORKBENCH_NUM_RANKS", "2")
+    assert run_on_ranks(dist.get_rank, None) == [0, 1]

@@ -14,10 +14,8 @@ pytestmark = pytest.mark.timeout(60)
 
 # What an owner does once its ranks run; `mark` writes the file that the test waits for.
 SITUATIONS = {
-    "idle": "mark(); time.sleep(600)",
     "holding the interpreter lock": "mark(); ctypes.PyDLL(None).sleep(600)",
-    "waiting for a rank in a long C call": "ranks.run(lambda: stuck(path))",
-    "with a thread that waits for ranks": "run = ranks.start(lambda: stuck(path)); time.sleep(600)",
+    "with a thread that waits for a rank in a long C call": "run = ranks.start(lambda: stuck(path)); time.sleep(600)",
     "beside a forked child with the same descriptors": "os.fork() or time.sleep(600); mark(); time.sleep(600)",
 }
 OWNER = """

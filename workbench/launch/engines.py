@@ -27,6 +27,7 @@ __all__ = ["IPyParallelRanks", "run_here"]
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 POLL_S = 0.02  # seconds between two looks at the engines
+OUTPUT_PATIENCE_S = 5.0  # seconds that output may arrive after the result
 BROKEN = "The process group is broken; restart the engines and make new IPyParallelRanks."
 # Any address outside: no packet is sent, the system only tells which interface it would use.
 OUTSIDE = ("192.0.2.1", 9)  # documentation range, RFC 5737
@@ -221,6 +222,8 @@ def _leave_cluster() -> None:
 
 def _show_output(answers: Sequence[Any]) -> None:
     for rank, answer in enumerate(answers):
+        if answer.ready():
+            answer.wait_for_output(OUTPUT_PATIENCE_S)  # it travels apart from the result
         for text, stream in ((answer.stdout, sys.stdout), (answer.stderr, sys.stderr)):
             for line in text.splitlines():
                 stream.write(f"[rank {rank}] {line}\n")

@@ -79,7 +79,7 @@ def _import_everything(setup: Setup):
     sys.path[:] = setup.sys_path
     # A new user namespace is refused to a process with threads: before any other import.
     hosts = setup.hosts.open() if setup.hosts is not None else None
-    for name in ("torch", "torch.distributed", *setup.preload):
+    for name in (*setup.preload, "torch", "torch.distributed"):
         importlib.import_module(name)
     return hosts
 
@@ -123,6 +123,7 @@ class Nursery:
         except (EOFError, ConnectionError):
             pass  # the owner closed its end: the pool is over
         finally:
+            signal.set_wakeup_fd(-1)
             kill_descendants()
             if self._folder is not None:
                 self._folder.cleanup()
@@ -179,6 +180,7 @@ class Nursery:
         nursery_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
+            signal.set_wakeup_fd(-1)
             others = [fd for seat, fds in self._seats.items() if seat != rank for fd in fds]
             for fd in (self._control.fileno(), self._wake.fileno(), self._waker.fileno(), *others):
                 os.close(fd)

@@ -61,7 +61,6 @@ def live(place: Place) -> NoReturn:
 
 
 def _settle(place: Place) -> None:
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgid(0, 0)  # Ctrl-C is the owner's business
     if place.hosts is not None:

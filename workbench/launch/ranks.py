@@ -243,7 +243,7 @@ class Ranks:
 
 def run_on_ranks(
     function: Callable[..., Any],
-    num_ranks: int,
+    num_ranks: int | None,
     /,
     *args: Any,
     hosts: Any = None,
@@ -257,7 +257,7 @@ def run_on_ranks(
 
     Args:
         function: what to call.
-        num_ranks: how many ranks.
+        num_ranks: how many ranks; None as in `Ranks`.
         args: its arguments, as in `Ranks.run`.
         hosts: as in `Ranks`.
         device: as in `Ranks`.
