@@ -194,6 +194,12 @@ def test_a_thumbnail_is_small_and_leads_to_the_figure(held):
     assert len(thumbnail.img["src"]) < len(figure["src"])
 
 
+def test_a_broken_figure_does_not_end_the_report(held):
+    held.record()
+    (held.folder("table-1") / "figure.png").write_bytes(b"\x89PNG broken")
+    assert "no figure" in index(held).select_one("#t-toy-sum ~ div").get_text()
+
+
 def test_ids_are_unique_and_headings_do_not_skip_a_level(held):
     held.record()
     for path in held.report().parent.glob("*.html"):
@@ -214,7 +220,8 @@ def test_during_a_run_the_first_page_reloads_itself_and_names_what_runs(held):
 
 def test_no_partial_page_stays_behind(held):
     held.record()
-    assert sorted(path.name for path in held.report().parent.iterdir()) == ["index.html", "toy-sum.html"]
+    assert sorted(path.name for path in held.report().parent.iterdir()) == ["index.html", "thumbnails", "toy-sum.html"]
+    assert [path.name for path in (held.report().parent / "thumbnails").iterdir()] == ["toy-sum-table-1-counted.png"]
 
 
 def test_an_update_takes_less_than_half_a_second_and_imports_neither_torch_nor_papermill(held):

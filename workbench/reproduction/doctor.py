@@ -145,19 +145,22 @@ def _shaped_hosts() -> Iterator[Check]:
 
 
 def _data() -> Iterator[Check]:
-    from workbench.datasets import manifest
+    from workbench.datasets.manifest import FileStatus, list_data, verify
 
-    for entry in manifest.list_data():
-        checks = manifest.verify(entry.name)
-        bad = [check for check in checks if check.status in (manifest.FileStatus.MISSING, manifest.FileStatus.DIFFERS)]
-        places = ", ".join(dict.fromkeys(check.place for check in checks if check.place)) or "not on this machine"
-        words = f"{bad[0].file}: {bad[0].status.value}" if bad else f"from {places}"
-        yield Check(name=f"data {entry.name}", ok=not bad, required=False, found=words, advice=_data_advice(entry))
-
-
-def _data_advice(entry: Any) -> str:
-    instead = "items that need it say so" if entry.is_model else "a stand-in takes its place, and the report says so"
-    return f"workbench data fetch {entry.name}, or set WORKBENCH_DATA; until then {instead}."
+    absent: list[Any] = []
+    for entry in list_data():
+        checks = verify(entry.name)
+        if any(check.status is FileStatus.MISSING for check in checks):
+            absent.append(entry)
+            continue
+        wrong = [check.file for check in checks if check.status is FileStatus.DIFFERS]
+        places = ", ".join(dict.fromkeys(check.place for check in checks))
+        yield Check(name=f"data {entry.name}", ok=not wrong, required=False, found=f"{wrong[0]} differs from its checksum" if wrong else f"from {places}",
+                    advice=f"Fetch it anew: workbench data fetch {entry.name}")
+    if absent:
+        yield Check(name="data", ok=False, required=False, found=f"not here: {', '.join(entry.name for entry in absent)}",
+                    advice="workbench data fetch NAME, or set WORKBENCH_DATA to a folder that has them. Until then a generated stand-in "
+                           "takes the place of a data set, and the report says so; items that need an absent model say so.")
 
 
 def _browser() -> Iterator[Check]:

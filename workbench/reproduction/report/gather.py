@@ -44,6 +44,7 @@ PROFILE_MEANINGS = {
     "full": "hours on processors, or a GPU.",
     "paper": "the paper's own models and scale, on its number of GPUs.",
 }
+NO_VERDICTS = "The smoke profile checks the plumbing only and gives no verdicts."
 FILES = (("Notebook", "notebook"), ("Figure", "figure"), ("Log", "log"), ("Trace", "trace"))
 
 
@@ -125,21 +126,21 @@ def _item(project: Project, item: Reproduction, profile: str, running: bool) -> 
                   page=f"{slug(item.technique)}.html", anchor=anchor, running=running, failure=_failure(failure, folder, item.id), claims=claims,
                   counts=count_verdicts([claim.verdict for claim in claims]))
     if record is not None:
-        readable = notebook_page(project, item, profile)
-        pages = (("Notebook, to read", f"notebooks/{quote(readable.name)}"),) if readable.is_file() else ()
-        return ItemView(**common, **_of_record(record, folder, item.id, profile, pages))
+        return ItemView(**common, **_of_record(record, folder, item.id, notebook_page(project, item, profile)),
+                        no_verdicts=NO_VERDICTS if profile == Profile.SMOKE else "")
     return ItemView(has_record=False, not_run=missing if refused or not failure else "", **common)
 
 
-def _of_record(record: Mapping[str, Any], folder: Path, item_id: str, profile: str, pages: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+def _of_record(record: Mapping[str, Any], folder: Path, item_id: str, readable: Path) -> dict[str, Any]:
     artifacts, seconds = record.get("artifacts") or {}, float(record.get("seconds") or 0)
     picture = folder / str(artifacts.get("figure") or "")
+    kept = readable.parents[1] / "thumbnails" / f"{readable.stem}.png"
+    pages = (("Notebook, to read", f"notebooks/{quote(readable.name)}"),) if readable.is_file() else ()
     return dict(
         has_record=True, date=when_text(record.get("started")), duration=seconds_text(round(seconds, 1)), seconds=seconds,
         values=value_rows(record.get("values") or ()), facts=facts_of(record), links=pages + _links(folder, artifacts, item_id),
-        figure=figure_uri(picture), thumbnail=thumbnail_uri(picture), figure_link=_address(item_id, artifacts.get("figure")),
-        standin=_standin(record), data=tuple(record.get("data") or ()), machine=machine_text(record.get("machine")),
-        no_verdicts="The smoke profile checks the plumbing only and gives no verdicts." if profile == Profile.SMOKE else "")
+        figure=figure_uri(picture), thumbnail=thumbnail_uri(picture, kept), figure_link=_address(item_id, artifacts.get("figure")),
+        standin=_standin(record), data=tuple(record.get("data") or ()), machine=machine_text(record.get("machine")))
 
 
 def _why_not_run(item: Reproduction, profile: str) -> str:

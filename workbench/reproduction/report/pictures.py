@@ -8,7 +8,7 @@ Left out: formats a browser cannot draw.
 from __future__ import annotations
 
 import base64
-import io
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +16,7 @@ __all__ = ["figure_uri", "thumbnail_uri"]
 
 MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 THUMBNAIL_PIXELS = (360, 240)  # twice the size on the page, for dense screens
+COLOURS = 64  # of a thumbnail, a third of the bytes of full colour
 KEPT = 256  # figures remembered while a run updates the report item by item
 
 
@@ -34,14 +35,26 @@ def figure_uri(path: Path) -> str:
     return _encoded(path, state.st_mtime_ns, state.st_size)
 
 
-def thumbnail_uri(path: Path) -> str:
-    """Return a small picture of a figure as a data address, or "" where there is none."""
+def thumbnail_uri(path: Path, kept: Path) -> str:
+    """Return a small picture of a figure as a data address, or "" where there is none.
+
+    Args:
+        path: the figure.
+        kept: file that keeps the small picture from one update to the next; it has the figure's time of change.
+
+    Returns:
+        "data:image/png;base64,..." or "".
+    """
     if path.suffix.lower() not in MEDIA_TYPES or not path.is_file():
         return ""
     if path.suffix.lower() == ".svg":
         return figure_uri(path)
-    state = path.stat()
-    return _shrunk(path, state.st_mtime_ns, state.st_size)
+    changed_ns = path.stat().st_mtime_ns
+    if not kept.is_file() or kept.stat().st_mtime_ns != changed_ns:
+        _shrink(path, kept)
+        os.utime(kept, ns=(changed_ns, changed_ns))
+    content = kept.read_bytes()
+    return _data_address(content, "image/png") if content else ""
 
 
 @lru_cache(maxsize=KEPT)
@@ -49,19 +62,20 @@ def _encoded(path: Path, _changed_ns: int, _size_bytes: int) -> str:
     return _data_address(path.read_bytes(), MEDIA_TYPES[path.suffix.lower()])
 
 
-@lru_cache(maxsize=KEPT)
-def _shrunk(path: Path, _changed_ns: int, _size_bytes: int) -> str:
+def _shrink(path: Path, kept: Path) -> None:
     from PIL import Image, UnidentifiedImageError
 
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    partial = kept.with_name(f".{kept.name}.partial-{os.getpid()}")
     try:
         with Image.open(path) as picture:
-            picture = picture.convert("RGBA" if "A" in picture.getbands() else "RGB")
-            picture.thumbnail(THUMBNAIL_PIXELS)
-            held = io.BytesIO()
-            picture.save(held, "PNG", optimize=True)
-    except UnidentifiedImageError:
-        return ""  # a broken figure is still linked; its page says what it is
-    return _data_address(held.getvalue(), "image/png")
+            small = picture.convert("RGBA")
+            small.thumbnail(THUMBNAIL_PIXELS)
+            ground = Image.new("RGBA", small.size, "white")
+            Image.alpha_composite(ground, small).convert("RGB").quantize(COLOURS).save(partial, "PNG")
+    except (UnidentifiedImageError, OSError):  # a broken figure is still linked; its own page shows that it is broken
+        partial.write_bytes(b"")
+    os.replace(partial, kept)
 
 
 def _data_address(content: bytes, media_type: str) -> str:
