@@ -1,6 +1,8 @@
 """What every notebook keeps to, read from the files without running them."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -101,3 +103,18 @@ def test_a_topic_ends_by_recording_its_item(path):
 def _relative_links(markdown):
     targets = [part.split(")", 1)[0] for part in markdown.split("](")[1:]]
     return [target.split("#")[0] for target in targets if "://" not in target and not target.startswith("#")]
+
+
+@pytest.mark.timeout(120)
+@named([path for path in NOTEBOOKS if path not in TOPICS])
+def test_the_start_notebook_and_every_lesson_run_from_top_to_bottom_with_no_control_touched(path, tmp_path):
+    executed = tmp_path / "executed.ipynb"
+    command = [sys.executable, "-m", "papermill", str(path), str(executed), "--no-progress-bar", "--cwd", str(path.parent)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert _written_to_stderr(read(executed)) == []
+
+
+def _written_to_stderr(notebook):
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    return [output.text for output in outputs if output.output_type == "stream" and output.name == "stderr"]

@@ -22,7 +22,7 @@ CHROMIUM_OPTIONS = ["--no-sandbox", "--disable-background-networking", "--disabl
 KERNEL_IS_IDLE = "#jp-main-statusbar :text('| Idle')"  # shown once the notebook has its kernel
 FIGURE = ".workbench-figure img"
 SLIDER = ".workbench-control-bandwidth-bytes-per-s [role=slider]"
-FAILURES = ".jp-Notebook [data-mime-type='application/vnd.jupyter.stderr'], .jp-Notebook [data-mime-type='application/vnd.jupyter.error']"
+FAILURES = ", ".join(f".jp-Notebook [data-mime-type='application/vnd.jupyter.{name}']" for name in ("stderr", "error"))
 
 pytestmark = [
     pytest.mark.browser,

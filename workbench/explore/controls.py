@@ -10,13 +10,14 @@ Left out: controls that depend on each other.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import ipywidgets
 
 __all__ = ["Control", "choice", "steps"]
 
-_LABEL_STYLE = {"description_width": "9em"}
-_WIDTH = "28em"
+_LABEL_STYLE = MappingProxyType({"description_width": "6em"})
+_WIDTH = "26em"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +40,7 @@ class Control:
         """Build the widget, which works with the mouse and the keyboard."""
         layout = ipywidgets.Layout(width=_WIDTH, max_width="100%")
         common = dict(options=self.options, value=self.value, description=self.label, tooltip=self.help,
-                      style=_LABEL_STYLE, layout=layout)
+                      style=dict(_LABEL_STYLE), layout=layout)
         if self.is_slider:
             return ipywidgets.SelectionSlider(continuous_update=False, **common)
         return ipywidgets.Dropdown(**common)

@@ -33,11 +33,11 @@ def bars(
     value_labels: bool = False,
     colors: Mapping[str, str] | None = None,
 ) -> Axes:
-    """Draw a bar a row.
+    """Draw a bar a row on the given axes, or on those of a new figure, and return them.
 
     Args:
         data: rows with the columns named below; `low` and `high` become error bars.
-        ax: where to draw; None starts a figure.
+        ax: where to draw.
         x: column of the categories.
         y: column of the heights.
         by: column that makes series: bars side by side, or on top of each other.
@@ -46,33 +46,25 @@ def bars(
         value_labels: write each bar's value on it.
         colors: the colour of a series; those not named take the style's, in order.
 
-    Returns:
-        The axes.
-
     Raises:
         ValueError: if a column is missing, or a category and series come twice.
     """
     rows = _checked(pd.DataFrame(data), x, y, by)
     ax = new_axes(ax)
-    categories, series = list(dict.fromkeys(rows[x])), ["" if by is None else name for name in _series(rows, by)]
+    categories = list(dict.fromkeys(rows[x]))
+    series = {None: rows} if by is None else {name: rows[rows[by] == name] for name in dict.fromkeys(rows[by])}
     width = _GROUP_WIDTH if stacked else _GROUP_WIDTH / len(series)
     bottom = np.zeros(len(categories))
-    for number, name in enumerate(series):
-        part = (rows if by is None else rows[rows[by] == name]).set_index(x).reindex(categories)
+    for number, (name, part) in enumerate(series.items()):
+        part = part.set_index(x).reindex(categories)
         shift = 0.0 if stacked else (number - (len(series) - 1) / 2) * width
-        drawn = ax.bar(
-            np.arange(len(categories)) + shift, part[y], width, bottom=bottom if stacked else 0.0,
-            yerr=_spread(part, y), capsize=2, label=str(name) if by else None, color=(colors or {}).get(name),
-        )
+        drawn = ax.bar(np.arange(len(categories)) + shift, part[y], width, bottom=bottom if stacked else 0.0,
+                       yerr=_spread(part, y), capsize=2, label=name, color=(colors or {}).get(name))
         bottom = bottom + part[y].fillna(0).to_numpy()
         if value_labels:
             ax.bar_label(drawn, fmt="%.3g", fontsize=8, **(_ON_BAR if stacked else {}))
     _finish(ax, categories, f"{y} ({unit})" if unit else y, by)
     return ax
-
-
-def _series(rows: pd.DataFrame, by: str | None) -> list:
-    return [None] if by is None else list(dict.fromkeys(rows[by]))
 
 
 def _checked(rows: pd.DataFrame, x: str, y: str, by: str | None) -> pd.DataFrame:

@@ -31,11 +31,11 @@ def lines(
     log_x: bool = False,
     log_y: bool = False,
 ) -> Axes:
-    """Draw a line a series.
+    """Draw a line a series on the given axes, or on those of a new figure, and return them.
 
     Args:
         data: rows with the columns named below; `low` and `high` become a band.
-        ax: where to draw; None starts a figure.
+        ax: where to draw.
         x: column along the axis.
         y: column of the values.
         by: column that makes series; None draws one line.
@@ -43,9 +43,6 @@ def lines(
         y_label: what to write at the axis; None takes the column's name.
         log_x: a logarithmic x axis.
         log_y: a logarithmic y axis.
-
-    Returns:
-        The axes.
 
     Raises:
         ValueError: if a column is missing.
@@ -55,15 +52,20 @@ def lines(
         if column not in rows:
             raise ValueError(f"column is {column!r}; it must be one of {list(rows)!r}")
     ax = new_axes(ax)
-    for number, (name, part) in enumerate([("", rows)] if by is None else rows.groupby(by, sort=False)):
-        _line(ax, part.sort_values(x), x, y, marker=_MARKERS[number % len(_MARKERS)], label=str(name) if by else None)
-    ax.set(xlabel=x_label or x, ylabel=y_label or y, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
-    for axis, log in ((ax.xaxis, log_x), (ax.yaxis, log_y)):
-        if log:
-            axis.set_major_formatter("{x:g}")
+    for number, (name, part) in enumerate([(None, rows)] if by is None else rows.groupby(by, sort=False)):
+        _line(ax, part.sort_values(x), x, y, marker=_MARKERS[number % len(_MARKERS)], label=name)
+    ax.set(xlabel=x_label or x, ylabel=y_label or y)
+    _scale(ax, log_x, log_y)
     if by:
         ax.legend(title=by)
     return ax
+
+
+def _scale(ax: Axes, log_x: bool, log_y: bool) -> None:
+    for axis, set_scale, log in ((ax.xaxis, ax.set_xscale, log_x), (ax.yaxis, ax.set_yscale, log_y)):
+        if log:
+            set_scale("log")
+            axis.set_major_formatter("{x:g}")
 
 
 def _line(ax: Axes, part: pd.DataFrame, x: str, y: str, *, marker: str, label: str | None) -> None:

@@ -42,10 +42,13 @@ def sum_of_top_1() -> Exercise:
         question="Parts [3, -1, 2, 0] and [-3, 4, 2, 1], Top-1 of each, gathered and added: the result?",
         answer=tuple((top(one) + top(two)).tolist()),
         hint="Go rank by rank: which single element does each one send? Everything else counts as 0.",
-        reason="Rank 0 sends its 3, rank 1 its 4. The true sum is [0, 3, 4, 1]: its largest element, the third, is sent by nobody.",
+        reason="Rank 0 sends its 3, rank 1 its 4. The true sum is [0, 3, 4, 1]: its largest element, the third, "
+               "is sent by nobody.",
         mistakes=(
-            Mistake(answer=tuple(top(one + two).tolist()), hint="That is the Top-1 of the true sum, and no rank knows the true sum."),
-            Mistake(answer=tuple((one + two).tolist()), hint="That is the true sum. Each rank sends one element only."),
+            Mistake(answer=tuple(top(one + two).tolist()),
+                    hint="That is the Top-1 of the true sum, and no rank knows the true sum."),
+            Mistake(answer=tuple((one + two).tolist()),
+                    hint="That is the true sum. Each rank sends one element only."),
         ),
     )
 

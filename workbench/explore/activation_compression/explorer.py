@@ -24,7 +24,7 @@ __all__ = ["Comparison", "compare", "describe", "draw", "explore_activation_comp
 BANDWIDTHS = (
     (0.125e9, "1 Gbit/s Ethernet"), (0.5e9, "4 Gbit/s"), (1.25e9, "10 Gbit/s Ethernet"), (2.5e9, "20 Gbit/s"),
     (5e9, "40 Gbit/s"), (PCIE_3_BYTES_PER_S, "PCIe 3"), (20e9, "PCIe 4"), (40e9, "NVLink of a V100"),
-    (80e9, "two of these"), (160e9, "four of these"), (320e9, "NVLink of an A100"),
+    (80e9, "two such NVLinks"), (160e9, "four such NVLinks"), (320e9, "NVLink of an A100"),
 )
 
 
@@ -81,9 +81,9 @@ def draw(comparison: Comparison) -> Figure:
     drawn, (above, below) = figure(2, 1, figsize=(8, 5.2), height_ratios=(3, 2))
     _curves(above, comparison)
     gantt(comparison.timeline, ax=below)
-    bandwidth = _gigabytes(comparison.chosen.bandwidth_bytes_per_s)
+    bandwidth = comparison.chosen.bandwidth_bytes_per_s
     result = "" if comparison.chosen.approach is Approach.NONE else f": {_in_words(comparison.speedup)}"
-    below.set_title(f"where the time goes at {bandwidth}{result}")
+    below.set_title(f"where the time goes at {_gigabytes(bandwidth)} ({dict(BANDWIDTHS)[bandwidth]}){result}")
     return drawn
 
 
@@ -98,11 +98,12 @@ def explore_activation_compression() -> Explorer[Comparison]:
             help="What a rank does to its activation before it is sent. Only the auto-encoder's codes can be summed.",
         ),
         code_size=steps(
-            "size", CODE_SIZES, value=100, text=lambda size: f"1/{HIDDEN / size:.0f} (code of {size})",
-            help="How small the code is. Sparse methods send as many bytes or elements; quantisation takes the nearest of 2, 4 and 8 bits.",
+            "code size", CODE_SIZES, value=100, text=lambda size: f"{size} columns",
+            help=f"Of {HIDDEN} columns. Sparse methods send as many bytes or elements as the code; quantisation takes the "
+                 "nearest of 2, 4 and 8 bits.",
         ),
         bandwidth_bytes_per_s=steps(
-            "bandwidth", [bandwidth for bandwidth, _ in BANDWIDTHS], value=PCIE_3_BYTES_PER_S, text=_bandwidth_text,
+            "bandwidth", [bandwidth for bandwidth, _ in BANDWIDTHS], value=PCIE_3_BYTES_PER_S, text=_gigabytes,
             help="Of the link between the four ranks. The slower it is, the more a saved byte is worth.",
         ),
     )
@@ -124,7 +125,3 @@ def _in_words(speedup: float) -> str:
 
 def _gigabytes(bandwidth_bytes_per_s: float) -> str:
     return f"{bandwidth_bytes_per_s / 1e9:.3g} GB/s"
-
-
-def _bandwidth_text(bandwidth_bytes_per_s: float) -> str:
-    return f"{_gigabytes(bandwidth_bytes_per_s)} ({dict(BANDWIDTHS)[bandwidth_bytes_per_s]})"
