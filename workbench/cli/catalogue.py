@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def list_items(
     patterns: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable: id, technique, item, title, evidence, profiles, claims.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="id, technique, item, title, evidence, profiles, claims.")] = False,
 ) -> None:
     """List what can be reproduced.
 
@@ -63,7 +63,9 @@ def item_json(item: Any) -> dict[str, Any]:
             "evidence": item.evidence.name, "profiles": list(item.profiles), "claims": [claim.name for claim in item.claims]}
 
 
-def show_item(identity: Annotated[str, typer.Argument(metavar="ID", help="An id such as activation-compression/table-1/counted, a shorter one, or a glob.")]) -> None:
+def show_item(
+    identity: Annotated[str, typer.Argument(metavar="ID", help="An id, the beginning of one, an item such as table-1, or a glob.")],
+) -> None:
     """Show one item: its claims with their rules, its parameters, its last record.
 
     \b

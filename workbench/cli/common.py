@@ -44,7 +44,7 @@ def _profile(word: str) -> str:
 
 
 OneProfile = Annotated[str, typer.Option("--profile", "-p", metavar="|".join(PROFILES), callback=_profile,
-                                         help="How large: smoke checks the plumbing, laptop takes minutes, full hours, paper needs the paper's GPUs.")]
+                                         help="smoke checks the plumbing, laptop takes minutes, full hours, paper the paper's GPUs.")]
 AskYes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 

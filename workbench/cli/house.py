@@ -46,7 +46,7 @@ def doctor(as_json: AsJson = False) -> int:
         if not as_json:
             _print_check(out, check)
     if as_json:
-        common.print_json([{"name": c.name, "state": c.state, "required": c.required, "found": c.found, "advice": c.advice} for c in checks])
+        common.print_json([{name: getattr(check, name) for name in ("name", "state", "required", "found", "advice")} for check in checks])
     missing = [check.name for check in checks if check.state == "missing"]
     if not as_json:
         out.print(f"\nMissing and required: {', '.join(missing)}." if missing else "\nNothing required is missing.", markup=False)
@@ -89,7 +89,8 @@ def _bench_line(row: Any) -> str:
     from workbench.reproduction.report.numbers import number_text
 
     spread = f" ({number_text(row.low)} to {number_text(row.high)})" if row.low is not None else ""
-    verdict = "" if row.holds is None else f"  {'[green]holds[/]' if row.holds else '[bold red]does not hold[/]'}: asked {escape(row.asked)}"
+    holds = "[green]holds[/]" if row.holds else "[bold red]does not hold[/]"
+    verdict = "" if row.holds is None else f"  {holds}: asked {escape(row.asked)}"
     return f"{escape(row.name)}  [bold]{number_text(row.figure)} {escape(row.unit)}[/]{spread}{verdict}"
 
 

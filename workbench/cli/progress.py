@@ -55,12 +55,14 @@ class LineDisplay:
     def __call__(self, event: Event) -> None:
         """Write a line for an event that deserves one."""
         if isinstance(event, ItemStarted):
-            self.console.print(f"{event.number}/{event.num_items} {event.id} starts; about {seconds_text(round(event.expected_s))}", markup=False)
+            place, about = f"{event.number}/{event.num_items}", seconds_text(round(event.expected_s))
+            self.console.print(f"{place} {event.id} starts; about {about}", markup=False)
         elif isinstance(event, ItemFinished) and event.outcome.status in (Status.RECORDED, Status.FAILED):
             self.console.print(ended_words(event.outcome))
         elif isinstance(event, Progress) and event.elapsed_s - self.spoke_s >= HEARTBEAT_S:
             self.spoke_s = event.elapsed_s
-            self.console.print(f"{event.num_done}/{event.num_items} done, {spent_words(event)}; running: {', '.join(event.running)}", markup=False)
+            running = ", ".join(event.running)
+            self.console.print(f"{event.num_done}/{event.num_items} done, {spent_words(event)}; running: {running}", markup=False)
 
 
 class BarDisplay:

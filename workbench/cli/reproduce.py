@@ -30,7 +30,8 @@ def reproduce(
     patterns: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")] = None,
     profile: common.OneProfile = "laptop",
     kernel: Annotated[str | None, typer.Option(metavar="NAME", help="Jupyter kernel; see workbench kernels list.")] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Items side by side; one a core by default; those that measure times run alone.")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Items side by side, one a core by default; "
+                                                                         "those that measure times run alone.")] = None,
     timeout_s: Annotated[float | None, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Longest time for one item.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run also what is up to date.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and why.")] = False,

@@ -158,10 +158,8 @@ def machine_text(machine: Any) -> str:
     if not isinstance(machine, Mapping):
         return str(machine or "")
     gpus = machine.get("gpus") or []
-    gpu_words = ", ".join(str(g.get("name", g) if isinstance(g, Mapping) else g) for g in gpus) if isinstance(gpus, (list, tuple)) else str(gpus)
-    processor = machine.get("processor") or machine.get("cpu") or machine.get("cpu_model")
-    cores = machine.get("cores") or machine.get("num_cores") or machine.get("cpus") or machine.get("num_cpus")
-    words = [str(processor or ""), f"{cores} cores" if cores else "", gpu_words]
+    cores = machine.get("cores")
+    words = [str(machine.get("cpu") or ""), f"{cores} cores" if cores else "", ", ".join(map(str, gpus))]
     found = ", ".join(word for word in words if word)
     return found or key_text(machine)
 

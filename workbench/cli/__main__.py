@@ -1,0 +1,7 @@
+"""`python -m workbench.cli`: the command line where the console command is not on the path."""
+
+from workbench.cli import main
+
+__all__: list[str] = []
+
+main()
