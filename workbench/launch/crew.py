@@ -17,7 +17,15 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-from workbench.launch.failures import FailureKind, RankFailed, RankFailure, describe_end, own_frames, waits_for_peer
+from workbench.launch.failures import (
+    FailureKind,
+    RankFailed,
+    RankFailure,
+    describe_end,
+    is_complete,
+    own_frames,
+    waits_for_peer,
+)
 from workbench.launch.messages import Channel, channel_pair
 from workbench.launch.output import RankOutput
 from workbench.launch.parcels import Parcel, SharedFile
@@ -27,7 +35,8 @@ __all__ = ["Crew"]
 
 STOPPED = "The ranks were stopped; the next run starts new ones, without what put() had kept."
 GRACE_S = 0.5  # seconds after the first failure in which others may report theirs
-STACK_PATIENCE_S = 0.5  # seconds a silent rank has to write down where it is
+MOST_STACK_BYTES = 1 << 20  # of a stack dump; faulthandler stops after 100 frames a thread
+STACK_PATIENCE_S = 1.0  # seconds a silent rank has to write down where it is
 
 
 class Crew:
@@ -172,9 +181,10 @@ class Crew:
         silent = sorted(exchange.waiting)
         self._nursery.send(Dump(ranks=silent))
         patience_ends = time.monotonic() + STACK_PATIENCE_S
-        while time.monotonic() < patience_ends and not all(map(self._stack_of, silent)):
+        while not all(is_complete(self._stack_of(rank)) for rank in silent):
+            if time.monotonic() > patience_ends:
+                break
             time.sleep(0.01)
-        time.sleep(0.01)  # the last of them may still be writing
         for rank in silent:
             stack = self._stack_of(rank)
             kind = FailureKind.PEER_LOST if waits_for_peer(stack) else FailureKind.SILENT
@@ -183,9 +193,9 @@ class Crew:
             exchange.fail(rank, kind, message, own_frames(stack))
 
     def _stack_of(self, rank: int) -> str:
-        file = self._stacks[rank]
-        file.seek(0)
-        return file.read().decode(errors="replace")
+        # Not seek and read: the rank writes through the same open file and its position.
+        text = os.pread(self._stacks[rank].fileno(), MOST_STACK_BYTES, 0)
+        return text.decode(errors="replace")
 
     def _with_last_words(self, failures: Iterable[RankFailure]) -> list[RankFailure]:
         """Add what dead ranks wrote last: a fatal signal's stack, or lines of standard error."""

@@ -17,6 +17,7 @@ __all__ = [
     "RankFailure",
     "describe_end",
     "in_order_of_cause",
+    "is_complete",
     "kind_of_error",
     "kind_of_words",
     "own_frames",
@@ -113,9 +114,15 @@ def describe_end(status: int) -> str:
     return f"{words} ({signal.Signals(number).name})"
 
 
+def is_complete(stack: str) -> bool:
+    """Tell whether a stack dump has reached the workbench's own loop in the main thread."""
+    return f'File "{RANK_FILE}"' in stack
+
+
 def waits_for_peer(stack: str) -> bool:
-    """Tell from a stack dump, innermost frame first, whether a rank is in a collective."""
-    frames = [line for line in stack.splitlines() if line.startswith("  File ")]
+    """Tell from a stack dump, innermost frame first, whether the main thread is in a collective."""
+    main_thread = stack.split("hread 0x")[-1]  # "Thread" or "Current thread"; the main one is last
+    frames = [line for line in main_thread.splitlines() if line.startswith("  File ")]
     return bool(frames) and "distributed_c10d.py" in frames[0]
 
 

@@ -65,7 +65,7 @@ class Ranks:
         device: str | None = None,
         backend: str | None = None,
         timeout_s: float = 300.0,
-        preload: Sequence[str] = (),
+        preload: Sequence[str] = ("workbench.models",),
         threads_per_rank: int = 1,
         echo: bool = True,
     ):
@@ -250,7 +250,7 @@ def run_on_ranks(
     device: str | None = None,
     timeout_s: float = 300.0,
     threads_per_rank: int = 1,
-    preload: Sequence[str] = (),
+    preload: Sequence[str] = ("workbench.models",),
     **kwargs: Any,
 ) -> list[Any]:
     """Start ranks, call a function on every one once, and end them.
@@ -272,15 +272,8 @@ def run_on_ranks(
     Raises:
         RankFailed: if it fails on a rank.
     """
-    pool = Ranks(
-        num_ranks,
-        hosts=hosts,
-        device=device,
-        timeout_s=timeout_s,
-        threads_per_rank=threads_per_rank,
-        preload=preload,
-    )
-    with pool as ranks:
+    choices = {"hosts": hosts, "device": device, "timeout_s": timeout_s, "preload": preload}
+    with Ranks(num_ranks, threads_per_rank=threads_per_rank, **choices) as ranks:
         return ranks.run(function, *args, **kwargs)
 
 
