@@ -15,6 +15,7 @@ Left out: entropy coding, and messages whose size depends on the data.
 import copy
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -56,7 +57,7 @@ class Payload:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
 
-class Codec(nn.Module):
+class Codec(nn.Module, ABC):
     """Base of all codecs; a subclass gives encode, decode and payload_bytes.
 
     Codecs that are summed (`Aggregation.SUM`) encode and decode with plain
@@ -66,6 +67,7 @@ class Codec(nn.Module):
 
     aggregation: Aggregation
 
+    @abstractmethod
     def encode(self, x: Tensor) -> Payload:
         """Turn a tensor into its message.
 
@@ -75,8 +77,8 @@ class Codec(nn.Module):
         Returns:
             The message; its size depends on shape and dtype only.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
         """Turn a message back into a tensor of the original shape and dtype.
 
@@ -87,7 +89,6 @@ class Codec(nn.Module):
         Returns:
             Tensor of payload.shape and payload.dtype; `out` if it was given.
         """
-        raise NotImplementedError
 
     def decode_sum(self, payloads: Sequence[Payload]) -> Tensor:
         """Decode the messages of all ranks and add them in the given order.
@@ -153,6 +154,7 @@ class Codec(nn.Module):
         """
         return self
 
+    @abstractmethod
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Count the message's bytes without encoding.
 
@@ -163,7 +165,6 @@ class Codec(nn.Module):
         Returns:
             What encode(...).num_bytes gives for every tensor of that shape and dtype.
         """
-        raise NotImplementedError
 
 
 class _RoundTrip(torch.autograd.Function):

@@ -10,6 +10,7 @@ Simplified: nothing.
 Left out: denser codings of the indices (bitmaps, differences).
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -58,9 +59,9 @@ class SparseCodec(Codec):
         wanted = self.keep if isinstance(self.keep, int) else max(1, round(self.keep * available))
         return min(wanted, available)
 
+    @abstractmethod
     def kept_indices(self, x: Tensor, num_kept: int) -> Tensor:
         """Choose positions of the flattened tensor, ascending, int64."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Payload:

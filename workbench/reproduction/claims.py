@@ -7,6 +7,7 @@ Left out: statistical tests; a spread is an interval, and an ordering inside it 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ __all__ = ["Claim", "Crossover", "Ordering", "Trend", "Within"]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(ABC):
     """What the paper says about one quantity; see the four kinds."""
 
     name: str  # the claim in words, unique within its item
@@ -40,9 +41,9 @@ class Claim:
         if not isinstance(self.where, Mapping):
             raise ValueError(f"where of claim {self.name!r} is {self.where!r}; it must be a dictionary of key columns")
 
+    @abstractmethod
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare row by row; implemented by each kind."""
-        raise NotImplementedError
 
     def select(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[list[Row], list[Row]]:
         """Return our rows and the published rows of the quantity that fit `where`.

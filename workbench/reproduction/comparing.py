@@ -122,41 +122,32 @@ def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") 
     points = [(place, first[place], second[place]) for place in sorted(first.keys() & second.keys())]
     if len(points) < 2:
         return missing({**rest, claim.along: "at least two places"}, claim.unit)
-    base = {"where": dict(rest), "published": claim.at, "unit": claim.unit, "source": claim.source}
+    place, verdict, reason = _judged_crossing(points, claim)
+    return Comparison(
+        where=dict(rest), published=claim.at, unit=claim.unit, source=claim.source,
+        ours=place, verdict=verdict, reason=reason,
+    )  # fmt: skip
+
+
+def _judged_crossing(
+    points: Sequence[tuple[float, Row, Row]], claim: "Crossover"
+) -> tuple[float | None, Verdict, str]:
+    """Judge the places (place, first series, second series) of one sweep: where they cross, verdict, reason."""
     if any(not math.isfinite(row.value) for _, *pair in points for row in pair):
-        return Comparison(
-            **base, ours=None, verdict=Verdict.DISAGREES, reason="a value that is not finite agrees with nothing"
-        )
+        return None, Verdict.DISAGREES, "a value that is not finite agrees with nothing"
     if not all(_apart(*points[end][1:]) for end in (0, -1)):
-        return Comparison(
-            **base,
-            ours=None,
-            verdict=Verdict.NOT_COMPARABLE,
-            reason="at an end of the sweep the two series lie within each other's spread",
-        )
+        return None, Verdict.NOT_COMPARABLE, "at an end of the sweep the two series lie within each other's spread"
     places = _places([(place, a.value - b.value) for place, a, b in points], claim.scale)
     if len(places) != 1:
-        return Comparison(
-            **base,
-            ours=None,
-            verdict=Verdict.DISAGREES,
-            reason=f"the series cross {len(places)} times between {points[0][0]:g} and {points[-1][0]:g}",
-        )
+        times = f"the series cross {len(places)} times between {points[0][0]:g} and {points[-1][0]:g}"
+        return None, Verdict.DISAGREES, times
     smaller = claim.between[0] if points[0][1].value < points[0][2].value else claim.between[1]
     if claim.smaller_before is not None and smaller != claim.smaller_before:
-        return Comparison(
-            **base,
-            ours=places[0],
-            verdict=Verdict.DISAGREES,
-            reason=f"{smaller} is the smaller before the crossing, not {claim.smaller_before}",
-        )
-    agrees = inside(places[0], claim.at, claim)
-    return Comparison(
-        **base,
-        ours=places[0],
-        verdict=Verdict.AGREES if agrees else Verdict.DISAGREES,
-        reason="" if agrees else outside(places[0], claim.at, claim),
-    )
+        order = f"{smaller} is the smaller before the crossing, not {claim.smaller_before}"
+        return places[0], Verdict.DISAGREES, order
+    if inside(places[0], claim.at, claim):
+        return places[0], Verdict.AGREES, ""
+    return places[0], Verdict.DISAGREES, outside(places[0], claim.at, claim)
 
 
 def _apart(a: Row, b: Row) -> bool:
