@@ -21,6 +21,7 @@ from ..method import Family, Method, code_size, method
 __all__ = ["ALL_REDUCES_PER_LAYER", "SUMMABLE", "PlannedMessages", "Purpose", "Setting", "planned_messages"]
 
 ALL_REDUCES_PER_LAYER = 2  # forward, and as many backward: attention and MLP (section 2.1)
+BERT_VOCABULARY = 30522  # words of BERT's vocabulary (Devlin et al. 2018)
 SUMMABLE = frozenset({Family.NONE, Family.HALF, Family.AUTOENCODER})  # methods whose messages an all-reduce can add
 
 
@@ -52,6 +53,8 @@ class Setting:
         compressed_layers: of them, counted from the last.
         value_bytes: of an uncompressed value; 2 is fp16.
         index_bytes: of an index of a sparse message; 8 is int64.
+        vocabulary: words that the last stage's language-model head tells apart, 0 for no such head; None takes
+            BERT's 30,522 on several hosts, where the study pre-trains, and no head on one, where it fine-tunes.
     """
 
     method: str = "w/o"
@@ -67,6 +70,7 @@ class Setting:
     compressed_layers: int = 12
     value_bytes: int = 2
     index_bytes: int = 8
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         method(self.method)
@@ -77,6 +81,21 @@ class Setting:
             raise ValueError(f"pp={self.pp}: must divide layers={self.layers}")
         if not 0 <= self.compressed_layers <= self.layers:
             raise ValueError(f"compressed_layers={self.compressed_layers}: between 0 and layers={self.layers}")
+        if self.tp * self.pp % self.num_nodes:
+            raise ValueError(f"num_nodes={self.num_nodes}: must divide the {self.tp * self.pp} ranks")
+        if self.vocabulary is not None and self.vocabulary < 0:
+            raise ValueError(f"vocabulary={self.vocabulary}: None, or 0 and more")
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on one host; ranks of one stage stand side by side."""
+        return self.tp * self.pp // self.num_nodes
+
+    @property
+    def logits(self) -> int:
+        """Elements that the language-model head of one micro-batch computes; 0 without a head."""
+        words = (BERT_VOCABULARY if self.num_nodes > 1 else 0) if self.vocabulary is None else self.vocabulary
+        return self.micro_batch * self.sequence * words
 
     @property
     def layers_per_stage(self) -> int:
@@ -96,6 +115,15 @@ class Setting:
         return method(self.method).message_bytes(
             self.micro_batch * self.sequence, self.hidden, value_bytes=self.value_bytes, index_bytes=self.index_bytes
         )
+
+    def sent_elements(self) -> int:
+        """Return the code's or the kept elements of one encoded activation; 0 where no element is singled out."""
+        family = method(self.method).family
+        if family is Family.AUTOENCODER:
+            return self.encoded_bytes() // self.value_bytes
+        if family in (Family.TOP_K, Family.RANDOM_K):
+            return self.encoded_bytes() // (self.value_bytes + self.index_bytes)
+        return 0
 
     def boundary_gradient_bytes(self) -> int:
         """Return the bytes of the gradient that answers an encoded boundary message.

@@ -1,0 +1,218 @@
+"""Seconds of one training iteration, and where they go.
+
+Source: "Does compressing activations help model parallel training?", tables 2 to 4, 6, 7, 12 and section 4.7. On each
+stage a pass takes what the device needs (FLOPs over a rate, what every rank repeats, messages by the alpha-beta model,
+encoding and decoding) or what launching its kernels needs, whichever is longer. One micro-batch: the stages run one
+after the other. m of them: 1F1B (Narayanan et al. 2021), m - 1 slots of the slowest stage on top of one pass through
+all, that is m - 1 + pp slots where all are alike.
+Simplified: as FittedMachine; both directions of a boundary travel at once while the pipeline is full; "forward" and
+"backward" are, as tables 4 and 7 have them, those of all stages for one micro-batch, and for several those of the
+last stage, which has the language-model head.
+Left out: embedding, dropout of messages, data-parallel replicas.
+
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..method import Family, code_size, method
+from .layer import forward_flops
+from .machine import FittedMachine
+from .messages import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting
+from .paper import paper_machine
+from .transfers import all_reduce_s, encoded_tensor_s, send_s
+
+__all__ = ["IterationTime", "boundary_times", "iteration_time"]
+
+PARAMETERS_PER_LAYER = 12  # of h²: attention 4, MLP 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IterationTime:
+    """Where an iteration's seconds go, in the columns of tables 4 and 7.
+
+    Attributes:
+        forward_s: forward passes, with encoding, decoding and tensor communication.
+        backward_s: backward passes, with their communication and a learned code's gradients.
+        optimizer_s: the update.
+        waiting_and_pipeline_s: waiting for other stages, and messages between them.
+        encode_s: of forward_s: encoding for tensor communication.
+        decode_s: of forward_s: decoding after it.
+        tensor_s: of forward_s: tensor communication.
+    """
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    waiting_and_pipeline_s: float
+    encode_s: float
+    decode_s: float
+    tensor_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the whole iteration; encode, decode and tensor communication are parts of forward."""
+        return self.forward_s + self.backward_s + self.optimizer_s + self.waiting_and_pipeline_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageTime:
+    """One micro-batch on one stage; the fields mean what IterationTime's do."""
+
+    forward_s: float
+    backward_s: float
+    encode_s: float
+    decode_s: float
+    tensor_s: float
+
+    @property
+    def pass_s(self) -> float:
+        """Forward and backward."""
+        return self.forward_s + self.backward_s
+
+
+def iteration_time(setting: Setting, machine: FittedMachine | None = None) -> IterationTime:
+    """Predict one training iteration.
+
+    Args:
+        setting: model, method, mesh and machine.
+        machine: rates and links; by default those of the paper's machine that the setting names (`nvlink`), fitted to
+            the cells in `paper.CALIBRATION`.
+
+    Raises:
+        ValueError: for a setting that spans hosts on a machine without a network.
+    """
+    machine = paper_machine(nvlink=setting.nvlink) if machine is None else machine
+    stages = [_stage_time(setting, machine, stage) for stage in range(setting.pp)]
+    boundaries = boundary_times(setting, machine)
+    optimizer_s = machine.optimizer_s + machine.optimizer_s_per_parameter * _parameters_of_a_rank(setting)
+    in_series_s = sum(stage.pass_s for stage in stages) + sum(there + back for there, back in boundaries)
+    repeated_s = (setting.num_micro_batches - 1) * _slot_s(stages, boundaries)
+    shown = _shown(stages, setting.num_micro_batches)
+    return IterationTime(
+        **shown,
+        optimizer_s=optimizer_s,
+        waiting_and_pipeline_s=in_series_s + repeated_s - shown["forward_s"] - shown["backward_s"],
+    )
+
+
+def boundary_times(setting: Setting, machine: FittedMachine) -> tuple[tuple[float, float], ...]:
+    """Return the seconds of one micro-batch's message and of its gradient, boundary by boundary."""
+    times = []
+    for boundary in range(setting.pp - 1):
+        compressed = setting.is_compressed((boundary + 1) * setting.layers_per_stage)
+        there = setting.encoded_bytes() if compressed else setting.activation_bytes()
+        back = setting.boundary_gradient_bytes() if compressed else setting.activation_bytes()
+        times.append((send_s(setting, machine, boundary, there), send_s(setting, machine, boundary, back)))
+    return tuple(times)
+
+
+def _slot_s(stages: Sequence[StageTime], boundaries: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds between two micro-batches in a full pipeline: the slowest stage and its exchanges."""
+    exchanges = [0.0, *(max(pair) for pair in boundaries), 0.0]
+    return max(stage.pass_s + exchanges[number] + exchanges[number + 1] for number, stage in enumerate(stages))
+
+
+def _shown(stages: Sequence[StageTime], num_micro_batches: int) -> dict[str, float]:
+    counted = stages if num_micro_batches == 1 else [stages[-1]] * num_micro_batches
+    return {name: sum(getattr(stage, name) for stage in counted) for name in StageTime.__dataclass_fields__}
+
+
+def _parameters_of_a_rank(setting: Setting) -> float:
+    return PARAMETERS_PER_LAYER * setting.hidden**2 * setting.layers_per_stage / setting.tp
+
+
+def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> StageTime:
+    first = stage * setting.layers_per_stage
+    encoded_layers = sum(setting.is_compressed(layer) for layer in range(first, first + setting.layers_per_stage))
+    if setting.tp == 1:
+        encoded_layers = 0
+    messages = ALL_REDUCES_PER_LAYER * encoded_layers
+    plain = ALL_REDUCES_PER_LAYER * setting.layers_per_stage - messages
+    full_s = all_reduce_s(setting, machine, stage, setting.activation_bytes())
+    tensor_s = plain * full_s + (messages * encoded_tensor_s(setting, machine, stage) if messages else 0.0)
+    codec = _codec_time(setting, machine, messages, *_boundary_codecs(setting, stage))
+    compute_s = setting.layers_per_stage * _layer_s(setting, machine)
+    is_last = stage == setting.pp - 1
+    logits = setting.logits / setting.tp if is_last else 0.0
+    forward_s = compute_s + tensor_s + codec.device_s + logits * machine.head_forward_s_per_logit
+    backward_s = machine.backward_over_forward * compute_s + codec.backward_s
+    backward_s += logits * machine.head_backward_s_per_logit + (plain + messages) * full_s
+    backward_s += messages * _encoder_gradient_s(setting, machine, stage)
+    return StageTime(
+        forward_s=machine.overlapped_s(forward_s, _launch_s(setting, machine) + codec.launch_s) + codec.sample_s,
+        backward_s=machine.overlapped_s(backward_s, _backward_launch_s(setting, machine, messages) + codec.backward_launch_s),
+        encode_s=codec.tensor_encode_s,
+        decode_s=codec.tensor_decode_s,
+        tensor_s=tensor_s,
+    )
+
+
+def _layer_s(setting: Setting, machine: FittedMachine) -> float:
+    elements = setting.micro_batch * setting.sequence * setting.hidden
+    return forward_flops(setting) / setting.tp / machine.flops_per_s + machine.replicated_s_per_element * elements
+
+
+def _launch_s(setting: Setting, machine: FittedMachine) -> float:
+    collectives = ALL_REDUCES_PER_LAYER if setting.tp > 1 else 0
+    return setting.layers_per_stage * (machine.layer_launch_s + collectives * machine.collective_launch_s)
+
+
+def _backward_launch_s(setting: Setting, machine: FittedMachine, messages: int) -> float:
+    layers_s = setting.layers_per_stage * machine.backward_over_forward * machine.layer_launch_s
+    collectives = ALL_REDUCES_PER_LAYER * setting.layers_per_stage if setting.tp > 1 else 0
+    if method(setting.method).family is Family.AUTOENCODER:
+        collectives += messages
+    return layers_s + collectives * machine.collective_launch_s
+
+
+def _encoder_gradient_s(setting: Setting, machine: FittedMachine, stage: int) -> float:
+    """Return the seconds of summing one encoder's gradient over the ranks."""
+    chosen = method(setting.method)
+    if chosen.family is not Family.AUTOENCODER:
+        return 0.0
+    elements = setting.hidden * code_size(chosen.paper_code_size, setting.hidden)
+    return all_reduce_s(setting, machine, stage, elements * setting.value_bytes)
+
+
+def _boundary_codecs(setting: Setting, stage: int) -> tuple[int, int]:
+    """Return how many boundary messages a stage encodes, and how many it decodes: 0 or 1 of each."""
+    encodes = stage < setting.pp - 1 and setting.is_compressed((stage + 1) * setting.layers_per_stage)
+    decodes = stage > 0 and setting.is_compressed(stage * setting.layers_per_stage)
+    return int(encodes), int(decodes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodecTime:
+    """What the codec of one stage costs one micro-batch, in seconds: on the device, in launching, on the CPU."""
+
+    device_s: float
+    launch_s: float
+    sample_s: float
+    backward_s: float
+    backward_launch_s: float
+    tensor_encode_s: float
+    tensor_decode_s: float
+
+
+def _codec_time(setting: Setting, machine: FittedMachine, messages: int, encodes: int, decodes: int) -> CodecTime:
+    family = method(setting.method).family
+    cost = machine.codec(family)
+    elements, sent = setting.micro_batch * setting.sequence * setting.hidden, setting.sent_elements()
+    gathered = 1 if family in SUMMABLE else setting.tp  # messages that a rank decodes for each that it sends
+    encode_s, decode_s = cost.encode_s(elements, sent), cost.decode_s(elements, sent)
+    sample_s = cost.sample_s(elements, sent)
+    encoded, decoded = messages + encodes, messages * gathered + decodes
+    both = messages + (encodes + decodes) / 2  # a stage runs one half of a boundary's codec
+    return CodecTime(
+        device_s=encoded * encode_s + decoded * decode_s,
+        launch_s=both * cost.launch_s + decoded * cost.launch_s_per_decoded,
+        sample_s=encoded * sample_s,
+        backward_s=both * cost.backward_ratio * (encode_s + decode_s),
+        backward_launch_s=both * cost.backward_launch_s,
+        tensor_encode_s=messages * (encode_s + sample_s),
+        tensor_decode_s=messages * gathered * decode_s,
+    )
