@@ -149,14 +149,17 @@ class ProcessTensorGroup:
         if self.size == 1:
             return [message]
         received = [torch.empty_like(message) for _ in range(self.size)]
-        dist.all_gather(received, message, group=self.process_group)
+        self._communicate(dist.all_gather, received, message)
         return received
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         total = x.detach().clone(memory_format=torch.contiguous_format)
         if self.size > 1:
-            dist.all_reduce(total, group=self.process_group)
+            self._communicate(dist.all_reduce, total)
         return total
+
+    def _communicate(self, collective: Callable[..., object], *tensors) -> None:
+        collective(*tensors, group=self.process_group)
 
 
 class VirtualTensorGroup:

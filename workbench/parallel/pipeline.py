@@ -10,7 +10,7 @@ Left out: interleaved and zero-bubble schedules.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 
@@ -25,6 +25,7 @@ from workbench.parallel.boundary import NUM_ENDS, Boundary
 from workbench.parallel.groups import ProcessTensorGroup
 from workbench.parallel.stages import Stage
 from workbench.parallel.traffic import MessageKind, Phase
+from workbench.timeline import Kind, Recorder
 
 __all__ = ["Mesh", "Pipeline", "Schedule", "StepResult", "open_mesh"]
 
@@ -110,6 +111,19 @@ class _Stage(PipelineStage):
     its slot (out), or a buffer whose content the encoder will find in its slot (in).
     """
 
+    recorder: Recorder | None = None
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args, **kwargs):
+        with self._during(f"forward {fwd_chunk_id}", Kind.FORWARD):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args, **kwargs):
+        with self._during(f"backward {bwd_chunk_id}", Kind.BACKWARD):
+            return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+    def _during(self, label: str, kind: Kind):
+        return nullcontext() if self.recorder is None else self.recorder.during(label, kind)
+
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         ops = super().get_bwd_send_ops(bwd_chunk_id)
         before = self.submod.before
@@ -149,6 +163,7 @@ class Pipeline:
             activations. Neighbours need equal codecs.
         dtype: Of the messages.
         device: Of the messages.
+        recorder: Notes each micro-batch's forward and backward pass; None notes nothing.
     """
 
     def __init__(
@@ -164,8 +179,10 @@ class Pipeline:
         after: Boundary | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        recorder: Recorder | None = None,
     ):
         self.mesh, self.stage, self.hidden_size = mesh, mesh.stage, hidden_size
+        self.recorder = recorder
         self.num_micro_batches, self.schedule, self.loss = num_micro_batches, schedule, loss
         self.dtype, self.device = dtype, torch.device(device)
         traffic = mesh.tensor_group.traffic
@@ -252,6 +269,7 @@ class Pipeline:
             output_args=example(self.after, torch.empty(0, device=self.device)),
             group=self.mesh.pipeline_group,
         )
+        stage.recorder = self.recorder
         # Going forward only, both schedules are the same; GPipe's runs without a loss.
         kind = ScheduleGPipe if loss is None else self.schedule.value
         return kind(stage, self.num_micro_batches, loss, scale_grads=False)

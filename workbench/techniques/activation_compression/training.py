@@ -11,28 +11,40 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workbench.compression import Codec
 from workbench.models.bert import BertConfig, BertEncoder
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.pipeline import Mesh, Pipeline, open_mesh
 from workbench.parallel.wire import tcp_bytes_sent
+from workbench.timeline import Recorder
 
 from .cost import Setting
 from .method import method
 from .runtime import compress
 
-__all__ = ["compressed_pipeline", "sent_bytes"]
+__all__ = ["compressed_pipeline", "sent_bytes", "small_batch"]
 
-HEADS = 4
+HEADS = 4  # or as many as there are tensor-parallel ranks
 VOCABULARY = 64
 DTYPES = {2: torch.float16, 4: torch.float32}  # by bytes of a value
 
 
-def compressed_pipeline(setting: Setting, mesh: Mesh, *, device: str = "cpu", seed: int = 0) -> Pipeline:
+def compressed_pipeline(
+    setting: Setting,
+    mesh: Mesh,
+    *,
+    codec: Codec | None = None,
+    recorder: Recorder | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+) -> Pipeline:
     """Build this rank's stage of a BERT encoder, compressed as the setting says.
 
     Args:
         setting: sizes, method and which layers; `setting.tp` and `setting.pp` are those of the mesh.
         mesh: this rank's place.
+        codec: what compresses; None is the codec of `setting.method`.
+        recorder: notes forward and backward passes; None notes nothing.
         device: of parameters and messages.
         seed: of the weights.
 
@@ -42,25 +54,26 @@ def compressed_pipeline(setting: Setting, mesh: Mesh, *, device: str = "cpu", se
     Source: section 3.3; both forward reductions of a compressed layer, and the boundary in front of it.
     """
     dtype = DTYPES[setting.value_bytes]
+    if codec is None:
+        codec = method(setting.method).codec(setting.hidden, dtype=dtype, seed=seed)
     config = BertConfig(
-        hidden_size=setting.hidden, num_layers=setting.layers, num_heads=HEADS, mlp_size=4 * setting.hidden,
+        hidden_size=setting.hidden, num_layers=setting.layers, num_heads=max(HEADS, setting.tp), mlp_size=4 * setting.hidden,
         vocab_size=VOCABULARY, max_positions=setting.sequence, seed=seed,
     )  # fmt: skip
     encoder = BertEncoder(config, mesh.tensor_group, mesh.stage, device=device, dtype=dtype)
     held = mesh.stage.layers(setting.layers)
-    chosen = [index for index, layer in enumerate(held) if setting.is_compressed(layer)]
-    compress(encoder, method(setting.method).codec(setting.hidden, dtype=dtype, seed=seed), layers=chosen)
+    if setting.tp > 1:  # a single rank reduces nothing, so nothing of it is encoded
+        compress(encoder, codec, layers=[index for index, layer in enumerate(held) if setting.is_compressed(layer)])
     return Pipeline(
         encoder, mesh, hidden_size=setting.hidden, num_micro_batches=setting.num_micro_batches, loss=_mean_square,
-        before=_boundary(setting, held.start, dtype, seed), after=_boundary(setting, held.stop, dtype, seed),
-        dtype=dtype, device=device,
+        before=_boundary(setting, held.start, codec, dtype), after=_boundary(setting, held.stop, codec, dtype),
+        dtype=dtype, device=device, recorder=recorder,
     )  # fmt: skip
 
 
-def _boundary(setting: Setting, layer: int, dtype: torch.dtype, seed: int) -> Boundary | None:
+def _boundary(setting: Setting, layer: int, codec: Codec, dtype: torch.dtype) -> Boundary | None:
     if layer in (0, setting.layers) or not setting.is_compressed(layer):
         return None
-    codec = method(setting.method).codec(setting.hidden, dtype=dtype, seed=seed)
     return Boundary(codec.for_site(f"boundary.{layer}", setting.hidden).to(dtype))
 
 
@@ -86,11 +99,16 @@ def sent_bytes(settings: list[Setting]) -> list[int]:
 
 def _sent_by_one_step(setting: Setting, mesh: Mesh) -> int:
     pipeline = compressed_pipeline(setting, mesh)
-    batch = setting.micro_batch * setting.num_micro_batches
-    inputs = torch.arange(batch * setting.sequence).reshape(batch, setting.sequence) % (VOCABULARY - 1) + 1
-    targets = torch.zeros(batch)
+    inputs, targets = small_batch(setting)
     pipeline.step(inputs, targets)
     dist.barrier()
     before = tcp_bytes_sent()
     pipeline.step(inputs, targets)
     return tcp_bytes_sent() - before
+
+
+def small_batch(setting: Setting) -> tuple[Tensor, Tensor]:
+    """Make the tokens [batch, sequence] and targets [batch] of one iteration, always the same."""
+    batch = setting.micro_batch * setting.num_micro_batches
+    inputs = torch.arange(batch * setting.sequence).reshape(batch, setting.sequence) % (VOCABULARY - 1) + 1
+    return inputs, torch.zeros(batch)

@@ -1,0 +1,94 @@
+"""The timing study: names of variants, what rows say, how a link is found; nothing here asserts a duration."""
+
+import math
+
+import pytest
+import torch
+
+from workbench.launch import run_on_ranks
+from workbench.techniques.activation_compression.timing import break_down, measure_iterations, timed
+from workbench.techniques.activation_compression.timing.links import link_for_share, slower_by
+from workbench.techniques.activation_compression.timing.rank import record_rounds
+from workbench.timeline import Recorder
+
+pytestmark = pytest.mark.timeout(90)
+
+TINY = {"micro_batch": 2, "sequence": 8, "hidden": 32, "layers": 4, "compressed_layers": 2, "value_bytes": 4}
+
+
+def test_a_variant_says_what_differs_from_its_method():
+    assert timed("T1 int32", **TINY).setting.index_bytes == 4
+    assert timed("T1", **TINY).setting.index_bytes == 8
+    assert "literal" in timed("R1 literal", **TINY).name
+    with pytest.raises(ValueError, match="has no variant 'int32'"):
+        timed("A1 int32", **TINY)
+    with pytest.raises(ValueError, match="has no variant 'literal'"):
+        timed("T1 literal", **TINY)
+
+
+def test_narrow_indices_keep_more_elements_in_as_many_bytes():
+    x = torch.randn(2, 8, 32)
+    wide, narrow = (timed(name, **TINY).codec().encode(x) for name in ("T2", "T2 int32"))
+    assert len(narrow.tensors[0]) > len(wide.tensors[0])
+    assert abs(narrow.num_bytes - wide.num_bytes) <= 12  # one element of 4 + 8 bytes
+
+
+def test_the_literal_random_k_keeps_as_many_different_positions_as_the_fast_one():
+    x = torch.randn(2, 8, 32)
+    fast, literal = (timed(name, **TINY).codec().for_site("a").for_rank(0).encode(x) for name in ("R4", "R4 literal"))
+    for payload in (fast, literal):
+        assert payload.tensors[1].tolist() == sorted(set(payload.tensors[1].tolist()))
+    assert len(fast.tensors[1]) == len(literal.tensors[1])
+    assert fast.num_bytes == literal.num_bytes
+
+
+@pytest.mark.parametrize("name", ["w/o", "fp16", "A1", "T1", "Q1", "T1 feedback"])
+def test_a_recorded_codec_gives_the_same_bits_and_notes_both_halves(name):
+    x, recorder = torch.randn(2, 8, 32), Recorder(resource="rank 0")
+    plain = timed(name, **TINY).codec().for_site("here", 32)
+    noted = timed(name, **TINY).codec(recorder).for_site("here", 32)
+    assert torch.equal(plain.decode(plain.encode(x)), noted.decode(noted.encode(x)))
+    assert [action.label for action in recorder.actions] == ["encode here", "decode here"]
+
+
+def two_rounds(tp, pp):
+    return record_rounds([timed(name, tp=tp, pp=pp, **TINY) for name in ("w/o", "A1", "T1", "Q1")], rounds=2, warmup=1, seed=0)
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)])
+def test_methods_take_turns_on_real_ranks_and_each_breakdown_adds_up(tp, pp):
+    by_rank = run_on_ranks(two_rounds, 2, tp, pp)
+    assert [one.name for one in by_rank[0]] == ["w/o", "A1", "T1", "Q1"] * 2
+    for iteration in zip(*by_rank, strict=True):
+        found = break_down([one.actions for one in iteration], tp=tp)
+        parts = found.forward_s + found.backward_s + found.optimizer_s + found.waiting_and_pipeline_s
+        assert math.isclose(parts, found.iteration_s)
+        inside = found.encode_s + found.decode_s + found.tensor_s + found.tensor_waiting_s
+        assert inside <= found.forward_s
+        assert (found.tensor_s > 0) == (tp > 1)
+        assert (found.encode_s > 0) == (tp > 1 and iteration[0].name != "w/o")
+        assert len(found.boundaries_s) == pp - 1
+
+
+def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_one():
+    measured = measure_iterations(["w/o", "A1"], [(2, 1)], link=None, num_hosts=1, num_iterations=6, keys={"nvlink": 1}, **TINY)
+    assert all(row["low"] <= row["value"] <= row["high"] and row["nvlink"] == 1 for row in measured.rows)
+    (plain,) = [row for row in measured.rows if row["quantity"] == "speedup" and row["method"] == "w/o"]
+    assert (plain["low"], plain["value"], plain["high"]) == (1, 1, 1)
+    assert measured.trace["traceEvents"]
+
+
+def test_a_link_becomes_as_much_slower_as_its_share_asks():
+    # 10 of 100 ms forward, 20 in all: at 2.5 times the time 25 of 80 + 50 = 130, that is 5/26.
+    assert slower_by(10, 20, 100, 25 / 130) == pytest.approx(2.5)
+    assert slower_by(10, 20, 100, 0.1) == pytest.approx(1)
+    assert slower_by(1, 50, 100, 0.4) == 10  # no link gives that at once
+
+
+def test_what_cannot_be_measured_is_refused_before_any_rank_starts():
+    with pytest.raises(ValueError, match="at least 6"):
+        measure_iterations(["w/o"], [(2, 1)], link=None, num_hosts=1, num_iterations=5, **TINY)
+    with pytest.raises(ValueError, match="'w/o' must be among them"):
+        measure_iterations(["A1"], [(2, 1)], link=None, num_hosts=1, num_iterations=6, **TINY)
+    with pytest.raises(ValueError, match=r"0 < share < 0\.5"):
+        link_for_share(0.6, **TINY)

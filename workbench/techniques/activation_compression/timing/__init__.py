@@ -1,0 +1,21 @@
+"""Iteration times of compressed training, measured on real ranks over shaped links.
+
+- `tables.measure_table`: all settings of a table; `study.measure_iterations`: one link, one batch
+- `links.link_for_share`: a link on which communication takes the share that it takes in the paper
+- `breakdown.break_down`: an iteration's parts from its ranks' timelines, waiting apart from transferring
+- `variants.timed`: a method, or a variant of it such as "T1 int32"
+
+Source: "Does compressing activations help model parallel training?", sections 4.2, 4.4 and 4.6.
+Simplified, left out: see each module.
+"""
+
+from .breakdown import Breakdown, break_down
+from .links import Calibration, ShareOf, link_for_share
+from .study import Measured, measure_iterations
+from .tables import TableTimes, measure_table
+from .variants import Timed, Variant, timed
+
+__all__ = [
+    "Breakdown", "Calibration", "Measured", "ShareOf", "TableTimes", "Timed", "Variant", "break_down",
+    "link_for_share", "measure_iterations", "measure_table", "timed",
+]  # fmt: skip

@@ -1,0 +1,113 @@
+"""What one rank does while it is timed: training steps of all methods in turn, each noted on its timeline.
+
+Source: "Does compressing activations help model parallel training?", section 4.1 (Adam, one iteration's parts).
+Simplified: one small batch, always the same; the loss is that of `training`.
+Left out: data loading.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+
+from workbench.parallel.pipeline import open_mesh
+from workbench.parallel.recorded import RecordedTensorGroup
+from workbench.timeline import Action, Kind, Recorder
+
+from ..training import compressed_pipeline, small_batch
+from .variants import Timed
+
+__all__ = ["Recording", "record_rounds"]
+
+LEARNING_RATE = 1e-4  # any: only the time of a step is looked at
+ITERATION, OPTIMIZER = "iteration", "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One iteration on one rank.
+
+    Attributes:
+        name: of the thing that was timed.
+        round: which repetition, from 0.
+        actions: what the rank did; the action "iteration" spans all others.
+    """
+
+    name: str
+    round: int
+    actions: tuple[Action, ...]
+
+
+def record_rounds(things: Sequence[Timed], *, rounds: int, warmup: int, seed: int) -> list[Recording]:
+    """Train each thing for one step a round, one after the other (A B C A B C ...), on every rank of the group.
+
+    Args:
+        things: what is timed; all on one (TP, PP).
+        rounds: steps of each that are kept.
+        warmup: steps of each before, which open connections and fill caches.
+        seed: of weights and random methods.
+
+    Returns:
+        This rank's recordings of the kept steps, in the order in which they ran.
+    """
+    _keep_to_one_core()
+    first = things[0].setting
+    mesh = open_mesh(tensor=first.tp, pipeline=first.pp)
+    recorder = Recorder(resource=f"rank {dist.get_rank()}")
+    group = RecordedTensorGroup(mesh.tensor_group.process_group, recorder=recorder)
+    steps = [_step_of(thing, replace(mesh, tensor_group=group), recorder, seed) for thing in things]
+    recordings = []
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(-warmup, rounds):
+            for thing, step in zip(things, steps, strict=True):
+                actions = _one_iteration(step, recorder)
+                if number >= 0:
+                    recordings.append(Recording(thing.name, number, actions))
+    finally:
+        gc.enable()
+    return recordings
+
+
+def _keep_to_one_core() -> None:
+    """Give this rank its core, neighbouring ranks sharing one, so that every rank computes equally fast.
+
+    With four ranks on two cores each rank of a two-rank stage then has half a core, as each of four ranks that work
+    at once has, and tensor parallelism halves the computation of a rank when it is doubled, as it does on GPUs.
+    """
+    if not hasattr(os, "sched_setaffinity"):  # not on macOS, where the scheduler decides
+        return
+    cores = sorted(os.sched_getaffinity(os.getppid()))
+    core = cores[dist.get_rank() * len(cores) // dist.get_world_size()]
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), {core})
+
+
+def _step_of(thing: Timed, mesh, recorder: Recorder, seed: int) -> Callable[[], None]:
+    """Build one thing's model and return its training step."""
+    codec = thing.codec(recorder, seed)
+    pipeline = compressed_pipeline(thing.setting, mesh, codec=codec, recorder=recorder, seed=seed)
+    optimizer = torch.optim.Adam(pipeline.module.parameters(), lr=LEARNING_RATE)
+    inputs, targets = small_batch(thing.setting)
+
+    def step() -> None:
+        pipeline.step(inputs, targets)
+        with recorder.during(OPTIMIZER, Kind.OTHER):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
+
+
+def _one_iteration(step: Callable[[], None], recorder: Recorder) -> tuple[Action, ...]:
+    before = len(recorder.actions)
+    dist.barrier()
+    with recorder.during(ITERATION, Kind.COMPUTE):
+        step()
+    return recorder.actions[before:]

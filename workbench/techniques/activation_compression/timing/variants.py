@@ -1,0 +1,149 @@
+"""What is timed: a method of table 1, or a variant of it that the tables show beside it.
+
+Names: a method ("T1"), or a method and a variant: "T1 int32" sends narrower indices, "R1 literal" draws positions as
+the paper does, "A1 feedback" adds what earlier messages lost.
+Source: "Does compressing activations help model parallel training?", table 1; section 3.2 for error feedback.
+Simplified: one variant at a time.
+Left out: nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from workbench.compression import Codec, ErrorFeedback, Payload, RandomK
+from workbench.compression.codec import site_seed
+from workbench.compression.randomk import random_indices_by_definition
+from workbench.timeline import Kind, Recorder
+
+from ..cost import Setting
+from ..method import Family, method
+from ..training import DTYPES
+
+__all__ = ["LiteralRandomK", "RecordedCodec", "Timed", "Variant", "timed"]
+
+
+class Variant(Enum):
+    """What differs from the method of table 1."""
+
+    PLAIN = ""
+    NARROW_INDEX = "int32"
+    LITERAL = "literal"
+    FEEDBACK = "feedback"
+
+
+NARROW_INDEX_BYTES = 4
+SPARSE = (Family.TOP_K, Family.RANDOM_K)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timed:
+    """One thing that is timed.
+
+    Attributes:
+        name: what rows call it: the method, then the variant if there is one.
+        setting: sizes, method and place.
+        variant: what differs from the method.
+    """
+
+    name: str
+    setting: Setting
+    variant: Variant
+
+    def codec(self, recorder: Recorder | None = None, seed: int = 0) -> Codec:
+        """Build what compresses; with a recorder, every encoding and decoding is noted."""
+        setting = self.setting
+        index_dtype = torch.int32 if setting.index_bytes == NARROW_INDEX_BYTES else torch.int64
+        dtype = DTYPES[setting.value_bytes]
+        codec = method(setting.method).codec(setting.hidden, dtype=dtype, index_dtype=index_dtype, seed=seed)
+        if self.variant is Variant.LITERAL:
+            codec = LiteralRandomK(codec.keep, seed, index_dtype=index_dtype)
+        if self.variant is Variant.FEEDBACK:
+            codec = ErrorFeedback(codec)
+        return codec if recorder is None else RecordedCodec(codec, recorder)
+
+
+def timed(name: str, **sizes) -> Timed:
+    """Read a name such as "A1" or "T1 int32".
+
+    Args:
+        name: a method of table 1, then perhaps a variant.
+        sizes: further fields of Setting.
+
+    Raises:
+        ValueError: for a method or variant that does not exist, or a variant that the method cannot have.
+    """
+    base, _, suffix = name.partition(" ")
+    family = method(base).family
+    variant = Variant(suffix)
+    allowed = {Variant.NARROW_INDEX: SPARSE, Variant.LITERAL: (Family.RANDOM_K,)}.get(variant, tuple(Family))
+    if family not in allowed:
+        raise ValueError(f"name={name!r}: {base} has no variant {suffix!r}")
+    if variant is Variant.NARROW_INDEX:
+        sizes = sizes | {"index_bytes": NARROW_INDEX_BYTES}
+    return Timed(name=name, setting=Setting(method=base, **sizes), variant=variant)
+
+
+class LiteralRandomK(RandomK):
+    """Random-K that draws positions as the paper's implementation does, one Python number at a time."""
+
+    def kept_indices(self, x: Tensor, num_kept: int) -> Tensor:
+        """Choose random positions, ascending."""
+        generator = random.Random(int(self._stream.integers(2**62)))
+        return torch.tensor(random_indices_by_definition(x.numel(), num_kept, generator))
+
+    def for_site(self, site: str, hidden: int | None = None) -> LiteralRandomK:
+        """Make a codec whose stream depends on (seed, site)."""
+        codec = LiteralRandomK(self.keep, site_seed(self.seed, site), index_dtype=self.index_dtype)
+        codec.site = site
+        return codec
+
+
+class RecordedCodec(Codec):
+    """A codec whose encodings and decodings become actions of a recorder, labelled with the call site."""
+
+    def __init__(self, codec: Codec, recorder: Recorder, site: str = "") -> None:
+        super().__init__()
+        self.codec, self.site, self._recorder = codec, site, recorder
+
+    @property
+    def aggregation(self):
+        """Aggregate as the wrapped codec does."""
+        return self.codec.aggregation
+
+    def encode(self, x: Tensor) -> Payload:
+        """Encode as the wrapped codec does."""
+        with self._recorder.during(f"encode {self.site}", Kind.ENCODE):
+            return self.codec.encode(x)
+
+    def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
+        """Decode as the wrapped codec does."""
+        with self._recorder.during(f"decode {self.site}", Kind.DECODE):
+            return self.codec.decode(payload, out=out)
+
+    def decode_sum(self, payloads: Sequence[Payload]) -> Tensor:
+        """Add messages as the wrapped codec does."""
+        with self._recorder.during(f"decode {self.site}", Kind.DECODE):
+            return self.codec.decode_sum(payloads)
+
+    def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:
+        """Differentiate as the wrapped codec does."""
+        return self.codec.input_gradient(grad_output, payload)
+
+    def for_site(self, site: str, hidden: int | None = None) -> RecordedCodec:
+        """Make the codec of one call site."""
+        return RecordedCodec(self.codec.for_site(site, hidden), self._recorder, site)
+
+    def for_rank(self, rank: int) -> RecordedCodec:
+        """Make the codec of one rank."""
+        return RecordedCodec(self.codec.for_rank(rank), self._recorder, self.site)
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        """Count as the wrapped codec does."""
+        return self.codec.payload_bytes(shape, dtype)
