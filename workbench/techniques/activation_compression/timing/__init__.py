@@ -10,12 +10,13 @@ Simplified, left out: see each module.
 """
 
 from .breakdown import Breakdown, break_down
+from .drawing import SMALL_BERT, beside_published, best_learned, stacked_parts, title
 from .links import Calibration, ShareOf, link_for_share
 from .study import Measured, measure_iterations
 from .tables import TableTimes, measure_table
 from .variants import Timed, Variant, timed
 
 __all__ = [
-    "Breakdown", "Calibration", "Measured", "ShareOf", "TableTimes", "Timed", "Variant", "break_down",
-    "link_for_share", "measure_iterations", "measure_table", "timed",
+    "SMALL_BERT", "Breakdown", "Calibration", "Measured", "ShareOf", "TableTimes", "Timed", "Variant", "beside_published",
+    "best_learned", "break_down", "link_for_share", "measure_iterations", "measure_table", "stacked_parts", "timed", "title",
 ]  # fmt: skip

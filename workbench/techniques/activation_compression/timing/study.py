@@ -114,12 +114,23 @@ def _rows(thing: Timed, found: Mapping[str, Sequence[Breakdown]], keys: Mapping[
         _row(f"{part}_ms", [MS_PER_S * getattr(one, f"{part}_s") for one in mine], "ms", common) for part in PARTS
     ]
     for number in range(thing.setting.pp - 1):
-        times = [MS_PER_S * one.boundaries_s[number] for one in mine]
-        rows.append(_row("boundary_ms", times, "ms", {**common, "boundary": number}))
-    ratios = [before.iteration_s / after.iteration_s for before, after in zip(plain, mine, strict=True)]
-    rows.append(_row("speedup", ratios, "1", common))
-    rows.append(_row("share_of_iteration", [one.tensor_s / one.iteration_s for one in mine], "1", common))
+        boundary = {**common, "boundary": number}
+        times = [one.boundaries_s[number] for one in mine]
+        rows.append(_row("boundary_ms", [MS_PER_S * time for time in times], "ms", boundary))
+        shares = _ratios(times, [one.boundaries_s[number] for one in plain])
+        rows.append(_row("boundary_share", shares, "1", boundary))
+    iterations, plain_iterations = ([one.iteration_s for one in each] for each in (mine, plain))
+    rows.append(_row("speedup", _ratios(plain_iterations, iterations), "1", common))
+    tensor = [one.tensor_s for one in mine]
+    rows.append(_row("communication_share", _ratios(tensor, iterations), "1", common))
+    if thing.setting.tp > 1:
+        rows.append(_row("tensor_share", _ratios(tensor, [one.tensor_s for one in plain]), "1", common))
     return rows
+
+
+def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Divide round by round."""
+    return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def _row(quantity: str, values: Sequence[float], unit: str, keys: Mapping) -> dict:
