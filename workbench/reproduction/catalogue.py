@@ -1,4 +1,4 @@
-"""Loading and selecting what is declared: reproductions/*/catalogue.py.
+"""Loading and selecting what is declared: reproductions/*/catalogue.py, and catalogue_*.py beside it.
 
 Source: the workbench's own convention.
 Simplified: a catalogue is Python that is executed afresh each time; it imports nothing heavy.
@@ -28,12 +28,17 @@ def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
     """
     project = project or Project()
     items: list[Reproduction] = []
-    for path in sorted(project.reproductions.glob("*/catalogue.py")):
+    for path in _catalogues(project):
         items += _load_one(path, project)
     ids = [item.id for item in items]
     if twice := [name for name in ids if ids.count(name) > 1]:
         raise CatalogueError(f"{project.reproductions}: the id {twice[0]} is declared twice")
     return tuple(items)
+
+
+def _catalogues(project: Project) -> list[Path]:
+    """Return the files that declare, technique by technique; a technique with many items has several."""
+    return sorted({path for name in ("catalogue.py", "catalogue_*.py") for path in project.reproductions.glob(f"*/{name}")})
 
 
 def _load_one(path: Path, project: Project) -> Sequence[Reproduction]:
@@ -55,7 +60,7 @@ def _load_one(path: Path, project: Project) -> Sequence[Reproduction]:
 
 
 def _execute(path: Path) -> dict[str, Any]:
-    names: dict[str, Any] = {"__name__": f"reproductions.{path.parent.name}.catalogue", "__file__": str(path)}
+    names: dict[str, Any] = {"__name__": f"reproductions.{path.parent.name}.{path.stem}", "__file__": str(path)}
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), names)
     except SyntaxError as error:

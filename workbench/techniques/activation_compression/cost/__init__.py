@@ -5,7 +5,7 @@ Simplified, left out: see each module.
 """
 
 from .cells import CALIBRATION, PublishedCell, calibration_cells
-from .iteration import IterationTime, iteration_time
+from .iteration import IterationTime, boundary_times, iteration_time
 from .layer import LayerTime, layer_time
 from .machine import CodecCost, FittedMachine
 from .messages import PlannedMessages, Purpose, Setting, planned_messages
@@ -22,6 +22,7 @@ __all__ = [
     "PublishedCell",
     "Purpose",
     "Setting",
+    "boundary_times",
     "calibrate",
     "calibration_cells",
     "iteration_time",

@@ -1,0 +1,165 @@
+"""The timing tables, predicted: rows as the paper prints them, and how far each lies from its cell.
+
+Source: "Does compressing activations help model parallel training?", tables 2 to 4, 6, 7, 9, 12 and figure 1, through
+`cost.iteration_time`.
+Simplified: as `cost.iteration`. Table 9 does not say how many messages its times cover: one of its cells does.
+Left out: nothing.
+
+Units: milliseconds, as the tables are printed; shares and speedups are pure numbers.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from .cost import CALIBRATION, IterationTime, Setting, boundary_times, iteration_time, paper_machine
+from .cost.cells import value_ms
+
+__all__ = ["error_rows", "simulate_boundaries", "simulate_shares", "simulate_times"]
+
+Rows = list[dict[str, Any]]
+LIMIT_S = 100.0  # table 6 prints longer times as "over 100,000 ms"
+PARTS = tuple(field.name for field in fields(IterationTime))
+
+
+def simulate_times(
+    methods: Sequence[str], meshes: Sequence[Sequence[int]], *, nvlink: Sequence[bool] = (True,), **sizes: int
+) -> Rows:
+    """Predict iterations for every method, (TP, PP) and machine.
+
+    Args:
+        methods: names; speedups are over "w/o" whether or not it is among them.
+        meshes: (TP, PP) pairs.
+        nvlink: the machines, with NVLink or without.
+        sizes: further fields of Setting.
+
+    Returns:
+        Rows: iteration_ms and total_ms (the same under the names that tables use), the parts of table 4, speedup,
+        exceeds_100_s; keys method, tp, pp, and nvlink where there are two machines.
+    """
+    rows: Rows = []
+    for joined in nvlink:
+        for tp, pp in meshes:
+            plain = Setting(tp=tp, pp=pp, nvlink=joined, **sizes)
+            plain_s = iteration_time(plain).total_s
+            for name in methods:
+                rows += _times_of(replace(plain, method=name), plain_s, two_machines=len(nvlink) > 1)
+    return rows
+
+
+def _times_of(setting: Setting, plain_s: float, *, two_machines: bool) -> Rows:
+    time = iteration_time(setting)
+    keys = {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
+    if two_machines:
+        keys["nvlink"] = int(setting.nvlink)
+    in_ms = {"iteration_ms": time.total_s, "total_ms": time.total_s}
+    in_ms |= {f"{part.removesuffix('_s')}_ms": getattr(time, part) for part in PARTS}
+    if setting.method == "w/o":
+        in_ms = {name: value for name, value in in_ms.items() if name not in ("encode_ms", "decode_ms")}
+    pure = {"speedup": plain_s / time.total_s, "exceeds_100_s": int(time.total_s > LIMIT_S)}
+    return [{"quantity": name, **keys, "value": 1e3 * value, "unit": "ms"} for name, value in in_ms.items()] + [
+        {"quantity": name, **keys, "value": value, "unit": "1"} for name, value in pure.items()
+    ]
+
+
+def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]], **sizes: int) -> Rows:
+    """Predict the time of each pipeline boundary, as many messages as table 9's calibrating cell covers.
+
+    Returns:
+        Rows: boundary_ms and boundary_share (over "w/o"), keys method, tp, pp, boundary; messages_timed.
+    """
+    timed = _messages_timed()
+    rows: Rows = [{"quantity": "messages_timed", "value": timed, "unit": "message"}]
+    for tp, pp in meshes:
+        plain = _boundaries_ms(Setting(tp=tp, pp=pp, **sizes), timed)
+        for name in methods:
+            ours = _boundaries_ms(Setting(method=name, tp=tp, pp=pp, **sizes), timed)
+            for boundary, (value, whole) in enumerate(zip(ours, plain, strict=True)):
+                keys = {"method": name, "tp": tp, "pp": pp, "boundary": boundary}
+                rows.append({"quantity": "boundary_ms", **keys, "value": value, "unit": "ms"})
+                if name != "w/o":
+                    rows.append({"quantity": "boundary_share", **keys, "value": value / whole, "unit": "1"})
+    return rows
+
+
+def _messages_timed() -> float:
+    one = _boundaries_ms(Setting(tp=4, pp=4, micro_batch=128, sequence=128, num_nodes=4), 1.0)[0]
+    return value_ms(CALIBRATION, "table-9", "boundary_ms", "w/o", 4, 4, boundary=0) / one
+
+
+def _boundaries_ms(setting: Setting, messages: float) -> list[float]:
+    times = boundary_times(setting, paper_machine(nvlink=setting.nvlink))
+    return [1e3 * messages * (there + back) / 2 for there, back in times]
+
+
+def simulate_shares(
+    meshes: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], *, nvlink: Sequence[bool] = (True, False)
+) -> Rows:
+    """Predict which share of an uncompressed iteration tensor communication takes, forward alone as in table 4.
+
+    Args:
+        meshes: (TP, PP) pairs.
+        shapes: (micro-batch, sequence) pairs.
+        nvlink: the machines.
+
+    Returns:
+        Rows: communication_share, keys method, tp, pp, nvlink, micro_batch, sequence.
+    """
+    rows: Rows = []
+    for joined in nvlink:
+        for tp, pp in meshes:
+            for micro_batch, sequence in shapes:
+                shape = {"micro_batch": micro_batch, "sequence": sequence}
+                time = iteration_time(Setting(tp=tp, pp=pp, nvlink=joined, **shape))
+                keys = {"method": "w/o", "tp": tp, "pp": pp, "nvlink": int(joined), **shape}
+                rows.append({"quantity": "communication_share", **keys, "value": time.tensor_s / time.total_s, "unit": "1"})
+    return rows
+
+
+def error_rows(
+    values: Rows, published: Iterable[Mapping[str, Any]], calibration: Sequence[Mapping[str, Any]]
+) -> Rows:
+    """Compare predicted with published cells, those that calibrate left out.
+
+    Args:
+        values: ours.
+        published: rows with quantity, value, unit and keys; of them the quantities in "ms" are compared.
+        calibration: quantity and keys of the cells that calibrate.
+
+    Returns:
+        Rows: relative_error of each cell (keys: the cell's and `of`, its quantity), median_error, p90_error and
+        largest_error of their sizes, and held_out_cells, their number.
+
+    Raises:
+        ValueError: where nothing is left to compare.
+    """
+    ours = {_identity(row): row["value"] for row in values}
+    used = {_identity(cell) for cell in calibration}
+    rows: Rows = []
+    for cell in published:
+        identity = _identity(cell)
+        if cell["unit"] == "ms" and identity in ours and identity not in used:
+            error = ours[identity] / cell["value"] - 1
+            keys = {name: key for name, key in identity if name != "quantity"}
+            rows.append({"quantity": "relative_error", "of": cell["quantity"], **keys, "value": error, "unit": "1"})
+    if not rows:
+        raise ValueError("published: it must hold at least one cell in ms that is predicted and does not calibrate")
+    return rows + _summary(sorted(abs(row["value"]) for row in rows))
+
+
+def _summary(sizes: list[float]) -> Rows:
+    tenth = statistics.quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[0]
+    summary = {"median_error": statistics.median(sizes), "p90_error": tenth, "largest_error": sizes[-1]}
+    rows: Rows = [{"quantity": name, "value": value, "unit": "1"} for name, value in summary.items()]
+    return [*rows, {"quantity": "held_out_cells", "value": len(sizes), "unit": "1"}]
+
+
+NOT_KEYS = frozenset({"value", "unit", "source", "low", "high", "seed"})
+
+
+def _identity(row: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
+    """Return quantity and keys; a column that is empty in a row, as tables read from files have them, is no key."""
+    return frozenset((name, key) for name, key in row.items() if name not in NOT_KEYS and key is not None and key == key)
