@@ -38,13 +38,15 @@ def simulate_times(
 
     Returns:
         Rows: iteration_ms and total_ms (the same under the names that tables use), the parts of table 4, speedup,
-        exceeds_100_s; keys method, tp, pp, and nvlink where there are two machines.
+        exceeds_100_s; keys method, tp, pp, and nvlink where there are two machines; and uncompressed_ms by mesh.
     """
     rows: Rows = []
     for joined in nvlink:
         for tp, pp in meshes:
             plain = Setting(tp=tp, pp=pp, nvlink=joined, **sizes)
             plain_s = iteration_time(plain).total_s
+            mesh = {"mesh": f"TP {tp}, PP {pp}"} | ({"nvlink": int(joined)} if len(nvlink) > 1 else {})
+            rows.append({"quantity": "uncompressed_ms", **mesh, "value": 1e3 * plain_s, "unit": "ms"})
             for name in methods:
                 rows += _times_of(replace(plain, method=name), plain_s, two_machines=len(nvlink) > 1)
     return rows

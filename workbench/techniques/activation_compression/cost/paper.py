@@ -32,6 +32,7 @@ LONG, SHORT, PRE = Setting(), Setting(micro_batch=8, sequence=128), Setting(micr
 ELEMENTS = 32 * 512 * 1024  # of one activation in tables 2 to 4, and as many in tables 6, 7 and 9
 MESSAGE_BYTES = 2 * ELEMENTS  # fp16
 ENCODED_LAYERS, LAYERS = 12, 24
+PARAMETERS = 12 * 1024**2 * LAYERS  # of the layers of BERT-large
 MESSAGES = ALL_REDUCES_PER_LAYER * ENCODED_LAYERS  # encoded forward, an iteration of tables 2 to 4
 ALL_REDUCES = 2 * ALL_REDUCES_PER_LAYER * LAYERS  # both ways
 PRE_STAGE_LAYERS, PRE_MICRO_BATCHES = 6, 8  # table 7: the last of 4 stages
@@ -130,13 +131,12 @@ def _p3_compute(seconds: Reader) -> FittedMachine:
     """Fit rate and repeated work to table 2, w/o: (1, 4) is shared work + repeated work, (4, 1) a quarter + repeated."""
     link, ratio = _p3_link(seconds), _backward_ratio(seconds)
     handover_s = _handover_s(seconds, _local_link(seconds))
-    optimizer_s = seconds(4, "optimizer", "A1", 2, 2)
-    alone_s = seconds(2, "iteration", "w/o", 1, 4) - optimizer_s - 6 * (handover_s + link.time_s(MESSAGE_BYTES))
-    in_four_s = seconds(2, "iteration", "w/o", 4, 1) - optimizer_s - ALL_REDUCES * _ring_s(link, 4, NVLINK_CONNECTIONS[4][0])
+    optimizer_s, per_parameter_s = _p3_optimizer(seconds)
+    updated_s = optimizer_s + per_parameter_s * PARAMETERS / 4  # on each of four ranks
+    alone_s = seconds(2, "iteration", "w/o", 1, 4) - updated_s - 6 * (handover_s + link.time_s(MESSAGE_BYTES))
+    in_four_s = seconds(2, "iteration", "w/o", 4, 1) - updated_s - ALL_REDUCES * _ring_s(link, 4, NVLINK_CONNECTIONS[4][0])
     shared_s = (alone_s - in_four_s) / (1 - 1 / 4) / (1 + ratio)
     repeated_s = alone_s / (1 + ratio) - shared_s
-    topology = catalogue[CLUSTER]
-    per_parameter_s = OPTIMIZER_BYTES_PER_PARAMETER / topology.host.device.memory_bytes_per_s
     return FittedMachine(
         name="p3.8xlarge",
         source="tables 2, 6, 7 and 12, the cells of CALIBRATION",
@@ -145,11 +145,17 @@ def _p3_compute(seconds: Reader) -> FittedMachine:
         backward_over_forward=ratio,
         link=link,
         connections=NVLINK_CONNECTIONS,
-        network=topology.network,
+        network=catalogue[CLUSTER].network,
         handover_s=handover_s,
-        optimizer_s=optimizer_s - per_parameter_s * 12 * 1024**2 * LAYERS / 4,
+        optimizer_s=optimizer_s,
         optimizer_s_per_parameter=per_parameter_s,
     )
+
+
+def _p3_optimizer(seconds: Reader) -> tuple[float, float]:
+    """Return the optimizer's fixed seconds, from table 7, and those a parameter, from the device's memory."""
+    per_parameter_s = OPTIMIZER_BYTES_PER_PARAMETER / catalogue[CLUSTER].host.device.memory_bytes_per_s
+    return seconds(7, "optimizer", "w/o", 4, 4) - per_parameter_s * PARAMETERS / 16, per_parameter_s
 
 
 def _local_compute(seconds: Reader, p3: FittedMachine) -> FittedMachine:
@@ -173,6 +179,7 @@ def _local_compute(seconds: Reader, p3: FittedMachine) -> FittedMachine:
         connections=MappingProxyType({4: (share,)}),
         network=None,
         network_share=1.0,
+        optimizer_s=seconds(4, "optimizer", "A1", 2, 2) - p3.optimizer_s_per_parameter * PARAMETERS / 4,
         gather_s=gathered_s - _ring_s(link, 2, collective=Collective.ALL_GATHER, message_bytes=small_bytes),
     )
 
@@ -188,7 +195,7 @@ def _compute_s(machine: FittedMachine, setting: Setting, tp: int, layers: int = 
 
 def _with_launching(seconds: Reader, p3: FittedMachine) -> FittedMachine:
     """Fit the launching of layers and collectives to table 12, w/o, where the device mostly waits for it."""
-    fixed_s = seconds(4, "optimizer", "A1", 2, 2)
+    fixed_s = p3.optimizer_s + p3.optimizer_s_per_parameter * PARAMETERS / 4
     send_s = p3.handover_s + p3.link.time_s(SHORT.activation_bytes())
     alone_s = (seconds(12, "iteration", "w/o", 1, 4) - fixed_s - 6 * send_s) / (1 + p3.backward_over_forward)
     power = p3.overlap_power
@@ -227,7 +234,7 @@ def _network_share(seconds: Reader, p3: FittedMachine) -> float:
     send_s = p3.handover_s + p3.network.time_s(MESSAGE_BYTES / 2)  # two hosts a stage carry half a message each
     slots = PRE_MICRO_BATCHES + 1
     sends_s = slots * send_s
-    rest_s = seconds(6, "iteration", "w/o", 8, 2) - p3.optimizer_s - slots * stage_s - PRE_MICRO_BATCHES * head_s - sends_s
+    rest_s = seconds(6, "iteration", "w/o", 8, 2) - seconds(7, "optimizer", "w/o", 4, 4) - slots * stage_s - PRE_MICRO_BATCHES * head_s - sends_s
     across_s = rest_s / (slots * ALL_REDUCES / 2) - _ring_s(p3.link, 4, NVLINK_CONNECTIONS[4][0])
     nominal = Algorithm.DOUBLE_TREE, 2, MESSAGE_BYTES, p3.network
     return collective_time_s(Collective.ALL_REDUCE, *nominal) / across_s
