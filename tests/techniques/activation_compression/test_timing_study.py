@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from workbench.launch import run_on_ranks
+from workbench.parallel.pipeline import open_mesh
 from workbench.techniques.activation_compression.timing import break_down, measure_iterations, timed
 from workbench.techniques.activation_compression.timing.links import link_for_share, slower_by
 from workbench.techniques.activation_compression.timing.rank import record_rounds
+from workbench.techniques.activation_compression.training import compressed_pipeline, small_batch
 from workbench.timeline import Recorder
 
 pytestmark = pytest.mark.timeout(90)
@@ -92,3 +94,22 @@ def test_what_cannot_be_measured_is_refused_before_any_rank_starts():
         measure_iterations(["A1"], [(2, 1)], link=None, num_hosts=1, num_iterations=6, **TINY)
     with pytest.raises(ValueError, match=r"0 < share < 0\.5"):
         link_for_share(0.6, **TINY)
+
+
+def encoder_gradients(fuse):
+    setting = timed("A1", tp=2, pp=1, num_micro_batches=2, **TINY).setting
+    mesh = open_mesh(tensor=2, pipeline=1)
+    pipeline = compressed_pipeline(setting, mesh, fuse_gradients=fuse)
+    for _ in range(2):
+        pipeline.step(*small_batch(setting))
+    sites = {message.site for message in mesh.tensor_group.traffic if message.phase == "backward"}
+    return {name: weight.grad for name, weight in pipeline.module.named_parameters()}, "encoder gradients" in sites
+
+
+def test_encoder_gradients_summed_in_one_message_equal_those_summed_one_by_one_over_micro_batches_and_steps():
+    one_by_one, together = (run_on_ranks(encoder_gradients, 2, fuse) for fuse in (False, True))
+    for (expected, alone), (found, fused) in zip(one_by_one, together, strict=True):
+        assert (alone, fused) == (False, True)
+        assert sum(name.endswith(".encoder") for name in found) == 4  # two reductions in each of two layers
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient)

@@ -20,10 +20,11 @@ from torch.func import functional_call
 
 from workbench.compression import Aggregation, Codec, Payload
 from workbench.parallel import RowParallelLinear, TensorGroup
+from workbench.parallel.traffic import Phase
 
 from .method import method
 
-__all__ = ["CompressedOutput", "CompressedReduction", "Compression", "compress"]
+__all__ = ["CompressedOutput", "CompressedReduction", "Compression", "EncoderGradients", "compress"]
 
 
 class CompressedReduction(nn.Module):
@@ -36,14 +37,17 @@ class CompressedReduction(nn.Module):
     Args:
         codec: built for this call site; its `aggregation` says how messages combine.
         group: the tensor-parallel group, real or virtual.
+        gradients: sums the encoder's gradient together with those of other call sites; None sums it by itself.
 
     Source: section 3.2.
     """
 
-    def __init__(self, codec: Codec, group: TensorGroup) -> None:
+    def __init__(self, codec: Codec, group: TensorGroup, gradients: EncoderGradients | None = None) -> None:
         super().__init__()
         self.codecs = nn.ModuleList(codec.for_rank(rank) for rank in group.local_ranks)
-        self.group = group
+        self.group, self.gradients = group, gradients
+        if gradients is not None and codec.aggregation is Aggregation.SUM:
+            gradients.expect(_Encoder(self.codecs[0]))
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Return the sum over all ranks of their partials [..., hidden].
@@ -58,7 +62,8 @@ class CompressedReduction(nn.Module):
     def _sum_of_codes(self, partials: Sequence[Tensor]) -> Tensor:
         encoders = [_Encoder(codec) for codec in self.codecs]
         # Each rank applies the same weights to its own partial: their gradient is the sum over the group.
-        weights = {name: self.group.copy(weight) for name, weight in encoders[0].named_parameters()}
+        shared = self.group.copy if self.gradients is None else _alone
+        weights = {name: shared(weight) for name, weight in encoders[0].named_parameters()}
         payloads = [functional_call(*call) for call in zip(encoders, repeat(weights), partials)]
         by_position = zip(*(payload.tensors for payload in payloads), strict=True)
         total = tuple(self.group.sum(codes) for codes in by_position)
@@ -73,6 +78,47 @@ class CompressedReduction(nn.Module):
         by_position = zip(*(payload.tensors for payload in payloads), strict=True)
         gathered = [self.group.gather(messages) for messages in by_position]
         return [dataclasses.replace(payloads[0], tensors=tensors) for tensors in zip(*gathered, strict=True)]
+
+
+def _alone(weight: Tensor) -> Tensor:
+    return weight
+
+
+class EncoderGradients:
+    """The gradients of all encoders of a model, summed over the group in one message a backward pass.
+
+    Every encoder must take part in every backward pass: the sum runs when the last gradient has arrived. Gradients of
+    several passes add up as usual. Real ranks only: virtual ranks share weights, and autograd sums their gradients.
+
+    Args:
+        group: the tensor-parallel group, of real ranks.
+    """
+
+    def __init__(self, group: TensorGroup) -> None:
+        self.group = group
+        self._expected = 0
+        self._waiting: list[tuple[nn.Parameter, Tensor]] = []
+
+    def expect(self, encoder: nn.Module) -> None:
+        """Take over the gradients of an encoder's weights that its encoding half uses."""
+        for name, weight in encoder.named_parameters():
+            if name.rpartition(".")[2] == "encoder":
+                self._expected += 1
+                weight.register_hook(partial(self._arrived, weight))
+
+    def _arrived(self, weight: nn.Parameter, gradient: Tensor) -> Tensor:
+        """Keep a gradient back until all are here; then add the sums, and give the last its own."""
+        self._waiting.append((weight, gradient))
+        if len(self._waiting) < self._expected:
+            return torch.zeros_like(gradient)
+        waiting, self._waiting = self._waiting, []
+        flat = torch.cat([gradient.reshape(-1) for _, gradient in waiting])
+        with self.group.traffic.at("encoder gradients", Phase.BACKWARD):
+            total = self.group.sum([flat])
+        sums = total.split([gradient.numel() for _, gradient in waiting])
+        for (earlier, _), summed in zip(waiting[:-1], sums, strict=False):
+            earlier.grad.add_(summed.view_as(earlier))
+        return sums[-1].view_as(gradient)
 
 
 class _Encoder(nn.Module):
@@ -137,7 +183,13 @@ class Compression:
             restore()
 
 
-def compress(model: nn.Module, codec: Codec | str, layers: int | Iterable[int] | Iterable[str] | None = None) -> Compression:
+def compress(
+    model: nn.Module,
+    codec: Codec | str,
+    layers: int | Iterable[int] | Iterable[str] | None = None,
+    *,
+    gradients: EncoderGradients | None = None,
+) -> Compression:
     """Let the chosen layers of a model communicate encoded activations.
 
     Layers that hold row-parallel linears (anything with an assignable `reduction` and a `group`) reduce through the
@@ -148,6 +200,7 @@ def compress(model: nn.Module, codec: Codec | str, layers: int | Iterable[int] |
         model: any module; changed in place.
         codec: a codec, copied with its own state for every call site, or a method's name such as "A1".
         layers: how many of the last layers, or their indices, or names of modules; None is the last half.
+        gradients: sums all encoders' gradients in one message; None sums each by itself.
 
     Returns:
         The call sites, and how to undo it.
@@ -162,20 +215,22 @@ def compress(model: nn.Module, codec: Codec | str, layers: int | Iterable[int] |
     codecs: list[Codec] = []
     undo: list[Callable[[], None]] = []
     for name, layer in chosen:
-        for site, site_codec, restore in _compress_layer(name, layer, codec):
+        for site, site_codec, restore in _compress_layer(name, layer, codec, gradients):
             sites.append(site)
             codecs.append(site_codec)
             undo.append(restore)
     return Compression(sites=tuple(sites), codecs=tuple(codecs), undo=tuple(undo))
 
 
-def _compress_layer(name: str, layer: nn.Module, codec: Codec | str) -> Iterator[tuple[str, Codec, Callable[[], None]]]:
+def _compress_layer(
+    name: str, layer: nn.Module, codec: Codec | str, gradients: EncoderGradients | None
+) -> Iterator[tuple[str, Codec, Callable[[], None]]]:
     reducers = [module for module in layer.modules() if isinstance(module, RowParallelLinear)]
     for module in reducers:
         weight = module.weights[0]
         site_codec = _codec_for(codec, module.site, module.out_features, weight.dtype).to(weight.device)
         plain = module.reduction
-        module.reduction = CompressedReduction(site_codec, module.group)
+        module.reduction = CompressedReduction(site_codec, module.group, gradients)
         yield module.site, site_codec, partial(setattr, module, "reduction", plain)
     if not reducers:
         site_codec = _codec_for(codec, name, None, None)

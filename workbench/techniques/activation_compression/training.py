@@ -20,7 +20,7 @@ from workbench.timeline import Recorder
 
 from .cost import Setting
 from .method import method
-from .runtime import compress
+from .runtime import EncoderGradients, compress
 
 __all__ = ["compressed_pipeline", "sent_bytes", "small_batch"]
 
@@ -35,6 +35,7 @@ def compressed_pipeline(
     *,
     codec: Codec | None = None,
     recorder: Recorder | None = None,
+    fuse_gradients: bool = False,
     device: str = "cpu",
     seed: int = 0,
 ) -> Pipeline:
@@ -45,6 +46,7 @@ def compressed_pipeline(
         mesh: this rank's place.
         codec: what compresses; None is the codec of `setting.method`.
         recorder: notes forward and backward passes; None notes nothing.
+        fuse_gradients: sum all encoders' gradients in one message a backward pass, instead of one each.
         device: of parameters and messages.
         seed: of the weights.
 
@@ -63,7 +65,9 @@ def compressed_pipeline(
     encoder = BertEncoder(config, mesh.tensor_group, mesh.stage, device=device, dtype=dtype)
     held = mesh.stage.layers(setting.layers)
     if setting.tp > 1:  # a single rank reduces nothing, so nothing of it is encoded
-        compress(encoder, codec, layers=[index for index, layer in enumerate(held) if setting.is_compressed(layer)])
+        chosen = [index for index, layer in enumerate(held) if setting.is_compressed(layer)]
+        gradients = EncoderGradients(mesh.tensor_group) if fuse_gradients else None
+        compress(encoder, codec, layers=chosen, gradients=gradients)
     return Pipeline(
         encoder, mesh, hidden_size=setting.hidden, num_micro_batches=setting.num_micro_batches, loss=_mean_square,
         before=_boundary(setting, held.start, codec, dtype), after=_boundary(setting, held.stop, codec, dtype),

@@ -92,7 +92,7 @@ def _keep_to_one_core() -> None:
 def _step_of(thing: Timed, mesh, recorder: Recorder, seed: int) -> Callable[[], None]:
     """Build one thing's model and return its training step."""
     codec = thing.codec(recorder, seed)
-    pipeline = compressed_pipeline(thing.setting, mesh, codec=codec, recorder=recorder, seed=seed)
+    pipeline = compressed_pipeline(thing.setting, mesh, codec=codec, recorder=recorder, fuse_gradients=True, seed=seed)
     optimizer = torch.optim.Adam(pipeline.module.parameters(), lr=LEARNING_RATE)
     inputs, targets = small_batch(thing.setting)
 

@@ -1,6 +1,6 @@
 """What is timed: a method of table 1, or a variant of it that the tables show beside it.
 
-Names: a method ("T1"), or a method and a variant: "T1 int32" sends narrower indices, "R1 literal" draws positions as
+Names: a method ("T1"), or a method and a variant: "T1 int32" sends narrower indices, "R4 literal" draws positions as
 the paper does, "A1 feedback" adds what earlier messages lost.
 Source: "Does compressing activations help model parallel training?", table 1; section 3.2 for error feedback.
 Simplified: one variant at a time.
