@@ -18,7 +18,7 @@ from typing import Any
 from .cost import CALIBRATION, IterationTime, Setting, boundary_times, iteration_time, paper_machine
 from .cost.cells import value_ms
 
-__all__ = ["error_rows", "simulate_boundaries", "simulate_shares", "simulate_times"]
+__all__ = ["error_rows", "simulate_boundaries", "simulate_shares", "simulate_times", "summary_rows"]
 
 Rows = list[dict[str, Any]]
 LIMIT_S = 100.0  # table 6 prints longer times as "over 100,000 ms"
@@ -149,10 +149,12 @@ def error_rows(
             rows.append({"quantity": "relative_error", "of": cell["quantity"], **keys, "value": error, "unit": "1"})
     if not rows:
         raise ValueError("published: it must hold at least one cell in ms that is predicted and does not calibrate")
-    return rows + _summary(sorted(abs(row["value"]) for row in rows))
+    return rows + summary_rows([abs(row["value"]) for row in rows])
 
 
-def _summary(sizes: list[float]) -> Rows:
+def summary_rows(sizes: Iterable[float]) -> Rows:
+    """Summarise the sizes of relative errors: median, 90th percentile, largest, and how many there are."""
+    sizes = sorted(sizes)
     tenth = statistics.quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[0]
     summary = {"median_error": statistics.median(sizes), "p90_error": tenth, "largest_error": sizes[-1]}
     rows: Rows = [{"quantity": name, "value": value, "unit": "1"} for name, value in summary.items()]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..method import Family, code_size, method
+from ..method import Family, method
 from .layer import forward_flops
 from .machine import FittedMachine
 from .messages import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting
@@ -144,7 +144,9 @@ def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> StageTi
     backward_s += messages * _encoder_gradient_s(setting, machine, stage)
     return StageTime(
         forward_s=machine.overlapped_s(forward_s, _launch_s(setting, machine) + codec.launch_s) + codec.sample_s,
-        backward_s=machine.overlapped_s(backward_s, _backward_launch_s(setting, machine, messages) + codec.backward_launch_s),
+        backward_s=machine.overlapped_s(
+            backward_s, _backward_launch_s(setting, machine, messages) + codec.backward_launch_s
+        ),
         encode_s=codec.tensor_encode_s,
         decode_s=codec.tensor_decode_s,
         tensor_s=tensor_s,
@@ -171,11 +173,9 @@ def _backward_launch_s(setting: Setting, machine: FittedMachine, messages: int) 
 
 def _encoder_gradient_s(setting: Setting, machine: FittedMachine, stage: int) -> float:
     """Return the seconds of summing one encoder's gradient over the ranks."""
-    chosen = method(setting.method)
-    if chosen.family is not Family.AUTOENCODER:
+    if not setting.encoder_elements:
         return 0.0
-    elements = setting.hidden * code_size(chosen.paper_code_size, setting.hidden)
-    return all_reduce_s(setting, machine, stage, elements * setting.value_bytes)
+    return all_reduce_s(setting, machine, stage, setting.encoder_elements * setting.value_bytes)
 
 
 def _boundary_codecs(setting: Setting, stage: int) -> tuple[int, int]:

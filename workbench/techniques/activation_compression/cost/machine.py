@@ -147,7 +147,8 @@ class FittedMachine:
     codecs: Mapping[Family, CodecCost] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
-        names = [each.name for each in fields(self) if each.name.endswith(("_s", "_s_per_element", "_per_parameter", "_per_logit"))]
+        in_seconds = ("_s", "_s_per_element", "_s_per_parameter", "_s_per_logit")
+        names = [each.name for each in fields(self) if each.name.endswith(in_seconds) and not each.name.endswith("per_s")]
         _require_not_negative(self, [*names, "backward_over_forward"])
         for name in ("flops_per_s", "network_share"):
             if not 0 < getattr(self, name) < math.inf:

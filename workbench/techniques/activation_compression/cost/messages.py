@@ -11,12 +11,12 @@ Units: bytes, elements. Legend: B micro-batch, s sequence, h hidden, c code size
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from workbench.cluster import Backend, Collective, algorithm_of, collective_bytes
 
-from ..method import Family, Method, code_size, method
+from ..method import PAPER_HIDDEN, Family, Method, code_size, method
 
 __all__ = ["ALL_REDUCES_PER_LAYER", "SUMMABLE", "PlannedMessages", "Purpose", "Setting", "planned_messages"]
 
@@ -55,6 +55,7 @@ class Setting:
         index_bytes: of an index of a sparse message; 8 is int64.
         vocabulary: words that the last stage's language-model head tells apart, 0 for no such head; None takes
             BERT's 30,522 on several hosts, where the study pre-trains, and no head on one, where it fine-tunes.
+        code_size: c at a hidden size of 1024, in place of the method's own; None keeps that.
     """
 
     method: str = "w/o"
@@ -71,6 +72,7 @@ class Setting:
     value_bytes: int = 2
     index_bytes: int = 8
     vocabulary: int | None = None
+    code_size: int | None = None
 
     def __post_init__(self) -> None:
         method(self.method)
@@ -85,6 +87,21 @@ class Setting:
             raise ValueError(f"num_nodes={self.num_nodes}: must divide the {self.tp * self.pp} ranks")
         if self.vocabulary is not None and self.vocabulary < 0:
             raise ValueError(f"vocabulary={self.vocabulary}: None, or 0 and more")
+        if self.code_size is not None and not 1 <= self.code_size <= PAPER_HIDDEN:
+            raise ValueError(f"code_size={self.code_size}: None, or from 1 to {PAPER_HIDDEN}")
+
+    @property
+    def chosen(self) -> Method:
+        """The method, with the setting's own code size where it has one."""
+        own = method(self.method)
+        return own if self.code_size is None else replace(own, paper_code_size=self.code_size)
+
+    @property
+    def encoder_elements(self) -> int:
+        """Weights of one learned encoder, h·c; 0 for methods that learn none."""
+        if self.chosen.family is not Family.AUTOENCODER:
+            return 0
+        return self.hidden * code_size(self.chosen.paper_code_size, self.hidden)
 
     @property
     def ranks_per_node(self) -> int:
@@ -112,7 +129,7 @@ class Setting:
 
     def encoded_bytes(self) -> int:
         """Return the bytes of one encoded activation."""
-        return method(self.method).message_bytes(
+        return self.chosen.message_bytes(
             self.micro_batch * self.sequence, self.hidden, value_bytes=self.value_bytes, index_bytes=self.index_bytes
         )
 
@@ -211,8 +228,7 @@ def _tensor_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages]:
     full = dict(collective=Collective.ALL_REDUCE, compressed=False, **common)
     yield PlannedMessages(purpose=Purpose.TENSOR_BACKWARD, message_bytes=setting.activation_bytes(), **full)
     if compressed and family is Family.AUTOENCODER:
-        encoder_elements = setting.hidden * code_size(method(setting.method).paper_code_size, setting.hidden)
-        encoder_bytes = encoder_elements * setting.value_bytes
+        encoder_bytes = setting.encoder_elements * setting.value_bytes
         yield PlannedMessages(purpose=Purpose.ENCODER_GRADIENT, message_bytes=encoder_bytes, **full)
 
 

@@ -1,0 +1,210 @@
+"""The paper's own model of larger models and clusters, as it is written, and its constants from facts about V100s.
+
+Source: "Does compressing activations help model parallel training?", section 4.7, equations 1 to 3, figure 5, table 10.
+The paper fits alpha, beta, gamma and w and does not print them. Here alpha is four devices' data-sheet peak (the text:
+"corresponds to the peak performance"), beta a layer's four ring all-reduces among four ranks of the local machine,
+gamma what A2 costs there (table 4), w 10 Gbit/s shared by the four ranks of a node. No cell of table 10 is used.
+Simplified: as the paper: code messages never exceed the threshold by much, layers are alike.
+Left out: launching of kernels, which the paper's formula has not.
+
+Units: seconds, elements, FLOPs. Legend: B batch, s sequence, h hidden, e code size, m micro-batches, n nodes, L layers.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from workbench.cluster import catalogue
+
+from ..method import Family
+from .messages import ALL_REDUCES_PER_LAYER, Setting
+from .paper import paper_machine
+from .transfers import all_reduce_s
+
+__all__ = [
+    "LayerSample",
+    "ScalingModel",
+    "cluster_speedup",
+    "fit_scaling",
+    "layer_seconds_by_definition",
+    "layer_speedup",
+    "v100_scaling",
+]
+
+TENSOR_RANKS = 4  # table 10
+THRESHOLD_ELEMENTS = 409_600  # d, section 4.7, as printed
+SMALL_S = 0.2e-3  # c, section 4.7; the unit is inferred
+CODE_SIZE = 100  # e, section 4.7
+VALUE_BYTES = 2  # fp16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScalingModel:
+    """The constants of equations 1 to 3.
+
+    Attributes:
+        alpha_s_per_flop: of a layer's FLOPs, over all tensor-parallel ranks.
+        beta_s_per_element: of a message longer than the threshold.
+        gamma_s_per_element: of encoding and decoding, an element of the activation.
+        bandwidth_elements_per_s: w, between nodes.
+        small_s: c, of a message up to the threshold.
+        threshold_elements: d.
+        code_size: e.
+    """
+
+    alpha_s_per_flop: float
+    beta_s_per_element: float
+    gamma_s_per_element: float
+    bandwidth_elements_per_s: float
+    small_s: float = SMALL_S
+    threshold_elements: float = THRESHOLD_ELEMENTS
+    code_size: int = CODE_SIZE
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise ValueError(f"{field.name}={getattr(self, field.name)}: must be positive")
+
+
+def flops(batch: int, sequence: int, hidden: int) -> float:
+    """Return the FLOPs of one layer: 96·B·s·h² + 16·B·s²·h.
+
+    Source: section 4.7, after Narayanan et al. 2021; forward, backward, and forward again.
+    """
+    return 96 * batch * sequence * hidden**2 + 16 * batch * sequence**2 * hidden
+
+
+def communication_s(model: ScalingModel, elements: float) -> float:
+    """Return T_comm of a message: c up to d elements, beta an element above."""
+    return model.small_s if elements <= model.threshold_elements else model.beta_s_per_element * elements
+
+
+def layer_seconds_by_definition(
+    model: ScalingModel, *, batch: int, sequence: int, hidden: int, compressed: bool
+) -> float:
+    """Return T or T_AE of one layer, term by term.
+
+    Args:
+        model: the constants.
+        batch: B, sequences of one micro-batch.
+        sequence: s, tokens.
+        hidden: h, elements.
+        compressed: whether the activations travel as codes.
+
+    Source: equation 1, and the equation of T_AE below it.
+    """
+    computation_s = model.alpha_s_per_flop * flops(batch, sequence, hidden)
+    if not compressed:
+        return computation_s + communication_s(model, batch * sequence * hidden)
+    overhead_s = model.gamma_s_per_element * batch * sequence * hidden
+    return computation_s + communication_s(model, batch * sequence * model.code_size) + overhead_s
+
+
+def layer_speedup(model: ScalingModel, *, batch: int, sequence: int, hidden: int) -> float:
+    """Return T / T_AE, which tends to 1 as the hidden size grows.
+
+    Source: equation 2, figure 5d.
+    """
+    shape = {"batch": batch, "sequence": sequence, "hidden": hidden}
+    plain, coded = (layer_seconds_by_definition(model, compressed=compressed, **shape) for compressed in (False, True))
+    return plain / coded
+
+
+def cluster_speedup(
+    model: ScalingModel, *, batch: int, sequence: int, hidden: int, layers: int, num_nodes: int, num_micro_batches: float
+) -> float:
+    """Return the speedup of a pipeline over n nodes, which tends to h/e as n grows and all else stays.
+
+    Args:
+        model: the constants.
+        batch: B, sequences of one micro-batch.
+        sequence: s, tokens.
+        hidden: h, elements.
+        layers: L, of the whole model.
+        num_nodes: n, one pipeline stage each.
+        num_micro_batches: m.
+
+    Source: equation 3; (m - 1)/n + 1 layers' worth of L is m - 1 + n slots of L/n layers.
+    """
+    shape = {"batch": batch, "sequence": sequence, "hidden": hidden}
+    repeats = (num_micro_batches - 1) / num_nodes + 1
+    plain, coded = (
+        repeats * layers * layer_seconds_by_definition(model, compressed=compressed, **shape)
+        + (num_nodes - 1) * batch * sequence * columns / model.bandwidth_elements_per_s
+        for compressed, columns in ((False, hidden), (True, model.code_size))
+    )
+    return plain / coded
+
+
+def v100_scaling() -> ScalingModel:
+    """Return the constants from facts about the paper's machines; see the module for each."""
+    local, cluster = paper_machine(nvlink=False), catalogue["activation-compression/4x-p3.8xlarge"]
+    one_s = all_reduce_s(Setting(tp=TENSOR_RANKS, pp=1), local, 0, Setting().activation_bytes())
+    elements = Setting().activation_bytes() / VALUE_BYTES
+    codec, code = local.codec(Family.AUTOENCODER), Setting(method="A2").sent_elements()
+    coded_s = codec.encode_s(elements, code) + codec.decode_s(elements, code)
+    return ScalingModel(
+        alpha_s_per_flop=1 / (TENSOR_RANKS * cluster.host.device.fp16_flops_per_s),
+        beta_s_per_element=2 * ALL_REDUCES_PER_LAYER * one_s / elements,
+        gamma_s_per_element=ALL_REDUCES_PER_LAYER * (1 + codec.backward_ratio) * coded_s / elements,
+        bandwidth_elements_per_s=cluster.network.bandwidth_bytes_per_s / VALUE_BYTES / TENSOR_RANKS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerSample:
+    """One layer, measured.
+
+    Attributes:
+        batch: B.
+        sequence: s.
+        hidden: h.
+        computation_s: without communication.
+        communication_s: of the messages of B·s·h elements.
+        overhead_s: of encoding and decoding.
+    """
+
+    batch: int
+    sequence: int
+    hidden: int
+    computation_s: float
+    communication_s: float
+    overhead_s: float
+
+    @property
+    def elements(self) -> int:
+        """B·s·h."""
+        return self.batch * self.sequence * self.hidden
+
+
+def fit_scaling(
+    samples: Iterable[LayerSample], *, bandwidth_elements_per_s: float, threshold_elements: float, code_size: int = CODE_SIZE
+) -> ScalingModel:
+    """Fit the constants as section 4.7 does: alpha from the largest hidden size, the others as means.
+
+    Args:
+        samples: measured layers, at least one above and one up to the threshold.
+        bandwidth_elements_per_s: w.
+        threshold_elements: d.
+        code_size: e.
+
+    Raises:
+        ValueError: where no sample lies on one side of the threshold.
+    """
+    samples = list(samples)
+    small = [sample for sample in samples if sample.elements <= threshold_elements]
+    large = [sample for sample in samples if sample.elements > threshold_elements]
+    if not small or not large:
+        raise ValueError(f"samples: {len(small)} up to threshold_elements={threshold_elements}, {len(large)} above; both are needed")
+    largest = max(samples, key=lambda sample: sample.hidden)
+    return ScalingModel(
+        alpha_s_per_flop=largest.computation_s / flops(largest.batch, largest.sequence, largest.hidden),
+        beta_s_per_element=statistics.fmean(sample.communication_s / sample.elements for sample in large),
+        gamma_s_per_element=statistics.fmean(sample.overhead_s / sample.elements for sample in samples),
+        bandwidth_elements_per_s=bandwidth_elements_per_s,
+        small_s=statistics.fmean(sample.communication_s for sample in small),
+        threshold_elements=threshold_elements,
+        code_size=code_size,
+    )
