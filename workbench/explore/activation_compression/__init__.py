@@ -1,5 +1,6 @@
-"""What the lesson on activation compression shows: predicted layers, recorded ranks, exercises."""
+"""What the lesson on activation compression shows: predicted layers, recorded ranks, exercises, the break-even map."""
 
+from .break_even import BreakEvenMap, explore_break_even
 from .exercises import break_even, code_bytes, sum_of_top_1
 from .explorer import explore_activation_compression
 from .layer import Approach, LayerPrediction, break_even_bytes_per_s, predict_layer
@@ -7,12 +8,14 @@ from .ranks import RecordedReduction, partial_of, record_reduction
 
 __all__ = [
     "Approach",
+    "BreakEvenMap",
     "LayerPrediction",
     "RecordedReduction",
     "break_even",
     "break_even_bytes_per_s",
     "code_bytes",
     "explore_activation_compression",
+    "explore_break_even",
     "partial_of",
     "predict_layer",
     "record_reduction",
