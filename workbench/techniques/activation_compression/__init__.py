@@ -10,22 +10,25 @@ Where to find it
 - section 3.2, the encoded all-reduce: `runtime.CompressedReduction`
 - section 3.3, the encoded boundary: `runtime.CompressedOutput` (one process), `workbench.parallel.pipeline` (ranks)
 - section 4.7, FLOPs and seconds of a layer: `cost.layer_time`; bytes of an iteration: `cost.planned_messages`
+- tables 2-4, 6, 7, 9, 12, seconds of an iteration on the paper's machines or on yours: `cost.iteration_time`
+- section 4.7, equations 1 to 3, and table 10: `cost.layer_seconds_by_definition`, `cost.cluster_speedup`
+- beyond the paper, where compression begins to pay: `cost.break_even`
 - figure 2, singular values: `spectrum`
 
 One line for your own model: `compress(model, TopK(0.05), layers=4)`.
 
 Simplified: embedding, head and loss stay uncompressed and uncounted, as in the paper's layer model.
-Left out so far: measured iteration times (tables 2-4, 6, 7, 9, 12) and accuracy (tables 5, 8, 15, 16).
+Left out so far: accuracy (tables 5, 8, 15, 16).
 """
 
 from __future__ import annotations
 
 import importlib
 
-__all__ = ["METHODS", "Setting", "compress", "layer_time", "planned_messages"]
+__all__ = ["METHODS", "Setting", "compress", "iteration_time", "layer_time", "planned_messages"]
 
 _HOMES = {"METHODS": "method", "compress": "runtime"} | dict.fromkeys(
-    ("Setting", "layer_time", "planned_messages"), "cost"
+    ("Setting", "iteration_time", "layer_time", "planned_messages"), "cost"
 )
 
 

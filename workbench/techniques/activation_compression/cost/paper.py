@@ -99,7 +99,8 @@ def _handover_s(seconds: Reader, local_link: Link) -> float:
 def _local_link(seconds: Reader) -> Link:
     plain_s = seconds(4, "tensor", "w/o", 2, 2) / (2 * MESSAGES)
     coded_s = (seconds(4, "tensor", "A1", 2, 2) - MESSAGES * plain_s) / MESSAGES
-    return _link(2, (MESSAGE_BYTES, plain_s), (Setting(method="A1").encoded_bytes(), coded_s), "table 4, w/o and A1, Tensor Comm.")
+    coded = Setting(method="A1").encoded_bytes(), coded_s
+    return _link(2, (MESSAGE_BYTES, plain_s), coded, "table 4, w/o and A1, Tensor Comm.")
 
 
 def _p3_link(seconds: Reader) -> Link:
@@ -139,7 +140,7 @@ def _p3_compute(seconds: Reader) -> FittedMachine:
     repeated_s = alone_s / (1 + ratio) - shared_s
     return FittedMachine(
         name="p3.8xlarge",
-        source="tables 2, 6, 7 and 12, the cells of CALIBRATION",
+        source="tables 2, 4, 6, 7 and 12, the cells of CALIBRATION",
         flops_per_s=LAYERS * forward_flops(LONG) / shared_s,
         replicated_s_per_element=repeated_s / (LAYERS * ELEMENTS),
         backward_over_forward=ratio,

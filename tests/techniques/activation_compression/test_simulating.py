@@ -1,0 +1,86 @@
+"""Predicted tables: their rows, and the errors of cells that do not calibrate."""
+
+import pytest
+
+from workbench.techniques.activation_compression.cost import Setting, calibration_cells, iteration_time
+from workbench.techniques.activation_compression.simulating import (
+    error_rows,
+    simulate_boundaries,
+    simulate_shares,
+    simulate_times,
+    summary_rows,
+)
+
+PRE = {"micro_batch": 128, "sequence": 128, "num_micro_batches": 8, "num_nodes": 4}
+
+
+def value(rows: list[dict], quantity: str, **keys) -> float:
+    (row,) = [row for row in rows if row["quantity"] == quantity and all(row.get(name) == key for name, key in keys.items())]
+    return row["value"]
+
+
+def test_rows_hold_the_iteration_in_milliseconds_and_its_speedup():
+    rows = simulate_times(["A1", "w/o"], [[4, 1]], nvlink=[False])
+    plain, coded = (1e3 * iteration_time(Setting(method=name, tp=4, pp=1, nvlink=False)).total_s for name in ("w/o", "A1"))
+    assert value(rows, "iteration_ms", method="A1") == pytest.approx(coded)
+    assert value(rows, "speedup", method="A1") == pytest.approx(plain / coded)
+    assert value(rows, "uncompressed_ms", mesh="TP 4, PP 1") == pytest.approx(plain)
+
+
+def test_two_machines_are_told_apart_and_one_is_not():
+    both = simulate_times(["w/o"], [[2, 2]], nvlink=[True, False])
+    assert {row["nvlink"] for row in both if row["quantity"] == "iteration_ms"} == {0, 1}
+    assert all("nvlink" not in row for row in simulate_times(["w/o"], [[2, 2]]))
+
+
+def test_without_compression_nothing_is_encoded():
+    quantities = {row["quantity"] for row in simulate_times(["w/o"], [[2, 2]])}
+    assert "encode_ms" not in quantities and "tensor_ms" in quantities
+
+
+def test_random_k_of_table_6_takes_more_than_100_seconds_where_the_paper_stops_counting():
+    rows = simulate_times(["R2", "R4"], [[4, 4]], **PRE)
+    assert (value(rows, "exceeds_100_s", method="R2"), value(rows, "exceeds_100_s", method="R4")) == (0, 1)
+
+
+def test_one_cell_of_table_9_scales_its_boundaries():
+    rows = simulate_boundaries(["w/o", "A2"], [[4, 4]], **PRE)
+    assert value(rows, "boundary_ms", method="w/o", boundary=0) == pytest.approx(77.82)
+    assert value(rows, "boundary_share", method="A2", boundary=0) == 1
+    # 3.28 MB instead of 33.5 MB at 1.25 GB/s, each with 1.75 ms of handing over and latency: (1.75 + 2.62) / (1.75 + 26.8).
+    assert value(rows, "boundary_share", method="A2", boundary=1) == pytest.approx((1.75 + 2.62) / (1.75 + 26.84), rel=0.01)
+
+
+def test_the_share_of_communication_is_forward_tensor_time_over_the_iteration():
+    rows = simulate_shares([[2, 2]], [[32, 512]], nvlink=[False])
+    time = iteration_time(Setting(nvlink=False))
+    assert value(rows, "communication_share") == time.tensor_s / time.total_s == pytest.approx(0.233, abs=0.003)
+
+
+def test_cells_that_calibrate_have_no_error_and_the_others_are_summed_up():
+    ours = [{"quantity": "a_ms", "method": name, "value": found, "unit": "ms"} for name, found in (("x", 11), ("y", 24), ("z", 30))]
+    said = [{"quantity": "a_ms", "method": name, "value": 10.0 * n, "unit": "ms", "source": "s"} for n, name in enumerate("xyz", start=1)]
+    rows = error_rows(ours, said, [{"quantity": "a_ms", "method": "z"}])
+    assert {row["method"]: row["value"] for row in rows if row["quantity"] == "relative_error"} == pytest.approx({"x": 0.1, "y": 0.2})
+    assert (value(rows, "median_error"), value(rows, "largest_error"), value(rows, "held_out_cells")) == pytest.approx((0.15, 0.2, 2))
+
+
+def test_empty_columns_of_a_published_table_are_no_keys():
+    ours = [{"quantity": "a_ms", "method": "x", "value": 11.0, "unit": "ms"}]
+    said = [{"quantity": "a_ms", "method": "x", "boundary": float("nan"), "value": 10.0, "unit": "ms"}]
+    assert value(error_rows(ours, said, []), "median_error") == pytest.approx(0.1)
+
+
+def test_a_comparison_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one cell"):
+        error_rows([], [{"quantity": "a_ms", "value": 1.0, "unit": "ms"}], [])
+
+
+def test_ninety_percent_of_the_errors_lie_below_the_ninetieth_percentile():
+    assert value(summary_rows(n / 10 for n in range(11)), "p90_error") == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("table", ["table-2", "table-3", "table-4", "table-6", "table-7", "table-9", "table-12"])
+def test_every_table_names_the_cells_that_calibrate_it(table):
+    cells = calibration_cells(table)
+    assert cells and all({"quantity", "method", "tp", "pp"} <= set(cell) for cell in cells)
