@@ -235,7 +235,8 @@ def _network_share(seconds: Reader, p3: FittedMachine) -> float:
     send_s = p3.handover_s + p3.network.time_s(MESSAGE_BYTES / 2)  # two hosts a stage carry half a message each
     slots = PRE_MICRO_BATCHES + 1
     sends_s = slots * send_s
-    rest_s = seconds(6, "iteration", "w/o", 8, 2) - seconds(7, "optimizer", "w/o", 4, 4) - slots * stage_s - PRE_MICRO_BATCHES * head_s - sends_s
+    computed_s = slots * stage_s + PRE_MICRO_BATCHES * head_s + seconds(7, "optimizer", "w/o", 4, 4)
+    rest_s = seconds(6, "iteration", "w/o", 8, 2) - computed_s - sends_s
     across_s = rest_s / (slots * ALL_REDUCES / 2) - _ring_s(p3.link, 4, NVLINK_CONNECTIONS[4][0])
     nominal = Algorithm.DOUBLE_TREE, 2, MESSAGE_BYTES, p3.network
     return collective_time_s(Collective.ALL_REDUCE, *nominal) / across_s
