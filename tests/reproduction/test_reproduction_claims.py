@@ -191,6 +191,7 @@ def test_a_stand_in_or_no_source_at_all_can_never_support_a_claim_about_real_dat
     assert verdict(claim, same, same, sources=[real]).verdict is Verdict.AGREES
     told = verdict(claim, same, same, sources=[real, stand_in])
     assert told.verdict is Verdict.NOT_COMPARABLE and told.reason == "a stand-in took the place of mnli"
+    assert {(row.verdict, row.reason) for row in told.rows} == {(told.verdict, told.reason)}
     assert verdict(claim, same, same, sources=[]).verdict is Verdict.NOT_COMPARABLE
 
 

@@ -68,6 +68,7 @@ def _judge_one(
     override = not_comparable or (_unreal(sources) if claim.needs_real_data else "")
     if override and verdict is not Verdict.NOT_RUN:
         verdict, reason = Verdict.NOT_COMPARABLE, override
+        rows = [replace(row, verdict=verdict, reason=override) for row in rows]
     return ClaimVerdict(
         claim=claim.name, kind=type(claim).__name__, verdict=verdict, reason=reason, because=claim.because,
         explanation=claim.explanation, source=claim.source, rows=tuple(rows),

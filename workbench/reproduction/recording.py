@@ -203,7 +203,7 @@ def comparison_table(verdicts: Sequence[ClaimVerdict], *, judged: bool = True) -
             told = "" if row is None else ", ".join(f"{name}={key}" for name, key in row.where.items())
             numbers = (None, None, "", None) if row is None else (row.published, row.ours, row.unit, row.difference)
             reason = verdict.reason if row is None else row.reason or verdict.reason
-            final = verdict.verdict if row is None or verdict.verdict.value == "not comparable" else row.verdict
+            final = verdict.verdict if row is None else row.verdict
             rows.append(
                 [
                     verdict.claim,
