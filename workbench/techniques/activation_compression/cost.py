@@ -270,6 +270,8 @@ def layer_time(setting: Setting, link: Link, *, flops_per_s: float = V100_FLOPS_
     Raises:
         ValueError: for a method whose encoding time table 4 does not give, or a rate that is not positive.
 
+    Left out: launching kernels, and the all-reduce of the encoder's gradient, 2·h·c elements a layer.
+
     Source: section 4.7; encoding and decoding scale with the elements, decoding of gathered messages with the ranks.
     """
     if not flops_per_s > 0:

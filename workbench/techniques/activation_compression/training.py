@@ -49,19 +49,20 @@ def compressed_pipeline(setting: Setting, mesh: Mesh, *, device: str = "cpu", se
     encoder = BertEncoder(config, mesh.tensor_group, mesh.stage, device=device, dtype=dtype)
     held = mesh.stage.layers(setting.layers)
     chosen = [index for index, layer in enumerate(held) if setting.is_compressed(layer)]
-    compress(encoder, method(setting.method).codec(setting.hidden, dtype=dtype, seed=seed), layers=chosen)
+    if chosen:
+        compress(encoder, method(setting.method).codec(setting.hidden, dtype=dtype, seed=seed), layers=chosen)
     return Pipeline(
         encoder, mesh, hidden_size=setting.hidden, num_micro_batches=setting.num_micro_batches, loss=_mean_square,
-        before=_boundary(setting, held.start, dtype, seed), after=_boundary(setting, held.stop, dtype, seed),
+        before=_boundary(setting, held.start, dtype, device, seed), after=_boundary(setting, held.stop, dtype, device, seed),
         dtype=dtype, device=device,
     )  # fmt: skip
 
 
-def _boundary(setting: Setting, layer: int, dtype: torch.dtype, seed: int) -> Boundary | None:
+def _boundary(setting: Setting, layer: int, dtype: torch.dtype, device: str, seed: int) -> Boundary | None:
     if layer in (0, setting.layers) or not setting.is_compressed(layer):
         return None
     codec = method(setting.method).codec(setting.hidden, dtype=dtype, seed=seed)
-    return Boundary(codec.for_site(f"boundary.{layer}", setting.hidden).to(dtype))
+    return Boundary(codec.for_site(f"boundary.{layer}", setting.hidden).to(device))
 
 
 def _mean_square(output: Tensor, targets: Tensor) -> Tensor:
