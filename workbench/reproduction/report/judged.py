@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from workbench.reproduction.claims import Claim, Crossover, Ordering, Trend, Within
@@ -25,7 +26,7 @@ from .views import ClaimView, claim_views
 
 __all__ = ["claims_of", "rule_text", "trusted_record"]
 
-NOTHING_RECORDED = {"values": (), "data": (), "calibration": None, "not_comparable": {}}
+NOTHING_RECORDED = MappingProxyType({"values": (), "data": (), "calibration": None, "not_comparable": MappingProxyType({})})
 
 
 def trusted_record(path: Path) -> tuple[dict[str, Any] | None, str]:
@@ -100,8 +101,9 @@ def rule_text(claim: Claim) -> str:
 def _rule(claim: Claim) -> str:
     quantity = claim.quantity.replace("_", " ")
     if isinstance(claim, Within):
-        exact = 0 in (claim.rel, claim.abs)
-        return f"{quantity} {'equal to' if exact else f'within {_tolerance(claim)} of'} the published value"
+        nearness = "equal to" if 0 in (claim.rel, claim.abs) else f"within {_tolerance(claim)} of"
+        other = "the published value" if claim.expected is None else f"{number_text(claim.expected)}, expected by definition"
+        return f"{quantity} {nearness} {other}"
     if isinstance(claim, Ordering):
         return f"{quantity} rises in the order {', '.join(map(str, claim.order))}"
     if isinstance(claim, Trend):

@@ -201,10 +201,11 @@ def _row_view(row: Mapping[str, Any], recorded: Mapping[str, str], whole: str) -
     silent = whole == "NOT_COMPARABLE" != word  # what overrides the claim overrides its rows
     low, high = row.get("low"), row.get("high")
     spread = f" ({value_text(low, unit)} to {value_text(high, unit)})" if low is not None and high is not None else ""
-    return RowView(where=where, published=value_text(published, unit), ours=value_text(ours, unit) + spread,
+    implied = " by definition" if row.get("by_definition") and published is not None else ""
+    return RowView(where=where, published=value_text(published, unit) + implied, ours=value_text(ours, unit) + spread,
                    difference=relative_text(ours, published), source=str(row.get("source") or ""), reason="" if silent else str(row.get("reason") or ""),
                    published_exact=_exact(published, unit), ours_exact=_exact(ours, unit), recorded=recorded.get(where, ""),
-                   verdict="" if silent else word, wide=bool(spread))
+                   verdict="" if silent else word, wide=bool(spread or implied))
 
 
 def _exact(value: Any, unit: str | None) -> str:
