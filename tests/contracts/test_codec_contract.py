@@ -121,6 +121,30 @@ def test_summed_messages_decode_to_the_sum_and_gathered_ones_say_so(codec):
         assert codec.aggregation is Aggregation.GATHER
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_sum_has_the_bits_of_its_definition_also_where_zeros_are_negative(codec, dtype):
+    codec.eval()
+    integers = torch.int32 if dtype is torch.float32 else torch.int16
+    zeros = [normal((3, HIDDEN), seed=seed) * 0.0 for seed in range(3)]
+    for inputs in (zeros[:1], zeros[:2], [*zeros, normal((3, HIDDEN))]):
+        payloads = [codec.encode(x.to(dtype)) for x in inputs]
+        fast, by_definition = codec.decode_sum(payloads), codec.decode_sum_by_definition(payloads)
+        assert torch.equal(fast.view(integers), by_definition.view(integers))
+
+
+@pytest.mark.parametrize(
+    "out",
+    [torch.empty(3, HIDDEN + 1), torch.empty(HIDDEN, 3), torch.empty(3, HIDDEN).double(), torch.empty(HIDDEN, 3).t()],
+    ids=["wide", "turned", "double", "not contiguous"],
+)
+@torch.no_grad()
+def test_a_place_for_the_result_that_does_not_fit_is_refused(codec, out):
+    payload = codec.encode(normal((3, HIDDEN)))
+    rule = r"out has shape .*: it must be contiguous, of shape \(3, 16\), torch.float32, on cpu"
+    with pytest.raises(ValueError, match=rule):
+        codec.decode(payload, out=out)
+
+
 def test_forward_gives_decode_of_encode(codec):
     x = normal((3, HIDDEN))
     again = copy.deepcopy(codec)
