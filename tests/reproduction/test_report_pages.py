@@ -195,8 +195,7 @@ def test_a_thumbnail_is_small_and_leads_to_the_figure(held):
 
 
 def test_a_broken_figure_does_not_end_the_report(held):
-    held.record()
-    (held.folder("table-1") / "figure.png").write_bytes(b"\x89PNG broken")
+    held.record(figure=b"\x89PNG broken")
     assert "no figure" in index(held).select_one("#t-toy-sum ~ div").get_text()
 
 
@@ -241,11 +240,10 @@ def test_an_update_takes_less_than_half_a_second_and_imports_neither_torch_nor_p
 def test_an_executed_notebook_becomes_a_page_once_a_run(held):
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-    held.record()
     output = new_output("stream", name="stdout", text="forty-two bytes")
     cells = [new_markdown_cell("# The question"), new_code_cell("print('forty-two bytes')", outputs=[output])]
+    held.record(notebook=json.dumps(new_notebook(cells=cells)))
     notebook = held.folder("table-1") / "notebook.ipynb"
-    notebook.write_text(json.dumps(new_notebook(cells=cells)))
 
     page = held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html"
     text = page.read_text()

@@ -177,12 +177,12 @@ def test_a_runner_killed_at_any_step_of_placing_leaves_the_old_record_or_the_new
     (tmp_path / "recording.json").write_text(json.dumps(recording))
     place = [sys.executable, "-c", PLACES]
     subprocess.run([*place, "99", tmp_path / "recording.json"], check=True)
-    old = read_record(toy.folder() / "record.json")
+    old = read_record(toy.folder() / "record.json", id="toy/table-1/counted", profile="laptop")
     (toy.folder() / "notebook.ipynb").write_text("old")
     done = subprocess.run([*place, str(moves), tmp_path / "recording.json"], check=False)
     assert done.returncode == (0 if moves == 3 else -9)
     sweep(toy.root / "results/laptop")
-    record = read_record(toy.folder() / "record.json")
+    record = read_record(toy.folder() / "record.json", id="toy/table-1/counted", profile="laptop")
     assert (toy.folder() / "notebook.ipynb").read_text() == left
     assert record == old if left == "old" else record["values"] == old["values"]
     assert not [path for path in (toy.root / "results/laptop").iterdir() if path.name.startswith(".partial")]

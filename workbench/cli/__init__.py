@@ -1,6 +1,6 @@
 """The command line: `workbench list`, `reproduce`, `report` and what surrounds them.
 
-Source: DESIGN, "The house"; typer for parsing, rich for tables and progress.
+Source: the workbench's own conventions; typer for parsing, rich for tables and progress.
 Simplified: commands import what they need when they are called, so that `list` and `show` start in a fraction of a second.
 Left out: anything that computes; every command calls one function of the library.
 """

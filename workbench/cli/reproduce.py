@@ -185,6 +185,8 @@ def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> A
 def _verdicts(view: Any, ended: Any, escape: Any) -> str:
     if ended is not None and ended.status.value == "failed":
         return f"[bold red]failed[/] {escape(ended.reason)}"
+    if view.refused and not view.has_record:
+        return f"[bold red]refused[/] {escape(view.refused[0])}"
     if not view.has_record:
         return "[dim]not declared for this profile[/]" if ended is not None else ""
     return common.verdict_words(dict(view.counts)) if view.counts and any(view.counts.values()) else "[dim]ran; no verdicts[/]"

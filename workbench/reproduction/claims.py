@@ -1,7 +1,8 @@
 """The four kinds of claim: a value within a tolerance, an ordering, a trend, a crossover.
 
 Source: the workbench's own rules, stated at each class. Tolerances are fixed before the first run, each with its
-reason.
+reason. A row that is published, or that a list in `where` or an order asks for, and that ours lacks is "not run", so
+that a claim never agrees by what is missing.
 Simplified: groups are formed by the key columns a claim does not name; each group has to hold by itself.
 Left out: statistical tests; a spread is an interval, and an ordering inside it is not a finding.
 """

@@ -1,6 +1,6 @@
 """The report: one static page over all items of a profile and one a technique, readable from disk and on a phone.
 
-Source: DESIGN, "How a number travels" (report) and "What it is" (what the report must say of each claim).
+Source: the workbench's own rule: of each claim the paper's value, ours, the difference, the evidence and the verdict.
 Simplified: every page is written anew at each update; figures are embedded, so a page needs no other file.
 Left out: scripts, fonts and anything from the network.
 """

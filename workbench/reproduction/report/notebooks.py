@@ -11,8 +11,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from workbench.reproduction.artifacts import misfits
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.project import Project
+
+from .judged import trusted_record
 
 __all__ = ["mark_current", "notebook_body", "notebook_page", "stale_notebooks"]
 
@@ -25,10 +28,18 @@ def notebook_page(project: Project, item: Reproduction, profile: str) -> Path:
 
 
 def stale_notebooks(project: Project, catalogue: Sequence[Reproduction], profile: str) -> tuple[tuple[Reproduction, Path], ...]:
-    """Return the items whose executed notebook has no page yet, or one of an earlier run."""
+    """Return the items whose executed notebook has no page yet, or one of an earlier run.
+
+    A notebook that is not the one its record was sealed with gets none.
+    """
     found = ((item, project.folder(item, profile) / NOTEBOOK_FILE) for item in catalogue)
     return tuple((item, notebook) for item, notebook in found
-                 if notebook.is_file() and not _current(notebook_page(project, item, profile), notebook))
+                 if notebook.is_file() and not _current(notebook_page(project, item, profile), notebook) and _sealed(notebook, item, profile))
+
+
+def _sealed(notebook: Path, item: Reproduction, profile: str) -> bool:
+    record, _ = trusted_record(notebook.with_name("record.json"), item, profile)
+    return record is not None and "notebook" not in misfits(notebook.parent, record)
 
 
 def _current(page: Path, notebook: Path) -> bool:

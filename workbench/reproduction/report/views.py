@@ -121,6 +121,8 @@ class ItemView:
     failure: FailureView | None = None
     not_run: str = ""
     no_verdicts: str = ""
+    refused: tuple[str, ...] = ()  # records of it that cannot be trusted, each in one line that names it
+    wrong_files: tuple[str, ...] = ()  # files that are not those its record was sealed with
     standin: str = ""
     running: bool = False
     data: tuple[Mapping[str, str], ...] = ()

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from workbench.reproduction.artifacts import checksums
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.machine import commit_of
 from workbench.reproduction.records import SCHEMA, read_record, write_json, write_record
@@ -66,7 +67,8 @@ def _record(execution: Execution, recording: dict[str, Any], fingerprint: Mappin
         "started": execution.started, "seconds": round(execution.seconds, 3), "fingerprint": fingerprint,
     }  # fmt: skip
     artifacts = {"notebook": NOTEBOOK_FILE, "log": LOG_FILE, **recording["artifacts"]}
-    return about | recording | run | {"artifacts": artifacts}
+    sums = checksums(execution.folder, artifacts)
+    return about | recording | run | {"artifacts": artifacts, "artifact_sha256": sums}
 
 
 def _swap(folder: Path, target: Path) -> None:
@@ -106,8 +108,9 @@ def sweep(results: Path) -> None:
     """Move into place what dead runners had finished, and remove what they had not."""
     for partial in results.glob(f"{PARTIAL}*"):
         for folder in partial.glob("*/*/*"):
-            if folder.suffix != REPLACED and _is_whole(folder):
-                _swap(folder, results / folder.relative_to(partial))
+            id = folder.relative_to(partial)
+            if folder.suffix != REPLACED and _is_whole(folder, id.as_posix(), results.name):
+                _swap(folder, results / id)
         for aside in partial.glob(f"*/*/*{REPLACED}"):
             target = (results / aside.relative_to(partial)).with_suffix("")
             if not target.exists():
@@ -115,9 +118,9 @@ def sweep(results: Path) -> None:
         clear(partial)
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_whole(folder: Path, id: str, profile: str) -> bool:
     try:
-        read_record(folder / RECORD_FILE)
+        read_record(folder / RECORD_FILE, id=id, profile=profile)
     except (FileNotFoundError, NotADirectoryError, RecordError):
         return False
     return True
