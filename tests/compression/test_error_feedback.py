@@ -1,4 +1,4 @@
-"""ErrorFeedback: what a message loses is in the next one; keyed by call site, off in evaluation."""
+"""ErrorFeedback: what a payload loses is in the next one; keyed by call site, off in evaluation."""
 
 import math
 
@@ -93,6 +93,6 @@ def test_the_error_carries_no_graph_and_is_not_saved():
     assert "error" not in codec.state_dict()
 
 
-def test_messages_are_aggregated_as_those_of_the_codec_inside():
+def test_payloads_are_aggregated_as_those_of_the_codec_inside():
     assert ErrorFeedback(TopK(1)).aggregation is Aggregation.GATHER
     assert ErrorFeedback(AutoEncoder(4, 2)).aggregation is Aggregation.SUM

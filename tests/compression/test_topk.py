@@ -149,7 +149,7 @@ def test_a_sum_has_the_sign_of_zero_that_adding_decoded_tensors_gives():
     assert not codec.decode_sum_by_definition(payloads).signbit().any()
 
 
-def test_an_empty_tensor_gives_an_empty_message():
+def test_an_empty_tensor_gives_an_empty_payload():
     payload = TopK(0.1).encode(torch.empty(0, 4))
     assert payload.num_bytes == 0
     assert TopK(0.1).decode(payload).shape == (0, 4)

@@ -66,7 +66,7 @@ def check_round_trip(codec, x):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_message_has_the_promised_bytes_and_comes_back_in_shape_and_dtype(codec, shape, dtype):
+def test_payload_has_the_promised_bytes_and_comes_back_in_shape_and_dtype(codec, shape, dtype):
     check_round_trip(codec, normal(shape, dtype))
 
 
@@ -98,15 +98,15 @@ def test_the_global_generator_is_left_alone(codec):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_equal_seeds_give_equal_messages_at_equal_sites_only(codec):
+def test_equal_seeds_give_equal_payloads_at_equal_sites_only(codec):
     x = normal((3, HIDDEN))
     one, other = codec.for_site("a"), copy.deepcopy(codec).for_site("a")
     for _ in range(3):
-        messages = zip(one.encode(x).tensors, other.encode(x).tensors, strict=True)
-        assert all(torch.equal(a, b) for a, b in messages)
+        pairs = zip(one.encode(x).tensors, other.encode(x).tensors, strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_summed_messages_decode_to_the_sum_and_gathered_ones_say_so(codec):
+def test_summed_payloads_decode_to_the_sum_and_gathered_ones_say_so(codec):
     codec.eval()
     x, y = normal((3, HIDDEN), seed=1), normal((3, HIDDEN), seed=2)
     payloads = [codec.encode(x), codec.encode(y)]
@@ -163,7 +163,7 @@ def test_backward_follows_the_stated_gradient(codec):
     assert torch.equal(x.grad, expected)
 
 
-def test_gathered_messages_carry_no_graph(codec):
+def test_gathered_payloads_carry_no_graph(codec):
     payload = codec.encode(normal((3, HIDDEN)).requires_grad_())
     if codec.aggregation is Aggregation.GATHER:
         assert not any(tensor.requires_grad for tensor in payload.tensors)
