@@ -17,12 +17,12 @@ from types import MappingProxyType
 import torch
 
 from workbench.compression import AutoEncoder, Codec, FP16, Identity, Quantize, RandomK, TopK
+from workbench.compression.quantize import SCALE_AND_BIAS_BYTES
 
 __all__ = ["METHODS", "Family", "Method", "code_size", "method"]
 
 PAPER_HIDDEN = 1024  # elements; BERT-large, section 4.1
 VALUE_BYTES = 2  # fp16, section 4.1
-SCALE_AND_BIAS_BYTES = 4  # two fp16 numbers a row, beside the packed values
 
 
 class Family(Enum):
