@@ -4,6 +4,7 @@ PROFILE ?= laptop
 VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # root is who one is in most containers
 
 .PHONY: reproduce test lab install clean
 .DEFAULT_GOAL := reproduce
@@ -15,7 +16,7 @@ test: install  ## run the test suite
 	@$(BIN)/python -m pytest
 
 lab: install  ## open JupyterLab on the first notebook
-	@$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(AS_ROOT)
 
 install: $(READY)
 
