@@ -160,5 +160,6 @@ def test_what_is_expected_by_definition_is_shown_as_such(held):
     catalogue.write_text(changed)
     held.record()
     section = claim(soup(held.report().with_name("toy-sum.html")), "A1 sends half")
-    assert section.select_one("td[data-label=Published]").get_text() == "1 MB by definition"
+    assert section.select_one("td[data-label='By definition']").get_text() == "1 MB"
+    assert [head.get_text() for head in section.select("thead th")][1:3] == ["By definition", "Ours"]
     assert "within 2 % of 1,000,000, expected by definition" in section.get_text().lower()

@@ -203,7 +203,7 @@ def comparison_table(verdicts: Sequence[ClaimVerdict], *, judged: bool = True) -
             told = "" if row is None else ", ".join(f"{name}={key}" for name, key in row.where.items())
             numbers = (None, None, "", None) if row is None else (row.published, row.ours, row.unit, row.difference)
             implied = "expected by definition" if row is not None and row.by_definition else ""
-            reason = verdict.reason if row is None else row.reason or verdict.reason or implied
+            reason = verdict.reason if row is None else "; ".join(filter(None, (row.reason or verdict.reason, implied)))
             final = verdict.verdict if row is None else row.verdict
             rows.append(
                 [

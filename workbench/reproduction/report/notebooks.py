@@ -1,6 +1,7 @@
 """Executed notebooks as pages beside the report, for readers without Jupyter.
 
-Source: nbconvert's "basic" template, which adds no script and nothing from the network, inside the report's own style.
+Source: nbconvert's "basic" template, which adds no script and nothing from the network, inside the report's own style;
+scripts that outputs or Markdown hold do not run, since the page's Content-Security-Policy forbids them.
 Simplified: equations stay as TeX.
 Left out: widgets; a notebook is complete with no control touched.
 """

@@ -38,6 +38,7 @@ class RowView:
     reason: str = ""
     recorded: str = ""  # the same value in the recorded run, where there is one
     wide: bool = False  # a text too long to keep on one line
+    by_definition: bool = False  # `published` is what the paper's definition implies
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +79,11 @@ class ClaimView:
     def has_sources(self) -> bool:
         """Whether any row says where the paper gives its value."""
         return any(row.source for row in self.rows)
+
+    @property
+    def published_label(self) -> str:
+        """Say what ours is compared with: numbers the paper prints, or what its definition implies."""
+        return "By definition" if any(row.by_definition for row in self.rows) else "Published"
 
     @property
     def recorded_label(self) -> str:
@@ -203,11 +209,11 @@ def _row_view(row: Mapping[str, Any], recorded: Mapping[str, str], whole: str) -
     silent = whole == "NOT_COMPARABLE" != word  # what overrides the claim overrides its rows
     low, high = row.get("low"), row.get("high")
     spread = f" ({value_text(low, unit)} to {value_text(high, unit)})" if low is not None and high is not None else ""
-    implied = " by definition" if row.get("by_definition") and published is not None else ""
-    return RowView(where=where, published=value_text(published, unit) + implied, ours=value_text(ours, unit) + spread,
+    return RowView(where=where, published=value_text(published, unit), ours=value_text(ours, unit) + spread,
                    difference=relative_text(ours, published), source=str(row.get("source") or ""), reason="" if silent else str(row.get("reason") or ""),
                    published_exact=_exact(published, unit), ours_exact=_exact(ours, unit), recorded=recorded.get(where, ""),
-                   verdict="" if silent else word, wide=bool(spread or implied))
+                   verdict="" if silent else word, wide=bool(spread),
+                   by_definition=bool(row.get("by_definition")))
 
 
 def _exact(value: Any, unit: str | None) -> str:

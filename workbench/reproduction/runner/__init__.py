@@ -21,7 +21,7 @@ from workbench.reproduction.runner.events import (
 from workbench.reproduction.runner.lock import hold_lock
 from workbench.reproduction.runner.placing import clear, partial_folder, sweep
 from workbench.reproduction.runner.plan import plan, plan_checked
-from workbench.reproduction.runner.preflight import MIN_FREE_BYTES, check_before, check_folder
+from workbench.reproduction.runner.preflight import MIN_FREE_BYTES, check_before, check_folder, check_targets
 from workbench.reproduction.runner.schedule import Schedule, expected_s
 from workbench.reproduction.runner.work import Work
 
@@ -66,6 +66,7 @@ def run(
     tell = on_event or (lambda event: None)
     jobs = _checked_jobs(jobs, timeout_s)
     check_before(project, items, profile, kernel)
+    check_targets(project, items, profile)
     check_folder(project.results_of(profile), min_free_bytes)
     outcome = _Run(project, items, profile, kernel, jobs, timeout_s, tell).do_locked(fresh)
     tell(RunFinished(outcome=outcome))

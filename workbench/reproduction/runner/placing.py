@@ -76,7 +76,12 @@ def _swap(folder: Path, target: Path) -> None:
     aside = folder.with_name(f"{folder.name}{REPLACED}")
     if target.exists():
         os.rename(target, aside)
-    os.rename(folder, target)
+    try:
+        os.rename(folder, target)
+    except OSError:
+        if aside.exists():
+            os.rename(aside, target)
+        raise
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -98,24 +103,34 @@ def place_failure(execution: Execution, failure: Failure, fingerprint: Mapping[s
     try:
         write_json(target / FAILURE_FILE, told | {"artifacts": artifacts})
     except OSError:
-        for _, name in kept.values():
-            (target / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
+            for _, name in kept.values():
+                (target / name).unlink(missing_ok=True)
             write_json(target / FAILURE_FILE, told | {"artifacts": {}})
 
 
 def sweep(results: Path) -> None:
-    """Move into place what dead runners had finished, and remove what they had not."""
+    """Move into place what dead runners had finished, and remove what they had not; what cannot be moved stays."""
     for partial in results.glob(f"{PARTIAL}*"):
-        for folder in partial.glob("*/*/*"):
-            id = folder.relative_to(partial)
-            if folder.suffix != REPLACED and _is_whole(folder, id.as_posix(), results.name):
-                _swap(folder, results / id)
+        moved = [_settle(folder, results / folder.relative_to(partial)) for folder in _finished(partial, results.name)]
         for aside in partial.glob(f"*/*/*{REPLACED}"):
             target = (results / aside.relative_to(partial)).with_suffix("")
-            if not target.exists():
-                os.rename(aside, target)
-        clear(partial)
+            moved.append(target.exists() or _settle(aside, target))
+        if all(moved):
+            clear(partial)
+
+
+def _finished(partial: Path, profile: str) -> list[Path]:
+    folders = [folder for folder in partial.glob("*/*/*") if folder.suffix != REPLACED]
+    return [folder for folder in folders if _is_whole(folder, folder.relative_to(partial).as_posix(), profile)]
+
+
+def _settle(folder: Path, target: Path) -> bool:
+    try:
+        _swap(folder, target)
+    except OSError:  # another technique's folder that is a file, or on another disk, is no reason to run nothing
+        return False
+    return True
 
 
 def _is_whole(folder: Path, id: str, profile: str) -> bool:

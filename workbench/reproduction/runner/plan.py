@@ -15,7 +15,7 @@ from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import read_record
 from workbench.reproduction.runner.events import Action, PlannedItem
-from workbench.reproduction.runner.preflight import check_before
+from workbench.reproduction.runner.preflight import check_before, check_targets
 
 __all__ = ["FAILURE_FILE", "RECORD_FILE", "plan", "plan_checked"]
 
@@ -40,6 +40,7 @@ def plan(
         UsageError: for wrong use, in one line that names the thing.
     """
     check_before(project, items, profile, kernel)
+    check_targets(project, items, profile)
     return plan_checked(project, items, profile, kernel=kernel, fresh=fresh)
 
 
