@@ -24,8 +24,8 @@ from workbench.reproduction.runner.events import (
     Status,
 )
 from workbench.reproduction.runner.lock import hold_lock
-from workbench.reproduction.runner.execute import Failure
-from workbench.reproduction.runner.placing import sweep
+from workbench.reproduction.runner.execute import Execution, Failure
+from workbench.reproduction.runner.placing import place_failure, sweep
 from workbench.reproduction.runner.schedule import Schedule, expected_s
 
 
@@ -221,6 +221,18 @@ def test_sweeping_keeps_a_finished_folder_that_cannot_be_moved_and_goes_on_with_
     (results / "barred").unlink()
     sweep(results)
     assert (results / "barred/table-1/counted/record.json").exists() and not (results / ".partial-1").exists()
+
+
+def test_a_failure_that_cannot_be_kept_raises_nothing(toy: ToyProject):
+    project = Project()
+    (item,) = load_catalogue(project)
+    barred = toy.root / "results/laptop/toy"
+    barred.parent.mkdir(parents=True)
+    barred.write_text("put there while the item ran")
+    folder = toy.root / "results/laptop/.partial-1" / item.id
+    execution = Execution(project=project, item=item, profile="laptop", kernel_name="python3", folder=folder)
+    place_failure(execution, Failure(reason="boom", traceback=""), {}, project.folder(item, "laptop"))
+    assert barred.read_text() == "put there while the item ran"
 
 
 @pytest.mark.parametrize("barred", ["toy", "toy/table-1", "toy/table-1/counted"])
