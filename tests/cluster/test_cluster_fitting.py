@@ -28,7 +28,7 @@ def test_samples_of_different_collectives_and_numbers_of_ranks_give_one_link():
     samples = [
         Sample(
             message_bytes=size,
-            seconds=collective_time_s(collective, algorithm, num_ranks, size, LINK),
+            time_s=collective_time_s(collective, algorithm, num_ranks, size, LINK),
             num_ranks=num_ranks,
             collective=collective,
             algorithm=algorithm,
@@ -81,9 +81,9 @@ def test_noise_of_five_percent_moves_the_bandwidth_by_less():
         ([(1e6, 1.0)], "samples has 1 entries"),
         ([(1e6, 1.0), (1e6, 1.1)], "different message sizes"),
         ([(1e6, 2.0), (2e6, 1.0)], "no bandwidth fits"),
-        ([(1e6, 0.0), (2e6, 1.0)], "Sample.seconds is 0.0"),
+        ([(1e6, 0.0), (2e6, 1.0)], "Sample.time_s is 0.0"),
         ([(-1, 1.0), (2e6, 1.0)], "Sample.message_bytes is -1"),
-        ([(1e6, math.nan), (2e6, 1.0)], "Sample.seconds is nan"),
+        ([(1e6, math.nan), (2e6, 1.0)], "Sample.time_s is nan"),
         ([(1e6, 1.0, 4), (2e6, 1.0)], "it must hold Samples or pairs"),
     ],
 )
@@ -94,4 +94,4 @@ def test_bad_samples_are_named(samples, rule):
 
 def test_a_sample_of_one_rank_is_refused():
     with pytest.raises(ValueError, match="Sample.num_ranks is 1"):
-        Sample(message_bytes=1, seconds=1, num_ranks=1)
+        Sample(message_bytes=1, time_s=1, num_ranks=1)

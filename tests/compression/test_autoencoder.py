@@ -71,6 +71,22 @@ def test_weights_in_float32_serve_half_precision_tensors():
     assert payload.num_bytes == 12
 
 
+@pytest.mark.parametrize(
+    "template", [AutoEncoder(4, 2, seed=1, dtype=torch.float16), AutoEncoder(4, 2, seed=1).to(torch.float16)]
+)
+def test_weights_in_half_precision_stay_so_at_every_site_and_serve_it(template):
+    codec = template.for_site("a")
+    in_full = AutoEncoder(4, 2, seed=1).for_site("a")
+    assert torch.equal(codec.encoder, in_full.encoder.half())
+    assert torch.equal(codec.decoder, in_full.decoder.half())
+    x = torch.tensor([[1.0, -2.0, 0.5, 3.0]], dtype=torch.float16, requires_grad=True)
+    y = codec(x)
+    assert y.dtype == torch.float16
+    torch.testing.assert_close(y.float(), in_full(x.float()), rtol=1e-2, atol=1e-2)
+    y.sum().backward()
+    assert {codec.encoder.grad.dtype, codec.decoder.grad.dtype, x.grad.dtype} == {torch.float16}
+
+
 @pytest.mark.parametrize("shape", [(3, 5), ()])
 def test_another_hidden_size_is_refused(shape):
     with pytest.raises(ValueError, match="hidden = 4"):

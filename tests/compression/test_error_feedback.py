@@ -1,10 +1,12 @@
-"""ErrorFeedback: what a message loses is in the next one; keyed by call site, off in evaluation."""
+"""ErrorFeedback: what a payload loses is in the next one; keyed by call site, off in evaluation."""
+
+import math
 
 import pytest
 import torch
 from torch import nn
 
-from workbench.compression import Aggregation, AutoEncoder, ErrorFeedback, Quantize, TopK, clear_error_feedback
+from workbench.compression import FP16, Aggregation, AutoEncoder, ErrorFeedback, Quantize, TopK, clear_error_feedback
 
 
 def test_what_was_lost_is_sent_next_time():
@@ -59,6 +61,22 @@ def test_all_errors_of_a_model_are_cleared_at_once():
     assert model[2].error is None
 
 
+@pytest.mark.parametrize("broken", [math.inf, -math.inf, math.nan])
+def test_one_overflow_is_not_remembered_and_the_other_errors_are(broken):
+    codec = ErrorFeedback(TopK(1))
+    x = torch.tensor([3.0, 2.0, 1.0])
+    codec(x)  # sends 3, keeps (0, 2, 1)
+    assert not codec(torch.tensor([broken, 0.0, 0.0])).isfinite().all()  # the receiver sees it
+    assert codec.error.tolist() == [0, 2, 1]
+    assert codec(x).tolist() == [0, 4, 0]
+
+
+def test_an_overflow_of_the_codec_alone_is_not_remembered():
+    codec = ErrorFeedback(FP16())
+    assert codec(torch.tensor([70000.0, 1.0])).tolist() == [math.inf, 1]  # half precision ends at 65504
+    assert codec(torch.tensor([2.0, 1.0])).tolist() == [2, 1]
+
+
 def test_the_gradient_is_that_of_the_codec_inside():
     x = torch.tensor([3.0, 2.0], requires_grad=True)
     codec = ErrorFeedback(TopK(1))
@@ -75,6 +93,6 @@ def test_the_error_carries_no_graph_and_is_not_saved():
     assert "error" not in codec.state_dict()
 
 
-def test_messages_are_aggregated_as_those_of_the_codec_inside():
+def test_payloads_are_aggregated_as_those_of_the_codec_inside():
     assert ErrorFeedback(TopK(1)).aggregation is Aggregation.GATHER
     assert ErrorFeedback(AutoEncoder(4, 2)).aggregation is Aggregation.SUM

@@ -56,7 +56,7 @@ KINDS = [
 ]
 
 
-def test_two_bit_message_by_hand():
+def test_two_bit_payload_by_hand():
     # min 0, max 3: bias 0, scale 1. Codes 0 1 2 3 | 3, lowest bits first:
     # 0 + 1·4 + 2·16 + 3·64 = 228, then 3.
     payload = Quantize(2).encode(torch.tensor([[0.0, 1.0, 2.0, 3.0, 3.0]]))
@@ -65,7 +65,7 @@ def test_two_bit_message_by_hand():
     assert Quantize(2).decode(payload).tolist() == [[0, 1, 2, 3, 3]]
 
 
-def test_four_bit_message_by_hand():
+def test_four_bit_payload_by_hand():
     # min -1, max 14: bias -1, scale 1. Codes 0 15 | 8 1: 15·16 = 240, 8 + 16 = 24.
     payload = Quantize(4).encode(torch.tensor([[-1.0, 14.0, 7.0, 0.0]]))
     assert payload.tensors[0].tolist() == [[240, 24, *half_bytes(1.0, -1.0)]]
@@ -76,8 +76,8 @@ def test_three_bit_codes_straddle_bytes():
     # = 1 + 16 + 64 + 128 = 209, then 0.
     payload = Quantize(3).encode(torch.tensor([[0.0, 7.0], [0.0, 7.0]]))
     assert payload.tensors[0][:, 0].tolist() == [7 * 8, 7 * 8]
-    message = torch.tensor([[209, 0, *half_bytes(1.0, 0.0)]], dtype=torch.uint8)
-    assert dequantize_rows(message, 3, 3, torch.float32).tolist() == [[1, 2, 3]]
+    payload = torch.tensor([[209, 0, *half_bytes(1.0, 0.0)]], dtype=torch.uint8)
+    assert dequantize_rows(payload, 3, 3, torch.float32).tolist() == [[1, 2, 3]]
 
 
 def test_ties_round_to_even():
@@ -104,12 +104,12 @@ def test_fast_path_gives_the_bits_of_the_definition(bits, kind, monkeypatch):
     for rows, columns in SHAPES:
         for dtype in DTYPES:
             x = rows_of(kind, rows, columns).to(dtype)
-            message = quantize_rows_by_definition(x, bits)
-            assert torch.equal(quantize_rows(x, bits), message), (rows, columns, dtype)
-            expected = dequantize_rows_by_definition(message, bits, columns, dtype)
-            actual = dequantize_rows(message, bits, columns, dtype)
+            payload = quantize_rows_by_definition(x, bits)
+            assert torch.equal(quantize_rows(x, bits), payload), (rows, columns, dtype)
+            expected = dequantize_rows_by_definition(payload, bits, columns, dtype)
+            actual = dequantize_rows(payload, bits, columns, dtype)
             torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
-            into = dequantize_rows(message, bits, columns, dtype, out=torch.empty_like(x))
+            into = dequantize_rows(payload, bits, columns, dtype, out=torch.empty_like(x))
             torch.testing.assert_close(into, expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -117,14 +117,14 @@ def test_fast_path_gives_the_bits_of_the_definition(bits, kind, monkeypatch):
 @pytest.mark.parametrize("columns", [1023, 1024])
 def test_rows_of_an_activation_agree_with_the_definition(bits, columns):
     x = rows_of("normal", 300, columns)
-    message = quantize_rows_by_definition(x, bits)
-    assert torch.equal(quantize_rows(x, bits), message)
-    decoded = dequantize_rows_by_definition(message, bits, columns, x.dtype)
-    assert torch.equal(dequantize_rows(message, bits, columns, x.dtype), decoded)
+    payload = quantize_rows_by_definition(x, bits)
+    assert torch.equal(quantize_rows(x, bits), payload)
+    decoded = dequantize_rows_by_definition(payload, bits, columns, x.dtype)
+    assert torch.equal(dequantize_rows(payload, bits, columns, x.dtype), decoded)
 
 
 @pytest.mark.parametrize("bits", [2, 4])
-def test_a_negative_zero_changes_nothing_in_the_message(bits):
+def test_a_negative_zero_changes_nothing_in_the_payload(bits):
     positive, negative = torch.zeros(1, 16), -torch.zeros(1, 16)
     positive[0, 3], negative[0, 3] = 3.0, 3.0
     assert torch.equal(quantize_rows(positive, bits), quantize_rows(negative, bits))

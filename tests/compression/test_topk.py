@@ -140,7 +140,16 @@ def test_gradient_passes_at_kept_positions_only():
     assert x.grad.tolist() == [10, 0, 30]
 
 
-def test_an_empty_tensor_gives_an_empty_message():
+def test_a_sum_has_the_sign_of_zero_that_adding_decoded_tensors_gives():
+    # 0 + 0 in the first place: a negative zero in one payload must not survive there.
+    codec = TopK(1)
+    payloads = [codec.encode(torch.tensor(x)) for x in ([-0.0, 0.0], [0.0, 3.0])]
+    assert codec.decode_sum(payloads).tolist() == [0, 3]
+    assert not codec.decode_sum(payloads).signbit().any()
+    assert not codec.decode_sum_by_definition(payloads).signbit().any()
+
+
+def test_an_empty_tensor_gives_an_empty_payload():
     payload = TopK(0.1).encode(torch.empty(0, 4))
     assert payload.num_bytes == 0
     assert TopK(0.1).decode(payload).shape == (0, 4)

@@ -66,7 +66,7 @@ def check_round_trip(codec, x):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_message_has_the_promised_bytes_and_comes_back_in_shape_and_dtype(codec, shape, dtype):
+def test_payload_has_the_promised_bytes_and_comes_back_in_shape_and_dtype(codec, shape, dtype):
     check_round_trip(codec, normal(shape, dtype))
 
 
@@ -98,15 +98,15 @@ def test_the_global_generator_is_left_alone(codec):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_equal_seeds_give_equal_messages_at_equal_sites_only(codec):
+def test_equal_seeds_give_equal_payloads_at_equal_sites_only(codec):
     x = normal((3, HIDDEN))
     one, other = codec.for_site("a"), copy.deepcopy(codec).for_site("a")
     for _ in range(3):
-        messages = zip(one.encode(x).tensors, other.encode(x).tensors, strict=True)
-        assert all(torch.equal(a, b) for a, b in messages)
+        pairs = zip(one.encode(x).tensors, other.encode(x).tensors, strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_summed_messages_decode_to_the_sum_and_gathered_ones_say_so(codec):
+def test_summed_payloads_decode_to_the_sum_and_gathered_ones_say_so(codec):
     codec.eval()
     x, y = normal((3, HIDDEN), seed=1), normal((3, HIDDEN), seed=2)
     payloads = [codec.encode(x), codec.encode(y)]
@@ -119,6 +119,30 @@ def test_summed_messages_decode_to_the_sum_and_gathered_ones_say_so(codec):
         torch.testing.assert_close(together, apart, rtol=0, atol=3 * 2**-9 if isinstance(codec, FP16) else 1e-5)
     else:
         assert codec.aggregation is Aggregation.GATHER
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_sum_has_the_bits_of_its_definition_also_where_zeros_are_negative(codec, dtype):
+    codec.eval()
+    integers = torch.int32 if dtype is torch.float32 else torch.int16
+    zeros = [normal((3, HIDDEN), seed=seed) * 0.0 for seed in range(3)]
+    for inputs in (zeros[:1], zeros[:2], [*zeros, normal((3, HIDDEN))]):
+        payloads = [codec.encode(x.to(dtype)) for x in inputs]
+        fast, by_definition = codec.decode_sum(payloads), codec.decode_sum_by_definition(payloads)
+        assert torch.equal(fast.view(integers), by_definition.view(integers))
+
+
+@pytest.mark.parametrize(
+    "out",
+    [torch.empty(3, HIDDEN + 1), torch.empty(HIDDEN, 3), torch.empty(3, HIDDEN).double(), torch.empty(HIDDEN, 3).t()],
+    ids=["wide", "turned", "double", "not contiguous"],
+)
+@torch.no_grad()
+def test_a_place_for_the_result_that_does_not_fit_is_refused(codec, out):
+    payload = codec.encode(normal((3, HIDDEN)))
+    rule = r"out has shape .*: it must be contiguous, of shape \(3, 16\), torch.float32, on cpu"
+    with pytest.raises(ValueError, match=rule):
+        codec.decode(payload, out=out)
 
 
 def test_forward_gives_decode_of_encode(codec):
@@ -139,7 +163,7 @@ def test_backward_follows_the_stated_gradient(codec):
     assert torch.equal(x.grad, expected)
 
 
-def test_gathered_messages_carry_no_graph(codec):
+def test_gathered_payloads_carry_no_graph(codec):
     payload = codec.encode(normal((3, HIDDEN)).requires_grad_())
     if codec.aggregation is Aggregation.GATHER:
         assert not any(tensor.requires_grad for tensor in payload.tensors)

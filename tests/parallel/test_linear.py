@@ -62,6 +62,22 @@ def test_the_matrix_product_is_an_argument():
     assert seen == [((5, 6), (4, 6))] * 2 + [((5, 4), (6, 4))] * 2
 
 
+def test_each_local_rank_may_have_its_own_matrix_product():
+    def times(factor):
+        return lambda x, weight: functional.linear(x, weight) * factor
+
+    column, row = pair(2, bias=False, matrix_product=[times(1), times(10)])
+    plain, _ = pair(2, bias=False)
+    x = torch.ones(5, 6)
+    for factor, ours, theirs in zip((1, 10), column(x), plain(x), strict=True):
+        torch.testing.assert_close(ours, theirs * factor)
+    ones = [torch.ones(5, 4)] * 2
+    expected = sum(functional.linear(y, w) * f for y, w, f in zip(ones, row.weights, (1, 10), strict=True))
+    torch.testing.assert_close(row(ones), expected)
+    with pytest.raises(ValueError, match="matrix_product: 3 given; column has 2 local ranks"):
+        pair(2, matrix_product=[times(1)] * 3)
+
+
 def test_a_reduction_module_is_registered_and_can_be_taken_back():
     class Halve(nn.Module):
         def __init__(self):

@@ -12,6 +12,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from workbench.compression import AutoEncoder, Quantize, TopK
 from workbench.launch import Ranks
 from workbench.parallel import (
     ColumnParallelLinear,
@@ -21,6 +22,9 @@ from workbench.parallel import (
     TransformerLayer,
     VirtualTensorGroup,
 )
+from workbench.parallel.boundary import Boundary
+from workbench.parallel.pipeline import Pipeline, open_mesh
+from workbench.parallel.virtual_pipeline import VirtualPipeline
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -31,7 +35,7 @@ CONFIG = TransformerConfig(
 
 @pytest.fixture(scope="module")
 def ranks():
-    with Ranks(4, preload=("workbench.parallel", "torch.distributed.tensor.parallel")) as pool:
+    with Ranks(4, preload=("workbench.parallel.pipeline", "torch.distributed.tensor.parallel")) as pool:
         yield pool
 
 
@@ -156,3 +160,45 @@ def test_outputs_and_gradients_equal_dtensors_on_pairs_of_ranks(ranks):
 def test_a_process_group_is_refused_where_there_is_none():
     with pytest.raises(ValueError, match="torch.distributed is not initialised"):
         ProcessTensorGroup()
+
+
+CODECS = [None, TopK(0.3), Quantize(4), AutoEncoder(16, 4, seed=2)]
+BATCHES = [("step", 4), ("evaluate", 8), ("step", 4), ("evaluate", 4), ("step", 12), ("evaluate", 8)]
+
+
+def stage_part(index: int) -> nn.Module:
+    first, second = plain_pair()[::2]
+    return nn.Sequential(first, nn.Tanh(), second) if index % 2 else nn.Sequential(nn.Tanh(), first, second)
+
+
+def run_batches(pipeline: Pipeline | VirtualPipeline) -> list:
+    """Give the last stage's outputs of training and evaluation on batches of other sizes."""
+    outputs = []
+    for number, (what, size) in enumerate(BATCHES):
+        x = torch.randn(size, 5, 16, generator=torch.Generator().manual_seed(number))
+        outputs.append(pipeline.step(x, x).output if what == "step" else pipeline.evaluate(x))
+    return outputs
+
+
+OPTIONS = {"num_micro_batches": 2, "loss": nn.functional.mse_loss}
+
+
+def run_pipelines(codecs: list) -> list:
+    mesh, results = open_mesh(tensor=1, pipeline=4), []
+    for codec in codecs:
+        before, after = (Boundary(codec and codec.for_site(str(mesh.stage.index + i))) for i in range(2))
+        part = stage_part(mesh.stage.index)
+        pipeline = Pipeline(part, mesh, hidden_size=16, before=before, after=after, **OPTIONS)
+        results.append((run_batches(pipeline), [parameter.grad for parameter in part.parameters()]))
+    return results
+
+
+def test_batches_of_other_sizes_may_alternate_between_training_and_evaluation(ranks):
+    results = ranks.run(run_pipelines, CODECS)
+    for number, codec in enumerate(CODECS):
+        boundaries = [Boundary(codec and codec.for_site(str(index))) for index in (1, 2, 3)]
+        twin = VirtualPipeline([stage_part(index) for index in range(4)], boundaries=boundaries, **OPTIONS)
+        torch.testing.assert_close(results[3][number][0], run_batches(twin), rtol=1e-5, atol=1e-6)
+        for rank, part in enumerate(twin.parts):
+            expected = [parameter.grad for parameter in part.parameters()]
+            torch.testing.assert_close(results[rank][number][1], expected, rtol=1e-5, atol=1e-6)

@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 from workbench.reproduction import Project, load_catalogue, verdicts_of
+from workbench.reproduction.artifacts import checksums
 from workbench.reproduction.records import write_record
 from workbench.reproduction.report import write_report
 
@@ -38,6 +39,8 @@ CATALOGUE = (
 )
 """
 PUBLISHED = "quantity,method,value,unit,source\nbytes,A1,1000000,bytes,\"table 1, row 2\"\nbytes,plain,2000000,bytes,\"table 1, row 1\"\n"
+ARTIFACTS = {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}
+EMPTY_NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 MACHINE = {"host": "here", "cpu": "Two-core processor", "cores": 2, "gpus": []}
 BIG_MACHINE = {"host": "there", "cpu": "Large processor", "cores": 64, "gpus": ["Some GPU"]}
 TWO_METHODS = {"A1": 1010000, "plain": 2000000}  # A1 is 1 % above the published million
@@ -74,13 +77,14 @@ class ReportProject:
     def folder(self, name: str, profile: str = "laptop") -> Path:
         return self.project.folder(self.item(name), profile)
 
-    def record(self, name: str = "table-1", *, values: dict | None = None, profile: str = "laptop", data=(), machine=None, path=None) -> Path:
+    def record(self, name: str = "table-1", *, values: dict | None = None, profile: str = "laptop", data=(), machine=None, path=None,
+               figure: bytes | None = None, notebook: str | None = None) -> Path:
         """Write a record with a figure, a log and a notebook beside it, as the runner does."""
         item, folder = self.item(name), self.folder(name, profile)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "figure.png").write_bytes(png(720, 360))
+        (folder / "figure.png").write_bytes(png(720, 360) if figure is None else figure)
         (folder / "log.txt").write_text("a log\n")
-        (folder / "notebook.ipynb").write_text("{}")
+        (folder / "notebook.ipynb").write_text(EMPTY_NOTEBOOK if notebook is None else notebook)
         quantity, unit = ("accuracy", "") if name == "fig-2" else ("bytes", "bytes")
         rows = [{"quantity": quantity, "method": method, "value": value, "unit": unit} for method, value in (values or TWO_METHODS).items()]
         said = {"values": rows, "data": list(data), "calibration": None, "not_comparable": {}}
@@ -88,7 +92,7 @@ class ReportProject:
                  "title": item.title, "profile": profile, "seeds": [0], "configuration": {"num_ranks": 4}, "parameters": {},
                  "machine": machine or MACHINE, "versions": {"torch": "2.13.0"}, "commit": "abc123", "environment": {},
                  "started": "2026-01-02T03:04:05+00:00", "seconds": 12.5, "fingerprint": {},
-                 "artifacts": {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}}
+                 "artifacts": ARTIFACTS, "artifact_sha256": checksums(folder, ARTIFACTS)}
         verdicts = [verdict.to_json() for verdict in verdicts_of(self.project, item, said)]
         target = path or folder / "record.json"
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """The report in a real browser: nothing scrolls sideways on a phone, and a thumbnail opens its figure."""
 
 import importlib.util
+import json
 import shutil
 from pathlib import Path
 
@@ -48,6 +49,22 @@ def test_on_a_phone_no_page_scrolls_sideways_and_rows_become_cards(phone, first)
     assert cell.evaluate("cell => getComputedStyle(cell).display") == "flex"
     assert "Published" in cell.evaluate("cell => getComputedStyle(cell, '::before').content")
     assert phone.locator("table.cards thead").first.bounding_box()["width"] <= 1
+
+
+def test_scripts_of_a_notebook_do_not_run_on_its_page(phone, tmp_path):
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+    script = "<script>window.ran = 'script'</script><img src='data:,' onerror=\"window.ran = 'handler'\" alt=''>"
+    data = {"text/html": f"{script}<b style='color: rgb(1, 2, 3)'>shown</b>"}
+    kinds = [{"application/javascript": "window.ran = 'output'"}, data]
+    cells = [new_markdown_cell(script), new_code_cell("1", outputs=[new_output("display_data", data=each) for each in kinds])]
+    held = ReportProject(tmp_path / "project")
+    held.record(notebook=json.dumps(new_notebook(cells=cells)))
+    page = held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html"
+    phone.goto(page.as_uri())
+    phone.wait_for_timeout(200)
+    assert phone.evaluate("window.ran") is None
+    assert phone.get_by_text("shown").evaluate("word => getComputedStyle(word).color") == "rgb(1, 2, 3)"
 
 
 def test_a_thumbnail_opens_its_figure_over_the_page_and_close_puts_it_back(phone, first):

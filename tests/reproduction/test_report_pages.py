@@ -170,6 +170,18 @@ def test_pages_need_no_network_no_script_and_no_other_file_to_be_read(held):
         assert all(image["src"].startswith("data:image/png;base64,") and image["alt"] for image in page.find_all("img"))
 
 
+def test_every_page_forbids_scripts_and_the_network_before_it_shows_anything(held):
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+    output = new_output("display_data", data={"text/html": "<script>document.title = 'ran'</script>"})
+    cells = [new_markdown_cell("<script>document.title = 'ran'</script>"), new_code_cell("1", outputs=[output])]
+    held.record(notebook=json.dumps(new_notebook(cells=cells)))
+    for path in held.report(notebooks=True).parent.rglob("*.html"):
+        policy, first = soup(path).select_one("meta[http-equiv=Content-Security-Policy]"), soup(path).head.find(True)
+        assert policy == first, path
+        assert {"default-src 'none'", "script-src 'none'", "form-action 'none'"} <= set(policy["content"].split("; "))
+
+
 def test_every_link_leads_to_a_file_or_an_anchor_that_is_there(held):
     held.record()
     held.promoted()
@@ -195,8 +207,7 @@ def test_a_thumbnail_is_small_and_leads_to_the_figure(held):
 
 
 def test_a_broken_figure_does_not_end_the_report(held):
-    held.record()
-    (held.folder("table-1") / "figure.png").write_bytes(b"\x89PNG broken")
+    held.record(figure=b"\x89PNG broken")
     assert "no figure" in index(held).select_one("#t-toy-sum ~ div").get_text()
 
 
@@ -241,11 +252,10 @@ def test_an_update_takes_less_than_half_a_second_and_imports_neither_torch_nor_p
 def test_an_executed_notebook_becomes_a_page_once_a_run(held):
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-    held.record()
     output = new_output("stream", name="stdout", text="forty-two bytes")
     cells = [new_markdown_cell("# The question"), new_code_cell("print('forty-two bytes')", outputs=[output])]
+    held.record(notebook=json.dumps(new_notebook(cells=cells)))
     notebook = held.folder("table-1") / "notebook.ipynb"
-    notebook.write_text(json.dumps(new_notebook(cells=cells)))
 
     page = held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html"
     text = page.read_text()

@@ -92,10 +92,11 @@ def test_units_that_differ_unknown_columns_and_ambiguous_rows_are_refused_by_the
 
 
 def test_keys_match_as_numbers_where_both_read_as_numbers_and_a_list_in_where_means_any():
-    published = read_rows([{"quantity": "time", "value": "3", "unit": "ms", "tp": "4", "m": "w/o"}], "published")
+    common = {"quantity": "time", "value": "3", "unit": "ms", "tp": "4"}
+    published = read_rows([common | {"m": name} for name in ("w/o", "A1", "B")], "published")
     told = verdict(
         Within("w", quantity="time", where={"m": ["A1", "w/o"]}, abs=0, **WHY),
-        values((3, {"tp": 4.0, "m": "w/o"})),
+        values((3, {"tp": 4.0, "m": "w/o"}), (3, {"tp": 4.0, "m": "A1"})),
         published,
     )
     assert told.verdict is Verdict.AGREES
@@ -191,6 +192,7 @@ def test_a_stand_in_or_no_source_at_all_can_never_support_a_claim_about_real_dat
     assert verdict(claim, same, same, sources=[real]).verdict is Verdict.AGREES
     told = verdict(claim, same, same, sources=[real, stand_in])
     assert told.verdict is Verdict.NOT_COMPARABLE and told.reason == "a stand-in took the place of mnli"
+    assert {(row.verdict, row.reason) for row in told.rows} == {(told.verdict, told.reason)}
     assert verdict(claim, same, same, sources=[]).verdict is Verdict.NOT_COMPARABLE
 
 

@@ -1,5 +1,6 @@
 """What an item depends on: found without importing, and named when it changes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 from toy_project import RECORD, ToyProject
 
+from workbench.datasets import places
 from workbench.reproduction import Project, load_catalogue, plan
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.library import Library
@@ -97,6 +99,70 @@ def test_outputs_of_a_notebook_do_not_matter_and_its_code_does(toy: ToyProject):
         )
     )
     assert changes(before, fingerprint(toy)) == ""
+
+
+def test_every_cell_of_a_notebook_matters_and_what_running_it_leaves_behind_does_not(toy: ToyProject):
+    path = toy.root / "notebooks/toy/one.ipynb"
+    held = json.loads(path.read_text())
+    held["cells"].insert(0, {"cell_type": "markdown", "id": "card", "metadata": {}, "source": ["The question\n", "is this"]})
+    path.write_text(json.dumps(held))
+    before = fingerprint(toy)
+    for cell in held["cells"][1:]:
+        cell |= {"execution_count": 7, "outputs": [{"output_type": "stream", "name": "stdout", "text": "x"}]}
+        cell["metadata"] = cell["metadata"] | {"execution": {"iopub.status.busy": "now"}}
+    held["cells"][0]["source"] = "The question\nis this"  # the same text, written in the format's other way
+    path.write_text(json.dumps(held))
+    assert changes(before, fingerprint(toy)) == ""
+    held["cells"][0]["source"] = "Another question"
+    path.write_text(json.dumps(held))
+    assert changes(before, fingerprint(toy)) == "notebook changed"
+    held["cells"][0] |= {"source": "The question\nis this", "cell_type": "raw"}
+    path.write_text(json.dumps(held))
+    assert changes(before, fingerprint(toy)) == "notebook changed"
+
+
+def cached_data(monkeypatch, root):
+    """A hub cache and a cache of prepared data, each with one file, in folders that only the environment names."""
+    for variable in ("HF_HOME", "XDG_CACHE_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HF_HOME", str(root / "home"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(root / "hub elsewhere"))
+    hub = root / "hub elsewhere/datasets--nyu-mll--glue/snapshots/c0ffee/sst2/train.parquet"
+    prepared = root / "home/datasets/nyu-mll___glue/sst2/0.0.0/c0ffee/glue-train.arrow"
+    for path in (hub, prepared):
+        path.parent.mkdir(parents=True)
+        path.write_text("a sentence")
+    return hub, prepared
+
+
+def test_cached_data_whose_content_changes_under_the_same_name_matters(toy: ToyProject, monkeypatch, tmp_path):
+    hub, prepared = cached_data(monkeypatch, tmp_path)
+    toy.notebook("one", "from workbench.datasets import glue", RECORD)
+    assert places.cached_files("nyu-mll/glue", "sst2/train*", repo_type="dataset") == (hub,)
+    assert places.prepared_files("nyu-mll/glue", "sst2", "train") == (prepared,)
+    for path in (hub, prepared):
+        before, state = fingerprint(toy), path.stat()
+        path.write_text("another, longer sentence")
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        assert changes(before, fingerprint(toy)) == "data: hub changed"  # by its size
+        before = fingerprint(toy)
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+        assert changes(before, fingerprint(toy)) == "data: hub changed"  # by its time of change
+        before = fingerprint(toy)
+        path.rename(path.with_name("train-of-another-name"))
+        assert changes(before, fingerprint(toy)) == "data: hub changed"  # by its name
+
+
+def test_cached_data_is_read_through_the_caches_links(toy: ToyProject, monkeypatch, tmp_path):
+    hub, _ = cached_data(monkeypatch, tmp_path)
+    toy.notebook("one", "from workbench.datasets import glue", RECORD)
+    blob = tmp_path / "hub elsewhere/datasets--nyu-mll--glue/blobs/1234"
+    blob.parent.mkdir()
+    hub.rename(blob)
+    hub.symlink_to(blob)
+    before = fingerprint(toy)
+    blob.write_text("another, longer sentence")
+    assert changes(before, fingerprint(toy)) == "data: hub changed"
 
 
 def test_data_matters_to_what_imports_the_data_sets_alone(toy: ToyProject, monkeypatch, tmp_path):

@@ -57,7 +57,7 @@ def test_a_record_cut_short_is_refused_by_name(toy: ToyProject):
     path = toy.folder() / "record.json"
     path.write_text(path.read_text()[:50])
     with pytest.raises(RecordError, match="record.json: refused, it cannot be read"):
-        read_record(path)
+        read_record(path, id=ITEM, profile="laptop")
 
 
 def test_the_checksum_is_that_of_the_canonical_json_without_it():

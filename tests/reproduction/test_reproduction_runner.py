@@ -1,5 +1,6 @@
 """The runner with real kernels: what it records, what it leaves alone, what it survives."""
 
+import hashlib
 import os
 import shutil
 import signal
@@ -29,6 +30,8 @@ def test_a_run_records_a_second_does_nothing_and_a_changed_published_number_turn
     assert record["values"] == [{"quantity": "bytes", "method": "A1", "value": 8.0, "unit": "bytes"}]
     assert record["parameters"] == {"size": 4}
     assert sorted(path.name for path in toy.folder().iterdir()) == ["log.txt", "notebook.ipynb", "record.json"]
+    executed = (toy.folder() / "notebook.ipynb").read_bytes()
+    assert record["artifact_sha256"]["notebook"] == hashlib.sha256(executed).hexdigest()
 
     began = time.monotonic()
     code, outcome, err = toy.run()
@@ -121,7 +124,7 @@ def old_record(toy: ToyProject) -> dict:
     toy.folder().mkdir(parents=True)
     return write_record(
         toy.folder() / "record.json",
-        {"schema": SCHEMA, "id": "toy/table-1/counted", "seconds": 1.0, "artifacts": {}, "fingerprint": {}},
+        {"schema": SCHEMA, "id": "toy/table-1/counted", "profile": "laptop", "seconds": 1.0, "artifacts": {}, "fingerprint": {}},
     )
 
 

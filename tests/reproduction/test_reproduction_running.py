@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from toy_project import ToyProject, kill
 
 from workbench.reproduction import Project, UsageError, load_catalogue, run
-from workbench.reproduction.records import read_record
+from workbench.reproduction.records import SCHEMA, read_record, write_record
 from workbench.reproduction.runner.events import (
     Action,
     ItemFinished,
@@ -23,7 +24,8 @@ from workbench.reproduction.runner.events import (
     Status,
 )
 from workbench.reproduction.runner.lock import hold_lock
-from workbench.reproduction.runner.placing import sweep
+from workbench.reproduction.runner.execute import Execution, Failure
+from workbench.reproduction.runner.placing import place_failure, sweep
 from workbench.reproduction.runner.schedule import Schedule, expected_s
 
 
@@ -70,6 +72,20 @@ def test_timed_items_run_alone_and_the_others_side_by_side_up_to_the_jobs():
     assert [event.id for event in started] == ["a", "b", "c", "d", "t1", "t2"]
     assert [event.number for event in started] == [1, 2, 3, 4, 5, 6]
     assert sum(isinstance(event, ItemFinished) for event in events) == 6
+
+
+class BrokenWork(FakeWork):
+    """Raises where it should give an outcome."""
+
+    def run(self, id):
+        raise NotADirectoryError(20, "Not a directory", "results/laptop/toy")
+
+
+@pytest.mark.timeout(10)
+def test_an_item_whose_thread_raises_has_failed_and_the_run_goes_on():
+    done = Schedule(work=BrokenWork(), jobs=1, timeout_s=None, on_event=lambda event: None).run([planned("a"), planned("b")])
+    assert [outcome.status for outcome in done.values()] == [Status.FAILED, Status.FAILED]
+    assert done["a"].reason == "NotADirectoryError: [Errno 20] Not a directory: 'results/laptop/toy'"
 
 
 def test_progress_tells_who_runs_and_how_long_it_will_take():
@@ -177,12 +193,91 @@ def test_a_runner_killed_at_any_step_of_placing_leaves_the_old_record_or_the_new
     (tmp_path / "recording.json").write_text(json.dumps(recording))
     place = [sys.executable, "-c", PLACES]
     subprocess.run([*place, "99", tmp_path / "recording.json"], check=True)
-    old = read_record(toy.folder() / "record.json")
+    old = read_record(toy.folder() / "record.json", id="toy/table-1/counted", profile="laptop")
     (toy.folder() / "notebook.ipynb").write_text("old")
     done = subprocess.run([*place, str(moves), tmp_path / "recording.json"], check=False)
     assert done.returncode == (0 if moves == 3 else -9)
     sweep(toy.root / "results/laptop")
-    record = read_record(toy.folder() / "record.json")
+    record = read_record(toy.folder() / "record.json", id="toy/table-1/counted", profile="laptop")
     assert (toy.folder() / "notebook.ipynb").read_text() == left
     assert record == old if left == "old" else record["values"] == old["values"]
     assert not [path for path in (toy.root / "results/laptop").iterdir() if path.name.startswith(".partial")]
+
+
+def whole_folder(folder: Path, id: str) -> None:
+    folder.mkdir(parents=True)
+    write_record(folder / "record.json", {"schema": SCHEMA, "id": id, "profile": "laptop", "artifacts": {}})
+
+
+def test_sweeping_keeps_a_finished_folder_that_cannot_be_moved_and_goes_on_with_the_others(tmp_path):
+    results = tmp_path / "laptop"
+    names = ["barred/table-1/counted", "free/table-1/counted"]
+    for name in names:
+        whole_folder(results / ".partial-1" / name, name)
+    (results / "barred").write_text("a file where a folder belongs")
+    sweep(results)
+    assert (results / "free/table-1/counted/record.json").exists()
+    assert (results / ".partial-1/barred/table-1/counted/record.json").exists()
+    (results / "barred").unlink()
+    sweep(results)
+    assert (results / "barred/table-1/counted/record.json").exists() and not (results / ".partial-1").exists()
+
+
+def test_a_failure_that_cannot_be_kept_raises_nothing(toy: ToyProject):
+    project = Project()
+    (item,) = load_catalogue(project)
+    barred = toy.root / "results/laptop/toy"
+    barred.parent.mkdir(parents=True)
+    barred.write_text("put there while the item ran")
+    folder = toy.root / "results/laptop/.partial-1" / item.id
+    execution = Execution(project=project, item=item, profile="laptop", kernel_name="python3", folder=folder)
+    place_failure(execution, Failure(reason="boom", traceback=""), {}, project.folder(item, "laptop"))
+    assert barred.read_text() == "put there while the item ran"
+
+
+@pytest.mark.parametrize("barred", ["toy", "toy/table-1", "toy/table-1/counted"])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_file_where_a_folder_of_results_belongs_is_refused_by_name_before_anything_runs(toy: ToyProject, barred, dangling):
+    path = toy.root / "results/laptop" / barred
+    path.parent.mkdir(parents=True)
+    path.symlink_to(toy.root / "nowhere") if dangling else path.write_text("a file")
+    project = Project()
+    with pytest.raises(UsageError, match=f"{path} is not a folder, and the record of toy/table-1/counted belongs there"):
+        run(project, load_catalogue(project))
+
+
+def test_a_technique_folder_on_another_disk_is_refused_before_anything_runs(toy: ToyProject):
+    if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == toy.root.stat().st_dev:
+        pytest.skip("no second file system is here")
+    link = toy.root / "results/laptop/toy"
+    link.parent.mkdir(parents=True)
+    project = Project()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        link.symlink_to(other)
+        with pytest.raises(UsageError, match=f"{link} lies on another disk than {link.parent}"):
+            run(project, load_catalogue(project))
+
+
+class Raised(Exception):
+    """What papermill raises for a cell."""
+
+    def __init__(self, ename, evalue, traceback):
+        super().__init__(evalue)
+        self.ename, self.evalue, self.traceback = ename, evalue, traceback
+
+
+@pytest.mark.parametrize(
+    ("evalue", "last", "reason"),
+    [
+        ("", "ValueError: bad \udc80 byte", r"ValueError: bad \udc80 byte"),
+        ("", "ValueError: ", "ValueError"),
+        ("", "", "ValueError"),
+        ("", "of two lines", "ValueError: of two lines"),
+        ("\n\nsecond line", "second line", "ValueError: second line"),
+        ("size is \udcff", "", r"ValueError: size is \udcff"),
+    ],
+)
+def test_the_reason_of_a_failure_is_never_empty_and_can_always_be_written(evalue, last, reason):
+    failure = Failure.of(Raised("ValueError", evalue, [f"\x1b[31m{last}\x1b[0m", ""]))
+    assert failure.reason == reason
+    assert "\x1b" not in failure.traceback and failure.traceback.encode("utf-8")

@@ -1,22 +1,24 @@
 """The command line: `workbench list`, `reproduce`, `report` and what surrounds them.
 
-Source: DESIGN, "The house"; typer for parsing, rich for tables and progress.
+Source: the workbench's own conventions; typer for parsing, rich for tables and progress.
 Simplified: commands import what they need when they are called, so that `list` and `show` start in a fraction of a second.
 Left out: anything that computes; every command calls one function of the library.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 import typer
 
 from . import catalogue, furnish, house, records, report, reproduce
+from .common import INTERRUPTED
 
 __all__ = ["app", "main"]
 
-WRONG_USE, INTERRUPTED = 2, 130  # exit codes; 128 + SIGINT, as shells count it
+FAILED, WRONG_USE = 1, 2  # exit codes
 
 OVERVIEW = """Reproduce published results on real ranks, and check each claim against its paper.
 
@@ -52,13 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def exit_code(arguments: Sequence[str]) -> int:
-    """Run one command; wrong use becomes one line on stderr and exit code 2."""
+    """Run one command; wrong use becomes one line on stderr and exit code 2, output that nobody reads exit code 1."""
     from typer.exceptions import Abort, TyperException
 
     from workbench.reproduction import UsageError
 
     try:
-        return int(app(args=list(arguments), prog_name="workbench", standalone_mode=False) or 0)
+        code = int(app(args=list(arguments), prog_name="workbench", standalone_mode=False) or 0)
+        sys.stdout.flush()  # here, where what goes wrong can still be told
+        return code
     except TyperException as error:
         return _refuse(error.format_message(), error.exit_code)
     except UsageError as error:
@@ -66,10 +70,21 @@ def exit_code(arguments: Sequence[str]) -> int:
     except (Abort, KeyboardInterrupt):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # as in `workbench list | head`: the reader has what it wanted
+        _drop_output()
+        return FAILED
     except OSError as error:
-        if error.filename is None:
-            raise
-        return _refuse(f"{error.filename}: {error.strerror}")
+        _drop_output()
+        why = error.strerror or str(error)
+        return _refuse(why, FAILED) if error.filename is None else _refuse(f"{error.filename}: {why}")
+
+
+def _drop_output() -> None:
+    """Point stdout at nothing where it cannot be written, so that it does not fail once more as the process ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse(message: str, code: int = WRONG_USE) -> int:

@@ -114,6 +114,8 @@ def _pairs(parameters: Mapping[str, Any]) -> str:
 
 def _states(project: Any, item: Any) -> list[str]:
     """Say for each profile whether a record exists, and what it came to."""
+    from rich.markup import escape
+
     from workbench.reproduction.report import gather
 
     lines = []
@@ -121,6 +123,8 @@ def _states(project: Any, item: Any) -> list[str]:
         view = gather(project, [item], profile).techniques[0].items[0]
         if view.has_record:
             lines.append(f"\n[bold]Last {profile} run[/bold]  {view.date}, {view.duration}  {common.verdict_words(dict(view.counts))}")
+        lines += [f"\n[bold red]Refused[/] ({profile})  {escape(line)}" for line in view.refused]
+        lines += [f"[bold red]Not shown[/]  {escape(line)}" for line in view.wrong_files]
         if view.failure:
             lines.append(f"[bold red]Last {profile} run failed[/]  {view.failure.message}")
     return lines

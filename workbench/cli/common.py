@@ -15,9 +15,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-__all__ = ["PROFILES", "AskYes", "OneProfile", "choose", "console", "load", "pick", "print_json", "verdict_words"]
+__all__ = ["INTERRUPTED", "PROFILES", "AskYes", "OneProfile", "choose", "console", "load", "pick", "print_json", "verdict_words"]
 
 LOOK, RUN, HOUSE, AUTHOR = "Look", "Run", "Look after the house", "Write"  # groups of the help
+INTERRUPTED = 130  # exit code: 128 + SIGINT, as shells count it
 PIPED_WIDTH = 240  # columns where there is no terminal, so that a line of a table stays a line
 PROFILES = ("smoke", "laptop", "full", "paper")
 STYLES = {"DISAGREES": "bold red", "AGREES": "green", "NOT_COMPARABLE": "yellow", "NOT_RUN": "dim"}

@@ -37,7 +37,9 @@ def promote(patterns: Patterns = None, profile: common.OneProfile = "laptop") ->
       workbench records promote
       workbench records promote table-1 --profile full
     """
-    from workbench.reproduction import UsageError, read_record
+    import json
+
+    from workbench.reproduction import UsageError
     from workbench.reproduction.recorded import promote as keep
 
     if profile == "smoke":
@@ -45,7 +47,7 @@ def promote(patterns: Patterns = None, profile: common.OneProfile = "laptop") ->
     project, catalogue = common.load()
     for path in keep(project, profile, [item.id for item in common.pick(catalogue, patterns or [])]):
         common.console().print(str(path), markup=False)
-        if "+changes" in str(read_record(path).get("commit")):
+        if "+changes" in str(json.loads(path.read_text(encoding="utf-8")).get("commit")):  # checked as it was promoted
             print(f"workbench: {path.name} ran on a checkout with changes that are in no commit", file=sys.stderr)
 
 
@@ -82,7 +84,7 @@ def _differences(project: Any, item: Any, profile: str) -> list[str] | None:
     paths = promoted_path(project, item, profile), project.folder(item, profile) / "record.json"
     if not all(path.is_file() for path in paths):
         return None
-    recorded, ours = (read_record(path) for path in paths)
+    recorded, ours = (read_record(path, id=item.id, profile=profile) for path in paths)
     table = value_table(project, profile, [item.id]).to_dict("records")
     return [*_verdict_lines(recorded, ours), *_value_lines(table), *_circumstance_lines(recorded, ours)]
 

@@ -7,6 +7,7 @@ Left out: running (`workbench reproduce` writes the report as it goes).
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -25,18 +26,21 @@ def write(
     profile: common.OneProfile = "laptop",
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Write the report from the records there are, with every verdict computed anew.
+    """Write the report from the records there are, with every verdict computed anew; name the records it refuses.
 
     \b
     Examples
       workbench report --open
       workbench report --profile full
     """
-    from workbench.reproduction.report import write_report
+    from workbench.reproduction.report import gather, write_report
 
     project, catalogue = common.load()
     path = write_report(project, catalogue, profile, notebooks=True)
     common.console().print(str(path), markup=False)
+    items = [item for technique in gather(project, catalogue, profile).techniques for item in technique.items]
+    for line in (line for item in items for line in item.refused + tuple(f"{item.id}: {wrong}" for wrong in item.wrong_files)):
+        print(f"workbench: {line}", file=sys.stderr)
     if open_it:
         import webbrowser
 

@@ -1,6 +1,6 @@
 """`workbench reproduce`: run what is not up to date, keep the report current, end with a table.
 
-Source: `workbench.reproduction.runner` runs; the report is written again at every start and end of an item.
+Source: `workbench.reproduction.runner` runs; the report follows the starts and ends of items, within a tenth of the time.
 Simplified: nothing.
 Left out: the running itself.
 """
@@ -10,15 +10,17 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
 
 from . import common
 
-__all__ = ["register", "reproduce"]
+__all__ = ["Run", "register", "reproduce"]
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells count it
+LEAST_BETWEEN_S = 5.0  # seconds from one report of a run under way to the next; its page reloads every 15
+COSTS_BETWEEN = 10  # and as many times what the last one cost, since it is written where items are scheduled
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +53,7 @@ def reproduce(
     if dry_run:
         _print_plan(plan(project, chosen, profile, kernel=kernel, fresh=fresh), profile)
         return 0
-    return _Run(project, catalogue, chosen, profile).go(kernel=kernel, jobs=jobs, timeout_s=timeout_s, fresh=fresh)
+    return Run(project, catalogue, chosen, profile).go(kernel=kernel, jobs=jobs, timeout_s=timeout_s, fresh=fresh)
 
 
 def _print_plan(planned: Sequence[Any], profile: str) -> None:
@@ -72,7 +74,7 @@ def _print_plan(planned: Sequence[Any], profile: str) -> None:
     out.print(f"\n{len(running)} of {len(planned)} items would run in the profile {profile}, about {total} one after the other.")
 
 
-class _Run:
+class Run:
     """One call of `workbench reproduce`: what is shown, the report, the table at the end."""
 
     def __init__(self, project: Any, catalogue: Sequence[Any], chosen: Sequence[Any], profile: str) -> None:
@@ -82,6 +84,8 @@ class _Run:
         self.kept: list[str] = []
         self.progress = ""
         self.report_trouble = ""
+        self.behind = False  # whether the report has yet to tell of a start or an end
+        self.next_report_s = 0.0  # on the monotonic clock
 
     def go(self, **options: Any) -> int:
         """Run, and return the exit code."""
@@ -97,7 +101,7 @@ class _Run:
                 outcome = run(self.project, self.chosen, self.profile, on_event=lambda event: self.on_event(event, shown), **options)
         except KeyboardInterrupt:
             self.interrupted()
-            return INTERRUPTED
+            return common.INTERRUPTED
         self.finished(outcome)
         return outcome.exit_code
 
@@ -111,14 +115,23 @@ class _Run:
             self.announce(event)
         elif isinstance(event, events.ItemStarted):
             self.running.add(event.id)
-            self.write_report(under_way=True)
+            self.behind = True
         elif isinstance(event, events.ItemFinished):
             self.running.discard(event.outcome.id)
             self.kept += [event.outcome.id] if event.outcome.status is events.Status.RECORDED else []
-            self.write_report(under_way=True)
+            self.behind = True
         elif isinstance(event, events.Progress):
             self.progress = f"{event.num_done} of {event.num_items} items are done, {spent_words(event)}."
+        if self.behind and monotonic() >= self.next_report_s:
+            self.update_report()
         shown(event)
+
+    def update_report(self) -> None:
+        """Write the report of a run under way, and say when it may be written again."""
+        began = monotonic()
+        self.write_report(under_way=True)
+        ended = monotonic()
+        self.behind, self.next_report_s = False, ended + max(LEAST_BETWEEN_S, COSTS_BETWEEN * (ended - began))
 
     def announce(self, planned: Any) -> None:
         """Say before anything starts how long the run will take."""
@@ -185,6 +198,8 @@ def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> A
 def _verdicts(view: Any, ended: Any, escape: Any) -> str:
     if ended is not None and ended.status.value == "failed":
         return f"[bold red]failed[/] {escape(ended.reason)}"
+    if view.refused and not view.has_record:
+        return f"[bold red]refused[/] {escape(view.refused[0])}"
     if not view.has_record:
         return "[dim]not declared for this profile[/]" if ended is not None else ""
     return common.verdict_words(dict(view.counts)) if view.counts and any(view.counts.values()) else "[dim]ran; no verdicts[/]"

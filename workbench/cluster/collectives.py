@@ -261,17 +261,22 @@ _FORMS: MappingProxyType[tuple[Collective, Algorithm], tuple[ByRank, InSeries]] 
     }
 )
 
-_BOTH = {
-    Collective.ALL_REDUCE: Algorithm.RING,
-    Collective.ALL_GATHER: Algorithm.RING,
-    Collective.ALL_TO_ALL: Algorithm.PAIRWISE,
-    Collective.SEND: Algorithm.DIRECT,
-}
-_GLOO = {Collective.REDUCE_SCATTER: Algorithm.FULL_ALL_REDUCE, Collective.BROADCAST: Algorithm.BINOMIAL, **_BOTH}
-_NCCL = {Collective.REDUCE_SCATTER: Algorithm.RING, Collective.BROADCAST: Algorithm.RING, **_BOTH}
+_SHARED_ALGORITHMS: MappingProxyType[Collective, Algorithm] = MappingProxyType(
+    {
+        Collective.ALL_REDUCE: Algorithm.RING,
+        Collective.ALL_GATHER: Algorithm.RING,
+        Collective.ALL_TO_ALL: Algorithm.PAIRWISE,
+        Collective.SEND: Algorithm.DIRECT,
+    }
+)
 _ALGORITHMS: MappingProxyType[tuple[Backend, Collective], Algorithm] = MappingProxyType(
-    {(Backend.GLOO, collective): algorithm for collective, algorithm in _GLOO.items()}
-    | {(Backend.NCCL, collective): algorithm for collective, algorithm in _NCCL.items()}
+    {(backend, collective): how for backend in Backend for collective, how in _SHARED_ALGORITHMS.items()}
+    | {
+        (Backend.GLOO, Collective.REDUCE_SCATTER): Algorithm.FULL_ALL_REDUCE,
+        (Backend.GLOO, Collective.BROADCAST): Algorithm.BINOMIAL,
+        (Backend.NCCL, Collective.REDUCE_SCATTER): Algorithm.RING,
+        (Backend.NCCL, Collective.BROADCAST): Algorithm.RING,
+    }
 )
 
 

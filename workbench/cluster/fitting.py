@@ -7,7 +7,7 @@ problems" (1974), chapters 5 and 23.
 Simplified: one latency and one bandwidth for all samples; errors are taken to be independent.
 Left out: thresholds between protocols (fit each range of sizes on its own), outlier rejection.
 
-Weights: each sample counts with 1 / seconds squared, so that the sum of squared *relative* errors is least;
+Weights: each sample counts with 1 / time squared, so that the sum of squared *relative* errors is least;
 otherwise the largest messages alone would decide and the latency would be noise.
 """
 
@@ -30,14 +30,14 @@ class Sample:
     """One measured time.
 
     message_bytes: size of the message, as for collective_cost.
-    seconds: how long it took.
+    time_s: how long it took.
     num_ranks: how many ranks took part.
     collective: what they did.
     algorithm: how.
     """
 
     message_bytes: float
-    seconds: float
+    time_s: float
     num_ranks: int = 2
     collective: Collective = Collective.SEND
     algorithm: Algorithm = Algorithm.DIRECT
@@ -45,8 +45,8 @@ class Sample:
     def __post_init__(self) -> None:
         if not 0 <= self.message_bytes < math.inf:
             raise ValueError(f"Sample.message_bytes is {self.message_bytes!r}: it must be finite and not negative")
-        if not 0 < self.seconds < math.inf:
-            raise ValueError(f"Sample.seconds is {self.seconds!r}: it must be finite and above 0")
+        if not 0 < self.time_s < math.inf:
+            raise ValueError(f"Sample.time_s is {self.time_s!r}: it must be finite and above 0")
         if self.num_ranks < 2:
             raise ValueError(f"Sample.num_ranks is {self.num_ranks!r}: it must be at least 2, one rank sends nothing")
         collective_cost(self.collective, self.algorithm, self.num_ranks, self.message_bytes)
@@ -76,7 +76,7 @@ def fit(samples: Iterable[Sample | tuple[float, float]]) -> Fit:
     """Fit a link to measured times.
 
     Args:
-        samples: Samples, or pairs (message_bytes, seconds) of messages from one rank to another.
+        samples: Samples, or pairs (message_bytes, time_s) of messages from one rank to another.
 
     Returns:
         the latency and bandwidth with the least sum of squared relative errors, neither negative.
@@ -94,30 +94,30 @@ def fit(samples: Iterable[Sample | tuple[float, float]]) -> Fit:
     ]
     latencies = [float(cost.num_latencies) for cost in costs]
     series_bytes = [cost.bytes_in_series for cost in costs]
-    seconds = [sample.seconds for sample in measured]
-    latency_s, s_per_byte = _solve(latencies, series_bytes, seconds)
+    times_s = [sample.time_s for sample in measured]
+    latency_s, s_per_byte = _solve(latencies, series_bytes, times_s)
     fitted = [latency_s * a + s_per_byte * b for a, b in zip(latencies, series_bytes, strict=True)]
-    residuals = tuple(real - line for real, line in zip(seconds, fitted, strict=True))
+    residuals = tuple(real - line for real, line in zip(times_s, fitted, strict=True))
     return Fit(
         latency_s=latency_s,
         bandwidth_bytes_per_s=1 / s_per_byte,
         residuals_s=residuals,
-        r_squared=_r_squared(seconds, residuals),
+        r_squared=_r_squared(times_s, residuals),
     )
 
 
 def _pair(sample: object) -> Sample:
     try:
-        message_bytes, seconds = sample
+        message_bytes, time_s = sample
     except (TypeError, ValueError):
-        raise ValueError(f"samples has {sample!r}: it must hold Samples or pairs (message_bytes, seconds)") from None
-    return Sample(message_bytes=message_bytes, seconds=seconds)
+        raise ValueError(f"samples has {sample!r}: it must hold Samples or pairs (message_bytes, time_s)") from None
+    return Sample(message_bytes=message_bytes, time_s=time_s)
 
 
-def _solve(latencies: Sequence[float], series_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+def _solve(latencies: Sequence[float], series_bytes: Sequence[float], times_s: Sequence[float]) -> tuple[float, float]:
     """Return latency and seconds per byte by the normal equations of the relative errors."""
-    a = [count / time for count, time in zip(latencies, seconds, strict=True)]
-    b = [size / time for size, time in zip(series_bytes, seconds, strict=True)]
+    a = [count / time for count, time in zip(latencies, times_s, strict=True)]
+    b = [size / time for size, time in zip(series_bytes, times_s, strict=True)]
     aa, ab, bb = _dot(a, a), _dot(a, b), _dot(b, b)
     determinant = aa * bb - ab * ab
     if determinant <= 1e-12 * aa * bb:  # a and b point the same way to rounding
@@ -131,10 +131,10 @@ def _solve(latencies: Sequence[float], series_bytes: Sequence[float], seconds: S
     return latency_s, s_per_byte
 
 
-def _r_squared(seconds: Sequence[float], residuals: Sequence[float]) -> float:
-    weights = [1 / time**2 for time in seconds]
-    mean = sum(weight * time for weight, time in zip(weights, seconds, strict=True)) / sum(weights)
-    around_mean = sum(weight * (time - mean) ** 2 for weight, time in zip(weights, seconds, strict=True))
+def _r_squared(times_s: Sequence[float], residuals: Sequence[float]) -> float:
+    weights = [1 / time**2 for time in times_s]
+    mean = sum(weight * time for weight, time in zip(weights, times_s, strict=True)) / sum(weights)
+    around_mean = sum(weight * (time - mean) ** 2 for weight, time in zip(weights, times_s, strict=True))
     around_line = sum(weight * residual**2 for weight, residual in zip(weights, residuals, strict=True))
     if around_mean == 0:
         raise ValueError("samples all took the same time: no line can be judged by them")

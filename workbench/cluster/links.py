@@ -15,6 +15,8 @@ __all__ = ["Link"]
 
 # Bytes per second that one gigabit per second carries (SI prefixes, 8 bits a byte).
 GIGABIT_BYTES_PER_S = 1e9 / 8
+# Seconds one way between two processes over TCP on data-centre Ethernet: an order of magnitude, not a measurement.
+TCP_LATENCY_S = 50e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +53,7 @@ class Link:
     def _ethernet(cls, num_gigabits: int) -> Link:
         return cls(
             bandwidth_bytes_per_s=num_gigabits * GIGABIT_BYTES_PER_S,
-            latency_s=ETHERNET_LATENCY_S,
+            latency_s=TCP_LATENCY_S,
             source=f"nominal rate of {num_gigabits} Gbit/s Ethernet (IEEE 802.3)",
             inferred=("latency_s",),
         )
@@ -65,10 +67,6 @@ class Link:
         if not message_bytes >= 0:
             raise ValueError(f"message_bytes is {message_bytes!r}: it must not be negative")
         return self.latency_s + message_bytes / self.bandwidth_bytes_per_s
-
-
-# Seconds one way between two processes over TCP on data-centre Ethernet: an order of magnitude, not a measurement.
-ETHERNET_LATENCY_S = 50e-6
 
 
 def require_number(thing: object, field: str, *, above_zero: bool) -> None:

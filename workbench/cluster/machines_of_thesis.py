@@ -9,6 +9,7 @@ Left out: CPUs, operating systems, software versions.
 from __future__ import annotations
 
 from workbench.cluster import parts
+from workbench.cluster.links import Link
 from workbench.cluster.machines import Device, Host, Topology
 
 __all__ = ["THESIS_MACHINES"]
@@ -16,7 +17,7 @@ __all__ = ["THESIS_MACHINES"]
 GIBIBYTE_BYTES = 2**30
 
 
-def _host(name: str, device: Device, link, source: str, memory_bytes: float | None = None) -> Host:
+def _host(name: str, device: Device, link: Link, source: str, memory_bytes: float | None = None) -> Host:
     """Return a host with 8 devices, as all of the thesis have."""
     return Host(
         name=name,
@@ -29,25 +30,22 @@ def _host(name: str, device: Device, link, source: str, memory_bytes: float | No
     )
 
 
+def _cluster(
+    name: str, host: Host, num_hosts: int, network: Link, source: str, storage: Link | None = None
+) -> Topology:
+    """Return hosts of one kind on one network."""
+    return Topology(name=name, host=host, num_hosts=num_hosts, network=network, storage=storage, source=source)
+
+
 def _zen() -> tuple[Topology, ...]:
     source = "thesis, section 3.4.1"
     v100 = _host("8 V100 32 GB with NVLink", parts.V100_SXM2_32GB, parts.NVLINK_2, source)
     a100 = _host("8 A100 40 GB with NVLink", parts.A100_40GB, parts.NVLINK_3, source)
+    tcp = parts.ethernet(25, f"{source}: 25 Gbps with TCP/IP")
+    rdma = parts.rdma(100, f"{source}: 100 Gbps with RDMA")
     return (
-        Topology(
-            name="zen/16x-v100-25gbps",
-            host=v100,
-            num_hosts=16,
-            network=parts.ethernet(25, f"{source}: 25 Gbps with TCP/IP"),
-            source=source,
-        ),
-        Topology(
-            name="zen/16x-a100-100gbps",
-            host=a100,
-            num_hosts=16,
-            network=parts.rdma(100, f"{source}: 100 Gbps with RDMA"),
-            source=source,
-        ),
+        _cluster("zen/16x-v100-25gbps", v100, 16, tcp, source),
+        _cluster("zen/16x-a100-100gbps", a100, 16, rdma, source),
     )
 
 
@@ -55,21 +53,11 @@ def _espresso() -> tuple[Topology, ...]:
     source = "thesis, section 4.8.1"
     nvlink = _host("8 V100 32 GB with NVLink", parts.V100_SXM2_32GB, parts.NVLINK_2, source)
     pcie = _host("8 V100 32 GB, PCIe only", parts.V100_PCIE_32GB, parts.PCIE_3, source)
+    fast = parts.ethernet(100, f"{source}: 100 Gbps with TCP/IP")
+    slow = parts.ethernet(25, f"{source}: 25 Gbps")
     return (
-        Topology(
-            name="espresso/8x-nvlink-100gbps",
-            host=nvlink,
-            num_hosts=8,
-            network=parts.ethernet(100, f"{source}: 100 Gbps with TCP/IP"),
-            source=source,
-        ),
-        Topology(
-            name="espresso/8x-pcie-25gbps",
-            host=pcie,
-            num_hosts=8,
-            network=parts.ethernet(25, f"{source}: 25 Gbps"),
-            source=source,
-        ),
+        _cluster("espresso/8x-nvlink-100gbps", nvlink, 8, fast, source),
+        _cluster("espresso/8x-pcie-25gbps", pcie, 8, slow, source),
     )
 
 
@@ -78,15 +66,10 @@ def _cupcake() -> tuple[Topology, ...]:
     cluster_source = "thesis, section 5.4, second setup"
     server = _host("8 V100 32 GB over PCIe 3.0 x16", parts.V100_PCIE_32GB, parts.PCIE_3, server_source)
     nvlink = _host("8 V100 32 GB with NVLink", parts.V100_SXM2_32GB, parts.NVLINK_2, cluster_source)
+    network = parts.ethernet(25, f"{cluster_source}: 25 Gbps")
     return (
         Topology(name="cupcake/8x-v100-pcie", host=server, source=server_source),
-        Topology(
-            name="cupcake/8x-v100-25gbps",
-            host=nvlink,
-            num_hosts=8,
-            network=parts.ethernet(25, f"{cluster_source}: 25 Gbps"),
-            source=cluster_source,
-        ),
+        _cluster("cupcake/8x-v100-25gbps", nvlink, 8, network, cluster_source),
     )
 
 
@@ -97,23 +80,10 @@ def _gemini() -> tuple[Topology, ...]:
     p4d = _host("AWS p4d.24xlarge", parts.A100_40GB, parts.NVLINK_3, p4d_source, 1152 * GIBIBYTE_BYTES)
     p3dn = _host("AWS p3dn.24xlarge", parts.V100_SXM2_32GB, parts.NVLINK_2, p3dn_source, 768 * GIBIBYTE_BYTES)
     storage = parts.ethernet(20, f"{source}: FSx, 20 Gbps aggregated over all instances")
+    fast, slow = (parts.rdma(gigabits, f"{source}: {gigabits} Gbps EFA") for gigabits in (400, 100))
     return (
-        Topology(
-            name="gemini/16x-p4d",
-            host=p4d,
-            num_hosts=16,
-            network=parts.rdma(400, f"{source}: 400 Gbps EFA"),
-            storage=storage,
-            source=source,
-        ),
-        Topology(
-            name="gemini/16x-p3dn",
-            host=p3dn,
-            num_hosts=16,
-            network=parts.rdma(100, f"{source}: 100 Gbps EFA"),
-            storage=storage,
-            source=source,
-        ),
+        _cluster("gemini/16x-p4d", p4d, 16, fast, source, storage),
+        _cluster("gemini/16x-p3dn", p3dn, 16, slow, source, storage),
     )
 
 

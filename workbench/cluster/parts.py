@@ -10,7 +10,7 @@ Left out: differences between makers of the same part, clocks under load.
 
 from __future__ import annotations
 
-from workbench.cluster.links import GIGABIT_BYTES_PER_S, Link
+from workbench.cluster.links import GIGABIT_BYTES_PER_S, TCP_LATENCY_S, Link
 from workbench.cluster.machines import Device
 
 __all__ = [
@@ -35,7 +35,9 @@ A100_SHEET = "NVIDIA A100 data sheet"
 NVLINK_LATENCY_S = 5e-6
 PCIE_LATENCY_S = 10e-6
 RDMA_LATENCY_S = 5e-6
-TCP_LATENCY_S = 50e-6
+
+# 16 lanes of 8 GT/s, of which 128 of 130 bits are data (PCI-SIG base specification 3.0).
+PCIE_3_BYTES_PER_S = 16 * 8e9 * 128 / 130 / 8
 
 
 def _v100(name: str, memory_bytes: float, fp16_flops_per_s: float, fp32_flops_per_s: float) -> Device:
@@ -60,6 +62,13 @@ def _a100(name: str, memory_bytes: float, memory_bytes_per_s: float) -> Device:
     )
 
 
+def _link(bandwidth_bytes_per_s: float, latency_s: float, source: str) -> Link:
+    """Return a link whose bandwidth `source` states, and not its latency."""
+    return Link(
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s, source=source, inferred=("latency_s",)
+    )
+
+
 V100_SXM2_16GB = _v100("V100 SXM2 16 GB", 16e9, 125e12, 15.7e12)
 V100_SXM2_32GB = _v100("V100 SXM2 32 GB", 32e9, 125e12, 15.7e12)
 V100_PCIE_16GB = _v100("V100 PCIe 16 GB", 16e9, 112e12, 14e12)
@@ -67,49 +76,36 @@ V100_PCIE_32GB = _v100("V100 PCIe 32 GB", 32e9, 112e12, 14e12)
 A100_40GB = _a100("A100 40 GB", 40e9, 1555e9)
 A100_80GB = _a100("A100 80 GB", 80e9, 2039e9)
 
-NVLINK_2 = Link(
-    bandwidth_bytes_per_s=150e9,
-    latency_s=NVLINK_LATENCY_S,
-    source=f"{V100_SHEET}: six NVLink 2 links of 25 GB/s in each direction (300 GB/s, 2.4 Tbit/s, both ways); "
+NVLINK_2 = _link(
+    150e9,
+    NVLINK_LATENCY_S,
+    f"{V100_SHEET}: six NVLink 2 links of 25 GB/s in each direction (300 GB/s, 2.4 Tbit/s, both ways); "
     "the thesis, section 4.3, note, has 1.2 Tbit/s in total, the same 150 GB/s one way",
-    inferred=("latency_s",),
 )
-NVLINK_3 = Link(
-    bandwidth_bytes_per_s=300e9,
-    latency_s=NVLINK_LATENCY_S,
-    source=f"{A100_SHEET}: twelve NVLink 3 links of 25 GB/s in each direction (600 GB/s both ways)",
-    inferred=("latency_s",),
+NVLINK_3 = _link(
+    300e9,
+    NVLINK_LATENCY_S,
+    f"{A100_SHEET}: twelve NVLink 3 links of 25 GB/s in each direction (600 GB/s both ways)",
 )
-PCIE_3 = Link(
-    bandwidth_bytes_per_s=8e9 * 16 * 128 / 130 / 8,
-    latency_s=PCIE_LATENCY_S,
-    source="PCI-SIG base specification 3.0: 16 lanes of 8 GT/s, 128b/130b (15.75 GB/s one way); "
+PCIE_3 = _link(
+    PCIE_3_BYTES_PER_S,
+    PCIE_LATENCY_S,
+    "PCI-SIG base specification 3.0: 16 lanes of 8 GT/s, 128b/130b (15.75 GB/s one way); "
     "the thesis, section 4.3, note, has about 100 Gbit/s in practice",
-    inferred=("latency_s",),
 )
-PCIE_4 = Link(
-    bandwidth_bytes_per_s=16e9 * 16 * 128 / 130 / 8,
-    latency_s=PCIE_LATENCY_S,
-    source="PCI-SIG base specification 4.0: 16 lanes of 16 GT/s, 128b/130b (31.5 GB/s one way); "
+PCIE_4 = _link(
+    2 * PCIE_3_BYTES_PER_S,
+    PCIE_LATENCY_S,
+    "PCI-SIG base specification 4.0: 16 lanes of 16 GT/s, 128b/130b (31.5 GB/s one way); "
     "ATP, section 2.2, has the 64 GB/s of both directions",
-    inferred=("latency_s",),
 )
 
 
 def ethernet(num_gigabits: float, source: str) -> Link:
     """Return a TCP/IP network of `num_gigabits` Gbit/s a host, as `source` states it."""
-    return _network(num_gigabits, TCP_LATENCY_S, source)
+    return _link(num_gigabits * GIGABIT_BYTES_PER_S, TCP_LATENCY_S, source)
 
 
 def rdma(num_gigabits: float, source: str) -> Link:
     """Return a network with remote direct memory access of `num_gigabits` Gbit/s a host, as `source` states it."""
-    return _network(num_gigabits, RDMA_LATENCY_S, source)
-
-
-def _network(num_gigabits: float, latency_s: float, source: str) -> Link:
-    return Link(
-        bandwidth_bytes_per_s=num_gigabits * GIGABIT_BYTES_PER_S,
-        latency_s=latency_s,
-        source=source,
-        inferred=("latency_s",),
-    )
+    return _link(num_gigabits * GIGABIT_BYTES_PER_S, RDMA_LATENCY_S, source)

@@ -1,6 +1,6 @@
 """Tensor codecs shared by several techniques.
 
-One contract (`Codec`: encode, decode, `Payload.num_bytes`, how messages may be
+One contract (`Codec`: encode, decode, `Payload.num_bytes`, how payloads may be
 aggregated), one file a codec, and error feedback as a wrapper.
 
 Source: section 3 of "Does compressing activations help model parallel

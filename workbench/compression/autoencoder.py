@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from workbench.compression.codec import Aggregation, Codec, Payload, num_elements, site_seed, write_into
+from workbench.compression.codec import Aggregation, Codec, Payload, check_out, num_elements, site_seed
 
 __all__ = ["AutoEncoder"]
 
@@ -72,7 +72,10 @@ class AutoEncoder(Codec):
 
     def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
         """Project [..., code_size] back on [..., hidden]; differentiable without `out`."""
-        return write_into(out, payload.tensors[0] @ self.decoder.to(payload.dtype))
+        if out is not None:
+            check_out(out, payload)
+        result = payload.tensors[0] @ self.decoder.to(payload.dtype)
+        return result if out is None else out.copy_(result)
 
     def for_site(self, site: str, hidden: int | None = None) -> "AutoEncoder":
         """Make an auto-encoder with new weights that depend on (seed, site) only."""

@@ -1,15 +1,15 @@
 """The contract every tensor codec keeps.
 
-A codec turns a tensor into the message that crosses a link (``encode`` gives a
-`Payload`) and a message back into a tensor of the original shape and dtype
-(``decode``). `Aggregation` says what a group of ranks may do with messages:
+A codec turns a tensor into the `Payload` that crosses a link (``encode``) and a
+payload back into a tensor of the original shape and dtype (``decode``).
+`Aggregation` says what a group of ranks may do with payloads:
 add them tensor by tensor and decode once, or gather all of them, decode each
 and add. Layers go by that and never by the class of a codec.
 
 Source: section 3.2 of "Does compressing activations help model parallel
 training?" for the two ways to aggregate.
-Simplified: a message has no header; shape and dtype are known to the receiver.
-Left out: entropy coding, and messages whose size depends on the data.
+Simplified: a payload has no header; shape and dtype are known to the receiver.
+Left out: entropy coding, and payloads whose size depends on the data.
 """
 
 import copy
@@ -27,7 +27,7 @@ __all__ = ["Aggregation", "Codec", "Payload", "site_seed"]
 
 
 class Aggregation(Enum):
-    """What ranks may do with the messages of one reduction."""
+    """What ranks may do with the payloads of one reduction."""
 
     SUM = "sum"
     GATHER = "gather"
@@ -37,7 +37,7 @@ class Aggregation(Enum):
 class Payload:
     """One encoded tensor: what crosses the wire, and what the receiver knows.
 
-    tensors: the message, in the order in which it is sent.
+    tensors: what crosses the wire, in the order in which it is sent.
     shape: shape of the tensor that was encoded.
     dtype: dtype of the tensor that was encoded.
     """
@@ -53,7 +53,7 @@ class Payload:
 
     @property
     def num_bytes(self) -> int:
-        """Count the bytes of all message tensors."""
+        """Count the bytes of all tensors."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
 
@@ -69,42 +69,46 @@ class Codec(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, x: Tensor) -> Payload:
-        """Turn a tensor into its message.
+        """Turn a tensor into its payload.
 
         Args:
             x: floating-point tensor of any shape.
 
         Returns:
-            The message; its size depends on shape and dtype only.
+            The payload; its size depends on shape and dtype only.
         """
 
     @abstractmethod
     def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
-        """Turn a message back into a tensor of the original shape and dtype.
+        """Turn a payload back into a tensor of the original shape and dtype.
 
         Args:
             payload: what `encode` gave, perhaps on another rank.
-            out: tensor to write into, without a graph; None allocates.
+            out: contiguous tensor of payload.shape and payload.dtype to write into,
+                without a graph; None allocates.
 
         Returns:
             Tensor of payload.shape and payload.dtype; `out` if it was given.
+
+        Raises:
+            ValueError: if `out` has another shape, dtype or device, or is not contiguous.
         """
 
     def decode_sum(self, payloads: Sequence[Payload]) -> Tensor:
-        """Decode the messages of all ranks and add them in the given order.
+        """Decode the payloads of all ranks and add them in the given order.
 
         Args:
-            payloads: one message a rank, all of the same shape and dtype.
+            payloads: one a rank, all of the same shape and dtype.
 
         Returns:
-            The sum, of the messages' shape and dtype.
+            The sum, of the payloads' shape and dtype.
         """
         return self.decode_sum_by_definition(payloads)
 
     def decode_sum_by_definition(self, payloads: Sequence[Payload]) -> Tensor:
-        """Add decoded messages one by one; `decode_sum` must give the same bits."""
+        """Add decoded payloads one by one; `decode_sum` must give the same bits, those of NaN apart."""
         if not payloads:
-            raise ValueError("payloads is empty: a sum needs at least one message")
+            raise ValueError("payloads is empty: a sum needs at least one payload")
         total = self.decode(payloads[0])
         for payload in payloads[1:]:
             total = total + self.decode(payload)
@@ -115,7 +119,7 @@ class Codec(nn.Module, ABC):
 
         Args:
             grad_output: gradient with respect to the decoded tensor, its shape.
-            payload: the message that encode(x) gave.
+            payload: what encode(x) gave.
 
         Returns:
             Gradient with respect to x, of x's shape.
@@ -156,7 +160,7 @@ class Codec(nn.Module, ABC):
 
     @abstractmethod
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
-        """Count the message's bytes without encoding.
+        """Count the payload's bytes without encoding.
 
         Args:
             shape: shape of the tensor to encode.
@@ -186,17 +190,17 @@ class _RoundTrip(torch.autograd.Function):
 
 
 def site_seed(seed: int, site: str) -> int:
-    """Derive a 63-bit seed from a seed and the name of a call site.
+    """Derive a 63-bit seed from a seed and the name of a place.
 
     Args:
-        seed: the codec's seed.
-        site: name of the call site; the same pair gives the same seed on every rank.
+        seed: the run's or the codec's seed.
+        site: name of the place; the same pair gives the same seed on every rank.
 
     Returns:
-        An integer in [0, 2**63).
+        An integer in [0, 2**63), which fits torch's signed 64-bit seeds.
     """
     digest = hashlib.sha256(f"{seed}/{site}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def num_elements(shape: Sequence[int]) -> int:
@@ -204,6 +208,12 @@ def num_elements(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def write_into(out: Tensor | None, result: Tensor) -> Tensor:
-    """Copy a result into `out`, or give the result itself where out is None."""
-    return result if out is None else out.copy_(result)
+def check_out(out: Tensor, payload: Payload) -> None:
+    """Refuse a place for the decoded tensor that does not fit; see `Codec.decode`."""
+    device = payload.tensors[0].device
+    if (out.shape, out.dtype, out.device) != (payload.shape, payload.dtype, device) or not out.is_contiguous():
+        contiguous = "contiguous" if out.is_contiguous() else "not contiguous"
+        raise ValueError(
+            f"out has shape {tuple(out.shape)}, {out.dtype}, on {out.device}, {contiguous}: "
+            f"it must be contiguous, of shape {tuple(payload.shape)}, {payload.dtype}, on {device}"
+        )

@@ -1,10 +1,12 @@
-"""Error feedback: add what the last message lost to the next tensor.
+"""Error feedback: add what the last payload lost to the next tensor.
 
 Source: section 3.2 of "Does compressing activations help model parallel
 training?"; optional for all of its methods.
 e starts at 0; in each call the codec encodes x + e, and e becomes what was
 lost: (x + e) − decode(encode(x + e)). In evaluation (``eval()``) the codec
-works on x alone and e is neither used nor changed.
+works on x alone and e is neither used nor changed. Elements of e that an
+overflow made infinite or NaN become 0: the receiver sees the overflow (loss
+scaling skips such a step), and later tensors do not.
 Simplified: e is rounded to x's dtype.
 Left out: e is not part of the module's state dict; a resumed run starts at 0.
 """
@@ -38,7 +40,7 @@ class ErrorFeedback(Codec):
         return self.codec.aggregation
 
     def encode(self, x: Tensor) -> Payload:
-        """Encode x plus the remembered error, and remember what this message loses.
+        """Encode x plus the remembered error, and remember what this payload loses.
 
         Raises:
             ValueError: if x's shape is not that of the remembered error.
@@ -48,7 +50,8 @@ class ErrorFeedback(Codec):
         corrected = x if self.error is None else x + self._error_for(x)
         payload = self.codec.encode(corrected)
         with torch.no_grad():
-            self.error = corrected.detach() - self.codec.decode(payload)
+            lost = corrected.detach() - self.codec.decode(payload)
+            self.error = lost.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         return payload
 
     def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
@@ -56,7 +59,7 @@ class ErrorFeedback(Codec):
         return self.codec.decode(payload, out=out)
 
     def decode_sum(self, payloads: Sequence[Payload]) -> Tensor:
-        """Add messages as the wrapped codec does."""
+        """Add payloads as the wrapped codec does."""
         return self.codec.decode_sum(payloads)
 
     def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workbench.compression.codec import Aggregation, Codec, Payload, num_elements, write_into
+from workbench.compression.codec import Aggregation, Codec, Payload, check_out, num_elements
 
 __all__ = ["FP16"]
 
 
 class FP16(Codec):
-    """Send two bytes an element; sums of messages are rounded to half precision."""
+    """Send two bytes an element; sums of payloads are rounded to half precision."""
 
     aggregation = Aggregation.SUM
 
@@ -28,9 +28,10 @@ class FP16(Codec):
 
     def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
         """Cast back to the original dtype; differentiable without `out`."""
-        if out is not None:
-            return out.copy_(payload.tensors[0])
-        return payload.tensors[0].to(payload.dtype)
+        if out is None:
+            return payload.tensors[0].to(payload.dtype)
+        check_out(out, payload)
+        return out.copy_(payload.tensors[0])
 
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Count two bytes an element."""

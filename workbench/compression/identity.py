@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workbench.compression.codec import Aggregation, Codec, Payload, num_elements, write_into
+from workbench.compression.codec import Aggregation, Codec, Payload, check_out, num_elements
 
 __all__ = ["Identity"]
 
@@ -25,7 +25,10 @@ class Identity(Codec):
 
     def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
         """Give the tensor itself."""
-        return write_into(out, payload.tensors[0])
+        if out is None:
+            return payload.tensors[0]
+        check_out(out, payload)
+        return out.copy_(payload.tensors[0])
 
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Count elements times the size of one."""

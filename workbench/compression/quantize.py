@@ -7,21 +7,22 @@ integers 0 .. 2**bits − 1, in float32:
     code  = clamp(round((x − bias) · (1 / scale)), 0, 2**bits − 1)
     value = code · scale + bias
 
-with ties rounded to even, and scale 1 where it would be 0. A message is one
-uint8 tensor [rows, packed + 4]: the codes of a row, code i in the bits from
+with ties rounded to even, and scale 1 where it would be 0. A payload is one
+uint8 tensor [R, W = packed + 4]: the codes of a row, code i in the bits from
 i·bits on, lowest bit first, then scale and bias, two bytes each in the
 machine's byte order. All of it is counted.
 
 Stated behaviour: a constant row comes back as its value, to half precision or
 better. A row that holds NaN or an infinity, or whose scale or bias does not
 fit float16, comes back as NaN throughout, so that an overflow is seen. An
-empty tensor gives an empty message. Other dtypes are cast to float32 first
+empty tensor gives an empty payload. Other dtypes are cast to float32 first
 and back at the end. The gradient passes straight through.
 
 Source: methods Q1 (2 bits), Q2 (4) and Q3 (8) of "Does compressing
 activations help model parallel training?".
 Fast path: on CPU, for 2 and 4 bits and rows that fill their bytes, PyTorch's
 own row-wise packing operators, which use this layout and rounding.
+Shapes: R rows, C columns, W bytes of a row on the wire.
 Simplified: nearest rounding, not stochastic. Left out: nothing.
 """
 
@@ -31,9 +32,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from workbench.compression.codec import Aggregation, Codec, Payload, num_elements
+from workbench.compression.codec import Aggregation, Codec, Payload, check_out, num_elements
 
 __all__ = [
+    "SCALE_AND_BIAS_BYTES",
     "Quantize",
     "dequantize_rows",
     "dequantize_rows_by_definition",
@@ -41,8 +43,8 @@ __all__ = [
     "quantize_rows_by_definition",
 ]
 
-# Bytes of scale and bias, one float16 each.
-SCALE_BIAS_BYTES = 4
+# Bytes of scale and bias of a row, one float16 each.
+SCALE_AND_BIAS_BYTES = 4
 # Elements that plain operations work on at a time on CPU, to stay in the cache.
 BLOCK_ELEMENTS = 1 << 17
 
@@ -79,16 +81,17 @@ class Quantize(Codec):
         Returns:
             One uint8 tensor [rows, packed + 4].
         """
-        message = quantize_rows(_rows(x), self.bits)
-        return Payload(tensors=(message,), shape=x.shape, dtype=x.dtype)
+        payload_RW = quantize_rows(_rows(x), self.bits)
+        return Payload(tensors=(payload_RW,), shape=x.shape, dtype=x.dtype)
 
     @torch.no_grad()
     def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
         """Unpack the codes of each row and scale them."""
-        columns = _row_shape(payload.shape)[1]
+        rows, columns = _row_shape(payload.shape)
         if out is None:
             return dequantize_rows(payload.tensors[0], self.bits, columns, payload.dtype).view(payload.shape)
-        dequantize_rows(payload.tensors[0], self.bits, columns, payload.dtype, out=out.view(_row_shape(out.shape)))
+        check_out(out, payload)
+        dequantize_rows(payload.tensors[0], self.bits, columns, payload.dtype, out=out.view(rows, columns))
         return out
 
     def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:
@@ -98,7 +101,7 @@ class Quantize(Codec):
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Count the packed bytes and the scale and bias of every row."""
         rows, columns = _row_shape(shape)
-        return rows * _message_bytes(columns, self.bits)
+        return rows * _row_bytes(columns, self.bits)
 
 
 def quantize_rows_by_definition(x_RC: Tensor, bits: int) -> Tensor:
@@ -113,7 +116,7 @@ def quantize_rows_by_definition(x_RC: Tensor, bits: int) -> Tensor:
     """
     levels, x_RC = 2**bits - 1, x_RC.float()
     if not x_RC.numel():
-        return x_RC.new_zeros(len(x_RC), SCALE_BIAS_BYTES, dtype=torch.uint8)
+        return x_RC.new_zeros(len(x_RC), SCALE_AND_BIAS_BYTES, dtype=torch.uint8)
     bias_R1 = x_RC.amin(1, keepdim=True).half() + 0.0
     scale_R1 = ((x_RC.amax(1, keepdim=True) - bias_R1.float()) / levels).half()
     scale_R1 = torch.where(scale_R1 == 0, 1.0, scale_R1)
@@ -124,11 +127,11 @@ def quantize_rows_by_definition(x_RC: Tensor, bits: int) -> Tensor:
     return torch.cat((_pack_by_definition(codes_RC, bits), scale_bias_R2.view(torch.uint8)), dim=1)
 
 
-def dequantize_rows_by_definition(message: Tensor, bits: int, columns: int, dtype: torch.dtype) -> Tensor:
+def dequantize_rows_by_definition(payload_RW: Tensor, bits: int, columns: int, dtype: torch.dtype) -> Tensor:
     """Unpack bit by bit, then code · scale + bias.
 
     Args:
-        message: uint8 [rows, ceil(columns · bits / 8) + 4].
+        payload_RW: uint8 [rows, ceil(columns · bits / 8) + 4].
         bits: 1 to 8.
         columns: length of a row.
         dtype: dtype of the result.
@@ -136,8 +139,8 @@ def dequantize_rows_by_definition(message: Tensor, bits: int, columns: int, dtyp
     Returns:
         Tensor [rows, columns].
     """
-    codes_RC = _unpack_by_definition(message[:, :-SCALE_BIAS_BYTES], bits, columns)
-    scale_R1, bias_R1 = _scale_bias(message).float().split(1, dim=1)
+    codes_RC = _unpack_by_definition(payload_RW[:, :-SCALE_AND_BIAS_BYTES], bits, columns)
+    scale_R1, bias_R1 = _scale_bias(payload_RW).float().split(1, dim=1)
     return (codes_RC.float() * scale_R1 + bias_R1).to(dtype)
 
 
@@ -152,24 +155,24 @@ def quantize_rows(x_RC: Tensor, bits: int) -> Tensor:
         uint8 [rows, ceil(columns · bits / 8) + 4].
     """
     if _operators_apply(x_RC.device, x_RC.dtype, bits, x_RC.shape[1]):
-        message = _quantize_with_operator(x_RC, bits)
-        if message is not None:
-            return message
-    message = torch.empty(len(x_RC), _message_bytes(x_RC.shape[1], bits), dtype=torch.uint8, device=x_RC.device)
+        payload_RW = _quantize_with_operator(x_RC, bits)
+        if payload_RW is not None:
+            return payload_RW
+    payload_RW = torch.empty(len(x_RC), _row_bytes(x_RC.shape[1], bits), dtype=torch.uint8, device=x_RC.device)
     for block in _blocks(x_RC):
         codes_RC, scale_bias_R2 = _codes(x_RC[block].float(), bits)
-        message[block, :-SCALE_BIAS_BYTES] = _pack(codes_RC, bits)
-        message[block, -SCALE_BIAS_BYTES:] = scale_bias_R2.view(torch.uint8)
-    return message
+        payload_RW[block, :-SCALE_AND_BIAS_BYTES] = _pack(codes_RC, bits)
+        payload_RW[block, -SCALE_AND_BIAS_BYTES:] = scale_bias_R2.view(torch.uint8)
+    return payload_RW
 
 
 def dequantize_rows(
-    message: Tensor, bits: int, columns: int, dtype: torch.dtype, *, out: Tensor | None = None
+    payload_RW: Tensor, bits: int, columns: int, dtype: torch.dtype, *, out: Tensor | None = None
 ) -> Tensor:
-    """Decode rows; equal to `dequantize_rows_by_definition` bit for bit.
+    """Decode rows; equal to `dequantize_rows_by_definition` bit for bit, but for the bits of NaN.
 
     Args:
-        message: uint8 [rows, ceil(columns · bits / 8) + 4].
+        payload_RW: uint8 [rows, ceil(columns · bits / 8) + 4].
         bits: 1 to 8.
         columns: length of a row.
         dtype: dtype of the result.
@@ -178,13 +181,13 @@ def dequantize_rows(
     Returns:
         Tensor [rows, columns]; `out` if it was given.
     """
-    with_operator = _operators_apply(message.device, torch.float32, bits, columns)
+    with_operator = _operators_apply(payload_RW.device, torch.float32, bits, columns)
     unpack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_unpack").default if with_operator else None
     if with_operator and out is None:
-        return unpack(message).to(dtype)
-    out = torch.empty(len(message), columns, dtype=dtype, device=message.device) if out is None else out
+        return unpack(payload_RW).to(dtype)
+    out = torch.empty(len(payload_RW), columns, dtype=dtype, device=payload_RW.device) if out is None else out
     for block in _blocks(out):
-        out[block] = unpack(message[block]) if with_operator else _dequantize(message[block], bits, columns)
+        out[block] = unpack(payload_RW[block]) if with_operator else _dequantize(payload_RW[block], bits, columns)
     return out
 
 
@@ -207,17 +210,17 @@ def _quantize_with_operator(x_RC: Tensor, bits: int) -> Tensor | None:
     summed while the operator has it in the cache.
     """
     prepack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_prepack").default
-    message = torch.empty(len(x_RC), _message_bytes(x_RC.shape[1], bits), dtype=torch.uint8)
+    payload_RW = torch.empty(len(x_RC), _row_bytes(x_RC.shape[1], bits), dtype=torch.uint8)
     total = torch.zeros(())
     for block in _blocks(x_RC):
-        message[block] = prepack(x_RC[block])
+        payload_RW[block] = prepack(x_RC[block])
         total += x_RC[block].sum(dtype=torch.float32)
-    scale_bias_R2 = _scale_bias(message)
+    scale_bias_R2 = _scale_bias(payload_RW)
     if not (torch.isfinite(total) and torch.isfinite(scale_bias_R2).all()):
         return None
     # The sign of a zero bias would depend on the order of the operator's comparisons.
-    message[:, -SCALE_BIAS_BYTES:] = (scale_bias_R2 + 0.0).view(torch.uint8)
-    return message
+    payload_RW[:, -SCALE_AND_BIAS_BYTES:] = (scale_bias_R2 + 0.0).view(torch.uint8)
+    return payload_RW
 
 
 def _codes(x_RC: Tensor, bits: int) -> tuple[Tensor, Tensor]:
@@ -233,10 +236,10 @@ def _codes(x_RC: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return codes_RC, torch.cat((scale_R1, bias_R1), dim=1).masked_fill_(~fits_R1, torch.nan)
 
 
-def _dequantize(message: Tensor, bits: int, columns: int) -> Tensor:
+def _dequantize(payload_RW: Tensor, bits: int, columns: int) -> Tensor:
     """Decode one block with plain operations, in float32."""
-    scale_R1, bias_R1 = _scale_bias(message).float().split(1, dim=1)
-    codes_RC = _unpack(message[:, :-SCALE_BIAS_BYTES], bits, columns)
+    scale_R1, bias_R1 = _scale_bias(payload_RW).float().split(1, dim=1)
+    codes_RC = _unpack(payload_RW[:, :-SCALE_AND_BIAS_BYTES], bits, columns)
     return codes_RC.float().mul_(scale_R1).add_(bias_R1)
 
 
@@ -284,9 +287,9 @@ def _unpack(packed: Tensor, bits: int, columns: int) -> Tensor:
     return codes.flatten(1)[:, :columns]
 
 
-def _scale_bias(message: Tensor) -> Tensor:
+def _scale_bias(payload_RW: Tensor) -> Tensor:
     """Read scale and bias, float16 [rows, 2], from the end of each row."""
-    return message[:, -SCALE_BIAS_BYTES:].clone(memory_format=torch.contiguous_format).view(torch.float16)
+    return payload_RW[:, -SCALE_AND_BIAS_BYTES:].clone(memory_format=torch.contiguous_format).view(torch.float16)
 
 
 def _blocks(x_RC: Tensor) -> list[slice]:
@@ -311,6 +314,6 @@ def _packed_bytes(columns: int, bits: int) -> int:
     return -(-columns * bits // 8)
 
 
-def _message_bytes(columns: int, bits: int) -> int:
+def _row_bytes(columns: int, bits: int) -> int:
     """Count the bytes of one row's codes, scale and bias."""
-    return _packed_bytes(columns, bits) + SCALE_BIAS_BYTES
+    return _packed_bytes(columns, bits) + SCALE_AND_BIAS_BYTES

@@ -1,8 +1,9 @@
-"""What codecs that keep some elements share: messages of values and indices.
+"""What codecs that keep some elements share: payloads of values and indices.
 
-A sparse message is (values, indices) taken from the flattened tensor, indices
+A sparse payload is (values, indices) taken from the flattened tensor, indices
 ascending. Partial sums of different ranks keep different positions, so the
-messages are gathered.
+payloads are gathered. A kept negative zero is sent as a positive one, so that
+it is as the zeros that are not sent, and sums do not depend on which was kept.
 
 Source: Top-K and Random-K in section 3.1 and table 1 of "Does compressing
 activations help model parallel training?"; its times fit int64 indices.
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workbench.compression.codec import Aggregation, Codec, Payload, num_elements
+from workbench.compression.codec import Aggregation, Codec, Payload, check_out, num_elements
 
 __all__ = ["SparseCodec"]
 
@@ -79,7 +80,7 @@ class SparseCodec(Codec):
         if x.numel() > torch.iinfo(self.index_dtype).max:
             raise ValueError(f"x has {x.numel()} elements: positions do not fit {self.index_dtype}")
         indices = self.kept_indices(x, self.num_kept(x.shape))
-        values = x.reshape(-1).index_select(0, indices)
+        values = x.reshape(-1).index_select(0, indices).add_(0.0)  # -0.0 + 0.0 is 0.0
         return Payload(tensors=(values, indices.to(self.index_dtype)), shape=x.shape, dtype=x.dtype)
 
     def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
@@ -88,14 +89,15 @@ class SparseCodec(Codec):
         if out is None:
             out = torch.zeros(payload.shape, dtype=payload.dtype, device=values.device)
         else:
+            check_out(out, payload)
             out.zero_()
         out.view(-1).index_copy_(0, indices.to(torch.int64), values)
         return out
 
     def decode_sum(self, payloads: Sequence[Payload]) -> Tensor:
-        """Add all messages into one buffer; only kept positions are touched."""
+        """Add all payloads into one buffer; only kept positions are touched."""
         if not payloads:
-            raise ValueError("payloads is empty: a sum needs at least one message")
+            raise ValueError("payloads is empty: a sum needs at least one payload")
         total = self.decode(payloads[0])
         for payload in payloads[1:]:
             values, indices = payload.tensors

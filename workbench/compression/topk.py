@@ -14,6 +14,7 @@ Simplified: nothing. Left out: nothing.
 """
 
 import math
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ SAFETY = 4.0
 # Give up on a threshold that lets through this many times what is kept.
 MOST_CANDIDATES = 1.5
 
-_KEY_DTYPE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_KEY_DTYPE = MappingProxyType({2: torch.int16, 4: torch.int32, 8: torch.int64})
 
 
 class TopK(SparseCodec):

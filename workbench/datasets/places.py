@@ -22,6 +22,7 @@ __all__ = [
     "hub_cache",
     "hub_digest",
     "package_folder",
+    "prepared_cache",
     "prepared_files",
     "sha256_of",
     "workbench_data",
@@ -63,6 +64,11 @@ def hub_cache() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE", _hugging_face_home() / "hub")).expanduser()
 
 
+def prepared_cache() -> Path:
+    """Return the folder in which the `datasets` library keeps what it prepared."""
+    return Path(os.environ.get("HF_DATASETS_CACHE", _hugging_face_home() / "datasets")).expanduser()
+
+
 def _newest(folders: list[Path], pattern: str) -> tuple[Path, ...]:
     """Return the matches of `pattern`, sorted, in the most recently changed folder that has any."""
     for folder in sorted(folders, key=lambda each: each.stat().st_mtime, reverse=True):
@@ -96,8 +102,7 @@ def prepared_files(repo_id: str, config: str, split: str) -> tuple[Path, ...]:
     Returns:
         The Arrow files of the newest preparation, sorted; empty where there is none.
     """
-    root = Path(os.environ.get("HF_DATASETS_CACHE", _hugging_face_home() / "datasets")).expanduser()
-    builds = root.glob(f"{repo_id.replace('/', '___')}/{config}/*/*")
+    builds = prepared_cache().glob(f"{repo_id.replace('/', '___')}/{config}/*/*")
     stem = repo_id.split("/")[-1]
     return _newest([each for each in builds if each.is_dir()], f"{stem}-{split}*.arrow")
 

@@ -91,7 +91,7 @@ class BertEncoder(nn.Module):
         self.layer_range = stage.layers(config.num_layers)
         self.embeddings = BertEmbeddings(config, **place) if stage.is_first else None
         self.layers = nn.ModuleList(
-            TransformerLayer(config.layer, self.group, site=f"layers.{index}", **place)
+            TransformerLayer(config, self.group, site=f"layers.{index}", **place)
             for index in self.layer_range
         )
 

@@ -6,61 +6,35 @@ Simplified: GELU and absolute positions only (`ValueError` otherwise).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from workbench.parallel.linear import BERT_INIT_STD
 from workbench.parallel.transformer import TransformerConfig
 
 __all__ = ["BertConfig"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BertConfig:
-    """Sizes and constants of a BERT model."""
+class BertConfig(TransformerConfig):
+    """Sizes and constants of a BERT model: those of its layers, and what surrounds them.
 
-    hidden_size: int
-    """H."""
+    The published models have mlp_size = 4 H and train with both dropouts at 0.1; `seed`
+    is that of all initial weights and dropout.
+    """
+
     num_layers: int
     """Transformer layers."""
-    num_heads: int
-    """Attention heads a layer."""
-    mlp_size: int
-    """Inner units of each perceptron; 4 H in the published models."""
     vocab_size: int = 30522
     """V; that of the uncased English vocabulary."""
     max_positions: int = 512
     """Longest sequence."""
     num_token_types: int = 2
     """Segments that token types tell apart."""
-    dropout: float = 0.0
-    """Probability of dropping a unit (the paper trains with 0.1)."""
-    attention_dropout: float = 0.0
-    """Probability of dropping an attention weight (the paper trains with 0.1)."""
-    layer_norm_eps: float = 1e-12
-    """Added to variances."""
-    init_std: float = BERT_INIT_STD
-    """Standard deviation of initial weights."""
-    seed: int = 0
-    """Seed of initial weights and dropout."""
 
     def __post_init__(self):
+        TransformerConfig.__post_init__(self)  # slots make a new class, which super() misses
         for name in ("num_layers", "vocab_size", "max_positions", "num_token_types"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
-        _ = self.layer  # the layer's own checks
-
-    @property
-    def layer(self) -> TransformerConfig:
-        """Sizes of one layer."""
-        return TransformerConfig(
-            hidden_size=self.hidden_size,
-            num_heads=self.num_heads,
-            mlp_size=self.mlp_size,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            layer_norm_eps=self.layer_norm_eps,
-            init_std=self.init_std,
-            seed=self.seed,
-        )
 
     @classmethod
     def bert_large(cls, **changes) -> "BertConfig":
@@ -102,19 +76,21 @@ class BertConfig:
         return cls(**fields | changes)
 
 
-HUGGING_FACE_FIELDS = {
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "mlp_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "max_positions": "max_position_embeddings",
-    "num_token_types": "type_vocab_size",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "layer_norm_eps": "layer_norm_eps",
-    "init_std": "initializer_range",
-}
+HUGGING_FACE_FIELDS = MappingProxyType(
+    {
+        "hidden_size": "hidden_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "mlp_size": "intermediate_size",
+        "vocab_size": "vocab_size",
+        "max_positions": "max_position_embeddings",
+        "num_token_types": "type_vocab_size",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "layer_norm_eps": "layer_norm_eps",
+        "init_std": "initializer_range",
+    }
+)
 """Our field -> the field of a Hugging Face config."""
 
 

@@ -18,7 +18,7 @@ gradient is handed over in a `GradientSlot`. The schedule stays torch's own; onl
 stage adds that one tensor to the backward messages (see `pipeline`).
 
 Source: "Does compressing activations help model parallel training?", section 3.3.
-Simplified: a message's shape and dtype are fixed when the boundary is made.
+Simplified: a message's shape and dtype are known to both sides before it is sent.
 """
 
 from collections import deque
@@ -83,7 +83,7 @@ class Boundary(nn.Module):
             Example tensors of the right shapes and types, with requires_grad where a
             gradient of the same size comes back.
         """
-        self.shape, self.dtype = torch.Size(shape), dtype
+        self.expect(shape, dtype)
         activation = torch.zeros(self.shape, dtype=dtype, device=device)
         if self.codec is None:
             return (activation.requires_grad_(),)
@@ -94,11 +94,19 @@ class Boundary(nn.Module):
         tensors = tuple(t.requires_grad_() if t.is_floating_point() else t for t in tensors)
         return (*tensors, _token(activation)) if self.has_full_gradient else tensors
 
+    def expect(self, shape: Sequence[int], dtype: torch.dtype) -> None:
+        """Fix the shape and dtype of the messages from now on, without examples.
+
+        Args:
+            shape, dtype: Of the activation of one micro-batch.
+        """
+        self.shape, self.dtype = torch.Size(shape), dtype
+
     def send(self, x: Tensor) -> tuple[Tensor, ...]:
         """Turn an activation into the tensors that cross the link.
 
         Args:
-            x: Of the prepared shape.
+            x: Of the expected shape and dtype.
 
         Returns:
             The message; its float tensors carry the gradient.

@@ -10,7 +10,8 @@ cut, so that every number of ranks starts from the same weights.
 Shapes: N = leading dimensions, I = in_features, O = out_features, T = ranks.
 """
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -44,26 +45,32 @@ class ShardedLinear(nn.Module):
     weight_dim: int
     """Dimension of the weight [O, I] that is cut."""
 
+    site: str
+    """Name in errors and in the traffic; the class has a default."""
+
     def __init__(
         self,
         in_features: int,
         out_features: int,
         group: TensorGroup,
-        matrix_product: MatrixProduct,
+        bias: bool = True,
+        matrix_product: MatrixProduct | Sequence[MatrixProduct] = functional.linear,
         *,
-        num_blocks: int,
-        seed: int,
-        site: str,
-        init_std: float,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        num_blocks: int = 1,
+        seed: int = 0,
+        site: str | None = None,
+        init_std: float = BERT_INIT_STD,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         cut_size, name = ((out_features, "out_features"), (in_features, "in_features"))[self.weight_dim]
         check_divides(name, cut_size, group.size * num_blocks)
-        self.in_features, self.out_features = in_features, out_features
-        self.group, self.site, self.num_blocks = group, site, num_blocks
+        self.in_features, self.out_features, self.has_bias = in_features, out_features, bias
+        self.group, self.num_blocks = group, num_blocks
+        self.site = site = type(self).site if site is None else site
         self.matrix_product = matrix_product
+        self._products()  # refuses a wrong number of them
         full = torch.empty(out_features, in_features, device="meta" if _is_meta(device) else None)
         if not full.is_meta:
             full.normal_(std=init_std, generator=generator_for(seed, f"{site}.weight"))
@@ -71,9 +78,28 @@ class ShardedLinear(nn.Module):
             self._cut(full, self.weight_dim, rank).to(device=device, dtype=dtype)
             for rank in group.local_ranks
         )
+        self._add_bias_()
+
+    @abstractmethod
+    def _add_bias_(self) -> None:
+        """Make the local parameters of a bias of zeros, or note that there is none."""
 
     def _cut(self, full: Tensor, dim: int, rank: int) -> Tensor:
         return cut(full, dim=dim, rank=rank, size=self.group.size, num_blocks=self.num_blocks)
+
+    def _products(self) -> Sequence[MatrixProduct]:
+        """Give the matrix product of each local rank."""
+        num_local, given = len(self.group.local_ranks), self.matrix_product
+        if not isinstance(given, list | tuple | nn.ModuleList):
+            return (given,) * num_local
+        if len(given) != num_local:
+            raise ValueError(f"matrix_product: {len(given)} given; {self.site} has {num_local} local ranks")
+        return given
+
+    def _multiply(self, xs: Iterable[Tensor]) -> list[Tensor]:
+        """Multiply one input for every local rank with its shard."""
+        calls = zip(self._products(), xs, self.weights, strict=True)
+        return [product(x, weight) for product, x, weight in calls]
 
     @torch.no_grad()
     def load_full_(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -129,7 +155,8 @@ class ColumnParallelLinear(ShardedLinear):
         out_features: O; divisible by the number of ranks (and blocks).
         group: The ranks.
         bias: Whether to add one; it is cut like the outputs.
-        matrix_product: Replaces x Wᵣᵀ, forward and (by its autograd rule) backward.
+        matrix_product: Replaces x Wᵣᵀ, forward and (by its autograd rule) backward; one
+            for all, or a list with one for every local rank.
         num_blocks: Outputs are a stack of this many blocks, each of them cut (3 for a
             fused query, key, value).
         seed, site: Name the random stream of the weights, and the traffic's call site.
@@ -140,31 +167,11 @@ class ColumnParallelLinear(ShardedLinear):
         ValueError: If out_features is not divisible.
     """
 
-    weight_dim = 0
+    weight_dim, site = 0, "column"
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        group: TensorGroup,
-        bias: bool = True,
-        matrix_product: MatrixProduct = functional.linear,
-        *,
-        num_blocks: int = 1,
-        seed: int = 0,
-        site: str = "column",
-        init_std: float = BERT_INIT_STD,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ):
-        super().__init__(
-            in_features, out_features, group, matrix_product, num_blocks=num_blocks,
-            seed=seed, site=site, init_std=init_std, device=device, dtype=dtype,
-        )  # fmt: skip
-        self.has_bias = bias
-        share = out_features // group.size
+    def _add_bias_(self) -> None:
         self.biases = nn.ParameterList(
-            torch.zeros(share, device=device, dtype=dtype) for _ in group.local_ranks if bias
+            weight.new_zeros(len(weight)) for weight in self.weights if self.has_bias
         )
 
     def forward(self, x: Tensor) -> list[Tensor]:
@@ -178,7 +185,7 @@ class ColumnParallelLinear(ShardedLinear):
         """
         with self.group.traffic.at(self.site):
             x = self.group.copy(x)
-        products = [self.matrix_product(x, weight) for weight in self.weights]
+        products = self._multiply(x for _ in self.weights)
         if not self.has_bias:
             return products
         return [product + bias for product, bias in zip(products, self.biases, strict=True)]
@@ -203,15 +210,15 @@ class RowParallelLinear(ShardedLinear):
         out_features: O.
         group: The ranks.
         bias: Whether to add one; it is replicated and added once, after the sum.
-        matrix_product: Replaces xᵣ Wᵣᵀ.
+        matrix_product: Replaces xᵣ Wᵣᵀ, as in `ColumnParallelLinear`.
         reduction: Sums the partial results over the ranks.
-        seed, site, init_std, device, dtype: As in `ColumnParallelLinear`.
+        options: seed, site, init_std, device, dtype, as in `ColumnParallelLinear`.
 
     Raises:
         ValueError: If in_features is not divisible.
     """
 
-    weight_dim = 1
+    weight_dim, site = 1, "row"
 
     def __init__(
         self,
@@ -219,22 +226,16 @@ class RowParallelLinear(ShardedLinear):
         out_features: int,
         group: TensorGroup,
         bias: bool = True,
-        matrix_product: MatrixProduct = functional.linear,
+        matrix_product: MatrixProduct | Sequence[MatrixProduct] = functional.linear,
         reduction: Reduction | None = None,
-        *,
-        seed: int = 0,
-        site: str = "row",
-        init_std: float = BERT_INIT_STD,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options,
     ):
-        super().__init__(
-            in_features, out_features, group, matrix_product, num_blocks=1,
-            seed=seed, site=site, init_std=init_std, device=device, dtype=dtype,
-        )  # fmt: skip
-        self.has_bias = bias
-        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        super().__init__(in_features, out_features, group, bias, matrix_product, **options)
         self.reduction = reduction
+
+    def _add_bias_(self) -> None:
+        zeros = self.weights[0].new_zeros(self.out_features)
+        self.bias = nn.Parameter(zeros) if self.has_bias else None
 
     def __setattr__(self, name: str, value) -> None:
         # Between None, a function and a Module the attribute changes homes: nn.Module
@@ -253,9 +254,7 @@ class RowParallelLinear(ShardedLinear):
         Returns:
             [N, O], the same on every rank.
         """
-        partials = [
-            self.matrix_product(x, weight) for x, weight in zip(xs, self.weights, strict=True)
-        ]
+        partials = self._multiply(xs)
         with self.group.traffic.at(self.site):
             y = self.group.sum(partials) if self.reduction is None else self.reduction(partials)
         return y if self.bias is None else y + self.bias

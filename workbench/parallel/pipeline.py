@@ -240,22 +240,27 @@ class Pipeline:
     def _schedule_for(self, inputs: Tensor, loss: Loss | None) -> PipelineScheduleSingle:
         """Give the schedule for training or, without a loss, for evaluation.
 
-        Messages have fixed sizes, so another shape of batch needs new buffers.
+        Messages have fixed sizes, so another shape of batch needs new buffers. The
+        boundaries serve training and evaluation in turn: they are told each time.
         """
+        micro_batch = inputs[: micro_batch_size(inputs, self.num_micro_batches)]
+        message_shape = (*micro_batch.shape[:2], self.hidden_size)
         shape, schedule = self._prepared.get(loss is None, (None, None))
         if shape != inputs.shape:
-            schedule = self._new_schedule(inputs, loss)
+            schedule = self._new_schedule(micro_batch, message_shape, loss)
             self._prepared[loss is None] = (inputs.shape, schedule)
+        for boundary in (self.before, self.after):
+            if boundary is not None:
+                boundary.expect(message_shape, self.dtype)
         return schedule
 
-    def _new_schedule(self, inputs: Tensor, loss: Loss | None) -> PipelineScheduleSingle:
-        micro_batch = inputs[: micro_batch_size(inputs, self.num_micro_batches)]
-        shape = (*micro_batch.shape[:2], self.hidden_size)
-
+    def _new_schedule(
+        self, micro_batch: Tensor, message_shape: tuple[int, ...], loss: Loss | None
+    ) -> PipelineScheduleSingle:
         def example(boundary: Boundary | None, otherwise: Tensor) -> tuple[Tensor, ...]:
             if boundary is None:
                 return (otherwise,)
-            return boundary.prepare(shape, self.dtype, self.device)
+            return boundary.prepare(message_shape, self.dtype, self.device)
 
         # Examples of all messages are given, so that torch infers none by an extra pass
         # through the model, which would send messages and advance random streams. The

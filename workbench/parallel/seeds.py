@@ -3,12 +3,12 @@
 What: a generator whose seed follows from a run's seed and a name. Ranks that draw
 for the same name draw the same numbers, whichever layers they hold, so a model cut
 over tensor or pipeline ranks starts equal to the uncut one and drops the same units.
-The global generator is never touched.
+The global generator is never touched. Codecs derive their seeds by the same rule.
 """
 
-import hashlib
-
 import torch
+
+from workbench.compression.codec import site_seed
 
 __all__ = ["generator_for"]
 
@@ -24,6 +24,4 @@ def generator_for(seed: int, site: str, device: torch.device | str = "cpu") -> t
     Returns:
         A fresh generator, the same for equal (seed, site, device type).
     """
-    digest = hashlib.sha256(f"{seed}/{site}".encode()).digest()
-    # 63 bits: manual_seed takes a signed 64-bit number.
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return torch.Generator(device).manual_seed(site_seed(seed, site))

@@ -82,7 +82,7 @@ class VirtualPipeline:
     def _forward(self, x: Tensor, context: dict[str, Tensor]) -> Tensor:
         x = self.parts[0](x, **context)
         for boundary, part in zip(self.boundaries, self.parts[1:], strict=True):
-            if boundary.shape != x.shape:
+            if (boundary.shape, boundary.dtype) != (x.shape, x.dtype):
                 boundary.prepare(x.shape, x.dtype, x.device)
             x = part(boundary.receive(*boundary.send(x)), **context)
         return x

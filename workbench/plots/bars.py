@@ -5,7 +5,7 @@ Simplified: categories keep the order of the rows.
 Left out: bars in both directions.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -53,14 +53,10 @@ def bars(
     ax = new_axes(ax)
     categories = list(dict.fromkeys(rows[x]))
     series = {None: rows} if by is None else {name: rows[rows[by] == name] for name in dict.fromkeys(rows[by])}
-    width = _GROUP_WIDTH if stacked else _GROUP_WIDTH / len(series)
-    bottom = np.zeros(len(categories))
-    for number, (name, part) in enumerate(series.items()):
-        part = part.set_index(x).reindex(categories)
-        shift = 0.0 if stacked else (number - (len(series) - 1) / 2) * width
-        drawn = ax.bar(np.arange(len(categories)) + shift, part[y], width, bottom=bottom if stacked else 0.0,
-                       yerr=_spread(part, y), capsize=2, label=name, color=(colors or {}).get(name))
-        bottom = bottom + part[y].fillna(0).to_numpy()
+    series = {name: part.set_index(x).reindex(categories) for name, part in series.items()}
+    for name, place in _places(series, y, stacked):
+        drawn = ax.bar(**place, height=series[name][y], yerr=_spread(series[name], y), capsize=2, label=name,
+                       color=(colors or {}).get(name))
         if value_labels:
             ax.bar_label(drawn, fmt="%.3g", fontsize=8, **(_ON_BAR if stacked else {}))
     _finish(ax, categories, f"{y} ({unit})" if unit else y, by)
@@ -75,6 +71,19 @@ def _checked(rows: pd.DataFrame, x: str, y: str, by: str | None) -> pd.DataFrame
     if rows.duplicated(keys).any():
         raise ValueError(f"rows repeat {keys!r}; each bar must come once")
     return rows
+
+
+def _places(series: Mapping[str | None, pd.DataFrame], y: str, stacked: bool) -> Iterator[tuple[str | None, dict]]:
+    """Give x, width and bottom of each series' bars: on top of each other, or side by side."""
+    bottom = 0.0
+    for number, (name, part) in enumerate(series.items()):
+        middles = np.arange(len(part))
+        if stacked:
+            yield name, {"x": middles, "width": _GROUP_WIDTH, "bottom": bottom}
+            bottom = bottom + part[y].fillna(0).to_numpy()
+        else:
+            width = _GROUP_WIDTH / len(series)
+            yield name, {"x": middles + (number - (len(series) - 1) / 2) * width, "width": width}
 
 
 def _spread(part: pd.DataFrame, y: str) -> np.ndarray | None:

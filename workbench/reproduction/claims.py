@@ -1,7 +1,8 @@
 """The four kinds of claim: a value within a tolerance, an ordering, a trend, a crossover.
 
 Source: the workbench's own rules, stated at each class. Tolerances are fixed before the first run, each with its
-reason.
+reason. A row that is published, or that a list in `where` or an order asks for, and that ours lacks is "not run", so
+that a claim never agrees by what is missing.
 Simplified: groups are formed by the key columns a claim does not name; each group has to hold by itself.
 Left out: statistical tests; a spread is an interval, and an ordering inside it is not a finding.
 """
@@ -9,12 +10,14 @@ Left out: statistical tests; a spread is an interval, and an ordering inside it 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-from workbench.reproduction.comparing import comparison, crossing, inside, missing, numeric, outside, rising, told
+from workbench.reproduction.comparing import (
+    comparison, crossing, gaps, inside, listed, missing, numeric, outside, rising, told,
+)  # fmt: skip
 from workbench.reproduction.errors import ClaimError
-from workbench.reproduction.rows import Key, Row, grouped, matches
+from workbench.reproduction.rows import Key, Row, canonical, grouped, matches
 from workbench.reproduction.verdicts import Comparison, Verdict
 
 __all__ = ["Claim", "Crossover", "Ordering", "Trend", "Within"]
@@ -28,7 +31,7 @@ class Claim(ABC):
     _: KW_ONLY
     quantity: str  # which rows it is about
     because: str  # reason of the tolerance, or of the rule
-    where: Mapping[str, Any] = field(default_factory=dict)  # key column to its value, or a list of which any will do
+    where: Mapping[str, Any] = field(default_factory=dict)  # key column to its value, or a list: any fits, all are needed
     needs_real_data: bool = False  # a stand-in then gives "not comparable"
     source: str = ""  # where the paper says it
     explanation: str = ""  # shown where the claim disagrees
@@ -74,29 +77,49 @@ class Claim(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Within(Claim):
-    """Ours lies within a tolerance of the published value: |ours - published| <= rel * |published|, or <= abs."""
+    """Ours lies within a tolerance of the published value: |ours - published| <= rel * |published|, or <= abs.
+
+    Where the paper prints no number and its definition implies one, `expected` takes the place of the published rows:
+    every row of ours that fits `where` is compared with it, and `source` says why it is expected.
+    """
 
     _: KW_ONLY
     rel: float | None = None  # tolerance as a share of the published value
     abs: float | None = None  # tolerance in the unit of the row
+    expected: float | None = None  # what the paper's definition implies, in the unit of our rows
 
     def __post_init__(self) -> None:
         Claim.__post_init__(self)
         _check_tolerance(self)
+        if self.expected is not None:
+            _check_expected(self)
 
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare each published row of the quantity with the one of ours that has all its keys."""
+        if self.expected is not None:
+            return self._compare_by_definition(self.select(ours, ())[0])
         candidates, theirs = self.select(ours, published)
-        return tuple(self._one(row, candidates) for row in theirs)
+        columns = {name for row in theirs for name in row.keys}
+        for name, key in listed(self):
+            if not any(matches(row, {name: key}) for row in theirs) and (name in columns or not theirs):
+                raise ClaimError(
+                    f"claim {self.name!r}: where lists {name}={key!r}, and no published row of {self.quantity!r} has it"
+                )
+        rows = [self._one(row, candidates) for row in theirs]
+        return (*rows, *gaps(self, candidates, (), rows))
+
+    def _compare_by_definition(self, ours: Sequence[Row]) -> tuple[Comparison, ...]:
+        implied = Row(quantity=self.quantity, value=self.expected, unit="", source=self.source)
+        rows = [self._judged(row, implied) for row in ours]
+        rows += [replace(gap, published=self.expected, source=self.source) for gap in gaps(self, ours, (), ())]
+        single = {name: canonical(key) for name, key in self.where.items() if not isinstance(key, (list, tuple))}
+        rows = rows or [missing(single, "", implied)]
+        return tuple(replace(row, by_definition=True) for row in rows)
 
     def _one(self, published: Row, candidates: Sequence[Row]) -> Comparison:
         found = [row for row in candidates if matches(row, published.keys)]
         if not found:
-            return Comparison(
-                where=published.keys, published=published.value, ours=None,
-                unit=published.unit, source=published.source,
-                verdict=Verdict.NOT_RUN, reason=f"no value of ours for {told(published.keys)}",
-            )  # fmt: skip
+            return missing(published.keys, published.unit, published)
         if len(found) > 1:
             more = sorted({name for row in found for name in row.keys} - set(published.keys))
             raise ClaimError(
@@ -104,9 +127,12 @@ class Within(Claim):
                 f"say in `where` which {', '.join(more)}"
             )
         self.same_unit(found[0], published)
-        agrees = inside(found[0].value, published.value, self)
-        reason = "" if agrees else outside(found[0].value, published.value, self)
-        return comparison(found[0], published, Verdict.AGREES if agrees else Verdict.DISAGREES, reason)
+        return self._judged(found[0], published)
+
+    def _judged(self, ours: Row, published: Row) -> Comparison:
+        agrees = inside(ours.value, published.value, self)
+        reason = "" if agrees else outside(ours.value, published.value, self)
+        return comparison(ours, published, Verdict.AGREES if agrees else Verdict.DISAGREES, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +157,10 @@ class Ordering(Claim):
         for rest, group in grouped(rows, {self.along}):
             ordered = [[row for row in group if matches(row, {self.along: key})] for key in self.order]
             absent = [key for key, found in zip(self.order, ordered, strict=True) if not found]
-            result += [missing({**rest, self.along: key}, group[0].unit) for key in absent]
+            result += [missing({**rest, self.along: canonical(key)}, group[0].unit) for key in absent]
             result += rising([found[0] for found in ordered if found], theirs, self)
-        return tuple(result)
+        needed = [row for row in theirs if matches(row, {self.along: self.order})]
+        return (*result, *gaps(self, rows, needed, result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +187,7 @@ class Trend(Claim):
             if len(ordered) < 2:
                 result.append(missing({**rest, self.along: "a second value"}, group[0].unit))
             result += rising(ordered, theirs, self)
-        return tuple(result)
+        return (*result, *gaps(self, rows, [row for row in theirs if self.along in row.keys], result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +229,8 @@ class Crossover(Claim):
         """Find the crossing of every group and compare it with the published one."""
         rows = [row for row in self.select(ours, published)[0] if self.along in row.keys]
         groups = grouped(rows, {self.along, self.series})
-        return tuple(crossing(rest, group, self) for rest, group in groups)
+        found = [crossing(rest, group, self) for rest, group in groups]
+        return (*found, *gaps(self, rows, (), found))
 
 
 def _check_tolerance(claim: Within | Crossover) -> None:
@@ -216,3 +244,13 @@ def _check_tolerance(claim: Within | Crossover) -> None:
         or given[0] < 0
     ):
         raise ValueError(f"tolerance of claim {claim.name!r} is {given[0]!r}; it must be a finite number, zero or more")
+
+
+def _check_expected(claim: Within) -> None:
+    value = claim.expected
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"expected of claim {claim.name!r} is {value!r}; it must be a finite number")
+    if not claim.source.strip():
+        raise ValueError(f"source of claim {claim.name!r} is {claim.source!r}; it must say why this is expected")
+    if value == 0 and claim.rel is not None:
+        raise ValueError(f"expected of claim {claim.name!r} is 0, of which rel is no tolerance; give abs")

@@ -6,17 +6,23 @@ Left out: which rows are compared with which.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.reproduction.errors import ClaimError
-from workbench.reproduction.rows import Key, Row, matches
+from workbench.reproduction.rows import Key, Row, canonical, matches
 from workbench.reproduction.verdicts import Comparison, Verdict
 
 if TYPE_CHECKING:
-    from workbench.reproduction.claims import Crossover, Ordering, Trend, Within
+    from workbench.reproduction.claims import Claim, Crossover, Ordering, Trend, Within
 
-__all__ = ["comparison", "crossing", "inside", "missing", "numeric", "outside", "rising", "told"]
+__all__ = [
+    "CALIBRATED", "comparison", "crossing", "gaps", "inside", "listed", "missing", "numeric", "outside", "rising", "told",
+]  # fmt: skip
+
+CALIBRATED = "the cost model was calibrated on this cell, so it does not count"
+ALONE = "the cost model was calibrated on every other value beside this one, so it does not count"
 
 
 def inside(ours: float, published: float, claim: "Within | Crossover") -> bool:
@@ -51,16 +57,40 @@ def comparison(ours: Row, published: Row | None, verdict: Verdict, reason: str) 
     )  # fmt: skip
 
 
-def missing(where: Mapping[str, Key], unit: str) -> Comparison:
+def missing(where: Mapping[str, Key], unit: str, published: Row | None = None) -> Comparison:
     """Say that we have no value where one is needed."""
     return Comparison(
-        where=where,
-        published=None,
-        ours=None,
-        unit=unit,
-        verdict=Verdict.NOT_RUN,
-        reason=f"no value of ours for {told(where)}",
-    )
+        where=where, published=None if published is None else published.value, ours=None, unit=unit,
+        source="" if published is None else published.source,
+        verdict=Verdict.NOT_RUN, reason=f"no value of ours for {told(where)}",
+    )  # fmt: skip
+
+
+def listed(claim: "Claim") -> list[tuple[str, Key]]:
+    """Return what the lists in `where` ask for, each value with its column."""
+    lists = ((name, wanted) for name, wanted in claim.where.items() if isinstance(wanted, (list, tuple)))
+    return [(name, canonical(value)) for name, wanted in lists for value in wanted]
+
+
+def gaps(
+    claim: "Claim", ours: Sequence[Row], published: Sequence[Row], told_of: Iterable[Comparison]
+) -> list[Comparison]:
+    """Say which published rows, and which values listed in `where`, no row of ours has.
+
+    Args:
+        claim: the claim that asks for them.
+        ours: our rows that fit the claim.
+        published: the published rows that ours must have.
+        told_of: comparisons made already; what they say is missing is not said again.
+    """
+    known = [row for row in told_of if row.ours is None]
+    found: list[Comparison] = []
+    asked = [(row.keys, row) for row in published if not any(matches(mine, row.keys) for mine in ours)]
+    asked += [({name: key}, None) for name, key in listed(claim) if not any(matches(mine, {name: key}) for mine in ours)]
+    for keys, row in asked:
+        if not any(keys.items() <= other.where.items() for other in [*known, *found]):
+            found.append(missing(keys, row.unit if row else "", row))
+    return found
 
 
 def numeric(row: Row, claim: "Trend | Crossover") -> float:
@@ -72,44 +102,58 @@ def numeric(row: Row, claim: "Trend | Crossover") -> float:
 
 
 def rising(ordered: Sequence[Row], published: Sequence[Row], claim: "Ordering | Trend") -> list[Comparison]:
-    """Compare each row with the one before it: the value must rise, and the published one with it if there is one."""
+    """Compare each row with the one before it: the value must rise, and the published one with it if there is one.
+
+    Rows of the calibration are shown and passed over, so that the rows beside them are neighbours.
+    """
     result: list[Comparison] = []
-    before: tuple[Row, Row | None] | None = None
-    for row in ordered:
+    before, before_published = None, None
+    passed_over = [row.calibrated or sum(not each.calibrated for each in ordered) < 2 <= len(ordered) for row in ordered]
+    for row, passed in zip(ordered, passed_over, strict=True):
         theirs = _published_for(row, published, claim)
-        verdict, reason = _step(before, (row, theirs), claim.along)
+        if passed:
+            reason = CALIBRATED if row.calibrated else ALONE
+            result.append(replace(comparison(row, theirs, Verdict.NOT_COMPARABLE, reason), counts=False))
+            continue
+        falls = _published_fall(before_published, theirs, claim.along)
+        verdict, reason = (Verdict.DISAGREES, falls) if falls else _step(before, row, claim.along)
         result.append(comparison(row, theirs, verdict, reason))
-        before = (row, theirs)
+        before, before_published = row, theirs or before_published
     return result
 
 
 def _published_for(row: Row, published: Sequence[Row], claim: "Ordering | Trend") -> Row | None:
     found = [theirs for theirs in published if claim.along in theirs.keys and matches(row, theirs.keys)]
-    if len(found) != 1:
+    if len(found) > 1:
+        raise ClaimError(
+            f"claim {claim.name!r}: {len(found)} published rows fit ours with {told(row.keys)}; say in `where` which"
+        )
+    if not found:
         return None
     claim.same_unit(row, found[0])
     return found[0]
 
 
-def _step(before: tuple[Row, Row | None] | None, now: tuple[Row, Row | None], along: str) -> tuple[Verdict, str]:
-    row, theirs = now
+def _published_fall(before: Row | None, now: Row | None, along: str) -> str:
+    if before is None or now is None or before.value < now.value:
+        return ""
+    return (
+        f"the published values themselves do not rise from {before.keys[along]} ({before.value:.6g}) "
+        f"to {now.keys[along]} ({now.value:.6g})"
+    )
+
+
+def _step(before: Row | None, row: Row, along: str) -> tuple[Verdict, str]:
     if not math.isfinite(row.value):
         return Verdict.DISAGREES, f"ours is {row.value:g}; a value that is not finite agrees with nothing"
     if before is None:
         return Verdict.AGREES, ""
-    smaller, their_smaller = before
-    names = f"{smaller.keys[along]} ({smaller.value:.6g}) and {row.keys[along]} ({row.value:.6g})"
-    if their_smaller is not None and theirs is not None and not their_smaller.value < theirs.value:
-        return (
-            Verdict.DISAGREES,
-            f"the published values themselves do not rise from {smaller.keys[along]} "
-            f"({their_smaller.value:.6g}) to {row.keys[along]} ({theirs.value:.6g})",
-        )
-    if smaller.unit != row.unit:
-        raise ClaimError(f"{names} are in different units, {smaller.unit!r} and {row.unit!r}")
-    if smaller.interval[1] < row.interval[0]:
+    names = f"{before.keys[along]} ({before.value:.6g}) and {row.keys[along]} ({row.value:.6g})"
+    if before.unit != row.unit:
+        raise ClaimError(f"{names} are in different units, {before.unit!r} and {row.unit!r}")
+    if before.interval[1] < row.interval[0]:
         return Verdict.AGREES, ""
-    if row.interval[1] < smaller.interval[0] or not (smaller.spread_known or row.spread_known):
+    if row.interval[1] < before.interval[0] or not (before.spread_known or row.spread_known):
         return Verdict.DISAGREES, f"{names} do not rise"
     return Verdict.NOT_COMPARABLE, f"{names} lie within each other's spread: not a finding"
 

@@ -1,6 +1,6 @@
 """What this machine can do for the workbench, and what to do about what it cannot.
 
-Source: DESIGN, "Ranks" and "How a number travels" (data, kernels).
+Source: the workbench's own conventions; what ranks, shaped hosts, data and kernels need is said in their modules.
 Simplified: a check that raises is a check that failed, with its message; nothing is repaired.
 Left out: speed (`workbench bench`).
 """

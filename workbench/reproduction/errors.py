@@ -19,7 +19,7 @@ class CatalogueError(UsageError):
 
 
 class RecordError(UsageError):
-    """A record that cannot be trusted: unreadable, of an unknown schema, or with a checksum that does not fit."""
+    """A record that cannot be trusted: unreadable, of an unknown schema, changed, or of another item or profile."""
 
 
 class ClaimError(ValueError):

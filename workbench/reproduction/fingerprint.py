@@ -7,7 +7,6 @@ Left out: the machine; a record says on which one it was made.
 """
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ __all__ = ["Fingerprinter", "changes"]
 Parts = dict[str, Any]  # part to a digest, or to digests by name
 DATA_PACKAGES = ("workbench.datasets", "workbench.models.pretrained")  # items that need these depend on data
 MANIFEST = "manifest.csv"  # in the project's data folder
+SNAPSHOTS, BUILDS = "*--*/snapshots/*", "*/*/*/*"  # folders of files in the hub's cache, and in that of prepared data
 LONGEST_TOLD = 3  # names in one reason
 
 
@@ -56,7 +56,7 @@ class Fingerprinter:
         modules = self._library_of(notebook).needed_by(notebook.code)
         published = self.project.published(item)
         return {
-            "notebook": _digest("\0".join(notebook.code)),
+            "notebook": _digest(canonical_json(notebook.cells)),
             "library": {name: digest[:16] for name, digest in modules.items()},
             "parameters": jsonable(item.parameters[profile]),
             "data": self._data() if any(name.startswith(DATA_PACKAGES) for name in modules) else {},
@@ -95,7 +95,7 @@ def data_identity(project: Project) -> dict[str, str]:
     return {
         "manifest": _digest(manifest.read_bytes()) if manifest.is_file() else "none",
         "WORKBENCH_DATA": "none" if folder is None else _digest("\n".join(_listing(folder))),
-        "hub": _digest("\n".join(_cached(places.hub_cache()))),
+        "hub": _digest("\n".join([*_cached(places.hub_cache(), SNAPSHOTS), *_cached(places.prepared_cache(), BUILDS)])),
     }
 
 
@@ -106,10 +106,11 @@ def _listing(folder: Path) -> Iterator[str]:
             yield f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}"
 
 
-def _cached(hub: Path) -> Iterator[str]:
-    prepared = Path(os.environ.get("HF_DATASETS_CACHE", hub.parent / "datasets"))
-    for folder, pattern in ((hub, "*--*/snapshots/*"), (prepared, "*/*/*/*")):
-        yield from (str(path.relative_to(folder)) for path in sorted(folder.glob(pattern)) if path.is_dir())
+def _cached(cache: Path, pattern: str) -> Iterator[str]:
+    for folder in sorted(cache.glob(pattern)):
+        if folder.is_dir():  # the one changed last is the one that is used, so its own time counts too
+            yield f"{folder.relative_to(cache)} {folder.stat().st_mtime_ns}"
+            yield from _listing(folder)
 
 
 def _digest(content: str | bytes) -> str:

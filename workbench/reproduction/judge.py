@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.reproduction.claims import Claim
+from workbench.reproduction.comparing import CALIBRATED
 from workbench.reproduction.rows import Row, matches, merge_seeds
 from workbench.reproduction.verdicts import ClaimVerdict, Comparison, Verdict, worst
 
@@ -61,29 +62,33 @@ def _judge_one(
     cells: Sequence[Mapping[str, Any]],
     not_comparable: str,
 ) -> ClaimVerdict:
-    rows = [_without_calibration(row, claim, cells) for row in claim.compare(ours, published)]
-    counted = [row for row in rows if not row.reason.startswith(CALIBRATED)] or rows
+    marked = [replace(row, calibrated=_is_calibrated(row, cells)) for row in ours]
+    rows = [_without_calibration(row, claim, cells) for row in claim.compare(marked, published)]
+    counted = [row for row in rows if row.counts] or rows
     verdict = worst([row.verdict for row in counted])
     reason = _reason(claim, verdict, counted)
     override = not_comparable or (_unreal(sources) if claim.needs_real_data else "")
     if override and verdict is not Verdict.NOT_RUN:
         verdict, reason = Verdict.NOT_COMPARABLE, override
+        rows = [replace(row, verdict=verdict, reason=override) for row in rows]
     return ClaimVerdict(
         claim=claim.name, kind=type(claim).__name__, verdict=verdict, reason=reason, because=claim.because,
         explanation=claim.explanation, source=claim.source, rows=tuple(rows),
     )  # fmt: skip
 
 
-CALIBRATED = "the cost model was calibrated on this cell"
+def _is_calibrated(row: Row, cells: Sequence[Mapping[str, Any]]) -> bool:
+    return any(
+        cell.get("quantity", row.quantity) == row.quantity
+        and matches(row, {name: key for name, key in cell.items() if name != "quantity"})
+        for cell in cells
+    )
 
 
 def _without_calibration(row: Comparison, claim: Claim, cells: Sequence[Mapping[str, Any]]) -> Comparison:
-    mine = Row(quantity=claim.quantity, value=0.0, unit=row.unit, keys=row.where)
-    for cell in cells:
-        where = {name: key for name, key in cell.items() if name != "quantity"}
-        if cell.get("quantity", claim.quantity) == claim.quantity and matches(mine, where):
-            return replace(row, verdict=Verdict.NOT_COMPARABLE, reason=f"{CALIBRATED}, so it does not count")
-    return row
+    if not _is_calibrated(Row(quantity=claim.quantity, value=0.0, unit=row.unit, keys=row.where), cells):
+        return row
+    return replace(row, verdict=Verdict.NOT_COMPARABLE, reason=CALIBRATED, counts=False)
 
 
 def _unreal(sources: Sequence[Mapping[str, Any]]) -> str:

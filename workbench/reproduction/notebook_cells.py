@@ -1,4 +1,4 @@
-"""What a notebook says before it runs: its code cells, the tagged parameters cell, its kernel.
+"""What a notebook says before it runs: its cells, the tagged parameters cell, its kernel.
 
 Source: the notebook format (nbformat 4); the tag `parameters` is papermill's.
 Simplified: the JSON is read as it stands, so that neither nbformat nor papermill is imported.
@@ -21,41 +21,45 @@ DEFAULT_KERNEL = "python3"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotebookCells:
-    """The code of a notebook, in order."""
+    """What stands in a notebook, in order."""
 
     path: Path  # where it lies
+    cells: Sequence[Mapping[str, Any]]  # of every cell its kind, source, tags and attachments; not what a run leaves
     code: Sequence[str]  # source of every code cell
     parameters: Mapping[str, ast.expr]  # name to default, of the cell tagged `parameters`
     kernel: str  # kernel it asks for
 
 
 def read_notebook(path: Path) -> NotebookCells:
-    """Read the code cells of a notebook.
+    """Read the cells of a notebook.
 
     Raises:
         CatalogueError: naming the notebook and what is wrong with it.
     """
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        cells = [cell for cell in held["cells"] if cell["cell_type"] == "code"]
-        sources = [_text(cell["source"]) for cell in cells]
+        written = [_as_written(cell) for cell in held["cells"]]
     except FileNotFoundError:
         raise CatalogueError(f"{path}: no such notebook") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CatalogueError(f"{path}: not a notebook of format 4: {error!r}") from None
-    tagged = [source for cell, source in zip(cells, sources, strict=True) if "parameters" in _tags(cell)]
+    code = [cell for cell in written if cell["kind"] == "code"]
+    tagged = [cell["source"] for cell in code if "parameters" in cell["tags"]]
     if len(tagged) != 1:
         raise CatalogueError(f"{path}: {len(tagged)} code cells have the tag 'parameters'; it must be one")
     kernel = held.get("metadata", {}).get("kernelspec", {}).get("name", DEFAULT_KERNEL)
-    return NotebookCells(path=path, code=sources, parameters=_defaults(tagged[0], path), kernel=kernel)
+    sources = [cell["source"] for cell in code]
+    return NotebookCells(path=path, cells=written, code=sources, parameters=_defaults(tagged[0], path), kernel=kernel)
 
 
-def _text(source: Any) -> str:
-    return source if isinstance(source, str) else "".join(source)
-
-
-def _tags(cell: Mapping[str, Any]) -> Sequence[str]:
-    return cell.get("metadata", {}).get("tags", [])
+def _as_written(cell: Mapping[str, Any]) -> dict[str, Any]:
+    source = cell["source"]
+    return {
+        "kind": cell["cell_type"],
+        "source": source if isinstance(source, str) else "".join(source),
+        "tags": cell.get("metadata", {}).get("tags", []),
+        "attachments": cell.get("attachments", {}),
+    }
 
 
 def _defaults(source: str, path: Path) -> dict[str, ast.expr]:

@@ -40,10 +40,10 @@ def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tup
 
     Raises:
         UsageError: where none of the selected items has a record.
-        RecordError: naming a record whose checksum does not fit.
+        RecordError: naming a record that cannot be trusted.
     """
     items = select(load_catalogue(project), patterns)
-    found = {item.id: _read(project.folder(item, profile) / "record.json") for item in items}
+    found = {item.id: _read(project.folder(item, profile) / "record.json", item, profile) for item in items}
     if not any(found.values()):
         raise UsageError(f"none of the selected items has a record in {project.results_of(profile)}")
     written = []
@@ -64,22 +64,22 @@ def diff(project: Project, profile: str, patterns: Iterable[str] = ()) -> "DataF
         difference (now minus promoted), what ("differs", "only promoted", "only now"). Empty if all are equal.
 
     Raises:
-        RecordError: naming a record whose checksum does not fit.
+        RecordError: naming a record that cannot be trusted.
     """
     import pandas
 
     rows: list[list[Any]] = []
     for item in select(load_catalogue(project), patterns):
-        promoted = _rows(_read(promoted_path(project, item, profile)))
-        now = _rows(_read(project.folder(item, profile) / "record.json"))
+        promoted = _rows(_read(promoted_path(project, item, profile), item, profile))
+        now = _rows(_read(project.folder(item, profile) / "record.json", item, profile))
         for key in {**promoted, **now}:
             rows += _differing(item.id, promoted.get(key), now.get(key))
     return pandas.DataFrame(rows, columns=COLUMNS)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path, item: Reproduction, profile: str) -> dict[str, Any] | None:
     try:
-        return read_record(path)
+        return read_record(path, id=item.id, profile=profile)
     except FileNotFoundError:
         return None
 

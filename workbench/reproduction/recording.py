@@ -202,8 +202,9 @@ def comparison_table(verdicts: Sequence[ClaimVerdict], *, judged: bool = True) -
         for row in verdict.rows or [None]:
             told = "" if row is None else ", ".join(f"{name}={key}" for name, key in row.where.items())
             numbers = (None, None, "", None) if row is None else (row.published, row.ours, row.unit, row.difference)
-            reason = verdict.reason if row is None else row.reason or verdict.reason
-            final = verdict.verdict if row is None or verdict.verdict.value == "not comparable" else row.verdict
+            implied = "expected by definition" if row is not None and row.by_definition else ""
+            reason = verdict.reason if row is None else "; ".join(filter(None, (row.reason or verdict.reason, implied)))
+            final = verdict.verdict if row is None else row.verdict
             rows.append(
                 [
                     verdict.claim,

@@ -94,11 +94,16 @@ def write_record(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     return written
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path, *, id: str, profile: str) -> dict[str, Any]:
     """Read a record and check it.
 
+    Args:
+        path: where it lies.
+        id: the item whose record belongs there.
+        profile: the profile whose record belongs there.
+
     Raises:
-        RecordError: naming the file, where it cannot be read or its checksum does not fit.
+        RecordError: naming the file, where it cannot be read, its checksum does not fit, or it belongs elsewhere.
         FileNotFoundError: where there is none.
     """
     try:
@@ -111,6 +116,14 @@ def read_record(path: Path) -> dict[str, Any]:
         raise RecordError(f"{path}: refused, it is no record of schema {SCHEMA}")
     if record.get("checksum") != checksum(record):
         raise RecordError(f"{path}: refused, its checksum does not fit its content")
+    if record.get("id") != id:
+        raise RecordError(
+            f"{path}: refused, it is the record of {record.get('id')}, and lies where that of {id} belongs"
+        )
+    if record.get("profile") != profile:
+        raise RecordError(
+            f"{path}: refused, it is of the profile {record.get('profile')}, and lies where one of {profile} belongs"
+        )
     return record
 
 
@@ -125,9 +138,10 @@ class FoundRecords:
 def find_records(project: Project, profile: str = "laptop") -> FoundRecords:
     """Read every record of one profile, keeping apart those that cannot be trusted."""
     records, refused = [], []
-    for path in _record_files(project.results_of(profile)):
+    folder = project.results_of(profile)
+    for path in _record_files(folder):
         try:
-            records.append(read_record(path))
+            records.append(read_record(path, id=path.parent.relative_to(folder).as_posix(), profile=profile))
         except RecordError as error:
             refused.append(str(error))
     return FoundRecords(records=tuple(records), refused=tuple(refused))
@@ -158,7 +172,7 @@ def load_records(profile: str = "laptop", project: Project | None = None) -> "Da
         seed, and of its run `started`, `seconds`, `commit`.
 
     Raises:
-        RecordError: naming every record whose checksum does not fit.
+        RecordError: naming every record that cannot be trusted.
     """
     import pandas
 
@@ -174,7 +188,7 @@ def load_verdicts(profile: str = "laptop", project: Project | None = None) -> "D
     """Return every recorded verdict as one table, one row a claim: id, ..., claim, kind, verdict, reason, rows.
 
     Raises:
-        RecordError: naming every record whose checksum does not fit.
+        RecordError: naming every record that cannot be trusted.
     """
     import pandas
 

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["Key", "Row", "grouped", "matches", "merge_seeds", "number", "plain", "read_row", "read_rows"]
+__all__ = ["Key", "Row", "canonical", "grouped", "matches", "merge_seeds", "number", "plain", "read_row", "read_rows"]
 
 Key = str | int | float
 
+ROUNDING = 1e-6  # share of a value by which the mean of single-precision numbers may lie outside their extremes
 NOT_KEYS = frozenset({"quantity", "value", "unit", "low", "high", "seed", "source"})
 
 
@@ -30,6 +31,7 @@ class Row:
     high: float | None = None  # upper end of the spread, in `unit`
     seed: int | None = None  # seed it was obtained with
     source: str = ""  # where the paper says it; empty for ours
+    calibrated: bool = False  # a cost model was calibrated on this cell, so that it proves nothing; judging says so
 
     def __post_init__(self) -> None:
         if not self.quantity:
@@ -38,8 +40,10 @@ class Row:
             raise ValueError(f"unit is {self.unit!r}; it must be a text ('' for a pure number)")
         if (self.low is None) != (self.high is None):
             raise ValueError(f"low is {self.low} and high is {self.high}; give both or none")
-        if self.low is not None and self.low > self.high:
-            raise ValueError(f"low is {self.low}, above high {self.high}")
+        if self.low is not None:
+            _check_spread(self.value, self.low, self.high)
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
+            raise ValueError(f"seed is {self.seed!r}; it must be a whole number")
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -56,6 +60,17 @@ class Row:
         flat = {"quantity": self.quantity, **self.keys, "value": self.value, "unit": self.unit}
         optional = {"low": self.low, "high": self.high, "seed": self.seed, "source": self.source or None}
         return flat | {name: value for name, value in optional.items() if value is not None}
+
+
+def _check_spread(value: float, low: float, high: float) -> None:
+    for name, bound in (("low", low), ("high", high)):
+        if not math.isfinite(bound):
+            raise ValueError(f"{name} is {bound}; it must be finite")
+    if low > high:
+        raise ValueError(f"low is {low}, above high {high}")
+    slack = ROUNDING * max(abs(low), abs(high))
+    if not low - slack <= value <= high + slack:
+        raise ValueError(f"value is {value}, outside its spread, low {low} to high {high}")
 
 
 def plain(value: Any) -> Any:
@@ -103,20 +118,19 @@ def read_row(raw: Mapping[str, Any]) -> Row:
     """Read a row from a flat mapping such as a line of a CSV file or an entry of `values`.
 
     Raises:
-        ValueError: where quantity, value or unit is missing or of a wrong type.
+        ValueError: where quantity, value or unit is missing, or anything is of a wrong type or range.
     """
     missing = [name for name in ("quantity", "value", "unit") if name not in raw or raw[name] is None]
     if missing:
         raise ValueError(f"{missing[0]} is missing in {dict(raw)!r}; every row has quantity, value and unit")
     spread = {name: _optional_number(raw.get(name), name) for name in ("low", "high")}
-    seed = _optional_number(raw.get("seed"), "seed")
     keys = {str(name): canonical(key) for name, key in raw.items() if name not in NOT_KEYS}
     return Row(
         quantity=str(raw["quantity"]).strip(),
         value=number(raw["value"], f"value of {raw['quantity']!r}"),
         unit=raw["unit"].strip() if isinstance(raw["unit"], str) else raw["unit"],
         keys={name: key for name, key in keys.items() if key is not None},
-        seed=None if seed is None else int(seed),
+        seed=_seed(raw.get("seed")),
         source=str(raw.get("source") or ""),
         **spread,
     )
@@ -124,9 +138,14 @@ def read_row(raw: Mapping[str, Any]) -> Row:
 
 def _optional_number(value: Any, what: str) -> float | None:
     value = plain(value)
-    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
-        return None
-    return number(value, what)
+    return None if value is None or value == "" else number(value, what)
+
+
+def _seed(value: Any) -> int | None:
+    seed = _optional_number(value, "seed")
+    if seed is not None and not seed.is_integer():
+        raise ValueError(f"seed is {seed}; it must be a whole number")
+    return None if seed is None else int(seed)
 
 
 def read_rows(raw_rows: Iterable[Mapping[str, Any]], what: str) -> tuple[Row, ...]:
@@ -193,7 +212,7 @@ def _mean(group: Sequence[Row]) -> Row:
     finite = all(math.isfinite(value) for value in values)
     mean = sum(values) / len(values) if finite else math.nan
     lows, highs = [row.interval[0] for row in group], [row.interval[1] for row in group]
-    spread = {"low": min(lows), "high": max(highs)} if finite else {}
+    spread = {"low": min(lows), "high": max(highs)} if finite else {"low": None, "high": None}
     return replace(group[0], value=mean, seed=None, **spread)
 
 

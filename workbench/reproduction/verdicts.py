@@ -33,7 +33,7 @@ class Comparison:
     """One published value beside ours."""
 
     where: Mapping[str, Key]  # the key columns of the row
-    published: float | None  # the paper's value in `unit`; None where the paper gives none
+    published: float | None  # the paper's value in `unit`, or what it implies; None where the paper gives none
     ours: float | None  # ours in `unit`; None where there is none
     unit: str  # of published, ours, difference, low and high
     verdict: Verdict  # of this row alone
@@ -41,6 +41,8 @@ class Comparison:
     source: str = ""  # where the paper says it
     low: float | None = None  # lower end of our spread
     high: float | None = None  # upper end of our spread
+    by_definition: bool = False  # `published` is what the paper's definition implies, not a number it prints
+    counts: bool = True  # False: of a cell of the calibration, or with nothing but such beside it
 
     @property
     def difference(self) -> float | None:
@@ -54,7 +56,7 @@ class Comparison:
         return {
             "where": dict(self.where), "published": self.published, "ours": self.ours, "unit": self.unit,
             "difference": self.difference, "source": self.source, "low": self.low, "high": self.high,
-            "verdict": self.verdict.value, "reason": self.reason,
+            "verdict": self.verdict.value, "reason": self.reason, "by_definition": self.by_definition,
         }  # fmt: skip
 
 

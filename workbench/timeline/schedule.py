@@ -15,6 +15,7 @@ Left out: interleaved stages, split backward passes, communication as cells.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from .actions import Kind
 from .grid import CONTINUED, IDLE, format_rows, parse_rows
@@ -22,7 +23,7 @@ from .simulation import Task
 
 __all__ = ["Cell", "Schedule", "gpipe", "one_forward_one_backward", "parse_schedule", "pipeline_tasks"]
 
-_LETTERS = {"F": Kind.FORWARD, "B": Kind.BACKWARD}
+_LETTERS = MappingProxyType({"F": Kind.FORWARD, "B": Kind.BACKWARD})
 _CELL = re.compile(r"(\d+)([FB])(\d+)")
 
 

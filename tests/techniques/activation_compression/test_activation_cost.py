@@ -151,11 +151,12 @@ def test_the_share_of_bytes_that_stays_is_half_and_the_codes_half():
     assert share == 0.5 + 0.5 * 50 / 1024
 
 
-def test_real_ranks_send_the_planned_bytes_and_headers_of_a_hundredth_at_most():
-    rows = rehearse_iterations(["A1", "T1", "Q1"], [(1, 4), (2, 2), (4, 1)])
-    assert len(rows) == 9
-    for row in rows:
-        assert 1 < row["value"] < 1.01, row
+@pytest.mark.parametrize(("names", "value_bytes"), [(["A1", "T1", "Q1"], 2), (["w/o", "fp16", "R1"], 4)])
+def test_real_ranks_send_the_planned_bytes_and_their_headers_to_the_byte(names, value_bytes):
+    rows = rehearse_iterations(names, [(1, 4), (2, 2), (4, 1)], value_bytes=value_bytes)
+    unexplained = {(row["method"], row["tp"]): row["value"] for row in rows if row["quantity"] == "rehearsal_unexplained_bytes"}
+    assert len(unexplained) == 9
+    assert set(unexplained.values()) == {0}, unexplained
 
 
 def test_wire_costs_of_gathered_messages_are_counted_for_two_and_four_ranks():

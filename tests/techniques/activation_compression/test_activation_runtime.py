@@ -7,7 +7,7 @@ from torch import nn
 from workbench.compression import AutoEncoder, ErrorFeedback, Identity, Quantize, RandomK, TopK
 from workbench.launch import Ranks
 from workbench.models.bert import BertConfig, BertEncoder
-from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
+from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.techniques.activation_compression.cost import Setting
 from workbench.techniques.activation_compression.method import METHODS, method
 from workbench.techniques.activation_compression.runtime import CompressedReduction, compress
@@ -17,12 +17,16 @@ IDS = torch.arange(24).reshape(2, 12) % 50 + 1
 
 
 def outputs_and_gradients(group, method_name: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the output and every gradient, those of cut weights put together from all ranks."""
     model = BertEncoder(CONFIG, group)
     compress(model, method(method_name).codec(64, dtype=torch.float32), layers=2)
     output = model(IDS)
     output.square().sum().backward()
-    replicated = {n: p.grad for n, p in model.named_parameters() if "weights." not in n and "biases." not in n}
-    return output.detach(), {n: g for n, g in replicated.items() if g is not None}
+    cut = [module for module in model.modules() if isinstance(module, ColumnParallelLinear | RowParallelLinear)]
+    gradients = {f"{module.site}.weight": module.full_weight(gradient=True) for module in cut}
+    gradients |= {f"{module.site}.bias": module.full_bias(gradient=True) for module in cut}
+    whole = {n: p.grad for n, p in model.named_parameters() if "weights." not in n and "biases." not in n}
+    return output.detach(), gradients | {n: g for n, g in whole.items() if g is not None}
 
 
 def on_a_real_rank(method_name: str):
@@ -82,10 +86,8 @@ def test_virtual_ranks_equal_real_ranks(name, two_ranks):
 def test_the_bytes_a_codec_counts_are_the_bytes_the_paper_defines(name):
     x = torch.randn(4, 8, 64, generator=torch.Generator().manual_seed(0)).to(torch.float16)
     setting = Setting(method=name, micro_batch=4, sequence=8, hidden=64)
-    assert method(name).codec(64).encode(x.float() if name.startswith("A") else x).num_bytes // (
-        2 if name.startswith("A") else 1
-    ) == setting.encoded_bytes()
-    assert method(name).codec(64).payload_bytes(x.shape, torch.float16) == setting.encoded_bytes()
+    codec = method(name).codec(64, dtype=torch.float16)
+    assert codec.encode(x).num_bytes == codec.payload_bytes(x.shape, torch.float16) == setting.encoded_bytes()
 
 
 def test_errors_of_virtual_ranks_are_fed_back_to_their_own_rank():
@@ -133,3 +135,42 @@ def test_layers_that_do_not_exist_are_refused_before_anything_changes(layers):
     with pytest.raises(ValueError, match="layers"):
         compress(model, Quantize(4), layers=layers)
     assert all(layer.mlp.output.reduction is None for layer in model.layers)
+
+
+def test_a_learned_code_at_a_layers_output_is_trained_moved_and_evaluated_with_the_model():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    compression = compress(model, ErrorFeedback(AutoEncoder(8, 2)), layers=["0"])
+    assert "0.output_codec.codec.encoder" in dict(model.named_parameters())
+    model.eval()
+    x = torch.ones(3, 8)
+    assert torch.equal(model(x), model(x)) and model(torch.ones(5, 8)).shape == (5, 8)
+    assert model.to(torch.float64)[0].output_codec.codec.encoder.dtype is torch.float64
+    compression.remove()
+    assert len(list(model.parameters())) == 4
+
+
+def test_a_sequential_model_has_its_last_half_compressed():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
+    assert compress(model, TopK(1)).sites == ("2", "3", "4")
+
+
+def test_compressing_again_finds_the_layers_and_undoing_both_restores_the_model():
+    model = BertEncoder(CONFIG, VirtualTensorGroup(4))
+    first, second = compress(model, "A1", layers=2), compress(model, Quantize(4), layers=2)
+    assert first.sites == second.sites
+    second.remove()
+    first.remove()
+    assert all(layer.mlp.output.reduction is None for layer in model.layers)
+
+
+@pytest.mark.parametrize("layers", [0, [], [1, 1], ["layers", "layers.1"]])
+def test_no_layers_and_layers_that_come_twice_are_refused_before_anything_changes(layers):
+    model = BertEncoder(CONFIG, VirtualTensorGroup(2))
+    with pytest.raises(ValueError, match="layers"):
+        compress(model, Quantize(4), layers=layers)
+    assert all(layer.mlp.output.reduction is None for layer in model.layers)
+
+
+def test_a_model_without_a_list_of_layers_is_refused_by_name():
+    with pytest.raises(ValueError, match="name modules"):
+        compress(nn.Linear(4, 4), TopK(1))

@@ -1,8 +1,8 @@
 """The report: one static page over all items of a profile and one a technique, readable from disk and on a phone.
 
-Source: DESIGN, "How a number travels" (report) and "What it is" (what the report must say of each claim).
+Source: the workbench's own rule: of each claim the paper's value, ours, the difference, the evidence and the verdict.
 Simplified: every page is written anew at each update; figures are embedded, so a page needs no other file.
-Left out: scripts, fonts and anything from the network.
+Left out: scripts, fonts and anything from the network; a page's policy forbids them, also those in a notebook's outputs.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _templates() -> "Environment":
     environment.filters["words"] = lambda word: str(word).replace("_", " ")
     environment.filters["css"] = lambda word: str(word).lower().replace("_", "-")
     environment.filters["explain"] = lambda word: EVIDENCE_MEANINGS.get(word, "")
-    environment.filters["trusted"] = Markup  # our own style sheet, and what nbconvert made
+    environment.filters["trusted"] = Markup  # our own style sheet, and what nbconvert made, whose scripts the page's policy forbids
     return environment
 
 

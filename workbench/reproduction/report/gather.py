@@ -1,6 +1,6 @@
 """Read what lies on disk of a profile and lay it out for the pages: items, techniques, totals.
 
-Source: DESIGN, "How a number travels": catalogue, record.json, failure.json, recorded runs.
+Source: the workbench's own files: catalogues, record.json, failure.json, recorded runs.
 Simplified: everything is read anew each time; at a hundred items that takes tens of milliseconds.
 Left out: HTML (the templates), running anything.
 """
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from workbench.reproduction.artifacts import misfits
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.project import Project
 
-from .judged import claims_of, trusted_record
+from .judged import claims_of, recorded_beside, trusted_record
 from .notebooks import notebook_page
 from .numbers import seconds_text
 from .pictures import figure_uri, thumbnail_uri
@@ -119,23 +120,31 @@ def gather(project: Project, catalogue: Sequence[Reproduction], profile: str, *,
 
 def _item(project: Project, item: Reproduction, profile: str, running: bool) -> ItemView:
     folder, anchor = project.folder(item, profile), slug(f"{item.item} {item.evidence.value}")
-    (record, refused), failure = trusted_record(folder / "record.json"), read_json(folder / "failure.json")
+    (record, refused), failure = trusted_record(folder / "record.json", item, profile), read_json(folder / "failure.json")
     missing = refused or _why_not_run(item, profile)
-    claims = claims_of(project, item, profile, record, anchor=anchor, missing=missing)
+    beside, refused_beside = recorded_beside(project, item, profile, record)
+    claims = claims_of(project, item, profile, record, beside=beside, anchor=anchor, missing=missing)
+    wrong = {} if record is None else misfits(folder, record)
     common = dict(id=item.id, technique=item.technique.replace("_", " "), item=item.item, title=item.title, evidence=item.evidence.name,
                   page=f"{slug(item.technique)}.html", anchor=anchor, running=running, failure=_failure(failure, folder, item.id), claims=claims,
+                  refused=((refused,) if refused else ()) + refused_beside, wrong_files=tuple(wrong.values()),
                   counts=count_verdicts([claim.verdict for claim in claims]))
     if record is not None:
-        return ItemView(**common, **_of_record(record, folder, item.id, notebook_page(project, item, profile)),
+        return ItemView(**common, **_of_record(_without_files(record, wrong), folder, item.id, notebook_page(project, item, profile)),
                         no_verdicts=NO_VERDICTS if profile == Profile.SMOKE else "")
     return ItemView(has_record=False, not_run=missing if refused or not failure else "", **common)
+
+
+def _without_files(record: Mapping[str, Any], wrong: Mapping[str, str]) -> dict[str, Any]:
+    artifacts = {what: None if what in wrong else name for what, name in (record.get("artifacts") or {}).items()}
+    return dict(record) | {"artifacts": artifacts}
 
 
 def _of_record(record: Mapping[str, Any], folder: Path, item_id: str, readable: Path) -> dict[str, Any]:
     artifacts, seconds = record.get("artifacts") or {}, float(record.get("seconds") or 0)
     picture = folder / str(artifacts.get("figure") or "")
     kept = readable.parents[1] / "thumbnails" / f"{readable.stem}.png"
-    pages = (("Notebook, to read", f"notebooks/{quote(readable.name)}"),) if readable.is_file() else ()
+    pages = (("Notebook, to read", f"notebooks/{quote(readable.name)}"),) if artifacts.get("notebook") and readable.is_file() else ()
     return dict(
         has_record=True, date=when_text(record.get("started")), duration=seconds_text(round(seconds, 1)), seconds=seconds,
         values=value_rows(record.get("values") or ()), facts=facts_of(record), links=pages + _links(folder, artifacts, item_id),

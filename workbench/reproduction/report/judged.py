@@ -1,7 +1,7 @@
 """The claims of one item as the report shows them: judged anew, beside recorded runs, with each rule in words.
 
-Source: DESIGN, "How a number travels". Verdicts come from `workbench.reproduction.judge` alone; they are computed from the
-recorded values and the published numbers as these are now, so that a change in either shows without a new run.
+Source: the workbench's own rule: verdicts come from `workbench.reproduction.judge` alone, computed from the recorded values
+and the published numbers as these are now, so that a change in either shows without a new run.
 Simplified: a claim that cannot be judged as it is written is shown as not run, with the error.
 Left out: running anything.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from workbench.reproduction.claims import Claim, Crossover, Ordering, Trend, Within
@@ -23,34 +24,56 @@ from workbench.reproduction.records import read_record
 from .numbers import number_text
 from .views import ClaimView, claim_views
 
-__all__ = ["claims_of", "rule_text", "trusted_record"]
+__all__ = ["RecordedRun", "claims_of", "recorded_beside", "rule_text", "trusted_record"]
 
-NOTHING_RECORDED = {"values": (), "data": (), "calibration": None, "not_comparable": {}}
+RecordedRun = tuple[str, Mapping[str, Any], Sequence[Mapping[str, Any]]]  # profile, record, its verdicts as of now
+
+NOTHING_RECORDED = MappingProxyType({"values": (), "data": (), "calibration": None, "not_comparable": MappingProxyType({})})
 
 
-def trusted_record(path: Path) -> tuple[dict[str, Any] | None, str]:
+def trusted_record(path: Path, item: Reproduction, profile: str) -> tuple[dict[str, Any] | None, str]:
     """Read a record.
+
+    Args:
+        path: where it lies.
+        item: whose record belongs there.
+        profile: the profile whose record belongs there.
 
     Returns:
         The record or None, and why it was refused where it is there and cannot be trusted.
     """
     try:
-        return read_record(path), ""
+        return read_record(path, id=item.id, profile=profile), ""
     except FileNotFoundError:
         return None, ""
     except RecordError as error:
         return None, str(error)
 
 
-def claims_of(project: Project, item: Reproduction, profile: str, record: Mapping[str, Any] | None, *, anchor: str,
-              missing: str) -> tuple[ClaimView, ...]:
+def recorded_beside(project: Project, item: Reproduction, profile: str,
+                    record: Mapping[str, Any] | None) -> tuple[tuple[RecordedRun, ...], tuple[str, ...]]:
+    """Read the promoted records that say more than this machine's own.
+
+    Returns:
+        Those that can be trusted, and one line for each that was refused.
+    """
+    if profile == Profile.SMOKE:
+        return (), ()
+    found = [(other, *trusted_record(promoted_path(project, item, other), item, other)) for other in _profiles_beside(profile, record)]
+    runs = tuple((other, held, _verdicts(project, item, held)) for other, held, _ in found if held is not None)
+    return runs, tuple(refused for _, _, refused in found if refused)
+
+
+def claims_of(project: Project, item: Reproduction, profile: str, record: Mapping[str, Any] | None, *,
+              beside: Sequence[RecordedRun], anchor: str, missing: str) -> tuple[ClaimView, ...]:
     """Judge the claims of an item.
 
     Args:
-        project: where the published numbers and the recorded runs lie.
+        project: where the published numbers lie.
         item: the item.
         profile: the profile the report is of; smoke gives no verdicts.
         record: the item's record, or None.
+        beside: recorded runs to show beside it.
         anchor: the item's anchor on its page.
         missing: what is missing, where there is no record.
 
@@ -59,11 +82,6 @@ def claims_of(project: Project, item: Reproduction, profile: str, record: Mappin
     """
     if profile == Profile.SMOKE:
         return ()
-    beside = []
-    for other in _profiles_beside(profile, record):
-        held, _ = trusted_record(promoted_path(project, item, other))
-        if held is not None:
-            beside.append((other, held, _verdicts(project, item, held)))
     verdicts = _verdicts(project, item, record) if record else _without_record(project, item, missing)
     return claim_views(verdicts, anchor, {claim.name: rule_text(claim) for claim in item.claims}, beside)
 
@@ -100,8 +118,9 @@ def rule_text(claim: Claim) -> str:
 def _rule(claim: Claim) -> str:
     quantity = claim.quantity.replace("_", " ")
     if isinstance(claim, Within):
-        exact = 0 in (claim.rel, claim.abs)
-        return f"{quantity} {'equal to' if exact else f'within {_tolerance(claim)} of'} the published value"
+        nearness = "equal to" if 0 in (claim.rel, claim.abs) else f"within {_tolerance(claim)} of"
+        other = "the published value" if claim.expected is None else f"{number_text(claim.expected)}, expected by definition"
+        return f"{quantity} {nearness} {other}"
     if isinstance(claim, Ordering):
         return f"{quantity} rises in the order {', '.join(map(str, claim.order))}"
     if isinstance(claim, Trend):

@@ -1,6 +1,7 @@
 """Executed notebooks as pages beside the report, for readers without Jupyter.
 
-Source: nbconvert's "basic" template, which adds no script and nothing from the network, inside the report's own style.
+Source: nbconvert's "basic" template, which adds no script and nothing from the network, inside the report's own style;
+scripts that outputs or Markdown hold do not run, since the page's Content-Security-Policy forbids them.
 Simplified: equations stay as TeX.
 Left out: widgets; a notebook is complete with no control touched.
 """
@@ -11,8 +12,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from workbench.reproduction.artifacts import misfits
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.project import Project
+
+from .judged import trusted_record
 
 __all__ = ["mark_current", "notebook_body", "notebook_page", "stale_notebooks"]
 
@@ -25,10 +29,18 @@ def notebook_page(project: Project, item: Reproduction, profile: str) -> Path:
 
 
 def stale_notebooks(project: Project, catalogue: Sequence[Reproduction], profile: str) -> tuple[tuple[Reproduction, Path], ...]:
-    """Return the items whose executed notebook has no page yet, or one of an earlier run."""
+    """Return the items whose executed notebook has no page yet, or one of an earlier run.
+
+    A notebook that is not the one its record was sealed with gets none.
+    """
     found = ((item, project.folder(item, profile) / NOTEBOOK_FILE) for item in catalogue)
     return tuple((item, notebook) for item, notebook in found
-                 if notebook.is_file() and not _current(notebook_page(project, item, profile), notebook))
+                 if notebook.is_file() and not _current(notebook_page(project, item, profile), notebook) and _sealed(notebook, item, profile))
+
+
+def _sealed(notebook: Path, item: Reproduction, profile: str) -> bool:
+    record, _ = trusted_record(notebook.with_name("record.json"), item, profile)
+    return record is not None and "notebook" not in misfits(notebook.parent, record)
 
 
 def _current(page: Path, notebook: Path) -> bool:

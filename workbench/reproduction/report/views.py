@@ -38,6 +38,7 @@ class RowView:
     reason: str = ""
     recorded: str = ""  # the same value in the recorded run, where there is one
     wide: bool = False  # a text too long to keep on one line
+    by_definition: bool = False  # `published` is what the paper's definition implies
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +79,11 @@ class ClaimView:
     def has_sources(self) -> bool:
         """Whether any row says where the paper gives its value."""
         return any(row.source for row in self.rows)
+
+    @property
+    def published_label(self) -> str:
+        """Say what ours is compared with: numbers the paper prints, or what its definition implies."""
+        return "By definition" if any(row.by_definition for row in self.rows) else "Published"
 
     @property
     def recorded_label(self) -> str:
@@ -121,6 +127,8 @@ class ItemView:
     failure: FailureView | None = None
     not_run: str = ""
     no_verdicts: str = ""
+    refused: tuple[str, ...] = ()  # records of it that cannot be trusted, each in one line that names it
+    wrong_files: tuple[str, ...] = ()  # files that are not those its record was sealed with
     standin: str = ""
     running: bool = False
     data: tuple[Mapping[str, str], ...] = ()
@@ -204,7 +212,8 @@ def _row_view(row: Mapping[str, Any], recorded: Mapping[str, str], whole: str) -
     return RowView(where=where, published=value_text(published, unit), ours=value_text(ours, unit) + spread,
                    difference=relative_text(ours, published), source=str(row.get("source") or ""), reason="" if silent else str(row.get("reason") or ""),
                    published_exact=_exact(published, unit), ours_exact=_exact(ours, unit), recorded=recorded.get(where, ""),
-                   verdict="" if silent else word, wide=bool(spread))
+                   verdict="" if silent else word, wide=bool(spread),
+                   by_definition=bool(row.get("by_definition")))
 
 
 def _exact(value: Any, unit: str | None) -> str:

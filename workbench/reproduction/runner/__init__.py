@@ -21,7 +21,7 @@ from workbench.reproduction.runner.events import (
 from workbench.reproduction.runner.lock import hold_lock
 from workbench.reproduction.runner.placing import clear, partial_folder, sweep
 from workbench.reproduction.runner.plan import plan, plan_checked
-from workbench.reproduction.runner.preflight import MIN_FREE_BYTES, check_before, check_folder
+from workbench.reproduction.runner.preflight import MIN_FREE_BYTES, check_before, check_folder, check_targets
 from workbench.reproduction.runner.schedule import Schedule, expected_s
 from workbench.reproduction.runner.work import Work
 
@@ -66,19 +66,16 @@ def run(
     tell = on_event or (lambda event: None)
     jobs = _checked_jobs(jobs, timeout_s)
     check_before(project, items, profile, kernel)
-    folder = project.results_of(profile)
-    check_folder(folder, min_free_bytes)
-    with hold_lock(folder):
-        sweep(folder)
-        planned = plan_checked(project, items, profile, kernel=kernel, fresh=fresh)
-        outcome = _Run(project, items, profile, kernel, jobs, timeout_s, tell).do(planned)
+    check_targets(project, items, profile)
+    check_folder(project.results_of(profile), min_free_bytes)
+    outcome = _Run(project, items, profile, kernel, jobs, timeout_s, tell).do_locked(fresh)
     tell(RunFinished(outcome=outcome))
     return outcome
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run whose arguments have been checked and whose lock is held; see `run`."""
+    """One run whose arguments have been checked; see `run`."""
 
     project: Project
     items: Sequence[Reproduction]
@@ -88,8 +85,14 @@ class _Run:
     timeout_s: float | None
     tell: OnEvent
 
-    def do(self, planned: Sequence[PlannedItem]) -> Outcome:
-        """Run what is planned."""
+    def do_locked(self, fresh: bool) -> Outcome:
+        """Plan and run while no other runner can."""
+        folder = self.project.results_of(self.profile)
+        with hold_lock(folder):
+            sweep(folder)
+            return self._do(plan_checked(self.project, self.items, self.profile, kernel=self.kernel, fresh=fresh))
+
+    def _do(self, planned: Sequence[PlannedItem]) -> Outcome:
         began = monotonic()
         todo = {item.id for item in planned if item.action is Action.RUN}
         self.tell(Planned(items=planned, expected_s=expected_s([i for i in planned if i.id in todo], self.jobs)))

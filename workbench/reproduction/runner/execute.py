@@ -37,6 +37,19 @@ class Failure:
     reason: str  # in one line
     traceback: str  # as the notebook or the runner saw it
 
+    def __post_init__(self) -> None:
+        for name in ("reason", "traceback"):  # a lone surrogate could be neither shown nor written
+            object.__setattr__(self, name, getattr(self, name).encode("utf-8", "backslashreplace").decode("utf-8"))
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        """Return the failure that an exception is; one that a cell raised has the kernel's own traceback."""
+        if hasattr(error, "ename"):
+            trace = COLOURS.sub("", "\n".join(error.traceback))
+            return cls(reason=_reason(error.ename, error.evalue, trace), traceback=trace)
+        trace = "".join(traceback.format_exception(error))
+        return cls(reason=_reason(type(error).__name__, str(error), trace), traceback=trace)
+
 
 @dataclass(slots=True)
 class Execution:
@@ -111,15 +124,18 @@ class Execution:
     def _failure(self, error: Exception) -> Failure:
         if self.kernel.stopped_because:
             return Failure(reason=self.kernel.stopped_because, traceback=_where(self.folder))
-        if hasattr(error, "ename"):  # a cell raised: papermill carries the kernel's own traceback
-            text = COLOURS.sub("", "\n".join(error.traceback))
-            return Failure(reason=f"{error.ename}: {error.evalue}".splitlines()[0], traceback=text)
-        if (
-            isinstance(error, RuntimeError) and "kernel died" in str(error).lower()
-        ):  # nbclient's and jupyter_client's words
+        died = isinstance(error, RuntimeError) and "kernel died" in str(error).lower()  # nbclient's, jupyter_client's words
+        if died and not hasattr(error, "ename"):
             return Failure(reason=_told(self.kernel.exit_code), traceback=_where(self.folder))
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        return Failure(reason=reason, traceback="".join(traceback.format_exception(error)))
+        return Failure.of(error)
+
+
+def _reason(name: str, text: str, trace: str) -> str:
+    """Say an exception in one line; where its text is lost or empty, the last line of its traceback has what there is."""
+    if text.strip():
+        return f"{name}: {text.strip().splitlines()[0]}"
+    last = next((line.strip() for line in reversed(trace.splitlines()) if line.strip()), name)
+    return last.rstrip(":") if name in last else f"{name}: {last}"
 
 
 def _no_format(path: Path) -> str:

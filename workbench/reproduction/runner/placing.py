@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from workbench.reproduction.artifacts import checksums
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.machine import commit_of
 from workbench.reproduction.records import SCHEMA, read_record, write_json, write_record
@@ -66,7 +67,8 @@ def _record(execution: Execution, recording: dict[str, Any], fingerprint: Mappin
         "started": execution.started, "seconds": round(execution.seconds, 3), "fingerprint": fingerprint,
     }  # fmt: skip
     artifacts = {"notebook": NOTEBOOK_FILE, "log": LOG_FILE, **recording["artifacts"]}
-    return about | recording | run | {"artifacts": artifacts}
+    sums = checksums(execution.folder, artifacts)
+    return about | recording | run | {"artifacts": artifacts, "artifact_sha256": sums}
 
 
 def _swap(folder: Path, target: Path) -> None:
@@ -74,7 +76,12 @@ def _swap(folder: Path, target: Path) -> None:
     aside = folder.with_name(f"{folder.name}{REPLACED}")
     if target.exists():
         os.rename(target, aside)
-    os.rename(folder, target)
+    try:
+        os.rename(folder, target)
+    except OSError:
+        if aside.exists():
+            os.rename(aside, target)
+        raise
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -96,28 +103,39 @@ def place_failure(execution: Execution, failure: Failure, fingerprint: Mapping[s
     try:
         write_json(target / FAILURE_FILE, told | {"artifacts": artifacts})
     except OSError:
-        for _, name in kept.values():
-            (target / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
+            for _, name in kept.values():
+                (target / name).unlink(missing_ok=True)
             write_json(target / FAILURE_FILE, told | {"artifacts": {}})
 
 
 def sweep(results: Path) -> None:
-    """Move into place what dead runners had finished, and remove what they had not."""
+    """Move into place what dead runners had finished, and remove what they had not; what cannot be moved stays."""
     for partial in results.glob(f"{PARTIAL}*"):
-        for folder in partial.glob("*/*/*"):
-            if folder.suffix != REPLACED and _is_whole(folder):
-                _swap(folder, results / folder.relative_to(partial))
+        moved = [_settle(folder, results / folder.relative_to(partial)) for folder in _finished(partial, results.name)]
         for aside in partial.glob(f"*/*/*{REPLACED}"):
             target = (results / aside.relative_to(partial)).with_suffix("")
-            if not target.exists():
-                os.rename(aside, target)
-        clear(partial)
+            moved.append(target.exists() or _settle(aside, target))
+        if all(moved):
+            clear(partial)
 
 
-def _is_whole(folder: Path) -> bool:
+def _finished(partial: Path, profile: str) -> list[Path]:
+    folders = [folder for folder in partial.glob("*/*/*") if folder.suffix != REPLACED]
+    return [folder for folder in folders if _is_whole(folder, folder.relative_to(partial).as_posix(), profile)]
+
+
+def _settle(folder: Path, target: Path) -> bool:
     try:
-        read_record(folder / RECORD_FILE)
+        _swap(folder, target)
+    except OSError:  # another technique's folder that is a file, or on another disk, is no reason to run nothing
+        return False
+    return True
+
+
+def _is_whole(folder: Path, id: str, profile: str) -> bool:
+    try:
+        read_record(folder / RECORD_FILE, id=id, profile=profile)
     except (FileNotFoundError, NotADirectoryError, RecordError):
         return False
     return True

@@ -8,13 +8,14 @@ Left out: importing torch or papermill.
 from collections.abc import Sequence
 from pathlib import Path
 
+from workbench.reproduction.artifacts import misfits
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import read_record
 from workbench.reproduction.runner.events import Action, PlannedItem
-from workbench.reproduction.runner.preflight import check_before
+from workbench.reproduction.runner.preflight import check_before, check_targets
 
 __all__ = ["FAILURE_FILE", "RECORD_FILE", "plan", "plan_checked"]
 
@@ -39,6 +40,7 @@ def plan(
         UsageError: for wrong use, in one line that names the thing.
     """
     check_before(project, items, profile, kernel)
+    check_targets(project, items, profile)
     return plan_checked(project, items, profile, kernel=kernel, fresh=fresh)
 
 
@@ -57,15 +59,15 @@ def _plan_one(
         why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
         return PlannedItem(id=item.id, action=Action.SKIP, why=why, expected_s=0.0, times=item.times)
     folder = project.folder(item, profile)
-    why, seconds = _why(folder, fingerprint(item, profile, kernel), fresh)
+    why, seconds = _why(folder, item.id, profile, fingerprint(item, profile, kernel), fresh)
     expected = seconds or item.expected_s.get(profile, UNKNOWN_S)
     action = Action.RUN if why else Action.NOTHING
     return PlannedItem(id=item.id, action=action, why=why or "up to date", expected_s=expected, times=item.times)
 
 
-def _why(folder: Path, fingerprint: dict, fresh: bool) -> tuple[str, float]:
+def _why(folder: Path, id: str, profile: str, fingerprint: dict, fresh: bool) -> tuple[str, float]:
     try:
-        record = read_record(folder / RECORD_FILE)
+        record = read_record(folder / RECORD_FILE, id=id, profile=profile)
     except FileNotFoundError:
         failed = (folder / FAILURE_FILE).exists()
         return ("its last run failed" if failed else "it has no record"), 0.0
@@ -76,6 +78,6 @@ def _why(folder: Path, fingerprint: dict, fresh: bool) -> tuple[str, float]:
         return "a fresh run is asked for", seconds
     if (folder / FAILURE_FILE).exists():
         return "its last run failed", seconds
-    if gone := [name for name in record["artifacts"].values() if name and not (folder / name).exists()]:
-        return f"{gone[0]} is missing beside its record", seconds
+    if wrong := misfits(folder, record):
+        return next(iter(wrong.values())), seconds
     return changes(record["fingerprint"], fingerprint), seconds

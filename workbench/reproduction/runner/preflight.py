@@ -17,7 +17,7 @@ from workbench.reproduction.notebook_cells import read_notebook
 from workbench.reproduction.parameters import check_parameters
 from workbench.reproduction.project import Project
 
-__all__ = ["MIN_FREE_BYTES", "check_before", "check_folder"]
+__all__ = ["MIN_FREE_BYTES", "check_before", "check_folder", "check_targets"]
 
 MIN_FREE_BYTES = 200_000_000  # a laptop run of all items leaves well under 100 MB of notebooks, figures and traces
 DATA_VARIABLE = "WORKBENCH_DATA"
@@ -71,6 +71,32 @@ def _check_data(item: Reproduction, name: str) -> None:
             f"{item.id} requires the data {name!r}, and {missing[0]} is not here: "
             f"set {DATA_VARIABLE} or run `workbench data fetch {name}`"
         )
+
+
+def check_targets(project: Project, items: Sequence[Reproduction], profile: str) -> None:
+    """Check that each item's folder can be moved into place: folders all the way, on the disk of the results.
+
+    Raises:
+        UsageError: naming the item and what stands in the way.
+    """
+    results = project.results_of(profile)
+    for item in items:
+        if profile in item.parameters:
+            _check_target(results, project.folder(item, profile), item.id)
+
+
+def _check_target(results: Path, target: Path, id: str) -> None:
+    between = [target, *target.parents][: len(target.relative_to(results).parts)]
+    there = [path for path in reversed(between) if os.path.lexists(path)]
+    for path in there:
+        if not path.is_dir():
+            raise UsageError(f"{path} is not a folder, and the record of {id} belongs there")
+    for path in there:
+        if path != target and path.stat().st_dev != results.stat().st_dev:
+            raise UsageError(
+                f"{path} lies on another disk than {results}, and the record of {id} is moved there in one step: "
+                f"move all of {results} instead, and leave a link in its place"
+            )
 
 
 def check_folder(folder: Path, min_free_bytes: int = MIN_FREE_BYTES) -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from workbench.reproduction.runner.events import (
-    Action, ItemFinished, ItemOutcome, ItemStarted, OnEvent, PlannedItem, Progress,
+    Action, ItemFinished, ItemOutcome, ItemStarted, OnEvent, PlannedItem, Progress, Status,
 )  # fmt: skip
+from workbench.reproduction.runner.execute import Failure
 from workbench.reproduction.runner.work import INTERRUPTED, Work
 
 __all__ = ["Schedule", "expected_s"]
@@ -92,7 +93,13 @@ class Schedule:
         thread.start()
 
     def _run_one(self, id: str) -> None:
-        self._ended.put(self.work.run(id))
+        outcome = ItemOutcome(id=id, status=Status.FAILED, reason="its thread ended without an outcome")
+        try:
+            outcome = self.work.run(id)
+        except Exception as error:  # an item whose end nobody tells would be waited for for ever
+            outcome = ItemOutcome(id=id, status=Status.FAILED, reason=Failure.of(error).reason)
+        finally:
+            self._ended.put(outcome)
 
     def _next_end(self) -> ItemOutcome | None:
         for id in self._threads:

@@ -5,7 +5,6 @@ Simplified: the fingerprint is taken as the item starts, so that a change during
 Left out: which item runs when, see `workbench.reproduction.runner.schedule`.
 """
 
-import traceback
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -54,7 +53,7 @@ class Work:
             if failure is None:
                 return self._placed(execution, fingerprint)
         except Exception as error:  # of this item alone: a full disk, a claim that cannot be judged
-            failure = Failure(reason=_first_line(error), traceback="".join(traceback.format_exception(error)))
+            failure = Failure.of(error)
         if execution.kernel.stopped_because != INTERRUPTED:
             place_failure(execution, failure, fingerprint, self.project.folder(execution.item, self.profile))
         return ItemOutcome(id=id, status=Status.FAILED, seconds=execution.seconds, reason=failure.reason)
@@ -73,7 +72,3 @@ class Work:
     def seconds_so_far(self, id: str) -> float:
         """Return the seconds since an item began, 0 before that."""
         return self._executions[id].seconds_so_far()
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,6 +1,6 @@
 """The furniture of a new technique: its room, lesson, catalogue, published table and test, which pass and run as they are.
 
-Source: DESIGN, "The house" (the same furniture in each room) and "Style", rules 15 to 19.
+Source: the workbench's own conventions: each technique has the same files, named alike, with the same order of cells.
 Simplified: the example in it is the mean over ranks, whose bytes have a closed form; the author replaces it.
 Left out: the paper.
 """

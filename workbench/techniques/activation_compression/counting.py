@@ -17,13 +17,14 @@ from types import MappingProxyType
 
 import torch
 
+from workbench.cluster import Collective, gloo_header_bytes
 from workbench.launch import Ranks
 
-from .cost import Purpose, Setting, planned_messages
+from .cost import PlannedMessages, Purpose, Setting, planned_messages
 from .method import Family, method
 from .training import sent_bytes
 
-__all__ = ["FINE_TUNING", "count_messages", "count_study", "rehearse_iterations"]
+__all__ = ["FINE_TUNING", "count_messages", "count_study", "header_bytes", "rehearse_iterations"]
 
 FINE_TUNING = ((1, 4), (2, 2), (4, 1))
 """(TP, PP) of tables 2 to 4, on 4 GPUs."""
@@ -94,31 +95,63 @@ def count_study(
     return rows + (rehearse_iterations(names, FINE_TUNING) if rehearse else [])
 
 
-def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]]) -> list[dict]:
+def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]], **sizes: int) -> list[dict]:
     """Train a small model for one step on real ranks and compare what sockets sent with the plan.
 
     Args:
         names: of methods.
         meshes: (TP, PP) pairs with one product, the number of ranks.
+        sizes: fields of Setting in place of those in REHEARSAL.
 
     Returns:
-        Rows: sent_over_planned (bytes that all ranks' sockets sent over `planned_messages`; what exceeds 1 is gloo's
-        headers).
+        Rows, over all ranks: rehearsal_sent_bytes (by the kernel's TCP counters), rehearsal_planned_bytes (by
+        `planned_messages`), rehearsal_header_bytes (gloo's) and rehearsal_unexplained_bytes (what remains).
     """
-    settings = [Setting(method=name, tp=tp, pp=pp, **REHEARSAL) for tp, pp in meshes for name in names]
+    settings = [Setting(method=name, tp=tp, pp=pp, **{**REHEARSAL, **sizes}) for tp, pp in meshes for name in names]
     with Ranks(math.prod(meshes[0]), preload=("workbench.models.bert",)) as ranks:
         by_rank = ranks.run(sent_bytes, settings)
-    sent = [sum(of_setting) for of_setting in zip(*by_rank, strict=True)]
-    return [
-        _row("sent_over_planned", setting, total / _total(setting, set(Purpose)), "1")
-        for setting, total in zip(settings, sent, strict=True)
-    ]
+    rows = []
+    for setting, sent in zip(settings, map(sum, zip(*by_rank, strict=True)), strict=True):
+        planned, headers = _total(setting, set(Purpose)), header_bytes(setting)
+        found = {"sent": sent, "planned": planned, "header": headers, "unexplained": sent - planned - headers}
+        rows += [_row(f"rehearsal_{what}_bytes", setting, count, "byte") for what, count in found.items()]
+    return rows
 
+
+def header_bytes(setting: Setting) -> int:
+    """Return the bytes that gloo adds to the planned messages of one iteration, over all ranks.
+
+    Source: `workbench.cluster.gloo_header_bytes`; a payload of several tensors is as many messages to gloo.
+    """
+    return sum(
+        planned.count
+        * (planned.senders if planned.collective is Collective.SEND else 1)
+        * sum(gloo_header_bytes(planned.collective, planned.num_ranks, num_bytes, element_bytes=element_bytes))
+        for planned in planned_messages(setting)
+        for num_bytes, element_bytes in _tensors(planned, setting)
+    )
+
+
+def _tensors(planned: PlannedMessages, setting: Setting) -> list[tuple[int, int]]:
+    """Return (bytes, bytes of an element) of each tensor that one message consists of."""
+    family = method(setting.method).family if planned.compressed else Family.NONE
+    forward = planned.purpose is not Purpose.BOUNDARY_BACKWARD
+    if family in (Family.TOP_K, Family.RANDOM_K) and forward:
+        num_kept = planned.message_bytes // (setting.value_bytes + setting.index_bytes)
+        return [(num_kept * size, size) for size in (setting.value_bytes, setting.index_bytes)]
+    whole = [(planned.message_bytes, {Family.QUANTIZATION: 1, Family.HALF: 2}.get(family, setting.value_bytes))]
+    quantised = method(setting.method).family is Family.QUANTIZATION and setting.is_compressed(planned.layer)
+    if quantised and planned.collective is Collective.SEND:
+        whole.append((0, TOKEN_ELEMENT_BYTES))  # see `workbench.parallel.boundary`: an empty tensor ties the graphs
+    return whole
+
+
+TOKEN_ELEMENT_BYTES = 4  # the token is fp32, and empty
 
 REHEARSAL = MappingProxyType(
-    {"micro_batch": 8, "sequence": 64, "hidden": 128, "layers": 8, "compressed_layers": 4, "value_bytes": 4}
+    {"micro_batch": 4, "sequence": 16, "hidden": 64, "layers": 8, "compressed_layers": 4, "value_bytes": 2}
 )
-"""A model of BERT's structure small enough for two cores, messages large beside gloo's 48-byte headers."""
+"""A model of BERT's structure in the paper's fp16, small enough for two cores: bytes are compared to the byte."""
 
 FORWARD = frozenset({Purpose.TENSOR_FORWARD, Purpose.BOUNDARY_FORWARD})
 BACKWARD = frozenset(Purpose) - FORWARD

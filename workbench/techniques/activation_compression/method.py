@@ -17,12 +17,12 @@ from types import MappingProxyType
 import torch
 
 from workbench.compression import AutoEncoder, Codec, FP16, Identity, Quantize, RandomK, TopK
+from workbench.compression.quantize import SCALE_AND_BIAS_BYTES
 
 __all__ = ["METHODS", "Family", "Method", "code_size", "method"]
 
 PAPER_HIDDEN = 1024  # elements; BERT-large, section 4.1
 VALUE_BYTES = 2  # fp16, section 4.1
-SCALE_AND_BIAS_BYTES = 4  # two fp16 numbers a row, beside the packed values
 
 
 class Family(Enum):
@@ -60,7 +60,7 @@ class Method:
         Args:
             hidden: h, elements.
             value_bytes: v, bytes of a value on the wire.
-            index_bytes: i, bytes of an index on the wire; the paper's times fit int64.
+            index_bytes: i, bytes of an index on the wire; 8 is int64, which `torch.topk` returns (section 3.2).
 
         Source: table 1; k = B·s·c·v/(v+i) for equal bytes, k = B·s·c for equal elements.
         """
@@ -74,8 +74,8 @@ class Method:
 
         Args:
             hidden: h, elements.
-            dtype: of the activation, which fixes the bytes of a value.
-            index_dtype: of the indices that a sparse method sends; int64 is the paper's.
+            dtype: of the activation and of learned weights; it fixes the bytes of a value.
+            index_dtype: of the indices that a sparse method sends; `torch.topk`, which the paper calls, gives int64.
             seed: of the learned weights and of the random choice.
         """
         value_bytes = torch.empty((), dtype=dtype).element_size()
@@ -86,7 +86,7 @@ class Method:
             case Family.HALF:
                 return FP16()
             case Family.AUTOENCODER:
-                return AutoEncoder(hidden, code_size(self.paper_code_size, hidden), seed=seed)
+                return AutoEncoder(hidden, code_size(self.paper_code_size, hidden), seed=seed, dtype=dtype)
             case Family.TOP_K:
                 return TopK(keep, index_dtype=index_dtype)
             case Family.RANDOM_K:

@@ -17,6 +17,7 @@ from itertools import repeat
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.hooks import RemovableHandle
 
 from workbench.compression import Aggregation, Codec, Payload
 from workbench.parallel import RowParallelLinear, TensorGroup
@@ -171,6 +172,7 @@ class Compression:
     Attributes:
         sites: names of the call sites, in the model's order.
         codecs: the codec of each site.
+        undo: what gives each site its plain form back.
     """
 
     sites: tuple[str, ...]
@@ -178,8 +180,8 @@ class Compression:
     undo: tuple[Callable[[], None], ...]
 
     def remove(self) -> None:
-        """Give the model its plain reductions and outputs back."""
-        for restore in self.undo:
+        """Give the model its plain reductions and outputs back, the last change first."""
+        for restore in reversed(self.undo):
             restore()
 
 
@@ -192,49 +194,69 @@ def compress(
 ) -> Compression:
     """Let the chosen layers of a model communicate encoded activations.
 
-    Layers that hold row-parallel linears (anything with an assignable `reduction` and a `group`) reduce through the
-    codec; any other layer has its output encoded and decoded, as at a pipeline boundary. Learned codecs become
-    sub-modules of the model: build the optimizer afterwards.
+    Layers that hold row-parallel linears reduce through the codec; any other layer has its output encoded and
+    decoded, as at a pipeline boundary. Codecs become sub-modules of the model, so that learned ones are trained and
+    all of them follow `eval()` and `to(device)`: build the optimizer afterwards.
 
     Args:
         model: any module; changed in place.
         codec: a codec, copied with its own state for every call site, or a method's name such as "A1".
-        layers: how many of the last layers, or their indices, or names of modules; None is the last half.
+        layers: how many of the last layers, or their indices, or names of modules; None is the last half. Layers
+            are counted in the longest list of modules (ModuleList or Sequential) of the model.
         gradients: sums all encoders' gradients in one message; None sums each by itself.
 
     Returns:
         The call sites, and how to undo it.
 
     Raises:
-        ValueError: for layers the model does not have; nothing is changed then.
+        ValueError: for layers that the model does not have, that come twice or that are none; nothing is changed then.
 
     Source: section 4.1 (the last 12 of 24 layers), sections 3.2 and 3.3.
     """
-    chosen = _chosen_layers(model, layers)
-    sites: list[str] = []
-    codecs: list[Codec] = []
-    undo: list[Callable[[], None]] = []
-    for name, layer in chosen:
-        for site, site_codec, restore in _compress_layer(name, layer, codec, gradients):
-            sites.append(site)
-            codecs.append(site_codec)
-            undo.append(restore)
-    return Compression(sites=tuple(sites), codecs=tuple(codecs), undo=tuple(undo))
+    changes = [change for name, layer in _chosen_layers(model, layers) for change in _changes(name, layer, codec)]
+    sites = [change.site for change in changes]
+    if twice := {site for site in sites if sites.count(site) > 1}:
+        raise ValueError(f"layers: {sorted(twice)[0]} is chosen twice")
+    undo = tuple(change.apply(gradients) for change in changes)
+    return Compression(sites=tuple(sites), codecs=tuple(change.codec for change in changes), undo=undo)
 
 
-def _compress_layer(
-    name: str, layer: nn.Module, codec: Codec | str, gradients: EncoderGradients | None
-) -> Iterator[tuple[str, Codec, Callable[[], None]]]:
+OUTPUT_CODEC = "output_codec"  # name of the sub-module that a layer with a compressed output gets
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Change:
+    """One call site that is to be compressed: nothing has happened before `apply`."""
+
+    site: str
+    module: nn.Module
+    codec: Codec
+
+    def apply(self, gradients: EncoderGradients | None) -> Callable[[], None]:
+        """Compress the call site; return what undoes it."""
+        if isinstance(self.module, RowParallelLinear):
+            plain = self.module.reduction
+            self.module.reduction = CompressedReduction(self.codec, self.module.group, gradients)
+            return partial(setattr, self.module, "reduction", plain)
+        self.module.add_module(OUTPUT_CODEC, self.codec)
+        hook = self.module.register_forward_hook(CompressedOutput(self.codec))
+        return partial(self._forget, hook)
+
+    def _forget(self, hook: RemovableHandle) -> None:
+        hook.remove()
+        delattr(self.module, OUTPUT_CODEC)
+
+
+def _changes(name: str, layer: nn.Module, codec: Codec | str) -> Iterator[_Change]:
     reducers = [module for module in layer.modules() if isinstance(module, RowParallelLinear)]
     for module in reducers:
         weight = module.weights[0]
         site_codec = _codec_for(codec, module.site, module.out_features, weight.dtype).to(weight.device)
-        plain = module.reduction
-        module.reduction = CompressedReduction(site_codec, module.group, gradients)
-        yield module.site, site_codec, partial(setattr, module, "reduction", plain)
+        yield _Change(site=module.site, module=module, codec=site_codec)
     if not reducers:
+        parameter = next(layer.parameters(), None)
         site_codec = _codec_for(codec, name, None, None)
-        yield name, site_codec, layer.register_forward_hook(CompressedOutput(site_codec)).remove
+        yield _Change(site=name, module=layer, codec=site_codec if parameter is None else site_codec.to(parameter.device))
 
 
 def _codec_for(codec: Codec | str, site: str, hidden: int | None, dtype: torch.dtype | None) -> Codec:
@@ -245,15 +267,20 @@ def _codec_for(codec: Codec | str, site: str, hidden: int | None, dtype: torch.d
     return codec.for_site(site, hidden)
 
 
-def _chosen_layers(model: nn.Module, layers: int | Iterable[int] | Iterable[str] | None) -> list[tuple[str, nn.Module]]:
+def _chosen_layers(
+    model: nn.Module, layers: int | Iterable[int] | Iterable[str] | None
+) -> list[tuple[str, nn.Module]]:
     stack = _layer_stack(model)
     if layers is None or isinstance(layers, int):
-        count = len(stack) // 2 if layers is None else layers
-        if not 0 <= count <= len(stack):
-            raise ValueError(f"layers={layers}: the model has {len(stack)}")
+        count = -(-len(stack) // 2) if layers is None else layers
+        if not 1 <= count <= len(stack):
+            raise ValueError(f"layers={layers}: the model has {len(stack)} in its longest list; or name modules")
         return stack[len(stack) - count :]
     modules = dict(model.named_modules())
-    return [_layer_at(wanted, stack, modules) for wanted in layers]
+    chosen = [_layer_at(wanted, stack, modules) for wanted in layers]
+    if not chosen:
+        raise ValueError("layers is empty: nothing would be compressed")
+    return chosen
 
 
 def _layer_at(wanted: int | str, stack: list, modules: dict[str, nn.Module]) -> tuple[str, nn.Module]:
@@ -267,9 +294,8 @@ def _layer_at(wanted: int | str, stack: list, modules: dict[str, nn.Module]) -> 
 
 
 def _layer_stack(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    stacks = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
-    stacks = [(name, module) for name, module in stacks if all(not isinstance(m, nn.Linear) for m in module)]
-    if not stacks:
-        return []
-    name, longest = max(stacks, key=lambda named: len(named[1]))
-    return [(f"{name}.{index}", layer) for index, layer in enumerate(longest)]
+    """Return the layers of the longest list of modules, each with its name; lists of codecs are ours."""
+    lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
+    lists = [(name, module) for name, module in lists if not any(isinstance(layer, Codec) for layer in module)]
+    name, longest = max(lists, key=lambda named: len(named[1]), default=("", ()))
+    return [(f"{name}.{index}" if name else str(index), layer) for index, layer in enumerate(longest)]

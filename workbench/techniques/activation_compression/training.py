@@ -64,21 +64,21 @@ def compressed_pipeline(
     )  # fmt: skip
     encoder = BertEncoder(config, mesh.tensor_group, mesh.stage, device=device, dtype=dtype)
     held = mesh.stage.layers(setting.layers)
-    if setting.tp > 1:  # a single rank reduces nothing, so nothing of it is encoded
-        chosen = [index for index, layer in enumerate(held) if setting.is_compressed(layer)]
+    chosen = [index for index, layer in enumerate(held) if setting.is_compressed(layer)]
+    if chosen and setting.tp > 1:  # a single rank reduces nothing, so nothing of it is encoded
         gradients = EncoderGradients(mesh.tensor_group) if fuse_gradients else None
         compress(encoder, codec, layers=chosen, gradients=gradients)
     return Pipeline(
         encoder, mesh, hidden_size=setting.hidden, num_micro_batches=setting.num_micro_batches, loss=_mean_square,
-        before=_boundary(setting, held.start, codec, dtype), after=_boundary(setting, held.stop, codec, dtype),
+        before=_boundary(setting, held.start, codec, device), after=_boundary(setting, held.stop, codec, device),
         dtype=dtype, device=device, recorder=recorder,
     )  # fmt: skip
 
 
-def _boundary(setting: Setting, layer: int, codec: Codec, dtype: torch.dtype) -> Boundary | None:
+def _boundary(setting: Setting, layer: int, codec: Codec, device: str) -> Boundary | None:
     if layer in (0, setting.layers) or not setting.is_compressed(layer):
         return None
-    return Boundary(codec.for_site(f"boundary.{layer}", setting.hidden).to(dtype))
+    return Boundary(codec.for_site(f"boundary.{layer}", setting.hidden).to(device))
 
 
 def _mean_square(output: Tensor, targets: Tensor) -> Tensor:
