@@ -49,6 +49,7 @@ def _cells(quantity: str, where: dict, rel: float, because: str, name: str, expl
 def _median(abs_: float = 0.10, explanation: str = "") -> Within:
     return Within(
         "Half of the cells that do not calibrate lie this close", quantity="median_error", expected=0.0, abs=abs_, because=HALF_WAY,
+        source="an exact prediction has no error",
         explanation=explanation,
     )  # fmt: skip
 

@@ -113,7 +113,7 @@ def _p3_link(seconds: Reader) -> Link:
 
 def _link(num_ranks: int, one: tuple[float, float], other: tuple[float, float], source: str) -> Link:
     ring = {"num_ranks": num_ranks, "collective": Collective.ALL_REDUCE, "algorithm": Algorithm.RING}
-    return fit([Sample(message_bytes=size, seconds=time, **ring) for size, time in (one, other)]).link(source)
+    return fit([Sample(message_bytes=size, time_s=time, **ring) for size, time in (one, other)]).link(source)
 
 
 def _ring_s(link: Link, num_ranks: int, connections: float = 1.0, collective: Collective = Collective.ALL_REDUCE,
