@@ -14,15 +14,19 @@ METHODS = [
     "T1 int32", "R4 literal", "A1 feedback",
 ]  # fmt: skip
 FEW = ["w/o", "A1"]
+PRE_TRAINING_METHODS = ["w/o", "fp16", "A1", "A2", "T1", "T4", "R1", "Q1", "Q2"]
 LEARNED = ["A1", "A2"]
 TOP_K = ["T1", "T2", "T3", "T4"]
 RANDOM_K = ["R1", "R2", "R3", "R4"]
 QUANTIZED = ["Q1", "Q2"]
 FINE_TUNING = [[1, 4], [2, 2], [4, 1]]
 PRE_TRAINING = [[2, 8], [4, 4], [8, 2]]
-WITHOUT_NVLINK = {"share": 0.2333, "share_of": "TENSOR", "calibrate_on": [2, 2], "num_hosts": 4}
-BETWEEN_HOSTS = {"share": 0.0624, "share_of": "BOUNDARY", "calibrate_on": [4, 4], "num_hosts": 4}
-LARGER = [8, 128]  # where small differences are looked for
+WITHOUT_NVLINK = {"shares": [[2, 2, 0.2333]], "share_of": "TENSOR", "num_hosts": 4}  # table 4: 150.72 of 646.14 ms
+# The paper's four GPUs share one PCIe bridge, so its links are slower where four talk at once. It prints no share for
+# TP 4; 37.3 % is what `cost.iteration_time` says, fitted to tables 2 to 4.
+BY_MESH = {"shares": [[2, 2, 0.2333], [4, 1, 0.373]]}
+BETWEEN_HOSTS = {"shares": [[4, 4, 0.0624]], "share_of": "BOUNDARY", "num_hosts": 4}  # table 9 over 7: 88.69 of 1422.4 ms
+LARGER = [6, 128]  # where small differences are looked for
 LARGE, SMALL = [4, 128], [1, 32]  # (micro-batch, sequence); 16 times fewer rows, as from 32 x 512 to 8 x 128
 
 TEN = "10 %: the machine differs in everything but the share of communication, so only the gist of a speedup can carry over"
@@ -93,7 +97,7 @@ TABLE_2 = _times(
 
 TABLE_3 = _times(
     "table-3", "Iteration time of fine-tuning, with fast and with slow links", "table-3.csv",
-    _parameters(["w/o", "fp16", "A1", "A2"], FINE_TUNING, ["slow", "fast"], [LARGER], 9),
+    _parameters(["w/o", "fp16", "A1", "A2"], FINE_TUNING, ["slow", "fast"], [LARGER], 9, **BY_MESH),
     (
         _speedups("Learned codes without NVLink", LEARNED, "3", nvlink=0),
         _speedups("Learned codes with NVLink", LEARNED, "3", nvlink=1),
@@ -174,12 +178,12 @@ FIGURE_1 = _times(
 
 TABLE_6 = _times(
     "table-6", "Iteration time of pre-training: 16 ranks on 4 hosts", "table-6.csv",
-    _parameters(METHODS[:14], PRE_TRAINING, ["slow"], [[2, 32]], 6, **BETWEEN_HOSTS) | {"num_micro_batches": 8},
+    _parameters(PRE_TRAINING_METHODS, PRE_TRAINING, ["slow"], [[4, 32]], 6, **BETWEEN_HOSTS) | {"num_micro_batches": 8},
     (
         _speedups("Learned codes", LEARNED, "6"),
-        _speedups("Top-K", TOP_K, "6", CHEAP_CODING),
+        _speedups("Top-K", ["T1", "T4"], "6", CHEAP_CODING),
         _speedups("Quantisation", QUANTIZED, "6", CHEAP_CODING),
-        _speedups("Random-K", RANDOM_K, "6", PYTHON_SAMPLE),
+        _speedups("Random-K", ["R1"], "6", PYTHON_SAMPLE),
         _order("Takeaways 3 and 4: a learned code speeds pre-training up", ["w/o", "A2"], "section 4.4", tp=4, pp=4),
         _order("Takeaway 3: Top-K speeds pre-training up", ["w/o", "T1"], "section 4.4", tp=4, pp=4),
         _order("Takeaway 3: quantisation does not", ["Q1", "w/o"], "section 4.4", tp=4, pp=4, explanation=CHEAP_CODING),
@@ -192,7 +196,7 @@ TABLE_6 = _times(
 
 TABLE_7 = _times(
     "table-7", "Where a pre-training iteration's time goes: 16 ranks on 4 hosts", "table-7.csv",
-    _parameters(["w/o", "fp16", "A1", "A2", "T1", "R1", "Q1"], [[4, 4]], ["slow"], [[2, 32]], 9, **BETWEEN_HOSTS)
+    _parameters(["w/o", "fp16", "A1", "A2", "T1", "R1", "Q1"], [[4, 4]], ["slow"], [[8, 32]], 6, **BETWEEN_HOSTS)
     | {"num_micro_batches": 8},
     (
         _speedups("Learned codes", LEARNED, "7"),
@@ -208,7 +212,7 @@ TABLE_7 = _times(
 
 TABLE_9 = _times(
     "table-9", "Communication between pipeline stages: 16 ranks on 4 hosts", "table-9.csv",
-    _parameters(["w/o", "A2"], [[4, 4]], ["slow"], [[2, 32]], 15, **BETWEEN_HOSTS) | {"num_micro_batches": 8},
+    _parameters(["w/o", "A2"], [[4, 4]], ["slow"], [[8, 32]], 9, **BETWEEN_HOSTS) | {"num_micro_batches": 8},
     (
         Within("A2 shortens the boundaries in front of compressed layers as in table 9", quantity="boundary_share",
                where={"boundary": [1, 2], "method": "A2"}, rel=0.10, because=TEN, source="table 9"),

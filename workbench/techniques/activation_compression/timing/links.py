@@ -19,6 +19,7 @@ from .study import BASELINE, FEWEST_ROUNDS, measure_iterations
 __all__ = ["Calibration", "ShareOf", "link_for_share"]
 
 FIRST_GUESS = Link(bandwidth_bytes_per_s=100e6, source="where the calibration starts")
+CLOSE_ENOUGH = 0.02  # relative: finer than the rounds differ
 SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e6, 2e9  # what shaped hosts can follow
 
 
@@ -60,7 +61,7 @@ def link_for_share(
     tp: int = 2,
     pp: int = 2,
     num_hosts: int = 4,
-    runs: int = 2,
+    runs: int = 3,
     seed: int = 0,
     **sizes,
 ) -> Calibration:
@@ -71,7 +72,7 @@ def link_for_share(
         of: what is to take it.
         tp, pp: of the iteration.
         num_hosts: hosts that the ranks are spread over.
-        runs: short runs, at least 2; the last one tells what was really reached.
+        runs: short runs at most, at least 2; the last one tells what was really reached.
         seed: of the weights.
         sizes: further fields of Setting.
 
@@ -86,11 +87,13 @@ def link_for_share(
     if runs < 2:
         raise ValueError(f"runs={runs}: one to find the rate and one to check it")
     link = FIRST_GUESS
-    for run in range(runs):
+    for run in range(1, runs + 1):
         times = _communication(link, (tp, pp), num_hosts, seed, sizes)
-        if run < runs - 1:
-            link = _next(link, times, share, of)
-    return Calibration(link=link, of=of, asked=share, reached=times[of] / times["iteration_ms"], tp=tp, pp=pp)
+        reached = times[of] / times["iteration_ms"]
+        if run == runs or abs(reached / share - 1) < CLOSE_ENOUGH:
+            break
+        link = _next(link, times, share, of)
+    return Calibration(link=link, of=of, asked=share, reached=reached, tp=tp, pp=pp)
 
 
 def _next(link: Link, times: Mapping, share: float, of: ShareOf) -> Link:

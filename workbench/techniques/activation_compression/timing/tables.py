@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from .links import Calibration, ShareOf, link_for_share
 from .study import measure_iterations
@@ -27,13 +28,13 @@ class TableTimes:
         rows: as of `measure_iterations`, with the keys nvlink, micro_batch and sequence.
         trace: Chrome trace of one iteration.
         hosts: descriptions of the shaped hosts.
-        calibration: of the slow link; None where only the loopback was used.
+        calibrations: of the slow links, one for each of `shares`; none where only the loopback was used.
     """
 
     rows: list[dict]
     trace: dict
-    hosts: dict | None
-    calibration: Calibration | None
+    hosts: list[dict]
+    calibrations: tuple[Calibration, ...]
 
 
 def measure_table(
@@ -42,9 +43,8 @@ def measure_table(
     *,
     links: Sequence[str],
     batches: Sequence[Sequence[int]],
-    share: float,
+    shares: Sequence[Sequence[float]],
     share_of: str,
-    calibrate_on: Sequence[int],
     num_hosts: int,
     num_iterations: int,
     seed: int = 0,
@@ -56,10 +56,10 @@ def measure_table(
         methods: names, perhaps with variants; "w/o" among them.
         meshes: (TP, PP) pairs with one product.
         links: "slow", "fast" or both.
-        batches: (micro-batch, sequence) pairs; the first one is what the slow link is calibrated on.
-        share: of an uncompressed iteration that communication takes over the slow link.
+        batches: (micro-batch, sequence) pairs; the first one is what slow links are calibrated on.
+        shares: (TP, PP, share): what communication takes of an uncompressed iteration on that mesh over its slow link.
+            Other meshes have the first one's link.
         share_of: name of a ShareOf, such as "TENSOR".
-        calibrate_on: (TP, PP) of that iteration.
         num_hosts: that the ranks are spread over.
         num_iterations: of each method.
         seed: of weights and random methods.
@@ -73,22 +73,19 @@ def measure_table(
     """
     if unknown := set(links) - {SLOW, FAST}:
         raise ValueError(f"links={list(links)}: {sorted(unknown)} is neither {SLOW!r} nor {FAST!r}")
-    calibration = None
+    slow = {}
     if SLOW in links:
-        (tp, pp), (micro_batch, sequence) = calibrate_on, batches[0]
-        calibration = link_for_share(
-            share, of=ShareOf[share_of], tp=tp, pp=pp, num_hosts=num_hosts, seed=seed,
+        (micro_batch, sequence), of = batches[0], ShareOf[share_of]
+        shape = {"num_hosts": num_hosts, "seed": seed, "micro_batch": micro_batch, "sequence": sequence, **sizes}
+        slow = {(tp, pp): link_for_share(share, of=of, tp=tp, pp=pp, **shape) for tp, pp, share in shares}
+    rows, trace, hosts = [], {}, []
+    for link, (micro_batch, sequence), mesh in product(links, batches, map(tuple, meshes)):
+        over = slow.get(mesh, next(iter(slow.values()))).link if link == SLOW else None
+        measured = measure_iterations(
+            methods, [mesh], link=over, num_hosts=num_hosts, num_iterations=num_iterations, seed=seed,
+            keys={"nvlink": int(link == FAST), "micro_batch": micro_batch, "sequence": sequence},
             micro_batch=micro_batch, sequence=sequence, **sizes,
         )  # fmt: skip
-    rows, trace, hosts = [], {}, None
-    for link in links:
-        for micro_batch, sequence in batches:
-            measured = measure_iterations(
-                methods, [tuple(mesh) for mesh in meshes], link=calibration.link if link == SLOW else None,
-                num_hosts=num_hosts, num_iterations=num_iterations, seed=seed,
-                keys={"nvlink": int(link == FAST), "micro_batch": micro_batch, "sequence": sequence},
-                micro_batch=micro_batch, sequence=sequence, **sizes,
-            )  # fmt: skip
-            rows += measured.rows
-            trace, hosts = trace or measured.trace, hosts or measured.hosts
-    return TableTimes(rows=rows, trace=trace, hosts=hosts, calibration=calibration)
+        rows, trace = rows + measured.rows, trace or measured.trace
+        hosts += [measured.hosts] if measured.hosts and measured.hosts not in hosts else []
+    return TableTimes(rows=rows, trace=trace, hosts=hosts, calibrations=tuple(slow.values()))
