@@ -25,6 +25,15 @@ def test_list_writes_one_line_an_item_where_there_is_no_terminal(line, capsys):
     assert lines[3].rstrip().endswith("Bytes of fig-3")
 
 
+@pytest.mark.parametrize("width", [12, 40])
+def test_a_narrow_list_never_cuts_an_id(line, capsys, monkeypatch, width):
+    monkeypatch.setattr("workbench.cli.common.PIPED_WIDTH", width)
+    exit_code(["list"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0:9:3] == ["toy/table-1/counted", "toy/table-2/counted", "toy/fig-3/counted"]
+    assert lines[7:9] == ["    Bytes of fig-3", "    1 claim; full"]
+
+
 def test_show_gives_the_rule_of_every_claim_and_the_parameters(line, capsys):
     assert exit_code(["show", "table-1"]) == 0
     text = capsys.readouterr().out
