@@ -116,9 +116,9 @@ def _published(item: Any) -> str:
 
 
 def _duration(expected_s: float | None) -> str:
-    from workbench.reproduction.report.numbers import seconds_text
+    from workbench.reproduction.report.numbers import about_text
 
-    return "time unknown" if expected_s is None else f"about {seconds_text(expected_s)}"
+    return "time unknown" if expected_s is None else f"about {about_text(expected_s)}"
 
 
 def _pairs(parameters: Mapping[str, Any]) -> str:
