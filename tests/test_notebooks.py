@@ -67,6 +67,15 @@ def test_no_function_in_a_cell_is_longer_than_five_lines(path):
 
 
 @named(NOTEBOOKS)
+def test_no_cell_writes_out_the_object_that_a_plot_call_returns(path):
+    for cell in code_cells(read(path)):
+        last = parsed(cell).body[-1]
+        if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+            assert not ast.unparse(last.value.func).startswith("plots."), cell.source
+            assert ".set_title" not in ast.unparse(last.value.func), cell.source
+
+
+@named(NOTEBOOKS)
 def test_the_card_comes_first(path):
     first = read(path).cells[0]
     assert first.cell_type == "markdown"

@@ -1,11 +1,14 @@
 """What looks after the house: the doctor names what to do, kernels and benchmarks come and go, cleaning asks."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
 from workbench.cli import exit_code
-from workbench.reproduction import Project
+from workbench.datasets import manifest
+from workbench.reproduction import Project, doctor
 from workbench.reproduction.doctor import Check, examine
 
 pytestmark = pytest.mark.timeout(60)
@@ -45,10 +48,26 @@ def test_what_is_required_and_missing_gives_exit_code_1_and_what_is_optional_doe
     assert "✕ missing ranks  none\n    install them" in text and "Missing and required: ranks." in text
 
 
-def test_a_look_that_raises_is_a_thing_that_is_missing(line):
+def test_a_data_folder_that_is_not_there_or_holds_wrong_bytes_is_the_variables_fault(line, monkeypatch, tmp_path):
+    monkeypatch.setenv("WORKBENCH_DATA", str(tmp_path / "nowhere"))
+    (check,) = doctor._data()
+    assert check.advice == "Set WORKBENCH_DATA to a folder that exists, or unset it."
+    (line.root / "data").mkdir()
+    shutil.copy(Path(__file__).parents[2] / "data/manifest.csv", line.root / "data/manifest.csv")
+    entry = next(entry for entry in manifest.list_data() if not entry.is_model)
+    for file in entry.files:
+        path = tmp_path / "data" / file.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("cut")
+    monkeypatch.setenv("WORKBENCH_DATA", str(tmp_path / "data"))
+    check = next(check for check in doctor._data() if check.name == f"data {entry.name}")
+    assert (check.ok, check.advice) == (False, "Mend it, or unset WORKBENCH_DATA.")
+
+
+def test_a_catalogue_that_cannot_be_used_is_broken(line):
     (line.root / "reproductions/toy/catalogue.py").write_text("CATALOGUE = 3\n")
     found = {check.name: check for check in _until(examine(Project()), "catalogue")}
-    assert found["catalogue"].state == "missing" and "CATALOGUE must be a tuple" in found["catalogue"].found
+    assert found["catalogue"].state == "broken" and "CATALOGUE must be a tuple" in found["catalogue"].found
 
 
 def _until(checks, name: str):

@@ -25,6 +25,15 @@ def test_list_writes_one_line_an_item_where_there_is_no_terminal(line, capsys):
     assert lines[3].rstrip().endswith("Bytes of fig-3")
 
 
+@pytest.mark.parametrize("width", [12, 40])
+def test_a_narrow_list_never_cuts_an_id(line, capsys, monkeypatch, width):
+    monkeypatch.setattr("workbench.cli.common.PIPED_WIDTH", width)
+    exit_code(["list"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0:9:3] == ["toy/table-1/counted", "toy/table-2/counted", "toy/fig-3/counted"]
+    assert lines[7:9] == ["    Bytes of fig-3", "    1 claim; full"]
+
+
 def test_show_gives_the_rule_of_every_claim_and_the_parameters(line, capsys):
     assert exit_code(["show", "table-1"]) == 0
     text = capsys.readouterr().out
@@ -43,7 +52,7 @@ def test_looking_imports_neither_torch_nor_papermill(line, words):
         (["lst"], "No such command 'lst'. Did you mean 'list'?"),
         (["list", "--jsn"], "No such option: --jsn"),
         (["show"], "Missing argument 'ID'."),
-        (["show", "tabel-1"], "no item fits 'tabel-1'"),
+        (["show", "tabel-1"], "no item fits 'tabel-1'; did you mean table-1 or table-2"),
         (["reproduce", "toy/tabel-1"], "did you mean toy/table-1"),
         (["reproduce", "--profile", "lapto"], "there is no profile 'lapto'; did you mean 'laptop'?"),
         (["report", "--profile", "huge"], "there is no profile 'huge'; choose from smoke, laptop, full, paper"),
@@ -57,7 +66,7 @@ def test_looking_imports_neither_torch_nor_papermill(line, words):
         (["records", "diff"], "no item has both"),
         (["clean", "everything"], "there is no profile 'everything'"),
         (["new", "technique", "Ring-Sum"], "did you mean 'ring_sum'?"),
-        (["new", "technique", "class"], "technique name 'class' must be"),
+        (["new", "technique", "class"], "technique name 'class' is a keyword of Python"),
         (["kernels", "install", "--device", "gpu"], "there is no device 'gpu'; did you mean 'cpu'?"),
         (["kernels", "remove", "workbench-9-ranks"], "kernel is 'workbench-9-ranks'; it must be one that the workbench installed"),
         (["data", "verify", "glue/none"], "manifest"),

@@ -9,6 +9,7 @@ from bs4 import BeautifulSoup
 
 from workbench.cli import exit_code
 from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction.records import write_record
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -62,6 +63,28 @@ def test_a_run_tells_its_time_first_fails_one_item_and_goes_on_then_does_nothing
     assert "--yes" in capsys.readouterr().err
     assert exit_code(["clean", "laptop", "--yes"]) == 0
     assert not (line.root / "results/laptop/toy").exists() and promoted.exists()
+
+
+def test_a_data_folder_that_is_not_there_stops_only_what_uses_data(line, capsys, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_DATA", str(line.root / "nowhere"))
+    assert exit_code(["reproduce", "table-1", "--dry-run"]) == 0
+    notebook = line.root / "notebooks/toy/good.ipynb"
+    notebook.write_text(notebook.read_text().replace("from workbench.reproduction", "import workbench.datasets\\nfrom workbench.reproduction"))
+    capsys.readouterr()
+    assert exit_code(["reproduce", "table-1", "--dry-run"]) == 2
+    assert "nowhere', which is not a folder, and toy/table-1/counted uses data" in capsys.readouterr().err
+
+
+def test_a_long_failure_is_told_once_and_its_row_shows_its_own_time(line):
+    notebook = line.root / "notebooks/toy/good.ipynb"
+    assert line.run("reproduce", "table-1", "--profile", "smoke")[1].count("s; no verdicts") == 1
+    notebook.write_text(notebook.read_text().replace("from workbench", "raise RuntimeError('long ' * 30 + 'end')\\nfrom workbench"))
+    path = line.root / "results/smoke/toy/table-1/counted/record.json"
+    write_record(path, json.loads(path.read_text()) | {"seconds": 99.0})
+    code, out, _ = line.run("reproduce", "table-1", "--profile", "smoke")
+    row = next(text for text in out.splitlines() if "COUNTED" in text)
+    assert code == 1 and out.count("long end") == 1 and len(row.rstrip()) < 120 and "99" not in row
+    assert f"toy/table-1/counted failed: {path.with_name('failure.txt')}" in out
 
 
 def _write(line, record: dict) -> None:

@@ -48,7 +48,7 @@ def test_a_vector_with_a_wrong_element_or_length_is_not_right(answer):
 
 
 def test_the_solution_is_given_to_who_asks():
-    assert solution(BYTES) == "6.0: 3 values of 2 bytes."
+    assert solution(BYTES) == "6: 3 values of 2 bytes."
 
 
 def test_a_mistake_that_would_be_accepted_is_refused():

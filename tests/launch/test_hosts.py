@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from shaped_all_reduce import NOBODY, all_reduce_s
 
 from workbench.cluster import Algorithm, Collective, Link, collective_time_s
 from workbench.launch import Ranks, ShapedHosts, rank_environment, run_on_ranks
-from workbench.launch.hosts import HostNamespaces, NamespaceError
+from workbench.launch.hosts import HostNamespaces, LatencyNotImposed, NamespaceError
 
 ENOUGH_S = 0.192 / 0.90
 
@@ -213,6 +214,7 @@ def test_the_record_says_what_was_built(one_rank_a_host):
     built = one_rank_a_host.hosts
     assert built["num_hosts"] == 4
     assert built["bandwidth_bytes_per_s"] == 125_000_000
+    assert built["rate_note"] is None
     assert built["delay_imposed_s"] in (0.0, Link.gigabit().latency_s)
     # MTU 9000: 9000 - 20 - 32 bytes of payload in 9000 + 14 bytes on the wire.
     assert built["payload_share"] == pytest.approx(8948 / 9014)
@@ -241,6 +243,39 @@ def test_a_latency_is_imposed_or_refused_when_it_is_required():
 def test_wrong_hosts_are_refused_before_anything_is_built(num_hosts, link, rule):
     with pytest.raises(ValueError, match=rule):
         ShapedHosts(num_hosts, link)
+
+
+def test_more_hosts_than_ranks_are_refused_before_anything_starts():
+    with pytest.raises(ValueError, match="num_ranks is 2: it must be at least the 3 hosts"):
+        Ranks(2, hosts=ShapedHosts(3, Link.gigabit()))
+
+
+def test_a_stated_latency_that_the_kernel_did_not_impose_is_warned_of():
+    stated = Link(bandwidth_bytes_per_s=GIGABIT_BYTES_PER_S, latency_s=0.005, source="test")
+    with pytest.warns(LatencyNotImposed, match="latency_s is 0.005.* imposed 0.0 s.*sch_netem"):
+        ShapedHosts(2, stated).warn_of({"delay_imposed_s": 0.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ShapedHosts(2, stated).warn_of({"delay_imposed_s": 0.005})
+        ShapedHosts(2, Link.gigabit()).warn_of({"delay_imposed_s": 0.0})  # this latency was inferred
+        ShapedHosts(2, Link(bandwidth_bytes_per_s=1e8, source="test")).warn_of({"delay_imposed_s": 0.0})
+
+
+@needs_namespaces
+def test_ranks_warn_of_a_stated_latency_or_impose_it():
+    link = Link(bandwidth_bytes_per_s=GIGABIT_BYTES_PER_S, latency_s=0.005, source="test")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Ranks(2, hosts=ShapedHosts(2, link)) as ranks:
+            imposed = ranks.hosts["delay_imposed_s"] == 0.005
+    assert [warning.category for warning in caught] == ([] if imposed else [LatencyNotImposed])
+
+
+@pytest.mark.parametrize(("gigabits", "noted"), [(1, False), (2.5, False), (2.6, True), (10, True)])
+def test_a_rate_that_a_processor_may_not_reach_is_noted(gigabits, noted):
+    link = Link(bandwidth_bytes_per_s=gigabits * 1e9 / 8, source="test")
+    note = ShapedHosts(2, link).rate_note()
+    assert (note is not None and "not measured" in note) == noted
 
 
 def test_blocks_differ_by_at_most_one_rank():

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from processes_seen import assert_all_dead_within
 
-from workbench.launch import RankFailed, Ranks, run_on_ranks
+from workbench.launch import RankFailed, Ranks, crew, run_on_ranks
 from workbench.launch.failures import FailureKind, RankFailure, describe_end, in_order_of_cause
 
 pytestmark = pytest.mark.timeout(60)
@@ -128,6 +128,85 @@ def test_a_hang_names_the_rank_that_others_wait_for_and_shows_where(ranks):
 def test_a_result_that_cannot_be_sent_is_told(ranks):
     with pytest.raises(RankFailed, match=r"rank 0 raised TypeError: cannot pickle"):
         ranks.run(lambda: sys._getframe())
+
+
+class Unwelcome:
+    """Pickles, but cannot be unpickled where no process group is."""
+
+    def __init__(self, error: str):
+        self.error = error
+
+    def __reduce__(self):
+        return _only_on_ranks, (self.error,)
+
+
+def _only_on_ranks(error: str) -> None:
+    if not dist.is_initialized():
+        raise {"ValueError": ValueError, "EOFError": EOFError}[error]("not here")
+
+
+@pytest.mark.parametrize("error", ["ValueError", "EOFError"])
+def test_a_result_that_cannot_be_unpickled_here_is_told_with_its_rank(ranks, error):
+    with pytest.raises(RankFailed) as caught:
+        ranks.run(lambda: Unwelcome(error) if dist.get_rank() == 1 else None, timeout_s=20)
+    [failure] = caught.value.failures
+    assert (failure.rank, failure.kind) == (1, FailureKind.RAISED)
+    assert failure.message == f"returned what cannot be unpickled here: {error}: not here"
+
+
+class Unreadable:
+    def __reduce__(self):
+        raise OSError("disk is gone")
+
+
+def test_an_error_of_the_system_while_a_result_is_pickled_is_an_exception_of_the_rank(ranks):
+    with pytest.raises(RankFailed) as caught:
+        ranks.run(lambda: Unreadable() if dist.get_rank() == 1 else None)
+    [failure] = caught.value.failures
+    assert (failure.rank, failure.message) == (1, "raised OSError: disk is gone")
+
+
+def test_a_nursery_that_does_not_answer_is_killed_and_the_next_run_starts_another(monkeypatch):
+    monkeypatch.setattr(crew, "STOP_PATIENCE_S", 0.5)
+    with Ranks(2, echo=False) as ranks:
+        before = ranks.pids
+        nursery = psutil.Process(before[0]).ppid()
+        os.kill(nursery, signal.SIGSTOP)
+        with pytest.raises(RankFailed, match="rank 0 did not answer within 0.5 s"):
+            ranks.run(time.sleep, 60, timeout_s=0.5)
+        assert_all_dead_within([*before, nursery], 0.1)
+        assert ranks.run(dist.get_rank) == [0, 1]
+
+
+def test_a_nursery_killed_between_two_crews_is_told(ranks):
+    with pytest.raises(RankFailed):
+        ranks.run(raise_on_rank_2)  # these ranks are stopped, no others were started yet
+    [guard] = psutil.Process().children()
+    os.kill(guard.children()[0].pid, signal.SIGKILL)
+    with pytest.raises(RankFailed, match="rank 0 ended with its nursery"):
+        ranks.run(dist.get_rank)
+    assert ranks.run(dist.get_rank) == [0, 1, 2]
+
+
+def test_a_rank_that_cannot_enter_its_host_says_why():
+    class NoWayIn:  # here, so that it travels whole to the nursery
+        interface = "lo"
+        description = {}
+
+        def open(self):
+            return self
+
+        def host_of(self, rank, num_ranks):
+            return rank
+
+        def enter(self, host):
+            raise OSError("no such host")
+
+        def warn_of(self, description):
+            pass
+
+    with pytest.raises(RankFailed, match="rank 0 ended by itself with exit status 1\n(.*\n)*.*OSError: no such host"):
+        Ranks(2, hosts=NoWayIn())
 
 
 def test_a_module_the_ranks_cannot_import_is_told_by_name(ranks, tmp_path, monkeypatch):

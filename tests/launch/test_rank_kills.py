@@ -44,7 +44,7 @@ def test_no_process_is_left_a_second_after_the_owner_was_killed(situation, tmp_p
     owner = start_owner(SITUATIONS[situation], mark)
     wait_for_text(mark)
     everyone = family(owner.pid)
-    assert len(everyone) >= 4  # owner, nursery, two ranks
+    assert len(everyone) >= 5  # owner, guard, nursery, two ranks
     forked = [pid for pid in everyone if situation.startswith("beside") and is_copy(pid, owner.pid)]
     owner.kill()
     assert_all_dead_within(set(everyone) - set(forked), 1.0)  # the owner is still unreaped
@@ -53,15 +53,51 @@ def test_no_process_is_left_a_second_after_the_owner_was_killed(situation, tmp_p
     owner.wait()
 
 
+def nursery_of(owner: subprocess.Popen) -> int:
+    [guard] = psutil.Process(owner.pid).children()
+    [nursery] = guard.children()
+    return nursery.pid
+
+
 def is_copy(pid: int, owner_pid: int) -> bool:
     command = Path(f"/proc/{pid}/cmdline").read_bytes()
     return pid != owner_pid and command == Path(f"/proc/{owner_pid}/cmdline").read_bytes()
 
 
+# A rank starts one program in its own group, one in a session of its own, and one that lost its parent.
+STARTERS = """
+def start():
+    import os, subprocess
+    pids = [os.getpid()]
+    pids += [subprocess.Popen(["sleep", "60"], start_new_session=new).pid for new in (False, True)]
+    twice = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=2, start_new_session=True).pid)"
+    pids.append(int(subprocess.run([sys.executable, "-c", twice], stdout=subprocess.PIPE).stdout))
+    return pids
+pids = sum(ranks.run(start), [])
+print(*pids, file=open(path, "w"))
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("killed", ["nursery", "guard", "nursery then owner", "guard then owner", "owner"])
+def test_programs_of_ranks_end_with_the_nursery_its_guard_or_the_owner(killed, tmp_path):
+    mark = tmp_path / "mark"
+    owner = start_owner(STARTERS, mark)
+    pids = [int(word) for word in wait_for_text(mark).split()]
+    assert len(pids) == 2 * 4  # of each of two ranks: itself and three programs
+    nursery = nursery_of(owner)
+    processes = {"nursery": nursery, "guard": psutil.Process(nursery).ppid(), "owner": owner.pid}
+    for name in killed.split(" then "):
+        os.kill(processes[name], signal.SIGKILL)
+    assert_all_dead_within([*pids, nursery, processes["guard"]], 1.0)
+    owner.kill()
+    owner.wait()
+
+
 @pytest.mark.parametrize("delay_s", [0.1, 0.3])
 def test_no_process_is_left_when_the_owner_is_killed_while_ranks_start(delay_s, tmp_path):
     owner = start_owner("", tmp_path / "mark")
-    wait_for(lambda: len(family(owner.pid)) == 2)  # the nursery is there, importing torch
+    wait_for(lambda: len(family(owner.pid)) == 3)  # the nursery is there, importing torch, and its guard
     with pytest.raises(subprocess.TimeoutExpired):
         owner.wait(delay_s)
     everyone = family(owner.pid)
@@ -91,8 +127,7 @@ def test_ctrl_c_stops_the_ranks_and_the_next_run_works(tmp_path):
     command = [sys.executable, "-c", OWNER + INTERRUPTED, str(mark)]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     wait_for_text(mark)
-    [nursery] = psutil.Process(owner.pid).children()
-    below = family(nursery.pid)[1:]
+    below = family(nursery_of(owner))[1:]
     assert len(below) == 3  # two ranks and the program one of them started
     os.killpg(owner.pid, signal.SIGINT)
     assert owner.stdout.readline() == "interrupted 0\n"

@@ -1,7 +1,10 @@
 """Ranks on this machine: values, arguments, tensors, output, and what they refuse."""
 
 import asyncio
+import gc
 import os
+import subprocess
+import sys
 import time
 import warnings
 
@@ -175,11 +178,42 @@ def test_ranks_draw_different_numbers_from_numpy_and_the_same_from_torch(ranks):
     assert len({seed for _, seed in drawn}) == 1
 
 
+def test_a_pool_dropped_without_closing_leaves_no_open_descriptors():
+    gc.collect()
+    before = psutil.Process().num_fds()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        pool = Ranks(2)
+        started = pool.pids
+        del pool
+        gc.collect()
+    assert psutil.Process().num_fds() == before
+    assert living(started) == []
+
+
+def test_closing_a_pool_during_an_awaited_run_says_nothing(capfd):
+    script = """
+import asyncio, time
+from workbench.launch import Ranks
+ranks = Ranks(2)
+async def close_early():
+    task = asyncio.ensure_future(ranks.start(time.sleep, 60)._wait())
+    await asyncio.sleep(0.3)
+    task.cancel()
+    await asyncio.sleep(0)
+    ranks.close()
+    await asyncio.sleep(0.3)
+asyncio.run(close_early())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_closing_leaves_no_process_and_refuses_further_calls():
     pool = Ranks(2, threads_per_rank=2)
     assert pool.run(torch.get_num_threads) == [2, 2]
     [nursery] = {psutil.Process(pid).ppid() for pid in pool.pids}
-    started = [nursery, *pool.pids]
+    started = [psutil.Process(nursery).ppid(), nursery, *pool.pids]
     pool.close()
     assert living(started) == []
     pool.close()

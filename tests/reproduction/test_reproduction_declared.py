@@ -91,7 +91,8 @@ def test_a_missing_notebook_and_a_foreign_technique_are_named(toy: ToyProject):
     ("text", "said"),
     [
         ("quantity,value,unit\nbytes,1,bytes\n", "'source' is missing"),
-        ("quantity,value,unit,source\nbytes,many,bytes,table 1\n", "row 1: value of 'bytes' is 'many'"),
+        ("quantity,value,unit,source\nbytes,many,bytes,table 1\n", "numbers.csv: line 2: value of 'bytes' is 'many'"),
+        ("quantity,value,unit,source\nother,1,bytes,table 1\n", "compares 'bytes', which numbers.csv does not have; it has other"),
         ("quantity,value,unit,source\nbytes,1,bytes,\n", "line 2 has no source"),
         ("quantity,value,unit,source\nbytes,1,bytes,t,5\n", "line 2 does not have 4 columns"),
     ],
@@ -118,9 +119,9 @@ def test_items_are_selected_by_id_beginning_or_glob_and_a_wrong_one_says_what_co
     ("cell", "parameters", "said"),
     [
         ('item = "x"\nsize = 1', {"sice": 2}, "has no parameter 'sice'; it has size"),
-        ('item = "x"\nsize = 1', {"size": "2"}, "'size' is '2', a str; the notebook has a int"),
-        ('item = "x"\nsize = 1', {"size": True}, "a bool; the notebook has a int"),
-        ('item = "x"\nsize = 1', {"size": 1.5}, "a float; the notebook has a int"),
+        ('item = "x"\nsize = 1', {"size": "2"}, "'size' is '2', a str; the notebook has an int"),
+        ('item = "x"\nsize = 1', {"size": True}, "a bool; the notebook has an int"),
+        ('item = "x"\nsize = 1', {"size": 1.5}, "a float; the notebook has an int"),
         ('item = "x"\nsize = [1]', {"size": [1, "a"]}, r"'size'\[1\] is 'a'"),
         ('item = "x"\nsize = (1, 2)', {}, "default of parameter 'size' is a tuple"),
         ('item = "x"\nsize = len("ab")', {}, "it must be a literal"),

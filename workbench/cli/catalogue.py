@@ -16,6 +16,8 @@ from . import common
 
 __all__ = ["item_json", "list_items", "register", "show_item"]
 
+LEAST_TITLE = 30  # columns for the title, below which each item takes lines of its own
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
@@ -44,6 +46,19 @@ def list_items(
 
 
 def _print_table(chosen: Sequence[Any]) -> None:
+    out = common.console()
+    longest = max((len(f"{item.id}  claims  {' '.join(item.profiles)}  ") for item in chosen), default=0)
+    if longest + LEAST_TITLE <= out.width:
+        out.print(_wide_table(chosen))
+    else:
+        for item in chosen:  # ids are what one copies, so they are never cut
+            claims = f"{len(item.claims)} claim{'s' if len(item.claims) != 1 else ''}"
+            out.print(f"{item.id}\n    {item.title}\n    {claims}; {' '.join(item.profiles)}", markup=False, soft_wrap=True)
+    out.print(f"\n{len(chosen)} items. One of them: workbench show {chosen[0].id}" if chosen else "No items are declared yet.",
+              style="dim", soft_wrap=True)
+
+
+def _wide_table(chosen: Sequence[Any]) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
@@ -52,9 +67,7 @@ def _print_table(chosen: Sequence[Any]) -> None:
         table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis" if name == "what" else "fold")
     for item in chosen:
         table.add_row(item.id, str(len(item.claims)), " ".join(item.profiles), escape(item.title))
-    out = common.console()
-    out.print(table)
-    out.print(f"\n{len(chosen)} items. One of them: workbench show {chosen[0].id}" if chosen else "No items are declared yet.", style="dim")
+    return table
 
 
 def item_json(item: Any) -> dict[str, Any]:
@@ -103,9 +116,9 @@ def _published(item: Any) -> str:
 
 
 def _duration(expected_s: float | None) -> str:
-    from workbench.reproduction.report.numbers import seconds_text
+    from workbench.reproduction.report.numbers import about_text
 
-    return "time unknown" if expected_s is None else f"about {seconds_text(expected_s)}"
+    return "time unknown" if expected_s is None else f"about {about_text(expected_s)}"
 
 
 def _pairs(parameters: Mapping[str, Any]) -> str:

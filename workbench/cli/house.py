@@ -47,16 +47,17 @@ def doctor(as_json: AsJson = False) -> int:
             _print_check(out, check)
     if as_json:
         common.print_json([{name: getattr(check, name) for name in ("name", "state", "required", "found", "advice")} for check in checks])
-    missing = [check.name for check in checks if check.state == "missing"]
+    wanting = {state: [check.name for check in checks if check.state == state] for state in ("missing", "broken")}
+    told = [f"{words}: {', '.join(wanting[state])}." for state, words in (("missing", "Missing and required"), ("broken", "Broken")) if wanting[state]]
     if not as_json:
-        out.print(f"\nMissing and required: {', '.join(missing)}." if missing else "\nNothing required is missing.", markup=False)
-    return 1 if missing else 0
+        out.print("\n" + (" ".join(told) or "Nothing required is missing."), markup=False)
+    return 1 if told else 0
 
 
 def _print_check(out: Any, check: Any) -> None:
     from rich.markup import escape
 
-    mark = {"ok": "[green]✓[/]", "missing": "[bold red]✕ missing[/]", "optional": "[yellow]○ optional[/]"}[check.state]
+    mark = {"ok": "[green]✓[/]", "missing": "[bold red]✕ missing[/]", "broken": "[bold red]✕ broken[/]", "optional": "[yellow]○ optional[/]"}[check.state]
     out.print(f"{mark} [bold]{escape(check.name)}[/]  {escape(check.found)}")
     if check.state != "ok":
         out.print(f"    {check.advice}", style="dim", markup=False)

@@ -32,6 +32,8 @@ def ended_words(outcome: ItemOutcome) -> str:
     took = seconds_text(round(outcome.seconds, 1))
     if outcome.status is Status.FAILED:
         return f"{outcome.id}  [bold red]failed[/] after {took}: {escape(outcome.reason)}"
+    if not any(outcome.verdicts.values()):
+        return f"{outcome.id}  ran in {took}; no verdicts"
     return f"{outcome.id}  {outcome.status.value} in {took}  {verdict_words(outcome.verdicts)}"
 
 

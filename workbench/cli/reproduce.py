@@ -20,6 +20,7 @@ from . import common
 __all__ = ["Run", "register", "reproduce"]
 
 LEAST_BETWEEN_S = 5.0  # seconds from one report of a run under way to the next; its page reloads every 15
+REASON_SHOWN = 40  # characters of a failure's reason in the table; the whole of it was told as the item ended
 COSTS_BETWEEN = 10  # and as many times what the last one cost, since it is written where items are scheduled
 
 
@@ -60,17 +61,17 @@ def _print_plan(planned: Sequence[Any], profile: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from workbench.reproduction.report.numbers import seconds_text
+    from workbench.reproduction.report.numbers import about_text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("id", "would", "time", "why"):
         table.add_column(name, no_wrap=name == "id")
     for item in planned:
         runs = item.action == "run"
-        table.add_row(item.id, str(item.action), f"about {seconds_text(item.expected_s)}" if runs else "", escape(item.why))
+        table.add_row(item.id, str(item.action), f"about {about_text(item.expected_s)}" if runs else "", escape(item.why))
     out, running = common.console(), [item for item in planned if item.action == "run"]
     out.print(table)
-    total = seconds_text(sum(item.expected_s for item in running))
+    total = about_text(sum(item.expected_s for item in running))
     out.print(f"\n{len(running)} of {len(planned)} items would run in the profile {profile}, about {total} one after the other.")
 
 
@@ -162,6 +163,8 @@ class Run:
         if outcome.did_nothing:
             self.out.print(f"Nothing to do: {_up_to_date(outcome)}. (--fresh runs it again.)", markup=False)
         self.out.print(_table(self.project, self.chosen, self.profile, outcome))
+        for told in _failed_lines(self.project, self.chosen, outcome):
+            self.out.print(told, markup=False, soft_wrap=True)
         self.out.print(f"\nReport: {path}", markup=False)
         if self.report_trouble:
             print(f"workbench: {self.report_trouble}", file=sys.stderr)
@@ -179,6 +182,15 @@ def _up_to_date(outcome: Any) -> str:
     return f"{', '.join(f'{number} {name}' for name, number in counts.items())} in the profile {outcome.profile}"
 
 
+def _failed_lines(project: Any, chosen: Sequence[Any], outcome: Any) -> list[str]:
+    """Say of each item that failed where its log lies; why it failed was said as it ended."""
+    failed, by_id = [item.id for item in outcome.items if item.status.value == "failed"], {item.id: item for item in chosen}
+    folders = {id: project.folder(by_id[id], outcome.profile) for id in failed}
+    logs = {id: next((folder / name for name in ("failure.txt", "failure.json") if (folder / name).is_file()), folder)
+            for id, folder in folders.items()}
+    return [f"{id} failed: {log}" for id, log in logs.items()]
+
+
 def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> Any:
     from rich.markup import escape
     from rich.table import Table
@@ -191,13 +203,24 @@ def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> A
         table.add_column(name, justify=justify, no_wrap=name == "item")
     for technique in gather(project, chosen, profile).techniques:
         for view in technique.items:
-            table.add_row(view.id, view.evidence, _verdicts(view, ended.get(view.id), escape), f"{view.seconds:.1f}" if view.has_record else "")
+            table.add_row(view.id, view.evidence, _verdicts(view, ended.get(view.id), escape), _seconds(view, ended.get(view.id)))
     return table
 
 
+def _seconds(view: Any, ended: Any) -> str:
+    if _failed(ended):  # the time of a record beside it is that of another run
+        return f"{ended.seconds:.1f}"
+    return f"{view.seconds:.1f}" if view.has_record else ""
+
+
+def _failed(ended: Any) -> bool:
+    return ended is not None and ended.status.value == "failed"
+
+
 def _verdicts(view: Any, ended: Any, escape: Any) -> str:
-    if ended is not None and ended.status.value == "failed":
-        return f"[bold red]failed[/] {escape(ended.reason)}"
+    if _failed(ended):
+        reason = ended.reason if len(ended.reason) <= REASON_SHOWN else f"{ended.reason[:REASON_SHOWN - 1]}…"
+        return f"[bold red]failed[/] {escape(reason)}"
     if view.refused and not view.has_record:
         return f"[bold red]refused[/] {escape(view.refused[0])}"
     if not view.has_record:

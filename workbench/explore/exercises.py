@@ -94,8 +94,13 @@ def check(exercise: Exercise, answer: object) -> Feedback:
 
 def solution(exercise: Exercise) -> str:
     """Return the answer and its reason, for a reader who asks."""
-    answer = list(exercise.answer) if isinstance(exercise.answer, tuple) else exercise.answer
-    return f"{answer}: {exercise.reason}"
+    if isinstance(exercise.answer, tuple):
+        return f"[{', '.join(map(_written, exercise.answer))}]: {exercise.reason}"
+    return f"{_written(exercise.answer)}: {exercise.reason}"
+
+
+def _written(number: float) -> str:
+    return f"{number:.10g}"  # 10 digits: whole bytes of a message stay whole
 
 
 def _numbers(answer: object) -> Answer | None:

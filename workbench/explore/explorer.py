@@ -143,7 +143,8 @@ def _html_box(dom_class: str) -> ipywidgets.HTML:
 
 def _control_row(name: str, widget: ipywidgets.Widget, help: str) -> ipywidgets.Box:
     widget.add_class(f"workbench-control-{name.replace('_', '-')}")
-    text = ipywidgets.HTML(f"<small>{html.escape(help)}</small>", layout=ipywidgets.Layout(flex="1 1 20em"))
+    layout = ipywidgets.Layout(flex="1 1 20em", margin="0 0 0 0.5em")
+    text = ipywidgets.HTML(f"<small>{html.escape(help)}</small>", layout=layout)
     return ipywidgets.Box([widget, text], layout=ipywidgets.Layout(flex_flow="row wrap", align_items="center"))
 
 

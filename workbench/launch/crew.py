@@ -10,10 +10,10 @@ import dataclasses
 import math
 import os
 import selectors
-import signal
 import socket
 import tempfile
 import time
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
@@ -26,7 +26,8 @@ from workbench.launch.failures import (
     own_frames,
     waits_for_peer,
 )
-from workbench.launch.messages import Channel, channel_pair
+from workbench.launch.messages import CannotUnpack, Channel, channel_pair
+from workbench.launch.nursery_process import NurseryProcess
 from workbench.launch.output import RankOutput
 from workbench.launch.parcels import Parcel, SharedFile
 from workbench.launch.protocol import Died, Dump, Fork, Forked, Reply, Seat, Stop, Stopped
@@ -36,6 +37,7 @@ __all__ = ["Crew"]
 STOPPED = "The ranks were stopped; the next run starts new ones, without what put() had kept."
 GRACE_S = 0.5  # seconds after the first failure in which others may report theirs
 MOST_STACK_BYTES = 1 << 20  # of a stack dump; faulthandler stops after 100 frames a thread
+STOP_PATIENCE_S = 10.0  # seconds until a nursery that does not end its ranks is killed
 STACK_PATIENCE_S = 1.0  # seconds a silent rank has to write down where it is
 
 
@@ -44,17 +46,17 @@ class Crew:
 
     Args:
         name: tells this crew's handles from those of others.
-        nursery: channel to the nursery that forks them.
+        nursery: forks them.
         num_ranks: how many.
         echo: whether their output is shown.
 
     Attributes:
         alive: False once the ranks were stopped.
-        nursery_lives: False once the nursery was found dead.
+        nursery_lives: False once the nursery was found dead or was killed.
         pids: process ids in rank order.
     """
 
-    def __init__(self, name: str, nursery: Channel, num_ranks: int, echo: bool):
+    def __init__(self, name: str, nursery: NurseryProcess, num_ranks: int, echo: bool):
         self.name = name
         self.alive = True
         self.nursery_lives = True
@@ -67,9 +69,13 @@ class Crew:
         self._stacks: list[IO[bytes]] = []
         for rank in range(num_ranks):
             self._offer_seat(rank, echo)
-        for item in (self._interrupt, nursery):
+        for item in (self._interrupt, nursery.channel):
             self._selector.register(item, selectors.EVENT_READ)
-        nursery.send(Fork())
+        self._tell_nursery(Fork())
+
+    def _tell_nursery(self, message: Any, fds: Sequence[int] = ()) -> None:
+        with contextlib.suppress(ConnectionError):  # its end is noticed where answers are read
+            self._nursery.channel.send(message, fds)
 
     def _offer_seat(self, rank: int, echo: bool) -> None:
         ours, theirs = channel_pair()
@@ -79,7 +85,7 @@ class Crew:
             outputs.append(RankOutput(rank, reading_end, name, echo))
             writing_ends.append(writing_end)
         stacks = tempfile.TemporaryFile()
-        self._nursery.send(Seat(rank=rank), [theirs.fileno(), *writing_ends, stacks.fileno()])
+        self._tell_nursery(Seat(rank=rank), [theirs.fileno(), *writing_ends, stacks.fileno()])
         theirs.close()
         for fd in writing_ends:
             os.close(fd)
@@ -113,9 +119,7 @@ class Crew:
         except BaseException:
             self.stop()
             raise
-        for output in self._all_outputs():
-            output.pass_on()
-            output.finish_line()
+        self._show_the_rest()
         if exchange.failures:
             failed = RankFailed(self._with_last_words(exchange.failures.values()), STOPPED)
             self.stop()
@@ -152,7 +156,7 @@ class Crew:
         source = key.fileobj
         if source is self._interrupt:
             raise KeyboardInterrupt
-        if source is self._nursery:
+        if source is self._nursery.channel:
             self._hear_nursery(exchange)
         elif isinstance(source, RankOutput):
             if not source.pass_on():
@@ -172,14 +176,14 @@ class Crew:
 
     def _message_of_nursery(self) -> Any:
         try:
-            return self._nursery.receive()
+            return self._nursery.channel.receive()
         except (EOFError, ConnectionError):
             self.nursery_lives = False
             return None
 
     def _blame_the_silent(self, exchange: "_Exchange", timeout_s: float) -> None:
         silent = sorted(exchange.waiting)
-        self._nursery.send(Dump(ranks=silent))
+        self._tell_nursery(Dump(ranks=silent))
         patience_ends = time.monotonic() + STACK_PATIENCE_S
         while not all(is_complete(self._stack_of(rank)) for rank in silent):
             if time.monotonic() > patience_ends:
@@ -213,25 +217,30 @@ class Crew:
         if not self.alive:
             return
         self.alive = False
-        with contextlib.suppress(ConnectionError):
-            self._nursery.send(Stop())
-        while self.nursery_lives and not isinstance(self._message_of_nursery(), Stopped):
-            pass
-        if not self.nursery_lives:
-            self._kill_orphans()
-        for output in self._all_outputs():
-            output.pass_on()
-            output.finish_line()
+        self._tell_nursery(Stop())
+        if not self._nursery_has_stopped_all():
+            self.nursery_lives = False
+            self._nursery.kill()
+        self._show_the_rest()
         self._selector.close()
         everything = (*self._channels, *self._all_outputs(), *self._stacks)
         for item in (*everything, self._interrupt, self._interrupter):
             item.close()
 
-    def _kill_orphans(self) -> None:
-        """Kill what the ranks had started when nursery and ranks were killed from outside."""
-        for pid in self.pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+    def _nursery_has_stopped_all(self) -> bool:
+        deadline = time.monotonic() + STOP_PATIENCE_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._nursery.channel, selectors.EVENT_READ)
+            while self.nursery_lives and selector.select(max(0.0, deadline - time.monotonic())):
+                if isinstance(self._message_of_nursery(), Stopped):
+                    return True
+        return False
+
+    def _show_the_rest(self) -> None:
+        """Show what the pipes hold: all that the ranks wrote before they answered or ended."""
+        for output in self._all_outputs():
+            output.pass_on()
+            output.finish_line()
 
     def _all_outputs(self) -> list[RankOutput]:
         return [output for pair in self._outputs for output in pair]
@@ -252,6 +261,11 @@ class _Exchange:
             reply: Reply = channel.receive()
         except (EOFError, ConnectionError):
             return False  # the nursery tells how it died
+        except CannotUnpack as error:
+            lines = traceback.format_exception(error.__cause__)
+            words = f"returned what cannot be unpickled here: {error}"
+            self.fail(rank, FailureKind.RAISED, words, "".join(lines))
+            return True
         if reply.failure is not None:
             self.fail(rank, reply.failure, reply.message, reply.traceback, reply.time_s)
         else:

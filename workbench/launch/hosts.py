@@ -7,12 +7,14 @@ Source: Linux tc-tbf(8), veth(4), network_namespaces(7).
 Simplified: one switch without limits of its own joins the hosts; the rate counts packet headers, as a real card does;
 an idle card lets `burst_bytes` (0.5 ms of its rate) through at once, so a message should be well above that. From
 several Gbit/s on, the processor, which copies every byte several times, is slower than the link.
-Left out: loss and jitter; the latency of the link where the kernel has no netem (`description` says so).
+Left out: loss and jitter; the latency of the link where the kernel has no netem (`description` says so, and a
+warning if the link's source states it).
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 
 from workbench.cluster import Link
@@ -26,12 +28,15 @@ from workbench.launch.namespaces import (
     why_unavailable,
 )
 
-__all__ = ["HostNamespaces", "NamespaceError", "ShapedHosts"]
+__all__ = ["HostNamespaces", "LatencyNotImposed", "NamespaceError", "ShapedHosts"]
 
 MAX_HOSTS = 250  # addresses of one /24 network
 # Bytes per second; tbf's plain rate has 32 bits.
 MAX_RATE_BYTES_PER_S = 2**32 - 1
 MIN_RATE_BYTES_PER_S = 10_000
+
+# Above this a processor that copies every byte is likely to be slower than the link (2.5 Gbit/s).
+NOTED_RATE_BYTES_PER_S = 2.5e9 / 8
 
 MTU_BYTES = 9000  # jumbo frames, as clouds use between their instances; they keep the share of headers below 1 %
 ETHERNET_HEADER_BYTES = 14  # counted by tbf, as are the next
@@ -41,6 +46,10 @@ SEGMENT_TIME_S = 0.25e-3  # a packet should not hold a slow link longer than thi
 BURST_TIME_S = 0.5e-3  # covers the kernel waking up late; shorter, and a busy machine misses the rate by 20 %
 QUEUE_TIME_S = 50e-3  # what a switch port buffers before it drops
 MIN_QUEUE_BYTES = 1_000_000
+
+
+class LatencyNotImposed(UserWarning):
+    """The hosts do not have the latency that their link states."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,28 @@ class ShapedHosts:
             raise NamespaceError("the netem queue (kernel module sch_netem), to impose the latency of the link")
         return hosts
 
+    def warn_of(self, description: dict) -> None:
+        """Warn where built hosts lack the link's latency, unless its source does not state it.
+
+        Args:
+            description: what was built, as `HostNamespaces.description` says it.
+        """
+        imposed_s = description["delay_imposed_s"]
+        if "latency_s" in self.link.inferred or imposed_s == self.link.latency_s:
+            return
+        warnings.warn(
+            f"ShapedHosts.link.latency_s is {self.link.latency_s!r} s, but this machine imposed {imposed_s!r} s: "
+            "it lacks the netem queue (kernel module sch_netem); require_latency=True refuses such hosts",
+            LatencyNotImposed,
+            stacklevel=3,  # the caller of Ranks
+        )
+
+    def rate_note(self) -> str | None:
+        """Return what to know about the rate, or None if a processor keeps up with it."""
+        if self.link.bandwidth_bytes_per_s <= NOTED_RATE_BYTES_PER_S:
+            return None
+        return "above 2.5 Gbit/s the processor may be slower than the link; the rate reached was not measured"
+
     def cable(self) -> Cable:
         """Return the sizes of queues and packets that make a veth pair behave like the link."""
         rate = round(self.link.bandwidth_bytes_per_s)
@@ -125,6 +156,7 @@ class ShapedHosts:
         return {
             "num_hosts": self.num_hosts,
             "bandwidth_bytes_per_s": cable.rate_bytes_per_s,
+            "rate_note": self.rate_note(),
             "latency_s": self.link.latency_s,
             "payload_share": (MTU_BYTES - IP_TCP_HEADER_BYTES) / (MTU_BYTES + ETHERNET_HEADER_BYTES),
             "burst_bytes": cable.burst_bytes,

@@ -12,12 +12,16 @@ from typing import Any
 
 from workbench.launch.parcels import INLINE_BYTES, Parcel, SharedFile, map_frames, pack, unpack
 
-__all__ = ["Channel", "channel_pair"]
+__all__ = ["CannotUnpack", "Channel", "channel_pair"]
 
 SOCKET_BUFFER_BYTES = 4 * INLINE_BYTES  # macOS gives 8 KiB unless asked
 HEADER = struct.Struct("<?QQ")  # whether shared, number of frames, number of bytes
 MAX_FDS = 8  # descriptors one message may carry
 CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+class CannotUnpack(ValueError):
+    """A message arrived whole, but its object cannot be made here; `__cause__` says why."""
 
 
 class Channel:
@@ -64,6 +68,7 @@ class Channel:
         """Wait for an object.
 
         Raises:
+            CannotUnpack: if its pickle cannot be read; the channel stays usable.
             EOFError: if the other end was closed.
         """
         return self.receive_with_fds(object_named)[0]
@@ -77,6 +82,7 @@ class Channel:
             object_named: gives the object that a handle stands for.
 
         Raises:
+            CannotUnpack: if its pickle cannot be read; the channel stays usable.
             EOFError: if the other end was closed.
         """
         flags = socket.MSG_WAITALL | CLOSE_ON_EXEC
@@ -87,7 +93,10 @@ class Channel:
         frames = map_frames(fds[0], num_frames) if shared else [self._read(num_bytes)]
         if shared:
             socket.close(fds.pop(0))
-        return unpack(frames, object_named), list(fds)
+        try:
+            return unpack(frames, object_named), list(fds)
+        except Exception as error:
+            raise CannotUnpack(f"{type(error).__name__}: {error}") from error
 
     def _read(self, num_bytes: int) -> bytearray:
         data = bytearray(num_bytes)

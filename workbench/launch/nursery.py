@@ -1,7 +1,8 @@
 """The nursery: one single-threaded process that imports torch once and forks the ranks.
 
-It watches its owner and its ranks. When the owner ends, however it ends, the nursery kills
-all that lies below it and ends; when the nursery ends, the kernel kills the ranks.
+It watches its owner, its guard and its ranks. When the owner ends, however it ends, or the
+guard, the nursery kills all that lies below it and ends. When the nursery ends, the kernel
+kills the ranks, and the guard whatever they had started.
 
 Started as `python -m workbench.launch.nursery CONTROL_FD OWNER_PID`.
 """
@@ -18,7 +19,9 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 
+from workbench.launch.guard import go_below_guard
 from workbench.launch.messages import Channel
 from workbench.launch.processes import ProcessWatch, adopt_orphans, kill_descendants, reap
 from workbench.launch.protocol import (
@@ -39,15 +42,16 @@ __all__ = ["main"]
 
 
 def main(control_fd: int, owner_pid: int) -> None:
-    """Run a nursery until its owner closes the control channel or ends.
+    """Run a nursery, below a guard, until its owner closes the control channel or ends.
 
     Args:
         control_fd: inherited descriptor of the control channel.
         owner_pid: process whose end ends the nursery.
     """
     control = Channel(socket.socket(fileno=control_fd))
-    adopt_orphans()
     owner = ProcessWatch(owner_pid)
+    guard = go_below_guard(owner, let_go=control.close)
+    adopt_orphans()
     setup = control.receive()
     with _dying_on_hang_up(control):
         try:
@@ -56,7 +60,7 @@ def main(control_fd: int, owner_pid: int) -> None:
             control.send(Broken(error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc()))
             return
     control.send(Ready(hosts=hosts.description if hosts else None))
-    Nursery(control, owner, setup, hosts).serve()
+    Nursery(control, (owner, guard), setup, hosts).serve()
 
 
 @contextlib.contextmanager
@@ -89,14 +93,14 @@ class Nursery:
 
     Args:
         control: channel to the owner.
-        owner: watches the owner.
+        watches: watch the owner and the guard, to end with either.
         setup: what the owner asked for.
         hosts: opened namespaces, or None.
     """
 
-    def __init__(self, control: Channel, owner: ProcessWatch, setup: Setup, hosts):
+    def __init__(self, control: Channel, watches: Sequence[ProcessWatch], setup: Setup, hosts):
         self._control = control
-        self._owner = owner
+        self._watches = watches
         self._setup = setup
         self._hosts = hosts
         self._seats: dict[int, list[int]] = {}
@@ -105,16 +109,17 @@ class Nursery:
         self._folder = None if hasattr(os, "memfd_create") else tempfile.TemporaryDirectory()
 
     def serve(self) -> None:
-        """Answer the owner until it ends, then leave nothing behind."""
+        """Answer the owner until it or the guard ends, then leave nothing behind."""
         self._hear_of_children()
         selector = selectors.DefaultSelector()
         watched = [self._control, self._wake]
-        watched += [] if self._owner.pidfd is None else [self._owner.pidfd]
+        watched += [watch.pidfd for watch in self._watches if watch.pidfd is not None]
         for item in watched:
             selector.register(item, selectors.EVENT_READ)
+        poll_s = min((watch.poll_s for watch in self._watches if watch.poll_s), default=None)
         try:
-            while not self._owner.gone():
-                ready = [key.fileobj for key, _ in selector.select(self._owner.poll_s)]
+            while not any(watch.gone() for watch in self._watches):
+                ready = [key.fileobj for key, _ in selector.select(poll_s)]
                 if self._wake in ready:
                     self._wake.recv(4096)
                     self._report_ends()

@@ -1,7 +1,11 @@
-"""The nursery as its owner sees it: started, spoken to, and ended with the owner."""
+"""The nursery as its owner sees it: started, spoken to, and ended with the owner.
+
+What the owner starts is the guard, which forks the nursery and ends when it ends.
+"""
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import weakref
@@ -14,6 +18,7 @@ from workbench.launch.protocol import Broken, Ready, Setup
 __all__ = ["NurseryProcess"]
 
 END_PATIENCE_S = 10.0  # seconds until a nursery that was told to end is killed
+KILL_PATIENCE_S = 10.0  # seconds a guard may need to kill all that is below it
 
 
 class NurseryProcess:
@@ -51,7 +56,7 @@ class NurseryProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id of its guard."""
         return self._process.pid
 
     def _introduce(self, setup: Setup) -> dict | None:
@@ -64,6 +69,10 @@ class NurseryProcess:
         if isinstance(answer, Broken):
             raise RuntimeError(f"the ranks cannot start: {answer.error}\n\n{answer.traceback}")
         return answer.hosts
+
+    def kill(self) -> None:
+        """End it, whether it answers or not, with everything below it; also wait for its end."""
+        _kill(self._process)
 
     def close(self) -> None:
         """End it with everything below it; calling it again does nothing."""
@@ -84,5 +93,13 @@ def _end(process: subprocess.Popen, channel: Channel, owner_pid: int) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(END_PATIENCE_S)
         return
-    process.kill()
+    _kill(process)
+
+
+def _kill(process: subprocess.Popen) -> None:
+    process.terminate()  # the guard then kills everything
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_PATIENCE_S)
+        return
+    os.killpg(process.pid, signal.SIGKILL)  # guard and nursery; the ranks end with it
     process.wait()

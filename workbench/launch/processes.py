@@ -1,6 +1,7 @@
 """Ties between processes: who dies with whom, and the end of a whole tree.
 
-Source: Linux prctl(2) PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER, pidfd_open(2).
+Source: Linux prctl(2) PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER, pidfd_open(2),
+proc_pid_task(5) (children).
 Simplified: without pidfd (macOS, old kernels) a process is watched by asking for it
 several times a second; without prctl orphans are not adopted and a process that lost its
 parent ends only when it next looks.
@@ -13,16 +14,23 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Collection
 
 import psutil
 
-__all__ = ["ProcessWatch", "adopt_orphans", "die_with_parent", "kill_descendants", "reap"]
+__all__ = [
+    "ProcessWatch",
+    "adopt_orphans",
+    "descendants",
+    "die_with_parent",
+    "kill_descendants",
+    "reap",
+]
 
 PR_SET_PDEATHSIG = 1  # option number, linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36  # option number, linux/prctl.h
 POLL_S = 0.1  # seconds between two looks where nothing wakes us
 KILL_PATIENCE_S = 5.0  # seconds a killed process may need (uninterruptible I/O)
+CHILDREN_OF_THREAD = "/proc/{pid}/task/{thread}/children"  # kernels with CONFIG_PROC_CHILDREN
 
 
 def _prctl(option: int, value: int) -> bool:
@@ -104,28 +112,53 @@ def reap() -> dict[int, int]:
     return ended
 
 
-def kill_descendants(spare: Collection[int] = ()) -> None:
-    """Kill everything below this process, until nothing is left alive.
+def kill_descendants() -> None:
+    """Kill everything below this process, until it has no child left.
 
-    Args:
-        spare: ids of processes to leave alone.
+    A process that adopts orphans then has nothing below it: what lost its parent is its child.
     """
     give_up = time.monotonic() + KILL_PATIENCE_S
     while time.monotonic() < give_up:
         reap()
-        living = [process for process in _living_descendants() if process.pid not in spare]
-        if not living:
+        if not _has_children():
             return
-        for process in living:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        for pid in descendants():
+            # Dead ones too: threads of a program may outlive its main one.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.002)
 
 
-def _living_descendants() -> list[psutil.Process]:
-    living = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.status() != psutil.STATUS_ZOMBIE:
-                living.append(process)
-    return living
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def descendants() -> list[int]:
+    """Return the ids of all processes below this one, the dead but unreaped included.
+
+    One look: what is started or loses its parent meanwhile may be missing.
+    """
+    if not os.path.exists(CHILDREN_OF_THREAD.format(pid="self", thread=os.getpid())):
+        return [process.pid for process in psutil.Process().children(recursive=True)]
+    found = []
+    parents = [os.getpid()]
+    while parents:
+        children = _children_of(parents.pop())
+        found += children
+        parents += children
+    return found
+
+
+def _children_of(pid: int) -> list[int]:
+    """Return the children of all threads of a process; none if it has ended."""
+    children = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                with open(CHILDREN_OF_THREAD.format(pid=pid, thread=thread)) as file:
+                    children += map(int, file.read().split())
+    return children

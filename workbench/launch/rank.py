@@ -23,7 +23,8 @@ from typing import Any, NoReturn
 
 from workbench.launch.environment import LOOPBACK, rank_environment
 from workbench.launch.failures import FailureKind, kind_of_error
-from workbench.launch.messages import Channel
+from workbench.launch.messages import CannotUnpack, Channel
+from workbench.launch.parcels import pack
 from workbench.launch.processes import POLL_S, die_with_parent
 from workbench.launch.protocol import Reply, Request, Setup
 
@@ -61,6 +62,7 @@ def live(place: Place) -> NoReturn:
 
 
 def _settle(place: Place) -> None:
+    _connect_streams(place)  # first: errors of the rest are told through them
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgid(0, 0)  # Ctrl-C is the owner's business
     if place.hosts is not None:
@@ -68,7 +70,6 @@ def _settle(place: Place) -> None:
     die_with_parent(place.nursery_pid)  # last: a change of credentials would undo it
     if not sys.platform.startswith("linux"):
         threading.Thread(target=_end_with, args=[place.nursery_pid], daemon=True).start()
-    _connect_streams(place)
 
 
 def _end_with(parent_pid: int) -> NoReturn:
@@ -117,10 +118,8 @@ class _Rank:
     def _receive(self) -> Request | None:
         try:
             return self._channel.receive(self._kept.__getitem__)
-        except EOFError:
-            raise
-        except Exception as error:  # for example a module that the ranks cannot import
-            self._channel.send(_reply_to(error))
+        except CannotUnpack as error:  # for example a module that the ranks cannot import
+            self._channel.send(_reply_to(error.__cause__))
             return None
 
     def _carry_out(self, request: Request) -> Any:
@@ -134,16 +133,11 @@ class _Rank:
 
     def _answer(self, action: Any) -> None:
         try:
-            reply = Reply(value=action())
-        except BaseException as error:
-            reply = _reply_to(error)
+            parcel = pack(Reply(value=action()))
+        except BaseException as error:  # also what pickling the result raises
+            parcel = pack(_reply_to(error))
         _flush()
-        try:
-            self._channel.send(reply)
-        except (OSError, EOFError):
-            raise
-        except Exception as error:  # the result cannot be pickled
-            self._channel.send(_reply_to(error))
+        self._channel.send_parcel(parcel)
 
 
 def _reply_to(error: BaseException) -> Reply:

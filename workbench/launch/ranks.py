@@ -31,7 +31,7 @@ __all__ = ["PerRank", "Ranks", "run_on_ranks"]
 NUM_RANKS_VARIABLE = "WORKBENCH_NUM_RANKS"  # set by the Jupyter kernels of the workbench
 DEVICE_VARIABLE = "WORKBENCH_DEVICE"  # the same
 DEVICES = ("cpu", "cuda")
-CLOSE_PATIENCE_S = 10.0  # seconds that a run in another thread may need to stop
+CLOSE_PATIENCE_S = 30.0  # seconds that a run in another thread may need to stop
 
 
 class Ranks:
@@ -71,6 +71,8 @@ class Ranks:
     ):
         _refuse_torchrun()
         self.num_ranks = _checked_count(num_ranks)
+        if hosts is not None:
+            hosts.host_of(0, self.num_ranks)  # refuses more hosts than ranks
         self._timeout_s = _checked_timeout(timeout_s)
         self._echo = echo
         self._setup = Setup(
@@ -88,6 +90,8 @@ class Ranks:
         self._nursery: NurseryProcess | None = NurseryProcess(self._setup)
         self.hosts = self._nursery.hosts
         try:
+            if hosts is not None:
+                hosts.warn_of(self.hosts)
             self._ready_crew()
         except BaseException:
             self.close()
@@ -216,7 +220,7 @@ class Ranks:
             self._nursery, self._crew = NurseryProcess(self._setup), None
         if self._crew is None or not self._crew.alive:
             name = f"{self._nursery.pid}-{next(self._crew_numbers)}"
-            self._crew = Crew(name, self._nursery.channel, self.num_ranks, self._echo)
+            self._crew = Crew(name, self._nursery, self.num_ranks, self._echo)
             self._crew.exchange([], self._timeout_s)
         return self._crew
 

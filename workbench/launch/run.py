@@ -63,6 +63,7 @@ class Run:
 
     async def _wait(self) -> list[Any]:
         future = asyncio.wrap_future(self._future)
+        future.add_done_callback(_retrieve)
         try:
             while not future.done():
                 await asyncio.wait([future], timeout=INTERRUPT_LATENCY_S)
@@ -70,3 +71,9 @@ class Run:
         except asyncio.CancelledError:
             self.stop()
             raise
+
+
+def _retrieve(future: "asyncio.Future[list[Any]]") -> None:
+    """Look at the error of a run that ends when nobody awaits it any more, or asyncio complains."""
+    if not future.cancelled():
+        future.exception()

@@ -12,12 +12,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from workbench.reproduction.claims import Within
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import CatalogueError, UsageError
 from workbench.reproduction.project import Project
 from workbench.reproduction.published import published_rows
 
 __all__ = ["find_item", "load_catalogue", "select"]
+
+
+CLOSE, CLOSE_SHOWN = 0.6, 3  # likeness from which a name is suggested, and how many are
 
 
 def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
@@ -55,8 +59,17 @@ def _load_one(path: Path, project: Project) -> Sequence[Reproduction]:
             raise CatalogueError(
                 f"{path}: notebook of {item.id} is {item.notebook!r}; there is no such file in {project.root}"
             )
-        published_rows(project, item)
+        _check_quantities(path, item, {row.quantity for row in published_rows(project, item)})
     return catalogue
+
+
+def _check_quantities(path: Path, item: Reproduction, published: set[str]) -> None:
+    for claim in item.claims:
+        if isinstance(claim, Within) and claim.expected is None and claim.quantity not in published:
+            raise CatalogueError(
+                f"{path}: claim {claim.name!r} of {item.id} compares {claim.quantity!r}, which {item.published} does not have; "
+                f"it has {', '.join(sorted(published)) or 'no rows'}"
+            )
 
 
 def _execute(path: Path) -> dict[str, Any]:
@@ -105,8 +118,18 @@ def _fits(id: str, wanted: str) -> bool:
     return bool(wanted) and (id == wanted or id.startswith(f"{wanted}/") or fnmatch.fnmatchcase(id, wanted))
 
 
+def _nearest(wanted: str, names: Iterable[str]) -> list[str]:
+    scores = {name: difflib.SequenceMatcher(None, wanted, name).ratio() for name in names}
+    return sorted((name for name in scores if scores[name] >= CLOSE), key=scores.__getitem__, reverse=True)
+
+
 def _close(wanted: str, known: Iterable[str]) -> str:
-    known = list(known)
-    parts = {"/".join(id.split("/")[:count]) for id in known for count in (1, 2, 3)}
-    near = difflib.get_close_matches(wanted, sorted(parts), n=3, cutoff=0.6)
+    known = list(known)  # in the catalogue's order, which equally close ones keep
+    parts = dict.fromkeys("/".join(id.split("/")[:count]) for id in known for count in (1, 2, 3))
+    last = wanted.split("/")[-1 if wanted.count("/") < 2 else 1]
+    same = [id for id in known if f"/{last}/" in id]
+    names = dict.fromkeys(id.split("/")[1] for id in known)
+    pool = names if "/" not in wanted else parts
+    near = same or _nearest(wanted, pool) or _nearest(wanted, parts)
+    near = near[:CLOSE_SHOWN]
     return f"; did you mean {' or '.join(near)}?" if near else f"; `workbench list` names all {len(known)}"

@@ -84,7 +84,7 @@ def _check_names(item: Reproduction) -> None:
     if not ITEM.fullmatch(item.item):
         raise ValueError(f"item is {item.item!r}; it must be lower case letters, digits and hyphens")
     if not isinstance(item.evidence, Evidence):
-        raise ValueError(f"evidence is {item.evidence!r}; it must be one of {', '.join(str(e) for e in Evidence)}")
+        raise ValueError(f"evidence is {item.evidence!r}; it must be {', '.join(f'Evidence.{e.name}' for e in Evidence)}")
     if not item.notebook.endswith(".ipynb") or item.notebook.startswith("/") or ".." in item.notebook.split("/"):
         raise ValueError(f"notebook is {item.notebook!r}; it must be the path of an .ipynb inside the project")
     if item.published is not None and (not str(item.published).endswith(".csv") or "/" in str(item.published)):

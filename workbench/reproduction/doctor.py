@@ -35,10 +35,13 @@ class Check:
     required: bool  # whether the workbench needs it
     found: str  # what was found
     advice: str = ""  # what to do where it is not there
+    broken: bool = False  # whether it is there, required and wrong
 
     @property
     def state(self) -> str:
-        """Return "ok", "missing" (required) or "optional" (absent, and nothing stops)."""
+        """Return "ok", "broken" (there and wrong), "missing" (required) or "optional" (absent, and nothing stops)."""
+        if self.broken and not self.ok:
+            return "broken"
         return "ok" if self.ok else "missing" if self.required else "optional"
 
 
@@ -88,8 +91,13 @@ def _packages() -> Iterator[Check]:
 
 def _catalogue(project: Any) -> Iterator[Check]:
     from .catalogue import load_catalogue
+    from .errors import CatalogueError
 
-    items = load_catalogue(project)
+    try:
+        items = load_catalogue(project)
+    except CatalogueError as error:
+        yield Check(name="catalogue", ok=False, required=True, broken=True, found=str(error), advice="Mend the file named.")
+        return
     yield Check(name="catalogue", ok=True, required=True, found=f"{len(items)} items in {project.reproductions}")
 
 
@@ -146,7 +154,14 @@ def _shaped_hosts() -> Iterator[Check]:
 
 def _data() -> Iterator[Check]:
     from workbench.datasets.manifest import FileStatus, list_data, verify
+    from workbench.datasets.places import DATA_VARIABLE, DataError, workbench_data
 
+    try:
+        workbench_data()
+    except DataError:
+        yield Check(name="data", ok=False, required=False, found=f"{DATA_VARIABLE} is {os.environ[DATA_VARIABLE]!r}, which is not a folder",
+                    advice=f"Set {DATA_VARIABLE} to a folder that exists, or unset it.")
+        return
     absent: list[Any] = []
     for entry in list_data():
         checks = verify(entry.name)
@@ -155,8 +170,9 @@ def _data() -> Iterator[Check]:
             continue
         wrong = [check.file for check in checks if check.status is FileStatus.DIFFERS]
         places = ", ".join(dict.fromkeys(check.place for check in checks))
-        yield Check(name=f"data {entry.name}", ok=not wrong, required=False, found=f"{wrong[0]} differs from its checksum" if wrong else f"from {places}",
-                    advice=f"Fetch it anew: workbench data fetch {entry.name}")
+        anew = f"Fetch it anew: workbench data fetch {entry.name}"
+        yield Check(name=f"data {entry.name}", ok=not wrong, required=False, found=f"{wrong[0]} ({places}) differs from its checksum" if wrong else f"from {places}",
+                    advice=f"Mend it, or unset {DATA_VARIABLE}." if DATA_VARIABLE in places else anew)
     if absent:
         yield Check(name="data", ok=False, required=False, found=f"not here: {', '.join(entry.name for entry in absent)}",
                     advice="workbench data fetch NAME, or set WORKBENCH_DATA to a folder that has them. Until then a generated stand-in "

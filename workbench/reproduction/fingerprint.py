@@ -53,18 +53,25 @@ class Fingerprinter:
             CatalogueError: where the notebook cannot be read.
         """
         notebook = read_notebook(self.project.notebook(item))
-        modules = self._library_of(notebook).needed_by(notebook.code)
+        modules = self._modules_of(notebook)
         published = self.project.published(item)
         return {
             "notebook": _digest(canonical_json(notebook.cells)),
             "library": {name: digest[:16] for name, digest in modules.items()},
             "parameters": jsonable(item.parameters[profile]),
-            "data": self._data() if any(name.startswith(DATA_PACKAGES) for name in modules) else {},
+            "data": self._data() if _need_data(modules) else {},
             "versions": self._once("versions", versions),
             "kernel": kernel or notebook.kernel,
             "published": None if published is None else _digest(published.read_bytes()),
             "declaration": _digest(canonical_json(_declaration(item))),
         }
+
+    def uses_data(self, item: Reproduction) -> bool:
+        """Say whether an item's notebook may load data sets or trained models."""
+        return _need_data(self._modules_of(read_notebook(self.project.notebook(item))))
+
+    def _modules_of(self, notebook: NotebookCells) -> dict[str, str]:
+        return self._library_of(notebook).needed_by(notebook.code)
 
     def _library_of(self, notebook: NotebookCells) -> Library:
         folder = notebook.path.parent
@@ -79,6 +86,10 @@ class Fingerprinter:
         if name not in self._shared:
             self._shared[name] = compute()
         return self._shared[name]
+
+
+def _need_data(modules: Mapping[str, str]) -> bool:
+    return any(name.startswith(DATA_PACKAGES) for name in modules)
 
 
 def _declaration(item: Reproduction) -> dict[str, Any]:

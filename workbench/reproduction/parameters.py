@@ -45,10 +45,15 @@ def _default(name: str, expression: ast.expr, item: Reproduction) -> Any:
         ) from None
     if not isinstance(value, (str, bool, int, float, list, dict, type(None))):
         raise CatalogueError(
-            f"{item.notebook}: default of parameter {name!r} is a {type(value).__name__}; "
+            f"{item.notebook}: default of parameter {name!r} is {_kind(value)}; "
             "it must be a text, number, truth value, None, list or dict"
         )
     return value
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _check_kind(what: str, value: Any, default: Any) -> None:
@@ -56,7 +61,7 @@ def _check_kind(what: str, value: Any, default: Any) -> None:
         return
     if type(value) is not type(default):
         raise CatalogueError(
-            f"{what} is {value!r}, a {type(value).__name__}; the notebook has a {type(default).__name__}"
+            f"{what} is {value!r}, {_kind(value)}; the notebook has {_kind(default)}"
         )
     kinds = {type(inner) for inner in default} if isinstance(default, list) else set()
     if len(kinds) == 1:

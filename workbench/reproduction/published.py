@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import CatalogueError
 from workbench.reproduction.project import Project
-from workbench.reproduction.rows import Row, read_rows
+from workbench.reproduction.rows import Row, read_row, read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -33,7 +33,9 @@ def read_published(path: Path) -> tuple[Row, ...]:
             reader = csv.DictReader(file, strict=True)
             rows = list(reader)
             columns = reader.fieldnames or []
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise CatalogueError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
         raise CatalogueError(f"{path}: cannot be read: {error}") from None
     if missing := [name for name in COLUMNS if name not in columns]:
         raise CatalogueError(f"{path}: column {missing[0]!r} is missing; every file has {', '.join(COLUMNS)}")
@@ -42,6 +44,10 @@ def read_published(path: Path) -> tuple[Row, ...]:
             raise CatalogueError(f"{path}: line {line} does not have {len(columns)} columns")
         if not row["source"].strip():
             raise CatalogueError(f"{path}: line {line} has no source; say where the paper gives the number")
+        try:
+            read_row(row)
+        except ValueError as error:
+            raise CatalogueError(f"{path}: line {line}: {error}") from None
     try:
         return read_rows(rows, path.name)
     except ValueError as error:

@@ -23,11 +23,11 @@ def code_bytes() -> Exercise:
     plain, code = Setting(), Setting(method="A2")
     return Exercise(
         question="BERT-large, B = 32, s = 512, fp16: bytes of the message of method A2?",
-        answer=float(code.encoded_bytes()),
+        answer=code.encoded_bytes(),
         hint="Only the number of columns changes: h becomes c. Rows and bytes a value stay.",
         reason="32 · 512 tokens, each a code of 100 values of 2 bytes: about a tenth of the activation.",
         mistakes=(
-            Mistake(answer=float(plain.activation_bytes()), hint="That is the whole activation. How wide is the code?"),
+            Mistake(answer=plain.activation_bytes(), hint="That is the whole activation. How wide is the code?"),
             Mistake(answer=code.encoded_bytes() / 2, hint="That is how many values there are. How many bytes has one?"),
             Mistake(answer=code.encoded_bytes() * 2, hint="fp16 has 2 bytes a value, not 4."),
         ),
@@ -42,8 +42,8 @@ def sum_of_top_1() -> Exercise:
         question="Parts [3, -1, 2, 0] and [-3, 4, 2, 1], Top-1 of each, gathered and added: the result?",
         answer=tuple((top(one) + top(two)).tolist()),
         hint="Go rank by rank: which single element does each one send? Everything else counts as 0.",
-        reason="Rank 0 sends its 3, rank 1 its 4. The true sum is [0, 3, 4, 1]: its largest element, the third, "
-               "is sent by nobody.",
+        reason="Rank 0 sends its 3, rank 1 its 4. The true sum is [0, 3, 4, 1]: its largest element, at "
+               "position 2, is sent by nobody.",
         mistakes=(
             Mistake(answer=tuple(top(one + two).tolist()),
                     hint="That is the Top-1 of the true sum, and no rank knows the true sum."),

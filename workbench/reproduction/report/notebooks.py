@@ -2,7 +2,7 @@
 
 Source: nbconvert's "basic" template, which adds no script and nothing from the network, inside the report's own style;
 scripts that outputs or Markdown hold do not run, since the page's Content-Security-Policy forbids them.
-Simplified: equations stay as TeX.
+Simplified: formulas are drawings, see `formulas`.
 Left out: widgets; a notebook is complete with no control touched.
 """
 
@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from workbench.reproduction.artifacts import misfits
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.project import Project
 
+from .formulas import formula_html
 from .judged import trusted_record
 
 __all__ = ["mark_current", "notebook_body", "notebook_page", "stale_notebooks"]
@@ -53,11 +55,31 @@ def notebook_body(notebook: Path) -> str:
     Raises:
         Exception: whatever nbconvert raises for a notebook that it cannot read.
     """
-    from nbconvert import HTMLExporter
-
-    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
+    exporter = _exporter_class()(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
     body, _ = exporter.from_filename(str(notebook))
     return body
+
+
+def _exporter_class() -> type[Any]:
+    """Return nbconvert's exporter with formulas drawn; made here, since importing nbconvert takes a second."""
+    from jinja2 import pass_context
+    from nbconvert import HTMLExporter
+    from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+
+    class Renderer(IPythonRenderer):
+        def block_math(self, body: str) -> str:
+            return formula_html(body, block=True)
+
+        def inline_math(self, body: str) -> str:
+            return formula_html(body)
+
+    class Exporter(HTMLExporter):
+        @pass_context
+        def markdown2html(self, context: Any, source: str) -> str:
+            attachments = context.get("cell", {}).get("attachments", {})
+            return MarkdownWithMath(renderer=Renderer(escape=False, attachments=attachments)).render(source)
+
+    return Exporter
 
 
 def mark_current(page: Path, notebook: Path) -> None:

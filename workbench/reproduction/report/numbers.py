@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-__all__ = ["key_text", "number_text", "pairs_text", "relative_text", "seconds_text", "value_text"]
+__all__ = ["about_text", "key_text", "number_text", "pairs_text", "relative_text", "seconds_text", "value_text"]
 
 SIGNIFICANT_DIGITS = 4  # more than any of the papers prints
 EXACT_INTEGERS_BELOW = 100_000  # a count of this many digits is still read at a glance
@@ -88,6 +88,11 @@ def seconds_text(value_s: float) -> str:
         return f"{'-' if value_s < 0 else ''}{whole // 60} min {whole % 60:02d} s"
     scale, name = next(((s, n) for s, n in SMALL_SECONDS if magnitude >= s), SMALL_SECONDS[-1])
     return f"{number_text(value_s / scale)} {name}" if magnitude else "0 s"
+
+
+def about_text(value_s: float) -> str:
+    """Write an expected time, which is known to a second at best: "7 s", "0.4 s"."""
+    return seconds_text(float(round(value_s)) if value_s >= 1 else float(f"{value_s:.1g}"))
 
 
 def relative_text(ours: Any, published: Any) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import UsageError
+from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.notebook_cells import read_notebook
 from workbench.reproduction.parameters import check_parameters
 from workbench.reproduction.project import Project
@@ -35,7 +36,7 @@ def check_before(project: Project, items: Sequence[Reproduction], profile: str, 
     for item in items:
         check_parameters(item, read_notebook(project.notebook(item)))
     _check_kernels({kernel} if kernel else {read_notebook(project.notebook(item)).kernel for item in items})
-    _check_data_folder()
+    _check_data_folder(project, [item for item in items if profile in item.parameters])
     for item in items:
         for need in item.requires:
             _check_data(item, need.removeprefix("data:"))
@@ -53,10 +54,13 @@ def _check_kernels(names: set[str]) -> None:
             raise UsageError(f"there is no kernel {name!r}; installed are {known} (see `workbench kernels`)") from None
 
 
-def _check_data_folder() -> None:
+def _check_data_folder(project: Project, items: Sequence[Reproduction]) -> None:
     folder = os.environ.get(DATA_VARIABLE)
-    if folder and not Path(folder).expanduser().is_dir():
-        raise UsageError(f"{DATA_VARIABLE} is {folder!r}, which is not a folder")
+    if not folder or Path(folder).expanduser().is_dir():
+        return
+    fingerprinter = Fingerprinter(project)
+    if user := next((item for item in items if item.requires or fingerprinter.uses_data(item)), None):
+        raise UsageError(f"{DATA_VARIABLE} is {folder!r}, which is not a folder, and {user.id} uses data; correct or unset it")
 
 
 def _check_data(item: Reproduction, name: str) -> None:

@@ -59,7 +59,9 @@ def new_technique(project: Any, name: str) -> tuple[Path, ...]:
 
 
 def _check_name(name: str) -> None:
-    if not NAME_RULE.fullmatch(name) or keyword.iskeyword(name):
+    if keyword.iskeyword(name):
+        raise UsageError(f"technique name {name!r} is a keyword of Python, so it cannot be imported; choose another")
+    if not NAME_RULE.fullmatch(name):
         likely = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
         hint = f"; did you mean {likely!r}?" if NAME_RULE.fullmatch(likely) and likely != name else ""
         raise UsageError(f"technique name {name!r} must be lower case letters, digits and single underscores, and begin with a letter{hint}")
