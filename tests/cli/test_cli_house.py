@@ -64,6 +64,14 @@ def test_a_data_folder_that_is_not_there_or_holds_wrong_bytes_is_the_variables_f
     assert (check.ok, check.advice) == (False, "Mend it, or unset WORKBENCH_DATA.")
 
 
+def test_verifying_where_nothing_is_ends_with_a_summary(line, capsys, monkeypatch, tmp_path):
+    (line.root / "data").mkdir()
+    shutil.copy(Path(__file__).parents[2] / "data/manifest.csv", line.root / "data/manifest.csv")
+    monkeypatch.setenv("WORKBENCH_DATA", str(tmp_path))
+    assert exit_code(["data", "verify", "glue"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("None of these files is on this machine")
+
+
 def test_a_catalogue_that_cannot_be_used_is_broken(line):
     (line.root / "reproductions/toy/catalogue.py").write_text("CATALOGUE = 3\n")
     found = {check.name: check for check in _until(examine(Project()), "catalogue")}
@@ -108,4 +116,5 @@ def test_cleaning_keeps_what_is_in_use_and_what_is_not_its_own(line, capsys):
         assert "in use by another run" in capsys.readouterr().err
     assert (results / "laptop/toy/file").exists()
     assert exit_code(["clean", "laptop", "--yes"]) == 0
+    assert f"Removed what {results}/laptop held." in capsys.readouterr().out
     assert not (results / "laptop/toy").exists() and (results / "smoke/toy/file").exists()

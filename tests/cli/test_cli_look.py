@@ -94,6 +94,13 @@ def test_a_root_that_is_no_checkout_is_named(line, capsys, monkeypatch, tmp_path
     assert "nowhere has no folder reproductions/" in capsys.readouterr().err
 
 
+def test_a_report_without_records_is_a_remark_and_the_version_is_told(line, capsys):
+    assert exit_code(["report", "--profile", "full"]) == 0
+    assert capsys.readouterr().err == "workbench: no records in profile full yet\n" and not (line.root / "results").exists()
+    assert exit_code(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("workbench 0.")
+
+
 def test_the_help_names_every_command_of_the_house(line, capsys):
     assert exit_code(["--help"]) == 0
     text = capsys.readouterr().out

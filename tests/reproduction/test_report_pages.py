@@ -229,6 +229,18 @@ def test_during_a_run_the_first_page_reloads_itself_and_names_what_runs(held):
     assert not index(held).select_one("meta[http-equiv=refresh]")
 
 
+def test_the_page_of_a_technique_that_is_gone_goes_and_backticks_become_code(held):
+    gone = held.report().with_name("gone.html")
+    gone.write_text("old")
+    path = held.root / "reproductions/toy_sum/catalogue.py"
+    path.write_text(path.read_text().replace("in another unit", "in `unit<s>`"))
+    held.record(values={"A1": 1030000, "plain": 2000000})
+    page = technique(held)
+    assert not gone.exists()
+    assert claim(page, "A1 sends half").select_one(".note code").get_text() == "unit<s>"
+    assert "off by +3 %, more than 2 %" in page.get_text()
+
+
 def test_no_partial_page_stays_behind(held):
     held.record()
     assert sorted(path.name for path in held.report().parent.iterdir()) == ["index.html", "thumbnails", "toy-sum.html"]

@@ -31,7 +31,7 @@ def test_a_value_on_the_edge_of_its_tolerance_agrees_and_one_past_it_disagrees()
     claim = Within("w", quantity="time", rel=0.25, **WHY)  # 8 +- 2
     assert verdict(claim, values((10.0, {"tp": 2})), published).verdict is Verdict.AGREES
     past = verdict(claim, values((10.001, {"tp": 2})), published)
-    assert past.verdict is Verdict.DISAGREES and "+25.01%" in past.reason
+    assert past.verdict is Verdict.DISAGREES and "+25.01 %" in past.reason
     assert (
         verdict(Within("w", quantity="time", abs=1.5, **WHY), values((6.5, {"tp": 2})), published).verdict
         is Verdict.AGREES

@@ -170,7 +170,7 @@ def test_every_row_of_ours_is_compared_with_what_is_expected_by_definition_and_n
         ({"m": "a"}, 1.0, 1.05, True), ({"m": "b"}, 1.0, 0.95, True)
     ]  # fmt: skip
     wrong = verdict(by_definition(), ours)
-    assert wrong.verdict is Verdict.DISAGREES and "off by +600.00%" in wrong.reason
+    assert wrong.verdict is Verdict.DISAGREES and "off by +600 %" in wrong.reason
     assert wrong.rows[2].to_json()["by_definition"] is True and wrong.rows[2].source == "section 2: a share of itself"
     assert verdict(by_definition(2.0, rel=None, abs=0.0), values((2.0, {"m": "a"}))).verdict is Verdict.AGREES
 

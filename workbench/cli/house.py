@@ -121,6 +121,7 @@ def clean(profiles: Annotated[list[str] | None, typer.Argument(metavar="PROFILE"
         return 0
     for folder in folders:
         _empty(folder)
+        out.print(f"Removed what {folder} held.", markup=False)
     return 0
 
 

@@ -36,6 +36,9 @@ def write(
     from workbench.reproduction.report import gather, write_report
 
     project, catalogue = common.load()
+    if not any(next(project.results_of(profile).glob(f"*/*/*/{name}"), None) for name in ("record.json", "failure.json")):
+        print(f"workbench: no records in profile {profile} yet", file=sys.stderr)
+        return
     path = write_report(project, catalogue, profile, notebooks=True)
     common.console().print(str(path), markup=False)
     items = [item for technique in gather(project, catalogue, profile).techniques for item in technique.items]

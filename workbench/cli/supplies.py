@@ -66,11 +66,14 @@ def verify(names: Annotated[list[str] | None, typer.Argument(metavar="NAME", hel
     """Compare the files on this machine with the manifest's checksums; exit code 1 where one differs."""
     from workbench.datasets import manifest
 
-    out, differs = common.console(), False
+    out, differs, found = common.console(), False, False
     for name in names or [entry.name for entry in _checked(manifest.list_data)]:
         for check in _checked(manifest.verify, name):
             differs |= check.status is manifest.FileStatus.DIFFERS
+            found |= check.status is not manifest.FileStatus.MISSING
             out.print(f"{name}  {check.file}  {check.status.value}" + (f"  ({check.place})" if check.place else ""), markup=False)
+    if not found:
+        out.print("None of these files is on this machine; workbench data fetch NAME downloads them.", markup=False)
     return 1 if differs else 0
 
 

@@ -40,7 +40,7 @@ def outside(ours: float, published: float, claim: "Within | Crossover") -> str:
         return f"off by {ours - published:+.4g}, more than {claim.abs:g}"
     if published == 0:
         return f"ours is {ours:g} where the published value is 0"
-    return f"off by {(ours - published) / abs(published):+.2%}, more than {claim.rel:.2%}"
+    return f"off by {100 * (ours - published) / abs(published):+.4g} %, more than {100 * claim.rel:.4g} %"
 
 
 def told(keys: Mapping[str, Key]) -> str:

@@ -8,6 +8,7 @@ Left out: scripts, fonts and anything from the network; a page's policy forbids 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -62,6 +63,8 @@ def write_report(project: Project, catalogue: Sequence[Reproduction], profile: s
     for technique in report.techniques:
         _replace(first.with_name(technique.page), page.render(report=report, technique=technique, style=style))
     _replace(first, templates.get_template("index.html.j2").render(report=report, style=style))
+    for stale in {*first.parent.glob("*.html")} - {first, *(first.with_name(technique.page) for technique in report.techniques)}:
+        stale.unlink(missing_ok=True)  # of a technique that is gone
     return first
 
 
@@ -76,7 +79,7 @@ def _write_notebook(templates: "Environment", report: Report, project: Project, 
 
 def _templates() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     environment = Environment(loader=PackageLoader(__package__, "templates"), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True)
@@ -84,6 +87,7 @@ def _templates() -> "Environment":
     environment.filters["words"] = lambda word: str(word).replace("_", " ")
     environment.filters["css"] = lambda word: str(word).lower().replace("_", "-")
     environment.filters["explain"] = lambda word: EVIDENCE_MEANINGS.get(word, "")
+    environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
     environment.filters["trusted"] = Markup  # our own style sheet, and what nbconvert made, whose scripts the page's policy forbids
     return environment
 
