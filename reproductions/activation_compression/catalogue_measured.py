@@ -226,7 +226,7 @@ CODES = ["w/o", "A1", "T1", "Q1"]
 TENSOR_MESHES = [[4, 1], [2, 2]]
 FIT = {
     "fit_on": [
-        {"methods": CODES, "meshes": TENSOR_MESHES, "micro_batch": 8, "sequence": 128, "hidden": 256},
+        {"methods": CODES, "meshes": TENSOR_MESHES, "micro_batch": 6, "sequence": 128, "hidden": 256},
         {"methods": CODES, "meshes": TENSOR_MESHES, "micro_batch": 2, "sequence": 128, "hidden": 256},
         {"methods": ["w/o", "A2", "T4", "Q2"], "meshes": [[4, 1]], "micro_batch": 4, "sequence": 64, "hidden": 128},
         {"methods": ["w/o", "A2"], "meshes": [[4, 1]], "micro_batch": 4, "sequence": 64, "hidden": 512},
@@ -244,12 +244,17 @@ SMOKE_FIT = FIT | {
 }  # fmt: skip
 GOODNESS = "5 %: a line that explains less than 95 % of the weighted variation does not carry to other sizes"
 
+SHORT_CODING = (
+    "Coding a message takes a few tenths of a millisecond here, of which starting the operations is a good part, and "
+    "waking up on a shared core can take as long. Its share of an iteration is so small that predictions hardly feel it."
+)
+
 FIGURE_5 = Reproduction(
     technique="activation_compression", item="fig-5", evidence=Evidence.MEASURED,
     title="Computation, communication and coding fitted on this machine, and what they predict",
     notebook="notebooks/activation_compression/fit.ipynb",
     parameters={"smoke": SMOKE_FIT, "laptop": FIT, "full": FIT | {"num_iterations": 21}},
-    expected_s={"smoke": 10, "laptop": 130, "full": 400}, times=True,
+    expected_s={"smoke": 15, "laptop": 130, "full": 400}, times=True,
     claims=(
         Within("The fitted model predicts held-out settings within 10 % in the median", quantity="median_error",
                where={"settings": "held out"}, expected=0.0, abs=0.10, because="10 %: what this study asks of the model",
@@ -262,7 +267,7 @@ FIGURE_5 = Reproduction(
         Within("Figure 5b: communication is a line", quantity="r_squared", where={"of": "communication"}, expected=1.0, rel=0.05,
                because=GOODNESS, source="section 4.7"),
         Within("Figure 5c: coding is a line", quantity="r_squared", where={"of": "coding, learned linear code"}, expected=1.0, rel=0.05,
-               because=GOODNESS, source="section 4.7"),
+               because=GOODNESS, source="section 4.7", explanation=SHORT_CODING),
         Trend("Figure 5d: larger models gain less from the same code", quantity="speedup", along="hidden",
               direction="decreasing", where={"method": "A2", "tp": 4, "micro_batch": 4, "sequence": 64}, because=ORDER,
               source="section 4.7, figure 5d"),
