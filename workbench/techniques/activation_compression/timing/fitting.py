@@ -201,7 +201,7 @@ def _communication(plain: Sequence[MeasuredSetting]) -> Fit:
     """Fit the link to the full-size all-reduces, forward and backward."""
     return fit(
         Sample(
-            message_bytes=one.setting.activation_bytes(), seconds=one.parts_s[part] / _reductions(one),
+            message_bytes=one.setting.activation_bytes(), time_s=one.parts_s[part] / _reductions(one),
             num_ranks=one.setting.tp, collective=Collective.ALL_REDUCE, algorithm=Algorithm.RING,
         )
         for one in plain
