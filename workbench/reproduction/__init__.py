@@ -6,6 +6,7 @@ Left out: importing torch, papermill or pandas before they are needed, so that l
 """
 
 from workbench.reproduction.catalogue import find_item, load_catalogue, select
+from workbench.reproduction.cells import CellResult, CellsFailed, run_cells
 from workbench.reproduction.claims import Crossover, Ordering, Trend, Within
 from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
@@ -30,6 +31,8 @@ from workbench.reproduction.verdicts import ClaimVerdict, Comparison, Verdict
 
 __all__ = [
     "CatalogueError",
+    "CellResult",
+    "CellsFailed",
     "ClaimError",
     "ClaimVerdict",
     "Comparison",
@@ -65,6 +68,7 @@ __all__ = [
     "read_record",
     "record",
     "run",
+    "run_cells",
     "select",
     "verdicts_of",
 ]

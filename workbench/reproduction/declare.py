@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.reproduction.claims import Claim, Within
 
-__all__ = ["Evidence", "Profile", "Reproduction"]
+__all__ = ["Evidence", "Profile", "Reproduction", "check_plain"]
 
 TECHNIQUE = re.compile(r"[a-z][a-z0-9_]*")
 ITEM = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -105,21 +105,26 @@ def _check_parameters(item: Reproduction) -> None:
         if "item" in parameters:
             raise ValueError(f"parameters[{profile!r}] sets 'item'; the runner does that itself")
         for name, value in parameters.items():
-            _check_plain(f"parameters[{profile!r}][{name!r}]", value)
+            check_plain(f"parameters[{profile!r}][{name!r}]", value)
 
 
-def _check_plain(what: str, value: Any) -> None:
+def check_plain(what: str, value: Any) -> None:
+    """Refuse what is not a plain text, number, truth value, None, list or dictionary of these, naming it.
+
+    Raises:
+        ValueError: naming what and the value.
+    """
     if type(value) is list:
         for position, inner in enumerate(value):
-            _check_plain(f"{what}[{position}]", inner)
+            check_plain(f"{what}[{position}]", inner)
     elif type(value) is dict:
         for key, inner in value.items():
             if type(key) is not str:
                 raise ValueError(f"{what} has the key {key!r}; keys must be texts")
-            _check_plain(f"{what}[{key!r}]", inner)
+            check_plain(f"{what}[{key!r}]", inner)
     elif value is not None and type(value) not in (str, bool, int, float):
         raise ValueError(
-            f"{what} is {value!r}, a {type(value).__name__}; papermill would turn it into text: "
+            f"{what} is {value!r}, a {type(value).__name__}: "
             "it must be a plain text, number, truth value, None, list or dict of these"
         )
     elif isinstance(value, float) and not math.isfinite(value):

@@ -20,7 +20,7 @@ from workbench.reproduction.notebook_cells import NotebookCells, read_notebook
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import canonical_json, jsonable
 
-__all__ = ["Fingerprinter", "changes"]
+__all__ = ["Fingerprinter", "changes", "data_identity", "need_data"]
 
 Parts = dict[str, Any]  # part to a digest, or to digests by name
 DATA_PACKAGES = ("workbench.datasets", "workbench.models.pretrained")  # items that need these depend on data
@@ -59,7 +59,7 @@ class Fingerprinter:
             "notebook": _digest(canonical_json(notebook.cells)),
             "library": {name: digest[:16] for name, digest in modules.items()},
             "parameters": jsonable(item.parameters[profile]),
-            "data": self._data() if _need_data(modules) else {},
+            "data": self._data() if need_data(modules) else {},
             "versions": self._once("versions", versions),
             "kernel": kernel or notebook.kernel,
             "published": None if published is None else _digest(published.read_bytes()),
@@ -68,7 +68,7 @@ class Fingerprinter:
 
     def uses_data(self, item: Reproduction) -> bool:
         """Say whether an item's notebook may load data sets or trained models."""
-        return _need_data(self._modules_of(read_notebook(self.project.notebook(item))))
+        return need_data(self._modules_of(read_notebook(self.project.notebook(item))))
 
     def _modules_of(self, notebook: NotebookCells) -> dict[str, str]:
         return self._library_of(notebook).needed_by(notebook.code)
@@ -88,7 +88,8 @@ class Fingerprinter:
         return self._shared[name]
 
 
-def _need_data(modules: Mapping[str, str]) -> bool:
+def need_data(modules: Mapping[str, str]) -> bool:
+    """Say whether code that needs these modules may load data sets or trained models."""
     return any(name.startswith(DATA_PACKAGES) for name in modules)
 
 

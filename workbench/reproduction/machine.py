@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["commit_of", "machine_facts", "rank_environment_facts", "versions"]
+__all__ = ["commit_of", "machine_facts", "num_cores", "rank_environment_facts", "versions"]
 
 GIT_PATIENCE_S = 10  # seconds a git call may take, generous for a large checkout on a slow disk
 PACKAGES = (
@@ -38,11 +38,16 @@ def machine_facts() -> dict[str, Any]:
     return {
         "host": platform.node(),
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": num_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "os": platform.platform(),
         "gpus": _gpus(),
     }
+
+
+def num_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_model() -> str:

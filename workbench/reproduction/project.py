@@ -16,6 +16,7 @@ from workbench.reproduction.errors import UsageError
 __all__ = ["ROOT_VARIABLE", "Project"]
 
 ROOT_VARIABLE = "WORKBENCH_ROOT"  # environment variable that names another root
+CELLS = "cells"  # beside the folders of a technique's items, so no item has this name
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -77,6 +78,14 @@ class Project:
     def recorded_folder(self, technique: str, profile: str) -> Path:
         """Return the folder of a technique's promoted records of one profile."""
         return self.reproductions / technique / "recorded" / self.results_of(profile).name
+
+    def cells_folder(self, technique: str, profile: str) -> Path:
+        """Return the folder of a technique's finished cells in one profile."""
+        return self.results_of(profile) / technique.replace("_", "-") / CELLS
+
+    def recorded_cells_folder(self, technique: str, profile: str) -> Path:
+        """Return the folder of a technique's promoted cells of one profile."""
+        return self.recorded_folder(technique, profile) / CELLS
 
     def published(self, item: Reproduction) -> Path | None:
         """Return the file of an item's published numbers, None if it has none."""

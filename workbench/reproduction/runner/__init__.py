@@ -6,13 +6,13 @@ Left out: progress bars and tables, which the command line draws from the events
 """
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import UsageError
+from workbench.reproduction.machine import num_cores
 from workbench.reproduction.project import Project
 from workbench.reproduction.runner.events import (
     Action, Event, ItemFinished, ItemOutcome, ItemStarted, OnEvent, Outcome, Planned, PlannedItem, Progress,
@@ -123,5 +123,4 @@ def _checked_jobs(jobs: int | None, timeout_s: float | None) -> int:
         raise UsageError(f"jobs is {jobs}; it must be at least 1")
     if timeout_s is not None and not timeout_s > 0:
         raise UsageError(f"timeout is {timeout_s} s; it must be more than 0")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return jobs or min(cores, MOST_JOBS)
+    return jobs or min(num_cores(), MOST_JOBS)

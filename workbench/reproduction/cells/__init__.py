@@ -1,0 +1,87 @@
+"""Long studies in cells: one call of a function a cell, each kept as soon as it has finished.
+
+    results = run_cells(item, fine_tune, [{"task": "rte", "method": "A1", "seed": 2}, ...])
+
+What has been run is not run again; what is killed loses the cells under way and nothing else.
+Source: the workbench's own convention; see the modules of this folder.
+Simplified: one machine; cells of another one can be accepted (`keep_cells`), and the record says how many.
+Left out: dependencies between cells.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.reproduction.catalogue import find_item, load_catalogue
+from workbench.reproduction.cells.cell import CellResult, check_function, make_cell
+from workbench.reproduction.cells.store import CellStore
+from workbench.reproduction.cells.study import CellsFailed, Study
+from workbench.reproduction.declare import Profile
+from workbench.reproduction.project import Project
+from workbench.reproduction.recording import RUN_DIR, RUN_PROFILE
+from workbench.reproduction.runner.preflight import check_folder
+
+__all__ = ["KEEP_CELLS", "CellResult", "CellsFailed", "run_cells"]
+
+KEEP_CELLS = "WORKBENCH_KEEP_CELLS"  # set by the runner where cells that are out of date are accepted
+
+
+def run_cells(
+    item: str,
+    function: Callable[..., Mapping[str, Any]],
+    cells: Sequence[Mapping[str, Any]],
+    jobs: int | None = None,
+    timeout_s: float | None = None,
+    *,
+    profile: str | None = None,
+    keep_cells: bool | None = None,
+) -> list[CellResult]:
+    """Call a function once a cell, side by side, and keep what it returns; reuse what is there already.
+
+    Args:
+        item: id of the item that needs the cells; its technique's items share them.
+        function: at the top level of a module; returns a mapping or dataclass of plain values. Where it loads data it
+            returns from where, since a cell may come from another machine.
+        cells: keyword arguments of each call, plain values.
+        jobs: processes of one thread each; by default one a GPU, without GPUs one a core.
+        timeout_s: seconds one cell may take; None for no limit.
+        profile: whose results; by default that of the run, outside a run `laptop`.
+        keep_cells: accept cells of another library, data, version, machine or commit, the committed ones included;
+            by default what `workbench reproduce --keep-cells` says.
+
+    Returns:
+        One result a cell, in their order.
+
+    Raises:
+        ValueError: naming the argument and the rule; nothing is run then.
+        UsageError: for an unknown item or profile, a folder that cannot be written, a cell that cannot be trusted.
+        CellsFailed: once all others have finished, naming each cell that failed with its traceback.
+    """
+    project = Project()
+    technique = find_item(load_catalogue(project), item).technique
+    check_function(function)
+    wanted = [make_cell(function, position, arguments) for position, arguments in enumerate(cells)]
+    _check_limits(jobs, timeout_s)
+    if not wanted:
+        return []
+    profile = profile or os.environ.get(RUN_PROFILE, Profile.LAPTOP.value)
+    check_folder(project.results_of(profile))
+    store = CellStore.of(project, technique, profile, wanted[0], Path(sys.modules[wanted[0].module].__file__))
+    keep = os.environ.get(KEEP_CELLS) == "1" if keep_cells is None else keep_cells
+    study = Study(store=store, cells=wanted, run_folder=_run_folder())
+    study.take_what_is_there(keep)
+    study.run_the_rest(jobs, timeout_s)
+    return study.results()
+
+
+def _check_limits(jobs: int | None, timeout_s: float | None) -> None:
+    if jobs is not None and (not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1):
+        raise ValueError(f"jobs is {jobs!r}; it must be a whole number of at least 1, or None")
+    if timeout_s is not None and not timeout_s > 0:
+        raise ValueError(f"timeout_s is {timeout_s!r}; it must be above 0, or None")
+
+
+def _run_folder() -> Path | None:
+    return Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None
