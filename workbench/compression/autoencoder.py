@@ -38,7 +38,7 @@ class AutoEncoder(Codec):
         ValueError: if code_size does not lie in 1..hidden.
     """
 
-    aggregation = Aggregation.SUM
+    aggregation, is_linear = Aggregation.SUM, True
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ __all__ = ["Identity"]
 class Identity(Codec):
     """Send every element in its own dtype."""
 
-    aggregation = Aggregation.SUM
+    aggregation, is_linear = Aggregation.SUM, True
 
     def encode(self, x: Tensor) -> Payload:
         """Wrap the tensor itself; nothing is copied."""

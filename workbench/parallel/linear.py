@@ -2,7 +2,8 @@
 
 What: `ColumnParallelLinear` cuts the outputs, `RowParallelLinear` the inputs, so that
 one after the other needs a single sum of partial results. The matrix product and the
-reduction are arguments: techniques replace them without touching the layers.
+reduction are arguments: techniques replace them without touching the layers. A
+reduction that is a `ReductionOfProducts` replaces the weights of the products too.
 Source: Shoeybi et al., Megatron-LM, section 3.
 Simplified: even cuts only (`ValueError` otherwise); a full weight is drawn and then
 cut, so that every number of ranks starts from the same weights.
@@ -12,6 +13,8 @@ Shapes: N = leading dimensions, I = in_features, O = out_features, T = ranks.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +28,7 @@ __all__ = [
     "ColumnParallelLinear",
     "MatrixProduct",
     "Reduction",
+    "ReductionOfProducts",
     "RowParallelLinear",
     "ShardedLinear",
 ]
@@ -34,6 +38,27 @@ MatrixProduct = Callable[[Tensor, Tensor], Tensor]
 
 Reduction = Callable[[Sequence[Tensor]], Tensor]
 """(partial results of the local ranks) -> their sum over all ranks, differentiable."""
+
+
+@runtime_checkable
+class ReductionOfProducts(Protocol):
+    """A reduction that has its say before anything is multiplied."""
+
+    def reduce_products(
+        self, weights: Sequence[Tensor], multiply: Callable[[Sequence[Tensor]], list[Tensor]]
+    ) -> Tensor:
+        """Return the sum over all ranks of x Wᵀ, without forming the x Wᵀ.
+
+        Args:
+            weights: Wᵣ [O, I/T], one for every local rank.
+            multiply: Multiplies each local rank's x with weights [any, I/T] given in
+                place of the Wᵣ.
+
+        Returns:
+            [N, O], the same on every rank, without bias.
+        """
+        ...
+
 
 BERT_INIT_STD = 0.02
 """Standard deviation of initial weights (Devlin et al., BERT, its released code)."""
@@ -96,9 +121,9 @@ class ShardedLinear(nn.Module):
             raise ValueError(f"matrix_product: {len(given)} given; {self.site} has {num_local} local ranks")
         return given
 
-    def _multiply(self, xs: Iterable[Tensor]) -> list[Tensor]:
-        """Multiply one input for every local rank with its shard."""
-        calls = zip(self._products(), xs, self.weights, strict=True)
+    def _multiply(self, xs: Iterable[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+        """Multiply one input for every local rank with that rank's weight."""
+        calls = zip(self._products(), xs, weights, strict=True)
         return [product(x, weight) for product, x, weight in calls]
 
     @torch.no_grad()
@@ -185,7 +210,7 @@ class ColumnParallelLinear(ShardedLinear):
         """
         with self.group.traffic.at(self.site):
             x = self.group.copy(x)
-        products = self._multiply(x for _ in self.weights)
+        products = self._multiply((x for _ in self.weights), self.weights)
         if not self.has_bias:
             return products
         return [product + bias for product, bias in zip(products, self.biases, strict=True)]
@@ -254,10 +279,15 @@ class RowParallelLinear(ShardedLinear):
         Returns:
             [N, O], the same on every rank.
         """
-        partials = self._multiply(xs)
         with self.group.traffic.at(self.site):
-            y = self.group.sum(partials) if self.reduction is None else self.reduction(partials)
+            y = self._sum_of_products(xs)
         return y if self.bias is None else y + self.bias
+
+    def _sum_of_products(self, xs: Sequence[Tensor]) -> Tensor:
+        if isinstance(self.reduction, ReductionOfProducts):
+            return self.reduction.reduce_products(self.weights, partial(self._multiply, xs))
+        partials = self._multiply(xs, self.weights)
+        return self.group.sum(partials) if self.reduction is None else self.reduction(partials)
 
     def full_bias(self, gradient: bool = False) -> Tensor:
         """Give the replicated bias or its gradient: [O]."""

@@ -1,0 +1,155 @@
+"""The sum over a tensor-parallel group of partial activations that travel encoded.
+
+Source: "Does compressing activations help model parallel training?", section 3.2.
+Fast path: `FusedReduction`, for linear codes; `CompressedReduction` is the definition.
+Simplified: nothing. Left out: compressing the two all-reduces of the backward pass, which the paper leaves full size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from workbench.compression import Aggregation, Codec, Payload
+from workbench.parallel import TensorGroup
+
+from .encoder_gradients import EncoderGradients
+
+__all__ = ["CompressedReduction", "FusedReduction", "check_fusible"]
+
+
+class CompressedReduction(nn.Module):
+    """The sum over a tensor-parallel group of partial activations that travel encoded.
+
+    Forward: every rank encodes its partial sum. Codes that can be summed are all-reduced and decoded once; messages
+    that cannot are all-gathered, decoded by every rank and added. Backward: nothing is communicated for the
+    activation; the encoder's weight gradient is all-reduced, so that the encoders stay equal.
+
+    Args:
+        codec: built for this call site; its `aggregation` says how messages combine.
+        group: the tensor-parallel group, real or virtual.
+        gradients: sums the encoder's gradient together with those of other call sites; None sums it by itself.
+
+    Source: section 3.2.
+    """
+
+    def __init__(self, codec: Codec, group: TensorGroup, gradients: EncoderGradients | None = None) -> None:
+        super().__init__()
+        self.codecs = nn.ModuleList(codec.for_rank(rank) for rank in group.local_ranks)
+        self.group, self.gradients = group, gradients
+        if gradients is not None and codec.aggregation is Aggregation.SUM:
+            gradients.expect(self.codecs[0])
+
+    def forward(self, partials: Sequence[Tensor]) -> Tensor:
+        """Return the sum over all ranks of their partials [..., hidden].
+
+        Args:
+            partials: one tensor a local rank, all of one shape.
+        """
+        if self.codecs[0].aggregation is Aggregation.SUM:
+            return self._sum_of_codes(self._encode_alike(partials))
+        return _SumOfGathered.apply(self, *partials)
+
+    def _sum_of_codes(self, payloads: Sequence[Payload]) -> Tensor:
+        by_position = zip(*(payload.tensors for payload in payloads), strict=True)
+        total = tuple(self.group.sum(codes) for codes in by_position)
+        return self.codecs[0].decode(dataclasses.replace(payloads[0], tensors=total))
+
+    def _encode_alike(self, tensors: Sequence[Tensor]) -> list[Payload]:
+        """Encode one tensor a local rank with the weights that all ranks share."""
+        encoders = [_Encoder(codec) for codec in self.codecs]
+        # Each rank applies the same weights to its own tensor: their gradient is the sum over the group.
+        shared = self.group.copy if self.gradients is None else _alone
+        weights = {name: shared(weight) for name, weight in encoders[0].named_parameters()}
+        return [functional_call(*call) for call in zip(encoders, [weights] * len(encoders), tensors, strict=True)]
+
+    def encode(self, partials: Sequence[Tensor]) -> list[Payload]:
+        """Return the payload of each local rank's partial."""
+        return [codec.encode(partial) for codec, partial in zip(self.codecs, partials, strict=True)]
+
+    def gather(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Return the payloads of all ranks, in rank order, given those of the local ranks."""
+        by_position = zip(*(payload.tensors for payload in payloads), strict=True)
+        gathered = [self.group.gather(messages) for messages in by_position]
+        return [dataclasses.replace(payloads[0], tensors=tensors) for tensors in zip(*gathered, strict=True)]
+
+
+class FusedReduction(CompressedReduction):
+    """The same sum of codes without the partial activations: the weight is encoded in their place.
+
+    A linear code needs no full-size product: (xᵣ Wᵣᵀ) E = xᵣ (Wᵣᵀ E). With N tokens, I/T inputs, hidden size h and code
+    size c, a rank's share of the layer takes forward and backward 6·(h·I/T + N·I/T + N·h)·c floating point operations,
+    not 6·N·h·(I/T + 2·c). Outputs and all gradients are those of `CompressedReduction`, up to rounding, and so is what is
+    communicated: gradients of the code reach xᵣ as g (Wᵣᵀ E)ᵀ, the weight as E (xᵣᵀ g)ᵀ and the encoder as Wᵣ xᵣᵀ g.
+
+    Args:
+        codec: built for this call site; it must be linear.
+        group, gradients: as in `CompressedReduction`.
+
+    Raises:
+        ValueError: for a codec that is not linear, error feedback included.
+
+    Source: ours; section 3.2 is `CompressedReduction`.
+    """
+
+    def __init__(self, codec: Codec, group: TensorGroup, gradients: EncoderGradients | None = None) -> None:
+        check_fusible(codec)
+        super().__init__(codec, group, gradients)
+
+    def reduce_products(
+        self, weights: Sequence[Tensor], multiply: Callable[[Sequence[Tensor]], list[Tensor]]
+    ) -> Tensor:
+        """Return the sum over all ranks of their partials [..., hidden]; see `ReductionOfProducts`."""
+        encoded = self._encode_alike([weight.t() for weight in weights])
+        codes = multiply([payload.tensors[0].t() for payload in encoded])
+        return self._sum_of_codes([_of_codes(*pair) for pair in zip(codes, encoded, strict=True)])
+
+
+def check_fusible(codec: Codec) -> None:
+    """Refuse a codec that cannot encode a weight in place of its products.
+
+    Raises:
+        ValueError: naming the codec and the rule.
+    """
+    if not codec.is_linear:
+        rule = "only a linear code, encode(x W) = x encode(W), can be taken of the weight in place of the activation"
+        raise ValueError(f"fused=True with codec={codec}: {rule}")
+
+
+def _of_codes(codes: Tensor, encoded: Payload) -> Payload:
+    """Make the payload of activations [..., h] of their codes [..., c], given that of the weight [I/T, h]."""
+    shape = torch.Size((*codes.shape[:-1], encoded.shape[-1]))
+    return Payload(tensors=(codes,), shape=shape, dtype=codes.dtype)
+
+
+def _alone(weight: Tensor) -> Tensor:
+    return weight
+
+
+class _Encoder(nn.Module):
+    """A codec's encoding half as a module, so that its weights can be passed in."""
+
+    def __init__(self, codec: Codec) -> None:
+        super().__init__()
+        self.codec = codec
+
+    def forward(self, x: Tensor) -> Payload:
+        return self.codec.encode(x)
+
+
+class _SumOfGathered(torch.autograd.Function):
+    """Forward: all-gather the messages, decode, add. Backward: the codec's rule, nothing communicated."""
+
+    @staticmethod
+    def forward(ctx, reduction: CompressedReduction, *partials: Tensor) -> Tensor:
+        ctx.codecs, ctx.payloads = reduction.codecs, reduction.encode(partials)
+        return reduction.codecs[0].decode_sum(reduction.gather(ctx.payloads))
+
+    @staticmethod
+    def backward(ctx, grad_output: Tensor):
+        local = zip(ctx.codecs, ctx.payloads, strict=True)
+        return (None, *(codec.input_gradient(grad_output, payload) for codec, payload in local))
