@@ -86,11 +86,27 @@ def test_the_gradient_is_that_of_the_codec_inside():
     assert x.grad.tolist() == [0, 7]
 
 
-def test_the_error_carries_no_graph_and_is_not_saved():
+def test_the_error_carries_no_graph():
     codec = ErrorFeedback(AutoEncoder(4, 2))
     codec(torch.ones(3, 4, requires_grad=True))
     assert not codec.error.requires_grad
-    assert "error" not in codec.state_dict()
+
+
+def test_a_saved_error_is_sent_by_the_one_who_loads_it():
+    first, second = ErrorFeedback(TopK(1)), ErrorFeedback(TopK(1))
+    x = torch.tensor([3.0, 2.0])
+    first(x)  # sends 3, keeps (0, 2)
+    second.load_state_dict(first.state_dict())
+    assert second(x).tolist() == [0, 4]
+    assert first.error.tolist() == [0, 2]
+
+
+def test_a_state_without_an_error_takes_the_error_away():
+    codec = ErrorFeedback(TopK(1))
+    start = codec.state_dict()
+    codec(torch.tensor([3.0, 2.0]))
+    codec.load_state_dict(start)
+    assert codec.error is None
 
 
 def test_payloads_are_aggregated_as_those_of_the_codec_inside():

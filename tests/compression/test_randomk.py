@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from workbench.compression import RandomK
-from workbench.compression.randomk import random_indices, random_indices_by_definition
+from workbench.compression.randomk import (
+    random_indices,
+    random_indices_by_definition,
+    set_stream_position_,
+    stream_position,
+)
 
 # 99.99 % quantiles of the chi-square distribution, by degrees of freedom.
 CHI_SQUARE = {9: 33.7, 14: 42.6, 49: 95.0, 99: 162.0}
@@ -83,3 +88,18 @@ def test_no_global_generator_is_touched():
     assert (np.random.get_state()[1] == before[0]).all()
     assert random.getstate() == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_a_stream_continues_where_another_was_saved_half_a_draw_included():
+    # 32-bit draws come in pairs from one of 64 bits: after an odd number of them one is left over.
+    stream, other = np.random.default_rng(1), np.random.default_rng(2)
+    stream.integers(2**31, size=3, dtype=np.int32)
+    assert stream.bit_generator.state["has_uint32"] == 1
+    set_stream_position_(other, stream_position(stream))
+    assert other.bit_generator.state == stream.bit_generator.state
+    assert other.integers(2**31, size=5, dtype=np.int32).tolist() == stream.integers(2**31, size=5, dtype=np.int32).tolist()
+
+
+def test_a_position_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"position is \(3,\).*it must be \(6,\)"):
+        RandomK(1).load_state_dict({"_extra_state": torch.zeros(3, dtype=torch.int64)})

@@ -180,3 +180,25 @@ def test_a_codec_survives_copying_between_processes(codec):
 def test_an_empty_sum_is_refused(codec):
     with pytest.raises(ValueError, match="payloads is empty"):
         codec.decode_sum([])
+
+
+def test_a_saved_codec_continues_bit_for_bit_in_a_new_object(codec, request, tmp_path):
+    site = "layer 3"
+    codec = codec.for_site(site).for_rank(1)
+    xs = [normal((3, HIDDEN), seed=seed) for seed in range(5)]
+    for x in xs[:2]:
+        codec.encode(x)
+    torch.save(codec.state_dict(), tmp_path / "state.pt")
+    resumed = CODECS[request.node.callspec.params["codec"]]().for_site("another").for_rank(0)
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for x in xs[2:]:
+        for ours, theirs in zip(resumed.encode(x).tensors, codec.encode(x).tensors, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", [name for name, build in CODECS.items() if build().is_linear])
+def test_a_linear_code_of_a_product_is_the_product_with_the_code(name):
+    # In float64: sums of 7 and 16 terms of size 1, rounded to 2**-53.
+    codec, x, weight = CODECS[name]().double(), normal((3, 7), torch.float64), normal((7, HIDDEN), torch.float64, seed=1)
+    (of_product,), (of_weight,) = codec.encode(x @ weight).tensors, codec.encode(weight).tensors
+    torch.testing.assert_close(x @ of_weight, of_product, rtol=1e-12, atol=1e-13)

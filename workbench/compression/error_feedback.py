@@ -7,11 +7,12 @@ lost: (x + e) − decode(encode(x + e)). In evaluation (``eval()``) the codec
 works on x alone and e is neither used nor changed. Elements of e that an
 overflow made infinite or NaN become 0: the receiver sees the overflow (loss
 scaling skips such a step), and later tensors do not.
-Simplified: e is rounded to x's dtype.
-Left out: e is not part of the module's state dict; a resumed run starts at 0.
+e is part of the module's state dict, of the size of one activation a call site,
+so that a resumed run continues as an uninterrupted one would.
+Simplified: e is rounded to x's dtype. Left out: nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,8 @@ class ErrorFeedback(Codec):
     def __init__(self, codec: Codec, site: str = "") -> None:
         super().__init__()
         self.codec, self.site = codec, site
-        self.register_buffer("error", None, persistent=False)
+        self.register_buffer("error", None)
+        self.register_load_state_dict_pre_hook(_make_room_)
 
     @property
     def aggregation(self):
@@ -88,7 +90,13 @@ class ErrorFeedback(Codec):
                 f"x at site {self.site!r} has shape {tuple(x.shape)}, the remembered error "
                 f"{tuple(self.error.shape)}: they must be equal; call clear() when the shape changes"
             )
-        return self.error.to(x.dtype)
+        return self.error.to(x)
+
+
+def _make_room_(codec: ErrorFeedback, state_dict: Mapping[str, Tensor], prefix: str, *_) -> None:
+    """Have an error before a state is loaded exactly if the state has one."""
+    saved = state_dict.get(f"{prefix}error")
+    codec.error = None if saved is None else torch.empty_like(saved)
 
 
 def clear_error_feedback(module: nn.Module) -> int:

@@ -8,8 +8,9 @@ surplus by the same method. Given its size, the set of different draws is a
 uniform one, and so is a uniform choice from it.
 Simplified: values are sent as they are, not scaled by the inverse share, as
 in the paper; the decoded tensor is therefore a biased estimate.
-Left out: sharing one seed instead of sending indices. The stream's position
-is not part of the module's state dict.
+The stream's position is part of the module's state dict, as a tensor, so that a
+resumed run draws what an uninterrupted one would.
+Left out: sharing one seed instead of sending indices.
 """
 
 import math
@@ -26,6 +27,8 @@ __all__ = ["RandomK", "random_indices", "random_indices_by_definition"]
 
 # Standard deviations of surplus drawn: a second attempt is needed once in 30,000.
 SAFETY = 4.0
+# The low 64 bits of a number.
+WORD = (1 << 64) - 1
 
 
 class RandomK(SparseCodec):
@@ -54,6 +57,14 @@ class RandomK(SparseCodec):
         order = torch.randperm(x.numel(), generator=generator, device=x.device)
         return order[:num_kept].sort().values
 
+    def get_extra_state(self) -> Tensor:
+        """Give the stream's position for the state dict, int64 [6]; see `stream_position`."""
+        return stream_position(self._stream)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Continue from a position that `get_extra_state` gave."""
+        set_stream_position_(self._stream, state)
+
     def for_site(self, site: str, hidden: int | None = None) -> "RandomK":
         """Make a codec whose stream depends on (seed, site)."""
         codec = RandomK(self.keep, self.seed, index_dtype=self.index_dtype)
@@ -63,6 +74,43 @@ class RandomK(SparseCodec):
     def for_rank(self, rank: int) -> "RandomK":
         """Make a codec whose stream depends on (seed, site, rank)."""
         return self.for_site(f"{self.site}/rank {rank}")
+
+
+def stream_position(stream: np.random.Generator) -> Tensor:
+    """Write down the position of a PCG64 stream, so that it can be continued.
+
+    Args:
+        stream: generator on numpy's default bit generator.
+
+    Returns:
+        int64 [6]: state and increment, 128 bits each, low half first; whether half of a
+        draw is left over, and that half.
+    """
+    position = stream.bit_generator.state
+    wide = [position["state"]["state"], position["state"]["inc"]]
+    words = [word for number in wide for word in (number & WORD, number >> 64)]
+    return torch.from_numpy(np.array([*words, position["has_uint32"], position["uinteger"]], np.uint64).view(np.int64))
+
+
+def set_stream_position_(stream: np.random.Generator, position: Tensor) -> None:
+    """Move a PCG64 stream to a position that `stream_position` gave.
+
+    Args:
+        stream: generator on numpy's default bit generator.
+        position: int64 [6], on any device.
+
+    Raises:
+        ValueError: if the position has another shape or dtype.
+    """
+    if position.shape != (6,) or position.dtype != torch.int64:
+        raise ValueError(f"position is {tuple(position.shape)}, {position.dtype}: it must be (6,), torch.int64")
+    state_low, state_high, inc_low, inc_high, has_half, half = position.cpu().numpy().view(np.uint64).tolist()
+    stream.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": state_low | state_high << 64, "inc": inc_low | inc_high << 64},
+        "has_uint32": has_half,
+        "uinteger": half,
+    }
 
 
 def random_indices_by_definition(num_elements: int, k: int, generator: random.Random) -> list[int]:
