@@ -154,7 +154,7 @@ def quantize_rows(x_RC: Tensor, bits: int) -> Tensor:
     Returns:
         uint8 [rows, ceil(columns · bits / 8) + 4].
     """
-    if _operators_apply(x_RC.device, x_RC.dtype, bits, x_RC.shape[1]):
+    if _operators_apply(x_RC.device, bits, x_RC.shape[1]):
         payload_RW = _quantize_with_operator(x_RC, bits)
         if payload_RW is not None:
             return payload_RW
@@ -181,7 +181,7 @@ def dequantize_rows(
     Returns:
         Tensor [rows, columns]; `out` if it was given.
     """
-    with_operator = _operators_apply(payload_RW.device, torch.float32, bits, columns)
+    with_operator = _operators_apply(payload_RW.device, bits, columns)
     unpack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_unpack").default if with_operator else None
     if with_operator and out is None:
         return unpack(payload_RW).to(dtype)
@@ -191,15 +191,9 @@ def dequantize_rows(
     return out
 
 
-def _operators_apply(device: torch.device, dtype: torch.dtype, bits: int, columns: int) -> bool:
+def _operators_apply(device: torch.device, bits: int, columns: int) -> bool:
     """Say whether PyTorch's row-wise packing operators can do it."""
-    return (
-        device.type == "cpu"
-        and bits in (2, 4)
-        and dtype in (torch.float16, torch.float32)
-        and columns > 0
-        and columns * bits % 8 == 0
-    )
+    return device.type == "cpu" and bits in (2, 4) and columns > 0 and columns * bits % 8 == 0
 
 
 def _quantize_with_operator(x_RC: Tensor, bits: int) -> Tensor | None:
@@ -213,8 +207,9 @@ def _quantize_with_operator(x_RC: Tensor, bits: int) -> Tensor | None:
     payload_RW = torch.empty(len(x_RC), _row_bytes(x_RC.shape[1], bits), dtype=torch.uint8)
     total = torch.zeros(())
     for block in _blocks(x_RC):
-        payload_RW[block] = prepack(x_RC[block])
-        total += x_RC[block].sum(dtype=torch.float32)
+        part_RC = x_RC[block] if x_RC.dtype == torch.float16 else x_RC[block].float()
+        payload_RW[block] = prepack(part_RC)
+        total += part_RC.sum(dtype=torch.float32)
     scale_bias_R2 = _scale_bias(payload_RW)
     if not (torch.isfinite(total) and torch.isfinite(scale_bias_R2).all()):
         return None
@@ -233,7 +228,9 @@ def _codes(x_RC: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     steps_RC = (x_RC - bias_R1.float()).mul_(1 / scale_R1.float()).round_().clamp_(0, levels)
     # In rows that do not fit, whatever NaN was cast to is multiplied by 0.
     codes_RC = steps_RC.to(torch.uint8).mul_(fits_R1)
-    return codes_RC, torch.cat((scale_R1, bias_R1), dim=1).masked_fill_(~fits_R1, torch.nan)
+    scale_bias_R2 = scale_R1.new_empty(len(x_RC), 2)  # not cat, which autocast on CPU refuses for float16
+    scale_bias_R2[:, :1], scale_bias_R2[:, 1:] = scale_R1, bias_R1
+    return codes_RC, scale_bias_R2.masked_fill_(~fits_R1, torch.nan)
 
 
 def _dequantize(payload_RW: Tensor, bits: int, columns: int) -> Tensor:

@@ -213,7 +213,8 @@ class ColumnParallelLinear(ShardedLinear):
         products = self._multiply((x for _ in self.weights), self.weights)
         if not self.has_bias:
             return products
-        return [product + bias for product, bias in zip(products, self.biases, strict=True)]
+        biased = zip(products, self.biases, strict=True)
+        return [product + bias.to(product.dtype) for product, bias in biased]  # autocast's products are narrower
 
     def full_bias(self, gradient: bool = False) -> Tensor:
         """Join the bias of all ranks, as `full_weight` does: [O]."""
@@ -281,7 +282,7 @@ class RowParallelLinear(ShardedLinear):
         """
         with self.group.traffic.at(self.site):
             y = self._sum_of_products(xs)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def _sum_of_products(self, xs: Sequence[Tensor]) -> Tensor:
         if isinstance(self.reduction, ReductionOfProducts):

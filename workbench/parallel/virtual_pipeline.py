@@ -82,8 +82,9 @@ class VirtualPipeline:
     def _forward(self, x: Tensor, context: dict[str, Tensor]) -> Tensor:
         x = self.parts[0](x, **context)
         for boundary, part in zip(self.boundaries, self.parts[1:], strict=True):
-            if (boundary.shape, boundary.dtype) != (x.shape, x.dtype):
+            if boundary.shape is None:
                 boundary.prepare(x.shape, x.dtype, x.device)
+            boundary.expect(x.shape, x.dtype)
             x = part(boundary.receive(*boundary.send(x)), **context)
         return x
 

@@ -1,0 +1,165 @@
+"""Train a pipelined model over epochs, and predict with it.
+
+What: `train` and `predict` drive a `Pipeline` on real ranks or a `VirtualPipeline` in one process; every rank runs the
+same loop on the same batches.
+Source: Devlin et al., BERT, appendix A.2 (Adam with decoupled weight decay, warm-up, linear decay).
+Simplified: no gradient clipping, which would need a norm over all ranks; one weight decay for all parameters.
+Left out: checkpoints, loss scaling (bfloat16 needs none).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workbench.parallel.pipeline import StepResult
+from workbench.training.batches import Batch, Examples, shuffled_batches, sorted_batches
+from workbench.training.schedule import linear_warm_up_and_decay
+
+__all__ = ["PRECISIONS", "Recipe", "Trainable", "TrainingRun", "precision_of", "predict", "train"]
+
+PRECISIONS = ("fp32", "bf16")
+EVALUATION_BATCH = 128  # rows
+
+
+class Trainable(Protocol):
+    """What the loop needs of a pipeline, on real or on virtual ranks."""
+
+    module: nn.Module
+
+    def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
+        """Run one batch forward and backward."""
+        ...
+
+    def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor | None:
+        """Run one batch forward; the output in the last stage, None elsewhere."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """How to train.
+
+    Attributes:
+        epochs: times that every example is seen.
+        batch: examples of a step.
+        learning_rate: at its peak.
+        precision: "fp32", or "bf16": matrix products in bfloat16 by autocast, weights and their updates in fp32.
+        seed: of the order of the examples.
+        warm_up: share of the steps in which the learning rate rises.
+        weight_decay: of AdamW.
+        drop_last: leave out the examples that do not fill a batch, so that all batches have one shape.
+        device: of model and batches.
+    """
+
+    epochs: int
+    batch: int
+    learning_rate: float
+    precision: str = "fp32"
+    seed: int = 0
+    warm_up: float = 0.1
+    weight_decay: float = 0.01
+    drop_last: bool = False
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate is {self.learning_rate}, must be above 0")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision is {self.precision!r}, must be one of {', '.join(PRECISIONS)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingRun:
+    """What a training left behind."""
+
+    losses: tuple[float, ...]  # one a step; empty except in the last stage
+    num_steps: int  # updates
+    num_examples: int  # examples seen, each as often as it was
+    seconds: float  # wall clock, data included
+
+
+def train(
+    pipeline: Trainable, examples: Examples, recipe: Recipe, *, on_step: Callable[[Batch], None] | None = None
+) -> TrainingRun:
+    """Train all parameters of a pipeline that want a gradient.
+
+    Args:
+        pipeline: changed in place; left in training mode.
+        examples: to learn from.
+        recipe: how.
+        on_step: called after every update with its batch.
+
+    Raises:
+        ValueError: if the examples fill no batch.
+    """
+    batches = list(_batches(examples, recipe))
+    if not batches:
+        raise ValueError(f"batch is {recipe.batch}, must be at most the number of examples, {len(examples)}")
+    weights = [weight for weight in pipeline.module.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
+    schedule = linear_warm_up_and_decay(optimizer, len(batches), warm_up=recipe.warm_up)
+    pipeline.module.train()
+    start, losses = time.perf_counter(), []
+    for rows in batches:
+        batch = examples.batch(rows, recipe.device)
+        losses.append(_update(pipeline, batch, optimizer, recipe))
+        schedule.step()
+        if on_step is not None:
+            on_step(batch)
+    seconds = time.perf_counter() - start
+    kept = tuple(float(loss) for loss in losses if loss is not None)
+    num_examples = sum(len(rows) for rows in batches)
+    return TrainingRun(losses=kept, num_steps=len(batches), num_examples=num_examples, seconds=seconds)
+
+
+def _batches(examples: Examples, recipe: Recipe) -> Iterator[np.ndarray]:
+    draw = np.random.default_rng(recipe.seed)
+    for _ in range(recipe.epochs):
+        yield from shuffled_batches(examples.lengths, recipe.batch, draw, drop_last=recipe.drop_last)
+
+
+def _update(pipeline: Trainable, batch: Batch, optimizer: torch.optim.Optimizer, recipe: Recipe) -> Tensor | None:
+    optimizer.zero_grad()
+    with precision_of(recipe):
+        result = pipeline.step(batch.ids_BS, batch.labels, **batch.context)
+    optimizer.step()
+    return result.loss
+
+
+def predict(pipeline: Trainable, examples: Examples, recipe: Recipe, *, batch: int = EVALUATION_BATCH) -> Tensor | None:
+    """Run all examples forward, in batches of about the same length.
+
+    Args:
+        pipeline: in whatever mode; evaluated without dropout.
+        examples: whose labels are not looked at.
+        recipe: gives precision and device.
+        batch: rows of a batch.
+
+    Returns:
+        Outputs in the order of the examples, float32; None except in the last stage.
+    """
+    outputs, order = [], sorted_batches(examples.lengths, batch)
+    for rows in order:
+        part = examples.batch(rows, recipe.device)
+        with precision_of(recipe):
+            outputs.append(pipeline.evaluate(part.ids_BS, **part.context))
+    if outputs[0] is None:
+        return None
+    found = torch.cat([output.float() for output in outputs]).cpu()
+    return found[torch.as_tensor(np.argsort(np.concatenate(order)))]
+
+
+def precision_of(recipe: Recipe) -> torch.autocast:
+    """Return the context in which a model computes in the recipe's precision."""
+    kind = torch.device(recipe.device).type
+    return torch.autocast(kind, dtype=torch.bfloat16, enabled=recipe.precision == "bf16")
