@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 MAX_CELL_LINES = 15
 MAX_FUNCTION_LINES = 5
-TOPICS = [path for path in NOTEBOOKS if path.name != "lesson.ipynb" and path.parent.name != "notebooks"]
+TOPICS = [path for path in NOTEBOOKS if not path.name.startswith("lesson") and path.parent.name != "notebooks"]
 
 
 def named(paths):

@@ -6,6 +6,7 @@ from workbench.explore import Standing, check
 from workbench.explore import activation_compression as lesson
 from workbench.explore.activation_compression import Approach
 from workbench.launch import Ranks
+from workbench.techniques.activation_compression.reconstruction import encode_text
 from workbench.timeline import Kind
 
 SHAPE = (16, 8)
@@ -58,3 +59,19 @@ def test_recorded_reductions_on_real_ranks_give_sums_bytes_and_their_order_of_ac
     assert [found[0].message_bytes for found in (plain, coded, kept)] == [16 * 8 * 4, 16 * 2 * 4, 4 * (4 + 8)]
     assert [action.kind for action in kept[0].actions] == [Kind.ENCODE, Kind.COMMUNICATE, Kind.DECODE]
     assert {action.resource for found in kept for action in found.actions} == {"rank 0", "rank 1"}
+
+
+def test_the_answers_of_part_two_worked_by_hand_are_right():
+    assert check(lesson.value_in_two_bits(), [0, 0, 0, 30]).standing is Standing.RIGHT
+    assert check(lesson.share_kept_by_top_k(), (9 / 153) ** 0.5).standing is Standing.RIGHT
+    assert check(lesson.loss_of_best_code(), (13 / 49) ** 0.5).standing is Standing.RIGHT
+
+
+def test_the_error_path_says_which_layers_and_refuses_those_that_are_not_there():
+    explorer = lesson.explore_error_path(encode_text(4, encoder="stand-in"))
+    assert explorer.status.startswith("T4 in layer 1: the output of layer 1 is ")
+    explorer.set(first_layer=2, num_compressed=2)
+    assert explorer.status.startswith("Not possible: 2 layers from layer 2 on: the encoder has 2")
+    explorer.set(first_layer=1)
+    assert explorer.status.startswith("T4 in layers 1 to 2: the output of layer 2 is ")
+    assert explorer.result.rows["is_compressed"].all()

@@ -3,8 +3,9 @@
 from .bars import bars
 from .comparison import comparison
 from .gantt import gantt
+from .heatmap import heatmap
 from .lines import lines
-from .style import figure, styled
+from .style import beside, figure, styled
 from .units import format_bytes, format_time
 
-__all__ = ["bars", "comparison", "figure", "format_bytes", "format_time", "gantt", "lines", "styled"]
+__all__ = ["bars", "beside", "comparison", "figure", "format_bytes", "format_time", "gantt", "heatmap", "lines", "styled"]

@@ -1,19 +1,20 @@
-"""The exercises of the lesson, their answers computed by the library.
+"""The exercises of both parts of the lesson, their answers computed by the library.
 
 Source: "Does compressing activations help model parallel training?", tables 1 and 4,
 sections 3.2 and 4.7.
-Simplified: as the predicted layer. Left out: accuracy.
+Simplified: as the predicted layer. Left out: nothing.
 """
 
 import torch
 
-from workbench.compression import TopK
+from workbench.compression import Quantize, TopK
 from workbench.explore.exercises import Exercise, Mistake
 from workbench.techniques.activation_compression.cost import Setting
+from workbench.techniques.activation_compression.reconstruction import best_linear_code, lost_share
 
 from .layer import Approach, break_even_bytes_per_s
 
-__all__ = ["break_even", "code_bytes", "sum_of_top_1"]
+__all__ = ["break_even", "code_bytes", "loss_of_best_code", "share_kept_by_top_k", "sum_of_top_1", "value_in_two_bits"]
 
 A2_CODE_SIZE = 100  # table 1
 
@@ -62,4 +63,55 @@ def break_even() -> Exercise:
              "A value within a fifth is accepted.",
         reason="There the seconds that the smaller messages save equal those that encoding and decoding cost.",
         rel=0.2,
+    )
+
+
+def value_in_two_bits() -> Exercise:
+    """Return the exercise on what 2 bits make of a value beside an outlier."""
+    row = torch.tensor([0.0, 1.0, 3.0, 30.0])
+    return Exercise(
+        question="The row [0, 1, 3, 30] travels in 2 bits. What arrives?",
+        answer=tuple(Quantize(2)(row).tolist()),
+        hint="2 bits make 4 levels, evenly spaced from the row's smallest to its largest value. Which one is nearest?",
+        reason="The levels are 0, 10, 20 and 30. One large value spaces them so far apart that all the others arrive as 0.",
+        mistakes=(
+            Mistake(answer=tuple(row.tolist()), hint="That is what was sent. Four levels cannot tell all numbers apart."),
+            Mistake(answer=(0.0, 0.0, 0.0, 20.0), hint="The largest value is itself a level: it arrives as it is."),
+        ),
+    )
+
+
+def share_kept_by_top_k() -> Exercise:
+    """Return the exercise on what Top-1 loses where one value is much larger than the others."""
+    row = torch.tensor([1.0, -2.0, 2.0, 12.0])
+    return Exercise(
+        question="Top-1 of [1, -2, 2, 12]: which share of it is lost?",
+        answer=lost_share(TopK(1)(row), row),
+        hint="What is lost is the row without its largest value. Take the length (the root of the sum of squares) of "
+        "that, over the length of the whole row.",
+        reason="The rest has length √(1 + 4 + 4) = 3, the row √(9 + 144) = 12.4. A quarter of the numbers carries most "
+        "of the length: where one feature is that large, Top-K loses little.",
+        mistakes=(
+            Mistake(answer=0.75, hint="That is the share of the numbers that stay behind. Weigh them by their size."),
+            Mistake(answer=9 / 153, hint="That is the share of the squares. Take roots."),
+        ),
+        rel=0.01,
+    )
+
+
+def loss_of_best_code() -> Exercise:
+    """Return the exercise on what the best linear code loses, given the singular values."""
+    matrix = torch.diag(torch.tensor([6.0, 3.0, 2.0, 0.0]))
+    return Exercise(
+        question="A message has the singular values 6, 3, 2 and 0. Which share does the best code of one column lose?",
+        answer=lost_share(best_linear_code(matrix, 1), matrix),
+        hint="The best code keeps the largest singular value. The length of a matrix is the root of the sum of the "
+        "squares of its singular values.",
+        reason="√(9 + 4) / √(36 + 9 + 4) = 3.61 / 7. No linear code of one column can do better; an untrained one is "
+        "near 1.",
+        mistakes=(
+            Mistake(answer=5 / 11, hint="Singular values add up as squares, under a root."),
+            Mistake(answer=6 / 7, hint="That is what is kept. What is left over?"),
+        ),
+        rel=0.01,
     )

@@ -1,0 +1,78 @@
+"""The control of the lesson's second part: which layers are compressed, and how far the loss travels.
+
+Source: `workbench.techniques.activation_compression.reconstruction`; the layers that can be chosen are those of
+section 4.5 of the paper.
+Simplified: as there. Left out: training.
+"""
+
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from workbench.explore.controls import choice, steps
+from workbench.explore.explorer import Explorer
+from workbench.plots import figure, lines
+from workbench.techniques.activation_compression.reconstruction import EncodedText, error_path
+
+__all__ = ["ErrorPath", "explore_error_path"]
+
+METHODS = {
+    "A2: auto-encoder, untrained": "A2", "T1: Top-K, few elements": "T1", "T4: Top-K, many elements": "T4",
+    "R4: Random-K": "R4", "Q1: 2 bits": "Q1", "Q2: 4 bits": "Q2", "Q3: 8 bits": "Q3",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorPath:
+    """How far each layer's output is from the uncompressed one's."""
+
+    rows: pd.DataFrame  #: method, layer, is_compressed, lost_share
+
+    @property
+    def at_the_end(self) -> float:
+        """Deviation of the last layer's output."""
+        return float(self.rows["lost_share"].iloc[-1])
+
+
+def explore_error_path(text: EncodedText) -> Explorer[ErrorPath]:
+    """Return the explorer of compressed layers.
+
+    Args:
+        text: the encoder and its sentences.
+    """
+    num_layers = len(text.hidden_NH)
+
+    def compute(*, method: str, first_layer: int, num_compressed: int) -> ErrorPath:
+        if first_layer + num_compressed - 1 > num_layers:
+            raise ValueError(f"{num_compressed} layers from layer {first_layer} on: the encoder has {num_layers}")
+        layers = range(first_layer - 1, first_layer - 1 + num_compressed)
+        return ErrorPath(rows=pd.DataFrame(error_path(text, method, layers)))
+
+    numbers = range(1, num_layers + 1)
+    return Explorer(
+        compute, draw, describe=describe,
+        method=choice("method", METHODS, value="T4", help="What is done to both messages of a compressed layer."),
+        first_layer=steps("first layer", numbers, value=1, help="The first compressed layer."),
+        num_compressed=steps("layers", numbers, value=1, help="How many layers in a row are compressed."),
+    )  # fmt: skip
+
+
+def describe(path: ErrorPath) -> str:
+    """Say in a sentence what the figure shows."""
+    layers = path.rows.loc[path.rows["is_compressed"], "layer"]
+    which = f"layer {layers.iloc[0]}" if len(layers) == 1 else f"layers {layers.iloc[0]} to {layers.iloc[-1]}"
+    own = path.rows.set_index("layer")["lost_share"][layers.iloc[-1]]
+    method = path.rows["method"].iloc[0]
+    return f"{method} in {which}: the output of layer {layers.iloc[-1]} is {own:.0%} off, the last layer's {path.at_the_end:.0%}."
+
+
+def draw(path: ErrorPath) -> Figure:
+    """Draw the deviation after every layer, the compressed ones shaded."""
+    drawn, ax = figure(figsize=(8, 3))
+    for layer in path.rows.loc[path.rows["is_compressed"], "layer"]:
+        ax.axvspan(layer - 0.5, layer + 0.5, color="0.9", zorder=0)
+    lines(path.rows, ax=ax, x="layer", y="lost_share", x_label="layer (compressed ones shaded)", y_label="share of its output lost")
+    ax.set_ylim(0, max(1.0, 1.1 * path.rows["lost_share"].max()))
+    ax.set_xticks(path.rows["layer"])
+    return drawn

@@ -1,0 +1,40 @@
+"""A heat map: a matrix as colours, zero in the middle, the same scale for all that are compared.
+
+Source: none; a plain picture of a matrix.
+Simplified: what lies beyond the scale takes its end's colour.
+Left out: numbers in the cells.
+"""
+
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+
+from .style import new_axes, styled
+
+__all__ = ["heatmap"]
+
+COLORS = "RdBu_r"  # blue below zero, red above: told apart by colour-blind readers
+
+
+@styled()
+def heatmap(
+    matrix: ArrayLike, *, ax: Axes | None = None, limit: float, x_label: str = "feature", y_label: str = "token"
+) -> Axes:
+    """Draw a matrix on the given axes, or on those of a new figure, and return them.
+
+    Args:
+        matrix: [rows, columns]; row 0 on top.
+        ax: where to draw.
+        limit: the value of the darkest colours, with either sign.
+        x_label: what the columns are.
+        y_label: what the rows are.
+
+    Raises:
+        ValueError: if limit is not above 0.
+    """
+    if not limit > 0:
+        raise ValueError(f"limit is {limit!r}; it must be more than 0")
+    ax = new_axes(ax)
+    ax.imshow(matrix, cmap=COLORS, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    ax.set(xlabel=x_label, ylabel=y_label)
+    ax.grid(visible=False)
+    return ax

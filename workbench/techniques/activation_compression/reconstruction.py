@@ -1,0 +1,219 @@
+"""What arrives of an activation: how much each method loses, layer by layer, and how far the loss travels.
+
+What: real sentences run through a pretrained encoder on tensor-parallel ranks, forward only. `losses` encodes and
+decodes every message by itself, everything before it untouched. `error_path` compresses some layers and follows the
+deviation from the uncompressed encoder through all layers after them.
+Source: "Does compressing activations help model parallel training?", sections 3.2, 4.3 and 4.5, which report scores;
+these pictures of the messages themselves are ours. The best linear code is the truncated singular value decomposition
+(Eckart and Young, 1936).
+Simplified: virtual ranks in one process, fp32, no dropout, learned codes as they are before training.
+Left out: what training makes of it, which the accuracy items measure.
+
+Shapes: B = sentences, S = longest sentence, N = tokens (padding left out), H = hidden size, R = tensor-parallel ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from workbench.datasets import DataSource, glue
+from workbench.models.bert import BertConfig, BertEncoder
+from workbench.models.hugging_face import load_hugging_face
+from workbench.models.pretrained import DEFAULT_ENCODER, load_encoder
+from workbench.parallel import RowParallelLinear, VirtualTensorGroup
+
+from .method import method
+from .runtime import compress
+
+__all__ = ["BEST_LINEAR_CODE", "EncodedText", "best_linear_code", "encode_text", "error_path", "losses", "lost_share"]
+
+BEST_LINEAR_CODE = "best linear code"  # of A2's size, fitted to the very message
+MAX_TOKENS = 64  # tokens a sentence; few of SST-2 have more
+PARTS = {"attention.output": "attention", "mlp.output": "MLP"}  # a layer's reductions, and how a reader calls them
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodedText:
+    """An encoder, sentences, and what the encoder makes of them without compression.
+
+    Attributes:
+        model: the encoder, on virtual ranks.
+        tokens: input_ids, attention_mask and token_type_ids, each [B, S].
+        words: the tokens as text, N of them.
+        hidden_NH: the output of every layer.
+        messages_RNH: (layer, part) to the partial sums of all ranks, for both reductions of every layer.
+        data: sources of the text and of the weights.
+    """
+
+    model: BertEncoder
+    tokens: Mapping[str, Tensor]
+    words: Sequence[str]
+    hidden_NH: Sequence[Tensor]
+    messages_RNH: Mapping[tuple[int, str], Tensor]
+    data: tuple[DataSource, ...]
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return self.hidden_NH[0].shape[1]
+
+
+def encode_text(
+    sentences: int = 32, *, encoder: str = DEFAULT_ENCODER, task: str = "sst2", tensor_ranks: int = 2, seed: int = 0
+) -> EncodedText:
+    """Run sentences through an encoder and keep what every layer sends and returns.
+
+    Args:
+        sentences: B, drawn from the task's validation split.
+        encoder: a pretrained model's name, or "stand-in"; where it is missing a stand-in is used, and the source says so.
+        task: a GLUE task.
+        tensor_ranks: R.
+        seed: of the drawn sentences.
+
+    Raises:
+        ValueError: for a task or an encoder that does not exist.
+    """
+    pretrained = load_encoder(encoder, or_stand_in=True)
+    text = glue.load(task, "validation", limit=sentences, seed=seed)
+    config = BertConfig.from_hugging_face(pretrained.config, dropout=0.0, attention_dropout=0.0, seed=seed)
+    model = BertEncoder(config, VirtualTensorGroup(tensor_ranks)).eval()
+    load_hugging_face(model, pretrained.state_dict)
+    tokens = pretrained.encode(*text.texts, max_tokens=MAX_TOKENS)
+    is_token_BS = tokens["attention_mask"].bool()
+    with _seen_messages(model, is_token_BS) as messages:
+        hidden = _hidden(model, tokens)
+    return EncodedText(
+        model=model, tokens=tokens, words=pretrained.tokenizer.convert_ids_to_tokens(tokens["input_ids"][is_token_BS]),
+        hidden_NH=hidden, messages_RNH=messages, data=(text.source, pretrained.source),
+    )  # fmt: skip
+
+
+def lost_share(arrived: Tensor, sent: Tensor) -> float:
+    """Return the Frobenius norm of what is wrong, as a share of the norm of what was sent.
+
+    Args:
+        arrived, sent: of one shape; 0 is perfect, 1 is what sending nothing at all would lose.
+    """
+    return float((arrived - sent).norm() / sent.norm())
+
+
+def best_linear_code(matrix_NH: Tensor, code_size: int) -> Tensor:
+    """Return what the best of all linear codes of one size makes of a matrix: no other loses less of it.
+
+    Args:
+        matrix_NH: [N, H].
+        code_size: columns of the code, at least 1.
+
+    Returns:
+        [N, H], of rank `code_size` at most.
+
+    Raises:
+        ValueError: for a size below 1.
+
+    Source: Eckart and Young: the leading singular directions.
+    """
+    if code_size < 1:
+        raise ValueError(f"code_size={code_size}: at least 1")
+    left, values, right = torch.linalg.svd(matrix_NH, full_matrices=False)
+    return (left[:, :code_size] * values[:code_size]) @ right[:code_size]
+
+
+@torch.no_grad()
+def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
+    """Tell how much each method loses of every reduction's result, all else uncompressed.
+
+    Args:
+        text: what was sent.
+        names: methods of table 1; `BEST_LINEAR_CODE` is the best that a code of A2's size could do.
+
+    Returns:
+        Rows: method, layer (from 1), reduction ("attention" or "MLP"), lost_share.
+
+    Raises:
+        ValueError: for a method that does not exist.
+    """
+    arriving = {name: _arrival(name, text.hidden_size) for name in names}
+    return [
+        {"method": name, "layer": layer + 1, "reduction": PARTS[part],
+         "lost_share": lost_share(arrive(f"{layer}.{part}", message_RNH), message_RNH.sum(0))}
+        for name, arrive in arriving.items()
+        for (layer, part), message_RNH in text.messages_RNH.items()
+    ]  # fmt: skip
+
+
+@torch.no_grad()
+def error_path(text: EncodedText, name: str, layers: Iterable[int]) -> list[dict]:
+    """Compress some layers and tell how far the output of every layer is from the uncompressed encoder's.
+
+    Args:
+        text: the encoder and what it returns without compression; unchanged afterwards.
+        name: a method of table 1.
+        layers: indices of the compressed layers, from 0.
+
+    Returns:
+        Rows: method, layer (from 1), is_compressed, lost_share.
+
+    Raises:
+        ValueError: for a method or a layer that does not exist.
+    """
+    compressed = set(layers)
+    compression = compress(text.model, method(name).codec(text.hidden_size, dtype=torch.float32), layers=sorted(compressed))
+    try:
+        hidden = _hidden(text.model, text.tokens)
+    finally:
+        compression.remove()
+    return [
+        {"method": name, "layer": number + 1, "is_compressed": number in compressed, "lost_share": lost_share(now, before)}
+        for number, (now, before) in enumerate(zip(hidden, text.hidden_NH, strict=True))
+    ]
+
+
+def _arrival(name: str, hidden: int) -> Callable[[str, Tensor], Tensor]:
+    """Return what makes, of a call site's partial sums [R, N, H], the sum [N, H] that arrives under a method."""
+    if name == BEST_LINEAR_CODE:
+        size = method("A2").codec(hidden, dtype=torch.float32).code_size
+        return lambda site, message_RNH: best_linear_code(message_RNH.sum(0), size)
+    codec = method(name).codec(hidden, dtype=torch.float32)
+    return lambda site, message_RNH: sum(map(codec.for_site(site, hidden), message_RNH))
+
+
+@torch.no_grad()
+def _hidden(model: BertEncoder, tokens: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """Run the encoder; return the output [N, H] of every layer."""
+    is_token_BS = tokens["attention_mask"].bool()
+    kept: list[Tensor] = []
+    hooks = [
+        layer.register_forward_hook(lambda module, inputs, output_BSH: kept.append(output_BSH[is_token_BS]))
+        for layer in model.layers
+    ]
+    try:
+        model(tokens["input_ids"], tokens["attention_mask"], tokens["token_type_ids"])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return tuple(kept)
+
+
+@contextmanager
+def _seen_messages(model: BertEncoder, is_token_BS: Tensor) -> Iterator[dict[tuple[int, str], Tensor]]:
+    """Keep the partial sums of every reduction while the body runs."""
+    seen: dict[tuple[int, str], Tensor] = {}
+
+    def keep(key: tuple[int, str], linear: RowParallelLinear, partials: Sequence[Tensor]) -> Tensor:
+        seen[key] = torch.stack([partial_BSH[is_token_BS] for partial_BSH in partials])
+        return linear.group.sum(partials)
+
+    linears = {(number, part): layer.get_submodule(part) for number, layer in enumerate(model.layers) for part in PARTS}
+    for key, linear in linears.items():
+        linear.reduction = partial(keep, key, linear)
+    try:
+        yield seen
+    finally:
+        for linear in linears.values():
+            linear.reduction = None
