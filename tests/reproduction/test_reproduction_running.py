@@ -60,6 +60,9 @@ class FakeWork:
     def seconds_so_far(self, id):
         return 0.0 if id not in self.ends else 1.0
 
+    def cells_so_far(self, id):
+        return None
+
 
 def test_timed_items_run_alone_and_the_others_side_by_side_up_to_the_jobs():
     work, events = FakeWork(), []

@@ -37,28 +37,42 @@ def list_items(
       workbench list 'activation-compression/table-*'
       workbench list --json
     """
-    _, catalogue = common.load()
+    project, catalogue = common.load()
     chosen = common.pick(catalogue, patterns or [])
+    cells = {item.id: _num_cells(project, item) for item in chosen}
     if as_json:
-        common.print_json([item_json(item) for item in chosen])
+        common.print_json([item_json(item) | ({"cells": cells[item.id]} if cells[item.id] else {}) for item in chosen])
         return
-    _print_table(chosen)
+    _print_table(chosen, {item.id: _profiles(item, cells[item.id]) for item in chosen})
 
 
-def _print_table(chosen: Sequence[Any]) -> None:
+def _num_cells(project: Any, item: Any) -> dict[str, dict[str, int]]:
+    """Count an item's cells in each profile, where a study of it has begun."""
+    from workbench.reproduction.cells.there import num_cells
+
+    counts = {profile: num_cells(project, item, profile) for profile in item.profiles}
+    return {profile: {"there": there, "of": of} for profile, (there, of) in counts.items() if of}
+
+
+def _profiles(item: Any, cells: Mapping[str, Mapping[str, int]]) -> str:
+    told = {profile: f"{profile} ({counts['there']} of {counts['of']} cells)" for profile, counts in cells.items()}
+    return " ".join(told.get(profile, profile) for profile in item.profiles)
+
+
+def _print_table(chosen: Sequence[Any], profiles: Mapping[str, str]) -> None:
     out = common.console()
-    longest = max((len(f"{item.id}  claims  {' '.join(item.profiles)}  ") for item in chosen), default=0)
+    longest = max((len(f"{item.id}  claims  {profiles[item.id]}  ") for item in chosen), default=0)
     if longest + LEAST_TITLE <= out.width:
-        out.print(_wide_table(chosen))
+        out.print(_wide_table(chosen, profiles))
     else:
         for item in chosen:  # ids are what one copies, so they are never cut
             claims = f"{len(item.claims)} claim{'s' if len(item.claims) != 1 else ''}"
-            out.print(f"{item.id}\n    {item.title}\n    {claims}; {' '.join(item.profiles)}", markup=False, soft_wrap=True)
+            out.print(f"{item.id}\n    {item.title}\n    {claims}; {profiles[item.id]}", markup=False, soft_wrap=True)
     out.print(f"\n{len(chosen)} items. One of them: workbench show {chosen[0].id}" if chosen else "No items are declared yet.",
               style="dim", soft_wrap=True)
 
 
-def _wide_table(chosen: Sequence[Any]) -> Any:
+def _wide_table(chosen: Sequence[Any], profiles: Mapping[str, str]) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
@@ -66,7 +80,7 @@ def _wide_table(chosen: Sequence[Any]) -> Any:
     for name, justify in (("id", "left"), ("claims", "right"), ("profiles", "left"), ("what", "left")):
         table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis" if name == "what" else "fold")
     for item in chosen:
-        table.add_row(item.id, str(len(item.claims)), " ".join(item.profiles), escape(item.title))
+        table.add_row(item.id, str(len(item.claims)), profiles[item.id], escape(item.title))
     return table
 
 
@@ -126,12 +140,13 @@ def _pairs(parameters: Mapping[str, Any]) -> str:
 
 
 def _states(project: Any, item: Any) -> list[str]:
-    """Say for each profile whether a record exists, and what it came to."""
+    """Say for each profile whether a record exists, what it came to, and how many of its cells are there."""
     from rich.markup import escape
 
     from workbench.reproduction.report import gather
 
-    lines = []
+    lines = [f"\n[bold]Cells[/bold] ({profile})  {counts['there']} of {counts['of']} are there"
+             for profile, counts in _num_cells(project, item).items()]
     for profile in item.profiles:
         view = gather(project, [item], profile).techniques[0].items[0]
         if view.has_record:

@@ -96,49 +96,75 @@ def _bench_line(row: Any) -> str:
 
 
 def clean(profiles: Annotated[list[str] | None, typer.Argument(metavar="PROFILE", help="All profiles by default.")] = None,
-          yes: common.AskYes = False) -> int:
-    """Remove what runs wrote, after asking. What is in the repository, recorded runs included, stays.
+          yes: common.AskYes = False,
+          cells: Annotated[bool, typer.Option("--cells", help="Also finished cells, which may have taken hours.")] = False) -> int:
+    """Remove what runs wrote, after asking; finished cells stay unless --cells is given.
+
+    What is in the repository, recorded runs included, stays in any case.
 
     \b
     Examples
       workbench clean smoke
       workbench clean --yes
+      workbench clean full --cells
     """
     from workbench.reproduction import Project, UsageError
 
     project, out = Project(), common.console()
     chosen = [common.choose(name, common.PROFILES, "profile") for name in profiles or common.PROFILES]
-    folders = [folder for name in chosen if _material(folder := project.results_of(name))]
+    folders = [folder for name in chosen if _material(folder := project.results_of(name), cells)]
     if not folders:
         out.print(f"Nothing to remove in {project.results}.", markup=False)
         return 0
     for folder in folders:
-        out.print(f"{folder}: {len(list(folder.glob('*/*/*/record.json')))} records, {_size_bytes(folder) / 1e6:.1f} MB", markup=False)
+        out.print(f"{folder}: {_told(folder, cells)}", markup=False)
     if not yes and not sys.stdin.isatty():
         raise UsageError("clean asks before it removes; without a terminal say --yes")
     if not yes and not typer.confirm("Remove them?"):
         out.print("Nothing removed.")
         return 0
     for folder in folders:
-        _empty(folder)
-        out.print(f"Removed what {folder} held.", markup=False)
+        _empty(folder, cells)
+        out.print(f"Removed what {folder} held{'' if cells or not _num_cells(folder) else ', but for its finished cells'}.", markup=False)
     return 0
 
 
-def _material(folder: Path) -> Sequence[Path]:
-    return [path for path in folder.iterdir() if path.name not in NOT_MATERIAL] if folder.is_dir() else []
+def _material(folder: Path, cells: bool) -> Sequence[Path]:
+    """Return what to remove: all that a folder holds, but the finished cells of its techniques unless they are meant too."""
+    from workbench.reproduction.declare import CELLS
+
+    held = [path for path in folder.iterdir() if path.name not in NOT_MATERIAL] if folder.is_dir() else []
+    if cells:
+        return held
+    kept = [path for path in held if (path / CELLS).is_dir() and not path.is_symlink()]
+    inside = [inner for path in kept for inner in path.iterdir() if inner.name != CELLS]
+    return [path for path in held if path not in kept] + inside
 
 
-def _size_bytes(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+def _told(folder: Path, cells: bool) -> str:
+    size_bytes = sum(_size_bytes(path) for path in _material(folder, cells))
+    told = f"{len(list(folder.glob('*/*/*/record.json')))} records, {size_bytes / 1e6:.1f} MB"
+    found = _num_cells(folder)
+    return f"{told}, {found} finished cells" if found and cells else f"{told}; {found} finished cells stay (--cells)" if found else told
 
 
-def _empty(folder: Path) -> None:
+def _num_cells(folder: Path) -> int:
+    from workbench.reproduction.declare import CELLS
+
+    return len(list(folder.glob(f"*/{CELLS}/*/*.json")))
+
+
+def _size_bytes(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
+    return sum(file.lstat().st_size for file in files if not file.is_dir())
+
+
+def _empty(folder: Path, cells: bool) -> None:
     """Remove what a folder holds while holding its lock, so that no run loses its results under way."""
     import shutil
 
     from workbench.reproduction.runner.lock import hold_lock
 
     with hold_lock(folder):
-        for path in _material(folder):
+        for path in _material(folder, cells):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

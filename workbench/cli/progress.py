@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.reproduction.report.numbers import seconds_text
+from workbench.reproduction.cells.notes import CellProgress
+from workbench.reproduction.report.numbers import about_text, seconds_text
 from workbench.reproduction.runner.events import Event, ItemFinished, ItemOutcome, ItemStarted, Progress, Status
 
 from .common import verdict_words
@@ -42,6 +43,18 @@ def spent_words(progress: Progress) -> str:
     return f"{seconds_text(round(progress.elapsed_s))} spent, about {seconds_text(round(progress.remaining_s))} to go"
 
 
+def running_words(progress: Progress) -> str:
+    """Name the items under way, each with how far its cells are."""
+    return ", ".join(f"{id}{_cells(progress.cells.get(id))}" for id in progress.running)
+
+
+def _cells(cells: CellProgress | None) -> str:
+    if cells is None:
+        return ""
+    left = "" if cells.remaining_s is None else f", about {about_text(cells.remaining_s)} left"
+    return f" ({cells.num_done} of {cells.num_cells} cells{left})"
+
+
 class LineDisplay:
     """Plain lines, for logs and pipes."""
 
@@ -63,8 +76,8 @@ class LineDisplay:
             self.console.print(ended_words(event.outcome))
         elif isinstance(event, Progress) and event.elapsed_s - self.spoke_s >= HEARTBEAT_S:
             self.spoke_s = event.elapsed_s
-            running = ", ".join(event.running)
-            self.console.print(f"{event.num_done}/{event.num_items} done, {spent_words(event)}; running: {running}", markup=False)
+            told = f"{event.num_done}/{event.num_items} done, {spent_words(event)}; running: {running_words(event)}"
+            self.console.print(told, markup=False)
 
 
 class BarDisplay:
@@ -91,6 +104,6 @@ class BarDisplay:
             self.bar.update(self.task, total=event.num_items, description=event.id)
         elif isinstance(event, Progress):
             self.bar.update(self.task, completed=event.num_done, total=event.num_items,
-                            description=f"{spent_words(event)}  {', '.join(event.running)}")
+                            description=f"{spent_words(event)}  {running_words(event)}")
         elif isinstance(event, ItemFinished) and event.outcome.status in (Status.RECORDED, Status.FAILED):
             self.bar.console.print(ended_words(event.outcome))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,26 +30,53 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="records", rich_help_panel=common.AUTHOR)
 
 
-def promote(patterns: Patterns = None, profile: common.OneProfile = "laptop") -> None:
-    """Copy records of this machine into the repository, where every report shows them beside its own.
+def promote(
+    patterns: Patterns = None,
+    profile: common.OneProfile = "laptop",
+    cells: Annotated[bool, typer.Option("--cells", help="Finished cells alone, also of items that are not finished.")] = False,
+) -> None:
+    """Copy records of this machine, with their cells, into the repository, where every report shows them beside its own.
 
     \b
     Examples
       workbench records promote
       workbench records promote table-1 --profile full
+      workbench records promote --cells --profile full
     """
-    import json
-
     from workbench.reproduction import UsageError
     from workbench.reproduction.recorded import promote as keep
+    from workbench.reproduction.recorded import promote_cells
 
     if profile == "smoke":
         raise UsageError("the profile smoke gives no verdicts; there is nothing to promote")
     project, catalogue = common.load()
-    for path in keep(project, profile, [item.id for item in common.pick(catalogue, patterns or [])]):
-        common.console().print(str(path), markup=False)
-        if "+changes" in str(json.loads(path.read_text(encoding="utf-8")).get("commit")):  # checked as it was promoted
-            print(f"workbench: {path.name} ran on a checkout with changes that are in no commit", file=sys.stderr)
+    chosen = common.pick(catalogue, patterns or [])
+    paths = tuple(promote_cells(project, chosen, profile)) if cells else keep(project, profile, [item.id for item in chosen])
+    if not paths:
+        raise UsageError(f"none of the selected items has a finished cell in {project.results_of(profile)}")
+    for path in paths:
+        common.console().print(f"{path}{_counted(path)}", markup=False)
+        _warn_of_changes(path)
+
+
+def _counted(path: Path) -> str:
+    return f"  {len(_held(path))} cells" if path.suffix == ".jsonl" else ""
+
+
+def _held(path: Path) -> list[Mapping[str, Any]]:
+    """Return what a promoted file holds: a record, or cells; it was checked as it was promoted."""
+    import json
+
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
+
+
+def _warn_of_changes(path: Path) -> None:
+    held = _held(path)
+    changed = sum("+changes" in str(each.get("commit")) for each in held)
+    if changed:
+        what = path.name if path.suffix == ".json" else f"{path.name}: {changed} of {len(held)} cells"
+        print(f"workbench: {what} ran on a checkout with changes that are in no commit", file=sys.stderr)
 
 
 def diff(patterns: Patterns = None, profile: common.OneProfile = "laptop") -> None:

@@ -36,7 +36,9 @@ def reproduce(
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Items side by side, one a core by default; "
                                                                          "those that measure times run alone.")] = None,
     timeout_s: Annotated[float | None, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Longest time for one item.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run also what is up to date.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run also items that are up to date; finished cells are reused.")] = False,
+    keep_cells: Annotated[bool, typer.Option("--keep-cells", help="Accept finished cells of another library, version, machine or commit, "
+                                                                  "those in the repository too; the record says how many.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and why.")] = False,
 ) -> int:
     """Run items and write the report. What is up to date is not run again.
@@ -52,9 +54,9 @@ def reproduce(
     project, catalogue = common.load()
     chosen = common.pick(catalogue, patterns or [])
     if dry_run:
-        _print_plan(plan(project, chosen, profile, kernel=kernel, fresh=fresh), profile)
+        _print_plan(plan(project, chosen, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells), profile)
         return 0
-    return Run(project, catalogue, chosen, profile).go(kernel=kernel, jobs=jobs, timeout_s=timeout_s, fresh=fresh)
+    return Run(project, catalogue, chosen, profile).go(kernel=kernel, jobs=jobs, timeout_s=timeout_s, fresh=fresh, keep_cells=keep_cells)
 
 
 def _print_plan(planned: Sequence[Any], profile: str) -> None:
@@ -68,11 +70,15 @@ def _print_plan(planned: Sequence[Any], profile: str) -> None:
         table.add_column(name, no_wrap=name == "id")
     for item in planned:
         runs = item.action == "run"
-        table.add_row(item.id, str(item.action), f"about {about_text(item.expected_s)}" if runs else "", escape(item.why))
+        table.add_row(item.id, str(item.action), f"about {about_text(item.expected_s)}" if runs else "", escape(_why(item)))
     out, running = common.console(), [item for item in planned if item.action == "run"]
     out.print(table)
     total = about_text(sum(item.expected_s for item in running))
     out.print(f"\n{len(running)} of {len(planned)} items would run in the profile {profile}, about {total} one after the other.")
+
+
+def _why(item: Any) -> str:
+    return item.why if item.cells is None else f"{item.why}; {item.cells}"
 
 
 class Run:
@@ -85,6 +91,7 @@ class Run:
         self.kept: list[str] = []
         self.progress = ""
         self.report_trouble = ""
+        self.num_cells = 0  # done, of the items under way
         self.behind = False  # whether the report has yet to tell of a start or an end
         self.next_report_s = 0.0  # on the monotonic clock
 
@@ -110,7 +117,7 @@ class Run:
         """Show an event and bring the report up to date with it."""
         from workbench.reproduction.runner import events
 
-        from .progress import spent_words
+        from .progress import running_words, spent_words
 
         if isinstance(event, events.Planned):
             self.announce(event)
@@ -122,7 +129,9 @@ class Run:
             self.kept += [event.outcome.id] if event.outcome.status is events.Status.RECORDED else []
             self.behind = True
         elif isinstance(event, events.Progress):
-            self.progress = f"{event.num_done} of {event.num_items} items are done, {spent_words(event)}."
+            self.progress = f"{event.num_done} of {event.num_items} items are done, {spent_words(event)}; running: {running_words(event)}."
+            num_cells = sum(cells.num_done for cells in event.cells.values())
+            self.behind, self.num_cells = self.behind or num_cells != self.num_cells, num_cells
         if self.behind and monotonic() >= self.next_report_s:
             self.update_report()
         shown(event)
@@ -174,7 +183,8 @@ class Run:
         self.running.clear()
         self.write_report()
         kept = f"{len(self.kept)} item{'s' if len(self.kept) != 1 else ''} of this run" if self.kept else "nothing new"
-        print(f"\nInterrupted. Kept: {kept}, and every earlier record. The same command goes on with what is missing.", file=sys.stderr)
+        cells = f", {self.num_cells} finished cells" if self.num_cells else ""
+        print(f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. The same command goes on with what is missing.", file=sys.stderr)
 
 
 def _up_to_date(outcome: Any) -> str:

@@ -14,10 +14,11 @@ from typing import Any
 
 from workbench.reproduction.claims import Claim, Within
 
-__all__ = ["Evidence", "Profile", "Reproduction", "check_plain"]
+__all__ = ["CELLS", "Evidence", "Profile", "Reproduction", "check_plain"]
 
 TECHNIQUE = re.compile(r"[a-z][a-z0-9_]*")
 ITEM = re.compile(r"[a-z0-9][a-z0-9-]*")
+CELLS = "cells"  # folder of finished cells, beside the folders of a technique's items
 
 
 class Evidence(StrEnum):
@@ -83,6 +84,8 @@ def _check_names(item: Reproduction) -> None:
         raise ValueError(f"technique is {item.technique!r}; it must be lower case letters, digits and underscores")
     if not ITEM.fullmatch(item.item):
         raise ValueError(f"item is {item.item!r}; it must be lower case letters, digits and hyphens")
+    if item.item == CELLS:
+        raise ValueError(f"item is {item.item!r}; that is the folder of the technique's cells")
     if not isinstance(item.evidence, Evidence):
         raise ValueError(f"evidence is {item.evidence!r}; it must be {', '.join(f'Evidence.{e.name}' for e in Evidence)}")
     if not item.notebook.endswith(".ipynb") or item.notebook.startswith("/") or ".." in item.notebook.split("/"):

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import workbench
-from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.declare import CELLS, Profile, Reproduction
 from workbench.reproduction.errors import UsageError
 
 __all__ = ["ROOT_VARIABLE", "Project"]
 
 ROOT_VARIABLE = "WORKBENCH_ROOT"  # environment variable that names another root
-CELLS = "cells"  # beside the folders of a technique's items, so no item has this name
 
 
 @dataclass(frozen=True, slots=True, init=False)

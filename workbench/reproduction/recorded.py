@@ -1,7 +1,7 @@
 """Keeping records with the project: reproductions/<technique>/recorded/<profile>/<item>/<evidence>.json.
 
 Source: the workbench's own convention; promoted records are committed, results/ is not.
-Simplified: the record alone is promoted, not its notebook and figure.
+Simplified: the record and its cells are promoted, not its notebook and figure.
 Left out: deleting promoted records; git does that.
 """
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.reproduction.catalogue import load_catalogue, select
+from workbench.reproduction.cells.recorded import promote_cells
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import UsageError
 from workbench.reproduction.project import Project
@@ -20,7 +21,7 @@ from workbench.reproduction.rows import Row, read_rows
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["diff", "promote", "promoted_path"]
+__all__ = ["diff", "promote", "promote_cells", "promoted_path"]
 
 COLUMNS = ["id", "quantity", "of", "promoted", "now", "unit", "difference", "what"]
 
@@ -31,9 +32,9 @@ def promoted_path(project: Project, item: Reproduction, profile: str) -> Path:
 
 
 def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tuple[Path, ...]:
-    """Copy the selected records of results/<profile> to where they are committed.
+    """Copy the selected records of results/<profile>, with the cells they are made of, to where they are committed.
 
-    All of them are read and checked before the first is written.
+    All records are read and checked before the first is written.
 
     Returns:
         The files written.
@@ -53,7 +54,8 @@ def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tup
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, record)
             written.append(path)
-    return tuple(written)
+    finished = [item for item in items if found[item.id]]
+    return (*written, *promote_cells(project, finished, profile))
 
 
 def diff(project: Project, profile: str, patterns: Iterable[str] = ()) -> "DataFrame":

@@ -26,11 +26,12 @@ from workbench.reproduction.verdicts import ClaimVerdict
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["FIGURE_FILE", "RECORDING_FILE", "RUN_ITEM", "RUN_DIR", "RUN_PROFILE", "TRACE_FILE", "published", "record", "verdicts_of"]
+__all__ = ["FIGURE_FILE", "KEEP_CELLS", "RECORDING_FILE", "RUN_ITEM", "RUN_DIR", "RUN_PROFILE", "TRACE_FILE", "published", "record", "verdicts_of"]
 
 RUN_DIR = "WORKBENCH_RUN_DIR"  # folder the runner wants the recording in
 RUN_ITEM = "WORKBENCH_RUN_ITEM"  # id of the item it runs
 RUN_PROFILE = "WORKBENCH_RUN_PROFILE"  # profile it runs in
+KEEP_CELLS = "WORKBENCH_KEEP_CELLS"  # "1" where cells that are out of date are accepted
 RECORDING_FILE = "recording.json"
 FIGURE_FILE = "figure.png"
 TRACE_FILE = "trace.json"

@@ -16,16 +16,15 @@ from typing import Any
 
 from workbench.reproduction.catalogue import find_item, load_catalogue
 from workbench.reproduction.cells.cell import CellResult, check_function, make_cell
+from workbench.reproduction.cells.notes import Notes, needs_file
 from workbench.reproduction.cells.store import CellStore
 from workbench.reproduction.cells.study import CellsFailed, Study
 from workbench.reproduction.declare import Profile
 from workbench.reproduction.project import Project
-from workbench.reproduction.recording import RUN_DIR, RUN_PROFILE
+from workbench.reproduction.recording import KEEP_CELLS, RUN_DIR, RUN_PROFILE
 from workbench.reproduction.runner.preflight import check_folder
 
-__all__ = ["KEEP_CELLS", "CellResult", "CellsFailed", "run_cells"]
-
-KEEP_CELLS = "WORKBENCH_KEEP_CELLS"  # set by the runner where cells that are out of date are accepted
+__all__ = ["CellResult", "CellsFailed", "run_cells"]
 
 
 def run_cells(
@@ -60,7 +59,7 @@ def run_cells(
         CellsFailed: once all others have finished, naming each cell that failed with its traceback.
     """
     project = Project()
-    technique = find_item(load_catalogue(project), item).technique
+    declared = find_item(load_catalogue(project), item)
     check_function(function)
     wanted = [make_cell(function, position, arguments) for position, arguments in enumerate(cells)]
     _check_limits(jobs, timeout_s)
@@ -68,10 +67,12 @@ def run_cells(
         return []
     profile = profile or os.environ.get(RUN_PROFILE, Profile.LAPTOP.value)
     check_folder(project.results_of(profile))
-    store = CellStore.of(project, technique, profile, wanted[0], Path(sys.modules[wanted[0].module].__file__))
     keep = os.environ.get(KEEP_CELLS) == "1" if keep_cells is None else keep_cells
-    study = Study(store=store, cells=wanted, run_folder=_run_folder())
-    study.take_what_is_there(keep)
+    source = Path(sys.modules[wanted[0].module].__file__)
+    store = CellStore.of(project, declared.technique, profile, wanted[0], source, keep=keep)
+    notes = Notes(needs=needs_file(project, declared, profile), run_folder=_run_folder())
+    study = Study(store=store, notes=notes, cells=wanted)
+    study.take_what_is_there()
     study.run_the_rest(jobs, timeout_s)
     return study.results()
 

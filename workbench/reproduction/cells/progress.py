@@ -1,69 +1,60 @@
-"""How far the cells are and how long the rest will take, told in lines and in a small file that the runner reads.
+"""How long the rest of the cells will take, and each cell and time in words.
 
 Source: the workbench's own rule: a cell is expected to take the mean of the finished ones that share most arguments.
 Simplified: seconds of another machine count like those of this one.
-Left out: drawing; the command line shows what the file says.
+Left out: drawing; the command line shows what `notes` says.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from workbench.reproduction.cells.cell import Cell
-from workbench.reproduction.records import canonical_json, write_json
+from workbench.reproduction.records import canonical_json
 
-__all__ = ["PROGRESS_FILE", "CellProgress", "Estimate", "describe", "read_progress", "say", "write_progress"]
-
-PROGRESS_FILE = "cells_progress.json"  # in the folder of the run
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CellProgress:
-    """How far the cells of an item are."""
-
-    num_done: int  # cells that are there, reused ones included
-    num_cells: int  # cells in all
-    remaining_s: float | None  # estimate of the seconds to go; None while nothing has been timed
+__all__ = ["Estimate", "describe", "say"]
 
 
 class Estimate:
     """Expected seconds of cells, from those that have run.
 
     Args:
+        cells: those to expect something of.
         timed: arguments and seconds of cells that have run.
     """
 
-    def __init__(self, timed: Iterable[tuple[Mapping[str, Any], float]]):
-        self._timed = [(_pairs(arguments), seconds) for arguments, seconds in timed]
+    def __init__(self, cells: Iterable[Cell], timed: Iterable[tuple[Mapping[str, Any], float]] = ()):
+        self._pairs = {cell.digest: _pairs(cell.arguments) for cell in cells}
+        self._nearest: dict[str, tuple[int, list[float]]] = {}  # digest to the most shared arguments and the seconds there
+        for arguments, seconds in timed:
+            self.add(arguments, seconds)
 
     def add(self, arguments: Mapping[str, Any], seconds: float) -> None:
         """Learn from one more cell."""
-        self._timed.append((_pairs(arguments), seconds))
+        pairs = _pairs(arguments)
+        for digest, own in self._pairs.items():
+            shared = len(own & pairs)
+            most, found = self._nearest.get(digest, (-1, []))
+            if shared >= most:
+                self._nearest[digest] = (shared, [*found, seconds] if shared == most else [seconds])
 
-    def seconds(self, arguments: Mapping[str, Any]) -> float | None:
-        """Return the seconds expected of a cell: the mean of those that share most arguments; None if none has run."""
-        if not self._timed:
-            return None
-        own = _pairs(arguments)
-        shared = [len(own & pairs) for pairs, _ in self._timed]
-        nearest = [seconds for (_, seconds), count in zip(self._timed, shared, strict=True) if count == max(shared)]
-        return sum(nearest) / len(nearest)
+    def seconds(self, cell: Cell) -> float | None:
+        """Return the seconds expected of a cell; None while none has run."""
+        found = self._nearest.get(cell.digest, (0, []))[1]
+        return sum(found) / len(found) if found else None
 
     def remaining_s(self, waiting: Iterable[Cell], running: Iterable[tuple[Cell, float]], jobs: int) -> float | None:
-        """Return the seconds until all have run.
+        """Return the seconds until all have run; None while none has.
 
         Args:
             waiting: cells not yet begun.
             running: cells under way, each with the seconds spent on it.
             jobs: how many run side by side.
         """
-        if not self._timed:
+        if not self._nearest:
             return None
-        left = [self.seconds(cell.arguments) for cell in waiting]
-        left += [max(self.seconds(cell.arguments) - spent_s, 0.0) for cell, spent_s in running]
+        left = [self.seconds(cell) for cell in waiting]
+        left += [max(self.seconds(cell) - spent_s, 0.0) for cell, spent_s in running]
         return max(sum(left) / jobs, max(left)) if left else 0.0
 
 
@@ -86,16 +77,3 @@ def say(line: str) -> None:
     """Write one line to standard output: in a run to the item's log and notebook."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def write_progress(folder: Path, progress: CellProgress) -> None:
-    """Leave in the folder of a run how far its cells are."""
-    write_json(folder / PROGRESS_FILE, progress)
-
-
-def read_progress(folder: Path) -> CellProgress | None:
-    """Return how far the cells of a run are; None where it has none, or none yet."""
-    try:
-        return CellProgress(**json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None

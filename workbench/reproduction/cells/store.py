@@ -6,6 +6,7 @@ Simplified: no lock; two runs that finish the same cell write the same file, and
 Left out: which cells an item needs (`workbench.reproduction.cells`).
 """
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from workbench.reproduction.machine import commit_of, versions
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import checksum, write_record
 
-__all__ = ["CellStore", "basis_of", "check_cell"]
+__all__ = ["CellStore", "basis_of", "check_cell", "read_cell", "read_lines"]
 
 SCHEMA = 1  # of a cell
 FIELDS = frozenset({"arguments", "commit", "data", "library", "machine", "seconds", "started", "values", "versions"})
@@ -68,54 +69,105 @@ def check_cell(held: Any, cell: Cell | None, place: str) -> dict[str, Any]:
     return held
 
 
+def read_cell(path: Path, cell: Cell | None = None) -> dict[str, Any]:
+    """Read the file of one cell and check it; see `check_cell`.
+
+    Raises:
+        FileNotFoundError: where there is none.
+    """
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: refused, it cannot be read: {error}; move it away and run again") from None
+    return check_cell(held, cell, str(path))
+
+
+def read_lines(path: Path) -> dict[str, dict[str, Any]]:
+    """Read the committed cells of one function.
+
+    Returns:
+        Digest to cell; empty where there is no file.
+
+    Raises:
+        RecordError: naming the file and the line that cannot be trusted.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: refused, it cannot be read: {error}") from None
+    found = [check_cell(_parsed(line), None, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line]
+    return {Cell(function=held["function"], arguments=held["arguments"]).digest: held for held in found}
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None  # which is no cell
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellStore:
     """The cells of one function in one profile.
 
     Attributes:
         folder: where they are written.
-        recorded: file of those that are committed.
         basis: what they depend on now, see `basis_of`.
         commit: of the checkout.
+        keep: whether cells that are not up to date are accepted.
+        committed: digest to committed cell, of those that are accepted.
     """
 
     folder: Path
-    recorded: Path
     basis: Mapping[str, Mapping[str, str]]
     commit: str
-    _recorded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    keep: bool = False
+    committed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, project: Project, technique: str, profile: str, cell: Cell, file: Path) -> "CellStore":
-        """Open the store that a cell belongs to; `file` is the source of its function."""
+    def of(cls, project: Project, technique: str, profile: str, cell: Cell, file: Path, *, keep: bool) -> "CellStore":
+        """Open the store that a cell belongs to.
+
+        Args:
+            project, technique, profile: whose cells.
+            cell: any one of the function.
+            file: source of the function.
+            keep: accept cells that are not up to date, the committed ones included.
+
+        Raises:
+            RecordError: naming a committed cell that cannot be trusted.
+        """
+        recorded = project.recorded_cells_folder(technique, profile) / f"{cell.name}.jsonl"
         return cls(
-            folder=project.cells_folder(technique, profile) / cell.name,
-            recorded=project.recorded_cells_folder(technique, profile) / f"{cell.name}.jsonl",
-            basis=basis_of(project, cell.module, file), commit=commit_of(project.root),
+            folder=project.cells_folder(technique, profile) / cell.name, basis=basis_of(project, cell.module, file),
+            commit=commit_of(project.root), keep=keep, committed=read_lines(recorded) if keep else {},
         )  # fmt: skip
 
     def path(self, cell: Cell) -> Path:
         """Return where a cell lies, whether it is there or not."""
         return self.folder / f"{cell.digest}.json"
 
-    def read(self, cell: Cell) -> dict[str, Any] | None:
-        """Return a cell that this checkout has run, up to date or not; None where there is none.
+    def find(self, cell: Cell) -> tuple[Mapping[str, Any] | None, str]:
+        """Look for a cell that can be used: one that is up to date, else the newest where such are accepted.
+
+        Returns:
+            The cell or None, and what has changed since the one that was found ran; empty where it is up to date.
 
         Raises:
             RecordError: where it cannot be trusted.
         """
-        path = self.path(cell)
-        try:
-            held = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            raise RecordError(f"{path}: refused, it cannot be read: {error}") from None
-        return check_cell(held, cell, str(path))
-
-    def changed(self, held: Mapping[str, Any]) -> str:
-        """Say what a cell depends on that has changed since it ran; empty where it is up to date."""
-        return changes(held, self.basis)
+        found = [self.committed[cell.digest]] if cell.digest in self.committed else []
+        with contextlib.suppress(FileNotFoundError):
+            found.append(read_cell(self.path(cell), cell))
+        found.sort(key=lambda held: held["started"], reverse=True)
+        told = [changes(held, self.basis) for held in found]
+        if "" in told:
+            return found[told.index("")], ""
+        return (found[0] if found and self.keep else None), told[0] if told else ""
 
     def write(self, cell: Cell, finished: Finished) -> dict[str, Any]:
         """Seal a finished cell and write it; return it as written.

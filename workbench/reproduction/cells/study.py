@@ -1,31 +1,36 @@
 """The course of a study: take what is there, run the rest, longest first, keep each result at once.
 
 Source: the workbench's own convention.
-Simplified: nothing.
+Simplified: a result that cannot be written, on a full disk, ends the study; it is tried again at the end, and what
+still cannot be written stands in the error.
 Left out: what a cell is (`cell`), where it lies (`store`), who runs it (`pool`).
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from workbench.reproduction.cells.cell import Cell, CellResult
+from workbench.reproduction.cells.claims import Claims
+from workbench.reproduction.cells.notes import CellProgress, Notes
 from workbench.reproduction.cells.pool import Ended, Pool
-from workbench.reproduction.cells.progress import CellProgress, Estimate, describe, say, write_progress
+from workbench.reproduction.cells.progress import Estimate, describe, say
 from workbench.reproduction.cells.store import CellStore
+from workbench.reproduction.cells.work import Finished
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.machine import num_cores
+from workbench.reproduction.records import canonical_json
 
 __all__ = ["CellsFailed", "Study"]
 
 NOTE_S = 1.0  # seconds between two notes of the progress, as often as the runner looks
+LOOK_S = 1.0  # seconds between two looks at cells that another study is running
 
 
 class CellsFailed(RuntimeError):
-    """Cells that raised, died or took too long, each with its traceback; all others have been kept."""
+    """Cells that raised, died, took too long or could not be written; all others have been kept."""
 
 
 @dataclass(slots=True)
@@ -34,99 +39,137 @@ class Study:
 
     Attributes:
         store: where they are kept.
+        notes: what is noted for others.
         cells: those asked for, in order.
-        run_folder: folder of the run, None outside one.
     """
 
     store: CellStore
+    notes: Notes
     cells: list[Cell]
-    run_folder: Path | None
-    _held: dict[str, dict[str, Any]] = field(default_factory=dict)  # digest to what is on disk
+    _distinct: dict[str, Cell] = field(init=False)  # by digest
+    _held: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # digest to what is on disk
     _new: set[str] = field(default_factory=set)  # digests of the cells of this call
     _failures: dict[str, str] = field(default_factory=dict)  # digest to traceback
+    _unwritten: dict[str, Finished] = field(default_factory=dict)  # digest to what could not be written
     _next_note_s: float = 0.0  # on the monotonic clock
+    _next_look_s: float = 0.0  # the same
 
-    def take_what_is_there(self, keep: bool) -> None:
-        """Take the cells that are up to date, or, with `keep`, whatever has the arguments.
+    def __post_init__(self) -> None:
+        self._distinct = {cell.digest: cell for cell in self.cells}
+
+    def take_what_is_there(self) -> None:
+        """Take the cells that can be used, and say how many and why not the others.
 
         Raises:
             RecordError: naming every cell that cannot be trusted.
         """
-        refused, stale = [], Counter()
-        for cell in self._distinct():
+        refused, kept, stale = [], Counter(), Counter()
+        for digest, cell in self._distinct.items():
             try:
-                held = self.store.read(cell)
+                held, why = self.store.find(cell)
             except RecordError as error:
                 refused.append(str(error))
                 continue
-            why = "" if held is None else self.store.changed(held)
-            if held is not None and (keep or not why):
-                self._held[cell.digest] = held
-            elif why:
-                stale[why] += 1
+            if held is not None:
+                self._held[digest] = held
+            (stale if held is None else kept).update([why] if why else [])
         if refused:
             raise RecordError("; ".join(refused))
-        reasons = "".join(f"; {count} out of date ({why})" for why, count in stale.items())
-        say(f"{len(self._distinct())} cells: {len(self._held)} are there, {len(self._waiting())} to run{reasons}")
-
-    def _distinct(self) -> list[Cell]:
-        return list({cell.digest: cell for cell in self.cells}.values())
-
-    def _waiting(self) -> list[Cell]:
-        return [cell for cell in self._distinct() if cell.digest not in self._held]
+        there, to_run = len(self._held), len(self._distinct) - len(self._held)
+        say(f"{len(self._distinct)} cells: {there} are there{_reasons(kept, 'kept')}, {to_run} to run{_reasons(stale, 'out of date')}")
 
     def run_the_rest(self, jobs: int | None, timeout_s: float | None) -> None:
-        """Run what is missing.
+        """Run what is missing, and note where everything came from.
 
         Raises:
             CellsFailed: naming each cell that failed, once all others have finished.
         """
-        waiting = self._waiting()
-        if not waiting:
-            return
-        jobs = min(jobs or _default_jobs(), len(waiting))
-        estimate = Estimate(self.store.durations())
-        with Pool(jobs=jobs, preload=waiting[0].module, timeout_s=timeout_s) as pool:
-            while waiting or pool.running():
-                while waiting and pool.has_room:
-                    pool.start(_longest_first(waiting, estimate))
-                for ended in pool.ended():
-                    self._take(ended, estimate)
-                    self._tell(ended, estimate.remaining_s(waiting, pool.running(), jobs))
-                self._note(lambda: estimate.remaining_s(waiting, pool.running(), jobs))
+        waiting = [cell for digest, cell in self._distinct.items() if digest not in self._held]
+        self.notes.begin(self.cells)
+        if waiting:
+            jobs = min(jobs or _default_jobs(), len(waiting))
+            with Pool(jobs=jobs, preload=waiting[0].module, timeout_s=timeout_s) as pool, Claims(self.store.folder) as claims:
+                self._run(waiting, pool, claims, Estimate(self.cells, self.store.durations()))
         self._raise_failures()
+        self.notes.end(self.cells, self._held)
+
+    def _run(self, waiting: list[Cell], pool: Pool, claims: Claims, estimate: Estimate) -> None:
+        while waiting or pool.running():
+            while pool.has_room and (cell := self._next(waiting, claims, estimate)):
+                pool.start(cell)
+            for ended in pool.ended():
+                self._take(ended, estimate)
+                claims.free(ended.cell)
+                self._tell(ended, estimate.remaining_s(waiting, pool.running(), pool.jobs))
+            if self._unwritten:
+                waiting.clear()
+            if monotonic() >= self._next_note_s:
+                self._note(estimate.remaining_s(waiting, pool.running(), pool.jobs))
+
+    def _next(self, waiting: list[Cell], claims: Claims, estimate: Estimate) -> Cell | None:
+        """Take the longest waiting cell that no other study runs; what another has finished meanwhile is there."""
+        if monotonic() < self._next_look_s:
+            return None
+        for cell in sorted(waiting, key=lambda cell: -(estimate.seconds(cell) or 0.0)):
+            if not claims.take(cell):
+                continue
+            waiting.remove(cell)
+            held, why = self.store.find(cell)
+            if held is None or why:
+                return cell
+            self._held[cell.digest] = held
+            claims.free(cell)
+        self._next_look_s = monotonic() + LOOK_S if waiting else 0.0
+        return None
 
     def _take(self, ended: Ended, estimate: Estimate) -> None:
+        digest = ended.cell.digest
         if ended.finished is None:
-            self._failures[ended.cell.digest] = ended.failure
+            self._failures[digest] = ended.failure
             return
-        self._held[ended.cell.digest] = self.store.write(ended.cell, ended.finished)
-        self._new.add(ended.cell.digest)
         estimate.add(ended.cell.arguments, ended.finished.seconds)
+        try:
+            self._keep(ended.cell, ended.finished)
+        except OSError as error:
+            self._unwritten[digest] = ended.finished
+            say(f"{self.store.path(ended.cell)} cannot be written: {error.strerror}; no more cells are started")
+
+    def _keep(self, cell: Cell, finished: Finished) -> None:
+        self._held[cell.digest] = self.store.write(cell, finished)
+        self._new.add(cell.digest)
+
+    def _num_ended(self) -> int:
+        return len(self._held) + len(self._failures) + len(self._unwritten)
 
     def _tell(self, ended: Ended, left_s: float | None) -> None:
         from workbench.reproduction.report.numbers import about_text
 
-        number, total = len(self._held) + len(self._failures), len(self._distinct())
         what = "failed" if ended.finished is None else about_text(ended.finished.seconds)
-        left = "" if left_s is None else f" · about {about_text(left_s)} left"
-        say(f"cell {number} of {total} · {describe(ended.cell, self.cells)} · {what}{left}")
+        left = f" · about {about_text(left_s)} left" if left_s else ""
+        say(f"cell {self._num_ended()} of {len(self._distinct)} · {describe(ended.cell, self.cells)} · {what}{left}")
 
-    def _note(self, remaining_s: Callable[[], float | None]) -> None:
-        if self.run_folder is None or monotonic() < self._next_note_s:
-            return
+    def _note(self, left_s: float | None) -> None:
         self._next_note_s = monotonic() + NOTE_S
-        done = len(self._held) + len(self._failures)
-        told = CellProgress(num_done=done, num_cells=len(self._distinct()), remaining_s=remaining_s())
-        write_progress(self.run_folder, told)
+        told = CellProgress(num_done=self._num_ended(), num_cells=len(self._distinct), remaining_s=left_s)
+        self.notes.progress(told)
 
     def _raise_failures(self) -> None:
-        if not self._failures:
-            return
-        named = {cell.digest: describe(cell, self.cells) for cell in self.cells}
-        told = [f"{named[digest]}: {failure}" for digest, failure in self._failures.items()]
-        names = ", ".join(named[digest] for digest in self._failures)
-        raise CellsFailed(f"{len(told)} of {len(named)} cells failed ({names}); the others are kept\n\n" + "\n\n".join(told))
+        told = [f"{self._name(digest)}: {failure}" for digest, failure in self._failures.items()]
+        for digest, finished in self._unwritten.items():
+            try:
+                self._keep(self._distinct[digest], finished)
+            except OSError as error:
+                values = canonical_json(finished.values)
+                told.append(f"{self._name(digest)}: ran, and cannot be written: {error}\nIts values: {values}")
+        not_begun = len(self._distinct) - len(self._held) - len(told)
+        if told or not_begun:
+            names = ", ".join(self._name(digest) for digest in [*self._failures, *self._unwritten])
+            rest = f"; {not_begun} were not begun" if not_begun else ""
+            total = len(self._distinct)
+            raise CellsFailed("\n\n".join([f"{len(told)} of {total} cells failed ({names}){rest}; the others are kept", *told]))
+
+    def _name(self, digest: str) -> str:
+        return describe(self._distinct[digest], self.cells)
 
     def results(self) -> list[CellResult]:
         """Return the result of every cell that was asked for, in order."""
@@ -141,10 +184,8 @@ class Study:
         )  # fmt: skip
 
 
-def _longest_first(waiting: list[Cell], estimate: Estimate) -> Cell:
-    """Take the cell that is expected to take longest; the first one where nothing is known."""
-    chosen = max(range(len(waiting)), key=lambda place: (estimate.seconds(waiting[place].arguments) or 0.0, -place))
-    return waiting.pop(chosen)
+def _reasons(counts: Mapping[str, int], what: str) -> str:
+    return "".join(f"; {count} {what} ({why})" for why, count in counts.items())
 
 
 def _default_jobs() -> int:

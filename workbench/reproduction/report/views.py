@@ -216,6 +216,23 @@ def _row_view(row: Mapping[str, Any], recorded: Mapping[str, str], whole: str) -
                    by_definition=bool(row.get("by_definition")))
 
 
+def _origins_text(record: Mapping[str, Any]) -> str:
+    """Say where a record's cells came from: "120 of commit abc on machine X, 30 here; they took 3 h 20 min"."""
+    origins = record.get("cells") or ()
+    told = []
+    for origin in origins:
+        here = _same_machine(origin.get("machine"), record.get("machine"))
+        commit = "" if here and origin.get("commit") == record.get("commit") else f" of commit {str(origin.get('commit'))[:HASH_SHOWN]}"
+        place = "here" if here else f"on {machine_text(origin.get('machine'))}"
+        told.append(f"{origin.get('num_cells')}{commit} {place}")
+    took = seconds_text(round(sum(float(origin.get("seconds") or 0) for origin in origins)))
+    return f"{', '.join(told)}; they took {took}" if told else ""
+
+
+def _same_machine(one: Any, other: Any) -> bool:
+    return isinstance(one, Mapping) and isinstance(other, Mapping) and all(one.get(name) == other.get(name) for name in ("host", "cpu"))
+
+
 def _exact(value: Any, unit: str | None) -> str:
     return "" if value is None else f"{value} {unit or ''}".strip()
 
@@ -241,6 +258,7 @@ def facts_of(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
                         ("Versions", "versions"), ("Environment", "environment")):
         held = record.get(name)
         pairs.append((title, pairs_text(held) if isinstance(held, Mapping) else str(held or "")))
+    pairs.append(("Cells", _origins_text(record)))
     pairs.append(("Seeds", ", ".join(map(str, record.get("seeds") or ()))))
     for source in record.get("data") or ():
         digest = str(source.get("sha256") or "")[:HASH_SHOWN]

@@ -43,6 +43,7 @@ def run(
     fresh: bool = False,
     on_event: OnEvent | None = None,
     *,
+    keep_cells: bool = False,
     min_free_bytes: int = MIN_FREE_BYTES,
 ) -> Outcome:
     """Run what is missing or out of date among the items, and record it.
@@ -52,8 +53,9 @@ def run(
         kernel: name of a Jupyter kernel; by default each notebook's own.
         jobs: items side by side where none is timed; by default one a core, at most 4.
         timeout_s: seconds one item may take; None for no limit.
-        fresh: run also what is up to date.
+        fresh: run also what is up to date; finished cells that are up to date are reused all the same.
         on_event: told of every event, in this thread.
+        keep_cells: accept cells that are out of date or committed; the record says where they came from.
         min_free_bytes: free space without which nothing is begun.
 
     Returns:
@@ -68,7 +70,7 @@ def run(
     check_before(project, items, profile, kernel)
     check_targets(project, items, profile)
     check_folder(project.results_of(profile), min_free_bytes)
-    outcome = _Run(project, items, profile, kernel, jobs, timeout_s, tell).do_locked(fresh)
+    outcome = _Run(project, items, profile, kernel, jobs, timeout_s, keep_cells, tell).do_locked(fresh)
     tell(RunFinished(outcome=outcome))
     return outcome
 
@@ -83,6 +85,7 @@ class _Run:
     kernel: str | None
     jobs: int
     timeout_s: float | None
+    keep_cells: bool
     tell: OnEvent
 
     def do_locked(self, fresh: bool) -> Outcome:
@@ -90,7 +93,10 @@ class _Run:
         folder = self.project.results_of(self.profile)
         with hold_lock(folder):
             sweep(folder)
-            return self._do(plan_checked(self.project, self.items, self.profile, kernel=self.kernel, fresh=fresh))
+            planned = plan_checked(
+                self.project, self.items, self.profile, kernel=self.kernel, fresh=fresh, keep_cells=self.keep_cells
+            )
+            return self._do(planned)
 
     def _do(self, planned: Sequence[PlannedItem]) -> Outcome:
         began = monotonic()
@@ -109,7 +115,7 @@ class _Run:
         papermill_log = logging.getLogger(papermill.__name__)
         if not papermill_log.handlers:  # what it would print is in the failure's reason
             papermill_log.addHandler(logging.NullHandler())
-        work = Work(self.project, items, self.profile, self.kernel)
+        work = Work(self.project, items, self.profile, self.kernel, keep_cells=self.keep_cells)
         return Schedule(work=work, jobs=self.jobs, timeout_s=self.timeout_s, on_event=self.tell).run(planned)
 
 

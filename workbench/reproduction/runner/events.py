@@ -2,12 +2,15 @@
 
 Source: the workbench's own convention; the command line draws its progress bar from these.
 Simplified: the time to go adds what each item took last time, or what its catalogue expects.
-Left out: progress inside an item.
+Left out: progress inside an item, but for its cells.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from workbench.reproduction.cells.notes import CellProgress
+from workbench.reproduction.cells.there import CellsThere
 
 __all__ = [
     "Action", "Event", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent", "Outcome", "Planned", "PlannedItem",
@@ -41,6 +44,7 @@ class PlannedItem:
     why: str  # the reason, such as which part of its fingerprint changed
     expected_s: float  # seconds it is expected to take if it runs
     times: bool  # whether it runs alone
+    cells: CellsThere | None = None  # how many of its cells are there, where that is known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +74,7 @@ class Progress:
     num_items: int  # items that run in all
     elapsed_s: float  # seconds since the run began
     remaining_s: float  # estimate of the seconds to go
+    cells: Mapping[str, CellProgress] = field(default_factory=dict)  # id to how far its cells are, where it has any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

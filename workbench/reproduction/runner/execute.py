@@ -17,7 +17,7 @@ from typing import Any
 
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.project import ROOT_VARIABLE, Project
-from workbench.reproduction.recording import RECORDING_FILE, RUN_DIR, RUN_ITEM, RUN_PROFILE
+from workbench.reproduction.recording import KEEP_CELLS, RECORDING_FILE, RUN_DIR, RUN_ITEM, RUN_PROFILE
 from workbench.reproduction.runner.kernel import KernelProcess, tethered_kernel_manager
 
 __all__ = ["LOG_FILE", "NOTEBOOK_FILE", "Execution", "Failure"]
@@ -61,6 +61,7 @@ class Execution:
         profile: the profile it runs in.
         kernel_name: name of the Jupyter kernel.
         folder: the partial folder it writes into.
+        keep_cells: accept cells that are out of date.
         kernel: its kernel's process, to be stopped from outside.
         started: when it began.
         seconds: it took, once it has ended.
@@ -71,6 +72,7 @@ class Execution:
     profile: str
     kernel_name: str
     folder: Path
+    keep_cells: bool = False
     kernel: KernelProcess = field(default_factory=KernelProcess)
     started: str = ""
     seconds: float = 0.0
@@ -100,7 +102,7 @@ class Execution:
 
         environment = {
             RUN_DIR: str(self.folder), RUN_ITEM: self.item.id, RUN_PROFILE: self.profile,
-            ROOT_VARIABLE: str(self.project.root),
+            ROOT_VARIABLE: str(self.project.root), KEEP_CELLS: "1" if self.keep_cells else "0",
         }  # fmt: skip
         source = self.project.notebook(self.item)
         papermill.execute_notebook(

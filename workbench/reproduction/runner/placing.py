@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.reproduction.artifacts import checksums
+from workbench.reproduction.cells.notes import CELLS_FILE, PROGRESS_FILE, origins
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.machine import commit_of
 from workbench.reproduction.records import SCHEMA, read_record, write_json, write_record
@@ -47,8 +48,10 @@ def place_record(execution: Execution, fingerprint: Mapping[str, Any], target: P
         ValueError: where the recording cannot be judged.
     """
     recording = json.loads((execution.folder / RECORDING_FILE).read_text(encoding="utf-8"))
-    (execution.folder / RECORDING_FILE).unlink()
-    record = write_record(execution.folder / RECORD_FILE, _record(execution, recording, fingerprint))
+    record = _record(execution, recording, fingerprint)
+    for name in (RECORDING_FILE, CELLS_FILE, PROGRESS_FILE):  # what they say is in the record
+        (execution.folder / name).unlink(missing_ok=True)
+    record = write_record(execution.folder / RECORD_FILE, record)
     _swap(execution.folder, target)
     return record
 
@@ -68,7 +71,8 @@ def _record(execution: Execution, recording: dict[str, Any], fingerprint: Mappin
     }  # fmt: skip
     artifacts = {"notebook": NOTEBOOK_FILE, "log": LOG_FILE, **recording["artifacts"]}
     sums = checksums(execution.folder, artifacts)
-    return about | recording | run | {"artifacts": artifacts, "artifact_sha256": sums}
+    cells = origins(execution.folder)
+    return about | recording | run | {"artifacts": artifacts, "artifact_sha256": sums} | ({"cells": cells} if cells else {})
 
 
 def _swap(folder: Path, target: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workbench.reproduction.artifacts import misfits
+from workbench.reproduction.cells.there import cells_there
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.fingerprint import Fingerprinter, changes
@@ -22,10 +23,12 @@ __all__ = ["FAILURE_FILE", "RECORD_FILE", "plan", "plan_checked"]
 RECORD_FILE = "record.json"
 FAILURE_FILE = "failure.json"
 UNKNOWN_S = 30.0  # seconds assumed for an item that nobody has timed or estimated
+NOTEBOOK_S = 15.0  # seconds assumed for a notebook beside its cells: a kernel, imports, a figure
 
 
 def plan(
-    project: Project, items: Sequence[Reproduction], profile: str, *, kernel: str | None = None, fresh: bool = False
+    project: Project, items: Sequence[Reproduction], profile: str, *, kernel: str | None = None, fresh: bool = False,
+    keep_cells: bool = False,
 ) -> tuple[PlannedItem, ...]:
     """Say for each item whether it would run, and why.
 
@@ -35,34 +38,44 @@ def plan(
         profile: the profile to run them in.
         kernel: name of a Jupyter kernel; by default each notebook's own.
         fresh: run also what is up to date.
+        keep_cells: accept cells that are out of date.
 
     Raises:
         UsageError: for wrong use, in one line that names the thing.
     """
     check_before(project, items, profile, kernel)
     check_targets(project, items, profile)
-    return plan_checked(project, items, profile, kernel=kernel, fresh=fresh)
+    return plan_checked(project, items, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells)
 
 
 def plan_checked(
-    project: Project, items: Sequence[Reproduction], profile: str, *, kernel: str | None, fresh: bool
+    project: Project, items: Sequence[Reproduction], profile: str, *, kernel: str | None, fresh: bool, keep_cells: bool
 ) -> tuple[PlannedItem, ...]:
     """Plan what has been checked already; see `plan`."""
     fingerprint = Fingerprinter(project)
-    return tuple(_plan_one(project, item, profile, kernel, fresh, fingerprint) for item in items)
+    planned = []
+    for item in items:
+        if profile in item.parameters:
+            planned.append(_plan_one(project, item, profile, fingerprint(item, profile, kernel), fresh, keep_cells))
+        else:
+            why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
+            planned.append(PlannedItem(id=item.id, action=Action.SKIP, why=why, expected_s=0.0, times=item.times))
+    return tuple(planned)
 
 
 def _plan_one(
-    project: Project, item: Reproduction, profile: str, kernel: str | None, fresh: bool, fingerprint: Fingerprinter
+    project: Project, item: Reproduction, profile: str, fingerprint: dict, fresh: bool, keep_cells: bool
 ) -> PlannedItem:
-    if profile not in item.parameters:
-        why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
-        return PlannedItem(id=item.id, action=Action.SKIP, why=why, expected_s=0.0, times=item.times)
     folder = project.folder(item, profile)
-    why, seconds = _why(folder, item.id, profile, fingerprint(item, profile, kernel), fresh)
+    why, seconds = _why(folder, item.id, profile, fingerprint, fresh)
     expected = seconds or item.expected_s.get(profile, UNKNOWN_S)
+    cells = cells_there(project, item, profile, fingerprint, keep=keep_cells)
+    if cells is not None and cells.remaining_s is not None:  # the last run may have found fewer of them, or more
+        expected = cells.remaining_s + NOTEBOOK_S
     action = Action.RUN if why else Action.NOTHING
-    return PlannedItem(id=item.id, action=action, why=why or "up to date", expected_s=expected, times=item.times)
+    return PlannedItem(
+        id=item.id, action=action, why=why or "up to date", expected_s=expected, times=item.times, cells=cells
+    )
 
 
 def _why(folder: Path, id: str, profile: str, fingerprint: dict, fresh: bool) -> tuple[str, float]:

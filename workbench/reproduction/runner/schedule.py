@@ -8,9 +8,10 @@ Left out: priorities and memory.
 import queue
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
+from workbench.reproduction.cells.notes import CellProgress
 from workbench.reproduction.runner.events import (
     Action, ItemFinished, ItemOutcome, ItemStarted, OnEvent, PlannedItem, Progress, Status,
 )  # fmt: skip
@@ -36,6 +37,13 @@ def expected_s(items: Sequence[PlannedItem], jobs: int, spent: Mapping[str, floa
     alone = sum(left[item.id] for item in items if item.times)
     shared = [left[item.id] for item in items if not item.times]
     return alone + (max(sum(shared) / jobs, max(shared)) if shared else 0.0)
+
+
+def _by_its_cells(item: PlannedItem, spent_s: float, cells: CellProgress | None) -> PlannedItem:
+    """Expect of a running item what its cells say, which know better than its last run."""
+    if cells is None or cells.remaining_s is None:
+        return item
+    return replace(item, expected_s=spent_s + cells.remaining_s)
 
 
 @dataclass(slots=True)
@@ -113,12 +121,14 @@ class Schedule:
     def _tell(self, todo: Sequence[PlannedItem], done: Mapping[str, ItemOutcome], elapsed_s: float) -> None:
         spent = {id: self.work.seconds_so_far(id) for id in self._threads}
         left = [item for item in todo if item.id not in done]
-        remaining_s = expected_s(left, self.jobs, spent)
+        cells = {id: progress for id in self._threads if (progress := self.work.cells_so_far(id))}
+        left = [_by_its_cells(item, spent.get(item.id, 0.0), cells.get(item.id)) for item in left]
         self.on_event(
             Progress(
-                running=spent, num_done=len(done), num_items=len(todo), elapsed_s=elapsed_s, remaining_s=remaining_s
+                running=spent, num_done=len(done), num_items=len(todo), elapsed_s=elapsed_s,
+                remaining_s=expected_s(left, self.jobs, spent), cells=cells,
             )
-        )
+        )  # fmt: skip
 
     def _stop_all(self) -> None:
         for id in self._threads:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from workbench.reproduction.cells.notes import CellProgress, read_progress
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.notebook_cells import read_notebook
@@ -30,15 +31,18 @@ class Work:
         items: what may be run.
         profile: the profile to run it in.
         kernel: name of a Jupyter kernel; None for each notebook's own.
+        keep_cells: accept cells that are out of date.
     """
 
-    def __init__(self, project: Project, items: Iterable[Reproduction], profile: str, kernel: str | None):
+    def __init__(
+        self, project: Project, items: Iterable[Reproduction], profile: str, kernel: str | None, *, keep_cells: bool = False
+    ):
         self.project, self.profile, self.kernel = project, profile, kernel
         partial = partial_folder(project.results_of(profile))
         self._executions = {
             item.id: Execution(
                 project=project, item=item, profile=profile, folder=partial / item.id,
-                kernel_name=kernel or read_notebook(project.notebook(item)).kernel,
+                kernel_name=kernel or read_notebook(project.notebook(item)).kernel, keep_cells=keep_cells,
             )
             for item in items
         }  # fmt: skip
@@ -72,3 +76,7 @@ class Work:
     def seconds_so_far(self, id: str) -> float:
         """Return the seconds since an item began, 0 before that."""
         return self._executions[id].seconds_so_far()
+
+    def cells_so_far(self, id: str) -> CellProgress | None:
+        """Return how far the cells of an item are; None where it has none, or none yet."""
+        return read_progress(self._executions[id].folder)
