@@ -122,6 +122,23 @@ def dense() -> list[BenchmarkRow]:
         return [copy_share_row("FP16", FP16(), x), copy_share_row("AutoEncoder(100)", AutoEncoder(1024, 100), x)]
 
 
+def sums() -> list[BenchmarkRow]:
+    """Measure the sum of four ranks' messages beside decoding each and adding."""
+    codecs = {"TopK(0.02)": TopK(0.02), "RandomK(0.1)": RandomK(0.1), **{f"Quantize({b})": Quantize(b) for b in (2, 4, 8)}}
+    return [_sum_row(name, codec, dtype) for name, codec in codecs.items() for dtype in (torch.float32, torch.float16)]
+
+
+def _sum_row(name: str, codec: Codec, dtype: torch.dtype) -> BenchmarkRow:
+    x = activations(LARGE).to(dtype)
+    payloads = [codec.encode(x.roll(rank, dims=1)) for rank in range(4)]
+    equal = torch.equal(codec.decode_sum(payloads), codec.decode_sum_by_definition(payloads))
+    ratio = paired_ratio(
+        lambda: codec.decode_sum(payloads), lambda: codec.decode_sum_by_definition(payloads), rounds=6, clock=CLOCK
+    )
+    row = f"{name}: sum of 4 messages over decoding each, {list(LARGE)} {str(dtype).removeprefix('torch.')}"
+    return ratio_row(row, ratio, "at most 1", equal and ratio.median <= 1)
+
+
 BENCHMARKS = [
     *(
         Benchmark(
@@ -133,5 +150,6 @@ BENCHMARKS = [
     ),
     Benchmark(name="compression-topk", asks="Encode against torch.topk of all magnitudes.", run=topk),
     Benchmark(name="compression-randomk", asks="Encode against TopK's.", run=randomk),
+    Benchmark(name="compression-sums", asks="Summing four ranks' messages against decoding each.", run=sums),
     Benchmark(name="compression-dense", asks="FP16 and AutoEncoder against a copy.", run=dense),
 ]

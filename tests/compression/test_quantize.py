@@ -7,6 +7,7 @@ import torch
 
 from workbench.compression import Quantize, quantize
 from workbench.compression.quantize import (
+    BLOCK_ELEMENTS,
     dequantize_rows,
     dequantize_rows_by_definition,
     quantize_rows,
@@ -167,3 +168,13 @@ def test_bytes_of_the_study():
 def test_bits_out_of_range_are_refused(bits):
     with pytest.raises(ValueError, match="bits"):
         Quantize(bits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_a_sum_over_several_blocks_has_the_bits_of_its_definition(bits, dtype):
+    codec = Quantize(bits)
+    assert 3 * BLOCK_ELEMENTS > 700 * 400 > 2 * BLOCK_ELEMENTS
+    generator = torch.Generator().manual_seed(0)
+    payloads = [codec.encode(torch.randn(700, 400, generator=generator).to(dtype)) for _ in range(4)]
+    assert torch.equal(codec.decode_sum(payloads), codec.decode_sum_by_definition(payloads))

@@ -110,8 +110,7 @@ class Codec(nn.Module, ABC):
 
     def decode_sum_by_definition(self, payloads: Sequence[Payload]) -> Tensor:
         """Add decoded payloads one by one; `decode_sum` must give the same bits, those of NaN apart."""
-        if not payloads:
-            raise ValueError("payloads is empty: a sum needs at least one payload")
+        check_payloads(payloads)
         total = self.decode(payloads[0])
         for payload in payloads[1:]:
             total = total + self.decode(payload)
@@ -209,6 +208,12 @@ def site_seed(seed: int, site: str) -> int:
 def num_elements(shape: Sequence[int]) -> int:
     """Count the elements of a shape."""
     return math.prod(shape)
+
+
+def check_payloads(payloads: Sequence[Payload]) -> None:
+    """Refuse a sum of nothing, whose shape nobody knows."""
+    if not payloads:
+        raise ValueError("payloads is empty: a sum needs at least one payload")
 
 
 def check_out(out: Tensor, payload: Payload) -> None:

@@ -27,12 +27,13 @@ Simplified: nearest rounding, not stochastic. Left out: nothing.
 """
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from workbench.compression.codec import Aggregation, Codec, Payload, check_out, num_elements
+from workbench.compression.codec import Aggregation, Codec, Payload, check_out, check_payloads, num_elements
 
 __all__ = [
     "SCALE_AND_BIAS_BYTES",
@@ -93,6 +94,19 @@ class Quantize(Codec):
         check_out(out, payload)
         dequantize_rows(payload.tensors[0], self.bits, columns, payload.dtype, out=out.view(rows, columns))
         return out
+
+    @torch.no_grad()
+    def decode_sum(self, payloads: Sequence[Payload]) -> Tensor:
+        """Decode and add block by block: a block's sum stays in the cache until it is whole."""
+        check_payloads(payloads)
+        first = payloads[0]
+        total = torch.empty(first.shape, dtype=first.dtype, device=first.tensors[0].device)
+        rows, columns = _row_shape(first.shape)
+        total_RC = total.view(rows, columns)
+        for block in _blocks(total_RC):
+            parts = (dequantize_rows(p.tensors[0][block], self.bits, columns, p.dtype) for p in payloads)
+            total_RC[block] = reduce(Tensor.add_, parts)
+        return total
 
     def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:
         """Let the whole gradient through, as if nothing had been rounded."""
@@ -277,6 +291,8 @@ def _pack(codes_RC: Tensor, bits: int) -> Tensor:
 
 def _unpack(packed: Tensor, bits: int, columns: int) -> Tensor:
     """Unpack whole codes at a time where they do not straddle bytes."""
+    if bits == 8:
+        return packed[:, :columns]
     if 8 % bits:
         return _unpack_by_definition(packed, bits, columns)
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device)

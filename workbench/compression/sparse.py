@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workbench.compression.codec import Aggregation, Codec, Payload, check_out, num_elements
+from workbench.compression.codec import Aggregation, Codec, Payload, check_out, check_payloads, num_elements
 
 __all__ = ["SparseCodec"]
 
@@ -96,12 +96,11 @@ class SparseCodec(Codec):
 
     def decode_sum(self, payloads: Sequence[Payload]) -> Tensor:
         """Add all payloads into one buffer; only kept positions are touched."""
-        if not payloads:
-            raise ValueError("payloads is empty: a sum needs at least one payload")
+        check_payloads(payloads)
         total = self.decode(payloads[0])
         for payload in payloads[1:]:
             values, indices = payload.tensors
-            total.view(-1).index_add_(0, indices.to(torch.int64), values)
+            _add_at_(total.view(-1), indices.to(torch.int64), values)
         return total
 
     def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:
@@ -114,3 +113,11 @@ class SparseCodec(Codec):
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Count a value and an index for each kept element."""
         return self.num_kept(shape) * (dtype.itemsize + self.index_dtype.itemsize)
+
+
+def _add_at_(flat: Tensor, indices: Tensor, values: Tensor) -> None:
+    """Add values at positions, no two of them the same."""
+    if flat.is_cpu and flat.dtype == torch.float16:
+        flat.put_(indices, values, accumulate=True)  # index_add_ gives the same there, in 3 to 5 times the time
+    else:
+        flat.index_add_(0, indices, values)

@@ -10,7 +10,7 @@ from workbench.models.bert import BertConfig, BertEncoder
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.techniques.activation_compression.cost import Setting
 from workbench.techniques.activation_compression.method import METHODS, method
-from workbench.techniques.activation_compression.runtime import CompressedReduction, compress
+from workbench.techniques.activation_compression.runtime import CompressedReduction, EncoderGradients, compress
 
 CONFIG = BertConfig.tiny(hidden_size=64, mlp_size=128, num_layers=4)
 IDS = torch.arange(24).reshape(2, 12) % 50 + 1
@@ -31,6 +31,16 @@ def outputs_and_gradients(group, method_name: str) -> tuple[torch.Tensor, dict[s
 
 def on_a_real_rank(method_name: str):
     return outputs_and_gradients(ProcessTensorGroup(), method_name)
+
+
+def encoder_gradients_of_the_second_time(one_message: bool) -> dict[str, torch.Tensor]:
+    """Compress, take it back, compress again; return the encoders' gradients."""
+    group = ProcessTensorGroup()
+    model, gradients = BertEncoder(CONFIG, group), EncoderGradients(group) if one_message else None
+    compress(model, "A1", layers=2, gradients=gradients).remove()
+    compress(model, "A1", layers=2, gradients=gradients)
+    model(IDS).square().sum().backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if name.endswith("encoder")}
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +184,34 @@ def test_no_layers_and_layers_that_come_twice_are_refused_before_anything_change
 def test_a_model_without_a_list_of_layers_is_refused_by_name():
     with pytest.raises(ValueError, match="name modules"):
         compress(nn.Linear(4, 4), TopK(1))
+
+
+def test_one_message_of_gradients_serves_codes_that_came_after_others_were_taken_out(two_ranks):
+    for apart, together in zip(*(two_ranks.run(encoder_gradients_of_the_second_time, way) for way in (False, True)), strict=True):
+        assert len(together) == 4
+        for name, gradient in apart.items():
+            assert gradient.abs().max() > 0
+            torch.testing.assert_close(together[name], gradient)
+
+
+def test_one_message_of_gradients_is_for_real_ranks_and_for_weights_that_are_known_to_encode():
+    with pytest.raises(ValueError, match=r"group holds ranks \(0, 1\) in one process"):
+        EncoderGradients(VirtualTensorGroup(2))
+
+    class Renamed(AutoEncoder):
+        def __init__(self) -> None:
+            super().__init__(4, 2)
+            self.projection = self.encoder
+            del self.encoder
+
+    with pytest.raises(ValueError, match="codec=Renamed: none of its weights is named encoder"):
+        EncoderGradients(VirtualTensorGroup(1)).expect(Renamed())
+
+
+def test_an_output_is_not_compressed_twice():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    compression = compress(model, TopK(1), layers=["1"])
+    with pytest.raises(ValueError, match="the output of 1 is compressed already"):
+        compress(model, TopK(2), layers=["0", "1"])
+    assert not hasattr(model[0], "output_codec")
+    compression.remove()

@@ -7,7 +7,8 @@ and keeps its accuracy, because codes can be summed by the all-reduce that runs 
 
 Where to find it
 - table 1, the methods, and their bytes: `method.METHODS`, `method.Method.message_bytes`
-- section 3.2, the encoded all-reduce: `runtime.CompressedReduction`
+- section 3.2, the encoded all-reduce: `runtime.CompressedReduction`; ours, the same without full-size products for
+  learned codes: `runtime.FusedReduction`
 - section 3.3, the encoded boundary: `runtime.CompressedOutput` (one process), `workbench.parallel.pipeline` (ranks)
 - section 4.7, FLOPs and seconds of a layer: `cost.layer_time`; bytes of an iteration: `cost.planned_messages`
 - tables 2-4, 6, 7, 9, 12, seconds of an iteration on the paper's machines or on yours: `cost.iteration_time`
