@@ -9,10 +9,10 @@ from workbench.models import (
     BertForSequenceClassification,
     layer_messages,
     layer_weights,
-    model_messages,
 )
 from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
+from workbench.parallel.traffic import MessageKind, Phase
 from workbench.parallel.virtual_pipeline import VirtualPipeline
 
 TINY = BertConfig.tiny()
@@ -54,17 +54,19 @@ def test_messages_are_those_of_a_step(size, num_stages):
     ids = torch.ones(2, 3, dtype=torch.long)
     pipeline.step(ids, ids)
     sent = [(m.site, m.what, m.phase, m.message_bytes) for m in group.traffic]
-    listed = [
+    layers = [
         (m.site, m.what, m.phase, m.message_bytes)
-        for m in model_messages(
-            TINY, batch=2, sequence=3, num_tensor_ranks=size, num_stages=num_stages
-        )
+        for layer in range(TINY.num_layers)
+        for m in layer_messages(TINY, layer, batch=2, sequence=3, num_tensor_ranks=size)
     ]
-    assert sorted(listed) == sorted(sent)
+    boundaries = [  # both ways: 2 sequences of 3 tokens of 16 fp32 values
+        (f"stage.{stage}.input", MessageKind.SEND, phase, 2 * 3 * 16 * 4)
+        for stage in range(1, num_stages)
+        for phase in Phase
+    ]
+    assert sorted(layers + boundaries) == sorted(sent)
 
 
-def test_stages_that_do_not_divide_the_layers_are_refused():
-    with pytest.raises(ValueError, match="num_layers: 4 is not divisible by 3"):
-        model_messages(TINY, batch=1, sequence=1, num_stages=3)
+def test_ranks_that_do_not_divide_the_inner_units_are_refused():
     with pytest.raises(ValueError, match="mlp_size: 64 is not divisible by 3"):
         layer_weights(BertConfig(hidden_size=9, num_heads=3, mlp_size=64, num_layers=1), 3)

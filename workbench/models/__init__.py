@@ -3,7 +3,7 @@
 from workbench.models.bert import BertEncoder, BertForMaskedLM, BertForSequenceClassification
 from workbench.models.bert_config import BertConfig
 from workbench.models.hugging_face import LoadedWeights, load_hugging_face, to_hugging_face
-from workbench.models.inventory import layer_messages, layer_weights, model_messages
+from workbench.models.inventory import layer_messages, layer_weights
 
 __all__ = [
     "BertConfig",
@@ -14,6 +14,5 @@ __all__ = [
     "layer_messages",
     "layer_weights",
     "load_hugging_face",
-    "model_messages",
     "to_hugging_face",
 ]

@@ -1,11 +1,11 @@
 """What a cut BERT holds and sends, listed without building it.
 
 What: for planners, simulators and byte counts: every weight of a layer with the
-dimension that is cut, and every message of one micro-batch with its call site, pass and
-shape, under the names that the layers and their ledger use.
+dimension that is cut, and every message of a layer and micro-batch with its call site,
+pass and shape, under the names that the layers and their ledger use.
 Source: the cut of `workbench.parallel.transformer` (Megatron-LM, section 3).
 Simplified: messages without codecs; embeddings, pooler and heads send none.
-Left out: the exchange of tied gradients in a pipeline (one message a step).
+Left out: messages between pipeline stages, and the exchange of tied gradients.
 """
 
 import math
@@ -15,10 +15,9 @@ import torch
 
 from workbench.models.bert_config import BertConfig
 from workbench.parallel.shards import check_divides
-from workbench.parallel.stages import Stage
 from workbench.parallel.traffic import MessageKind, Phase
 
-__all__ = ["MessageEntry", "WeightEntry", "layer_messages", "layer_weights", "model_messages"]
+__all__ = ["MessageEntry", "WeightEntry", "layer_messages", "layer_weights"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,44 +133,6 @@ def layer_messages(
     return tuple(
         _entry(f"layers.{layer}.{site}", what, phase, shape, dtype) for site, what, phase in table
     )
-
-
-def model_messages(
-    config: BertConfig,
-    *,
-    batch: int,
-    sequence: int,
-    num_tensor_ranks: int = 1,
-    num_stages: int = 1,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[MessageEntry, ...]:
-    """List all messages of one micro-batch: layers, and boundaries between stages.
-
-    Args:
-        config, batch, sequence, num_tensor_ranks, dtype: As in `layer_messages`.
-        num_stages: Pipeline stages; every tensor-parallel rank of a stage sends the
-            whole activation to its partner in the next.
-
-    Returns:
-        Entries of the layers in their order, then of the boundaries.
-
-    Raises:
-        ValueError: If the stages do not divide the layers.
-    """
-    Stage(index=0, num_stages=num_stages).layers(config.num_layers)
-    sizes = {"batch": batch, "sequence": sequence, "dtype": dtype}
-    layers = [
-        entry
-        for layer in range(config.num_layers)
-        for entry in layer_messages(config, layer, num_tensor_ranks=num_tensor_ranks, **sizes)
-    ]
-    shape = (batch, sequence, config.hidden_size)
-    boundaries = [
-        _entry(f"stage.{stage}.input", MessageKind.SEND, phase, shape, dtype)
-        for stage in range(1, num_stages)
-        for phase in Phase
-    ]
-    return (*layers, *boundaries)
 
 
 def _entry(

@@ -84,6 +84,21 @@ def test_learned_encoders_sum_their_gradient_over_the_group():
     assert len(gradients) == 12 and {p.message_bytes for p in gradients} == {1024 * 50 * 2}
 
 
+def test_gradients_summed_together_are_one_message_of_as_many_bytes_a_stage_and_micro_batch():
+    each, together = (
+        [p for p in planned_messages(setting) if p.purpose is Purpose.ENCODER_GRADIENT]
+        for setting in (Setting(method="A1", tp=2, pp=4, num_micro_batches=3, fuse_gradients=fuse) for fuse in (False, True))
+    )
+    # Of 4 stages of 6 layers the last two are encoded: 12 encoders of 1024·50 weights each.
+    assert [(p.stage, p.count, p.message_bytes) for p in together] == [(2, 3, 12 * 1024 * 50 * 2), (3, 3, 12 * 1024 * 50 * 2)]
+    assert sum(p.wire_bytes for p in together) == sum(p.wire_bytes for p in each)
+
+
+def test_a_layer_alone_does_not_know_fused_codes():
+    with pytest.raises(ValueError, match="fused=True"):
+        layer_time(Setting(method="A1", fused=True), slow_link())
+
+
 def test_one_rank_alone_sends_nothing():
     for name in METHODS:
         assert planned_messages(Setting(method=name, tp=1, pp=1)) == ()

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from .cost import CALIBRATION, IterationTime, Setting, boundary_times, iteration_time, paper_machine
-from .cost.cells import value_ms
+from .cost import CALIBRATION, IterationTime, Setting, boundary_times, iteration_time, paper_machine, published_ms
 
 __all__ = ["error_rows", "simulate_boundaries", "simulate_shares", "simulate_times", "summary_rows"]
 
@@ -89,7 +88,8 @@ def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]],
 
 def _messages_timed() -> float:
     one = _boundaries_ms(Setting(tp=4, pp=4, micro_batch=128, sequence=128, num_nodes=4), 1.0)[0]
-    return value_ms(CALIBRATION, "table-9", "boundary_ms", "w/o", 4, 4, boundary=0) / one
+    (cell,) = [cell for cell in CALIBRATION if cell.table == "table-9"]
+    return published_ms([cell])[cell] / one
 
 
 def _boundaries_ms(setting: Setting, messages: float) -> list[float]:

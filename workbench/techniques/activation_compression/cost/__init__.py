@@ -5,7 +5,7 @@ Simplified, left out: see each module.
 """
 
 from .break_even import BreakEven, break_even, break_even_map, speedup_at
-from .cells import CALIBRATION, PublishedCell, calibration_cells
+from .cells import CALIBRATION, PublishedCell, calibration_cells, published_ms
 from .iteration import IterationTime, boundary_times, iteration_time
 from .layer import LayerTime, layer_time
 from .machine import CodecCost, FittedMachine
@@ -48,6 +48,7 @@ __all__ = [
     "layer_time",
     "paper_machine",
     "planned_messages",
+    "published_ms",
     "speedup_at",
     "v100_scaling",
 ]

@@ -1,14 +1,15 @@
 """Seconds of one training iteration, and where they go.
 
 Source: "Does compressing activations help model parallel training?", tables 2 to 4, 6, 7, 12 and section 4.7. On each
-stage a pass takes what the device needs (FLOPs over a rate, what every rank repeats, messages by the alpha-beta model,
-encoding and decoding) or what launching its kernels needs, whichever is longer. One micro-batch: the stages run one
+stage a pass takes what the device needs (FLOPs over a rate, attention scores over the memory's bandwidth, what every
+rank repeats, messages by the alpha-beta model, encoding and decoding) or what launching its kernels needs, whichever
+is longer. One micro-batch: the stages run one
 after the other. m of them: 1F1B (Narayanan et al. 2021), m - 1 slots of the slowest stage on top of one pass through
 all, that is m - 1 + pp slots where all are alike.
 Simplified: as FittedMachine; both directions of a boundary travel at once while the pipeline is full; "forward" and
 "backward" are, as tables 4 and 7 have them, those of all stages for one micro-batch, and for several those of the
 last stage, which has the language-model head.
-Left out: embedding, dropout of messages, data-parallel replicas.
+Left out: embedding and the exchange of its gradient between first and last stage, data-parallel replicas.
 
 Units: seconds.
 """
@@ -19,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..method import Family, method
-from .layer import forward_flops
+from .fused import fused_encode_s, spared_s
+from .layer import head_times, layer_compute_s
 from .machine import FittedMachine
 from .messages import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting
 from .paper import paper_machine
@@ -80,7 +82,7 @@ def iteration_time(setting: Setting, machine: FittedMachine | None = None) -> It
     Args:
         setting: model, method, mesh and machine.
         machine: rates and links; by default those of the paper's machine that the setting names (`nvlink`), fitted to
-            the cells in `paper.CALIBRATION`.
+            the cells in `cells.CALIBRATION`.
 
     Raises:
         ValueError: for a setting that spans hosts on a machine without a network.
@@ -89,13 +91,11 @@ def iteration_time(setting: Setting, machine: FittedMachine | None = None) -> It
     stages = [_stage_time(setting, machine, stage) for stage in range(setting.pp)]
     boundaries = boundary_times(setting, machine)
     optimizer_s = machine.optimizer_s + machine.optimizer_s_per_parameter * _parameters_of_a_rank(setting)
-    in_series_s = sum(stage.pass_s for stage in stages) + sum(there + back for there, back in boundaries)
-    repeated_s = (setting.num_micro_batches - 1) * _slot_s(stages, boundaries)
-    shown = _shown(stages, setting.num_micro_batches)
+    exchanged_s = sum(there + back for there, back in boundaries)
     return IterationTime(
-        **shown,
+        **_shown(stages, setting.num_micro_batches),
         optimizer_s=optimizer_s,
-        waiting_and_pipeline_s=in_series_s + repeated_s - shown["forward_s"] - shown["backward_s"],
+        waiting_and_pipeline_s=exchanged_s + _waiting_s(stages, boundaries, setting.num_micro_batches),
     )
 
 
@@ -116,6 +116,16 @@ def _slot_s(stages: Sequence[StageTime], boundaries: Sequence[tuple[float, float
     return max(stage.pass_s + exchanges[number] + exchanges[number + 1] for number, stage in enumerate(stages))
 
 
+def _waiting_s(
+    stages: Sequence[StageTime], boundaries: Sequence[tuple[float, float]], num_micro_batches: int
+) -> float:
+    """Return how long the last stage waits: while the pipeline fills and drains, and for a slower stage in between."""
+    if num_micro_batches == 1:
+        return 0.0
+    slower_s = max(0.0, _slot_s(stages, boundaries) - stages[-1].pass_s)
+    return sum(stage.pass_s for stage in stages[:-1]) + (num_micro_batches - 1) * slower_s
+
+
 def _shown(stages: Sequence[StageTime], num_micro_batches: int) -> dict[str, float]:
     counted = stages if num_micro_batches == 1 else [stages[-1]] * num_micro_batches
     return {name: sum(getattr(stage, name) for stage in counted) for name in StageTime.__dataclass_fields__}
@@ -126,56 +136,33 @@ def _parameters_of_a_rank(setting: Setting) -> float:
 
 
 def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> StageTime:
-    first = stage * setting.layers_per_stage
-    encoded_layers = sum(setting.is_compressed(layer) for layer in range(first, first + setting.layers_per_stage))
-    if setting.tp == 1:
-        encoded_layers = 0
-    messages = ALL_REDUCES_PER_LAYER * encoded_layers
+    messages = ALL_REDUCES_PER_LAYER * setting.encoded_layers(stage)
     plain = ALL_REDUCES_PER_LAYER * setting.layers_per_stage - messages
     full_s = all_reduce_s(setting, machine, stage, setting.activation_bytes())
     tensor_s = plain * full_s + (messages * encoded_tensor_s(setting, machine, stage) if messages else 0.0)
     codec = _codec_time(setting, machine, messages, *_boundary_codecs(setting, stage))
-    compute_s = setting.layers_per_stage * _layer_s(setting, machine)
-    is_last = stage == setting.pp - 1
-    logits = setting.logits / setting.tp if is_last else 0.0
-    forward_s = compute_s + tensor_s + codec.device_s + logits * machine.head_forward_s_per_logit
-    backward_s = machine.backward_over_forward * compute_s + codec.backward_s
-    backward_s += logits * machine.head_backward_s_per_logit + (plain + messages) * full_s
-    backward_s += messages * _encoder_gradient_s(setting, machine, stage)
+    compute_s = setting.layers_per_stage * layer_compute_s(setting, machine)
+    compute_s -= setting.encoded_layers(stage) * spared_s(setting, machine)
+    head_s, head_backward_s = head_times(setting, machine) if stage == setting.pp - 1 else (0.0, 0.0)
+    forward_s = compute_s + tensor_s + codec.device_s + head_s
+    sums, elements = setting.encoder_sums(stage)
+    backward_s = machine.backward_over_forward * compute_s + head_backward_s + codec.backward_s
+    backward_s += (plain + messages) * full_s
+    backward_s += sums * all_reduce_s(setting, machine, stage, elements * setting.value_bytes) if sums else 0.0
+    forward_launch_s = _launch_s(setting, machine, collectives=plain + messages) + codec.launch_s
+    backward_launch_s = _launch_s(setting, machine, collectives=plain + messages + sums, backward=True)
     return StageTime(
-        forward_s=machine.overlapped_s(forward_s, _launch_s(setting, machine) + codec.launch_s) + codec.sample_s,
-        backward_s=machine.overlapped_s(
-            backward_s, _backward_launch_s(setting, machine, messages) + codec.backward_launch_s
-        ),
+        forward_s=codec.sample_s + machine.overlapped_s(forward_s, forward_launch_s),
+        backward_s=machine.overlapped_s(backward_s, backward_launch_s + codec.backward_launch_s),
         encode_s=codec.tensor_encode_s,
         decode_s=codec.tensor_decode_s,
         tensor_s=tensor_s,
     )
 
 
-def _layer_s(setting: Setting, machine: FittedMachine) -> float:
-    elements = setting.micro_batch * setting.sequence * setting.hidden
-    return forward_flops(setting) / setting.tp / machine.flops_per_s + machine.replicated_s_per_element * elements
-
-
-def _launch_s(setting: Setting, machine: FittedMachine) -> float:
-    collectives = ALL_REDUCES_PER_LAYER if setting.tp > 1 else 0
-    return setting.layers_per_stage * (machine.layer_launch_s + collectives * machine.collective_launch_s)
-
-
-def _backward_launch_s(setting: Setting, machine: FittedMachine, messages: int) -> float:
-    layers_s = setting.layers_per_stage * machine.backward_over_forward * machine.layer_launch_s
-    collectives = ALL_REDUCES_PER_LAYER * setting.layers_per_stage if setting.tp > 1 else 0
-    if method(setting.method).family is Family.AUTOENCODER:
-        collectives += messages
-    return layers_s + collectives * machine.collective_launch_s
-
-
-def _encoder_gradient_s(setting: Setting, machine: FittedMachine, stage: int) -> float:
-    """Return the seconds of summing one encoder's gradient over the ranks."""
-    if not setting.encoder_elements:
-        return 0.0
-    return all_reduce_s(setting, machine, stage, setting.encoder_elements * setting.value_bytes)
+def _launch_s(setting: Setting, machine: FittedMachine, *, collectives: int, backward: bool = False) -> float:
+    layers = setting.layers_per_stage * (machine.backward_over_forward if backward else 1.0)
+    return layers * machine.layer_launch_s + (collectives if setting.tp > 1 else 0) * machine.collective_launch_s
 
 
 def _boundary_codecs(setting: Setting, stage: int) -> tuple[int, int]:
@@ -205,14 +192,15 @@ def _codec_time(setting: Setting, machine: FittedMachine, messages: int, encodes
     gathered = 1 if family in SUMMABLE else setting.tp  # messages that a rank decodes for each that it sends
     encode_s, decode_s = cost.encode_s(elements, sent), cost.decode_s(elements, sent)
     sample_s = cost.sample_s(elements, sent)
+    reduced_s = messages * (fused_encode_s(setting, machine) if setting.is_fused else encode_s)  # before an all-reduce
     encoded, decoded = messages + encodes, messages * gathered + decodes
     both = messages + (encodes + decodes) / 2  # a stage runs one half of a boundary's codec
     return CodecTime(
-        device_s=encoded * encode_s + decoded * decode_s,
+        device_s=reduced_s + encodes * encode_s + decoded * decode_s,
         launch_s=both * cost.launch_s + decoded * cost.launch_s_per_decoded,
         sample_s=encoded * sample_s,
-        backward_s=both * cost.backward_ratio * (encode_s + decode_s),
+        backward_s=cost.backward_ratio * (reduced_s + messages * decode_s + (both - messages) * (encode_s + decode_s)),
         backward_launch_s=both * cost.backward_launch_s,
-        tensor_encode_s=messages * (encode_s + sample_s),
+        tensor_encode_s=reduced_s + messages * sample_s,
         tensor_decode_s=messages * gathered * decode_s,
     )

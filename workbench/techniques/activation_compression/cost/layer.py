@@ -11,30 +11,22 @@ Units: bytes, seconds, elements.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 
 from workbench.cluster import Backend, Collective, Link, algorithm_of, collective_time_s
 
 from ..method import Family, method
+from .cells import PublishedCell, published_ms
+from .machine import FittedMachine
 from .messages import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting
 
-__all__ = ["LayerTime", "forward_flops", "layer_time"]
+__all__ = ["LayerTime", "forward_flops", "head_times", "layer_compute_s", "layer_time"]
 
-FORWARD_FLOPS_PER_ROW = 24  # of 96·B·s·h²: forward once, backward twice, and once more where activations are recomputed
+FORWARD_FLOPS_PER_ROW = 24  # of 96·B·s·h²: forward once, backward twice, once more where activations are recomputed
 ATTENTION_FLOPS_PER_PAIR = 4  # of 16·B·s²·h, likewise
+HEAD_FLOPS_PER_LOGIT = 2  # of h: a product and a sum
 BACKWARD_OVER_FORWARD = 2  # gradients of weights and of inputs
-V100_FLOPS_PER_S = 42.6e12  # table 4: 24 layers, 5.4e12 FLOPs a GPU at TP 2, in 276.34 − 150.72 ms
-TABLE_4_ELEMENTS = 24 * 32 * 512 * 1024  # table 4: 24 encoded activations an iteration
-TABLE_4_RANKS = 2
-
-ENCODE_AND_DECODE_MS = MappingProxyType(
-    {
-        "A1": (2.16, 3.12), "A2": (3.12, 4.56), "T1": (70.08, 13.68), "T2": (70.32, 16.80), "T3": (72.24, 27.36),
-        "T4": (74.88, 45.36), "R1": (2040.24, 15.84), "R2": (4244.64, 19.44), "R3": (11499.12, 29.76),
-        "R4": (44038.56, 47.52), "Q1": (20.64, 32.16), "Q2": (19.92, 30.24),
-    }
-)  # fmt: skip
-"""Milliseconds of table 4's columns Tensor Enc. and Tensor Dec. on V100s; it has no row for Q3."""
+TABLE_4 = {"tp": 2, "pp": 2}  # where table 4 was measured, on the local machine
+TABLE_4_LAYERS = 24  # as many encoded activations, two for each of 12 layers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,21 +55,25 @@ class LayerTime:
         return sum(getattr(self, field.name) for field in fields(self))
 
 
-def layer_time(setting: Setting, link: Link, *, flops_per_s: float = V100_FLOPS_PER_S) -> LayerTime:
+def layer_time(setting: Setting, link: Link, *, flops_per_s: float | None = None) -> LayerTime:
     """Predict one compressed layer; nothing overlaps, since each reduction waits for what it sums.
 
     Args:
         setting: sizes and method; `layers`, `pp` and micro-batches do not matter here.
         link: between tensor-parallel ranks.
-        flops_per_s: of one device, reached.
+        flops_per_s: of one device, reached; None takes what the V100s of table 4 reached without compression.
 
     Raises:
-        ValueError: for a method whose encoding time table 4 does not give, or a rate that is not positive.
+        ValueError: for a method whose encoding time table 4 does not give, a rate that is not positive, or a code that
+            is fused with the layer, which only `iteration_time` knows.
 
     Source: section 4.7; encoding and decoding scale with the elements, decoding of gathered messages with the ranks.
     """
+    flops_per_s = _table_4_flops_per_s() if flops_per_s is None else flops_per_s
     if not flops_per_s > 0:
         raise ValueError(f"flops_per_s={flops_per_s}: must be positive")
+    if setting.is_fused:
+        raise ValueError("fused=True: layer_time encodes full-size partials; iteration_time knows fused codes")
     encode_s, decode_s = _encode_and_decode_s(setting)
     forward_s = forward_flops(setting) / setting.tp / flops_per_s
     family = method(setting.method).family
@@ -103,12 +99,42 @@ def forward_flops(setting: Setting) -> float:
     return FORWARD_FLOPS_PER_ROW * rows * h * h + ATTENTION_FLOPS_PER_PAIR * rows * setting.sequence * h
 
 
+def layer_compute_s(setting: Setting, machine: FittedMachine) -> float:
+    """Return the seconds that one rank computes one layer's forward pass, launching apart."""
+    elements = setting.micro_batch * setting.sequence * setting.hidden
+    shared_s = forward_flops(setting) / machine.flops_per_s + setting.scores * machine.attention_s_per_score
+    return shared_s / setting.tp + elements * machine.replicated_s_per_element
+
+
+def head_times(setting: Setting, machine: FittedMachine) -> tuple[float, float]:
+    """Return the seconds of one micro-batch's language-model head and loss on a rank, forward and backward."""
+    if not setting.logits:
+        return 0.0, 0.0
+    logits = setting.logits / setting.tp
+    product_s = HEAD_FLOPS_PER_LOGIT * setting.hidden * logits / machine.flops_per_s
+    forward_s = machine.head_s + product_s + logits * machine.head_forward_s_per_logit
+    return forward_s, machine.backward_over_forward * product_s + logits * machine.head_backward_s_per_logit
+
+
+def _table_4_ms(name: str, column: str) -> float:
+    cell = PublishedCell("table-4", f"{column}_ms", name, **TABLE_4)
+    return published_ms([cell])[cell]
+
+
+def _table_4_flops_per_s() -> float:
+    """Return what one V100 reached in table 4's uncompressed forward passes, communication apart."""
+    computed_s = 1e-3 * (_table_4_ms("w/o", "forward") - _table_4_ms("w/o", "tensor"))
+    return TABLE_4_LAYERS * forward_flops(Setting()) / TABLE_4["tp"] / computed_s
+
+
 def _encode_and_decode_s(setting: Setting) -> tuple[float, float]:
+    """Scale table 4's columns Tensor Enc. and Tensor Dec., which have no row for Q3, to the layer's elements."""
     family = method(setting.method).family
     if family in (Family.NONE, Family.HALF):
         return 0.0, 0.0
-    if setting.method not in ENCODE_AND_DECODE_MS:
-        raise ValueError(f"method={setting.method!r}: table 4 gives no encoding time for it")
-    elements = ALL_REDUCES_PER_LAYER * setting.micro_batch * setting.sequence * setting.hidden
-    encode_s, decode_s = (1e-3 * ms * elements / TABLE_4_ELEMENTS for ms in ENCODE_AND_DECODE_MS[setting.method])
-    return encode_s, decode_s * (1 if family is Family.AUTOENCODER else setting.tp / TABLE_4_RANKS)
+    scale = setting.activation_bytes() / Setting().activation_bytes() * Setting().value_bytes / setting.value_bytes
+    encode_s, decode_s = (
+        1e-3 * scale * ALL_REDUCES_PER_LAYER / TABLE_4_LAYERS * _table_4_ms(setting.method, column)
+        for column in ("encode", "decode")
+    )
+    return encode_s, decode_s * (1 if family is Family.AUTOENCODER else setting.tp / TABLE_4["tp"])

@@ -35,8 +35,9 @@ class CodecCost:
         launch_s: fixed: launching the kernels of one message, forward.
         launch_s_per_decoded: fixed, for each message decoded.
         backward_launch_s: fixed: launching the kernels of one message, backward.
-        sample_s_per_sent: drawing one index with Python's `random.sample`, on the CPU, while the device waits.
+        sample_s_per_sent: drawing one index of 2^20 with Python's `random.sample`, on the CPU, while the device waits.
         pool_s_per_element: listing one index beforehand, which `random.sample` does where it keeps many.
+        sample_growth: exponent by which an index costs more the more are drawn, as caches overflow.
     """
 
     encode_s_per_element: float = 0.0
@@ -49,6 +50,7 @@ class CodecCost:
     backward_launch_s: float = 0.0
     sample_s_per_sent: float = 0.0
     pool_s_per_element: float = 0.0
+    sample_growth: float = 0.0
 
     def __post_init__(self) -> None:
         _require_not_negative(self, [each.name for each in fields(self)])
@@ -72,16 +74,21 @@ class CodecCost:
         """
         if not sent or not (self.sample_s_per_sent or self.pool_s_per_element):
             return 0.0
-        drawn = self.sample_s_per_sent * sent
         if lists_population(elements, sent):
-            return drawn + self.pool_s_per_element * elements
+            return self._drawn_s(sent, elements)
         last = 4 ** int(math.log(elements, 4) + ROUNDING)  # the largest population before this one that may be listed
-        share = sent / elements
-        if not lists_population(last, max(1, round(share * last))):
-            return drawn
-        return max(drawn, (self.sample_s_per_sent * share + self.pool_s_per_element) * last)
+        fewer = sent / elements * last
+        if not lists_population(last, max(1, round(fewer))):
+            return self._drawn_s(sent)
+        return max(self._drawn_s(sent), self._drawn_s(fewer, last))
+
+    def _drawn_s(self, sent: float, listed: float = 0) -> float:
+        """Return the seconds of drawing `sent` indices, of a population of which `listed` are listed first."""
+        slower = (sent / GROWN_FROM) ** self.sample_growth
+        return slower * (self.sample_s_per_sent * sent + self.pool_s_per_element * listed)
 
 
+GROWN_FROM = 2**20  # indices: what one costs is told for so many
 SMALL_SAMPLE = 5  # elements; CPython, Lib/random.py
 SMALL_SET = 21  # entries of a small set; likewise
 ROUNDING = 1e-9  # keeps the logarithm of a power of four whole
@@ -107,6 +114,8 @@ class FittedMachine:
         source: where its numbers come from.
         flops_per_s: that matrix products reach on one device.
         replicated_s_per_element: of B·s·h: what every tensor-parallel rank does alike, a layer, forward.
+        attention_s_per_score: of B·heads·s², shared by the tensor-parallel ranks: masking, softmax and dropout of
+            attention scores, which memory limits, a layer, forward.
         backward_over_forward: a layer's backward pass over its forward pass, communication apart.
         layer_launch_s: launching one layer's kernels, forward.
         collective_launch_s: launching one collective.
@@ -114,14 +123,15 @@ class FittedMachine:
             longer one.
         link: one connection between two devices of a host.
         connections: for a number of ranks, how many such connections its groups use at once, group by group of a
-            host; 1 where it says nothing.
+            host; a number of ranks that is not listed has what the next smaller one has, or else 1.
         gather_s: fixed, beyond an all-reduce: gathering a message of several tensors.
         network: a host's connection to the others; None on a single host.
         network_share: of the network's bandwidth that an all-reduce across hosts reaches.
         handover_s: fixed: handing one message to the next stage.
         optimizer_s: fixed, an iteration.
         optimizer_s_per_parameter: for each parameter of a rank.
-        head_forward_s_per_logit: language-model head and loss, forward, for each logit of a rank.
+        head_s: fixed, a micro-batch: what the stage with the language-model head does beyond its FLOPs and logits.
+        head_forward_s_per_logit: loss, forward, for each logit of a rank; the head's FLOPs are apart.
         head_backward_s_per_logit: likewise, backward.
         codecs: costs of each family of methods; none listed costs nothing.
     """
@@ -131,6 +141,7 @@ class FittedMachine:
     flops_per_s: float
     link: Link
     replicated_s_per_element: float = 0.0
+    attention_s_per_score: float = 0.0
     backward_over_forward: float = 2.0
     layer_launch_s: float = 0.0
     collective_launch_s: float = 0.0
@@ -142,14 +153,15 @@ class FittedMachine:
     handover_s: float = 0.0
     optimizer_s: float = 0.0
     optimizer_s_per_parameter: float = 0.0
+    head_s: float = 0.0
     head_forward_s_per_logit: float = 0.0
     head_backward_s_per_logit: float = 0.0
     codecs: Mapping[Family, CodecCost] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
-        in_seconds = ("_s", "_s_per_element", "_s_per_parameter", "_s_per_logit")
-        names = [each.name for each in fields(self) if each.name.endswith(in_seconds) and not each.name.endswith("per_s")]
-        _require_not_negative(self, [*names, "backward_over_forward"])
+        in_seconds = ("_s", "_s_per_element", "_s_per_score", "_s_per_parameter", "_s_per_logit")
+        names = {each.name for each in fields(self) if each.name.endswith(in_seconds)} - {"flops_per_s"}
+        _require_not_negative(self, sorted({*names, "backward_over_forward"}))
         for name in ("flops_per_s", "network_share"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)}: must be finite and positive")
@@ -159,6 +171,11 @@ class FittedMachine:
     def codec(self, family: Family) -> CodecCost:
         """Return the costs of a family of methods."""
         return self.codecs.get(family, CodecCost())
+
+    def connections_of(self, num_ranks: int) -> tuple[float, ...]:
+        """Return the connections that groups of so many ranks use, group by group of a host."""
+        listed = max((known for known in self.connections if known <= num_ranks), default=None)
+        return (1.0,) if listed is None else self.connections[listed]
 
     def overlapped_s(self, device_s: float, launch_s: float) -> float:
         """Return the seconds of device work and its launching, which run side by side."""

@@ -2,7 +2,8 @@
 
 Source: "Does compressing activations help model parallel training?", table 1 (methods), sections 3.2 and 3.3 (what is
 compressed and which collective carries it), section 4.1 (settings).
-Simplified: every tensor-parallel rank sends the pipeline boundary once.
+Simplified: every tensor-parallel rank sends the pipeline boundary once. The paper does not say whether the gradients of
+encoders are summed one by one; here they are, unless `fuse_gradients`.
 Left out: messages of embedding, head and loss, as in the paper's layer model.
 
 Units: bytes, elements. Legend: B micro-batch, s sequence, h hidden, c code size, k elements kept.
@@ -21,6 +22,7 @@ from ..method import PAPER_HIDDEN, Family, Method, code_size, method
 __all__ = ["ALL_REDUCES_PER_LAYER", "SUMMABLE", "PlannedMessages", "Purpose", "Setting", "planned_messages"]
 
 ALL_REDUCES_PER_LAYER = 2  # forward, and as many backward: attention and MLP (section 2.1)
+HEAD_SIZE = 64  # columns of one attention head; BERT (Devlin et al. 2018), section 4.1: 16 heads of 1024
 BERT_VOCABULARY = 30522  # words of BERT's vocabulary (Devlin et al. 2018)
 SUMMABLE = frozenset({Family.NONE, Family.HALF, Family.AUTOENCODER})  # methods whose messages an all-reduce can add
 
@@ -56,6 +58,10 @@ class Setting:
         vocabulary: words that the last stage's language-model head tells apart, 0 for no such head; None takes
             BERT's 30,522 on several hosts, where the study pre-trains, and no head on one, where it fine-tunes.
         code_size: c at a hidden size of 1024, in place of the method's own; None keeps that.
+        fused: whether a learned code is computed as x·(W·E), not as (x·W)·E, the paper's way, so that a compressed
+            row-parallel product never takes its full size; other methods ignore it.
+        fuse_gradients: whether the gradients of all encoders of a stage are summed in one message a backward pass, as
+            `runtime.EncoderGradients` does; by default each encoder's is summed by itself.
     """
 
     method: str = "w/o"
@@ -73,6 +79,8 @@ class Setting:
     index_bytes: int = 8
     vocabulary: int | None = None
     code_size: int | None = None
+    fused: bool = False
+    fuse_gradients: bool = False
 
     def __post_init__(self) -> None:
         method(self.method)
@@ -104,6 +112,16 @@ class Setting:
         return self.hidden * code_size(self.chosen.paper_code_size, self.hidden)
 
     @property
+    def is_fused(self) -> bool:
+        """Whether the method learns a code and it is fused with the layers that it encodes."""
+        return self.fused and self.chosen.family is Family.AUTOENCODER
+
+    @property
+    def scores(self) -> int:
+        """Attention scores of one layer and micro-batch, B·heads·s²."""
+        return self.micro_batch * max(1, self.hidden // HEAD_SIZE) * self.sequence**2
+
+    @property
     def ranks_per_node(self) -> int:
         """Ranks on one host; ranks of one stage stand side by side."""
         return self.tp * self.pp // self.num_nodes
@@ -113,6 +131,23 @@ class Setting:
         """Elements that the language-model head of one micro-batch computes; 0 without a head."""
         words = (BERT_VOCABULARY if self.num_nodes > 1 else 0) if self.vocabulary is None else self.vocabulary
         return self.micro_batch * self.sequence * words
+
+    def hosts_of(self, stage: int) -> range:
+        """Return the hosts that the ranks of a stage stand on; hosts are filled one after the other."""
+        first, last = stage * self.tp, (stage + 1) * self.tp - 1
+        return range(first // self.ranks_per_node, last // self.ranks_per_node + 1)
+
+    def encoded_layers(self, stage: int) -> int:
+        """Return how many layers of a stage reduce encoded; none where a stage is one rank, which reduces nothing."""
+        first = stage * self.layers_per_stage
+        return sum(self.tp > 1 and self.is_compressed(first + number) for number in range(self.layers_per_stage))
+
+    def encoder_sums(self, stage: int) -> tuple[int, int]:
+        """Return how many messages sum a stage's encoder gradients after one backward pass, and elements of each."""
+        encoders = ALL_REDUCES_PER_LAYER * self.encoded_layers(stage) if self.encoder_elements else 0
+        if self.fuse_gradients and encoders:
+            return 1, encoders * self.encoder_elements
+        return encoders, self.encoder_elements
 
     @property
     def layers_per_stage(self) -> int:
@@ -201,7 +236,11 @@ def planned_messages(setting: Setting) -> tuple[PlannedMessages, ...]:
     return tuple(
         planned
         for layer in range(setting.layers)
-        for planned in (*_boundary_messages(setting, layer), *_tensor_messages(setting, layer))
+        for planned in (
+            *_boundary_messages(setting, layer),
+            *_tensor_messages(setting, layer),
+            *_encoder_messages(setting, layer),
+        )
     )
 
 
@@ -225,11 +264,36 @@ def _tensor_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages]:
         compressed=compressed,
         **common,
     )
-    full = dict(collective=Collective.ALL_REDUCE, compressed=False, **common)
-    yield PlannedMessages(purpose=Purpose.TENSOR_BACKWARD, message_bytes=setting.activation_bytes(), **full)
-    if compressed and family is Family.AUTOENCODER:
-        encoder_bytes = setting.encoder_elements * setting.value_bytes
-        yield PlannedMessages(purpose=Purpose.ENCODER_GRADIENT, message_bytes=encoder_bytes, **full)
+    yield PlannedMessages(
+        purpose=Purpose.TENSOR_BACKWARD,
+        message_bytes=setting.activation_bytes(),
+        collective=Collective.ALL_REDUCE,
+        compressed=False,
+        **common,
+    )
+
+
+def _encoder_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages]:
+    """Yield a layer's encoder gradients, or with its first encoder those of the whole stage."""
+    stage = layer // setting.layers_per_stage
+    messages, elements = setting.encoder_sums(stage)
+    if not messages or not setting.is_compressed(layer):
+        return
+    together = setting.fuse_gradients
+    before = layer - 1
+    if together and before // setting.layers_per_stage == stage and setting.is_compressed(before):
+        return
+    yield PlannedMessages(
+        purpose=Purpose.ENCODER_GRADIENT,
+        stage=stage,
+        layer=layer,
+        count=(1 if together else ALL_REDUCES_PER_LAYER) * setting.num_micro_batches,
+        message_bytes=elements * setting.value_bytes,
+        collective=Collective.ALL_REDUCE,
+        num_ranks=setting.tp,
+        senders=setting.tp,
+        compressed=False,
+    )
 
 
 def _boundary_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages]:

@@ -113,7 +113,14 @@ def layer_speedup(model: ScalingModel, *, batch: int, sequence: int, hidden: int
 
 
 def cluster_speedup(
-    model: ScalingModel, *, batch: int, sequence: int, hidden: int, layers: int, num_nodes: int, num_micro_batches: float
+    model: ScalingModel,
+    *,
+    batch: int,
+    sequence: int,
+    hidden: int,
+    layers: int,
+    num_nodes: int,
+    num_micro_batches: float,
 ) -> float:
     """Return the speedup of a pipeline over n nodes, which tends to h/e as n grows and all else stays.
 
@@ -180,7 +187,11 @@ class LayerSample:
 
 
 def fit_scaling(
-    samples: Iterable[LayerSample], *, bandwidth_elements_per_s: float, threshold_elements: float, code_size: int = CODE_SIZE
+    samples: Iterable[LayerSample],
+    *,
+    bandwidth_elements_per_s: float,
+    threshold_elements: float,
+    code_size: int = CODE_SIZE,
 ) -> ScalingModel:
     """Fit the constants as section 4.7 does: alpha from the largest hidden size, the others as means.
 
@@ -197,7 +208,8 @@ def fit_scaling(
     small = [sample for sample in samples if sample.elements <= threshold_elements]
     large = [sample for sample in samples if sample.elements > threshold_elements]
     if not small or not large:
-        raise ValueError(f"samples: {len(small)} up to threshold_elements={threshold_elements}, {len(large)} above; both are needed")
+        found = f"{len(small)} up to threshold_elements={threshold_elements}, {len(large)} above"
+        raise ValueError(f"samples: {found}; both are needed")
     largest = max(samples, key=lambda sample: sample.hidden)
     return ScalingModel(
         alpha_s_per_flop=largest.computation_s / flops(largest.batch, largest.sequence, largest.hidden),

@@ -12,6 +12,7 @@ Units: seconds, bytes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from workbench.cluster import Algorithm, Collective, Link, collective_time_s
@@ -28,8 +29,9 @@ def all_reduce_s(setting: Setting, machine: FittedMachine, stage: int, message_b
 
     Inside a host a ring; across hosts a ring in each, and between them two trees.
     """
-    hosts = _num_hosts(setting)
-    local = _ring_s(Collective.ALL_REDUCE, setting.tp // hosts, message_bytes, _group_link(setting, machine, stage))
+    hosts = len(setting.hosts_of(stage))
+    link = _group_link(setting, machine, stage)
+    local = _ring_s(Collective.ALL_REDUCE, _local_ranks(setting, stage), message_bytes, link)
     if hosts == 1:
         return local
     network = _network(machine)
@@ -47,35 +49,32 @@ def encoded_tensor_s(setting: Setting, machine: FittedMachine, stage: int) -> fl
         return all_reduce_s(setting, machine, stage, message_bytes)
     if setting.tp == 1:
         return 0.0
-    across = _num_hosts(setting) > 1
+    across = len(setting.hosts_of(stage)) > 1
     link = _network(machine) if across else _group_link(setting, machine, stage)
     return machine.gather_s + _ring_s(Collective.ALL_GATHER, setting.tp, message_bytes, link)
 
 
 def send_s(setting: Setting, machine: FittedMachine, boundary: int, message_bytes: float) -> float:
     """Return the seconds of one message from stage `boundary` to the next, or back."""
-    if _host(setting, boundary) == _host(setting, boundary + 1):
+    hosts = setting.hosts_of(boundary)
+    if hosts == setting.hosts_of(boundary + 1):
         return machine.handover_s + machine.link.time_s(message_bytes)
-    return machine.handover_s + _network(machine).time_s(message_bytes / _num_hosts(setting))
+    return machine.handover_s + _network(machine).time_s(message_bytes / len(hosts))
 
 
 def _ring_s(collective: Collective, num_ranks: int, message_bytes: float, link: Link) -> float:
     return collective_time_s(collective, Algorithm.RING, num_ranks, message_bytes, link)
 
 
-def _num_hosts(setting: Setting) -> int:
-    """Hosts that one tensor-parallel group spans."""
-    return max(1, setting.tp // setting.ranks_per_node)
-
-
-def _host(setting: Setting, stage: int) -> int:
-    return stage * setting.tp // setting.ranks_per_node
+def _local_ranks(setting: Setting, stage: int) -> int:
+    """Ranks that one stage has on one host, on the fullest where they differ."""
+    return math.ceil(setting.tp / len(setting.hosts_of(stage)))
 
 
 def _group_link(setting: Setting, machine: FittedMachine, stage: int) -> Link:
     """Return what joins the ranks that one stage has on one host."""
-    num_ranks = setting.tp // _num_hosts(setting)
-    connections = machine.connections.get(num_ranks, (1.0,))
+    num_ranks = _local_ranks(setting, stage)
+    connections = machine.connections_of(num_ranks)
     group = stage * setting.tp % setting.ranks_per_node // num_ranks
     rate = machine.link.bandwidth_bytes_per_s * connections[group % len(connections)]
     return replace(machine.link, bandwidth_bytes_per_s=rate)
