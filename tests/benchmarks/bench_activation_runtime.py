@@ -1,18 +1,18 @@
 """Benchmark of the learned code taken of the weight, beside the paper's, taken of the activation.
 
-One rank's share of one row-parallel linear of a transformer layer under A1 and A2 at TP 4, forward and backward, without
-the messages, which are the same both ways: N tokens, I/4 inputs, hidden size h, code size c. One thread, fp32. A figure
-holds only where outputs and gradients agree.
+One rank's share of one row-parallel linear of a transformer layer under A1 and A2 at TP 4, forward and backward,
+without the messages, which are the same both ways: N tokens, I/4 inputs, hidden size h, code size c. One thread, fp32.
+A figure holds only where outputs and gradients agree.
 
 Predicted from the operations that `FusedReduction` names, before anything was measured:
 
     ratio = (h·I/4 + N·I/4 + N·h)·c / (N·h·(I/4 + 2·c))
 
-First measured on one core of a shared machine, A1: 0.58 and 0.43 (attention) and 0.39 and 0.29 (mlp) for h 256 and N 512
-and 2048, where 0.19, 0.18, 0.11 and 0.09 are predicted; 0.38, 0.34, 0.37 and 0.25 for h 1024, predicted 0.25, 0.19, 0.18
-and 0.11. The operations alone promise too much, by 1.6 to 3.6 times: products as thin as a code run at about a third of
-the rate of square ones, and the bias and its gradient, passes over [N, h] that both ways have, count none. At most twice
-the prediction was asked before that run and missed by 7 of 16; asked now is that it is faster.
+First measured on one core of a shared machine, A1: 0.58 and 0.43 (attention) and 0.39 and 0.29 (mlp) for h 256 and
+N 512 and 2048, where 0.19, 0.18, 0.11 and 0.09 are predicted; 0.38, 0.34, 0.37 and 0.25 for h 1024, predicted 0.25,
+0.19, 0.18 and 0.11. The operations alone promise too much, by 1.6 to 3.6 times: products as thin as a code run at about
+a third of the rate of square ones, and the bias and its gradient, passes over [N, h] that both ways have, count none.
+At most twice the prediction was asked before that run and missed by 7 of 16; asked now is that it is faster.
 """
 
 import time
@@ -62,7 +62,8 @@ def fused_row(name: str, part: str, hidden: int, tokens: int) -> BenchmarkRow:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(tokens, inputs, generator=generator).requires_grad_()
     gradient = torch.randn(tokens, hidden, generator=generator)
-    ways = [partial(forward_and_backward, one_rank(name, inputs, hidden, fused=way), x, gradient) for way in (True, False)]
+    layers = [one_rank(name, inputs, hidden, fused=way) for way in (True, False)]
+    ways = [partial(forward_and_backward, layer, x, gradient) for layer in layers]
     agree = all((a - b).abs().max() <= AGREEMENT * b.abs().max() for a, b in zip(*(way() for way in ways), strict=True))
     ratio = paired_ratio(*ways, clock=CLOCK)
     predicted = predicted_ratio(tokens, inputs, hidden, method(name).codec(hidden).code_size)

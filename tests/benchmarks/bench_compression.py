@@ -124,7 +124,8 @@ def dense() -> list[BenchmarkRow]:
 
 def sums() -> list[BenchmarkRow]:
     """Measure the sum of four ranks' messages beside decoding each and adding."""
-    codecs = {"TopK(0.02)": TopK(0.02), "RandomK(0.1)": RandomK(0.1), **{f"Quantize({b})": Quantize(b) for b in (2, 4, 8)}}
+    codecs = {"TopK(0.02)": TopK(0.02), "RandomK(0.1)": RandomK(0.1)}
+    codecs |= {f"Quantize({bits})": Quantize(bits) for bits in (2, 4, 8)}
     return [_sum_row(name, codec, dtype) for name, codec in codecs.items() for dtype in (torch.float32, torch.float16)]
 
 

@@ -199,6 +199,7 @@ def test_a_saved_codec_continues_bit_for_bit_in_a_new_object(codec, request, tmp
 @pytest.mark.parametrize("name", [name for name, build in CODECS.items() if build().is_linear])
 def test_a_linear_code_of_a_product_is_the_product_with_the_code(name):
     # In float64: sums of 7 and 16 terms of size 1, rounded to 2**-53.
-    codec, x, weight = CODECS[name]().double(), normal((3, 7), torch.float64), normal((7, HIDDEN), torch.float64, seed=1)
+    codec = CODECS[name]().double()
+    x, weight = normal((3, 7), torch.float64), normal((7, HIDDEN), torch.float64, seed=1)
     (of_product,), (of_weight,) = codec.encode(x @ weight).tensors, codec.encode(weight).tensors
     torch.testing.assert_close(x @ of_weight, of_product, rtol=1e-12, atol=1e-13)

@@ -68,7 +68,7 @@ class Codec(nn.Module, ABC):
     aggregation: Aggregation
 
     is_linear: bool = False
-    """Whether encode(x W) = x encode(W) for all matrices x and W: a payload is one tensor, and nothing is remembered."""
+    """Whether encode(x W) = x encode(W) for all matrices: a payload is one tensor, and nothing is remembered."""
 
     @abstractmethod
     def encode(self, x: Tensor) -> Payload:

@@ -89,7 +89,8 @@ def test_virtual_ranks_equal_real_ranks(name, two_ranks):
         torch.testing.assert_close(rank_output, output)
         assert rank_gradients.keys() == gradients.keys()
         for parameter, gradient in gradients.items():
-            torch.testing.assert_close(rank_gradients[parameter], gradient, msg=lambda m: f"{parameter}: {m}")  # noqa: B023
+            theirs = rank_gradients[parameter]
+            torch.testing.assert_close(theirs, gradient, msg=lambda m: f"{parameter}: {m}")  # noqa: B023
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -187,7 +188,8 @@ def test_a_model_without_a_list_of_layers_is_refused_by_name():
 
 
 def test_one_message_of_gradients_serves_codes_that_came_after_others_were_taken_out(two_ranks):
-    for apart, together in zip(*(two_ranks.run(encoder_gradients_of_the_second_time, way) for way in (False, True)), strict=True):
+    one_each, one_message = (two_ranks.run(encoder_gradients_of_the_second_time, way) for way in (False, True))
+    for apart, together in zip(one_each, one_message, strict=True):
         assert len(together) == 4
         for name, gradient in apart.items():
             assert gradient.abs().max() > 0

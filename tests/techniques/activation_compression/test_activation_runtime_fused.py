@@ -1,4 +1,4 @@
-"""The learned code taken of the weight, x (Wᵀ E), beside the definition, (x Wᵀ) E: the same numbers, fewer operations."""
+"""The learned code taken of the weight, x (Wᵀ E), beside the definition, (x Wᵀ) E: the same numbers."""
 
 from dataclasses import dataclass
 
@@ -134,9 +134,9 @@ class Layer:
 
 @pytest.mark.parametrize("dtype", ROUNDOFF, ids=str)
 def test_rounding_is_within_its_bound_in_every_precision(dtype):
-    # A chain of products of n summed terms in all is off by at most n·u times the same chain of magnitudes. The longest,
-    # E's gradient, is xᵀ (g Dᵀ) of W: 12 + 6 + 4 terms and 4 ranks; the output's is 4 + 12 + 4 + 3 and a bias: n <= 30
-    # covers all, with a rounding for each product. Both ways are off by as much.
+    # A chain of products of n summed terms in all is off by at most n·u times the same chain of magnitudes. The
+    # longest, E's gradient, is xᵀ (g Dᵀ) of W: 12 + 6 + 4 terms and 4 ranks; the output's is 4 + 12 + 4 + 3 and a bias:
+    # n <= 30 covers all, with a rounding for each product. Both ways are off by as much.
     exact = Layer.drawn().rounded(dtype)
     magnitudes = Layer(tensors=tuple(tensor.double() for tensor in exact.magnitudes().tensors)).run(fused=False)
     definition, fused = exact.run(fused=False), exact.run(fused=True)
@@ -218,7 +218,9 @@ def test_the_identity_fused_is_the_plain_layer():
 
 
 @pytest.mark.parametrize(
-    "codec", [TopK(0.1), RandomK(0.1), Quantize(4), FP16(), ErrorFeedback(AutoEncoder(32, 4))], ids=lambda c: type(c).__name__
+    "codec",
+    [TopK(0.1), RandomK(0.1), Quantize(4), FP16(), ErrorFeedback(AutoEncoder(32, 4))],
+    ids=lambda codec: type(codec).__name__,
 )
 def test_codes_that_are_not_linear_are_refused_by_name_before_anything_changes(codec):
     model = BertEncoder(CONFIG, VirtualTensorGroup(2))

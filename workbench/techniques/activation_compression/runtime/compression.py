@@ -154,7 +154,7 @@ def _changes(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> It
 
 def _output_change(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> _OutputChange:
     if fused:
-        raise ValueError(f"fused=True: {name} holds no row-parallel linear, so there is no product to encode the weight of")
+        raise ValueError(f"fused=True: {name} holds no row-parallel linear, so no weight can be encoded")
     site_codec, parameter = _codec_for(codec, name, None, None), next(layer.parameters(), None)
     return _OutputChange(
         site=name, module=layer, codec=site_codec if parameter is None else site_codec.to(parameter.device)

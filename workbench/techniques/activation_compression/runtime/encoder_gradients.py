@@ -36,7 +36,8 @@ class EncoderGradients:
 
     def __init__(self, group: TensorGroup) -> None:
         if len(group.local_ranks) != 1:
-            raise ValueError(f"group holds ranks {group.local_ranks} in one process: autograd sums their gradients already")
+            ranks = f"group holds ranks {group.local_ranks} in one process"
+            raise ValueError(f"{ranks}: autograd sums their gradients already")
         self.group = group
         self._hooks: dict[nn.Parameter, RemovableHandle] = {}
         self._waiting: list[tuple[nn.Parameter, Tensor]] = []
@@ -49,7 +50,8 @@ class EncoderGradients:
         """
         weights = {name: weight for name, weight in codec.named_parameters() if name.rpartition(".")[2] == "encoder"}
         if not weights and any(True for _ in codec.parameters()):
-            raise ValueError(f"codec={type(codec).__name__}: none of its weights is named encoder; sum its gradients by itself")
+            rule = "none of its weights is named encoder; sum its gradients by itself"
+            raise ValueError(f"codec={type(codec).__name__}: {rule}")
         for weight in weights.values():
             self._hooks[weight] = weight.register_hook(partial(self._arrived, weight))
 

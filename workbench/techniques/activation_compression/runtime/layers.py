@@ -50,7 +50,8 @@ def _layer_at(wanted: int | str, stack: list, modules: dict[str, nn.Module]) -> 
 
 def _layer_stack(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the layers of the longest list of modules, each with its name; lists of codecs are ours."""
-    lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
+    kinds = nn.ModuleList | nn.Sequential
+    lists = [(name, module) for name, module in model.named_modules() if isinstance(module, kinds)]
     lists = [(name, module) for name, module in lists if not any(isinstance(layer, Codec) for layer in module)]
     name, longest = max(lists, key=lambda named: len(named[1]), default=("", ()))
     return [(f"{name}.{index}" if name else str(index), layer) for index, layer in enumerate(longest)]

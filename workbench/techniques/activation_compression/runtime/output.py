@@ -27,4 +27,5 @@ class CompressedOutput:
             return self.codec(output)
         if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
             return (self.codec(output[0]), *output[1:])
-        raise ValueError(f"output of {type(module).__name__}={type(output).__name__}: a tensor or a tuple that begins with one")
+        given = f"output of {type(module).__name__}={type(output).__name__}"
+        raise ValueError(f"{given}: a tensor or a tuple that begins with one")

@@ -81,10 +81,11 @@ class CompressedReduction(nn.Module):
 class FusedReduction(CompressedReduction):
     """The same sum of codes without the partial activations: the weight is encoded in their place.
 
-    A linear code needs no full-size product: (xᵣ Wᵣᵀ) E = xᵣ (Wᵣᵀ E). With N tokens, I/T inputs, hidden size h and code
-    size c, a rank's share of the layer takes forward and backward 6·(h·I/T + N·I/T + N·h)·c floating point operations,
-    not 6·N·h·(I/T + 2·c). Outputs and all gradients are those of `CompressedReduction`, up to rounding, and so is what is
-    communicated: gradients of the code reach xᵣ as g (Wᵣᵀ E)ᵀ, the weight as E (xᵣᵀ g)ᵀ and the encoder as Wᵣ xᵣᵀ g.
+    A linear code needs no full-size product: (xᵣ Wᵣᵀ) E = xᵣ (Wᵣᵀ E). With N tokens, I/T inputs, hidden size h and
+    code size c, a rank's share of the layer takes forward and backward 6·(h·I/T + N·I/T + N·h)·c floating point
+    operations, not 6·N·h·(I/T + 2·c). Outputs and all gradients are those of `CompressedReduction` up to rounding:
+    the gradient g of the code reaches xᵣ as g (Wᵣᵀ E)ᵀ, the weight as E (xᵣᵀ g)ᵀ and the encoder as Wᵣ xᵣᵀ g. What is
+    communicated is the same.
 
     Args:
         codec: built for this call site; it must be linear.
