@@ -195,7 +195,7 @@ class Crossover(Claim):
     """Two series change places exactly once along a numeric key column, within a tolerance of the published place.
 
     The place is found by linear interpolation of the difference between the two neighbouring points, along the
-    column itself or (`scale="log"`) along its logarithm.
+    column itself or (`scale="log"`) along its logarithm. Points that a cost model was calibrated on are passed over.
     """
 
     _: KW_ONLY

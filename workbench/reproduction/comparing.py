@@ -22,6 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 CALIBRATED = "the cost model was calibrated on this cell, so it does not count"
+CALIBRATED_SWEEP = "the cost model was calibrated on all places of this sweep but one at most, so it does not count"
 ALONE = "the cost model was calibrated on every other value beside this one, so it does not count"
 
 
@@ -62,7 +63,7 @@ def missing(where: Mapping[str, Key], unit: str, published: Row | None = None) -
     return Comparison(
         where=where, published=None if published is None else published.value, ours=None, unit=unit,
         source="" if published is None else published.source,
-        verdict=Verdict.NOT_RUN, reason=f"no value of ours for {told(where)}",
+        verdict=Verdict.NOT_RUN, reason=f"no value of ours for {told(where)}" if where else "no value of ours",
     )  # fmt: skip
 
 
@@ -159,14 +160,23 @@ def _step(before: Row | None, row: Row, along: str) -> tuple[Verdict, str]:
 
 
 def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") -> Comparison:
-    """Find where the two series of one group change places and compare that with the published place."""
+    """Find where the two series of one group change places and compare that with the published place.
+
+    Places at which a row of the calibration stands are passed over.
+    """
     first, second = (
         {numeric(row, claim): row for row in group if matches(row, {claim.series: name})} for name in claim.between
     )
     points = [(place, first[place], second[place]) for place in sorted(first.keys() & second.keys())]
+    counted = [(place, a, b) for place, a, b in points if not (a.calibrated or b.calibrated)]
     if len(points) < 2:
         return missing({**rest, claim.along: "at least two places"}, claim.unit)
-    place, verdict, reason = _judged_crossing(points, claim)
+    if len(counted) < 2:
+        return Comparison(
+            where=dict(rest), published=claim.at, unit=claim.unit, source=claim.source, ours=None,
+            verdict=Verdict.NOT_COMPARABLE, reason=CALIBRATED_SWEEP, counts=False,
+        )  # fmt: skip
+    place, verdict, reason = _judged_crossing(counted, claim)
     return Comparison(
         where=dict(rest), published=claim.at, unit=claim.unit, source=claim.source,
         ours=place, verdict=verdict, reason=reason,

@@ -21,7 +21,7 @@ from workbench.reproduction.project import Project
 from workbench.reproduction.published import published_rows, published_table
 from workbench.reproduction.records import jsonable, write_json
 from workbench.reproduction.rows import read_rows
-from workbench.reproduction.verdicts import ClaimVerdict
+from workbench.reproduction.verdicts import ClaimVerdict, Verdict
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -204,8 +204,9 @@ def comparison_table(verdicts: Sequence[ClaimVerdict], *, judged: bool = True) -
             told = "" if row is None else ", ".join(f"{name}={key}" for name, key in row.where.items())
             numbers = (None, None, "", None) if row is None else (row.published, row.ours, row.unit, row.difference)
             implied = "expected by definition" if row is not None and row.by_definition else ""
-            reason = verdict.reason if row is None else "; ".join(filter(None, (row.reason or verdict.reason, implied)))
             final = verdict.verdict if row is None else row.verdict
+            own = verdict.reason if row is None or (final is not Verdict.AGREES and not row.reason) else row.reason
+            reason = "; ".join(filter(None, (own, implied)))
             rows.append(
                 [
                     verdict.claim,

@@ -89,7 +89,7 @@ class Study:
         if waiting:
             jobs = min(jobs or _default_jobs(), len(waiting))
             with Pool(jobs=jobs, preload=waiting[0].module, timeout_s=timeout_s) as pool, Claims(self.store.folder) as claims:
-                self._run(waiting, pool, claims, Estimate(self.cells, self.store.durations()))
+                self._run(waiting, pool, claims, Estimate(self.store.durations()))
         self._raise_failures()
         self.notes.end(self.cells, self._held)
 

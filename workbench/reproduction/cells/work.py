@@ -64,6 +64,6 @@ def _settle(cell: Cell, slot: int) -> None:
 def _plain(returned: Any, cell: Cell) -> dict[str, Any]:
     if not isinstance(returned, Mapping) and not (dataclasses.is_dataclass(returned) and not isinstance(returned, type)):
         raise ValueError(
-            f"{cell.name} returned a {type(returned).__name__}; it must return a mapping or dataclass of plain values"
+            f"{cell.name} returned a value of type {type(returned).__name__}; it must return a mapping or dataclass of plain values"
         )
     return jsonable(returned)

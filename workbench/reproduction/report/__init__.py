@@ -65,7 +65,15 @@ def write_report(project: Project, catalogue: Sequence[Reproduction], profile: s
     _replace(first, templates.get_template("index.html.j2").render(report=report, style=style))
     for stale in {*first.parent.glob("*.html")} - {first, *(first.with_name(technique.page) for technique in report.techniques)}:
         stale.unlink(missing_ok=True)  # of a technique that is gone
+    _remove_pages_of_no_item(project, catalogue, profile)
     return first
+
+
+def _remove_pages_of_no_item(project: Project, catalogue: Sequence[Reproduction], profile: str) -> None:
+    report, names = report_path(project, profile).parent, {notebook_page(project, item, profile).stem for item in catalogue}
+    for path in (*report.glob("notebooks/*.html"), *report.glob("thumbnails/*.png")):
+        if path.stem not in names:
+            path.unlink(missing_ok=True)
 
 
 def _write_notebook(templates: "Environment", report: Report, project: Project, item: Reproduction, notebook: Path, style: str) -> None:

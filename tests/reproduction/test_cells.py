@@ -1,0 +1,277 @@
+"""A study runs what is missing, keeps each result at once, and reuses what is still what it would compute."""
+
+import json
+import math
+import time
+from pathlib import Path
+
+import cell_functions
+import pytest
+from cell_functions import drawn, hangs, returns_a_number, score
+from toy_project import ToyProject
+
+from workbench.reproduction import CellsFailed, Project, RecordError, UsageError, load_catalogue, run_cells
+from workbench.reproduction.cells import study
+from workbench.reproduction.cells.cell import Cell
+from workbench.reproduction.cells.claims import Claims
+from workbench.reproduction.cells.pool import Ended
+from workbench.reproduction.cells.work import Finished
+from workbench.reproduction.records import sealed
+
+ITEM = "toy/table-1/counted"
+TASKS = [{"task": "rte", "seed": 1}, {"task": "rte", "seed": 2}, {"task": "cola", "seed": 1}]
+pytestmark = pytest.mark.timeout(60)
+
+
+class OneAfterTheOther:
+    """Takes the place of the pool: calls the function here, and says each cell took as long as `seconds` says."""
+
+    def __init__(self, seconds=lambda arguments: 1.0):
+        self.seconds, self.began, self.waiting = seconds, [], None
+
+    def __call__(self, jobs, preload, timeout_s):
+        self.jobs = 1
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    @property
+    def has_room(self):
+        return self.waiting is None
+
+    def running(self):
+        return [] if self.waiting is None else [(self.waiting, 0.0)]
+
+    def start(self, cell):
+        self.waiting = cell
+        self.began.append(cell.arguments)
+
+    def ended(self):
+        cell, self.waiting = self.waiting, None
+        if cell is None:
+            time.sleep(0.01)
+            return
+        values = {"score": cell.arguments.get("seed", 0) * 2.0}
+        finished = Finished(values=values, started="2026-01-01T00:00:00+00:00", seconds=self.seconds(cell.arguments), machine={"host": "here"})
+        yield Ended(cell=cell, finished=finished)
+
+
+@pytest.fixture
+def pool(monkeypatch) -> OneAfterTheOther:
+    pool = OneAfterTheOther()
+    monkeypatch.setattr(study, "Pool", pool)
+    return pool
+
+
+def cells_folder(toy: ToyProject, name: str = "score") -> Path:
+    return toy.root / "results/laptop/toy/cells" / name
+
+
+def files(toy: ToyProject, name: str = "score") -> list[Path]:
+    return sorted(cells_folder(toy, name).glob("*.json"))
+
+
+def change(path: Path, **fields) -> None:
+    """Change a cell and seal it again, as another checkout or machine would have."""
+    held = json.loads(path.read_text())
+    held.pop("checksum")
+    path.write_text(json.dumps(sealed(held | fields)))
+
+
+def test_cells_run_on_ranks_of_one_thread_and_a_failed_one_is_named_while_the_others_stay(toy, capsys):
+    with pytest.raises(CellsFailed) as failed:
+        run_cells(ITEM, score, [*TASKS, {"task": "bad", "seed": 1}], jobs=2)
+    first, *rest = str(failed.value).splitlines()
+    assert first == "1 of 4 cells failed (bad seed 1); the others are kept"
+    assert rest[-1] == "ValueError: no such task" and any("cell_functions.py" in line for line in rest)
+    assert len(files(toy)) == 3
+
+    results = run_cells(ITEM, score, TASKS)
+    assert [result.values for result in results] == [{"task": "rte", "score": 2.0}, {"task": "rte", "score": 4.0}, {"task": "cola", "score": 2.0}]
+    assert all(result.reused for result in results)
+    assert "3 cells: 3 are there, 0 to run" in capsys.readouterr().out
+    assert [result.arguments for result in run_cells(ITEM, score, TASKS[::-1])] == TASKS[::-1]  # in the order asked for
+
+
+def test_a_cell_gives_the_same_whatever_ran_before_it_in_its_process(toy):
+    both = run_cells(ITEM, drawn, [{"seed": 1}, {"seed": 2}], jobs=1)
+    files(toy, "drawn")[0].unlink()
+    files(toy, "drawn")[0].unlink()
+    alone = run_cells(ITEM, drawn, [{"seed": 2}], jobs=1)[0]
+    assert not alone.reused and alone.values == both[1].values != both[0].values
+    assert alone.values["threads"] == 1 and math.isnan(float(alone.values["nan"]))
+
+
+def test_a_cell_past_its_time_and_one_that_returns_no_mapping_fail_by_name(toy):
+    with pytest.raises(CellsFailed, match=r"hangs: did not answer within 0\.5 s"):
+        run_cells(ITEM, hangs, [{"seed": 1}], timeout_s=0.5, jobs=1)
+    with pytest.raises(CellsFailed, match="returned a value of type int; it must return a mapping or dataclass"):
+        run_cells(ITEM, returns_a_number, [{"seed": 1}], jobs=1)
+
+
+def test_two_items_share_a_cell_and_one_that_is_asked_for_twice_runs_once(toy, pool):
+    toy.declare_each(**{"table-1": "", "fig-2": ""})
+    run_cells(ITEM, score, [TASKS[0], TASKS[0], TASKS[1]], jobs=1)
+    results = run_cells("toy/fig-2/counted", score, TASKS, jobs=1)
+    assert [result.reused for result in results] == [True, True, False]
+    assert pool.began == [TASKS[0], TASKS[1], TASKS[2]]
+
+
+def test_a_cell_is_kept_apart_by_function_arguments_and_profile(toy, pool):
+    run_cells(ITEM, score, TASKS[:1], jobs=1)
+    run_cells(ITEM, score, [{"seed": 1, "task": "rte"}], jobs=1)  # the order of the arguments says nothing
+    run_cells(ITEM, score, TASKS[:1], jobs=1, profile="full")
+    run_cells(ITEM, score, [TASKS[0] | {"size": 1}], jobs=1)
+    run_cells(ITEM, drawn, [{"seed": 1}], jobs=1)
+    assert len(pool.began) == 4
+    name = Cell(function="cell_functions.score", arguments=TASKS[0]).digest
+    assert (toy.root / f"results/full/toy/cells/score/{name}.json").exists() and len(files(toy)) == 2
+
+
+def test_the_longest_expected_cell_is_first_and_the_time_left_is_told(toy, pool, capsys):
+    pool.seconds = lambda arguments: 100.0 if arguments["task"] == "rte" else 10.0
+    run_cells(ITEM, score, [{"task": "cola", "seed": 0}, {"task": "rte", "seed": 0}], jobs=1)
+    pool.began.clear()
+    capsys.readouterr()
+    run_cells(ITEM, score, [{"task": task, "seed": seed} for seed in (1, 2) for task in ("cola", "rte")], jobs=1)
+    assert [arguments["task"] for arguments in pool.began] == ["rte", "rte", "cola", "cola"]
+    assert capsys.readouterr().out.splitlines() == [
+        "4 cells: 0 are there, 4 to run",
+        "cell 1 of 4 · rte seed 1 · 100 s · about 2 min 00 s left",  # 100 + 10 + 10
+        "cell 2 of 4 · rte seed 2 · 100 s · about 20 s left",
+        "cell 3 of 4 · cola seed 1 · 10 s · about 10 s left",
+        "cell 4 of 4 · cola seed 2 · 10 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("library", {"cell_functions": "0" * 16}, "library: cell_functions changed"),
+        ("versions", {"python": "2.7"}, "versions: "),
+        ("data", {"hub": "0"}, "data: hub changed"),
+    ],
+)
+def test_a_cell_of_another_library_version_or_data_runs_again_unless_it_is_accepted(toy, pool, capsys, field, value, told):
+    run_cells(ITEM, score, TASKS, jobs=1)
+    change(files(toy)[0], **{field: value})
+    capsys.readouterr()
+    kept = run_cells(ITEM, score, TASKS, jobs=1, keep_cells=True)
+    assert all(result.reused for result in kept) and f"; 1 kept ({told}" in capsys.readouterr().out
+    again = run_cells(ITEM, score, TASKS, jobs=1)
+    assert sum(result.reused for result in again) == 2
+    assert f"3 cells: 2 are there, 1 to run; 1 out of date ({told}" in capsys.readouterr().out
+
+
+def test_another_machine_or_commit_alone_makes_no_cell_out_of_date_and_the_result_names_them(toy, pool):
+    run_cells(ITEM, score, TASKS[:1], jobs=1)
+    change(files(toy)[0], machine={"host": "elsewhere"}, commit="abc")
+    (result,) = run_cells(ITEM, score, TASKS[:1], jobs=1)
+    assert (result.reused, result.machine, result.commit) == (True, "elsewhere", "abc")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_cell_that_cannot_be_trusted_is_refused_by_name_before_anything_runs_and_stays(toy, pool, keep):
+    run_cells(ITEM, score, TASKS, jobs=1)
+    first, second, third = files(toy)
+    first.write_text(first.read_text().replace('"score": ', '"score": 1'))
+    second.write_text(json.dumps(sealed(json.loads(second.read_text()) | {"schema": 99})))
+    third.write_text("{")
+    before = [path.read_text() for path in files(toy)]
+    with pytest.raises(RecordError) as refused:
+        run_cells(ITEM, score, [*TASKS, {"task": "new", "seed": 1}], jobs=1, keep_cells=keep)
+    assert f"{first}: refused, its checksum does not fit its content" in str(refused.value)
+    assert f"{second}: refused, it is no cell of schema 1" in str(refused.value)
+    assert f"{third}: refused, it cannot be read" in str(refused.value)
+    assert [path.read_text() for path in files(toy)] == before and len(pool.began) == 3
+
+
+def test_a_cell_of_other_arguments_is_refused_also_where_cells_are_accepted(toy, pool):
+    run_cells(ITEM, score, TASKS[:2], jobs=1)
+    first, second = files(toy)
+    first.write_text(second.read_text())
+    with pytest.raises(RecordError, match="it is the cell of other arguments"):
+        run_cells(ITEM, score, TASKS[:2], jobs=1, keep_cells=True)
+
+
+def test_a_result_that_cannot_be_written_is_told_and_nothing_more_is_begun(toy, pool, monkeypatch):
+    def full(path, record):
+        raise OSError(28, "No space left on device", str(path))
+
+    run_cells(ITEM, score, TASKS[:1], jobs=1)
+    monkeypatch.setattr("workbench.reproduction.cells.store.write_record", full)
+    with pytest.raises(CellsFailed) as failed:
+        run_cells(ITEM, score, TASKS, jobs=1)
+    assert str(failed.value).startswith("1 of 3 cells failed (rte seed 2); 1 were not begun; the others are kept")
+    assert "No space left on device" in str(failed.value) and 'Its values: {"score":4.0}' in str(failed.value)
+    monkeypatch.undo()
+    assert len(files(toy)) == 1
+
+
+def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, pool, monkeypatch):
+    run_cells(ITEM, score, TASKS[:2], jobs=1)
+    mine, other = (Cell(function="cell_functions.score", arguments=arguments) for arguments in TASKS[:2])
+    result = (cells_folder(toy) / f"{other.digest}.json").read_text()
+    for path in files(toy):
+        path.unlink()
+    monkeypatch.setattr(study, "LOOK_S", 0.01)
+    looks = []
+
+    def take(claims, cell, take=Claims.take):
+        looks.append(cell.digest)
+        if cell.digest == other.digest and looks.count(other.digest) == 3:  # the other one finishes it meanwhile
+            (cells_folder(toy) / f"{other.digest}.json").write_text(result)
+            theirs.free(other)
+        return take(claims, cell)
+
+    with Claims(cells_folder(toy)) as theirs:
+        assert theirs.take(other)
+        monkeypatch.setattr(Claims, "take", take)
+        results = run_cells(ITEM, score, TASKS[:2], jobs=1)
+    assert [result.reused for result in results] == [False, True] and pool.began[2:] == [TASKS[0]]
+    assert not list(cells_folder(toy).glob(".*"))  # no claim is left
+
+
+@pytest.mark.parametrize(
+    ("function", "cells", "options", "told"),
+    [
+        (lambda seed: {}, [{"seed": 1}], {}, "function is .*<lambda>.*; it must be a function at the top level of a module"),
+        (Cell.digest.fget, [{}], {}, "it must be a function at the top level"),
+        (score, [{"task": "rte", "seed": (1, 2)}], {}, r"cells\[0\]\['seed'\] is \(1, 2\), a tuple"),
+        (score, [{"task": "rte", "sead": 1}], {}, r"cells\[0\] is .*; score refuses it: "),
+        (score, [{"task": "rte", "seed": 1}, 7], {}, r"cells\[1\] is 7; it must be a dictionary"),
+        (score, TASKS, {"jobs": 0}, "jobs is 0; it must be a whole number of at least 1"),
+        (score, TASKS, {"timeout_s": 0}, "timeout_s is 0; it must be above 0"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_written(toy, function, cells, options, told):
+    with pytest.raises(ValueError, match=told):
+        run_cells(ITEM, function, cells, **options)
+    assert not (toy.root / "results").exists()
+
+
+def test_a_function_of_a_notebook_is_refused(toy, monkeypatch):
+    monkeypatch.setattr(score, "__module__", "__main__")
+    with pytest.raises(ValueError, match="function is 'score' of __main__; it must be .* not of a notebook"):
+        run_cells(ITEM, score, TASKS)
+
+
+def test_an_unknown_item_is_refused_and_no_cells_are_no_work(toy):
+    with pytest.raises(UsageError, match="no item 'toy/table-9/counted'"):
+        run_cells("toy/table-9/counted", score, TASKS)
+    assert run_cells(ITEM, score, []) == []
+
+
+def test_no_item_is_named_like_the_folder_of_the_cells(toy):
+    toy.declare('Reproduction(item="cells", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, **ITEM)')
+    with pytest.raises(UsageError, match="item is 'cells'; that is the folder of the technique's cells"):
+        load_catalogue(Project())
+
+
+def test_the_modules_that_a_function_needs_are_in_its_cells(toy, pool):
+    run_cells(ITEM, score, TASKS[:1], jobs=1)
+    assert json.loads(files(toy)[0].read_text())["library"].keys() == {Path(cell_functions.__file__).stem}
