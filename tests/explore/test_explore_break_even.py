@@ -25,7 +25,8 @@ def test_it_begins_at_the_papers_machine_where_compression_pays():
 
 
 def test_your_own_numbers_are_among_the_choices_and_chosen():
-    mine = FittedMachine(name="mine", source="a test", flops_per_s=3.21e10, link=Link(bandwidth_bytes_per_s=1.23e8, latency_s=1e-4))
+    link = Link(bandwidth_bytes_per_s=1.23e8, latency_s=1e-4)
+    mine = FittedMachine(name="mine", source="a test", flops_per_s=3.21e10, link=link)
     explorer = explore_break_even(mine)
     assert (explorer.values["flops_per_s"], explorer.values["bandwidth_bytes_per_s"]) == (3.21e10, 1.23e8)
     assert explorer.result.speedup == pytest.approx(speedup_at(mine, Setting(method="A2", tp=4, pp=1), 1.23e8))
@@ -36,7 +37,7 @@ def test_every_control_changes_the_figure():
     seen = {explorer.png}
     changes = (
         {"micro_batch": 4}, {"sequence": 128}, {"code_size": 400}, {"bandwidth_bytes_per_s": 1e11},
-        {"flops_per_s": 1e14}, {"layer_launch_s": 0.0}, {"codec_factor": 4.0},
+        {"flops_per_s": 1e14}, {"layer_launch_s": 0.0}, {"codec_factor": 4.0}, {"fused": True},
     )  # fmt: skip
     for change in changes:
         seen.add(explorer.set(**change).png)
@@ -53,4 +54,11 @@ def test_dearer_encoding_never_raises_the_break_even():
 
 def test_a_machine_without_a_code_of_its_own_has_free_codes():
     free = replace(paper_machine(nvlink=False), codecs={})
-    assert explore_break_even(free).result.chosen.bandwidth_bytes_per_s > explore_break_even().result.chosen.bandwidth_bytes_per_s
+    found = [explorer.result.chosen.bandwidth_bytes_per_s for explorer in (explore_break_even(free), explore_break_even())]
+    assert found[0] > found[1]
+
+
+def test_a_fused_code_pays_over_faster_links():
+    explorer = explore_break_even().set(code_size=400)
+    plain, fused = (explorer.set(fused=choice).result.chosen.bandwidth_bytes_per_s for choice in (False, True))
+    assert fused > plain

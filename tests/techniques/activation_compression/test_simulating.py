@@ -33,8 +33,18 @@ def test_two_machines_are_told_apart_and_one_is_not():
     assert all("nvlink" not in row for row in simulate_times(["w/o"], [[2, 2]]))
 
 
+def test_variants_are_rows_beside_the_methods_of_table_1():
+    rows = simulate_times(["w/o", "fp16", "w/o fp32", "A1", "A1 fused", "T1", "T1 int32"], [[4, 1]], nvlink=[False])
+    took = {row["method"]: row["value"] for row in rows if row["quantity"] == "iteration_ms"}
+    assert took["w/o"] == took["fp16"] < took["w/o fp32"]  # the paper's own messages are fp16
+    assert took["A1 fused"] < took["A1"]
+    assert value(rows, "speedup", method="w/o fp32") < 1 < value(rows, "speedup", method="A1")
+    # As many bytes of narrower entries are more elements: at most as much is gathered, more is decoded.
+    assert took["T1 int32"] > took["T1"]
+
+
 def test_without_compression_nothing_is_encoded():
-    quantities = {row["quantity"] for row in simulate_times(["w/o"], [[2, 2]])}
+    quantities = {row["quantity"] for row in simulate_times(["w/o", "w/o fp32"], [[2, 2]])}
     assert "encode_ms" not in quantities and "tensor_ms" in quantities
 
 

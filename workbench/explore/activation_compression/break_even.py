@@ -1,9 +1,9 @@
 """Where compression begins to pay, for a machine with your own numbers.
 
     explore_break_even()                                      # the paper's machine without NVLink
-    explore_break_even(FittedMachine(name="mine", source="measured today", flops_per_s=3e10, link=my_fit.link("today"), ...))
+    explore_break_even(FittedMachine(name="mine", source="measured today", flops_per_s=3e10, link=link, ...))
 
-Below a curve compression pays. The controls start at the machine's own numbers; every other choice replaces one of them.
+Below a curve compression pays. The controls start at the machine's own numbers; every other choice replaces one.
 
 Source: beyond the paper; `workbench.techniques.activation_compression.cost.break_even`.
 Simplified: four tensor-parallel ranks of one host, BERT-large, the last 12 of 24 layers compressed by a learned code.
@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
-from workbench.explore.controls import Control, steps
+from workbench.explore.controls import Control, choice, steps
 from workbench.explore.explorer import Explorer
 from workbench.plots import figure, lines
 from workbench.plots.style import BLACK, beside
@@ -40,7 +40,10 @@ BANDWIDTHS = (1e7, 1.25e8, 1.25e9, 3.125e9, 1e10, 2.5e10, 5e10, 1e11, 3e11)  # b
 LAUNCHES = (0.0, 2e-4, 5e-4, 1e-3, 2e-3)  # s, one layer forward
 CODEC_FACTORS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # times the machine's own encoding and decoding
 TENSOR_RANKS = 4
-SCALED = ("encode_s_per_element", "encode_s_per_sent", "decode_s_per_element", "decode_s_per_sent", "launch_s", "backward_launch_s")
+SCALED = (
+    "encode_s_per_element", "encode_s_per_sent", "decode_s_per_element", "decode_s_per_sent", "launch_s",
+    "backward_launch_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +73,7 @@ def compare_at(
     flops_per_s: float,
     layer_launch_s: float,
     codec_factor: float,
+    fused: bool,
 ) -> BreakEvenMap:
     """Compute the map of a machine of which some numbers are replaced.
 
@@ -82,12 +86,15 @@ def compare_at(
         flops_per_s: reached by one device.
         layer_launch_s: launching one layer, forward.
         codec_factor: times the machine's encoding and decoding.
+        fused: whether the code is computed together with the layer in front of it.
     """
     codec = machine.codec(Family.AUTOENCODER)
     scaled = replace(codec, **{name: codec_factor * getattr(codec, name) for name in SCALED})
     codecs = MappingProxyType({**machine.codecs, Family.AUTOENCODER: scaled})
     yours = replace(machine, flops_per_s=flops_per_s, layer_launch_s=layer_launch_s, codecs=codecs)
-    setting = Setting(method="A2", tp=TENSOR_RANKS, pp=1, sequence=sequence, micro_batch=micro_batch, code_size=code_size)
+    setting = Setting(
+        method="A2", tp=TENSOR_RANKS, pp=1, sequence=sequence, micro_batch=micro_batch, code_size=code_size, fused=fused
+    )
     return BreakEvenMap(
         points=break_even_map(yours, setting, micro_batches=BATCHES, code_sizes=CODE_SIZES),
         micro_batch=micro_batch,
@@ -114,8 +121,10 @@ def draw_map(found: BreakEvenMap) -> Figure:
         if 0 < point.bandwidth_bytes_per_s < float("inf")
     ]
     if rows:
-        lines(rows, ax=ax, x="batch", y="bandwidth", by="code", x_label="batch (sequences)", y_label="bandwidth (GB/s)", log_x=True, log_y=True)
-    ax.plot(found.micro_batch, found.bandwidth_bytes_per_s / 1e9, marker="*", markersize=14, color=BLACK, linestyle="none", label="chosen")
+        labels = {"x_label": "batch (sequences)", "y_label": "bandwidth (GB/s)"}
+        lines(rows, ax=ax, x="batch", y="bandwidth", by="code", log_x=True, log_y=True, **labels)
+    star = {"marker": "*", "markersize": 14, "color": BLACK, "linestyle": "none"}
+    ax.plot(found.micro_batch, found.bandwidth_bytes_per_s / 1e9, label="chosen", **star)
     ax.set_title(f"compression pays below the curve of its code size; chosen point: {found.speedup:.4g} times as fast")
     beside(ax, title="code size")
     return drawn
@@ -128,7 +137,8 @@ def explore_break_even(machine: FittedMachine | None = None) -> Explorer[BreakEv
         machine: fitted to yours; by default the paper's local machine, four V100 on a PCIe bridge.
     """
     machine = paper_machine(nvlink=False) if machine is None else machine
-    return Explorer(partial(compare_at, machine), draw_map, describe=describe_map, **_work_controls(), **_machine_controls(machine))
+    controls = _work_controls() | _machine_controls(machine)
+    return Explorer(partial(compare_at, machine), draw_map, describe=describe_map, **controls)
 
 
 def _work_controls() -> dict[str, Control]:
@@ -136,7 +146,11 @@ def _work_controls() -> dict[str, Control]:
         "micro_batch": steps("batch", BATCHES, value=32, help="Sequences a micro-batch. Larger ones hide the fixed costs."),
         "sequence": steps("sequence", (32, 64, 128, 256, 512, 1024), value=512, help="Tokens a sequence."),
         "code_size": steps("code size", CODE_SIZES, value=100, help="Columns of the code, of 1024."),
-    }
+        "fused": choice(
+            "code of", {"the partial sum (paper)": False, "the weight (fused)": True}, value=False,
+            help="What the encoder multiplies: a fused code saves the layer's full-size product.",
+        ),
+    }  # fmt: skip
 
 
 def _machine_controls(machine: FittedMachine) -> dict[str, Control]:

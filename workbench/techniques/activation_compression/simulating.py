@@ -16,10 +16,12 @@ from dataclasses import fields, replace
 from typing import Any
 
 from .cost import CALIBRATION, IterationTime, Setting, boundary_times, iteration_time, paper_machine, published_ms
+from .timing.variants import timed
 
 __all__ = ["error_rows", "simulate_boundaries", "simulate_shares", "simulate_times", "summary_rows"]
 
 Rows = list[dict[str, Any]]
+UNCOMPRESSED_FP32, FP32_BYTES = "w/o fp32", 4  # a name, bytes of a value; the paper sends fp16 (section 4.1)
 LIMIT_S = 100.0  # table 6 prints longer times as "over 100,000 ms"
 PARTS = tuple(field.name for field in fields(IterationTime))
 
@@ -30,7 +32,8 @@ def simulate_times(
     """Predict iterations for every method, (TP, PP) and machine.
 
     Args:
-        methods: names; speedups are over "w/o" whether or not it is among them.
+        methods: names, perhaps with a variant as `timing.timed` reads it ("A1 fused", "T1 int32"), or "w/o fp32", what
+            would be sent without the paper's fp16; speedups are over "w/o" whether or not it is among them.
         meshes: (TP, PP) pairs.
         nvlink: the machines, with NVLink or without.
         sizes: further fields of Setting.
@@ -47,23 +50,29 @@ def simulate_times(
             mesh = {"mesh": f"TP {tp}, PP {pp}"} | ({"nvlink": int(joined)} if len(nvlink) > 1 else {})
             rows.append({"quantity": "uncompressed_ms", **mesh, "value": 1e3 * plain_s, "unit": "ms"})
             for name in methods:
-                rows += _times_of(replace(plain, method=name), plain_s, two_machines=len(nvlink) > 1)
+                setting = _setting(name, tp=tp, pp=pp, nvlink=joined, **sizes)
+                rows += _times_of(name, setting, plain_s, two_machines=len(nvlink) > 1)
     return rows
 
 
-def _times_of(setting: Setting, plain_s: float, *, two_machines: bool) -> Rows:
+def _setting(name: str, **sizes: int) -> Setting:
+    if name == UNCOMPRESSED_FP32:
+        return Setting(value_bytes=FP32_BYTES, **sizes)
+    return timed(name, **sizes).setting
+
+
+def _times_of(name: str, setting: Setting, plain_s: float, *, two_machines: bool) -> Rows:
     time = iteration_time(setting)
-    keys = {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
+    keys = {"method": name, "tp": setting.tp, "pp": setting.pp}
     if two_machines:
         keys["nvlink"] = int(setting.nvlink)
     in_ms = {"iteration_ms": time.total_s, "total_ms": time.total_s}
     in_ms |= {f"{part.removesuffix('_s')}_ms": getattr(time, part) for part in PARTS}
     if setting.method == "w/o":
-        in_ms = {name: value for name, value in in_ms.items() if name not in ("encode_ms", "decode_ms")}
+        in_ms = {part: value for part, value in in_ms.items() if part not in ("encode_ms", "decode_ms")}
     pure = {"speedup": plain_s / time.total_s, "exceeds_100_s": int(time.total_s > LIMIT_S)}
-    return [{"quantity": name, **keys, "value": 1e3 * value, "unit": "ms"} for name, value in in_ms.items()] + [
-        {"quantity": name, **keys, "value": value, "unit": "1"} for name, value in pure.items()
-    ]
+    rows = [{"quantity": quantity, **keys, "value": 1e3 * value, "unit": "ms"} for quantity, value in in_ms.items()]
+    return rows + [{"quantity": quantity, **keys, "value": value, "unit": "1"} for quantity, value in pure.items()]
 
 
 def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]], **sizes: int) -> Rows:
@@ -117,7 +126,8 @@ def simulate_shares(
                 shape = {"micro_batch": micro_batch, "sequence": sequence}
                 time = iteration_time(Setting(tp=tp, pp=pp, nvlink=joined, **shape))
                 keys = {"method": "w/o", "tp": tp, "pp": pp, "nvlink": int(joined), **shape}
-                rows.append({"quantity": "communication_share", **keys, "value": time.tensor_s / time.total_s, "unit": "1"})
+                share = time.tensor_s / time.total_s
+                rows.append({"quantity": "communication_share", **keys, "value": share, "unit": "1"})
     return rows
 
 
@@ -166,4 +176,5 @@ NOT_KEYS = frozenset({"value", "unit", "source", "low", "high", "seed"})
 
 def _identity(row: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
     """Return quantity and keys; a column that is empty in a row, as tables read from files have them, is no key."""
-    return frozenset((name, key) for name, key in row.items() if name not in NOT_KEYS and key is not None and key == key)
+    keys = {name: key for name, key in row.items() if name not in NOT_KEYS}
+    return frozenset((name, key) for name, key in keys.items() if key is not None and key == key)
