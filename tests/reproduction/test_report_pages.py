@@ -232,11 +232,15 @@ def test_during_a_run_the_first_page_reloads_itself_and_names_what_runs(held):
 def test_the_page_of_a_technique_that_is_gone_goes_and_backticks_become_code(held):
     gone = held.report().with_name("gone.html")
     gone.write_text("old")
+    pages = [gone.parent / f"{folder}/gone-table-1-counted.{kind}" for folder, kind in (("notebooks", "html"), ("thumbnails", "png"))]
+    for page in pages:
+        page.parent.mkdir(exist_ok=True)
+        page.write_text("old")
     path = held.root / "reproductions/toy_sum/catalogue.py"
     path.write_text(path.read_text().replace("in another unit", "in `unit<s>`"))
     held.record(values={"A1": 1030000, "plain": 2000000})
     page = technique(held)
-    assert not gone.exists()
+    assert not gone.exists() and not any(page.exists() for page in pages)
     assert claim(page, "A1 sends half").select_one(".note code").get_text() == "unit<s>"
     assert "off by +3 %, more than 2 %" in page.get_text()
 

@@ -77,6 +77,11 @@ def test_one_published_row_without_ours_keeps_the_claim_from_agreeing():
     assert [row.verdict for row in told.rows] == [Verdict.AGREES, Verdict.NOT_RUN]
 
 
+def test_a_missing_value_without_keys_is_told_without_them():
+    claim = Within("w", quantity="time", rel=0.1, **WHY)
+    assert verdict(claim, values((1.0, {}), quantity="bytes"), values((1.0, {}))).reason == "no value of ours"
+
+
 def test_units_that_differ_unknown_columns_and_ambiguous_rows_are_refused_by_the_claims_name():
     claim = Within("speed", quantity="time", rel=0.1, **WHY)
     with pytest.raises(ClaimError, match="'speed'.*published in 's' and ours is in 'ms'"):

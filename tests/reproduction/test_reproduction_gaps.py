@@ -125,6 +125,17 @@ def test_one_value_beside_calibrated_ones_alone_is_no_finding():
     assert verdict(trend(), two, calibrated_on=[{"x": 2, "g": 2}]).verdict is Verdict.AGREES  # by the group g=1
 
 
+def test_a_crossing_is_sought_among_the_places_that_a_cost_model_was_not_calibrated_on():
+    claim = Crossover("c", quantity="time", between=("a", "b"), series="m", along="x", at=2.0, abs=0.0, because="rule")
+    lines = [(line[x - 1], {"m": name, "x": x}) for name, line in (("a", (0, 9, 3, 5)), ("b", (2, 2, 1, 2))) for x in (1, 2, 3, 4)]
+    rows = values(*lines)  # a - b: -2, 7, 2, 3: without the place 2 it is 0 half way from 1 to 3
+    assert verdict(claim, rows).verdict is Verdict.DISAGREES
+    assert verdict(claim, rows, calibrated_on=[{"x": 2}]).rows[0].ours == 2.0
+    assert verdict(claim, rows, calibrated_on=[{"x": 2, "m": "a"}]).verdict is Verdict.AGREES  # one of the two is enough
+    told = verdict(claim, rows, calibrated_on=[{"x": place} for place in (1, 2, 3)])
+    assert told.verdict is Verdict.NOT_COMPARABLE and "calibrated on all places of this sweep but one" in told.reason
+
+
 # a row and its spread
 
 

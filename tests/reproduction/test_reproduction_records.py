@@ -97,6 +97,7 @@ def test_record_outside_a_run_shows_the_comparison_and_writes_nothing(toy: ToyPr
     table = record(ITEM, values(numpy.float64(8)))
     assert table.iloc[0].tolist() == ["twice the size", "method=A1", 8.0, 8.0, "bytes", 0.0, "agrees", ""]
     assert record(ITEM, values(9.0))["verdict"].tolist() == ["disagrees"]
+    assert record(ITEM, values(9.0))["reason"].tolist() == ["off by +12.5 %, more than 0 %"]
     assert sorted(toy.root.rglob("*")) == before
 
 
@@ -203,3 +204,14 @@ def test_a_tampered_record_is_not_promoted(toy: ToyProject):
     with pytest.raises(RecordError, match="checksum"):
         promote(Project(), "laptop")
     assert not (toy.root / "reproductions/toy/recorded").exists()
+
+
+def test_a_row_that_agrees_does_not_show_why_another_of_its_claim_does_not(toy: ToyProject):
+    toy.declare(
+        'Reproduction(item="table-1", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, **ITEM, claims=('
+        'Ordering("o", quantity="time", along="x", order=[1, 2, 3], because="the figure shows it"),))'
+    )
+    rows = [{"quantity": "time", "x": x, "value": value, "unit": "s"} for x, value in ((1, 1.0), (2, 3.0), (3, 2.0))]
+    table = record(ITEM, rows)
+    assert table["verdict"].tolist() == ["agrees", "agrees", "disagrees"]
+    assert table["reason"].tolist() == ["", "", "2 (3) and 3 (2) do not rise"]
