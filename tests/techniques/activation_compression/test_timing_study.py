@@ -1,15 +1,15 @@
-"""The timing study: names of variants, what rows say, how a link is found; nothing here asserts a duration."""
+"""The timing study: names of variants, turns, and what rows say; nothing here asserts a duration."""
 
 import math
 
 import pytest
 import torch
 
-from workbench.launch import run_on_ranks
+from workbench.launch import Ranks
 from workbench.parallel.pipeline import open_mesh
 from workbench.techniques.activation_compression.timing import break_down, measure_iterations, timed
-from workbench.techniques.activation_compression.timing.links import link_for_share, slower_by
 from workbench.techniques.activation_compression.timing.rank import record_rounds
+from workbench.techniques.activation_compression.timing.study import PRELOAD
 from workbench.techniques.activation_compression.training import compressed_pipeline, small_batch
 from workbench.timeline import Recorder
 
@@ -26,6 +26,10 @@ def test_a_variant_says_what_differs_from_its_method():
         timed("A1 int32", **TINY)
     with pytest.raises(ValueError, match="has no variant 'literal'"):
         timed("T1 literal", **TINY)
+    assert timed("A1 fused", **TINY).setting.is_fused
+    assert not timed("A1", **TINY).setting.is_fused
+    with pytest.raises(ValueError, match="has no variant 'fused'"):
+        timed("T1 fused", **TINY)
 
 
 def test_narrow_indices_keep_more_elements_in_as_many_bytes():
@@ -53,14 +57,23 @@ def test_a_recorded_codec_gives_the_same_bits_and_notes_both_halves(name):
     assert [action.label for action in recorder.actions] == ["encode here", "decode here"]
 
 
+@pytest.fixture(scope="module")
+def pair():
+    with Ranks(2, preload=PRELOAD) as ranks:
+        yield ranks
+
+
 def two_rounds(tp, pp):
     return record_rounds([timed(name, tp=tp, pp=pp, **TINY) for name in ("w/o", "A1", "T1", "Q1")], rounds=2, warmup=1, seed=0)
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)])
-def test_methods_take_turns_on_real_ranks_and_each_breakdown_adds_up(tp, pp):
-    by_rank = run_on_ranks(two_rounds, 2, tp, pp)
-    assert [one.name for one in by_rank[0]] == ["w/o", "A1", "T1", "Q1"] * 2
+def test_methods_take_turns_on_real_ranks_and_each_breakdown_adds_up(pair, tp, pp):
+    by_rank = pair.run(two_rounds, tp, pp)
+    turns = [[one.name for one in recordings] for recordings in by_rank]
+    assert turns[0] == turns[1]
+    assert [sorted(turns[0][:4]), sorted(turns[0][4:])] == [["A1", "Q1", "T1", "w/o"]] * 2
+    assert turns[0][:4] != turns[0][4:]  # orders of seed 0
     for iteration in zip(*by_rank, strict=True):
         found = break_down([one.actions for one in iteration], tp=tp)
         parts = found.forward_s + found.backward_s + found.optimizer_s + found.waiting_and_pipeline_s
@@ -80,36 +93,44 @@ def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_on
     assert measured.trace["traceEvents"]
 
 
-def test_a_link_becomes_as_much_slower_as_its_share_asks():
-    # 10 of 100 ms forward, 20 in all: at 2.5 times the time 25 of 80 + 50 = 130, that is 5/26.
-    assert slower_by(10, 20, 100, 25 / 130) == pytest.approx(2.5)
-    assert slower_by(10, 20, 100, 0.1) == pytest.approx(1)
-    assert slower_by(1, 50, 100, 0.4) == 10  # no link gives that at once
-
-
 def test_what_cannot_be_measured_is_refused_before_any_rank_starts():
     with pytest.raises(ValueError, match="at least 6"):
         measure_iterations(["w/o"], [(2, 1)], link=None, num_hosts=1, num_iterations=5, **TINY)
     with pytest.raises(ValueError, match="'w/o' must be among them"):
         measure_iterations(["A1"], [(2, 1)], link=None, num_hosts=1, num_iterations=6, **TINY)
-    with pytest.raises(ValueError, match=r"0 < share < 0\.5"):
-        link_for_share(0.6, **TINY)
 
 
-def encoder_gradients(fuse):
-    setting = timed("A1", tp=2, pp=1, num_micro_batches=2, **TINY).setting
+def encoder_gradients(fuse, name="A1"):
+    setting = timed(name, tp=2, pp=1, num_micro_batches=2, fuse_gradients=fuse, **TINY).setting
     mesh = open_mesh(tensor=2, pipeline=1)
-    pipeline = compressed_pipeline(setting, mesh, fuse_gradients=fuse)
+    pipeline = compressed_pipeline(setting, mesh)
     for _ in range(2):
         pipeline.step(*small_batch(setting))
     sites = {message.site for message in mesh.tensor_group.traffic if message.phase == "backward"}
     return {name: weight.grad for name, weight in pipeline.module.named_parameters()}, "encoder gradients" in sites
 
 
-def test_encoder_gradients_summed_in_one_message_equal_those_summed_one_by_one_over_micro_batches_and_steps():
-    one_by_one, together = (run_on_ranks(encoder_gradients, 2, fuse) for fuse in (False, True))
+def test_encoder_gradients_summed_in_one_message_equal_those_summed_one_by_one_over_micro_batches_and_steps(pair):
+    one_by_one, together = (pair.run(encoder_gradients, fuse) for fuse in (False, True))
     for (expected, alone), (found, fused) in zip(one_by_one, together, strict=True):
         assert (alone, fused) == (False, True)
         assert sum(name.endswith(".encoder") for name in found) == 4  # two reductions in each of two layers
         for name, gradient in expected.items():
             torch.testing.assert_close(found[name], gradient)
+
+
+def test_the_fused_variant_trains_with_the_same_gradients_as_the_papers_way(pair):
+    papers, fused = (pair.run(encoder_gradients, True, name) for name in ("A1", "A1 fused"))
+    for (expected, _), (found, _) in zip(papers, fused, strict=True):
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient)
+
+
+def test_a_fused_code_passes_through_the_recorder_and_is_noted(pair):
+    recordings = pair.run(fused_round)[0]
+    labels = [action.label for action in recordings[0].actions if action.kind.name in ("ENCODE", "DECODE")]
+    assert len(labels) == 2 * 2 * 2  # both halves, two reductions in each of two layers
+
+
+def fused_round():
+    return record_rounds([timed("A1 fused", tp=2, pp=1, **TINY)], rounds=1, warmup=0, seed=0)

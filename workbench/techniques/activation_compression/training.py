@@ -35,7 +35,6 @@ def compressed_pipeline(
     *,
     codec: Codec | None = None,
     recorder: Recorder | None = None,
-    fuse_gradients: bool = False,
     device: str = "cpu",
     seed: int = 0,
 ) -> Pipeline:
@@ -46,7 +45,6 @@ def compressed_pipeline(
         mesh: this rank's place.
         codec: what compresses; None is the codec of `setting.method`.
         recorder: notes forward and backward passes; None notes nothing.
-        fuse_gradients: sum all encoders' gradients in one message a backward pass, instead of one each.
         device: of parameters and messages.
         seed: of the weights.
 
@@ -59,15 +57,15 @@ def compressed_pipeline(
     if codec is None:
         codec = method(setting.method).codec(setting.hidden, dtype=dtype, seed=seed)
     config = BertConfig(
-        hidden_size=setting.hidden, num_layers=setting.layers, num_heads=max(HEADS, setting.tp), mlp_size=4 * setting.hidden,
-        vocab_size=VOCABULARY, max_positions=setting.sequence, seed=seed,
+        hidden_size=setting.hidden, num_layers=setting.layers, num_heads=max(HEADS, setting.tp),
+        mlp_size=4 * setting.hidden, vocab_size=VOCABULARY, max_positions=setting.sequence, seed=seed,
     )  # fmt: skip
     encoder = BertEncoder(config, mesh.tensor_group, mesh.stage, device=device, dtype=dtype)
     held = mesh.stage.layers(setting.layers)
     chosen = [index for index, layer in enumerate(held) if setting.is_compressed(layer)]
     if chosen and setting.tp > 1:  # a single rank reduces nothing, so nothing of it is encoded
-        gradients = EncoderGradients(mesh.tensor_group) if fuse_gradients else None
-        compress(encoder, codec, layers=chosen, gradients=gradients)
+        gradients = EncoderGradients(mesh.tensor_group) if setting.fuse_gradients else None
+        compress(encoder, codec, layers=chosen, fused=setting.is_fused, gradients=gradients)
     return Pipeline(
         encoder, mesh, hidden_size=setting.hidden, num_micro_batches=setting.num_micro_batches, loss=_mean_square,
         before=_boundary(setting, held.start, codec, device), after=_boundary(setting, held.stop, codec, device),

@@ -1,7 +1,7 @@
 """Iteration times of compressed training, measured on real ranks over shaped links.
 
-- `tables.measure_table`: all settings of a table; `study.measure_iterations`: one link, one batch
-- `links.link_for_share`: a link on which communication takes the share that it takes in the paper
+- `tables.measure_table`: all settings of a table; `study.measure_on`: one batch on open ranks
+- `links.ranks_at_share`: ranks over a link on which communication takes the share that it takes in the paper
 - `breakdown.break_down`: an iteration's parts from its ranks' timelines, waiting apart from transferring
 - `fitting.fit_machine`: this machine's rates, for the cost model; `predicting.measure_fit`: how far they carry
 - `variants.timed`: a method, or a variant of it such as "T1 int32"
@@ -11,16 +11,17 @@ Simplified, left out: see each module.
 """
 
 from .breakdown import Breakdown, break_down
-from .drawing import SMALL_BERT, beside_published, best_learned, stacked_parts, title
+from .drawing import SMALL_BERT, beside_largest, beside_published, label_axes, stacked_parts
 from .fitting import Fitted, fit_machine, settings_of
-from .links import Calibration, ShareOf, link_for_share
+from .links import Calibration, ShareOf, carried_over_share, ranks_at_share
 from .predicting import FitStudy, measure_fit
-from .study import Measured, measure_iterations
+from .study import Measured, measure_iterations, measure_on
 from .tables import TableTimes, measure_table
 from .variants import Timed, Variant, timed
 
 __all__ = [
-    "SMALL_BERT", "Breakdown", "Calibration", "FitStudy", "Fitted", "Measured", "ShareOf", "TableTimes", "Timed", "Variant",
-    "beside_published", "best_learned", "break_down", "fit_machine", "link_for_share", "measure_fit", "measure_iterations",
-    "measure_table", "settings_of", "stacked_parts", "timed", "title",
+    "SMALL_BERT", "Breakdown", "Calibration", "FitStudy", "Fitted", "Measured", "ShareOf", "TableTimes", "Timed",
+    "Variant", "beside_largest", "beside_published", "break_down", "carried_over_share", "fit_machine", "label_axes",
+    "measure_fit", "measure_iterations", "measure_on", "measure_table", "ranks_at_share", "settings_of", "stacked_parts",
+    "timed",
 ]  # fmt: skip

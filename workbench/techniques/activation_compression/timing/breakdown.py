@@ -106,7 +106,7 @@ def _mean_total(stage: Sequence[Sequence[Action]], kind: Kind) -> float:
 def _inside(stage: Sequence[Sequence[Action]], kind: Kind) -> list[list[Action]]:
     """Keep what each rank did during its actions of one kind."""
     return [
-        [action for action in rank for outer in _of_kind(rank, kind) if _contains(outer, action) and action is not outer]
+        [one for one in rank for outer in _of_kind(rank, kind) if _contains(outer, one) and one is not outer]
         for rank in stage
     ]
 

@@ -12,7 +12,7 @@ Units: seconds, bytes, elements, FLOPs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, median
 from types import MappingProxyType
@@ -31,6 +31,7 @@ __all__ = ["Fitted", "MeasuredSetting", "fit_machine", "settings_of"]
 
 S_PER_MS = 1e-3
 REDUCTIONS_PER_LAYER = 2  # forward; as many backward
+GATHERED = (Family.TOP_K, Family.RANDOM_K, Family.QUANTIZATION)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,9 +84,17 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Line:
-    """Coefficients of a linear fit, none negative."""
+    """A linear fit and how good it is.
+
+    Attributes:
+        coefficients: none negative.
+        fitted: seconds on the line.
+        r_squared: 1 less the share of the weighted variation that the line leaves.
+        residuals: measured over fitted, minus 1.
+    """
 
     coefficients: tuple[float, ...]
+    fitted: tuple[float, ...]
     r_squared: float
     residuals: tuple[float, ...]
 
@@ -158,19 +167,28 @@ def _families(measured: Iterable[MeasuredSetting]) -> list[Family]:
 
 def _line(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> _Line:
     """Fit seconds = columns · coefficients, every point weighing as much as its relative error."""
-    weights = 1 / np.maximum(np.asarray(seconds), 1e-9)
-    scaled = np.asarray(columns, dtype=float) * weights[:, None]
+    columns, seconds = np.asarray(columns, dtype=float), np.asarray(seconds, dtype=float)
+    scaled = columns * _weights(seconds)[:, None]
     size = np.abs(scaled).max(axis=0)
     size[size == 0] = 1
     coefficients = _none_negative(scaled / size) / size
-    fitted = np.asarray(columns, dtype=float) @ coefficients
-    around_mean = np.sum(weights**2 * (seconds - np.average(seconds, weights=weights**2)) ** 2)
-    around_line = np.sum(weights**2 * (seconds - fitted) ** 2)
+    return _judged(coefficients, seconds, columns @ coefficients)
+
+
+def _weights(seconds: np.ndarray) -> np.ndarray:
+    return 1 / np.maximum(seconds, 1e-9)  # a time below a nanosecond weighs as one
+
+
+def _judged(coefficients: Iterable[float], seconds: np.ndarray, fitted: np.ndarray) -> _Line:
+    """Say how far fitted seconds lie from measured ones, relative to how far these lie from their mean."""
+    squares = _weights(seconds) ** 2
+    around_mean = np.sum(squares * (seconds - np.average(seconds, weights=squares)) ** 2)
+    around_line = np.sum(squares * (seconds - fitted) ** 2)
     return _Line(
-        coefficients=tuple(float(value) for value in coefficients),
+        coefficients=tuple(float(value) for value in coefficients), fitted=tuple(float(value) for value in fitted),
         r_squared=float(1 - around_line / around_mean) if around_mean > 0 else float("nan"),
-        residuals=tuple(float(value) for value in np.asarray(seconds) / np.maximum(fitted, 1e-12) - 1),
-    )
+        residuals=tuple(float(value) for value in seconds / np.maximum(fitted, 1e-12) - 1),
+    )  # fmt: skip
 
 
 def _none_negative(scaled: np.ndarray) -> np.ndarray:
@@ -189,12 +207,13 @@ def _none_negative(scaled: np.ndarray) -> np.ndarray:
 def _computation(plain: Sequence[MeasuredSetting]) -> _Line:
     """Fit a layer's forward computation to the FLOPs of a rank, the elements, and a constant."""
     columns = [[forward_flops(one.setting) / one.setting.tp, one.elements, 1.0] for one in plain]
-    line = _line(columns, [one.forward_compute_s / one.setting.layers for one in plain])
+    seconds = [one.forward_compute_s / one.setting.layers for one in plain]
+    line = _line(columns, seconds)
     if line.coefficients[0] > 0:
         return line
-    per_flop = _line([[flops, 1.0] for flops, _, _ in columns], [one.forward_compute_s / one.setting.layers for one in plain])
-    coefficients = (per_flop.coefficients[0], 0.0, per_flop.coefficients[1])
-    return _Line(coefficients=coefficients, r_squared=per_flop.r_squared, residuals=per_flop.residuals)
+    per_flop = _line([[flops, 1.0] for flops, _, _ in columns], seconds)
+    per_flop_s, launch_s = per_flop.coefficients
+    return replace(per_flop, coefficients=(per_flop_s, 0.0, launch_s))
 
 
 def _communication(plain: Sequence[MeasuredSetting]) -> Fit:
@@ -225,11 +244,11 @@ def _plain_twin(one: MeasuredSetting, plain: Iterable[MeasuredSetting]) -> Measu
 
 
 def _gather_s(measured: Sequence[MeasuredSetting], plain: Sequence[MeasuredSetting], link) -> float:
-    """What gathering takes beyond its bytes, the mean over sparse and quantised methods."""
+    """What gathering takes beyond its bytes, the median over sparse and quantised methods."""
     beyond = []
     for one in measured:
         twin = _plain_twin(one, plain)
-        if twin is None or method(one.setting.method).family not in (Family.TOP_K, Family.RANDOM_K, Family.QUANTIZATION):
+        if twin is None or method(one.setting.method).family not in GATHERED:
             continue
         full_s = twin.parts_s["tensor"] / _reductions(twin)
         mine_s = (one.parts_s["tensor"] - full_s * (_reductions(one) - one.num_encoded)) / one.num_encoded
@@ -250,10 +269,12 @@ def _handover_s(plain: Sequence[MeasuredSetting], link) -> float:
     return max(0.0, median(beyond)) if beyond else 0.0
 
 
-def _codec(family: Family, measured: Sequence[MeasuredSetting], plain: Sequence[MeasuredSetting]) -> tuple[CodecCost, _Line]:
+def _codec(
+    family: Family, measured: Sequence[MeasuredSetting], plain: Sequence[MeasuredSetting]
+) -> tuple[CodecCost, _Line]:
     """Fit encoding and decoding to elements and to what is sent; what neither explains is launching."""
     mine = [one for one in measured if method(one.setting.method).family is family]
-    gathered = [1 if family in (Family.AUTOENCODER, Family.HALF) else one.setting.tp for one in mine]
+    gathered = [one.setting.tp if family in GATHERED else 1 for one in mine]
     encode_s = [one.parts_s["encode"] / one.num_encoded for one in mine]
     decode_s = [one.parts_s["decode"] / one.num_encoded for one in mine]
     columns = [[one.elements, one.setting.sent_elements(), 1.0] for one in mine]
@@ -268,7 +289,8 @@ def _codec(family: Family, measured: Sequence[MeasuredSetting], plain: Sequence[
         launch_s=encode.coefficients[2] + decode.coefficients[2],
         backward_ratio=ratio if family is Family.AUTOENCODER else 0.0,
     )  # fmt: skip
-    return cost, encode
+    fitted_s = np.asarray(encode.fitted) + np.asarray(decode.fitted)
+    return cost, _judged((), np.asarray(coding_s), fitted_s)
 
 
 def _more_backward_s(one: MeasuredSetting, plain: Sequence[MeasuredSetting]) -> float:

@@ -12,17 +12,19 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from workbench.cluster import Link
+from workbench.launch import Ranks
 
-from ..cost import break_even, iteration_time
+from ..cost import FittedMachine, Setting, break_even, iteration_time
 from ..cost.break_even import speedup_at
 from .fitting import Fitted, MeasuredSetting, fit_machine, settings_of
-from .links import Calibration, link_for_share
-from .study import BASELINE, measure_iterations
+from .links import Calibration, ranks_at_share
+from .study import BASELINE, measure_iterations, measure_on
 from .variants import timed
 
-__all__ = ["FitStudy", "measure_fit"]
+__all__ = ["FitStudy", "break_even_rows", "measure_fit"]
 
 Rows = list[dict]
+LEARNED = "A1"  # whose break-even is checked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,36 +67,42 @@ def measure_fit(
         seed: of weights and random methods.
         sizes: further fields of Setting.
     """
-    first = fit_on[0]
-    shape = {name: first[name] for name in ("micro_batch", "sequence", "hidden")}
-    calibration = link_for_share(share, num_hosts=num_hosts, seed=seed, **shape, **sizes)
-    common = {"num_hosts": num_hosts, "num_iterations": num_iterations, "seed": seed}
-    seen, trace = _measure(fit_on, calibration.link, common, sizes)
-    unseen, _ = _measure(held_out, calibration.link, common, sizes)
+    shape = _shape(fit_on[0])
+    common = {"num_iterations": num_iterations, "seed": seed, **sizes}
+    with ranks_at_share(share, num_hosts=num_hosts, seed=seed, **shape, **sizes) as (ranks, calibration):
+        seen, trace = _measure(ranks, fit_on, common)
+        unseen, _ = _measure(ranks, held_out, common)
     fitted = fit_machine(settings_of(seen, **sizes))
     rows = _quality_rows(fitted)
     rows += _prediction_rows(settings_of(seen, **sizes), fitted, "fitted")
     rows += _prediction_rows(settings_of(unseen, **sizes), fitted, "held out")
     rows += [row for row in seen + unseen if row["quantity"] == "speedup" and row["method"] != BASELINE]
-    rows += _break_even_rows(fitted, calibration.link, faster, first, common, sizes)
+    setting = timed(LEARNED, tp=4, pp=1, **shape, **sizes).setting
+    over_links = _measure_links(calibration.link, faster, {"num_hosts": num_hosts, **shape, **common})
+    rows += break_even_rows(fitted.machine, setting, calibration.link, over_links)
     return FitStudy(rows=rows, fitted=fitted, calibration=calibration, trace=trace)
 
 
-def _measure(wanted: Sequence[Mapping], link: Link, common: Mapping, sizes: Mapping) -> tuple[Rows, dict]:
+def _shape(one: Mapping) -> dict:
+    return {name: one[name] for name in ("micro_batch", "sequence", "hidden")}
+
+
+def _measure(ranks: Ranks, wanted: Sequence[Mapping], common: Mapping) -> tuple[Rows, dict]:
     rows, trace = [], {}
     for one in wanted:
-        shape = {name: one[name] for name in ("micro_batch", "sequence", "hidden")}
         meshes = [tuple(mesh) for mesh in one["meshes"]]
-        measured = measure_iterations(one["methods"], meshes, link=link, keys=shape, **common, **shape, **sizes)
+        measured = measure_on(ranks, one["methods"], meshes, keys=_shape(one), **_shape(one), **common)
         rows, trace = rows + measured.rows, trace or measured.trace
     return rows, trace
 
 
 def _quality_rows(fitted: Fitted) -> Rows:
     machine = fitted.machine
-    rows = [{"quantity": "r_squared", "of": name, "value": value, "unit": "1"} for name, value in fitted.r_squared.items()]
+    lines = fitted.r_squared.items()
+    rows = [{"quantity": "r_squared", "of": name, "value": value, "unit": "1"} for name, value in lines]
     constants = {
-        "flops_per_s": (machine.flops_per_s, "FLOP/s"), "link_bandwidth": (machine.link.bandwidth_bytes_per_s, "byte/s"),
+        "flops_per_s": (machine.flops_per_s, "FLOP/s"),
+        "link_bandwidth": (machine.link.bandwidth_bytes_per_s, "byte/s"),
         "link_latency": (machine.link.latency_s, "s"), "layer_launch": (machine.layer_launch_s, "s"),
         "backward_over_forward": (machine.backward_over_forward, "1"),
     }  # fmt: skip
@@ -113,23 +121,41 @@ def _prediction_rows(measured: Sequence[MeasuredSetting], fitted: Fitted, which:
     return [*rows, {"quantity": "median_error", "settings": which, "value": median(errors), "unit": "1"}]
 
 
-def _break_even_rows(fitted: Fitted, link: Link, faster: Sequence[float], first: Mapping, common: Mapping, sizes: Mapping) -> Rows:
-    """Measure a learned code over faster links beside what the fitted machine says of them."""
-    shape = {name: first[name] for name in ("micro_batch", "sequence", "hidden")}
-    setting = timed("A1", tp=4, pp=1, **shape, **sizes).setting
-    fitted_over_real = fitted.machine.link.bandwidth_bytes_per_s / link.bandwidth_bytes_per_s
-    rows, errors = [], []
+def _measure_links(link: Link, faster: Sequence[float], common: Mapping) -> dict[float, dict]:
+    """Measure a learned code at TP 4 over faster and faster links: the row of its speedup by factor of the rate."""
+    found = {}
     for factor in faster:
-        rate = link.bandwidth_bytes_per_s * factor
-        over = replace(link, bandwidth_bytes_per_s=rate)
-        measured = measure_iterations([BASELINE, "A1"], [(4, 1)], link=over, **common, **shape, **sizes)
-        (found,) = [row for row in measured.rows if row["quantity"] == "speedup" and row["method"] == "A1"]
-        predicted = speedup_at(fitted.machine, setting, rate * fitted_over_real)
-        errors.append(abs(predicted / found["value"] - 1))
-        keys = {"method": "A1", "tp": 4, "pp": 1, "faster": factor}
+        over = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * factor)
+        rows = measure_iterations([BASELINE, LEARNED], [(4, 1)], link=over, **common).rows
+        (found[factor],) = [row for row in rows if row["quantity"] == "speedup" and row["method"] == LEARNED]
+    return found
+
+
+def break_even_rows(machine: FittedMachine, setting: Setting, link: Link, over_links: Mapping[float, Mapping]) -> Rows:
+    """Put what a code gained over faster links beside what a machine's model says of them.
+
+    Args:
+        machine: fitted over `link`.
+        setting: of the code.
+        link: the slowest.
+        over_links: by factor of its rate, the measured speedup: {"value", "low", "high"}.
+
+    Returns:
+        Rows by factor: both speedups; saved_share_error, predicted less measured share of the iteration that the code
+        saves; same_side, 1 or 0, where the measured interval does not hold a speedup of 1: whether both say that the
+        code pays, or that it does not. And the predicted break_even_bandwidth.
+    """
+    fitted_over_real = machine.link.bandwidth_bytes_per_s / link.bandwidth_bytes_per_s
+    rows, keys = [], {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
+    for factor, found in over_links.items():
+        at = {**keys, "faster": factor}
+        predicted = speedup_at(machine, setting, link.bandwidth_bytes_per_s * factor * fitted_over_real)
         spread = {name: found[name] for name in ("value", "low", "high")}
-        rows.append({"quantity": "speedup_over_link", **keys, **spread, "unit": "1"})
-        rows.append({"quantity": "predicted_speedup_over_link", **keys, "value": predicted, "unit": "1"})
-    point = break_even(fitted.machine, setting).bandwidth_bytes_per_s
-    rows.append({"quantity": "break_even_bandwidth", "method": "A1", "tp": 4, "pp": 1, "value": point, "unit": "byte/s"})
-    return [*rows, {"quantity": "median_error", "settings": "faster links", "value": median(errors), "unit": "1"}]
+        rows.append({"quantity": "speedup_over_link", **at, **spread, "unit": "1"})
+        rows.append({"quantity": "predicted_speedup_over_link", **at, "value": predicted, "unit": "1"})
+        rows.append({"quantity": "saved_share_error", **at, "value": 1 / found["value"] - 1 / predicted, "unit": "1"})
+        if not found["low"] <= 1 <= found["high"]:
+            agree = (predicted > 1) == (found["value"] > 1)
+            rows.append({"quantity": "same_side", **at, "value": int(agree), "unit": "1"})
+    point = break_even(machine, setting).bandwidth_bytes_per_s
+    return [*rows, {"quantity": "break_even_bandwidth", **keys, "value": point, "unit": "byte/s"}]

@@ -1,6 +1,7 @@
 """What one rank does while it is timed: training steps of all methods in turn, each noted on its timeline.
 
 Source: "Does compressing activations help model parallel training?", section 4.1 (Adam, one iteration's parts).
+Methods take turns; within a round their order is drawn anew, so that no method always follows the same one.
 Simplified: one small batch, always the same; the loss is that of `training`.
 Left out: data loading.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,13 +46,13 @@ class Recording:
 
 
 def record_rounds(things: Sequence[Timed], *, rounds: int, warmup: int, seed: int) -> list[Recording]:
-    """Train each thing for one step a round, one after the other (A B C A B C ...), on every rank of the group.
+    """Train each thing for one step a round, in an order drawn for each round (A B C, C A B, ...), on every rank.
 
     Args:
         things: what is timed; all on one (TP, PP).
         rounds: steps of each that are kept.
         warmup: steps of each before, which open connections and fill caches.
-        seed: of weights and random methods.
+        seed: of weights, random methods and orders; the same on every rank.
 
     Returns:
         This rank's recordings of the kept steps, in the order in which they ran.
@@ -62,12 +64,12 @@ def record_rounds(things: Sequence[Timed], *, rounds: int, warmup: int, seed: in
     recorder = Recorder(resource=f"rank {dist.get_rank()}")
     group = RecordedTensorGroup(mesh.tensor_group.process_group, recorder=recorder)
     steps = [_step_of(thing, replace(mesh, tensor_group=group), recorder, seed) for thing in things]
-    recordings = []
+    turns, order, recordings = list(zip(things, steps, strict=True)), random.Random(seed), []
     gc.collect()
     gc.disable()
     try:
         for number in range(-warmup, rounds):
-            for thing, step in zip(things, steps, strict=True):
+            for thing, step in order.sample(turns, len(turns)):
                 actions = _one_iteration(step, recorder)
                 if number >= 0:
                     recordings.append(Recording(thing.name, number, actions))
@@ -80,7 +82,8 @@ def _keep_to_one_core() -> None:
     """Give this rank its core, neighbouring ranks sharing one, so that every rank computes equally fast.
 
     With four ranks on two cores each rank of a two-rank stage then has half a core, as each of four ranks that work
-    at once has, and tensor parallelism halves the computation of a rank when it is doubled, as it does on GPUs.
+    at once has: doubling the tensor-parallel ranks halves what a rank multiplies, as on GPUs. Its time falls less than
+    that, since what all ranks repeat (layer norms, launching) does not halve, and smaller matrices multiply slower.
     """
     if not hasattr(os, "sched_setaffinity"):  # not on macOS, where the scheduler decides
         return
@@ -93,8 +96,8 @@ def _keep_to_one_core() -> None:
 def _step_of(thing: Timed, mesh, recorder: Recorder, seed: int) -> Callable[[], None]:
     """Build one thing's model and return its training step."""
     codec = thing.codec(recorder, seed)
-    pipeline = compressed_pipeline(thing.setting, mesh, codec=codec, recorder=recorder, fuse_gradients=True, seed=seed)
-    optimizer = torch.optim.Adam(pipeline.module.parameters(), lr=LEARNING_RATE)
+    pipeline = compressed_pipeline(thing.setting, mesh, codec=codec, recorder=recorder, seed=seed)
+    optimizer = torch.optim.Adam(pipeline.module.parameters(), lr=LEARNING_RATE, fused=True)  # the paper's takes 1 %
     inputs, targets = small_batch(thing.setting)
 
     def step() -> None:

@@ -8,16 +8,21 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
-from .links import Calibration, ShareOf, link_for_share
-from .study import measure_iterations
+from workbench.launch import Ranks
+
+from .links import Calibration, ShareOf, carried_over_share, ranks_at_share
+from .study import BASELINE, measure_on, open_ranks
 
 __all__ = ["TableTimes", "measure_table"]
 
-SLOW, FAST = "slow", "fast"  # names of links: calibrated, this machine's loopback
+SLOW, CARRIED_OVER, FAST = "slow", "carried over", "fast"
+MeshOf = tuple[int, int]  # (TP, PP)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,10 +30,11 @@ class TableTimes:
     """What was measured for a table.
 
     Attributes:
-        rows: as of `measure_iterations`, with the keys nvlink, micro_batch and sequence.
+        rows: as of `measure_on`, with the keys link, nvlink, micro_batch and sequence; and for each calibrated link
+            share_error, what the measurement's share lies above the asked one.
         trace: Chrome trace of one iteration.
         hosts: descriptions of the shaped hosts.
-        calibrations: of the slow links, one for each of `shares`; none where only the loopback was used.
+        calibrations: of the links that are not this machine's loopback.
     """
 
     rows: list[dict]
@@ -37,14 +43,30 @@ class TableTimes:
     calibrations: tuple[Calibration, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """A link and the meshes that are measured over it.
+
+    Attributes:
+        link: its name.
+        meshes: (TP, PP) pairs; the first one is calibrated where there is a share.
+        share: of that mesh's uncompressed iteration; None leaves the ranks on the loopback.
+    """
+
+    link: str
+    meshes: tuple[MeshOf, ...]
+    share: float | None = None
+
+
 def measure_table(
     methods: Sequence[str],
     meshes: Sequence[Sequence[int]],
     *,
     links: Sequence[str],
     batches: Sequence[Sequence[int]],
-    shares: Sequence[Sequence[float]],
+    share: float,
     share_of: str,
+    share_mesh: Sequence[int],
     num_hosts: int,
     num_iterations: int,
     seed: int = 0,
@@ -55,37 +77,91 @@ def measure_table(
     Args:
         methods: names, perhaps with variants; "w/o" among them.
         meshes: (TP, PP) pairs with one product.
-        links: "slow", "fast" or both.
-        batches: (micro-batch, sequence) pairs; the first one is what slow links are calibrated on.
-        shares: (TP, PP, share): what communication takes of an uncompressed iteration on that mesh over its slow link.
-            Other meshes have the first one's link.
+        links: of "slow", the calibrated one; "fast", the loopback; "carried over", for each mesh with more
+            tensor-parallel ranks than `share_mesh` a link on which they communicate as `carried_over_share` says.
+        batches: (micro-batch, sequence) pairs; the first one is what links are calibrated on.
+        share: what communication takes of an uncompressed iteration over the slow link.
         share_of: name of a ShareOf, such as "TENSOR".
+        share_mesh: (TP, PP) that the share belongs to.
         num_hosts: that the ranks are spread over.
         num_iterations: of each method.
-        seed: of weights and random methods.
+        seed: of weights, random methods and orders.
         sizes: further fields of Setting.
 
     Returns:
         Rows, one trace, and what the links were.
 
     Raises:
-        ValueError: for a link that is neither.
+        ValueError: for a link that is none of the three, or a slow one that no mesh calibrates.
     """
-    if unknown := set(links) - {SLOW, FAST}:
-        raise ValueError(f"links={list(links)}: {sorted(unknown)} is neither {SLOW!r} nor {FAST!r}")
-    slow = {}
-    if SLOW in links:
-        (micro_batch, sequence), of = batches[0], ShareOf[share_of]
-        shape = {"num_hosts": num_hosts, "seed": seed, "micro_batch": micro_batch, "sequence": sequence, **sizes}
-        slow = {(tp, pp): link_for_share(share, of=of, tp=tp, pp=pp, **shape) for tp, pp, share in shares}
-    rows, trace, hosts = [], {}, []
-    for link, (micro_batch, sequence), mesh in product(links, batches, map(tuple, meshes)):
-        over = slow.get(mesh, next(iter(slow.values()))).link if link == SLOW else None
-        measured = measure_iterations(
-            methods, [mesh], link=over, num_hosts=num_hosts, num_iterations=num_iterations, seed=seed,
-            keys={"nvlink": int(link == FAST), "micro_batch": micro_batch, "sequence": sequence},
-            micro_batch=micro_batch, sequence=sequence, **sizes,
-        )  # fmt: skip
-        rows, trace = rows + measured.rows, trace or measured.trace
-        hosts += [measured.hosts] if measured.hosts and measured.hosts not in hosts else []
-    return TableTimes(rows=rows, trace=trace, hosts=hosts, calibrations=tuple(slow.values()))
+    meshes, share_mesh = [tuple(mesh) for mesh in meshes], tuple(share_mesh)
+    if unknown := set(links) - {SLOW, CARRIED_OVER, FAST}:
+        raise ValueError(f"links={list(links)}: {sorted(unknown)} is none of {[SLOW, CARRIED_OVER, FAST]}")
+    if SLOW in links and share_mesh not in meshes:
+        raise ValueError(f"share_mesh={share_mesh}: it must be one of meshes, {meshes}, where its share is measured")
+    calibrate = {"of": ShareOf[share_of], "num_hosts": num_hosts}
+    common = {"num_iterations": num_iterations, "seed": seed, **sizes}
+    places = _places(links, meshes, share, share_mesh)
+    found = [_measure_place(place, methods, batches, calibrate, common) for place in places]
+    return TableTimes(
+        rows=[row for one in found for row in one.rows],
+        trace=found[0].trace,
+        hosts=[host for one in found for host in one.hosts],
+        calibrations=tuple(calibration for one in found for calibration in one.calibrations),
+    )
+
+
+def _places(links: Sequence[str], meshes: Sequence[MeshOf], share: float, share_mesh: MeshOf) -> Iterator[_Place]:
+    for link in links:
+        if link == FAST:
+            yield _Place(link=link, meshes=tuple(meshes))
+        elif link == SLOW:
+            others = (mesh for mesh in meshes if mesh != share_mesh)
+            yield _Place(link=link, meshes=(share_mesh, *others), share=share)
+        else:
+            for mesh in meshes:
+                if mesh[0] > share_mesh[0]:
+                    carried = carried_over_share(share, tp=share_mesh[0], to_tp=mesh[0])
+                    yield _Place(link=link, meshes=(mesh,), share=carried)
+
+
+def _measure_place(
+    place: _Place, methods: Sequence[str], batches: Sequence[Sequence[int]], calibrate: dict, common: dict
+) -> TableTimes:
+    """Measure all methods over one link, on the ranks that its calibration leaves open."""
+    rows, trace, keys = [], {}, {"link": place.link, "nvlink": int(place.link == FAST)}
+    with _ranks_over(place, batches[0], calibrate, common) as (ranks, calibration):
+        for (micro_batch, sequence), mesh in product(batches, place.meshes):
+            shape = {"micro_batch": micro_batch, "sequence": sequence}
+            measured = measure_on(ranks, methods, [mesh], keys=keys | shape, **shape, **common)
+            rows, trace = rows + measured.rows, trace or measured.trace
+    if calibration is None:
+        return TableTimes(rows=rows, trace=trace, hosts=[], calibrations=())
+    rows += _share_error(rows, calibration, place, batches[0])
+    return TableTimes(rows=rows, trace=trace, hosts=[measured.hosts], calibrations=(calibration,))
+
+
+@contextmanager
+def _ranks_over(
+    place: _Place, batch: Sequence[int], calibrate: dict, common: dict
+) -> Iterator[tuple[Ranks, Calibration | None]]:
+    """Open ranks over a place's link."""
+    if place.share is None:
+        with open_ranks(prod(place.meshes[0]), link=None, num_hosts=1) as ranks:
+            yield ranks, None
+    else:
+        (tp, pp), (micro_batch, sequence) = place.meshes[0], batch
+        shape = {name: value for name, value in common.items() if name != "num_iterations"}
+        shape |= {"micro_batch": micro_batch, "sequence": sequence}
+        with ranks_at_share(place.share, tp=tp, pp=pp, **calibrate, **shape) as opened:
+            yield opened
+
+
+def _share_error(rows: Sequence[dict], calibration: Calibration, place: _Place, batch: Sequence[int]) -> list[dict]:
+    """Say by how much the share in the measurement lies above the one that was asked for."""
+    mesh = {"tp": calibration.tp, "pp": calibration.pp}
+    keys = {"link": place.link, **mesh, "micro_batch": batch[0], "sequence": batch[1]}
+    wanted = {"quantity": calibration.of.value, "method": BASELINE, **keys}
+    (reached,) = (row for row in rows if wanted.items() <= row.items())
+    above = {name: reached[name] - calibration.asked for name in ("value", "low", "high")}
+    return [{"quantity": "share_error", "of": calibration.of.value, **keys, **above, "unit": "1"}]

@@ -1,7 +1,8 @@
 """What is timed: a method of table 1, or a variant of it that the tables show beside it.
 
 Names: a method ("T1"), or a method and a variant: "T1 int32" sends narrower indices, "R4 literal" draws positions as
-the paper does, "A1 feedback" adds what earlier messages lost.
+the paper does, "A1 feedback" adds what earlier messages lost, "A1 fused" takes the code of the weight in place of the
+activation's: the same numbers from fewer operations.
 Source: "Does compressing activations help model parallel training?", table 1; section 3.2 for error feedback.
 Simplified: one variant at a time.
 Left out: nothing.
@@ -13,6 +14,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -36,10 +38,17 @@ class Variant(Enum):
     NARROW_INDEX = "int32"
     LITERAL = "literal"
     FEEDBACK = "feedback"
+    FUSED = "fused"
 
 
 NARROW_INDEX_BYTES = 4
-SPARSE = (Family.TOP_K, Family.RANDOM_K)
+FAMILIES = MappingProxyType(
+    {
+        Variant.NARROW_INDEX: (Family.TOP_K, Family.RANDOM_K), Variant.LITERAL: (Family.RANDOM_K,),
+        Variant.FUSED: (Family.AUTOENCODER,),
+    }
+)  # fmt: skip
+"""Families of methods that can have a variant; one that is not named here goes with all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,11 +91,12 @@ def timed(name: str, **sizes) -> Timed:
     base, _, suffix = name.partition(" ")
     family = method(base).family
     variant = Variant(suffix)
-    allowed = {Variant.NARROW_INDEX: SPARSE, Variant.LITERAL: (Family.RANDOM_K,)}.get(variant, tuple(Family))
-    if family not in allowed:
+    if family not in FAMILIES.get(variant, tuple(Family)):
         raise ValueError(f"name={name!r}: {base} has no variant {suffix!r}")
     if variant is Variant.NARROW_INDEX:
         sizes = sizes | {"index_bytes": NARROW_INDEX_BYTES}
+    if variant is Variant.FUSED:
+        sizes = sizes | {"fused": True}
     return Timed(name=name, setting=Setting(method=base, **sizes), variant=variant)
 
 
@@ -116,6 +126,11 @@ class RecordedCodec(Codec):
     def aggregation(self):
         """Aggregate as the wrapped codec does."""
         return self.codec.aggregation
+
+    @property
+    def is_linear(self) -> bool:
+        """Be linear where the wrapped codec is."""
+        return self.codec.is_linear
 
     def encode(self, x: Tensor) -> Payload:
         """Encode as the wrapped codec does."""
