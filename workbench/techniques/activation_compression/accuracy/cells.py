@@ -1,0 +1,96 @@
+"""Which fine-tunings a table needs, each with every argument said, so that equal ones are run once.
+
+Source: "Does compressing activations help model parallel training?", section 4.1 (batch 32 or 8, at most 512 or 128
+tokens). The paper states no learning rates and epochs; `RECIPES` are ours, chosen on uncompressed runs.
+Simplified: one recipe a task, whatever the method and the batch.
+Left out: a search for the best recipe of each method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from workbench.datasets import glue
+from workbench.models.pretrained import DEFAULT_ENCODER, load_encoder
+
+__all__ = ["RECIPES", "fine_tuning_cells", "longest_sequence"]
+
+_RECIPE = MappingProxyType({"epochs": 2, "learning_rate": 4e-4, "limit": None})
+RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "sst2": _RECIPE | {"epochs": 1, "limit": 8_000},
+        "mrpc": _RECIPE,
+        "stsb": _RECIPE,
+        "cola": _RECIPE,
+        "rte": _RECIPE | {"epochs": 3},
+        "qnli": _RECIPE,
+        "qqp": _RECIPE | {"epochs": 1, "limit": 8_000},
+        "mnli": _RECIPE | {"epochs": 1, "limit": 8_000},
+    }
+)
+"""Task -> epochs, peak learning rate, and how many training examples are drawn (None: all)."""
+
+
+def fine_tuning_cells(
+    tasks: Sequence[str],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    max_tokens: int,
+    batch: int = 32,
+    precision: str = "bf16",
+    limit: int | None = None,
+    encoder: str = DEFAULT_ENCODER,
+    **more: Any,
+) -> list[dict[str, Any]]:
+    """List the arguments of `fine_tune` for every task, method and seed.
+
+    Args:
+        tasks: GLUE tasks.
+        methods: rows of table 1.
+        seeds: one run each.
+        max_tokens: the table's; lowered to the longest sequence of the task's data, which changes nothing.
+        batch: examples of a step.
+        precision: "fp32" or "bf16".
+        limit: fewer training examples than the recipe draws; None leaves the recipe's.
+        encoder: a pretrained encoder's name, or "stand-in".
+        more: further arguments, such as `layers`.
+
+    Returns:
+        Cells, all methods of a seed before the next seed, so that what is there early is complete.
+
+    Raises:
+        ValueError: for a task without a recipe.
+    """
+    if unknown := [task for task in tasks if task not in RECIPES]:
+        raise ValueError(f"tasks has {unknown[0]!r}, must be among {', '.join(RECIPES)}")
+    return [
+        {
+            **_arguments(task, limit), "task": task, "method": method, "seed": seed, "batch": batch, "precision": precision,
+            "max_tokens": min(max_tokens, longest_sequence(task, encoder)), "encoder": encoder, **more,
+        }
+        for seed in seeds for task in tasks for method in methods
+    ]  # fmt: skip
+
+
+def _arguments(task: str, limit: int | None) -> dict[str, Any]:
+    recipe = dict(RECIPES[task])
+    return recipe if limit is None else recipe | {"limit": min(limit, recipe["limit"] or limit)}
+
+
+@cache
+def longest_sequence(task: str, encoder: str = DEFAULT_ENCODER) -> int:
+    """Count the tokens of the longest sequence of a task, cut to what the encoder reads.
+
+    Args:
+        task: a GLUE task; both its splits are looked at.
+        encoder: whose tokenizer reads it.
+    """
+    found = load_encoder(encoder, or_stand_in=True)
+    splits = (glue.load(task, split) for split in glue.TASKS[task].published_rows)
+    most = found.config["max_position_embeddings"]
+    rows = (row for data in splits for row in found.tokenizer(*data.texts, truncation=True, max_length=most)["input_ids"])
+    return max(map(len, rows))

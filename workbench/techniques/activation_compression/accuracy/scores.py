@@ -1,0 +1,91 @@
+"""From finished cells to rows: scores, what is left of the uncompressed one, bytes, and what is at chance.
+
+Source: tables 5, 8, 15, 16 and figure 4 of "Does compressing activations help model parallel training?", which print
+scores in per cent.
+Simplified: a score of a seed is compared with the uncompressed one of the same seed, which saw the same examples in
+the same order; rows of several seeds are later merged into mean, smallest and largest.
+Left out: tests of significance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["BASELINE", "chance_reasons", "score_rows"]
+
+Values = Mapping[str, Any]  # what a cell returned
+
+BASELINE = "w/o"
+PER_CENT = 100.0
+CHANCE_ERRORS = 2.0  # standard errors by which an uncompressed score must lie above chance
+
+
+def score_rows(cells: Iterable[Values], keys: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Turn cells into rows for a record.
+
+    Args:
+        cells: what `fine_tune` returned, in any order.
+        keys: further entries of a cell that tell rows apart, such as "num_layers_compressed".
+
+    Returns:
+        For each cell `score` (%), `chance` (%), bytes a step and seconds; where the uncompressed cell of the same task
+        and seed is among them also `relative_score`, `points_lost` and `message_share`.
+    """
+    cells = list(cells)
+    plain = {(cell["task"], cell["seed"]): cell for cell in cells if cell["method"] == BASELINE}
+    rows = []
+    for cell in cells:
+        said = {name: cell[name] for name in ("task", "method", "seed", *keys)}
+        found = [*_own(cell), *_beside(cell, plain.get((cell["task"], cell["seed"])))]
+        rows += [{"quantity": name, **said, "value": value, "unit": unit} for name, value, unit in found]
+    return rows
+
+
+def _own(cell: Values) -> Iterator[tuple[str, float, str]]:
+    yield "score", PER_CENT * cell["score"], "%"
+    yield from ((name, PER_CENT * score, "%") for name, score in cell["scores"].items())
+    yield "chance", PER_CENT * cell["chance"], "%"
+    yield "train_loss", cell["train_loss"], "1"
+    yield from ((name, cell[name], "B") for name in cell if name.endswith("_bytes"))
+    yield "cell_s", cell["seconds"], "s"
+
+
+def _beside(cell: Values, plain: Values | None) -> Iterator[tuple[str, float, str]]:
+    """Compare a cell with the uncompressed one of its task and seed."""
+    if plain is None or cell["method"] == BASELINE:
+        return
+    yield "points_lost", PER_CENT * (plain["score"] - cell["score"]), "%"
+    if plain["score"] > 0:
+        yield "relative_score", cell["score"] / plain["score"], "1"
+    yield "message_share", cell["compressed_site_bytes"] / plain["compressed_site_bytes"], "1"
+
+
+def chance_reasons(cells: Iterable[Values]) -> dict[str, str]:
+    """Say for which tasks the uncompressed encoder is no better than a constant answer.
+
+    Args:
+        cells: what `fine_tune` returned.
+
+    Returns:
+        Task -> reason, for tasks whose mean uncompressed score lies less than two standard errors above chance. The
+        error is that of a share of as many rows, for correlations 1/sqrt(rows).
+    """
+    by_task: dict[str, list[Values]] = {}
+    for cell in cells:
+        if cell["method"] == BASELINE:
+            by_task.setdefault(cell["task"], []).append(cell)
+    return {task: reason for task, plain in by_task.items() if (reason := _at_chance(plain))}
+
+
+def _at_chance(plain: Sequence[Values]) -> str:
+    chance, rows = plain[0]["chance"], plain[0]["num_validation"]
+    mean = sum(cell["score"] for cell in plain) / len(plain)
+    error = math.sqrt(chance * (1 - chance) / rows) if chance > 0 else 1 / math.sqrt(rows)
+    if mean > chance + CHANCE_ERRORS * error:
+        return ""
+    return (
+        f"without compression this encoder scores {mean:.1%} on {plain[0]['task']}, a constant answer {chance:.1%} "
+        f"(standard error {error:.1%}): at chance, there is nothing to lose"
+    )
