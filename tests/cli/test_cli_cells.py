@@ -37,7 +37,8 @@ def study(line):
     item = load_catalogue(project)[0]
     cells = [Cell(function="study.measure", arguments={"seed": seed}) for seed in range(3)]
     Notes(needs=needs_file(project, item, "laptop"), run_folder=None).begin(cells)
-    for cell, machine, commit in ((cells[0], machine_facts(), "unknown"), (cells[1], {"host": "x", "cpu": "X1", "cores": 64}, "abc")):
+    elsewhere = {"host": "x", "cpu": "X1", "cores": 64}
+    for cell, machine, commit in ((cells[0], machine_facts(), "unknown"), (cells[1], elsewhere, "abc")):
         store = CellStore.of(project, "toy", "laptop", cell, source, keep=False)
         finished = Finished(values={"bytes": 1500}, started="2026-01-01T00:00:00+00:00", seconds=60.0, machine=machine)
         held = store.write(cell, finished)
@@ -76,8 +77,8 @@ def test_cells_are_promoted_survive_clean_and_are_accepted_where_they_are_asked_
     folder = line.root / "results/laptop/toy/cells/measure"
     promoted = line.root / "reproductions/toy/recorded/laptop/cells/measure.jsonl"
     assert said(capsys, "records", "promote", "--cells") == f"{promoted} 2 cells"
-    lines = promoted.read_text().splitlines()
-    assert [json.loads(text) for text in lines] == [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    finished = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    assert [json.loads(text) for text in promoted.read_text().splitlines()] == finished
 
     code, out, err = line.run("clean", "laptop", "--yes")
     assert code == 0 and "Nothing to remove" in out and len(list(folder.glob("*.json"))) == 2
@@ -92,9 +93,8 @@ def test_cells_are_promoted_survive_clean_and_are_accepted_where_they_are_asked_
     code, out, err = line.run("reproduce", "table-1", "--keep-cells")
     assert code == 0, out + err
     record = json.loads((line.root / "results/laptop/toy/table-1/counted/record.json").read_text())
-    assert sorted((origin["commit"], origin["machine"]["host"], origin["num_cells"]) for origin in record["cells"]) == sorted(
-        [("abc", "x", 1), ("unknown", record["machine"]["host"], 2)]
-    )
+    origins = {origin["commit"]: (origin["machine"]["host"], origin["num_cells"]) for origin in record["cells"]}
+    assert origins == {"abc": ("x", 1), "unknown": (record["machine"]["host"], 2)}
     page = BeautifulSoup((line.root / "results/laptop/report/toy.html").read_text(), "html.parser").get_text(" ")
     assert "2 here, 1 of commit abc on X1, 64 cores; they took 2 min 00 s" in page
     assert len(list(folder.glob("*.json"))) == 1  # what was accepted is not copied
@@ -119,6 +119,8 @@ def test_no_finished_cell_is_one_line_and_exit_code_2(line, capsys):
 
 
 def test_an_item_under_way_shows_how_far_its_cells_are():
-    cells = {"a": CellProgress(num_done=12, num_cells=150, remaining_s=6600.0), "b": CellProgress(num_done=0, num_cells=3, remaining_s=None)}
-    progress = Progress(running={"a": 1.0, "b": 1.0, "c": 1.0}, num_done=0, num_items=3, elapsed_s=1.0, remaining_s=1.0, cells=cells)
+    timed = CellProgress(num_done=12, num_cells=150, remaining_s=6600.0)
+    cells = {"a": timed, "b": CellProgress(num_done=0, num_cells=3, remaining_s=None)}
+    running = dict.fromkeys("abc", 1.0)
+    progress = Progress(running=running, num_done=0, num_items=3, elapsed_s=1.0, remaining_s=1.0, cells=cells)
     assert running_words(progress) == "a (12 of 150 cells, about 1 h 50 min left), b (0 of 3 cells), c"

@@ -55,9 +55,9 @@ class OneAfterTheOther:
         if cell is None:
             time.sleep(0.01)
             return
-        values = {"score": cell.arguments.get("seed", 0) * 2.0}
-        finished = Finished(values=values, started="2026-01-01T00:00:00+00:00", seconds=self.seconds(cell.arguments), machine={"host": "here"})
-        yield Ended(cell=cell, finished=finished)
+        values, seconds = {"score": cell.arguments.get("seed", 0) * 2.0}, self.seconds(cell.arguments)
+        run = {"started": "2026-01-01T00:00:00+00:00", "seconds": seconds, "machine": {"host": "here"}}
+        yield Ended(cell=cell, finished=Finished(values=values, **run))
 
 
 @pytest.fixture
@@ -91,7 +91,8 @@ def test_cells_run_on_ranks_of_one_thread_and_a_failed_one_is_named_while_the_ot
     assert len(files(toy)) == 3
 
     results = run_cells(ITEM, score, TASKS)
-    assert [result.values for result in results] == [{"task": "rte", "score": 2.0}, {"task": "rte", "score": 4.0}, {"task": "cola", "score": 2.0}]
+    scores = [("rte", 2.0), ("rte", 4.0), ("cola", 2.0)]
+    assert [result.values for result in results] == [{"task": task, "score": score} for task, score in scores]
     assert all(result.reused for result in results)
     assert "3 cells: 3 are there, 0 to run" in capsys.readouterr().out
     assert [result.arguments for result in run_cells(ITEM, score, TASKS[::-1])] == TASKS[::-1]  # in the order asked for
@@ -109,7 +110,7 @@ def test_a_cell_gives_the_same_whatever_ran_before_it_in_its_process(toy):
 def test_a_cell_past_its_time_and_one_that_returns_no_mapping_fail_by_name(toy):
     with pytest.raises(CellsFailed, match=r"hangs: did not answer within 0\.5 s"):
         run_cells(ITEM, hangs, [{"seed": 1}], timeout_s=0.5, jobs=1)
-    with pytest.raises(CellsFailed, match="returned a value of type int; it must return a mapping or dataclass"):
+    with pytest.raises(CellsFailed, match="returned a value of type int; it must be a mapping or dataclass"):
         run_cells(ITEM, returns_a_number, [{"seed": 1}], jobs=1)
 
 
@@ -156,7 +157,7 @@ def test_the_longest_expected_cell_is_first_and_the_time_left_is_told(toy, pool,
         ("data", {"hub": "0"}, "data: hub changed"),
     ],
 )
-def test_a_cell_of_another_library_version_or_data_runs_again_unless_it_is_accepted(toy, pool, capsys, field, value, told):
+def test_a_cell_of_another_library_version_or_data_runs_again_unless_accepted(toy, pool, capsys, field, value, told):
     run_cells(ITEM, score, TASKS, jobs=1)
     change(files(toy)[0], **{field: value})
     capsys.readouterr()
@@ -239,7 +240,7 @@ def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, poo
 @pytest.mark.parametrize(
     ("function", "cells", "options", "told"),
     [
-        (lambda seed: {}, [{"seed": 1}], {}, "function is .*<lambda>.*; it must be a function at the top level of a module"),
+        (lambda seed: {}, [{"seed": 1}], {}, "function is .*<lambda>.*; it must be a function at the top"),
         (Cell.digest.fget, [{}], {}, "it must be a function at the top level"),
         (score, [{"task": "rte", "seed": (1, 2)}], {}, r"cells\[0\]\['seed'\] is \(1, 2\), a tuple"),
         (score, [{"task": "rte", "sead": 1}], {}, r"cells\[0\] is .*; score refuses it: "),

@@ -13,6 +13,7 @@ import pytest
 from toy_project import ToyProject, kill
 
 from workbench.reproduction import Project, UsageError, load_catalogue, run
+from workbench.reproduction.cells.notes import CellProgress
 from workbench.reproduction.records import SCHEMA, read_record, write_record
 from workbench.reproduction.runner.events import (
     Action,
@@ -99,6 +100,19 @@ def test_progress_tells_who_runs_and_how_long_it_will_take():
     first = next(event for event in events if isinstance(event, Progress))
     assert first.running == {"a": 1.0} and (first.num_done, first.num_items) == (0, 2)
     assert first.remaining_s == (3.0 - 1.0) + 5.0
+
+
+class WorkInCells(FakeWork):
+    def cells_so_far(self, id):
+        return CellProgress(num_done=3, num_cells=9, remaining_s=600.0) if id == "a" else None
+
+
+def test_the_time_to_go_of_an_item_in_cells_is_what_its_cells_say():
+    events = []
+    schedule = Schedule(work=WorkInCells(seconds=1.15), jobs=1, timeout_s=None, on_event=events.append)
+    schedule.run([planned("a", expected=3.0), planned("b", expected=5.0)])
+    first = next(event for event in events if isinstance(event, Progress))
+    assert first.cells["a"].num_done == 3 and first.remaining_s == 600.0 + 5.0
 
 
 def test_the_expected_time_adds_timed_items_and_divides_the_others():

@@ -51,7 +51,7 @@ class Notes:
     run_folder: Path | None
 
     def begin(self, cells: Sequence[Cell]) -> None:
-        """Note which cells the item needs: these, and those of the run's earlier studies; outside a run, of all earlier."""
+        """Note which cells the item needs: these, and those of the run's earlier studies (outside a run, of any)."""
         needed = _read(self.needs) if self.run_folder is None else self._needed_so_far()
         mine = needed.setdefault(cells[0].name, [])
         mine += [cell.digest for cell in cells if cell.digest not in mine]
@@ -108,7 +108,8 @@ def origins(run_folder: Path) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for facts in _read(run_folder / CELLS_FILE).values():
         key = canonical_json([facts["commit"], facts["machine"]])
-        origin = found.setdefault(key, {"commit": facts["commit"], "machine": facts["machine"], "num_cells": 0, "seconds": 0.0})
+        none_yet = {"commit": facts["commit"], "machine": facts["machine"], "num_cells": 0, "seconds": 0.0}
+        origin = found.setdefault(key, none_yet)
         origin["num_cells"] += 1
         origin["seconds"] = round(origin["seconds"] + facts["seconds"], 3)
     return sorted(found.values(), key=lambda origin: -origin["num_cells"])

@@ -1,7 +1,7 @@
 """How long the rest of the cells will take, and each cell and time in words.
 
-Source: the workbench's own rule: a cell is expected to take the mean of the finished ones most like it, where an argument
-counts by how much of the differences in time it explains (adjusted R squared of one-way groups, on logarithms).
+Source: the workbench's own rule: a cell is expected to take the mean of the finished ones most like it, where an
+argument counts by how much of the differences in time it explains (adjusted R squared of its groups, on logarithms).
 Simplified: seconds of another machine count like those of this one; arguments are taken one by one.
 Left out: drawing; the command line shows what `notes` says.
 """
@@ -96,9 +96,12 @@ def _squares(values: Sequence[float]) -> float:
 
 def describe(cell: Cell, cells: Sequence[Cell]) -> str:
     """Name a cell by the arguments in which the cells differ: "rte A1 seed 2"."""
-    first = cells[0].arguments
-    differing = [name for name in cell.arguments if any(other.arguments.get(name) != first.get(name) for other in cells)]
+    differing = [name for name in cell.arguments if any(_differ(name, cells[0], other) for other in cells)]
     return " ".join(_word(name, cell.arguments[name]) for name in differing) or cell.name
+
+
+def _differ(name: str, one: Cell, other: Cell) -> bool:
+    return one.arguments.get(name) != other.arguments.get(name)
 
 
 def _word(name: str, value: Any) -> str:

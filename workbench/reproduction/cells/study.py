@@ -75,8 +75,9 @@ class Study:
             (stale if held is None else kept).update([why] if why else [])
         if refused:
             raise RecordError("; ".join(refused))
-        there, to_run = len(self._held), len(self._distinct) - len(self._held)
-        say(f"{len(self._distinct)} cells: {there} are there{_reasons(kept, 'kept')}, {to_run} to run{_reasons(stale, 'out of date')}")
+        there = f"{len(self._held)} are there{_reasons(kept, 'kept')}"
+        to_run = f"{len(self._distinct) - len(self._held)} to run{_reasons(stale, 'out of date')}"
+        say(f"{len(self._distinct)} cells: {there}, {to_run}")
 
     def run_the_rest(self, jobs: int | None, timeout_s: float | None) -> None:
         """Run what is missing, and note where everything came from.
@@ -88,7 +89,8 @@ class Study:
         self.notes.begin(self.cells)
         if waiting:
             jobs = min(jobs or _default_jobs(), len(waiting))
-            with Pool(jobs=jobs, preload=waiting[0].module, timeout_s=timeout_s) as pool, Claims(self.store.folder) as claims:
+            processes = Pool(jobs=jobs, preload=waiting[0].module, timeout_s=timeout_s)
+            with processes as pool, Claims(self.store.folder) as claims:
                 self._run(waiting, pool, claims, Estimate(self.store.durations()))
         self._raise_failures()
         self.notes.end(self.cells, self._held)
@@ -154,19 +156,24 @@ class Study:
         self.notes.progress(told)
 
     def _raise_failures(self) -> None:
-        told = [f"{self._name(digest)}: {failure}" for digest, failure in self._failures.items()]
+        failed = self._failures | self._still_unwritten()
+        not_begun = len(self._distinct) - len(self._held) - len(failed)
+        if failed or not_begun:
+            names = ", ".join(map(self._name, failed))
+            rest = f"; {not_begun} were not begun" if not_begun else ""
+            first = f"{len(failed)} of {len(self._distinct)} cells failed ({names}){rest}; the others are kept"
+            told = [f"{self._name(digest)}: {failure}" for digest, failure in failed.items()]
+            raise CellsFailed("\n\n".join([first, *told]))
+
+    def _still_unwritten(self) -> dict[str, str]:
+        """Try once more to write what could not be written; return what still cannot, digest to the reason."""
+        failed = {}
         for digest, finished in self._unwritten.items():
             try:
                 self._keep(self._distinct[digest], finished)
             except OSError as error:
-                values = canonical_json(finished.values)
-                told.append(f"{self._name(digest)}: ran, and cannot be written: {error}\nIts values: {values}")
-        not_begun = len(self._distinct) - len(self._held) - len(told)
-        if told or not_begun:
-            names = ", ".join(self._name(digest) for digest in [*self._failures, *self._unwritten])
-            rest = f"; {not_begun} were not begun" if not_begun else ""
-            total = len(self._distinct)
-            raise CellsFailed("\n\n".join([f"{len(told)} of {total} cells failed ({names}){rest}; the others are kept", *told]))
+                failed[digest] = f"ran, and cannot be written: {error}\nIts values: {canonical_json(finished.values)}"
+        return failed
 
     def _name(self, digest: str) -> str:
         return describe(self._distinct[digest], self.cells)

@@ -37,7 +37,7 @@ class CellsThere:
 
 
 def num_cells(project: Project, item: Reproduction, profile: str) -> tuple[int, int]:
-    """Count an item's cells without reading them: those that are there, and those it needs; 0, 0 where nothing is known."""
+    """Count an item's cells without reading them: those that are there, and those it needs; 0, 0 if none are known."""
     needs, folder = needs_of(project, item, profile), project.cells_folder(item.technique, profile)
     paths = [folder / name / f"{digest}.json" for name, digests in needs.items() for digest in digests]
     return sum(path.is_file() for path in paths), len(paths)

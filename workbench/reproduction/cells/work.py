@@ -62,8 +62,8 @@ def _settle(cell: Cell, slot: int) -> None:
 
 
 def _plain(returned: Any, cell: Cell) -> dict[str, Any]:
-    if not isinstance(returned, Mapping) and not (dataclasses.is_dataclass(returned) and not isinstance(returned, type)):
-        raise ValueError(
-            f"{cell.name} returned a value of type {type(returned).__name__}; it must return a mapping or dataclass of plain values"
-        )
+    is_dataclass = dataclasses.is_dataclass(returned) and not isinstance(returned, type)
+    if not isinstance(returned, Mapping) and not is_dataclass:
+        kind = type(returned).__name__
+        raise ValueError(f"{cell.name} returned a value of type {kind}; it must be a mapping or dataclass")
     return jsonable(returned)
