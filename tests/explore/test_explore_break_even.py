@@ -54,7 +54,9 @@ def test_dearer_encoding_never_raises_the_break_even():
 
 def test_a_machine_without_a_code_of_its_own_has_free_codes():
     free = replace(paper_machine(nvlink=False), codecs={})
-    found = [explorer.result.chosen.bandwidth_bytes_per_s for explorer in (explore_break_even(free), explore_break_even())]
+    found = [
+        explorer.result.chosen.bandwidth_bytes_per_s for explorer in (explore_break_even(free), explore_break_even())
+    ]
     assert found[0] > found[1]
 
 

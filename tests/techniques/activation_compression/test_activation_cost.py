@@ -87,10 +87,15 @@ def test_learned_encoders_sum_their_gradient_over_the_group():
 def test_gradients_summed_together_are_one_message_of_as_many_bytes_a_stage_and_micro_batch():
     each, together = (
         [p for p in planned_messages(setting) if p.purpose is Purpose.ENCODER_GRADIENT]
-        for setting in (Setting(method="A1", tp=2, pp=4, num_micro_batches=3, fuse_gradients=fuse) for fuse in (False, True))
+        for setting in (
+            Setting(method="A1", tp=2, pp=4, num_micro_batches=3, fuse_gradients=fuse) for fuse in (False, True)
+        )
     )
     # Of 4 stages of 6 layers the last two are encoded: 12 encoders of 1024·50 weights each.
-    assert [(p.stage, p.count, p.message_bytes) for p in together] == [(2, 3, 12 * 1024 * 50 * 2), (3, 3, 12 * 1024 * 50 * 2)]
+    assert [(p.stage, p.count, p.message_bytes) for p in together] == [
+        (2, 3, 12 * 1024 * 50 * 2),
+        (3, 3, 12 * 1024 * 50 * 2),
+    ]
     assert sum(p.wire_bytes for p in together) == sum(p.wire_bytes for p in each)
 
 
@@ -106,14 +111,20 @@ def test_one_rank_alone_sends_nothing():
 
 def test_bytes_grow_with_the_number_of_micro_batches():
     one, eight = (
-        sum(p.wire_bytes for p in planned_messages(Setting(method="Q2", tp=4, pp=4, num_micro_batches=n))) for n in (1, 8)
+        sum(p.wire_bytes for p in planned_messages(Setting(method="Q2", tp=4, pp=4, num_micro_batches=n)))
+        for n in (1, 8)
     )
     assert eight == 8 * one
 
 
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [({"method": "Z9"}, "Z9"), ({"tp": 0}, "tp=0"), ({"pp": 5}, "pp=5"), ({"compressed_layers": 25}, "compressed_layers=25")],
+    [
+        ({"method": "Z9"}, "Z9"),
+        ({"tp": 0}, "tp=0"),
+        ({"pp": 5}, "pp=5"),
+        ({"compressed_layers": 25}, "compressed_layers=25"),
+    ],
 )
 def test_a_wrong_setting_names_the_field(fields, named):
     with pytest.raises(ValueError, match=named):
@@ -150,7 +161,8 @@ def test_a_faster_link_never_makes_a_layer_slower(name):
 
 def test_compression_pays_on_a_slow_link_and_costs_on_an_infinitely_fast_one():
     slow, fast = (
-        [layer_time(Setting(method=name, tp=4), slow_link(rate)).total_s for name in ("A1", "w/o")] for rate in (1e9, 1e15)
+        [layer_time(Setting(method=name, tp=4), slow_link(rate)).total_s for name in ("A1", "w/o")]
+        for rate in (1e9, 1e15)
     )
     assert slow[0] < slow[1] and fast[0] > fast[1]
 
@@ -162,14 +174,18 @@ def test_a_method_without_a_published_encoding_time_is_refused_by_name():
 
 def test_the_share_of_bytes_that_stays_is_half_and_the_codes_half():
     # TP 2: 24 of 48 messages shrink to 50/1024.
-    (share,) = [row["value"] for row in count_study(["A1"], [(2, 2)], rehearse=False) if row["quantity"] == "tensor_share"]
+    (share,) = [
+        row["value"] for row in count_study(["A1"], [(2, 2)], rehearse=False) if row["quantity"] == "tensor_share"
+    ]
     assert share == 0.5 + 0.5 * 50 / 1024
 
 
 @pytest.mark.parametrize(("names", "value_bytes"), [(["A1", "T1", "Q1"], 2), (["w/o", "fp16", "R1"], 4)])
 def test_real_ranks_send_the_planned_bytes_and_their_headers_to_the_byte(names, value_bytes):
     rows = rehearse_iterations(names, [(1, 4), (2, 2), (4, 1)], value_bytes=value_bytes)
-    unexplained = {(row["method"], row["tp"]): row["value"] for row in rows if row["quantity"] == "rehearsal_unexplained_bytes"}
+    unexplained = {
+        (row["method"], row["tp"]): row["value"] for row in rows if row["quantity"] == "rehearsal_unexplained_bytes"
+    }
     assert len(unexplained) == 9
     assert set(unexplained.values()) == {0}, unexplained
 

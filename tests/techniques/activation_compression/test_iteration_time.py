@@ -67,10 +67,12 @@ def test_gathered_messages_are_decoded_once_a_rank_and_codes_once():
         Family.TOP_K: CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8),
         Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8, backward_ratio=1.0),
     })  # fmt: skip
-    sparse, code = (iteration_time(Setting(method=name, tp=2, pp=1, **SMALL), machine(codecs=costs)) for name in ("T1", "A1"))
+    sparse, code = (
+        iteration_time(Setting(method=name, tp=2, pp=1, **SMALL), machine(codecs=costs)) for name in ("T1", "A1")
+    )
     assert (sparse.encode_s, sparse.decode_s) == (2 * 1.0, 2 * 2 * 2.0)  # 2 messages of one layer
     assert (code.encode_s, code.decode_s) == (2 * 1.0, 2 * 2.0)
-    # The code's backward pass takes what encoding and decoding took, and sums two gradients of 4·1 elements: 8 bytes each.
+    # The code's backward pass takes what encoding and decoding took, and sums two gradients of 4·1 elements, 8 bytes.
     plain = iteration_time(Setting(tp=2, pp=1, **SMALL), machine())
     assert code.backward_s == plain.backward_s + 6.0 + 2 * 8 / 16
 
@@ -113,7 +115,7 @@ def test_a_full_pipeline_exchanges_both_directions_at_once():
 
 
 def test_an_all_reduce_across_two_hosts_puts_one_message_on_the_network():
-    # TP 2 on 2 hosts: two trees, each half a message up and down: 16 bytes in series at 4 bytes/s, of which a half is reached.
+    # TP 2 on 2 hosts: two trees, each half a message up and down: 16 bytes in series at 4 bytes/s, half of it reached.
     split = machine(network=Link(bandwidth_bytes_per_s=4.0), network_share=0.5)
     time = iteration_time(Setting(tp=2, pp=1, num_nodes=2, vocabulary=0, **SMALL), split)
     assert time.tensor_s == 4 * 16 / 2
@@ -150,7 +152,8 @@ class Noted(Sequence):
 
 
 @pytest.mark.parametrize(
-    ("size", "sent"), [(100, 4), (100, 6), (64, 6), (4096, 400), (4096, 80), (16384, 1600), (20000, 1950), (1 << 16, 6400)]
+    ("size", "sent"),
+    [(100, 4), (100, 6), (64, 6), (4096, 400), (4096, 80), (16384, 1600), (20000, 1950), (1 << 16, 6400)],
 )
 def test_sampling_lists_the_population_where_cpython_does(size, sent):
     noted = Noted(size)
@@ -257,15 +260,21 @@ def test_more_never_takes_less(name, field):
         for tp, pp in ((1, 4), (2, 2), (4, 1)):
             half = [{"compressed_layers": value // 2} if field == "layers" else {} for value in SWEEPS[field]]
             mesh = {"method": name, "tp": tp, "pp": pp, "nvlink": nvlink}
-            settings = [Setting(**mesh, **share, **{field: value}) for share, value in zip(half, SWEEPS[field], strict=True)]
+            settings = [
+                Setting(**mesh, **share, **{field: value}) for share, value in zip(half, SWEEPS[field], strict=True)
+            ]
             times = [iteration_time(setting).total_s for setting in settings]
-            assert all(0 < before <= after * (1 + 1e-12) < math.inf for before, after in zip(times, times[1:], strict=False)), times
+            assert all(
+                0 < before <= after * (1 + 1e-12) < math.inf for before, after in zip(times, times[1:], strict=False)
+            ), times
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_parts_add_up_and_none_is_negative(name):
     for num_micro_batches in (1, 8):
-        setting = Setting(method=name, tp=2, pp=4, num_micro_batches=num_micro_batches, micro_batch=3, sequence=77, num_nodes=2)
+        setting = Setting(
+            method=name, tp=2, pp=4, num_micro_batches=num_micro_batches, micro_batch=3, sequence=77, num_nodes=2
+        )
         time = iteration_time(setting)
         assert min(getattr(time, part) for part in time.__dataclass_fields__) >= 0
         assert time.encode_s + time.decode_s + time.tensor_s <= time.forward_s * (1 + 1e-9)
@@ -286,7 +295,9 @@ def test_small_work_takes_its_launching_and_large_work_its_flops():
 
 
 def test_an_unlimited_link_leaves_compression_nothing_to_gain_and_a_slow_one_everything():
-    unlimited, slow = (replace(paper_machine(nvlink=False), link=Link(bandwidth_bytes_per_s=rate)) for rate in (1e18, 1e8))
+    unlimited, slow = (
+        replace(paper_machine(nvlink=False), link=Link(bandwidth_bytes_per_s=rate)) for rate in (1e18, 1e8)
+    )
     code, plain = (Setting(method=name, tp=4, pp=1, nvlink=False) for name in ("A1", "w/o"))
     assert iteration_time(code, unlimited).total_s > iteration_time(plain, unlimited).total_s
     # Half of the forward messages shrink to 50/1024: 96 messages become 72 and 24 small ones.
@@ -316,7 +327,13 @@ def test_a_group_that_straddles_hosts_is_summed_across_them():
 
 def test_more_ranks_than_are_listed_use_the_connections_of_the_next_fewer():
     listed = machine(connections=MappingProxyType({2: (1.0, 2.0), 4: (4.0,)}))
-    assert [listed.connections_of(ranks) for ranks in (1, 2, 3, 4, 8)] == [(1.0,), (1.0, 2.0), (1.0, 2.0), (4.0,), (4.0,)]
+    assert [listed.connections_of(ranks) for ranks in (1, 2, 3, 4, 8)] == [
+        (1.0,),
+        (1.0, 2.0),
+        (1.0, 2.0),
+        (4.0,),
+        (4.0,),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +346,11 @@ def test_a_wrong_host_or_head_names_the_field(fields, named):
 
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [({"flops_per_s": 0.0}, "flops_per_s=0.0"), ({"layer_launch_s": -1.0}, "layer_launch_s=-1.0"), ({"overlap_power": 0.5}, "overlap_power=0.5")],
+    [
+        ({"flops_per_s": 0.0}, "flops_per_s=0.0"),
+        ({"layer_launch_s": -1.0}, "layer_launch_s=-1.0"),
+        ({"overlap_power": 0.5}, "overlap_power=0.5"),
+    ],
 )
 def test_a_wrong_machine_names_the_field(fields, named):
     with pytest.raises(ValueError, match=named):

@@ -35,19 +35,25 @@ ROUND = ScalingModel(
 
 
 def test_a_layer_is_flops_and_a_message_worked_by_hand():
-    plain, coded = (layer_seconds_by_definition(ROUND, batch=1, sequence=2, hidden=10, compressed=c) for c in (False, True))
+    plain, coded = (
+        layer_seconds_by_definition(ROUND, batch=1, sequence=2, hidden=10, compressed=c) for c in (False, True)
+    )
     assert plain == pytest.approx(1.984 + 0.5 * 20)
     assert coded == pytest.approx(1.984 + 0.25 + 0.1 * 20)  # a code of 2·2 = 4 elements is not above the threshold
 
 
 def test_a_code_above_the_threshold_costs_its_elements():
     longer = replace(ROUND, threshold_elements=3)
-    assert layer_seconds_by_definition(longer, batch=1, sequence=2, hidden=10, compressed=True) == pytest.approx(1.984 + 2 + 2)
+    assert layer_seconds_by_definition(longer, batch=1, sequence=2, hidden=10, compressed=True) == pytest.approx(
+        1.984 + 2 + 2
+    )
 
 
 def test_a_cluster_is_a_pipeline_of_equal_stages():
-    # 3 micro-batches on 2 nodes of 2 layers: 3 - 1 + 2 slots of 2 layers, and one boundary of 20 or 4 elements at 2 a second.
-    plain, coded = (layer_seconds_by_definition(ROUND, batch=1, sequence=2, hidden=10, compressed=c) for c in (False, True))
+    # 3 micro-batches on 2 nodes of 2 layers: 3 - 1 + 2 slots of 2 layers, one boundary of 20 or 4 elements at 2 a second.
+    plain, coded = (
+        layer_seconds_by_definition(ROUND, batch=1, sequence=2, hidden=10, compressed=c) for c in (False, True)
+    )
     expected = (4 * 2 * plain + 10) / (4 * 2 * coded + 2)
     found = cluster_speedup(ROUND, batch=1, sequence=2, hidden=10, layers=4, num_nodes=2, num_micro_batches=3)
     assert found == pytest.approx(expected)
@@ -109,7 +115,9 @@ def test_a_constant_that_is_not_positive_is_named():
 
 
 def test_table_10_takes_a_micro_batch_of_16():
-    first, last = (row for row in table_10_rows(v100_scaling()) if row["quantity"] == "speedup" and row["hidden"] in (6144, 25600))
+    first, last = (
+        row for row in table_10_rows(v100_scaling()) if row["quantity"] == "speedup" and row["hidden"] in (6144, 25600)
+    )
     assert first["value"] == pytest.approx(layer_speedup(v100_scaling(), hidden=6144, **SHAPE))  # one node
     more = cluster_speedup(v100_scaling(), hidden=25600, layers=128, num_nodes=64, num_micro_batches=3072 / 16, **SHAPE)
     assert last["value"] == more
@@ -119,7 +127,9 @@ def test_table_10_takes_a_micro_batch_of_16():
 
 
 def simple() -> FittedMachine:
-    return FittedMachine(name="t", source="by hand", flops_per_s=1e12, link=Link(bandwidth_bytes_per_s=1e9), overlap_power=1.0)
+    return FittedMachine(
+        name="t", source="by hand", flops_per_s=1e12, link=Link(bandwidth_bytes_per_s=1e9), overlap_power=1.0
+    )
 
 
 def test_at_break_even_neither_side_is_faster():
@@ -127,7 +137,11 @@ def test_at_break_even_neither_side_is_faster():
     setting = Setting(method="A1", tp=4, pp=1)
     point = break_even(machine, setting)
     assert speedup_at(machine, setting, point.bandwidth_bytes_per_s) == pytest.approx(1, abs=1e-9)
-    assert speedup_at(machine, setting, point.bandwidth_bytes_per_s / 2) > 1 > speedup_at(machine, setting, point.bandwidth_bytes_per_s * 2)
+    assert (
+        speedup_at(machine, setting, point.bandwidth_bytes_per_s / 2)
+        > 1
+        > speedup_at(machine, setting, point.bandwidth_bytes_per_s * 2)
+    )
 
 
 def test_speedup_at_the_machines_own_bandwidth_is_that_of_its_iterations():
@@ -137,7 +151,7 @@ def test_speedup_at_the_machines_own_bandwidth_is_that_of_its_iterations():
 
 
 def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_hand():
-    # A ring among 2 sends M = 33.5 MB a message. 24 messages shrink by M·(1 - 50/1024) bytes each; 24 encoder gradients of
+    # A ring among 2 sends M = 33.5 MB a message. 24 messages shrink by M·(1 - 50/1024) bytes; 24 encoder gradients of
     # 1024·50·2 bytes come on top. A second a message is repaid where the difference takes a second.
     costs = {Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 2**24)}
     point = break_even(replace(simple(), codecs=costs), Setting(method="A1", tp=2, pp=1))
@@ -146,13 +160,19 @@ def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_ha
 
 def test_a_message_larger_than_what_it_replaces_never_pays():
     # Q-like: keeping all elements of a sparse message costs 10 bytes for 2; gathered by 4, three times again.
-    assert break_even(paper_machine(nvlink=False), Setting(method="T3", code_size=1024, tp=4, pp=1)).bandwidth_bytes_per_s == 0
+    assert (
+        break_even(paper_machine(nvlink=False), Setting(method="T3", code_size=1024, tp=4, pp=1)).bandwidth_bytes_per_s
+        == 0
+    )
     assert break_even(simple(), Setting(method="w/o", tp=2, pp=1)).bandwidth_bytes_per_s == 0
 
 
 def test_larger_batches_pay_over_faster_links_and_larger_codes_over_slower_ones():
     points = break_even_map(
-        paper_machine(nvlink=True), Setting(method="A1", tp=4, pp=1), micro_batches=[4, 16, 64], code_sizes=[25, 100, 400]
+        paper_machine(nvlink=True),
+        Setting(method="A1", tp=4, pp=1),
+        micro_batches=[4, 16, 64],
+        code_sizes=[25, 100, 400],
     )
     by_size = [[p.bandwidth_bytes_per_s for p in points if p.code_size == size] for size in (25, 100, 400)]
     assert all(row == sorted(row) for row in by_size)
@@ -162,6 +182,8 @@ def test_larger_batches_pay_over_faster_links_and_larger_codes_over_slower_ones(
 
 def test_a_code_size_of_its_own_changes_the_message_alone():
     # 50 of 1024 columns is A1, whatever it is called.
-    assert Setting(method="A2", code_size=50).encoded_bytes() == Setting(method="A1").encoded_bytes() == 32 * 512 * 50 * 2
+    assert (
+        Setting(method="A2", code_size=50).encoded_bytes() == Setting(method="A1").encoded_bytes() == 32 * 512 * 50 * 2
+    )
     with pytest.raises(ValueError, match="code_size=0"):
         Setting(code_size=0)

@@ -1,11 +1,23 @@
 """Predicted tables: their rows, and the errors of cells that do not calibrate."""
 
+from dataclasses import replace
+
 import pytest
 
-from workbench.techniques.activation_compression.cost import Setting, calibration_cells, iteration_time
+from workbench.cluster import Link
+from workbench.techniques.activation_compression.cost import (
+    CodecCost,
+    FittedMachine,
+    Setting,
+    calibration_cells,
+    iteration_time,
+)
+from workbench.techniques.activation_compression.method import Family
 from workbench.techniques.activation_compression.simulating import (
     error_rows,
     simulate_boundaries,
+    simulate_break_even,
+    simulate_gains,
     simulate_shares,
     simulate_times,
     summary_rows,
@@ -15,13 +27,17 @@ PRE = {"micro_batch": 128, "sequence": 128, "num_micro_batches": 8, "num_nodes":
 
 
 def value(rows: list[dict], quantity: str, **keys) -> float:
-    (row,) = [row for row in rows if row["quantity"] == quantity and all(row.get(name) == key for name, key in keys.items())]
+    (row,) = [
+        row for row in rows if row["quantity"] == quantity and all(row.get(name) == key for name, key in keys.items())
+    ]
     return row["value"]
 
 
 def test_rows_hold_the_iteration_in_milliseconds_and_its_speedup():
     rows = simulate_times(["A1", "w/o"], [[4, 1]], nvlink=[False])
-    plain, coded = (1e3 * iteration_time(Setting(method=name, tp=4, pp=1, nvlink=False)).total_s for name in ("w/o", "A1"))
+    plain, coded = (
+        1e3 * iteration_time(Setting(method=name, tp=4, pp=1, nvlink=False)).total_s for name in ("w/o", "A1")
+    )
     assert value(rows, "iteration_ms", method="A1") == pytest.approx(coded)
     assert value(rows, "speedup", method="A1") == pytest.approx(plain / coded)
     assert value(rows, "uncompressed_ms", mesh="TP 4, PP 1") == pytest.approx(plain)
@@ -43,6 +59,25 @@ def test_variants_are_rows_beside_the_methods_of_table_1():
     assert took["T1 int32"] > took["T1"]
 
 
+def test_a_map_has_a_bandwidth_where_there_is_one():
+    # Free codes, TP 2: 24 messages of 1 - c/1024 of 33.5 MB less outweigh 24 gradients of 2,048·c bytes on any link.
+    machine = FittedMachine(name="t", source="by hand", flops_per_s=1e12, link=Link(bandwidth_bytes_per_s=1e9))
+    setting = Setting(method="A1", tp=2, pp=1)
+    assert simulate_break_even(machine, setting, micro_batches=[32], code_sizes=[50]) == []
+    dear = replace(machine, codecs={Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 2**24)})  # 1 s a message
+    (row,) = simulate_break_even(dear, setting, micro_batches=[32], code_sizes=[50])
+    assert (row["micro_batch"], row["code_size"]) == (32, 50)
+    assert row["value"] == pytest.approx(2**25 * (1 - 50 / 1024) - 1024 * 50 * 2, rel=1e-3)
+
+
+def test_a_gain_is_told_for_each_place_and_whether_it_is_one():
+    rows = simulate_gains(["A1"], [[4, 1]], [[0, 32, 512], [1, 8, 128]])
+    slow = {"nvlink": 0, "micro_batch": 32, "sequence": 512}
+    assert value(rows, "pays", **slow) == 1 and value(rows, "speedup", **slow) > 1.1
+    assert value(rows, "pays", nvlink=1, micro_batch=8, sequence=128) == 0
+    assert len(rows) == 4
+
+
 def test_without_compression_nothing_is_encoded():
     quantities = {row["quantity"] for row in simulate_times(["w/o", "w/o fp32"], [[2, 2]])}
     assert "encode_ms" not in quantities and "tensor_ms" in quantities
@@ -57,8 +92,10 @@ def test_one_cell_of_table_9_scales_its_boundaries():
     rows = simulate_boundaries(["w/o", "A2"], [[4, 4]], **PRE)
     assert value(rows, "boundary_ms", method="w/o", boundary=0) == pytest.approx(77.82)
     assert value(rows, "boundary_share", method="A2", boundary=0) == 1
-    # 3.28 MB instead of 33.5 MB at 1.25 GB/s, each with 1.75 ms of handing over and latency: (1.75 + 2.62) / (1.75 + 26.8).
-    assert value(rows, "boundary_share", method="A2", boundary=1) == pytest.approx((1.75 + 2.62) / (1.75 + 26.84), rel=0.01)
+    # 3.28 MB instead of 33.5 MB at 1.25 GB/s, each with 1.75 ms of handing over: (1.75 + 2.62) / (1.75 + 26.8).
+    assert value(rows, "boundary_share", method="A2", boundary=1) == pytest.approx(
+        (1.75 + 2.62) / (1.75 + 26.84), rel=0.01
+    )
 
 
 def test_the_share_of_communication_is_forward_tensor_time_over_the_iteration():
@@ -68,11 +105,21 @@ def test_the_share_of_communication_is_forward_tensor_time_over_the_iteration():
 
 
 def test_cells_that_calibrate_have_no_error_and_the_others_are_summed_up():
-    ours = [{"quantity": "a_ms", "method": name, "value": found, "unit": "ms"} for name, found in (("x", 11), ("y", 24), ("z", 30))]
-    said = [{"quantity": "a_ms", "method": name, "value": 10.0 * n, "unit": "ms", "source": "s"} for n, name in enumerate("xyz", start=1)]
+    ours = [
+        {"quantity": "a_ms", "method": name, "value": found, "unit": "ms"}
+        for name, found in (("x", 11), ("y", 24), ("z", 30))
+    ]
+    said = [
+        {"quantity": "a_ms", "method": name, "value": 10.0 * n, "unit": "ms", "source": "s"}
+        for n, name in enumerate("xyz", start=1)
+    ]
     rows = error_rows(ours, said, [{"quantity": "a_ms", "method": "z"}])
-    assert {row["method"]: row["value"] for row in rows if row["quantity"] == "relative_error"} == pytest.approx({"x": 0.1, "y": 0.2})
-    assert (value(rows, "median_error"), value(rows, "largest_error"), value(rows, "held_out_cells")) == pytest.approx((0.15, 0.2, 2))
+    assert {row["method"]: row["value"] for row in rows if row["quantity"] == "relative_error"} == pytest.approx(
+        {"x": 0.1, "y": 0.2}
+    )
+    assert (value(rows, "median_error"), value(rows, "largest_error"), value(rows, "held_out_cells")) == pytest.approx(
+        (0.15, 0.2, 2)
+    )
 
 
 def test_empty_columns_of_a_published_table_are_no_keys():

@@ -143,7 +143,7 @@ def explore_break_even(machine: FittedMachine | None = None) -> Explorer[BreakEv
 
 def _work_controls() -> dict[str, Control]:
     return {
-        "micro_batch": steps("batch", BATCHES, value=32, help="Sequences a micro-batch. Larger ones hide the fixed costs."),
+        "micro_batch": steps("batch", BATCHES, value=32, help="Sequences a micro-batch: more hide the fixed costs."),
         "sequence": steps("sequence", (32, 64, 128, 256, 512, 1024), value=512, help="Tokens a sequence."),
         "code_size": steps("code size", CODE_SIZES, value=100, help="Columns of the code, of 1024."),
         "fused": choice(

@@ -30,9 +30,7 @@ FINE_TUNING = ((1, 4), (2, 2), (4, 1))
 """(TP, PP) of tables 2 to 4, on 4 GPUs."""
 
 
-def count_messages(
-    names: Sequence[str], *, micro_batch: int, sequence: int, hidden: int, seed: int = 0
-) -> list[dict]:
+def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hidden: int, seed: int = 0) -> list[dict]:
     """Encode one random fp16 activation by every method and count what would cross the wire.
 
     Args:
@@ -76,9 +74,7 @@ def _wire_rows(name: str, tp: int, sizes: dict[str, int]) -> list[dict]:
     return [{"quantity": "wire_over_code", "method": name, "tp": tp, "value": sent[0] / sent[1], "unit": "1"}]
 
 
-def count_study(
-    names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehearse: bool, **sizes: int
-) -> list[dict]:
+def count_study(names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehearse: bool, **sizes: int) -> list[dict]:
     """Count the bytes of one training iteration for every method and (TP, PP).
 
     Args:
@@ -198,7 +194,9 @@ def _share_rows(setting: Setting) -> list[dict]:
     both = {Purpose.BOUNDARY_FORWARD, Purpose.BOUNDARY_BACKWARD}
     for quantity, purposes in (("boundary_share", both), ("boundary_gradient_share", {Purpose.BOUNDARY_BACKWARD})):
         pairs = zip(_boundaries(setting, purposes), _boundaries(plain, purposes), strict=True)
-        rows += [_row(quantity, setting, ours / theirs, "1", boundary=number) for number, (ours, theirs) in enumerate(pairs)]
+        rows += [
+            _row(quantity, setting, ours / theirs, "1", boundary=number) for number, (ours, theirs) in enumerate(pairs)
+        ]
     return rows
 
 

@@ -64,7 +64,13 @@ def fixed_cluster_rows(model: ScalingModel, hiddens: Sequence[int], nodes: Seque
             "hidden": hidden,
             "num_nodes": num_nodes,
             "value": cluster_speedup(
-                model, batch=MICRO_BATCH, sequence=SEQUENCE, hidden=hidden, layers=40, num_nodes=num_nodes, num_micro_batches=64
+                model,
+                batch=MICRO_BATCH,
+                sequence=SEQUENCE,
+                hidden=hidden,
+                layers=40,
+                num_nodes=num_nodes,
+                num_micro_batches=64,
             ),
             "unit": "1",
         }
@@ -90,8 +96,12 @@ def figure_5_rows(model: ScalingModel, hiddens: Sequence[int]) -> Rows:
             "overhead_ms": model.gamma_s_per_element * elements,
             "layer_ms": layer_seconds_by_definition(model, compressed=False, **shape),
         }
-        rows += [{"quantity": name, "hidden": hidden, "value": 1e3 * value, "unit": "ms"} for name, value in times.items()]
-        rows.append({"quantity": "layer_speedup", "hidden": hidden, "value": layer_speedup(model, **shape), "unit": "1"})
+        rows += [
+            {"quantity": name, "hidden": hidden, "value": 1e3 * value, "unit": "ms"} for name, value in times.items()
+        ]
+        rows.append(
+            {"quantity": "layer_speedup", "hidden": hidden, "value": layer_speedup(model, **shape), "unit": "1"}
+        )
     meeting = model.beta_s_per_element * model.threshold_elements / model.small_s
     return rows + [
         {"quantity": "threshold_elements", "value": PRINTED_PRODUCT, "unit": "element"},

@@ -10,15 +10,34 @@ Units: milliseconds, as the tables are printed; shares and speedups are pure num
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
-from .cost import CALIBRATION, IterationTime, Setting, boundary_times, iteration_time, paper_machine, published_ms
+from .cost import (
+    CALIBRATION,
+    FittedMachine,
+    IterationTime,
+    Setting,
+    boundary_times,
+    break_even_map,
+    iteration_time,
+    paper_machine,
+    published_ms,
+)
 from .timing.variants import timed
 
-__all__ = ["error_rows", "simulate_boundaries", "simulate_shares", "simulate_times", "summary_rows"]
+__all__ = [
+    "error_rows",
+    "simulate_boundaries",
+    "simulate_break_even",
+    "simulate_gains",
+    "simulate_shares",
+    "simulate_times",
+    "summary_rows",
+]
 
 Rows = list[dict[str, Any]]
 UNCOMPRESSED_FP32, FP32_BYTES = "w/o fp32", 4  # a name, bytes of a value; the paper sends fp16 (section 4.1)
@@ -81,12 +100,12 @@ def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]],
     Returns:
         Rows: boundary_ms and boundary_share (over "w/o"), keys method, tp, pp, boundary; messages_timed.
     """
-    timed = _messages_timed()
-    rows: Rows = [{"quantity": "messages_timed", "value": timed, "unit": "message"}]
+    messages = _messages_timed()
+    rows: Rows = [{"quantity": "messages_timed", "value": messages, "unit": "message"}]
     for tp, pp in meshes:
-        plain = _boundaries_ms(Setting(tp=tp, pp=pp, **sizes), timed)
+        plain = _boundaries_ms(Setting(tp=tp, pp=pp, **sizes), messages)
         for name in methods:
-            ours = _boundaries_ms(Setting(method=name, tp=tp, pp=pp, **sizes), timed)
+            ours = _boundaries_ms(_setting(name, tp=tp, pp=pp, **sizes), messages)
             for boundary, (value, whole) in enumerate(zip(ours, plain, strict=True)):
                 keys = {"method": name, "tp": tp, "pp": pp, "boundary": boundary}
                 rows.append({"quantity": "boundary_ms", **keys, "value": value, "unit": "ms"})
@@ -131,9 +150,57 @@ def simulate_shares(
     return rows
 
 
-def error_rows(
-    values: Rows, published: Iterable[Mapping[str, Any]], calibration: Sequence[Mapping[str, Any]]
+def simulate_break_even(
+    machine: FittedMachine, setting: Setting, *, micro_batches: Sequence[int], code_sizes: Sequence[int]
 ) -> Rows:
+    """Map where compression begins to pay.
+
+    Args:
+        machine: rates, links and codecs, the paper's or your own.
+        setting: the rest, with the method that compresses.
+        micro_batches: B.
+        code_sizes: c at a hidden size of 1024.
+
+    Returns:
+        Rows: break_even_bandwidth, bytes/s of one connection between ranks below which the method pays, 0 where it
+        never does; a point where it always does has none; keys micro_batch, code_size.
+    """
+    points = break_even_map(machine, setting, micro_batches=micro_batches, code_sizes=code_sizes)
+    return [
+        {
+            "quantity": "break_even_bandwidth",
+            "micro_batch": point.micro_batch,
+            "code_size": point.code_size,
+            "value": point.bandwidth_bytes_per_s,
+            "unit": "byte/s",
+        }
+        for point in points
+        if math.isfinite(point.bandwidth_bytes_per_s)
+    ]
+
+
+def simulate_gains(methods: Sequence[str], meshes: Sequence[Sequence[int]], places: Sequence[Sequence[int]]) -> Rows:
+    """Predict whether compression pays where the paper measured it.
+
+    Args:
+        methods: names.
+        meshes: (TP, PP) pairs.
+        places: (nvlink, micro-batch, sequence): the machine, and the sizes.
+
+    Returns:
+        Rows: speedup, and pays, 1 where it exceeds 1; keys method, tp, pp, nvlink, micro_batch, sequence.
+    """
+    rows: Rows = []
+    for nvlink, micro_batch, sequence in places:
+        shape = {"nvlink": int(nvlink), "micro_batch": micro_batch, "sequence": sequence}
+        found = simulate_times(methods, meshes, nvlink=[bool(nvlink)], micro_batch=micro_batch, sequence=sequence)
+        for row in found:
+            if row["quantity"] == "speedup":
+                rows += [{**row, **shape}, {**row, **shape, "quantity": "pays", "value": int(row["value"] > 1)}]
+    return rows
+
+
+def error_rows(values: Rows, published: Iterable[Mapping[str, Any]], calibration: Sequence[Mapping[str, Any]]) -> Rows:
     """Compare predicted with published cells, those that calibrate left out.
 
     Args:

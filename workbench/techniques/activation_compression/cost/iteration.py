@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..method import Family, method
+from ..method import method
 from .fused import fused_encode_s, spared_s
 from .layer import head_times, layer_compute_s
 from .machine import FittedMachine
@@ -116,9 +116,7 @@ def _slot_s(stages: Sequence[StageTime], boundaries: Sequence[tuple[float, float
     return max(stage.pass_s + exchanges[number] + exchanges[number + 1] for number, stage in enumerate(stages))
 
 
-def _waiting_s(
-    stages: Sequence[StageTime], boundaries: Sequence[tuple[float, float]], num_micro_batches: int
-) -> float:
+def _waiting_s(stages: Sequence[StageTime], boundaries: Sequence[tuple[float, float]], num_micro_batches: int) -> float:
     """Return how long the last stage waits: while the pipeline fills and drains, and for a slower stage in between."""
     if num_micro_batches == 1:
         return 0.0

@@ -51,6 +51,7 @@ SCORE_BYTES = 13  # forward: product writes 2; mask and softmax 2 + 2; dropout 2
 LOGIT_BYTES = 40  # forward: product writes 2; to fp32 2 + 4; maximum 4; difference 8; exponential 8; sum 4; quotient 8
 LOGIT_BACKWARD_BYTES = 18  # scaling 8; to fp16 4 + 2; two products read 2 each
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaperMachines:
     """The machines of section 4.1.
