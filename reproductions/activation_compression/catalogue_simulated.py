@@ -197,8 +197,9 @@ TABLE_6 = _item(
 
 STAGE = (
     "The columns of table 7 fit one stage, the last, whose 6 layers are all encoded, 8 times: 96 messages. A1's "
-    "forward time (546.95 ms) is then 80 ms above w/o though communication, encoding and decoding add up to 33 ms less; A2's "
-    "(459.26 ms) agrees with its parts. T1 and T2 (712.22 and 671.19 ms) stand the other way round than their parts do."
+    "forward time (546.95 ms) is then 80 ms above w/o though communication, encoding and decoding add up to 33 ms "
+    "less; A2's (459.26 ms) agrees with its parts. T1 and T2 (712.22 and 671.19 ms) stand the other way round than "
+    "their parts do."
 )
 UNFILLED = (
     "A pipeline cannot wait less than its other stages need for one micro-batch. The third stage has as many encoded "

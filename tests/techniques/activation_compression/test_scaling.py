@@ -50,7 +50,7 @@ def test_a_code_above_the_threshold_costs_its_elements():
 
 
 def test_a_cluster_is_a_pipeline_of_equal_stages():
-    # 3 micro-batches on 2 nodes of 2 layers: 3 - 1 + 2 slots of 2 layers, one boundary of 20 or 4 elements at 2 a second.
+    # 3 micro-batches on 2 nodes of 2 layers: 3 - 1 + 2 slots of 2 layers, a boundary of 20 or 4 elements at 2 a second.
     plain, coded = (
         layer_seconds_by_definition(ROUND, batch=1, sequence=2, hidden=10, compressed=c) for c in (False, True)
     )
