@@ -11,7 +11,7 @@ from toy_project import RECORD, ToyProject
 from workbench.datasets import places
 from workbench.reproduction import Project, load_catalogue, plan
 from workbench.reproduction.fingerprint import Fingerprinter, changes
-from workbench.reproduction.library import Library
+from workbench.reproduction.library import Library, by_room
 
 
 def library_of(tmp_path, **files):
@@ -192,3 +192,13 @@ def test_planning_imports_neither_torch_nor_papermill(toy: ToyProject):
     code = "import sys\nfrom workbench.reproduction import *\nplan(Project(), load_catalogue(), 'laptop')\nprint([name for name in ('torch', 'papermill', 'pandas', 'nbformat') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_digest_of_a_room_changes_with_each_of_its_modules_and_with_no_other():
+    tool = {"lib.techniques.tool": "c", "lib.techniques.tool.method": "d"}
+    modules = {"lib": "a", "lib.techniques": "b", "lib.models": "e", **tool}
+    rooms = by_room(modules)
+    assert list(rooms) == ["lib", "lib.models", "lib.techniques", "lib.techniques.tool"]
+    changed = by_room(modules | {"lib.techniques.tool.method": "D"})
+    assert [room for room in rooms if rooms[room] != changed[room]] == ["lib.techniques.tool"]
+    assert changes({"library": rooms}, {"library": changed}) == "library: lib.techniques.tool changed"

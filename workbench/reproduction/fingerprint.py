@@ -14,13 +14,13 @@ from typing import Any
 
 import workbench
 from workbench.reproduction.declare import Reproduction
-from workbench.reproduction.library import Library
+from workbench.reproduction.library import Library, by_room
 from workbench.reproduction.machine import versions
 from workbench.reproduction.notebook_cells import NotebookCells, read_notebook
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import canonical_json, jsonable
 
-__all__ = ["Fingerprinter", "changes", "data_identity", "need_data"]
+__all__ = ["Fingerprinter", "changes"]
 
 Parts = dict[str, Any]  # part to a digest, or to digests by name
 DATA_PACKAGES = ("workbench.datasets", "workbench.models.pretrained")  # items that need these depend on data
@@ -59,22 +59,35 @@ class Fingerprinter:
             "notebook": _digest(canonical_json(notebook.cells)),
             "library": {name: digest[:16] for name, digest in modules.items()},
             "parameters": jsonable(item.parameters[profile]),
-            "data": self._data() if need_data(modules) else {},
+            "data": self._data() if _need_data(modules) else {},
             "versions": self._once("versions", versions),
             "kernel": kernel or notebook.kernel,
             "published": None if published is None else _digest(published.read_bytes()),
             "declaration": _digest(canonical_json(_declaration(item))),
         }
 
+    def basis(self, folder: Path, module: str) -> Parts:
+        """Return what the values of a function depend on besides its arguments.
+
+        Args:
+            folder: where its module is looked for first, as for a notebook's.
+            module: dotted name of its module.
+
+        Returns:
+            library (room to digest), data and versions.
+        """
+        modules = self._library_at(folder).needed_by([f"import {module}"])
+        data = self._data() if _need_data(modules) else {}
+        return {"library": by_room(modules), "data": data, "versions": self._once("versions", versions)}
+
     def uses_data(self, item: Reproduction) -> bool:
         """Say whether an item's notebook may load data sets or trained models."""
-        return need_data(self._modules_of(read_notebook(self.project.notebook(item))))
+        return _need_data(self._modules_of(read_notebook(self.project.notebook(item))))
 
     def _modules_of(self, notebook: NotebookCells) -> dict[str, str]:
-        return self._library_of(notebook).needed_by(notebook.code)
+        return self._library_at(notebook.path.parent).needed_by(notebook.code)
 
-    def _library_of(self, notebook: NotebookCells) -> Library:
-        folder = notebook.path.parent
+    def _library_at(self, folder: Path) -> Library:
         if folder not in self._library:
             self._library[folder] = Library([folder, Path(workbench.__file__).parents[1]])
         return self._library[folder]
@@ -88,8 +101,7 @@ class Fingerprinter:
         return self._shared[name]
 
 
-def need_data(modules: Mapping[str, str]) -> bool:
-    """Say whether code that needs these modules may load data sets or trained models."""
+def _need_data(modules: Mapping[str, str]) -> bool:
     return any(name.startswith(DATA_PACKAGES) for name in modules)
 
 

@@ -10,13 +10,13 @@ Left out: modules outside the given roots (they are covered by the packages' ver
 import ast
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench.reproduction.notebook_cells import parse_cell
 
-__all__ = ["Library"]
+__all__ = ["Library", "by_room"]
 
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 DATA_FILES = frozenset({".csv", ".json", ".mplstyle", ".txt", ".yaml", ".yml", ".toml"})
@@ -86,6 +86,22 @@ class Library:
                 if path.is_file():
                     return path
         return None
+
+
+def by_room(modules: Mapping[str, str]) -> dict[str, str]:
+    """Return one digest a room instead of one a module, to be kept many times.
+
+    Args:
+        modules: dotted name to digest.
+
+    Returns:
+        The room, such as workbench.compression or workbench.techniques.tool, to 16 hexadecimal digits.
+    """
+    rooms: dict[str, list[str]] = {}
+    for name in sorted(modules):
+        parts = name.split(".")
+        rooms.setdefault(".".join(parts[: 3 if parts[1:2] == ["techniques"] else 2]), []).append(modules[name])
+    return {room: hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16] for room, digests in rooms.items()}
 
 
 def _read(path: Path, name: str) -> Module:

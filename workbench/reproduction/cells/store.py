@@ -13,40 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import workbench
 from workbench.reproduction.cells.cell import Cell
 from workbench.reproduction.cells.work import Finished
 from workbench.reproduction.errors import RecordError
-from workbench.reproduction.fingerprint import changes, data_identity, need_data
-from workbench.reproduction.library import Library
-from workbench.reproduction.machine import commit_of, versions
+from workbench.reproduction.fingerprint import Fingerprinter, changes
+from workbench.reproduction.machine import commit_of
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import checksum, write_record
 
-__all__ = ["CellStore", "basis_of", "check_cell", "read_cell", "read_lines"]
+__all__ = ["CellStore", "check_cell", "read_cell", "read_lines"]
 
 SCHEMA = 1  # of a cell
 FIELDS = frozenset({"arguments", "commit", "data", "library", "machine", "seconds", "started", "values", "versions"})
-
-
-def basis_of(project: Project, module: str, file: Path) -> dict[str, dict[str, str]]:
-    """Return what the values of a function depend on besides its arguments.
-
-    Args:
-        project: where data is looked for.
-        module: name of the function's module.
-        file: its source.
-
-    Returns:
-        library (module to digest), data and versions.
-    """
-    above = file.parents[module.count(".") + (file.name == "__init__.py")]
-    modules = Library([above, Path(workbench.__file__).parents[1]]).needed_by([f"import {module}"])
-    return {
-        "library": {name: digest[:16] for name, digest in modules.items()},
-        "data": data_identity(project) if need_data(modules) else {},
-        "versions": versions(),
-    }
 
 
 def check_cell(held: Any, cell: Cell | None, place: str) -> dict[str, Any]:
@@ -116,7 +94,7 @@ class CellStore:
 
     Attributes:
         folder: where they are written.
-        basis: what they depend on now, see `basis_of`.
+        basis: what they depend on now, see `Fingerprinter.basis`.
         commit: of the checkout.
         keep: whether cells that are not up to date are accepted.
         committed: digest to committed cell, of those that are accepted.
@@ -142,8 +120,10 @@ class CellStore:
             RecordError: naming a committed cell that cannot be trusted.
         """
         recorded = project.recorded_cells_folder(technique, profile) / f"{cell.name}.jsonl"
+        above = file.parents[cell.module.count(".") + (file.name == "__init__.py")]  # what its package lies in
         return cls(
-            folder=project.cells_folder(technique, profile) / cell.name, basis=basis_of(project, cell.module, file),
+            folder=project.cells_folder(technique, profile) / cell.name,
+            basis=Fingerprinter(project).basis(above, cell.module),
             commit=commit_of(project.root), keep=keep, committed=read_lines(recorded) if keep else {},
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """How many of the cells that an item needs are there, known without running anything.
 
 Source: what the item's last study noted, see `notes`; an item that has never begun one is not known of.
-Simplified: whether a cell is up to date is judged by the modules that the item's notebook needs, of which those of the
-function are a part; the seconds to go are the mean of the cells that are there, times those that are not.
+Simplified: a function's module is looked for beside the item's notebook and in the library; the seconds to go are the
+mean of the cells that are there, times those that are not.
 Left out: reading checksums; a study refuses what does not fit.
 """
 
@@ -16,6 +16,7 @@ from workbench.reproduction.cells.notes import needs_of
 from workbench.reproduction.cells.store import read_lines
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError
+from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.machine import num_cores
 from workbench.reproduction.project import Project
 
@@ -44,7 +45,7 @@ def num_cells(project: Project, item: Reproduction, profile: str) -> tuple[int, 
 
 
 def cells_there(
-    project: Project, item: Reproduction, profile: str, fingerprint: Mapping[str, Any], *, keep: bool = False
+    project: Project, item: Reproduction, profile: str, fingerprinter: Fingerprinter, *, keep: bool = False
 ) -> CellsThere | None:
     """Count the cells of an item.
 
@@ -52,7 +53,7 @@ def cells_there(
         project: where they lie.
         item: whose cells.
         profile: in which profile.
-        fingerprint: of the item now.
+        fingerprinter: knows what a cell depends on now.
         keep: count those that are out of date, and the committed ones, as up to date.
 
     Returns:
@@ -63,11 +64,17 @@ def cells_there(
     if not num_cells:
         return None
     found = [held for name, digests in needs.items() for held in _found(project, item, profile, name, digests, keep)]
-    num_stale = 0 if keep else sum(_is_stale(held, fingerprint) for held in found)
+    num_stale = 0 if keep else _num_stale(found, project.notebook(item).parent, fingerprinter)
     to_run = num_cells - len(found) + num_stale
     mean_s = sum(held["seconds"] for held in found) / len(found) if found else None
     remaining_s = 0.0 if not to_run else None if mean_s is None else mean_s * to_run / min(num_cores(), to_run)
     return CellsThere(num_cells=num_cells, num_there=len(found), num_stale=num_stale, remaining_s=remaining_s)
+
+
+def _num_stale(found: list[Mapping[str, Any]], folder: Path, fingerprinter: Fingerprinter) -> int:
+    modules = [held["function"].rpartition(".")[0] for held in found]
+    basis = {module: fingerprinter.basis(folder, module) for module in set(modules)}
+    return sum(bool(changes(held, basis[module])) for held, module in zip(found, modules, strict=True))
 
 
 def _found(
@@ -91,12 +98,6 @@ def _committed(path: Path) -> Mapping[str, Mapping[str, Any]]:
 def _read(path: Path) -> Mapping[str, Any] | None:
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        return held if {"library", "data", "versions"} <= held.keys() and held["seconds"] >= 0 else None
+        return held if "." in held["function"] and held["seconds"] >= 0 else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _is_stale(held: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> bool:
-    library = {name: fingerprint["library"].get(name) for name in held["library"]}
-    data = fingerprint["data"] if held["data"] else {}
-    return (held["library"], held["data"], held["versions"]) != (library, data, fingerprint["versions"])

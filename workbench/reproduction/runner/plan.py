@@ -56,7 +56,7 @@ def plan_checked(
     planned = []
     for item in items:
         if profile in item.parameters:
-            planned.append(_plan_one(project, item, profile, fingerprint(item, profile, kernel), fresh, keep_cells))
+            planned.append(_plan_one(project, item, profile, kernel, fresh, keep_cells, fingerprint))
         else:
             why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
             planned.append(PlannedItem(id=item.id, action=Action.SKIP, why=why, expected_s=0.0, times=item.times))
@@ -64,10 +64,11 @@ def plan_checked(
 
 
 def _plan_one(
-    project: Project, item: Reproduction, profile: str, fingerprint: dict, fresh: bool, keep_cells: bool
+    project: Project, item: Reproduction, profile: str, kernel: str | None, fresh: bool, keep_cells: bool,
+    fingerprint: Fingerprinter,
 ) -> PlannedItem:
     folder = project.folder(item, profile)
-    why, seconds = _why(folder, item.id, profile, fingerprint, fresh)
+    why, seconds = _why(folder, item.id, profile, fingerprint(item, profile, kernel), fresh)
     expected = seconds or item.expected_s.get(profile, UNKNOWN_S)
     cells = cells_there(project, item, profile, fingerprint, keep=keep_cells)
     if cells is not None and cells.remaining_s is not None:  # the last run may have found fewer of them, or more
