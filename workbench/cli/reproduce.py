@@ -183,7 +183,7 @@ class Run:
         self.running.clear()
         self.write_report()
         kept = f"{len(self.kept)} item{'s' if len(self.kept) != 1 else ''} of this run" if self.kept else "nothing new"
-        cells = f", {self.num_cells} finished cells" if self.num_cells else ""
+        cells = ", every finished cell" if self.num_cells else ""
         print(f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. The same command goes on with what is missing.", file=sys.stderr)
 
 
