@@ -104,9 +104,10 @@ def _order(name: str, order: list, source: str, quantity: str = "speedup", expla
 
 
 def _fused(table: str, name: str, **where) -> Ordering:
-    return _order(
+    return Ordering(
         f"{name}: the code of the weight is faster than that of the activation, TP {where['tp']}",
-        [name, f"{name} fused"], f"ours, beside table {table}", explanation=FEWER_OPERATIONS, **where,
+        quantity="speedup_of_fusing", along="execution", order=["as in the paper", "fused"],
+        where={"method": name, **where}, because=ORDER, explanation=FEWER_OPERATIONS, source=f"ours, beside table {table}",
     )  # fmt: skip
 
 

@@ -86,10 +86,13 @@ def test_methods_take_turns_on_real_ranks_and_each_breakdown_adds_up(pair, tp, p
 
 
 def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_one():
-    measured = measure_iterations(["w/o", "A1"], [(2, 1)], link=None, num_hosts=1, num_iterations=6, keys={"nvlink": 1}, **TINY)
+    asked = {"link": None, "num_hosts": 1, "num_iterations": 6, "keys": {"nvlink": 1}}
+    measured = measure_iterations(["w/o", "A1", "A1 fused"], [(2, 1)], **asked, **TINY)
     assert all(row["low"] <= row["value"] <= row["high"] and row["nvlink"] == 1 for row in measured.rows)
     (plain,) = [row for row in measured.rows if row["quantity"] == "speedup" and row["method"] == "w/o"]
     assert (plain["low"], plain["value"], plain["high"]) == (1, 1, 1)
+    fusing = {row["execution"]: row for row in measured.rows if row["quantity"] == "speedup_of_fusing"}
+    assert (fusing["as in the paper"]["low"], fusing["as in the paper"]["high"], fusing["fused"]["method"]) == (1, 1, "A1")
     assert measured.trace["traceEvents"]
 
 

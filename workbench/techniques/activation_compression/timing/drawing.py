@@ -12,7 +12,9 @@ from types import MappingProxyType
 
 import pandas as pd
 
-__all__ = ["SMALL_BERT", "beside_largest", "beside_published", "label_axes", "stacked_parts"]
+from workbench.timeline import Kind
+
+__all__ = ["KIND_OF_PART", "SMALL_BERT", "beside_largest", "beside_published", "label_axes", "stacked_parts"]
 
 SMALL_BERT = MappingProxyType(
     {"hidden": 256, "layers": 4, "compressed_layers": 2, "value_bytes": 4, "fuse_gradients": True}
@@ -26,6 +28,13 @@ PARTS = MappingProxyType(
         "waits_ms": "waiting and pipeline",
     }
 )  # fmt: skip
+KIND_OF_PART = MappingProxyType(
+    {
+        "forward computation": Kind.FORWARD, "encoding": Kind.ENCODE, "tensor communication": Kind.COMMUNICATE,
+        "decoding": Kind.DECODE, "backward": Kind.BACKWARD, "optimizer": Kind.OTHER, "waiting and pipeline": Kind.WAIT,
+    }
+)  # fmt: skip
+"""What each part is, so that it has the colour that it has on timelines."""
 INSIDE_FORWARD = ("encode_ms", "decode_ms", "tensor_ms", "tensor_waiting_ms")
 TARGET = MappingProxyType({"tp": 4, "pp": 1, "nvlink": 0})  # where the paper gains most, 17.8 %
 
@@ -88,7 +97,8 @@ def label_axes(left, right, setting: Mapping) -> None:
     right.set_title(f"batch {setting['micro_batch']} x {setting['sequence']}")
     right.axhline(1, color="black", linewidth=1, zorder=3)
     for axes in (left, right):
-        axes.tick_params(axis="x", rotation=45, labelsize=8)
+        for label in axes.get_xticklabels():
+            label.set(rotation=45, size=8, horizontalalignment="right", rotation_mode="anchor")
 
 
 def _at(rows: Iterable[Mapping], setting: Mapping) -> pd.DataFrame:

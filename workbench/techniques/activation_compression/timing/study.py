@@ -22,7 +22,7 @@ from workbench.training.measuring import median_interval
 
 from .breakdown import Breakdown, break_down
 from .rank import Recording, record_rounds
-from .variants import Timed, timed
+from .variants import Timed, Variant, timed
 
 __all__ = ["BASELINE", "Measured", "measure_iterations", "measure_on", "open_ranks"]
 
@@ -152,7 +152,20 @@ def _rows(thing: Timed, found: Mapping[str, Sequence[Breakdown]], keys: Mapping[
     rows.append(_row("communication_share", _ratios(tensor, iterations), "1", common))
     if thing.setting.tp > 1:
         rows.append(_row("tensor_share", _ratios(tensor, [one.tensor_s for one in plain]), "1", common))
-    return rows
+    return rows + _fusing_rows(thing, found, common)
+
+
+def _fusing_rows(thing: Timed, found: Mapping[str, Sequence[Breakdown]], common: Mapping) -> list[dict]:
+    """Compare a fused code with the same code as the paper executes it, within rounds."""
+    base = thing.setting.method
+    if thing.variant is not Variant.FUSED or base not in found:
+        return []
+    papers, mine = ([one.iteration_s for one in found[name]] for name in (base, thing.name))
+    keys = {**common, "method": base}
+    return [
+        _row("speedup_of_fusing", [1.0] * len(mine), "1", {**keys, "execution": "as in the paper"}),
+        _row("speedup_of_fusing", _ratios(papers, mine), "1", {**keys, "execution": "fused"}),
+    ]
 
 
 def _boundary_rows(mine: Sequence[Breakdown], plain: Sequence[Breakdown], number: int, common: Mapping) -> list[dict]:
