@@ -52,6 +52,17 @@ def test_a_module_named_in_a_text_counts_and_a_lazy_package_counts_whole_where_a
     assert list(library.needed_by(["from lazy import Thing"])) == ["lazy", "lazy.a", "lazy.b"]
 
 
+def test_a_module_that_names_a_folder_below_the_root_depends_on_the_data_files_in_it(tmp_path):
+    (tmp_path / "tables/tool").mkdir(parents=True)
+    table = tmp_path / "tables/tool/one.csv"
+    table.write_text("quantity,value\n")
+    library_of(tmp_path, reader="ROOT / 'tables/tool'", stranger="'tables/other'")
+    before = Library([tmp_path]).needed_by(["import reader, stranger"])
+    table.write_text("quantity,value\nms,1\n")
+    after = Library([tmp_path]).needed_by(["import reader, stranger"])
+    assert {name for name in before if before[name] != after[name]} == {"reader"}
+
+
 def test_the_way_from_a_cell_to_a_library_function_is_followed_in_the_real_library():
     project_root = Project().root
     found = Library([project_root]).needed_by(["from workbench.reproduction import record"])

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workbench.reproduction.notebook_cells import parse_cell
+from workbench.reproduction.notebook_cells import parse_cell, parse_source
 
 __all__ = ["Library", "by_room"]
 
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+FOLDER = re.compile(r"\w+(/\w+)+")  # as a module may name one below the root, such as reproductions/tool/published
 DATA_FILES = frozenset({".csv", ".json", ".mplstyle", ".txt", ".yaml", ".yml", ".toml"})
 HARNESS = "workbench.reproduction"  # running and reporting touch no number ...
 RECORDING = "workbench.reproduction.recording"  # ... but what `record` does counts
@@ -28,7 +29,7 @@ RECORDING = "workbench.reproduction.recording"  # ... but what `record` does cou
 class Module:
     """One source file."""
 
-    digest: str  # sha256 of the file, and of the data files beside a package's __init__
+    digest: str  # sha256 of the file, of data files beside a package's __init__, and of those in folders it names
     imports: frozenset[str]  # dotted names it may import
     lazy: frozenset[str]  # modules it may load later, for what is asked of it by name
 
@@ -75,16 +76,15 @@ class Library:
 
     def _module(self, name: str) -> Module | None:
         if name not in self._modules:
-            path = self._find(name)
-            self._modules[name] = None if path is None else _read(path, name)
+            self._modules[name] = self._find(name)
         return self._modules[name]
 
-    def _find(self, name: str) -> Path | None:
+    def _find(self, name: str) -> Module | None:
         for root in self.roots:
             base = root.joinpath(*name.split("."))
             for path in (base / "__init__.py", base.with_suffix(".py")):
                 if path.is_file():
-                    return path
+                    return _read(path, name, root)
         return None
 
 
@@ -104,21 +104,34 @@ def by_room(modules: Mapping[str, str]) -> dict[str, str]:
     return {room: hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16] for room, digests in rooms.items()}
 
 
-def _read(path: Path, name: str) -> Module:
+def _read(path: Path, name: str, root: Path) -> Module:
     source = path.read_bytes()
     digest = hashlib.sha256(source)
     is_package = path.name == "__init__.py"
-    for beside in sorted(path.parent.iterdir()) if is_package else ():
-        if beside.suffix in DATA_FILES and beside.is_file():
-            digest.update(beside.name.encode() + beside.read_bytes())
+    if is_package:
+        _add_data_files(digest, path.parent)
     try:
-        tree = ast.parse(source)
+        tree = parse_source(source)
     except SyntaxError:
         return Module(digest=digest.hexdigest(), imports=frozenset(), lazy=frozenset())
+    for folder in sorted(_named_folders(tree)):
+        if (root / folder).is_dir():
+            _add_data_files(digest, root / folder)
     imports = frozenset(_imported(tree, name if is_package else name.rpartition(".")[0]))
     is_lazy = is_package and any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
     inside = (f"{name}.{each.stem}" for each in path.parent.glob("*.py") if each.stem != "__init__")
     return Module(digest=digest.hexdigest(), imports=imports, lazy=frozenset(inside if is_lazy else ()))
+
+
+def _add_data_files(digest: "hashlib._Hash", folder: Path) -> None:
+    for file in sorted(folder.iterdir()):
+        if file.suffix in DATA_FILES and file.is_file():
+            digest.update(file.name.encode() + file.read_bytes())
+
+
+def _named_folders(tree: ast.Module) -> set[str]:
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return {text for text in texts if FOLDER.fullmatch(text)}
 
 
 def _imported(tree: ast.Module, package: str) -> Iterator[str]:

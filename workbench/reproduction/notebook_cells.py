@@ -7,6 +7,7 @@ Left out: older notebook formats.
 
 import ast
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 
 from workbench.reproduction.errors import CatalogueError
 
-__all__ = ["NotebookCells", "parse_cell", "read_notebook"]
+__all__ = ["NotebookCells", "parse_cell", "parse_source", "read_notebook"]
 
 DEFAULT_KERNEL = "python3"
+PARSING = threading.Lock()  # CPython 3.11 miscounts the depth of syntax trees that two threads build at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,10 +79,20 @@ def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
             yield statement.target.id, statement.value
 
 
+def parse_source(source: str | bytes) -> ast.Module:
+    """Parse Python, one thread at a time.
+
+    Raises:
+        SyntaxError: where it is not Python.
+    """
+    with PARSING:
+        return ast.parse(source)
+
+
 def parse_cell(source: str) -> ast.Module | None:
     """Parse the Python of a cell, leaving out IPython's magic lines; None if the rest is not Python."""
     lines = ["" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines()]
     try:
-        return ast.parse("\n".join(lines))
+        return parse_source("\n".join(lines))
     except SyntaxError:
         return None
