@@ -96,7 +96,7 @@ class VirtualPipeline:
             yield inputs[rows], targets[rows], {name: t[rows] for name, t in context.items()}
 
     def _tied_weights(self) -> list[nn.Parameter]:
-        """Give the copies of a weight that the first and the last of several stages hold."""
+        """Give the copies of a trained weight that the first and the last of several stages hold."""
         ends = [self.parts[0], self.parts[-1]] if len(self.parts) > 1 else []
         copies = [getattr(part, "tied_weight", None) for part in ends]
-        return [weight for weight in copies if weight is not None]
+        return [weight for weight in copies if weight is not None and weight.requires_grad]

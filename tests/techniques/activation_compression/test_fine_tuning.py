@@ -7,7 +7,7 @@ from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
 from workbench.techniques.activation_compression.accuracy import fine_tune, fine_tune_on_ranks
 from workbench.techniques.activation_compression.accuracy.ledger import Ledger
-from workbench.techniques.activation_compression.accuracy.model import on_virtual_ranks
+from workbench.techniques.activation_compression.accuracy.model import classifier, on_virtual_ranks
 from workbench.techniques.activation_compression.accuracy.setting import FineTuning
 from workbench.training.loop import Recipe
 
@@ -39,7 +39,7 @@ def bytes_of_a_step(method: str, precision: str = "fp32") -> dict[str, float]:
     recipe = Recipe(epochs=1, batch=4, learning_rate=1e-3, precision=precision)
     setting = FineTuning(task="mrpc", method=method, recipe=recipe, encoder="stand-in")
     group = VirtualTensorGroup(2)
-    pipeline = on_virtual_ranks(setting, stand_in_encoder(), group)
+    pipeline = on_virtual_ranks(setting, stand_in_encoder(), classifier(setting.glue_task), group)
     ledger = Ledger(group.traffic, setting.compressed_layers(2), setting.compressed_boundaries(2))
     group.traffic.clear()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
+from workbench.datasets.glue import TASKS
 from workbench.launch import Ranks
 from workbench.models.hugging_face import to_hugging_face
 from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.pipeline import open_mesh
 from workbench.techniques.activation_compression.accuracy.fine_tuning import fine_tune, fine_tune_on_ranks
-from workbench.techniques.activation_compression.accuracy.model import on_real_ranks, on_virtual_ranks
+from workbench.techniques.activation_compression.accuracy.model import classifier, on_real_ranks, on_virtual_ranks
 from workbench.techniques.activation_compression.accuracy.setting import FineTuning
 from workbench.techniques.activation_compression.method import METHODS
 from workbench.training.loop import Recipe
@@ -35,7 +36,7 @@ def codec_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def on_a_rank(method: str) -> dict:
     mesh = open_mesh(tensor=2, pipeline=2)
-    pipeline = on_real_ranks(setting(method), stand_in_encoder(), mesh)
+    pipeline = on_real_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), mesh)
     result = pipeline.step(IDS, LABELS, attention_mask=MASK)
     part = pipeline.module.part
     return {
@@ -48,7 +49,7 @@ def on_a_rank(method: str) -> dict:
 
 
 def in_this_process(method: str) -> dict:
-    pipeline = on_virtual_ranks(setting(method), stand_in_encoder(), VirtualTensorGroup(2))
+    pipeline = on_virtual_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), VirtualTensorGroup(2))
     result = pipeline.step(IDS, LABELS, attention_mask=MASK)
     gradients = {}
     for part in pipeline.parts:

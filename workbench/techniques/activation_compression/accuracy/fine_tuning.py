@@ -28,11 +28,12 @@ from workbench.training.loop import Recipe, Trainable, TrainingRun, predict, tra
 from workbench.training.metrics import chance_score, glue_scores
 
 from .ledger import QUANTITIES, Ledger
-from .model import on_real_ranks, on_virtual_ranks
+from .model import classifier, on_real_ranks, on_virtual_ranks
 from .setting import FineTuning
 
-__all__ = ["fine_tune", "fine_tune_on_ranks"]
+__all__ = ["fine_tune", "fine_tune_on_ranks", "train_and_score"]
 
+Build = Callable[[FineTuning, PretrainedEncoder], tuple[Trainable, Traffic]]
 PRELOAD = (__name__, "transformers.models.bert.tokenization_bert")  # imported once for all ranks
 END_SHARE = 0.1  # of the steps, whose mean loss is the loss at the end
 
@@ -120,18 +121,30 @@ def _setting(
 
 def _on_virtual_ranks(setting: FineTuning, encoder: PretrainedEncoder) -> tuple[Trainable, Traffic]:
     group = VirtualTensorGroup(setting.tp)
-    return on_virtual_ranks(setting, encoder, group), group.traffic
+    return on_virtual_ranks(setting, encoder, classifier(setting.glue_task), group), group.traffic
 
 
 def _on_real_ranks(setting: FineTuning, encoder: PretrainedEncoder) -> tuple[Trainable, Traffic]:
     mesh = open_mesh(tensor=setting.tp, pipeline=setting.pp, device=setting.recipe.device)
-    return on_real_ranks(setting, encoder, mesh), mesh.tensor_group.traffic
+    return on_real_ranks(setting, encoder, classifier(setting.glue_task), mesh), mesh.tensor_group.traffic
 
 
-def _run(setting: FineTuning, build: Callable[..., tuple[Trainable, Traffic]]) -> dict[str, Any]:
-    """Build, train and score; the scores are those of the last stage, and missing in others."""
+def _run(setting: FineTuning, build: Build) -> dict[str, Any]:
+    return train_and_score(setting, load_encoder(setting.encoder, or_stand_in=True), build)
+
+
+def train_and_score(setting: FineTuning, encoder: PretrainedEncoder, build: Build = _on_virtual_ranks) -> dict[str, Any]:
+    """Build, train and score.
+
+    Args:
+        setting: what is trained.
+        encoder: what is trained further; not changed.
+        build: gives the pipeline, and the ledger of what this process sends.
+
+    Returns:
+        As `fine_tune`; without scores except in the last stage.
+    """
     start = time.perf_counter()
-    encoder = load_encoder(setting.encoder, or_stand_in=True)
     layers = setting.compressed_layers(encoder.config["num_hidden_layers"])
     learning, scored = (_load(setting, split) for split in ("train", setting.glue_task.validation_split))
     examples, held_out = (_encoded(data, setting, encoder) for data in (learning, scored))

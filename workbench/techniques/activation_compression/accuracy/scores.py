@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["BASELINE", "chance_reasons", "score_rows"]
+__all__ = ["BASELINE", "chance_reasons", "not_comparable", "precision_rows", "score_rows", "sources"]
 
 Values = Mapping[str, Any]  # what a cell returned
 
@@ -60,6 +60,47 @@ def _beside(cell: Values, plain: Values | None) -> Iterator[tuple[str, float, st
     if plain["score"] > 0:
         yield "relative_score", cell["score"] / plain["score"], "1"
     yield "message_share", cell["compressed_site_bytes"] / plain["compressed_site_bytes"], "1"
+
+
+def precision_rows(cells: Iterable[Values], in_fp32: Iterable[Values]) -> list[dict[str, Any]]:
+    """Compare uncompressed cells with those of the same task and seed in fp32.
+
+    Args:
+        cells: in another precision.
+        in_fp32: the controls.
+
+    Returns:
+        `precision_points` (%): what fp32 scores more, by task and seed.
+    """
+    plain = {(cell["task"], cell["seed"]): cell for cell in cells if cell["method"] == BASELINE}
+    return [
+        {
+            "quantity": "precision_points", "task": exact["task"], "method": BASELINE, "seed": exact["seed"], "unit": "%",
+            "value": PER_CENT * (exact["score"] - plain[exact["task"], exact["seed"]]["score"]),
+        }
+        for exact in in_fp32
+    ]  # fmt: skip
+
+
+def sources(cells: Iterable[Values]) -> list[dict[str, str]]:
+    """Return where the text and the weights of all cells came from, each source once."""
+    distinct = {tuple(source.items()): source for cell in cells for source in cell["data"]}
+    return list(distinct.values())
+
+
+def not_comparable(cells: Iterable[Values], claims: Iterable[str]) -> dict[str, str]:
+    """Say which claims are about tasks that the uncompressed encoder is at chance on.
+
+    Args:
+        cells: what `fine_tune` returned.
+        claims: names of claims; one about a single task begins with it and a colon.
+
+    Returns:
+        Name of a claim -> reason.
+    """
+    reasons = chance_reasons(cells)
+    told = ((claim, claim.partition(":")[0]) for claim in claims)
+    return {claim: reasons[task] for claim, task in told if task in reasons}
 
 
 def chance_reasons(cells: Iterable[Values]) -> dict[str, str]:
