@@ -28,8 +28,9 @@ TENSOR_SHARE = 150.72 / 646.14  # table 4, w/o: tensor communication over total 
 BOUNDARY_SHARE = 88.69 / 1422.4  # table 9, the middle boundary, over table 7's total time, both w/o
 WITHOUT_NVLINK = {"share": TENSOR_SHARE, "share_of": "TENSOR", "share_mesh": [2, 2], "num_hosts": 4, "layers": 4}
 BETWEEN_HOSTS = {"share": BOUNDARY_SHARE, "share_of": "BOUNDARY", "share_mesh": [4, 4], "num_hosts": 4, "layers": 4}
-# At 6.2 % the scheduler of two cores that run 16 ranks, not the link, sets a boundary's time: in a trial compression
-# did not shorten it. Table 9 compares boundaries alone, so there the link is slower. Chosen after that trial.
+# The share is that of a boundary's bytes over the link's rate. Its measured time is longer: two cores that run 16 ranks
+# let a receiver wait, and in a trial at 6.2 % compression did not shorten it. Table 9 compares boundaries alone, so
+# there the link is slower. Chosen after that trial.
 SLOWER_BETWEEN_HOSTS = BETWEEN_HOSTS | {"share": 0.15}
 LARGE, SMALL = [4, 128], [1, 32]  # (micro-batch, sequence); 16 times fewer rows, as from 32 x 512 to 8 x 128
 
@@ -107,7 +108,8 @@ def _fused(table: str, name: str, **where) -> Ordering:
     return Ordering(
         f"{name}: the code of the weight is faster than that of the activation, TP {where['tp']}",
         quantity="speedup_of_fusing", along="execution", order=["as in the paper", "fused"],
-        where={"method": name, **where}, because=ORDER, explanation=FEWER_OPERATIONS, source=f"ours, beside table {table}",
+        where={"method": name, **where}, because=ORDER, explanation=FEWER_OPERATIONS,
+        source=f"ours, beside table {table}",
     )  # fmt: skip
 
 

@@ -2,9 +2,11 @@
 
 import pytest
 
+from workbench.cluster import Link
 from workbench.launch import ShapedHosts
+from workbench.techniques.activation_compression.cost import Setting
 from workbench.techniques.activation_compression.timing import ShareOf, carried_over_share, measure_table, ranks_at_share
-from workbench.techniques.activation_compression.timing.links import Trial, next_rate, slower_by
+from workbench.techniques.activation_compression.timing.links import Trial, next_rate, share_row, slower_by
 from workbench.techniques.activation_compression.timing.tables import _places
 
 pytestmark = pytest.mark.timeout(90)
@@ -54,6 +56,19 @@ def trial(rate, part, communication, iteration):
 
 def test_the_second_rate_takes_all_transfers_for_proportional():
     assert next_rate([trial(50e6, 10, 20, 100)], 25 / 130) == pytest.approx(50e6 / 2.5)
+
+
+def test_a_boundarys_share_is_that_of_its_bytes_over_the_links_rate():
+    # 4 stages of 4 ranks on 4 hosts, 8 micro-batches, both directions: 4 * 8 * 2 messages of 4 * 32 * 256 * 4 = 131,072
+    # bytes are 8,388,608; over 100 MB/s 83.9 ms; of 1 s.
+    shape = {"micro_batch": 4, "sequence": 32, "hidden": 256, "layers": 4, "compressed_layers": 2, "value_bytes": 4}
+    setting = Setting(tp=4, pp=4, num_micro_batches=8, **shape)
+    rows = [{"quantity": "iteration_ms", "method": "w/o", "value": 1000, "low": 800, "high": 1200, "unit": "ms"}]
+    link = Link(bandwidth_bytes_per_s=100e6, source="made up")
+    found = share_row(rows, link, ShareOf.BOUNDARY, setting, num_hosts=4)
+    assert found == pytest.approx({"value": 0.08388608, "low": 0.08388608 / 1.2, "high": 0.08388608 / 0.8})
+    with pytest.raises(ValueError, match="tp=2: a multiple of the 4"):
+        share_row(rows, link, ShareOf.BOUNDARY, Setting(tp=2, pp=8, **(shape | {"layers": 8})), num_hosts=4)
 
 
 def affine(rate):

@@ -64,7 +64,8 @@ def pair():
 
 
 def two_rounds(tp, pp):
-    return record_rounds([timed(name, tp=tp, pp=pp, **TINY) for name in ("w/o", "A1", "T1", "Q1")], rounds=2, warmup=1, seed=0)
+    things = [timed(name, tp=tp, pp=pp, **TINY) for name in ("w/o", "A1", "T1", "Q1")]
+    return record_rounds(things, rounds=2, warmup=1, seed=0)
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)])
@@ -92,7 +93,8 @@ def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_on
     (plain,) = [row for row in measured.rows if row["quantity"] == "speedup" and row["method"] == "w/o"]
     assert (plain["low"], plain["value"], plain["high"]) == (1, 1, 1)
     fusing = {row["execution"]: row for row in measured.rows if row["quantity"] == "speedup_of_fusing"}
-    assert (fusing["as in the paper"]["low"], fusing["as in the paper"]["high"], fusing["fused"]["method"]) == (1, 1, "A1")
+    assert (fusing["as in the paper"]["low"], fusing["as in the paper"]["high"]) == (1, 1)
+    assert fusing["fused"]["method"] == "A1"
     assert measured.trace["traceEvents"]
 
 

@@ -21,7 +21,8 @@ from .variants import Timed, Variant, timed
 
 __all__ = [
     "KIND_OF_PART", "SMALL_BERT", "Breakdown", "Calibration", "FitStudy", "Fitted", "Measured", "ShareOf",
-    "TableTimes", "Timed", "Variant", "beside_largest", "beside_published", "break_down", "carried_over_share", "fit_machine", "label_axes",
+    "TableTimes", "Timed", "Variant", "beside_largest", "beside_published", "break_down", "carried_over_share",
+    "fit_machine", "label_axes",
     "measure_fit", "measure_iterations", "measure_on", "measure_table", "ranks_at_share", "settings_of", "stacked_parts",
     "timed",
 ]  # fmt: skip

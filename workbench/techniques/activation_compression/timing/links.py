@@ -9,19 +9,22 @@ Left out: latency.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 
 from workbench.cluster import Link
 from workbench.launch import Ranks
 
+from ..cost import Setting
 from .study import BASELINE, FEWEST_ROUNDS, measure_on, open_ranks
 
-__all__ = ["Calibration", "ShareOf", "Trial", "carried_over_share", "next_rate", "ranks_at_share", "slower_by"]
+__all__ = [
+    "Calibration", "ShareOf", "Trial", "carried_over_share", "next_rate", "ranks_at_share", "share_row", "slower_by",
+]  # fmt: skip
 
-FIRST_GUESS = Link(bandwidth_bytes_per_s=65e6, source="where the calibration starts")
 CLOSE_ENOUGH = 0.01  # of an iteration
 SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e6, 2e9  # what shaped hosts can follow
 FARTHEST = 2.0  # a line through two trials is trusted up to this factor of the last rate
@@ -29,10 +32,16 @@ APART = 1.05  # closer rates differ by noise alone
 
 
 class ShareOf(Enum):
-    """What takes a share of an iteration: the quantity of its rows."""
+    """What takes a share of an iteration."""
 
-    TENSOR = "communication_share"
-    BOUNDARY = "boundary_of_iteration"
+    TENSOR = "forward tensor communication"
+    """As measured, from the last rank's entry on."""
+    BOUNDARY = "the bytes of a pipeline boundary"
+    """Over the link's rate, both directions: where 16 ranks share two cores, a boundary's measured time is mostly that
+    until its receiver gets a core, which no link makes shorter."""
+
+
+FIRST_GUESS_BYTES_PER_S = MappingProxyType({ShareOf.TENSOR: 65e6, ShareOf.BOUNDARY: 130e6})  # saves a trial on two cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +52,7 @@ class Trial:
         bandwidth_bytes_per_s: of the link.
         share: that the part took of the iteration.
         part_ms: the communication whose share it is.
-        communication_ms: all that crosses the link, the part included.
+        communication_ms: all communication that is slower over a slower link, the part included.
         iteration_ms: of the whole iteration.
     """
 
@@ -156,14 +165,18 @@ def ranks_at_share(
     _check_share(share)
     if runs < 2:
         raise ValueError(f"runs={runs}: one to find the rate and one to check it")
-    link, trials = FIRST_GUESS, []
+    link = Link(bandwidth_bytes_per_s=FIRST_GUESS_BYTES_PER_S[of], source="where the calibration starts")
+    setting, trials = Setting(tp=tp, pp=pp, **sizes), []
     for run in range(1, runs + 1):
         with open_ranks(tp * pp, link=link, num_hosts=num_hosts) as ranks:
-            trials.append(_trial(ranks, link, of, (tp, pp), num_hosts, {"seed": seed, **sizes}))
+            rows = measure_on(
+                ranks, [BASELINE], [(tp, pp)], num_iterations=FEWEST_ROUNDS, warmup=2, seed=seed, **sizes
+            ).rows
+            trials.append(_trial(rows, link, of, setting, num_hosts))
             if run == runs or abs(trials[-1].share - share) < CLOSE_ENOUGH:
                 yield ranks, Calibration(link=link, of=of, asked=share, trials=tuple(trials), tp=tp, pp=pp)
                 return
-        source = f"calibrated: {of.name.lower()} communication takes about {share:.1%} of an iteration"
+        source = f"calibrated: {of.value} takes about {share:.1%} of an iteration"
         link = replace(link, bandwidth_bytes_per_s=next_rate(trials, share), source=source)
 
 
@@ -209,15 +222,42 @@ def slower_by(part: float, communication: float, iteration: float, share: float)
     return share * (iteration - communication) / beyond if beyond > 0 else 10.0
 
 
-def _trial(ranks: Ranks, link: Link, of: ShareOf, mesh: tuple[int, int], num_hosts: int, sizes: dict) -> Trial:
-    rows = measure_on(ranks, [BASELINE], [mesh], num_iterations=FEWEST_ROUNDS, warmup=2, **sizes).rows
-    (share,) = (row["value"] for row in rows if row["quantity"] == of.value)
-    boundaries = [row["value"] for row in rows if row["quantity"] == "boundary_ms"]
+def share_row(rows: Sequence[Mapping], link: Link, of: ShareOf, setting: Setting, num_hosts: int) -> dict:
+    """Return which share of the uncompressed iterations a part took: {"value", "low", "high"}.
+
+    Args:
+        rows: of `measure_on`, of one mesh and batch.
+        link: that they ran over.
+        of: the part.
+        setting: of the iterations.
+        num_hosts: that the ranks were spread over.
+    """
+    plain = {row["quantity"]: row for row in rows if row["method"] == BASELINE and "boundary" not in row}
+    if of is ShareOf.TENSOR:
+        return {name: plain["communication_share"][name] for name in ("value", "low", "high")}
+    boundary_ms, iteration_ms = _boundary_ms(link, setting, num_hosts), plain["iteration_ms"]
+    turned = {"value": "value", "low": "high", "high": "low"}  # a longer iteration makes the share smaller
+    return {name: boundary_ms / iteration_ms[other] for name, other in turned.items()}
+
+
+def _boundary_ms(link: Link, setting: Setting, num_hosts: int) -> float:
+    """Return what an iteration's messages and gradients over one boundary take by the link's rate alone."""
+    ranks_of_a_host = setting.tp * setting.pp // num_hosts
+    if setting.tp % ranks_of_a_host:
+        raise ValueError(f"tp={setting.tp}: a multiple of the {ranks_of_a_host} ranks of a host, or boundaries differ")
+    messages = 2 * setting.num_micro_batches * ranks_of_a_host  # all ranks of a host share its card
+    return 1e3 * messages * setting.activation_bytes() / link.bandwidth_bytes_per_s
+
+
+def _trial(rows: Sequence[Mapping], link: Link, of: ShareOf, setting: Setting, num_hosts: int) -> Trial:
+    boundaries_ms = sum(row["value"] for row in rows if row["quantity"] == "boundary_ms")
     times = {row["quantity"]: row["value"] for row in rows if row["unit"] == "ms" and "boundary" not in row}
-    tensor_over_link = mesh[0] > mesh[0] * mesh[1] // num_hosts  # else a stage's ranks share a host
-    tensor_ms = times["tensor_ms"] + times["tensor_backward_ms"] if tensor_over_link else 0.0
-    part_ms = times["tensor_ms"] if of is ShareOf.TENSOR else sum(boundaries) / len(boundaries)
+    if of is ShareOf.TENSOR:
+        part_ms, communication_ms = times["tensor_ms"], times["tensor_ms"] + times["tensor_backward_ms"] + boundaries_ms
+    else:
+        part_ms = _boundary_ms(link, setting, num_hosts)
+        communication_ms = part_ms * (setting.pp - 1)
     return Trial(
-        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, share=share, part_ms=part_ms,
-        communication_ms=sum(boundaries) + tensor_ms, iteration_ms=times["iteration_ms"],
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, share=share_row(rows, link, of, setting, num_hosts)["value"],
+        part_ms=part_ms, communication_ms=communication_ms, iteration_ms=times["iteration_ms"],
     )  # fmt: skip

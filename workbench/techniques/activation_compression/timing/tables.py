@@ -16,8 +16,9 @@ from math import prod
 
 from workbench.launch import Ranks
 
-from .links import Calibration, ShareOf, carried_over_share, ranks_at_share
-from .study import BASELINE, measure_on, open_ranks
+from ..cost import Setting
+from .links import Calibration, ShareOf, carried_over_share, ranks_at_share, share_row
+from .study import measure_on, open_ranks
 
 __all__ = ["TableTimes", "measure_table"]
 
@@ -137,7 +138,7 @@ def _measure_place(
             rows, trace = rows + measured.rows, trace or measured.trace
     if calibration is None:
         return TableTimes(rows=rows, trace=trace, hosts=[], calibrations=())
-    rows += _share_error(rows, calibration, place, batches[0])
+    rows += _share_error(rows, calibration, place.link, calibrate["num_hosts"], _shape(batches[0], common))
     return TableTimes(rows=rows, trace=trace, hosts=[measured.hosts], calibrations=(calibration,))
 
 
@@ -150,18 +151,24 @@ def _ranks_over(
         with open_ranks(prod(place.meshes[0]), link=None, num_hosts=1) as ranks:
             yield ranks, None
     else:
-        (tp, pp), (micro_batch, sequence) = place.meshes[0], batch
-        shape = {name: value for name, value in common.items() if name != "num_iterations"}
-        shape |= {"micro_batch": micro_batch, "sequence": sequence}
-        with ranks_at_share(place.share, tp=tp, pp=pp, **calibrate, **shape) as opened:
+        tp, pp = place.meshes[0]
+        with ranks_at_share(
+            place.share, tp=tp, pp=pp, seed=common["seed"], **calibrate, **_shape(batch, common)
+        ) as opened:
             yield opened
 
 
-def _share_error(rows: Sequence[dict], calibration: Calibration, place: _Place, batch: Sequence[int]) -> list[dict]:
+def _shape(batch: Sequence[int], common: dict) -> dict:
+    """Return the fields of Setting that a batch and the sizes of all batches give."""
+    sizes = {name: value for name, value in common.items() if name not in ("num_iterations", "seed")}
+    return {"micro_batch": batch[0], "sequence": batch[1], **sizes}
+
+
+def _share_error(rows: Sequence[dict], calibration: Calibration, link: str, num_hosts: int, shape: dict) -> list[dict]:
     """Say by how much the share in the measurement lies above the one that was asked for."""
     mesh = {"tp": calibration.tp, "pp": calibration.pp}
-    keys = {"link": place.link, **mesh, "micro_batch": batch[0], "sequence": batch[1]}
-    wanted = {"quantity": calibration.of.value, "method": BASELINE, **keys}
-    (reached,) = (row for row in rows if wanted.items() <= row.items())
-    above = {name: reached[name] - calibration.asked for name in ("value", "low", "high")}
+    keys = {"link": link, **mesh, "micro_batch": shape["micro_batch"], "sequence": shape["sequence"]}
+    mine = [row for row in rows if keys.items() <= row.items()]
+    reached = share_row(mine, calibration.link, calibration.of, Setting(**mesh, **shape), num_hosts)
+    above = {name: value - calibration.asked for name, value in reached.items()}
     return [{"quantity": "share_error", "of": calibration.of.value, **keys, **above, "unit": "1"}]
