@@ -254,9 +254,8 @@ def _trial(rows: Sequence[Mapping], link: Link, of: ShareOf, setting: Setting, n
     times = {row["quantity"]: row["value"] for row in rows if row["unit"] == "ms" and "boundary" not in row}
     if of is ShareOf.TENSOR:
         part_ms, communication_ms = times["tensor_ms"], times["tensor_ms"] + times["tensor_backward_ms"] + boundaries_ms
-    else:
-        part_ms = _boundary_ms(link, setting, num_hosts)
-        communication_ms = part_ms * (setting.pp - 1)
+    else:  # with several micro-batches boundaries overlap: an iteration becomes longer by one of them at most
+        part_ms = communication_ms = _boundary_ms(link, setting, num_hosts)
     return Trial(
         bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, share=share_row(rows, link, of, setting, num_hosts)["value"],
         part_ms=part_ms, communication_ms=communication_ms, iteration_ms=times["iteration_ms"],
