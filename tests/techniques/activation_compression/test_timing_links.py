@@ -7,7 +7,7 @@ from workbench.launch import ShapedHosts
 from workbench.techniques.activation_compression.cost import Setting
 from workbench.techniques.activation_compression.timing import ShareOf, carried_over_share, measure_table, ranks_at_share
 from workbench.techniques.activation_compression.timing.links import Trial, next_rate, share_row, slower_by
-from workbench.techniques.activation_compression.timing.tables import _places
+from workbench.techniques.activation_compression.timing.tables import _by_link, _places
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -118,6 +118,17 @@ def test_links_without_a_name_or_a_calibrating_mesh_are_refused_before_any_rank_
         table(links=["quick"])
     with pytest.raises(ValueError, match=r"share_mesh=\(1, 2\)"):
         table(links=["slow"], share_mesh=[1, 2])
+
+
+def test_speedups_of_several_links_stand_side_by_side_without_the_papers_key():
+    rows = [
+        {"quantity": "speedup", "link": link, "nvlink": int(link == "fast"), "value": value}
+        for link, value in (("slow", 1.1), ("fast", 0.9))
+    ]
+    assert _by_link([*rows, {"quantity": "iteration_ms", "link": "slow", "value": 5}]) == [
+        {"quantity": "speedup_by_link", "link": "slow", "value": 1.1},
+        {"quantity": "speedup_by_link", "link": "fast", "value": 0.9},
+    ]
 
 
 @pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")

@@ -31,8 +31,9 @@ class TableTimes:
     """What was measured for a table.
 
     Attributes:
-        rows: as of `measure_on`, with the keys link, nvlink, micro_batch and sequence; and for each calibrated link
-            share_error, what the measurement's share lies above the asked one.
+        rows: as of `measure_on`, with the keys link, nvlink, micro_batch and sequence; for each calibrated link
+            share_error, what the measurement's share lies above the asked one; where there are several links
+            speedup_by_link, without the key nvlink.
         trace: Chrome trace of one iteration.
         hosts: descriptions of the shaped hosts.
         calibrations: of the links that are not this machine's loopback.
@@ -104,8 +105,9 @@ def measure_table(
     common = {"num_iterations": num_iterations, "seed": seed, **sizes}
     places = _places(links, meshes, share, share_mesh)
     found = [_measure_place(place, methods, batches, calibrate, common) for place in places]
+    rows = [row for one in found for row in one.rows]
     return TableTimes(
-        rows=[row for one in found for row in one.rows],
+        rows=rows + (_by_link(rows) if len(links) > 1 else []),
         trace=found[0].trace,
         hosts=[host for one in found for host in one.hosts],
         calibrations=tuple(calibration for one in found for calibration in one.calibrations),
@@ -156,6 +158,13 @@ def _ranks_over(
             place.share, tp=tp, pp=pp, seed=common["seed"], **calibrate, **_shape(batch, common)
         ) as opened:
             yield opened
+
+
+def _by_link(rows: Sequence[dict]) -> list[dict]:
+    """Repeat the speedups without the paper's key nvlink, so that one method's stand side by side for all links."""
+    speedups = [row for row in rows if row["quantity"] == "speedup"]
+    plain = [{name: key for name, key in row.items() if name != "nvlink"} for row in speedups]
+    return [row | {"quantity": "speedup_by_link"} for row in plain]
 
 
 def _shape(batch: Sequence[int], common: dict) -> dict:
