@@ -12,10 +12,16 @@ import importlib
 
 _HOMES = {
     "fine_tuning": ("fine_tune", "fine_tune_on_ranks"),
-    "cells": ("RECIPES", "fine_tuning_cells"),
-    "scores": ("chance_reasons", "not_comparable", "precision_rows", "score_rows", "sources"),
-    "drawing": ("beside_published", "draw_relative_scores", "score_table"),
-}
+    "pretraining": ("pretrain_then_fine_tune",),
+    "on_ranks": ("compare_on_ranks",),
+    "cells": ("RECIPES", "cells_by_layers", "fine_tuning_cells"),
+    "scores": (
+        "chance_reasons", "feedback_rows", "layer_rows", "mean_rows", "not_comparable", "precision_rows", "score_rows", "sources",
+    ),
+    "drawing": (
+        "beside_published", "draw_by_layers", "draw_per_byte", "draw_relative_scores", "merged", "score_table",
+    ),
+}  # fmt: skip
 
 __all__ = [name for names in _HOMES.values() for name in names]
 

@@ -17,7 +17,7 @@ from typing import Any
 from workbench.datasets import glue
 from workbench.models.pretrained import DEFAULT_ENCODER, load_encoder
 
-__all__ = ["RECIPES", "fine_tuning_cells", "longest_sequence"]
+__all__ = ["RECIPES", "cells_by_layers", "fine_tuning_cells", "longest_sequence"]
 
 _RECIPE = MappingProxyType({"epochs": 2, "learning_rate": 1e-4, "limit": None})
 RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -75,6 +75,30 @@ def fine_tuning_cells(
         }
         for seed in seeds for task in tasks for method in methods
     ]  # fmt: skip
+
+
+def cells_by_layers(
+    tasks: Sequence[str], method: str, layer_sets: Sequence[Sequence[int]], seeds: Sequence[int], **options: Any
+) -> list[dict[str, Any]]:
+    """List the arguments of `fine_tune` for every set of compressed layers.
+
+    Args:
+        tasks: GLUE tasks.
+        method: a row of table 1.
+        layer_sets: indices of the compressed layers; an empty set is the uncompressed encoder.
+        seeds: one run each.
+        options: further ones of `fine_tuning_cells`.
+
+    Returns:
+        Cells, set by set; the last half of the layers is said as in the tables, so that it is run once.
+    """
+    num_layers = load_encoder(options.get("encoder", DEFAULT_ENCODER), or_stand_in=True).config["num_hidden_layers"]
+    last_half = list(range(num_layers // 2, num_layers))
+    cells = []
+    for layers in layer_sets:
+        more = {} if list(layers) in ([], last_half) else {"layers": list(layers)}
+        cells += fine_tuning_cells(tasks, [method if layers else "w/o"], seeds, **more, **options)
+    return cells
 
 
 def _arguments(task: str, limit: int | None) -> dict[str, Any]:

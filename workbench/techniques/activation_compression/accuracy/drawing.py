@@ -7,13 +7,19 @@ Simplified: one chart a task. Left out: verdicts, which are computed elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from workbench import plots
+from workbench.plots.style import PALETTE
 
-__all__ = ["beside_published", "draw_relative_scores", "score_table"]
+__all__ = ["beside_published", "draw_by_layers", "draw_per_byte", "draw_relative_scores", "merged", "score_table"]
+
+LAYER_LABELS = MappingProxyType({"num_layers": "compressed layers, the last ones", "first_layer": "first of the compressed layers"})
+FAMILY_COLORS = MappingProxyType({"w": "black", "A": PALETTE[0], "T": PALETTE[1], "Q": PALETTE[2], "R": PALETTE[3]})
+CLOSE = 0.97  # of the uncompressed score: within 3 %, as section 4.3 asks
 
 
 def merged(rows: Iterable[Mapping], quantity: str, keys: list[str]) -> pd.DataFrame:
@@ -67,3 +73,38 @@ def score_table(rows: Iterable[Mapping]) -> pd.DataFrame:
     chance = merged(rows, "chance", ["task"]).set_index("task").value.map("{:.1f}".format)
     shown = table.pivot_table(index="task", columns="method", values="shown", aggfunc="first", sort=False)
     return shown.assign(chance=chance)
+
+
+def draw_by_layers(rows: Iterable[Mapping], *, ax: Axes, along: str) -> Axes:
+    """Draw what is left of each task's uncompressed score, along the compressed layers.
+
+    Args:
+        rows: of `layer_rows`.
+        ax: where to draw.
+        along: "num_layers" or "first_layer".
+    """
+    table = merged(rows, "relative_score", ["task", along])
+    plots.lines(table, ax=ax, x=along, by="task", x_label=LAYER_LABELS[along], y_label="score / uncompressed")
+    ax.axhline(1, color="black", linewidth=0.8)
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    return ax
+
+
+def draw_per_byte(rows: Iterable[Mapping], *, ax: Axes) -> Axes:
+    """Set what a method keeps of the score against what it sends: up and left is better.
+
+    Args:
+        rows: of `mean_rows`.
+        ax: where to draw.
+    """
+    rows = list(rows)
+    scores, shares = (merged(rows, name, ["method"]).set_index("method") for name in ("mean_relative_score", "mean_message_share"))
+    for method, score in scores.iterrows():
+        share, color = shares.value[method], FAMILY_COLORS[method[0]]
+        spread = [[score.value - score.low], [score.high - score.value]]
+        ax.errorbar(share, score.value, yerr=spread, fmt="o", color=color, capsize=2)
+        ax.annotate(method, (share, score.value), xytext=(5, 5), textcoords="offset points", color=color, fontweight="bold")
+    ax.axhspan(CLOSE, ax.get_ylim()[1], color="green", alpha=0.08, linewidth=0)
+    ax.set(xscale="log", xlabel="bytes of a compressed message / uncompressed", ylabel="score / uncompressed")
+    ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    return ax

@@ -31,7 +31,7 @@ from .ledger import QUANTITIES, Ledger
 from .model import classifier, on_real_ranks, on_virtual_ranks
 from .setting import FineTuning
 
-__all__ = ["fine_tune", "fine_tune_on_ranks", "train_and_score"]
+__all__ = ["fine_tune", "fine_tune_on_ranks", "fine_tuning_of", "mean_loss_at_end", "train_and_score"]
 
 Build = Callable[[FineTuning, PretrainedEncoder], tuple[Trainable, Traffic]]
 PRELOAD = (__name__, "transformers.models.bert.tokenization_bert")  # imported once for all ranks
@@ -84,7 +84,7 @@ def fine_tune(
     Raises:
         ValueError: for an argument outside its range, before any work.
     """
-    setting = _setting(**locals())
+    setting = fine_tuning_of(**locals())
     return _run(setting, _on_virtual_ranks) | {"ranks": "virtual"}
 
 
@@ -100,23 +100,24 @@ def fine_tune_on_ranks(*, timeout_s: float = 600, **arguments: Any) -> dict[str,
     """
     from workbench.launch import run_on_ranks
 
-    bound = inspect.signature(fine_tune).bind(**arguments)
-    bound.apply_defaults()
-    setting = _setting(**bound.arguments)
+    setting = fine_tuning_of(**arguments)
     by_rank = run_on_ranks(_run, setting.tp * setting.pp, setting, _on_real_ranks, timeout_s=timeout_s, preload=PRELOAD)
     of_stages = by_rank[:: setting.tp]
     sums = {name: sum(cell[name] for cell in of_stages) for name in QUANTITIES}
     return of_stages[-1] | sums | {"ranks": "real"}
 
 
-def _setting(
-    *, seed: int, batch: int, epochs: int, learning_rate: float, precision: str, device: str, **rest: Any
-) -> FineTuning:
-    recipe = Recipe(
-        epochs=epochs, batch=batch, learning_rate=learning_rate, precision=precision, seed=seed,
-        drop_last=rest["fixed_length"], device=device,
-    )  # fmt: skip
-    return FineTuning(recipe=recipe, **rest)
+def fine_tuning_of(**arguments: Any) -> FineTuning:
+    """Return the setting that arguments of `fine_tune` say, with its defaults.
+
+    Raises:
+        ValueError: for an argument outside its range.
+    """
+    bound = inspect.signature(fine_tune).bind(**arguments)
+    bound.apply_defaults()
+    found = bound.arguments
+    trained = {name: found.pop(name) for name in ("epochs", "batch", "learning_rate", "precision", "seed", "device")}
+    return FineTuning(recipe=Recipe(**trained, drop_last=found["fixed_length"]), **found)
 
 
 def _on_virtual_ranks(setting: FineTuning, encoder: PretrainedEncoder) -> tuple[Trainable, Traffic]:
@@ -187,9 +188,15 @@ def _scores(setting: FineTuning, outputs: Tensor | None, scored: Dataset) -> dic
 
 def _described(setting: FineTuning, layers: Sequence[int], run: TrainingRun) -> dict[str, Any]:
     """Say what was trained, how it ended and how long it took."""
-    recipe, at_end = setting.recipe, run.losses[-max(1, round(END_SHARE * run.num_steps)) :]
+    recipe = setting.recipe
     return {
         "task": setting.task, "method": setting.method, "seed": recipe.seed, "layers": list(layers),
-        "precision": recipe.precision, "train_loss": sum(at_end) / len(at_end) if at_end else None, "num_steps": run.num_steps,
+        "precision": recipe.precision, "train_loss": mean_loss_at_end(run), "num_steps": run.num_steps,
         "training_s": run.seconds, "examples_per_s": run.num_examples / run.seconds,
     }  # fmt: skip
+
+
+def mean_loss_at_end(run: TrainingRun) -> float | None:
+    """Return the mean loss of the last tenth of the steps; None except in the last stage."""
+    at_end = run.losses[-max(1, round(END_SHARE * run.num_steps)) :]
+    return sum(at_end) / len(at_end) if at_end else None

@@ -13,7 +13,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["BASELINE", "chance_reasons", "not_comparable", "precision_rows", "score_rows", "sources"]
+__all__ = ["BASELINE", "chance_reasons", "feedback_rows", "layer_rows", "mean_rows", "not_comparable", "precision_rows", "score_rows",
+           "sources"]  # fmt: skip
 
 Values = Mapping[str, Any]  # what a cell returned
 
@@ -59,7 +60,61 @@ def _beside(cell: Values, plain: Values | None) -> Iterator[tuple[str, float, st
     yield "points_lost", PER_CENT * (plain["score"] - cell["score"]), "%"
     if plain["score"] > 0:
         yield "relative_score", cell["score"] / plain["score"], "1"
-    yield "message_share", cell["compressed_site_bytes"] / plain["compressed_site_bytes"], "1"
+    if cell["layers"] == plain["layers"]:
+        yield "message_share", cell["compressed_site_bytes"] / plain["compressed_site_bytes"], "1"
+
+
+def layer_rows(cells: Iterable[Values], along: str) -> list[dict[str, Any]]:
+    """Turn cells that differ in the compressed layers into rows of `score_rows`, told apart by one number.
+
+    Args:
+        cells: what `fine_tune` returned under one method, uncompressed ones among them.
+        along: "num_layers" (0 without compression) or "first_layer" (none without compression).
+
+    Returns:
+        Rows without the column of the method, since they differ in it nowhere else.
+    """
+    told = []
+    for cell in cells:
+        layers = [] if cell["method"] == BASELINE else cell["layers"]
+        told.append({**cell, "num_layers": len(layers), "first_layer": layers[0] if layers else None})
+    return [{name: value for name, value in row.items() if name != "method"} for row in score_rows(told, (along,))]
+
+
+def feedback_rows(cells: Sequence[Values], with_feedback: Sequence[Values]) -> list[dict[str, Any]]:
+    """Turn cells without and with error feedback into rows of `score_rows`, told apart by `error_feedback` (0 or 1).
+
+    Args:
+        cells: without, uncompressed ones among them.
+        with_feedback: of the same tasks, methods and seeds.
+    """
+    plain = [cell for cell in cells if cell["method"] == BASELINE]
+    off = score_rows([{**cell, "error_feedback": 0} for cell in cells], ("error_feedback",))
+    on = score_rows([{**cell, "error_feedback": 1} for cell in [*plain, *with_feedback]], ("error_feedback",))
+    return off + [row for row in on if row["method"] != BASELINE]
+
+
+def mean_rows(rows: Iterable[Mapping[str, Any]], tasks: Iterable[str]) -> list[dict[str, Any]]:
+    """Average over tasks, seed by seed: what a method keeps of the score, and of the bytes.
+
+    Args:
+        rows: of `score_rows`.
+        tasks: those that count; no rows where there are none.
+
+    Returns:
+        `mean_relative_score` and `mean_message_share` by method and seed, 1 and 1 for the uncompressed encoder.
+    """
+    wanted, groups = set(tasks), {}
+    for row in rows:
+        if row["task"] in wanted and row["quantity"] in ("relative_score", "message_share"):
+            groups.setdefault((f"mean_{row['quantity']}", row["method"], row["seed"]), []).append(row["value"])
+    seeds = dict.fromkeys(seed for _, _, seed in groups)
+    for quantity in ("mean_relative_score", "mean_message_share"):
+        groups |= {(quantity, BASELINE, seed): [1.0] for seed in seeds}
+    return [
+        {"quantity": quantity, "method": method, "seed": seed, "value": sum(values) / len(values), "unit": "1"}
+        for (quantity, method, seed), values in groups.items()
+    ]  # fmt: skip
 
 
 def precision_rows(cells: Iterable[Values], in_fp32: Iterable[Values]) -> list[dict[str, Any]]:
