@@ -33,6 +33,7 @@ from .setting import PreTraining
 __all__ = ["masked_blocks", "pretrain_then_fine_tune"]
 
 MASKED_SHARE, KEPT_SHARE, RANDOM_SHARE = 0.15, 0.1, 0.1  # the last two of the first
+LINES_AT_A_TIME = 500
 NOT_ASKED = -100  # the label that cross entropy leaves out
 
 
@@ -98,7 +99,7 @@ def pretrain_then_fine_tune(
 def _pretrained(setting: PreTraining, encoder: PretrainedEncoder) -> tuple[PretrainedEncoder, float, DataSource]:
     """Train the masked language model; give the encoder with its new weights, the loss at the end, the text's source."""
     text = wikitext2.load("train")
-    examples = masked_blocks(" ".join(text.columns["text"]), encoder, setting)
+    examples = masked_blocks(text.columns["text"], encoder, setting)
     pipeline = on_virtual_ranks(setting, encoder, masked_words(), VirtualTensorGroup(setting.tp))
     run = train(pipeline, examples, setting.recipe)
     weights = {_plain(name): value for name, value in encoder.state_dict.items()}
@@ -111,11 +112,11 @@ def _plain(name: str) -> str:
     return name.removeprefix("bert.")
 
 
-def masked_blocks(text: str, encoder: PretrainedEncoder, setting: PreTraining) -> Examples:
+def masked_blocks(lines: Sequence[str], encoder: PretrainedEncoder, setting: PreTraining) -> Examples:
     """Cut running text into pieces and mask some of their words.
 
     Args:
-        text: long enough for `setting.num_blocks` pieces.
+        lines: of running text; only as many are read as the pieces need.
         encoder: whose tokenizer reads it.
         setting: number and length of the pieces, and the seed of the masks.
 
@@ -126,7 +127,7 @@ def masked_blocks(text: str, encoder: PretrainedEncoder, setting: PreTraining) -
         ValueError: if the text is too short.
     """
     tokenizer, inner = encoder.tokenizer, setting.max_tokens - 2
-    tokens = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    tokens = _first_tokens(lines, encoder, setting.num_blocks * inner)
     num_blocks = min(setting.num_blocks, len(tokens) // inner)
     if num_blocks < setting.recipe.batch:
         raise ValueError(f"max_tokens is {setting.max_tokens}: the text gives {num_blocks} pieces, fewer than a batch")
@@ -135,6 +136,17 @@ def masked_blocks(text: str, encoder: PretrainedEncoder, setting: PreTraining) -
     before, after = ends
     ids_BS, labels_BS = _masked(torch.cat((before, blocks_BS, after), 1), encoder, setting.recipe.seed)
     return Examples(ids=list(ids_BS), types=[torch.zeros(setting.max_tokens, dtype=torch.int64)] * num_blocks, labels=labels_BS)
+
+
+def _first_tokens(lines: Sequence[str], encoder: PretrainedEncoder, wanted: int) -> list[int]:
+    """Encode lines until there are enough tokens."""
+    tokens: list[int] = []
+    for start in range(0, len(lines), LINES_AT_A_TIME):
+        encoded = encoder.tokenizer(list(lines[start : start + LINES_AT_A_TIME]), add_special_tokens=False, verbose=False)
+        tokens += [token for line in encoded["input_ids"] for token in line]
+        if len(tokens) >= wanted:
+            break
+    return tokens
 
 
 def _masked(ids_BS: Tensor, encoder: PretrainedEncoder, seed: int) -> tuple[Tensor, Tensor]:
