@@ -58,7 +58,7 @@ def glue_scores(task: Task, predictions: Sequence[float], labels: Sequence[float
         ValueError: if the numbers of both differ or are zero.
     """
     if len(predictions) != len(labels) or not len(labels):
-        raise ValueError(f"predictions: {len(predictions)} given for {len(labels)} labels, must be as many and at least 1")
+        raise ValueError(f"predictions: {len(predictions)} given for {len(labels)} labels, must be as many, at least 1")
     return {name: float(METRICS[name](labels, predictions)) for name in task.metrics}
 
 

@@ -16,7 +16,8 @@ _HOMES = {
     "on_ranks": ("compare_on_ranks",),
     "cells": ("RECIPES", "cells_by_layers", "fine_tuning_cells"),
     "scores": (
-        "chance_reasons", "feedback_rows", "layer_rows", "mean_rows", "not_comparable", "precision_rows", "score_rows", "sources",
+        "chance_reasons", "feedback_rows", "layer_rows", "mean_rows", "not_comparable", "precision_rows",
+        "score_rows", "sources",
     ),
     "drawing": (
         "beside_published", "draw_by_layers", "draw_per_byte", "draw_relative_scores", "merged", "score_table",

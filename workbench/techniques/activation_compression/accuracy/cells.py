@@ -70,8 +70,9 @@ def fine_tuning_cells(
         raise ValueError(f"tasks has {unknown[0]!r}, must be among {', '.join(RECIPES)}")
     return [
         {
-            **_arguments(task, limit), "task": task, "method": method, "seed": seed, "batch": batch, "precision": precision,
-            "max_tokens": min(max_tokens, longest_sequence(task, encoder)), "encoder": encoder, **more,
+            **_arguments(task, limit), "task": task, "method": method, "seed": seed, "batch": batch,
+            "max_tokens": min(max_tokens, longest_sequence(task, encoder)), "precision": precision, "encoder": encoder,
+            **more,
         }
         for seed in seeds for task in tasks for method in methods
     ]  # fmt: skip
@@ -117,5 +118,5 @@ def longest_sequence(task: str, encoder: str = DEFAULT_ENCODER) -> int:
     found = load_encoder(encoder, or_stand_in=True)
     splits = (glue.load(task, split) for split in glue.TASKS[task].published_rows)
     most = found.config["max_position_embeddings"]
-    rows = (row for data in splits for row in found.tokenizer(*data.texts, truncation=True, max_length=most)["input_ids"])
-    return max(map(len, rows))
+    encoded = (found.tokenizer(*data.texts, truncation=True, max_length=most)["input_ids"] for data in splits)
+    return max(len(row) for rows in encoded for row in rows)

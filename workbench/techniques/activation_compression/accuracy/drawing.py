@@ -17,8 +17,11 @@ from workbench.plots.style import PALETTE
 
 __all__ = ["beside_published", "draw_by_layers", "draw_per_byte", "draw_relative_scores", "merged", "score_table"]
 
-LAYER_LABELS = MappingProxyType({"num_layers": "compressed layers, the last ones", "first_layer": "first of the compressed layers"})
+LAYER_LABELS = MappingProxyType(
+    {"num_layers": "compressed layers, the last ones", "first_layer": "first of the compressed layers"}
+)
 FAMILY_COLORS = MappingProxyType({"w": "black", "A": PALETTE[0], "T": PALETTE[1], "Q": PALETTE[2], "R": PALETTE[3]})
+SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)  # that are written at the axis
 CLOSE = 0.97  # of the uncompressed score: within 3 %, as section 4.3 asks
 
 
@@ -67,12 +70,14 @@ def draw_relative_scores(beside: pd.DataFrame, *, ax: Axes, task: str) -> Axes:
 def score_table(rows: Iterable[Mapping]) -> pd.DataFrame:
     """Show scores in per cent, a task a row and a method a column: mean and spread over seeds."""
     table = merged(rows, "score", ["task", "method"])
-    table["shown"] = [
-        f"{row.value:.1f}" + (f" ({row.low:.1f} to {row.high:.1f})" if row.low < row.high else "") for row in table.itertuples()
-    ]
+    table["shown"] = [_spread(row.value, row.low, row.high) for row in table.itertuples()]
     chance = merged(rows, "chance", ["task"]).set_index("task").value.map("{:.1f}".format)
     shown = table.pivot_table(index="task", columns="method", values="shown", aggfunc="first", sort=False)
     return shown.assign(chance=chance)
+
+
+def _spread(value: float, low: float, high: float) -> str:
+    return f"{value:.1f}" + (f" ({low:.1f} to {high:.1f})" if low < high else "")
 
 
 def draw_by_layers(rows: Iterable[Mapping], *, ax: Axes, along: str) -> Axes:
@@ -98,13 +103,15 @@ def draw_per_byte(rows: Iterable[Mapping], *, ax: Axes) -> Axes:
         ax: where to draw.
     """
     rows = list(rows)
-    scores, shares = (merged(rows, name, ["method"]).set_index("method") for name in ("mean_relative_score", "mean_message_share"))
+    names = ("mean_relative_score", "mean_message_share")
+    scores, shares = (merged(rows, name, ["method"]).set_index("method") for name in names)
     for method, score in scores.iterrows():
         share, color = shares.value[method], FAMILY_COLORS[method[0]]
         spread = [[score.value - score.low], [score.high - score.value]]
         ax.errorbar(share, score.value, yerr=spread, fmt="o", color=color, capsize=2)
-        ax.annotate(method, (share, score.value), xytext=(5, 5), textcoords="offset points", color=color, fontweight="bold")
+        ax.annotate(method, (share, score.value), xytext=(5, 5), textcoords="offset points", color=color, weight="bold")
     ax.axhspan(CLOSE, ax.get_ylim()[1], color="green", alpha=0.08, linewidth=0)
     ax.set(xscale="log", xlabel="bytes of a compressed message / uncompressed", ylabel="score / uncompressed")
-    ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    ax.set_xticks(SHARES, [f"{share:.0%}" for share in SHARES])
+    ax.minorticks_off()
     return ax

@@ -134,7 +134,9 @@ def _run(setting: FineTuning, build: Build) -> dict[str, Any]:
     return train_and_score(setting, load_encoder(setting.encoder, or_stand_in=True), build)
 
 
-def train_and_score(setting: FineTuning, encoder: PretrainedEncoder, build: Build = _on_virtual_ranks) -> dict[str, Any]:
+def train_and_score(
+    setting: FineTuning, encoder: PretrainedEncoder, build: Build = _on_virtual_ranks
+) -> dict[str, Any]:
     """Build, train and score.
 
     Args:

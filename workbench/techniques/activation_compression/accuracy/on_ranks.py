@@ -40,5 +40,5 @@ def compare_on_ranks(
             ("loss_difference", there["train_loss"] / here["train_loss"] - 1, "1"),
             ("bytes_difference", sum(there[quantity] - here[quantity] for quantity in QUANTITIES), "B"),
         )
-        rows += [{"quantity": quantity, "method": name, "value": value, "unit": unit} for quantity, value, unit in found]
+        rows += [{"quantity": what, "method": name, "value": value, "unit": unit} for what, value, unit in found]
     return rows, cells

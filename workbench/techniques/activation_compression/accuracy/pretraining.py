@@ -97,7 +97,7 @@ def pretrain_then_fine_tune(
 
 
 def _pretrained(setting: PreTraining, encoder: PretrainedEncoder) -> tuple[PretrainedEncoder, float, DataSource]:
-    """Train the masked language model; give the encoder with its new weights, the loss at the end, the text's source."""
+    """Train the masked language model; give the encoder with new weights, the loss at the end, the text's source."""
     text = wikitext2.load("train")
     examples = masked_blocks(text.columns["text"], encoder, setting)
     pipeline = on_virtual_ranks(setting, encoder, masked_words(), VirtualTensorGroup(setting.tp))
@@ -135,15 +135,16 @@ def masked_blocks(lines: Sequence[str], encoder: PretrainedEncoder, setting: Pre
     ends = (torch.full((num_blocks, 1), token) for token in (tokenizer.cls_token_id, tokenizer.sep_token_id))
     before, after = ends
     ids_BS, labels_BS = _masked(torch.cat((before, blocks_BS, after), 1), encoder, setting.recipe.seed)
-    return Examples(ids=list(ids_BS), types=[torch.zeros(setting.max_tokens, dtype=torch.int64)] * num_blocks, labels=labels_BS)
+    return Examples(ids=list(ids_BS), types=list(torch.zeros_like(ids_BS)), labels=labels_BS)
 
 
 def _first_tokens(lines: Sequence[str], encoder: PretrainedEncoder, wanted: int) -> list[int]:
     """Encode lines until there are enough tokens."""
     tokens: list[int] = []
     for start in range(0, len(lines), LINES_AT_A_TIME):
-        encoded = encoder.tokenizer(list(lines[start : start + LINES_AT_A_TIME]), add_special_tokens=False, verbose=False)
-        tokens += [token for line in encoded["input_ids"] for token in line]
+        part = list(lines[start : start + LINES_AT_A_TIME])
+        for line in encoder.tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]:
+            tokens += line
         if len(tokens) >= wanted:
             break
     return tokens

@@ -13,8 +13,18 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["BASELINE", "chance_reasons", "feedback_rows", "layer_rows", "mean_rows", "not_comparable", "precision_rows", "score_rows",
-           "sources"]  # fmt: skip
+__all__ = [
+    "BASELINE",
+    "PER_CENT",
+    "chance_reasons",
+    "feedback_rows",
+    "layer_rows",
+    "mean_rows",
+    "not_comparable",
+    "precision_rows",
+    "score_rows",
+    "sources",
+]
 
 Values = Mapping[str, Any]  # what a cell returned
 
@@ -130,8 +140,8 @@ def precision_rows(cells: Iterable[Values], in_fp32: Iterable[Values]) -> list[d
     plain = {(cell["task"], cell["seed"]): cell for cell in cells if cell["method"] == BASELINE}
     return [
         {
-            "quantity": "precision_points", "task": exact["task"], "method": BASELINE, "seed": exact["seed"], "unit": "%",
-            "value": PER_CENT * (exact["score"] - plain[exact["task"], exact["seed"]]["score"]),
+            "quantity": "precision_points", "task": exact["task"], "method": BASELINE, "seed": exact["seed"],
+            "unit": "%", "value": PER_CENT * (exact["score"] - plain[exact["task"], exact["seed"]]["score"]),
         }
         for exact in in_fp32
     ]  # fmt: skip

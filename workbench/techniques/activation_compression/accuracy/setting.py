@@ -72,7 +72,8 @@ class Compressed:
             return tuple(range(num_layers - count, num_layers))
         chosen = tuple(sorted(self.layers))
         if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(num_layers)):
-            raise ValueError(f"layers is {list(self.layers)}, must be different indices in 0..{num_layers - 1}, at least one")
+            rule = f"must be different indices in 0..{num_layers - 1}, at least one"
+            raise ValueError(f"layers is {list(self.layers)}, {rule}")
         return chosen
 
     def compressed_boundaries(self, num_layers: int) -> tuple[int, ...]:
@@ -114,7 +115,7 @@ class FineTuning(Compressed):
         if self.limit is not None and self.limit < self.recipe.batch:
             raise ValueError(f"limit is {self.limit}, must be at least the batch, {self.recipe.batch}")
         if self.error_feedback and not (self.fixed_length and self.recipe.drop_last):
-            raise ValueError("error_feedback is True: needs fixed_length, since an error is added to a message of its shape")
+            raise ValueError("error_feedback is True: needs fixed_length, since an error is added to messages of its shape")
 
     @property
     def glue_task(self) -> glue.Task:
