@@ -111,3 +111,14 @@ def test_heads_that_the_ranks_do_not_divide_are_refused():
         TransformerLayer(CONFIG, VirtualTensorGroup(3))
     with pytest.raises(ValueError, match="num_heads: 5 does not divide hidden_size 16"):
         TransformerConfig(hidden_size=16, num_heads=5, mlp_size=32)
+
+
+def test_attention_in_bfloat16_is_that_of_fp32_but_for_rounding():
+    # In bfloat16 on a CPU attention is written out, since torch's fused one is slower there.
+    config = TransformerConfig(hidden_size=64, num_heads=4, mlp_size=128)
+    exact, narrow = (TransformerLayer(config, VirtualTensorGroup(2), dtype=d) for d in (torch.float32, torch.bfloat16))
+    x_BSH = torch.randn(3, 7, 64, generator=torch.Generator().manual_seed(0))
+    mask = torch.zeros(3, 1, 1, 7)
+    mask[1, ..., 4:] = torch.finfo(torch.float32).min
+    expected, found = exact(x_BSH, mask), narrow(x_BSH.bfloat16(), mask)
+    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)

@@ -283,10 +283,11 @@ class Pipeline:
         return self.loss(output, targets) / self.num_micro_batches
 
     def _tied_weight(self) -> nn.Parameter | None:
-        """Give the weight of which the first and the last stage each hold a copy."""
+        """Give the trained weight of which the first and the last stage each hold a copy."""
         ends = (0, self.stage.num_stages - 1)
         is_end = self.stage.num_stages > 1 and self.stage.index in ends
-        return getattr(self.module.part, "tied_weight", None) if is_end else None
+        weight = getattr(self.module.part, "tied_weight", None) if is_end else None
+        return None if weight is None or not weight.requires_grad else weight
 
     def _with_other_ends(self, gradient: Tensor) -> Tensor:
         """Add the gradient of the other end's copy; each end sends the other its own."""

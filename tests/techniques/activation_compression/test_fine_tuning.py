@@ -122,3 +122,12 @@ def test_a_whole_run_on_real_ranks_scores_as_on_virtual_ones():
     assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-3)
     for quantity in ("tensor_bytes", "boundary_bytes", "compressed_site_bytes", "encoder_gradient_bytes"):
         assert there[quantity] == here[quantity]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", ["w/o", "A1", "T1", "R1", "Q1"])
+def test_a_gpu_counts_the_same_bytes_and_ends_near_the_same_loss(method):
+    here, there = (fine_tune(**TINY, method=method, seed=0, device=device) for device in ("cpu", "cuda"))
+    assert there["compressed_site_bytes"] == here["compressed_site_bytes"]
+    assert there["train_loss"] == pytest.approx(here["train_loss"], rel=0.1)

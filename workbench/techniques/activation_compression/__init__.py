@@ -15,11 +15,12 @@ Where to find it
 - section 4.7, equations 1 to 3, and table 10: `cost.layer_seconds_by_definition`, `cost.cluster_speedup`
 - beyond the paper, where compression begins to pay: `cost.break_even`
 - figure 2, singular values: `spectrum`
+- tables 5, 8, 15, 16 and figure 4, scores after fine-tuning under compression: `accuracy`
 
 One line for your own model: `compress(model, TopK(0.05), layers=4)`.
 
 Simplified: embedding, head and loss stay uncompressed and uncounted, as in the paper's layer model.
-Left out so far: accuracy (tables 5, 8, 15, 16).
+Left out: pre-training from nothing (table 8 has a proxy).
 """
 
 from __future__ import annotations
