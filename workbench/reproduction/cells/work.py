@@ -7,6 +7,7 @@ Left out: writing the result, which the caller does, so that a process that is k
 """
 
 import dataclasses
+import gc
 import importlib
 import random
 from collections.abc import Mapping
@@ -53,6 +54,7 @@ def _settle(cell: Cell, slot: int) -> None:
     import numpy
     import torch
 
+    gc.collect()  # the last cell's model refers to itself through its hooks, so it would stay for long
     seed = int(cell.digest[:8], 16)
     random.seed(seed)
     numpy.random.seed(seed)

@@ -8,7 +8,7 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -71,6 +71,7 @@ def measure_table(
     share_mesh: Sequence[int],
     num_hosts: int,
     num_iterations: int,
+    num_iterations_over: Mapping[str, int] | None = None,
     seed: int = 0,
     **sizes,
 ) -> TableTimes:
@@ -87,6 +88,7 @@ def measure_table(
         share_mesh: (TP, PP) that the share belongs to.
         num_hosts: that the ranks are spread over.
         num_iterations: of each method.
+        num_iterations_over: a link's name to another number, where an interval has to be narrow.
         seed: of weights, random methods and orders.
         sizes: further fields of Setting.
 
@@ -94,17 +96,21 @@ def measure_table(
         Rows, one trace, and what the links were.
 
     Raises:
-        ValueError: for a link that is none of the three, or a slow one that no mesh calibrates.
+        ValueError: for a link that is none of the three, or is not measured, or a slow one that no mesh calibrates.
     """
     meshes, share_mesh = [tuple(mesh) for mesh in meshes], tuple(share_mesh)
     if unknown := set(links) - {SLOW, CARRIED_OVER, FAST}:
         raise ValueError(f"links={list(links)}: {sorted(unknown)} is none of {[SLOW, CARRIED_OVER, FAST]}")
     if SLOW in links and share_mesh not in meshes:
         raise ValueError(f"share_mesh={share_mesh}: it must be one of meshes, {meshes}, where its share is measured")
+    rounds = dict.fromkeys(links, num_iterations) | dict(num_iterations_over or {})
+    if unknown := set(rounds) - set(links):
+        raise ValueError(f"num_iterations_over={num_iterations_over}: {sorted(unknown)} is none of links, {list(links)}")
     calibrate = {"of": ShareOf[share_of], "num_hosts": num_hosts}
-    common = {"num_iterations": num_iterations, "seed": seed, **sizes}
-    places = _places(links, meshes, share, share_mesh)
-    found = [_measure_place(place, methods, batches, calibrate, common) for place in places]
+    found = [
+        _measure_place(place, methods, batches, calibrate, {"num_iterations": rounds[place.link], "seed": seed, **sizes})
+        for place in _places(links, meshes, share, share_mesh)
+    ]
     rows = [row for one in found for row in one.rows]
     return TableTimes(
         rows=rows + (_by_link(rows) if len(links) > 1 else []),
