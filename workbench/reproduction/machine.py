@@ -17,7 +17,7 @@ __all__ = ["commit_of", "machine_facts", "num_cores", "rank_environment_facts", 
 
 NUMBERS_DEPEND_ON = (
     "workbench", "notebooks", "reproductions", "data", "pyproject.toml", "constraints.txt",
-    ":(exclude)reproductions/*/recorded",
+    ":(exclude)reproductions/*/recorded/*",
 )  # fmt: skip  # as git names them
 GIT_PATIENCE_S = 10  # seconds a git call may take, generous for a large checkout on a slow disk
 PACKAGES = (
