@@ -12,40 +12,50 @@ ACCURACY = "notebooks/activation_compression/accuracy.ipynb"
 METHODS = ["w/o", "A1", "A2", "T1", "T2", "T3", "T4", "Q1", "Q2", "Q3"]
 FEW_METHODS = ["w/o", "A2", "T2", "Q2"]
 TASKS = ["sst2", "mrpc", "stsb", "cola", "rte"]  # those whose data is complete
-FEW_TASKS = ["sst2", "mrpc", "stsb"]  # far from chance after a minute
+FEW_TASKS = ["sst2", "stsb"]  # far from chance after a minute, where a constant answer keeps little of the score
 LEARNED, QUANTIZED, TOP_K = ["A1", "A2"], ["Q1", "Q2"], ["T1", "T2", "T3", "T4"]
 SENSITIVE = ["cola", "rte"]  # the paper excepts them from takeaway 2
 
-GIST = (
-    "0.10 of the uncompressed score: by as much do the paper's own tables 5 and 15, which differ in padding alone, "
-    "differ for learned codes and quantisation in these tasks (CoLA, Q1: 0.90 and 1.00)"
+TOLERANCES = {"sst2": 0.04, "mrpc": 0.04, "stsb": 0.04, "cola": 0.10, "rte": 0.07}  # shares of the uncompressed score
+REPEATED = (
+    "for learned codes and quantisation the paper's own tables 5 and 15, which differ in padding (in RTE also in its "
+    "longest texts), differ by at most 0.097 in CoLA, 0.068 in RTE and 0.018 in the others: so 0.10, 0.07 and, twice "
+    "that, 0.04. On MRPC a constant answer keeps 0.92 of the paper's score: a wider tolerance could not fail there"
 )
-THREE_POINTS = "3 points, as section 4.3 says"
+COLLAPSED = (
+    "0.10, though for Top-K the paper's own tables 5 and 15 differ by up to 0.87: a run that collapsed is no target"
+)
+THREE_POINTS = "3 points, as section 4.3 says; a gain counts as no loss"
 ORDER = "an order needs no tolerance; one inside the spread of the seeds is no finding"
 SMALLER = (
-    "Three layers are compressed here, twelve in the paper; each compressed layer adds its error. Messages here hold "
-    "little padding, the paper's are mostly padding."
+    "Another encoder: 3 of 6 layers of 384 are compressed here, 12 of 24 of 1024 there. Fewer errors add up; but a "
+    "code has 19 or 38 numbers and some hundred steps to be learned in, and a small encoder has less to spare. "
+    "Precision is bfloat16, there fp16; messages hold little padding, there mostly padding. The paper prints one run "
+    "of each, and some collapsed (table 16: CoLA with A2 ends at 0)."
 )
 COLLAPSE = (
-    "In the paper Top-K often ends at chance or at 0: training collapsed there, and by accident, since between tables 5 "
-    "and 15 STS-B goes from 0.00 to 0.80 with T1, CoLA from 0.00 to 0.87 with T4. A smaller encoder with three "
-    "compressed layers trains on; messages here also hold little padding."
+    "In the paper Top-K often ends at chance or at 0, and by accident: between tables 5 and 15 STS-B goes from 0.00 "
+    "to 0.80 of the uncompressed score with T1, CoLA from 0.00 to 0.87 with T4. Whether a training collapses depends "
+    "on the encoder, the recipe and the padding, which all differ here."
 )
+FEWER_EXAMPLES = " At most 2,500 examples are learned from here, all of them there."
+# Table 16 itself says otherwise: CoLA with A2 0.00, with T2 0.00; RTE with A1 47.29, with T1 52.71.
+CONTRADICTED = {("16", "cola", "A2"), ("16", "rte", "A1")}
 
 FULL = {
     "tasks": TASKS, "methods": METHODS, "seeds": [0, 1, 2], "max_tokens": 512, "batch": 32, "limit": 0,
     "precision": "bf16", "controls": ["mrpc", "stsb"], "encoder": "all-MiniLM-L6-v2",
 }  # fmt: skip
-LAPTOP = FULL | {"tasks": FEW_TASKS, "methods": FEW_METHODS, "seeds": [0, 1], "limit": 3000, "controls": []}
+LAPTOP = FULL | {"tasks": FEW_TASKS, "methods": FEW_METHODS, "seeds": [0, 1], "limit": 2000, "controls": []}
 SMOKE = LAPTOP | {
     "tasks": ["mrpc"], "methods": ["w/o", "A2"], "seeds": [0], "limit": 64, "encoder": "stand-in", "max_tokens": 32,
 }  # fmt: skip
 
 
-def _keeps(task: str, family: str, methods: list, table: str, explanation: str) -> Within:
+def _keeps(task: str, family: str, methods: list, table: str, tolerance: float, because: str, why: str) -> Within:
     return Within(
         f"{task}: {family} keep of the score what they keep in table {table}", quantity="relative_score",
-        where={"task": task, "method": methods}, abs=0.10, because=GIST, needs_real_data=True, explanation=explanation,
+        where={"task": task, "method": methods}, abs=tolerance, because=because, needs_real_data=True, explanation=why,
         source=f"table {table}",
     )  # fmt: skip
 
@@ -58,24 +68,36 @@ def _order(name: str, order: list, source: str, task: str, explanation: str = ""
 
 
 def _claims(task: str, table: str) -> tuple:
-    source = f"table {table}"
+    further = FEWER_EXAMPLES if table == "16" else ""
+    smaller, collapse, repeated = SMALLER + further, COLLAPSE + further, (TOLERANCES[task], REPEATED)
     return (
-        _keeps(task, "learned codes", LEARNED, table, SMALLER),
-        _keeps(task, "quantised messages", QUANTIZED, table, SMALLER),
-        _keeps(task, "the largest elements", TOP_K, table, COLLAPSE),
-        _order("at the bytes of A1, a learned code keeps more than Top-K", ["T1", "A1"], source, task, COLLAPSE),
-        _order("at the bytes of A2, a learned code keeps more than Top-K", ["T2", "A2"], source, task, COLLAPSE),
-    )
+        _keeps(task, "learned codes", LEARNED, table, *repeated, smaller),
+        _keeps(task, "quantised messages", QUANTIZED, table, *repeated, smaller),
+        _keeps(task, "the largest elements", TOP_K, table, 0.10, COLLAPSED, collapse),
+        *(
+            _order(f"at the bytes of {code}, a learned code keeps more than Top-K", [top, code], f"table {table}", task,
+                   collapse)
+            for top, code in (("T1", "A1"), ("T2", "A2"))
+            if (table, task, code) not in CONTRADICTED
+        ),
+    )  # fmt: skip
 
 
 def _takeaway_2(task: str) -> tuple:
     return (
-        Within(
-            f"{task}: takeaway 2, learned codes and quantisation lose at most 3 points", quantity="points_lost",
-            where={"task": task, "method": LEARNED + QUANTIZED}, expected=0.0, abs=3.0, because=THREE_POINTS,
-            needs_real_data=True, source="section 4.3: within 3 % except for CoLA and RTE", explanation=SMALLER,
+        *(
+            Within(
+                f"{task}: takeaway 2, {method} loses at most 3 points", quantity="points_below",
+                where={"task": task, "method": method}, expected=0.0, abs=3.0, because=THREE_POINTS,
+                needs_real_data=True, source="section 4.3: within 3 % except for CoLA and RTE", explanation=SMALLER,
+            )
+            for method in LEARNED + QUANTIZED
         ),
-        _order("takeaway 2, Top-K does not preserve the score", ["T1", "w/o"], "section 4.3", task, COLLAPSE),
+        *(
+            _order(f"takeaway 2, {method} scores below the uncompressed encoder", [method, "w/o"], "section 4.3", task,
+                   COLLAPSE)
+            for method in TOP_K
+        ),
     )  # fmt: skip
 
 
@@ -94,7 +116,7 @@ def _for_all(table: str) -> tuple:
 TABLE_5 = _table(
     "5", "Fine-tuning under compression: what is left of GLUE scores",
     (*(claim for task in TASKS if task not in SENSITIVE for claim in _takeaway_2(task)), *_for_all("5")),
-    {"smoke": 10, "laptop": 240, "full": 10_800}, FULL, LAPTOP,
+    {"smoke": 10, "laptop": 225, "full": 10_800}, FULL, LAPTOP,
 )  # fmt: skip
 TABLE_15 = _table(
     "15", "Fine-tuning under compression with 128 tokens", _for_all("15"), {"smoke": 10, "laptop": 15, "full": 2_400},
@@ -102,9 +124,9 @@ TABLE_15 = _table(
 )  # fmt: skip
 TABLE_16 = _table(
     "16", "Fine-tuning under compression with batches of 8 and 128 tokens", _for_all("16"),
-    {"smoke": 10, "laptop": 120, "full": 14_400},
-    FULL | {"max_tokens": 128, "batch": 8, "methods": METHODS[:-1], "limit": 2500, "controls": []},  # 625 steps and more
-    LAPTOP | {"max_tokens": 128, "batch": 8, "tasks": ["stsb"], "limit": 1000},
+    {"smoke": 10, "laptop": 115, "full": 14_400},
+    FULL | {"max_tokens": 128, "batch": 8, "methods": METHODS[:-1], "limit": 2500, "controls": []},  # 312 steps of 8
+    LAPTOP | {"max_tokens": 128, "batch": 8, "tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "limit": 1000},
 )  # fmt: skip
 
 
@@ -132,7 +154,8 @@ PER_BYTE = _item(
             ("At the bytes of A1, a learned code keeps more than Top-K", ["T1", "A1"], CODES_BEFORE_TOP_K),
             ("At the bytes of A2, a learned code keeps more than Top-K", ["T2", "A2"], CODES_BEFORE_TOP_K),
             ("Methods from what keeps least to what keeps most", ["T1", "T2", "A2", "Q2"], CODES_BEFORE_TOP_K),
-            ("Takeaway 2: Top-K does not preserve accuracy", ["T1", "T2", "w/o"], "section 4.3"),
+            ("Takeaway 2: T1 keeps less than the uncompressed encoder", ["T1", "w/o"], "section 4.3"),
+            ("Takeaway 2: T2 keeps less than the uncompressed encoder", ["T2", "w/o"], "section 4.3"),
         )
     ),
 )  # fmt: skip
@@ -143,12 +166,16 @@ LAYERS = {
     "layer_sets": [[], [5], [4, 5], [3, 4, 5], [2, 3, 4, 5], [1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]],
 }  # fmt: skip
 WINDOWS = LAYERS | {"along": "first_layer", "layer_sets": [[], [0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]}
-FEW_LAYERS = {"tasks": ["stsb"], "seeds": [0, 1], "limit": 3000}  # as in table 5, so that cells are shared
+FEW_LAYERS = {"tasks": ["stsb"], "seeds": [0, 1], "limit": 2000}  # as in table 5, so that cells are shared
 STAND_IN = {"tasks": ["mrpc"], "seeds": [0], "limit": 64, "max_tokens": 32, "encoder": "stand-in"}
 REPAIRED = (
-    "Six layers of a small encoder: fine-tuning repairs what a code loses, and half of the layers are few. The paper's "
-    "curves are drawn for a method that it does not name, and without a spread."
+    "Six layers of a small encoder: a step here is four layers there, and fine-tuning can repair a part of what a code "
+    "loses. The paper's curves are drawn for a method that it does not name (A2 is assumed) and without a spread."
 )
+
+
+def _source(task: str, place: str) -> str:
+    return place if task in SENSITIVE else f"{place}, which is about CoLA and RTE; this task is ours"
 
 
 def _takeaway_6(task: str) -> tuple:
@@ -156,16 +183,16 @@ def _takeaway_6(task: str) -> tuple:
     return (
         Trend(
             f"{task}: takeaway 6, every further compressed layer lowers the score", quantity="score",
-            along="num_layers", direction="decreasing", source="section 4.5, figure 4a", **common,
+            along="num_layers", direction="decreasing", source=_source(task, "section 4.5, figure 4a"), **common,
         ),
         Ordering(
             f"{task}: takeaway 6, all layers compressed score below none", quantity="score", along="num_layers",
-            order=[6, 0], source="section 4.5, figure 4a", **common,
+            order=[6, 0], source=_source(task, "section 4.5, figure 4a"), **common,
         ),
         Within(
-            f"{task}: compressing the last third of the layers loses at most 3 points", quantity="points_lost",
+            f"{task}: compressing the last third of the layers loses at most 3 points", quantity="points_below",
             where={"task": task, "num_layers": 2}, expected=0.0, abs=3.0, because=THREE_POINTS, needs_real_data=True,
-            source="section 4.5: the last 8 of 24 layers keep the loss within 3 %", explanation=REPAIRED,
+            source=_source(task, "section 4.5: the last 8 of 24 layers keep the loss within 3 %"), explanation=REPAIRED,
         ),
     )  # fmt: skip
 
@@ -175,7 +202,7 @@ def _takeaway_7(task: str) -> tuple:
         Ordering(
             f"{task}: takeaway 7, compressing the first layers harms more than compressing the last", quantity="score",
             along="first_layer", order=[0, 4], where={"task": task}, because=ORDER, needs_real_data=True,
-            source="section 4.5, figure 4b", explanation=REPAIRED,
+            source=_source(task, "section 4.5, figure 4b"), explanation=REPAIRED,
         ),
     )  # fmt: skip
 
@@ -184,21 +211,21 @@ FIGURE_4A = _item(
     "fig-4a", "How many layers can be compressed", "accuracy_by_layers",
     (LAYERS | STAND_IN | {"layer_sets": [[], [1], [0, 1]]},
      LAYERS | FEW_LAYERS | {"layer_sets": [[], [4, 5], [3, 4, 5], [0, 1, 2, 3, 4, 5]]}, LAYERS),
-    (10, 80, 7_200), tuple(claim for task in LAYERS["tasks"] for claim in _takeaway_6(task)),
+    (10, 90, 7_200), tuple(claim for task in LAYERS["tasks"] for claim in _takeaway_6(task)),
 )  # fmt: skip
 FIGURE_4B = _item(
     "fig-4b", "Which layers can be compressed", "accuracy_by_layers",
     (WINDOWS | STAND_IN | {"layer_sets": [[], [0], [1]]},
      WINDOWS | FEW_LAYERS | {"layer_sets": [[], [0, 1], [2, 3], [4, 5]]}, WINDOWS),
-    (10, 80, 5_400), tuple(claim for task in LAYERS["tasks"] for claim in _takeaway_7(task)),
+    (10, 90, 5_400), tuple(claim for task in LAYERS["tasks"] for claim in _takeaway_7(task)),
 )  # fmt: skip
 
 FEEDBACK = STUDY | {"tasks": ["stsb"], "methods": ["A1", "T1", "T4", "Q1"], "max_tokens": 48, "limit": 3000}
 ERROR_FEEDBACK = _item(
     "error-feedback", "Fine-tuning with and without error feedback", "accuracy_error_feedback",
-    (FEEDBACK | STAND_IN | {"methods": ["T1"]}, FEEDBACK | {"methods": ["T1"], "seeds": [0, 1], "limit": 1000},
+    (FEEDBACK | STAND_IN | {"methods": ["T1"]}, FEEDBACK | {"methods": ["T1"], "seeds": [0, 1], "limit": 700},
      FEEDBACK),
-    (10, 90, 3_600),
+    (10, 85, 3_600),
     tuple(
         Ordering(
             f"stsb: error feedback raises the score under {method}", quantity="score", along="error_feedback",
@@ -237,28 +264,31 @@ PRETRAINED = {
     "max_tokens": 64, "limit": 0, "precision": "bf16", "encoder": "all-MiniLM-L6-v2",
 }  # fmt: skip
 PROXY = (
-    "A proxy: some hundred steps from a pretrained encoder do not do the harm that pre-training from nothing under "
-    "compression can do."
+    "A proxy: at most some hundred steps from a pretrained encoder, not a pre-training from nothing. They can neither "
+    "do the harm that a whole one under Top-K can do, nor give a learned code the time to become a good one."
 )
 TABLE_8 = _item(
     "table-8", "Fine-tuned without compression after a masked language model under compression",
     "accuracy_after_pretraining",
     (PRETRAINED | STAND_IN | {"methods": ["w/o", "T2"], "num_blocks": 32, "max_tokens": 32, "limit": 64},
-     PRETRAINED | {"tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "seeds": [0, 1], "num_blocks": 800,
+     PRETRAINED | {"tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "seeds": [0, 1], "num_blocks": 640,
                    "limit": 1000},
      PRETRAINED),
-    (15, 150, 7_200),
+    (15, 145, 7_200),
     tuple(
         claim
         for task in PRETRAINED["tasks"]
         for claim in (
             _order("takeaway 5, after Top-K less is left than after a code", ["T2", "A2"], "table 8", task, PROXY),
             _order("takeaway 5, after Top-K less is left than after none", ["T2", "w/o"], "table 8", task, PROXY),
-            Within(
-                f"{task}: takeaway 5, after a learned code or quantisation at most 3 points are lost",
-                quantity="points_lost", where={"task": task, "method": ["A2", "Q2"]}, expected=0.0, abs=3.0,
-                because="3 points, as in fine-tuning; section 4.4 says 'keeps the accuracy'", needs_real_data=True,
-                source="section 4.4, table 8", explanation=PROXY,
+            *(
+                Within(
+                    f"{task}: takeaway 5, after {method} at most 3 points are lost", quantity="points_below",
+                    where={"task": task, "method": method}, expected=0.0, abs=3.0, needs_real_data=True,
+                    because="3 points, as in fine-tuning; section 4.4 says 'keeps the accuracy'; a gain is no loss",
+                    source="section 4.4, table 8", explanation=PROXY,
+                )
+                for method in ("A2", "Q2")
             ),
         )
     ),

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
+from workbench.reproduction import Project, find_item, load_catalogue, published
 from workbench.reproduction.claims import Ordering, Within
 from workbench.reproduction.judge import judge
 from workbench.reproduction.rows import read_rows
@@ -32,6 +33,15 @@ def test_a_method_is_compared_with_the_uncompressed_run_of_its_own_seed():
     assert values_of(rows, "relative_score") == pytest.approx({("A1", 0): 0.75, ("A1", 1): 1.0})
     assert values_of(rows, "points_lost") == pytest.approx({("A1", 0): 20.0, ("A1", 1): 0.0})
     assert values_of(rows, "message_share") == pytest.approx({("A1", 0): 0.05, ("A1", 1): 0.05})
+
+
+def test_a_gain_is_no_loss_of_points():
+    lost = Within("l", quantity="points_below", where={"method": "A1"}, expected=0.0, abs=3.0, because="b", source="s")
+    rows = accuracy.score_rows([cell("w/o", 0.5), cell("w/o", 0.5, seed=1), cell("A1", 0.6), cell("A1", 0.48, seed=1)])
+    assert values_of(rows, "points_lost") == pytest.approx({("A1", 0): -10.0, ("A1", 1): 2.0})
+    assert values_of(rows, "points_below") == pytest.approx({("A1", 0): 0.0, ("A1", 1): 2.0})
+    assert judge([lost], read_rows(rows, "values"), [])[0].verdict is Verdict.AGREES
+    assert verdict(lost, [cell("w/o", 0.5), cell("A1", 0.46)]) is Verdict.DISAGREES
 
 
 def test_without_an_uncompressed_run_nothing_is_compared():
@@ -133,3 +143,22 @@ def test_the_papers_scores_stand_beside_ours_by_method():
     published = pd.DataFrame([{"task": "mrpc", "method": "T1", "value": 0.8}, {"task": "sst2", "method": "Q3", "value": 0.1}])
     beside = accuracy.beside_published(rows, published, "mrpc").set_index("method")
     assert beside.published["T1"] == 0.8 and pd.isna(beside.published["Q3"]) and beside.ours["Q3"] == 1.0
+
+
+@pytest.mark.parametrize("table", ["table-5", "table-8", "table-15", "table-16"])
+def test_no_order_is_claimed_that_the_papers_own_table_contradicts(table):
+    item = f"activation-compression/{table}/measured"
+    scores = published(item, "score").set_index(["task", "method"]).value
+    orders = [claim for claim in find_item(load_catalogue(Project()), item).claims if isinstance(claim, Ordering)]
+    assert orders
+    for claim in orders:
+        values = [scores[claim.where["task"], method] for method in claim.order]
+        assert all(before < after for before, after in zip(values, values[1:], strict=False)), claim.name
+
+
+def test_a_constant_answer_does_not_keep_what_the_paper_keeps():
+    item = "activation-compression/table-5/measured"
+    theirs = published(item, "relative_score").set_index(["task", "method"]).value
+    keeps = [claim for claim in find_item(load_catalogue(Project()), item).claims if claim.quantity == "relative_score"]
+    mrpc = next(claim for claim in keeps if claim.where["task"] == "mrpc" and "Q2" in claim.where["method"])
+    assert theirs["mrpc", "Q2"] - mrpc.abs > 0.8122 / 0.8846  # always yes on 279 of 408 rows, over table 5's F1

@@ -42,7 +42,8 @@ def score_rows(cells: Iterable[Values], keys: Sequence[str] = ()) -> list[dict[s
 
     Returns:
         For each cell `score` (%), `chance` (%), bytes a step and seconds; where the uncompressed cell of the same task
-        and seed is among them also `relative_score`, `points_lost` and `message_share`.
+        and seed is among them also `relative_score`, `points_lost`, `points_below` (the same, 0 where the method gains)
+        and `message_share`.
     """
     cells = list(cells)
     plain = {(cell["task"], cell["seed"]): cell for cell in cells if cell["method"] == BASELINE}
@@ -67,7 +68,8 @@ def _beside(cell: Values, plain: Values | None) -> Iterator[tuple[str, float, st
     """Compare a cell with the uncompressed one of its task and seed."""
     if plain is None or cell["method"] == BASELINE:
         return
-    yield "points_lost", PER_CENT * (plain["score"] - cell["score"]), "%"
+    lost = PER_CENT * (plain["score"] - cell["score"])
+    yield from (("points_lost", lost, "%"), ("points_below", max(0.0, lost), "%"))
     if plain["score"] > 0:
         yield "relative_score", cell["score"] / plain["score"], "1"
     if cell["layers"] == plain["layers"]:
