@@ -3,7 +3,12 @@
 import pandas as pd
 import pytest
 
-from workbench.techniques.activation_compression.timing import beside_largest, beside_published, stacked_parts
+from workbench.techniques.activation_compression.timing import (
+    beside_largest,
+    beside_published,
+    stacked_parts,
+    with_intervals,
+)
 
 SETTING = {"link": "slow", "nvlink": 0, "tp": 4, "pp": 1, "micro_batch": 4, "sequence": 128}
 TIMES = {
@@ -68,3 +73,11 @@ def test_the_papers_largest_speedup_stands_beside_ours_of_the_same_code_for_each
 def test_tables_without_tp_4_over_slow_links_have_no_largest_speedup():
     assert beside_largest([speedup("A1", 1.1, tp=2, pp=2)], PUBLISHED) == []
     assert beside_largest([speedup("A1", 1.1)], PUBLISHED.drop(columns="nvlink")) == []
+
+
+def test_a_quantity_is_written_with_its_interval_a_column_a_method():
+    rows = [speedup("A1", 1.2), speedup("A2", 1.1), speedup("A1", 1.05, tp=2, pp=2)]
+    table = with_intervals(rows, "speedup")
+    assert list(table.columns) == ["A1", "A2"]
+    assert table["A1"].tolist() == ["1.200 (1.190 to 1.210)", "1.050 (1.040 to 1.060)"]
+    assert table["A2"].tolist()[0] == "1.100 (1.090 to 1.110)"

@@ -14,7 +14,9 @@ import pandas as pd
 
 from workbench.timeline import Kind
 
-__all__ = ["KIND_OF_PART", "SMALL_BERT", "beside_largest", "beside_published", "label_axes", "stacked_parts"]
+__all__ = [
+    "KIND_OF_PART", "SMALL_BERT", "beside_largest", "beside_published", "label_axes", "stacked_parts", "with_intervals",
+]  # fmt: skip
 
 SMALL_BERT = MappingProxyType(
     {"hidden": 256, "layers": 4, "compressed_layers": 2, "value_bytes": 4, "fuse_gradients": True}
@@ -49,6 +51,22 @@ def stacked_parts(rows: Iterable[Mapping], setting: Mapping) -> pd.DataFrame:
     table["waits_ms"] = table.tensor_waiting_ms + table.waiting_and_pipeline_ms
     parts = table[list(PARTS)].clip(lower=0).rename(columns=PARTS)
     return parts.reset_index().melt(id_vars="method", var_name="part", value_name="time")
+
+
+def with_intervals(rows: Iterable[Mapping], quantity: str, columns: str = "method") -> pd.DataFrame:
+    """Write one quantity of all settings as "median (low to high)", a column a method.
+
+    Args:
+        rows: of a study.
+        quantity: which of them.
+        columns: the key that makes columns; the other keys of a setting make rows.
+    """
+    table = pd.DataFrame(rows)
+    table = table[table.quantity == quantity].dropna(axis=1, how="all")
+    names = ("link", "micro_batch", "sequence", "tp", "pp", "of", "method")
+    keys = [key for key in names if key in table and key != columns]
+    table["written"] = [f"{row.value:.3f} ({row.low:.3f} to {row.high:.3f})" for row in table.itertuples()]
+    return table.pivot_table(index=keys, columns=columns, values="written", aggfunc="first", sort=False)
 
 
 def beside_published(rows: Iterable[Mapping], setting: Mapping, published: pd.DataFrame) -> pd.DataFrame:
@@ -95,6 +113,7 @@ def label_axes(left, right, setting: Mapping) -> None:
     links = {"carried over": "slow links (share carried over)"}.get(setting["link"], f"{setting['link']} links")
     left.set_title(f"TP {setting['tp']}, PP {setting['pp']}, {links}")
     right.set_title(f"batch {setting['micro_batch']} x {setting['sequence']}")
+    right.set_ylabel("speedup")
     right.axhline(1, color="black", linewidth=1, zorder=3)
     for axes in (left, right):
         for label in axes.get_xticklabels():
