@@ -48,6 +48,18 @@ def test_a_tiny_difference_is_not_called_exact():
     assert relative_text(1.0 + 1e-9, 1.0) == "+1e-07 %"
 
 
+def test_what_the_rounding_of_float64_leaves_is_no_difference():
+    assert relative_text(0.1 + 0.2, 0.3) == "exact"  # 0.30000000000000004
+    assert relative_text(0.0, 0.0) == "exact"
+
+
+def test_ten_times_the_published_value_and_more_is_a_factor():
+    assert relative_text(13.1, 1.0) == "13 times"  # +1,210 %
+    assert relative_text(426.0, 2.0) == "213 times"
+    assert relative_text(9.9, 1.0) == "+890 %"
+    assert relative_text(-12.0, 1.0) == "-12 times"
+
+
 def test_keys_are_words():
     assert key_text({"num_ranks": 4, "method": "A1"}) == "num ranks 4, method A1"
 

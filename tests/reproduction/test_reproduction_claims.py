@@ -38,6 +38,39 @@ def test_a_value_on_the_edge_of_its_tolerance_agrees_and_one_past_it_disagrees()
     )
 
 
+@pytest.mark.parametrize(
+    ("tolerance", "ours", "said"),
+    [
+        ({"rel": 0.1}, 7.1992, "off by -10.01 %, more than 10 %"),  # -0.8008 of 8
+        ({"rel": 0.1}, 7.199968, "off by -10.0004 %, more than 10 %"),  # -0.800032 of 8
+        ({"rel": 0.1}, 1110.4, "ours is 139 times the published value, off by more than 10 %"),  # 138.8
+        ({"abs": 0}, 9.0, "ours is 9, not 8"),
+        ({"abs": 0.5}, 9.0, "off by +1, more than 0.5"),
+    ],
+)
+def test_a_reason_has_the_digits_that_tell_ours_from_the_tolerance(tolerance, ours, said):
+    claim = Within("w", quantity="time", **tolerance, **WHY)
+    assert verdict(claim, values((ours, {})), values((8.0, {}))).reason == said
+
+
+def test_a_value_outside_of_its_tolerance_says_that_its_interval_reaches_it():
+    claim = Within("w", quantity="time", rel=0.1, **WHY)  # 0.9 to 1.1
+    published = values((1.0, {}))
+    told = verdict(claim, values((1.12, {}, 0.859, 1.206)), published)
+    assert told.verdict is Verdict.DISAGREES
+    assert told.reason == "off by +12 %, more than 10 %; our interval 0.859 to 1.206 reaches the tolerance"
+    assert verdict(claim, values((1.2, {}, 1.11, 1.3)), published).reason == "off by +20 %, more than 10 %"
+
+
+def test_values_that_differ_late_are_told_with_the_digits_that_tell_them_apart():
+    claim = Ordering("o", quantity="time", along="m", order=["T1", "w/o"], **WHY)
+    assert verdict(claim, values((1.08717, {"m": "T1"}), (1.0, {"m": "w/o"}))).reason == "expected T1 below w/o; found 1.087 and 1"
+    near = values((1.000002, {"m": "T1"}), (1.000001, {"m": "w/o"}))
+    assert verdict(claim, near).reason == "expected T1 below w/o; found 1.000002 and 1.000001"
+    falling = Trend("t", quantity="time", along="x", direction="decreasing", **WHY)
+    assert verdict(falling, values((1.0, {"x": 256}), (2.0, {"x": 512}))).reason == "expected less at 512 than at 256; found 2 and 1"
+
+
 def test_changing_one_published_number_turns_a_verdict_red():
     claim = Within("w", quantity="time", rel=0.05, **WHY)
     ours = values((100.0, {"method": "A1"}), (50.0, {"method": "A2"}))
@@ -113,7 +146,7 @@ def test_an_ordering_holds_in_every_group_or_disagrees():
     other = [(5, {"m": "c", "tp": 2}), (1, {"m": "a", "tp": 2}), (6, {"m": "b", "tp": 2})]  # b above c
     assert verdict(claim, values(*good)).verdict is Verdict.AGREES
     told = verdict(claim, values(*good, *other))
-    assert told.verdict is Verdict.DISAGREES and told.reason == "b (6) and c (5) do not rise"
+    assert told.verdict is Verdict.DISAGREES and told.reason == "expected b below c; found 6 and 5"
     assert verdict(claim, values(*good[:2])).verdict is Verdict.NOT_RUN
     equal = values((1, {"m": "a"}), (1, {"m": "b"}), (2, {"m": "c"}))
     assert verdict(claim, equal).verdict is Verdict.DISAGREES
@@ -126,7 +159,8 @@ def test_an_ordering_inside_the_spread_is_not_a_finding():
     reversed_apart = values((3.0, {"m": "a"}, 2.9, 3.1), (2.0, {"m": "b"}, 1.2, 2.8))
     assert verdict(claim, apart).verdict is Verdict.AGREES
     told = verdict(claim, overlapping)
-    assert told.verdict is Verdict.NOT_COMPARABLE and "spread" in told.reason
+    assert told.verdict is Verdict.NOT_COMPARABLE
+    assert told.reason == "expected a below b; found 1 (0.9 to 1.3) and 2 (1.2 to 2.8): the intervals overlap, so neither order is shown"
     assert verdict(claim, reversed_apart).verdict is Verdict.DISAGREES
 
 
@@ -145,7 +179,7 @@ def test_seeds_are_merged_into_their_mean_with_smallest_and_largest_as_the_sprea
 def test_an_ordering_that_the_published_values_themselves_break_disagrees():
     claim = Ordering("o", quantity="time", along="m", order=["a", "b"], **WHY)
     told = verdict(claim, values((1, {"m": "a"}), (2, {"m": "b"})), values((7, {"m": "a"}), (5, {"m": "b"})))
-    assert told.verdict is Verdict.DISAGREES and "published values themselves" in told.reason
+    assert told.verdict is Verdict.DISAGREES and "but the published values are 7 and 5" in told.reason
 
 
 def test_a_trend_looks_along_the_column_whatever_the_order_of_the_rows():

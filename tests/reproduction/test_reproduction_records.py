@@ -214,4 +214,4 @@ def test_a_row_that_agrees_does_not_show_why_another_of_its_claim_does_not(toy: 
     rows = [{"quantity": "time", "x": x, "value": value, "unit": "s"} for x, value in ((1, 1.0), (2, 3.0), (3, 2.0))]
     table = record(ITEM, rows)
     assert table["verdict"].tolist() == ["agrees", "agrees", "disagrees"]
-    assert table["reason"].tolist() == ["", "", "2 (3) and 3 (2) do not rise"]
+    assert table["reason"].tolist() == ["", "", "expected less at 2 than at 3; found 3 and 2"]

@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from workbench.reproduction.comparing import (
-    comparison, crossing, gaps, inside, listed, missing, numeric, outside, rising, told,
+    comparison, crossing, gaps, inside, listed, missing, numeric, outside, reaching, rising, told,
 )  # fmt: skip
 from workbench.reproduction.errors import ClaimError
 from workbench.reproduction.rows import Key, Row, canonical, grouped, matches
@@ -131,8 +131,8 @@ class Within(Claim):
 
     def _judged(self, ours: Row, published: Row) -> Comparison:
         agrees = inside(ours.value, published.value, self)
-        reason = "" if agrees else outside(ours.value, published.value, self)
-        return comparison(ours, published, Verdict.AGREES if agrees else Verdict.DISAGREES, reason)
+        apart = "" if agrees else outside(ours.value, published.value, self) + reaching(ours, published.value, self)
+        return comparison(ours, published, Verdict.AGREES if agrees else Verdict.DISAGREES, apart)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from workbench.reproduction.claims import Claim, Crossover, Ordering, Trend, Within
 
 __all__ = [
-    "CALIBRATED", "comparison", "crossing", "gaps", "inside", "listed", "missing", "numeric", "outside", "rising", "told",
+    "CALIBRATED", "comparison", "crossing", "gaps", "inside", "listed", "missing", "numeric", "outside", "reaching", "rising",
+    "told",
 ]  # fmt: skip
 
 CALIBRATED = "the cost model was calibrated on this cell, so it does not count"
 CALIBRATED_SWEEP = "the cost model was calibrated on all places of this sweep but one at most, so it does not count"
 ALONE = "the cost model was calibrated on every other value beside this one, so it does not count"
+MANIFOLD = 10  # times the published value, from which on a factor reads better than percents
 
 
 def inside(ours: float, published: float, claim: "Within | Crossover") -> bool:
@@ -38,10 +40,30 @@ def outside(ours: float, published: float, claim: "Within | Crossover") -> str:
     if not (math.isfinite(ours) and math.isfinite(published)):
         return f"ours is {ours:g}, published {published:g}; a value that is not finite agrees with nothing"
     if claim.rel is None:
-        return f"off by {ours - published:+.4g}, more than {claim.abs:g}"
+        return _beyond(ours - published, claim.abs, "") if claim.abs else f"ours is {ours:.10g}, not {published:.10g}"
     if published == 0:
         return f"ours is {ours:g} where the published value is 0"
-    return f"off by {100 * (ours - published) / abs(published):+.4g} %, more than {100 * claim.rel:.4g} %"
+    if abs(times := ours / published) >= MANIFOLD:
+        return f"ours is {times:,.0f} times the published value, off by more than {100 * claim.rel:.4g} %"
+    return _beyond(100 * (ours - published) / abs(published), 100 * claim.rel, " %")
+
+
+def _beyond(off: float, tolerance: float, unit: str) -> str:
+    digits = _digits(abs(off), tolerance)
+    return f"off by {off:+.{digits}g}{unit}, more than {tolerance:.{digits}g}{unit}"
+
+
+def _digits(one: float, other: float) -> int:
+    """Return how many significant digits tell two numbers apart, at least the four that suffice for one alone."""
+    return next((digits for digits in range(4, 17) if f"{one:.{digits}g}" != f"{other:.{digits}g}"), 17 if one != other else 4)
+
+
+def reaching(ours: Row, published: float, claim: "Within") -> str:
+    """Say of a value outside of the tolerance that its interval reaches into it, where it does."""
+    low, high = ours.interval
+    if not (ours.spread_known and inside(min(max(published, low), high), published, claim)):
+        return ""
+    return f"; our interval {low:.4g} to {high:.4g} reaches the tolerance"
 
 
 def told(keys: Mapping[str, Key]) -> str:
@@ -138,10 +160,7 @@ def _published_for(row: Row, published: Sequence[Row], claim: "Ordering | Trend"
 def _published_fall(before: Row | None, now: Row | None, along: str) -> str:
     if before is None or now is None or before.value < now.value:
         return ""
-    return (
-        f"the published values themselves do not rise from {before.keys[along]} ({before.value:.6g}) "
-        f"to {now.keys[along]} ({now.value:.6g})"
-    )
+    return f"{_expected(before, now, along)}, but the published values are {_pair(before, now)}"
 
 
 def _step(before: Row | None, row: Row, along: str) -> tuple[Verdict, str]:
@@ -149,14 +168,30 @@ def _step(before: Row | None, row: Row, along: str) -> tuple[Verdict, str]:
         return Verdict.DISAGREES, f"ours is {row.value:g}; a value that is not finite agrees with nothing"
     if before is None:
         return Verdict.AGREES, ""
-    names = f"{before.keys[along]} ({before.value:.6g}) and {row.keys[along]} ({row.value:.6g})"
     if before.unit != row.unit:
-        raise ClaimError(f"{names} are in different units, {before.unit!r} and {row.unit!r}")
+        names = f"{before.keys[along]} and {row.keys[along]}"
+        raise ClaimError(f"the values at {names} are in different units, {before.unit!r} and {row.unit!r}")
     if before.interval[1] < row.interval[0]:
         return Verdict.AGREES, ""
+    told_of = f"{_expected(before, row, along)}; found {_pair(before, row)}"
     if row.interval[1] < before.interval[0] or not (before.spread_known or row.spread_known):
-        return Verdict.DISAGREES, f"{names} do not rise"
-    return Verdict.NOT_COMPARABLE, f"{names} lie within each other's spread: not a finding"
+        return Verdict.DISAGREES, told_of
+    return Verdict.NOT_COMPARABLE, f"{told_of}: the intervals overlap, so neither order is shown"
+
+
+def _expected(before: Row, now: Row, along: str) -> str:
+    lower, upper = before.keys[along], now.keys[along]
+    named = isinstance(lower, str) or isinstance(upper, str)
+    return f"expected {lower} below {upper}" if named else f"expected less at {lower} than at {upper}"
+
+
+def _pair(before: Row, now: Row) -> str:
+    """Write two values, each with its interval where it is known."""
+    digits = _digits(before.value, now.value)
+    return " and ".join(
+        f"{row.value:.{digits}g}" + (f" ({row.interval[0]:.4g} to {row.interval[1]:.4g})" if row.spread_known else "")
+        for row in (before, now)
+    )
 
 
 def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") -> Comparison:
@@ -190,7 +225,7 @@ def _judged_crossing(
     if any(not math.isfinite(row.value) for _, *pair in points for row in pair):
         return None, Verdict.DISAGREES, "a value that is not finite agrees with nothing"
     if not all(_apart(*points[end][1:]) for end in (0, -1)):
-        return None, Verdict.NOT_COMPARABLE, "at an end of the sweep the two series lie within each other's spread"
+        return None, Verdict.NOT_COMPARABLE, "at an end of the sweep the two series cannot be told apart"
     places = _places([(place, a.value - b.value) for place, a, b in points], claim.scale)
     if len(places) != 1:
         times = f"the series cross {len(places)} times between {points[0][0]:g} and {points[-1][0]:g}"

@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
+from workbench.reproduction.comparing import MANIFOLD
+
 __all__ = ["about_text", "key_text", "number_text", "pairs_text", "relative_text", "seconds_text", "value_text"]
 
 SIGNIFICANT_DIGITS = 4  # more than any of the papers prints
 EXACT_INTEGERS_BELOW = 100_000  # a count of this many digits is still read at a glance
+ROUNDING = 1e-12  # relative; what float64 arithmetic may leave between two equal values
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 SMALL_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 SCALED_UNITS = {"bytes": "B", "byte": "B", "B": "B", "bytes/s": "B/s", "B/s": "B/s", "flop": "FLOP", "flops": "FLOP",
@@ -103,15 +106,17 @@ def relative_text(ours: Any, published: Any) -> str:
         published: the paper's value, in the same unit.
 
     Returns:
-        Text such as "+2.3 %", "exact" or a dash.
+        Text such as "+2.3 %", "13 times", "exact" (to the rounding of float64) or a dash.
     """
     numbers = [v for v in (ours, published) if isinstance(v, Real) and not isinstance(v, bool) and math.isfinite(v)]
     if len(numbers) < 2:
         return "—"
-    if ours == published:
+    if math.isclose(ours, published, rel_tol=ROUNDING):
         return "exact"
     if published == 0:
         return f"{ours - published:+.3g}"
+    if abs(ours / published) >= MANIFOLD:
+        return f"{ours / published:,.0f} times"
     return f"{100 * (ours - published) / abs(published):+.3g} %"
 
 
