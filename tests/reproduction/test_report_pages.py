@@ -81,6 +81,14 @@ def test_a_claim_shows_published_ours_difference_evidence_verdict_rule_and_sourc
     assert "within 2 % of the published value" in text and "headers are not counted" in text.lower()
 
 
+def test_the_rows_of_an_order_have_neither_a_verdict_nor_a_difference(held):
+    held.record(values={"A1": 3000000, "plain": 2000000})  # the order is A1, plain
+    page = technique(held)
+    assert verdict(page, "A1 sends least") == "✕DISAGREES"
+    assert "expected A1 below plain; found 3e+06 and 2e+06" in claim(page, "A1 sends least").get_text()
+    assert row(page, "A1 sends least", "A1") == {"Published": "1 MB", "Ours": "3 MB", "Source": "table 1, row 2"}
+
+
 def test_the_first_page_counts_the_verdicts_by_evidence(held):
     held.record()
     table = index(held).select_one("#how ~ div table")

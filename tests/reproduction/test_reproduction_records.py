@@ -206,12 +206,15 @@ def test_a_tampered_record_is_not_promoted(toy: ToyProject):
     assert not (toy.root / "reproductions/toy/recorded").exists()
 
 
-def test_a_row_that_agrees_does_not_show_why_another_of_its_claim_does_not(toy: ToyProject):
+def test_the_verdict_of_an_order_stands_in_a_row_of_its_own_and_its_values_have_none(toy: ToyProject):
     toy.declare(
         'Reproduction(item="table-1", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, **ITEM, claims=('
         'Ordering("o", quantity="time", along="x", order=[1, 2, 3], because="the figure shows it"),))'
     )
     rows = [{"quantity": "time", "x": x, "value": value, "unit": "s"} for x, value in ((1, 1.0), (2, 3.0), (3, 2.0))]
     table = record(ITEM, rows)
-    assert table["verdict"].tolist() == ["agrees", "agrees", "disagrees"]
-    assert table["reason"].tolist() == ["", "", "expected less at 2 than at 3; found 3 and 2"]
+    found = "expected less at 2 than at 3; found 3 and 2"
+    assert table["of"].tolist() == ["", "x=1", "x=2", "x=3"]
+    assert table["verdict"].tolist() == ["disagrees", "", "", ""]
+    assert table["reason"].tolist() == [found, "", "", found]
+    assert table["difference"].isna().all()

@@ -21,7 +21,7 @@ from workbench.reproduction.project import Project
 from workbench.reproduction.published import published_rows, published_table
 from workbench.reproduction.records import jsonable, write_json
 from workbench.reproduction.rows import read_rows
-from workbench.reproduction.verdicts import ClaimVerdict, Verdict
+from workbench.reproduction.verdicts import ORDERS, ClaimVerdict, Verdict
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -89,7 +89,8 @@ def record(
         not_comparable: name of a claim to the reason why this run cannot be compared with it.
 
     Returns:
-        One row a claim and published row: claim, of, published, ours, unit, difference, verdict, reason.
+        One row a claim and published row: claim, of, published, ours, unit, difference, verdict, reason. An order or
+        a trend has its verdict in a row above those of its values.
 
     Raises:
         ValueError, UsageError: naming the field that is wrong or the item that is not declared; nothing is written.
@@ -194,25 +195,20 @@ def _keep_trace(path: Path, trace: Any) -> None:
 
 
 def comparison_table(verdicts: Sequence[ClaimVerdict], *, judged: bool = True) -> "DataFrame":
-    """Return verdicts as a table, one row a comparison; a claim without rows has one for itself."""
+    """Return verdicts as a table, one row a comparison; an order, or a claim without rows, has one for itself."""
     import pandas
 
     columns = ["claim", "of", "published", "ours", "unit", "difference", "verdict", "reason"]
     rows = []
     for verdict in verdicts:
-        for row in verdict.rows or [None]:
+        of_order = verdict.kind in ORDERS
+        for row in [None, *verdict.rows] if of_order or not verdict.rows else verdict.rows:
             told = "" if row is None else ", ".join(f"{name}={key}" for name, key in row.where.items())
             numbers = (None, None, "", None) if row is None else (row.published, row.ours, row.unit, row.difference)
             implied = "expected by definition" if row is not None and row.by_definition else ""
-            final = verdict.verdict if row is None else row.verdict
-            own = verdict.reason if row is None or (final is not Verdict.AGREES and not row.reason) else row.reason
-            reason = "; ".join(filter(None, (own, implied)))
-            rows.append(
-                [
-                    verdict.claim,
-                    told,
-                    *numbers,
-                    *((final.value, reason) if judged else ("", "no verdicts in the smoke profile")),
-                ]
-            )
+            own = verdict if row is None or (row.verdict is not Verdict.AGREES and not row.reason) else row
+            said = ((row or verdict).verdict.value, "; ".join(filter(None, (own.reason, implied))))
+            if of_order and row is not None:
+                numbers, said = (*numbers[:3], None), ("", row.reason)
+            rows.append([verdict.claim, told, *numbers, *(said if judged else ("", "no verdicts in the smoke profile"))])
     return pandas.DataFrame(rows, columns=columns)

@@ -13,7 +13,9 @@ from typing import Any
 
 from workbench.reproduction.rows import Key
 
-__all__ = ["ClaimVerdict", "Comparison", "Verdict", "worst"]
+__all__ = ["ORDERS", "ClaimVerdict", "Comparison", "Verdict", "worst"]
+
+ORDERS = ("Ordering", "Trend")  # the kinds of claim whose rows have a verdict only together
 
 
 class Verdict(StrEnum):

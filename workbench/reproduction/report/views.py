@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from workbench.reproduction.verdicts import ORDERS
+
 from .numbers import key_text, number_text, pairs_text, relative_text, seconds_text, value_text
 
 __all__ = ["VERDICTS", "ClaimView", "FailureView", "ItemView", "RecordedView", "RowView", "claim_views", "count_verdicts",
@@ -74,6 +76,11 @@ class ClaimView:
     def has_verdicts(self) -> bool:
         """Whether any row has a verdict of its own that means something."""
         return any(row.verdict for row in self.rows)
+
+    @property
+    def has_differences(self) -> bool:
+        """Whether the rows are judged by how far ours lies from the published value; those of an order are not."""
+        return any(row.difference for row in self.rows)
 
     @property
     def has_sources(self) -> bool:
@@ -197,22 +204,23 @@ def _claim_view(verdict, anchor, rules, recorded) -> ClaimView:
     return ClaimView(
         name=name, anchor=f"{anchor}-{slug(name)}", verdict=normal_verdict(verdict.get("verdict")),
         reason=str(verdict.get("reason") or ""), explanation=str(verdict.get("explanation") or ""),
-        rule=rules.get(name, ""), rows=tuple(_row_view(row, shown, normal_verdict(verdict.get("verdict"))) for row in verdict.get("rows") or ()),
+        rule=rules.get(name, ""), rows=tuple(_row_view(row, shown, verdict) for row in verdict.get("rows") or ()),
         recorded=tuple(RecordedView(profile=profile, machine=machine_text(record.get("machine")), date=when_text(record.get("started")),
                                     verdict=normal_verdict(twin.get("verdict")), reason=str(twin.get("reason") or ""))
                        for profile, record, twin in twins))
 
 
-def _row_view(row: Mapping[str, Any], recorded: Mapping[str, str], whole: str) -> RowView:
+def _row_view(row: Mapping[str, Any], recorded: Mapping[str, str], claim: Mapping[str, Any]) -> RowView:
     unit, published, ours, where = row.get("unit"), row.get("published"), row.get("ours"), key_text(row.get("where"))
     word = normal_verdict(row.get("verdict") or "")
-    silent = whole == "NOT_COMPARABLE" != word  # what overrides the claim overrides its rows
+    silent = normal_verdict(claim.get("verdict")) == "NOT_COMPARABLE" != word  # what overrides the claim overrides its rows
+    of_order = claim.get("kind") in ORDERS
     low, high = row.get("low"), row.get("high")
     spread = f" ({value_text(low, unit)} to {value_text(high, unit)})" if low is not None and high is not None else ""
     return RowView(where=where, published=value_text(published, unit), ours=value_text(ours, unit) + spread,
-                   difference=relative_text(ours, published), source=str(row.get("source") or ""), reason="" if silent else str(row.get("reason") or ""),
+                   difference="" if of_order else relative_text(ours, published), source=str(row.get("source") or ""), reason="" if silent else str(row.get("reason") or ""),
                    published_exact=_exact(published, unit), ours_exact=_exact(ours, unit), recorded=recorded.get(where, ""),
-                   verdict="" if silent else word, wide=bool(spread),
+                   verdict="" if silent or of_order else word, wide=bool(spread),
                    by_definition=bool(row.get("by_definition")))
 
 
