@@ -98,6 +98,17 @@ def test_the_first_page_counts_the_verdicts_by_evidence(held):
     assert counts == {"COUNTED": ["0", "2", "0", "0"], "MEASURED": ["0", "0", "0", "1"], "SIMULATED": ["0", "0", "0", "1"]}
 
 
+def test_the_first_page_says_in_short_what_each_technique_comes_to_and_what_was_not_run(held):
+    held.record()
+    lines = [" ".join(li.get_text().split()) for li in index(held).select("#short ~ div li")]
+    assert lines == [
+        "COUNTED ✓2 AGREES",
+        "MEASURED ○1 NOT RUN Not run, in whole or in part: fig-2.",
+        "SIMULATED ○1 NOT RUN Not run, in whole or in part: table-9.",
+    ]
+    assert not index(held, "smoke").select("#short")
+
+
 def test_a_stand_in_is_labelled_and_never_agrees(held):
     held.record("fig-2", values={"A1": 0.7, "plain": 0.9}, data=STAND_IN)
     page = technique(held)

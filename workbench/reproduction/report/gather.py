@@ -59,6 +59,7 @@ class TechniqueView:
     summary: str
     items: tuple[ItemView, ...]
     counts: Mapping[str, int]
+    by_evidence: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +186,7 @@ def _standin(record: Mapping[str, Any]) -> str:
 def _technique(project: Any, name: str, items: list[ItemView]) -> TechniqueView:
     words = [claim.verdict for item in items for claim in item.claims]
     return TechniqueView(name=name, slug=slug(name), page=f"{slug(name)}.html", summary=_card(project, slug(name).replace("-", "_")),
-                         items=tuple(items), counts=count_verdicts(words))
+                         items=tuple(items), counts=count_verdicts(words), by_evidence=_by_evidence(items))
 
 
 def _card(project: Any, technique: str) -> str:
@@ -209,8 +210,12 @@ def _headline(items: Sequence[ItemView], words: Sequence[str], profile: str) -> 
 
 
 def _by_evidence(items: Sequence[ItemView]) -> tuple[Mapping[str, Any], ...]:
-    return tuple({"evidence": name, "meaning": meaning, "counts": count_verdicts(
-        [claim.verdict for item in items if item.evidence == name for claim in item.claims])} for name, meaning in EVIDENCE_MEANINGS.items())
+    """Count the verdicts of each kind of evidence, and list the items of which claims were not run."""
+    return tuple(
+        {"evidence": name, "meaning": meaning,
+         "counts": count_verdicts([claim.verdict for item in items if item.evidence == name for claim in item.claims]),
+         "not_run": tuple(item for item in items if item.evidence == name and item.counts["NOT_RUN"])}
+        for name, meaning in EVIDENCE_MEANINGS.items())
 
 
 def _run_facts(items: Sequence[ItemView]) -> tuple[tuple[str, str], ...]:
