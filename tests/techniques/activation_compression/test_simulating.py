@@ -11,10 +11,12 @@ from workbench.techniques.activation_compression.cost import (
     Setting,
     calibration_cells,
     iteration_time,
+    paper_machine,
 )
 from workbench.techniques.activation_compression.method import Family
 from workbench.techniques.activation_compression.simulating import (
     error_rows,
+    machine_rows,
     simulate_boundaries,
     simulate_break_even,
     simulate_gains,
@@ -141,3 +143,10 @@ def test_ninety_percent_of_the_errors_lie_below_the_ninetieth_percentile():
 def test_every_table_names_the_cells_that_calibrate_it(table):
     cells = calibration_cells(table)
     assert cells and all({"quantity", "method", "tp", "pp"} <= set(cell) for cell in cells)
+
+
+def test_a_machines_constants_are_told_in_readable_units():
+    fitted = paper_machine(nvlink=True)
+    told = {row["constant"]: (row["value"], row["unit"]) for row in machine_rows(fitted)}
+    assert told["launching a layer"] == (pytest.approx(1000 * fitted.layer_launch_s), "ms")
+    assert told["bandwidth of a link"] == (pytest.approx(fitted.link.bandwidth_bytes_per_s / 1e9), "GB/s")

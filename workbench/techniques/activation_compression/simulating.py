@@ -31,6 +31,7 @@ from .timing.variants import timed
 
 __all__ = [
     "error_rows",
+    "machine_rows",
     "simulate_boundaries",
     "simulate_break_even",
     "simulate_gains",
@@ -198,6 +199,21 @@ def simulate_gains(methods: Sequence[str], meshes: Sequence[Sequence[int]], plac
             if row["quantity"] == "speedup":
                 rows += [{**row, **shape}, {**row, **shape, "quantity": "pays", "value": int(row["value"] > 1)}]
     return rows
+
+
+def machine_rows(machine: FittedMachine) -> Rows:
+    """Return a machine's constants in readable units: rows with constant, value and unit."""
+    link = machine.link
+    constants = {
+        "compute": (machine.flops_per_s / 1e12, "TFLOP/s"),
+        "work that every rank repeats": (1e12 * machine.replicated_s_per_element, "ps an element"),
+        "backward over forward": (machine.backward_over_forward, "1"),
+        "launching a layer": (1e3 * machine.layer_launch_s, "ms"),
+        "launching a collective": (1e3 * machine.collective_launch_s, "ms"),
+        "bandwidth of a link": (link.bandwidth_bytes_per_s / 1e9, "GB/s"),
+        "latency of a link": (1e6 * link.latency_s, "µs"),
+    }
+    return [{"constant": name, "value": value, "unit": unit} for name, (value, unit) in constants.items()]
 
 
 def error_rows(values: Rows, published: Iterable[Mapping[str, Any]], calibration: Sequence[Mapping[str, Any]]) -> Rows:
