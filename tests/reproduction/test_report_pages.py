@@ -1,5 +1,6 @@
 """The report says of every claim what was published, what is ours and what it comes to, and cannot hide a wrong number."""
 
+import base64
 import json
 import os
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from bs4 import BeautifulSoup
-from report_project import PUBLISHED, ReportProject
+from report_project import PUBLISHED, ReportProject, png
 
 from workbench.reproduction import load_catalogue
 from workbench.reproduction.report.notebooks import mark_current
@@ -199,6 +200,18 @@ def test_every_page_forbids_scripts_and_the_network_before_it_shows_anything(hel
         policy, first = soup(path).select_one("meta[http-equiv=Content-Security-Policy]"), soup(path).head.find(True)
         assert policy == first, path
         assert {"default-src 'none'", "script-src 'none'", "form-action 'none'"} <= set(policy["content"].split("; "))
+
+
+def test_a_widget_in_an_executed_notebook_is_shown_as_its_picture(held):
+    from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+    picture = base64.b64encode(png(2, 1)).decode("ascii")
+    kinds = {"application/vnd.jupyter.widget-view+json": {"model_id": "7"}, "image/png": picture, "text/plain": "Explorer()"}
+    cell = new_code_cell("explore()", outputs=[new_output("display_data", data=kinds)])
+    held.record(notebook=json.dumps(new_notebook(cells=[cell])))
+    page = soup(held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html")
+    assert page.select_one(".output img")["src"].replace("\n", "") == f"data:image/png;base64,{picture}"
+    assert not page.find_all("script")
 
 
 def test_every_link_leads_to_a_file_or_an_anchor_that_is_there(held):

@@ -3,7 +3,7 @@
 Source: nbconvert's "basic" template, which adds no script and nothing from the network, inside the report's own style;
 scripts that outputs or Markdown hold do not run, since the page's Content-Security-Policy forbids them.
 Simplified: formulas are drawings, see `formulas`.
-Left out: widgets; a notebook is complete with no control touched.
+Left out: widgets, of which the picture is shown; a notebook is complete with no control touched.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .judged import trusted_record
 __all__ = ["mark_current", "notebook_body", "notebook_page", "stale_notebooks"]
 
 NOTEBOOK_FILE = "notebook.ipynb"
+SHOWN = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")  # best first; no scripts
 
 
 def notebook_page(project: Project, item: Reproduction, profile: str) -> Path:
@@ -55,7 +56,10 @@ def notebook_body(notebook: Path) -> str:
     Raises:
         Exception: whatever nbconvert raises for a notebook that it cannot read.
     """
-    exporter = _exporter_class()(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
+    from traitlets.config import Config
+
+    shown = Config({"NbConvertBase": {"display_data_priority": list(SHOWN)}})
+    exporter = _exporter_class()(config=shown, template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
     body, _ = exporter.from_filename(str(notebook))
     return body
 
