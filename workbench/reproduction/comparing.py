@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from workbench.reproduction.claims import Claim, Crossover, Ordering, Trend, Within
 
 __all__ = [
-    "CALIBRATED", "comparison", "crossing", "gaps", "inside", "listed", "missing", "numeric", "outside", "reaching", "rising",
-    "told",
+    "CALIBRATED", "comparison", "crossing", "gaps", "inside", "listed", "missing", "numeric", "outside", "reaching",
+    "rising", "told",
 ]  # fmt: skip
 
 CALIBRATED = "the cost model was calibrated on this cell, so it does not count"
@@ -55,7 +55,9 @@ def _beyond(off: float, tolerance: float, unit: str) -> str:
 
 def _digits(one: float, other: float) -> int:
     """Return how many significant digits tell two numbers apart, at least the four that suffice for one alone."""
-    return next((digits for digits in range(4, 17) if f"{one:.{digits}g}" != f"{other:.{digits}g}"), 17 if one != other else 4)
+    if one == other:
+        return 4
+    return next((digits for digits in range(4, 17) if f"{one:.{digits}g}" != f"{other:.{digits}g}"), 17)
 
 
 def reaching(ours: Row, published: float, claim: "Within") -> str:

@@ -210,5 +210,7 @@ def comparison_table(verdicts: Sequence[ClaimVerdict], *, judged: bool = True) -
             said = ((row or verdict).verdict.value, "; ".join(filter(None, (own.reason, implied))))
             if of_order and row is not None:
                 numbers, said = (*numbers[:3], None), ("", row.reason)
-            rows.append([verdict.claim, told, *numbers, *(said if judged else ("", "no verdicts in the smoke profile"))])
+            if not judged:
+                said = ("", "no verdicts in the smoke profile")
+            rows.append([verdict.claim, told, *numbers, *said])
     return pandas.DataFrame(rows, columns=columns)
