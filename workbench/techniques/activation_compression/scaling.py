@@ -63,10 +63,10 @@ def table_10_on(machine: FittedMachine) -> Rows:
     """Predict table 10 for nodes of four ranks of a machine, by the paper's own model.
 
     Returns:
-        Rows: table_10_speedup; keys hidden, layers, num_nodes, batch.
+        Rows: table_10_speedup; key hidden, which tells the table's settings apart.
     """
     speedups = (row for row in table_10_rows(machine_scaling(machine)) if row["quantity"] == "speedup")
-    return [row | {"quantity": "table_10_speedup"} for row in speedups]
+    return [{"quantity": "table_10_speedup", "hidden": row["hidden"], "value": row["value"], "unit": "1"} for row in speedups]
 
 
 def fixed_cluster_rows(model: ScalingModel, hiddens: Sequence[int], nodes: Sequence[int]) -> Rows:
