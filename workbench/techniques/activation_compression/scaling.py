@@ -66,7 +66,7 @@ def table_10_on(machine: FittedMachine) -> Rows:
         Rows: table_10_speedup; key hidden, which tells the table's settings apart.
     """
     speedups = (row for row in table_10_rows(machine_scaling(machine)) if row["quantity"] == "speedup")
-    return [{"quantity": "table_10_speedup", "hidden": row["hidden"], "value": row["value"], "unit": "1"} for row in speedups]
+    return [{"quantity": "table_10_speedup", **{key: row[key] for key in ("hidden", "value", "unit")}} for row in speedups]
 
 
 def fixed_cluster_rows(model: ScalingModel, hiddens: Sequence[int], nodes: Sequence[int]) -> Rows:
