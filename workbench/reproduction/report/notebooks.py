@@ -56,12 +56,22 @@ def notebook_body(notebook: Path) -> str:
     Raises:
         Exception: whatever nbconvert raises for a notebook that it cannot read.
     """
+    import nbformat
     from traitlets.config import Config
 
+    held = nbformat.read(notebook, as_version=4)
+    for cell in held.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if _can_be_shown(output)]
     shown = Config({"NbConvertBase": {"display_data_priority": list(SHOWN)}})
     exporter = _exporter_class()(config=shown, template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
-    body, _ = exporter.from_filename(str(notebook))
+    body, _ = exporter.from_notebook_node(held)
     return body
+
+
+def _can_be_shown(output: Any) -> bool:
+    """Say whether an output is text of a stream or an error, or has a form that is no script."""
+    return "data" not in output or any(kind in output.data for kind in SHOWN)
 
 
 def _exporter_class() -> type[Any]:
