@@ -91,6 +91,21 @@ def write_text(path: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        FileNotFoundError: where there is none.
+        RecordError: naming the file, where it cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: refused, it cannot be read: {error}") from None
+
+
 def write_record(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     """Seal a record, write it and return it as written."""
     written = sealed(record)
@@ -110,12 +125,7 @@ def read_record(path: Path, *, id: str, profile: str) -> dict[str, Any]:
         RecordError: naming the file, where it cannot be read, its checksum does not fit, or it belongs elsewhere.
         FileNotFoundError: where there is none.
     """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: refused, it cannot be read: {error}") from None
+    record = read_json(path)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise RecordError(f"{path}: refused, it is no record of schema {SCHEMA}")
     if record.get("checksum") != checksum(record):

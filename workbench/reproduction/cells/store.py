@@ -19,7 +19,7 @@ from workbench.reproduction.errors import RecordError
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.machine import commit_of
 from workbench.reproduction.project import Project
-from workbench.reproduction.records import checksum, write_record
+from workbench.reproduction.records import checksum, read_json, write_record
 
 __all__ = ["CellStore", "check_cell", "read_cell", "read_lines"]
 
@@ -54,11 +54,9 @@ def read_cell(path: Path, cell: Cell | None = None) -> dict[str, Any]:
         FileNotFoundError: where there is none.
     """
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: refused, it cannot be read: {error}; move it away and run again") from None
+        held = read_json(path)
+    except RecordError as error:
+        raise RecordError(f"{error}; move it away and run again") from None
     return check_cell(held, cell, str(path))
 
 

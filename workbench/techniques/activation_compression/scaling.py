@@ -65,8 +65,9 @@ def table_10_on(machine: FittedMachine) -> Rows:
     Returns:
         Rows: table_10_speedup; key hidden, which tells the table's settings apart.
     """
-    speedups = (row for row in table_10_rows(machine_scaling(machine)) if row["quantity"] == "speedup")
-    return [{"quantity": "table_10_speedup", **{key: row[key] for key in ("hidden", "value", "unit")}} for row in speedups]
+    rows = table_10_rows(machine_scaling(machine))
+    speedups = ((row["hidden"], row["value"]) for row in rows if row["quantity"] == "speedup")
+    return [{"quantity": "table_10_speedup", "hidden": hidden, "value": value, "unit": "1"} for hidden, value in speedups]
 
 
 def fixed_cluster_rows(model: ScalingModel, hiddens: Sequence[int], nodes: Sequence[int]) -> Rows:
