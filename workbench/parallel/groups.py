@@ -149,17 +149,24 @@ class ProcessTensorGroup:
         if self.size == 1:
             return [message]
         received = [torch.empty_like(message) for _ in range(self.size)]
-        self._communicate(dist.all_gather, received, message)
+        self.communicate(dist.all_gather, received, message)
         return received
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         total = x.detach().clone(memory_format=torch.contiguous_format)
         if self.size > 1:
-            self._communicate(dist.all_reduce, total)
+            self.communicate(dist.all_reduce, total)
         return total
 
-    def _communicate(self, collective: Callable[..., object], *tensors) -> None:
-        collective(*tensors, group=self.process_group)
+    def communicate(self, collective: Callable[..., object], *tensors, **where) -> None:
+        """Call a blocking collective of torch.distributed on this group; a subclass may watch it.
+
+        Args:
+            collective: Such as `torch.distributed.all_reduce`.
+            tensors: Its tensors.
+            where: Its further arguments, such as `group_dst`.
+        """
+        collective(*tensors, group=self.process_group, **where)
 
 
 class VirtualTensorGroup:

@@ -26,6 +26,7 @@ from workbench.parallel.shards import check_divides, cut, join
 
 __all__ = [
     "ColumnParallelLinear",
+    "JointProduct",
     "MatrixProduct",
     "Reduction",
     "ReductionOfProducts",
@@ -35,6 +36,24 @@ __all__ = [
 
 MatrixProduct = Callable[[Tensor, Tensor], Tensor]
 """(x [N, I'], weight shard [O', I']) -> y [N, O'], without bias, differentiable."""
+
+
+@runtime_checkable
+class JointProduct(Protocol):
+    """A matrix product for which ranks work together: it is given all local ranks at once."""
+
+    def multiply(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+        """Return xᵣ Wᵣᵀ of every local rank, differentiable; every rank of the group calls it.
+
+        Args:
+            xs: One [N, I'] for every local rank.
+            weights: Its shard [O', I'].
+
+        Returns:
+            One [N, O'] for every local rank.
+        """
+        ...
+
 
 Reduction = Callable[[Sequence[Tensor]], Tensor]
 """(partial results of the local ranks) -> their sum over all ranks, differentiable."""
@@ -79,7 +98,7 @@ class ShardedLinear(nn.Module):
         out_features: int,
         group: TensorGroup,
         bias: bool = True,
-        matrix_product: MatrixProduct | Sequence[MatrixProduct] = functional.linear,
+        matrix_product: MatrixProduct | Sequence[MatrixProduct] | JointProduct = functional.linear,
         *,
         num_blocks: int = 1,
         seed: int = 0,
@@ -123,6 +142,8 @@ class ShardedLinear(nn.Module):
 
     def _multiply(self, xs: Iterable[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
         """Multiply one input for every local rank with that rank's weight."""
+        if isinstance(self.matrix_product, JointProduct):
+            return self.matrix_product.multiply(list(xs), list(weights))
         calls = zip(self._products(), xs, weights, strict=True)
         return [product(x, weight) for product, x, weight in calls]
 
@@ -181,7 +202,7 @@ class ColumnParallelLinear(ShardedLinear):
         group: The ranks.
         bias: Whether to add one; it is cut like the outputs.
         matrix_product: Replaces x Wᵣᵀ, forward and (by its autograd rule) backward; one
-            for all, or a list with one for every local rank.
+            for all, or a list with one for every local rank, or a `JointProduct`.
         num_blocks: Outputs are a stack of this many blocks, each of them cut (3 for a
             fused query, key, value).
         seed, site: Name the random stream of the weights, and the traffic's call site.
@@ -252,7 +273,7 @@ class RowParallelLinear(ShardedLinear):
         out_features: int,
         group: TensorGroup,
         bias: bool = True,
-        matrix_product: MatrixProduct | Sequence[MatrixProduct] = functional.linear,
+        matrix_product: MatrixProduct | Sequence[MatrixProduct] | JointProduct = functional.linear,
         reduction: Reduction | None = None,
         **options,
     ):

@@ -30,6 +30,7 @@ class RecordedTensorGroup(ProcessTensorGroup):
         super().__init__(process_group)
         self._recorder = recorder
 
-    def _communicate(self, collective: Callable[..., object], *tensors) -> None:
+    def communicate(self, collective: Callable[..., object], *tensors, **where) -> None:
+        """Call a collective, and note when this rank was ready for it and when its result was there."""
         with self._recorder.during(collective.__name__, Kind.COMMUNICATE):
-            super()._communicate(collective, *tensors)
+            super().communicate(collective, *tensors, **where)

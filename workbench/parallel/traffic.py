@@ -25,8 +25,12 @@ class MessageKind(StrEnum):
     """All-gather of messages."""
     COPY_BACKWARD = "copy-backward"
     """All-reduce of the gradient of a replicated input."""
+    BROADCAST = "broadcast"
+    """One rank's tensor to all others."""
+    REDUCE = "reduce"
+    """Sum of partial results on one rank."""
     SEND = "send"
-    """One tensor over a pipeline boundary."""
+    """One tensor from one rank to another, such as over a pipeline boundary."""
 
 
 class Phase(StrEnum):
