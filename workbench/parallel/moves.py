@@ -1,0 +1,205 @@
+"""Messages between some ranks of a tensor group: broadcast, reduce to one rank, exchange.
+
+What: what a technique needs whose ranks work for one another. `moves_of(group)` gives the moves of real or of virtual
+ranks; all ranks of a group call the same moves in the same order. None of them is differentiable.
+Source: the collectives of MPI (Message Passing Interface Forum, MPI 4.1, chapter 6).
+Simplified: an exchange waits for all of its messages.
+Left out: tags; messages match by their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from workbench.parallel.groups import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
+from workbench.parallel.traffic import MessageKind
+
+__all__ = ["Arrival", "Moves", "Shape", "moves_of"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """What a rank that does not hold a tensor must know to receive it."""
+
+    sizes: tuple[int, ...]
+    """Length of each dimension."""
+    dtype: torch.dtype
+    """Of its values."""
+    device: torch.device
+    """Where it is to be."""
+
+    @classmethod
+    def of(cls, tensor: Tensor, sizes: Sequence[int] | None = None) -> Shape:
+        """Describe a tensor, or one like it with other sizes."""
+        return cls(sizes=tuple(tensor.shape if sizes is None else sizes), dtype=tensor.dtype, device=tensor.device)
+
+    def empty(self) -> Tensor:
+        """Return a buffer for it."""
+        return torch.empty(self.sizes, dtype=self.dtype, device=self.device)
+
+
+class Arrival(Protocol):
+    """A message on its way."""
+
+    def wait(self) -> Tensor:
+        """Return it once it is there."""
+        ...
+
+
+class Moves(Protocol):
+    """Messages between some ranks of a group; every argument has one entry for each local rank."""
+
+    def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival:
+        """Start to send a tensor of one rank to all others.
+
+        Args:
+            held: The tensor where the source is local, None for other local ranks.
+            source: Rank in the group.
+            shape: Of the tensor.
+        """
+        ...
+
+    def reduce(self, partials: Sequence[Tensor], target: int) -> Tensor | None:
+        """Add a tensor of every rank.
+
+        Args:
+            partials: All of one shape.
+            target: Rank in the group that needs the sum.
+
+        Returns:
+            The sum where the target is local, else None.
+        """
+        ...
+
+    def exchange(
+        self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
+    ) -> list[dict[int, Tensor]]:
+        """Send tensors to single ranks, and receive those that are expected.
+
+        Args:
+            outgoing: Target rank -> tensor.
+            expected: Source rank -> shape.
+
+        Returns:
+            Source rank -> tensor.
+        """
+        ...
+
+
+def moves_of(group: TensorGroup) -> Moves:
+    """Return the moves of a group.
+
+    Raises:
+        ValueError: If the group is neither of real nor of virtual ranks.
+    """
+    if isinstance(group, ProcessTensorGroup):
+        return _ProcessMoves(group)
+    if isinstance(group, VirtualTensorGroup):
+        return _VirtualMoves(group)
+    raise ValueError(f"group: {type(group).__name__} has no moves; it must hold real or virtual ranks")
+
+
+@dataclass(frozen=True, slots=True)
+class _There:
+    tensor: Tensor
+
+    def wait(self) -> Tensor:
+        return self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _OnItsWay:
+    tensor: Tensor
+    work: dist.Work
+    group: ProcessTensorGroup
+
+    def wait(self) -> Tensor:
+        self.group.communicate(_wait, self.work)
+        return self.tensor
+
+
+def _wait(work: dist.Work, group: dist.ProcessGroup | None) -> None:
+    work.wait()
+
+
+_wait.__name__ = "broadcast"  # what a recorder calls the time until a broadcast tensor is there
+
+
+class _ProcessMoves:
+    """Moves of this process's rank among real ranks."""
+
+    def __init__(self, group: ProcessTensorGroup):
+        self._group = group
+        (self._rank,) = group.local_ranks
+
+    def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival:
+        (mine,) = held
+        tensor = shape.empty() if self._rank != source else mine.detach().contiguous()
+        self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
+        if self._group.size == 1:
+            return _There(tensor)
+        work = dist.broadcast(tensor, group_src=source, group=self._group.process_group, async_op=True)
+        return _OnItsWay(tensor, work, self._group)
+
+    def reduce(self, partials: Sequence[Tensor], target: int) -> Tensor | None:
+        (mine,) = partials
+        total = mine.detach().clone(memory_format=torch.contiguous_format)
+        self._group.traffic.record(MessageKind.REDUCE, total, self._group.size)
+        if self._group.size > 1:
+            self._group.communicate(dist.reduce, total, group_dst=target)
+        return total if self._rank == target else None
+
+    def exchange(
+        self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
+    ) -> list[dict[int, Tensor]]:
+        ((sent,), (awaited,)) = outgoing, expected
+        group, arrived = self._group.process_group, {source: shape.empty() for source, shape in awaited.items()}
+        sending = {target: tensor.detach().contiguous() for target, tensor in sent.items()}
+        messages = [dist.P2POp(dist.isend, tensor, group=group, group_peer=to) for to, tensor in sending.items()]
+        messages += [dist.P2POp(dist.irecv, tensor, group=group, group_peer=of) for of, tensor in arrived.items()]
+        for tensor in sending.values():
+            self._group.traffic.record(MessageKind.SEND, tensor, 2)
+        if messages:
+            self._group.communicate(_exchange, messages)
+        return [arrived]
+
+
+def _exchange(messages: Sequence[dist.P2POp], group: dist.ProcessGroup | None) -> None:
+    for work in dist.batch_isend_irecv(list(messages)):
+        work.wait()
+
+
+_exchange.__name__ = "exchange"
+
+
+class _VirtualMoves:
+    """Moves among virtual ranks, which are all in this process."""
+
+    def __init__(self, group: VirtualTensorGroup):
+        self._group = group
+
+    def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival:
+        tensor = held[source].detach()
+        self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
+        return _There(tensor)
+
+    def reduce(self, partials: Sequence[Tensor], target: int) -> Tensor | None:
+        self._group.traffic.record(MessageKind.REDUCE, partials[target], self._group.size)
+        return reduce(torch.add, (partial.detach() for partial in partials))
+
+    def exchange(
+        self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
+    ) -> list[dict[int, Tensor]]:
+        for sent in outgoing:
+            for tensor in sent.values():
+                self._group.traffic.record(MessageKind.SEND, tensor, 2)
+        return [
+            {source: outgoing[source][rank].detach() for source in awaited} for rank, awaited in enumerate(expected)
+        ]
