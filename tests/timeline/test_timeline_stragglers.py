@@ -1,0 +1,183 @@
+import json
+import time
+from itertools import groupby
+
+import pytest
+
+from workbench.timeline import Dose, Sleeper, StragglerTrace
+
+
+class Clock:
+    """A clock that stands still but for sleeps, each `excess_s` longer than asked."""
+
+    def __init__(self, excess_s: float = 0.0) -> None:
+        self.now_s = 100.0
+        self.excess_s = excess_s
+        self.asked_s = []
+
+    def read(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.asked_s.append(seconds)
+        self.now_s += seconds + self.excess_s
+
+
+def sleeper_on(clock, least_s=0.0):
+    return Sleeper(least_s=least_s, clock=clock.read, sleep=clock.sleep)
+
+
+def test_one_straggler_moves_to_the_next_rank_every_epoch():
+    trace = StragglerTrace.round_robin(3, 8.0, iterations_per_epoch=10)
+    assert trace.as_grid() == "rank 0 | 8 . .\nrank 1 | . 8 .\nrank 2 | . . 8"
+    assert [trace.skewness(1, iteration) for iteration in (0, 9, 10, 19, 20)] == [1, 1, 8, 8, 1]
+
+
+def test_a_trace_that_has_ended_starts_again():
+    trace = StragglerTrace.round_robin(3, 8.0, iterations_per_epoch=10)
+    assert [trace.stragglers(iteration) for iteration in (0, 10, 20, 30, 40)] == [(0,), (1,), (2,), (0,), (1,)]
+
+
+def test_a_fixed_trace_never_changes():
+    trace = StragglerTrace.fixed(4, {1: 2.5, 3: 6})
+    assert trace.as_grid() == "rank 0 | .\nrank 1 | 2.5\nrank 2 | .\nrank 3 | 6"
+    assert [trace.skewness(rank, 1_000_000) for rank in range(4)] == [1, 2.5, 1, 6]
+
+
+def test_the_trace_without_stragglers_has_none():
+    assert StragglerTrace.none(4).stragglers(7) == ()
+
+
+def test_stragglers_come_grow_in_equal_steps_and_vanish():
+    # So rare that two episodes never touch here: a run of straggling epochs is one episode.
+    trace = StragglerTrace.random(4, num_epochs=500, iterations_per_epoch=1, seed=3, straggling_share=0.02)
+    episodes = [
+        [value - 1 for value in episode]
+        for row in trace.rows
+        for is_straggling, episode in groupby(row, key=lambda value: value > 1)
+        if is_straggling
+    ]
+    assert len(episodes) > 5
+    for episode in episodes:
+        growth = episode[-1] / len(episode)
+        assert episode == pytest.approx([growth * (epoch + 1) for epoch in range(len(episode))], abs=0.0101)
+        assert episode[-1] <= 7
+
+
+def test_a_random_trace_is_a_straggler_for_the_share_of_epochs_asked_for():
+    trace = StragglerTrace.random(8, num_epochs=5_000, iterations_per_epoch=1, seed=0, straggling_share=0.25)
+    straggling = sum(value > 1 for row in trace.rows for value in row) / (8 * 5_000)
+    # 40,000 epochs in episodes of 16 on average are some 2,500 pairs of gap and episode: a few hundredths of 0.25.
+    assert straggling == pytest.approx(0.25, abs=0.02)
+
+
+def test_a_rank_asked_alone_has_the_row_it_has_among_others_and_in_a_longer_trace():
+    arguments = {"iterations_per_epoch": 5, "seed": 7}
+    long = StragglerTrace.random(4, num_epochs=60, **arguments)
+    short = StragglerTrace.random(2, num_epochs=20, **arguments)
+    assert [row[:20] for row in long.rows[:2]] == list(short.rows)
+    assert long.rows[0] != long.rows[1]
+    assert StragglerTrace.random(4, num_epochs=60, iterations_per_epoch=5, seed=8) != long
+
+
+def test_a_real_rank_is_as_many_times_slower_as_the_fastest_of_its_step():
+    # Step 0: 2, 4 and 3 s, the fastest 2; step 1: 3, 3 and 6 s, the fastest 3.
+    trace = StragglerTrace.measured([[2, 3], [4, 3], [3, 6]], iterations_per_epoch=10)
+    assert trace.as_grid() == "rank 0 | .   .\nrank 1 | 2   .\nrank 2 | 1.5 2"
+    assert trace.skewness(2, 10) == 2
+
+
+def test_a_trace_survives_print_and_parse_and_json():
+    trace = StragglerTrace.random(4, num_epochs=30, iterations_per_epoch=5, seed=1)
+    assert StragglerTrace.from_grid(trace.as_grid(), iterations_per_epoch=5) == trace
+    assert StragglerTrace.from_record(json.loads(json.dumps(trace.as_record()))) == trace
+
+
+def test_traces_have_one_digest_exactly_if_they_give_the_same_dose():
+    trace = StragglerTrace.fixed(2, {0: 2})
+    assert trace.digest == StragglerTrace.from_grid("rank 0 | 2\nrank 1 | .").digest
+    assert trace.digest != StragglerTrace.fixed(2, {1: 2}).digest
+
+
+def test_a_record_whose_values_were_changed_is_refused():
+    record = StragglerTrace.fixed(2, {0: 2}).as_record()
+    with pytest.raises(ValueError, match="that of the values is"):
+        StragglerTrace.from_record({**record, "skewness": [[3.0], [1.0]]})
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: StragglerTrace.fixed(4, {2: 0.5}), "skewness of rank 2 is 0.5; it must be finite and at least 1"),
+        (lambda: StragglerTrace.fixed(4, {4: 2}), "names rank 4; it must be in 0..3"),
+        (lambda: StragglerTrace.round_robin(2, 0, iterations_per_epoch=1), "skewness of rank 0 is 0.0"),
+        (lambda: StragglerTrace.fixed(2, {1: float("nan")}), "skewness of rank 1 is nan"),
+        (lambda: StragglerTrace(rows=((1, 2), (1,))), r"rows has \[2, 1\] epochs"),
+        (lambda: StragglerTrace(rows=()), "at least one rank"),
+        (lambda: StragglerTrace.round_robin(2, 2, iterations_per_epoch=0), "iterations_per_epoch is 0"),
+        (lambda: StragglerTrace.measured([[1.0], [0.0]]), r"seconds of rank 1 is \[0.0\]"),
+        (lambda: StragglerTrace.from_grid("rank 1 | ."), "'rank 0', 'rank 1'"),
+        (lambda: StragglerTrace.none(2).skewness(2, 0), "rank is 2; it must be in 0..1"),
+        (lambda: StragglerTrace.none(2).skewness(0, -1), "iteration is -1"),
+        (lambda: Sleeper().owe(-1.0), "seconds is -1.0"),
+    ],
+)
+def test_a_trace_that_cannot_be_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_what_a_sleep_took_too_long_counts_against_the_next_debt():
+    clock = Clock(excess_s=0.5)
+    sleeper = sleeper_on(clock)
+    # Owe 2, sleep 2.5; owe 2 more, 1.5 are left, sleep 2: in all 4 owed, 4.5 slept.
+    assert [sleeper.owe(2.0), sleeper.owe(2.0)] == [2.5, 2.0]
+    assert clock.asked_s == [2.0, 1.5]
+    assert (sleeper.dose, sleeper.debt_s) == (Dose(intended_s=4.0, delivered_s=4.5), -0.5)
+
+
+def test_a_dose_is_off_by_at_most_one_sleep_s_excess_however_long_it_lasts():
+    clock = Clock(excess_s=0.375)
+    sleeper = sleeper_on(clock)
+    for _ in range(1_000):
+        sleeper.owe(0.125)
+    # Each sleep lasts 0.125 + 0.375 s and so pays for four debts.
+    assert len(clock.asked_s) == 250
+    assert sleeper.dose == Dose(intended_s=125.0, delivered_s=125.0)
+
+
+def test_a_short_debt_waits_until_it_has_grown():
+    clock = Clock()
+    sleeper = sleeper_on(clock, least_s=1.0)
+    assert [sleeper.owe(0.375), sleeper.owe(0.375), sleeper.owe(0.375)] == [0, 0, 1.125]
+
+
+def test_a_flush_sleeps_off_what_still_waits():
+    clock = Clock()
+    sleeper = sleeper_on(clock, least_s=1.0)
+    sleeper.owe(0.25)
+    assert [sleeper.flush(), sleeper.flush()] == [0.25, 0]
+    assert sleeper.dose == Dose(intended_s=0.25, delivered_s=0.25)
+
+
+def test_a_sleep_that_ended_early_is_slept_on():
+    clock = Clock(excess_s=-0.5)
+    sleeper = sleeper_on(clock)
+    assert [sleeper.owe(2.0), sleeper.flush()] == [1.5, 0]
+    assert clock.asked_s == [2.0, 0.5]
+
+
+def test_the_error_of_a_dose_is_a_share_of_what_was_owed():
+    assert Dose(intended_s=4.0, delivered_s=4.5).error == 0.125
+    assert Dose().error == 0
+
+
+def test_real_sleeps_deliver_what_was_owed():
+    sleeper = Sleeper()
+    start_s = time.perf_counter()
+    for _ in range(40):
+        sleeper.owe(0.0005)
+    sleeper.flush()
+    assert time.perf_counter() - start_s >= 0.02
+    assert sleeper.dose.intended_s == pytest.approx(0.02)
+    assert sleeper.debt_s <= 0

@@ -1,0 +1,325 @@
+"""Stragglers by a seeded trace: how many times slower each rank is at each iteration, and sleeping it off.
+
+What: a `StragglerTrace` gives the skewness of any rank at any iteration, the same for every solution that is compared;
+a `Sleeper` turns it into a sleep of (skewness - 1) x the CPU seconds of the rank's products, and counts the dose.
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V-A (stragglers are
+made by sleeping, skewness by matrix products); its axis value 0 is our 1, no straggler.
+Simplified: skewness changes between epochs only; a trace starts again when it has ended.
+Left out: faults; slow links.
+
+A trace prints as a grid, a row a rank and a column an epoch, `.` where a rank is no straggler:
+
+    rank 0 | 8 . .
+    rank 1 | . 8 .
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .grid import IDLE, format_rows, parse_rows
+
+__all__ = ["Dose", "Sleeper", "StragglerTrace"]
+
+# A sleep takes some 60 microseconds longer than asked (Linux's timer slack of 50, and waking up): debts below a few
+# times that wait for more.
+LEAST_SLEEP_S = 200e-6
+_SKEWNESS_DECIMALS = 2  # of drawn values, so that a grid stays readable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StragglerTrace:
+    """The skewness of every rank in every epoch.
+
+    Attributes:
+        rows: a row a rank, each with its skewness epoch by epoch, all at least 1; after the last epoch comes the first.
+        iterations_per_epoch: iterations for which a column holds.
+    """
+
+    rows: tuple[tuple[float, ...], ...]
+    iterations_per_epoch: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(tuple(float(value) for value in row) for row in self.rows))
+        if not self.rows or not self.rows[0]:
+            raise ValueError(f"rows is {self.rows!r}; it must hold at least one rank and one epoch")
+        if len({len(row) for row in self.rows}) > 1:
+            raise ValueError(f"rows has {[len(row) for row in self.rows]} epochs; they must be as many for each rank")
+        for rank, row in enumerate(self.rows):
+            for value in row:
+                if not 1 <= value < math.inf:
+                    raise ValueError(f"skewness of rank {rank} is {value!r}; it must be finite and at least 1")
+        if self.iterations_per_epoch < 1:
+            raise ValueError(f"iterations_per_epoch is {self.iterations_per_epoch!r}; it must be at least 1")
+
+    @classmethod
+    def none(cls, num_ranks: int) -> StragglerTrace:
+        """Return the trace without stragglers."""
+        return cls.fixed(num_ranks, {})
+
+    @classmethod
+    def fixed(cls, num_ranks: int, skewness: Mapping[int, float]) -> StragglerTrace:
+        """Return a trace that never changes.
+
+        Args:
+            num_ranks: how many ranks there are.
+            skewness: rank to skewness; ranks that are not named are no stragglers.
+
+        Raises:
+            ValueError: for a rank that there is not, or a skewness below 1.
+        """
+        unknown = [rank for rank in skewness if not 0 <= rank < num_ranks]
+        if unknown:
+            raise ValueError(f"skewness names rank {unknown[0]!r}; it must be in 0..{num_ranks - 1}")
+        return cls(rows=tuple((skewness.get(rank, 1.0),) for rank in range(num_ranks)))
+
+    @classmethod
+    def round_robin(cls, num_ranks: int, skewness: float, *, iterations_per_epoch: int) -> StragglerTrace:
+        """Return a trace with one straggler, rank 0 first, that moves to the next rank every epoch."""
+        rows = ((skewness if rank == epoch else 1.0 for epoch in range(num_ranks)) for rank in range(num_ranks))
+        return cls(rows=tuple(map(tuple, rows)), iterations_per_epoch=iterations_per_epoch)
+
+    @classmethod
+    def random(
+        cls,
+        num_ranks: int,
+        *,
+        num_epochs: int,
+        iterations_per_epoch: int,
+        seed: int,
+        straggling_share: float = 0.25,
+        most_skewness: float = 8.0,
+        mean_length_epochs: float = 4.0,
+    ) -> StragglerTrace:
+        """Draw a trace in which stragglers come, grow and vanish.
+
+        Each rank has its own generator, so that its row does not depend on the other ranks or on the trace's length.
+
+        Args:
+            num_ranks: how many ranks there are.
+            num_epochs: epochs before the trace starts again.
+            iterations_per_epoch: iterations of an epoch.
+            seed: of the draw.
+            straggling_share: share of the epochs that a rank spends as a straggler, on average; in [0, 1).
+            most_skewness: largest skewness; that of the last epoch as a straggler is uniform between 1 and it.
+            mean_length_epochs: epochs that a straggler stays one, on average; lengths are geometric.
+
+        Raises:
+            ValueError: if a share, a skewness or a length is out of range.
+        """
+        if not 0 <= straggling_share < 1:
+            raise ValueError(f"straggling_share is {straggling_share!r}; it must be in [0, 1)")
+        if not 1 <= most_skewness < math.inf:
+            raise ValueError(f"most_skewness is {most_skewness!r}; it must be finite and at least 1")
+        if not 1 <= mean_length_epochs < math.inf:
+            raise ValueError(f"mean_length_epochs is {mean_length_epochs!r}; it must be finite and at least 1")
+        rows = [
+            _drawn_row(random.Random(f"{seed} {rank}"), num_epochs, straggling_share, most_skewness, mean_length_epochs)
+            for rank in range(num_ranks)
+        ]
+        return cls(rows=tuple(rows), iterations_per_epoch=iterations_per_epoch)
+
+    @classmethod
+    def measured(cls, seconds: Sequence[Sequence[float]], *, iterations_per_epoch: int = 1) -> StragglerTrace:
+        """Return the trace of real ranks that did equal work: each one's time divided by the fastest one's.
+
+        Args:
+            seconds: a row a rank, each with its compute seconds step by step; a step becomes an epoch.
+            iterations_per_epoch: iterations for which a step's skewness holds.
+
+        Raises:
+            ValueError: if a time is not above 0, or ranks have different numbers of steps.
+        """
+        for rank, row in enumerate(seconds):
+            if any(not 0 < value < math.inf for value in row):
+                raise ValueError(f"seconds of rank {rank} is {list(row)!r}; each must be finite and above 0")
+        fastest = [min(step) for step in zip(*seconds, strict=True)]
+        rows = (tuple(value / least for value, least in zip(row, fastest, strict=True)) for row in seconds)
+        return cls(rows=tuple(rows), iterations_per_epoch=iterations_per_epoch)
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks there are."""
+        return len(self.rows)
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs before the trace starts again."""
+        return len(self.rows[0])
+
+    def skewness(self, rank: int, iteration: int) -> float:
+        """Return how many times slower than normal a rank's products are at an iteration, at least 1.
+
+        Raises:
+            ValueError: for a rank that there is not, or an iteration before the first, 0.
+        """
+        if not 0 <= rank < self.num_ranks:
+            raise ValueError(f"rank is {rank!r}; it must be in 0..{self.num_ranks - 1}")
+        if iteration < 0:
+            raise ValueError(f"iteration is {iteration!r}; it must not be negative")
+        return self.rows[rank][iteration // self.iterations_per_epoch % self.num_epochs]
+
+    def stragglers(self, iteration: int) -> tuple[int, ...]:
+        """Return the ranks that are slower than normal at an iteration, ascending."""
+        return tuple(rank for rank in range(self.num_ranks) if self.skewness(rank, iteration) > 1)
+
+    def as_grid(self) -> str:
+        """Print the trace, a row a rank and a column an epoch."""
+        rows = {f"rank {rank}": [_word(value) for value in row] for rank, row in enumerate(self.rows)}
+        return format_rows(rows)
+
+    @classmethod
+    def from_grid(cls, grid: str, *, iterations_per_epoch: int = 1) -> StragglerTrace:
+        """Read what `as_grid` printed; the grid does not say how long an epoch is.
+
+        Raises:
+            ValueError: if rows are not `rank 0`, `rank 1`, ... in this order, or a word is no skewness.
+        """
+        rows = parse_rows(grid)
+        if list(rows) != [f"rank {rank}" for rank in range(len(rows))]:
+            raise ValueError(f"rows are {list(rows)!r}; they must be 'rank 0', 'rank 1', ... in this order")
+        values = (tuple(1.0 if word == IDLE else float(word) for word in words) for words in rows.values())
+        return cls(rows=tuple(values), iterations_per_epoch=iterations_per_epoch)
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of the trace: two runs with one digest were to get the same dose."""
+        return hashlib.sha256(json.dumps(self._values(), sort_keys=True).encode()).hexdigest()
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the trace as JSON values, with its digest."""
+        return {**self._values(), "sha256": self.digest}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> StragglerTrace:
+        """Read what `as_record` wrote.
+
+        Raises:
+            ValueError: if the digest is not that of the values.
+        """
+        trace = cls(rows=record["skewness"], iterations_per_epoch=record["iterations_per_epoch"])
+        if trace.digest != record["sha256"]:
+            raise ValueError(f"sha256 is {record['sha256']!r}; that of the values is {trace.digest!r}")
+        return trace
+
+    def _values(self) -> dict[str, Any]:
+        return {"iterations_per_epoch": self.iterations_per_epoch, "skewness": [list(row) for row in self.rows]}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dose:
+    """How much one rank was to sleep, and how much it did.
+
+    Attributes:
+        intended_s: seconds owed.
+        delivered_s: seconds slept, as measured.
+    """
+
+    intended_s: float = 0.0
+    delivered_s: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Delivered less intended, as a share of intended; 0 where nothing was owed."""
+        return self.delivered_s / self.intended_s - 1 if self.intended_s else 0.0
+
+    def as_record(self) -> dict[str, float]:
+        """Return the dose as JSON values."""
+        return {"intended_s": self.intended_s, "delivered_s": self.delivered_s}
+
+
+class Sleeper:
+    """Sleeps off what a rank owes, so that what was slept in all follows what was owed in all.
+
+    A sleep lasts longer than asked. The excess is measured and counts against the next debt; a debt too short to be
+    slept with any accuracy waits until it has grown.
+    """
+
+    def __init__(
+        self,
+        *,
+        least_s: float = LEAST_SLEEP_S,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Owe nothing yet.
+
+        Args:
+            least_s: seconds below which a debt waits.
+            clock: returns seconds; measures what was slept.
+            sleep: suspends the thread for some seconds.
+        """
+        self._least_s = least_s
+        self._clock = clock
+        self._sleep = sleep
+        self._intended_s = 0.0
+        self._delivered_s = 0.0
+
+    @property
+    def debt_s(self) -> float:
+        """Seconds owed and not slept; negative where the last sleep was too long."""
+        return self._intended_s - self._delivered_s
+
+    @property
+    def dose(self) -> Dose:
+        """What was owed and slept so far."""
+        return Dose(intended_s=self._intended_s, delivered_s=self._delivered_s)
+
+    def owe(self, seconds: float) -> float:
+        """Add to the debt, and sleep it off unless it is too short.
+
+        Args:
+            seconds: (skewness - 1) x the thread CPU seconds of the products just computed.
+
+        Returns:
+            Seconds slept now.
+
+        Raises:
+            ValueError: if `seconds` is negative or not finite.
+        """
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"seconds is {seconds!r}; it must be finite and not negative")
+        self._intended_s += seconds
+        return self._pay() if self.debt_s >= self._least_s else 0.0
+
+    def flush(self) -> float:
+        """Sleep off any debt that still waits; returns the seconds slept."""
+        return self._pay() if self.debt_s > 0 else 0.0
+
+    def _pay(self) -> float:
+        start_s = self._clock()
+        self._sleep(self.debt_s)
+        slept_s = self._clock() - start_s
+        self._delivered_s += slept_s
+        return slept_s
+
+
+def _drawn_row(
+    generator: random.Random, num_epochs: int, straggling_share: float, most_skewness: float, mean_length_epochs: float
+) -> tuple[float, ...]:
+    """Draw one rank's skewness: normal, then growing in equal steps for some epochs, then normal again."""
+    leave = 1 / mean_length_epochs  # probability that a straggler vanishes after an epoch
+    # A gap lasts (1 - come) / come epochs on average: mean length x (1 - share) / share for the share to be right.
+    come = straggling_share / (straggling_share + mean_length_epochs * (1 - straggling_share))
+    row: list[float] = []
+    while len(row) < num_epochs:
+        if generator.random() >= come:
+            row.append(1.0)
+            continue
+        length = 1
+        while generator.random() >= leave:
+            length += 1
+        growth = generator.uniform(0, most_skewness - 1) / length
+        row += [round(1 + growth * (epoch + 1), _SKEWNESS_DECIMALS) for epoch in range(length)]
+    return tuple(row[:num_epochs])
+
+
+def _word(skewness: float) -> str:
+    return IDLE if skewness == 1 else repr(skewness).removesuffix(".0")
