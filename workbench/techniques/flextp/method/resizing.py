@@ -1,0 +1,294 @@
+"""ZERO-resizing: a product of fewer columns, forward and backward, whose results keep their shape.
+
+What: a straggler leaves the same columns of the contracted dimension K out of its input and its weight. The output
+y = x Wᵀ keeps its shape; both gradients come out with the kept columns only and are recovered by imputation.
+`*_by_definition` are written as the paper writes them; the other functions are what a rank runs.
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section III-A, figure 2.
+Simplified: matrices only; leading dimensions are flattened by the caller. Columns count from 0, the paper's from 1.
+Left out: autograd, bias and processes, which are the runtime's; which columns, which is `priority`'s.
+
+Definition and fast functions agree bit for bit where sums are exact, else to float tolerance: a matrix product may sum
+in another order for another memory layout. With all columns kept, the product is `functional.linear` and the gradients
+are those of its autograd rule, bit for bit.
+
+Shapes: N = rows of the input, K = columns, O = outputs, C = kept columns, R = rows of any matrix.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = [
+    "Buffers",
+    "Imputation",
+    "input_gradient_of_columns",
+    "kept_columns",
+    "num_dropped_columns",
+    "product_of_columns",
+    "recovered",
+    "recovered_by_definition",
+    "resized_input_gradient_by_definition",
+    "resized_product_by_definition",
+    "resized_weight_gradient_by_definition",
+    "weight_gradient_of_columns",
+]
+
+
+class Imputation(Enum):
+    """What stands in the columns of a gradient that were not computed."""
+
+    ZERO = "Zero"
+    """Nothing: the paper's choice."""
+
+    AVERAGE = "Average"
+    """The mean of the kept columns, row by row."""
+
+    SAME = "Same"
+    """What stood there in the previous iteration; zero before there is one."""
+
+
+class Buffers:
+    """Memory for extracted columns, kept between calls; one object serves all layers of a rank.
+
+    A tensor taken under a name is overwritten by the next one taken under it.
+    """
+
+    def __init__(self):
+        self._tensors: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Give memory of a shape; it grows to the largest shape asked for and never shrinks.
+
+        Args:
+            name: what it is for; two tensors in use at once need two names.
+            shape: of the tensor.
+            like: has the dtype and the device.
+        """
+        key = name, like.dtype, like.device
+        if key not in self._tensors:
+            self._tensors[key] = like.new_empty(shape)
+        return self._tensors[key].resize_(shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors.values())
+
+
+def num_dropped_columns(pruning_ratio: float, num_columns: int) -> int:
+    """Give the number of columns that a ratio drops: γK to the nearest, halves up, and at most K − 1.
+
+    Args:
+        pruning_ratio: γ in [0, 1).
+        num_columns: K.
+
+    Raises:
+        ValueError: if γ is outside [0, 1) or there is no column.
+    """
+    if not 0 <= pruning_ratio < 1:
+        raise ValueError(f"pruning_ratio is {pruning_ratio}: it must be in [0, 1)")
+    if num_columns < 1:
+        raise ValueError(f"num_columns is {num_columns}: it must be at least 1")
+    return min(int(pruning_ratio * num_columns + 0.5), num_columns - 1)
+
+
+def kept_columns(dropped: Tensor | Sequence[int], num_columns: int) -> Tensor:
+    """Give the columns that are left, in ascending order, on the device of the dropped ones.
+
+    Args:
+        dropped: distinct indices in any order, int64.
+        num_columns: K.
+
+    Returns:
+        [C], int64, C = K − number of dropped.
+
+    Raises:
+        ValueError: if a dropped column does not exist, is named twice, or none would be left.
+    """
+    dropped = torch.as_tensor(dropped, dtype=torch.int64)
+    outside = dropped[(dropped < 0) | (dropped >= num_columns)]
+    if len(outside):
+        raise ValueError(f"dropped has column {int(outside[0])}: it must be in [0, {num_columns})")
+    is_kept = torch.ones(num_columns, dtype=torch.bool, device=dropped.device)
+    is_kept[dropped] = False
+    kept = is_kept.nonzero().flatten()
+    if len(kept) != num_columns - len(dropped):
+        raise ValueError("dropped names a column twice: its columns must be distinct")
+    if not len(kept):
+        raise ValueError(f"dropped has all {num_columns} columns: at least one must be kept")
+    return kept
+
+
+@torch.no_grad()
+def product_of_columns(
+    x_NK: Tensor, weight_OK: Tensor, columns: Tensor, *, out: Tensor | None = None, buffers: Buffers | None = None
+) -> Tensor:
+    """Multiply some columns of an input with the same columns of a weight.
+
+    Args:
+        x_NK: [N, K].
+        weight_OK: [O, K].
+        columns: [C], distinct indices, int64; K of them are all columns.
+        out: [N, O], written where given.
+        buffers: memory for the extracted columns; without it they are allocated anew.
+
+    Returns:
+        y [N, O] = x[:, columns] weight[:, columns]ᵀ.
+    """
+    if len(columns) == x_NK.shape[1] and out is None:
+        return functional.linear(x_NK, weight_OK)
+    x_NC = _extracted("x", x_NK, columns, buffers)
+    weight_OC = _extracted("weight", weight_OK, columns, buffers)
+    return torch.mm(x_NC, weight_OC.t(), out=out)
+
+
+@torch.no_grad()
+def weight_gradient_of_columns(
+    grad_NO: Tensor, x_NK: Tensor, columns: Tensor, *, out: Tensor | None = None, buffers: Buffers | None = None
+) -> Tensor:
+    """Compute some columns of the weight's gradient.
+
+    Args:
+        grad_NO: gradient of the output, [N, O].
+        x_NK: the input, [N, K].
+        columns: as in `product_of_columns`.
+        out: [O, C], written where given.
+        buffers: as in `product_of_columns`.
+
+    Returns:
+        [O, C] = gradᵀ x[:, columns].
+    """
+    return torch.mm(grad_NO.t(), _extracted("x", x_NK, columns, buffers), out=out)
+
+
+@torch.no_grad()
+def input_gradient_of_columns(
+    grad_NO: Tensor, weight_OK: Tensor, columns: Tensor, *, out: Tensor | None = None, buffers: Buffers | None = None
+) -> Tensor:
+    """Compute some columns of the input's gradient.
+
+    Args:
+        grad_NO: gradient of the output, [N, O].
+        weight_OK: the weight, [O, K].
+        columns: as in `product_of_columns`.
+        out: [N, C], written where given.
+        buffers: as in `product_of_columns`.
+
+    Returns:
+        [N, C] = grad weight[:, columns].
+    """
+    return torch.mm(grad_NO, _extracted("weight", weight_OK, columns, buffers), out=out)
+
+
+@torch.no_grad()
+def recovered(
+    part_RC: Tensor,
+    kept: Tensor,
+    num_columns: int,
+    imputation: Imputation = Imputation.ZERO,
+    previous: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Put computed columns where they belong and impute the others.
+
+    Args:
+        part_RC: the kept columns of a gradient, [R, C].
+        kept: their distinct indices, [C], int64.
+        num_columns: K.
+        imputation: what stands in the other columns.
+        previous: the recovered gradient of the iteration before, [R, K], for `Imputation.SAME`; None: zeros.
+        out: [R, K], written where given; it may be `previous`.
+
+    Returns:
+        [R, K]; `part_RC` itself where all columns are kept and no `out` is given.
+    """
+    if len(kept) == num_columns and out is None:
+        return part_RC
+    full_RK = part_RC.new_empty(len(part_RC), num_columns) if out is None else out
+    if imputation is Imputation.AVERAGE:
+        full_RK.copy_(part_RC.mean(dim=1, keepdim=True).expand_as(full_RK))
+    elif imputation is Imputation.SAME and previous is not None:
+        full_RK.copy_(previous)
+    else:
+        full_RK.zero_()
+    return full_RK.scatter_(1, kept.expand_as(part_RC), part_RC)  # faster than index_copy_ along rows
+
+
+def resized_product_by_definition(x_NK: Tensor, weight_OK: Tensor, dropped: Sequence[int]) -> Tensor:
+    """Remove columns from input and weight, then multiply: `product_of_columns` of the kept ones.
+
+    Source: section III-A, figure 2 (left).
+    """
+    return _pruned_by_definition(x_NK, dropped) @ _pruned_by_definition(weight_OK, dropped).T
+
+
+def resized_weight_gradient_by_definition(
+    grad_NO: Tensor,
+    x_NK: Tensor,
+    dropped: Sequence[int],
+    imputation: Imputation = Imputation.ZERO,
+    previous: Tensor | None = None,
+) -> Tensor:
+    """Multiply the output's whole gradient with the pruned input and recover: grad_weight [O, K].
+
+    Source: section III-A, figure 2 (right).
+    """
+    part_OC = grad_NO.T @ _pruned_by_definition(x_NK, dropped)
+    return recovered_by_definition(part_OC, dropped, imputation, previous)
+
+
+def resized_input_gradient_by_definition(
+    grad_NO: Tensor,
+    weight_OK: Tensor,
+    dropped: Sequence[int],
+    imputation: Imputation = Imputation.ZERO,
+    previous: Tensor | None = None,
+) -> Tensor:
+    """Multiply the output's whole gradient with the pruned weight and recover: grad_input [N, K].
+
+    Source: section III-A ("in another dataflow").
+    """
+    part_NC = grad_NO @ _pruned_by_definition(weight_OK, dropped)
+    return recovered_by_definition(part_NC, dropped, imputation, previous)
+
+
+def recovered_by_definition(
+    part_RC: Tensor,
+    dropped: Sequence[int],
+    imputation: Imputation = Imputation.ZERO,
+    previous: Tensor | None = None,
+) -> Tensor:
+    """Go through the columns: the next computed one where it was kept, an imputed one where it was dropped.
+
+    Source: section III-A, figure 2 (right bottom); imputation policies of figure 3.
+    """
+    computed = iter(part_RC.unbind(dim=1))
+    columns = []
+    for column in range(part_RC.shape[1] + len(dropped)):
+        if column not in dropped:
+            columns.append(next(computed))
+        elif imputation is Imputation.AVERAGE:
+            columns.append(part_RC.mean(dim=1))
+        elif imputation is Imputation.SAME and previous is not None:
+            columns.append(previous[:, column])
+        else:
+            columns.append(torch.zeros_like(part_RC[:, 0]))
+    return torch.stack(columns, dim=1)
+
+
+def _extracted(name: str, matrix_RK: Tensor, columns: Tensor, buffers: Buffers | None) -> Tensor:
+    """Copy some columns into memory of their own; all columns are the matrix itself."""
+    num_rows, num_columns = matrix_RK.shape
+    if len(columns) == num_columns:
+        return matrix_RK
+    out = None if buffers is None else buffers.take(name, (num_rows, len(columns)), like=matrix_RK)
+    return torch.index_select(matrix_RK, 1, columns, out=out)
+
+
+def _pruned_by_definition(matrix_RK: Tensor, dropped: Sequence[int]) -> Tensor:
+    """Concatenate the columns that are not dropped, in their order."""
+    return torch.cat([column for k, column in enumerate(matrix_RK.split(1, dim=1)) if k not in dropped], dim=1)
