@@ -287,7 +287,7 @@ class Sleeper:
         if not 0 <= seconds < math.inf:
             raise ValueError(f"seconds is {seconds!r}; it must be finite and not negative")
         self._intended_s += seconds
-        return self._pay() if self.debt_s >= self._least_s else 0.0
+        return self._pay() if 0 < self.debt_s >= self._least_s else 0.0
 
     def flush(self) -> float:
         """Sleep off any debt that still waits; returns the seconds slept."""
