@@ -3,7 +3,9 @@
 from workbench.models.bert import BertEncoder, BertForMaskedLM, BertForSequenceClassification
 from workbench.models.bert_config import BertConfig
 from workbench.models.hugging_face import LoadedWeights, load_hugging_face, to_hugging_face
-from workbench.models.inventory import layer_messages, layer_weights
+from workbench.models.inventory import layer_messages, layer_products, layer_weights
+from workbench.models.vit import ViTEncoder, ViTForImageClassification
+from workbench.models.vit_config import VIT_1B, VIT_3B, VIT_TINY, ViTConfig
 
 __all__ = [
     "BertConfig",
@@ -11,7 +13,14 @@ __all__ = [
     "BertForMaskedLM",
     "BertForSequenceClassification",
     "LoadedWeights",
+    "VIT_1B",
+    "VIT_3B",
+    "VIT_TINY",
+    "ViTConfig",
+    "ViTEncoder",
+    "ViTForImageClassification",
     "layer_messages",
+    "layer_products",
     "layer_weights",
     "load_hugging_face",
     "to_hugging_face",

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workbench.models.bert_config import BertConfig
+from workbench.models.replicated import draw_, linear, undrawn
 from workbench.parallel.dropout import Dropout
 from workbench.parallel.groups import TensorGroup, VirtualTensorGroup
-from workbench.parallel.seeds import generator_for
 from workbench.parallel.stages import WHOLE, Stage
 from workbench.parallel.transformer import TransformerLayer
 
@@ -136,9 +136,9 @@ class BertForSequenceClassification(nn.Module):
         self.pooler = self.classifier = None
         if stage.is_last:
             hidden = config.hidden_size
-            self.pooler = _linear(hidden, hidden, config, "pooler", place)
+            self.pooler = linear(hidden, hidden, config, "pooler", place)
             self.dropout = Dropout(config.dropout, seed=config.seed, site="classifier.dropout")
-            self.classifier = _linear(hidden, num_labels, config, "classifier", place)
+            self.classifier = linear(hidden, num_labels, config, "classifier", place)
 
     def forward(
         self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
@@ -176,7 +176,7 @@ class BertForMaskedLM(nn.Module):
         self.transform = self.decoder = None
         if stage.is_last:
             hidden = config.hidden_size
-            self.transform = _linear(hidden, hidden, config, "transform", place)
+            self.transform = linear(hidden, hidden, config, "transform", place)
             self.norm = nn.LayerNorm(hidden, config.layer_norm_eps, **place)
             self.bias = nn.Parameter(torch.zeros(config.vocab_size, **place))
             self.decoder = self.encoder.embeddings and self.encoder.embeddings.word
@@ -233,30 +233,6 @@ def _embedding(
     num_rows: int, config: BertConfig, name: str, place: dict, **options
 ) -> nn.Embedding:
     """Make a replicated embedding with drawn rows."""
-    embedding = _undrawn(nn.Embedding, num_rows, config.hidden_size, place, **options)
-    _draw_weight_(embedding, config, f"embeddings.{name}")
+    embedding = undrawn(nn.Embedding, num_rows, config.hidden_size, place=place, **options)
+    draw_(embedding.weight, config, f"embeddings.{name}")
     return embedding
-
-
-def _linear(inputs: int, outputs: int, config: BertConfig, site: str, place: dict) -> nn.Linear:
-    """Make a replicated linear: drawn weight, zero bias."""
-    linear = _undrawn(nn.Linear, inputs, outputs, place)
-    _draw_weight_(linear, config, site)
-    nn.init.zeros_(linear.bias)
-    return linear
-
-
-def _undrawn(kind: type[nn.Module], *sizes_and_place, **options) -> nn.Module:
-    """Make a module without torch's own initialisation, which draws from the global generator."""
-    *sizes, place = sizes_and_place
-    place = {name: value for name, value in place.items() if value is not None}
-    return nn.utils.skip_init(kind, *sizes, **options, **place)
-
-
-@torch.no_grad()
-def _draw_weight_(module: nn.Module, config: BertConfig, site: str) -> None:
-    """Draw a replicated weight, the same on every rank."""
-    if not module.weight.is_meta:
-        drawn = torch.empty(module.weight.shape)
-        drawn.normal_(std=config.init_std, generator=generator_for(config.seed, f"{site}.weight"))
-        module.weight.copy_(drawn)

@@ -1,23 +1,24 @@
-"""Moving BERT weights between our cut models and Hugging Face's full ones.
+"""Moving weights between our cut models and Hugging Face's full ones.
 
-What: the one table of names, read in both directions, so that a model, or a stage of
-one, loads exactly what it holds and its weights and gradients can be compared with
+What: one table of names a family, read in both directions, so that a model, or a stage
+of one, loads exactly what it holds and its weights and gradients can be compared with
 those of `transformers`.
-Simplified: only the modules of `workbench.models.bert`; other entries are reported.
+Simplified: only the modules of `workbench.models`; other entries are reported.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from workbench.models.bert import BertEncoder, BertForMaskedLM, BertForSequenceClassification
-from workbench.parallel.linear import ShardedLinear
+from workbench.models.bert_names import BERT_NAMES, BertModel
+from workbench.models.names import Names
+from workbench.models.vit_names import VIT_NAMES, ViTModel
 
 __all__ = ["LoadedWeights", "load_hugging_face", "to_hugging_face"]
 
-BertModel = BertEncoder | BertForSequenceClassification | BertForMaskedLM
+Model = BertModel | ViTModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,36 +32,38 @@ class LoadedWeights:
 
 
 @torch.no_grad()
-def load_hugging_face(model: BertModel, state_dict: Mapping[str, Tensor]) -> LoadedWeights:
+def load_hugging_face(model: Model, state_dict: Mapping[str, Tensor]) -> LoadedWeights:
     """Load Hugging Face weights, cut to the local shards.
 
     Args:
         model: Model, or stage of one, to fill.
-        state_dict: Full tensors; names with or without the prefix "bert.", layer norms
-            as weight and bias or, as in older files, gamma and beta.
+        state_dict: Full tensors; names with or without the family's prefix ("bert.",
+            "vit."), as `transformers` has them now or had them in older files.
 
     Returns:
         What was missing or left over.
 
     Raises:
-        ValueError: If a weight of the encoder is missing or a shape does not fit.
+        ValueError: If a weight of the encoder is missing, a shape does not fit, or the
+            model's family is not known.
     """
-    full = {_plain_name(name): tensor for name, tensor in state_dict.items()}
-    wanted = [name for name, *_ in _replicated(model)]
-    wanted += [f"{name}.{kind}" for names, _ in _cut(model) for name in names for kind in KINDS]
+    names = _names_of(model)
+    full = {names.plain(name): tensor for name, tensor in state_dict.items()}
+    wanted = [name for name, _ in names.replicated(model)]
+    wanted += [f"{part}.{kind}" for parts, _ in names.cut(model) for part in parts for kind in KINDS]
     missing = tuple(name for name in wanted if name not in full)
-    if lacking := [name for name in missing if name.startswith(ENCODER_PREFIXES)]:
+    if lacking := [name for name in missing if name.startswith(names.required)]:
         raise ValueError(f"state_dict: {len(lacking)} weights are missing, first {lacking[0]!r}")
-    for name, parameter in _replicated(model):
+    for name, parameter in names.replicated(model):
         if name in full:
             _copy_(name, parameter, full[name])
-    for names, linear in _cut(model):
-        weight, bias = (torch.cat([full[f"{name}.{kind}"] for name in names]) for kind in KINDS)
+    for parts, linear in names.cut(model):
+        weight, bias = (torch.cat([full[f"{part}.{kind}"] for part in parts]) for kind in KINDS)
         linear.load_full_(weight, bias)
     return LoadedWeights(missing=missing, unused=tuple(sorted(full.keys() - set(wanted))))
 
 
-def to_hugging_face(model: BertModel, gradients: bool = False) -> dict[str, Tensor]:
+def to_hugging_face(model: Model, gradients: bool = False) -> dict[str, Tensor]:
     """Collect the full weights (or gradients) under their Hugging Face names.
 
     Every tensor-parallel rank must call it: the shards are gathered.
@@ -70,77 +73,33 @@ def to_hugging_face(model: BertModel, gradients: bool = False) -> dict[str, Tens
         gradients: Collect gradients instead of values.
 
     Returns:
-        Name without the prefix "bert." -> full tensor, detached; parameters that have
+        Name without the family's prefix -> full tensor, detached; parameters that have
         no gradient are left out.
     """
+    names = _names_of(model)
     full = {
         name: (parameter.grad if gradients else parameter).detach()
-        for name, parameter in _replicated(model)
+        for name, parameter in names.replicated(model)
         if not gradients or parameter.grad is not None
     }
-    for names, linear in _cut(model):
-        parts = [linear.full_weight(gradients), linear.full_bias(gradients)]
-        for kind, part in zip(KINDS, parts, strict=True):
-            blocks = part.chunk(len(names))
-            full |= {f"{name}.{kind}": b for name, b in zip(names, blocks, strict=True)}
+    for parts, linear in names.cut(model):
+        stacks = [linear.full_weight(gradients), linear.full_bias(gradients)]
+        for kind, stack in zip(KINDS, stacks, strict=True):
+            blocks = stack.chunk(len(parts))
+            full |= {f"{part}.{kind}": block for part, block in zip(parts, blocks, strict=True)}
     return full
 
 
 KINDS = ("weight", "bias")
-ENCODER_PREFIXES = ("embeddings.", "encoder.")
+FAMILIES = (BERT_NAMES, VIT_NAMES)
 
 
-def _plain_name(name: str) -> str:
-    """Drop the model's prefix and the old names of layer norms' weights."""
-    name = name.removeprefix("bert.")
-    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
-        name = name.replace(old, new)
-    return name
-
-
-def _encoder(model: BertModel) -> BertEncoder:
-    return model if isinstance(model, BertEncoder) else model.encoder
-
-
-def _cut(model: BertModel) -> Iterator[tuple[tuple[str, ...], ShardedLinear]]:
-    """Yield the cut linears with the names of the linears that each is a stack of."""
-    encoder = _encoder(model)
-    for index, layer in zip(encoder.layer_range, encoder.layers, strict=True):
-        site = f"encoder.layer.{index}"
-        attention = tuple(f"{site}.attention.self.{part}" for part in ("query", "key", "value"))
-        yield attention, layer.attention.query_key_value
-        yield (f"{site}.attention.output.dense",), layer.attention.output
-        yield (f"{site}.intermediate.dense",), layer.mlp.input
-        yield (f"{site}.output.dense",), layer.mlp.output
-
-
-def _replicated(model: BertModel) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters that every tensor-parallel rank holds whole."""
-    for site, module in _replicated_modules(model):
-        for name, parameter in module.named_parameters():
-            yield f"{site}.{name}", parameter
-    if isinstance(model, BertForMaskedLM) and model.decoder is not None:
-        yield "cls.predictions.bias", model.bias
-        if model.encoder.embeddings is None:  # the last of several stages has its own copy
-            yield "embeddings.word_embeddings.weight", model.decoder.weight
-
-
-def _replicated_modules(model: BertModel) -> Iterator[tuple[str, nn.Module]]:
-    encoder = _encoder(model)
-    if encoder.embeddings is not None:
-        yield "embeddings.word_embeddings", encoder.embeddings.word
-        yield "embeddings.position_embeddings", encoder.embeddings.position
-        yield "embeddings.token_type_embeddings", encoder.embeddings.token_type
-        yield "embeddings.LayerNorm", encoder.embeddings.norm
-    for index, layer in zip(encoder.layer_range, encoder.layers, strict=True):
-        yield f"encoder.layer.{index}.attention.output.LayerNorm", layer.attention_norm
-        yield f"encoder.layer.{index}.output.LayerNorm", layer.mlp_norm
-    if isinstance(model, BertForSequenceClassification) and model.classifier is not None:
-        yield "pooler.dense", model.pooler
-        yield "classifier", model.classifier
-    if isinstance(model, BertForMaskedLM) and model.decoder is not None:
-        yield "cls.predictions.transform.dense", model.transform
-        yield "cls.predictions.transform.LayerNorm", model.norm
+def _names_of(model: Model) -> Names:
+    """Give the names of the family that a model is of."""
+    for names in FAMILIES:
+        if isinstance(model, names.models):
+            return names
+    raise ValueError(f"model: {type(model).__name__} is of no family whose Hugging Face names are known")
 
 
 def _copy_(name: str, parameter: nn.Parameter, full: Tensor) -> None:

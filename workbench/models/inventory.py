@@ -1,11 +1,13 @@
-"""What a cut BERT holds and sends, listed without building it.
+"""What a cut transformer layer holds, sends and multiplies, listed without building it.
 
 What: for planners, simulators and byte counts: every weight of a layer with the
-dimension that is cut, and every message of a layer and micro-batch with its call site,
-pass and shape, under the names that the layers and their ledger use.
+dimension that is cut, every message of a layer and micro-batch with its call site, pass
+and shape, and every matrix product of a linear with its sizes on one rank, under the
+names that the layers and their ledger use. The same for post-norm and pre-norm layers.
 Source: the cut of `workbench.parallel.transformer` (Megatron-LM, section 3).
 Simplified: messages without codecs; embeddings, pooler and heads send none.
-Left out: messages between pipeline stages, and the exchange of tied gradients.
+Left out: messages between pipeline stages, the exchange of tied gradients, and the
+products inside attention, which have no weights.
 """
 
 import math
@@ -13,11 +15,21 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.models.bert_config import BertConfig
 from workbench.parallel.shards import check_divides
 from workbench.parallel.traffic import MessageKind, Phase
+from workbench.parallel.transformer import TransformerConfig
 
-__all__ = ["MessageEntry", "WeightEntry", "layer_messages", "layer_weights"]
+__all__ = [
+    "MessageEntry",
+    "ProductEntry",
+    "WeightEntry",
+    "layer_messages",
+    "layer_products",
+    "layer_weights",
+]
+
+PRODUCTS_PER_LINEAR = 3
+"""Output, input gradient and weight gradient: equal in operations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +75,31 @@ class MessageEntry:
     """Bytes of what one rank contributes."""
 
 
-def layer_weights(config: BertConfig, num_tensor_ranks: int = 1) -> tuple[WeightEntry, ...]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProductEntry:
+    """The matrix products of one linear on one rank: y [N, O] = x [N, K] Wᵀ [K, O], and its two gradients."""
+
+    site: str
+    """Call site of the linear."""
+    num_rows: int
+    """N: positions of the micro-batch."""
+    num_inputs: int
+    """K: the contracted dimension of this rank's shard."""
+    num_outputs: int
+    """O: outputs of this rank's shard."""
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one of the three products: a multiplication and an addition each."""
+        return 2 * self.num_rows * self.num_inputs * self.num_outputs
+
+    @property
+    def iteration_flops(self) -> int:
+        """Operations of all three products, forward and backward."""
+        return PRODUCTS_PER_LINEAR * self.flops
+
+
+def layer_weights(config: TransformerConfig, num_tensor_ranks: int = 1) -> tuple[WeightEntry, ...]:
     """List the parameters of one transformer layer.
 
     Args:
@@ -100,7 +136,7 @@ def layer_weights(config: BertConfig, num_tensor_ranks: int = 1) -> tuple[Weight
 
 
 def layer_messages(
-    config: BertConfig,
+    config: TransformerConfig,
     layer: int,
     *,
     batch: int,
@@ -132,6 +168,41 @@ def layer_messages(
     shape = (batch, sequence, config.hidden_size)
     return tuple(
         _entry(f"layers.{layer}.{site}", what, phase, shape, dtype) for site, what, phase in table
+    )
+
+
+def layer_products(
+    config: TransformerConfig, layer: int, *, batch: int, sequence: int, num_tensor_ranks: int
+) -> tuple[ProductEntry, ...]:
+    """List the matrix products of one layer's linears on one rank for one micro-batch.
+
+    Args:
+        config: Sizes.
+        layer: Which layer, for the call sites.
+        batch: B of the micro-batch.
+        sequence: S.
+        num_tensor_ranks: Ranks that share the layer.
+
+    Returns:
+        One entry a linear, in the order of the layer's computation.
+
+    Raises:
+        ValueError: If the ranks do not divide the heads or the inner units.
+    """
+    check_divides("num_heads", config.num_heads, num_tensor_ranks)
+    inner = check_divides("mlp_size", config.mlp_size, num_tensor_ranks)
+    hidden, shard = config.hidden_size, config.hidden_size // num_tensor_ranks
+    table = (
+        ("attention.query_key_value", hidden, 3 * shard),
+        ("attention.output", shard, hidden),
+        ("mlp.input", hidden, inner),
+        ("mlp.output", inner, hidden),
+    )
+    return tuple(
+        ProductEntry(
+            site=f"layers.{layer}.{site}", num_rows=batch * sequence, num_inputs=inputs, num_outputs=outputs
+        )
+        for site, inputs, outputs in table
     )
 
 

@@ -11,7 +11,7 @@ from workbench.parallel.seeds import generator_for
 from workbench.parallel.shards import cut, join
 from workbench.parallel.stages import Stage
 from workbench.parallel.traffic import Message, MessageKind, Phase, Traffic
-from workbench.parallel.transformer import TransformerConfig, TransformerLayer
+from workbench.parallel.transformer import PreNormTransformerLayer, TransformerConfig, TransformerLayer
 
 __all__ = [
     "ColumnParallelLinear",
@@ -19,6 +19,7 @@ __all__ = [
     "Message",
     "MessageKind",
     "Phase",
+    "PreNormTransformerLayer",
     "ProcessTensorGroup",
     "RowParallelLinear",
     "Stage",

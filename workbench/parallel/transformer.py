@@ -1,9 +1,10 @@
-"""A transformer layer cut over tensor-parallel ranks, layer norm after the residual sum.
+"""A transformer layer cut over tensor-parallel ranks, layer norm after the residual sum or before it.
 
 What: self-attention with its heads split over the ranks, then a two-layer perceptron
 with its inner units split; two all-reduces forward, two backward.
-Source: Vaswani et al., Attention is all you need (post-norm); Shoeybi et al.,
-Megatron-LM, section 3 (the cut).
+Source: Vaswani et al., Attention is all you need (post-norm); Dosovitskiy et al., An
+image is worth 16x16 words, equations 2 and 3 (pre-norm); Shoeybi et al., Megatron-LM,
+section 3 (the cut).
 Simplified: dropout masks are drawn in full on every rank (see `dropout`).
 Left out: causal masks, key-value caches, sequence parallelism.
 
@@ -22,7 +23,7 @@ from workbench.parallel.groups import TensorGroup
 from workbench.parallel.linear import BERT_INIT_STD, ColumnParallelLinear, RowParallelLinear
 from workbench.parallel.shards import check_divides
 
-__all__ = ["Attention", "Mlp", "TransformerConfig", "TransformerLayer"]
+__all__ = ["Attention", "Mlp", "PreNormTransformerLayer", "TransformerConfig", "TransformerLayer"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +147,7 @@ class Mlp(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """x -> norm(x + attention(x)) -> norm(x + mlp(x)).
+    """x -> norm(x + attention(x)) -> norm(x + mlp(x)), as in BERT.
 
     Args:
         config: Sizes.
@@ -192,6 +193,16 @@ class TransformerLayer(nn.Module):
         attended = self.attention_dropout(self.attention(x_BSH, mask))
         x_BSH = self.attention_norm(x_BSH + attended)
         return self.mlp_norm(x_BSH + self.mlp_dropout(self.mlp(x_BSH)))
+
+
+class PreNormTransformerLayer(TransformerLayer):
+    """x -> x + attention(norm(x)) -> x + mlp(norm(x)), with the parameters of the post-norm layer."""
+
+    def forward(self, x_BSH: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Transform every position, as `TransformerLayer.forward` does."""
+        attended = self.attention(self.attention_norm(x_BSH), mask)
+        x_BSH = x_BSH + self.attention_dropout(attended)
+        return x_BSH + self.mlp_dropout(self.mlp(self.mlp_norm(x_BSH)))
 
 
 def _is_narrow_on_cpu(x: Tensor) -> bool:

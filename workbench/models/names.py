@@ -1,0 +1,29 @@
+"""What one model family's weights are called in Hugging Face checkpoints.
+
+Source: none. Simplified: a full weight is a stack of whole linears, or replicated.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from workbench.parallel.linear import ShardedLinear
+
+__all__ = ["Names"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Names:
+    """The names of one family, in both directions."""
+
+    models: tuple[type[nn.Module], ...]
+    """Classes of the family."""
+    required: tuple[str, ...]
+    """Prefixes of entries without which nothing is loaded: all but the heads."""
+    plain: Callable[[str], str]
+    """A checkpoint's name, of whatever age and with whatever prefix -> the name used here."""
+    cut: Callable[[nn.Module], Iterator[tuple[tuple[str, ...], ShardedLinear]]]
+    """Gives a model's cut linears with the names of the linears that each is a stack of."""
+    replicated: Callable[[nn.Module], Iterator[tuple[str, nn.Parameter]]]
+    """Gives a model's parameters that every tensor-parallel rank holds whole."""

@@ -1,0 +1,59 @@
+"""Modules that every rank holds whole, drawn alike wherever they are made.
+
+What: weights come from a generator named by the model's seed and the module's site, so
+that replicas on several ranks are equal without being sent, and the global generator is
+left alone.
+Source: none. Simplified: normal distributions only. Left out: copies that are cut (`workbench.parallel.linear`).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from workbench.parallel.seeds import generator_for
+from workbench.parallel.transformer import TransformerConfig
+
+__all__ = ["draw_", "linear", "undrawn"]
+
+
+def undrawn(kind: type[nn.Module], *sizes: int, place: dict, **options) -> nn.Module:
+    """Make a module without torch's own initialisation, which draws from the global generator.
+
+    Args:
+        kind: Class of the module.
+        sizes, options: What it is made with.
+        place: device and dtype; None is torch's default.
+
+    Returns:
+        The module, its parameters uninitialised.
+    """
+    place = {name: value for name, value in place.items() if value is not None}
+    return nn.utils.skip_init(kind, *sizes, **options, **place)
+
+
+@torch.no_grad()
+def draw_(weight: Tensor, config: TransformerConfig, site: str) -> None:
+    """Fill a weight with normal numbers, the same on every rank.
+
+    Args:
+        weight: Any shape; one on the meta device is left as it is.
+        config: Gives the standard deviation and the seed.
+        site: Names the random stream.
+    """
+    if not weight.is_meta:
+        drawn = torch.empty(weight.shape)
+        drawn.normal_(std=config.init_std, generator=generator_for(config.seed, f"{site}.weight"))
+        weight.copy_(drawn)
+
+
+def linear(inputs: int, outputs: int, config: TransformerConfig, site: str, place: dict) -> nn.Linear:
+    """Make a replicated linear: drawn weight, zero bias.
+
+    Args:
+        inputs, outputs: Its sizes.
+        config, site: As in `draw_`.
+        place: As in `undrawn`.
+    """
+    made = undrawn(nn.Linear, inputs, outputs, place=place)
+    draw_(made.weight, config, site)
+    nn.init.zeros_(made.bias)
+    return made
