@@ -4,14 +4,19 @@ import pytest
 import torch
 
 from workbench.models import (
+    VIT_1B,
     BertConfig,
     BertEncoder,
     BertForSequenceClassification,
+    ViTConfig,
+    ViTForImageClassification,
     layer_messages,
+    layer_products,
     layer_weights,
 )
 from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
+from workbench.parallel.linear import ShardedLinear
 from workbench.parallel.traffic import MessageKind, Phase
 from workbench.parallel.virtual_pipeline import VirtualPipeline
 
@@ -70,3 +75,34 @@ def test_messages_are_those_of_a_step(size, num_stages):
 def test_ranks_that_do_not_divide_the_inner_units_are_refused():
     with pytest.raises(ValueError, match="mlp_size: 64 is not divisible by 3"):
         layer_weights(BertConfig(hidden_size=9, num_heads=3, mlp_size=64, num_layers=1), 3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_products_are_those_that_the_linears_compute(size):
+    config = ViTConfig(hidden_size=16, num_layers=2, num_heads=4, mlp_size=32, image_size=8, patch_size=4)
+    model, seen = ViTForImageClassification(config, VirtualTensorGroup(size)), []
+
+    def noted(site):
+        def product(x, weight):
+            seen.append((site, x.shape[:-1].numel(), x.shape[-1], weight.shape[0]))
+            return torch.nn.functional.linear(x, weight)
+
+        return product
+
+    for module in model.modules():
+        if isinstance(module, ShardedLinear):
+            module.matrix_product = noted(module.site)
+    model(torch.zeros(3, 3, 8, 8))
+    listed = [
+        (entry.site, entry.num_rows, entry.num_inputs, entry.num_outputs)
+        for layer in range(2)
+        for entry in layer_products(config, layer, batch=3, sequence=config.sequence, num_tensor_ranks=size)
+    ]
+    assert [entry for entry in listed for _ in range(size)] == seen
+
+
+def test_a_layers_products_take_72_operations_a_row_and_squared_hidden_size():
+    # 12 H^2 weights, a multiplication and an addition each, three products: 72 N H^2.
+    entries = layer_products(VIT_1B, 0, batch=64, sequence=65, num_tensor_ranks=8)
+    assert 8 * sum(entry.iteration_flops for entry in entries) == 72 * 64 * 65 * 2048**2
+    assert entries[3].flops == 2 * (64 * 65) * 1024 * 2048

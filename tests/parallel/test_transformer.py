@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.parallel import TransformerConfig, TransformerLayer, VirtualTensorGroup
+from workbench.parallel import PreNormTransformerLayer, TransformerConfig, TransformerLayer, VirtualTensorGroup
 
 CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32)
 WITH_DROPOUT = TransformerConfig(
@@ -19,10 +19,11 @@ def batch() -> torch.Tensor:
 
 
 def torch_layer(layer: TransformerLayer) -> nn.TransformerEncoderLayer:
-    """Make torch's post-norm layer with the weights of an uncut layer of ours."""
+    """Make torch's layer with the weights of an uncut layer of ours."""
     twin = nn.TransformerEncoderLayer(
-        16, 4, 32, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True
-    )
+        16, 4, 32, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True,
+        norm_first=isinstance(layer, PreNormTransformerLayer),
+    )  # fmt: skip
     twin.self_attn.in_proj_weight.data.copy_(layer.attention.query_key_value.weights[0])
     twin.self_attn.in_proj_bias.data.copy_(layer.attention.query_key_value.biases[0])
     for theirs, ours in (
@@ -35,8 +36,9 @@ def torch_layer(layer: TransformerLayer) -> nn.TransformerEncoderLayer:
     return twin
 
 
-def test_the_uncut_layer_equals_torchs_transformer_layer():
-    layer = TransformerLayer(CONFIG, VirtualTensorGroup(1))
+@pytest.mark.parametrize("kind", [TransformerLayer, PreNormTransformerLayer])
+def test_the_uncut_layer_equals_torchs_transformer_layer(kind):
+    layer = kind(CONFIG, VirtualTensorGroup(1))
     ours, theirs = batch().requires_grad_(), batch().requires_grad_()
     y, expected = layer(ours), torch_layer(layer)(theirs)
     torch.testing.assert_close(y, expected)

@@ -1,0 +1,71 @@
+"""Scikit-learn's handwritten digits: small real images that every machine has, in place of ones it has not.
+
+What: `load("train", instead_of="cifar10", ...)` returns digits in the shape of the images they stand in for. They are
+real images but another data set, far easier than CIFAR-10: a model's accuracy on them says nothing about the other.
+Source: Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI, 1998; the part that scikit-learn
+carries (1,797 images of 8 x 8, 17 grey levels).
+Simplified: the first 1,500 are for training, the others, by other writers, for testing; pixels are repeated to
+enlarge, and grey is repeated for every colour.
+Left out: the digits as a data set of their own.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from types import MappingProxyType
+
+import numpy as np
+
+from workbench.datasets.images import ImageDataset
+from workbench.datasets.source import DataSource, SourceKind
+
+__all__ = ["load"]
+
+ROWS = MappingProxyType({"train": slice(0, 1500), "test": slice(1500, 1797)})  # images of each split
+SIDE_PIXELS = 8  # of an image as it comes
+WHITEST = 16  # the highest grey level
+
+
+def load(split: str = "train", *, instead_of: str, side_pixels: int = 32, num_colours: int = 3) -> ImageDataset:
+    """Load one split in the shape of another data set's images.
+
+    Args:
+        split: "train" or "test".
+        instead_of: the data set that is missing.
+        side_pixels: height and width to enlarge to, a multiple of 8.
+        num_colours: equal colours of a pixel.
+    Returns:
+        The images, uint8 [N, num_colours, side_pixels, side_pixels], as a stand-in.
+    Raises:
+        ValueError: no such split, or a size that is no multiple of 8.
+    """
+    from sklearn.datasets import load_digits
+
+    if split not in ROWS:
+        raise ValueError(f"split is {split!r}, must be one of {', '.join(ROWS)}")
+    if side_pixels < SIDE_PIXELS or side_pixels % SIDE_PIXELS:
+        raise ValueError(f"side_pixels is {side_pixels}, must be a multiple of {SIDE_PIXELS}")
+    grey_NHW, labels = load_digits().images[ROWS[split]], load_digits().target[ROWS[split]]
+    images = _enlarged((grey_NHW * (255 / WHITEST)).round().astype(np.uint8), side_pixels, num_colours)
+    detail = (
+        f"{len(labels):,} of scikit-learn's digits instead of {instead_of}: real images, but another data set; "
+        "accuracies say nothing about the one that is missing"
+    )
+    digest = sha256(images.tobytes() + labels.astype(np.int64).tobytes()).hexdigest()
+    name = f"digits/{split}"
+    source = DataSource(name=name, kind=SourceKind.STAND_IN, detail=detail, sha256=digest, complete=False)
+    return ImageDataset(
+        name="digits",
+        split=split,
+        images=images,
+        labels=labels.astype(np.int64),
+        class_names=tuple(str(digit) for digit in range(10)),
+        source=source,
+    )
+
+
+def _enlarged(images_NHW: np.ndarray, side_pixels: int, num_colours: int) -> np.ndarray:
+    """Repeat every pixel in both directions and for every colour."""
+    times = side_pixels // SIDE_PIXELS
+    larger = images_NHW.repeat(times, axis=1).repeat(times, axis=2)
+    return np.ascontiguousarray(np.broadcast_to(larger[:, None], (len(larger), num_colours, *larger.shape[1:])))

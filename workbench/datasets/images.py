@@ -1,0 +1,64 @@
+"""A loaded set of labelled images.
+
+Source: none. Simplified: all images are of one size and in memory. Left out: anything a model does to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from workbench.datasets.source import DataSource
+
+__all__ = ["ImageDataset"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageDataset:
+    """Labelled images of one split with their source.
+
+    Attributes:
+        name: the data set, such as "cifar10".
+        split: the split's name.
+        images: uint8 [N, colours, height, width].
+        labels: int64 [N], 0, 1, ...
+        class_names: meaning of the labels.
+        source: where the images came from.
+    """
+
+    name: str
+    split: str
+    images: np.ndarray
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    source: DataSource
+
+    def __post_init__(self) -> None:
+        if self.images.ndim != 4 or self.images.dtype != np.uint8:
+            raise ValueError(f"images of {self.name}: {self.images.dtype} {self.images.shape}, must be uint8 [N, C, H, W]")
+        if self.labels.shape != self.images.shape[:1]:
+            raise ValueError(f"labels of {self.name}: {self.labels.shape} for {len(self.images)} images, must be as many")
+        if not np.isin(self.labels, range(len(self.class_names))).all():
+            raise ValueError(f"labels of {self.name}: must lie in 0 .. {len(self.class_names) - 1}")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def sample(self, limit: int | None, seed: int) -> ImageDataset:
+        """Draw images without replacement; a smaller draw with the same seed is a prefix of a larger one.
+
+        Args:
+            limit: number of images, or None for all of them in file order; more than there are means all.
+            seed: of the draw.
+        Raises:
+            ValueError: limit is not positive.
+        """
+        if limit is None:
+            return self
+        if limit < 1:
+            raise ValueError(f"limit is {limit}, must be at least 1 or None")
+        rows = np.random.default_rng(seed).permutation(len(self))[:limit]
+        detail = f"{len(rows):,} images chosen from: {self.source.detail}"
+        source = replace(self.source, detail=detail)
+        return replace(self, images=self.images[rows], labels=self.labels[rows], source=source)
