@@ -1,0 +1,136 @@
+"""Benchmarks of resized products beside full ones: one thread, output buffers on both sides, extraction included.
+
+x [4096, 1024], weight [4096, 1024], random columns, as a priority list gives them. Backward is both products, each
+placed into a full-size gradient of zeros. Ratios are taken in pairs, of the times this one thread has worked; a figure
+holds only where the results equal the definition's on the benchmark's own input, whose whole numbers sum exactly.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from workbench.techniques.flextp.method import resizing
+from workbench.techniques.flextp.method.priority import ColumnStatistics, column_change_by_definition
+from workbench.training.measuring import Benchmark, BenchmarkRow, Ratio, paired_ratio
+
+# All work is done in one thread, so its own clock shuts out other processes.
+CLOCK = time.thread_time
+
+ROWS, COLUMNS, OUTPUTS = 4096, 1024, 4096
+ASKED = 0.6  # of the full product's time, at a ratio of 1/2
+
+
+def whole_numbers(rows: int, columns: int, *, seed: int = 0) -> Tensor:
+    """Draw whole numbers whose sums of some thousand products are exact in fp32."""
+    return torch.randint(-8, 9, (rows, columns), generator=torch.Generator().manual_seed(seed)).float()
+
+
+def touched(*shape: int) -> Tensor:
+    """Allocate an output buffer that is mapped."""
+    return torch.ones(shape)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Calls:
+    """The products of one linear layer into buffers of their own.
+
+    forward: gives the output.
+    backward: gives both gradients.
+    """
+
+    forward: Callable[[], Tensor]
+    backward: Callable[[], tuple[Tensor, Tensor]]
+
+
+def full_calls(x: Tensor, weight: Tensor, grad: Tensor) -> Calls:
+    """Multiply all columns."""
+    output, grad_weight, grad_input = touched(ROWS, OUTPUTS), touched(OUTPUTS, COLUMNS), touched(ROWS, COLUMNS)
+    return Calls(
+        forward=lambda: torch.mm(x, weight.t(), out=output),
+        backward=lambda: (torch.mm(grad.t(), x, out=grad_weight), torch.mm(grad, weight, out=grad_input)),
+    )
+
+
+def resized_calls(x: Tensor, weight: Tensor, grad: Tensor, kept: Tensor) -> Calls:
+    """Multiply the kept columns and recover the gradients."""
+    output, grad_weight, grad_input = touched(ROWS, OUTPUTS), touched(OUTPUTS, COLUMNS), touched(ROWS, COLUMNS)
+    part_weight, part_input = touched(OUTPUTS, len(kept)), touched(ROWS, len(kept))
+    buffers = resizing.Buffers()
+
+    def backward() -> tuple[Tensor, Tensor]:
+        resizing.weight_gradient_of_columns(grad, x, kept, out=part_weight, buffers=buffers)
+        resizing.input_gradient_of_columns(grad, weight, kept, out=part_input, buffers=buffers)
+        return (
+            resizing.recovered(part_weight, kept, COLUMNS, out=grad_weight),
+            resizing.recovered(part_input, kept, COLUMNS, out=grad_input),
+        )
+
+    return Calls(
+        forward=lambda: resizing.product_of_columns(x, weight, kept, out=output, buffers=buffers), backward=backward
+    )
+
+
+def resized(pruning_ratio: float, *, rounds: int, asked: float | None = None) -> list[BenchmarkRow]:
+    """Measure one ratio's products, forward and backward."""
+    x, weight = whole_numbers(ROWS, COLUMNS, seed=0), whole_numbers(OUTPUTS, COLUMNS, seed=1)
+    grad = whole_numbers(ROWS, OUTPUTS, seed=2)
+    num_dropped = resizing.num_dropped_columns(pruning_ratio, COLUMNS)
+    dropped = torch.randperm(COLUMNS, generator=torch.Generator().manual_seed(0))[:num_dropped]
+    ours = resized_calls(x, weight, grad, resizing.kept_columns(dropped, COLUMNS))
+    full = full_calls(x, weight, grad)
+    equal = _equals_definition(ours, x, weight, grad, dropped.tolist())
+    name = f"γ = {pruning_ratio}, [4096, 1024] x [1024, 4096] fp32"
+    pairs = {
+        f"resized over full, forward, {name}": (ours.forward, full.forward),
+        f"resized over full, backward, {name}": (ours.backward, full.backward),
+    }
+    return [
+        _row(row, paired_ratio(*pair, rounds=rounds, warmup=1, clock=CLOCK), equal, asked)
+        for row, pair in pairs.items()
+    ]
+
+
+def _row(name: str, ratio: Ratio, equal: bool, asked: float | None) -> BenchmarkRow:
+    verdict = {} if asked is None else {"asked": f"at most {asked}", "holds": equal and ratio.median <= asked}
+    return BenchmarkRow(name=name, figure=ratio.median, unit="x", low=ratio.low, high=ratio.high, **verdict)
+
+
+def _equals_definition(ours: Calls, x: Tensor, weight: Tensor, grad: Tensor, dropped: list[int]) -> bool:
+    defined = (
+        resizing.resized_product_by_definition(x, weight, dropped),
+        resizing.resized_weight_gradient_by_definition(grad, x, dropped),
+        resizing.resized_input_gradient_by_definition(grad, weight, dropped),
+    )
+    return all(torch.equal(*pair) for pair in zip((ours.forward(), *ours.backward()), defined, strict=True))
+
+
+def statistics() -> list[BenchmarkRow]:
+    """Measure one update of the column statistics beside the definition, which needs a temporary and a copy."""
+    now, then = whole_numbers(OUTPUTS, COLUMNS), touched(OUTPUTS, COLUMNS)
+    ours = ColumnStatistics(then)
+    ours.update_(now, [])
+    equal = torch.equal(ours.change, column_change_by_definition(now, then))
+    ratio = paired_ratio(
+        lambda: ours.update_(now, []),
+        lambda: (column_change_by_definition(now, then), then.copy_(now)),
+        clock=CLOCK,
+    )
+    return [_row("column statistics over their definition, [4096, 1024] fp32", ratio, equal, 1.0)]
+
+
+BENCHMARKS = [
+    Benchmark(
+        name="flextp-resizing",
+        asks="Half of the columns against all of them, forward and backward.",
+        run=lambda: resized(0.5, rounds=11, asked=ASKED),
+    ),
+    Benchmark(
+        name="flextp-resizing-ratios",
+        asks="A quarter and three quarters dropped.",
+        run=lambda: [row for ratio in (0.25, 0.75) for row in resized(ratio, rounds=6)],
+    ),
+    Benchmark(name="flextp-statistics", asks="An epoch's statistics against their definition.", run=statistics),
+]

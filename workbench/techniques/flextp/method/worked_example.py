@@ -1,0 +1,146 @@
+"""The worked example of figure 2: one linear layer, columns 2 and 4 of 4 dropped, forward and backward.
+
+What: every matrix on the way and the multiplications of every product, counted while it runs.
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section III-A, figure 2.
+Simplified: the figure's own values did not survive; these are small integers of our own, exact in any order of sums.
+Left out: bias, which is neither multiplied nor dropped.
+
+The paper calls the gradient that arrives from the layer above grad_input and the one handed on grad_output; here, as in
+PyTorch, grad_output arrives and grad_input is handed on. Columns count from 0, so 2 and 4 are 1 and 3.
+
+Shapes: N = 2 rows, K = 4 columns, O = 3 outputs, C = 2 kept columns.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from workbench.techniques.flextp.method.lineage import Lineage
+from workbench.techniques.flextp.method.resizing import (
+    Imputation,
+    input_gradient_of_columns,
+    product_of_columns,
+    recovered,
+    weight_gradient_of_columns,
+)
+
+__all__ = ["ResizedProduct", "WorkedExample", "worked_example"]
+
+INPUT_NK = ((1, 2, 3, 1), (2, 1, 1, 3))
+WEIGHT_OK = ((1, 1, 2, 1), (2, 1, 1, 2), (1, 3, 2, 1))
+GRAD_OUTPUT_NO = ((1, 0, 2), (2, 1, 1))
+DROPPED = (1, 3)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ResizedProduct:
+    """One of the three products of a linear layer.
+
+    name: "output", "grad_weight" or "grad_input".
+    left: left operand, pruned where it has columns to drop.
+    right: right operand, likewise.
+    computed: their product; of a gradient, its kept columns.
+    result: `computed` in its normal shape, missing columns imputed.
+    plain: what the layer computes without resizing.
+    multiplications: of numbers, with resizing.
+    plain_multiplications: without.
+    """
+
+    name: str
+    left: Tensor
+    right: Tensor
+    computed: Tensor
+    result: Tensor
+    plain: Tensor
+    multiplications: int
+    plain_multiplications: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class WorkedExample:
+    """The example, step by step.
+
+    input_NK: [2, 4].
+    weight_OK: [3, 4].
+    grad_output_NO: arrives from the layer above, [2, 3].
+    lineage: dropped columns of input and weight.
+    products: output, grad_weight, grad_input.
+    """
+
+    input_NK: Tensor
+    weight_OK: Tensor
+    grad_output_NO: Tensor
+    lineage: Lineage
+    products: tuple[ResizedProduct, ResizedProduct, ResizedProduct]
+
+    @property
+    def multiplications(self) -> int:
+        """Multiplications of all three products, with resizing."""
+        return sum(product.multiplications for product in self.products)
+
+    @property
+    def plain_multiplications(self) -> int:
+        """The same without resizing."""
+        return sum(product.plain_multiplications for product in self.products)
+
+
+def worked_example(imputation: Imputation = Imputation.ZERO) -> WorkedExample:
+    """Run the example.
+
+    Args:
+        imputation: what stands in the missing columns of the gradients; with `Imputation.SAME`, whose previous
+            iteration there is none, zeros.
+
+    Source: figure 2.
+    """
+    x_NK, weight_OK, grad_NO = (torch.tensor(rows).float() for rows in (INPUT_NK, WEIGHT_OK, GRAD_OUTPUT_NO))
+    lineage = Lineage()
+    for matrix_name in ("input", "weight"):
+        lineage.record_("linear", matrix_name, DROPPED)
+    kept = lineage.kept("linear", "input", num_columns=x_NK.shape[1])
+    x_NC, weight_OC = x_NK[:, kept], weight_OK[:, kept]
+    products = (
+        _product("output", (x_NC, weight_OC.T), partial(product_of_columns, x_NK, weight_OK), kept),
+        _product("grad_weight", (grad_NO.T, x_NC), partial(weight_gradient_of_columns, grad_NO, x_NK), kept, imputation),
+        _product(
+            "grad_input", (grad_NO, weight_OC), partial(input_gradient_of_columns, grad_NO, weight_OK), kept, imputation
+        ),
+    )
+    return WorkedExample(
+        input_NK=x_NK, weight_OK=weight_OK, grad_output_NO=grad_NO, lineage=lineage, products=products
+    )
+
+
+def _product(
+    name: str,
+    operands: tuple[Tensor, Tensor],
+    multiply: Callable[[Tensor], Tensor],
+    kept: Tensor,
+    imputation: Imputation | None = None,
+) -> ResizedProduct:
+    """Multiply with the kept columns and with all, counting; None: the result needs no recovery."""
+    num_columns = len(INPUT_NK[0])
+    computed, multiplications = _counted(multiply, kept)
+    plain, plain_multiplications = _counted(multiply, torch.arange(num_columns))
+    left, right = operands
+    return ResizedProduct(
+        name=name,
+        left=left,
+        right=right,
+        computed=computed,
+        result=computed if imputation is None else recovered(computed, kept, num_columns, imputation),
+        plain=plain,
+        multiplications=multiplications,
+        plain_multiplications=plain_multiplications,
+    )
+
+
+def _counted(multiply: Callable[[Tensor], Tensor], columns: Tensor) -> tuple[Tensor, int]:
+    """Run a product and count its multiplications, which are half of its floating-point operations."""
+    with FlopCounterMode(display=False) as counter:
+        result = multiply(columns)
+    return result, counter.get_total_flops() // 2
