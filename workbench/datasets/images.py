@@ -36,9 +36,11 @@ class ImageDataset:
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or self.images.dtype != np.uint8:
-            raise ValueError(f"images of {self.name}: {self.images.dtype} {self.images.shape}, must be uint8 [N, C, H, W]")
+            found = f"{self.images.dtype} {self.images.shape}"
+            raise ValueError(f"images of {self.name}: {found}, must be uint8 [N, C, H, W]")
         if self.labels.shape != self.images.shape[:1]:
-            raise ValueError(f"labels of {self.name}: {self.labels.shape} for {len(self.images)} images, must be as many")
+            found = f"{self.labels.shape} for {len(self.images)} images"
+            raise ValueError(f"labels of {self.name}: {found}, must be as many")
         if not np.isin(self.labels, range(len(self.class_names))).all():
             raise ValueError(f"labels of {self.name}: must lie in 0 .. {len(self.class_names) - 1}")
 

@@ -32,6 +32,11 @@ class Batch:
     labels: Tensor  # [B]; int64 classes or float32 scores
 
     @property
+    def inputs(self) -> Tensor:
+        """What a model takes first: the ids."""
+        return self.ids_BS
+
+    @property
     def context(self) -> dict[str, Tensor]:
         """What a model takes beside the ids, by the names of its arguments."""
         return {"attention_mask": self.mask_BS, "token_type_ids": self.types_BS}

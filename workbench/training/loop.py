@@ -1,7 +1,7 @@
 """Train a pipelined model over epochs, and predict with it.
 
 What: `train` and `predict` drive a `Pipeline` on real ranks or a `VirtualPipeline` in one process; every rank runs the
-same loop on the same batches.
+same loop on the same batches. What is learnt from are `Examples`: of text in `batches`, of images in `images`.
 Source: Devlin et al., BERT, appendix A.2 (Adam with decoupled weight decay, warm-up, linear decay).
 Simplified: no gradient clipping, which would need a norm over all ranks; one weight decay for all parameters.
 Left out: checkpoints, loss scaling (bfloat16 needs none).
@@ -10,22 +10,63 @@ Left out: checkpoints, loss scaling (bfloat16 needs none).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from workbench.parallel.pipeline import StepResult
-from workbench.training.batches import Batch, Examples, shuffled_batches, sorted_batches
+from workbench.training.batches import shuffled_batches, sorted_batches
 from workbench.training.schedule import linear_warm_up_and_decay
 
-__all__ = ["PRECISIONS", "Recipe", "Trainable", "TrainingRun", "precision_of", "predict", "train"]
+__all__ = [
+    "PRECISIONS",
+    "Batch",
+    "Examples",
+    "Recipe",
+    "Trainable",
+    "TrainingRun",
+    "precision_of",
+    "predict",
+    "train",
+]
 
 PRECISIONS = ("fp32", "bf16")
 EVALUATION_BATCH = 128  # rows
+
+
+class Batch(Protocol):
+    """What a step learns from."""
+
+    labels: Tensor
+
+    @property
+    def inputs(self) -> Tensor:
+        """What the model takes first, [B, ...]."""
+        ...
+
+    @property
+    def context(self) -> dict[str, Tensor]:
+        """What it takes beside that, by the names of its arguments."""
+        ...
+
+
+class Examples(Protocol):
+    """What batches are drawn from."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row; batches hold rows of about the same length."""
+        ...
+
+    def batch(self, rows: Sequence[int], device: str | torch.device = "cpu") -> Any:
+        """Put the chosen rows together."""
+        ...
+
+    def __len__(self) -> int: ...
 
 
 class Trainable(Protocol):
@@ -89,7 +130,12 @@ class TrainingRun:
 
 
 def train(
-    pipeline: Trainable, examples: Examples, recipe: Recipe, *, on_step: Callable[[Batch], None] | None = None
+    pipeline: Trainable,
+    examples: Examples,
+    recipe: Recipe,
+    *,
+    augment: Callable[[Batch, int], Batch] | None = None,
+    on_step: Callable[[Batch], None] | None = None,
 ) -> TrainingRun:
     """Train all parameters of a pipeline that want a gradient.
 
@@ -97,6 +143,7 @@ def train(
         pipeline: changed in place; left in training mode.
         examples: to learn from.
         recipe: how.
+        augment: gives what to learn from in place of a batch, from the batch and the number of its step.
         on_step: called after every update with its batch.
 
     Raises:
@@ -110,8 +157,9 @@ def train(
     schedule = linear_warm_up_and_decay(optimizer, len(batches), warm_up=recipe.warm_up)
     pipeline.module.train()
     start, losses = time.perf_counter(), []
-    for rows in batches:
+    for step, rows in enumerate(batches):
         batch = examples.batch(rows, recipe.device)
+        batch = batch if augment is None else augment(batch, step)
         losses.append(_update(pipeline, batch, optimizer, recipe))
         schedule.step()
         if on_step is not None:
@@ -131,7 +179,7 @@ def _batches(examples: Examples, recipe: Recipe) -> Iterator[np.ndarray]:
 def _update(pipeline: Trainable, batch: Batch, optimizer: torch.optim.Optimizer, recipe: Recipe) -> Tensor | None:
     optimizer.zero_grad()
     with precision_of(recipe):
-        result = pipeline.step(batch.ids_BS, batch.labels, **batch.context)
+        result = pipeline.step(batch.inputs, batch.labels, **batch.context)
     optimizer.step()
     return result.loss
 
@@ -152,7 +200,7 @@ def predict(pipeline: Trainable, examples: Examples, recipe: Recipe, *, batch: i
     for rows in order:
         part = examples.batch(rows, recipe.device)
         with precision_of(recipe):
-            outputs.append(pipeline.evaluate(part.ids_BS, **part.context))
+            outputs.append(pipeline.evaluate(part.inputs, **part.context))
     if outputs[0] is None:
         return None
     found = torch.cat([output.float() for output in outputs]).cpu()
