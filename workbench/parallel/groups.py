@@ -10,6 +10,7 @@ Left out: sequence parallelism, reduce-scatter.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from typing import Protocol, runtime_checkable
 
@@ -19,7 +20,10 @@ from torch import Tensor
 
 from workbench.parallel.traffic import MessageKind, Phase, Traffic
 
-__all__ = ["ProcessTensorGroup", "TensorGroup", "VirtualTensorGroup"]
+__all__ = ["ProcessTensorGroup", "TensorGroup", "VirtualTensorGroup", "Watch"]
+
+Watch = Callable[[str], AbstractContextManager]
+"""(name of a collective) -> what is entered while the collective runs, such as a recorder's action."""
 
 
 @runtime_checkable
@@ -105,6 +109,7 @@ class ProcessTensorGroup:
         self.size = dist.get_world_size(process_group)
         self.local_ranks: tuple[int, ...] = (rank,)
         self.traffic = Traffic()
+        self.watch: Watch = nullcontext
 
     def __deepcopy__(self, memo) -> "ProcessTensorGroup":
         # A process group is a handle on running processes: copies of a model share it.
@@ -159,14 +164,15 @@ class ProcessTensorGroup:
         return total
 
     def communicate(self, collective: Callable[..., object], *tensors, **where) -> None:
-        """Call a blocking collective of torch.distributed on this group; a subclass may watch it.
+        """Call a blocking collective of torch.distributed on this group, inside `watch`.
 
         Args:
             collective: Such as `torch.distributed.all_reduce`.
             tensors: Its tensors.
             where: Its further arguments, such as `group_dst`.
         """
-        collective(*tensors, group=self.process_group, **where)
+        with self.watch(collective.__name__):
+            collective(*tensors, group=self.process_group, **where)
 
 
 class VirtualTensorGroup:

@@ -66,6 +66,17 @@ class Moves(Protocol):
         """
         ...
 
+    def gather(self, messages: Sequence[Tensor]) -> Arrival:
+        """Start to collect one small tensor of every rank on every rank.
+
+        Args:
+            messages: All of one shape.
+
+        Returns:
+            [ranks, ...], in rank order, once it is there.
+        """
+        ...
+
     def reduce(self, partials: Sequence[Tensor], target: int) -> Tensor | None:
         """Add a tensor of every rank.
 
@@ -116,20 +127,15 @@ class _There:
 
 @dataclass(frozen=True, slots=True)
 class _OnItsWay:
+    name: str  # of the collective, for whoever watches the group
     tensor: Tensor
     work: dist.Work
     group: ProcessTensorGroup
 
     def wait(self) -> Tensor:
-        self.group.communicate(_wait, self.work)
+        with self.group.watch(self.name):
+            self.work.wait()
         return self.tensor
-
-
-def _wait(work: dist.Work, group: dist.ProcessGroup | None) -> None:
-    work.wait()
-
-
-_wait.__name__ = "broadcast"  # what a recorder calls the time until a broadcast tensor is there
 
 
 class _ProcessMoves:
@@ -146,7 +152,17 @@ class _ProcessMoves:
         if self._group.size == 1:
             return _There(tensor)
         work = dist.broadcast(tensor, group_src=source, group=self._group.process_group, async_op=True)
-        return _OnItsWay(tensor, work, self._group)
+        return _OnItsWay("broadcast", tensor, work, self._group)
+
+    def gather(self, messages: Sequence[Tensor]) -> Arrival:
+        (mine,) = messages
+        mine = mine.detach().contiguous()
+        self._group.traffic.record(MessageKind.GATHER, mine, self._group.size)
+        if self._group.size == 1:
+            return _There(mine.unsqueeze(0))
+        everyone = mine.new_empty((self._group.size, *mine.shape))
+        work = dist.all_gather_single(everyone, mine, group=self._group.process_group, async_op=True)
+        return _OnItsWay("gather", everyone, work, self._group)
 
     def reduce(self, partials: Sequence[Tensor], target: int) -> Tensor | None:
         (mine,) = partials
@@ -167,16 +183,10 @@ class _ProcessMoves:
         for tensor in sending.values():
             self._group.traffic.record(MessageKind.SEND, tensor, 2)
         if messages:
-            self._group.communicate(_exchange, messages)
+            with self._group.watch("exchange"):
+                for work in dist.batch_isend_irecv(messages):
+                    work.wait()
         return [arrived]
-
-
-def _exchange(messages: Sequence[dist.P2POp], group: dist.ProcessGroup | None) -> None:
-    for work in dist.batch_isend_irecv(list(messages)):
-        work.wait()
-
-
-_exchange.__name__ = "exchange"
 
 
 class _VirtualMoves:
@@ -189,6 +199,10 @@ class _VirtualMoves:
         tensor = held[source].detach()
         self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
         return _There(tensor)
+
+    def gather(self, messages: Sequence[Tensor]) -> Arrival:
+        self._group.traffic.record(MessageKind.GATHER, messages[0], self._group.size)
+        return _There(torch.stack([message.detach() for message in messages]))
 
     def reduce(self, partials: Sequence[Tensor], target: int) -> Tensor | None:
         self._group.traffic.record(MessageKind.REDUCE, partials[target], self._group.size)

@@ -8,8 +8,6 @@ Simplified: a blocking collective only, as in `ProcessTensorGroup`.
 Left out: virtual ranks, which transfer nothing.
 """
 
-from collections.abc import Callable
-
 import torch.distributed as dist
 
 from workbench.parallel.groups import ProcessTensorGroup
@@ -28,9 +26,4 @@ class RecordedTensorGroup(ProcessTensorGroup):
 
     def __init__(self, process_group: dist.ProcessGroup | None = None, *, recorder: Recorder):
         super().__init__(process_group)
-        self._recorder = recorder
-
-    def communicate(self, collective: Callable[..., object], *tensors, **where) -> None:
-        """Call a collective, and note when this rank was ready for it and when its result was there."""
-        with self._recorder.during(collective.__name__, Kind.COMMUNICATE):
-            super().communicate(collective, *tensors, **where)
+        self.watch = lambda collective: recorder.during(collective, Kind.COMMUNICATE)

@@ -1,0 +1,192 @@
+"""Products that ranks divide among each other equal the plain ones, and dropped columns equal the definition's."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from workbench.launch import run_on_ranks
+from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
+from workbench.techniques.flextp.method.resizing import Imputation
+from workbench.techniques.flextp.runtime.delivery import Scheme, delivery_of
+from workbench.techniques.flextp.runtime.division import divide
+from workbench.techniques.flextp.runtime.products import Cut, FlexibleProduct
+
+WIDTH, INNER, ROWS = 13, 24, 5
+
+
+def perceptron(group):
+    """A column-parallel and a row-parallel linear with flexible products, and the products."""
+    first = ColumnParallelLinear(WIDTH, INNER, group, seed=1, site="first", dtype=torch.float64)
+    second = RowParallelLinear(INNER, WIDTH, group, seed=2, site="second", dtype=torch.float64)
+    return first, second
+
+
+def make_flexible(first, second, group, scheme, imputation=Imputation.ZERO):
+    for layer, cut in ((first, Cut.COLUMN), (second, Cut.ROW)):
+        delivery = delivery_of(scheme, group)
+        layer.matrix_product = FlexibleProduct(group, cut, layer.site, delivery=delivery, imputation=imputation)
+
+
+def divide_both(first, second, group, dropped, migrated):
+    for layer in (first, second):
+        num_columns = layer.weights[0].shape[1]
+        chosen = {rank: torch.tensor(dropped.get(rank, []), dtype=torch.int64) for rank in group.local_ranks}
+        moved = {rank: torch.tensor(columns)[: num_columns - 1 - len(dropped.get(rank, []))] for rank, columns in migrated.items()}
+        layer.matrix_product.division = divide(num_columns, num_ranks=group.size, dropped=chosen, migrated=moved)
+
+
+def outputs_and_gradients(first, second, group):
+    x = torch.linspace(-1, 1, 2 * ROWS * WIDTH, dtype=torch.float64).reshape(2, ROWS, WIDTH).requires_grad_()
+    y = second([functional.gelu(part) for part in first(x)])
+    (y * torch.linspace(0, 1, WIDTH, dtype=torch.float64)).sum().backward()
+    found = [y.detach(), x.grad, first.full_weight(gradient=True), second.full_weight(gradient=True)]
+    return [*found, first.full_bias(gradient=True), second.full_bias(gradient=True)]
+
+
+MIGRATIONS = {
+    "one sender": (2, {0: [0, 3, 1]}),
+    "fewer columns than receivers": (4, {2: [4]}),
+    "columns do not divide": (4, {1: [0, 2, 3, 4, 1]}),
+    "two senders": (4, {0: [5, 1, 2], 3: [0, 1]}),
+    "all but one": (4, {0: [1], 1: [0, 1], 2: [2, 0, 1]}),
+    "three ranks": (3, {1: [0, 1, 2, 3, 4, 5, 6]}),
+}
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+@pytest.mark.parametrize("case", MIGRATIONS)
+def test_migrated_products_equal_plain_ones_in_outputs_and_gradients(scheme, case):
+    num_ranks, migrated = MIGRATIONS[case]
+    group = VirtualTensorGroup(num_ranks)
+    first, second = perceptron(group)
+    plain = outputs_and_gradients(first, second, group)
+    first, second = perceptron(group)
+    make_flexible(first, second, group, scheme)
+    divide_both(first, second, group, {}, migrated)
+    for ours, theirs in zip(outputs_and_gradients(first, second, group), plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_without_dropped_or_migrated_columns_the_product_is_the_plain_one_bit_for_bit():
+    group = VirtualTensorGroup(2)
+    first, second = perceptron(group)
+    plain = outputs_and_gradients(first, second, group)
+    first, second = perceptron(group)
+    make_flexible(first, second, group, Scheme.BROADCAST_REDUCE)
+    divide_both(first, second, group, {}, {})
+    for ours, theirs in zip(outputs_and_gradients(first, second, group), plain, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_dropped_columns_leave_what_a_weight_without_them_would():
+    # With the dropped columns of the straggler's weight set to zero, the output is the resized one; the kept columns of
+    # its gradient are the same too, the dropped ones are zero.
+    group = VirtualTensorGroup(2)
+    first, second = perceptron(group)
+    with torch.no_grad():
+        second.weights[1][:, [0, 4]] = 0
+    plain = outputs_and_gradients(first, second, group)
+    resized, other = perceptron(group)
+    make_flexible(resized, other, group, Scheme.BROADCAST_REDUCE)
+    none = torch.empty(0, dtype=torch.int64)
+    resized.matrix_product.division = divide(WIDTH, num_ranks=2, dropped={0: none, 1: none}, migrated={})
+    other.matrix_product.division = divide(12, num_ranks=2, dropped={0: none, 1: torch.tensor([4, 0])}, migrated={})
+    found = outputs_and_gradients(resized, other, group)
+    kept = [column for column in range(24) if column not in (12, 16)]  # rank 1 holds columns 12 to 23
+    torch.testing.assert_close(found[0], plain[0])
+    torch.testing.assert_close(found[1], plain[1])
+    torch.testing.assert_close(found[3][:, kept], plain[3][:, kept])
+    assert not found[3][:, [12, 16]].any()
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+def test_a_sender_that_also_drops_equals_one_that_only_drops(scheme):
+    group = VirtualTensorGroup(3)
+    found = []
+    for migrated in ({}, {1: [6, 2, 7, 1]}):
+        first, second = perceptron(group)
+        make_flexible(first, second, group, scheme)
+        divide_both(first, second, group, {1: [0, 5]}, migrated)
+        found.append(outputs_and_gradients(first, second, group))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+def test_average_imputation_looks_at_computed_columns_only_and_leaves_migrated_ones_alone(scheme):
+    group = VirtualTensorGroup(2)
+    first, second = perceptron(group)
+    make_flexible(first, second, group, scheme, Imputation.AVERAGE)
+    divide_both(first, second, group, {0: [1]}, {0: [0, 2]})
+    gradient = outputs_and_gradients(first, second, group)[3]
+    kept = gradient[:, 3:12]
+    torch.testing.assert_close(gradient[:, 1], kept.mean(1))
+
+
+def test_same_imputation_takes_the_gradient_of_the_iteration_before():
+    group = VirtualTensorGroup(2)
+    first, second = perceptron(group)
+    make_flexible(first, second, group, Scheme.BROADCAST_REDUCE, Imputation.SAME)
+    divide_both(first, second, group, {}, {})
+    before = outputs_and_gradients(first, second, group)[3]
+    for layer in (first, second):
+        layer.zero_grad()
+    divide_both(first, second, group, {0: [1, 4]}, {})
+    after = outputs_and_gradients(first, second, group)[3]
+    assert torch.equal(after[:, [1, 4]], before[:, [1, 4]])
+
+
+def test_evaluation_multiplies_everything():
+    group = VirtualTensorGroup(2)
+    first, second = perceptron(group)
+    x = torch.ones(ROWS, WIDTH, dtype=torch.float64)
+    plain = second(first(x))
+    make_flexible(first, second, group, Scheme.BROADCAST_REDUCE)
+    divide_both(first, second, group, {0: [1, 4]}, {})
+    assert not torch.equal(second(first(x)), plain)
+    with torch.no_grad():
+        assert torch.equal(second(first(x)), plain)
+
+
+def test_bytes_that_migrate_follow_the_shapes():
+    # Column-parallel, 3 of 13 columns of rank 0 of 2: forward W[:, M] [12, 3] is broadcast, y [10, 12] is reduced;
+    # backward dL/dy [10, 12] is broadcast and 3 columns of the weight's gradient [12, 3] come back.
+    group = VirtualTensorGroup(2)
+    first, second = perceptron(group)
+    make_flexible(first, second, group, Scheme.BROADCAST_REDUCE)
+    divide_both(first, second, group, {}, {0: [0, 1, 2]})
+    outputs_and_gradients(first, second, group)
+    values = [12 * 3, 10 * 12, 10 * 12, 12 * 3]
+    assert group.traffic.num_bytes(site="first.migration") == 8 * sum(values)
+    # Row-parallel: x[:, M] [10, 3] and W[:, M] [13, 3] go out, their gradients come back.
+    assert group.traffic.num_bytes(site="second.migration") == 8 * 2 * (10 * 3 + 13 * 3)
+
+
+def on_a_rank(scheme, migrated):
+    group = ProcessTensorGroup()
+    first, second = perceptron(group)
+    make_flexible(first, second, group, scheme)
+    divide_both(first, second, group, {1: [2]}, migrated)
+    return outputs_and_gradients(first, second, group)
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+def test_four_real_ranks_equal_virtual_ones(scheme):
+    migrated = {0: [5, 1, 2, 3], 3: [0, 1]}
+    group = VirtualTensorGroup(4)
+    first, second = perceptron(group)
+    make_flexible(first, second, group, scheme)
+    divide_both(first, second, group, {1: [2]}, migrated)
+    virtual = outputs_and_gradients(first, second, group)
+    for found in run_on_ranks(on_a_rank, 4, scheme, migrated, timeout_s=60):
+        for ours, theirs in zip(found, virtual, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_autocast_is_refused():
+    group = VirtualTensorGroup(2)
+    first, second = perceptron(group)
+    make_flexible(first, second, group, Scheme.BROADCAST_REDUCE)
+    divide_both(first, second, group, {}, {})
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match="first: .* autocast"):
+        first(torch.ones(2, WIDTH, dtype=torch.float64))

@@ -1,0 +1,1 @@
+"""Resizing and migration on real and virtual ranks."""

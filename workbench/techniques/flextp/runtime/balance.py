@@ -1,0 +1,65 @@
+"""Balance a model in one line.
+
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control".
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from workbench.parallel import ProcessTensorGroup, TensorGroup
+from workbench.timeline.stragglers import StragglerTrace
+
+from ..method.costs import Costs
+from .balancer import Balancer
+from .meter import Meter
+from .planning import check_policy
+from .policy import Policy
+from .timing import MeasuredTimes, ModelledTimes
+
+__all__ = ["balance"]
+
+
+def balance(
+    model: nn.Module,
+    group: TensorGroup,
+    *,
+    policy: Policy | None = None,
+    costs: Costs | None = None,
+    trace: StragglerTrace | None = None,
+    slowness: float = 1.0,
+    modelled: ModelledTimes | None = None,
+) -> Balancer:
+    """Let the ranks of a tensor-parallel model help their stragglers.
+
+    Wrap each training step in `with balancer.iteration():`; evaluation needs nothing.
+
+    Args:
+        model: any model with the workbench's parallel linears; their matrix products are replaced.
+        group: its ranks, real or virtual.
+        policy: how to balance; by default SEMI-migration.
+        costs: what migration costs; by default measured in a pre-test after the second iteration.
+        trace: makes stragglers of ranks, by sleeping after their products.
+        slowness: how many times slower than this machine all ranks' products are, by sleeping (see `Meter`).
+        modelled: times to plan from in place of measured ones; virtual ranks, which share a process, need them.
+
+    Raises:
+        ValueError: for a model without parallel linears, of another group or balanced already, a trace of another
+            number of ranks, more senders than ranks minus one, and virtual ranks without modelled times or costs.
+    """
+    policy = Policy() if policy is None else policy
+    check_policy(policy, group.size)
+    for given in (trace, None if modelled is None else modelled.trace):
+        if given is not None and given.num_ranks != group.size:
+            raise ValueError(f"trace is of {given.num_ranks} ranks, must be of the group's {group.size}")
+    if modelled is None and not isinstance(group, ProcessTensorGroup):
+        raise ValueError("modelled is None, must be given for virtual ranks, which have no times of their own")
+    if not isinstance(group, ProcessTensorGroup):
+        return Balancer(model, group, policy, times=modelled, costs=costs)
+    (rank,) = group.local_ranks
+    device = next(model.parameters()).device
+    meter = Meter(rank, trace, slowness=slowness, device=device)
+    if device.type == "cuda":
+        group.watch = meter.waiting
+    times = MeasuredTimes(meter) if modelled is None else modelled
+    return Balancer(model, group, policy, times=times, costs=costs, meters={rank: meter})

@@ -1,0 +1,250 @@
+"""Balancing a model's ranks while it is trained.
+
+    balancer = balance(model, group, policy=Policy(solution="SEMI"))
+    for batch in batches:
+        with balancer.iteration():
+            loss = ...; loss.backward(); optimizer.step()
+
+What: at the end of an iteration every rank hands its times to all others; at the start of the next all of them make
+the same plan from the same numbers. Ranks cannot disagree: a plan is a pure function of the gathered times, epochs are
+counted in iterations, and which columns a sender migrates is said by the sender alone.
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", algorithms 1 and 2.
+Ours: times are gathered in every iteration, while ranks fetch their next batch; whether a plan is due then needs no
+further message, where the paper's ranks each watch their own time.
+Left out: autocast, pipelines (one plan for all layers of a tensor group).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from workbench.parallel import ColumnParallelLinear, TensorGroup
+from workbench.parallel.linear import ShardedLinear
+from workbench.parallel.moves import Arrival, Shape, moves_of
+
+from ..method.costs import Costs
+from ..method.lineage import Lineage
+from ..method.plan import Plan, RankTimes
+from ..method.ratio import has_moved
+from ..method.resizing import num_dropped_columns
+from .choosing import ColumnChooser, Columns
+from .delivery import delivery_of
+from .division import divide
+from .meter import Meter
+from .planning import Planner, needs_costs, planner_of
+from .policy import Policy
+from .pre_test import measure_costs
+from .products import Cut, FlexibleProduct
+from .timing import Times
+
+__all__ = ["Balancer", "Step"]
+
+PRE_TEST_AFTER = 2  # iterations: the first one opens connections and fills caches
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One plan, and what it was made from.
+
+    Attributes:
+        iteration: the first one under the plan.
+        times: of all ranks, of the iteration before.
+        plan: what each rank does from then on.
+    """
+
+    iteration: int
+    times: tuple[RankTimes, ...]
+    plan: Plan
+
+
+@dataclass(slots=True)
+class _State:
+    """What changes from iteration to iteration, and is the same on every rank."""
+
+    iteration: int = 0
+    plan: Plan | None = None
+    planned_from: tuple[RankTimes, ...] | None = None
+    pending: Arrival | None = None
+    is_chosen: bool = False  # whether the divisions follow the plan and the statistics as they are now
+    steps: list[Step] = field(default_factory=list)
+
+
+class Balancer:
+    """Keeps the ranks of a model in balance; `balance` makes one.
+
+    Args:
+        model: has parallel linears, all of one group; their matrix products are replaced.
+        group: their ranks.
+        policy: how to balance.
+        costs: what migration costs; where the policy needs them and there are none, a pre-test measures them after
+            the second iteration, and nothing is planned before.
+        times: where times come from.
+        meters: local rank -> times (and slows) its products.
+
+    Raises:
+        ValueError: if the model has no parallel linear, one of another group, or one whose product is replaced already.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: TensorGroup,
+        policy: Policy,
+        *,
+        times: Times,
+        costs: Costs | None = None,
+        meters: Mapping[int, Meter] | None = None,
+    ):
+        self.group, self.policy = group, policy
+        self._layers = _parallel_linears(model, group)
+        self.costs, self._times, self._moves = costs, times, moves_of(group)
+        waits = costs is None and needs_costs(policy)
+        self._planner: Planner | None = None if waits else planner_of(policy, group.size, costs)
+        self._choosers = {
+            rank: ColumnChooser([layer.weights[place] for layer in self._layers], policy, rank)
+            for place, rank in enumerate(group.local_ranks)
+        }
+        delivery = delivery_of(policy.scheme, group)
+        options = {"delivery": delivery, "imputation": policy.imputation, "meters": meters}
+        self._products = [FlexibleProduct(group, _cut(layer), layer.site, **options) for layer in self._layers]
+        for layer, product in zip(self._layers, self._products, strict=True):
+            layer.matrix_product = product
+        self._state = _State(plan=Plan.plain(group.size))
+        self._divisions = self._divided()
+        self.lineage = Lineage()
+
+    @property
+    def plan(self) -> Plan:
+        """What each rank does at the moment."""
+        return self._state.plan
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All plans that were made, in their order."""
+        return tuple(self._state.steps)
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations that have ended."""
+        return self._state.iteration
+
+    def remove(self) -> None:
+        """Give the model its plain products back."""
+        for layer in self._layers:
+            layer.matrix_product = functional.linear
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        """Balance the forward and backward passes inside; every rank of the group enters it.
+
+        Outside, products are plain, and nothing is timed.
+        """
+        self._prepare()
+        for rank in self.group.local_ranks:
+            self._times.begin(rank, self._state.iteration)
+        for product, division in zip(self._products, self._divisions, strict=True):
+            product.division = division
+        try:
+            yield
+        finally:
+            for product in self._products:
+                product.division = None
+        self._finish()
+
+    def _prepare(self) -> None:
+        """Plan anew if a time has moved, and choose columns anew if the plan or the epoch has changed."""
+        state = self._state
+        if state.pending is not None:
+            self._consider([RankTimes(own_s=o, product_s=p, work=w) for o, p, w in state.pending.wait().tolist()])
+        if not state.is_chosen:
+            self._divisions, state.is_chosen = self._divided(), True
+
+    def _consider(self, times: Sequence[RankTimes]) -> None:
+        state = self._state
+        if self._planner is None:
+            if state.iteration < PRE_TEST_AFTER:
+                return
+            self.costs = measure_costs(self._layers, self._products, self.group, times)
+            self._planner = planner_of(self.policy, self.group.size, self.costs)
+        before = state.planned_from
+        if before is not None and not has_moved(_as_measured(times), _as_measured(before), self.policy.threshold):
+            return
+        plan, state.planned_from = self._planner(times), tuple(times)
+        state.steps.append(Step(iteration=state.iteration, times=tuple(times), plan=plan))
+        if plan != state.plan:
+            state.plan, state.is_chosen = plan, False
+
+    def _finish(self) -> None:
+        """Hand out this rank's times, and close the epoch if it is over."""
+        state = self._state
+        found = [self._times.end(rank, self._work(rank)) for rank in self.group.local_ranks]
+        device = self._layers[0].weights[0].device
+        values = [torch.tensor([t.own_s, t.product_s, t.work], dtype=torch.float64, device=device) for t in found]
+        with self.group.traffic.at("flextp.times"):
+            state.pending = self._moves.gather(values)
+        state.iteration += 1
+        if state.iteration % self.policy.iterations_per_epoch == 0:
+            for chooser in self._choosers.values():
+                chooser.close_epoch()
+            state.is_chosen = state.plan.is_plain
+
+    def _work(self, rank: int) -> float:
+        """Return the columns that a local rank multiplied, as a share of its own, weighted by their outputs."""
+        sizes = [layer.weights[0].numel() for layer in self._layers]
+        shares = [division.work(rank) for division in self._divisions]
+        return sum(size * share for size, share in zip(sizes, shares, strict=True)) / sum(sizes)
+
+    def _divided(self) -> list:
+        """Divide the columns of every layer as the plan says; every rank of the group calls it."""
+        plan = self._state.plan
+        chosen = {rank: chooser.choose(plan.ranks[rank]) for rank, chooser in self._choosers.items()}
+        migrated = {sender: self._announced(sender, chosen.get(sender)) for sender in plan.senders}
+        return [self._divide(place, layer, chosen, migrated) for place, layer in enumerate(self._layers)]
+
+    def _divide(self, place: int, layer: ShardedLinear, chosen: Mapping[int, list[Columns]], migrated: Mapping):
+        dropped = {rank: columns[place].dropped for rank, columns in chosen.items()}
+        for rank, columns in dropped.items():
+            self._note(layer.site, rank, columns)
+        moved = {sender: columns[place] for sender, columns in migrated.items() if len(columns[place])}
+        return divide(layer.weights[0].shape[1], num_ranks=self.group.size, dropped=dropped, migrated=moved)
+
+    def _note(self, site: str, rank: int, dropped: Tensor) -> None:
+        for matrix in ("input", "weight"):
+            self.lineage.record_(f"{site}, rank {rank}", matrix, dropped)
+
+    def _announced(self, sender: int, columns: list[Columns] | None) -> Sequence[Tensor]:
+        """Tell all ranks which columns a sender migrates, layer by layer."""
+        share, device = self._state.plan.ranks[sender].migrated, self._layers[0].weights[0].device
+        counts = [num_dropped_columns(share, layer.weights[0].shape[1]) for layer in self._layers]
+        mine = None if columns is None else torch.cat([each.migrated for each in columns])
+        held = [mine if rank == sender else None for rank in self.group.local_ranks]
+        shape = Shape(sizes=(sum(counts),), dtype=torch.int64, device=device)
+        with self.group.traffic.at("flextp.columns"):
+            return self._moves.broadcast(held, sender, shape).wait().split(counts)
+
+
+def _as_measured(times: Sequence[RankTimes]) -> list[RankTimes]:
+    """Forget what was resized, so that a change is one of the times as they are."""
+    return [RankTimes(own_s=each.own_s, product_s=each.product_s) for each in times]
+
+
+def _cut(layer: ShardedLinear) -> Cut:
+    return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
+
+
+def _parallel_linears(model: nn.Module, group: TensorGroup) -> list[ShardedLinear]:
+    layers = [module for module in model.modules() if isinstance(module, ShardedLinear)]
+    if not layers:
+        raise ValueError(f"model: {type(model).__name__} has no parallel linears; there is nothing to balance")
+    for layer in layers:
+        if layer.group is not group:
+            raise ValueError(f"group: {layer.site} belongs to another group than the one given")
+        if layer.matrix_product is not functional.linear:
+            raise ValueError(f"model: the matrix product of {layer.site} is replaced already; remove that first")
+    return layers

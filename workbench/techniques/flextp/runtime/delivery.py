@@ -1,0 +1,160 @@
+"""How migrated columns reach their receivers, and how results come back: broadcast-reduce and scatter-gather.
+
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-A. Broadcast-reduce
+sends every receiver all migrated columns down a tree, and leaves results where an all-reduce collects them anyway;
+scatter-gather sends each receiver its own columns and has every result sent back.
+Ours: a broadcast runs while the rank multiplies its own columns; columns of a gradient are disjoint, so both schemes
+have them sent back one by one, where the paper reduces them.
+Left out: trees of our own; the collective library builds them.
+
+Every rank of the group calls the same methods in the same order. `held` has what the sender hands out, on its own
+rank; results are for local receivers. Shapes: R = rows, m = migrated columns, w = columns of one receiver.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from workbench.parallel.groups import TensorGroup
+from workbench.parallel.moves import Shape, moves_of
+
+from .division import Migration
+
+__all__ = ["BroadcastReduce", "Delivery", "ScatterGather", "Scheme", "delivery_of"]
+
+Receive = Callable[[], dict[int, Tensor]]
+"""Waits for what was handed out; local receiver -> what it got."""
+
+
+class Scheme(StrEnum):
+    """How migrated columns travel."""
+
+    BROADCAST_REDUCE = "broadcast-reduce"
+    SCATTER_GATHER = "scatter-gather"
+
+
+class Delivery:
+    """What both schemes share.
+
+    Args:
+        group: the ranks.
+    """
+
+    merges: bool
+    """Whether a result that an all-reduce follows is left on its receiver, to be summed there."""
+
+    def __init__(self, group: TensorGroup):
+        self.local_ranks, self.size, self.moves = group.local_ranks, group.size, moves_of(group)
+
+    @abstractmethod
+    def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Start to send migrated columns [R, m] of the sender; each receiver gets its own [R, w]."""
+
+    @abstractmethod
+    def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Start to send a tensor of the sender to each receiver, whole."""
+
+    @abstractmethod
+    def add_up(self, own: Tensor | None, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Tensor | None:
+        """Add the receivers' results to the sender's own; the sum where the sender is local."""
+
+    def bring_back(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Tensor | None:
+        """Send the receivers' columns [R, w] back; all [R, m] in the order of `migration.columns` at the sender."""
+        widths = {rank: len(part) for rank, part in migration.parts.items() if len(part)}
+        shapes = {rank: _with_width(shape, width) for rank, width in widths.items()}
+        arrived = self._to_sender({rank: part for rank, part in parts.items() if rank in widths}, shapes, migration)
+        if arrived is None:
+            return None
+        return torch.cat([arrived[rank] for rank in widths], dim=1) if arrived else shape.empty()
+
+    def _to_sender(
+        self, parts: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration
+    ) -> dict[int, Tensor] | None:
+        outgoing = [{migration.sender: parts[rank]} if rank in parts else {} for rank in self.local_ranks]
+        expected = [shapes if rank == migration.sender else {} for rank in self.local_ranks]
+        arrived = dict(zip(self.local_ranks, self.moves.exchange(outgoing, expected), strict=True))
+        return arrived.get(migration.sender)
+
+    def _local(self, migration: Migration) -> list[int]:
+        return [rank for rank in self.local_ranks if rank in migration.parts]
+
+
+class BroadcastReduce(Delivery):
+    """The paper's choice: one broadcast an operand; results that an all-reduce follows stay where they are."""
+
+    merges = True
+
+    def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Broadcast all migrated columns; a receiver looks at its own."""
+        receive = self.hand_out(held, migration, shape)
+
+        def own_columns() -> dict[int, Tensor]:
+            parts = migration.parts
+            return {rank: whole[:, parts[rank].start : parts[rank].stop] for rank, whole in receive().items()}
+
+        return own_columns
+
+    def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Broadcast."""
+        tensors = [held if rank == migration.sender else None for rank in self.local_ranks]
+        arrival, local = self.moves.broadcast(tensors, migration.sender, shape), self._local(migration)
+
+        def receive() -> dict[int, Tensor]:
+            tensor = arrival.wait()
+            return dict.fromkeys(local, tensor)
+
+        return receive
+
+    def add_up(self, own: Tensor | None, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Tensor | None:
+        """Reduce to the sender; another sender adds nothing."""
+        mine = {**parts, migration.sender: own}
+        partials = [mine[rank] if rank in mine else shape.empty().zero_() for rank in self.local_ranks]
+        return self.moves.reduce(partials, migration.sender)
+
+
+class ScatterGather(Delivery):
+    """What the paper compares with: the sender serves one receiver after the other, and collects every result."""
+
+    merges = False
+
+    def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Send each receiver its own columns."""
+        parts = {rank: part for rank, part in migration.parts.items() if len(part)}
+        held_by = {} if held is None else {rank: held[:, part.start : part.stop] for rank, part in parts.items()}
+        arrived = self._from_sender(held_by, {rank: _with_width(shape, len(part)) for rank, part in parts.items()}, migration)
+        none = _with_width(shape, 0)
+        return lambda: {rank: arrived[rank] if rank in arrived else none.empty() for rank in self._local(migration)}
+
+    def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Send each receiver the whole tensor."""
+        held_by = {} if held is None else dict.fromkeys(migration.parts, held)
+        arrived = self._from_sender(held_by, dict.fromkeys(migration.parts, shape), migration)
+        return lambda: arrived
+
+    def add_up(self, own: Tensor | None, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Tensor | None:
+        """Send each result to the sender, which adds them."""
+        arrived = self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration)
+        return None if arrived is None else sum((arrived[rank] for rank in migration.parts), start=own)
+
+    def _from_sender(
+        self, held_by: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration
+    ) -> dict[int, Tensor]:
+        outgoing = [held_by if rank == migration.sender else {} for rank in self.local_ranks]
+        expected = [{migration.sender: shapes[rank]} if rank in shapes else {} for rank in self.local_ranks]
+        arrived = zip(self.local_ranks, self.moves.exchange(outgoing, expected), strict=True)
+        return {rank: messages[migration.sender] for rank, messages in arrived if messages}
+
+
+def delivery_of(scheme: Scheme, group: TensorGroup) -> Delivery:
+    """Return a scheme's delivery among the ranks of a group."""
+    kinds = {Scheme.BROADCAST_REDUCE: BroadcastReduce, Scheme.SCATTER_GATHER: ScatterGather}
+    return kinds[scheme](group)
+
+
+def _with_width(shape: Shape, width: int) -> Shape:
+    return Shape(sizes=(shape.sizes[0], width), dtype=shape.dtype, device=shape.device)

@@ -1,0 +1,106 @@
+"""What a rank measures of itself: seconds of its own, and of them in matrix products.
+
+What: a `Meter` times products and iterations. With a straggler trace it also sleeps after each product, so that the
+rank's products take as many times longer as the trace says.
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III-A and V-A.
+On a processor time is the thread's CPU time: wall time on shared cores would count contention, and a rank that waits
+for others uses none. A resized product includes the extraction of its columns.
+Simplified: on CUDA every product is waited for, and own time is what passes outside of `waiting`.
+Left out: products outside parallel linears (the attention core), which are never slowed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
+
+from ..method.plan import RankTimes
+
+__all__ = ["Meter"]
+
+
+class Meter:
+    """Times one rank.
+
+    Args:
+        rank: its number in the trace.
+        trace: slows the rank; None slows nothing.
+        slowness: how many times slower than this machine the rank's products are even where it is no straggler, so
+            that ranks which share cores leave each other room.
+        device: of the model.
+        sleeper: sleeps off what the trace says.
+
+    Raises:
+        ValueError: for a slowness below 1.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        trace: StragglerTrace | None = None,
+        *,
+        slowness: float = 1.0,
+        device: torch.device | str = "cpu",
+        sleeper: Sleeper | None = None,
+    ):
+        if not slowness >= 1:
+            raise ValueError(f"slowness is {slowness}, must be at least 1")
+        self._rank, self._trace, self._slowness = rank, trace, slowness
+        self._sleeper = Sleeper() if sleeper is None else sleeper
+        self._is_wall_clock = torch.device(device).type == "cuda"
+        self.clock: Callable[[], float] = _clock_of(torch.device(device))
+        self._owed = slowness - 1
+        self._product_s = self._slept_s = self._waited_s = self._start_s = 0.0
+
+    @property
+    def dose(self) -> Dose:
+        """Seconds owed and slept so far."""
+        return self._sleeper.dose
+
+    def begin(self, iteration: int) -> None:
+        """Start an iteration."""
+        skewness = 1.0 if self._trace is None else self._trace.skewness(self._rank, iteration)
+        self._owed = skewness * self._slowness - 1
+        self._product_s = self._slept_s = self._waited_s = 0.0
+        self._start_s = self.clock()
+
+    def end(self, work: float) -> RankTimes:
+        """End the iteration.
+
+        Args:
+            work: columns that the rank multiplied divided by its own.
+        """
+        slept_s = 0.0 if self._is_wall_clock else self._slept_s  # a wall clock has seen the sleep pass
+        own_s = max(self.clock() - self._start_s + slept_s - self._waited_s, self._product_s)
+        return RankTimes(own_s=own_s, product_s=self._product_s, work=work)
+
+    def charge(self, start_s: float) -> None:
+        """Charge the product that began at `start_s` of `clock()`, and sleep for a straggler."""
+        seconds = self.clock() - start_s
+        self._product_s += seconds * (1 + self._owed)
+        if self._owed > 0:
+            self._slept_s += seconds * self._owed
+            self._sleeper.owe(seconds * self._owed)
+
+    @contextmanager
+    def waiting(self, collective: str) -> Iterator[None]:
+        """Leave a collective out of the rank's own time (a `Watch`); a thread's clock stands still there anyway."""
+        start_s = self.clock()
+        yield
+        self._waited_s += self.clock() - start_s
+
+
+def _clock_of(device: torch.device) -> Callable[[], float]:
+    if device.type != "cuda":
+        return time.thread_time
+
+    def synchronized() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return synchronized

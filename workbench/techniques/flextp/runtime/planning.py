@@ -1,0 +1,72 @@
+"""From a policy to a planner: the pure function that all ranks call with the same times.
+
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", algorithms 1 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ..method.costs import Costs
+from ..method.plan import Plan, RankPlan, RankTimes
+from ..method.semi import plan_division, plan_migration, plan_resizing, plan_semi, stragglers
+from .policy import Policy, Solution
+
+__all__ = ["Planner", "check_policy", "needs_costs", "planner_of"]
+
+Planner = Callable[[Sequence[RankTimes]], Plan]
+"""Times of all ranks, in rank order -> what each is to do; the same for the same times."""
+
+
+def needs_costs(policy: Policy) -> bool:
+    """Return whether plans depend on what migration costs."""
+    if policy.solution is Solution.MIG:
+        return policy.refine
+    return policy.solution is Solution.SEMI and policy.num_senders is None
+
+
+def check_policy(policy: Policy, num_ranks: int) -> None:
+    """Refuse a policy that asks for more senders than num_ranks - 1."""
+    if policy.num_senders is not None and policy.num_senders > num_ranks - 1:
+        raise ValueError(f"num_senders is {policy.num_senders}, must be at most {num_ranks - 1} of {num_ranks} ranks")
+
+
+def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Planner:
+    """Return the planner of a policy.
+
+    Args:
+        policy: how to balance.
+        num_ranks: N.
+        costs: of a pre-test.
+
+    Raises:
+        ValueError: if the policy needs costs and there are none, or asks for more senders than N - 1.
+    """
+    check_policy(policy, num_ranks)
+    if needs_costs(policy) and costs is None:
+        raise ValueError(f"costs is None, must be given where solution is {policy.solution}")
+    tolerance = policy.threshold
+    if policy.solution is Solution.BASELINE:
+        return lambda times: Plan.plain(len(times))
+    if policy.solution is Solution.ZERO and policy.pruning_ratio is not None:
+        return partial(_constant, policy)
+    if policy.solution is Solution.ZERO:
+        return partial(plan_resizing, reference=policy.reference, tolerance=tolerance)
+    if policy.num_senders is not None:
+        return partial(_divided, policy)
+    plan = plan_migration if policy.solution is Solution.MIG else plan_semi
+    return partial(plan, costs=costs, refine=policy.refine, tolerance=tolerance)
+
+
+def _divided(policy: Policy, times: Sequence[RankTimes]) -> Plan:
+    """Let a given number of stragglers migrate, as far as there are so many at the moment."""
+    num_senders = min(policy.num_senders, len(stragglers(times, tolerance=policy.threshold)))
+    return plan_division(times, num_senders, tolerance=policy.threshold)
+
+
+def _constant(policy: Policy, times: Sequence[RankTimes]) -> Plan:
+    """Drop a constant share on every rank, or on every straggler."""
+    ranks = range(len(times)) if policy.everywhere else stragglers(times, tolerance=policy.threshold)
+    dropped = RankPlan(dropped=policy.pruning_ratio)
+    return Plan(ranks=tuple(dropped if rank in ranks else RankPlan() for rank in range(len(times))))

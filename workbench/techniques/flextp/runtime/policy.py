@@ -1,0 +1,94 @@
+"""What a user decides about balancing: which solution, which columns, and its constants.
+
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V-A names the solutions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..method.priority import DECAY, Selection
+from ..method.ratio import SIGNIFICANT_CHANGE, Reference
+from ..method.resizing import Imputation
+from .delivery import Scheme
+
+__all__ = ["Policy", "Solution"]
+
+
+class Solution(StrEnum):
+    """How stragglers are helped."""
+
+    BASELINE = "Baseline"
+    """Not at all."""
+    ZERO = "ZERO"
+    """They drop columns."""
+    MIG = "MIG"
+    """They migrate columns."""
+    SEMI = "SEMI"
+    """Both, divided by what it costs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """How to balance.
+
+    Attributes:
+        solution: how stragglers are helped.
+        selection: which columns are dropped, and whether layers have ratios of their own.
+        pruning_ratio: a constant γ in [0, 1) for ZERO; None follows Eq. 1.
+        everywhere: with a constant γ, every rank drops, straggler or not (the paper's figures 5 and 6).
+        refine: SEMI and MIG level all ranks instead of bringing senders down to the fastest one's time (ours).
+        num_senders: with SEMI, how many of the slowest migrate while the others resize (the paper's figure 11); None
+            lets Eqs. 2 and 3 say.
+        reference: what ZERO compares a rank with; SEMI and MIG compare with the least time.
+        imputation: what stands in dropped columns of gradients.
+        scheme: how migrated columns travel.
+        threshold: share by which a rank's own time must move before all plan anew, and by which it must exceed the
+            reference before the rank counts as a straggler (the second use is ours: times are never quite equal).
+        decay: a, share of γ that every layer drops at least, where layers have ratios of their own.
+        micro_threshold: θ_micro, weight change an iteration below which a column may be dropped beyond that.
+        iterations_per_epoch: after as many, statistics are renewed and columns chosen anew.
+        is_incremental: dropped columns keep their statistics; False shows the endless loop.
+        seed: of random choices.
+    """
+
+    solution: Solution = Solution.SEMI
+    selection: Selection = Selection.DIFFERENTIATED
+    pruning_ratio: float | None = None
+    everywhere: bool = False
+    refine: bool = False
+    num_senders: int | None = None
+    reference: Reference = Reference.CURRENT_MEAN
+    imputation: Imputation = Imputation.ZERO
+    scheme: Scheme = Scheme.BROADCAST_REDUCE
+    threshold: float = SIGNIFICANT_CHANGE
+    decay: float = DECAY
+    micro_threshold: float = 0.0
+    iterations_per_epoch: int = 100
+    is_incremental: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field, kind in (("solution", Solution), ("scheme", Scheme)):
+            object.__setattr__(self, field, kind(getattr(self, field)))
+        for field, kind in (("selection", Selection), ("reference", Reference), ("imputation", Imputation)):
+            object.__setattr__(self, field, kind(getattr(self, field)))
+        if self.pruning_ratio is not None and not 0 <= self.pruning_ratio < 1:
+            raise ValueError(f"pruning_ratio is {self.pruning_ratio}, must be in [0, 1)")
+        if self.pruning_ratio is not None and self.solution is not Solution.ZERO:
+            raise ValueError(f"pruning_ratio is {self.pruning_ratio}, must be None where solution is {self.solution}")
+        if self.everywhere and self.pruning_ratio is None:
+            raise ValueError("everywhere is True, must be False without a constant pruning_ratio")
+        if self.selection is Selection.DIFFERENTIATED_EMPIRICAL and self.pruning_ratio is None:
+            raise ValueError("selection PriDiffE takes a constant γ: pruning_ratio is None, must be in [0, 1)")
+        if self.num_senders is not None and (self.solution is not Solution.SEMI or self.num_senders < 0):
+            raise ValueError(f"num_senders is {self.num_senders}, must be None, or 0 or more where solution is SEMI")
+        if self.refine and self.solution not in (Solution.MIG, Solution.SEMI):
+            raise ValueError(f"refine is True, must be False where solution is {self.solution}")
+        if not self.threshold > 0:
+            raise ValueError(f"threshold is {self.threshold}, must be above 0")
+        if self.micro_threshold < 0:
+            raise ValueError(f"micro_threshold is {self.micro_threshold}, must be 0 or more")
+        if self.iterations_per_epoch < 1:
+            raise ValueError(f"iterations_per_epoch is {self.iterations_per_epoch}, must be at least 1")
