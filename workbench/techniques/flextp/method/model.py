@@ -1,0 +1,85 @@
+"""How long an iteration takes under a plan, from the times of ranks and the costs of a pre-test.
+
+What: the own time of each rank is its other time, its products on the columns it keeps, and what removing, sending
+and receiving adds; the iteration takes as long as the slowest rank.
+Source: the terms are those of Eqs. 2 and 3 of "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload
+Control"; that they add up, and on which rank, is ours: a collective keeps the sender as busy as the receivers, and a
+straggler takes its operands apart for migrated columns as for dropped ones.
+Simplified: ranks wait for each other once an iteration; really at every all-reduce.
+Left out: overlap of communication and products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from workbench.techniques.flextp.method.costs import Costs
+from workbench.techniques.flextp.method.plan import Plan, RankTimes
+
+__all__ = ["ideal_s", "iteration_s", "own_speed", "rank_s"]
+
+
+def own_speed(times: Sequence[RankTimes]) -> tuple[float, ...]:
+    """Return how many times longer each rank takes for a product than the fastest one, at least 1."""
+    product_s = [each.unresized().product_s for each in times]
+    least_s = min(product_s)
+    return tuple(each / least_s if least_s else 1.0 for each in product_s)
+
+
+def rank_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[float, ...]:
+    """Return each rank's own seconds under a plan.
+
+    Args:
+        times: of all ranks, as measured under any plan.
+        plan: for as many ranks.
+        costs: of the pre-test.
+
+    Raises:
+        ValueError: if there are not as many times as ranks in the plan.
+    """
+    if len(times) != plan.num_ranks:
+        raise ValueError(f"times has {len(times)} ranks; it must have as many as plan, {plan.num_ranks}")
+    slowness = own_speed(times)
+    communicate_s = costs.communicate(plan.migrated) if plan.senders else 0.0
+    return tuple(
+        _one_rank_s(each.unresized(), plan, rank, slowness[rank], costs) + communicate_s
+        for rank, each in enumerate(times)
+    )
+
+
+def iteration_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> float:
+    """Return the seconds of an iteration under a plan: those of the slowest rank."""
+    return max(rank_s(times, plan, costs))
+
+
+def ideal_s(times: Sequence[RankTimes]) -> float:
+    """Return the seconds of an iteration if columns moved for nothing and none were dropped.
+
+    Every rank then ends at the level L at which the columns that ranks below it can take are those that ranks above
+    it give away; a rank whose other time alone exceeds L gives away all it has.
+
+    Returns:
+        With one straggler of skewness chi among N and equal other time o: o + N chi / ((N - 1) chi + 1).
+
+    Raises:
+        ValueError: if a rank spends no time in products, which says nothing about its speed.
+    """
+    unresized = [each.unresized() for each in times]
+    for rank, each in enumerate(unresized):
+        if each.product_s == 0:
+            raise ValueError(f"product_s of rank {rank} is {each.product_s!r}; it must be above 0")
+    least, most = min(each.own_s for each in unresized), max(each.own_s for each in unresized)
+    for _ in range(60):
+        level = (least + most) / 2
+        room = math.fsum(max((level - each.other_s) / each.product_s, 0.0) for each in unresized)
+        least, most = (level, most) if room < len(unresized) else (least, level)
+    return max(most, max(each.other_s for each in unresized))
+
+
+def _one_rank_s(unresized: RankTimes, plan: Plan, rank: int, slowness: float, costs: Costs) -> float:
+    mine, received = plan.ranks[rank], plan.received_share(rank)
+    seconds = unresized.other_s + unresized.product_s * (1 - mine.removed)
+    if mine.removed > 0:
+        seconds += costs.alloc_s + costs.extract(mine.removed)
+    return seconds + (costs.compute(received) * slowness if received > 0 else 0.0)
