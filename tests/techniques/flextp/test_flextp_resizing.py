@@ -35,13 +35,11 @@ def fast_results(x, weight, grad, kept, imputation, previous, buffers):
     part_OC, part_NC = x.new_empty(len(weight), len(kept)), x.new_empty(len(x), len(kept))
     resizing.weight_gradient_of_columns(grad, x, kept, out=part_OC, buffers=buffers)
     resizing.input_gradient_of_columns(grad, weight, kept, out=part_NC, buffers=buffers)
-    previous_weight, previous_input = previous
+    output, grad_weight, grad_input = x.new_empty(len(x), len(weight)), torch.empty_like(weight), torch.empty_like(x)
     return (
-        resizing.product_of_columns(x, weight, kept, out=x.new_empty(len(x), len(weight)), buffers=buffers),
-        resizing.recovered(
-            part_OC, kept, num_columns, imputation, previous_weight, out=x.new_empty(len(weight), num_columns)
-        ),
-        resizing.recovered(part_NC, kept, num_columns, imputation, previous_input, out=x.new_empty(len(x), num_columns)),
+        resizing.product_of_columns(x, weight, kept, out=output, buffers=buffers),
+        resizing.recovered(part_OC, kept, num_columns, imputation, previous[0], out=grad_weight),
+        resizing.recovered(part_NC, kept, num_columns, imputation, previous[1], out=grad_input),
     )
 
 

@@ -103,12 +103,13 @@ def worked_example(imputation: Imputation = Imputation.ZERO) -> WorkedExample:
         lineage.record_("linear", matrix_name, DROPPED)
     kept = lineage.kept("linear", "input", num_columns=x_NK.shape[1])
     x_NC, weight_OC = x_NK[:, kept], weight_OK[:, kept]
+    output = partial(product_of_columns, x_NK, weight_OK)
+    grad_weight = partial(weight_gradient_of_columns, grad_NO, x_NK)
+    grad_input = partial(input_gradient_of_columns, grad_NO, weight_OK)
     products = (
-        _product("output", (x_NC, weight_OC.T), partial(product_of_columns, x_NK, weight_OK), kept),
-        _product("grad_weight", (grad_NO.T, x_NC), partial(weight_gradient_of_columns, grad_NO, x_NK), kept, imputation),
-        _product(
-            "grad_input", (grad_NO, weight_OC), partial(input_gradient_of_columns, grad_NO, weight_OK), kept, imputation
-        ),
+        _product("output", (x_NC, weight_OC.T), output, kept),
+        _product("grad_weight", (grad_NO.T, x_NC), grad_weight, kept, imputation),
+        _product("grad_input", (grad_NO, weight_OC), grad_input, kept, imputation),
     )
     return WorkedExample(
         input_NK=x_NK, weight_OK=weight_OK, grad_output_NO=grad_NO, lineage=lineage, products=products
