@@ -15,8 +15,8 @@ def ranks(*product_s, other_s=0.0):
 def measured_under(ratios, unresized):
     """Return what ranks would measure that drop these shares of their columns."""
     return [
-        RankTimes(own_s=each.other_s + each.product_s * (1 - ratio), product_s=each.product_s * (1 - ratio), work=1 - ratio)
-        for ratio, each in zip(ratios, unresized, strict=True)
+        RankTimes(own_s=each.other_s + each.product_s * kept, product_s=each.product_s * kept, work=kept)
+        for kept, each in zip((1 - ratio for ratio in ratios), unresized, strict=True)
     ]
 
 
@@ -47,7 +47,9 @@ def test_planning_again_under_the_plan_gives_the_same_ratios():
         assert pruning_ratios(measured_under(ratios, unresized), reference) == pytest.approx(ratios)
 
 
-@pytest.mark.parametrize(("skewness", "num_ranks", "bound"), [(8, 4, 32 / 11), (8, 8, 64 / 15), (1, 4, 1), (2, 2, 4 / 3)])
+@pytest.mark.parametrize(
+    ("skewness", "num_ranks", "bound"), [(8, 4, 32 / 11), (8, 8, 64 / 15), (1, 4, 1), (2, 2, 4 / 3)]
+)
 def test_the_mean_bounds_the_speedup(skewness, num_ranks, bound):
     unresized = ranks(skewness, *[1] * (num_ranks - 1))
     ratios = pruning_ratios(unresized, Reference.MEAN)

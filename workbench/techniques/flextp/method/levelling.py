@@ -70,11 +70,11 @@ def _lossless(unresized: Sequence[RankTimes], senders: tuple[int, ...], costs: C
         return [_removed(unresized[rank], level_s, costs) for rank in senders]
 
     volume = _largest(lambda each: math.fsum(wanted(each)) > each, len(senders) * MOST_REMOVED)
-    return _plan(len(unresized), migrated=dict(zip(senders, wanted(volume), strict=True)))
+    return _plan(len(unresized), dict(zip(senders, wanted(volume), strict=True)))
 
 
 def _at_level(unresized: Sequence[RankTimes], senders: tuple[int, ...], costs: Costs, level_s: float) -> Plan:
-    """Return the plan in which these migrate as much as fast receivers can take below a level, and all drop the rest."""
+    """Return the plan in which these migrate what fast receivers can take below a level, and all drop the rest."""
 
     def removed(volume: float) -> dict[int, float]:
         left_s = level_s - (costs.communicate(volume) if volume > 0 else 0.0)
@@ -94,7 +94,7 @@ def _at_level(unresized: Sequence[RankTimes], senders: tuple[int, ...], costs: C
     wanted = math.fsum(shares[rank] for rank in senders)
     migrated = {rank: shares[rank] * volume / wanted for rank in senders if wanted > 0}
     dropped = {rank: max(share - migrated.get(rank, 0.0), 0.0) for rank, share in shares.items()}
-    return _plan(len(unresized), migrated=migrated, dropped=dropped)
+    return _plan(len(unresized), migrated, dropped)
 
 
 def _receiving_s(
@@ -107,7 +107,7 @@ def _receiving_s(
     return {rank: unresized[rank].own_s + compute_s * slowness[rank] for rank in receivers}
 
 
-def _plan(num_ranks: int, *, migrated: Mapping[int, float], dropped: Mapping[int, float] = MappingProxyType({})) -> Plan:
+def _plan(num_ranks: int, migrated: Mapping[int, float], dropped: Mapping[int, float] = MappingProxyType({})) -> Plan:
     ranks = (RankPlan(migrated=migrated.get(rank, 0.0), dropped=dropped.get(rank, 0.0)) for rank in range(num_ranks))
     return Plan(ranks=tuple(ranks))
 

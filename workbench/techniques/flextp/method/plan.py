@@ -172,7 +172,8 @@ class Plan:
             clauses.append(f"drops {mine.dropped:.1%} of its columns")
         if mine.migrated > 0:
             share = mine.migrated / len(self.receivers)
-            clauses.append(f"migrates {mine.migrated:.1%} of its columns ({share:.1%} to each of {_ranks(self.receivers)})")
+            each = f"{share:.1%} to each of {_ranks(self.receivers)}"
+            clauses.append(f"migrates {mine.migrated:.1%} of its columns ({each})")
         if not clauses:
             clauses.append("multiplies all its columns")
         if received > 0:

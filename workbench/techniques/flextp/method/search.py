@@ -92,7 +92,7 @@ def best_plan_by_search(
     ]
     num_plans = math.prod(map(len, choices))
     if num_plans > MOST_PLANS:
-        raise ValueError(f"num_steps is {num_steps!r}, which makes {num_plans:,} plans; it must make {MOST_PLANS:,} at most")
+        raise ValueError(f"num_steps is {num_steps!r}, {num_plans:,} plans; it must make {MOST_PLANS:,} at most")
     scored = [_scored(times, Plan(ranks=ranks), costs) for ranks in product(*choices)]
     return _front(scored)
 
