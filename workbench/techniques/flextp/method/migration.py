@@ -10,8 +10,16 @@ Left out: receivers of different speeds; every receiver takes as much.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 
-__all__ = ["column_ranges", "receivers_of", "virtual_number"]
+__all__ = ["Scheme", "column_ranges", "receivers_of", "virtual_number"]
+
+
+class Scheme(StrEnum):
+    """How migrated columns travel; the names of table I."""
+
+    BROADCAST_REDUCE = "broadcast-reduce"
+    SCATTER_GATHER = "scatter-gather"
 
 
 def virtual_number(rank: int, sender: int, num_ranks: int) -> int:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 
 import torch
 from torch import Tensor
@@ -23,19 +22,13 @@ from torch import Tensor
 from workbench.parallel.groups import TensorGroup
 from workbench.parallel.moves import Shape, moves_of
 
+from ..method.migration import Scheme
 from .division import Migration
 
 __all__ = ["BroadcastReduce", "Delivery", "ScatterGather", "Scheme", "delivery_of"]
 
 Receive = Callable[[], dict[int, Tensor]]
 """Waits for what was handed out; local receiver -> what it got."""
-
-
-class Scheme(StrEnum):
-    """How migrated columns travel."""
-
-    BROADCAST_REDUCE = "broadcast-reduce"
-    SCATTER_GATHER = "scatter-gather"
 
 
 class Delivery:
