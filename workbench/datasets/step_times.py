@@ -1,0 +1,101 @@
+"""Compute seconds of real ranks, step by step: three training jobs of ByteDance, one with a worker slowed on purpose.
+
+What: `load("AR")` gives the seconds that ranks doing equal work spent in forward and backward computation; divided by
+the fastest one's they are the skewness of real stragglers (`workbench.timeline.StragglerTrace.measured`).
+Source: the traces published with Lin et al., "Understanding stragglers in large model training using what-if
+analysis", 2025 (project StragglerAnalysis, Apache-2.0): one row an operation, with rank, step and duration.
+Simplified: ranks that do equal work are the data-parallel ranks of one pipeline stage; steps are not contiguous.
+Left out: communication, whose durations contain waiting. Neither the hub nor a stand-in has these files, so they come
+from the folder that `WORKBENCH_DATA` names or not at all, and their checksums are here instead of in the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from workbench.datasets import places
+from workbench.datasets.places import DataError
+from workbench.datasets.source import DataSource, SourceKind
+
+__all__ = ["JOBS", "StepTimes", "load", "read"]
+
+FOLDER = "cluster-traces/bytedance-stragglers"
+COMPUTE = ("forward-compute", "backward-compute")
+
+JOBS: Mapping[str, str] = MappingProxyType(
+    {
+        "AR": "972bd19fc1c219adf91b02e3d8a74508f182dca417483b2f24fd414de1529a16",
+        "SE": "fd5b233d784712acb3c8f3b859fce982787361db7a4dfd8b1e7d39f269954940",
+        "ST": "44dd2c65a8f0d9cb8931cc6b35bee2de97fe228270bbfb241a837ef620b55346",
+    }
+)
+"""The jobs and the sha256 of their files: a worker slowed on purpose, sequences and stages of unequal length."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimes:
+    """Seconds of ranks that do equal work.
+
+    Attributes:
+        seconds: a row a rank, each with its compute seconds step by step.
+        source: where they came from.
+    """
+
+    seconds: tuple[tuple[float, ...], ...]
+    source: DataSource
+
+
+def load(job: str = "AR", *, stage: int = 0, num_ranks: int = 4) -> StepTimes:
+    """Load one job's compute seconds.
+
+    Args:
+        job: "AR" (4 ranks a stage, one slowed on purpose), "SE" (32) or "ST" (2).
+        stage: the pipeline stage whose ranks are taken.
+        num_ranks: how many of them, from the first.
+
+    Raises:
+        ValueError: if there is no such job, stage, or number of ranks.
+        DataError: if `WORKBENCH_DATA` is unset, or its file is missing or not the published one.
+    """
+    if job not in JOBS:
+        raise ValueError(f"job is {job!r}, must be one of {', '.join(JOBS)}")
+    folder, name = places.workbench_data(), f"{FOLDER}/trace-{job}.parquet"
+    if folder is None or not (folder / name).is_file():
+        raise DataError(f"{name} is not there: {places.DATA_VARIABLE} must name a folder that holds it")
+    digest = places.sha256_of(folder / name)
+    if digest != JOBS[job]:
+        raise DataError(f"{folder / name} has sha256 {digest[:12]}…, must be {JOBS[job][:12]}…")
+    seconds = read(folder / name, stage=stage, num_ranks=num_ranks)
+    detail = f"compute seconds of {num_ranks} ranks of stage {stage}, {len(seconds[0])} steps"
+    source = DataSource(name=f"{FOLDER}/{job}", kind=SourceKind.WORKBENCH_DATA, detail=detail, sha256=digest)
+    return StepTimes(seconds=seconds, source=source)
+
+
+def read(path: Path, *, stage: int, num_ranks: int) -> tuple[tuple[float, ...], ...]:
+    """Read the compute seconds of ranks and steps from a table of operations.
+
+    Args:
+        path: Parquet with the columns dp_rank, stage, step, optype and duration (seconds).
+        stage: whose rows are taken.
+        num_ranks: how many data-parallel ranks, from the first.
+
+    Returns:
+        A row a rank, each with its seconds in the order of the steps.
+
+    Raises:
+        ValueError: if the table has no such stage, or fewer ranks.
+    """
+    import pandas as pd
+
+    table = pd.read_parquet(path, columns=["dp_rank", "stage", "step", "optype", "duration"])
+    stages = sorted(table["stage"].unique().tolist())
+    if stage not in stages:
+        raise ValueError(f"stage is {stage!r}, must be one of {stages}")
+    mine = table[(table["stage"] == stage) & table["optype"].isin(COMPUTE)].astype({"duration": "float64"})
+    seconds = mine.pivot_table(index="dp_rank", columns="step", values="duration", aggfunc="sum")
+    if not 1 <= num_ranks <= len(seconds):
+        raise ValueError(f"num_ranks is {num_ranks!r}, must be in 1..{len(seconds)}")
+    return tuple(tuple(row) for row in seconds.iloc[:num_ranks].to_numpy().tolist())
