@@ -95,6 +95,13 @@ def test_the_paper_s_plan_is_far_from_the_best_where_receivers_have_much_to_do()
     assert certify(times, plan_semi(times, costs, refine=True), costs, 6).slower_by < 0.01
 
 
+def test_a_rank_that_counts_as_no_straggler_gives_up_nothing():
+    # The ideal of 1.3, 1, 1, 1 is 4 / (1 / 1.3 + 3) = 1.06; nine tenths of its speed would be 1.18 s.
+    times = ranks(1.3, 1, 1, 1)
+    assert levelled_plan(times, FREE, []).is_plain
+    assert levelled_plan(ranks(8, 1.3, 1, 1), FREE, [0]).ranks[1].removed == 0
+
+
 def test_a_share_of_the_ideal_s_speed_must_be_below_one():
     times = ranks(8, 1)
     with pytest.raises(ValueError, match="speed_share is 1"):

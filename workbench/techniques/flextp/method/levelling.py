@@ -37,7 +37,8 @@ def levelled_plan(
     Args:
         times: of all ranks, in rank order, as measured under any plan.
         costs: of the pre-test.
-        slowest_first: the stragglers; the first of them, as many as turns out best, become senders.
+        slowest_first: the stragglers; the first of them, as many as turns out best, become senders. No other rank
+            gives up columns.
         speed_share: in [0, 1); with 0 nothing is ever dropped.
 
     Returns:
@@ -49,11 +50,12 @@ def levelled_plan(
     """
     if not 0 <= speed_share < 1:
         raise ValueError(f"speed_share is {speed_share!r}; it must be in [0, 1)")
-    unresized = [each.unresized() for each in times]
+    unresized, fastest_possible_s = [each.unresized() for each in times], ideal_s(times)
     divisions = [tuple(slowest_first[:num_senders]) for num_senders in range(len(slowest_first) + 1)]
     lossless = [_lossless(unresized, senders, costs) for senders in divisions]
     fastest = min(lossless, key=lambda plan: iteration_s(times, plan, costs))
-    allowed_s = ideal_s(times) / speed_share if speed_share else math.inf
+    spared_s = max((each.own_s for rank, each in enumerate(unresized) if rank not in slowest_first), default=0.0)
+    allowed_s = max(fastest_possible_s / speed_share, spared_s) if speed_share else math.inf
     if iteration_s(times, fastest, costs) <= allowed_s:
         return fastest
     return min((_at_level(unresized, senders, costs, allowed_s) for senders in divisions), key=_dropped)
