@@ -46,10 +46,12 @@ def levelled_plan(
         reach it the one that drops least.
 
     Raises:
-        ValueError: if speed_share is outside [0, 1), or a rank spends no time in products.
+        ValueError: if speed_share is outside [0, 1), all ranks are stragglers, or one spends no time in products.
     """
     if not 0 <= speed_share < 1:
         raise ValueError(f"speed_share is {speed_share!r}; it must be in [0, 1)")
+    if len(slowest_first) >= len(times):
+        raise ValueError(f"slowest_first is {tuple(slowest_first)!r}; it must leave one of {len(times)} ranks to receive")
     unresized, fastest_possible_s = [each.unresized() for each in times], ideal_s(times)
     divisions = [tuple(slowest_first[:num_senders]) for num_senders in range(len(slowest_first) + 1)]
     lossless = [_lossless(unresized, senders, costs) for senders in divisions]
