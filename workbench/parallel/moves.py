@@ -161,7 +161,7 @@ class _ProcessMoves:
         if self._group.size == 1:
             return _There(mine.unsqueeze(0))
         everyone = mine.new_empty((self._group.size, *mine.shape))
-        work = dist.all_gather_single(everyone, mine, group=self._group.process_group, async_op=True)
+        work = dist.all_gather_single(everyone, mine.unsqueeze(0), group=self._group.process_group, async_op=True)
         return _OnItsWay("gather", everyone, work, self._group)
 
     def reduce(self, partials: Sequence[Tensor], target: int) -> Tensor | None:

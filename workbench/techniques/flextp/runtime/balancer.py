@@ -31,14 +31,14 @@ from workbench.parallel.moves import Arrival, Shape, moves_of
 from ..method.costs import Costs
 from ..method.lineage import Lineage
 from ..method.plan import Plan, RankTimes
-from ..method.ratio import has_moved
+from ..method.ratio import Reference, has_moved
 from ..method.resizing import num_dropped_columns
 from .choosing import ColumnChooser, Columns
 from .delivery import delivery_of
 from .division import divide
 from .meter import Meter
 from .planning import Planner, needs_costs, planner_of
-from .policy import Policy
+from .policy import Policy, Solution
 from .pre_test import measure_costs
 from .products import Cut, FlexibleProduct
 from .timing import Times
@@ -115,9 +115,9 @@ class Balancer:
         self._products = [FlexibleProduct(group, _cut(layer), layer.site, **options) for layer in self._layers]
         for layer, product in zip(self._layers, self._products, strict=True):
             layer.matrix_product = product
-        self._state = _State(plan=Plan.plain(group.size))
-        self._divisions = self._divided()
+        self._state = _State(plan=policy.plan or Plan.plain(group.size))
         self.lineage = Lineage()
+        self._divisions = self._divided()
 
     @property
     def plan(self) -> Plan:
@@ -167,18 +167,25 @@ class Balancer:
 
     def _consider(self, times: Sequence[RankTimes]) -> None:
         state = self._state
+        if self.policy.solution in (Solution.BASELINE, Solution.GIVEN):
+            return  # nothing to plan
         if self._planner is None:
             if state.iteration < PRE_TEST_AFTER:
                 return
             self.costs = measure_costs(self._layers, self._products, self.group, times)
             self._planner = planner_of(self.policy, self.group.size, self.costs)
-        before = state.planned_from
-        if before is not None and not has_moved(_as_measured(times), _as_measured(before), self.policy.threshold):
+        if state.planned_from is not None and not self._has_moved(times, state.planned_from):
             return
         plan, state.planned_from = self._planner(times), tuple(times)
         state.steps.append(Step(iteration=state.iteration, times=tuple(times), plan=plan))
         if plan != state.plan:
             state.plan, state.is_chosen = plan, False
+
+    def _has_moved(self, times: Sequence[RankTimes], planned_from: Sequence[RankTimes]) -> bool:
+        """Return whether a new plan is due; only against the current mean does the plan itself move what matters."""
+        if self.policy.solution is Solution.ZERO and self.policy.reference is Reference.CURRENT_MEAN:
+            times, planned_from = _as_measured(times), _as_measured(planned_from)
+        return has_moved(times, planned_from, self.policy.threshold)
 
     def _finish(self) -> None:
         """Hand out this rank's times, and close the epoch if it is over."""

@@ -27,7 +27,9 @@ def needs_costs(policy: Policy) -> bool:
 
 
 def check_policy(policy: Policy, num_ranks: int) -> None:
-    """Refuse a policy that asks for more senders than num_ranks - 1."""
+    """Refuse a policy that asks for more senders than num_ranks - 1, or has a plan for other ranks."""
+    if policy.plan is not None and policy.plan.num_ranks != num_ranks:
+        raise ValueError(f"plan is of {policy.plan.num_ranks} ranks, must be of the group's {num_ranks}")
     if policy.num_senders is not None and policy.num_senders > num_ranks - 1:
         raise ValueError(f"num_senders is {policy.num_senders}, must be at most {num_ranks - 1} of {num_ranks} ranks")
 
@@ -47,8 +49,8 @@ def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Pl
     if needs_costs(policy) and costs is None:
         raise ValueError(f"costs is None, must be given where solution is {policy.solution}")
     tolerance = policy.threshold
-    if policy.solution is Solution.BASELINE:
-        return lambda times: Plan.plain(len(times))
+    if policy.solution in (Solution.BASELINE, Solution.GIVEN):
+        return lambda times: policy.plan or Plan.plain(len(times))
     if policy.solution is Solution.ZERO and policy.pruning_ratio is not None:
         return partial(_constant, policy)
     if policy.solution is Solution.ZERO:
@@ -66,7 +68,6 @@ def _divided(policy: Policy, times: Sequence[RankTimes]) -> Plan:
 
 
 def _constant(policy: Policy, times: Sequence[RankTimes]) -> Plan:
-    """Drop a constant share on every rank, or on every straggler."""
-    ranks = range(len(times)) if policy.everywhere else stragglers(times, tolerance=policy.threshold)
-    dropped = RankPlan(dropped=policy.pruning_ratio)
-    return Plan(ranks=tuple(dropped if rank in ranks else RankPlan() for rank in range(len(times))))
+    """Drop a constant share on every straggler."""
+    slow, dropped = stragglers(times, tolerance=policy.threshold), RankPlan(dropped=policy.pruning_ratio)
+    return Plan(ranks=tuple(dropped if rank in slow else RankPlan() for rank in range(len(times))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ..method.plan import Plan
 from ..method.priority import DECAY, Selection
 from ..method.ratio import SIGNIFICANT_CHANGE, Reference
 from ..method.resizing import Imputation
@@ -27,6 +28,8 @@ class Solution(StrEnum):
     """They migrate columns."""
     SEMI = "SEMI"
     """Both, divided by what it costs."""
+    GIVEN = "given"
+    """What a given plan says, whatever the times."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +40,7 @@ class Policy:
         solution: how stragglers are helped.
         selection: which columns are dropped, and whether layers have ratios of their own.
         pruning_ratio: a constant γ in [0, 1) for ZERO; None follows Eq. 1.
-        everywhere: with a constant γ, every rank drops, straggler or not (the paper's figures 5 and 6).
+        plan: what every rank does with GIVEN, None otherwise (the paper's figures 5 and 6, and its table I).
         refine: SEMI and MIG level all ranks instead of bringing senders down to the fastest one's time (ours).
         num_senders: with SEMI, how many of the slowest migrate while the others resize (the paper's figure 11); None
             lets Eqs. 2 and 3 say.
@@ -56,7 +59,7 @@ class Policy:
     solution: Solution = Solution.SEMI
     selection: Selection = Selection.DIFFERENTIATED
     pruning_ratio: float | None = None
-    everywhere: bool = False
+    plan: Plan | None = None
     refine: bool = False
     num_senders: int | None = None
     reference: Reference = Reference.CURRENT_MEAN
@@ -78,8 +81,8 @@ class Policy:
             raise ValueError(f"pruning_ratio is {self.pruning_ratio}, must be in [0, 1)")
         if self.pruning_ratio is not None and self.solution is not Solution.ZERO:
             raise ValueError(f"pruning_ratio is {self.pruning_ratio}, must be None where solution is {self.solution}")
-        if self.everywhere and self.pruning_ratio is None:
-            raise ValueError("everywhere is True, must be False without a constant pruning_ratio")
+        if (self.plan is not None) != (self.solution is Solution.GIVEN):
+            raise ValueError(f"plan is {self.plan}, must be given where solution is {Solution.GIVEN}, and only there")
         if self.selection is Selection.DIFFERENTIATED_EMPIRICAL and self.pruning_ratio is None:
             raise ValueError("selection PriDiffE takes a constant γ: pruning_ratio is None, must be in [0, 1)")
         if self.num_senders is not None and (self.solution is not Solution.SEMI or self.num_senders < 0):

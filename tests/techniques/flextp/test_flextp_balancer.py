@@ -1,0 +1,205 @@
+"""Balancing reacts at run time, all ranks alike, on virtual and on real ranks."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from workbench.launch import RankFailed, run_on_ranks
+from workbench.parallel import ProcessTensorGroup, TransformerConfig, TransformerLayer, VirtualTensorGroup
+from workbench.techniques.flextp.method.costs import Costs
+from workbench.techniques.flextp.method.plan import Plan, RankPlan
+from workbench.techniques.flextp.runtime.balance import balance
+from workbench.techniques.flextp.runtime.policy import Policy
+from workbench.techniques.flextp.runtime.timing import ModelledTimes
+from workbench.timeline.stragglers import StragglerTrace
+
+CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32)
+COSTS = Costs.straight(alloc_s=0.01, extract_s=0.02, communicate_s=0.1, compute_s=1.0)
+
+
+def two_layers(group):
+    layers = [TransformerLayer(CONFIG, group, site=f"layers.{index}", dtype=torch.float64) for index in range(2)]
+    return nn.Sequential(*layers)
+
+
+def train(model, balancer, num_iterations, before=lambda iteration: None):
+    """Train on one batch, and give the loss of every iteration."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(2, 3, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    losses = []
+    for iteration in range(num_iterations):
+        before(iteration)
+        optimizer.zero_grad()
+        with balancer.iteration():
+            loss = (model(x) - x.roll(1, -1)).square().mean()
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def balanced(trace, **policy):
+    group = VirtualTensorGroup(trace.num_ranks)
+    model = two_layers(group)
+    times = ModelledTimes(trace, product_s=1.0, other_s=0.2)
+    return model, balance(model, group, policy=Policy(**policy), modelled=times, costs=COSTS)
+
+
+def plain_losses(num_ranks, num_iterations):
+    model, balancer = balanced(StragglerTrace.none(num_ranks), solution="Baseline")
+    return train(model, balancer, num_iterations)
+
+
+def test_without_stragglers_training_is_the_plain_one_bit_for_bit():
+    for solution in ("ZERO", "MIG", "SEMI"):
+        model, balancer = balanced(StragglerTrace.none(4), solution=solution)
+        assert train(model, balancer, 4) == plain_losses(4, 4)
+        assert balancer.plan.is_plain
+
+
+def test_migration_alone_loses_nothing():
+    model, balancer = balanced(StragglerTrace.fixed(4, {1: 8.0, 2: 3.0}), solution="MIG")
+    assert train(model, balancer, 6) == pytest.approx(plain_losses(4, 6), rel=1e-10)
+    assert balancer.plan.senders == (1, 2)
+
+
+def test_a_straggler_drops_what_equation_one_says():
+    # T = 0.2 + 8 for the straggler, 1.2 for the others; the mean is (8.2 + 3 * 1.2) / 4 = 2.95, the ratio
+    # (8.2 - 2.95) / 8 = 0.656 in the first plan; against the mean as it is then, it grows until times rest.
+    model, balancer = balanced(StragglerTrace.fixed(4, {2: 8.0}), solution="ZERO", selection="Pri")
+    train(model, balancer, 12)
+    first, last = balancer.steps[0].plan, balancer.plan
+    assert first.ranks[2].dropped == pytest.approx(0.65625)
+    # The least that the rule asks for: 8.2 - 8 r within a tenth of the mean (11.8 - 8 r) / 4.
+    assert last.ranks[2].dropped > 0.8
+    assert [rank.dropped for rank in (last.ranks[0], last.ranks[1], last.ranks[3])] == [0, 0, 0]
+
+
+def test_plans_follow_a_straggler_that_moves_and_vanish_with_it():
+    trace = StragglerTrace.from_grid("rank 0 | 8 . .\nrank 1 | . 4 .", iterations_per_epoch=4)
+    model, balancer = balanced(trace, solution="SEMI", iterations_per_epoch=4)
+    seen = []
+    train(model, balancer, 12, before=lambda iteration: seen.append(balancer.plan))
+    removed = [[rank for rank, plan in enumerate(step.plan.ranks) if plan.removed] for step in balancer.steps]
+    assert removed == [[0], [1], []]
+    assert [step.iteration for step in balancer.steps] == [1, 5, 9]  # one iteration after the change
+
+
+def test_without_the_increment_the_same_columns_are_dropped_for_ever_and_with_it_the_choice_rotates():
+    for is_incremental, rotates in ((False, False), (True, True)):
+        model, balancer = balanced(
+            StragglerTrace.fixed(2, {0: 3.0}), solution="ZERO", selection="Pri", pruning_ratio=0.25,
+            iterations_per_epoch=2, is_incremental=is_incremental,
+        )  # fmt: skip
+        choices = []
+        train(model, balancer, 40, before=lambda _: choices.append(balancer.lineage.entries()[0].dropped))
+        late = set(choices[-20:])
+        assert (len(late) > 1) is rotates
+
+
+def test_every_policy_trains():
+    for selection in ("Rd", "Pri", "PriDiffR"):
+        for imputation in ("Zero", "Average", "Same"):
+            model, balancer = balanced(
+                StragglerTrace.fixed(2, {1: 4.0}), solution="ZERO", selection=selection, imputation=imputation,
+                iterations_per_epoch=3, micro_threshold=1e-4,
+            )  # fmt: skip
+            losses = train(model, balancer, 12)
+            assert losses[-1] < losses[0]
+
+
+def on_a_rank(trace, policy, hesitate=False):
+    group = ProcessTensorGroup()
+    model = two_layers(group)
+    times = ModelledTimes(trace, product_s=1.0, other_s=0.2)
+    balancer = balance(model, group, policy=Policy(**policy), modelled=times, costs=COSTS)
+    pause = random.Random(group.local_ranks[0])
+    losses = train(model, balancer, 9, before=lambda _: time.sleep(pause.random() / 50 if hesitate else 0))
+    return losses, [step.plan for step in balancer.steps]
+
+
+def test_real_ranks_train_as_virtual_ones_do_while_stragglers_come_grow_and_vanish():
+    trace = StragglerTrace.random(4, num_epochs=3, iterations_per_epoch=3, seed=5, straggling_share=0.5)
+    policy = {"solution": "SEMI", "iterations_per_epoch": 3}
+    model, balancer = balanced(trace, **policy)
+    losses = train(model, balancer, 9)
+    assert len({step.plan for step in balancer.steps}) > 1
+    for found, plans in run_on_ranks(on_a_rank, 4, trace, policy, hesitate=True, timeout_s=90):
+        assert plans == [step.plan for step in balancer.steps]
+        assert found == pytest.approx(losses, rel=1e-9)
+
+
+def measured_on_a_rank(trace):
+    group = ProcessTensorGroup()
+    model = two_layers(group)
+    balancer = balance(model, group, policy=Policy(solution="SEMI", iterations_per_epoch=4), trace=trace)
+    pause = random.Random(group.local_ranks[0])
+    losses = train(model, balancer, 12, before=lambda _: time.sleep(pause.random() / 50))
+    return losses, [(step.iteration, step.plan) for step in balancer.steps], balancer.costs
+
+
+def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing():
+    trace = StragglerTrace.round_robin(4, 8.0, iterations_per_epoch=4)
+    results = run_on_ranks(measured_on_a_rank, 4, trace, timeout_s=120)
+    losses, steps, costs = results[0]
+    assert costs is not None
+    for others in results[1:]:
+        assert others == (losses, steps, costs)
+
+
+def dies_while_migrating():
+    group = ProcessTensorGroup()
+    model = two_layers(group)
+    times = ModelledTimes(StragglerTrace.fixed(4, {0: 8.0}))
+    balancer = balance(model, group, policy=Policy(solution="MIG"), modelled=times)
+
+    def die(iteration):
+        if iteration == 2 and group.local_ranks == (2,):
+            delivery = model[1].mlp.input.matrix_product.delivery
+            delivery.add_up = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # where others wait for its columns
+
+    return train(model, balancer, 4, before=die)
+
+
+def test_a_rank_that_is_lost_during_migration_ends_the_run_and_is_named():
+    with pytest.raises(RankFailed, match="rank 2"):
+        run_on_ranks(dies_while_migrating, 4, timeout_s=60)
+
+
+def test_a_given_plan_holds_from_the_first_iteration_on():
+    plan = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(dropped=0.25)))
+    model, balancer = balanced(StragglerTrace.none(2), solution="given", plan=plan)
+    assert balancer.plan == plan
+    train(model, balancer, 3)
+    assert (balancer.plan, balancer.steps) == (plan, ())
+
+
+def test_bad_input_is_refused_before_any_work():
+    group = VirtualTensorGroup(2)
+    model, times = two_layers(group), ModelledTimes(StragglerTrace.none(2))
+    with pytest.raises(ValueError, match="no parallel linears"):
+        balance(nn.Linear(2, 2), group, modelled=times, costs=COSTS)
+    with pytest.raises(ValueError, match=r"num_senders is 2, must be at most 1"):
+        balance(model, group, policy=Policy(num_senders=2), modelled=times, costs=COSTS)
+    with pytest.raises(ValueError, match="trace is of 3 ranks, must be of the group's 2"):
+        balance(model, group, modelled=ModelledTimes(StragglerTrace.none(3)), costs=COSTS)
+    with pytest.raises(ValueError, match="modelled is None"):
+        balance(model, group)
+    with pytest.raises(ValueError, match="plan is of 3 ranks, must be of the group's 2"):
+        balance(model, group, policy=Policy(solution="given", plan=Plan.plain(3)), modelled=times)
+    with pytest.raises(ValueError, match=r"pruning_ratio is 1.0, must be in \[0, 1\)"):
+        Policy(solution="ZERO", pruning_ratio=1.0)
+    balance(model, group, modelled=times, costs=COSTS)
+    with pytest.raises(ValueError, match="replaced already"):
+        balance(model, group, modelled=times, costs=COSTS)
+
+
+def test_removed_balancing_gives_the_plain_products_back():
+    model, balancer = balanced(StragglerTrace.none(2), solution="SEMI")
+    balancer.remove()
+    balance(model, balancer.group, modelled=ModelledTimes(StragglerTrace.none(2)), costs=COSTS)
