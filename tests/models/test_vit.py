@@ -166,3 +166,16 @@ def test_models_and_images_that_are_not_covered_are_refused():
         ViTConfig.from_hugging_face(config | {"qkv_bias": False})
     with pytest.raises(ValueError, match=re.escape("images: shape (1, 3, 16, 16) is not [B, *(3, 8, 8)]")):
         ViTEncoder(SMALL)(torch.zeros(1, 3, 16, 16))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_logits_and_gradients_of_the_cpu():
+    results = []
+    for device in ("cpu", "cuda"):
+        model = ViTForImageClassification(SMALL, VirtualTensorGroup(2), device=device)
+        logits = model(images().to(device))
+        logits.square().mean().backward()
+        gradients = {name: gradient.cpu() for name, gradient in to_hugging_face(model, gradients=True).items()}
+        results.append((logits.detach().cpu(), gradients))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-3, atol=1e-5)
