@@ -8,7 +8,16 @@ from ..method.migration import Scheme
 from .iteration import IterationParts, extraction_s, iteration_parts
 from .machine import PAPER_MACHINE, FlexMachine
 from .migration import MigrationTime, migration_time
-from .solutions import PlannedEpoch, Solution, epoch_of_plan, epoch_time_s, model_costs, model_times, planned_epoch
+from .solutions import (
+    PlannedEpoch,
+    Solution,
+    division_epochs,
+    epoch_of_plan,
+    epoch_time_s,
+    model_costs,
+    model_times,
+    planned_epoch,
+)
 from .table_1 import (
     CALIBRATION,
     Table1Cell,
@@ -38,6 +47,7 @@ __all__ = [
     "Table1Error",
     "Workload",
     "calibrate",
+    "division_epochs",
     "epoch_of_plan",
     "epoch_time_s",
     "extraction_s",

@@ -22,7 +22,7 @@ and then follows the first from receiver to receiver: R + x - 1 = N - 1 messages
 proportionate flow shop). Results come back one by one. Messages need no rank but their two, so the others go on: what
 goes out hides behind a third of the product time (the forward product), what comes back behind another third (the
 input's gradient comes back while the weight's is computed). Whole tensors go by broadcast and reduce here, too: N - 1
-copies of them would take 248 s an epoch, and at s = 1/4 table I has 105 s more than without migration.
+copies out and back would take 248 s an epoch, and at s = 1/4 table I has only 105 s more than without migration.
 
 So with more senders both schemes lose as much in receivers' products and in whole tensors, and only the broadcasts
 grow beyond: broadcast-reduce stays ahead and its lead narrows, which is what the paper says of table I. (Its reason is
@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from workbench.cluster import Backend, Collective, Link, algorithm_of, collective_time_s
 
@@ -180,12 +181,12 @@ def _checked_scheme(scheme: Scheme | str) -> Scheme:
 
 
 def _check_senders(num_senders: int, num_ranks: int) -> None:
-    whole = isinstance(num_senders, int) and not isinstance(num_senders, bool)
+    whole = isinstance(num_senders, Integral) and not isinstance(num_senders, bool)
     if not whole or not 1 <= num_senders <= num_ranks - 1:
         raise ValueError(f"num_senders is {num_senders!r}; it must be an integer in 1..{num_ranks - 1}")
 
 
 def _check_share(migrated_share: float) -> None:
-    number = isinstance(migrated_share, (int, float)) and not isinstance(migrated_share, bool)
+    number = isinstance(migrated_share, Real) and not isinstance(migrated_share, bool)
     if not number or not 0 <= migrated_share <= 1:
         raise ValueError(f"migrated_share is {migrated_share!r}; it must be in [0, 1]")

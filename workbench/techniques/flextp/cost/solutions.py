@@ -23,14 +23,23 @@ from ..method.costs import Costs, PiecewiseLinear
 from ..method.migration import Scheme
 from ..method.model import iteration_s, rank_s
 from ..method.plan import Plan, RankPlan, RankTimes
-from ..method.semi import plan_migration, plan_resizing, plan_semi
+from ..method.semi import plan_division, plan_migration, plan_resizing, plan_semi, stragglers
 from .iteration import extraction_s, iteration_parts
 from .machine import FlexMachine
 from .migration import migration_time
 from .table_1 import paper_machine
 from .workload import VIT_1B, Workload
 
-__all__ = ["PlannedEpoch", "Solution", "epoch_of_plan", "epoch_time_s", "model_costs", "model_times", "planned_epoch"]
+__all__ = [
+    "PlannedEpoch",
+    "Solution",
+    "division_epochs",
+    "epoch_of_plan",
+    "epoch_time_s",
+    "model_costs",
+    "model_times",
+    "planned_epoch",
+]
 
 LEAST_SHARE = 1e-9  # of columns: what travels whole travels as soon as any column migrates
 
@@ -129,6 +138,22 @@ def epoch_of_plan(
         time_s=workload.num_iterations * iteration_s(times, plan, costs),
         own_s=tuple(workload.num_iterations * own_s for own_s in rank_s(times, plan, costs)),
     )
+
+
+def division_epochs(
+    skewness: Mapping[int, float], *, workload: Workload = VIT_1B, machine: FlexMachine | None = None
+) -> tuple[PlannedEpoch, ...]:
+    """Time every division of several stragglers: the slowest x migrate, the others resize, for x from 0 to all.
+
+    Args:
+        skewness, workload, machine: as for `planned_epoch`.
+
+    Source: figure 11.
+    """
+    machine = paper_machine() if machine is None else machine
+    times = model_times(skewness, workload, machine)
+    plans = [plan_division(times, num_senders) for num_senders in range(len(stragglers(times)) + 1)]
+    return tuple(epoch_of_plan(plan, skewness, workload=workload, machine=machine) for plan in plans)
 
 
 def model_times(skewness: Mapping[int, float], workload: Workload, machine: FlexMachine) -> tuple[RankTimes, ...]:

@@ -8,12 +8,12 @@ printed twice); and the rate of messages between two ranks, so that scatter-gath
 says. Nothing of broadcast-reduce is fitted: link, memory and bytes are those of data sheets and shapes.
 Simplified, left out: see `migration`.
 
-How much of scatter-gather's messages products hide was decided with its whole row in view, so its errors are less of a
-test than broadcast-reduce's. What else was tried, and what it misses scatter-gather's cells at 1/4, 1/2, 3/4 by (the
-cell at 1 being fitted): nothing hidden +18, +11, +4 %; results not hidden +7, +6, +2 %; results hidden behind two thirds
-+3, 0, -2 %; each receiver sent its own columns alone 0, 0, 0 %, but over links at 15 % of their rate. With one sender
-the row cannot say how several share their receivers. Two other ways were tried: all at once, R messages in a row, is
-faster than broadcast-reduce at s = 1/4 for x = 3 and 4, and one sender after the other, x R messages, makes
+How much of scatter-gather's messages products hide was decided with its whole row in view, so its errors are less
+of a test than broadcast-reduce's. What else was tried, and what it misses scatter-gather's cells at 1/4, 1/2, 3/4 by
+(the cell at 1 being fitted): nothing hidden +18, +11, +4 %; results not hidden +7, +6, +2 %; results hidden behind two
+thirds +3, 0, -2 %; each receiver sent its own columns alone 0, 0, 0 %, but over links at 15 % of their rate. With one
+sender the row cannot say how several share their receivers. Two other ways were tried: all at once, R messages in a
+row, is faster than broadcast-reduce at s = 1/4 for x = 3 and 4, and one sender after the other, x R messages, makes
 broadcast-reduce's lead grow; the text says otherwise of both.
 
 Units: seconds of an epoch.
@@ -35,8 +35,16 @@ from .machine import FlexMachine
 from .migration import migration_time
 from .workload import VIT_1B, Workload
 
-__all__ = ["CALIBRATION", "Table1Cell", "Table1Error", "calibrate", "migration_epoch_time_s", "migration_errors",
-           "paper_machine", "published_epochs_s"]  # fmt: skip
+__all__ = [
+    "CALIBRATION",
+    "Table1Cell",
+    "Table1Error",
+    "calibrate",
+    "migration_epoch_time_s",
+    "migration_errors",
+    "paper_machine",
+    "published_epochs_s",
+]
 
 PUBLISHED = Path(__file__).parents[4] / "reproductions/flextp/published/table-1.csv"
 BISECTIONS = 60  # of the logarithm of a rate: exact to rounding
@@ -195,7 +203,7 @@ def _message_efficiency(machine: FlexMachine, workload: Workload, epoch_s: float
 
     least, most = LEAST_EFFICIENCY, 1.0
     if is_too_slow(most) or not is_too_slow(least):
-        raise ValueError(f"cells_s has {epoch_s} s for scatter-gather of everything; no rate of messages takes that long")
+        raise ValueError(f"cells_s has {epoch_s} s for scatter-gather at share 1; no rate of messages explains it")
     for _ in range(BISECTIONS):
         middle = math.sqrt(least * most)
         least, most = (middle, most) if is_too_slow(middle) else (least, middle)

@@ -23,7 +23,7 @@ LAYER_NORM_BYTES = 4  # of an element: reads 2, writes 2
 RESIDUAL_BYTES = 11  # dropout reads 2, writes 2 and a mask of 1; the sum reads 2 + 2, writes 2
 ACTIVATION_BYTES = 4  # GELU reads 2, writes 2
 SCORE_BYTES = 9  # softmax reads 2, writes 2; dropout reads 2, writes 2 and a mask of 1
-PASSES = 3  # element-wise work of forward and backward, in units of forward: backward reads two tensors where it read one
+PASSES = 3  # element-wise work of forward and backward, in units of forward: backward has a second tensor to read
 OPTIMIZER_BYTES_PER_PARAMETER = 28  # Adam on fp32 states: reads 16 (weight, gradient, two moments), writes 12
 
 
@@ -138,7 +138,7 @@ class Workload:
         return self.num_layers * math.fsum(linear.flops for linear in self.linears(num_ranks))
 
     def attention_flops(self, num_ranks: int) -> float:
-        """Return one rank's FLOPs of scores and of their products with values in an iteration, 12 b s^2 h / N a layer."""
+        """Return one rank's FLOPs of scores and their products with values in an iteration, 12 b s^2 h / N a layer."""
         return self.num_layers * 12 * self.batch * self.sequence**2 * self.hidden / num_ranks
 
     def elementwise_bytes(self, num_ranks: int) -> float:
