@@ -1,7 +1,7 @@
 """Train a pipelined model over epochs, and predict with it.
 
 What: `train` and `predict` drive a `Pipeline` on real ranks or a `VirtualPipeline` in one process; every rank runs the
-same loop on the same batches. What is learnt from are `Examples`: of text in `batches`, of images in `images`.
+same loop on the same batches, which come from the examples of `batches` (text) or `images`.
 Source: Devlin et al., BERT, appendix A.2 (Adam with decoupled weight decay, warm-up, linear decay).
 Simplified: no gradient clipping, which would need a norm over all ranks; one weight decay for all parameters.
 Left out: checkpoints, loss scaling (bfloat16 needs none).
@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ from workbench.training.schedule import linear_warm_up_and_decay
 
 __all__ = [
     "PRECISIONS",
-    "Batch",
-    "Examples",
+    "LabelledBatch",
+    "LabelledExamples",
     "Recipe",
     "Trainable",
     "TrainingRun",
@@ -38,7 +38,7 @@ PRECISIONS = ("fp32", "bf16")
 EVALUATION_BATCH = 128  # rows
 
 
-class Batch(Protocol):
+class LabelledBatch(Protocol):
     """What a step learns from."""
 
     labels: Tensor
@@ -54,7 +54,7 @@ class Batch(Protocol):
         ...
 
 
-class Examples(Protocol):
+class LabelledExamples(Protocol):
     """What batches are drawn from."""
 
     @property
@@ -62,7 +62,7 @@ class Examples(Protocol):
         """Tokens of each row; batches hold rows of about the same length."""
         ...
 
-    def batch(self, rows: Sequence[int], device: str | torch.device = "cpu") -> Any:
+    def batch(self, rows: Sequence[int], device: str | torch.device = "cpu") -> LabelledBatch:
         """Put the chosen rows together."""
         ...
 
@@ -131,11 +131,11 @@ class TrainingRun:
 
 def train(
     pipeline: Trainable,
-    examples: Examples,
+    examples: LabelledExamples,
     recipe: Recipe,
     *,
-    augment: Callable[[Batch, int], Batch] | None = None,
-    on_step: Callable[[Batch], None] | None = None,
+    augment: Callable[[LabelledBatch, int], LabelledBatch] | None = None,
+    on_step: Callable[[LabelledBatch], None] | None = None,
 ) -> TrainingRun:
     """Train all parameters of a pipeline that want a gradient.
 
@@ -170,13 +170,13 @@ def train(
     return TrainingRun(losses=kept, num_steps=len(batches), num_examples=num_examples, seconds=seconds)
 
 
-def _batches(examples: Examples, recipe: Recipe) -> Iterator[np.ndarray]:
+def _batches(examples: LabelledExamples, recipe: Recipe) -> Iterator[np.ndarray]:
     draw = np.random.default_rng(recipe.seed)
     for _ in range(recipe.epochs):
         yield from shuffled_batches(examples.lengths, recipe.batch, draw, drop_last=recipe.drop_last)
 
 
-def _update(pipeline: Trainable, batch: Batch, optimizer: torch.optim.Optimizer, recipe: Recipe) -> Tensor | None:
+def _update(pipeline: Trainable, batch: LabelledBatch, optimizer: torch.optim.Optimizer, recipe: Recipe) -> Tensor | None:
     optimizer.zero_grad()
     with precision_of(recipe):
         result = pipeline.step(batch.inputs, batch.labels, **batch.context)
@@ -184,7 +184,7 @@ def _update(pipeline: Trainable, batch: Batch, optimizer: torch.optim.Optimizer,
     return result.loss
 
 
-def predict(pipeline: Trainable, examples: Examples, recipe: Recipe, *, batch: int = EVALUATION_BATCH) -> Tensor | None:
+def predict(pipeline: Trainable, examples: LabelledExamples, recipe: Recipe, *, batch: int = EVALUATION_BATCH) -> Tensor | None:
     """Run all examples forward, in batches of about the same length.
 
     Args:
