@@ -176,7 +176,9 @@ def _batches(examples: LabelledExamples, recipe: Recipe) -> Iterator[np.ndarray]
         yield from shuffled_batches(examples.lengths, recipe.batch, draw, drop_last=recipe.drop_last)
 
 
-def _update(pipeline: Trainable, batch: LabelledBatch, optimizer: torch.optim.Optimizer, recipe: Recipe) -> Tensor | None:
+def _update(
+    pipeline: Trainable, batch: LabelledBatch, optimizer: torch.optim.Optimizer, recipe: Recipe
+) -> Tensor | None:
     optimizer.zero_grad()
     with precision_of(recipe):
         result = pipeline.step(batch.inputs, batch.labels, **batch.context)
@@ -184,7 +186,9 @@ def _update(pipeline: Trainable, batch: LabelledBatch, optimizer: torch.optim.Op
     return result.loss
 
 
-def predict(pipeline: Trainable, examples: LabelledExamples, recipe: Recipe, *, batch: int = EVALUATION_BATCH) -> Tensor | None:
+def predict(
+    pipeline: Trainable, examples: LabelledExamples, recipe: Recipe, *, batch: int = EVALUATION_BATCH
+) -> Tensor | None:
     """Run all examples forward, in batches of about the same length.
 
     Args:
