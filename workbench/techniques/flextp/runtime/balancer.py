@@ -16,7 +16,7 @@ Left out: autocast, pipelines (one plan for all layers of a tensor group).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -35,7 +35,7 @@ from ..method.ratio import Reference, has_moved
 from ..method.resizing import num_dropped_columns
 from .choosing import ColumnChooser, Columns
 from .delivery import delivery_of
-from .division import divide
+from .division import Division, divide
 from .meter import Meter
 from .planning import Planner, needs_costs, planner_of
 from .policy import Policy, Solution
@@ -130,6 +130,12 @@ class Balancer:
         return tuple(self._state.steps)
 
     @property
+    def dropped_share(self) -> float:
+        """Share of the local ranks' products that nobody computes at the moment; layers may differ in theirs."""
+        ranks = self.group.local_ranks
+        return sum(self._weighted(lambda division, rank=rank: division.dropped(rank)) for rank in ranks) / len(ranks)
+
+    @property
     def num_iterations(self) -> int:
         """Iterations that have ended."""
         return self._state.iteration
@@ -202,10 +208,14 @@ class Balancer:
             state.is_chosen = state.plan.is_plain
 
     def _work(self, rank: int) -> float:
-        """Return the columns that a local rank multiplied, as a share of its own, weighted by their outputs."""
+        """Return the columns that a local rank multiplied, as a share of its own."""
+        return self._weighted(lambda division: division.work(rank))
+
+    def _weighted(self, share: Callable[[Division], float]) -> float:
+        """Average a share of columns over the layers, each by its weight's size."""
         sizes = [layer.weights[0].numel() for layer in self._layers]
-        shares = [division.work(rank) for division in self._divisions]
-        return sum(size * share for size, share in zip(sizes, shares, strict=True)) / sum(sizes)
+        shares = map(share, self._divisions)
+        return sum(size * each for size, each in zip(sizes, shares, strict=True)) / sum(sizes)
 
     def _divided(self) -> list:
         """Divide the columns of every layer as the plan says; every rank of the group calls it."""

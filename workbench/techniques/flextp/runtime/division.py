@@ -74,6 +74,10 @@ class Division:
         columns += sum(len(migration.parts[rank]) for migration in self.migrations if rank in migration.parts)
         return columns / self.num_columns
 
+    def dropped(self, rank: int) -> float:
+        """Return the columns of a local rank that nobody multiplies, as a share of its own."""
+        return len(self.own[rank].dropped) / self.num_columns
+
 
 def divide(
     num_columns: int, *, num_ranks: int, dropped: Mapping[int, Tensor], migrated: Mapping[int, Tensor]

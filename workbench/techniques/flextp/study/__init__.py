@@ -1,0 +1,1 @@
+"""What the items run: accuracy on virtual ranks, epochs on real ones."""

@@ -1,0 +1,263 @@
+"""Train a Vision Transformer while its stragglers are helped, and score it: one cell of figures 3 and 5 to 11.
+
+What: `train_vit` on virtual ranks in one process, `train_vit_on_ranks` on real ones; both run the same loop on the same
+batches and make the same plans, and a test says that their losses are equal.
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V.
+Plans follow the times that the model of the paper's machine gives (`cost`), so that what is dropped is what would be
+dropped there; how long anything takes here plays no part.
+Simplified: AdamW with warm-up and linear decay; flips and shifts of images; one evaluation, at the end.
+Left out: the paper's models and its 150 epochs (profile `paper` has the models).
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import fsum
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from workbench.datasets import cifar10
+from workbench.models.vit import VIT_1B, VIT_3B, VIT_TINY, ViTConfig, ViTForImageClassification
+from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
+from workbench.parallel.pipeline import StepResult
+from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.timeline.stragglers import StragglerTrace
+from workbench.training.images import Augmentation, ImageExamples, accuracy
+from workbench.training.loop import Recipe, train
+
+from ..cost import iteration_parts, model_costs, model_times, paper_machine
+from ..cost import workload as workloads
+from ..method.plan import Plan, RankPlan
+from ..method.priority import Selection, micro_threshold
+from ..runtime.balance import balance
+from ..runtime.balancer import Balancer
+from ..runtime.policy import Policy, Solution
+from ..runtime.timing import ModelledTimes
+
+__all__ = ["SIZES", "Straggling", "train_vit", "train_vit_on_ranks"]
+
+SIZES = MappingProxyType(
+    {
+        "tiny": VIT_TINY,
+        "small": replace(VIT_TINY, hidden_size=192, mlp_size=768),  # as much wider than tiny as ViT-3B than ViT-1B
+        "1B": VIT_1B,
+        "3B": VIT_3B,
+    }
+)
+"""Models by name."""
+
+MEAN_LEARNING_RATE = 0.5  # of its peak, over a short warm-up and a linear decay to zero
+END_SHARE = 0.1  # of the steps, whose mean loss is the loss at the end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Straggling:
+    """Who straggles, and how much.
+
+    Attributes:
+        skewness: of each straggler, at least 1; the first ranks take them, from 0 on.
+        moves: one straggler that moves to the next rank every epoch, as in the paper's figures 7 to 9.
+    """
+
+    skewness: tuple[float, ...] = ()
+    moves: bool = False
+
+    def trace(self, num_ranks: int, iterations_per_epoch: int) -> StragglerTrace:
+        """Return the trace for so many ranks.
+
+        Raises:
+            ValueError: for more stragglers than ranks, several that move, or a skewness below 1.
+        """
+        if len(self.skewness) > num_ranks:
+            raise ValueError(f"skewness has {len(self.skewness)} values, must have at most {num_ranks}, one a rank")
+        if self.moves and len(self.skewness) != 1:
+            raise ValueError(f"skewness has {len(self.skewness)} values, must have one for a straggler that moves")
+        if self.moves:
+            (skewness,) = self.skewness
+            return StragglerTrace.round_robin(num_ranks, skewness, iterations_per_epoch=iterations_per_epoch)
+        return StragglerTrace.fixed(num_ranks, dict(enumerate(self.skewness)))
+
+
+def train_vit(
+    *,
+    solution: str = "Baseline",
+    selection: str = "Pri",
+    pruning_ratio: float | None = None,
+    everywhere: bool = False,
+    imputation: str = "Zero",
+    num_senders: int | None = None,
+    refine: bool = False,
+    skewness: Sequence[float] = (),
+    moves: bool = False,
+    seed: int = 0,
+    num_ranks: int = 4,
+    size: str = "tiny",
+    epochs: int = 10,
+    batch: int = 64,
+    learning_rate: float = 1e-3,
+    limit: int | None = None,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Train on virtual ranks in this process, and score on the test split.
+
+    Args:
+        solution: Baseline, ZERO, MIG or SEMI.
+        selection: Rd, Pri, PriDiffE or PriDiffR.
+        pruning_ratio: a constant γ for ZERO; None follows Eq. 1.
+        everywhere: every rank drops the constant share, straggler or not.
+        imputation: Zero, Average or Same.
+        num_senders: with SEMI, how many stragglers migrate; None lets Eqs. 2 and 3 say.
+        refine: MIG and SEMI level all ranks (ours).
+        skewness: of the stragglers.
+        moves: the one straggler moves among the ranks, epoch by epoch.
+        seed: of weights, order of the images, their variation and random choices.
+        num_ranks: tensor-parallel ranks.
+        size: a model of `SIZES`.
+        epochs: times that every image is seen.
+        batch: images of a step.
+        learning_rate: at its peak.
+        limit: training images drawn with the seed; None takes all.
+        device: of model and batches.
+
+    Returns:
+        Plain values: `accuracy` on the test images, `train_loss` at the end, `dropped_share` of all products, the
+        plans, seconds, and where the images came from.
+
+    Raises:
+        ValueError: for an argument outside its range, before any work.
+    """
+    return _run(VirtualTensorGroup(num_ranks), _Setting.of(locals()))
+
+
+def train_vit_on_ranks(*, timeout_s: float = 600, **arguments: Any) -> dict[str, Any]:
+    """Train on real ranks of this machine, sleeping for no one: plans are those of `train_vit`.
+
+    Args:
+        timeout_s: seconds after which the ranks are stopped.
+        arguments: those of `train_vit`.
+
+    Returns:
+        As `train_vit`, of rank 0.
+    """
+    from workbench.launch import run_on_ranks
+
+    bound = inspect.signature(train_vit).bind(**arguments)
+    bound.apply_defaults()
+    setting = _Setting.of(bound.arguments)
+    return run_on_ranks(_on_a_rank, setting.num_ranks, setting, timeout_s=timeout_s, preload=(__name__,))[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Setting:
+    """The arguments of `train_vit`, checked."""
+
+    policy: Policy
+    straggling: Straggling
+    recipe: Recipe
+    size: str
+    num_ranks: int
+    limit: int | None
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> _Setting:
+        if given["size"] not in SIZES:
+            raise ValueError(f"size is {given['size']!r}, must be one of {', '.join(SIZES)}")
+        recipe = Recipe(**{name: given[name] for name in ("epochs", "batch", "learning_rate", "seed", "device")})
+        straggling = Straggling(skewness=tuple(given["skewness"]), moves=given["moves"])
+        straggling.trace(given["num_ranks"], 1)
+        return cls(
+            policy=_policy(given), straggling=straggling, recipe=recipe, size=given["size"],
+            num_ranks=given["num_ranks"], limit=given["limit"],
+        )  # fmt: skip
+
+
+def _policy(given: dict[str, Any]) -> Policy:
+    names = ("selection", "imputation", "num_senders", "refine", "seed")
+    common = {name: given[name] for name in names}
+    if given["everywhere"]:
+        if given["pruning_ratio"] is None:
+            raise ValueError("pruning_ratio is None, must be in [0, 1) where every rank drops")
+        plan = Plan(ranks=(RankPlan(dropped=given["pruning_ratio"]),) * given["num_ranks"])
+        return Policy(solution=Solution.GIVEN, plan=plan, **common)
+    return Policy(solution=given["solution"], pruning_ratio=given["pruning_ratio"], **common)
+
+
+def _on_a_rank(setting: _Setting) -> dict[str, Any]:
+    return _run(ProcessTensorGroup(), setting)
+
+
+def _run(group: TensorGroup, setting: _Setting) -> dict[str, Any]:
+    start = time.perf_counter()
+    recipe = setting.recipe
+    learning = cifar10.load("train", limit=setting.limit, seed=recipe.seed)
+    scored = cifar10.load("test")
+    iterations = -(-len(learning) // recipe.batch)
+    model = ViTForImageClassification(_config(setting), group).to(recipe.device)
+    balancer = balance(model, group, **_balancing(setting, iterations))
+    pipeline = _Balanced(VirtualPipeline([model], loss=functional.cross_entropy), balancer)
+    run = train(pipeline, ImageExamples.of(learning), recipe, augment=Augmentation(seed=recipe.seed))
+    at_end = run.losses[-max(1, round(END_SHARE * run.num_steps)) :]
+    return {
+        "accuracy": accuracy(pipeline, ImageExamples.of(scored), recipe), "chance": _largest_share(scored.labels),
+        "train_loss": fsum(at_end) / len(at_end), "dropped_share": pipeline.dropped_share,
+        "plans": [{"iteration": step.iteration, **step.plan.as_record()} for step in balancer.steps],
+        "num_steps": run.num_steps, "seconds": time.perf_counter() - start, "num_train": len(learning),
+        "data": [learning.source.as_record(), scored.source.as_record()],
+    }  # fmt: skip
+
+
+def _config(setting: _Setting) -> ViTConfig:
+    return replace(SIZES[setting.size], seed=setting.recipe.seed)
+
+
+def _balancing(setting: _Setting, iterations_per_epoch: int) -> dict[str, Any]:
+    """Return the policy, and the times and costs of the paper's machine with as many ranks."""
+    workload, machine = workloads.VIT_1B, replace(paper_machine(), num_ranks=setting.num_ranks)
+    parts, recipe = iteration_parts(workload, machine), setting.recipe
+    trace = setting.straggling.trace(setting.num_ranks, iterations_per_epoch)
+    drift = micro_threshold(MEAN_LEARNING_RATE * recipe.learning_rate, iterations_per_epoch)
+    return {
+        "policy": replace(setting.policy, iterations_per_epoch=iterations_per_epoch, micro_threshold=drift),
+        "modelled": ModelledTimes(trace, product_s=parts.product_s, other_s=parts.other_s),
+        "costs": model_costs(workload, machine, model_times({}, workload, machine)),
+    }
+
+
+class _Balanced:
+    """A pipeline whose steps are balanced, and that adds up what its ranks drop."""
+
+    def __init__(self, pipeline: VirtualPipeline, balancer: Balancer):
+        self._pipeline, self._balancer, self._dropped = pipeline, balancer, []
+        self.module: nn.Module = pipeline.module
+
+    @property
+    def dropped_share(self) -> float:
+        """Share of all products of all ranks so far that nobody computed."""
+        return fsum(self._dropped) / max(1, len(self._dropped))
+
+    def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
+        """Run one batch forward and backward, balanced."""
+        with self._noted(), self._balancer.iteration():
+            return self._pipeline.step(inputs, targets, **context)
+
+    def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor | None:
+        """Run one batch forward with all columns."""
+        return self._pipeline.evaluate(inputs, **context)
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        yield
+        self._dropped.append(self._balancer.dropped_share)
+
+
+def _largest_share(labels: Sequence[int]) -> float:
+    """Return the accuracy of the best constant answer."""
+    values = list(map(int, labels))
+    return max(values.count(label) for label in set(values)) / len(values)
