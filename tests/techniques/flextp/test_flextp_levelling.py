@@ -76,15 +76,15 @@ def test_levelled_semi_is_as_fast_as_asked_and_keeps_what_eq_2_drops(other_s):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_levelled_plans_are_near_the_best_of_all_divisions(seed):
-    # Fixed beforehand: within 10 % of the fastest that drops no more, or 0.1 columns' share of the gentlest as fast.
+    # No more than 1 % slower than the fastest that drops no more; 0.01 of the columns more than the gentlest as fast.
     generator = random.Random(seed)
     times = ranks(1, *(generator.uniform(1.2, 8) for _ in range(2)), other_s=generator.uniform(0, 2))
     costs = Costs.straight(
         alloc_s=0.005, extract_s=0.05, communicate_s=generator.uniform(0.05, 1.5), compute_s=1
     )
     certificate = certify(times, plan_semi(times, costs, refine=True), costs, 12)
-    assert certificate.slower_by <= 0.10
-    assert certificate.drops_more_by <= 0.10
+    assert certificate.slower_by <= 0.01
+    assert certificate.drops_more_by <= 0.01
 
 
 def test_the_paper_s_plan_is_far_from_the_best_where_receivers_have_much_to_do():
@@ -95,6 +95,15 @@ def test_the_paper_s_plan_is_far_from_the_best_where_receivers_have_much_to_do()
     assert certify(times, plan_semi(times, costs, refine=True), costs, 6).slower_by < 0.01
 
 
+def test_a_light_straggler_sends_a_little_so_that_it_receives_nothing():
+    # Sending alone, the heavy straggler hands the light one half: 8 (1 - m) = 1.6 (1 + m / 2), 2.18 s. When the light
+    # one sends 1/32, all goes to the normal rank: 8 (1 - m) = 1 + m + 1/32, so m = 6.96875 / 9 and 1.81 s.
+    times = ranks(8, 1.6, 1)
+    plan = levelled_plan(times, FREE, [0, 1], speed_share=0)
+    assert [rank.migrated for rank in plan.ranks] == pytest.approx([6.96875 / 9, 1 / 32, 0])
+    assert iteration_s(times, plan, FREE) == pytest.approx(8 * (1 - 6.96875 / 9))
+
+
 def test_a_rank_that_counts_as_no_straggler_gives_up_nothing():
     # The ideal of 1.3, 1, 1, 1 is 4 / (1 / 1.3 + 3) = 1.06; nine tenths of its speed would be 1.18 s.
     times = ranks(1.3, 1, 1, 1)
@@ -103,7 +112,7 @@ def test_a_rank_that_counts_as_no_straggler_gives_up_nothing():
 
 
 def test_one_rank_at_least_is_no_straggler():
-    with pytest.raises(ValueError, match=r"slowest_first is \(0, 1\); it must leave one of 2 ranks to receive"):
+    with pytest.raises(ValueError, match=r"slowest_first is \(0, 1\); it must leave one rank of 2 to receive"):
         levelled_plan(ranks(8, 4), FREE, [0, 1])
 
 

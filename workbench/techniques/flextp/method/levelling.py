@@ -25,6 +25,9 @@ __all__ = ["SPEED_SHARE", "levelled_plan"]
 
 # Share of the ideal's speed below which columns are dropped. Ours: the paper names no price of accuracy.
 SPEED_SHARE = 0.9
+# Least share that a sender migrates. Who sends anything receives nothing, which is worth more to a light straggler
+# than the columns are: as a receiver it would be slow at others' columns, too.
+LEAST_MIGRATED = 1 / 32
 _BISECTIONS = 30  # halvings: to 1e-9 of the range
 _FIXED_POINT_ROUNDS = 6  # extraction is a few percent of the products, so each round gains a digit or more
 
@@ -51,7 +54,7 @@ def levelled_plan(
     if not 0 <= speed_share < 1:
         raise ValueError(f"speed_share is {speed_share!r}; it must be in [0, 1)")
     if len(slowest_first) >= len(times):
-        raise ValueError(f"slowest_first is {tuple(slowest_first)!r}; it must leave one of {len(times)} ranks to receive")
+        raise ValueError(f"slowest_first is {tuple(slowest_first)!r}; it must leave one rank of {len(times)} to receive")
     unresized, fastest_possible_s = [each.unresized() for each in times], ideal_s(times)
     divisions = [tuple(slowest_first[:num_senders]) for num_senders in range(len(slowest_first) + 1)]
     lossless = [_lossless(unresized, senders, costs) for senders in divisions]
@@ -71,7 +74,7 @@ def _lossless(unresized: Sequence[RankTimes], senders: tuple[int, ...], costs: C
 
     def wanted(volume: float) -> list[float]:
         level_s = max(_receiving_s(unresized, senders, costs, volume).values())
-        return [_removed(unresized[rank], level_s, costs) for rank in senders]
+        return [max(_removed(unresized[rank], level_s, costs), LEAST_MIGRATED) for rank in senders]
 
     volume = _largest(lambda each: math.fsum(wanted(each)) > each, len(senders) * MOST_REMOVED)
     return _plan(len(unresized), dict(zip(senders, wanted(volume), strict=True)))
@@ -84,14 +87,16 @@ def _at_level(unresized: Sequence[RankTimes], senders: tuple[int, ...], costs: C
         left_s = level_s - (costs.communicate(volume) if volume > 0 else 0.0)
         received_s = _receiving_s(unresized, senders, costs, volume)
         more_s = {rank: received_s[rank] - unresized[rank].own_s for rank in received_s}
-        return {rank: _removed(each, left_s - more_s.get(rank, 0.0), costs) for rank, each in enumerate(unresized)}
+        shares = (_removed(each, left_s - more_s.get(rank, 0.0), costs) for rank, each in enumerate(unresized))
+        least = LEAST_MIGRATED if volume > 0 else 0.0
+        return {rank: max(share, least) if rank in senders else share for rank, share in enumerate(shares)}
 
-    anyway = [rank for rank, share in removed(0.0).items() if share > 0]
+    may_remove = {*senders, *(rank for rank, share in removed(0.0).items() if share > 0)}
 
     def can_take(volume: float) -> bool:
         shares = removed(volume)
         is_wanted = volume <= math.fsum(shares[rank] for rank in senders)
-        return is_wanted and all(rank in anyway for rank, share in shares.items() if share > 0)
+        return is_wanted and all(rank in may_remove for rank, share in shares.items() if share > 0)
 
     volume = _largest(can_take, len(senders) * MOST_REMOVED)
     shares = removed(volume)
