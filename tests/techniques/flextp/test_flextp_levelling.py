@@ -112,7 +112,7 @@ def test_a_rank_that_counts_as_no_straggler_gives_up_nothing():
 
 
 def test_one_rank_at_least_is_no_straggler():
-    with pytest.raises(ValueError, match=r"slowest_first is \(0, 1\); it must leave one rank of 2 to receive"):
+    with pytest.raises(ValueError, match=r"slowest_first is \(0, 1\); it must leave a rank of 2 to receive"):
         levelled_plan(ranks(8, 4), FREE, [0, 1])
 
 

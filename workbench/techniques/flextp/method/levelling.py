@@ -54,7 +54,7 @@ def levelled_plan(
     if not 0 <= speed_share < 1:
         raise ValueError(f"speed_share is {speed_share!r}; it must be in [0, 1)")
     if len(slowest_first) >= len(times):
-        raise ValueError(f"slowest_first is {tuple(slowest_first)!r}; it must leave one rank of {len(times)} to receive")
+        raise ValueError(f"slowest_first is {tuple(slowest_first)!r}; it must leave a rank of {len(times)} to receive")
     unresized, fastest_possible_s = [each.unresized() for each in times], ideal_s(times)
     divisions = [tuple(slowest_first[:num_senders]) for num_senders in range(len(slowest_first) + 1)]
     lossless = [_lossless(unresized, senders, costs) for senders in divisions]

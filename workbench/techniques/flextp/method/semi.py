@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workbench.techniques.flextp.method.costs import Costs
-from workbench.techniques.flextp.method.levelling import levelled_plan
+from workbench.techniques.flextp.method.levelling import SPEED_SHARE, levelled_plan
 from workbench.techniques.flextp.method.model import own_speed
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 from workbench.techniques.flextp.method.ratio import SIGNIFICANT_CHANGE, Reference, pruning_ratio, reference_s
@@ -111,7 +111,12 @@ def plan_division(
 
 
 def plan_semi(
-    times: Sequence[RankTimes], costs: Costs, *, refine: bool = False, tolerance: float = SIGNIFICANT_CHANGE
+    times: Sequence[RankTimes],
+    costs: Costs,
+    *,
+    refine: bool = False,
+    speed_share: float = SPEED_SHARE,
+    tolerance: float = SIGNIFICANT_CHANGE,
 ) -> Plan:
     """Plan SEMI-migration.
 
@@ -122,13 +127,14 @@ def plan_semi(
         times: of all ranks, in rank order, as measured under any plan.
         costs: of the pre-test.
         refine: level all ranks instead, and drop no more than speed asks for (`levelled_plan`).
+        speed_share: of the refined plan, the share of the ideal's speed below which columns are dropped.
         tolerance: how much slower than the fastest, as a share of its time, a rank may be without being a straggler.
 
     Source: section IV-C, algorithm 2.
     """
     slow = stragglers(times, tolerance=tolerance)
     if refine:
-        return levelled_plan(times, costs, slow)
+        return levelled_plan(times, costs, slow, speed_share=speed_share)
     if len(slow) != 1:
         return plan_division(times, num_senders(times, costs, tolerance=tolerance), tolerance=tolerance)
     removed = _removed(times, Reference.MIN, tolerance)[slow[0]]
