@@ -21,6 +21,7 @@ from workbench.techniques.flextp.cost import (
     winner_map,
     winner_of,
 )
+from workbench.techniques.flextp.method.solution import COMPARED
 from workbench.techniques.flextp.method.plan import Plan, RankPlan
 from workbench.techniques.flextp.method.ratio import speedup_bound
 
@@ -35,7 +36,7 @@ def test_baseline_takes_as_long_as_its_straggler_and_so_is_linear_in_skewness(sk
     assert epoch_time_s("Baseline", {3: skewness}) == pytest.approx(expected_s)
 
 
-@pytest.mark.parametrize("solution", Solution)
+@pytest.mark.parametrize("solution", COMPARED)
 def test_where_nobody_is_slow_nobody_does_anything(solution):
     epoch = planned_epoch(solution)
     assert epoch.plan.is_plain

@@ -17,13 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from ..method.costs import Costs, PiecewiseLinear
 from ..method.migration import Scheme
 from ..method.model import iteration_s, rank_s
 from ..method.plan import Plan, RankPlan, RankTimes
 from ..method.semi import plan_division, plan_migration, plan_resizing, plan_semi, stragglers
+from ..method.solution import Solution
 from .iteration import extraction_s, iteration_parts
 from .machine import FlexMachine
 from .migration import migration_time
@@ -32,7 +32,6 @@ from .workload import VIT_1B, Workload
 
 __all__ = [
     "PlannedEpoch",
-    "Solution",
     "division_epochs",
     "epoch_of_plan",
     "epoch_time_s",
@@ -42,15 +41,6 @@ __all__ = [
 ]
 
 LEAST_SHARE = 1e-9  # of columns: what travels whole travels as soon as any column migrates
-
-
-class Solution(StrEnum):
-    """What is compared, by the paper's names."""
-
-    BASELINE = "Baseline"
-    ZERO = "ZERO"
-    MIG = "MIG"
-    SEMI = "SEMI"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,6 +193,8 @@ def model_costs(
 def _plan(
     solution: Solution, times: Sequence[RankTimes], costs: Costs, *, pruning_ratio: float | None, refine: bool
 ) -> Plan:
+    if solution is Solution.GIVEN:
+        raise ValueError(f"solution is {str(solution)!r}, must not be; time a given plan with epoch_of_plan")
     if pruning_ratio is not None:
         return _pruned(solution, times, pruning_ratio)
     if solution is Solution.BASELINE:

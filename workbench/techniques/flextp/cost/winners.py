@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 from .machine import FlexMachine
-from .solutions import PlannedEpoch, Solution, planned_epoch
+from ..method.solution import COMPARED, Solution
+from .solutions import PlannedEpoch, planned_epoch
 from .table_1 import paper_machine
 from .workload import VIT_1B, Workload
 
@@ -118,7 +119,7 @@ def winner_of(epochs: MappingProxyType[Solution, PlannedEpoch], margin: float = 
 
 def _point(machine: FlexMachine, skewness: float, num_stragglers: int, arguments: dict[str, Any]) -> MapPoint:
     slow = dict.fromkeys(range(num_stragglers), skewness)
-    epochs = {solution: planned_epoch(solution, slow, machine=machine, **arguments) for solution in Solution}
+    epochs = {solution: planned_epoch(solution, slow, machine=machine, **arguments) for solution in COMPARED}
     return MapPoint(
         skewness=skewness,
         num_stragglers=num_stragglers,

@@ -33,12 +33,13 @@ from ..method.lineage import Lineage
 from ..method.plan import Plan, RankTimes
 from ..method.ratio import Reference, has_moved
 from ..method.resizing import num_dropped_columns
+from ..method.solution import Solution
 from .choosing import ColumnChooser, Columns
 from .delivery import delivery_of
 from .division import Division, divide
 from .meter import Meter
 from .planning import Planner, needs_costs, planner_of
-from .policy import Policy, Solution
+from .policy import Policy
 from .pre_test import measure_costs
 from .products import Cut, FlexibleProduct
 from .timing import Times

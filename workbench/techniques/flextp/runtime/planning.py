@@ -11,7 +11,8 @@ from functools import partial
 from ..method.costs import Costs
 from ..method.plan import Plan, RankPlan, RankTimes
 from ..method.semi import plan_division, plan_migration, plan_resizing, plan_semi, stragglers
-from .policy import Policy, Solution
+from ..method.solution import Solution
+from .policy import Policy
 
 __all__ = ["Planner", "check_policy", "needs_costs", "planner_of"]
 

@@ -6,30 +6,15 @@ Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Con
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from ..method.migration import Scheme
 from ..method.plan import Plan
 from ..method.priority import DECAY, Selection
 from ..method.ratio import SIGNIFICANT_CHANGE, Reference
 from ..method.resizing import Imputation
-from .delivery import Scheme
+from ..method.solution import Solution
 
-__all__ = ["Policy", "Solution"]
-
-
-class Solution(StrEnum):
-    """How stragglers are helped."""
-
-    BASELINE = "Baseline"
-    """Not at all."""
-    ZERO = "ZERO"
-    """They drop columns."""
-    MIG = "MIG"
-    """They migrate columns."""
-    SEMI = "SEMI"
-    """Both, divided by what it costs."""
-    GIVEN = "given"
-    """What a given plan says, whatever the times."""
+__all__ = ["Policy"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

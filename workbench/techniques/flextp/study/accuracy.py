@@ -36,9 +36,10 @@ from ..cost import iteration_parts, model_costs, model_times, paper_machine
 from ..cost import workload as workloads
 from ..method.plan import Plan, RankPlan
 from ..method.priority import Selection, micro_threshold
+from ..method.solution import Solution
 from ..runtime.balance import balance
 from ..runtime.balancer import Balancer
-from ..runtime.policy import Policy, Solution
+from ..runtime.policy import Policy
 from ..runtime.timing import ModelledTimes
 
 __all__ = ["SIZES", "Straggling", "train_vit", "train_vit_on_ranks"]
