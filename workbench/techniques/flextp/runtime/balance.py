@@ -37,7 +37,7 @@ def balance(
     Args:
         model: any model with the workbench's parallel linears; their matrix products are replaced.
         group: its ranks, real or virtual.
-        policy: how to balance; by default SEMI-migration.
+        policy: how to balance; by default SEMI-migration that levels all ranks.
         costs: what migration costs; by default measured in a pre-test after the second iteration.
         trace: makes stragglers of ranks, by sleeping after their products.
         slowness: how many times slower than this machine all ranks' products are, by sleeping (see `Meter`).
@@ -47,7 +47,7 @@ def balance(
         ValueError: for a model without parallel linears, of another group or balanced already, a trace of another
             number of ranks, more senders than ranks minus one, and virtual ranks without modelled times or costs.
     """
-    policy = Policy() if policy is None else policy
+    policy = Policy(refine=True) if policy is None else policy
     check_policy(policy, group.size)
     for given in (trace, None if modelled is None else modelled.trace):
         if given is not None and given.num_ranks != group.size:

@@ -58,8 +58,10 @@ def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Pl
         return partial(plan_resizing, reference=policy.reference, tolerance=tolerance)
     if policy.num_senders is not None:
         return partial(_divided, policy)
-    plan = plan_migration if policy.solution is Solution.MIG else plan_semi
-    return partial(plan, costs=costs, refine=policy.refine, tolerance=tolerance)
+    if policy.solution is Solution.MIG:
+        return partial(plan_migration, costs=costs, refine=policy.refine, tolerance=tolerance)
+    more = {"refine": policy.refine, "speed_share": policy.speed_share, "tolerance": tolerance}
+    return partial(plan_semi, costs=costs, **more)
 
 
 def _divided(policy: Policy, times: Sequence[RankTimes]) -> Plan:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..method.levelling import SPEED_SHARE
 from ..method.migration import Scheme
 from ..method.plan import Plan
 from ..method.priority import DECAY, Selection
@@ -27,6 +28,8 @@ class Policy:
         pruning_ratio: a constant γ in [0, 1) for ZERO; None follows Eq. 1.
         plan: what every rank does with GIVEN, None otherwise (the paper's figures 5 and 6, and its table I).
         refine: SEMI and MIG level all ranks instead of bringing senders down to the fastest one's time (ours).
+        speed_share: with `refine`, SEMI drops no more than it must to reach this share of a free, lossless balance's
+            speed.
         num_senders: with SEMI, how many of the slowest migrate while the others resize (the paper's figure 11); None
             lets Eqs. 2 and 3 say.
         reference: what ZERO compares a rank with; SEMI and MIG compare with the least time.
@@ -46,6 +49,7 @@ class Policy:
     pruning_ratio: float | None = None
     plan: Plan | None = None
     refine: bool = False
+    speed_share: float = SPEED_SHARE
     num_senders: int | None = None
     reference: Reference = Reference.CURRENT_MEAN
     imputation: Imputation = Imputation.ZERO

@@ -28,21 +28,19 @@ from workbench.models.vit import VIT_1B, VIT_3B, VIT_TINY, ViTConfig, ViTForImag
 from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
 from workbench.parallel.pipeline import StepResult
 from workbench.parallel.virtual_pipeline import VirtualPipeline
-from workbench.timeline.stragglers import StragglerTrace
 from workbench.training.images import Augmentation, ImageExamples, accuracy
 from workbench.training.loop import Recipe, train
 
 from ..cost import iteration_parts, model_costs, model_times, paper_machine
 from ..cost import workload as workloads
-from ..method.plan import Plan, RankPlan
-from ..method.priority import Selection, micro_threshold
-from ..method.solution import Solution
+from ..method.priority import micro_threshold
 from ..runtime.balance import balance
 from ..runtime.balancer import Balancer
-from ..runtime.policy import Policy
+from ..runtime.planning import check_policy
 from ..runtime.timing import ModelledTimes
+from .variant import Variant
 
-__all__ = ["SIZES", "Straggling", "train_vit", "train_vit_on_ranks"]
+__all__ = ["SIZES", "train_vit", "train_vit_on_ranks"]
 
 SIZES = MappingProxyType(
     {
@@ -56,34 +54,6 @@ SIZES = MappingProxyType(
 
 MEAN_LEARNING_RATE = 0.5  # of its peak, over a short warm-up and a linear decay to zero
 END_SHARE = 0.1  # of the steps, whose mean loss is the loss at the end
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Straggling:
-    """Who straggles, and how much.
-
-    Attributes:
-        skewness: of each straggler, at least 1; the first ranks take them, from 0 on.
-        moves: one straggler that moves to the next rank every epoch, as in the paper's figures 7 to 9.
-    """
-
-    skewness: tuple[float, ...] = ()
-    moves: bool = False
-
-    def trace(self, num_ranks: int, iterations_per_epoch: int) -> StragglerTrace:
-        """Return the trace for so many ranks.
-
-        Raises:
-            ValueError: for more stragglers than ranks, several that move, or a skewness below 1.
-        """
-        if len(self.skewness) > num_ranks:
-            raise ValueError(f"skewness has {len(self.skewness)} values, must have at most {num_ranks}, one a rank")
-        if self.moves and len(self.skewness) != 1:
-            raise ValueError(f"skewness has {len(self.skewness)} values, must have one for a straggler that moves")
-        if self.moves:
-            (skewness,) = self.skewness
-            return StragglerTrace.round_robin(num_ranks, skewness, iterations_per_epoch=iterations_per_epoch)
-        return StragglerTrace.fixed(num_ranks, dict(enumerate(self.skewness)))
 
 
 def train_vit(
@@ -109,15 +79,7 @@ def train_vit(
     """Train on virtual ranks in this process, and score on the test split.
 
     Args:
-        solution: Baseline, ZERO, MIG or SEMI.
-        selection: Rd, Pri, PriDiffE or PriDiffR.
-        pruning_ratio: a constant γ for ZERO; None follows Eq. 1.
-        everywhere: every rank drops the constant share, straggler or not.
-        imputation: Zero, Average or Same.
-        num_senders: with SEMI, how many stragglers migrate; None lets Eqs. 2 and 3 say.
-        refine: MIG and SEMI level all ranks (ours).
-        skewness: of the stragglers.
-        moves: the one straggler moves among the ranks, epoch by epoch.
+        solution: this and the following ones up to `moves` are those of `Variant`.
         seed: of weights, order of the images, their variation and random choices.
         num_ranks: tensor-parallel ranks.
         size: a model of `SIZES`.
@@ -159,35 +121,23 @@ def train_vit_on_ranks(*, timeout_s: float = 600, **arguments: Any) -> dict[str,
 class _Setting:
     """The arguments of `train_vit`, checked."""
 
-    policy: Policy
-    straggling: Straggling
+    variant: Variant
     recipe: Recipe
     size: str
     num_ranks: int
     limit: int | None
 
+    def __post_init__(self) -> None:
+        if self.size not in SIZES:
+            raise ValueError(f"size is {self.size!r}, must be one of {', '.join(SIZES)}")
+        self.variant.trace(self.num_ranks, 1)
+        check_policy(self.variant.policy(self.num_ranks), self.num_ranks)
+
     @classmethod
     def of(cls, given: dict[str, Any]) -> _Setting:
-        if given["size"] not in SIZES:
-            raise ValueError(f"size is {given['size']!r}, must be one of {', '.join(SIZES)}")
         recipe = Recipe(**{name: given[name] for name in ("epochs", "batch", "learning_rate", "seed", "device")})
-        straggling = Straggling(skewness=tuple(given["skewness"]), moves=given["moves"])
-        straggling.trace(given["num_ranks"], 1)
-        return cls(
-            policy=_policy(given), straggling=straggling, recipe=recipe, size=given["size"],
-            num_ranks=given["num_ranks"], limit=given["limit"],
-        )  # fmt: skip
-
-
-def _policy(given: dict[str, Any]) -> Policy:
-    names = ("selection", "imputation", "num_senders", "refine", "seed")
-    common = {name: given[name] for name in names}
-    if given["everywhere"]:
-        if given["pruning_ratio"] is None:
-            raise ValueError("pruning_ratio is None, must be in [0, 1) where every rank drops")
-        plan = Plan(ranks=(RankPlan(dropped=given["pruning_ratio"]),) * given["num_ranks"])
-        return Policy(solution=Solution.GIVEN, plan=plan, **common)
-    return Policy(solution=given["solution"], pruning_ratio=given["pruning_ratio"], **common)
+        rest = {name: given[name] for name in ("size", "num_ranks", "limit")}
+        return cls(variant=Variant.of(given), recipe=recipe, **rest)
 
 
 def _on_a_rank(setting: _Setting) -> dict[str, Any]:
@@ -222,10 +172,11 @@ def _balancing(setting: _Setting, iterations_per_epoch: int) -> dict[str, Any]:
     """Return the policy, and the times and costs of the paper's machine with as many ranks."""
     workload, machine = workloads.VIT_1B, replace(paper_machine(), num_ranks=setting.num_ranks)
     parts, recipe = iteration_parts(workload, machine), setting.recipe
-    trace = setting.straggling.trace(setting.num_ranks, iterations_per_epoch)
     drift = micro_threshold(MEAN_LEARNING_RATE * recipe.learning_rate, iterations_per_epoch)
+    more = {"iterations_per_epoch": iterations_per_epoch, "micro_threshold": drift, "seed": recipe.seed}
+    trace = setting.variant.trace(setting.num_ranks, iterations_per_epoch)
     return {
-        "policy": replace(setting.policy, iterations_per_epoch=iterations_per_epoch, micro_threshold=drift),
+        "policy": setting.variant.policy(setting.num_ranks, **more),
         "modelled": ModelledTimes(trace, product_s=parts.product_s, other_s=parts.other_s),
         "costs": model_costs(workload, machine, model_times({}, workload, machine)),
     }

@@ -1,0 +1,107 @@
+"""One thing that is compared: a solution with its options, and who straggles.
+
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V: a figure compares
+solutions under equal stragglers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from workbench.timeline.stragglers import StragglerTrace
+
+from ..method.migration import Scheme
+from ..method.plan import Plan, RankPlan
+from ..method.solution import Solution
+from ..runtime.policy import Policy
+
+__all__ = ["Variant"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """A solution and its stragglers, in plain values.
+
+    Attributes:
+        solution: Baseline, ZERO, MIG or SEMI.
+        selection: Rd, Pri, PriDiffE or PriDiffR.
+        pruning_ratio: a constant γ for ZERO; None follows Eq. 1.
+        everywhere: every rank drops the constant share, straggler or not (figures 5 and 6).
+        migrated: a constant share that the first ranks migrate, whatever the times (table I), `num_senders` of them.
+        imputation: Zero, Average or Same.
+        num_senders: with SEMI, how many stragglers migrate; None lets Eqs. 2 and 3 say.
+        refine: MIG and SEMI level all ranks (ours).
+        scheme: how migrated columns travel.
+        skewness: of each straggler, at least 1; the first ranks take them, from 0 on.
+        moves: the one straggler moves to the next rank every epoch (figures 7 to 9).
+    """
+
+    solution: str = "Baseline"
+    selection: str = "Pri"
+    pruning_ratio: float | None = None
+    everywhere: bool = False
+    migrated: float | None = None
+    imputation: str = "Zero"
+    num_senders: int | None = None
+    refine: bool = False
+    scheme: str = Scheme.BROADCAST_REDUCE
+    skewness: tuple[float, ...] = ()
+    moves: bool = False
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Variant:
+        """Take a variant's fields out of more arguments."""
+        return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "skewness", tuple(self.skewness))
+        if self.everywhere and self.pruning_ratio is None:
+            raise ValueError("pruning_ratio is None, must be in [0, 1) where every rank drops")
+        if self.migrated is not None and not 0 <= self.migrated <= 1:
+            raise ValueError(f"migrated is {self.migrated}, must be in [0, 1]")
+        if self.moves and len(self.skewness) != 1:
+            raise ValueError(f"skewness has {len(self.skewness)} values, must have one for a straggler that moves")
+
+    def trace(self, num_ranks: int, iterations_per_epoch: int) -> StragglerTrace:
+        """Return who straggles when, for so many ranks.
+
+        Raises:
+            ValueError: for more stragglers than ranks, or a skewness below 1.
+        """
+        if len(self.skewness) > num_ranks:
+            raise ValueError(f"skewness has {len(self.skewness)} values, must have at most {num_ranks}, one a rank")
+        if self.moves:
+            (skewness,) = self.skewness
+            return StragglerTrace.round_robin(num_ranks, skewness, iterations_per_epoch=iterations_per_epoch)
+        return StragglerTrace.fixed(num_ranks, dict(enumerate(self.skewness)))
+
+    def policy(self, num_ranks: int, **more: Any) -> Policy:
+        """Return the policy for so many ranks.
+
+        Args:
+            num_ranks: N.
+            more: further fields of the policy.
+        """
+        common = {"selection": self.selection, "imputation": self.imputation, "scheme": self.scheme, **more}
+        plan = self._plan(num_ranks)
+        if plan is not None:
+            return Policy(solution=Solution.GIVEN, plan=plan, **common)
+        only = {"num_senders": self.num_senders, "refine": self.refine, "pruning_ratio": self.pruning_ratio}
+        return Policy(solution=self.solution, **only, **common)
+
+    def _plan(self, num_ranks: int) -> Plan | None:
+        """Return the constant plan, if this is one."""
+        if self.everywhere:
+            return Plan(ranks=(RankPlan(dropped=self.pruning_ratio),) * num_ranks)
+        if self.migrated is None:
+            return None
+        num_senders = 1 if self.num_senders is None else self.num_senders
+        if not 1 <= num_senders <= num_ranks - 1:
+            raise ValueError(f"num_senders is {num_senders}, must be in 1..{num_ranks - 1} of {num_ranks} ranks")
+        # A rank keeps one column at least, so that a share of 1 is all but that one.
+        sender = RankPlan(migrated=min(self.migrated, LARGEST_SHARE))
+        return Plan(ranks=tuple(sender if rank < num_senders else RankPlan() for rank in range(num_ranks)))
+
+
+LARGEST_SHARE = 1 - 1e-9  # of its columns that a rank gives away; rounded down to all but one
