@@ -1,5 +1,11 @@
-"""Tests send Ctrl-C: a shell that started them in the background must not have taught them to ignore it."""
+"""Tests send Ctrl-C, and compute with one thread a process.
 
+A shell that started them in the background must not have taught them to ignore Ctrl-C. With several threads, operations
+on tiny tensors wait for one another, on a busy machine for most of the time.
+"""
+
+import os
 import signal
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
