@@ -5,7 +5,10 @@ from .comparison import comparison
 from .gantt import gantt
 from .heatmap import heatmap
 from .lines import lines
+from .matrix import matrix
 from .style import beside, figure, styled
 from .units import format_bytes, format_time
 
-__all__ = ["bars", "beside", "comparison", "figure", "format_bytes", "format_time", "gantt", "heatmap", "lines", "styled"]
+__all__ = [
+    "bars", "beside", "comparison", "figure", "format_bytes", "format_time", "gantt", "heatmap", "lines", "matrix", "styled",
+]  # fmt: skip
