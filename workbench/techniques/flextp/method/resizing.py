@@ -14,7 +14,7 @@ are those of its autograd rule, bit for bit.
 Shapes: N = rows of the input, K = columns, O = outputs, C = kept columns, R = rows of any matrix.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 import torch
@@ -124,8 +124,9 @@ def kept_columns(dropped: Tensor | Sequence[int], num_columns: int) -> Tensor:
 
 @torch.no_grad()
 def product_of_columns(
-    x_NK: Tensor, weight_OK: Tensor, columns: Tensor, *, out: Tensor | None = None, buffers: Buffers | None = None
-) -> Tensor:
+    x_NK: Tensor, weight_OK: Tensor, columns: Tensor, *,
+    out: Tensor | None = None, buffers: Buffers | None = None, multiply: Callable[..., Tensor] = torch.mm,
+) -> Tensor:  # fmt: skip
     """Multiply some columns of an input with the same columns of a weight.
 
     Args:
@@ -134,6 +135,7 @@ def product_of_columns(
         columns: [C], distinct indices, int64; K of them are all columns.
         out: [N, O], written where given.
         buffers: memory for the extracted columns; without it they are allocated anew.
+        multiply: what multiplies two matrices; whoever times products gives one that notes it.
 
     Returns:
         y [N, O] = x[:, columns] weight[:, columns]ᵀ.
@@ -142,13 +144,14 @@ def product_of_columns(
         return functional.linear(x_NK, weight_OK)
     x_NC = _extracted("x", x_NK, columns, buffers)
     weight_OC = _extracted("weight", weight_OK, columns, buffers)
-    return torch.mm(x_NC, weight_OC.t(), out=out)
+    return multiply(x_NC, weight_OC.t(), out=out)
 
 
 @torch.no_grad()
 def weight_gradient_of_columns(
-    grad_NO: Tensor, x_NK: Tensor, columns: Tensor, *, out: Tensor | None = None, buffers: Buffers | None = None
-) -> Tensor:
+    grad_NO: Tensor, x_NK: Tensor, columns: Tensor, *,
+    out: Tensor | None = None, buffers: Buffers | None = None, multiply: Callable[..., Tensor] = torch.mm,
+) -> Tensor:  # fmt: skip
     """Compute some columns of the weight's gradient.
 
     Args:
@@ -156,18 +159,19 @@ def weight_gradient_of_columns(
         x_NK: the input, [N, K].
         columns: as in `product_of_columns`.
         out: [O, C], written where given.
-        buffers: as in `product_of_columns`.
+        buffers, multiply: as in `product_of_columns`.
 
     Returns:
         [O, C] = gradᵀ x[:, columns].
     """
-    return torch.mm(grad_NO.t(), _extracted("x", x_NK, columns, buffers), out=out)
+    return multiply(grad_NO.t(), _extracted("x", x_NK, columns, buffers), out=out)
 
 
 @torch.no_grad()
 def input_gradient_of_columns(
-    grad_NO: Tensor, weight_OK: Tensor, columns: Tensor, *, out: Tensor | None = None, buffers: Buffers | None = None
-) -> Tensor:
+    grad_NO: Tensor, weight_OK: Tensor, columns: Tensor, *,
+    out: Tensor | None = None, buffers: Buffers | None = None, multiply: Callable[..., Tensor] = torch.mm,
+) -> Tensor:  # fmt: skip
     """Compute some columns of the input's gradient.
 
     Args:
@@ -175,12 +179,12 @@ def input_gradient_of_columns(
         weight_OK: the weight, [O, K].
         columns: as in `product_of_columns`.
         out: [N, C], written where given.
-        buffers: as in `product_of_columns`.
+        buffers, multiply: as in `product_of_columns`.
 
     Returns:
         [N, C] = grad weight[:, columns].
     """
-    return torch.mm(grad_NO, _extracted("weight", weight_OK, columns, buffers), out=out)
+    return multiply(grad_NO, _extracted("weight", weight_OK, columns, buffers), out=out)
 
 
 @torch.no_grad()

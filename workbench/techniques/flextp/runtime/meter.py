@@ -1,10 +1,12 @@
 """What a rank measures of itself: seconds of its own, and of them in matrix products.
 
 What: a `Meter` times products and iterations. With a straggler trace it also sleeps after each product, so that the
-rank's products take as many times longer as the trace says.
+rank's products take as many times longer as the trace says. With a slowness k above 1 every rank's products take k
+times longer; ranks that share cores then leave each other room, and what a product waited for a core counts as part of
+those k times instead of coming on top.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III-A and V-A.
 On a processor time is the thread's CPU time: wall time on shared cores would count contention, and a rank that waits
-for others uses none. A resized product includes the extraction of its columns.
+for others uses none. Taking columns out is no product: it is other time, and no straggler is slower at it.
 Simplified: on CUDA every product is waited for, and own time is what passes outside of `waiting`.
 Left out: products outside parallel linears (the attention core), which are never slowed.
 """
@@ -13,10 +15,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
+from workbench.parallel.groups import Watch
 from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
 
 from ..method.plan import RankTimes
@@ -33,6 +36,7 @@ class Meter:
         slowness: how many times slower than this machine the rank's products are even where it is no straggler, so
             that ranks which share cores leave each other room.
         device: of the model.
+        watch: what is entered for the time of each product, sleep included, such as a recorder's action.
         sleeper: sleeps off what the trace says.
 
     Raises:
@@ -46,12 +50,13 @@ class Meter:
         *,
         slowness: float = 1.0,
         device: torch.device | str = "cpu",
+        watch: Watch = nullcontext,
         sleeper: Sleeper | None = None,
     ):
         if not slowness >= 1:
             raise ValueError(f"slowness is {slowness}, must be at least 1")
         self._rank, self._trace, self._slowness = rank, trace, slowness
-        self._sleeper = Sleeper() if sleeper is None else sleeper
+        self._sleeper, self._watch = Sleeper() if sleeper is None else sleeper, watch
         self._is_wall_clock = torch.device(device).type == "cuda"
         self.clock: Callable[[], float] = _clock_of(torch.device(device))
         self._owed = slowness - 1
@@ -79,13 +84,22 @@ class Meter:
         own_s = max(self.clock() - self._start_s + slept_s - self._waited_s, self._product_s)
         return RankTimes(own_s=own_s, product_s=self._product_s, work=work)
 
-    def charge(self, start_s: float) -> None:
-        """Charge the product that began at `start_s` of `clock()`, and sleep for a straggler."""
-        seconds = self.clock() - start_s
-        self._product_s += seconds * (1 + self._owed)
-        if self._owed > 0:
-            self._slept_s += seconds * self._owed
-            self._sleeper.owe(seconds * self._owed)
+    @contextmanager
+    def product(self) -> Iterator[None]:
+        """Time a product, and sleep for a straggler before going on."""
+        with self._watch("product"):
+            start_s, begun_s = self.clock(), time.perf_counter()
+            yield
+            self._charge(self.clock() - start_s, time.perf_counter() - begun_s)
+
+    def _charge(self, seconds: float, passed_s: float) -> None:
+        """Charge a product that took some seconds of the clock while others passed on the wall."""
+        owed_s = seconds * self._owed
+        self._product_s += seconds + owed_s
+        if owed_s > 0:
+            self._slept_s += owed_s
+            for_a_core_s = min(max(passed_s - seconds, 0.0), seconds * (self._slowness - 1))
+            self._sleeper.owe(owed_s - for_a_core_s)
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:

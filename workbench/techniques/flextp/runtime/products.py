@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -139,10 +140,12 @@ class _Call:
         meter = self.product.meters.get(rank)
         if meter is None:
             return multiply(*operands, **more)
-        start_s = meter.clock()
-        result = multiply(*operands, **more)
-        meter.charge(start_s)
-        return result
+        with meter.product():
+            return multiply(*operands, **more)
+
+    def _columns(self, rank: int) -> dict:
+        """Return how a local rank multiplies some columns: only the product itself is charged."""
+        return {"buffers": self.product.buffers, "multiply": partial(self.timed, rank, torch.mm)}
 
     def own_outputs(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> dict[int, Tensor]:
         """Multiply each local rank's kept columns: [N, O]."""
@@ -152,7 +155,7 @@ class _Call:
         kept = self.division.own[rank].kept
         if kept is None:
             return self.timed(rank, functional.linear, x, weight)
-        return self.timed(rank, product_of_columns, x, weight, kept, buffers=self.product.buffers)
+        return product_of_columns(x, weight, kept, **self._columns(rank))
 
     def own_input_gradient(self, rank: int, grad: Tensor, weight: Tensor) -> Tensor | None:
         """Compute a local rank's gradient of its input, [N, K]; columns that it migrated are zero."""
@@ -161,7 +164,7 @@ class _Call:
         kept = self.division.own[rank].kept
         if kept is None:
             return self.timed(rank, torch.mm, grad, weight)
-        part = self.timed(rank, input_gradient_of_columns, grad, weight, kept, buffers=self.product.buffers)
+        part = input_gradient_of_columns(grad, weight, kept, **self._columns(rank))
         return self._recovered(rank, "input", part, kept)
 
     def own_weight_gradient(self, rank: int, grad: Tensor, x: Tensor) -> Tensor | None:
@@ -171,7 +174,7 @@ class _Call:
         kept = self.division.own[rank].kept
         if kept is None:
             return self.timed(rank, torch.mm, grad.t(), x)
-        part = self.timed(rank, weight_gradient_of_columns, grad, x, kept, buffers=self.product.buffers)
+        part = weight_gradient_of_columns(grad, x, kept, **self._columns(rank))
         return self._recovered(rank, "weight", part, kept)
 
     def _recovered(self, rank: int, matrix: str, part: Tensor, kept: Tensor) -> Tensor:
