@@ -1,7 +1,7 @@
 import pytest
 
 from workbench.techniques.flextp.method.costs import Costs
-from workbench.techniques.flextp.method.model import ideal_s, iteration_s, own_speed, rank_s
+from workbench.techniques.flextp.method.model import RankParts, ideal_s, iteration_s, own_speed, rank_parts, rank_s
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 
 COSTS = Costs.straight(alloc_s=0.25, extract_s=0.5, communicate_s=2, compute_s=1)
@@ -21,6 +21,9 @@ def test_every_rank_pays_for_what_it_keeps_removes_sends_and_receives():
     # rank 2: 2 + 1 + 0.25 + 1.
     plan = Plan(ranks=(RankPlan(dropped=0.25, migrated=0.5), RankPlan(), RankPlan()))
     assert rank_s(ranks(8, 2, 1, other_s=2), plan, COSTS) == (5.625, 5.5, 4.25)
+    sender, receiver, _ = rank_parts(ranks(8, 2, 1, other_s=2), plan, COSTS)
+    assert sender == RankParts(other_s=2, kept_s=2, removing_s=0.625, received_s=0, transfer_s=1)
+    assert receiver == RankParts(other_s=2, kept_s=2, removing_s=0, received_s=0.5, transfer_s=1)
 
 
 def test_a_plan_that_only_drops_sends_nothing():

@@ -13,11 +13,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from workbench.techniques.flextp.method.costs import Costs
 from workbench.techniques.flextp.method.plan import Plan, RankTimes
 
-__all__ = ["ideal_s", "iteration_s", "own_speed", "rank_s"]
+__all__ = ["RankParts", "ideal_s", "iteration_s", "own_speed", "rank_parts", "rank_s"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankParts:
+    """Where one rank's own seconds go in an iteration.
+
+    Attributes:
+        other_s: outside of products, as without a plan.
+        kept_s: products on its own columns, those it keeps.
+        removing_s: taking its operands apart, if it drops or migrates any.
+        received_s: products on columns of others.
+        transfer_s: messages of migration, which keep all ranks busy alike.
+    """
+
+    other_s: float
+    kept_s: float
+    removing_s: float
+    received_s: float
+    transfer_s: float
+
+    @property
+    def own_s(self) -> float:
+        """All of it."""
+        return self.other_s + self.kept_s + self.removing_s + self.received_s + self.transfer_s
 
 
 def own_speed(times: Sequence[RankTimes]) -> tuple[float, ...]:
@@ -27,8 +52,8 @@ def own_speed(times: Sequence[RankTimes]) -> tuple[float, ...]:
     return tuple(each / least_s if least_s else 1.0 for each in product_s)
 
 
-def rank_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[float, ...]:
-    """Return each rank's own seconds under a plan.
+def rank_parts(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[RankParts, ...]:
+    """Return where each rank's own seconds go under a plan.
 
     Args:
         times: of all ranks, as measured under any plan.
@@ -41,11 +66,15 @@ def rank_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[float,
     if len(times) != plan.num_ranks:
         raise ValueError(f"times has {len(times)} ranks; it must have as many as plan, {plan.num_ranks}")
     slowness = own_speed(times)
-    communicate_s = costs.communicate(plan.migrated) if plan.senders else 0.0
+    transfer_s = costs.communicate(plan.migrated) if plan.senders else 0.0
     return tuple(
-        _one_rank_s(each.unresized(), plan, rank, slowness[rank], costs) + communicate_s
-        for rank, each in enumerate(times)
+        _one_rank(each.unresized(), plan, rank, slowness[rank], costs, transfer_s) for rank, each in enumerate(times)
     )
+
+
+def rank_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[float, ...]:
+    """Return each rank's own seconds under a plan; arguments as for `rank_parts`."""
+    return tuple(parts.own_s for parts in rank_parts(times, plan, costs))
 
 
 def iteration_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> float:
@@ -77,9 +106,14 @@ def ideal_s(times: Sequence[RankTimes]) -> float:
     return max(most, max(each.other_s for each in unresized))
 
 
-def _one_rank_s(unresized: RankTimes, plan: Plan, rank: int, slowness: float, costs: Costs) -> float:
+def _one_rank(
+    unresized: RankTimes, plan: Plan, rank: int, slowness: float, costs: Costs, transfer_s: float
+) -> RankParts:
     mine, received = plan.ranks[rank], plan.received_share(rank)
-    seconds = unresized.other_s + unresized.product_s * (1 - mine.removed)
-    if mine.removed > 0:
-        seconds += costs.alloc_s + costs.extract(mine.removed)
-    return seconds + (costs.compute(received) * slowness if received > 0 else 0.0)
+    return RankParts(
+        other_s=unresized.other_s,
+        kept_s=unresized.product_s * (1 - mine.removed),
+        removing_s=costs.alloc_s + costs.extract(mine.removed) if mine.removed > 0 else 0.0,
+        received_s=costs.compute(received) * slowness if received > 0 else 0.0,
+        transfer_s=transfer_s,
+    )
