@@ -52,6 +52,11 @@ SIZES = MappingProxyType(
 )
 """Models by name."""
 
+WORKLOADS = MappingProxyType(
+    {"tiny": workloads.VIT_1B, "small": workloads.VIT_3B, "1B": workloads.VIT_1B, "3B": workloads.VIT_3B}
+)
+"""The paper's model and batch whose times plans follow."""
+
 MEAN_LEARNING_RATE = 0.5  # of its peak, over a short warm-up and a linear decay to zero
 END_SHARE = 0.1  # of the steps, whose mean loss is the loss at the end
 
@@ -63,6 +68,7 @@ def train_vit(
     pruning_ratio: float | None = None,
     everywhere: bool = False,
     imputation: str = "Zero",
+    is_incremental: bool = True,
     num_senders: int | None = None,
     refine: bool = False,
     skewness: Sequence[float] = (),
@@ -90,8 +96,8 @@ def train_vit(
         device: of model and batches.
 
     Returns:
-        Plain values: `accuracy` on the test images, `train_loss` at the end, `dropped_share` of all products, the
-        plans, seconds, and where the images came from.
+        Plain values: `accuracy` on the test images, the best that a constant answer has (`chance`), `train_loss` at the
+        end, the shares of all products that were dropped and migrated, the plans, seconds, and where the images came from.
 
     Raises:
         ValueError: for an argument outside its range, before any work.
@@ -157,7 +163,8 @@ def _run(group: TensorGroup, setting: _Setting) -> dict[str, Any]:
     at_end = run.losses[-max(1, round(END_SHARE * run.num_steps)) :]
     return {
         "accuracy": accuracy(pipeline, ImageExamples.of(scored), recipe), "chance": _largest_share(scored.labels),
-        "train_loss": fsum(at_end) / len(at_end), "dropped_share": pipeline.dropped_share,
+        "num_test": len(scored), "train_loss": fsum(at_end) / len(at_end),
+        "dropped_share": pipeline.dropped_share, "migrated_share": pipeline.migrated_share,
         "plans": [{"iteration": step.iteration, **step.plan.as_record()} for step in balancer.steps],
         "num_steps": run.num_steps, "seconds": time.perf_counter() - start, "num_train": len(learning),
         "data": [learning.source.as_record(), scored.source.as_record()],
@@ -170,7 +177,7 @@ def _config(setting: _Setting) -> ViTConfig:
 
 def _balancing(setting: _Setting, iterations_per_epoch: int) -> dict[str, Any]:
     """Return the policy, and the times and costs of the paper's machine with as many ranks."""
-    workload, machine = workloads.VIT_1B, replace(paper_machine(), num_ranks=setting.num_ranks)
+    workload, machine = WORKLOADS[setting.size], replace(paper_machine(), num_ranks=setting.num_ranks)
     parts, recipe = iteration_parts(workload, machine), setting.recipe
     drift = micro_threshold(MEAN_LEARNING_RATE * recipe.learning_rate, iterations_per_epoch)
     more = {"iterations_per_epoch": iterations_per_epoch, "micro_threshold": drift, "seed": recipe.seed}
@@ -183,16 +190,23 @@ def _balancing(setting: _Setting, iterations_per_epoch: int) -> dict[str, Any]:
 
 
 class _Balanced:
-    """A pipeline whose steps are balanced, and that adds up what its ranks drop."""
+    """A pipeline whose steps are balanced, and that adds up what its ranks drop and migrate."""
 
     def __init__(self, pipeline: VirtualPipeline, balancer: Balancer):
-        self._pipeline, self._balancer, self._dropped = pipeline, balancer, []
+        self._pipeline, self._balancer = pipeline, balancer
+        self._dropped: list[float] = []  # of each step, shares of all products
+        self._migrated: list[float] = []
         self.module: nn.Module = pipeline.module
 
     @property
     def dropped_share(self) -> float:
-        """Share of all products of all ranks so far that nobody computed."""
+        """Share of the local ranks' products so far that nobody computed."""
         return fsum(self._dropped) / max(1, len(self._dropped))
+
+    @property
+    def migrated_share(self) -> float:
+        """Share of all ranks' products so far that another rank computed, by the plans."""
+        return fsum(self._migrated) / max(1, len(self._migrated))
 
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
         """Run one batch forward and backward, balanced."""
@@ -206,7 +220,9 @@ class _Balanced:
     @contextmanager
     def _noted(self) -> Iterator[None]:
         yield
+        ranks = self._balancer.plan.ranks
         self._dropped.append(self._balancer.dropped_share)
+        self._migrated.append(fsum(rank.migrated for rank in ranks) / len(ranks))
 
 
 def _largest_share(labels: Sequence[int]) -> float:

@@ -30,6 +30,7 @@ class Variant:
         everywhere: every rank drops the constant share, straggler or not (figures 5 and 6).
         migrated: a constant share that the first ranks migrate, whatever the times (table I), `num_senders` of them.
         imputation: Zero, Average or Same.
+        is_incremental: dropped columns keep their statistics; without it the same ones are dropped for ever.
         num_senders: with SEMI, how many stragglers migrate; None lets Eqs. 2 and 3 say.
         refine: MIG and SEMI level all ranks (ours).
         scheme: how migrated columns travel.
@@ -43,6 +44,7 @@ class Variant:
     everywhere: bool = False
     migrated: float | None = None
     imputation: str = "Zero"
+    is_incremental: bool = True
     num_senders: int | None = None
     refine: bool = False
     scheme: str = Scheme.BROADCAST_REDUCE
@@ -83,7 +85,8 @@ class Variant:
             num_ranks: N.
             more: further fields of the policy.
         """
-        common = {"selection": self.selection, "imputation": self.imputation, "scheme": self.scheme, **more}
+        named = ("selection", "imputation", "is_incremental", "scheme")
+        common = {**{name: getattr(self, name) for name in named}, **more}
         plan = self._plan(num_ranks)
         if plan is not None:
             return Policy(solution=Solution.GIVEN, plan=plan, **common)

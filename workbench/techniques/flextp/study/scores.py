@@ -1,0 +1,185 @@
+"""From finished trainings to rows: accuracy, what of the Baseline's is lost, and how much was dropped for it.
+
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V-B and V-C. Its "%
+accuracy loss" may be points or a share of the Baseline's accuracy; rows hold both, told apart by `reading`.
+Simplified: a run is compared with the Baseline of its seed, which saw the same images in the same order; rows of
+several seeds are later merged into mean, smallest and largest.
+Left out: tests of significance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["POINTS", "RELATIVE", "accuracy_rows", "chance_reason", "name_of", "sources"]
+
+Told = Mapping[str, Any]  # a variant and a seed
+Values = Mapping[str, Any]  # what `train_vit` returned
+Rows = list[dict[str, Any]]
+
+BASELINE = "Baseline"
+PER_CENT = 100.0
+POINTS, RELATIVE = "points", "relative"  # readings of "% accuracy loss"
+CHANCE_ERRORS = 2.0  # standard errors by which the Baseline must lie above chance
+
+
+def name_of(told: Told) -> str:
+    """Return the paper's name of a variant, such as ZERO-Pri."""
+    solution = told["solution"]
+    if solution == "ZERO":
+        return f"ZERO-{told.get('selection', 'Pri')}"
+    if told.get("num_senders") is not None:
+        return f"{solution}(x)"
+    return f"{solution} refined" if told.get("refine") else solution
+
+
+def accuracy_rows(wanted: Sequence[Told], found: Sequence[Values], keys: Sequence[str] = ()) -> Rows:
+    """Turn trainings into rows for a record.
+
+    Args:
+        wanted: what was compared, seed by seed, the Baselines among it.
+        found: what `train_vit` returned for each.
+        keys: fields of a variant that tell rows apart, beside the solution's name.
+
+    Returns:
+        For each training `accuracy` (%), `train_loss`, `dropped_share` and `migrated_share` (% of all products); against
+        the Baseline of its seed `accuracy_loss` (%, by reading) and `points_below` (%, 0 where accuracy is gained); over
+        seeds `loss_in_spreads`; for Pri and Rd `loss_narrowed` (%), for PriDiffR and Pri `points_behind` (%).
+    """
+    plain = {told["seed"]: each["accuracy"] for told, each in zip(wanted, found, strict=True) if _is_baseline(told)}
+    rows: Rows = []
+    for told, each in zip(wanted, found, strict=True):
+        said = {**_keys(told, keys), "seed": told["seed"]}
+        rows += [{**said, **row} for row in _own(each)]
+        if _is_baseline(told):
+            rows.append({**said, "quantity": "chance", "value": PER_CENT * each["chance"], "unit": "%"})
+        else:
+            rows += [{**said, **row} for row in _against(each["accuracy"], plain[told["seed"]])]
+    return [*rows, *_in_spreads(rows, list(plain.values())), *_behind(rows), *_narrowed(rows)]
+
+
+def _is_baseline(told: Told) -> bool:
+    return told["solution"] == BASELINE
+
+
+def _keys(told: Told, names: Sequence[str]) -> dict[str, Any]:
+    """Return the name, and the fields that are given; a single straggler's skewness is a number."""
+    given = {name: told[name] for name in names if told.get(name) is not None}
+    if "skewness" in given:
+        (given["skewness"],) = given["skewness"]
+    plain = {name: int(value) if isinstance(value, bool) else value for name, value in given.items()}
+    return {"solution": name_of(told), **plain}
+
+
+def _own(found: Values) -> Iterator[dict[str, Any]]:
+    for quantity in ("accuracy", "dropped_share", "migrated_share"):
+        yield {"quantity": quantity, "value": PER_CENT * found[quantity], "unit": "%"}
+    yield {"quantity": "train_loss", "value": found["train_loss"], "unit": "1"}
+    yield {"quantity": "cell_s", "value": found["seconds"], "unit": "s"}
+
+
+def _against(accuracy: float, plain: float) -> Iterator[dict[str, Any]]:
+    points = PER_CENT * (plain - accuracy)
+    yield {"quantity": "accuracy_loss", "reading": POINTS, "value": points, "unit": "%"}
+    if plain > 0:
+        yield {"quantity": "accuracy_loss", "reading": RELATIVE, "value": points / plain, "unit": "%"}
+    yield {"quantity": "points_below", "value": max(0.0, points), "unit": "%"}
+
+
+def _points(rows: Rows) -> dict[tuple, dict[int, float]]:
+    """Return points lost by keys, and in these by seed."""
+    found: dict[tuple, dict[int, float]] = {}
+    for row in rows:
+        if row["quantity"] == "accuracy_loss" and row["reading"] == POINTS:
+            found.setdefault(_told_apart_by(row), {})[row["seed"]] = row["value"]
+    return found
+
+
+def _told_apart_by(row: Mapping[str, Any]) -> tuple:
+    return tuple((name, key) for name, key in row.items() if name not in ("quantity", "value", "unit", "seed", "reading"))
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return math.fsum(values) / len(values)
+
+
+def _in_spreads(rows: Rows, plain: Sequence[float]) -> Rows:
+    """Say how many spreads of the Baseline over its seeds are lost on average."""
+    spread = PER_CENT * (max(plain) - min(plain)) if len(plain) > 1 else 0.0
+    if not spread:
+        return []
+    return [
+        {"quantity": "loss_in_spreads", **dict(keys), "value": max(0.0, _mean(by_seed.values())) / spread, "unit": "1"}
+        for keys, by_seed in _points(rows).items()
+    ]
+
+
+def _pairs(rows: Rows, one: str, other: str) -> Iterator[tuple[dict, dict[int, float], dict[int, float]]]:
+    """Give the points that two solutions lose where all else is equal: what is equal, and points by seed of each."""
+    points = _points(rows)
+    for keys, mine in points.items():
+        if dict(keys)["solution"] == one:
+            theirs = points.get(tuple((name, other if name == "solution" else key) for name, key in keys))
+            if theirs is not None:
+                yield {name: key for name, key in keys if name != "solution"}, mine, theirs
+
+
+def _behind(rows: Rows) -> Rows:
+    """Say how many points PriDiffR loses beyond what Pri loses, 0 where it loses fewer."""
+    return [
+        {"quantity": "points_behind", **same, "seed": seed, "value": max(0.0, mine[seed] - theirs[seed]), "unit": "%"}
+        for same, mine, theirs in _pairs(rows, "ZERO-PriDiffR", "ZERO-Pri")
+        for seed in mine
+    ]
+
+
+def _narrowed(rows: Rows) -> Rows:
+    """Say how much less Pri loses than Rd, where that is most on average over the seeds ("by up to")."""
+    pairs = list(_pairs(rows, "ZERO-Rd", "ZERO-Pri"))
+    found = []
+    for reading, narrowed in ((POINTS, _narrowed_points), (RELATIVE, _narrowed_share)):
+        by_seed = [(same, {seed: narrowed(rd[seed], pri[seed]) for seed in rd}) for same, rd, pri in pairs]
+        known = [(same, values) for same, values in by_seed if None not in values.values()]
+        if known:
+            same, most = max(known, key=lambda each: _mean(each[1].values()))
+            told = {"quantity": "loss_narrowed", **_but_ratio(same), "reading": reading, "unit": "%"}
+            found += [{**told, "seed": seed, "value": value} for seed, value in most.items()]
+    return found
+
+
+def _narrowed_points(random: float, priority: float) -> float:
+    return random - priority
+
+
+def _narrowed_share(random: float, priority: float) -> float | None:
+    return PER_CENT * (random - priority) / random if random > 0 else None
+
+
+def _but_ratio(same: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: key for name, key in same.items() if name != "pruning_ratio"}
+
+
+def chance_reason(wanted: Sequence[Told], found: Sequence[Values]) -> str:
+    """Say why accuracies tell nothing, where the Baseline is no better than a constant answer; empty if it is better.
+
+    Args:
+        wanted, found: as in `accuracy_rows`.
+    """
+    plain = [each for told, each in zip(wanted, found, strict=True) if _is_baseline(told)]
+    accuracy, chance = _mean(each["accuracy"] for each in plain), plain[0]["chance"]
+    error = math.sqrt(chance * (1 - chance) / plain[0]["num_test"])
+    if accuracy > chance + CHANCE_ERRORS * error:
+        return ""
+    return (
+        f"the Baseline scores {accuracy:.1%}, a constant answer {chance:.1%} (standard error {error:.1%}): at chance, "
+        "there is nothing to lose"
+    )
+
+
+def sources(found: Iterable[Values]) -> list[dict[str, str]]:
+    """Return where the images of all trainings came from, each source once."""
+    distinct = {tuple(source.items()): source for each in found for source in each["data"]}
+    return list(distinct.values())
