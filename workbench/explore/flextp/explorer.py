@@ -1,0 +1,247 @@
+"""The control of the lesson: who is slow, how ranks are helped, over which link; epoch, timeline and price.
+
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III, IV and V-A; the
+seconds are `workbench.techniques.flextp.cost`, ViT-1B on eight V100s, fitted to two cells of table I.
+Simplified: all stragglers are equally slow. In the timeline the parts of an iteration follow one another, each in one
+piece, and ranks wait once at the end; really they alternate layer by layer and wait at every all-reduce.
+Left out: accuracy, of which the share of products that nobody computes is all that a model of time can say.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from workbench.explore.controls import choice, steps
+from workbench.explore.explorer import Explorer
+from workbench.plots import figure, gantt, lines
+from workbench.plots.style import GREY
+from workbench.techniques.flextp.cost import (
+    VIT_1B,
+    FlexMachine,
+    PlannedEpoch,
+    Solution,
+    iteration_parts,
+    model_costs,
+    model_times,
+    paper_machine,
+    planned_epoch,
+)
+from workbench.techniques.flextp.method.model import RankParts, rank_parts
+from workbench.timeline import Action, Kind, Timeline
+
+__all__ = ["Comparison", "Epoch", "Remedy", "compare", "describe", "draw", "explore_flextp"]
+
+SKEWNESSES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # χ, the paper's axis and some between
+PRUNING_RATIOS = MappingProxyType({"as Eq. 1 says": None, "1/4": 0.25, "1/2": 0.5, "3/4": 0.75})
+BANDWIDTHS = MappingProxyType(
+    {1.25e9: "10 Gbit Ethernet", 3.15e9: "a fifth of PCIe 3", 15.75e9: "PCIe 3", 50e9: "NVLink 1", 150e9: "NVLink 2"}
+)
+PAPER_BANDWIDTH = 15.75e9  # bytes/s of the paper's link, one way
+_SAME_SCALE = 1.05  # speedup up to which two timelines look alike
+
+
+class Remedy(Enum):
+    """How stragglers are helped."""
+
+    NONE = "nothing (Baseline)"
+    DROP = "drop columns (ZERO)"
+    MIGRATE = "migrate columns (MIG)"
+    BOTH = "both, as the paper divides them (SEMI)"
+    LEVEL = "both, until all ranks end together (SEMI, ours)"
+
+    @property
+    def short(self) -> str:
+        """The name in brackets."""
+        return self.value.split("(")[1].rstrip(")")
+
+
+_SOLUTIONS = MappingProxyType(
+    {
+        Remedy.NONE: Solution.BASELINE,
+        Remedy.DROP: Solution.ZERO,
+        Remedy.MIGRATE: Solution.MIG,
+        Remedy.BOTH: Solution.SEMI,
+        Remedy.LEVEL: Solution.SEMI,
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Epoch:
+    """An epoch with one remedy."""
+
+    remedy: Remedy  #: how stragglers are helped
+    planned: PlannedEpoch  #: plan, seconds, seconds by rank
+    parts: tuple[RankParts, ...]  #: where each rank's seconds of an iteration go
+    all_reduce_s: float  #: of the other time of an iteration, in all-reduces
+
+    @property
+    def timeline(self) -> Timeline:
+        """One iteration; a row a rank."""
+        end_s = max(parts.own_s for parts in self.parts)
+        return Timeline.merged(self._actions(rank, end_s) for rank in range(len(self.parts)))
+
+    def _actions(self, rank: int, end_s: float) -> tuple[Action, ...]:
+        parts = self.parts[rank]
+        pieces = (
+            ("other", parts.other_s - self.all_reduce_s + parts.removing_s, Kind.OTHER),
+            ("products", parts.kept_s, Kind.COMPUTE),
+            ("for others", parts.received_s, Kind.COMPUTE),
+            ("transfer", self.all_reduce_s + parts.transfer_s, Kind.COMMUNICATE),
+            ("wait", end_s - parts.own_s, Kind.WAIT),
+        )
+        actions, now_s = [], 0.0
+        for label, seconds, kind in pieces:
+            if seconds > 0:
+                place = {"start_s": now_s, "end_s": now_s + seconds}
+                actions.append(Action(resource=f"rank {rank}", kind=kind, label=label, **place))
+            now_s += seconds
+        return tuple(actions)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A remedy beside none, and all of them over the skewness."""
+
+    skewness: float  #: χ of every straggler
+    num_stragglers: int  #: how many ranks are slow, from rank 0 on
+    bandwidth_bytes_per_s: float  #: of the link between any two ranks
+    pruning_ratio: float | None  #: ZERO's, or None for Eq. 1
+    plain: Epoch  #: nothing is done
+    chosen: Epoch  #: with the remedy
+    curves: tuple[Mapping[str, object], ...]  #: rows: skewness, epoch seconds, remedy
+
+    @property
+    def speedup(self) -> float:
+        """How many times shorter the epoch is."""
+        return self.plain.planned.time_s / self.chosen.planned.time_s
+
+
+def compare(
+    *,
+    remedy: Remedy,
+    skewness: float,
+    num_stragglers: int,
+    pruning_ratio: float | None,
+    bandwidth_bytes_per_s: float,
+) -> Comparison:
+    """Compute an epoch with a remedy and without.
+
+    Args:
+        remedy: how stragglers are helped.
+        skewness: χ of every straggler, at least 1.
+        num_stragglers: 0 to 7 of eight ranks.
+        pruning_ratio: a constant γ for the remedy that drops; None follows Eq. 1. Others take no notice of it.
+        bandwidth_bytes_per_s: of the link.
+    """
+    machine = paper_machine().with_bandwidth(bandwidth_bytes_per_s)
+    common = {"machine": machine, "num_stragglers": num_stragglers, "pruning_ratio": pruning_ratio}
+    plain, chosen = (_epoch(each, skewness=skewness, **common) for each in (Remedy.NONE, remedy))
+    curves = tuple(
+        {"skewness": each, "epoch (s)": _planned(way, skewness=each, **common).time_s, "remedy": way.short}
+        for way in Remedy
+        for each in SKEWNESSES
+    )
+    return Comparison(
+        skewness=skewness,
+        num_stragglers=num_stragglers,
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+        pruning_ratio=pruning_ratio,
+        plain=plain,
+        chosen=chosen,
+        curves=curves,
+    )
+
+
+def describe(comparison: Comparison) -> str:
+    """Say in a sentence what the figure shows."""
+    planned, plain_s = comparison.chosen.planned, comparison.plain.planned.time_s
+    waits = sum(planned.waiting_s) / len(planned.waiting_s) / planned.time_s
+    if comparison.chosen.remedy is Remedy.NONE:
+        return f"Nothing is done: an epoch takes {plain_s:.0f} s, of which a rank waits {waits:.0%} on average."
+    pace = comparison.speedup
+    words = f"{pace:.2f} times faster" if pace >= 1 else f"{1 / pace:.2f} times slower"
+    return (
+        f"{comparison.chosen.remedy.short}: an epoch of {planned.time_s:.0f} s, {words} than without help "
+        f"({plain_s:.0f} s). {planned.dropped_share:.1%} of all products are computed by nobody, and a rank waits "
+        f"{waits:.0%} of the time on average."
+    )
+
+
+def draw(comparison: Comparison) -> Figure:
+    """Draw an epoch against the skewness, and below it one iteration of every rank, without and with the remedy."""
+    drawn, (above, middle, below) = figure(3, 1, figsize=(8, 8), height_ratios=(3, 2.2, 2.2))
+    _curves(above, comparison)
+    plain, chosen = comparison.plain, comparison.chosen
+    gantt(plain.timeline, ax=middle, legend=False)
+    gantt(chosen.timeline, ax=below)
+    middle.set_xlabel("")
+    middle.set_title(f"Baseline: an iteration of an epoch of {plain.planned.time_s:.0f} s")
+    scale = f", drawn {comparison.speedup:.2g} times as large" if comparison.speedup > _SAME_SCALE else ""
+    below.set_title(f"{chosen.remedy.short}: an iteration of an epoch of {chosen.planned.time_s:.0f} s{scale}")
+    return drawn
+
+
+def explore_flextp() -> Explorer[Comparison]:
+    """Return the explorer: five controls, the predicted epoch, the timeline of an iteration."""
+    return Explorer(
+        compare,
+        draw,
+        describe=describe,
+        remedy=choice(
+            "remedy", {each.value: each for each in Remedy}, value=Remedy.BOTH,
+            help="What stragglers do with columns that are too many. Dropped ones cost accuracy, migrated ones messages.",
+        ),
+        skewness=steps(
+            "χ", SKEWNESSES, value=8.0, text=lambda value: f"{value:g}",
+            help="How many times longer a straggler takes for its matrix products. 1: no rank is slow.",
+        ),
+        num_stragglers=steps(
+            "stragglers", range(8), value=1, text=lambda number: f"{number} of 8 ranks",
+            help="How many ranks are slow, from rank 0 on.",
+        ),
+        pruning_ratio=choice(
+            "γ", PRUNING_RATIOS, value=None,
+            help="Share of its columns that a straggler drops. Only dropping alone (ZERO) takes a constant; others plan.",
+        ),
+        bandwidth_bytes_per_s=steps(
+            "link", BANDWIDTHS, value=PAPER_BANDWIDTH, text=lambda rate: f"{rate / 1e9:g} GB/s ({BANDWIDTHS[rate]})",
+            help="Between any two ranks. All-reduces need it, too, with a remedy or without.",
+        ),
+    )  # fmt: skip
+
+
+def _planned(
+    remedy: Remedy, *, skewness: float, num_stragglers: int, machine: FlexMachine, pruning_ratio: float | None
+) -> PlannedEpoch:
+    slow = dict.fromkeys(range(num_stragglers), skewness)
+    ratio = pruning_ratio if remedy is Remedy.DROP else None
+    more = {"machine": machine, "pruning_ratio": ratio, "refine": remedy is Remedy.LEVEL}
+    return planned_epoch(_SOLUTIONS[remedy], slow, **more)
+
+
+def _epoch(remedy: Remedy, *, skewness: float, num_stragglers: int, machine: FlexMachine, **more) -> Epoch:
+    planned = _planned(remedy, skewness=skewness, num_stragglers=num_stragglers, machine=machine, **more)
+    times = model_times(dict.fromkeys(range(num_stragglers), skewness), VIT_1B, machine)
+    costs = model_costs(VIT_1B, machine, times, num_senders=max(1, len(planned.plan.senders)))
+    return Epoch(
+        remedy=remedy,
+        planned=planned,
+        parts=rank_parts(times, planned.plan, costs),
+        all_reduce_s=iteration_parts(VIT_1B, machine).all_reduce_s,
+    )
+
+
+def _curves(ax: Axes, comparison: Comparison) -> None:
+    rows = [dict(row) for row in comparison.curves]
+    lines(rows, ax=ax, x="skewness", y="epoch (s)", by="remedy", x_label="skewness χ", y_label="epoch (s)")
+    ax.axvline(comparison.skewness, color=GREY, linestyle="--", linewidth=1)
+    ax.set_ylim(bottom=0)
+    number, link = comparison.num_stragglers, comparison.bandwidth_bytes_per_s / 1e9
+    ax.set_title(f"predicted epoch of ViT-1B on eight V100s, {number} slow, {link:g} GB/s")
+    ax.legend(title=None)
+
