@@ -35,13 +35,14 @@ def name_of(told: Told) -> str:
     return f"{solution} refined" if told.get("refine") else solution
 
 
-def accuracy_rows(wanted: Sequence[Told], found: Sequence[Values], keys: Sequence[str] = ()) -> Rows:
+def accuracy_rows(wanted: Sequence[Told], found: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
     """Turn trainings into rows for a record.
 
     Args:
         wanted: what was compared, seed by seed, the Baselines among it.
         found: what `train_vit` returned for each.
         keys: fields of a variant that tell rows apart, beside the solution's name.
+        same: further keys of all rows.
 
     Returns:
         For each training `accuracy` (%), `train_loss`, `dropped_share` and `migrated_share` (% of all products); against
@@ -51,7 +52,7 @@ def accuracy_rows(wanted: Sequence[Told], found: Sequence[Values], keys: Sequenc
     plain = {told["seed"]: each["accuracy"] for told, each in zip(wanted, found, strict=True) if _is_baseline(told)}
     rows: Rows = []
     for told, each in zip(wanted, found, strict=True):
-        said = {**_keys(told, keys), "seed": told["seed"]}
+        said = {**_keys(told, keys), **same, "seed": told["seed"]}
         rows += [{**said, **row} for row in _own(each)]
         if _is_baseline(told):
             rows.append({**said, "quantity": "chance", "value": PER_CENT * each["chance"], "unit": "%"})
