@@ -106,9 +106,11 @@ def test_a_plan_is_stale_once_any_rank_moved_by_more_than_a_tenth():
     assert has_moved(ranks(7.1, 1, 1, 1), before)
 
 
-def test_a_rank_that_only_follows_its_plan_has_not_moved():
+def test_a_rank_that_only_follows_its_plan_has_not_moved_but_the_mean_has():
     unresized = ranks(8, 1, 1, 1, other_s=2)
-    assert not has_moved(measured_under([0.875, 0, 0, 0], unresized), unresized)
+    under = measured_under([0.875, 0, 0, 0], unresized)
+    assert not has_moved(under, unresized)
+    assert has_moved(under, unresized, reference=Reference.CURRENT_MEAN)
 
 
 @pytest.mark.parametrize(

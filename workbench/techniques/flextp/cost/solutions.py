@@ -4,6 +4,9 @@ What: the model gives each rank the times that it would measure and the costs th
 planners turn them into a plan, and the method's own model of an iteration into seconds.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V-A for the solutions,
 figures 5 to 11 for what is varied.
+Resizing alone follows the current mean, renewed whenever a rank's own time has moved by a tenth, and the epoch is that
+of the plan at which this comes to rest (a few iterations of several hundred); compared with the mean as it was before
+anybody dropped anything, the literal reading of Eq. 1, no more than `method.ratio.speedup_bound` can be gained.
 Simplified: columns migrate by broadcast-reduce; a pre-test measures one sender, and the epoch then takes what as many
 senders as the plan has cost; taking columns out costs what it costs for half of them.
 Left out: which columns are dropped, and so PriDiff's ratios by layer; accuracy, of which the share of products that
@@ -22,7 +25,15 @@ from ..method.costs import Costs, PiecewiseLinear
 from ..method.migration import Scheme
 from ..method.model import iteration_s, rank_s
 from ..method.plan import Plan, RankPlan, RankTimes
-from ..method.semi import plan_division, plan_migration, plan_resizing, plan_semi, stragglers
+from ..method.ratio import Reference
+from ..method.semi import (
+    plan_division,
+    plan_migration,
+    plan_resizing,
+    plan_semi,
+    settled_resizing,
+    stragglers,
+)
 from ..method.solution import Solution
 from .iteration import extraction_s, iteration_parts
 from .machine import FlexMachine
@@ -75,11 +86,12 @@ def epoch_time_s(
     workload: Workload = VIT_1B,
     machine: FlexMachine | None = None,
     pruning_ratio: float | None = None,
+    reference: Reference = Reference.CURRENT_MEAN,
     refine: bool = False,
 ) -> float:
     """Return the seconds of an epoch; `planned_epoch` says the plan as well and has the arguments."""
-    arguments = {"workload": workload, "machine": machine, "pruning_ratio": pruning_ratio, "refine": refine}
-    return planned_epoch(solution, skewness, **arguments).time_s
+    how = {"pruning_ratio": pruning_ratio, "reference": reference, "refine": refine}
+    return planned_epoch(solution, skewness, workload=workload, machine=machine, **how).time_s
 
 
 def planned_epoch(
@@ -89,6 +101,7 @@ def planned_epoch(
     workload: Workload = VIT_1B,
     machine: FlexMachine | None = None,
     pruning_ratio: float | None = None,
+    reference: Reference = Reference.CURRENT_MEAN,
     refine: bool = False,
 ) -> PlannedEpoch:
     """Plan and time an epoch.
@@ -100,6 +113,8 @@ def planned_epoch(
         machine: the paper's, if none is given.
         pruning_ratio: ZERO's, for the stragglers, or for every rank where there is none (figures 5 to 8); without it
             Eq. 1 says it.
+        reference: what Eq. 1 compares a straggler with under ZERO: the current mean until plans come to rest, or once
+            the mean or the least of what ranks take with all their columns.
         refine: MIG and SEMI level all ranks instead of following the paper (`method.levelling`).
 
     Raises:
@@ -108,7 +123,8 @@ def planned_epoch(
     machine = paper_machine() if machine is None else machine
     times = model_times(skewness or {}, workload, machine)
     costs = model_costs(workload, machine, times)
-    plan = _plan(_checked_solution(solution), times, costs, pruning_ratio=pruning_ratio, refine=refine)
+    how = {"pruning_ratio": pruning_ratio, "reference": reference, "refine": refine}
+    plan = _plan(_checked_solution(solution), times, costs, **how)
     return epoch_of_plan(plan, skewness, workload=workload, machine=machine)
 
 
@@ -191,7 +207,13 @@ def model_costs(
 
 
 def _plan(
-    solution: Solution, times: Sequence[RankTimes], costs: Costs, *, pruning_ratio: float | None, refine: bool
+    solution: Solution,
+    times: Sequence[RankTimes],
+    costs: Costs,
+    *,
+    pruning_ratio: float | None,
+    reference: Reference,
+    refine: bool,
 ) -> Plan:
     if solution is Solution.GIVEN:
         raise ValueError(f"solution is {str(solution)!r}, must not be; time a given plan with epoch_of_plan")
@@ -200,7 +222,7 @@ def _plan(
     if solution is Solution.BASELINE:
         return Plan.plain(len(times))
     if solution is Solution.ZERO:
-        return plan_resizing(times)
+        return settled_resizing(times) if reference is Reference.CURRENT_MEAN else plan_resizing(times, reference)
     planner = plan_migration if solution is Solution.MIG else plan_semi
     return planner(times, costs, refine=refine)
 

@@ -59,6 +59,12 @@ class RankTimes:
         product_s = self.product_s / self.work
         return RankTimes(own_s=self.other_s + product_s, product_s=product_s)
 
+    def at_work(self, work: float) -> RankTimes:
+        """Return what the rank would measure if it multiplied `work` times its own columns."""
+        unresized = self.unresized()
+        product_s = unresized.product_s * work
+        return RankTimes(own_s=unresized.other_s + product_s, product_s=product_s, work=work)
+
     @property
     def other_s(self) -> float:
         """Seconds outside matrix products."""

@@ -124,18 +124,33 @@ def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> flo
 
 
 def has_moved(
-    now: Sequence[RankTimes], planned_from: Sequence[RankTimes], threshold: float = SIGNIFICANT_CHANGE
+    now: Sequence[RankTimes],
+    planned_from: Sequence[RankTimes],
+    threshold: float = SIGNIFICANT_CHANGE,
+    *,
+    reference: Reference = Reference.MIN,
 ) -> bool:
-    """Return whether any rank's un-resized own time differs from that of the current plan by more than a share of it.
+    """Return whether any rank's own time differs from that of the current plan by more than a share of it.
 
     All ranks see the same numbers and so decide alike, which a rank's own decision about an all-reduce could not.
+    Un-resized times are compared; against the current mean, which the plan itself moves, times as they are.
 
     Args:
         now: of all ranks.
         planned_from: what the current plan was made from, of as many ranks.
         threshold: share of the time planned from.
+        reference: what stragglers come down to.
 
     Source: section III-A, where it is an increase and each rank's own decision.
     """
-    pairs = ((new.unresized().own_s, old.unresized().own_s) for new, old in zip(now, planned_from, strict=True))
+    own_s = _as_it_is if reference is Reference.CURRENT_MEAN else _unresized
+    pairs = ((own_s(new), own_s(old)) for new, old in zip(now, planned_from, strict=True))
     return any(abs(new_s - old_s) > threshold * old_s for new_s, old_s in pairs)
+
+
+def _as_it_is(times: RankTimes) -> float:
+    return times.own_s
+
+
+def _unresized(times: RankTimes) -> float:
+    return times.unresized().own_s

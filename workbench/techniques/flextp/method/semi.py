@@ -19,7 +19,13 @@ from workbench.techniques.flextp.method.costs import Costs
 from workbench.techniques.flextp.method.levelling import SPEED_SHARE, levelled_plan
 from workbench.techniques.flextp.method.model import own_speed
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.method.ratio import SIGNIFICANT_CHANGE, Reference, pruning_ratio, reference_s
+from workbench.techniques.flextp.method.ratio import (
+    SIGNIFICANT_CHANGE,
+    Reference,
+    has_moved,
+    pruning_ratio,
+    reference_s,
+)
 
 __all__ = [
     "cost_effective",
@@ -28,6 +34,7 @@ __all__ = [
     "plan_migration",
     "plan_resizing",
     "plan_semi",
+    "settled_resizing",
     "split_of_one",
     "split_of_one_by_definition",
     "stragglers",
@@ -65,6 +72,32 @@ def plan_resizing(
     """
     removed = _removed(times, reference, tolerance)
     return Plan(ranks=tuple(RankPlan(dropped=removed.get(rank, 0.0)) for rank in range(len(times))))
+
+
+def settled_resizing(times: Sequence[RankTimes], threshold: float = SIGNIFICANT_CHANGE) -> Plan:
+    """Return the plan at which resizing against the current mean comes to rest while nobody's speed changes.
+
+    A plan moves the times that the next one is made from: ranks plan, measure what they then take, and plan again as
+    long as the own time of any has moved by more than the threshold since the last plan. Each plan asks for more than
+    the one before, so this ends.
+
+    Args:
+        times: of all ranks, in rank order; the first plan is made from them as they are.
+        threshold: share of a rank's own time; also how much slower than the mean a straggler is at least.
+
+    Raises:
+        ValueError: if the threshold is not in (0, 1).
+    Source: section III-A, whose mean is that of the times as they are and is renewed when a rank's time has changed.
+    """
+    if not 0 < threshold < 1:
+        raise ValueError(f"threshold is {threshold!r}; it must be in (0, 1)")
+    planned_from, is_settled = list(times), False
+    while not is_settled:
+        plan = plan_resizing(planned_from, Reference.CURRENT_MEAN, tolerance=threshold)
+        now = [each.at_work(plan.work(rank)) for rank, each in enumerate(times)]
+        is_settled = not has_moved(now, planned_from, threshold, reference=Reference.CURRENT_MEAN)
+        planned_from = now
+    return plan
 
 
 def plan_migration(

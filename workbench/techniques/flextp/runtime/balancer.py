@@ -190,9 +190,8 @@ class Balancer:
 
     def _has_moved(self, times: Sequence[RankTimes], planned_from: Sequence[RankTimes]) -> bool:
         """Return whether a new plan is due; only against the current mean does the plan itself move what matters."""
-        if self.policy.solution is Solution.ZERO and self.policy.reference is Reference.CURRENT_MEAN:
-            times, planned_from = _as_measured(times), _as_measured(planned_from)
-        return has_moved(times, planned_from, self.policy.threshold)
+        reference = self.policy.reference if self.policy.solution is Solution.ZERO else Reference.MIN
+        return has_moved(times, planned_from, self.policy.threshold, reference=reference)
 
     def _finish(self) -> None:
         """Hand out this rank's times, and close the epoch if it is over."""
@@ -245,11 +244,6 @@ class Balancer:
         shape = Shape(sizes=(sum(counts),), dtype=torch.int64, device=device)
         with self.group.traffic.at("flextp.columns"):
             return self._moves.broadcast(held, sender, shape).wait().split(counts)
-
-
-def _as_measured(times: Sequence[RankTimes]) -> list[RankTimes]:
-    """Forget what was resized, so that a change is one of the times as they are."""
-    return [RankTimes(own_s=each.own_s, product_s=each.product_s) for each in times]
 
 
 def _cut(layer: ShardedLinear) -> Cut:
