@@ -1,0 +1,193 @@
+"""What one rank does while it is timed: training steps of all variants in turn, each noted on its timeline.
+
+What: every variant has a model, an optimizer, a balancer and stragglers of its own; they take turns, and within a round
+their order is drawn anew, so that no variant always follows the same one. Stragglers are made by sleeping, from one
+trace for all variants that are compared, and what was slept is noted beside what was to be slept.
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V-A.
+Simplified: one fixed batch; the pre-test is made once for all variants, without stragglers.
+Left out: evaluation, reading images.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from workbench.models.vit import ViTForImageClassification
+from workbench.parallel.recorded import RecordedTensorGroup
+from workbench.timeline import Action, Kind, Recorder
+from workbench.timeline.stragglers import Dose, StragglerTrace
+
+from ...method.costs import Costs
+from ...method.plan import Plan
+from ...method.priority import micro_threshold
+from ...runtime.balancer import PRE_TEST_AFTER, Balancer
+from ...runtime.meter import Meter
+from ...runtime.planning import needs_costs
+from ...runtime.policy import Policy
+from ...runtime.timing import MeasuredTimes
+from ..variant import Variant
+from .size import Size
+
+__all__ = ["ITERATION", "OPTIMIZER", "PRODUCT", "Recording", "Turns", "record_rounds"]
+
+LEARNING_RATE = 1e-3  # of AdamW; any, since only the time of a step is looked at
+ITERATION, OPTIMIZER, PRODUCT = "iteration", "optimizer", "product"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turns:
+    """How often variants take turns.
+
+    Attributes:
+        rounds: turns of each that are kept, an epoch of the study.
+        warmup: turns of each before, in which plans settle; again after a straggler has moved.
+        length: iterations of a turn, timed as one.
+        seed: of weights, batch, random choices and the order of turns.
+    """
+
+    rounds: int
+    warmup: int = 4
+    length: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 1), ("warmup", 0), ("length", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
+
+    @property
+    def iterations_per_epoch(self) -> int:
+        """Iterations for which a straggler stays, after which statistics are renewed."""
+        return (self.warmup + self.rounds) * self.length
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """One turn of one variant on one rank.
+
+    Attributes:
+        name: of the variant.
+        actions: what the rank did; the action "iteration" spans all others.
+        dose: what the rank was to sleep, and did.
+        dropped_share: of the rank's products, what nobody computed.
+        plan: of all ranks; None for a model that nobody balances.
+    """
+
+    name: str
+    actions: tuple[Action, ...]
+    dose: Dose
+    dropped_share: float
+    plan: Plan | None
+
+
+def record_rounds(
+    variants: Mapping[str, Variant | None], size: Size, turns: Turns, slowness: float
+) -> tuple[list[Recording], Costs | None]:
+    """Train each variant for one turn a round, in an order drawn for each round; every rank calls it.
+
+    Args:
+        variants: by name; None is the model as it is, without balancing.
+        size: of the model.
+        turns: how many, how long, and the seed.
+        slowness: how many times slower than this machine all ranks' products are, by sleeping.
+
+    Returns:
+        This rank's recordings of the kept turns, in the order in which they ran; the costs of the pre-test, if a
+        variant needed one.
+    """
+    recorder = Recorder(resource=f"rank {dist.get_rank()}")
+    group = RecordedTensorGroup(recorder=recorder)
+    costs = _pre_test(variants, size, group, slowness)
+    trials = [_Trial(name, each, size, turns, group, recorder, slowness, costs) for name, each in variants.items()]
+    moving = any(each is not None and each.moves for each in variants.values())
+    order, recordings = random.Random(turns.seed), []
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(group.size if moving else 1):
+            for number in range(-turns.warmup, turns.rounds):
+                done = [trial.take_turn() for trial in order.sample(trials, len(trials))]
+                recordings += done if number >= 0 else []
+    finally:
+        gc.enable()
+    return recordings, costs
+
+
+def _pre_test(variants: Mapping, size: Size, group: RecordedTensorGroup, slowness: float) -> Costs | None:
+    policies = [each.policy(group.size) for each in variants.values() if each is not None]
+    needy = next((policy for policy in policies if needs_costs(policy)), None)
+    if needy is None:
+        return None
+    model = ViTForImageClassification(size.config(seed=0), group)
+    balancer = _balancer(model, group, needy, Meter(group.local_ranks[0], slowness=slowness))
+    step = _step(model, balancer, size, seed=0, optimize=lambda: None)
+    for _ in range(PRE_TEST_AFTER + 1):
+        step()
+    return balancer.costs
+
+
+def _balancer(model, group, policy: Policy, meter: Meter, costs: Costs | None = None) -> Balancer:
+    (rank,) = group.local_ranks
+    return Balancer(model, group, policy, times=MeasuredTimes(meter), costs=costs, meters={rank: meter})
+
+
+def _step(model, balancer: Balancer | None, size: Size, *, seed: int, optimize: Callable[[], None]) -> Callable:
+    images, labels = size.images_and_labels(seed)
+
+    def step() -> None:
+        with nullcontext() if balancer is None else balancer.iteration():
+            functional.cross_entropy(model(images), labels).backward()
+            optimize()
+
+    return step
+
+
+class _Trial:
+    """A variant under way on one rank."""
+
+    def __init__(self, name, variant: Variant | None, size: Size, turns: Turns, group, recorder, slowness, costs):
+        self.name, self.turns, self.recorder = name, turns, recorder
+        (self.rank,) = group.local_ranks
+        model = ViTForImageClassification(size.config(turns.seed), group)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+        trace = StragglerTrace.none(group.size) if variant is None else variant.trace(group.size, turns.iterations_per_epoch)
+        self.meter = Meter(
+            self.rank, trace, slowness=slowness, watch=lambda label: recorder.during(label, Kind.COMPUTE)
+        )
+        self.balancer = None
+        if variant is not None:
+            epoch = turns.iterations_per_epoch
+            drift = micro_threshold(LEARNING_RATE, epoch)
+            more = {"iterations_per_epoch": epoch, "micro_threshold": drift, "seed": turns.seed}
+            self.balancer = _balancer(model, group, variant.policy(group.size, **more), self.meter, costs)
+
+        def optimize() -> None:
+            with recorder.during(OPTIMIZER, Kind.OTHER):
+                optimizer.step()
+                optimizer.zero_grad()
+
+        self.step = _step(model, self.balancer, size, seed=turns.seed, optimize=optimize)
+
+    def take_turn(self) -> Recording:
+        """Run the iterations of a turn, all ranks starting together."""
+        before, dose = len(self.recorder.actions), self.meter.dose
+        dist.barrier()
+        with self.recorder.during(ITERATION, Kind.COMPUTE):
+            for _ in range(self.turns.length):
+                self.step()
+        slept = self.meter.dose
+        balancer = self.balancer
+        return Recording(
+            name=self.name, actions=self.recorder.actions[before:],
+            dose=Dose(intended_s=slept.intended_s - dose.intended_s, delivered_s=slept.delivered_s - dose.delivered_s),
+            dropped_share=0.0 if balancer is None else balancer.dropped_share,
+            plan=None if balancer is None else balancer.plan,
+        )  # fmt: skip
