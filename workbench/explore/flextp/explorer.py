@@ -2,8 +2,7 @@
 
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III, IV and V-A; the
 seconds are `workbench.techniques.flextp.cost`, ViT-1B on eight V100s, fitted to two cells of table I.
-Simplified: all stragglers are equally slow. In the timeline the parts of an iteration follow one another, each in one
-piece, and ranks wait once at the end; really they alternate layer by layer and wait at every all-reduce.
+Simplified: all stragglers are equally slow; the timeline is that of `timelines`.
 Left out: accuracy, of which the share of products that nobody computes is all that a model of time can say.
 """
 
@@ -31,7 +30,9 @@ from workbench.techniques.flextp.cost import (
     planned_epoch,
 )
 from workbench.techniques.flextp.method.model import RankParts, rank_parts
-from workbench.timeline import Action, Kind, Timeline
+from workbench.timeline import Timeline
+
+from .timelines import parts_timeline
 
 __all__ = ["Comparison", "Epoch", "Remedy", "compare", "describe", "draw", "explore_flextp"]
 
@@ -82,25 +83,7 @@ class Epoch:
     @property
     def timeline(self) -> Timeline:
         """One iteration; a row a rank."""
-        end_s = max(parts.own_s for parts in self.parts)
-        return Timeline.merged(self._actions(rank, end_s) for rank in range(len(self.parts)))
-
-    def _actions(self, rank: int, end_s: float) -> tuple[Action, ...]:
-        parts = self.parts[rank]
-        pieces = (
-            ("other", parts.other_s - self.all_reduce_s + parts.removing_s, Kind.OTHER),
-            ("products", parts.kept_s, Kind.COMPUTE),
-            ("for others", parts.received_s, Kind.COMPUTE),
-            ("transfer", self.all_reduce_s + parts.transfer_s, Kind.COMMUNICATE),
-            ("wait", end_s - parts.own_s, Kind.WAIT),
-        )
-        actions, now_s = [], 0.0
-        for label, seconds, kind in pieces:
-            if seconds > 0:
-                place = {"start_s": now_s, "end_s": now_s + seconds}
-                actions.append(Action(resource=f"rank {rank}", kind=kind, label=label, **place))
-            now_s += seconds
-        return tuple(actions)
+        return parts_timeline(self.parts, all_reduce_s=self.all_reduce_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,7 +162,6 @@ def draw(comparison: Comparison) -> Figure:
     plain, chosen = comparison.plain, comparison.chosen
     gantt(plain.timeline, ax=middle, legend=False)
     gantt(chosen.timeline, ax=below)
-    middle.set_xlabel("")
     middle.set_title(f"Baseline: an iteration of an epoch of {plain.planned.time_s:.0f} s")
     scale = f", drawn {comparison.speedup:.2g} times as large" if comparison.speedup > _SAME_SCALE else ""
     below.set_title(f"{chosen.remedy.short}: an iteration of an epoch of {chosen.planned.time_s:.0f} s{scale}")
@@ -193,7 +175,7 @@ def explore_flextp() -> Explorer[Comparison]:
         draw,
         describe=describe,
         remedy=choice(
-            "remedy", {each.value: each for each in Remedy}, value=Remedy.BOTH,
+            "remedy", {each.value: each for each in Remedy}, value=Remedy.LEVEL,
             help="What stragglers do with columns that are too many. Dropped ones cost accuracy, migrated ones messages.",
         ),
         skewness=steps(

@@ -1,0 +1,119 @@
+"""A few training steps on real ranks, watched: who works, who waits, and under which plan.
+
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections II and V-A.
+Simplified: one batch, always the same, whose rolled self is to be learnt. What a rank does outside of collectives
+counts as its own work. In a collective of all ranks it waits until the last one has come; messages of migration count
+as transfer.
+Left out: medians over many iterations, which `workbench.techniques.flextp.study` has.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from workbench.parallel.recorded import RecordedTensorGroup
+from workbench.techniques.flextp.method.plan import Plan
+from workbench.techniques.flextp.runtime.balancer import Balancer
+from workbench.timeline import Action, Kind, Recorder, Timeline
+
+__all__ = ["WatchedIteration", "WatchedRank", "iteration_timeline", "watch_training"]
+
+OF_ALL_RANKS = ("all_reduce", "gather")  # collectives in which ranks wait for the last one
+LEARNING_RATE = 0.05  # any: only what ranks do is looked at
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WatchedIteration:
+    """One iteration of one rank."""
+
+    plan: Plan  #: in force
+    start_s: float  #: of the common clock
+    end_s: float  #: of the common clock
+    actions: tuple[Action, ...]  #: its collectives, in their order
+    loss: float  #: of the batch
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from start to end."""
+        return self.end_s - self.start_s
+
+
+class WatchedRank:
+    """This rank: a group whose collectives are recorded."""
+
+    def __init__(self):
+        self._recorder = Recorder(resource=f"rank {dist.get_rank()}")
+        self.group = RecordedTensorGroup(recorder=self._recorder)
+
+    def iterate(self, balancer: Balancer, step: Callable[[], Tensor]) -> WatchedIteration:
+        """Do one step of training inside `balancer.iteration()`.
+
+        Args:
+            balancer: of a model on this group.
+            step: forward, backward, update; returns the loss.
+        """
+        before = len(self._recorder.actions)
+        with self._recorder.during("iteration"), balancer.iteration():
+            loss = step()
+        *actions, whole = self._recorder.actions[before:]
+        return WatchedIteration(
+            plan=balancer.plan, start_s=whole.start_s, end_s=whole.end_s, actions=tuple(actions), loss=loss.item()
+        )
+
+
+def watch_training(
+    rank: WatchedRank, model: nn.Module, balancer: Balancer, x: Tensor, num_iterations: int
+) -> list[WatchedIteration]:
+    """Train a model on one batch; call it on every rank.
+
+    Args:
+        rank: this one.
+        model: on its group, from the batch's shape to the same.
+        balancer: of the model.
+        x: the batch; the target is x rolled by one feature.
+        num_iterations: steps.
+    """
+    weights = list(model.parameters())
+
+    def step() -> Tensor:
+        loss = (model(x) - x.roll(1, -1)).square().mean()
+        gradients = torch.autograd.grad(loss, weights)
+        with torch.no_grad():  # by hand: torch.optim takes seconds to import, on every rank
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight -= LEARNING_RATE * gradient
+        return loss
+
+    return [rank.iterate(balancer, step) for _ in range(num_iterations)]
+
+
+def iteration_timeline(ranks: Sequence[WatchedIteration]) -> Timeline:
+    """Put one iteration of all ranks on a timeline: own work, waiting, transfer.
+
+    Args:
+        ranks: the same iteration of every rank, in rank order.
+    """
+    last_entries_s = _last_entries_s(ranks)
+    return Timeline.merged(_actions(f"rank {rank}", each, last_entries_s) for rank, each in enumerate(ranks))
+
+
+def _last_entries_s(ranks: Sequence[WatchedIteration]) -> list[float]:
+    """Return when the last rank entered each collective of all ranks."""
+    entries = [[action.start_s for action in each.actions if action.label in OF_ALL_RANKS] for each in ranks]
+    return [max(one) for one in zip(*entries, strict=True)]
+
+
+def _actions(resource: str, iteration: WatchedIteration, last_entries_s: Sequence[float]) -> list[Action]:
+    entries, now_s, found = iter(last_entries_s), iteration.start_s, []
+    for action in iteration.actions:
+        entry_s = next(entries) if action.label in OF_ALL_RANKS else action.start_s
+        entry_s = min(max(entry_s, action.start_s), action.end_s)
+        own = Action(resource=resource, start_s=now_s, end_s=action.start_s, kind=Kind.COMPUTE)
+        wait = Action(resource=resource, start_s=action.start_s, end_s=entry_s, kind=Kind.WAIT)
+        transfer = Action(resource=resource, start_s=entry_s, end_s=action.end_s, kind=Kind.COMMUNICATE)
+        found += [own, wait, transfer]
+        now_s = action.end_s
+    found.append(Action(resource=resource, start_s=now_s, end_s=iteration.end_s, kind=Kind.COMPUTE))
+    return [action for action in found if action.duration_s > 0]
