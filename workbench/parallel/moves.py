@@ -3,7 +3,7 @@
 What: what a technique needs whose ranks work for one another. `moves_of(group)` gives the moves of real or of virtual
 ranks; all ranks of a group call the same moves in the same order. None of them is differentiable.
 Source: the collectives of MPI (Message Passing Interface Forum, MPI 4.1, chapter 6).
-Simplified: an exchange waits for all of its messages.
+Simplified: who waits for an exchange waits for all of its messages.
 Left out: tags; messages match by their order.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -45,18 +45,21 @@ class Shape:
         return torch.empty(self.sizes, dtype=self.dtype, device=self.device)
 
 
-class Arrival(Protocol):
-    """A message on its way."""
+Content = TypeVar("Content", covariant=True)
 
-    def wait(self) -> Tensor:
-        """Return it once it is there."""
+
+class Arrival(Protocol[Content]):
+    """Something on its way."""
+
+    def wait(self) -> Content:
+        """Return it once it is there, or, where nothing is to arrive, once what this rank sends is on its way."""
         ...
 
 
 class Moves(Protocol):
     """Messages between some ranks of a group; every argument has one entry for each local rank."""
 
-    def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival:
+    def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival[Tensor]:
         """Start to send a tensor of one rank to all others.
 
         Args:
@@ -66,7 +69,7 @@ class Moves(Protocol):
         """
         ...
 
-    def gather(self, messages: Sequence[Tensor]) -> Arrival:
+    def gather(self, messages: Sequence[Tensor]) -> Arrival[Tensor]:
         """Start to collect one small tensor of every rank on every rank.
 
         Args:
@@ -77,8 +80,8 @@ class Moves(Protocol):
         """
         ...
 
-    def reduce(self, partials: Sequence[Tensor], target: int) -> Tensor | None:
-        """Add a tensor of every rank.
+    def reduce(self, partials: Sequence[Tensor], target: int) -> Arrival[Tensor | None]:
+        """Start to add a tensor of every rank.
 
         Args:
             partials: All of one shape.
@@ -91,8 +94,8 @@ class Moves(Protocol):
 
     def exchange(
         self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
-    ) -> list[dict[int, Tensor]]:
-        """Send tensors to single ranks, and receive those that are expected.
+    ) -> Arrival[list[dict[int, Tensor]]]:
+        """Start to send tensors to single ranks, and to receive those that are expected.
 
         Args:
             outgoing: Target rank -> tensor.
@@ -119,23 +122,24 @@ def moves_of(group: TensorGroup) -> Moves:
 
 @dataclass(frozen=True, slots=True)
 class _There:
-    tensor: Tensor
+    content: object
 
-    def wait(self) -> Tensor:
-        return self.tensor
+    def wait(self):
+        return self.content
 
 
 @dataclass(frozen=True, slots=True)
 class _OnItsWay:
     name: str  # of the collective, for whoever watches the group
-    tensor: Tensor
-    work: dist.Work
+    content: object
+    works: Sequence[dist.Work]
     group: ProcessTensorGroup
 
-    def wait(self) -> Tensor:
+    def wait(self):
         with self.group.watch(self.name):
-            self.work.wait()
-        return self.tensor
+            for work in self.works:
+                work.wait()
+        return self.content
 
 
 class _ProcessMoves:
@@ -145,16 +149,16 @@ class _ProcessMoves:
         self._group = group
         (self._rank,) = group.local_ranks
 
-    def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival:
+    def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival[Tensor]:
         (mine,) = held
         tensor = shape.empty() if self._rank != source else mine.detach().contiguous()
         self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
         if self._group.size == 1:
             return _There(tensor)
         work = dist.broadcast(tensor, group_src=source, group=self._group.process_group, async_op=True)
-        return _OnItsWay("broadcast", tensor, work, self._group)
+        return _OnItsWay("broadcast", tensor, [work], self._group)
 
-    def gather(self, messages: Sequence[Tensor]) -> Arrival:
+    def gather(self, messages: Sequence[Tensor]) -> Arrival[Tensor]:
         (mine,) = messages
         mine = mine.detach().contiguous()
         self._group.traffic.record(MessageKind.GATHER, mine, self._group.size)
@@ -162,19 +166,21 @@ class _ProcessMoves:
             return _There(mine.unsqueeze(0))
         everyone = mine.new_empty((self._group.size, *mine.shape))
         work = dist.all_gather_single(everyone, mine.unsqueeze(0), group=self._group.process_group, async_op=True)
-        return _OnItsWay("gather", everyone, work, self._group)
+        return _OnItsWay("gather", everyone, [work], self._group)
 
-    def reduce(self, partials: Sequence[Tensor], target: int) -> Tensor | None:
+    def reduce(self, partials: Sequence[Tensor], target: int) -> Arrival[Tensor | None]:
         (mine,) = partials
         total = mine.detach().clone(memory_format=torch.contiguous_format)
         self._group.traffic.record(MessageKind.REDUCE, total, self._group.size)
-        if self._group.size > 1:
-            self._group.communicate(dist.reduce, total, group_dst=target)
-        return total if self._rank == target else None
+        content = total if self._rank == target else None
+        if self._group.size == 1:
+            return _There(content)
+        work = dist.reduce(total, group_dst=target, group=self._group.process_group, async_op=True)
+        return _OnItsWay("reduce", content, [work], self._group)
 
     def exchange(
         self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
-    ) -> list[dict[int, Tensor]]:
+    ) -> Arrival[list[dict[int, Tensor]]]:
         ((sent,), (awaited,)) = outgoing, expected
         group, arrived = self._group.process_group, {source: shape.empty() for source, shape in awaited.items()}
         sending = {target: tensor.detach().contiguous() for target, tensor in sent.items()}
@@ -182,11 +188,9 @@ class _ProcessMoves:
         messages += [dist.P2POp(dist.irecv, tensor, group=group, group_peer=of) for of, tensor in arrived.items()]
         for tensor in sending.values():
             self._group.traffic.record(MessageKind.SEND, tensor, 2)
-        if messages:
-            with self._group.watch("exchange"):
-                for work in dist.batch_isend_irecv(messages):
-                    work.wait()
-        return [arrived]
+        if not messages:
+            return _There([arrived])
+        return _OnItsWay("exchange", [arrived], dist.batch_isend_irecv(messages), self._group)
 
 
 class _VirtualMoves:
@@ -195,25 +199,26 @@ class _VirtualMoves:
     def __init__(self, group: VirtualTensorGroup):
         self._group = group
 
-    def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival:
+    def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival[Tensor]:
         tensor = held[source].detach()
         self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
         return _There(tensor)
 
-    def gather(self, messages: Sequence[Tensor]) -> Arrival:
+    def gather(self, messages: Sequence[Tensor]) -> Arrival[Tensor]:
         self._group.traffic.record(MessageKind.GATHER, messages[0], self._group.size)
         return _There(torch.stack([message.detach() for message in messages]))
 
-    def reduce(self, partials: Sequence[Tensor], target: int) -> Tensor | None:
+    def reduce(self, partials: Sequence[Tensor], target: int) -> Arrival[Tensor | None]:
         self._group.traffic.record(MessageKind.REDUCE, partials[target], self._group.size)
-        return reduce(torch.add, (partial.detach() for partial in partials))
+        return _There(reduce(torch.add, (partial.detach() for partial in partials)))
 
     def exchange(
         self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
-    ) -> list[dict[int, Tensor]]:
+    ) -> Arrival[list[dict[int, Tensor]]]:
         for sent in outgoing:
             for tensor in sent.values():
                 self._group.traffic.record(MessageKind.SEND, tensor, 2)
-        return [
+        arrived = [
             {source: outgoing[source][rank].detach() for source in awaited} for rank, awaited in enumerate(expected)
         ]
+        return _There(arrived)

@@ -3,8 +3,8 @@
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-A. Broadcast-reduce
 sends every receiver all migrated columns down a tree, and leaves results where an all-reduce collects them anyway;
 scatter-gather sends each receiver its own columns and has every result sent back.
-Ours: a broadcast runs while the rank multiplies its own columns; columns of a gradient are disjoint, so both schemes
-have them sent back one by one, where the paper reduces them.
+Ours: every message travels while ranks multiply, as far as there is something left to multiply; columns of a gradient
+are disjoint, so both schemes have them sent back one by one, where the paper reduces them.
 Left out: trees of our own; the collective library builds them.
 
 Every rank of the group calls the same methods in the same order. `held` has what the sender hands out, on its own
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -25,10 +26,13 @@ from workbench.parallel.moves import Shape, moves_of
 from ..method.migration import Scheme
 from .division import Migration
 
-__all__ = ["BroadcastReduce", "Delivery", "ScatterGather", "Scheme", "delivery_of"]
+__all__ = ["BroadcastReduce", "Collect", "Delivery", "ScatterGather", "Scheme", "delivery_of"]
 
 Receive = Callable[[], dict[int, Tensor]]
 """Waits for what was handed out; local receiver -> what it got."""
+
+Collect = Callable[[], Tensor | None]
+"""Waits for what receivers return; the tensor where the sender is local."""
 
 
 class Delivery:
@@ -53,25 +57,30 @@ class Delivery:
         """Start to send a tensor of the sender to each receiver, whole."""
 
     @abstractmethod
-    def add_up(self, own: Tensor | None, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Tensor | None:
-        """Add the receivers' results to the sender's own; the sum where the sender is local."""
+    def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
+        """Start to add the receivers' results for the sender."""
 
-    def bring_back(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Tensor | None:
-        """Send the receivers' columns [R, w] back; all [R, m] in the order of `migration.columns` at the sender."""
+    def bring_back(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
+        """Start to send the receivers' columns [R, w] back; the sender collects [R, m], as `migration.columns`."""
         widths = {rank: len(part) for rank, part in migration.parts.items() if len(part)}
         shapes = {rank: _with_width(shape, width) for rank, width in widths.items()}
-        arrived = self._to_sender({rank: part for rank, part in parts.items() if rank in widths}, shapes, migration)
-        if arrived is None:
-            return None
-        return torch.cat([arrived[rank] for rank in widths], dim=1) if arrived else shape.empty()
+        arrival = self._to_sender({rank: part for rank, part in parts.items() if rank in widths}, shapes, migration)
+
+        def collect() -> Tensor | None:
+            arrived = arrival()
+            if arrived is None:
+                return None
+            return torch.cat([arrived[rank] for rank in widths], dim=1) if arrived else shape.empty()
+
+        return collect
 
     def _to_sender(
         self, parts: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration
-    ) -> dict[int, Tensor] | None:
+    ) -> Callable[[], dict[int, Tensor] | None]:
         outgoing = [{migration.sender: parts[rank]} if rank in parts else {} for rank in self.local_ranks]
         expected = [shapes if rank == migration.sender else {} for rank in self.local_ranks]
-        arrived = dict(zip(self.local_ranks, self.moves.exchange(outgoing, expected), strict=True))
-        return arrived.get(migration.sender)
+        arrival = self.moves.exchange(outgoing, expected)
+        return lambda: dict(zip(self.local_ranks, arrival.wait(), strict=True)).get(migration.sender)
 
     def _local(self, migration: Migration) -> list[int]:
         return [rank for rank in self.local_ranks if rank in migration.parts]
@@ -103,11 +112,10 @@ class BroadcastReduce(Delivery):
 
         return receive
 
-    def add_up(self, own: Tensor | None, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Tensor | None:
-        """Reduce to the sender; another sender adds nothing."""
-        mine = {**parts, migration.sender: own}
-        partials = [mine[rank] if rank in mine else shape.empty().zero_() for rank in self.local_ranks]
-        return self.moves.reduce(partials, migration.sender)
+    def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
+        """Reduce to the sender; senders add nothing."""
+        partials = [parts[rank] if rank in parts else shape.empty().zero_() for rank in self.local_ranks]
+        return self.moves.reduce(partials, migration.sender).wait
 
 
 class ScatterGather(Delivery):
@@ -119,28 +127,42 @@ class ScatterGather(Delivery):
         """Send each receiver its own columns."""
         parts = {rank: part for rank, part in migration.parts.items() if len(part)}
         held_by = {} if held is None else {rank: held[:, part.start : part.stop] for rank, part in parts.items()}
-        arrived = self._from_sender(held_by, {rank: _with_width(shape, len(part)) for rank, part in parts.items()}, migration)
-        none = _with_width(shape, 0)
-        return lambda: {rank: arrived[rank] if rank in arrived else none.empty() for rank in self._local(migration)}
+        shapes = {rank: _with_width(shape, len(part)) for rank, part in parts.items()}
+        receive, none, local = self._from_sender(held_by, shapes, migration), _with_width(shape, 0), self._local(migration)
+
+        def own_columns() -> dict[int, Tensor]:
+            arrived = receive()
+            return {rank: arrived[rank] if rank in arrived else none.empty() for rank in local}
+
+        return own_columns
 
     def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
         """Send each receiver the whole tensor."""
         held_by = {} if held is None else dict.fromkeys(migration.parts, held)
-        arrived = self._from_sender(held_by, dict.fromkeys(migration.parts, shape), migration)
-        return lambda: arrived
+        return self._from_sender(held_by, dict.fromkeys(migration.parts, shape), migration)
 
-    def add_up(self, own: Tensor | None, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Tensor | None:
+    def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
         """Send each result to the sender, which adds them."""
-        arrived = self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration)
-        return None if arrived is None else sum((arrived[rank] for rank in migration.parts), start=own)
+        arrival = self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration)
+
+        def collect() -> Tensor | None:
+            arrived = arrival()
+            return None if arrived is None else reduce(torch.add, (arrived[rank] for rank in migration.parts))
+
+        return collect
 
     def _from_sender(
         self, held_by: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration
-    ) -> dict[int, Tensor]:
+    ) -> Receive:
         outgoing = [held_by if rank == migration.sender else {} for rank in self.local_ranks]
         expected = [{migration.sender: shapes[rank]} if rank in shapes else {} for rank in self.local_ranks]
-        arrived = zip(self.local_ranks, self.moves.exchange(outgoing, expected), strict=True)
-        return {rank: messages[migration.sender] for rank, messages in arrived if messages}
+        arrival = self.moves.exchange(outgoing, expected)
+
+        def receive() -> dict[int, Tensor]:
+            arrived = zip(self.local_ranks, arrival.wait(), strict=True)
+            return {rank: messages[migration.sender] for rank, messages in arrived if messages}
+
+        return receive
 
 
 def delivery_of(scheme: Scheme, group: TensorGroup) -> Delivery:

@@ -67,6 +67,11 @@ class Meter:
         """Seconds owed and slept so far."""
         return self._sleeper.dose
 
+    @property
+    def product_s(self) -> float:
+        """Seconds in products since the iteration began, as a straggler's."""
+        return self._product_s
+
     def begin(self, iteration: int) -> None:
         """Start an iteration."""
         skewness = 1.0 if self._trace is None else self._trace.skewness(self._rank, iteration)
