@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workbench.datasets import cifar10
+from workbench.launch import Ranks
 from workbench.models.vit import VIT_1B, VIT_3B, VIT_TINY, ViTConfig, ViTForImageClassification
 from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
 from workbench.parallel.pipeline import StepResult
@@ -105,22 +106,26 @@ def train_vit(
     return _run(VirtualTensorGroup(num_ranks), _Setting.of(locals()))
 
 
-def train_vit_on_ranks(*, timeout_s: float = 600, **arguments: Any) -> dict[str, Any]:
+def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
     """Train on real ranks of this machine, sleeping for no one: plans are those of `train_vit`.
 
     Args:
-        timeout_s: seconds after which the ranks are stopped.
+        ranks: as many as `num_ranks` says.
         arguments: those of `train_vit`.
 
     Returns:
-        As `train_vit`, of rank 0.
-    """
-    from workbench.launch import run_on_ranks
+        As `train_vit`: of rank 0, and the dropped share of all.
 
+    Raises:
+        ValueError: as `train_vit`, and for another number of ranks.
+    """
     bound = inspect.signature(train_vit).bind(**arguments)
     bound.apply_defaults()
     setting = _Setting.of(bound.arguments)
-    return run_on_ranks(_on_a_rank, setting.num_ranks, setting, timeout_s=timeout_s, preload=(__name__,))[0]
+    if ranks.num_ranks != setting.num_ranks:
+        raise ValueError(f"num_ranks is {setting.num_ranks}, must be the pool's {ranks.num_ranks}")
+    found = ranks.run(_on_a_rank, setting)
+    return {**found[0], "dropped_share": fsum(each["dropped_share"] for each in found) / len(found)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -56,7 +56,7 @@ def draw_accuracies(rows: Iterable[Mapping], *, ax: Axes, along: str, by: str = 
         along: column at the axis.
         by: column of the bars beside each other; the one at the axis draws one bar a place.
     """
-    rows = list(rows)
+    rows = [row for row in rows if row["quantity"] == "accuracy"]
     keys = list(dict.fromkeys((along, by)))
     table = merged([row for row in rows if row["solution"] != BASELINE], "accuracy", keys)
     plots.bars(table, ax=ax, x=along, by=None if by == along else by)

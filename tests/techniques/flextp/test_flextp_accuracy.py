@@ -1,0 +1,107 @@
+"""Training under stragglers: virtual ranks in one process equal real gloo ranks, for every solution."""
+
+import pytest
+
+from workbench.launch import Ranks
+from workbench.techniques.flextp.study import cells
+from workbench.techniques.flextp.study.accuracy import train_vit, train_vit_on_ranks
+
+pytestmark = pytest.mark.timeout(110)
+
+# Two epochs of two steps: the straggler moves once, and statistics are renewed before columns are chosen again.
+FEW = {"epochs": 2, "batch": 8, "limit": 16, "num_ranks": 2, "seed": 3}
+MOVES = {"skewness": [8.0], "moves": True}
+ZERO, SEMI = {"solution": "ZERO", **MOVES}, {"solution": "SEMI", "selection": "PriDiffR", **MOVES}
+SOLUTIONS = {
+    "Baseline": {"solution": "Baseline", **MOVES},
+    "ZERO-Rd": {**ZERO, "selection": "Rd"},
+    "ZERO-Pri, Same": {**ZERO, "selection": "Pri", "imputation": "Same"},
+    "ZERO-PriDiffE, Average": {**ZERO, "selection": "PriDiffE", "pruning_ratio": 0.5, "imputation": "Average"},
+    "ZERO-Pri everywhere": {**ZERO, "selection": "Pri", "pruning_ratio": 0.5, "everywhere": True},
+    "MIG": {"solution": "MIG", **MOVES},
+    "SEMI": SEMI,
+    "SEMI refined": {**SEMI, "refine": True},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def digits(tmp_path_factory):
+    """Train on the digits, whatever is on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("WORKBENCH_DATA", "HF_HUB_CACHE", "HF_DATASETS_CACHE"):
+            patch.delenv(variable, raising=False)
+        patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def ranks(digits):
+    with Ranks(2, preload=(train_vit.__module__,)) as pool:
+        yield pool
+
+
+def check_equal(there: dict, here: dict) -> None:
+    assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-4)  # sums in another order, over four steps
+    assert there["accuracy"] == pytest.approx(here["accuracy"], abs=0.01)  # a few of some hundred digits
+    assert there["plans"] == here["plans"]
+    assert there["dropped_share"] == pytest.approx(here["dropped_share"])
+    assert there["migrated_share"] == here["migrated_share"]
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_real_ranks_train_as_virtual_ones_do(name, ranks):
+    here = train_vit(**FEW, **SOLUTIONS[name])
+    check_equal(train_vit_on_ranks(ranks, **FEW, **SOLUTIONS[name]), here)
+    assert (here["dropped_share"] > 0) == (name not in ("Baseline", "MIG"))
+    assert (here["migrated_share"] > 0) == (name in ("MIG", "SEMI refined"))
+
+
+def test_four_real_ranks_with_two_stragglers_train_as_virtual_ones_do():
+    arguments = {**FEW, "num_ranks": 4, "solution": "SEMI", "selection": "PriDiffR", "skewness": [8.0, 3.0], "num_senders": 1}
+    with Ranks(4, preload=(train_vit.__module__,)) as pool:
+        there = train_vit_on_ranks(pool, **arguments)
+    here = train_vit(**arguments)
+    check_equal(there, here)
+    assert here["migrated_share"] > 0 < here["dropped_share"]
+    assert here["data"][0]["source"] == "stand-in"
+
+
+def test_a_pool_of_another_size_is_refused(ranks):
+    with pytest.raises(ValueError, match="num_ranks is 4, must be the pool's 2"):
+        train_vit_on_ranks(ranks, num_ranks=4)
+
+
+def test_where_nobody_straggles_every_solution_is_the_baseline_bit_for_bit():
+    plain, *others = (
+        train_vit(**FEW, **variant)
+        for variant in ({}, {**ZERO, "skewness": [1.0]}, {**SEMI, "skewness": [1.0]}, {"solution": "Baseline", **MOVES})
+    )
+    assert {other["train_loss"] for other in others} == {plain["train_loss"]}
+    assert {other["dropped_share"] for other in others} == {0.0}
+
+
+def test_without_their_statistics_dropped_columns_are_chosen_again():
+    arguments = {**FEW, **SOLUTIONS["ZERO-Pri everywhere"], "epochs": 3}
+    kept, forgotten = (train_vit(**arguments, is_incremental=is_so)["train_loss"] for is_so in (True, False))
+    assert kept != forgotten
+
+
+def test_every_training_can_be_run_as_it_is_listed():
+    recipe = {name: value for name, value in FEW.items() if name != "seed"}
+    (plain, zero) = cells.training_cells(cells.compared_by_seed([SOLUTIONS["ZERO-Rd"]], [3]), **recipe)
+    assert train_vit(**zero)["dropped_share"] > train_vit(**plain)["dropped_share"] == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"size": "huge"}, "size is 'huge', must be one of tiny, small, 1B, 3B"),
+        ({"skewness": [2.0, 2.0, 2.0]}, "skewness has 3 values, must have at most 2"),
+        ({"skewness": [0.5]}, "skewness of rank 0 is 0.5"),
+        ({"solution": "SEMI", "selection": "Pri", "skewness": [2.0], "num_senders": 2}, "num_senders is 2, must be at most 1"),
+        ({"solution": "ZERO", "pruning_ratio": 1.0}, "pruning_ratio is 1.0, must be in"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused_before_any_work(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        train_vit(**{**FEW, **wrong})

@@ -1,0 +1,176 @@
+"""Cells and rows of the accuracy study, worked by hand from made-up trainings, and what they do to verdicts."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction.judge import judge
+from workbench.reproduction.published import published_rows
+from workbench.reproduction.rows import read_rows
+from workbench.reproduction.verdicts import Verdict
+from workbench.techniques.flextp.study import cells, drawing, scores
+
+REAL = [{"name": "cifar10/train", "source": "WORKBENCH_DATA", "detail": "", "sha256": "0"}]
+STAND_IN = [{**REAL[0], "source": "stand-in"}]
+ITEMS = {item.item: item for item in load_catalogue(Project()) if item.notebook == "notebooks/flextp/accuracy.ipynb"}
+
+PLAIN = {"solution": "Baseline"}
+RD = {"solution": "ZERO", "selection": "Rd", "pruning_ratio": 0.5, "everywhere": True}
+PRI = {**RD, "selection": "Pri"}
+
+
+def training(accuracy: float, **changes) -> dict:
+    return {
+        "accuracy": accuracy, "chance": 0.1, "num_test": 2000, "train_loss": 1.5, "dropped_share": 0.25,
+        "migrated_share": 0.0, "seconds": 1.0, "data": REAL, **changes,
+    }  # fmt: skip
+
+
+def rows_of(*trained: tuple[dict, float], keys=("pruning_ratio",), **same) -> list[dict]:
+    told, accuracies = zip(*trained, strict=True)
+    return scores.accuracy_rows(told, [training(each) for each in accuracies], keys, **same)
+
+
+def values_of(rows, quantity: str, *names: str) -> dict:
+    found = [row for row in rows if row["quantity"] == quantity]
+    return {tuple(row.get(name) for name in ("solution", "seed", *names)): row["value"] for row in found}
+
+
+def verdicts(item: str, rows, sources=REAL) -> dict[str, Verdict]:
+    theirs = published_rows(Project(), ITEMS[item])
+    judged = judge(ITEMS[item].claims, read_rows(rows, "values"), theirs, sources=sources)
+    return {claim.claim: claim.verdict for claim in judged}
+
+
+def at(seed: int, *variants: dict) -> list[dict]:
+    return [{**variant, "seed": seed} for variant in variants]
+
+
+def test_a_training_is_compared_with_the_baseline_of_its_own_seed():
+    zero, one = at(0, PLAIN, PRI), at(1, PLAIN, PRI)
+    rows = rows_of((zero[0], 0.5), (zero[1], 0.4), (one[0], 0.4), (one[1], 0.44))
+    lost = values_of(rows, "accuracy_loss", "reading")
+    assert lost == pytest.approx(
+        {
+            ("ZERO-Pri", 0, "points"): 10.0, ("ZERO-Pri", 0, "relative"): 20.0,
+            ("ZERO-Pri", 1, "points"): -4.0, ("ZERO-Pri", 1, "relative"): -10.0,
+        }
+    )  # fmt: skip
+    assert values_of(rows, "points_below") == pytest.approx({("ZERO-Pri", 0): 10.0, ("ZERO-Pri", 1): 0.0})
+    # (10 - 4)/2 = 3 points are lost on average, and the Baseline spans 50 - 40 = 10.
+    assert values_of(rows, "loss_in_spreads") == pytest.approx({("ZERO-Pri", None): 0.3})
+
+
+def test_without_a_second_seed_there_is_no_spread_to_compare_with():
+    assert not values_of(rows_of((at(0, PLAIN)[0], 0.5), (at(0, PRI)[0], 0.4)), "loss_in_spreads")
+
+
+def test_the_narrowed_loss_is_that_of_the_ratio_where_it_is_most_on_average():
+    small, large = {"pruning_ratio": 0.25}, {"pruning_ratio": 0.75}
+    plain, rd, pri, more_rd, more_pri = at(0, PLAIN, RD | small, PRI | small, RD | large, PRI | large)
+    # Points lost: Rd 4 and 20, Pri 1 and 12; narrowed by 3 and 8 points, by 75 and 40 per cent.
+    rows = rows_of((plain, 0.5), (rd, 0.46), (pri, 0.49), (more_rd, 0.3), (more_pri, 0.38), model="ViT-1B")
+    assert values_of(rows, "loss_narrowed", "reading", "model") == pytest.approx(
+        {(None, 0, "points", "ViT-1B"): 8.0, (None, 0, "relative", "ViT-1B"): 75.0}
+    )
+
+
+def test_a_loss_that_is_none_is_narrowed_by_no_share_of_it():
+    plain, rd, pri = at(0, PLAIN, RD, PRI)
+    rows = rows_of((plain, 0.5), (rd, 0.5), (pri, 0.49))
+    assert values_of(rows, "loss_narrowed", "reading") == pytest.approx({(None, 0, "points"): -1.0})
+
+
+def test_a_baseline_at_chance_says_so():
+    # sqrt(0.1 · 0.9 / 2000) = 0.0067: 0.113 lies less than two of it above 0.1, 0.114 more.
+    plain = at(0, PLAIN)
+    assert "at chance" in scores.chance_reason(plain, [training(0.113)])
+    assert scores.chance_reason(plain, [training(0.114)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        (PLAIN, "Baseline"), (RD, "ZERO-Rd"), ({"solution": "MIG"}, "MIG"), ({"solution": "SEMI"}, "SEMI"),
+        ({"solution": "SEMI", "refine": True}, "SEMI refined"), ({"solution": "SEMI", "num_senders": 0}, "SEMI(x)"),
+    ],
+)  # fmt: skip
+def test_variants_have_the_papers_names(told, name):
+    assert scores.name_of(told) == name
+
+
+def test_all_figures_share_their_baselines():
+    straggler = {**PRI, "everywhere": False, "skewness": [8], "moves": True}
+    nobody = {**straggler, "pruning_ratio": None, "skewness": [1]}
+    one, two = (cells.training_cells(cells.compared_by_seed([each], [3]), epochs=2) for each in (PRI, straggler))
+    assert one[0] == two[0] and one[1] != two[1] and one[0]["seed"] == 3 and one[0]["epochs"] == 2
+    assert cells.training_cells(cells.compared_by_seed([nobody], [3]), epochs=2) == [one[0], one[0]]
+
+
+def test_ranks_that_all_drop_are_the_same_whoever_straggles():
+    (plain, one), (_, two) = (
+        cells.training_cells(cells.compared_by_seed([{**PRI, **more}], [0])) for more in ({}, {"skewness": [8], "moves": True})
+    )
+    assert one == two != plain
+
+
+def test_an_argument_that_training_does_not_have_is_refused():
+    with pytest.raises(ValueError, match="migrated is given, must be among solution, "):
+        cells.training_cells(cells.compared_by_seed([{"migrated": 0.5}], [0]))
+
+
+def made_up(item: str, profile: str) -> list[dict]:
+    """Return rows of an item's parameters in a profile: all lose ten points, and a seed is a point ahead of the last."""
+    given = ITEMS[item].parameters[profile]
+    wanted = cells.compared_by_seed(given["compared"], given["seeds"])
+    cells.training_cells(wanted)
+    found = [training((0.5 if told == {**PLAIN, "seed": told["seed"]} else 0.4) + told["seed"] / 100) for told in wanted]
+    return scores.accuracy_rows(wanted, found, given["keys"], model=given["model"])
+
+
+@pytest.mark.parametrize("profile", ["smoke", "laptop", "full", "paper"])
+@pytest.mark.parametrize("item", ITEMS)
+def test_every_claim_can_be_judged_by_what_its_item_compares(item, profile):
+    found = verdicts(item, made_up(item, profile)).values()
+    assert profile != "full" or Verdict.NOT_RUN not in found
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_a_stand_in_supports_no_verdict_about_accuracy(item):
+    needs_real = {claim.name for claim in ITEMS[item].claims if claim.needs_real_data}
+    found = verdicts(item, made_up(item, "full"), STAND_IN)
+    assert {found[name] for name in needs_real} <= {Verdict.NOT_COMPARABLE, Verdict.NOT_RUN} and needs_real
+
+
+def test_priority_that_loses_more_than_chance_turns_its_claim_red():
+    told = [each for seed in (0, 1) for each in at(seed, PLAIN, RD, PRI)]
+    better, worse = (
+        verdicts("fig-5a", rows_of(*zip(told, accuracies, strict=True), model="ViT-1B"))["Pri loses less than Rd"]
+        for accuracies in ((0.5, 0.3, 0.4, 0.5, 0.31, 0.41), (0.5, 0.4, 0.3, 0.5, 0.41, 0.31))
+    )
+    assert (better, worse) == (Verdict.AGREES, Verdict.DISAGREES)
+
+
+@pytest.mark.parametrize(("lost", "verdict"), [(0.13, Verdict.AGREES), (0.30, Verdict.DISAGREES)])
+def test_a_loss_far_from_the_published_one_turns_its_claim_red(lost, verdict):
+    # Half of 14.9 either way: 7.45 to 22.35 points.
+    rows = rows_of((at(0, PLAIN)[0], 0.5), (at(0, PRI)[0], 0.5 - lost), model="ViT-3B")
+    assert verdicts("fig-6a", rows)["Pri loses 14.9 % at γ = 1/2, in points"] is verdict
+
+
+def test_bars_stand_beside_the_baseline():
+    rows = rows_of(*zip(at(0, PLAIN, RD, PRI), (0.5, 0.3, 0.4), strict=True))
+    figure, ax = plt.subplots()
+    drawing.draw_accuracies(rows, ax=ax, along="pruning_ratio")
+    assert [bar.get_height() for bars in ax.containers for bar in bars.patches] == pytest.approx([30.0, 40.0])
+    assert list(ax.lines[-1].get_ydata()) == pytest.approx([50.0, 50.0])
+    plt.close(figure)
+
+
+def test_the_table_sets_what_is_lost_beside_what_was_dropped():
+    table = drawing.loss_table(rows_of(*zip(at(0, PLAIN, RD), (0.5, 0.3), strict=True)), ["pruning_ratio"])
+    (row,) = table.to_dict("records")
+    assert row == {
+        "solution": "ZERO-Rd", "pruning_ratio": 0.5, "points lost": 20.0, "low": 20.0, "high": 20.0,
+        "accuracy (%)": 30.0, "dropped_share (%)": 25.0, "migrated_share (%)": 0.0,
+    }  # fmt: skip
