@@ -1,15 +1,16 @@
 """What the lesson on straggler-tolerant tensor parallelism shows: a worked example, predicted epochs, real ranks."""
 
 from .exercises import bound_of_eight, columns_of_receivers, ratio_of_straggler, split_of_columns
-from .explorer import Comparison, Epoch, Remedy, explore_flextp
+from .explorer import CHOICES, Choice, Comparison, Epoch, explore_flextp
 from .ranks import WatchedIteration, WatchedRank, iteration_timeline, watch_training
 from .timelines import parts_timeline, plan_timeline
 from .worked_example import draw_worked_example
 
 __all__ = [
+    "CHOICES",
+    "Choice",
     "Comparison",
     "Epoch",
-    "Remedy",
     "WatchedIteration",
     "WatchedRank",
     "bound_of_eight",

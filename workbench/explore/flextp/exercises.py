@@ -21,8 +21,8 @@ def ratio_of_straggler() -> Exercise:
     own_s, product_s, others_s = 10.0, 8.0, (4.0, 4.0, 6.0)
     mean_s = (own_s + sum(others_s)) / 4
     return Exercise(
-        question="Own times of 10, 4, 4 and 6 s; rank 0 spends 8 of its 10 s in products. Which share of its columns does "
-        "Eq. 1 let it drop?",
+        question="Own times of 10, 4, 4 and 6 s; rank 0 spends 8 of its 10 s in products. Which share of its columns "
+        "does Eq. 1 let it drop?",
         answer=pruning_ratio(own_s, mean_s, product_s),
         hint="How many seconds must rank 0 lose to reach the mean of all four? Which part of its products is that?",
         reason="The mean is 6 s, so 4 s must go. They can only come out of the 8 s of products.",
@@ -43,12 +43,12 @@ def bound_of_eight() -> Exercise:
         question="Eight ranks, nothing but products, one straggler with χ = 8. How many times faster can an iteration "
         "become if the straggler comes down to the mean?",
         answer=speedup_bound(skewness, num_ranks),
-        hint="In units of a normal rank's products: how long does an iteration take without help, and what is the mean of "
-        "the eight times?",
-        reason="Without help 8; the mean of 8 and seven times 1 is 15/8. The mean contains the straggler itself, which is "
-        "why Eq. 1 stops short of 8 times.",
+        hint="In units of a normal rank's products: how long does an iteration take without help, and what is the mean "
+        "of the eight times?",
+        reason="Without help 8; the mean of 8 and seven times 1 is 15/8. The mean contains the straggler itself, which "
+        "is why Eq. 1 stops short of 8 times.",
         mistakes=(
-            Mistake(answer=skewness, hint="That would bring the straggler down to the others. The mean lies above them."),
+            Mistake(answer=skewness, hint="That would bring it down to the others. The mean lies above them."),
             Mistake(answer=speedup_bound(skewness, 4), hint="That is the bound for four ranks."),
             Mistake(answer=1 / speedup_bound(skewness, num_ranks), hint="Turn the fraction over."),
         ),
@@ -79,8 +79,8 @@ def split_of_columns() -> Exercise:
     """Return the exercise on Eq. 2."""
     costs = Costs.straight(extract_s=0.4, communicate_s=0.2, compute_s=0.6)
     return Exercise(
-        question="One straggler among four ranks must give up 0.8 of its columns. Dropping costs 0.4 s a share, sending "
-        "0.2 s a share, multiplying 0.6 s a share. Which shares does it migrate and drop by Eq. 2?",
+        question="One straggler among four ranks must give up 0.8 of its columns. Dropping a share of 1 costs 0.4 s, "
+        "sending it 0.2 s, multiplying it 0.6 s. Which shares does it migrate and drop by Eq. 2?",
         answer=split_of_one(0.8, costs, 3),
         hint="Call the migrated share m. What do the others pay for it, the columns divided by three? What does the "
         "straggler pay for the 0.8 - m that are left?",

@@ -1,14 +1,13 @@
 """The control of the lesson: who is slow, how ranks are helped, over which link; epoch, timeline and price.
 
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III, IV and V-A; the
-seconds are `workbench.techniques.flextp.cost`, ViT-1B on eight V100s, fitted to two cells of table I.
+seconds are `workbench.techniques.flextp.cost`, ViT-1B on eight V100s, fitted to three of ten cells of table I.
 Simplified: all stragglers are equally slow; the timeline is that of `timelines`.
 Left out: accuracy, of which the share of products that nobody computes is all that a model of time can say.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from types import MappingProxyType
 
 from matplotlib.axes import Axes
@@ -34,7 +33,7 @@ from workbench.timeline import Timeline
 
 from .timelines import parts_timeline
 
-__all__ = ["Comparison", "Epoch", "Remedy", "compare", "describe", "draw", "explore_flextp"]
+__all__ = ["CHOICES", "Choice", "Comparison", "Epoch", "compare", "describe", "draw", "explore_flextp"]
 
 SKEWNESSES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # χ, the paper's axis and some between
 PRUNING_RATIOS = MappingProxyType({"as Eq. 1 says": None, "1/4": 0.25, "1/2": 0.5, "3/4": 0.75})
@@ -45,37 +44,36 @@ PAPER_BANDWIDTH = 15.75e9  # bytes/s of the paper's link, one way
 _SAME_SCALE = 1.05  # speedup up to which two timelines look alike
 
 
-class Remedy(Enum):
-    """How stragglers are helped."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """A solution, as the paper has it or refined."""
 
-    NONE = "nothing (Baseline)"
-    DROP = "drop columns (ZERO)"
-    MIGRATE = "migrate columns (MIG)"
-    BOTH = "both, as the paper divides them (SEMI)"
-    LEVEL = "both, until all ranks end together (SEMI, ours)"
+    solution: Solution  #: how stragglers are helped
+    refine: bool = False  #: all ranks are brought to one level
 
     @property
-    def short(self) -> str:
-        """The name in brackets."""
-        return self.value.split("(")[1].rstrip(")")
+    def name(self) -> str:
+        """As figures write it."""
+        return f"{self.solution}, refined" if self.refine else str(self.solution)
 
 
-_SOLUTIONS = MappingProxyType(
+CHOICES = MappingProxyType(
     {
-        Remedy.NONE: Solution.BASELINE,
-        Remedy.DROP: Solution.ZERO,
-        Remedy.MIGRATE: Solution.MIG,
-        Remedy.BOTH: Solution.SEMI,
-        Remedy.LEVEL: Solution.SEMI,
+        "Baseline: nothing is done": Choice(solution=Solution.BASELINE),
+        "ZERO: drop columns": Choice(solution=Solution.ZERO),
+        "MIG: migrate columns": Choice(solution=Solution.MIG),
+        "SEMI: both, as the paper divides them": Choice(solution=Solution.SEMI),
+        "SEMI, refined: both, all ranks at one level": Choice(solution=Solution.SEMI, refine=True),
     }
 )
+BASELINE, *_, REFINED = CHOICES.values()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch:
-    """An epoch with one remedy."""
+    """An epoch with one solution."""
 
-    remedy: Remedy  #: how stragglers are helped
+    choice: Choice  #: how stragglers are helped
     planned: PlannedEpoch  #: plan, seconds, seconds by rank
     parts: tuple[RankParts, ...]  #: where each rank's seconds of an iteration go
     all_reduce_s: float  #: of the other time of an iteration, in all-reduces
@@ -88,15 +86,15 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A remedy beside none, and all of them over the skewness."""
+    """A solution beside none, and all of them over the skewness."""
 
     skewness: float  #: χ of every straggler
     num_stragglers: int  #: how many ranks are slow, from rank 0 on
     bandwidth_bytes_per_s: float  #: of the link between any two ranks
     pruning_ratio: float | None  #: ZERO's, or None for Eq. 1
     plain: Epoch  #: nothing is done
-    chosen: Epoch  #: with the remedy
-    curves: tuple[Mapping[str, object], ...]  #: rows: skewness, epoch seconds, remedy
+    chosen: Epoch  #: with the solution
+    curves: tuple[Mapping[str, object], ...]  #: rows: skewness, epoch seconds, solution and its price
 
     @property
     def speedup(self) -> float:
@@ -106,29 +104,25 @@ class Comparison:
 
 def compare(
     *,
-    remedy: Remedy,
+    choice: Choice,
     skewness: float,
     num_stragglers: int,
     pruning_ratio: float | None,
     bandwidth_bytes_per_s: float,
 ) -> Comparison:
-    """Compute an epoch with a remedy and without.
+    """Compute an epoch with a solution and without.
 
     Args:
-        remedy: how stragglers are helped.
+        choice: how stragglers are helped.
         skewness: χ of every straggler, at least 1.
         num_stragglers: 0 to 7 of eight ranks.
-        pruning_ratio: a constant γ for the remedy that drops; None follows Eq. 1. Others take no notice of it.
+        pruning_ratio: a constant γ for ZERO; None follows Eq. 1. Others take no notice of it.
         bandwidth_bytes_per_s: of the link.
     """
     machine = paper_machine().with_bandwidth(bandwidth_bytes_per_s)
     common = {"machine": machine, "num_stragglers": num_stragglers, "pruning_ratio": pruning_ratio}
-    plain, chosen = (_epoch(each, skewness=skewness, **common) for each in (Remedy.NONE, remedy))
-    curves = tuple(
-        {"skewness": each, "epoch (s)": _planned(way, skewness=each, **common).time_s, "remedy": way.short}
-        for way in Remedy
-        for each in SKEWNESSES
-    )
+    plain, chosen = (_epoch(each, skewness=skewness, **common) for each in (BASELINE, choice))
+    curves = tuple(row for each in CHOICES.values() for row in _curve(each, skewness, common))
     return Comparison(
         skewness=skewness,
         num_stragglers=num_stragglers,
@@ -144,19 +138,19 @@ def describe(comparison: Comparison) -> str:
     """Say in a sentence what the figure shows."""
     planned, plain_s = comparison.chosen.planned, comparison.plain.planned.time_s
     waits = sum(planned.waiting_s) / len(planned.waiting_s) / planned.time_s
-    if comparison.chosen.remedy is Remedy.NONE:
+    if comparison.chosen.choice == BASELINE:
         return f"Nothing is done: an epoch takes {plain_s:.0f} s, of which a rank waits {waits:.0%} on average."
     pace = comparison.speedup
     words = f"{pace:.2f} times faster" if pace >= 1 else f"{1 / pace:.2f} times slower"
     return (
-        f"{comparison.chosen.remedy.short}: an epoch of {planned.time_s:.0f} s, {words} than without help "
+        f"{comparison.chosen.choice.name}: an epoch of {planned.time_s:.0f} s, {words} than without help "
         f"({plain_s:.0f} s). {planned.dropped_share:.1%} of all products are computed by nobody, and a rank waits "
         f"{waits:.0%} of the time on average."
     )
 
 
 def draw(comparison: Comparison) -> Figure:
-    """Draw an epoch against the skewness, and below it one iteration of every rank, without and with the remedy."""
+    """Draw an epoch against the skewness, and below it one iteration of every rank, without and with the solution."""
     drawn, (above, middle, below) = figure(3, 1, figsize=(8, 8), height_ratios=(3, 2.2, 2.2))
     _curves(above, comparison)
     plain, chosen = comparison.plain, comparison.chosen
@@ -164,7 +158,7 @@ def draw(comparison: Comparison) -> Figure:
     gantt(chosen.timeline, ax=below)
     middle.set_title(f"Baseline: an iteration of an epoch of {plain.planned.time_s:.0f} s")
     scale = f", drawn {comparison.speedup:.2g} times as large" if comparison.speedup > _SAME_SCALE else ""
-    below.set_title(f"{chosen.remedy.short}: an iteration of an epoch of {chosen.planned.time_s:.0f} s{scale}")
+    below.set_title(f"{chosen.choice.name}: an iteration of an epoch of {chosen.planned.time_s:.0f} s{scale}")
     return drawn
 
 
@@ -174,9 +168,9 @@ def explore_flextp() -> Explorer[Comparison]:
         compare,
         draw,
         describe=describe,
-        remedy=choice(
-            "remedy", {each.value: each for each in Remedy}, value=Remedy.LEVEL,
-            help="What stragglers do with columns that are too many. Dropped ones cost accuracy, migrated ones messages.",
+        choice=choice(
+            "solution", CHOICES, value=REFINED,
+            help="What stragglers do with columns that are too many. Dropping costs accuracy, migrating messages.",
         ),
         skewness=steps(
             "χ", SKEWNESSES, value=8.0, text=lambda value: f"{value:g}",
@@ -188,30 +182,37 @@ def explore_flextp() -> Explorer[Comparison]:
         ),
         pruning_ratio=choice(
             "γ", PRUNING_RATIOS, value=None,
-            help="Share of its columns that a straggler drops. Only dropping alone (ZERO) takes a constant; others plan.",
+            help="Share of its columns that a straggler drops. Only ZERO takes a constant; the others plan.",
         ),
         bandwidth_bytes_per_s=steps(
             "link", BANDWIDTHS, value=PAPER_BANDWIDTH, text=lambda rate: f"{rate / 1e9:g} GB/s ({BANDWIDTHS[rate]})",
-            help="Between any two ranks. All-reduces need it, too, with a remedy or without.",
+            help="Between any two ranks. All-reduces need it, too, whatever is chosen.",
         ),
     )  # fmt: skip
 
 
 def _planned(
-    remedy: Remedy, *, skewness: float, num_stragglers: int, machine: FlexMachine, pruning_ratio: float | None
+    choice: Choice, *, skewness: float, num_stragglers: int, machine: FlexMachine, pruning_ratio: float | None
 ) -> PlannedEpoch:
     slow = dict.fromkeys(range(num_stragglers), skewness)
-    ratio = pruning_ratio if remedy is Remedy.DROP else None
-    more = {"machine": machine, "pruning_ratio": ratio, "refine": remedy is Remedy.LEVEL}
-    return planned_epoch(_SOLUTIONS[remedy], slow, **more)
+    ratio = pruning_ratio if choice.solution is Solution.ZERO else None
+    return planned_epoch(choice.solution, slow, machine=machine, pruning_ratio=ratio, refine=choice.refine)
 
 
-def _epoch(remedy: Remedy, *, skewness: float, num_stragglers: int, machine: FlexMachine, **more) -> Epoch:
-    planned = _planned(remedy, skewness=skewness, num_stragglers=num_stragglers, machine=machine, **more)
+def _curve(choice: Choice, skewness: float, common: Mapping[str, object]) -> list[dict]:
+    """Return a row a skewness; the name says what is dropped at the chosen one."""
+    dropped = _planned(choice, skewness=skewness, **common).dropped_share
+    name = f"{choice.name} ({dropped:.1%} dropped)"
+    epochs_s = ((each, _planned(choice, skewness=each, **common).time_s) for each in SKEWNESSES)
+    return [{"skewness": each, "epoch (s)": epoch_s, "solution": name} for each, epoch_s in epochs_s]
+
+
+def _epoch(choice: Choice, *, skewness: float, num_stragglers: int, machine: FlexMachine, **more) -> Epoch:
+    planned = _planned(choice, skewness=skewness, num_stragglers=num_stragglers, machine=machine, **more)
     times = model_times(dict.fromkeys(range(num_stragglers), skewness), VIT_1B, machine)
     costs = model_costs(VIT_1B, machine, times, num_senders=max(1, len(planned.plan.senders)))
     return Epoch(
-        remedy=remedy,
+        choice=choice,
         planned=planned,
         parts=rank_parts(times, planned.plan, costs),
         all_reduce_s=iteration_parts(VIT_1B, machine).all_reduce_s,
@@ -220,7 +221,7 @@ def _epoch(remedy: Remedy, *, skewness: float, num_stragglers: int, machine: Fle
 
 def _curves(ax: Axes, comparison: Comparison) -> None:
     rows = [dict(row) for row in comparison.curves]
-    lines(rows, ax=ax, x="skewness", y="epoch (s)", by="remedy", x_label="skewness χ", y_label="epoch (s)")
+    lines(rows, ax=ax, x="skewness", y="epoch (s)", by="solution", x_label="skewness χ", y_label="epoch (s)")
     ax.axvline(comparison.skewness, color=GREY, linestyle="--", linewidth=1)
     ax.set_ylim(bottom=0)
     number, link = comparison.num_stragglers, comparison.bandwidth_bytes_per_s / 1e9

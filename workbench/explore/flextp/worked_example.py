@@ -38,7 +38,9 @@ def draw_worked_example(example: WorkedExample) -> Figure:
     return drawn
 
 
-def _draw_product(row: Collection[Axes], example: WorkedExample, product: ResizedProduct, dropped: tuple[int, ...]) -> None:
+def _draw_product(
+    row: Collection[Axes], example: WorkedExample, product: ResizedProduct, dropped: tuple[int, ...]
+) -> None:
     left, right = _operands(example, product.name)
     names = (*_NAMES[product.name], "without resizing")
     is_gradient = product.name != "output"
