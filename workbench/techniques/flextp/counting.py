@@ -61,8 +61,8 @@ def _recovery_rows(imputation: str, example: WorkedExample) -> list[dict]:
         kept = torch.ones(gradient.plain.shape[1], dtype=torch.bool)
         kept[dropped] = False
         missing = _imputed(gradient.plain[:, kept], len(dropped), Imputation(imputation))
-        rows.append(_row("kept_columns_off", _off(gradient.result[:, kept], gradient.plain[:, kept]), **key))
-        rows.append(_row("missing_columns_off", _off(gradient.result[:, ~kept], missing), **key))
+        rows.append(_row("kept_columns_off", _off(gradient, kept, gradient.plain[:, kept]), **key))
+        rows.append(_row("missing_columns_off", _off(gradient, ~kept, missing), **key))
     return rows
 
 
@@ -77,8 +77,11 @@ def _shape_difference(product: ResizedProduct) -> int:
     return sum(abs(one - other) for one, other in zip(product.result.shape, product.plain.shape, strict=True))
 
 
-def _off(found: Tensor, wanted: Tensor) -> int:
-    return int((found != wanted).sum())
+def _off(gradient: ResizedProduct, columns: Tensor, wanted: Tensor) -> int:
+    """Return how many elements of some columns are not as wanted: all of them in a gradient of another shape."""
+    if _shape_difference(gradient):
+        return wanted.numel()
+    return int((gradient.result[:, columns] != wanted).sum())
 
 
 def _row(quantity: str, value: float, **keys: str) -> dict:
