@@ -2,8 +2,8 @@
 
 Source: beyond the paper; its section IV-B says that resizing suits many slight stragglers and migration few heavy
 ones, and its figures 10 and 11 show one place each.
-Objective: enough speed first, then accuracy. Of Baseline, ZERO, MIG and SEMI those count that reach a share of the speed
-of a balance that costs and drops nothing (`method.model.ideal_s`); where none does, those within a margin of the
+Objective: enough speed first, then accuracy. Of Baseline, ZERO, MIG and SEMI those count that reach a share of the
+speed of a balance that costs and drops nothing (`method.model.ideal_s`); where none does, those within a margin of the
 fastest. Of these the one wins that drops the smallest share of all products, and then the simpler one. (By time alone
 ZERO would win nearly everywhere: what is dropped takes no time.)
 Simplified: all stragglers are equally slow; otherwise as `solutions`.
