@@ -2,12 +2,13 @@
 
 from .exercises import bound_of_eight, columns_of_receivers, ratio_of_straggler, split_of_columns
 from .explorer import CHOICES, Choice, Comparison, Epoch, explore_flextp
-from .ranks import WatchedIteration, WatchedRank, iteration_timeline, watch_training
+from .ranks import PRELOAD, WatchedIteration, WatchedRank, iteration_timeline, watch_training
 from .timelines import parts_timeline, plan_timeline
 from .worked_example import draw_worked_example
 
 __all__ = [
     "CHOICES",
+    "PRELOAD",
     "Choice",
     "Comparison",
     "Epoch",

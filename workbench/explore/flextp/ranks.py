@@ -19,9 +19,11 @@ from workbench.techniques.flextp.method.plan import Plan
 from workbench.techniques.flextp.runtime.balancer import Balancer
 from workbench.timeline import Action, Kind, Recorder, Timeline
 
-__all__ = ["WatchedIteration", "WatchedRank", "iteration_timeline", "watch_training"]
+__all__ = ["PRELOAD", "WatchedIteration", "WatchedRank", "iteration_timeline", "watch_training"]
 
 OF_ALL_RANKS = ("all_reduce", "gather")  # collectives in which ranks wait for the last one
+PRELOAD = ("workbench.explore.flextp", "scipy.optimize", "torch.fx.experimental.symbolic_shapes")
+"""What the ranks import sooner or later, the last two in the pre-test: seconds, once instead of on every rank."""
 LEARNING_RATE = 0.05  # any: only what ranks do is looked at
 
 
