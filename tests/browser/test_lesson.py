@@ -1,4 +1,4 @@
-"""The lesson in a real JupyterLab and a real browser: it runs, and its control moves the figure."""
+"""Every lesson in a real JupyterLab and a real browser: it runs, and its control moves the figure."""
 
 import importlib.util
 import shutil
@@ -8,7 +8,8 @@ import psutil
 import pytest
 from lab import running_lab
 
-LESSON = Path(__file__).parents[2] / "notebooks" / "activation_compression" / "lesson.ipynb"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+SLIDERS = {"activation_compression": "bandwidth-bytes-per-s", "flextp": "skewness"}  # one control of each lesson
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HAS_PLAYWRIGHT = importlib.util.find_spec("playwright") is not None
 
@@ -21,7 +22,6 @@ CHROMIUM_OPTIONS = ["--no-sandbox", "--disable-background-networking", "--disabl
 
 KERNEL_IS_IDLE = "#jp-main-statusbar :text('| Idle')"  # shown once the notebook has its kernel
 FIGURE = ".workbench-figure img"
-SLIDER = ".workbench-control-bandwidth-bytes-per-s [role=slider]"
 FAILURES = ", ".join(f".jp-Notebook [data-mime-type='application/vnd.jupyter.{name}']" for name in ("stderr", "error"))
 
 pytestmark = [
@@ -33,11 +33,11 @@ pytestmark = [
 
 
 @pytest.fixture
-def lab(tmp_path):
+def lab(tmp_path, technique):
     folder, home = tmp_path / "notebooks", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
-    shutil.copy(LESSON, folder)
+    shutil.copy(NOTEBOOKS / technique / "lesson.ipynb", folder)
     with running_lab(folder, home) as server:
         yield server
 
@@ -80,10 +80,11 @@ def wait_until_run(page):
     )
 
 
-def test_the_lesson_runs_in_a_browser_and_its_control_changes_the_figure(lab, page, tmp_path):
+@pytest.mark.parametrize("technique", SLIDERS)
+def test_the_lesson_runs_in_a_browser_and_its_control_changes_the_figure(lab, page, tmp_path, technique):
     from playwright.sync_api import expect
 
-    open_notebook(page, lab.page(LESSON.name))
+    open_notebook(page, lab.page("lesson.ipynb"))
     run_all_cells(page)
     wait_until_run(page)
     assert page.locator(FAILURES).all_inner_texts() == []
@@ -92,7 +93,7 @@ def test_the_lesson_runs_in_a_browser_and_its_control_changes_the_figure(lab, pa
     figure.scroll_into_view_if_needed()
     before_figure, before_status = figure.get_attribute("src"), status.inner_text()
     page.screenshot(path=tmp_path / "before.png")
-    page.locator(SLIDER).focus()
+    page.locator(f".workbench-control-{SLIDERS[technique]} [role=slider]").focus()
     page.keyboard.press("ArrowLeft")
     expect(figure).not_to_have_attribute("src", before_figure, timeout=REDRAW_TIMEOUT_MS)
     expect(status).not_to_have_text(before_status, timeout=REDRAW_TIMEOUT_MS)
