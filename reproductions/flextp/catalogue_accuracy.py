@@ -23,7 +23,7 @@ READINGS = {"points": "points", "relative": "per cent of the Baseline's accuracy
 FULL = {
     "num_ranks": 8, "seeds": [0, 1, 2], "epochs": 8, "batch": 64, "learning_rate": 1e-3, "limit": 0, "device": "cpu",
 }  # fmt: skip
-LAPTOP = FULL | {"num_ranks": 4, "seeds": [0, 1], "epochs": 4, "limit": 5000}
+LAPTOP = FULL | {"num_ranks": 4, "seeds": [0, 1], "epochs": 4, "limit": 3200}
 SMOKE = LAPTOP | {"seeds": [0], "epochs": 1, "limit": 128}
 PAPER = FULL | {"epochs": 150, "learning_rate": 3e-3, "device": "cuda"}  # section V-A
 

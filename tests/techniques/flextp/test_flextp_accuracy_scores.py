@@ -2,6 +2,7 @@
 
 import matplotlib.pyplot as plt
 import pytest
+from matplotlib.container import BarContainer
 
 from workbench.reproduction import Project, load_catalogue
 from workbench.reproduction.judge import judge
@@ -158,11 +159,15 @@ def test_a_loss_far_from_the_published_one_turns_its_claim_red(lost, verdict):
     assert verdicts("fig-6a", rows)["Pri loses 14.9 % at γ = 1/2, in points"] is verdict
 
 
+def heights(ax) -> list[float]:
+    return [bar.get_height() for bars in ax.containers if isinstance(bars, BarContainer) for bar in bars]
+
+
 def test_bars_stand_beside_the_baseline():
     rows = rows_of(*zip(at(0, PLAIN, RD, PRI), (0.5, 0.3, 0.4), strict=True))
     figure, ax = plt.subplots()
     drawing.draw_accuracies(rows, ax=ax, along="pruning_ratio")
-    assert [bar.get_height() for bars in ax.containers for bar in bars.patches] == pytest.approx([30.0, 40.0])
+    assert heights(ax) == pytest.approx([30.0, 40.0])
     assert list(ax.lines[-1].get_ydata()) == pytest.approx([50.0, 50.0])
     plt.close(figure)
 
@@ -174,3 +179,14 @@ def test_the_table_sets_what_is_lost_beside_what_was_dropped():
         "solution": "ZERO-Rd", "pruning_ratio": 0.5, "points lost": 20.0, "low": 20.0, "high": 20.0,
         "accuracy (%)": 30.0, "dropped_share (%)": 25.0, "migrated_share (%)": 0.0,
     }  # fmt: skip
+
+
+def test_semis_own_choice_stands_in_the_table_and_not_along_the_numbers_of_senders():
+    semi = {"solution": "SEMI", "skewness": [8, 4]}
+    told = at(0, PLAIN, {**semi, "num_senders": 0}, {**semi, "num_senders": 2}, semi)
+    rows = rows_of(*zip(told, (0.5, 0.3, 0.45, 0.4), strict=True), keys=["num_senders"])
+    assert list(drawing.loss_table(rows, ["num_senders"]).solution) == ["SEMI(x)", "SEMI(x)", "SEMI"]
+    figure, ax = plt.subplots()
+    drawing.draw_accuracies(rows, ax=ax, along="num_senders")
+    assert heights(ax) == pytest.approx([30.0, 45.0])
+    plt.close(figure)

@@ -38,13 +38,13 @@ def merged(rows: Iterable[Mapping], quantity: str, keys: list[str], reading: str
     Args:
         rows: of a record.
         quantity: which.
-        keys: columns that tell rows apart; rows that lack one are left out.
+        keys: columns that tell rows apart; a row may lack one.
         reading: of the quantity, where it has several.
     """
     table = pd.DataFrame(rows)
     table = table[table.quantity == quantity]
     table = table[table.reading == reading] if reading else table
-    return table.groupby(keys, sort=False).value.agg(value="mean", low="min", high="max").reset_index()
+    return table.groupby(keys, sort=False, dropna=False).value.agg(value="mean", low="min", high="max").reset_index()
 
 
 def draw_accuracies(rows: Iterable[Mapping], *, ax: Axes, along: str, by: str = "solution") -> Axes:
@@ -55,10 +55,12 @@ def draw_accuracies(rows: Iterable[Mapping], *, ax: Axes, along: str, by: str = 
         ax: where to draw.
         along: column at the axis.
         by: column of the bars beside each other; the one at the axis draws one bar a place.
+
+    Rows that have nothing at the axis, such as SEMI's own choice along numbers of senders, stand in the table alone.
     """
     rows = [row for row in rows if row["quantity"] == "accuracy"]
     keys = list(dict.fromkeys((along, by)))
-    table = merged([row for row in rows if row["solution"] != BASELINE], "accuracy", keys)
+    table = merged([row for row in rows if row["solution"] != BASELINE], "accuracy", keys).dropna(subset=[along])
     plots.bars(table, ax=ax, x=along, by=None if by == along else by)
     plain = merged([row for row in rows if row["solution"] == BASELINE], "accuracy", ["solution"]).iloc[0]
     ax.axhline(plain.value, color="black", linewidth=1)
