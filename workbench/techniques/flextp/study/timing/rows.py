@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from statistics import fmean, median
+from types import MappingProxyType
 
 from workbench.timeline.stragglers import Dose
 from workbench.training.measuring import median_interval
@@ -24,6 +25,7 @@ from ...method.plan import RankTimes
 from ...method.ratio import Reference, speedup_bound
 from ...method.solution import Solution
 from ..variant import Variant
+from .beside import Beside, baseline_of, beside, plain_baseline
 from .breakdown import Breakdown
 from .rank import Recording
 
@@ -74,10 +76,10 @@ def rows_of(
         turn: iterations of a turn.
     """
     rows = []
-    for name, variant in variants.items():
+    for name in variants:
         mine = found[name]
         rows += [_row(*column, keys[name]) for column in _columns(mine, iterations_per_epoch, turn)]
-        rows += [_row(*column, keys[name]) for column in _ratios(variants, found, name, variant)]
+        rows += [_row(*column, keys[name]) for column in _ratios(variants, found, name)]
         rows += _doses(mine, keys[name])
     return rows
 
@@ -96,22 +98,17 @@ def _columns(turns: Sequence[Turn], iterations_per_epoch: int, turn: int) -> lis
 
 
 def _ratios(
-    variants: Mapping[str, Variant | None], found: Mapping[str, Sequence[Turn]], name: str, variant: Variant | None
+    variants: Mapping[str, Variant | None], found: Mapping[str, Sequence[Turn]], name: str
 ) -> list[tuple[str, list[float], str]]:
     """Return what a variant says beside others of the same round."""
-    mine = _iterations(found[name])
-    slow = None if variant is None else _baseline(variants, variant.skewness, variant.moves)
-    columns = []
-    if slow is not None:
+    mine, columns = _iterations(found[name]), []
+    for quantity, other in beside(variants, name):
+        theirs = _iterations(found[other])
+        columns.append(_COMPARED[quantity](theirs, mine))
+    slow, plain = baseline_of(variants, name), plain_baseline(variants)
+    if slow is not None and plain is not None and variants[name].skewness:
         speedups = _over(_iterations(found[slow]), mine)
-        columns.append(("speedup", speedups, "1"))
-        columns.append(("epoch_saved", [100 * (1 - 1 / each) for each in speedups], "%"))
-    plain = _baseline(variants, (), False)
-    if plain is not None and slow is not None and any(each > 1 for each in variant.skewness):
-        columns += _best_possible(variant, speedups, found[plain])
-    unbalanced = next((each for each, one in variants.items() if one is None), None)
-    if unbalanced is not None:
-        columns.append(("over_unbalanced", _over(mine, _iterations(found[unbalanced])), "1"))
+        columns += _best_possible(variants[name], speedups, found[plain])
     return columns
 
 
@@ -141,19 +138,6 @@ def _bound(variant: Variant, num_ranks: int, other: float) -> float:
     return (other + skewness) / (other + 1)
 
 
-def _baseline(variants: Mapping[str, Variant | None], skewness: tuple[float, ...], moves: bool) -> str | None:
-    """Return the name of the Baseline with these stragglers, if it was timed."""
-    wanted = Variant(skewness=skewness, moves=moves)
-    same = (name for name, each in variants.items() if each is not None and each.solution == Solution.BASELINE
-            and not each.everywhere and each.migrated is None and _stragglers(each) == _stragglers(wanted))  # fmt: skip
-    return next(same, None)
-
-
-def _stragglers(variant: Variant) -> tuple[tuple[float, ...], bool]:
-    slow = tuple(each for each in variant.skewness if each > 1)
-    return slow, variant.moves and bool(slow)
-
-
 def _doses(turns: Sequence[Turn], keys: Mapping) -> list[dict]:
     """Return a mean turn's dose of each rank, and by how much what was slept misses what was to be slept."""
     rows = []
@@ -174,6 +158,23 @@ def _iterations(turns: Sequence[Turn]) -> list[float]:
 def _over(above: Sequence[float], below: Sequence[float]) -> list[float]:
     """Divide round by round."""
     return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def _saved(theirs: Sequence[float], mine: Sequence[float]) -> list[float]:
+    return [100 * (1 - each) for each in _over(mine, theirs)]
+
+
+_COMPARED = MappingProxyType(
+    {
+        Beside.BASELINE: lambda theirs, mine: ("speedup", _over(theirs, mine), "1"),
+        Beside.SAVED: lambda theirs, mine: ("epoch_saved", _saved(theirs, mine), "%"),
+        Beside.PRI: lambda theirs, mine: ("epoch_saved_over_pri", _saved(theirs, mine), "%"),
+        Beside.RANDOM: lambda theirs, mine: ("over_random", _over(mine, theirs), "1"),
+        Beside.SCATTER: lambda theirs, mine: ("gap", [each - 1 for each in _over(theirs, mine)], "1"),
+        Beside.UNBALANCED: lambda theirs, mine: ("over_unbalanced", _over(mine, theirs), "1"),
+    }
+)
+"""What is compared -> its column, from the other's iterations and a variant's own, round by round."""
 
 
 def _row(quantity: str, values: Sequence[float], unit: str, keys: Mapping) -> dict:

@@ -104,8 +104,9 @@ def measure_variants(
 
 
 def _check(variants: Mapping[str, Variant | None], turns: Turns, num_ranks: int, slowness: float) -> None:
-    if turns.rounds < FEWEST_ROUNDS:
-        raise ValueError(f"rounds is {turns.rounds}, must be at least {FEWEST_ROUNDS} for an interval")
+    moves = any(variant is not None and variant.moves for variant in variants.values())
+    if turns.rounds * (num_ranks if moves else 1) < FEWEST_ROUNDS:
+        raise ValueError(f"rounds is {turns.rounds}, must make at least {FEWEST_ROUNDS} turns of each for an interval")
     if not variants:
         raise ValueError("variants is empty, must name at least one")
     if not slowness >= 1:
