@@ -274,7 +274,7 @@ def _ratio_for(claimed: float, model: str, meaning: str, source: str) -> Within:
 
 
 HOMOGENEOUS, HETEROGENEOUS = "section I: 18.5 % in homogeneous environments", "section I: 77.6 % in heterogeneous ones"
-SOLUTIONS = ["ZERO-Pri", "ZERO-PriDiffE", "MIG", "SEMI", "MIG refined", "SEMI refined"]
+SOLUTIONS = ["ZERO-Pri", "MIG", "SEMI", "MIG refined", "SEMI refined"]
 ABSTRACT = _item(
     "abstract", "Efficiency with and without stragglers, and the ratios that the text's savings ask for",
     (

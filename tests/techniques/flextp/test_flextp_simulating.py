@@ -3,7 +3,6 @@
 import itertools
 
 import pytest
-
 from matplotlib import pyplot
 
 from workbench.reproduction import load_catalogue
@@ -132,7 +131,10 @@ def test_shares_of_the_map_add_up_along_every_axis():
             there = [row["value"] for row in rows if row["quantity"] == f"won_by_{axis}" and row[axis] == value]
             assert len(there) == 4 and sum(there) == pytest.approx(1)
     slow = {"skewness": 8.0, "num_stragglers": 1, "bandwidth_gb_per_s": 1.0}
-    assert found(rows, "log2_migration_over_resizing", **slow, means="resizing") > 0
+    assert found(rows, "migration_over_resizing", **slow, means="resizing") > 1
+    # What wins there drops and does not migrate; over the fast link it is the other way round.
+    assert found(rows, "leaning", **slow) == 1
+    assert found(rows, "leaning", **slow | {"bandwidth_gb_per_s": 100.0}) == -1
 
 
 def test_cases_are_the_same_for_a_seed_and_their_gaps_never_negative():

@@ -54,8 +54,10 @@ def draw_divisions(rows: Iterable[Mapping]) -> Figure:
     figure, (left, right) = plots.figure(1, 2, figsize=WIDE)
     planned = rows_of(rows, "planned_senders", "solution").set_index("solution").value["SEMI"]
     for ax, quantity, label in ((left, "epoch_s", "epoch (s)"), (right, "dropped_share", "dropped share of products")):
-        plots.lines(rows_of(rows, quantity, "num_senders"), ax=ax, x="num_senders", y_label=label)
+        divisions = rows_of(rows, quantity, "num_senders")
+        plots.lines(divisions, ax=ax, x="num_senders", y_label=label)
         ax.axvline(planned, color=PUBLISHED, linestyle="--", label="Eq. 3 takes")
+        ax.set_xticks(divisions.num_senders)
         ax.set(xlabel="stragglers that migrate, x", ylim=(0, None))
     left.legend()
     return figure
@@ -73,44 +75,44 @@ def draw_text(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
         ax.axhline(claimed, color=PUBLISHED, linestyle="--", label="the paper")
         ax.set(title=environment, xlabel=x.replace("_", " "))
         ax.tick_params(axis="x", rotation=0 if x == "pruning_ratio" else 40)
-        ax.legend()
+        ax.get_legend().remove()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
 def draw_migration(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
     """Draw table I: epochs by migrated share, a panel a number of senders; crosses are the paper's."""
-    epochs = rows_of(rows, "epoch_s", "scheme", "num_senders", "migrated_share")
+    epochs = rows_of(rows, "epoch_s", "scheme", "num_senders", "migrated_share").astype({"num_senders": int})
     numbers = list(dict.fromkeys(epochs.num_senders))
     figure, axes = plots.figure(1, len(numbers), figsize=(2.6 * len(numbers), 3.6), sharey=True, squeeze=False)
     for ax, number in zip(axes[0], numbers, strict=True):
         here = epochs[epochs.num_senders == number]
         plots.lines(here, ax=ax, x="migrated_share", by="scheme", x_label="migrated share", y_label="epoch (s)")
         _crosses(ax, published[published.num_senders == number])
-        ax.set(title=f"{number} sender{'s' * (number > 1)}", ylim=(0, None))
+        ax.set_title(f"{number} sender{'s' * (number > 1)}")
+        ax.label_outer()
         ax.get_legend().remove()
-    axes[0, 0].legend(loc="upper left")
-    for ax in axes[0, 1:]:
-        ax.set_ylabel("")
+    axes[0, 0].set_ylim(bottom=0)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
 def draw_map(rows: Iterable[Mapping]) -> Figure:
     """Draw the map of winners: a panel a link, skewness across, stragglers down.
 
-    Red: resizing alone is faster than migration alone, blue: slower. Letters: what the winner's plan does.
+    Red: the winner drops columns, blue: it migrates them, and between the two in what proportion. Letters say it, too.
     """
-    places = pd.DataFrame(rows).query("quantity == 'log2_migration_over_resizing'")
+    places = pd.DataFrame(rows).query("quantity == 'leaning'")
     links = list(dict.fromkeys(places.bandwidth_gb_per_s))
     size = (3.2 * len(links), 1.4 + 0.38 * places.num_stragglers.nunique())
     figure, axes = plots.figure(1, len(links), figsize=size, squeeze=False, sharey=True)
-    limit = max(float(places.value.abs().max()), 1e-9)
     for ax, link in zip(axes[0], links, strict=True):
         here = places[places.bandwidth_gb_per_s == link]
         table, means = (here.pivot(index="num_stragglers", columns="skewness", values=name) for name in ("value", "means"))
         ticks = {"x_ticks": [f"{chi:g}" for chi in table.columns], "y_ticks": [int(number) for number in table.index]}
         texts = means.map(LETTERS.get).to_numpy().tolist()
         labels = {"x_label": "skewness χ", "y_label": "stragglers" if ax is axes[0, 0] else ""}
-        plots.heatmap(table, ax=ax, limit=limit, texts=texts, **labels, **ticks)
+        plots.heatmap(table, ax=ax, limit=1, texts=texts, **labels, **ticks)
         ax.set_title(f"{link:g} GB/s")
     return figure
 

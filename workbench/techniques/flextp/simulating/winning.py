@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from ..cost import MapPoint, Solution, winner_map
+from ..method.plan import Plan
 from .epochs import Rows, model_named
 
 __all__ = ["MEANS", "map_rows", "simulate_map"]
@@ -40,9 +41,10 @@ def map_rows(points: Sequence[MapPoint]) -> Rows:
     """Return the places of a map and who wins there.
 
     Returns:
-        Rows: speed_of_ideal and dropped_share of the winner, and log2_migration_over_resizing (of their epochs; above 0
-        resizing is faster), keys skewness, num_stragglers, bandwidth_gb_per_s, winner, means; won_by_<axis>, the share
-        of places that have one value of an axis where the winner means something, keys means and the axis.
+        Rows: of the winner speed_of_ideal, dropped_share and leaning (dropped minus migrated columns, as a share of
+        both: 1 is resizing, -1 migration, 0 also neither), and migration_over_resizing, MIG's epoch over ZERO's, keys
+        skewness, num_stragglers, bandwidth_gb_per_s, winner, means; won_by_<axis>, the share of places that have one
+        value of an axis where the winner means something, keys means and the axis.
     """
     rows: Rows = []
     for point in points:
@@ -51,9 +53,8 @@ def map_rows(points: Sequence[MapPoint]) -> Rows:
         values = {
             "speed_of_ideal": point.ideal_s / winner.time_s,
             "dropped_share": winner.dropped_share,
-            "log2_migration_over_resizing": math.log2(
-                point.epochs[Solution.MIG].time_s / point.epochs[Solution.ZERO].time_s
-            ),
+            "leaning": _leaning(winner.plan),
+            "migration_over_resizing": point.epochs[Solution.MIG].time_s / point.epochs[Solution.ZERO].time_s,
         }
         rows += [{"quantity": name, **place, "value": value, "unit": "1"} for name, value in values.items()]
     return rows + [row for axis in AXES for row in _share_rows(points, axis)]
@@ -62,6 +63,11 @@ def map_rows(points: Sequence[MapPoint]) -> Rows:
 def _place(point: MapPoint) -> dict[str, float]:
     bandwidth = point.bandwidth_bytes_per_s / 1e9
     return dict(zip(AXES, (point.skewness, point.num_stragglers, bandwidth), strict=True))
+
+
+def _leaning(plan: Plan) -> float:
+    dropped, migrated = math.fsum(rank.dropped for rank in plan.ranks), plan.migrated
+    return (dropped - migrated) / (dropped + migrated) if not plan.is_plain else 0.0
 
 
 def _share_rows(points: Sequence[MapPoint], axis: str) -> Rows:
