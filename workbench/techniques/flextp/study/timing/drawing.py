@@ -54,10 +54,10 @@ def draw_timelines(timelines: Mapping[str, Timeline], names: Sequence[str]) -> F
     end_s = max(timeline.end_s for timeline in shown.values())
     for (name, timeline), (ax,) in zip(shown.items(), axes, strict=True):
         plots.gantt(timeline, ax=ax, end_s=end_s, legend=timeline is list(shown.values())[-1])
+        ax.set_yticks(ax.get_yticks(), [resource.removeprefix(f"{name} ") for resource in timeline.resources])
         ax.set_title(name)
     for (ax,) in axes[:-1]:
         ax.set_xlabel("")
-    figure.tight_layout()
     return figure
 
 

@@ -1,0 +1,227 @@
+"""The timing study: what a meter charges, how an iteration is broken down, and rows from real ranks in turns.
+
+Nothing here asserts a duration.
+"""
+
+import time
+
+import pytest
+
+from workbench.launch import run_on_ranks
+from workbench.techniques.flextp.method.plan import Plan, RankPlan
+from workbench.techniques.flextp.runtime.meter import Meter
+from workbench.techniques.flextp.study import timing
+from workbench.techniques.flextp.study.timing.beside import Beside, beside, plain_baseline
+from workbench.techniques.flextp.study.timing.rank import Recording, Turns, record_rounds
+from workbench.techniques.flextp.study.timing.rows import Turn, rows_of
+from workbench.techniques.flextp.study.timing.speed import Asked
+from workbench.techniques.flextp.study.variant import Variant
+from workbench.timeline import Action, Kind
+from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
+
+pytestmark = pytest.mark.timeout(90)
+
+TINY = timing.Size(hidden=32, layers=1, heads=2, patch=16, batch=2)
+
+
+class Clocks:
+    """A processor's clock and the wall's, which a test moves by hand; sleeping moves the wall."""
+
+    def __init__(self, monkeypatch):
+        self.cpu_s = self.wall_s = 0.0
+        self.slept = []
+        monkeypatch.setattr(time, "thread_time", lambda: self.cpu_s)
+        monkeypatch.setattr(time, "perf_counter", lambda: self.wall_s)
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.wall_s += seconds
+
+    def meter(self, skewness, slowness):
+        sleeper = Sleeper(clock=lambda: self.wall_s, sleep=self.sleep)
+        meter = Meter(0, StragglerTrace.fixed(1, {0: skewness}), slowness=slowness, sleeper=sleeper)
+        meter.clock = lambda: self.cpu_s
+        meter.begin(0)
+        return meter
+
+    def multiply(self, meter, cpu_s, wall_s):
+        with meter.product():
+            self.cpu_s += cpu_s
+            self.wall_s += wall_s
+
+
+def test_a_straggler_sleeps_the_rest_of_its_skewness_in_its_own_seconds(monkeypatch):
+    # 0.1 s of the processor at skewness 8 are 0.7 s of sleep, whatever the product waited for a core.
+    clocks = Clocks(monkeypatch)
+    meter = clocks.meter(8.0, slowness=1.0)
+    clocks.multiply(meter, cpu_s=0.1, wall_s=0.5)
+    assert clocks.slept == pytest.approx([0.7])
+    assert meter.end(1.0).product_s == pytest.approx(0.8)
+
+
+def test_waiting_for_a_core_counts_as_slowness_but_never_as_straggling(monkeypatch):
+    # Slowness 4: 0.1 s last 0.4 s. 0.25 s passed, so 0.15 s are left; of 0.9 s more than that no sleep is taken back.
+    clocks = Clocks(monkeypatch)
+    meter = clocks.meter(1.0, slowness=4.0)
+    clocks.multiply(meter, cpu_s=0.1, wall_s=0.25)
+    assert clocks.slept == pytest.approx([0.15])
+    clocks.multiply(meter, cpu_s=0.1, wall_s=0.9)
+    assert clocks.slept == pytest.approx([0.15])
+    # At skewness 2 it is to last 0.8 s: of the 0.7 s of sleep at most the 0.3 s of slowness are spared.
+    clocks = Clocks(monkeypatch)
+    meter = clocks.meter(2.0, slowness=4.0)
+    clocks.multiply(meter, cpu_s=0.1, wall_s=0.9)
+    assert clocks.slept == pytest.approx([0.4])
+    assert meter.end(1.0).product_s == pytest.approx(0.8)
+
+
+def actions(whole, products=(), messages=()):
+    made = [Action(resource="r", start_s=a, end_s=b, label="product") for a, b in products]
+    made += [Action(resource="r", start_s=a, end_s=b, kind=Kind.COMMUNICATE, label="all_reduce") for a, b in messages]
+    return (*made, Action(resource="r", start_s=whole[0], end_s=whole[1], label="iteration"))
+
+
+# Rank 0 multiplies until 2 and enters the message there; rank 1 multiplies until 6. Both are in it until 7.
+STRAGGLING = [actions((0, 8), [(0, 2)], [(2, 7)]), actions((0, 8), [(1, 6)], [(6, 7)])]
+
+
+def test_a_rank_waits_while_another_one_computes_and_transfers_while_all_are_in_messages():
+    parts = timing.break_down(STRAGGLING)
+    assert (parts.iteration_s, parts.transfer_s) == (8, 1)
+    assert parts.product_s == (2, 5)
+    assert parts.waiting_s == (4, 0)
+    assert parts.other_s == (1, 2)
+    for rank in range(2):
+        assert parts.product_s[rank] + parts.waiting_s[rank] + parts.transfer_s + parts.other_s[rank] == 8
+
+
+def test_a_timeline_is_without_gaps_and_tells_waiting_from_transfer():
+    timeline = timing.told_apart(STRAGGLING, "SEMI")
+    kinds = [(one.kind, one.start_s, one.end_s) for one in timeline.of("SEMI rank 0")]
+    assert kinds == [(Kind.COMPUTE, 0, 2), (Kind.WAIT, 2, 6), (Kind.COMMUNICATE, 6, 7), (Kind.OTHER, 7, 8)]
+    kinds = [one.kind for one in timeline.of("SEMI rank 1")]
+    assert kinds == [Kind.OTHER, Kind.COMPUTE, Kind.COMMUNICATE, Kind.OTHER]
+
+
+SLOW = (8.0,)
+STUDY = {
+    "plain": Variant(),
+    "slow": Variant(skewness=SLOW),
+    "Pri": Variant(solution="ZERO", skewness=SLOW),
+    "PriDiffR": Variant(solution="ZERO", selection="PriDiffR", skewness=SLOW),
+    "tree": Variant(migrated=0.5),
+    "star": Variant(migrated=0.5, scheme="scatter-gather"),
+    "idle": Variant(solution="SEMI", skewness=(1.0,)),
+}
+
+
+def test_every_variant_is_compared_with_those_under_the_same_stragglers():
+    assert plain_baseline(STUDY) == "plain"
+    assert dict(beside(STUDY, "Pri")) == {Beside.BASELINE: "slow", Beside.SAVED: "slow"}
+    assert dict(beside(STUDY, "PriDiffR"))[Beside.PRI] == "Pri"
+    assert dict(beside(STUDY, "tree")) == {Beside.BASELINE: "plain", Beside.SAVED: "plain", Beside.SCATTER: "star"}
+    assert dict(beside(STUDY, "idle"))[Beside.BASELINE] == "plain"  # skewness 1 is no straggler
+    assert dict(beside({**STUDY, "as it is": None}, "slow"))[Beside.UNBALANCED] == "as it is"
+
+
+def turns(iteration_s, product_s):
+    whole, product, dose = (0, iteration_s), [(0, product_s)], Dose(intended_s=2.0, delivered_s=2.1)
+    plan = Plan(ranks=(RankPlan(migrated=0.5), *[RankPlan()] * 3))
+    one = Recording(name="x", actions=actions(whole, product), dose=dose, dropped_share=0.25, plan=plan)
+    return [Turn(recordings=(one,) * 4, parts=timing.break_down([one.actions] * 4))] * 6
+
+
+def values_of(rows, name):
+    return {row["quantity"]: row["value"] for row in rows if row["variant"] == name and row.get("rank", 0) == 0}
+
+
+def test_rows_say_speedups_and_what_was_the_best_possible():
+    # Products take 4 of 5 s: o = 1/4. Ideal at 8: (0.25 + 8) / (0.25 + 4 / 3.125) = 8.25 / 1.53; Pri's bound 8.25 / 1.25.
+    names = ("plain", "slow", "Pri")
+    found = {"plain": turns(5.0, 4.0), "slow": turns(33.0, 32.0), "Pri": turns(5.5, 4.5)}
+    rows = rows_of({name: STUDY[name] for name in names}, found, keys={name: {"variant": name} for name in names}, iterations_per_epoch=10)
+    pri = values_of(rows, "Pri")
+    assert (pri["epoch_s"], pri["speedup"]) == (55.0, 6.0)
+    assert pri["epoch_saved"] == pytest.approx(100 * (1 - 5.5 / 33))
+    assert pri["ideal_speedup"] == pytest.approx(8.25 / 1.53)
+    assert pri["share_of_bound"] == pytest.approx(6 / (8.25 / 1.25))
+    assert (pri["dropped_share"], pri["migrated_share"]) == (0.25, 0.125)
+    assert (pri["dose_intended_s"], pri["dose_delivered_s"]) == (2.0, 2.1)
+    assert pri["dose_error"] == pytest.approx(0.05)
+
+
+def test_what_is_asked_holds_only_for_the_whole_interval():
+    least = Asked(quantity="share", solution="SEMI", bound=0.75)
+    assert least.holds({"low": 0.75, "high": 0.9})
+    assert not least.holds({"low": 0.74, "high": 0.9})
+    most = Asked(quantity="cost", solution="SEMI", bound=1.02, is_least=False)
+    assert not most.holds({"low": 1.0, "high": 1.03})
+
+
+def test_entries_of_a_figure_have_names_and_keys_and_none_twice():
+    compared = [{"solution": "Baseline"}, {"solution": "ZERO", "selection": "Pri", "skewness": [8.0]}]
+    assert list(timing.variants_of(compared, ["skewness"])) == ["Baseline χ 1", "ZERO-Pri χ 8"]
+    keys = timing.keys_of(compared, ["skewness"], model="ViT-1B")
+    assert keys["ZERO-Pri χ 8"] == {"solution": "ZERO-Pri", "skewness": 8.0, "model": "ViT-1B"}
+    with pytest.raises(ValueError, match="must tell apart"):
+        timing.variants_of([compared[0], compared[0]], ["skewness"])
+
+
+def test_growth_and_the_straight_line_are_told_by_solution():
+    # From 1 s at χ = 1 to 8 s at χ = 8 the line passes 4 s at χ = 4; 4.4 s lie a tenth above it.
+    epochs = {1.0: 1.0, 4.0: 4.4, 8.0: 8.0}
+    rows = [{"quantity": "epoch_s", "solution": "Baseline", "skewness": x, "value": y} for x, y in epochs.items()]
+    found = {row["quantity"]: row["value"] for row in timing.along_axis(rows, "skewness")}
+    assert found == {"growth": 8.0, "off_straight_line": pytest.approx(0.1)}
+
+
+VARIANTS = {
+    "plain": Variant(), "slow": Variant(skewness=SLOW), "SEMI": Variant(solution="SEMI", refine=True, skewness=SLOW),
+    "moves": Variant(solution="ZERO", pruning_ratio=0.5, skewness=SLOW, moves=True),
+}  # fmt: skip
+
+
+def recorded():
+    size = timing.Size(hidden=64, layers=1, heads=2, patch=8, batch=8)
+    recordings, costs = record_rounds(VARIANTS, size, Turns(rounds=2, warmup=2), slowness=16.0)
+    return [(one.name, one.dose, one.plan, timing.break_down([one.actions])) for one in recordings], costs is not None
+
+
+def test_variants_take_turns_on_real_ranks_and_every_rank_gets_its_dose():
+    by_rank = [found for found, has_costs in run_on_ranks(recorded, 2, timeout_s=60) if has_costs]
+    order = [[name for name, *_ in found] for found in by_rank]
+    assert order[0] == order[1]
+    rounds = [order[0][start : start + 4] for start in range(0, 16, 4)]  # 2 of each place of the straggler that moves
+    assert all(sorted(each) == sorted(VARIANTS) for each in rounds)
+    assert len({tuple(each) for each in rounds}) > 1
+    for found in by_rank:
+        intended_s, delivered_s = (sum(each) for each in zip(*((d.intended_s, d.delivered_s) for _, d, *_ in found)))
+        assert delivered_s == pytest.approx(intended_s, rel=0.05, abs=0.02)  # a sleep on a busy machine may be late
+    straggler, other = ([dose for name, dose, *_ in found if name == "slow"] for found in by_rank)
+    assert sum(dose.delivered_s for dose in straggler) > sum(dose.delivered_s for dose in other)
+    moving = [plan.ranks for name, _, plan, _ in by_rank[0] if name == "moves"]
+    assert [[rank.dropped for rank in ranks] for ranks in (moving[0], moving[-1])] == [[0.5, 0], [0, 0.5]]
+
+
+def test_a_study_on_real_ranks_has_rows_and_a_timeline_of_every_variant():
+    names = ("plain", "slow")
+    measured = timing.measure_variants({name: VARIANTS[name] for name in names}, size=TINY, num_ranks=2, rounds=6, warmup=0)
+    quantities = {"iteration_s", "epoch_s", "product_s", "waiting_s", "transfer_s", "speedup", "dose_error"}
+    for name in names:
+        assert quantities <= set(values_of(measured.rows, name))
+    assert {"ideal_speedup", "share_of_ideal"} <= set(values_of(measured.rows, "slow"))
+    assert measured.timelines["slow"].resources == ("slow rank 0", "slow rank 1")
+    assert measured.trace["traceEvents"]
+
+
+def test_bad_input_is_refused_before_any_rank_starts():
+    with pytest.raises(ValueError, match="rounds is 5, must make at least 6"):
+        timing.measure_variants({"plain": Variant()}, size=TINY, rounds=5)
+    with pytest.raises(ValueError, match="slowness is 4.0, must be 1 where 'as it is'"):
+        timing.measure_variants({"as it is": None}, size=TINY, rounds=6, slowness=4.0)
+    with pytest.raises(ValueError, match="num_senders is 4, must be in 1..3"):
+        timing.measure_variants({"all": Variant(migrated=0.5, num_senders=4)}, size=TINY, rounds=6)
+    with pytest.raises(ValueError, match="batch is 0, must be at least 1"):
+        timing.Size(batch=0)
+    with pytest.raises(ValueError, match="warmup is -1"):
+        Turns(rounds=6, warmup=-1)
