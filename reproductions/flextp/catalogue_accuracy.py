@@ -6,8 +6,8 @@ stand-in supports no verdict.
 
 Assumed, since the values did not survive: γ of figure 3 is 1/2; χ of figures 3, 7 and 8 is 8; γ is swept over 1/4, 1/2
 and 3/4; the 14.9 % of ViT-3B are those of 1/2, at which the model of the paper's machine spares 25 to 30 % of an epoch,
-nearest the 23.5 % that come with them; PriDiffE's γ is 1/2, which makes a straggler of χ = 8 wait for half of its
-products and so gives about the 2.1 that come with its loss.
+nearest the 23.5 % that come with them; PriDiffE's γ is 1/2, with which a straggler of χ = 8 computes half of its
+products, so that the speedup is about the 2.1 that come with its loss.
 """
 
 from workbench.reproduction import Evidence, Ordering, Reproduction, Trend, Within
@@ -34,7 +34,7 @@ POINTS = (
 )
 COUNT = "a count of columns"
 HALF = "half of it either way: a thousandth of the parameters, other images and a lost γ leave no more than its size"
-AMBIGUOUS = "The text does not say whether its per cent are points or a share of the Baseline's accuracy: both are shown."
+AMBIGUOUS = "The text does not say whether its per cent are points or a share of the Baseline's: both are shown."
 SMALLER = (
     "Another training: a thousandth of the parameters, a fifth of the images, a twentieth of the epochs, which end "
     "before the Baseline has converged; a loss then also shows how much slower one learns from fewer products."
@@ -102,6 +102,9 @@ SMALL = {"model": "ViT-3B", "size": "small"}
 PAPER_SIZES = {"ViT-1B": {"size": "1B", "batch": 64}, "ViT-3B": {"size": "3B", "batch": 32}}
 
 
+IMPUTATIONS = ["Zero", "Average", "Same"]
+
+
 def _imputations(which: list) -> list:
     return [
         variant("Pri", 0.5, imputation=imputation)
@@ -120,7 +123,7 @@ def _imputation_claims(where: str, everywhere: int, source: str) -> tuple:
 
 FIGURE_3 = _item(
     "fig-3", "What stands in for the gradients that were not computed",
-    (_imputations(["Same"])[:1], _imputations(["Zero", "Average", "Same"])[3:], _imputations(["Zero", "Average", "Same"])),
+    (_imputations(["Same"])[:1], _imputations(IMPUTATIONS)[3:], _imputations(IMPUTATIONS)),
     (10, 60, 1_400),
     (
         *_imputation_claims("on one straggler", 0, "section III-A, figure 3"),
@@ -150,8 +153,8 @@ FIGURE_5A = _item(
     (_homogeneous([0.5]), _homogeneous([0.5]), _homogeneous(RATIOS)), (10, 25, 1_000),
     (
         *_homogeneous_claims("5"),
-        *_published("Pri narrows Rd's loss by up to 18 %", "loss_narrowed", "section V-B, text to figures 5 and 6", HALF,
-                    {}, rel=0.5),
+        *_published("Pri narrows Rd's loss by up to 18 %", "loss_narrowed", "section V-B, text to figures 5 and 6",
+                    HALF, {}, rel=0.5),
     ),
     {**TINY, **BY_RATIO}, "fig-5.csv",
 )  # fmt: skip

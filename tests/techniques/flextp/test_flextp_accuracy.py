@@ -57,7 +57,7 @@ def test_real_ranks_train_as_virtual_ones_do(name, ranks):
 
 
 def test_four_real_ranks_with_two_stragglers_train_as_virtual_ones_do():
-    arguments = {**FEW, "num_ranks": 4, "solution": "SEMI", "selection": "PriDiffR", "skewness": [8.0, 3.0], "num_senders": 1}
+    arguments = {**FEW, **SEMI, "num_ranks": 4, "skewness": [8.0, 3.0], "moves": False, "num_senders": 1}
     with Ranks(4, preload=(train_vit.__module__,)) as pool:
         there = train_vit_on_ranks(pool, **arguments)
     here = train_vit(**arguments)
@@ -98,7 +98,7 @@ def test_every_training_can_be_run_as_it_is_listed():
         ({"size": "huge"}, "size is 'huge', must be one of tiny, small, 1B, 3B"),
         ({"skewness": [2.0, 2.0, 2.0]}, "skewness has 3 values, must have at most 2"),
         ({"skewness": [0.5]}, "skewness of rank 0 is 0.5"),
-        ({"solution": "SEMI", "selection": "Pri", "skewness": [2.0], "num_senders": 2}, "num_senders is 2, must be at most 1"),
+        ({"solution": "SEMI", "skewness": [2.0], "num_senders": 2}, "num_senders is 2, must be at most 1"),
         ({"solution": "ZERO", "pruning_ratio": 1.0}, "pruning_ratio is 1.0, must be in"),
     ],
 )  # fmt: skip

@@ -99,7 +99,8 @@ def train_vit(
 
     Returns:
         Plain values: `accuracy` on the test images, the best that a constant answer has (`chance`), `train_loss` at the
-        end, the shares of all products that were dropped and migrated, the plans, seconds, and where the images came from.
+        end, the shares of all products that were dropped and migrated, the plans, seconds, and where the images came
+        from.
 
     Raises:
         ValueError: for an argument outside its range, before any work.

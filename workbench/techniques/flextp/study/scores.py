@@ -22,6 +22,7 @@ Rows = list[dict[str, Any]]
 BASELINE = "Baseline"
 PER_CENT = 100.0
 POINTS, RELATIVE = "points", "relative"  # readings of "% accuracy loss"
+NO_KEYS = ("quantity", "value", "unit", "seed", "reading")
 CHANCE_ERRORS = 2.0  # standard errors by which the Baseline must lie above chance
 
 
@@ -45,9 +46,10 @@ def accuracy_rows(wanted: Sequence[Told], found: Sequence[Values], keys: Sequenc
         same: further keys of all rows.
 
     Returns:
-        For each training `accuracy` (%), `train_loss`, `dropped_share` and `migrated_share` (% of all products); against
-        the Baseline of its seed `accuracy_loss` (%, by reading) and `points_below` (%, 0 where accuracy is gained); over
-        seeds `loss_in_spreads`; for Pri and Rd `loss_narrowed` (%), for PriDiffR and Pri `points_behind` (%).
+        For each training `accuracy` (%), `train_loss`, `dropped_share` and `migrated_share` (% of all products);
+        against the Baseline of its seed `accuracy_loss` (%, by reading) and `points_below` (%, 0 where accuracy is
+        gained); over seeds `loss_in_spreads`; for Pri and Rd `loss_narrowed` (%), for PriDiffR and Pri `points_behind`
+        (%).
     """
     plain = {told["seed"]: each["accuracy"] for told, each in zip(wanted, found, strict=True) if _is_baseline(told)}
     rows: Rows = []
@@ -99,7 +101,7 @@ def _points(rows: Rows) -> dict[tuple, dict[int, float]]:
 
 
 def _told_apart_by(row: Mapping[str, Any]) -> tuple:
-    return tuple((name, key) for name, key in row.items() if name not in ("quantity", "value", "unit", "seed", "reading"))
+    return tuple((name, key) for name, key in row.items() if name not in NO_KEYS)
 
 
 def _mean(values: Iterable[float]) -> float:
