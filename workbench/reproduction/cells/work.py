@@ -6,6 +6,7 @@ digest; a function that takes a seed and makes its own generators does not notic
 Left out: writing the result, which the caller does, so that a process that is killed cannot leave half of one.
 """
 
+import ctypes
 import dataclasses
 import gc
 import importlib
@@ -55,12 +56,23 @@ def _settle(cell: Cell, slot: int) -> None:
     import torch
 
     gc.collect()  # the last cell's model refers to itself through its hooks, so it would stay for long
+    _return_free_memory()
     seed = int(cell.digest[:8], 16)
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.set_device(slot % torch.cuda.device_count())
+
+
+def _return_free_memory() -> None:
+    """Give freed blocks back to the kernel: ranks keep them (see `rank_environment`), and cells of many sizes add up.
+
+    Source: malloc_trim(3); other C libraries than glibc have none, and keep less.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _plain(returned: Any, cell: Cell) -> dict[str, Any]:
