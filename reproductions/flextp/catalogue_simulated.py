@@ -1,4 +1,4 @@
-"""Epochs of "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control" on its own machine, simulated.
+"""Epochs of "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", simulated on its machine.
 
 Eight V100 over PCIe 3, fitted to three of the cells of table I that the text shows (two of them one number); claims
 judge the others and all figures. The figures' axes did not survive, so most of their claims are orders.

@@ -11,7 +11,13 @@ from workbench.reproduction.project import Project
 from workbench.reproduction.published import published_rows
 from workbench.reproduction.rows import read_rows
 from workbench.techniques.flextp import simulating
-from workbench.techniques.flextp.cost import VIT_1B, extraction_s, iteration_parts, migration_epoch_time_s, paper_machine
+from workbench.techniques.flextp.cost import (
+    VIT_1B,
+    extraction_s,
+    iteration_parts,
+    migration_epoch_time_s,
+    paper_machine,
+)
 from workbench.techniques.flextp.simulating.counting import count_all_reduces, count_setting
 
 PARTS = iteration_parts(VIT_1B, paper_machine())
@@ -150,7 +156,8 @@ def test_cases_are_the_same_for_a_seed_and_their_gaps_never_negative():
 
 def test_gaps_are_summed_up_by_solution_and_number_of_stragglers():
     keys = {"quantity": "slower_by", "solution": "SEMI", "num_stragglers": 2, "unit": "1"}
-    rows = simulating.summary_rows([{**keys, "case": case, "value": value} for case, value in enumerate((0.3, 0.0, 0.1))])
+    cases = [{**keys, "case": case, "value": value} for case, value in enumerate((0.3, 0.0, 0.1))]
+    rows = simulating.summary_rows(cases)
     assert [(row["quantity"], row["value"]) for row in rows] == [("median_slower_by", 0.1), ("largest_slower_by", 0.3)]
 
 
@@ -226,7 +233,8 @@ def test_figure_9_turns_red_where_baseline_bends_or_resizing_does_not_keep_up():
 
 def test_the_setting_turns_red_where_a_count_is_off_by_one():
     rows = count_setting(150, 10_000)
-    claim, counted = "48 all-reduces in the forward pass", {"counted": "forward", "quantity": "all_reduces_per_iteration"}
+    claim = "48 all-reduces in the forward pass"
+    counted = {"counted": "forward", "quantity": "all_reduces_per_iteration"}
     assert verdict("flextp/setting/counted", claim, rows) == "agrees"
     assert verdict("flextp/setting/counted", claim, changed(rows, 49 / 48, **counted)) == "disagrees"
 

@@ -108,7 +108,8 @@ def draw_map(rows: Iterable[Mapping]) -> Figure:
     figure, axes = plots.figure(1, len(links), figsize=size, squeeze=False, sharey=True)
     for ax, link in zip(axes[0], links, strict=True):
         here = places[places.bandwidth_gb_per_s == link]
-        table, means = (here.pivot(index="num_stragglers", columns="skewness", values=name) for name in ("value", "means"))
+        axes_of = {"index": "num_stragglers", "columns": "skewness"}
+        table, means = (here.pivot(**axes_of, values=name) for name in ("value", "means"))
         ticks = {"x_ticks": [f"{chi:g}" for chi in table.columns], "y_ticks": [int(number) for number in table.index]}
         texts = means.map(LETTERS.get).to_numpy().tolist()
         labels = {"x_label": "skewness χ", "y_label": "stragglers" if ax is axes[0, 0] else ""}

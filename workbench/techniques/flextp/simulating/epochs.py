@@ -35,7 +35,7 @@ __all__ = ["ONE_RATIO", "SOLUTIONS", "Rows", "model_named", "simulate_divisions"
 Rows = list[dict[str, Any]]
 
 MODELS = MappingProxyType({model.name: model for model in (VIT_1B, VIT_3B)})
-ONE_RATIO = "the model has one ratio for all layers, so that PriDiffR is Pri; what layers gain depends on their weights"
+ONE_RATIO = "the model has one ratio for all layers, so that PriDiffR is Pri; what layers gain is in their weights"
 IDEAL = "ideal"
 EMPIRICAL = "ZERO-PriDiffE"
 

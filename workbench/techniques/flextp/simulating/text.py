@@ -1,7 +1,8 @@
 """The figures of the abstract and the text: efficiency with and without stragglers, and the ratio a saving asks for.
 
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections I (18.5 % and 77.6 %)
-and V-B (23.5 % shorter epochs). Whether efficiency is time saved or throughput gained the text does not say: both are here.
+and V-B (23.5 % shorter epochs). Whether efficiency is time saved or throughput gained the text does not say: both are
+here.
 Simplified, left out: see `epochs`; of the 23.5 % the half about time alone.
 """
 
