@@ -259,7 +259,7 @@ SPEED = _item(
                at_least=False),
     ),
     (20, 80, 900), changes={"layers": 2, "rounds": 12},
-    machinery_rounds={"smoke": 6, "laptop": 30, "full": 60},
+    machinery_rounds={"smoke": 6, "laptop": 20, "full": 60}, machinery_batch={"smoke": 2, "laptop": 64, "full": 64},
 )  # fmt: skip
 
 MAP_CHECK = _item(

@@ -13,7 +13,7 @@ from workbench.timeline.stragglers import StragglerTrace
 from ..method.costs import Costs
 from .balancer import Balancer
 from .meter import Meter
-from .planning import check_policy
+from .planning import check_policy, needs_costs
 from .policy import Policy
 from .timing import MeasuredTimes, ModelledTimes
 
@@ -45,21 +45,39 @@ def balance(
 
     Raises:
         ValueError: for a model without parallel linears, of another group or balanced already, a trace of another
-            number of ranks, more senders than ranks minus one, and virtual ranks without modelled times or costs.
+            number of ranks, more senders than ranks minus one, ranks that were given different policies, and virtual
+            ranks without modelled times or costs, or with a trace or a slowness, which only real ones can sleep off.
     """
     policy = Policy(refine=True) if policy is None else policy
     check_policy(policy, group.size)
     for given in (trace, None if modelled is None else modelled.trace):
         if given is not None and given.num_ranks != group.size:
             raise ValueError(f"trace is of {given.num_ranks} ranks, must be of the group's {group.size}")
-    if modelled is None and not isinstance(group, ProcessTensorGroup):
-        raise ValueError("modelled is None, must be given for virtual ranks, which have no times of their own")
     if not isinstance(group, ProcessTensorGroup):
+        _check_virtual(policy, costs, trace, slowness, modelled)
         return Balancer(model, group, policy, times=modelled, costs=costs)
     (rank,) = group.local_ranks
     device = next(model.parameters()).device
     meter = Meter(rank, trace, slowness=slowness, device=device)
-    if device.type == "cuda":
-        group.watch = meter.waiting
     times = MeasuredTimes(meter) if modelled is None else modelled
-    return Balancer(model, group, policy, times=times, costs=costs, meters={rank: meter})
+    balancer = Balancer(model, group, policy, times=times, costs=costs, meters={rank: meter})
+    if device.type == "cuda":
+        balancer.watch(meter.waiting)
+    return balancer
+
+
+def _check_virtual(
+    policy: Policy,
+    costs: Costs | None,
+    trace: StragglerTrace | None,
+    slowness: float,
+    modelled: ModelledTimes | None,
+) -> None:
+    if modelled is None:
+        raise ValueError("modelled is None, must be given for virtual ranks, which have no times of their own")
+    if costs is None and needs_costs(policy):
+        raise ValueError("costs is None, must be given for virtual ranks, which have no messages to test")
+    if trace is not None:
+        raise ValueError("trace is given, must be None for virtual ranks; `modelled` has one")
+    if slowness != 1:
+        raise ValueError(f"slowness is {slowness}, must be 1 for virtual ranks, which cannot sleep for one another")

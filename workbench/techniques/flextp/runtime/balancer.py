@@ -11,20 +11,25 @@ counted in iterations, and which columns a sender migrates is said by the sender
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", algorithms 1 and 2.
 Ours: times are gathered in every iteration, while ranks fetch their next batch; whether a plan is due then needs no
 further message, where the paper's ranks each watch their own time.
-Left out: autocast, pipelines (one plan for all layers of a tensor group).
+Left out: autocast; pipelines (one plan for all layers of a tensor group); saving and loading: a resumed run measures
+and plans anew.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from workbench.parallel import ColumnParallelLinear, TensorGroup
+from workbench.parallel.groups import Watch
 from workbench.parallel.linear import ShardedLinear
 from workbench.parallel.moves import Arrival, Shape, moves_of
 
@@ -47,6 +52,7 @@ from .timing import Times
 __all__ = ["Balancer", "Step"]
 
 PRE_TEST_AFTER = 2  # iterations: the first one opens connections and fills caches
+STEPS_KEPT = 10_000  # of a long training with restless ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +79,7 @@ class _State:
     planned_from: tuple[RankTimes, ...] | None = None
     pending: Arrival | None = None
     is_chosen: bool = False  # whether the divisions follow the plan and the statistics as they are now
-    steps: list[Step] = field(default_factory=list)
+    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
 
 
 class Balancer:
@@ -89,7 +95,8 @@ class Balancer:
         meters: local rank -> times (and slows) its products.
 
     Raises:
-        ValueError: if the model has no parallel linear, one of another group, or one whose product is replaced already.
+        ValueError: if the model has no parallel linear, one of another group, or one whose product is replaced already;
+            on every rank if ranks were given different policies, costs or layers.
     """
 
     def __init__(
@@ -103,8 +110,10 @@ class Balancer:
         meters: Mapping[int, Meter] | None = None,
     ):
         self.group, self.policy = group, policy
-        self._layers = _parallel_linears(model, group)
+        self._names, self._layers = _parallel_linears(model, group)
         self.costs, self._times, self._moves = costs, times, moves_of(group)
+        self._undo: list[Callable[[], None]] = []
+        self._check_equal_on_all_ranks()
         waits = costs is None and needs_costs(policy)
         self._planner: Planner | None = None if waits else planner_of(policy, group.size, costs)
         self._choosers = {
@@ -128,23 +137,40 @@ class Balancer:
     @property
     def steps(self) -> tuple[Step, ...]:
         """All plans that were made, in their order."""
-        return tuple(self._state.steps)
+        return tuple(self._state.steps)  # the last `STEPS_KEPT`
 
     @property
     def dropped_share(self) -> float:
-        """Share of the local ranks' products that nobody computes at the moment; layers may differ in theirs."""
-        ranks = self.group.local_ranks
-        return sum(self._weighted(lambda division, rank=rank: division.dropped(rank)) for rank in ranks) / len(ranks)
+        """Share of the local ranks' products that nobody computed in the last iteration; layers differ in theirs."""
+        shares = [self._weighted(partial(Division.dropped, rank=rank), 0.0) for rank in self.group.local_ranks]
+        return sum(shares) / len(shares)
 
     @property
     def num_iterations(self) -> int:
         """Iterations that have ended."""
         return self._state.iteration
 
+    def watch(self, collective: Watch) -> None:
+        """Watch the group's collectives until `remove`, beside whoever watches them already."""
+        before = self.group.watch
+        self._undo.append(partial(setattr, self.group, "watch", before))
+
+        @contextmanager
+        def both(name: str) -> Iterator[None]:
+            with before(name), collective(name):
+                yield
+
+        self.group.watch = both
+
     def remove(self) -> None:
-        """Give the model its plain products back."""
+        """Give the model its plain products back; every rank of the group calls it."""
+        if self._state.pending is not None:
+            self._state.pending.wait()
+            self._state.pending = None
         for layer in self._layers:
             layer.matrix_product = functional.linear
+        while self._undo:
+            self._undo.pop()()
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
@@ -156,7 +182,7 @@ class Balancer:
         for rank in self.group.local_ranks:
             self._times.begin(rank, self._state.iteration)
         for product, division in zip(self._products, self._divisions, strict=True):
-            product.division = division
+            product.division, product.num_rows = division, 0
         try:
             yield
         finally:
@@ -176,10 +202,12 @@ class Balancer:
         state = self._state
         if self.policy.solution in (Solution.BASELINE, Solution.GIVEN):
             return  # nothing to plan
+        if any(each.product_s == 0 or each.work == 0 for each in times):
+            return  # an iteration without products, such as a batch that was skipped, says nothing
         if self._planner is None:
             if state.iteration < PRE_TEST_AFTER:
                 return
-            self.costs = measure_costs(self._layers, self._products, self.group, times)
+            self.costs = self._measured_costs(times)
             self._planner = planner_of(self.policy, self.group.size, self.costs)
         if state.planned_from is not None and not self._has_moved(times, state.planned_from):
             return
@@ -187,6 +215,26 @@ class Balancer:
         state.steps.append(Step(iteration=state.iteration, times=tuple(times), plan=plan))
         if plan != state.plan:
             state.plan, state.is_chosen = plan, False
+
+    def _measured_costs(self, times: Sequence[RankTimes]) -> Costs:
+        """Run the pre-test; its messages are entered under a name of their own."""
+        messages = self.group.traffic.messages
+        num_before = len(messages)
+        costs = measure_costs(self._layers, self._products, self.group, times)
+        messages[num_before:] = [replace(message, site="flextp.pre_test") for message in messages[num_before:]]
+        return costs
+
+    def _check_equal_on_all_ranks(self) -> None:
+        """Refuse ranks that would plan differently, or divide different layers: they would wait for ever."""
+        sizes = [(name, tuple(layer.weights[0].shape)) for name, layer in zip(self._names, self._layers, strict=True)]
+        said = f"{self.policy} {self.costs} {sizes}".encode()
+        digest = torch.frombuffer(bytearray(hashlib.sha256(said).digest()), dtype=torch.uint8)
+        digest = digest.to(self._layers[0].weights[0].device)
+        with self.group.traffic.at("flextp.policy"):
+            everyone = self._moves.gather([digest for _ in self.group.local_ranks]).wait()
+        others = [rank for rank in range(self.group.size) if not torch.equal(everyone[rank], everyone[0])]
+        if others:
+            raise ValueError(f"policy: rank {others[0]} was given another policy, costs or layers than rank 0")
 
     def _has_moved(self, times: Sequence[RankTimes], planned_from: Sequence[RankTimes]) -> bool:
         """Return whether a new plan is due; only against the current mean does the plan itself move what matters."""
@@ -209,12 +257,15 @@ class Balancer:
 
     def _work(self, rank: int) -> float:
         """Return the columns that a local rank multiplied, as a share of its own."""
-        return self._weighted(lambda division: division.work(rank))
+        return self._weighted(lambda division: division.work(rank), otherwise=1.0)
 
-    def _weighted(self, share: Callable[[Division], float]) -> float:
-        """Average a share of columns over the layers, each by its weight's size."""
-        sizes = [layer.weights[0].numel() for layer in self._layers]
-        shares = map(share, self._divisions)
+    def _weighted(self, share: Callable[[Division], float], otherwise: float) -> float:
+        """Average a share of columns over the layers that have multiplied, each by its weight's size."""
+        places = [place for place, product in enumerate(self._products) if product.num_rows]
+        if not places:
+            return otherwise
+        sizes = [self._layers[place].weights[0].numel() for place in places]
+        shares = [share(self._divisions[place]) for place in places]
         return sum(size * each for size, each in zip(sizes, shares, strict=True)) / sum(sizes)
 
     def _divided(self) -> list:
@@ -227,13 +278,13 @@ class Balancer:
     def _divide(self, place: int, layer: ShardedLinear, chosen: Mapping[int, list[Columns]], migrated: Mapping):
         dropped = {rank: columns[place].dropped for rank, columns in chosen.items()}
         for rank, columns in dropped.items():
-            self._note(layer.site, rank, columns)
+            self._note(self._names[place], rank, columns)
         moved = {sender: columns[place] for sender, columns in migrated.items() if len(columns[place])}
         return divide(layer.weights[0].shape[1], num_ranks=self.group.size, dropped=dropped, migrated=moved)
 
-    def _note(self, site: str, rank: int, dropped: Tensor) -> None:
+    def _note(self, name: str, rank: int, dropped: Tensor) -> None:
         for matrix in ("input", "weight"):
-            self.lineage.record_(f"{site}, rank {rank}", matrix, dropped)
+            self.lineage.record_(f"{name}, rank {rank}", matrix, dropped)
 
     def _announced(self, sender: int, columns: list[Columns] | None) -> Sequence[Tensor]:
         """Tell all ranks which columns a sender migrates, layer by layer."""
@@ -250,8 +301,10 @@ def _cut(layer: ShardedLinear) -> Cut:
     return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
 
 
-def _parallel_linears(model: nn.Module, group: TensorGroup) -> list[ShardedLinear]:
-    layers = [module for module in model.modules() if isinstance(module, ShardedLinear)]
+def _parallel_linears(model: nn.Module, group: TensorGroup) -> tuple[list[str], list[ShardedLinear]]:
+    """Return the parallel linears of a model, with their names in it."""
+    found = [(name, module) for name, module in model.named_modules() if isinstance(module, ShardedLinear)]
+    names, layers = [name for name, _ in found], [layer for _, layer in found]
     if not layers:
         raise ValueError(f"model: {type(model).__name__} has no parallel linears; there is nothing to balance")
     for layer in layers:
@@ -259,4 +312,4 @@ def _parallel_linears(model: nn.Module, group: TensorGroup) -> list[ShardedLinea
             raise ValueError(f"group: {layer.site} belongs to another group than the one given")
         if layer.matrix_product is not functional.linear:
             raise ValueError(f"model: the matrix product of {layer.site} is replaced already; remove that first")
-    return layers
+    return names, layers

@@ -55,10 +55,7 @@ class Call:
     def timed(self, rank: int, multiply, *operands: Tensor, **more) -> Tensor:
         """Multiply, and charge the time to the rank."""
         meter = self.product.meters.get(rank)
-        if meter is None:
-            return multiply(*operands, **more)
-        with meter.product():
-            return multiply(*operands, **more)
+        return multiply(*operands, **more) if meter is None else meter.time(multiply, *operands, **more)
 
     def _columns(self, rank: int) -> dict:
         """Return how a local rank multiplies some columns: only the product itself is charged."""

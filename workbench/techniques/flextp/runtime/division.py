@@ -67,6 +67,11 @@ class Division:
     own: Mapping[int, Own]
     migrations: tuple[Migration, ...]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether every local rank multiplies its own columns, all of them, and no others."""
+        return not self.migrations and all(own.kept is None for own in self.own.values())
+
     def work(self, rank: int) -> float:
         """Return the columns that a local rank multiplies, its own and received ones, as a share of its own."""
         kept = self.own[rank].kept

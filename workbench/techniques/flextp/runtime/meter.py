@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
+from torch import Tensor
 
 from workbench.parallel.groups import Watch
 from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
@@ -89,13 +90,18 @@ class Meter:
         own_s = max(self.clock() - self._start_s + slept_s - self._waited_s, self._product_s)
         return RankTimes(own_s=own_s, product_s=self._product_s, work=work)
 
-    @contextmanager
-    def product(self) -> Iterator[None]:
-        """Time a product, and sleep for a straggler before going on."""
+    def time(self, multiply: Callable[..., Tensor], *operands: Tensor, **more) -> Tensor:
+        """Multiply, charge the time, and sleep for a straggler before going on.
+
+        Args:
+            multiply: the product.
+            operands, more: its arguments.
+        """
         with self._watch("product"):
             start_s, begun_s = self.clock(), time.perf_counter()
-            yield
+            result = multiply(*operands, **more)
             self._charge(self.clock() - start_s, time.perf_counter() - begun_s)
+        return result
 
     def _charge(self, seconds: float, passed_s: float) -> None:
         """Charge a product that took some seconds of the clock while others passed on the wall."""

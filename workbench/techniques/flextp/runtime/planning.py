@@ -47,6 +47,8 @@ def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Pl
         ValueError: if the policy needs costs and there are none, or asks for more senders than N - 1.
     """
     check_policy(policy, num_ranks)
+    if num_ranks == 1:
+        return lambda times: policy.plan or Plan.plain(1)  # nobody to wait for
     if needs_costs(policy) and costs is None:
         raise ValueError(f"costs is None, must be given where solution is {policy.solution}")
     tolerance = policy.threshold

@@ -5,6 +5,7 @@ Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Con
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..method.levelling import SPEED_SHARE
@@ -78,9 +79,13 @@ class Policy:
             raise ValueError(f"num_senders is {self.num_senders}, must be None, or 0 or more where solution is SEMI")
         if self.refine and self.solution not in (Solution.MIG, Solution.SEMI):
             raise ValueError(f"refine is True, must be False where solution is {self.solution}")
-        if not self.threshold > 0:
-            raise ValueError(f"threshold is {self.threshold}, must be above 0")
-        if self.micro_threshold < 0:
-            raise ValueError(f"micro_threshold is {self.micro_threshold}, must be 0 or more")
+        if not 0 < self.threshold < math.inf:
+            raise ValueError(f"threshold is {self.threshold}, must be finite and above 0")
+        if not 0 <= self.micro_threshold < math.inf:
+            raise ValueError(f"micro_threshold is {self.micro_threshold}, must be finite and 0 or more")
+        if not 0 <= self.speed_share < 1:
+            raise ValueError(f"speed_share is {self.speed_share}, must be in [0, 1)")
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"decay is {self.decay}, must be in [0, 1]")
         if self.iterations_per_epoch < 1:
             raise ValueError(f"iterations_per_epoch is {self.iterations_per_epoch}, must be at least 1")

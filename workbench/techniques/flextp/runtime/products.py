@@ -74,11 +74,42 @@ class FlexibleProduct:
             return [functional.linear(x, weight) for x, weight in zip(xs, weights, strict=True)]
         if torch.is_autocast_enabled(xs[0].device.type):
             raise ValueError(f"{self.site}: products that are divided over ranks do not run under autocast")
+        self.num_rows = xs[0].shape[:-1].numel()
+        if self.division.is_plain and self.imputation is not Imputation.SAME:  # which needs gradients to look back at
+            return [self._plain(rank, x, w) for rank, x, w in zip(self.group.local_ranks, xs, weights, strict=True)]
         call = (ColumnCall if self.cut is Cut.COLUMN else RowCall)(self, self.division)
         leading = xs[0].shape[:-1]
-        self.num_rows = leading.numel()
         ys = _Divided.apply(call, *(x.flatten(0, -2) for x in xs), *weights)
         return [y.unflatten(0, leading) for y in ys]
+
+
+    def _plain(self, rank: int, x: Tensor, weight: Tensor) -> Tensor:
+        meter = self.meters.get(rank)
+        return functional.linear(x, weight) if meter is None else _Timed.apply(meter, x, weight)
+
+
+class _Timed(torch.autograd.Function):
+    """A product x Wᵀ whose seconds are charged to its rank.
+
+    Forward: the product.
+    Backward: gradients of x and W. Nothing is communicated.
+    """
+
+    @staticmethod
+    def forward(ctx, meter: Meter, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.meter = meter
+        ctx.save_for_backward(x, weight)
+        return meter.time(functional.linear, x, weight)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        (x, weight), meter = ctx.saved_tensors, ctx.meter
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_x = meter.time(torch.matmul, grad, weight)
+        if ctx.needs_input_grad[2]:
+            grad_weight = meter.time(torch.mm, grad.flatten(0, -2).t(), x.flatten(0, -2))
+        return None, grad_x, grad_weight
 
 
 class _Divided(torch.autograd.Function):

@@ -32,8 +32,8 @@ COMPARED = (
 """What is timed, in the plain values of `Variant`."""
 KEYS = ("skewness",)
 BALANCED, UNBALANCED = "with balance", "without"
-ROUNDS = 40  # of the machinery; its interval has to be narrow
-TURN = 4  # iterations timed as one: what one leaves to do falls on the next
+ROUNDS = 20  # of the machinery; its interval has to be narrow
+TURN = 2  # iterations timed as one: what one leaves to do falls on the next
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,7 @@ def measure_machinery(*, size: Size, rounds: int = ROUNDS, turn: int = TURN, **m
     """
     variants = {BALANCED: Variant(solution="SEMI", refine=True), UNBALANCED: None}
     keys = {name: {"solution": name} for name in variants}
-    return measure_variants(variants, keys=keys, size=size, rounds=rounds, turn=turn, slowness=1.0, **more)
+    return measure_variants(variants, keys=keys, size=size, rounds=rounds, turn=turn, slowness=1.0, warmup=2, **more)
 
 
 def asked_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
