@@ -49,9 +49,12 @@ def stragglers(
 ) -> tuple[int, ...]:
     """Return the ranks that are slower than the reference by more than a share of it, slowest first.
 
-    Times are un-resized; among equals the lower rank comes first.
+    Times are un-resized; among equals the lower rank comes first. A straggler is also slower than the fastest rank by
+    as much: the current mean is low while ranks drop columns, also those that no longer need to, and against it alone
+    all ranks would be stragglers once the last one has vanished.
     """
-    target_s = reference_s(times, reference)
+    targets_s = [reference_s(times, each) for each in (reference, Reference.MIN)]
+    target_s = max(targets_s)
     own_s = {rank: each.unresized().own_s for rank, each in enumerate(times)}
     slower = [rank for rank in own_s if own_s[rank] > target_s * (1 + tolerance)]
     return tuple(sorted(slower, key=lambda rank: (-own_s[rank], rank)))
