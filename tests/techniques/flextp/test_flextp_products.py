@@ -31,7 +31,8 @@ def divide_both(first, second, group, dropped, migrated):
     for layer in (first, second):
         num_columns = layer.weights[0].shape[1]
         chosen = {rank: torch.tensor(dropped.get(rank, []), dtype=torch.int64) for rank in group.local_ranks}
-        moved = {rank: torch.tensor(columns)[: num_columns - 1 - len(dropped.get(rank, []))] for rank, columns in migrated.items()}
+        most = {rank: num_columns - 1 - len(dropped.get(rank, [])) for rank in migrated}
+        moved = {rank: torch.tensor(columns)[: most[rank]] for rank, columns in migrated.items()}
         layer.matrix_product.division = divide(num_columns, num_ranks=group.size, dropped=chosen, migrated=moved)
 
 
