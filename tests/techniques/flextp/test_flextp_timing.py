@@ -138,10 +138,11 @@ def values_of(rows, name):
 
 
 def test_rows_say_speedups_and_what_was_the_best_possible():
-    # Products take 4 of 5 s: o = 1/4. Ideal at 8: (0.25 + 8) / (0.25 + 4 / 3.125) = 8.25 / 1.53; Pri's bound 8.25 / 1.25.
+    # Products take 4 of 5 s: o = 1/4. Ideal: (0.25 + 8) / (0.25 + 4 / 3.125) = 8.25 / 1.53; Pri's bound 8.25 / 1.25.
     names = ("plain", "slow", "Pri")
     found = {"plain": turns(5.0, 4.0), "slow": turns(33.0, 32.0), "Pri": turns(5.5, 4.5)}
-    rows = rows_of({name: STUDY[name] for name in names}, found, keys={name: {"variant": name} for name in names}, iterations_per_epoch=10)
+    keys = {name: {"variant": name} for name in names}
+    rows = rows_of({name: STUDY[name] for name in names}, found, keys=keys, iterations_per_epoch=10)
     pri = values_of(rows, "Pri")
     assert (pri["epoch_s"], pri["speedup"]) == (55.0, 6.0)
     assert pri["epoch_saved"] == pytest.approx(100 * (1 - 5.5 / 33))
@@ -207,7 +208,8 @@ def test_variants_take_turns_on_real_ranks_and_every_rank_gets_its_dose():
 
 def test_a_study_on_real_ranks_has_rows_and_a_timeline_of_every_variant():
     names = ("plain", "slow")
-    measured = timing.measure_variants({name: VARIANTS[name] for name in names}, size=TINY, num_ranks=2, rounds=6, warmup=0)
+    variants = {name: VARIANTS[name] for name in names}
+    measured = timing.measure_variants(variants, size=TINY, num_ranks=2, rounds=6, warmup=0)
     quantities = {"iteration_s", "epoch_s", "product_s", "waiting_s", "transfer_s", "speedup", "dose_error"}
     for name in names:
         assert quantities <= set(values_of(measured.rows, name))

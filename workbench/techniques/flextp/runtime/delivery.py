@@ -128,7 +128,8 @@ class ScatterGather(Delivery):
         parts = {rank: part for rank, part in migration.parts.items() if len(part)}
         held_by = {} if held is None else {rank: held[:, part.start : part.stop] for rank, part in parts.items()}
         shapes = {rank: _with_width(shape, len(part)) for rank, part in parts.items()}
-        receive, none, local = self._from_sender(held_by, shapes, migration), _with_width(shape, 0), self._local(migration)
+        receive, local = self._from_sender(held_by, shapes, migration), self._local(migration)
+        none = _with_width(shape, 0)
 
         def own_columns() -> dict[int, Tensor]:
             arrived = receive()

@@ -6,7 +6,8 @@ products of the busiest rank is what its messages cost; what travels while ranks
 out is timed by itself. All ranks take the largest of what the ranks measured, so that all of them plan from the same
 numbers. Layers of one shape cost the same, so that one of each is run: a model of many layers is tested as quickly as
 one of a few.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2, line 1.
+Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
+line 1.
 Simplified: one sender.
 Left out: renewing the costs during training.
 """
@@ -69,8 +70,10 @@ def measure_costs(
     kinds, moves = _kinds(layers, products), moves_of(group)
     unresized = [each.unresized() for each in times]
     sender = max(range(len(times)), key=lambda rank: unresized[rank].own_s)
-    messages_s = [sum(kind.num_layers * _messages_s(kind, group, moves, sender, share) for kind in kinds) for share in shares]
-    extraction_s = [sum(kind.num_layers * _extraction_s(kind, share) for kind in kinds) for share in shares]
+    messages_s, extraction_s = [], []
+    for share in shares:
+        messages_s.append(sum(kind.num_layers * _messages_s(kind, group, moves, sender, share) for kind in kinds))
+        extraction_s.append(sum(kind.num_layers * _extraction_s(kind, share) for kind in kinds))
     (extraction_s,) = _largest([extraction_s], group, moves)
     alloc_s = min(extraction_s)
     return Costs(

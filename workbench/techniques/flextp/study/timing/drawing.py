@@ -21,6 +21,7 @@ __all__ = ["draw_epochs", "draw_timelines", "parts_of", "with_intervals"]
 PARTS = ("product_s", "other_s", "waiting_s", "transfer_s")
 SHARES = ("product_share", "dropped_share", "migrated_share")
 GANTT_HEIGHT_IN = 1.9  # inches of four ranks
+SERIES = ("solution", "scheme", "num_senders")
 AS_LINES = ("skewness", "migrated_share")
 
 
@@ -36,7 +37,8 @@ def draw_epochs(rows: Iterable[Mapping], along: str, ax: Axes | None = None) -> 
     names = dict.fromkeys(row[along] for row in epochs if along in row)
     spread = [row | {along: place} for row in epochs for place in ([row[along]] if along in row else names)]
     table = pd.DataFrame(spread).rename(columns={"value": "epoch"})
-    table["series"] = table[[name for name in ("solution", "scheme", "num_senders") if name in table]].apply(_series, axis=1)
+    named = [name for name in SERIES if name in table and name != along]
+    table["series"] = table[named].apply(_series, axis=1)
     if along in AS_LINES:
         return plots.lines(table, ax=ax, x=along, y="epoch", by="series", y_label="epoch (s)")
     return plots.bars(table, ax=ax, x=along, y="epoch", by="series", unit="s")
@@ -67,15 +69,14 @@ def parts_of(rows: Iterable[Mapping]) -> pd.DataFrame:
     table = pd.DataFrame([row for row in rows if row["quantity"] in wanted and "rank" not in row])
     keys = [name for name in table if name not in ("quantity", "value", "low", "high", "unit")]
     table[keys] = table[keys].astype(object).where(table[keys].notna(), "")
-    return table.pivot_table(index=keys, columns="quantity", values="value", sort=False)[["iteration_s", *PARTS, *SHARES]]
+    table = table.pivot_table(index=keys, columns="quantity", values="value", sort=False)
+    return table[["iteration_s", *PARTS, *SHARES]]
 
 
 def with_intervals(rows: Iterable[Mapping], quantities: Sequence[str]) -> pd.DataFrame:
     """Write ratios as "median (low to high)", a row a variant; those that no variant has are left out."""
-    found = [row for row in rows if row["quantity"] in quantities]
-    told = [{**{k: v for k, v in row.items() if k not in ("value", "low", "high", "unit")}, "written": _written(row)} for row in found]
-    table = pd.DataFrame(told)
-    keys = [name for name in table if name not in ("quantity", "written")]
+    table = pd.DataFrame([row | {"written": _written(row)} for row in rows if row["quantity"] in quantities])
+    keys = [name for name in table if name not in ("quantity", "written", "value", "low", "high", "unit")]
     table[keys] = table[keys].astype(object).where(table[keys].notna(), "")
     return table.pivot_table(index=keys, columns="quantity", values="written", aggfunc="first", sort=False).fillna("")
 

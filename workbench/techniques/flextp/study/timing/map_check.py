@@ -59,7 +59,8 @@ def predicted_rows(measured: Measured, compared: Sequence[Mapping[str, Any]], nu
         Rows `predicted_s` of an iteration, `prediction_error` (predicted over measured less 1), and for every place
         `winner_agrees`, 1 where model and measurement name one winner; the key `winner` names both.
     """
-    took = {(row["quantity"], row["solution"], row["place"]): row["value"] for row in measured.rows if "rank" not in row}
+    own = [row for row in measured.rows if "rank" not in row]
+    took = {(row["quantity"], row["solution"], row["place"]): row["value"] for row in own}
     product_s = took["product_s", "Baseline", PLAIN]
     plain = RankTimes(own_s=took["iteration_s", "Baseline", PLAIN], product_s=product_s)
     costs = replace(measured.costs, compute=PiecewiseLinear.straight(product_s))

@@ -23,7 +23,7 @@ from torch.nn import functional
 from workbench.models.vit import ViTForImageClassification
 from workbench.parallel.recorded import RecordedTensorGroup
 from workbench.timeline import Action, Kind, Recorder
-from workbench.timeline.stragglers import Dose, StragglerTrace
+from workbench.timeline.stragglers import Dose
 
 from ...method.costs import Costs
 from ...method.plan import Plan
@@ -158,13 +158,11 @@ class _Trial:
         (self.rank,) = group.local_ranks
         model = ViTForImageClassification(size.config(turns.seed), group)
         optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
-        trace = StragglerTrace.none(group.size) if variant is None else variant.trace(group.size, turns.iterations_per_epoch)
-        self.meter = Meter(
-            self.rank, trace, slowness=slowness, watch=lambda label: recorder.during(label, Kind.COMPUTE)
-        )
-        self.balancer = None
+        epoch = turns.iterations_per_epoch
+        trace = None if variant is None else variant.trace(group.size, epoch)
+        watch = recorder.during  # every product is an action of kind compute
+        self.meter, self.balancer = Meter(self.rank, trace, slowness=slowness, watch=watch), None
         if variant is not None:
-            epoch = turns.iterations_per_epoch
             drift = micro_threshold(LEARNING_RATE, epoch)
             more = {"iterations_per_epoch": epoch, "micro_threshold": drift, "seed": turns.seed}
             self.balancer = _balancer(model, group, variant.policy(group.size, **more), self.meter, costs)

@@ -73,34 +73,26 @@ def measure_variants(
         variants: by name; None is the model as it is, without balancing.
         size: of the model and its batch.
         num_ranks: tensor-parallel ranks.
-        rounds: turns of each that are kept; with a straggler that moves, after each move.
-        warmup: turns of each before, in which plans settle.
-        turn: iterations of a turn, timed as one.
-        slowness: how many times slower than this machine all ranks' products are, by sleeping, so that ranks which
-            share cores leave each other room; 1 is this machine as it is.
-        seed: of weights, batch, random choices and the order of turns.
+        rounds, warmup, turn, seed: see `Turns`; with a straggler that moves, so many after each move.
+        slowness: of all ranks' products, by sleeping (see `Meter`); 1 is this machine as it is.
         keys: key columns of each variant's rows, by its name; by default {"variant": name}.
         link: between hosts; None leaves the ranks on this machine's loopback.
         num_hosts: hosts that the ranks are spread over, where there is a link.
 
-    Returns:
-        Rows, timelines, costs and what the hosts were.
-
     Raises:
-        ValueError: before any rank starts, for too few rounds, a model without balancing whose products would have to
-            be slowed, and what a variant or size cannot be.
+        ValueError: before any rank starts, for too few rounds, a model without balancing that is to be slowed, and
+            what a variant cannot be.
     """
     turns = Turns(rounds=rounds, warmup=warmup, length=turn, seed=seed)
     _check(variants, turns, num_ranks, slowness)
     hosts = None if link is None else ShapedHosts(num_hosts, link)
     with Ranks(num_ranks, hosts=hosts, preload=PRELOAD, timeout_s=TIMEOUT_S) as ranks:
         by_rank = ranks.run(record_rounds, dict(variants), size, turns, slowness)
-        described = ranks.hosts
     found = _turns([recordings for recordings, _ in by_rank])
     keys = {name: {"variant": name} for name in variants} if keys is None else keys
     rows = rows_of(variants, found, keys=keys, iterations_per_epoch=size.num_iterations, turn=turn)
     timelines = {name: _of_median_length(name, mine) for name, mine in found.items()}
-    return Measured(rows=rows, timelines=timelines, costs=by_rank[0][1], hosts=described)
+    return Measured(rows=rows, timelines=timelines, costs=by_rank[0][1], hosts=ranks.hosts)
 
 
 def _check(variants: Mapping[str, Variant | None], turns: Turns, num_ranks: int, slowness: float) -> None:
