@@ -219,7 +219,7 @@ class Dose:
 
     Attributes:
         intended_s: seconds owed.
-        delivered_s: seconds slept, as measured.
+        delivered_s: seconds slept, as measured, and those that had passed anyway.
     """
 
     intended_s: float = 0.0
@@ -272,11 +272,12 @@ class Sleeper:
         """What was owed and slept so far."""
         return Dose(intended_s=self._intended_s, delivered_s=self._delivered_s)
 
-    def owe(self, seconds: float) -> float:
+    def owe(self, seconds: float, *, passed_s: float = 0.0) -> float:
         """Add to the debt, and sleep it off unless it is too short.
 
         Args:
             seconds: (skewness - 1) x the thread CPU seconds of the products just computed.
+            passed_s: of them, what has passed already, such as while the rank waited for a core.
 
         Returns:
             Seconds slept now.
@@ -287,6 +288,7 @@ class Sleeper:
         if not 0 <= seconds < math.inf:
             raise ValueError(f"seconds is {seconds!r}; it must be finite and not negative")
         self._intended_s += seconds
+        self._delivered_s += passed_s
         return self._pay() if 0 < self.debt_s >= self._least_s else 0.0
 
     def flush(self) -> float:

@@ -1,14 +1,20 @@
 """Products that ranks divide among each other equal the plain ones, and dropped columns equal the definition's."""
 
+import copy
+import itertools
+from functools import partial
+
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from workbench.launch import run_on_ranks
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.techniques.flextp.method.resizing import Imputation
 from workbench.techniques.flextp.runtime.delivery import Scheme, delivery_of
 from workbench.techniques.flextp.runtime.division import divide
+from workbench.techniques.flextp.runtime.meter import Meter
 from workbench.techniques.flextp.runtime.products import Cut, FlexibleProduct
 
 WIDTH, INNER, ROWS = 13, 24, 5
@@ -191,3 +197,112 @@ def test_autocast_is_refused():
     divide_both(first, second, group, {}, {})
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match="first: .* autocast"):
         first(torch.ones(2, WIDTH, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+@pytest.mark.parametrize("imputation", Imputation)
+def test_equal_steps_give_equal_gradients_whatever_is_imputed(scheme, imputation):
+    # Rank 0 drops the column that it computes for rank 1: what it added for the sender must not be imputed.
+    group = VirtualTensorGroup(2)
+    first, second = perceptron(group)
+    make_flexible(first, second, group, scheme, imputation)
+    divide_both(first, second, group, {0: [3]}, {1: [3, 5]})
+    found = []
+    for _ in range(4):
+        for layer in (first, second):
+            layer.zero_grad()
+        found.append(outputs_and_gradients(first, second, group))
+    for later in found[1:]:
+        for ours, theirs in zip(later, found[0], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+def test_average_with_migration_equals_average_with_the_sender_computing_its_columns(scheme):
+    # The mean is of the kept columns; migrated ones are others' work and neither averaged nor imputed.
+    group = VirtualTensorGroup(2)
+    first, second = perceptron(group)
+    make_flexible(first, second, group, scheme, Imputation.AVERAGE)
+    divide_both(first, second, group, {0: [1]}, {0: [0, 2]})
+    found = outputs_and_gradients(first, second, group)
+    kept = [column for column in range(12) if column > 2]
+    plain_first, plain_second = perceptron(group)
+    make_flexible(plain_first, plain_second, group, scheme)
+    divide_both(plain_first, plain_second, group, {0: [1]}, {})
+    expected = outputs_and_gradients(plain_first, plain_second, group)
+    expected[3][:, 1] = expected[3][:, kept].mean(1)  # the second layer's weight; rank 0 holds columns 0 to 11
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(found[3], expected[3], rtol=1e-12, atol=1e-14)
+
+
+def test_same_imputation_looks_back_at_the_last_batch_of_as_many_rows():
+    group = VirtualTensorGroup(2)
+    first, _ = perceptron(group)
+    product = FlexibleProduct(
+        group, Cut.COLUMN, "first", delivery=delivery_of(Scheme.BROADCAST_REDUCE, group), imputation=Imputation.SAME
+    )
+    first.matrix_product = product
+    none = torch.empty(0, dtype=torch.int64)
+
+    def input_gradient(rows, dropped):
+        columns = torch.tensor(dropped, dtype=torch.int64)
+        product.division = divide(WIDTH, num_ranks=2, dropped={0: columns, 1: none}, migrated={})
+        x = torch.ones(rows, WIDTH, dtype=torch.float64, requires_grad=True)
+        sum(part.sum() for part in first(x)).backward()
+        return x.grad
+
+    plain = input_gradient(4, [])
+    input_gradient(2, [])
+    torch.testing.assert_close(input_gradient(4, [3]), plain)
+
+
+def test_checkpointed_layers_give_the_same_gradients():
+    group, found = VirtualTensorGroup(2), []
+    for is_checkpointed in (False, True):
+        first, second = perceptron(group)
+        make_flexible(first, second, group, Scheme.BROADCAST_REDUCE)
+        divide_both(first, second, group, {0: [1]}, {1: [0, 2]})
+        x = torch.ones(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
+        run = partial(checkpoint, use_reentrant=False) if is_checkpointed else lambda layer, x: layer(x)
+        y = run(lambda x, first=first, second=second: second(first(x)), x)
+        y.square().sum().backward()
+        found.append([x.grad, first.full_weight(gradient=True)])
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_copy_of_a_model_is_plain():
+    group = VirtualTensorGroup(2)
+    first, second = perceptron(group)
+    make_flexible(first, second, group, Scheme.BROADCAST_REDUCE)
+    assert copy.deepcopy(first).matrix_product is functional.linear
+
+
+def test_higher_derivatives_are_refused():
+    group = VirtualTensorGroup(2)
+    first, second = perceptron(group)
+    make_flexible(first, second, group, Scheme.BROADCAST_REDUCE)
+    divide_both(first, second, group, {0: [1]}, {})
+    x = torch.ones(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
+    (grad,) = torch.autograd.grad(second(first(x)).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+def test_what_is_multiplied_is_metered_on_senders_and_receivers_alike():
+    # Every product takes 1 s of this clock: rank 0, the sender, has 3 of its own, rank 1 has 3 of its own and 3 received.
+    group = VirtualTensorGroup(2)
+    first, _ = perceptron(group)
+    meters = {rank: Meter(rank) for rank in range(2)}
+    for meter in meters.values():
+        meter.clock = itertools.count().__next__
+    first.matrix_product = product = FlexibleProduct(
+        group, Cut.COLUMN, "first", delivery=delivery_of(Scheme.BROADCAST_REDUCE, group), meters=meters
+    )
+    none = torch.empty(0, dtype=torch.int64)
+    product.division = divide(WIDTH, num_ranks=2, dropped={0: none, 1: none}, migrated={0: torch.tensor([1, 2])})
+    x = torch.ones(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
+    sum(part.sum() for part in first(x)).backward()
+    assert [meter.product_s for meter in meters.values()] == [3, 6]
+    assert product.division.work(0) == pytest.approx(11 / 13)
+    assert product.division.work(1) == pytest.approx(15 / 13)

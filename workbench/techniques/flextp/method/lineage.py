@@ -1,7 +1,8 @@
 """Lineage: which columns of which matrix were dropped, so that what comes back later finds its place.
 
-What: a table (layer, matrix) -> dropped columns. Forward writes it when a choice is made; backward, which runs much
-later and keeps no pruned copies, reads it to extract the same columns and to recover the gradients.
+What: a table (layer, matrix) -> dropped columns, written when a choice is made. Backward, which runs much later and
+keeps no pruned copies, extracts the same columns and recovers the gradients; on ranks it takes them from the layer's
+division, and the table is there to be looked at.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section III-A, whose entries are
 three-tuples <layer_name, matrix_name, indices>.
 Simplified: columns count from 0. One choice a matrix at a time: it must not change between forward and backward.

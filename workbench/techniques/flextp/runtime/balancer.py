@@ -11,7 +11,7 @@ counted in iterations, and which columns a sender migrates is said by the sender
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", algorithms 1 and 2.
 Ours: times are gathered in every iteration, while ranks fetch their next batch; whether a plan is due then needs no
 further message, where the paper's ranks each watch their own time.
-Left out: autocast; pipelines (one plan for all layers of a tensor group); saving and loading: a resumed run measures
+Left out: autocast; reentrant checkpointing, whose first pass looks like an evaluation; pipelines (one plan for all layers of a tensor group); saving and loading: a resumed run measures
 and plans anew.
 """
 
@@ -37,7 +37,7 @@ from ..method.costs import Costs
 from ..method.lineage import Lineage
 from ..method.plan import Plan, RankTimes
 from ..method.ratio import Reference, has_moved
-from ..method.resizing import num_dropped_columns
+from ..method.resizing import Buffers, num_dropped_columns
 from ..method.solution import Solution
 from .choosing import ColumnChooser, Columns
 from .delivery import delivery_of
@@ -121,7 +121,7 @@ class Balancer:
             for place, rank in enumerate(group.local_ranks)
         }
         delivery = delivery_of(policy.scheme, group)
-        options = {"delivery": delivery, "imputation": policy.imputation, "meters": meters}
+        options = {"delivery": delivery, "imputation": policy.imputation, "meters": meters, "buffers": Buffers()}
         self._products = [FlexibleProduct(group, _cut(layer), layer.site, **options) for layer in self._layers]
         for layer, product in zip(self._layers, self._products, strict=True):
             layer.matrix_product = product

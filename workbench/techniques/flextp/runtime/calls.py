@@ -92,21 +92,21 @@ class Call:
         return self._recovered(rank, "weight", part, kept)
 
     def _recovered(self, rank: int, matrix: str, part: Tensor, kept: Tensor) -> Tensor:
-        previous = self.product.previous.get((rank, matrix))
-        if previous is not None and len(previous) != len(part):
-            previous = None  # another batch size: nothing of the iteration before fits
+        previous = self.product.previous.get((rank, matrix, len(part)))  # of a batch of as many rows
         full = recovered(part, kept, self.division.num_columns, self.product.imputation, previous)
         for migration in self.division.migrations:
             if migration.sender == rank:
                 full[:, migration.columns] = 0
         return full
 
-    def remember(self, inputs: Sequence[Tensor | None], weights: Sequence[Tensor | None]) -> None:
-        """Keep gradients for the next iteration, where the imputation asks for them."""
+    def remember(self, matrix: str, grads: Mapping[int, Tensor | None]) -> None:
+        """Keep a rank's own gradients for the next iteration, where the imputation asks for them.
+
+        What a receiver adds for a sender is none of its own: imputed, it would be added again.
+        """
         if self.product.imputation is Imputation.SAME:
-            for matrix, grads in (("input", inputs), ("weight", weights)):
-                kept = {(rank, matrix): grad for rank, grad in zip(self.ranks, grads, strict=True) if grad is not None}
-                self.product.previous |= kept
+            found = {rank: grad for rank, grad in grads.items() if grad is not None}
+            self.product.previous |= {(rank, matrix, len(grad)): grad.clone() for rank, grad in found.items()}
 
     def of_sender(self, migration: Migration, tensors: Mapping[int, Tensor]) -> Tensor | None:
         """Return the sender's tensor where the sender is local."""
@@ -168,6 +168,7 @@ class ColumnCall(Call):
         shape = Shape.of(grads[0])
         pending = [self.delivery.hand_out(self.of_sender(m, by_rank), m, shape) for m in migrations]
         input_grads, weight_grads = self.own_gradients(grads, xs, weights)
+        self.remember("input", input_grads)
         returns = []
         for migration, receive, (columns,) in zip(migrations, pending, self.received, strict=True):
             handed = receive()
@@ -177,7 +178,7 @@ class ColumnCall(Call):
             returns.append((input_grads, migration, collect))
         for found, migration, collect in returns:
             self.place(found, migration, collect())
-        self.remember(list(input_grads.values()), list(weight_grads.values()))
+        self.remember("weight", weight_grads)
         return *input_grads.values(), *weight_grads.values()
 
     def _input_columns(self, found: dict, migration: Migration, handed: dict, columns: dict, shape: Shape) -> Collect:
@@ -251,7 +252,8 @@ class RowCall(Call):
                 self.place(input_grads, migration, columns[:num_rows])
             if columns is not None and self.needs_weights:
                 self.place(weight_grads, migration, columns[num_rows:])
-        self.remember(list(input_grads.values()), list(weight_grads.values()))
+        self.remember("input", input_grads)
+        self.remember("weight", weight_grads)
         return *input_grads.values(), *weight_grads.values()
 
     def _gradients(self, both: Mapping[int, tuple[Tensor, Tensor]], grads: Mapping[int, Tensor]) -> dict[int, Tensor]:

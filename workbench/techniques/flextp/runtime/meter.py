@@ -7,7 +7,8 @@ those k times instead of coming on top.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III-A and V-A.
 On a processor time is the thread's CPU time: wall time on shared cores would count contention, and a rank that waits
 for others uses none. Taking columns out is no product: it is other time, and no straggler is slower at it.
-Simplified: on CUDA every product is waited for, and own time is what passes outside of `waiting`.
+Simplified: on CUDA every product is waited for, and own time is what passes outside of `waiting`; a message that is
+still under way when a product begins is waited for there, and counts as own time.
 Left out: products outside parallel linears (the attention core), which are never slowed.
 """
 
@@ -110,7 +111,7 @@ class Meter:
         if owed_s > 0:
             self._slept_s += owed_s
             for_a_core_s = min(max(passed_s - seconds, 0.0), seconds * (self._slowness - 1))
-            self._sleeper.owe(owed_s - for_a_core_s)
+            self._sleeper.owe(owed_s, passed_s=for_a_core_s)
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:

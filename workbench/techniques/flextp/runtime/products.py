@@ -16,9 +16,11 @@ from enum import StrEnum
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from workbench.parallel.groups import TensorGroup
+from workbench.parallel.linear import MatrixProduct
 from workbench.parallel.traffic import Phase
 
 from ..method.resizing import Buffers, Imputation
@@ -49,6 +51,7 @@ class FlexibleProduct:
         delivery: how migrated columns travel.
         imputation: what stands in the dropped columns of gradients.
         meters: local rank -> times its products; ranks without one are not timed.
+        buffers: memory for extracted columns, which all layers of a model can share.
     """
 
     def __init__(
@@ -60,13 +63,14 @@ class FlexibleProduct:
         delivery: Delivery,
         imputation: Imputation = Imputation.ZERO,
         meters: Mapping[int, Meter] | None = None,
+        buffers: Buffers | None = None,
     ):
         self.group, self.cut, self.site, self.delivery = group, cut, site, delivery
         self.imputation, self.meters = imputation, dict(meters or {})
         self.division: Division | None = None
         self.num_rows = 0  # N of the last divided product
-        self.buffers = Buffers()
-        self.previous: dict[tuple[int, str], Tensor] = {}  # (rank, matrix) -> last gradient, for Imputation.SAME
+        self.buffers = Buffers() if buffers is None else buffers
+        self.previous: dict[tuple, Tensor] = {}  # (rank, matrix, rows) -> last gradient, for Imputation.SAME
 
     def multiply(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
         """Return the products of the local ranks; see `workbench.parallel.linear.JointProduct`."""
@@ -82,6 +86,8 @@ class FlexibleProduct:
         ys = _Divided.apply(call, *(x.flatten(0, -2) for x in xs), *weights)
         return [y.unflatten(0, leading) for y in ys]
 
+    def __deepcopy__(self, memo) -> MatrixProduct:
+        return functional.linear  # a copy of a balanced model is plain, to be balanced by itself
 
     def _plain(self, rank: int, x: Tensor, weight: Tensor) -> Tensor:
         meter = self.meters.get(rank)
@@ -102,6 +108,7 @@ class _Timed(torch.autograd.Function):
         return meter.time(functional.linear, x, weight)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         (x, weight), meter = ctx.saved_tensors, ctx.meter
         grad_x = grad_weight = None
@@ -131,8 +138,10 @@ class _Divided(torch.autograd.Function):
             return tuple(call.forward(tensors[:half], tensors[half:]))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, *grads: Tensor):
-        tensors, half, call = ctx.saved_tensors, len(ctx.saved_tensors) // 2, ctx.call
+        tensors, call = ctx.saved_tensors, ctx.call  # read once: checkpointing gives them away
+        half = len(tensors) // 2
         call.needs_inputs, call.needs_weights = (any(ctx.needs_input_grad[1:][s]) for s in _halves(half))
         with call.traffic(Phase.BACKWARD):
             found = call.backward([grad.contiguous() for grad in grads], tensors[:half], tensors[half:])
