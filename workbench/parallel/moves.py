@@ -10,7 +10,7 @@ Left out: tags; messages match by their order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Protocol, TypeVar
 
@@ -39,6 +39,10 @@ class Shape:
     def of(cls, tensor: Tensor, sizes: Sequence[int] | None = None) -> Shape:
         """Describe a tensor, or one like it with other sizes."""
         return cls(sizes=tuple(tensor.shape if sizes is None else sizes), dtype=tensor.dtype, device=tensor.device)
+
+    def with_width(self, width: int) -> Shape:
+        """Return the shape of a matrix of as many rows and another number of columns."""
+        return replace(self, sizes=(self.sizes[0], width))
 
     def empty(self) -> Tensor:
         """Return a buffer for it."""

@@ -141,7 +141,7 @@ class ColumnCall(Call):
         by_rank, inputs, migrations = self.by_rank(weights), self.by_rank(xs), self.division.migrations
         shape = Shape.of(weights[0])
         pending = [
-            self.delivery.hand_out_columns(self.columns_of_sender(m, by_rank), m, _width(shape, len(m.columns)))
+            self.delivery.hand_out_columns(self.columns_of_sender(m, by_rank), m, shape.with_width(len(m.columns)))
             for m in migrations
         ]
         output = Shape.of(xs[0], (len(xs[0]), len(weights[0])))
@@ -186,7 +186,7 @@ class ColumnCall(Call):
             return _nothing
         parts = {rank: self.timed(rank, torch.mm, grad, columns[rank]) for rank, grad in handed.items()}
         if not self.delivery.merges:
-            return self.delivery.bring_back(parts, migration, _width(shape, len(migration.columns)))
+            return self.delivery.bring_back(parts, migration, shape.with_width(len(migration.columns)))
         for rank, part in parts.items():
             found[rank].index_add_(1, migration.columns_of(rank), part)
         return _nothing
@@ -198,7 +198,7 @@ class ColumnCall(Call):
             rank: self.timed(rank, torch.mm, grad.t(), inputs[rank][:, migration.columns_of(rank)])
             for rank, grad in handed.items()
         }
-        return self.delivery.bring_back(parts, migration, _width(shape, len(migration.columns)))
+        return self.delivery.bring_back(parts, migration, shape.with_width(len(migration.columns)))
 
 
 class RowCall(Call):
@@ -212,7 +212,7 @@ class RowCall(Call):
         inputs, by_rank, migrations = self.by_rank(xs), self.by_rank(weights), self.division.migrations
         num_rows, shape = len(xs[0]), _above(xs[0], weights[0])
         pending = [
-            self.delivery.hand_out_columns(self._columns_of_both(m, inputs, by_rank), m, _width(shape, len(m.columns)))
+            self.delivery.hand_out_columns(self._columns_of_both(m, inputs, by_rank), m, shape.with_width(len(m.columns)))
             for m in migrations
         ]
         ys = self.own_outputs(xs, weights)
@@ -241,7 +241,7 @@ class RowCall(Call):
         by_rank, migrations = self.by_rank(grads), self.division.migrations
         shape = _above(*((xs[0],) if self.needs_inputs else ()), *((weights[0],) if self.needs_weights else ()))
         returns = [
-            self.delivery.bring_back(self._gradients(both, by_rank), m, _width(shape, len(m.columns)))
+            self.delivery.bring_back(self._gradients(both, by_rank), m, shape.with_width(len(m.columns)))
             for m, (both,) in zip(migrations, self.received, strict=True)
         ]
         input_grads, weight_grads = self.own_gradients(grads, xs, weights)
@@ -273,7 +273,3 @@ def _nothing() -> None:
 def _above(*matrices: Tensor) -> Shape:
     """Describe matrices of one width, one above the other."""
     return Shape.of(matrices[0], (sum(map(len, matrices)), matrices[0].shape[1]))
-
-
-def _width(shape: Shape, width: int) -> Shape:
-    return Shape(sizes=(shape.sizes[0], width), dtype=shape.dtype, device=shape.device)

@@ -13,7 +13,7 @@ rank; results are for local receivers. Shapes: R = rows, m = migrated columns, w
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import reduce
 
@@ -35,7 +35,7 @@ Collect = Callable[[], Tensor | None]
 """Waits for what receivers return; the tensor where the sender is local."""
 
 
-class Delivery:
+class Delivery(ABC):
     """What both schemes share.
 
     Args:
@@ -46,7 +46,7 @@ class Delivery:
     """Whether a result that an all-reduce follows is left on its receiver, to be summed there."""
 
     def __init__(self, group: TensorGroup):
-        self.local_ranks, self.size, self.moves = group.local_ranks, group.size, moves_of(group)
+        self.local_ranks, self.moves = group.local_ranks, moves_of(group)
 
     @abstractmethod
     def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
@@ -63,7 +63,7 @@ class Delivery:
     def bring_back(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
         """Start to send the receivers' columns [R, w] back; the sender collects [R, m], as `migration.columns`."""
         widths = {rank: len(part) for rank, part in migration.parts.items() if len(part)}
-        shapes = {rank: _with_width(shape, width) for rank, width in widths.items()}
+        shapes = {rank: shape.with_width(width) for rank, width in widths.items()}
         arrival = self._to_sender({rank: part for rank, part in parts.items() if rank in widths}, shapes, migration)
 
         def collect() -> Tensor | None:
@@ -127,9 +127,9 @@ class ScatterGather(Delivery):
         """Send each receiver its own columns."""
         parts = {rank: part for rank, part in migration.parts.items() if len(part)}
         held_by = {} if held is None else {rank: held[:, part.start : part.stop] for rank, part in parts.items()}
-        shapes = {rank: _with_width(shape, len(part)) for rank, part in parts.items()}
+        shapes = {rank: shape.with_width(len(part)) for rank, part in parts.items()}
         receive, local = self._from_sender(held_by, shapes, migration), self._local(migration)
-        none = _with_width(shape, 0)
+        none = shape.with_width(0)
 
         def own_columns() -> dict[int, Tensor]:
             arrived = receive()
@@ -170,7 +170,3 @@ def delivery_of(scheme: Scheme, group: TensorGroup) -> Delivery:
     """Return a scheme's delivery among the ranks of a group."""
     kinds = {Scheme.BROADCAST_REDUCE: BroadcastReduce, Scheme.SCATTER_GATHER: ScatterGather}
     return kinds[scheme](group)
-
-
-def _with_width(shape: Shape, width: int) -> Shape:
-    return Shape(sizes=(shape.sizes[0], width), dtype=shape.dtype, device=shape.device)

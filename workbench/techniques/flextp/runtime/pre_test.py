@@ -8,7 +8,8 @@ numbers. Layers of one shape cost the same, so that one of each is run: a model 
 one of a few.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
 line 1.
-Simplified: one sender.
+Simplified: one sender; a cost that falls with the share, as taking out the columns that stay does, is made level
+(`PiecewiseLinear.fitted`).
 Left out: renewing the costs during training.
 """
 
@@ -74,7 +75,7 @@ def measure_costs(
     for share in shares:
         messages_s.append(sum(kind.num_layers * _messages_s(kind, group, moves, sender, share) for kind in kinds))
         extraction_s.append(sum(kind.num_layers * _extraction_s(kind, share) for kind in kinds))
-    (extraction_s,) = _largest([extraction_s], group, moves)
+    (extraction_s,) = _largest([extraction_s], kinds[0], group, moves)
     alloc_s = min(extraction_s)
     return Costs(
         alloc_s=alloc_s,
@@ -87,13 +88,17 @@ def measure_costs(
 def _kinds(layers: Sequence[ShardedLinear], products: Sequence[FlexibleProduct]) -> list[_Kind]:
     found: dict[tuple, list] = {}
     for layer, product in zip(layers, products, strict=True):
+        if not product.num_rows:
+            continue  # not used by the model
         found.setdefault((product.cut, layer.weights[0].shape, product.num_rows), []).append((layer, product))
     return [_Kind(*same[0], len(same)) for same in found.values()]
 
 
-def _largest(values: Sequence[Sequence[float]], group: TensorGroup, moves: Moves) -> list[list[float]]:
+def _largest(
+    values: Sequence[Sequence[float]], kind: _Kind, group: TensorGroup, moves: Moves
+) -> list[list[float]]:
     """Return the largest of what the ranks measured, number by number."""
-    mine = torch.tensor(values, dtype=torch.float64)
+    mine = torch.tensor(values, dtype=torch.float64, device=kind.layer.weights[0].device)
     return moves.gather([mine for _ in group.local_ranks]).wait().amax(0).tolist()
 
 
@@ -102,13 +107,13 @@ def _messages_s(kind: _Kind, group: TensorGroup, moves: Moves, sender: int, shar
     operands, seconds = _operands(kind), []
     with _divided(kind, group, sender, share):
         for repeat in range(1 + REPEATS):
-            _largest([[0.0]], group, moves)  # all ranks start together
+            _largest([[0.0]], kind, group, moves)  # all ranks start together
             start_s, meters = time.perf_counter(), kind.product.meters.values()
             charged_s = sum(meter.product_s for meter in meters)
             _run(kind.product, *operands)
             wall_s = time.perf_counter() - start_s
             busy_s = sum(meter.product_s for meter in meters) - charged_s
-            ((wall_s, busy_s),) = _largest([[wall_s, busy_s]], group, moves)
+            ((wall_s, busy_s),) = _largest([[wall_s, busy_s]], kind, group, moves)
             if repeat > 0:  # the first one fills caches
                 seconds.append(max(wall_s - busy_s, 0.0))
     return median(seconds)
@@ -148,11 +153,14 @@ def _extraction_s(kind: _Kind, share: float) -> float:
 def _extract(kind: _Kind, share: float) -> None:
     weight = kind.layer.weights[0].detach()
     num_columns = weight.shape[1]
-    kept = torch.arange(num_columns - num_dropped_columns(share, num_columns), device=weight.device)
+    num_kept = num_columns - num_dropped_columns(share, num_columns)
+    order = torch.randperm(num_columns, generator=torch.Generator().manual_seed(num_columns))
+    kept = order[:num_kept].sort().values.to(weight.device)
     x = weight.new_zeros(kind.product.num_rows, num_columns)
-    for matrix in (x, weight):
+    for name, matrix in (("x", x), ("weight", weight)):
+        part = kind.product.buffers.take(name, (len(matrix), num_kept), like=matrix)
         for _ in range(2):  # once forward, once backward
-            part = matrix.index_select(1, kept)
+            torch.index_select(matrix, 1, kept, out=part)
         recovered(part, kept, num_columns)
 
 
