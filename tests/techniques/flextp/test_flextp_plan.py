@@ -89,3 +89,11 @@ def test_a_plan_says_itself_in_a_sentence_a_rank():
 def test_a_plan_survives_json():
     plan = Plan(ranks=(RankPlan(dropped=0.1, migrated=0.7), RankPlan()))
     assert Plan.from_record(json.loads(json.dumps(plan.as_record()))) == plan
+
+
+def test_plans_are_near_if_they_differ_by_few_columns_and_not_in_who_does_what():
+    plan = Plan(ranks=(RankPlan(dropped=0.5), RankPlan()))
+    assert plan.is_near(Plan(ranks=(RankPlan(dropped=0.505), RankPlan())))
+    assert not plan.is_near(Plan(ranks=(RankPlan(dropped=0.52), RankPlan())))
+    assert not Plan(ranks=(RankPlan(dropped=0.005), RankPlan())).is_near(Plan.plain(2))
+    assert not plan.is_near(Plan(ranks=(RankPlan(dropped=0.5, migrated=0.001), RankPlan())))

@@ -18,7 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Plan", "RankPlan", "RankTimes"]
+__all__ = ["NEAR", "Plan", "RankPlan", "RankTimes"]
+
+NEAR = 0.01  # of a rank's columns: less than measured times are sure of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,6 +155,20 @@ class Plan:
     def work(self, rank: int) -> float:
         """Return the columns that a rank multiplies, its own and received ones, as a share of its own."""
         return 1 - self.ranks[rank].removed + self.received_share(rank)
+
+    def is_near(self, other: Plan, tolerance: float = NEAR) -> bool:
+        """Return whether two plans differ by less than some columns, so that choosing columns anew is not worth it.
+
+        Args:
+            other: of as many ranks.
+            tolerance: share of a rank's columns. Dropping or migrating something is never near to nothing.
+        """
+        pairs = [
+            (getattr(mine, field), getattr(others, field))
+            for mine, others in zip(self.ranks, other.ranks, strict=True)
+            for field in ("dropped", "migrated")
+        ]
+        return all((a > 0) == (b > 0) and abs(a - b) < tolerance for a, b in pairs)
 
     def describe(self) -> str:
         """Say the plan in words, one sentence and one line a rank."""

@@ -130,10 +130,12 @@ def has_moved(
     *,
     reference: Reference = Reference.MIN,
 ) -> bool:
-    """Return whether any rank's own time differs from that of the current plan by more than a share of it.
+    """Return whether a new plan is due: a rank's own time differs from that of the current plan by more than a share.
 
     All ranks see the same numbers and so decide alike, which a rank's own decision about an all-reduce could not.
-    Un-resized times are compared; against the current mean, which the plan itself moves, times as they are.
+    Un-resized times are compared; against the current mean, which the plan itself moves, times as they are, and there
+    a plan is due, too, while a rank is still slower than the mean by as much: dropping columns may save less time than
+    it should.
 
     Args:
         now: of all ranks.
@@ -143,7 +145,11 @@ def has_moved(
 
     Source: section III-A, where it is an increase and each rank's own decision.
     """
-    own_s = _as_it_is if reference is Reference.CURRENT_MEAN else _unresized
+    own_s = _unresized
+    if reference is Reference.CURRENT_MEAN:
+        own_s, target_s = _as_it_is, reference_s(now, reference)
+        if any(each.own_s > target_s * (1 + threshold) for each in now):
+            return True
     pairs = ((own_s(new), own_s(old)) for new, old in zip(now, planned_from, strict=True))
     return any(abs(new_s - old_s) > threshold * old_s for new_s, old_s in pairs)
 

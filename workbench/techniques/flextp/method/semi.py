@@ -94,12 +94,14 @@ def settled_resizing(times: Sequence[RankTimes], threshold: float = SIGNIFICANT_
     """
     if not 0 < threshold < 1:
         raise ValueError(f"threshold is {threshold!r}; it must be in (0, 1)")
-    planned_from, is_settled = list(times), False
+    planned_from, plan, is_settled = list(times), Plan.plain(len(times)), False
     while not is_settled:
-        plan = plan_resizing(planned_from, Reference.CURRENT_MEAN, tolerance=threshold)
-        now = [each.at_work(plan.work(rank)) for rank, each in enumerate(times)]
-        is_settled = not has_moved(now, planned_from, threshold, reference=Reference.CURRENT_MEAN)
-        planned_from = now
+        newer = plan_resizing(planned_from, Reference.CURRENT_MEAN, tolerance=threshold)
+        if newer.is_near(plan):
+            return plan
+        plan, before = newer, planned_from
+        planned_from = [each.at_work(plan.work(rank)) for rank, each in enumerate(times)]
+        is_settled = not has_moved(planned_from, before, threshold, reference=Reference.CURRENT_MEAN)
     return plan
 
 

@@ -212,9 +212,10 @@ class Balancer:
         if state.planned_from is not None and not self._has_moved(times, state.planned_from):
             return
         plan, state.planned_from = self._planner(times), tuple(times)
+        if state.steps and plan.is_near(state.plan):
+            return
         state.steps.append(Step(iteration=state.iteration, times=tuple(times), plan=plan))
-        if plan != state.plan:
-            state.plan, state.is_chosen = plan, False
+        state.plan, state.is_chosen = plan, plan.is_plain and state.plan.is_plain
 
     def _measured_costs(self, times: Sequence[RankTimes]) -> Costs:
         """Run the pre-test; its messages are entered under a name of their own."""
