@@ -21,18 +21,19 @@ from workbench.techniques.flextp.runtime.timing import ModelledTimes
 from workbench.timeline.stragglers import StragglerTrace
 
 CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32)
+WIDE = TransformerConfig(hidden_size=128, num_heads=4, mlp_size=512)
 COSTS = Costs.straight(alloc_s=0.01, extract_s=0.02, communicate_s=0.1, compute_s=1.0)
 
 
-def two_layers(group):
-    layers = [TransformerLayer(CONFIG, group, site=f"layers.{index}", dtype=torch.float64) for index in range(2)]
+def two_layers(group, config=CONFIG):
+    layers = [TransformerLayer(config, group, site=f"layers.{index}", dtype=torch.float64) for index in range(2)]
     return nn.Sequential(*layers)
 
 
-def train(model, balancer, num_iterations, before=lambda iteration: None):
+def train(model, balancer, num_iterations, before=lambda iteration: None, shape=(2, 3, 16)):
     """Train on one batch, and give the loss of every iteration."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x = torch.randn(2, 3, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     losses = []
     for iteration in range(num_iterations):
         before(iteration)
@@ -193,10 +194,10 @@ def test_real_ranks_train_as_virtual_ones_do_while_stragglers_come_grow_and_vani
 
 def measured_on_a_rank(trace):
     group = ProcessTensorGroup()
-    model = two_layers(group)
+    model = two_layers(group, WIDE)  # so that products are more than noise
     balancer = balance(model, group, policy=Policy(solution="SEMI", iterations_per_epoch=4), trace=trace)
     pause = random.Random(group.local_ranks[0])
-    losses = train(model, balancer, 12, before=lambda _: time.sleep(pause.random() / 50))
+    losses = train(model, balancer, 12, before=lambda _: time.sleep(pause.random() / 50), shape=(8, 32, 128))
     return losses, [(step.iteration, step.plan, step.times) for step in balancer.steps], balancer.costs
 
 
@@ -207,7 +208,7 @@ def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing():
     assert costs is not None
     for others in results[1:]:
         assert others == (losses, steps, costs)
-    # The straggler is rank 0, 1, 2 in turn; tiny products are timed with much noise.
+    # The straggler is rank 0, 1, 2 in turn.
     for epoch in range(3):
         seen = [(plan, times) for iteration, plan, times in steps if iteration // 4 == epoch and iteration % 4]
         assert any(plan.ranks[epoch].removed > 0.3 for plan, _ in seen)

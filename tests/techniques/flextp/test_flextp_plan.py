@@ -93,7 +93,7 @@ def test_a_plan_survives_json():
 
 def test_plans_are_near_if_they_differ_by_few_columns_and_not_in_who_does_what():
     plan = Plan(ranks=(RankPlan(dropped=0.5), RankPlan()))
-    assert plan.is_near(Plan(ranks=(RankPlan(dropped=0.505), RankPlan())))
+    assert plan.is_near(Plan(ranks=(RankPlan(dropped=0.502), RankPlan())))
     assert not plan.is_near(Plan(ranks=(RankPlan(dropped=0.52), RankPlan())))
-    assert not Plan(ranks=(RankPlan(dropped=0.005), RankPlan())).is_near(Plan.plain(2))
+    assert not Plan(ranks=(RankPlan(dropped=0.001), RankPlan())).is_near(Plan.plain(2))
     assert not plan.is_near(Plan(ranks=(RankPlan(dropped=0.5, migrated=0.001), RankPlan())))

@@ -33,6 +33,7 @@ __all__ = [
 # multiplying something, or nobody could measure that it has become fast again.
 MOST_REMOVED = 0.99
 SIGNIFICANT_CHANGE = 0.10  # share of a rank's own time, section III-A
+STILL_SLOW = 0.25  # of that share, by which a straggler that drops columns may stay behind; ours
 
 
 class Reference(Enum):
@@ -134,8 +135,8 @@ def has_moved(
 
     All ranks see the same numbers and so decide alike, which a rank's own decision about an all-reduce could not.
     Un-resized times are compared; against the current mean, which the plan itself moves, times as they are, and there
-    a plan is due, too, while a rank is still slower than the mean by as much: dropping columns may save less time than
-    it should.
+    a plan is due, too, while a rank that drops columns is still slower than the mean by a quarter of the threshold:
+    dropping may save less time than it should.
 
     Args:
         now: of all ranks.
@@ -148,7 +149,7 @@ def has_moved(
     own_s = _unresized
     if reference is Reference.CURRENT_MEAN:
         own_s, target_s = _as_it_is, reference_s(now, reference)
-        if any(each.own_s > target_s * (1 + threshold) for each in now):
+        if any(each.work < 1 and each.own_s > target_s * (1 + STILL_SLOW * threshold) for each in now):
             return True
     pairs = ((own_s(new), own_s(old)) for new, old in zip(now, planned_from, strict=True))
     return any(abs(new_s - old_s) > threshold * old_s for new_s, old_s in pairs)
