@@ -6,6 +6,8 @@ Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Con
 mean over ranks), and IV-B (T_ref the least). Section III-A does not say that T_i and M_i are un-resized; taken
 literally (`one_shot_ratio`) the ratio swings, because a straggler that drops columns looks no longer like one.
 Simplified: dropping a share of the columns is taken to save that share of the product time, extraction costing nothing.
+Where layers are so small that it saves much less, a rank that drops columns looks slower than it is, and may go on
+dropping some when it has become fast again.
 Left out: which columns, and layers with different ratios (`priority`).
 """
 
