@@ -103,6 +103,10 @@ PAPER_SIZES = {"ViT-1B": {"size": "1B", "batch": 64}, "ViT-3B": {"size": "3B", "
 
 
 IMPUTATIONS = ["Zero", "Average", "Same"]
+STALE = (
+    "Columns are chosen once an epoch, so that Same gives a dropped column the same gradient in every iteration of an "
+    "epoch, and Adam walks on along it; the paper does not say how old its gradients become."
+)
 
 
 def _imputations(which: list) -> list:
@@ -115,7 +119,7 @@ def _imputations(which: list) -> list:
 def _imputation_claims(where: str, everywhere: int, source: str) -> tuple:
     return (
         _lost(f"Same loses less than Zero, {where}", along="imputation", order=["Same", "Zero"],
-              where={"everywhere": everywhere}, source=source),
+              where={"everywhere": everywhere}, source=source, explanation=STALE),
         _lost(f"Zero loses less than Average, {where}", along="imputation", order=["Zero", "Average"],
               where={"everywhere": everywhere}, source=source),
     )  # fmt: skip
