@@ -208,12 +208,10 @@ def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing():
     assert costs is not None
     for others in results[1:]:
         assert others == (losses, steps, costs)
-    # The straggler is rank 0, 1, 2 in turn.
-    for epoch in range(3):
-        seen = [(plan, times) for iteration, plan, times in steps if iteration // 4 == epoch and iteration % 4]
-        assert any(plan.ranks[epoch].removed > 0.3 for plan, _ in seen)
-        product_s = [each.unresized().product_s for each in seen[0][1]]
-        assert product_s[epoch] > 2 * median(product_s)
+    _, plan, times = steps[0]  # of the first epoch, whose straggler is rank 0
+    assert plan.ranks[0].removed > 0.3
+    product_s = [each.product_s for each in times]
+    assert product_s[0] > 3 * median(product_s[1:])
 
 
 def with_a_policy_of_its_own():
