@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workbench.datasets.source import DataSource
+from workbench.datasets.source import DataSource, drawn_rows
 
 __all__ = ["ImageDataset"]
 
@@ -58,9 +58,7 @@ class ImageDataset:
         """
         if limit is None:
             return self
-        if limit < 1:
-            raise ValueError(f"limit is {limit}, must be at least 1 or None")
-        rows = np.random.default_rng(seed).permutation(len(self))[:limit]
+        rows = drawn_rows(len(self), limit, seed)
         detail = f"{len(rows):,} images chosen from: {self.source.detail}"
         source = replace(self.source, detail=detail)
         return replace(self, images=self.images[rows], labels=self.labels[rows], source=source)

@@ -21,7 +21,7 @@ from workbench.datasets import places
 from workbench.datasets.manifest import DataFile, Entry, entry_named, file_named
 from workbench.datasets.places import DataError
 
-__all__ = ["DataError", "DataSource", "Dataset", "Found", "SourceKind", "resolve"]
+__all__ = ["DataError", "DataSource", "Dataset", "Found", "SourceKind", "drawn_rows", "resolve"]
 
 
 class SourceKind(str, Enum):
@@ -59,6 +59,21 @@ class DataSource:
     def as_record(self) -> dict[str, str]:
         """Return the four fields that a record holds, as plain strings."""
         return {"name": self.name, "source": self.kind.value, "detail": self.detail, "sha256": self.sha256}
+
+
+def drawn_rows(num_rows: int, limit: int, seed: int) -> np.ndarray:
+    """Draw row numbers without replacement; a smaller draw with the same seed is a prefix of a larger one.
+
+    Args:
+        num_rows: how many there are.
+        limit: how many to draw; more than there are means all.
+        seed: of the draw.
+    Raises:
+        ValueError: limit is not positive.
+    """
+    if limit < 1:
+        raise ValueError(f"limit is {limit}, must be at least 1 or None")
+    return np.random.default_rng(seed).permutation(num_rows)[:limit]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,12 +139,7 @@ class Dataset:
         Raises:
             ValueError: limit is not positive.
         """
-        if limit is None:
-            return self
-        if limit < 1:
-            raise ValueError(f"limit is {limit}, must be at least 1 or None")
-        order = np.random.default_rng(seed).permutation(len(self))
-        return self.rows(order[:limit].tolist())
+        return self if limit is None else self.rows(drawn_rows(len(self), limit, seed).tolist())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import workbench
 from workbench.reproduction.declare import Reproduction
-from workbench.reproduction.library import Library, by_room
+from workbench.reproduction.imports import Library, by_room
 from workbench.reproduction.machine import versions
 from workbench.reproduction.notebook_cells import NotebookCells, read_notebook
 from workbench.reproduction.project import Project
