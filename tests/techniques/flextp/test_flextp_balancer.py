@@ -253,6 +253,18 @@ def test_a_given_plan_holds_from_the_first_iteration_on():
     assert (balancer.plan, balancer.steps) == (plan, ())
 
 
+def test_outside_of_an_iteration_products_are_plain():
+    model, balancer = balanced(StragglerTrace.fixed(2, {0: 4.0}), solution="ZERO", selection="Pri")
+    train(model, balancer, 3)
+    assert balancer.plan.ranks[0].dropped > 0.3
+    x = torch.ones(2, 3, 16, dtype=torch.float64)
+    after = model(x)
+    with balancer.iteration():
+        assert not torch.equal(model(x), after)
+    balancer.remove()
+    assert torch.equal(model(x), after)
+
+
 def test_bad_input_is_refused_before_any_work():
     group = VirtualTensorGroup(2)
     model, times = two_layers(group), ModelledTimes(StragglerTrace.none(2))

@@ -115,6 +115,7 @@ def draw_map(rows: Iterable[Mapping]) -> Figure:
         labels = {"x_label": "skewness χ", "y_label": "stragglers" if ax is axes[0, 0] else ""}
         plots.heatmap(table, ax=ax, limit=1, texts=texts, **labels, **ticks)
         ax.set_title(f"{link:g} GB/s")
+    figure.supxlabel(",  ".join(f"{letter}: {means}" for means, letter in LETTERS.items()), fontsize="medium")
     return figure
 
 

@@ -26,10 +26,12 @@ LABELS = MappingProxyType(
         "imputation": "imputation",
         "num_senders": "stragglers that migrate, x",
         "solution": "solution",
-        "everywhere": "every rank drops (1), or the straggler alone (0)",
+        "everywhere": "who drops",
         "is_incremental": "dropped columns keep their statistics",
     }
 )
+
+WHO_DROPS = MappingProxyType({0: "the straggler alone", 1: "every rank"})
 
 
 def merged(rows: Iterable[Mapping], quantity: str, keys: list[str], reading: str = "") -> pd.DataFrame:
@@ -61,7 +63,10 @@ def draw_accuracies(rows: Iterable[Mapping], *, ax: Axes, along: str, by: str = 
     rows = [row for row in rows if row["quantity"] == "accuracy"]
     keys = list(dict.fromkeys((along, by)))
     table = merged([row for row in rows if row["solution"] != BASELINE], "accuracy", keys).dropna(subset=[along])
-    plots.bars(table, ax=ax, x=along, by=None if by == along else by)
+    if "everywhere" in table:
+        table["everywhere"] = table.everywhere.map(WHO_DROPS)
+    plots.bars(table.rename(columns={by: LABELS.get(by, by)} if by != along else {}), ax=ax, x=along,
+               by=None if by == along else LABELS.get(by, by))  # fmt: skip
     plain = merged([row for row in rows if row["solution"] == BASELINE], "accuracy", ["solution"]).iloc[0]
     ax.axhline(plain.value, color="black", linewidth=1)
     ax.axhspan(plain.low, plain.high, color="black", alpha=0.12, linewidth=0)
