@@ -20,21 +20,19 @@ from torch import Tensor, nn
 
 from workbench.parallel.pipeline import StepResult
 from workbench.training.batches import shuffled_batches, sorted_batches
+from workbench.training.precision import PRECISIONS, computing_in
 from workbench.training.schedule import linear_warm_up_and_decay
 
 __all__ = [
-    "PRECISIONS",
     "LabelledBatch",
     "LabelledExamples",
     "Recipe",
     "Trainable",
     "TrainingRun",
-    "precision_of",
     "predict",
     "train",
 ]
 
-PRECISIONS = ("fp32", "bf16")
 EVALUATION_BATCH = 128  # rows
 
 
@@ -180,7 +178,7 @@ def _update(
     pipeline: Trainable, batch: LabelledBatch, optimizer: torch.optim.Optimizer, recipe: Recipe
 ) -> Tensor | None:
     optimizer.zero_grad()
-    with precision_of(recipe):
+    with computing_in(recipe.precision, recipe.device):
         result = pipeline.step(batch.inputs, batch.labels, **batch.context)
     optimizer.step()
     return result.loss
@@ -203,15 +201,9 @@ def predict(
     outputs, order = [], sorted_batches(examples.lengths, batch)
     for rows in order:
         part = examples.batch(rows, recipe.device)
-        with precision_of(recipe):
+        with computing_in(recipe.precision, recipe.device):
             outputs.append(pipeline.evaluate(part.inputs, **part.context))
     if outputs[0] is None:
         return None
     found = torch.cat([output.float() for output in outputs]).cpu()
     return found[torch.as_tensor(np.argsort(np.concatenate(order)))]
-
-
-def precision_of(recipe: Recipe) -> torch.autocast:
-    """Return the context in which a model computes in the recipe's precision."""
-    kind = torch.device(recipe.device).type
-    return torch.autocast(kind, dtype=torch.bfloat16, enabled=recipe.precision == "bf16")

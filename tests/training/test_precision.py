@@ -1,0 +1,73 @@
+"""Products of bfloat16 matrices where the processor has no instructions for them: rounded once, backward ones too."""
+
+import pytest
+import torch
+from torch import nn
+
+from workbench.training import precision
+from workbench.training.precision import ProductsInFloat32, computing_in
+
+
+def rounded_by_definition(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return (left.double() @ right.double()).bfloat16()
+
+
+def assert_neighbours(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """At most one bfloat16 apart, and most of them equal."""
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-3)
+    assert (found == expected).double().mean() > 0.95
+
+
+def test_a_product_by_hand_is_rounded_after_the_sum():
+    # 1 + 2^-8 lies between two bfloat16 values; added twice before rounding it gives 2 + 2^-7, which is none either.
+    left, right = torch.tensor([[1.0, 2**-4, 1.0, 2**-4]]).bfloat16(), torch.tensor([[1.0, 2**-4] * 2]).bfloat16().T
+    with ProductsInFloat32():
+        found = left @ right
+    assert found.dtype == torch.bfloat16 and found.item() == 2.0
+    with ProductsInFloat32():
+        assert (torch.tensor([[1.0, 0.5]]).bfloat16() @ torch.tensor([[3.0], [4.0]]).bfloat16()).item() == 5.0
+
+
+@pytest.mark.parametrize("shapes", [((7, 33), (33, 5)), ((2, 7, 33), (2, 33, 5))], ids=["mm", "bmm"])
+def test_products_are_those_of_torch_s_emulation_up_to_the_last_bit(shapes):
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(shape, generator=generator).bfloat16() for shape in shapes)
+    emulated = left @ right
+    with ProductsInFloat32():
+        found = left @ right
+    assert_neighbours(found, emulated)
+    assert_neighbours(found, rounded_by_definition(left, right))
+
+
+def test_products_in_float32_stay_bit_for_bit():
+    left, right = torch.randn(9, 17), torch.randn(17, 3)
+    with ProductsInFloat32():
+        assert torch.equal(left @ right, torch.mm(left, right))
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_a_model_and_its_gradients_are_the_same_either_way(monkeypatch, has_instructions):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.Linear(48, 3))
+    inputs = torch.randn(16, 24)
+
+    def loss_and_gradients() -> list[torch.Tensor]:
+        model.zero_grad()
+        loss = model(inputs).float().square().mean()
+        loss.backward()
+        return [loss.detach(), *(weight.grad.clone() for weight in model.parameters())]
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = loss_and_gradients()
+    monkeypatch.setattr(precision, "has_bfloat16_instructions", lambda: has_instructions)
+    with computing_in("bf16"):
+        found = loss_and_gradients()
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.03, atol=1e-3)
+
+
+def test_float32_is_left_alone():
+    left, right = torch.randn(9, 17), torch.randn(17, 3)
+    with computing_in("fp32"):
+        assert torch.equal(left @ right, torch.mm(left, right))

@@ -1,0 +1,62 @@
+"""The precision in which a model computes: float32, or bfloat16 also where the processor has no instructions for it.
+
+What: `computing_in("bf16")` is autocast; on a processor without bfloat16 instructions the matrix products of bfloat16
+operands are computed in float32 and rounded once, which is what the instructions do: they multiply exactly, add in
+float32 and round the sum. torch's emulation of them takes about four times as long there.
+Source: Intel, "BFLOAT16 - Hardware Numerics Definition" (2018), for what the instructions round.
+Simplified: only the order of the additions differs, so a sum may fall on the neighbouring bfloat16.
+Left out: float16; convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["PRECISIONS", "ProductsInFloat32", "computing_in", "has_bfloat16_instructions"]
+
+PRECISIONS = ("fp32", "bf16")
+_PRODUCTS: Mapping[Any, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {torch.ops.aten.mm.default: torch.mm, torch.ops.aten.bmm.default: torch.bmm}
+)
+
+
+class ProductsInFloat32(TorchDispatchMode):
+    """Within it, products of bfloat16 matrices on CPU are computed in float32 and rounded, backward ones too."""
+
+    def __torch_dispatch__(self, operation: Any, types: tuple, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Replace one product; hand everything else on."""
+        product = _PRODUCTS.get(operation)
+        if product is None or args[0].dtype is not torch.bfloat16 or args[0].device.type != "cpu":
+            return operation(*args, **(kwargs or {}))
+        return product(args[0].float(), args[1].float()).bfloat16()
+
+
+@contextmanager
+def computing_in(precision: str, device: str | torch.device = "cpu") -> Iterator[None]:
+    """Compute in a precision; weights and their updates stay as they are.
+
+    Args:
+        precision: "fp32", or "bf16": matrix products of operands rounded to bfloat16, by autocast.
+        device: where the model is.
+    """
+    kind = torch.device(device).type
+    with torch.autocast(kind, dtype=torch.bfloat16, enabled=precision == "bf16"):
+        if precision == "bf16" and kind == "cpu" and not has_bfloat16_instructions():
+            with ProductsInFloat32():
+                yield
+        else:
+            yield
+
+
+def has_bfloat16_instructions() -> bool:
+    """Say whether this processor multiplies bfloat16 itself; where torch cannot tell, it is taken to."""
+    found = torch.cpu.get_capabilities()
+    asked = [found[name] for name in ("avx512_bf16", "amx_bf16", "amx_tile", "bf16") if name in found]
+    return any(asked) if asked else True
