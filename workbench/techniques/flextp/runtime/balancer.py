@@ -258,6 +258,8 @@ class Balancer:
 
     def _work(self, rank: int) -> float:
         """Return the columns that a local rank multiplied, as a share of its own."""
+        if self._state.plan.is_plain:
+            return 1.0
         return self._weighted(lambda division: division.work(rank), otherwise=1.0)
 
     def _weighted(self, share: Callable[[Division], float], otherwise: float) -> float:

@@ -99,19 +99,21 @@ class Meter:
             operands, more: its arguments.
         """
         with self._watch("product"):
-            start_s, begun_s = self.clock(), time.perf_counter()
+            begun_s, start_s = time.perf_counter(), self.clock()
             result = multiply(*operands, **more)
-            self._charge(self.clock() - start_s, time.perf_counter() - begun_s)
+            seconds = self.clock() - start_s
+            self._product_s += seconds
+            if self._owed > 0:
+                self._sleep(seconds, time.perf_counter() - begun_s)
         return result
 
-    def _charge(self, seconds: float, passed_s: float) -> None:
-        """Charge a product that took some seconds of the clock while others passed on the wall."""
+    def _sleep(self, seconds: float, passed_s: float) -> None:
+        """Sleep off what a product owes that took some seconds of the clock while others passed on the wall."""
         owed_s = seconds * self._owed
-        self._product_s += seconds + owed_s
-        if owed_s > 0:
-            self._slept_s += owed_s
-            for_a_core_s = min(max(passed_s - seconds, 0.0), seconds * (self._slowness - 1))
-            self._sleeper.owe(owed_s, passed_s=for_a_core_s)
+        self._product_s += owed_s
+        self._slept_s += owed_s
+        for_a_core_s = min(max(passed_s - seconds, 0.0), seconds * (self._slowness - 1))
+        self._sleeper.owe(owed_s, passed_s=for_a_core_s)
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:

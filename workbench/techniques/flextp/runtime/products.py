@@ -110,13 +110,13 @@ class _Timed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor):
-        (x, weight), meter = ctx.saved_tensors, ctx.meter
-        grad_x = grad_weight = None
-        if ctx.needs_input_grad[1]:
-            grad_x = meter.time(torch.matmul, grad, weight)
-        if ctx.needs_input_grad[2]:
-            grad_weight = meter.time(torch.mm, grad.flatten(0, -2).t(), x.flatten(0, -2))
-        return None, grad_x, grad_weight
+        return None, *ctx.meter.time(_gradients, grad, *ctx.saved_tensors, needed=ctx.needs_input_grad[1:])
+
+
+def _gradients(grad: Tensor, x: Tensor, weight: Tensor, needed: Sequence[bool]) -> tuple[Tensor | None, Tensor | None]:
+    grad_x = torch.matmul(grad, weight) if needed[0] else None
+    grad_weight = torch.mm(grad.flatten(0, -2).t(), x.flatten(0, -2)) if needed[1] else None
+    return grad_x, grad_weight
 
 
 class _Divided(torch.autograd.Function):

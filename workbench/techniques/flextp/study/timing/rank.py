@@ -94,7 +94,8 @@ def record_rounds(
     """Train each variant for one turn a round, in an order drawn for each round; every rank calls it.
 
     Args:
-        variants: by name; None is the model as it is, without balancing.
+        variants: by name; None is the model as it is, without balancing. Beside it no products are recorded: recording
+            them is the study's, and would be charged to balancing alone.
         size: of the model.
         turns: how many, how long, and the seed.
         slowness: how many times slower than this machine all ranks' products are, by sleeping.
@@ -106,7 +107,8 @@ def record_rounds(
     recorder = Recorder(resource=f"rank {dist.get_rank()}")
     group = RecordedTensorGroup(recorder=recorder)
     costs = _pre_test(variants, size, group, slowness)
-    trials = [_Trial(name, each, size, turns, group, recorder, slowness, costs) for name, each in variants.items()]
+    told = (size, turns, group, recorder, slowness, costs, None not in variants.values())
+    trials = [_Trial(name, each, *told) for name, each in variants.items()]
     moving = any(each is not None and each.moves for each in variants.values())
     order, recordings = random.Random(turns.seed), []
     gc.collect()
@@ -153,14 +155,16 @@ def _step(model, balancer: Balancer | None, size: Size, *, seed: int, optimize: 
 class _Trial:
     """A variant under way on one rank."""
 
-    def __init__(self, name, variant: Variant | None, size: Size, turns: Turns, group, recorder, slowness, costs):
+    def __init__(
+        self, name, variant: Variant | None, size: Size, turns: Turns, group, recorder, slowness, costs, records_products
+    ):
         self.name, self.turns, self.recorder = name, turns, recorder
         (self.rank,) = group.local_ranks
         model = ViTForImageClassification(size.config(turns.seed), group)
         optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
         epoch = turns.iterations_per_epoch
         trace = None if variant is None else variant.trace(group.size, epoch)
-        watch = recorder.during  # every product is an action of kind compute
+        watch = recorder.during if records_products else nullcontext  # every product is an action of kind compute
         self.meter, self.balancer = Meter(self.rank, trace, slowness=slowness, watch=watch), None
         if variant is not None:
             drift = micro_threshold(LEARNING_RATE, epoch)
