@@ -9,6 +9,7 @@ from importlib import import_module
 
 __all__ = [
     "IPyParallelRanks",
+    "Machines",
     "PerRank",
     "RankFailed",
     "Ranks",
@@ -20,6 +21,7 @@ __all__ = [
 
 MODULE_OF = {
     "IPyParallelRanks": "engines",
+    "Machines": "machines",
     "PerRank": "calls",
     "RankFailed": "failures",
     "Ranks": "ranks",

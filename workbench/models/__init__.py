@@ -2,6 +2,7 @@
 
 from workbench.models.bert import BertEncoder, BertForMaskedLM, BertForSequenceClassification
 from workbench.models.bert_config import BertConfig
+from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.models.hugging_face import LoadedWeights, load_hugging_face, to_hugging_face
 from workbench.models.inventory import layer_messages, layer_products, layer_weights
 from workbench.models.vit import ViTEncoder, ViTForImageClassification
@@ -12,6 +13,8 @@ __all__ = [
     "BertEncoder",
     "BertForMaskedLM",
     "BertForSequenceClassification",
+    "GPT2",
+    "GPT2Config",
     "LoadedWeights",
     "VIT_1B",
     "VIT_3B",

@@ -1,6 +1,8 @@
-"""Actions, schedules as text grids, event simulation, recordings, traces, and seeded stragglers."""
+"""Actions, schedules as text grids, event simulation, recordings, traces, and seeded stragglers and faults."""
 
 from .actions import Action, Kind, Timeline
+from .fault_draws import FaultSpan, dated_faults, poisson_faults, rack_faults
+from .faults import Fault, FaultKind, FaultScope, FaultTrace
 from .grid import format_timeline, parse_timeline
 from .recorder import Recorder
 from .schedule import Cell, Schedule, gpipe, one_forward_one_backward, parse_schedule, pipeline_tasks
@@ -12,6 +14,11 @@ __all__ = [
     "Action",
     "Cell",
     "Dose",
+    "Fault",
+    "FaultKind",
+    "FaultScope",
+    "FaultSpan",
+    "FaultTrace",
     "Kind",
     "Recorder",
     "Schedule",
@@ -21,11 +28,14 @@ __all__ = [
     "Timeline",
     "chrome_trace",
     "chrome_trace_json",
+    "dated_faults",
     "format_timeline",
     "gpipe",
     "one_forward_one_backward",
     "parse_schedule",
     "parse_timeline",
     "pipeline_tasks",
+    "poisson_faults",
+    "rack_faults",
     "simulate",
 ]

@@ -79,6 +79,8 @@ class Policy:
             raise ValueError(f"num_senders is {self.num_senders}, must be None, or 0 or more where solution is SEMI")
         if self.refine and self.solution not in (Solution.MIG, Solution.SEMI):
             raise ValueError(f"refine is True, must be False where solution is {self.solution}")
+        if self.refine and self.num_senders is not None:
+            raise ValueError(f"num_senders is {self.num_senders}, must be None where refine is True, which finds them")
         if not 0 < self.threshold < math.inf:
             raise ValueError(f"threshold is {self.threshold}, must be finite and above 0")
         if not 0 <= self.micro_threshold < math.inf:

@@ -122,14 +122,14 @@ def _messages_s(kind: _Kind, group: TensorGroup, moves: Moves, sender: int, shar
 @contextmanager
 def _divided(kind: _Kind, group: TensorGroup, sender: int, share: float) -> Iterator[Division]:
     """Let the sender migrate a share of its columns, for as long as the block runs."""
-    weight = kind.layer.weights[0]
+    weight, previous = kind.layer.weights[0], dict(kind.product.previous)
     columns = torch.arange(num_dropped_columns(share, weight.shape[1]), device=weight.device)
     dropped = {rank: columns[:0] for rank in group.local_ranks}
     kind.product.division = divide(weight.shape[1], num_ranks=group.size, dropped=dropped, migrated={sender: columns})
     try:
         yield kind.product.division
     finally:
-        kind.product.division = None
+        kind.product.division, kind.product.previous = None, previous  # gradients of the test are none to impute
 
 
 def _operands(kind: _Kind) -> tuple[list[Tensor], list[Tensor]]:

@@ -1,0 +1,240 @@
+"""Machines are killed one by one for real; what they keep in memory outlives their ranks and dies with them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from processes_seen import assert_all_dead_within, family, living, wait_for, wait_for_text
+
+from workbench.launch.machines import (
+    MachineEnded,
+    Machines,
+    MachineSaid,
+    RankEnded,
+    RankExit,
+    RankSaid,
+)
+from workbench.launch.machines.memory import MachineMemory
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def agent(machine):
+    """Start the ranks it is told to: (rank, function), or stop them all when told None."""
+    while True:
+        for happening in machine.wait(60.0):
+            match happening:
+                case (rank, function):
+                    machine.start_rank(rank, function, label="life")
+                case None:
+                    machine.stop_ranks()
+                    machine.tell(machine.ranks)
+
+
+def count(link):
+    """Add one to a counter that the machine keeps, and return it."""
+    memory = link.mapped("counter", 8)
+    memory[0] += 1
+    return memory[0]
+
+
+def sleep(link):
+    subprocess.Popen(["sleep", "600"], start_new_session=True)  # a helper that no group and no signal reaches
+    link.tell("asleep")
+    time.sleep(600)
+
+
+@pytest.fixture(scope="module")
+def machines():
+    with Machines() as running:
+        yield running
+
+
+@pytest.fixture
+def start(machines):
+    """Starts machines, which are killed after the test."""
+    names = []
+
+    def start_one(name, function=agent, *args, **kwargs):
+        machines.start(name, function, *args, **kwargs)
+        names.append(name)
+
+    yield start_one
+    machines.kill(*set(names) & set(machines.names))
+
+
+def until(machines, kind, **fields):
+    """Return the next happening of a kind with these fields."""
+    end_s = time.monotonic() + 20
+    while time.monotonic() < end_s:
+        happened = machines.wait(end_s - time.monotonic())
+        machines._untold = happened  # look at them one by one, and keep the rest
+        while machines._untold:
+            one = machines._untold.pop(0)
+            if isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items()):
+                return one
+    raise AssertionError(f"no {kind.__name__} with {fields}")
+
+
+def result(machines, name):
+    """What rank 0 of a machine returned, once it has ended."""
+    reply = until(machines, RankSaid, machine=name, rank=0).message
+    assert reply.failure is None, reply.traceback
+    assert until(machines, RankEnded, machine=name).exit is RankExit.RETURNED
+    return reply.value
+
+
+def test_memory_outlives_a_rank_that_is_killed_and_dies_with_the_machine(machines, start):
+    start("a")
+    counts = []
+    for _ in range(2):
+        machines.tell("a", (0, count))
+        counts.append(result(machines, "a"))
+    machines.tell("a", (0, sleep))
+    until(machines, RankSaid, message="asleep")
+    machines.kill_rank("a", 0)
+    assert until(machines, RankEnded, machine="a").exit is RankExit.KILLED
+    machines.tell("a", (0, count))
+    counts.append(result(machines, "a"))
+    machines.kill("a")
+    start("a")
+    machines.tell("a", (0, count))
+    assert [*counts, result(machines, "a")] == [1, 2, 3, 1]
+
+
+def test_a_killed_machine_takes_its_ranks_and_what_they_started_and_leaves_the_others(machines, start):
+    for name in ("a", "b"):
+        start(name)
+        machines.tell(name, (0, sleep))
+        until(machines, RankSaid, machine=name, message="asleep")
+    pids = machines.pids
+    doomed, spared = (family(pids[name]["agent"]) for name in ("a", "b"))
+    machines.kill("a")
+    assert len(doomed) == len(spared) == 3  # agent, rank, sleep
+    assert not living(doomed)
+    assert living(spared) == spared
+    assert machines.names == ("b",)
+
+
+def test_what_a_rank_had_started_ends_with_the_rank(machines, start):
+    start("a")
+    machines.tell("a", (0, sleep))
+    until(machines, RankSaid, message="asleep")
+    children = family(machines.pids["a"]["agent"])[1:]
+    machines.kill_rank("a", 0)
+    until(machines, RankEnded, machine="a")
+    assert_all_dead_within(children, 2.0)
+
+
+def test_stopped_ranks_are_gone_before_the_agent_goes_on(machines, start):
+    start("a")
+    for rank in (3, 5):
+        machines.tell("a", (rank, sleep))
+        until(machines, RankSaid, rank=rank, message="asleep")
+    children = family(machines.pids["a"]["agent"])[1:]
+    machines.tell("a", None)
+    assert until(machines, MachineSaid).message == ()
+    assert not living(children)
+
+
+def fail(link):
+    raise KeyError("no such layer")
+
+
+def test_a_rank_that_raises_tells_where_and_its_agent_learns_only_how_it_ended(machines, start):
+    start("a")
+    machines.tell("a", (0, fail))
+    reply = until(machines, RankSaid).message
+    assert reply.message == "raised KeyError: 'no such layer'"
+    assert "in fail" in reply.traceback
+    assert until(machines, RankEnded).exit is RankExit.RAISED
+
+
+def ask_twice(link):
+    link.memory("replica", 4096)
+    with pytest.raises(ValueError) as refused:
+        link.memory("replica", 8192)
+    with pytest.raises(ValueError) as too_much:
+        link.memory("another", 1)
+    return str(refused.value), str(too_much.value), link.names()
+
+
+def test_memory_keeps_its_size_and_stays_within_the_machines_limit(machines, start):
+    start("a", memory_limit_bytes=4096)
+    machines.tell("a", (0, ask_twice))
+    size, limit, names = result(machines, "a")
+    assert size == "num_bytes of 'replica' is 8192; it must be 4096 as before"
+    assert limit == "num_bytes of 'another' is 1; with the 4096 kept already it must stay within 4096"
+    assert names == {"replica": 4096}
+
+
+def broken(machine):
+    raise RuntimeError("no network card")
+
+
+def test_an_agent_whose_function_raises_tells_why_and_ends(machines, start):
+    start("a", broken)
+    assert until(machines, MachineSaid).message.message == "RuntimeError: no network card"
+    assert os.waitstatus_to_exitcode(until(machines, MachineEnded).status) == 1
+
+
+def test_two_machines_of_one_name_are_refused_before_anything_starts(machines, start):
+    start("a")
+    with pytest.raises(ValueError, match="name is 'a'; no other machine may have it"):
+        machines.start("a", agent)
+    with pytest.raises(ValueError, match="host is 0; it must be given if and only if there are shaped hosts"):
+        machines.start("b", agent, host=0)
+    assert machines.names == ("a",)
+
+
+@pytest.mark.parametrize("num_bytes", [0, -1, 1.5, True])
+def test_a_memory_needs_a_positive_whole_number_of_bytes(num_bytes):
+    with pytest.raises(ValueError, match="num_bytes of 'x' is .*; it must be an integer of at least 1"):
+        MachineMemory().allocate("x", num_bytes)
+
+
+OWNER = """
+import sys, time
+sys.path.insert(0, {folder!r})
+from test_machines import agent, sleep
+from workbench.launch.machines import Machines
+machines = Machines()
+for name in ("a", "b"):
+    machines.start(name, agent)
+    machines.tell(name, (0, sleep))
+end = time.monotonic() + 30
+asleep = 0
+while asleep < 2 and time.monotonic() < end:
+    asleep += sum(getattr(one, "message", "") == "asleep" for one in machines.wait(1.0))
+open(sys.argv[1], "w").write("here\\n")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_is_left_two_seconds_after_the_owner_was_killed(number, tmp_path):
+    program = OWNER.format(folder=os.path.dirname(__file__))
+    mark = tmp_path / "mark"
+    owner = subprocess.Popen([sys.executable, "-c", program, str(mark)])
+    wait_for_text(mark)
+    everyone = family(owner.pid)
+    assert len(everyone) == 9  # owner, guard, fleet, and twice agent, rank, sleep
+    owner.send_signal(number)
+    assert_all_dead_within(everyone, 2.0)
+    owner.wait()
+
+
+def test_a_stopped_agent_is_killed_too(machines, start):
+    start("a")
+    machines.tell("a", (0, sleep))
+    until(machines, RankSaid, message="asleep")
+    pid = machines.pids["a"]["agent"]
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    everyone = family(pid)
+    machines.kill("a")
+    assert not living(everyone)

@@ -1,0 +1,101 @@
+"""What a user may ask of balancing, and what is refused before any work."""
+
+import math
+from dataclasses import fields, replace
+
+import pytest
+
+from workbench.techniques.flextp.method.migration import Scheme
+from workbench.techniques.flextp.method.plan import Plan
+from workbench.techniques.flextp.method.priority import Selection
+from workbench.techniques.flextp.method.ratio import Reference
+from workbench.techniques.flextp.method.resizing import Imputation
+from workbench.techniques.flextp.method.solution import Solution
+from workbench.techniques.flextp.runtime.policy import Policy
+
+PLAN = Plan.plain(2)
+
+
+def test_by_default_a_policy_is_the_paper_s():
+    policy = Policy()
+    assert (policy.solution, policy.selection, policy.imputation) == ("SEMI", Selection("PriDiffR"), Imputation("Zero"))
+    assert (policy.threshold, policy.decay, policy.scheme) == (0.1, 0.8, "broadcast-reduce")  # III-A, III-B, IV-A
+    assert policy.is_incremental
+    assert (policy.pruning_ratio, policy.num_senders, policy.refine) == (None, None, False)
+
+
+def test_choices_may_be_named_as_the_paper_names_them():
+    named = Policy(
+        solution="ZERO", selection="Pri", reference="min", imputation="Average", scheme="scatter-gather"
+    )
+    chosen = Policy(
+        solution=Solution.ZERO, selection=Selection.PRIORITY, reference=Reference.MIN,
+        imputation=Imputation.AVERAGE, scheme=Scheme.SCATTER_GATHER,
+    )  # fmt: skip
+    assert named == chosen
+    assert str(named) == str(chosen)  # which is what ranks compare
+
+
+@pytest.mark.parametrize("field", ["solution", "selection", "reference", "imputation", "scheme"])
+def test_a_choice_that_there_is_not_is_refused(field):
+    with pytest.raises(ValueError, match="'best' is not a valid"):
+        Policy(**{field: "best"})
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ({"solution": "ZERO", "pruning_ratio": 1.0}, r"pruning_ratio is 1.0, must be in \[0, 1\)"),
+        ({"solution": "ZERO", "pruning_ratio": -0.1}, r"pruning_ratio is -0.1, must be in \[0, 1\)"),
+        ({"solution": "ZERO", "pruning_ratio": math.nan}, r"pruning_ratio is nan, must be in \[0, 1\)"),
+        ({"solution": "MIG", "pruning_ratio": 0.5}, "pruning_ratio is 0.5, must be None where solution is MIG"),
+        ({"solution": "given"}, "plan is None, must be given where solution is given, and only there"),
+        ({"solution": "ZERO", "plan": PLAN}, "must be given where solution is given, and only there"),
+        ({"solution": "ZERO", "selection": "PriDiffE"}, r"PriDiffE takes a constant γ: pruning_ratio is None"),
+        ({"solution": "MIG", "num_senders": 1}, "num_senders is 1, must be None, or 0 or more where solution is SEMI"),
+        ({"num_senders": -1}, "num_senders is -1, must be None, or 0 or more where solution is SEMI"),
+        ({"solution": "ZERO", "refine": True}, "refine is True, must be False where solution is ZERO"),
+        ({"solution": "Baseline", "refine": True}, "refine is True, must be False where solution is Baseline"),
+        ({"refine": True, "num_senders": 1}, "num_senders is 1, must be None where refine is True"),
+        ({"threshold": 0.0}, "threshold is 0.0, must be finite and above 0"),
+        ({"threshold": math.inf}, "threshold is inf, must be finite and above 0"),
+        ({"micro_threshold": -1e-9}, "micro_threshold is -1e-09, must be finite and 0 or more"),
+        ({"micro_threshold": math.inf}, "micro_threshold is inf, must be finite and 0 or more"),
+        ({"speed_share": 1.0}, r"speed_share is 1.0, must be in \[0, 1\)"),
+        ({"speed_share": -0.5}, r"speed_share is -0.5, must be in \[0, 1\)"),
+        ({"decay": 1.1}, r"decay is 1.1, must be in \[0, 1\]"),
+        ({"decay": -0.1}, r"decay is -0.1, must be in \[0, 1\]"),
+        ({"iterations_per_epoch": 0}, "iterations_per_epoch is 0, must be at least 1"),
+    ],
+)
+def test_policies_that_contradict_themselves_are_refused(policy, message):
+    with pytest.raises(ValueError, match=message):
+        Policy(**policy)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"solution": "ZERO", "pruning_ratio": 0.0}, {"solution": "ZERO", "selection": "PriDiffE", "pruning_ratio": 0.5},
+        {"solution": "given", "plan": PLAN}, {"num_senders": 0}, {"solution": "MIG", "refine": True},
+        {"micro_threshold": 0.0, "speed_share": 0.0, "decay": 0.0, "iterations_per_epoch": 1},
+        {"decay": 1.0, "speed_share": 0.99, "threshold": 5.0},
+    ],
+)  # fmt: skip
+def test_the_ends_of_every_range_are_allowed(policy):
+    made = Policy(**policy)
+    assert {field: getattr(made, field) for field in policy} == {
+        field: {"selection": Selection.DIFFERENTIATED_EMPIRICAL}.get(field, value) for field, value in policy.items()
+    }
+
+
+def test_policies_that_differ_in_any_field_are_told_apart_by_what_ranks_compare():
+    other = {
+        "solution": "ZERO", "selection": "Pri", "pruning_ratio": 0.5, "plan": PLAN, "refine": True, "speed_share": 0.5,
+        "num_senders": 1, "reference": "min", "imputation": "Same", "scheme": "scatter-gather", "threshold": 0.2,
+        "decay": 0.5, "micro_threshold": 0.1, "iterations_per_epoch": 7, "is_incremental": False, "seed": 1,
+    }  # fmt: skip
+    assert set(other) == {field.name for field in fields(Policy)}
+    more = {"pruning_ratio": {"solution": "ZERO"}, "plan": {"solution": "given"}}
+    made = {str(replace(Policy(), **{name: value}, **more.get(name, {}))) for name, value in other.items()}
+    assert len(made | {str(Policy())}) == len(other) + 1

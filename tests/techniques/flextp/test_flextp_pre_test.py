@@ -1,0 +1,214 @@
+"""The pre-test: what is timed, what it is reduced to, and what it leaves behind.
+
+Clocks are counted, so that every number is worked by hand. The n-th reading of a clock is n squared: what lies between
+two readings, one after the other, takes 1, 5, 9, 13, ... seconds.
+"""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from workbench.launch import run_on_ranks
+from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
+from workbench.techniques.flextp.method.plan import RankTimes
+from workbench.techniques.flextp.method.resizing import Imputation
+from workbench.techniques.flextp.runtime import pre_test
+from workbench.techniques.flextp.runtime.balance import balance
+from workbench.techniques.flextp.runtime.delivery import Scheme, delivery_of
+from workbench.techniques.flextp.runtime.division import divide
+from workbench.techniques.flextp.runtime.meter import Meter
+from workbench.techniques.flextp.runtime.policy import Policy
+from workbench.techniques.flextp.runtime.pre_test import measure_costs
+from workbench.techniques.flextp.runtime.products import Cut, FlexibleProduct
+from workbench.timeline.stragglers import Sleeper
+
+pytestmark = pytest.mark.timeout(60)
+
+PRELOAD = ("workbench.techniques.flextp.runtime.balance", "scipy.optimize", "pytest")
+# Rank 1 needed 2 + 3 s, on half of its columns: with all 2 + 6 s, the slowest. The fastest multiplies for 1.5 s.
+TIMES = [
+    RankTimes(own_s=6.0, product_s=4.0), RankTimes(own_s=5.0, product_s=3.0, work=0.5),
+    RankTimes(own_s=5.5, product_s=2.25, work=1.5),
+]  # fmt: skip
+
+
+def squares(scale=1.0):
+    """A clock whose n-th reading is n squared."""
+    return (scale * n * n for n in itertools.count()).__next__
+
+
+def steps(seconds):
+    """A clock that shows so much more at every reading."""
+    return (seconds * n for n in itertools.count()).__next__
+
+
+class Model:
+    """Two equal column-parallel layers, a row-parallel one, and one that is never used, ready for a pre-test.
+
+    Args:
+        group: three ranks.
+        meters: of the local ranks.
+        more: arguments of the products.
+    """
+
+    def __init__(self, group, meters=None, **more):
+        self.group = group
+        self.layers = [ColumnParallelLinear(8, 12, group, seed=seed, site=f"column {seed}") for seed in (1, 2, 3)]
+        self.layers.append(RowParallelLinear(12, 8, group, site="row"))
+        self.products = []
+        for layer in self.layers:
+            cut = Cut.ROW if isinstance(layer, RowParallelLinear) else Cut.COLUMN
+            delivery = delivery_of(Scheme.BROADCAST_REDUCE, group)
+            layer.matrix_product = FlexibleProduct(group, cut, layer.site, delivery=delivery, meters=meters, **more)
+            self.products.append(layer.matrix_product)
+        self.multiply()
+
+    def multiply(self):
+        """Run one iteration without a straggler, through all but the third layer."""
+        for layer, product in zip(self.layers, self.products, strict=True):
+            none = {rank: torch.empty(0, dtype=torch.int64) for rank in self.group.local_ranks}
+            product.division = divide(layer.weights[0].shape[1], num_ranks=3, dropped=none, migrated={})
+        first, second, _, row = self.layers
+        x = torch.linspace(-1, 1, 5 * 8).reshape(5, 8)
+        first_ys, second_ys = first(x), second(x)
+        row([one * other for one, other in zip(first_ys, second_ys, strict=True)]).square().sum().backward()
+        for product in self.products:
+            product.division = None
+
+    def costs(self, times=TIMES):
+        return measure_costs(self.layers, self.products, self.group, times)
+
+
+def set_clocks(wall, thread):
+    """Let the pre-test, and nothing else, read other clocks."""
+    return SimpleNamespace(perf_counter=wall, thread_time=thread)
+
+
+def test_costs_are_medians_without_the_first_run_times_the_number_of_layers_of_a_shape(monkeypatch):
+    # Messages: a run to fill caches and three that count, 2 equal layers and 1. At a quarter: the median of 5, 9 and 13
+    # s twice and of 21, 25 and 29 s; at three quarters of 37, 41 and 45 s twice and of 53, 57 and 61 s.
+    # Taking apart: three runs that are timed: 1, 5, 9 twice and 13, 17, 21; 25, 29, 33 twice and 37, 41, 45.
+    monkeypatch.setattr(pre_test, "time", set_clocks(squares(), squares()))
+    costs = Model(VirtualTensorGroup(3)).costs()
+    assert [costs.communicate(share) for share in (0, 0.25, 0.75)] == [0, 2 * 9 + 25, 2 * 41 + 57]
+    assert costs.alloc_s == 2 * 5 + 17  # the least of the shares is room for operands, the rest taking them apart
+    assert [costs.extract(share) for share in (0.25, 0.75)] == [0, 2 * 29 + 41 - (2 * 5 + 17)]
+    assert [costs.compute(share) for share in (0, 0.5, 1)] == [0, 0.75, 1.5]
+
+
+def test_a_cost_that_falls_with_the_share_is_made_level(monkeypatch):
+    # Taking apart: 47, 43, 39 twice and 35, 31, 27; then 23, 19, 15 twice and 11, 7, 3 s. Of 117 and 45 s, 45 are room;
+    # 72 and 0 s are 36 at both shares.
+    falling = iter([-((24 - n) ** 2) for n in range(24)]).__next__
+    monkeypatch.setattr(pre_test, "time", set_clocks(steps(1), falling))
+    costs = Model(VirtualTensorGroup(3)).costs()
+    assert (costs.alloc_s, costs.extract(0.25), costs.extract(0.75)) == (45, 36, 36)
+    assert costs.communicate(0.25) == costs.communicate(0.75) == 3
+
+
+def test_the_slowest_rank_sends_and_one_layer_of_each_shape_is_run():
+    model, seen = Model(VirtualTensorGroup(3)), []
+    for product in model.products:
+        multiply = product.multiply
+
+        def noted(xs, weights, product=product, multiply=multiply):
+            (migration,) = product.division.migrations
+            seen.append((product.site, migration.sender, len(migration.columns), product.division.num_columns))
+            assert [tuple(x.shape) for x in xs] == [(5, weight.shape[1]) for weight in weights]
+            return multiply(xs, weights)
+
+        product.multiply = noted
+    model.costs()
+    once = [[("column 1", 1, columns, 8)] * 4 + [("row", 1, columns // 2, 4)] * 4 for columns in (2, 6)]
+    assert seen == once[0] + once[1]
+
+
+def test_what_the_busiest_rank_multiplies_is_no_cost_of_messages(monkeypatch):
+    # Every product takes 1/32 s of a meter's clock; the three virtual ranks together have 3 of their own each, and two
+    # receivers 3 more: 15. Of 1 s on the wall 17/32 are left, for each of three layers.
+    meters = {rank: Meter(rank) for rank in range(3)}
+    for meter in meters.values():
+        meter.clock = steps(1 / 32)
+    model = Model(VirtualTensorGroup(3), meters)
+    monkeypatch.setattr(pre_test, "time", set_clocks(steps(1), steps(1)))
+    assert model.costs().communicate(0.25) == pytest.approx(3 * 17 / 32)
+    for meter in meters.values():
+        meter.clock = steps(1)
+    assert model.costs().communicate(0.25) == 0  # more in products than has passed is no negative cost
+
+
+def slow_meter(rank, slowness):
+    """A meter whose every product takes 1/32 s of its clock, and that sleeps by a clock of its own."""
+    now_s = [0.0]
+    sleeper = Sleeper(least_s=0, clock=lambda: now_s[0], sleep=lambda seconds: now_s.__setitem__(0, now_s[0] + seconds))
+    meter = Meter(rank, slowness=slowness, sleeper=sleeper)
+    meter.clock = steps(1 / 32)
+    return meter
+
+
+def test_a_slower_machine_s_products_take_longer_and_its_messages_cost_no_more(monkeypatch):
+    # At slowness 2 the 15 products take 30/32 s. No iteration has begun: a meter is slow from the beginning.
+    meters = {rank: slow_meter(rank, 2.0) for rank in range(3)}
+    model = Model(VirtualTensorGroup(3), meters)
+    monkeypatch.setattr(pre_test, "time", set_clocks(steps(1), steps(1)))
+    assert model.costs().communicate(0.25) == pytest.approx(3 * 2 / 32)
+    meter = slow_meter(0, 4.0)
+    for iteration in (None, 0):
+        before_s = meter.dose.intended_s
+        if iteration is not None:
+            meter.begin(iteration)
+        meter.time(functional.linear, torch.ones(1, 1), torch.ones(1, 1))
+        assert meter.product_s == pytest.approx(4 / 32)
+        assert meter.dose.intended_s - before_s == pytest.approx(3 / 32)
+
+
+@pytest.mark.parametrize("imputation", Imputation)
+def test_a_pre_test_leaves_no_gradients_no_divisions_and_none_of_its_own_to_look_back_at(imputation):
+    model = Model(VirtualTensorGroup(3), imputation=imputation)
+    parameters = [parameter for layer in model.layers for parameter in layer.parameters()]
+    grads = [None if each.grad is None else each.grad.clone() for each in parameters]
+    previous = [{key: grad.clone() for key, grad in product.previous.items()} for product in model.products]
+    looks_back = imputation is Imputation.SAME
+    assert [bool(each) for each in previous] == [looks_back, looks_back, False, looks_back]  # the third is never used
+    model.costs()
+    assert [product.division for product in model.products] == [None] * 4
+    assert [product.num_rows for product in model.products] == [5, 5, 0, 5]
+    for parameter, grad in zip(parameters, grads, strict=True):
+        assert (parameter.grad is None and grad is None) or torch.equal(parameter.grad, grad)
+    for product, before in zip(model.products, previous, strict=True):
+        assert product.previous.keys() == before.keys()
+        assert all(torch.equal(product.previous[key], grad) for key, grad in before.items())
+
+
+def on_a_rank():
+    group = ProcessTensorGroup()
+    (rank,) = group.local_ranks
+    meter = Meter(rank)
+    model = Model(group, {rank: meter})
+    meter.clock = steps((1 / 8, 1 / 2, 1 / 16)[rank])
+    pre_test.time = set_clocks(steps(4.0 + rank), steps((3.0, 1.0, 2.0)[rank]))
+    group.traffic.clear()
+    costs = model.costs().as_record()
+    slow = ColumnParallelLinear(64, 48, group)
+    with balance(nn.ModuleList([slow]), group, policy=Policy(solution="Baseline"), slowness=4.0).iteration():
+        sum(part.sum() for part in slow(torch.ones(32, 64))).backward()
+    charged = slow.matrix_product.meters[rank]
+    return costs, group.traffic.num_bytes(what="broadcast"), charged.dose.intended_s / charged.product_s
+
+
+def test_all_ranks_plan_from_the_largest_that_any_of_them_has_measured():
+    # The wall: rank 2's 6 s. Products: rank 1 sends and has 3 of its own, 1/2 s each; rank 0 has 3 and 3 received of
+    # 1/8 s. So 4.5 s are left for each of three layers. Taking apart: rank 0's 3 s.
+    found = run_on_ranks(on_a_rank, 3, timeout_s=50, preload=PRELOAD)
+    for costs, num_bytes, slept in found:
+        assert costs["communicate"] == {"shares": [0, 0.25, 0.75], "seconds": [0, 13.5, 13.5]}
+        assert costs["alloc_s"] == 9
+        assert costs["extract"] == {"shares": [0.25, 0.75], "seconds": [0, 0]}
+        # Broadcast four times at each share: of 8 columns 2 and 6 of the weight [4, 8], and the gradient [5, 4] at both
+        # shares; of 4 columns 1 and 3 of x [5, 4] and the weight [8, 4].
+        assert num_bytes == 4 * 4 * (4 * (2 + 6) + 2 * 5 * 4 + (5 + 8) * (1 + 3))
+        assert slept == pytest.approx(3 / 4)  # of a balanced model's products at slowness 4

@@ -1,0 +1,322 @@
+"""Leases, election and orders without processes: histories worked by hand."""
+
+import random
+
+import pytest
+
+from workbench.techniques.gemini.runtime.control.election import election_step
+from workbench.techniques.gemini.runtime.control.leases import LeaseBook, is_expired_by_definition
+from workbench.techniques.gemini.runtime.control.member import ControlAgent, Timing
+from workbench.techniques.gemini.runtime.control.ordering import Replacement, View, decide
+from workbench.techniques.gemini.runtime.control.records import (
+    ORDER_KEY,
+    ROOT_KEY,
+    AgentStatus,
+    Order,
+    Phase,
+    RootRecord,
+    status_key,
+)
+from workbench.techniques.gemini.runtime.control.store import MemoryKeyValueStore, StoreUnavailable
+
+# Leases
+
+
+def test_a_lease_ends_when_the_same_count_was_seen_for_longer_than_it_lasts():
+    book = LeaseBook(2.0)
+    for time_s, count in ((0.0, 7), (1.0, 7), (1.5, 8), (3.0, None), (3.5, 8)):
+        book.look("a", count, time_s)
+    assert not book.is_expired("a", 3.5)  # 8 was first seen at 1.5
+    assert book.is_expired("a", 3.6)
+    assert not book.is_expired("a", 5.5, leases=2.0)
+    assert not book.is_expired("nobody looked at", 100.0)
+
+
+def test_a_machine_that_was_never_heard_has_longer_to_start():
+    book = LeaseBook(2.0, start_s=10.0)
+    book.look("a", None, 0.0)
+    assert not book.is_expired("a", 10.0)
+    assert book.is_expired("a", 10.1)
+
+
+def test_after_a_pardon_all_have_a_fresh_lease():
+    book = LeaseBook(2.0)
+    book.look("a", 1, 0.0)
+    book.pardon(5.0)
+    assert not book.is_expired("a", 7.0)
+    assert book.is_expired("a", 7.1)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_lease_book_agrees_with_the_definition(seed):
+    draw = random.Random(seed)
+    book, seen, now_s, count = LeaseBook(1.0), [], 0.0, 0
+    for _ in range(40):
+        now_s += draw.choice([0.1, 0.3, 0.9, 1.0])
+        count += draw.random() < 0.4
+        read = None if draw.random() < 0.2 else count
+        book.look("a", read, now_s)
+        seen.append((now_s, read))
+        later_s = now_s + draw.choice([0.0, 0.5, 1.0, 1.1])
+        assert book.is_expired("a", later_s) == is_expired_by_definition(seen, 1.0, later_s)
+
+
+@pytest.mark.parametrize(("name", "values"), [("lease_s", (0.0, None)), ("start_s", (1.0, -1.0))])
+def test_leases_need_positive_times(name, values):
+    with pytest.raises(ValueError, match=f"{name} is .*; it must be above 0"):
+        LeaseBook(*values)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("heartbeat_s", {"heartbeat_s": 0.0}),
+        ("lease_s", {"heartbeat_s": 0.3, "lease_s": 1.0}),
+        ("start_s", {"lease_s": 5.0, "start_s": 4.0}),
+    ],
+)
+def test_a_lease_covers_several_heartbeats(field, values):
+    with pytest.raises(ValueError, match=f"{field} is .*; it must be"):
+        Timing(**values)
+
+
+# Election
+
+ROOT_A = RootRecord(term=3, name="a")
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        # Nobody is root yet: whoever may takes the first term.
+        ({"me": "b", "record": None, "known": None, "root_is_lost": True, "seen_term": 0}, (1, "b")),
+        ({"me": "standby", "record": None, "known": None, "root_is_lost": False, "seen_term": 0}, None),
+        # The root lives: nothing to do.
+        ({"me": "b", "record": ROOT_A, "known": ROOT_A, "root_is_lost": False, "seen_term": 3}, None),
+        # The root is lost: the next term.
+        ({"me": "b", "record": ROOT_A, "known": ROOT_A, "root_is_lost": True, "seen_term": 3}, (4, "b")),
+        # The store has forgotten everything: the root comes back in its term, the others leave it the time.
+        ({"me": "a", "record": None, "known": ROOT_A, "root_is_lost": False, "seen_term": 3}, (3, "a")),
+        ({"me": "b", "record": None, "known": ROOT_A, "root_is_lost": False, "seen_term": 3}, None),
+        # It has forgotten everything and the root died: the next term.
+        ({"me": "b", "record": None, "known": ROOT_A, "root_is_lost": True, "seen_term": 3}, (4, "b")),
+        # I am root, but somebody has seen a higher term: agents would refuse my orders, so I take a higher one.
+        ({"me": "a", "record": ROOT_A, "known": ROOT_A, "root_is_lost": False, "seen_term": 5}, (6, "a")),
+        # I was root, the store has forgotten, and meanwhile there was a higher term: not my old one again.
+        ({"me": "a", "record": None, "known": ROOT_A, "root_is_lost": False, "seen_term": 4}, None),
+    ],
+)  # fmt: skip
+def test_an_election_step(case, expected):
+    claim = election_step(**case)
+    assert (None if claim is None else (claim.term, claim.name)) == expected
+
+
+# Orders
+
+ORDER = Order(generation=4, term=2, root="a", members=("a", "b"), meeting="here:1")
+
+
+def status(name, phase=Phase.RUNNING, **changes):
+    values = {"generation": 4, "term": 2, "root": "a", "seen_term": 2, "served": True, "meeting": "here:2"}
+    return AgentStatus(name=name, count=1, phase=phase, **{**values, **changes})
+
+
+def spare(name):
+    return status(name, Phase.IDLE, served=False)
+
+
+def view(*statuses, lost=(), order=ORDER, ripe=False):
+    names = tuple(status.name for status in statuses)
+    return View(
+        order=order, initial=("a", "b"), roster=names, lost=frozenset(lost), peer_loss_is_ripe=ripe,
+        alive=frozenset(names) - frozenset(lost), statuses={status.name: status for status in statuses},
+    )  # fmt: skip
+
+
+def test_while_all_train_the_root_orders_nothing():
+    decision = decide(view(status("a"), status("b", Phase.RETURNED)))
+    assert (decision.members, decision.replace, decision.finished) == (None, (), False)
+
+
+def test_training_begins_when_all_machines_of_the_first_list_are_heard():
+    idle = {"generation": 0, "term": 0, "root": "", "served": False, "phase": Phase.IDLE}
+    assert decide(view(status("a", **idle), order=None)).reason == "waits for b"
+    decision = decide(view(status("a", **idle), status("b", **idle), order=None))
+    assert (decision.members, decision.generation) == (("a", "b"), 1)
+
+
+def test_a_software_failure_starts_a_new_generation_of_the_same_machines():
+    decision = decide(view(status("a", Phase.LOST_PEER), status("b", Phase.FAILED)))
+    assert (decision.members, decision.generation, decision.replace) == (("a", "b"), 5, ())
+    assert decision.reason == "a rank of b failed"
+
+
+def test_ranks_that_only_lost_a_peer_wait_until_a_lost_machine_would_be_known():
+    seen = (status("a", Phase.LOST_PEER), status("b"))
+    assert decide(view(*seen)).members is None
+    assert decide(view(*seen, ripe=True)).members == ("a", "b")
+
+
+def test_a_standby_takes_the_number_of_a_lost_machine_and_the_operator_is_asked_for_another():
+    decision = decide(view(status("a"), status("b"), spare("s"), lost=["b"]))
+    assert (decision.members, decision.generation) == (("a", "s"), 5)
+    assert decision.replace == (Replacement(lost="b", number=1),)
+
+
+def test_without_a_standby_the_root_asks_and_waits():
+    decision = decide(view(status("a"), status("b"), lost=["a"]))
+    assert decision.members is None
+    assert decision.replace == (Replacement(lost="a", number=0),)
+    assert decision.reason == "waits for a replacement of a"
+
+
+def test_two_lost_machines_need_two_spares_in_the_order_of_their_numbers():
+    one = decide(view(status("a"), status("b"), spare("s"), lost=["a", "b"]))
+    assert (one.members, one.reason) == (None, "waits for a replacement of b")
+    two = decide(view(status("a"), status("b"), spare("s"), spare("t"), lost=["a", "b"]))
+    assert two.members == ("s", "t")
+
+
+def test_a_machine_that_was_replaced_and_comes_back_gets_no_number_again():
+    decision = decide(view(status("a"), status("b"), status("old", Phase.IDLE), lost=["b"]))
+    assert decision.members is None
+
+
+def test_a_lost_standby_is_replaced_too():
+    decision = decide(view(status("a"), status("b"), spare("s"), lost=["s"]))
+    assert decision.replace == (Replacement(lost="s", number=None),)
+    assert decision.members is None
+
+
+def test_training_is_finished_when_all_ranks_of_the_newest_order_have_returned_even_if_a_machine_died_then():
+    done = (status("a", Phase.RETURNED), status("b", Phase.RETURNED))
+    assert decide(view(*done)).finished
+    assert decide(view(*done, lost=["b"])).finished
+    assert not decide(view(done[0], status("b", Phase.RETURNED, generation=3))).finished
+
+
+def test_machines_that_hold_another_order_of_the_same_or_a_later_generation_get_a_later_one():
+    assert decide(view(status("a"), status("b", term=1))).generation == 5
+    assert decide(view(status("a"), status("b", generation=7, term=3))).generation == 8
+
+
+def test_a_machine_that_has_not_read_the_order_yet_is_waited_for_unless_it_would_refuse_it():
+    assert decide(view(status("a"), status("b", generation=3, seen_term=2))).members is None
+    assert decide(view(status("a"), status("b", generation=3, seen_term=3))).generation == 5
+
+
+def test_records_travel_as_bytes():
+    for record in (ORDER, ROOT_A, status("a")):
+        assert type(record).from_bytes(record.to_bytes()) == record
+
+
+# The whole loop
+
+TIMING = Timing(heartbeat_s=0.1, lease_s=1.0, start_s=3.0)
+
+
+def agents(store, names=("a", "b", "c"), **changes):
+    common = {"initial": tuple(names), "roster": tuple(names), "timing": TIMING, **changes}
+    return [ControlAgent(name, store, meeting=lambda: "here:1", **common) for name in names]
+
+
+def test_three_agents_elect_one_root_and_accept_its_first_order():
+    store = MemoryKeyValueStore()
+    a, b, c = agents(store)
+    for agent in (a, b, c, a, b, c):
+        agent.step(0.0)
+    assert [agent.leads for agent in (a, b, c)] == [True, False, False]
+    assert [agent.order.identity for agent in (a, b, c)] == [(1, 1, "a")] * 3
+    assert [agent.phase for agent in (a, b, c)] == [Phase.RUNNING] * 3
+
+
+def test_a_root_that_slept_and_was_succeeded_cannot_act_any_more():
+    store = MemoryKeyValueStore()
+    a, b, c = agents(store)
+    for time_s in (0.0, 0.1):
+        for agent in (a, b, c):
+            agent.step(time_s)
+    for tick in range(2, 14):  # a sleeps for 1.2 s
+        for agent in (b, c):
+            agent.step(tick / 10)
+    assert RootRecord.from_bytes(store.get(ROOT_KEY)) == RootRecord(term=2, name="b")
+    late = Order(generation=2, term=1, root="a", members=("a", "b", "c"), meeting="")
+    store.set(ORDER_KEY, late.to_bytes())  # what a decided before it fell asleep, written late
+    for agent in (c, a, b, c):  # a wakes up as well; b, who sees all alive again, orders anew
+        agent.step(1.4)
+    assert [agent.order.identity for agent in (b, c)] == [(3, 2, "b")] * 2
+    assert a.order.identity == (1, 1, "a")
+    assert not a.leads
+
+
+class Pausing(MemoryKeyValueStore):
+    """A store that does something else just before it writes an order."""
+
+    meanwhile = None
+
+    def compare_set(self, key, expected, desired):
+        if key == ORDER_KEY and self.meanwhile:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().compare_set(key, expected, desired)
+
+
+def test_a_root_that_falls_asleep_while_it_writes_an_order_does_not_overwrite_its_successors():
+    store = Pausing()
+    a, b, c, standby = agents(store, ("a", "b", "c", "standby"), initial=("a", "b", "c"))
+    for time_s in (0.0, 0.1):
+        for agent in (a, b, c, standby):
+            agent.step(time_s)
+
+    def others_go_on():
+        for tick in range(2, 15):
+            for agent in (b, c, standby):
+                agent.step(tick / 10)
+
+    c.phase = Phase.FAILED
+    c.step(0.2)
+    store.meanwhile = others_go_on
+    assert a.step(0.2).order is None  # it wanted to order generation 2, and b did so meanwhile
+    assert Order.from_bytes(store.get(ORDER_KEY)).identity == (2, 2, "b")
+    assert [agent.order.members for agent in (b, c, standby)] == [("standby", "b", "c")] * 3
+
+
+def test_everything_in_the_store_is_written_again_after_it_was_lost():
+    store = MemoryKeyValueStore()
+    everybody = agents(store)
+    for time_s in (0.0, 0.1):
+        for agent in everybody:
+            agent.step(time_s)
+    before = {key: value for key, value in store.values.items() if not key.startswith("agents")}
+    store.values.clear()
+    for time_s in (0.2, 0.3):
+        assert [agent.step(time_s).order for agent in everybody] == [None] * 3
+    assert {key: value for key, value in store.values.items() if not key.startswith("agents")} == before
+    assert {key for key in store.values if key.startswith("agents")} == {status_key(name) for name in "abc"}
+
+
+class Cut(MemoryKeyValueStore):
+    """A store that can be cut off."""
+
+    answers = True
+
+    def get(self, key):
+        if not self.answers:
+            raise StoreUnavailable("cut off")
+        return super().get(key)
+
+    def set(self, key, value):
+        self.get(key)
+        super().set(key, value)
+
+
+def test_nobody_is_lost_because_the_store_was_silent_for_longer_than_a_lease():
+    store = Cut()
+    everybody = agents(store)
+    for tick in range(60):
+        store.answers = not 10 <= tick < 40  # 3 s, three leases
+        # The root reads what all have just written before, and looks at them first after the silence.
+        order = everybody if tick >= 10 else everybody[::-1]
+        events = [event for agent in order for event, _ in agent.step(tick / 10).events]
+        assert "heartbeat lost" not in events
+    assert [agent.order.generation for agent in everybody] == [1, 1, 1]

@@ -1,0 +1,164 @@
+"""One contract for every key-value store: the dictionary, torch's TCPStore, and etcd."""
+
+import multiprocessing
+import os
+import time
+import warnings
+
+import pytest
+from etcd_server import free_port, running_etcd
+
+from workbench.techniques.gemini.runtime.control.etcd_store import EtcdKeyValueStore
+from workbench.techniques.gemini.runtime.control.store import (
+    KeyValueStore,
+    MemoryKeyValueStore,
+    StoreUnavailable,
+    wait_for_keys,
+)
+from workbench.techniques.gemini.runtime.control.tcp_store import (
+    TcpKeyValueStore,
+    listening_socket,
+    serve_tcp_store,
+)
+
+pytestmark = pytest.mark.timeout(60)
+STORES = ("dictionary", "tcp", "etcd")
+
+
+def serve(listening):
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    server = serve_tcp_store(listening)
+    while server:
+        time.sleep(1.0)
+
+
+class TcpServer:
+    """A TCPStore server in a process of its own."""
+
+    def __init__(self):
+        self.address, self.port, self.process = "127.0.0.1", 0, None
+        self.start()
+
+    def start(self):
+        listening = listening_socket(self.address, self.port)
+        self.port = listening.getsockname()[1]
+        self.process = multiprocessing.get_context("fork").Process(target=serve, args=[listening], daemon=True)
+        with warnings.catch_warnings():  # about forking a process with threads, which this server does not mind
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process.start()
+        listening.close()
+
+    def kill(self):
+        self.process.kill()
+        self.process.join()
+
+
+@pytest.fixture(scope="module")
+def tcp_server():
+    server = TcpServer()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def etcd_url(tmp_path_factory):
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as url:
+        yield url
+
+
+@pytest.fixture(params=STORES)
+def store(request):
+    match request.param:
+        case "dictionary":
+            yield MemoryKeyValueStore()
+        case "tcp":
+            server = request.getfixturevalue("tcp_server")
+            client = TcpKeyValueStore(server.address, server.port)
+            yield client
+            for key in ("a", "b"):
+                client.delete(key)
+            client.close()
+        case "etcd":
+            client = EtcdKeyValueStore(request.getfixturevalue("etcd_url"), prefix=f"test-{time.monotonic_ns()}/")
+            yield client
+            client.delete_all()
+            client.close()
+
+
+def test_a_value_is_there_after_it_was_set_and_gone_after_it_was_deleted(store):
+    assert isinstance(store, KeyValueStore)
+    assert store.get("a") is None
+    store.set("a", b"1")
+    store.set("b", b"\x00\xff binary")
+    assert (store.get("a"), store.get("b")) == (b"1", b"\x00\xff binary")
+    assert store.delete("a") is True
+    assert store.get("a") is None
+    assert store.delete("a") is False
+    assert store.get("b") == b"\x00\xff binary"
+
+
+def test_compare_set_writes_only_what_was_expected_and_says_what_is_there_now(store):
+    assert store.compare_set("a", b"old", b"1") is None  # no value, and one was expected
+    assert store.get("a") is None
+    assert store.compare_set("a", None, b"1") == b"1"
+    assert store.compare_set("a", None, b"2") == b"1"
+    assert store.compare_set("a", b"0", b"2") == b"1"
+    assert store.compare_set("a", b"1", b"2") == b"2"
+    assert store.get("a") == b"2"
+    assert store.compare_set("a", b"2", b"2") == b"2"
+
+
+@pytest.mark.parametrize("empty", [b"", "text"])
+def test_empty_values_and_text_are_refused(store, empty):
+    with pytest.raises(ValueError, match="value is .*; it must be bytes, at least one"):
+        store.set("a", empty)
+    with pytest.raises(ValueError, match="desired is .*; it must be bytes, at least one"):
+        store.compare_set("a", None, empty)
+    with pytest.raises(ValueError, match="expected is .*; it must be bytes, at least one"):
+        store.compare_set("a", empty, b"1")
+    assert store.get("a") is None
+
+
+def test_waiting_for_keys_names_who_is_missing(store):
+    store.set("a", b"1")
+    assert wait_for_keys(store, {"machine 0": "a"}, 1.0) == {"machine 0": b"1"}
+    with pytest.raises(TimeoutError, match="nothing from machine 1, machine 2 after 0.05 s"):
+        wait_for_keys(store, {"machine 0": "a", "machine 1": "b", "machine 2": "c"}, 0.05)
+
+
+def test_of_many_clients_one_wins_each_election(tcp_server):
+    clients = [TcpKeyValueStore(tcp_server.address, tcp_server.port) for _ in range(4)]
+    answers = [client.compare_set("a", None, b"%d" % number) for number, client in enumerate(clients)]
+    assert answers == [b"0"] * 4
+    clients[0].delete("a")
+
+
+def test_a_client_finds_a_store_that_was_killed_and_started_again_empty():
+    server = TcpServer()
+    client = TcpKeyValueStore(server.address, server.port, timeout_s=0.5)
+    client.set("a", b"1")
+    server.kill()
+    with pytest.raises(StoreUnavailable, match=f"the store at 127.0.0.1:{server.port} does not answer"):
+        client.get("a")
+    with pytest.raises(StoreUnavailable):  # nobody listens
+        client.set("a", b"2")
+    server.start()
+    assert client.get("a") is None
+    client.set("a", b"3")
+    assert client.get("a") == b"3"
+    server.kill()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:2379", "http://127.0.0.1", "ftp://host:1"])
+def test_an_etcd_url_needs_scheme_host_and_port(url):
+    with pytest.raises(ValueError, match="url is .*; it must be http://host:port or https://host:port"):
+        EtcdKeyValueStore(url)
+
+
+def test_an_etcd_server_that_is_not_there_is_unavailable():
+    pytest.importorskip("etcd3gw")
+    store = EtcdKeyValueStore(f"http://127.0.0.1:{free_port()}", timeout_s=0.5)
+    with pytest.raises(StoreUnavailable):
+        store.get("a")
+    with pytest.raises(ValueError, match="prefix is empty"):
+        store.delete_all()

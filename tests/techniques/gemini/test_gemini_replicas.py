@@ -1,0 +1,244 @@
+"""A slot keeps a complete replica whatever happens to the one in progress: torn writes, flipped bits, kill -9."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from workbench.techniques.gemini.runtime.checksums import checksum
+from workbench.techniques.gemini.runtime.replicas import RECORD_BYTES, BufferState, ChunkCorrupt, Slot
+
+CAPACITY = 1000
+
+
+@functools.cache
+def content(iteration: int, num_bytes: int = CAPACITY) -> bytes:
+    return bytes((iteration * 7 + position) % 251 for position in range(num_bytes))
+
+
+def store(slot: Slot, iteration: int, num_bytes: int = CAPACITY, chunk_bytes: int = 300) -> None:
+    data = content(iteration, num_bytes)
+    slot.begin(iteration, num_bytes)
+    for offset in range(0, num_bytes, chunk_bytes):
+        slot.write(offset, data[offset : offset + chunk_bytes])
+    slot.complete()
+
+
+def made(*iterations: int) -> tuple[Slot, bytearray]:
+    memory = bytearray(Slot.memory_bytes(CAPACITY, 8))
+    slot = Slot(memory, CAPACITY, 8)
+    for iteration in iterations:
+        store(slot, iteration)
+    return slot, memory
+
+
+def held(memory: bytearray) -> list[int]:
+    """What a reader that only has the memory finds, newest first; every byte is checked."""
+    replicas = Slot(memory, CAPACITY, 8).replicas()
+    for replica in replicas:
+        assert bytes(replica.data.numpy()) == content(replica.iteration, replica.data.numel())
+    return sorted((replica.iteration for replica in replicas), reverse=True)
+
+
+def test_the_newest_complete_replica_is_found_and_the_one_before_it_is_still_there():
+    slot, memory = made()
+    assert slot.latest() is None
+    store(slot, 1)
+    assert held(memory) == [1]
+    store(slot, 2)
+    assert held(memory) == [2, 1]
+    store(slot, 3, num_bytes=77)  # a smaller one is as long as it is
+    assert held(memory) == [3, 2]
+    assert slot.latest().data.numel() == 77
+
+
+def test_a_slot_is_two_buffers_and_nothing_more():
+    # a page-rounded buffer: a record of 128 bytes, 8 chunks of 32 bytes, 1000 bytes of data = 1384 -> 4096
+    assert Slot.memory_bytes(CAPACITY, 8) == 2 * 4096
+    shard = 9_400_000_000  # section 6.5.2: 9.4 GB a GPU
+    assert Slot.memory_bytes(shard) < 2 * shard * 1.0001
+
+
+def test_killed_after_any_byte_of_any_write_the_slot_still_holds_a_complete_replica():
+    slot, memory = made(1, 2)
+    states = [bytes(memory)]
+    plain = slot._write_record
+    slot._write_record = lambda *fields: (states.append(bytes(memory)), plain(*fields), states.append(bytes(memory)))
+    store(slot, 3)
+    states.append(bytes(memory))
+    cuts = 0
+    for before, after in zip(states, states[1:], strict=False):
+        changed = [place for place in range(len(before)) if before[place] != after[place]]
+        record_only = len(changed) <= RECORD_BYTES
+        torn = bytearray(before)
+        for count, place in enumerate(changed):
+            torn[place] = after[place]
+            if record_only or count % 97 == 0:
+                cuts += 1
+                found = held(torn)
+                assert found[0] in (2, 3), found
+        assert held(torn)[0] in (2, 3)
+    assert cuts > 50
+    assert held(memory) == [3, 2]
+
+
+def test_one_flipped_bit_anywhere_never_gives_a_replica_that_is_not_what_was_written():
+    _, memory = made(1, 2)
+    unused = 0
+    for place in range(len(memory)):
+        memory[place] ^= 1 << place % 8
+        found = held(memory)  # compares every byte
+        assert found in ([2, 1], [2], [1]), place
+        unused += found == [2, 1]
+        memory[place] ^= 1 << place % 8
+    # in use: of each buffer a record of 64 bytes, 4 chunks of 32 bytes, 1000 bytes of data
+    assert len(memory) - unused == 2 * (64 + 4 * 32 + 1000)
+    assert held(memory) == [2, 1]
+
+
+def test_the_reason_why_a_buffer_is_not_used_is_told():
+    slot, memory = made()
+    assert [report.state for report in slot.reports()] == [BufferState.EMPTY] * 2
+    store(slot, 1)
+    slot.begin(2, CAPACITY)
+    slot.write(0, content(2)[:300])
+    report = Slot(memory, CAPACITY, 8).reports()[1]
+    assert (report.state, report.iteration) == (BufferState.INCOMPLETE, 2)
+    assert report.reason == "begun and not completed"
+    memory[bytes(memory).index(content(1)) + 305] ^= 16
+    report = slot.reports()[0]
+    assert (report.state, report.iteration) == (BufferState.CORRUPT, 1)
+    assert report.reason == "the checksum of bytes [300, 600) is wrong"
+    assert slot.latest() is None
+    memory[RECORD_BYTES + 3] ^= 1
+    assert slot.reports()[0].reason == "its chunk table's checksum is wrong"
+    memory[8] ^= 1
+    assert slot.reports()[0].reason == "its record's checksum is wrong"
+
+
+def test_a_writer_that_finds_a_corrupt_newest_replica_keeps_the_good_older_one():
+    _, memory = made(1, 2)
+    memory[bytes(memory).index(content(2)) + 1] ^= 1
+    slot = Slot(memory, CAPACITY, 8)
+    slot.begin(3, CAPACITY)
+    assert held(memory) == [1]
+
+
+def test_going_back_discards_what_is_newer_and_what_cannot_be_used():
+    slot, memory = made(4, 5)
+    with pytest.raises(ValueError, match="iteration: 5 is not after 5, which is complete; discard_after first"):
+        slot.begin(5, CAPACITY)
+    slot.discard_after(4)
+    assert held(memory) == [4]
+    store(slot, 5)
+    assert held(memory) == [5, 4]
+
+
+def test_a_chunk_that_arrives_changed_is_refused_and_may_be_sent_again():
+    slot, memory = made()
+    data = content(1)
+    slot.begin(1, CAPACITY)
+    slot.write(0, data[:500], checksum(data[:500]))
+    with pytest.raises(ChunkCorrupt, match=r"bytes \[500, 1000\) of iteration 1 arrived changed"):
+        slot.write(500, data[500:999] + b"\0", checksum(data[500:]))
+    with pytest.raises(ValueError, match=r"bytes \[500, 1000\) are missing"):
+        slot.complete()
+    slot.view(500, 500).copy_(torch.frombuffer(bytearray(data[500:]), dtype=torch.uint8))  # received in place
+    slot.commit(500, 500, checksum(data[500:]))
+    slot.complete()
+    assert held(memory) == [1]
+
+
+def test_chunks_may_come_in_any_order_but_each_byte_once():
+    slot, memory = made()
+    data = content(1)
+    slot.begin(1, CAPACITY)
+    for offset in (600, 0, 300, 900):
+        slot.write(offset, data[offset : offset + 300])
+    slot.complete()
+    assert held(memory) == [1]
+    slot.begin(2, CAPACITY)
+    slot.write(0, bytes(600))
+    slot.write(500, bytes(500))
+    with pytest.raises(ValueError, match=r"bytes \[500, 600\) are there twice"):
+        slot.complete()
+
+
+def test_wrong_use_is_refused_before_anything_is_written():
+    slot, memory = made(1)
+    before = bytes(memory)
+    with pytest.raises(ValueError, match="num_bytes: 1001 is not in 1 to capacity_bytes, 1000"):
+        slot.begin(2, 1001)
+    with pytest.raises(RuntimeError, match="no replica is in progress"):
+        slot.write(0, b"x")
+    with pytest.raises(ValueError, match="memory: it cannot be written to"):
+        Slot(before, CAPACITY, 8)
+    with pytest.raises(ValueError, match="two buffers of 1000 take 8192"):
+        Slot(bytearray(8000), CAPACITY, 8)
+    with pytest.raises(ValueError, match="capacity_bytes: 0 must be at least 1"):
+        Slot.memory_bytes(0)
+    assert bytes(memory) == before
+    slot.begin(2, CAPACITY)
+    with pytest.raises(ValueError, match=r"bytes \[900, 1100\) are not within the replica's \[0, 1000\)"):
+        slot.write(900, bytes(200))
+
+
+KILLING = """
+import os, random, signal, sys, time
+import torch
+from workbench.techniques.gemini.runtime.replicas import Slot
+
+SIZE, CHUNK, KILLS = 1 << 20, 1 << 17, int(sys.argv[1])
+fd = os.memfd_create("replica")
+os.ftruncate(fd, Slot.memory_bytes(SIZE, 16))
+
+def content(iteration):
+    return torch.full((SIZE,), iteration % 251, dtype=torch.uint8)
+
+def write_for_ever(first, told):
+    slot = Slot(fd, SIZE, 16)
+    for iteration in range(first, 1 << 30):
+        data = content(iteration)
+        slot.begin(iteration, SIZE)
+        for offset in range(0, SIZE, CHUNK):
+            slot.write(offset, data[offset : offset + CHUNK])
+        slot.complete()
+        os.write(told, iteration.to_bytes(8, "little"))
+
+generator, newest, torn = random.Random(0), 0, 0
+for kill in range(KILLS):
+    told, telling = os.pipe()
+    writer = os.fork()
+    if writer == 0:
+        write_for_ever(newest + 1, telling)
+    os.close(telling)
+    os.read(told, 8)
+    time.sleep(generator.random() * 0.01)
+    os.kill(writer, signal.SIGKILL)
+    os.waitpid(writer, 0)
+    said = newest + 1
+    while number := os.read(told, 8):
+        said = int.from_bytes(number, "little")
+    os.close(told)
+    slot = Slot(fd, SIZE, 16)
+    found = slot.latest()
+    assert found is not None and found.iteration in (said, said + 1), (found, said)
+    assert torch.equal(found.data, content(found.iteration))
+    torn += any(report.state.value in ("incomplete", "corrupt") for report in slot.reports())
+    newest = found.iteration
+print(newest, torn)
+"""
+
+
+def test_a_writer_killed_at_thirty_random_moments_leaves_a_complete_replica_each_time():
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLING, "30"], capture_output=True, text=True, timeout=60, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    newest, torn = map(int, done.stdout.split())
+    assert newest >= 30
+    assert torn >= 10, "so few kills met a write that the test shows nothing"

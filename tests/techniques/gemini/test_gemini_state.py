@@ -1,0 +1,267 @@
+"""One rank's state as bytes: what is in it, what is refused, and that it goes back bit for bit."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from workbench.compression.codec import site_seed
+from workbench.parallel.dropout import Dropout
+from workbench.techniques.gemini.runtime.leaves import pack_tree, raw_bytes, unpack_tree
+from workbench.techniques.gemini.runtime.state import StateMismatch, TrainingState
+
+
+class Net(nn.Module):
+    """Everything that a state must hold: a tied weight, a batch norm, an own generator, a channels-last weight."""
+
+    def __init__(self, width: int = 6, seed: int = 0):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.first = nn.Linear(4, width)
+            self.conv = nn.Conv2d(1, 2, 3).to(memory_format=torch.channels_last)
+            self.norm = nn.BatchNorm1d(width)
+            self.second = nn.Linear(width, 4)
+        self.tied = self.first
+        self.drop = Dropout(0.3, seed=seed)
+
+    def forward(self, x):
+        image = x[:, None, :, None] * x[:, None, None, :]
+        return self.second(self.drop(self.norm(self.first(x)))) + self.conv(image).mean((1, 2, 3))[:, None]
+
+
+class Position:
+    """A data position."""
+
+    def __init__(self):
+        self.epoch, self.order = 0, torch.arange(5)
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "order": self.order}
+
+    def load_state_dict(self, state):
+        self.epoch, self.order = state["epoch"], state["order"]
+
+
+OPTIMIZERS = {
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw with a tensor rate": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.01), weight_decay=0.1),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.01),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "two groups": lambda p: torch.optim.Adam(
+        [{"params": (p := list(p))[:2], "lr": 0.1}, {"params": p[2:], "amsgrad": True}], lr=0.01
+    ),
+}
+
+
+class Training:
+    def __init__(self, optimizer: str = "adam", seed: int = 0, **net):
+        self.model = Net(seed=seed, **net)
+        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 10)
+        self.position = Position()
+        self.state = TrainingState(
+            self.model, self.optimizer, scheduler=self.scheduler, extra={"data": self.position}, rank=0, world_size=2
+        )
+
+    def step(self):
+        self.optimizer.zero_grad()
+        noise = torch.rand(()) + random.random() + np.random.rand()  # every global generator counts
+        self.model(torch.randn(8, 4) + noise).square().mean().backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        self.position.epoch += 1
+
+    def image(self, iteration: int = 3) -> bytearray:
+        self.state.capture(iteration)
+        data = bytearray(self.state.num_bytes)
+        assert self.state.read_into_(0, data) == len(data)
+        return data
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        torch.manual_seed(site_seed(0, "gemini state"))
+        yield
+    random.setstate(python)
+    np.random.set_state(numpy)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_fresh_run_that_loads_a_state_goes_on_bit_for_bit_as_the_one_that_saved_it(optimizer):
+    first = Training(optimizer)
+    for _ in range(3):
+        first.step()
+    data = first.image()
+    for _ in range(3):
+        first.step()
+    torch.manual_seed(99), random.seed(99), np.random.seed(99)
+    second = Training(optimizer, seed=1)
+    assert second.state.load_(data) == 3
+    assert second.image() == data
+    for _ in range(3):
+        second.step()
+    assert second.image(6) == first.image(6)
+
+
+def test_a_run_can_go_back_to_its_own_earlier_state():
+    run = Training()
+    run.step()
+    data = run.image(1)
+    run.step()
+    later = run.image(2)
+    assert later != data
+    assert run.state.load_(data) == 1
+    run.step()
+    assert run.image(2) == later
+
+
+def test_every_chunk_size_reads_the_same_bytes_and_reading_copies_no_tensor():
+    run = Training()
+    run.step()
+    whole = run.image()
+    for size in (1, 7, 64, 1000, len(whole)):
+        data = bytearray()
+        for offset in range(0, len(whole), size):
+            views = run.state.views(offset, min(size, len(whole) - offset))
+            data += b"".join(view.numpy().tobytes() for view in views)
+        assert data == whole, size
+    entry = next(entry for entry in run.state.layout.entries if entry.name == "model/second.weight")
+    (view,) = run.state.views(entry.offset, entry.num_bytes)
+    assert view.data_ptr() == run.model.second.weight.data_ptr()
+    with pytest.raises(ValueError, match=r"are not within \[0, "):
+        run.state.views(len(whole) - 1, 2)
+
+
+def test_the_layout_names_each_tensor_once_at_its_place_and_stays_fixed():
+    run = Training()
+    run.step()
+    layout = run.state.capture(1)
+    names = [entry.name for entry in layout.entries]
+    # 8 parameters (the tied module counts once), each with step, exp_avg and exp_avg_sq of Adam
+    assert len(names) == len(set(names)) == 8 * 4
+    assert all(entry.offset % 64 == 0 for entry in layout.entries)
+    assert layout.entries[-1].offset + layout.entries[-1].num_bytes == layout.num_bytes
+    run.step()
+    assert run.state.capture(2) is layout
+    weight = next(entry for entry in layout.entries if entry.name == "model/second.weight")
+    assert (weight.dtype, weight.shape, weight.num_bytes) == ("float32", (4, 6), 4 * 6 * 4)
+    run.model.second.bias.grad = None
+    del run.optimizer.state[run.model.second.bias]
+    with pytest.raises(StateMismatch, match="second.bias/step' is in this run and not in it|second.bias"):
+        run.state.capture(3)
+
+
+def unchanged(run: Training, load) -> None:
+    before = {name: tensor.clone() for name, tensor in run.state.tensors().items()}
+    generator = torch.get_rng_state()
+    load()
+    now = run.state.tensors()
+    assert now.keys() == before.keys()
+    assert all(torch.equal(now[name], tensor) for name, tensor in before.items())
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def refused(saved: Training, loading: Training, message: str) -> None:
+    saved.step()
+    data = saved.image()
+
+    def load():
+        with pytest.raises(StateMismatch, match=message):
+            loading.state.load_(data)
+
+    unchanged(loading, load)
+
+
+def test_another_model_dtype_optimizer_world_size_or_rank_is_refused_by_name_and_changes_nothing():
+    refused(Training(), Training(width=7), r"'model/first.weight' is float32 \[6, 4\]; this run's is float32 \[7, 4\]")
+    refused(Training(), Training("momentum"), "optimizer is 'Adam'; this run's is 'SGD'")
+    narrow = Training()
+    narrow.model.second.bfloat16()
+    refused(Training(), narrow, r"'model/second.weight' is float32 \[4, 6\]; this run's is bfloat16 \[4, 6\]")
+    other = Training()
+    other.state = TrainingState(other.model, other.optimizer, rank=0, world_size=4)
+    refused(Training(), other, "world_size is 2; this run's is 4")
+    other.state = TrainingState(other.model, other.optimizer, rank=1, world_size=2)
+    refused(Training(), other, "rank is 0; this run's is 1")
+    other.state = TrainingState(other.model, other.optimizer, rank=0, world_size=2)
+    refused(Training(), other, r"extra are \['data', 'scheduler'\]; this run's are \[\]")
+
+
+def test_an_optimizer_that_keeps_fewer_numbers_a_parameter_is_refused_and_a_fresh_one_stays_fresh():
+    loading = Training()
+    refused(Training("amsgrad"), loading, "max_exp_avg_sq' is in it and not in this run")
+    assert not loading.optimizer.state
+
+
+def test_what_is_no_image_or_a_part_of_one_is_refused():
+    run = Training()
+    run.step()
+    data = run.image()
+    with pytest.raises(StateMismatch, match="begins with"):
+        run.state.load_(bytes(1000))
+    with pytest.raises(StateMismatch, match="bytes are fewer than its header's"):
+        run.state.load_(data[:-1])
+    with pytest.raises(StateMismatch, match="5 bytes are fewer than its prefix has"):
+        run.state.load_(data[:5])
+
+
+def test_what_cannot_be_written_is_refused_by_its_place():
+    class Odd:
+        def state_dict(self):
+            return {"items": [1, {"inner": object()}]}
+
+        def load_state_dict(self, state):
+            raise AssertionError
+
+    run = Training()
+    with pytest.raises(ValueError, match="'odd' is a int without state_dict"):
+        TrainingState(run.model, run.optimizer, extra={"odd": 3})
+    with pytest.raises(ValueError, match="group 0 has parameters that the model has not"):
+        TrainingState(nn.Linear(1, 1), run.optimizer)
+    state = TrainingState(run.model, run.optimizer, extra={"odd": Odd()})
+    with pytest.raises(ValueError, match=r"state\['extra'\]\['odd'\]\['items'\]\[1\]\['inner'\]: object is neither"):
+        state.capture(0)
+    with pytest.raises(RuntimeError, match="nothing has been captured|layout is fixed by"):
+        run.state.views(0, 1)
+
+
+def test_a_captured_part_that_outgrows_its_room_is_refused():
+    run = Training()
+    run.step()
+    run.state.capture(1)
+    run.position.order = torch.zeros(10_000)
+    with pytest.raises(ValueError, match="raise spare_bytes"):
+        run.state.capture(2)
+
+
+def test_nested_states_come_back_equal_with_their_kinds():
+    tree = {
+        "plain": [1, 2.5, -0.0, float("inf"), 2**70, True, None, "text", "$"],
+        "tuple": (1, (2,)), "$": 1, 3: {"a": b"\x00\xff"}, (1, "b"): [],
+        "tensor": torch.tensor([1.5, 2.5], dtype=torch.bfloat16), "scalar": torch.tensor(3), "empty": torch.empty(0, 2),
+        "array": np.arange(6, dtype=np.uint32).reshape(2, 3),
+    }  # fmt: skip
+    found = unpack_tree(pack_tree(tree))
+    assert list(found) == list(tree)
+    for name in ("tensor", "scalar", "empty"):
+        assert torch.equal(found[name], tree[name]) and found[name].dtype == tree[name].dtype
+    assert np.array_equal(found["array"], tree["array"]) and found["array"].dtype == np.uint32
+    plain = ("plain", "tuple", "$", 3, (1, "b"))
+    assert [found[name] for name in plain] == [tree[name] for name in plain]
+    assert str(found["plain"][2]) == "-0.0" and type(found["tuple"][1]) is tuple
+
+
+def test_bytes_of_a_permuted_tensor_are_those_of_its_memory_and_gaps_are_refused():
+    tensor = torch.arange(6, dtype=torch.uint8).reshape(2, 3)
+    assert raw_bytes(tensor.T).tolist() == [0, 1, 2, 3, 4, 5]
+    assert raw_bytes(torch.tensor(258, dtype=torch.int16)).tolist() == [2, 1]
+    with pytest.raises(ValueError, match="leave gaps or overlap"):
+        raw_bytes(tensor[:, :2])
+    with pytest.raises(ValueError, match="leave gaps or overlap"):
+        raw_bytes(torch.zeros(1).expand(3))

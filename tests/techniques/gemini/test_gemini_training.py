@@ -1,0 +1,348 @@
+"""Training that is really hurt: ranks, machines, the root and the store are killed, and it ends as if nothing was.
+
+Every machine keeps a counter of the iterations done in its memory; a rank begins with the smallest counter of all.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+from etcd_server import running_etcd
+
+from workbench.cluster import Link
+from workbench.launch import RankFailed, ShapedHosts
+from workbench.launch.machines import Machines
+from workbench.techniques.gemini.runtime.control.etcd_store import EtcdKeyValueStore
+from workbench.techniques.gemini.runtime.control.events import Event, EventName, recovery_timeline
+from workbench.techniques.gemini.runtime.training import Fault, Timing, Training, Victim, run_training
+from workbench.timeline import chrome_trace
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "launch"))
+from processes_seen import assert_all_dead_within, family, wait_for  # noqa: E402
+
+pytestmark = pytest.mark.timeout(100)
+TIMING = Timing(heartbeat_s=0.05, lease_s=1.0)
+STEPS = 12
+
+
+def count(context, steps, pause_s=0.02):
+    """Do the iterations that are left, and say where each generation began."""
+    import torch
+    import torch.distributed as dist
+
+    memory = context.mapped("counter", 8)
+    kept = int.from_bytes(memory[:8], "little")
+    first = torch.tensor([kept])
+    dist.all_reduce(first, op=dist.ReduceOp.MIN)
+    for iteration in range(int(first), steps):
+        dist.all_reduce(torch.ones(1))
+        time.sleep(pause_s)
+        memory[:8] = (iteration + 1).to_bytes(8, "little")
+        context.report(iteration)
+    return {"kept": kept, "first": int(first), "machine": context.machine_name, "rank": context.rank}
+
+
+def run(num_machines=3, ranks_per_machine=1, function=count, args=(STEPS,), **choices):
+    choices = {"timing": TIMING, "timeout_s": 60.0, **choices}
+    return run_training(function, num_machines, ranks_per_machine, args=args, **choices)
+
+
+@pytest.fixture(scope="module")
+def machines():
+    with Machines(echo=False) as warm:
+        yield warm
+
+
+@pytest.fixture
+def train(machines):
+    """Trains on warm machines, of which none is left running."""
+    yield lambda *args, **choices: run(*args, machines=machines, **choices)
+    assert machines.names == ()
+
+
+def machines_of(outcome):
+    return [result["machine"] for result in outcome.results]
+
+
+def reasons(outcome):
+    return [event.details["reason"] for event in outcome.named("generation ordered")]
+
+
+def test_without_a_failure_every_rank_trains_once_and_the_results_come_in_rank_order(train):
+    outcome = train(2, 2)
+    assert [result["rank"] for result in outcome.results] == [0, 1, 2, 3]
+    assert machines_of(outcome) == ["machine-0", "machine-0", "machine-1", "machine-1"]
+    assert outcome.num_generations == 1
+    done = Counter((event.rank, event.details["iteration"]) for event in outcome.named("iteration"))
+    assert done == {(rank, iteration): 1 for rank in range(4) for iteration in range(STEPS)}
+
+
+def test_after_a_rank_was_killed_every_machine_still_has_its_counter(train):
+    outcome = train(faults=[Fault(kills=Victim.RANK, numbers=(1,), at_iteration=5)])
+    assert machines_of(outcome) == ["machine-0", "machine-1", "machine-2"]
+    assert reasons(outcome) == ["training begins", "a rank of machine-1 failed"]
+    assert outcome.results[0]["first"] >= 5  # at most the iteration in progress is lost
+    assert all(result["kept"] >= 5 for result in outcome.results)
+    assert not outcome.named("replaced")
+
+
+def test_after_a_machine_was_killed_its_successor_has_its_number_and_an_empty_memory(train):
+    outcome = train(faults=[Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=5)])
+    assert machines_of(outcome) == ["machine-0", "machine-1+1", "machine-2"]
+    assert [result["kept"] >= 5 for result in outcome.results] == [True, False, True]
+    assert outcome.results[1]["kept"] == 0
+    [replaced] = outcome.named("replaced")
+    assert (replaced.number, replaced.details["lost"]) == (1, "machine-1")
+    [killed], [lost] = outcome.named("killed"), outcome.named("heartbeat lost")
+    assert 0.9 <= lost.time_s - killed.time_s <= 6.0  # a lease of 1 s, on a machine that may be busy
+    spans = [action.label for action in outcome.timeline().of("control")]
+    assert spans == ["restart", "detect", "replace", "restart"]
+    assert chrome_trace(outcome.timeline())["traceEvents"]
+
+
+def test_after_the_root_was_killed_another_one_orders_the_next_generation(train):
+    outcome = train(faults=[Fault(kills=Victim.ROOT, at_iteration=5)])
+    first, second = outcome.named("root elected")
+    assert (first.details["term"], second.details["term"]) == (1, 2)
+    assert second.machine != first.machine
+    assert outcome.named("generation ordered")[-1].machine == second.machine
+    assert outcome.num_generations == 2
+    assert machines_of(outcome)[first.number] == f"{first.machine}+1"
+
+
+def test_a_store_that_is_killed_and_comes_back_empty_does_not_disturb_training(train):
+    outcome = train(args=(40,), faults=[Fault(kills=Victim.STORE, at_iteration=5, down_s=0.3)])
+    assert outcome.num_generations == 1
+    assert len(outcome.named("store started")) == 2
+    assert {event.machine for event in outcome.named("store lost")}
+    assert not outcome.named("heartbeat lost")
+
+
+def test_the_store_and_the_root_are_killed_together(train):
+    faults = [Fault(kills=kind, at_iteration=5) for kind in (Victim.STORE, Victim.ROOT)]
+    outcome = train(faults=faults)
+    assert outcome.named("root elected")[-1].details["term"] == 2
+    assert outcome.num_generations == 2
+    assert sum(result["kept"] == 0 for result in outcome.results) == 1
+
+
+def test_two_machines_killed_at_once_are_replaced_at_once(train):
+    outcome = train(4, faults=[Fault(kills=Victim.MACHINE, numbers=(1, 3), at_iteration=5)])
+    assert machines_of(outcome) == ["machine-0", "machine-1+1", "machine-2", "machine-3+1"]
+    assert [result["kept"] == 0 for result in outcome.results] == [False, True, False, True]
+
+
+def test_a_standby_takes_over_while_the_operator_still_looks_for_a_machine(train):
+    faults = [Fault(kills=Victim.MACHINE, numbers=(2,), at_iteration=5)]
+    outcome = train(standbys=1, replacement_s=30.0, faults=faults)
+    assert machines_of(outcome) == ["machine-0", "machine-1", "standby-0"]
+    assert outcome.named("replacement asked")[0].details["by"] == "machine-2+1"
+
+
+def test_a_failure_during_a_recovery_starts_a_third_generation(train):
+    faults = [
+        Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=5),
+        Fault(kills=Victim.MACHINE, numbers=(2,), after_event="generation ordered", occurrence=2),
+    ]
+    outcome = train(faults=faults)
+    assert machines_of(outcome) == ["machine-0", "machine-1+1", "machine-2+1"]
+    assert outcome.num_generations >= 3
+
+
+def test_the_root_is_killed_while_it_waits_for_a_replacement(train):
+    faults = [
+        Fault(kills=Victim.MACHINE, numbers=(2,), at_iteration=5),
+        Fault(kills=Victim.ROOT, after_event="replacement asked"),
+    ]
+    outcome = train(replacement_s=0.5, faults=faults)
+    lives = Counter(name.endswith("+1") for name in machines_of(outcome))
+    assert lives[True] == 2
+    assert len({event.machine for event in outcome.named("root elected")}) >= 2
+
+
+def fail_at_three(context):
+    for iteration in range(4):
+        context.report(iteration)
+        if iteration == 3:
+            raise ZeroDivisionError("at three")
+
+
+def test_an_error_that_comes_back_without_progress_ends_training_with_its_traceback(train):
+    with pytest.raises(RankFailed, match="ZeroDivisionError: at three") as failed:
+        train(2, function=fail_at_three, args=())
+    assert "in fail_at_three" in str(failed.value)
+    assert "Training was restarted 2 times and failed the same way." in str(failed.value)
+
+
+def fail_three_times(context):
+    done = context.mapped("tries", 1)
+    done[0] += 1
+    context.report(done[0])
+    if done[0] < 5:
+        raise ZeroDivisionError("not yet")
+    return done[0]
+
+
+def test_an_error_that_comes_back_with_progress_does_not_end_training(train):
+    assert train(1, function=fail_three_times, args=()).results == (5,)
+
+
+def remember(context, num_bytes):
+    context.memory("replica", num_bytes)
+    with context.during("checkpoint", tier="memory"):
+        time.sleep(0.01)
+    return context.memory_names(), context.local_rank, context.machine, context.world_size
+
+
+def test_ranks_of_a_machine_share_its_memory_and_log_what_takes_time(train):
+    outcome = train(2, 2, function=remember, args=(4096,), memory_limit_bytes=4096)
+    assert outcome.results == tuple(({"replica": 4096}, rank % 2, rank // 2, 4) for rank in range(4))
+    assert all(event.duration_s >= 0.01 for event in outcome.named("checkpoint"))
+    with pytest.raises(RankFailed, match="num_bytes of 'replica' is 8192; with the 0 kept already it must stay within"):
+        train(1, function=remember, args=(8192,), memory_limit_bytes=4096)
+
+
+def test_training_that_takes_too_long_says_what_is_missing(train):
+    with pytest.raises(TimeoutError, match=r"did not end within 4 s: generation 1, no result of ranks \[0, 1\]"):
+        train(2, args=(1000, 1.0), timeout_s=4.0)
+
+
+class OnlyThere:
+    """Can be pickled on a rank and not unpickled here."""
+
+    def __reduce__(self):
+        return unpickled, (os.getpid(),)
+
+
+def unpickled(pid):
+    raise ValueError(f"made in {pid}")
+
+
+def return_something_odd(context):
+    return OnlyThere()
+
+
+def test_a_result_that_cannot_be_read_here_is_an_error_and_not_waited_for(train):
+    with pytest.raises(RankFailed, match="rank 0 returned what cannot be unpickled here: ValueError: made in"):
+        train(1, function=return_something_odd, args=())
+
+
+def test_a_notebook_can_strike_while_training_runs_in_the_background(machines):
+    with Training(count, 2, args=(60,), timing=TIMING, machines=machines) as training:
+        training.start(60.0)
+        while not any(event.name == "iteration" for event in training.events):
+            time.sleep(0.01)
+        training.strike(Victim.RANK, 0)
+        outcome = training.result()
+    assert outcome.num_generations == 2
+    assert threading.active_count() == 1
+
+
+def wait_long(machine):
+    machine.wait(600.0)
+
+
+def test_warm_machines_must_be_idle_and_say_their_own_hosts(machines):
+    with pytest.raises(ValueError, match="hosts is given beside machines"):
+        Training(count, 2, machines=machines, hosts=ShapedHosts(2, link=Link.gigabit()))
+    machines.start("busy", wait_long)
+    with pytest.raises(ValueError, match="machines has .'busy',. running; there must be none"):
+        Training(count, 2, machines=machines)
+    machines.kill_all()
+
+
+def test_a_training_that_is_closed_ends_at_once(machines):
+    with Training(count, 2, args=(600,), timing=TIMING, machines=machines) as training:
+        training.start(60.0)
+        while not any(event.name == "iteration" for event in training.events):
+            time.sleep(0.01)
+    with pytest.raises(RuntimeError, match="training was closed before its end: generation 1"):
+        training.result()
+    assert machines.names == ()
+
+
+def test_training_recovers_with_etcd_and_leaves_nothing_in_it(train, tmp_path):
+    with running_etcd(tmp_path / "etcd") as url:
+        outcome = train(store=url, faults=[Fault(kills=Victim.ROOT, at_iteration=5)])
+        assert outcome.named("root elected")[-1].details["term"] == 2
+        assert sum(result["kept"] == 0 for result in outcome.results) == 1
+        assert EtcdKeyValueStore(url).keys_with("workbench/") == []
+
+
+def own_address(context):
+    """Say which address this machine has on the shaped network, after an all-reduce over it."""
+    import psutil
+    import torch
+    import torch.distributed as dist
+
+    memory = context.mapped("tries", 1)
+    memory[0] += 1
+    context.report(0)
+    if context.generation == 1:
+        time.sleep(600)
+    total = torch.ones(1000)
+    dist.all_reduce(total)
+    [address] = [one.address for one in psutil.net_if_addrs()["shaped0"] if one.address.startswith("10.")]
+    return context.machine_name, address, float(total.sum())
+
+
+def test_on_shaped_hosts_a_successor_is_on_the_host_of_the_lost_machine():
+    if ShapedHosts.missing():
+        pytest.skip(f"shaped hosts need {ShapedHosts.missing()}")
+    before = set(family(os.getpid()))
+    faults = [Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=0)]
+    outcome = run(2, function=own_address, args=(), faults=faults, hosts=ShapedHosts(2, link=Link.gigabit()))
+    assert outcome.results == (("machine-0", "10.77.0.1", 2000.0), ("machine-1+1", "10.77.0.2", 2000.0))
+    assert outcome.hosts["num_hosts"] == 2
+    assert set(family(os.getpid())) <= before
+    with pytest.raises(ValueError, match="hosts.num_hosts is 2; it must be 3, standbys included"):
+        run(2, standbys=1, hosts=ShapedHosts(2, link=Link.gigabit()))
+
+
+OWNER = """
+import sys
+sys.path.insert(0, {folder!r})
+from test_gemini_training import *
+def slow(context, mark):
+    context.mapped("replica", 1 << 20)
+    if context.rank == 0:
+        open(mark, "w").write("here\\n")
+    time.sleep(600)
+run(2, function=slow, args=(sys.argv[1],), standbys=1)
+"""
+
+
+def test_no_process_and_no_memory_is_left_two_seconds_after_the_owner_was_killed(tmp_path):
+    mark = tmp_path / "mark"
+    shared = set(os.listdir("/dev/shm"))
+    program = OWNER.format(folder=os.path.dirname(__file__))
+    owner = subprocess.Popen([sys.executable, "-c", program, str(mark)])
+    wait_for(lambda: mark.exists() or owner.poll() is not None, 80.0)
+    everyone = family(owner.pid)
+    assert len(everyone) >= 9  # owner, guard, fleet, store, three agents, two ranks
+    owner.send_signal(signal.SIGKILL)
+    assert_all_dead_within(everyone, 2.0)
+    owner.wait()
+    assert set(os.listdir("/dev/shm")) <= shared
+
+
+def test_the_timeline_of_a_log_worked_by_hand():
+    def event(name, time_s, number=None, **fields):
+        return Event(name=name, time_s=time_s, number=number, **fields)
+
+    timeline = recovery_timeline([
+        event("step", 10.0, 0, duration_s=2.0),
+        event(EventName.KILLED, 13.0, 1),
+        event(EventName.FAILURE_DETECTED, 15.0, 0),
+        event(EventName.GENERATION_ORDERED, 18.0, 0),
+        event(EventName.JOINED, 19.0, 0),
+    ])
+    assert timeline.resources == ("control", "machine 0", "machine 1")
+    spans = [(action.label, action.start_s, action.end_s) for action in timeline.of("control")]
+    assert spans == [("detect", 3.0, 5.0), ("replace", 5.0, 8.0), ("restart", 8.0, 9.0)]
+    assert [(action.label, action.duration_s) for action in timeline.of("machine 0")] == [("step", 2.0)]

@@ -1,0 +1,132 @@
+"""What went wrong while two large models were trained: the dated events of BLOOM's and OPT-175B's public diaries.
+
+What: `load("bloom-176b")` and `load("opt-175b")` give events with their days, category and, where the diary says so,
+how many there were.
+Source: facts read by hand from bigscience-workshop/bigscience, `train/tr11-176B-ml/chronicles.md` (facts only, licence
+not checked), and facebookresearch/metaseq, `projects/OPT/chronicles/` (MIT), in our own words.
+Simplified: a day where the diary gives a minute; a range of days where it gives no more.
+Left out: what the diaries do not tell: most of OPT's restarts are only counted. Neither the hub nor a stand-in has
+these files, so they come from the folder that `WORKBENCH_DATA` names or not at all; their checksums are here.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from types import MappingProxyType
+
+from workbench.datasets import places
+from workbench.datasets.places import DataError
+from workbench.datasets.source import DataSource, SourceKind
+
+__all__ = ["LOGBOOKS", "LoggedEvent", "Logbook", "load", "read"]
+
+FOLDER = "cluster-traces/training-logbooks"
+
+LOGBOOKS: Mapping[str, str] = MappingProxyType(
+    {
+        "bloom-176b": "2c2f2fd5ece8f4adae4e5eb71ac0696f54df7f525f9f83687a204cb041cd7528",
+        "opt-175b": "d0295014c16454ed0a32a0a0baf8765b5e67a8dcbac057fe56d599d2f80afdf2",
+    }
+)
+"""The diaries and the sha256 of their tables."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedEvent:
+    """One line of a diary.
+
+    Attributes:
+        first_day: on which it can have happened at the earliest.
+        last_day: at the latest.
+        category: such as "hardware", "software_hang", "milestone".
+        text: what happened, in words.
+        count: how many of them, or how many machines, as the text says; None where the table has no number.
+        lost_hours: that were lost; None where the diary does not say.
+    """
+
+    first_day: date
+    last_day: date
+    category: str
+    text: str
+    count: int | None = None
+    lost_hours: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Logbook:
+    """A diary.
+
+    Attributes:
+        name: one of LOGBOOKS.
+        events: in the order of the table.
+        source: where it came from.
+    """
+
+    name: str
+    events: tuple[LoggedEvent, ...]
+    source: DataSource
+
+
+def load(name: str) -> Logbook:
+    """Load one diary.
+
+    Args:
+        name: "bloom-176b" or "opt-175b".
+
+    Raises:
+        ValueError: if there is no such diary.
+        DataError: if `WORKBENCH_DATA` is unset, or its file is missing or not the one whose checksum is known.
+    """
+    if name not in LOGBOOKS:
+        raise ValueError(f"name is {name!r}, must be one of {', '.join(LOGBOOKS)}")
+    folder, file = places.workbench_data(), f"{FOLDER}/{name.replace('-', '_')}_events.csv"
+    if folder is None or not (folder / file).is_file():
+        raise DataError(f"{file} is not there: {places.DATA_VARIABLE} must name a folder that holds it")
+    digest = places.sha256_of(folder / file)
+    if digest != LOGBOOKS[name]:
+        raise DataError(f"{folder / file} has sha256 {digest[:12]}…, must be {LOGBOOKS[name][:12]}…")
+    events = read(folder / file)
+    detail = f"{len(events)} events, dated to the day or a range of days"
+    source = DataSource(name=f"{FOLDER}/{name}", kind=SourceKind.WORKBENCH_DATA, detail=detail, sha256=digest)
+    return Logbook(name=name, events=events, source=source)
+
+
+def read(path: Path) -> tuple[LoggedEvent, ...]:
+    """Read the events of a table.
+
+    Args:
+        path: CSV with the columns date, category, event, and count or lost_hours or both.
+
+    Raises:
+        ValueError: if a date is no day, month or range of days.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        return tuple(_event(row) for row in csv.DictReader(file))
+
+
+def _event(row: Mapping[str, str]) -> LoggedEvent:
+    first_day, last_day = _days(row["date"])
+    return LoggedEvent(
+        first_day=first_day,
+        last_day=last_day,
+        category=row["category"],
+        text=row["event"],
+        count=int(row["count"]) if row.get("count") else None,
+        lost_hours=float(row["lost_hours"]) if row.get("lost_hours") else None,
+    )
+
+
+def _days(text: str) -> tuple[date, date]:
+    """Read 2022-03-21, 2022-04, or 2021-11-05/2021-11-11."""
+    first, _, last = text.partition("/")
+    try:
+        if len(first) == len("2022-04"):
+            month = date.fromisoformat(f"{first}-01")
+            return month, (month + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+        return date.fromisoformat(first), date.fromisoformat(last or first)
+    except ValueError:
+        raise ValueError(f"date is {text!r}; it must be a day, a month or a range of days") from None

@@ -1,0 +1,211 @@
+"""The exercises of the lesson on in-memory checkpoints, their answers computed by the library.
+
+Source: thesis, chapter 6 (Gemini), sections 6.2.1, 6.4, 6.6.2 and 6.7.
+Simplified: small round numbers.
+Left out: nothing.
+"""
+
+from workbench.explore.exercises import Exercise, Mistake
+from workbench.techniques.gemini.method.placement import kept_bytes, placement, survivors
+from workbench.techniques.gemini.method.probability import group_bound, recovery_probability
+from workbench.techniques.gemini.method.racks import rack_placement, racks_in_order
+from workbench.techniques.gemini.method.sizes import machine_shard_bytes
+from workbench.techniques.gemini.method.tiers import Tier
+from workbench.techniques.gemini.method.waste import wasted_time_s
+
+from .tiers import plan_after
+
+__all__ = [
+    "fatal_pairs_of_ring",
+    "holders_of_shard",
+    "lost_shards",
+    "memory_for_replicas",
+    "partner_in_another_rack",
+    "probability_of_four_lost",
+    "resumed_from",
+    "seconds_wasted",
+]
+
+TOLERANCE = 0.005  # of answers that are divisions
+
+
+def holders_of_shard() -> Exercise:
+    """Return the exercise on the mixed placement.
+
+    Returns:
+        The exercise.
+    """
+    placed = placement(7, 3)
+    return Exercise(
+        question="Seven machines, three replicas, algorithm 6.1. Which machines keep the shard of machine 5? Give "
+        "three numbers, machine 5 first, the others in the order in which it sends to them.",
+        answer=tuple(map(float, placed.holders[5])),
+        hint="How many groups of three does the algorithm make before it puts the rest into one ring? Who follows "
+        "machine 5 in that ring?",
+        reason="3 does not divide 7, so there is floor(7/3) - 1 = 1 group, 0 to 2, and a ring of 3 to 6. Machine 5 "
+        "sends to the next two in it, 6 and, round the corner, 3.",
+        mistakes=(
+            Mistake(answer=(5.0, 3.0, 4.0), hint="That would be a second group, which would leave machine 6 alone."),
+            Mistake(answer=(5.0, 6.0, 0.0), hint="The ring is closed among the last machines, not around all seven."),
+        ),
+    )
+
+
+def lost_shards() -> Exercise:
+    """Return the exercise on what a failure takes.
+
+    Returns:
+        The exercise.
+    """
+    placed = placement(6, 2, "ring")
+    lost = tuple(float(shard) for shard, alive in enumerate(survivors(placed, {2, 3, 5})) if not alive)
+    return Exercise(
+        question="Six machines in a ring, two replicas; machine i sends to machine i + 1. Machines 2, 3 and 5 fail. "
+        "Which shards are lost? Give a list.",
+        answer=lost,
+        hint="Shard i lives on machines i and i + 1. Of which shard are both among the failed?",
+        reason="Only shard 2 had both of its replicas on failed machines, 2 and 3. Shard 3 lives on 4, shard 5 on 0.",
+        mistakes=(
+            Mistake(answer=(2.0, 3.0, 5.0), hint="Those machines are gone, but their shards have a second replica."),
+            Mistake(answer=(2.0, 3.0), hint="Shard 3 was also sent to machine 4."),
+        ),
+    )
+
+
+def fatal_pairs_of_ring() -> Exercise:
+    """Return the exercise on counting fatal pairs.
+
+    Returns:
+        The exercise.
+    """
+    num_pairs = 8 * 7 // 2
+    fatal = (1 - recovery_probability(placement(8, 2, "ring"), 2)) * num_pairs
+    group = (1 - recovery_probability(placement(8, 2), 2)) * num_pairs
+    return Exercise(
+        question="Eight machines, two replicas, in a ring. How many of the 28 pairs must not fail together?",
+        answer=float(fatal),
+        hint="A pair is fatal if it is the set of holders of some shard. How many different sets are there?",
+        reason="Every machine and its follower: eight different sets of holders. In groups there are four, so a ring "
+        "goes to storage twice as often.",
+        mistakes=(
+            Mistake(answer=float(group), hint="That is the number for groups, where two shards share one pair."),
+            Mistake(answer=float(fatal - 1), hint="The ring is closed: the last machine sends to the first."),
+        ),
+    )
+
+
+def probability_of_four_lost() -> Exercise:
+    """Return the exercise on where the bound is not the probability.
+
+    Returns:
+        The exercise.
+    """
+    return Exercise(
+        question="Eight machines in groups of two; four machines are lost at once. With which probability does "
+        "training recover from memory?",
+        answer=float(recovery_probability(placement(8, 2), 4)),
+        hint="Count the ways to lose one machine of each group, out of C(8, 4) = 70.",
+        reason="Four groups, and from each one of two machines: 16 ways of 70. Corollary 6.1 gives 1 - 4·15/70 = 1/7: "
+        "it counts losses that take two groups twice.",
+        mistakes=(
+            Mistake(answer=float(group_bound(8, 2, 4)),
+                    hint="That is corollary 6.1, a bound: a loss that takes two groups is counted twice in it."),
+            Mistake(answer=0.0, hint="There are four groups. Can four machines fail with none of them lost whole?"),
+        ),
+        rel=TOLERANCE,
+    )  # fmt: skip
+
+
+def memory_for_replicas() -> Exercise:
+    """Return the exercise on memory.
+
+    Returns:
+        The exercise, its answer in gigabytes.
+    """
+    shard_bytes = machine_shard_bytes(100e9, 16)
+    kept = kept_bytes(placement(16, 2), 0, shard_bytes)
+    return Exercise(
+        question="100 billion parameters, 12 bytes each, on 16 machines with two replicas. How many gigabytes of its "
+        "memory does a machine give to checkpoints?",
+        answer=kept / 1e9,
+        hint="How large is one shard? How many replicas does a machine keep, and in how many buffers each?",
+        reason="A shard is 75 GB. Two replicas, each with one complete and one in progress: 2·2·75 = 300 GB of a "
+        "p4d's 1152.",
+        mistakes=(
+            Mistake(answer=kept / 2e9, hint="While a checkpoint is being received, the one before must stay whole."),
+            Mistake(answer=shard_bytes / 1e9, hint="That is one shard. A machine keeps its own and another's."),
+        ),
+        rel=TOLERANCE,
+    )
+
+
+def partner_in_another_rack() -> Exercise:
+    """Return the exercise on racks.
+
+    Returns:
+        The exercise.
+    """
+    placed = rack_placement(racks_in_order(8, 2), 2)
+    return Exercise(
+        question="Eight machines in four racks, 0 and 1 in the first, and so on. Groups of two are made across racks, "
+        "so that as few pairs of racks as possible are fatal, the first machine of a rack with the first of another. "
+        "Which machine keeps the shard of machine 1?",
+        answer=float(placed.holders[1][1]),
+        hint="Machine 0's partner stands in the second rack. If machine 1's partner stood in a third one, how many "
+        "pairs of racks would be fatal?",
+        reason="Racks are paired for good: 0 with 2 and 1 with 3, so only the first two racks must not fail together, "
+        "and the last two: 2 of 6 pairs of racks.",
+        mistakes=(
+            Mistake(answer=0.0, hint="Machine 0 stands in the same rack and is lost with it."),
+            Mistake(answer=4.0, hint="Then the first rack shares a fatal pair with a second rack and with a third."),
+        ),
+    )
+
+
+def seconds_wasted() -> Exercise:
+    """Return the exercise on Eq. 6.1.
+
+    Returns:
+        The exercise, its answer in seconds.
+    """
+    checkpoint_s, interval_s, retrieval_s = 40.0, 120.0, 30.0
+    wasted_s = wasted_time_s(checkpoint_s=checkpoint_s, interval_s=interval_s, retrieval_s=retrieval_s)
+    return Exercise(
+        question="A checkpoint takes 40 s to write and 30 s to read, and one begins every 120 s. How many seconds does "
+        "a failure waste on average?",
+        answer=wasted_s,
+        hint="Three terms: the checkpoint under way does not count yet; the failure comes anywhere between two "
+        "snapshots; and what was kept must be read back.",
+        reason="40 + 120/2 + 30 = 130 s. Eq. 6.2 holds: a checkpoint ends before the next one begins.",
+        mistakes=(
+            Mistake(answer=interval_s / 2 + retrieval_s,
+                    hint="A failure may come while a checkpoint is being written. Is that one of use?"),
+            Mistake(answer=checkpoint_s + interval_s + retrieval_s,
+                    hint="That is the worst moment. What is it on average?"),
+        ),
+    )  # fmt: skip
+
+
+def resumed_from() -> Exercise:
+    """Return the exercise on what a lost group costs everybody.
+
+    Returns:
+        The exercise, its answer an iteration and a count.
+    """
+    plan = plan_after(placement(6, 2), {0, 2, 3}, in_memory=57, in_storage=(20, 40))
+    num_reading = sum(source.tier is Tier.STORAGE for source in plan.sources)
+    return Exercise(
+        question="Six machines in groups of two, one rank each. All memories hold iteration 57, storage holds 20 and "
+        "40. Machines 0, 2 and 3 are lost. From which iteration does training resume, and how many ranks then read "
+        "storage? (A list of two numbers.)",
+        answer=(float(plan.iteration), float(num_reading)),
+        hint="Is every shard still in some memory? All ranks must resume from the same iteration.",
+        reason="Machines 2 and 3 are a whole group: their shards of iteration 57 are gone, and 57 without them is "
+        "of no use to anybody. All six go back to 40, also machines 1, 4 and 5, whose memory is intact.",
+        mistakes=(
+            Mistake(answer=(57.0, 0.0), hint="Who still keeps the shard of machine 2?"),
+            Mistake(answer=(57.0, 2.0), hint="Storage has no iteration 57, and ranks of two iterations cannot train."),
+            Mistake(answer=(40.0, 3.0), hint="May a machine go on from iteration 57 while others begin at 40?"),
+            Mistake(answer=(40.0, 2.0), hint="May a machine go on from iteration 57 while others begin at 40?"),
+        ),
+    )

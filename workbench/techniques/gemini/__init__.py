@@ -1,0 +1,60 @@
+"""Gemini: checkpoints of every iteration in the memory of peers, and recovery from there.
+
+Paper: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", chapter 6 of the thesis
+(tables 2.1, 6.1, 6.2, figures 6.1 to 6.16).
+
+Claim: persistent storage is so slow that checkpoints there are hours apart, and a failure wastes those hours. The
+processors' memory of a cluster is large and its network fast: each machine keeps its own shard and those of m - 1
+others, sent in the idle time of training's own traffic, so that every iteration can be checkpointed at no cost. Less
+than a thirteenth of the time is wasted.
+
+Where to find it
+- Eqs. 6.1 and 6.2, the time that a failure wastes, and the three policies: `method.waste`
+- algorithm 6.1 (group, mixed, ring): `method.placement`; corollary 6.1 and the exact probability of recovering from
+  memory: `method.probability`; theorem 6.1: `method.optimal`
+- section 6.5.4, idle spans: `method.profiling`; algorithm 6.2: `method.partition`; figures 6.4, 6.5 and 6.16:
+  `method.interleaving`
+- section 6.6, which iteration and which tier: `method.recovery`
+- on real ranks: a user's loop `runtime.checkpoints`, training's own traffic `runtime.traffic`, chunks on their way
+  `runtime.transfer`, replicas with checksums `runtime.replicas`, a rank's state as bytes `runtime.state`, persistent
+  storage `runtime.tiers`, resuming bit for bit `runtime.resume`
+- section 6.3.2, agents, heartbeats, root, standby machines: `runtime.control`; the launcher that restarts:
+  `runtime.training`
+- the paper's machines and models: `cost`; figures 6.10 to 6.15, trainings under failures: `simulating`
+- ours: racks that fail, `method.racks`; how many replicas, and how often: `method.best`
+
+Three lines in your own loop: `checkpoints = InMemoryCheckpoints(context, model, optimizer)`, `checkpoints.step()` after
+the optimizer's, and `run_training(train, num_machines)` to start it.
+
+Simplified: machines are processes of one computer, each with its own memory, and its own network card if asked for.
+Left out: elastic training; moving shards when the number of machines changes.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+__all__ = [
+    "InMemoryCheckpoints",
+    "best_checkpointing",
+    "partition_checkpoint",
+    "recovery_probability",
+    "run_training",
+    "wasted_time_s",
+]
+
+_HOMES = {
+    "InMemoryCheckpoints": "runtime.checkpoints",
+    "best_checkpointing": "method.best",
+    "partition_checkpoint": "method.partition",
+    "recovery_probability": "method.probability",
+    "run_training": "runtime.training",
+    "wasted_time_s": "method.waste",
+}
+
+
+def __getattr__(name: str):
+    # Lazy, so that a catalogue can be listed without importing torch.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,0 +1,344 @@
+"""Five ways to send checkpoints beside training's own traffic, placed on the timeline of one iteration.
+
+Source: thesis, chapter 6 (Gemini), sections 6.5.1, 6.5.2 and 6.7.4, figures 6.4, 6.5 and 6.16.
+- baseline: no checkpoint;
+- blocking: the whole checkpoint goes first, training's traffic after it;
+- naive: one chunk in each idle span, as large as the span has room for, so one buffer must be as large as the largest;
+- unpipelined: many chunks a span through one buffer, so that the next may arrive only when the last has been copied to
+  host memory;
+- Gemini's: the same through p sub-buffers, a copy running while the next chunk arrives.
+
+An iteration is a list of phases. Each may wait for a message (parameters gathered), compute, and send (gradients
+scattered). The network carries one message at a time in a fixed order, as one communication stream does: what is
+gathered for phase k + 2 goes when phase k has been computed, and before what phase k sends. The update comes last and
+waits for all of it, chunks as well: the checkpoint is of the states that the update overwrites.
+What is planned with: the idle spans of the iteration without checkpoints (each before a message of training, and a last
+one, of no length, before the update), times μ. The rate is B for the naive plan, min(B, D) for Gemini's (D is the rate
+of copying), and that of both one after the other for the unpipelined one; algorithm 6.2 has B alone, its B and D being
+alike.
+Simplified: one device, receiving as much as it sends; its network and its copy engine do nothing else.
+Left out: the copy of a machine's own replica, which needs no network; buffers on the sender.
+
+Units: seconds, bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from workbench.timeline import Kind, Task, Timeline, simulate
+
+from .partition import Chunk, partition_checkpoint
+from .profiling import Operation, ProfiledIteration, idle_spans_s
+
+__all__ = [
+    "COMPUTE",
+    "COPY_ENGINE",
+    "NETWORK",
+    "CheckpointTraffic",
+    "InterleavedIteration",
+    "Phase",
+    "Scheme",
+    "interleave",
+    "planning_spans_s",
+]
+
+NETWORK, COPY_ENGINE, COMPUTE = "network", "copy engine", "compute"
+_AHEAD = 2  # phases between a computation and the message that may start after it
+
+
+class Scheme(StrEnum):
+    """How checkpoints are sent; names as figures write them."""
+
+    BASELINE = "Baseline"
+    BLOCKING = "Blocking"
+    NAIVE = "Naive"
+    UNPIPELINED = "Unpipelined"
+    GEMINI = "Gemini"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """One step of an iteration.
+
+    label: one word, for pictures.
+    compute_s: of the device.
+    gather_s: of the message that it waits for; 0 for none.
+    scatter_s: of the message that it sends when computed; 0 for none.
+    kind: FORWARD, BACKWARD or OTHER.
+    """
+
+    label: str
+    compute_s: float
+    gather_s: float = 0.0
+    scatter_s: float = 0.0
+    kind: Kind = Kind.FORWARD
+
+    def __post_init__(self) -> None:
+        if len(self.label.split()) != 1:
+            raise ValueError(f"label is {self.label!r}; it must be one word")
+        for name in ("compute_s", "gather_s", "scatter_s"):
+            _require_time(f"{name} of {self.label!r}", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointTraffic:
+    """What one device receives in an iteration, and through what.
+
+    checkpoint_bytes: C, its share of one replica.
+    num_replicas: m; m - 1 travel.
+    bandwidth_bytes_per_s: B, of the network, for this device.
+    copy_bytes_per_s: D, from the device to host memory.
+    reserved_bytes: R, for buffers.
+    num_buffers: p.
+    startup_s: α of a message.
+    safety: μ.
+    free_bytes: device memory that is free for buffers; infinite where that is no matter.
+    """
+
+    checkpoint_bytes: int
+    num_replicas: int = 2
+    bandwidth_bytes_per_s: float
+    copy_bytes_per_s: float
+    reserved_bytes: int
+    num_buffers: int
+    startup_s: float = 0.0
+    safety: float = 0.9
+    free_bytes: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.chunks((0.0,), self.bandwidth_bytes_per_s)  # checks all but what follows
+        if not (math.isfinite(self.copy_bytes_per_s) and self.copy_bytes_per_s > 0):
+            raise ValueError(f"copy_bytes_per_s is {self.copy_bytes_per_s!r}; it must be a finite number above 0")
+        if not self.free_bytes >= 0:
+            raise ValueError(f"free_bytes is {self.free_bytes!r}; it must be at least 0")
+
+    def chunks(
+        self,
+        spans_s: Sequence[float],
+        rate_bytes_per_s: float,
+        *,
+        buffer_bytes: int | None = None,
+        num_buffers: int | None = None,
+    ) -> tuple[Chunk, ...]:
+        """Partition for a rate; buffers are those of this traffic unless given."""
+        return partition_checkpoint(
+            spans_s,
+            self.checkpoint_bytes,
+            num_replicas=self.num_replicas,
+            reserved_bytes=self.reserved_bytes if buffer_bytes is None else buffer_bytes,
+            num_buffers=self.num_buffers if num_buffers is None else num_buffers,
+            bandwidth_bytes_per_s=rate_bytes_per_s,
+            startup_s=self.startup_s,
+            safety=self.safety,
+        )
+
+    def receive_s(self, size_bytes: int) -> float:
+        """f(s) = α + s / B."""
+        return self.startup_s + size_bytes / self.bandwidth_bytes_per_s
+
+    def copy_s(self, size_bytes: int) -> float:
+        """Seconds from the device to host memory."""
+        return size_bytes / self.copy_bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InterleavedIteration:
+    """An iteration under a scheme.
+
+    scheme: which.
+    timeline: rows network, copy engine, compute.
+    iteration_s: until the update is done.
+    checkpoint_s: in which chunks travel, without waiting for buffers.
+    completed_s: when the last chunk is in host memory; 0 without a checkpoint.
+    idle_s: of the network, in the iteration.
+    buffer_bytes: device memory that chunks need at once.
+    is_out_of_memory: whether that is more than is free; the times are then those of a larger device.
+    chunks: in the order in which they travel.
+    """
+
+    scheme: Scheme
+    timeline: Timeline
+    iteration_s: float
+    checkpoint_s: float
+    completed_s: float
+    idle_s: float
+    buffer_bytes: int
+    is_out_of_memory: bool
+    chunks: tuple[Chunk, ...]
+
+
+def interleave(
+    phases: Sequence[Phase], traffic: CheckpointTraffic, scheme: Scheme | str, *, update_s: float = 0.0
+) -> InterleavedIteration:
+    """Place one iteration in time.
+
+    Args:
+        phases: in the order in which they are computed.
+        traffic: of the checkpoint.
+        scheme: one of `Scheme`.
+        update_s: of the optimizer, after all phases and all messages.
+
+    Returns:
+        The timeline and what follows from it.
+
+    Raises:
+        ValueError: if there is no phase, update_s is negative, or there is no such scheme.
+    """
+    scheme = _checked_scheme(scheme)
+    _require_time("update_s", update_s)
+    chunks, num_buffers = _planned(phases, traffic, scheme)
+    tasks = _tasks(phases, traffic, chunks, num_buffers, update_s)
+    timeline = simulate(tasks)
+    received = [action for action in timeline.actions if action.kind is Kind.ENCODE]
+    copied = [action for action in timeline.actions if action.resource == COPY_ENGINE]
+    iteration_s = max(action.end_s for action in timeline.actions if action.resource == COMPUTE)
+    largest = max((chunk.size_bytes for chunk in chunks), default=0)
+    buffer_bytes = largest * min(num_buffers, len(chunks))
+    return InterleavedIteration(
+        scheme=scheme,
+        timeline=Timeline(actions=timeline.actions, resources=(NETWORK, COPY_ENGINE, COMPUTE)),
+        iteration_s=iteration_s,
+        checkpoint_s=math.fsum(action.duration_s for action in received),
+        completed_s=max((action.end_s for action in copied), default=0.0),
+        idle_s=iteration_s - timeline.total_s(resource=NETWORK) if NETWORK in timeline.resources else iteration_s,
+        buffer_bytes=buffer_bytes,
+        is_out_of_memory=buffer_bytes > traffic.free_bytes,
+        chunks=chunks,
+    )  # fmt: skip
+
+
+def planning_spans_s(phases: Sequence[Phase]) -> tuple[float, ...]:
+    """Return the idle spans of an iteration without checkpoints: before each message, and before the update.
+
+    Args:
+        phases: in the order in which they are computed.
+
+    Raises:
+        ValueError: if there is no phase.
+    """
+    timeline = simulate(_tasks(phases, None, (), 1, 0.0))
+    messages = timeline.of(NETWORK) if NETWORK in timeline.resources else ()
+    operations = tuple(Operation(start_s=action.start_s, end_s=action.end_s) for action in messages)
+    whole = ProfiledIteration(name="iteration", start_s=0.0, end_s=timeline.end_s, operations=operations)
+    return idle_spans_s(whole)
+
+
+def _planned(
+    phases: Sequence[Phase], traffic: CheckpointTraffic, scheme: Scheme
+) -> tuple[tuple[Chunk, ...], int]:
+    """Return the chunks, each with the message of training before which it travels, and the number of buffers."""
+    if scheme is Scheme.BASELINE:
+        return (), traffic.num_buffers
+    network, copying = traffic.bandwidth_bytes_per_s, traffic.copy_bytes_per_s
+    if scheme is Scheme.BLOCKING:  # one unbounded span, before the first message
+        return traffic.chunks((0.0,), network), traffic.num_buffers
+    spans_s = planning_spans_s(phases)
+    if scheme is Scheme.NAIVE:
+        return traffic.chunks(spans_s, network, buffer_bytes=traffic.checkpoint_bytes, num_buffers=1), 1
+    if scheme is Scheme.UNPIPELINED:
+        return traffic.chunks(spans_s, 1 / (1 / network + 1 / copying), num_buffers=1), 1
+    return traffic.chunks(spans_s, min(network, copying)), traffic.num_buffers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Message:
+    """A message of training: its task's name, its length and what must have been computed before."""
+
+    name: str
+    label: str
+    seconds: float
+    after: tuple[str, ...]
+
+
+def _messages(phases: Sequence[Phase]) -> list[_Message]:
+    """Return training's messages in the order of the network."""
+    found = [_gather(phases, index) for index in range(min(_AHEAD, len(phases)))]
+    for index, phase in enumerate(phases):
+        if index + _AHEAD < len(phases):
+            found.append(_gather(phases, index + _AHEAD))
+        found.append(_Message(name=f"scatter {index}", label=f"S{phase.label}", seconds=phase.scatter_s,
+                              after=(f"compute {index}",)))  # fmt: skip
+    return [message for message in found if message.seconds > 0]
+
+
+def _gather(phases: Sequence[Phase], index: int) -> _Message:
+    after = (f"compute {index - _AHEAD}",) if index >= _AHEAD else ()
+    phase = phases[index]
+    return _Message(name=f"gather {index}", label=f"G{phase.label}", seconds=phase.gather_s, after=after)
+
+
+def _tasks(
+    phases: Sequence[Phase],
+    traffic: CheckpointTraffic | None,
+    chunks: Sequence[Chunk],
+    num_buffers: int,
+    update_s: float,
+) -> list[Task]:
+    """Return all tasks; the network's follow one another in their order."""
+    if not phases:
+        raise ValueError("phases is empty; an iteration must have one")
+    messages = _messages(phases)
+    network: list[Task] = []
+    copies: list[Task] = []
+    waiting = iter(enumerate(chunks))
+    number, chunk = next(waiting, (0, None))
+    for place in range(len(messages) + 1):
+        while chunk is not None and chunk.span <= place:
+            _add_chunk(network, copies, traffic, chunk, number, num_buffers)
+            number, chunk = next(waiting, (0, None))
+        if place < len(messages):
+            _add_message(network, messages[place])
+    update = _update(network, len(phases), update_s)
+    return [*network, *copies, *_computations(phases, messages), *update]
+
+
+def _add_chunk(
+    network: list[Task], copies: list[Task], traffic: CheckpointTraffic, chunk: Chunk, number: int, num_buffers: int
+) -> None:
+    """Append the arrival of a chunk, once its buffer is free, and its copy."""
+    free = (f"copy {number - num_buffers}",) if number >= num_buffers else ()
+    before = (network[-1].name,) if network else ()
+    label = str(number)
+    network.append(Task(name=f"receive {number}", resources=(NETWORK,), after=before + free, kind=Kind.ENCODE,
+                        duration_s=traffic.receive_s(chunk.size_bytes), label=f"c{label}"))  # fmt: skip
+    copies.append(Task(name=f"copy {number}", resources=(COPY_ENGINE,), after=(f"receive {number}",), kind=Kind.DECODE,
+                       duration_s=traffic.copy_s(chunk.size_bytes), label=f"c{label}"))  # fmt: skip
+
+
+def _add_message(network: list[Task], message: _Message) -> None:
+    before = (network[-1].name,) if network else ()
+    network.append(Task(name=message.name, resources=(NETWORK,), duration_s=message.seconds,
+                        after=before + message.after, kind=Kind.COMMUNICATE, label=message.label))  # fmt: skip
+
+
+def _computations(phases: Sequence[Phase], messages: Sequence[_Message]) -> list[Task]:
+    sent = {message.name for message in messages}
+    tasks = []
+    for index, phase in enumerate(phases):
+        gathered = (f"gather {index}",) if f"gather {index}" in sent else ()
+        before = (f"compute {index - 1}",) if index else ()
+        tasks.append(Task(name=f"compute {index}", resources=(COMPUTE,), duration_s=phase.compute_s,
+                          after=gathered + before, kind=phase.kind, label=phase.label))  # fmt: skip
+    return tasks
+
+
+def _update(network: Sequence[Task], num_phases: int, update_s: float) -> list[Task]:
+    after = (f"compute {num_phases - 1}", *([network[-1].name] if network else []))
+    return [Task(name="update", resources=(COMPUTE,), duration_s=update_s, after=after, kind=Kind.OTHER, label="U")]
+
+
+def _checked_scheme(scheme: Scheme | str) -> Scheme:
+    try:
+        return Scheme(scheme)
+    except ValueError:
+        known = ", ".join(repr(str(each)) for each in Scheme)
+        raise ValueError(f"scheme is {scheme!r}; it must be one of {known}") from None
+
+
+def _require_time(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} is {value!r}; it must be a finite number, 0 or more")

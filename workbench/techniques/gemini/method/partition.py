@@ -1,0 +1,196 @@
+"""Which part of a checkpoint travels in which idle span of the network.
+
+Source: thesis, chapter 6 (Gemini), section 6.5.3, algorithm 6.2. A chunk of s bytes takes f(s) = α + s / B.
+As printed the algorithm has three slips, of which the intent is clear from the text and which are not carried over: it
+takes the time of the bytes that are left, f(remain_size), from the span instead of that of the chunk, f(size); its
+counter lets m replicas through although m - 1 travel (it is compared after the last one was finished); and where a
+span, or what is left of one, is shorter than α, the size is 0, nothing changes, and the inner loop never ends.
+Simplified: chunks are whole bytes, rounded down. The safety factor may also be 1, for spans that are known exactly.
+Left out: a least size of a chunk; the copy from device to host (`interleaving`).
+
+Times are compared as fractions, so that the slow and the fast form agree to the byte.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Integral, Real
+
+__all__ = ["Chunk", "partition_checkpoint", "partition_checkpoint_by_definition"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """One message of a checkpoint.
+
+    span: index of the idle span that it travels in.
+    replica: which of the remote replicas it belongs to, from 0 to num_replicas - 2.
+    offset_bytes: where it begins in the replica.
+    size_bytes: how long it is, at least 1.
+    """
+
+    span: int
+    replica: int
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Setting:
+    """Checked arguments, as fractions: spans already times μ, the last one None for unbounded."""
+
+    spans_s: tuple[Fraction | None, ...]
+    checkpoint_bytes: int
+    num_remote: int
+    chunk_bytes: int
+    bandwidth: Fraction
+    startup_s: Fraction
+
+    def time_s(self, size_bytes: int) -> Fraction:
+        """f(s) = α + s / B."""
+        return self.startup_s + size_bytes / self.bandwidth
+
+    def room_bytes(self, left_s: Fraction | None) -> int:
+        """Bytes that one message can carry in the time left, however large the buffer."""
+        if left_s is None:
+            return self.num_remote * self.checkpoint_bytes
+        return max(0, math.floor((left_s - self.startup_s) * self.bandwidth))
+
+
+def partition_checkpoint(
+    idle_spans_s: Sequence[float],
+    checkpoint_bytes: int,
+    *,
+    num_replicas: int,
+    reserved_bytes: int,
+    num_buffers: int,
+    bandwidth_bytes_per_s: float,
+    startup_s: float = 0.0,
+    safety: float = 0.9,
+) -> tuple[Chunk, ...]:
+    """Divide the remote replicas of a checkpoint into chunks that fill idle spans in their order.
+
+    In a span each replica has a number of full chunks and one rest, which a division finds.
+
+    Args:
+        idle_spans_s: lengths of the profiled spans; the last one takes all that is left.
+        checkpoint_bytes: C, of one replica.
+        num_replicas: m, the local one included; m - 1 travel.
+        reserved_bytes: R, device memory set aside.
+        num_buffers: p, parts of it; a chunk has at most R / p bytes.
+        bandwidth_bytes_per_s: B.
+        startup_s: α of every message.
+        safety: μ, share of a span that is planned with, in (0, 1].
+
+    Returns:
+        Chunks in the order in which they travel.
+
+    Raises:
+        ValueError: naming the argument that is out of range.
+    """
+    setting = _setting(idle_spans_s, checkpoint_bytes, num_replicas, reserved_bytes, num_buffers,
+                       bandwidth_bytes_per_s, startup_s, safety)  # fmt: skip
+    return tuple(_chunks_by_division(setting))
+
+
+def partition_checkpoint_by_definition(
+    idle_spans_s: Sequence[float],
+    checkpoint_bytes: int,
+    *,
+    num_replicas: int,
+    reserved_bytes: int,
+    num_buffers: int,
+    bandwidth_bytes_per_s: float,
+    startup_s: float = 0.0,
+    safety: float = 0.9,
+) -> tuple[Chunk, ...]:
+    """Do the same one chunk after the other, as algorithm 6.2 means to; arguments as for `partition_checkpoint`."""
+    setting = _setting(idle_spans_s, checkpoint_bytes, num_replicas, reserved_bytes, num_buffers,
+                       bandwidth_bytes_per_s, startup_s, safety)  # fmt: skip
+    return tuple(_chunks_one_by_one(setting))
+
+
+def _chunks_by_division(setting: _Setting) -> Iterator[Chunk]:
+    replica, offset = 0, 0
+    for span, left_s in enumerate(setting.spans_s):
+        while replica < setting.num_remote:
+            sizes, left_s = _fill(setting, setting.checkpoint_bytes - offset, left_s)
+            for size in sizes:
+                yield Chunk(span=span, replica=replica, offset_bytes=offset, size_bytes=size)
+                offset += size
+            if offset < setting.checkpoint_bytes:
+                break
+            replica, offset = replica + 1, 0
+
+
+def _chunks_one_by_one(setting: _Setting) -> Iterator[Chunk]:
+    replica, remaining = 0, setting.checkpoint_bytes
+    for span, remaining_s in enumerate(setting.spans_s):
+        while replica < setting.num_remote:
+            if remaining_s is None or remaining_s >= setting.time_s(setting.chunk_bytes):
+                size = setting.chunk_bytes
+            else:
+                size = setting.room_bytes(remaining_s)
+            size = min(remaining, size)
+            if size == 0:
+                break
+            offset = setting.checkpoint_bytes - remaining
+            yield Chunk(span=span, replica=replica, offset_bytes=offset, size_bytes=size)
+            remaining -= size
+            if remaining_s is not None:
+                remaining_s -= setting.time_s(size)
+            if remaining == 0:
+                replica, remaining = replica + 1, setting.checkpoint_bytes
+
+
+def _fill(setting: _Setting, wanted: int, left_s: Fraction | None) -> tuple[list[int], Fraction | None]:
+    """Return the sizes of chunks of one replica that fit, full ones and a rest, and the time that is left."""
+    most, full_s = wanted // setting.chunk_bytes, setting.time_s(setting.chunk_bytes)
+    num_full = most if left_s is None else min(most, max(0, math.floor(left_s / full_s)))
+    left_s = None if left_s is None else left_s - num_full * full_s
+    rest = min(wanted - num_full * setting.chunk_bytes, setting.chunk_bytes, setting.room_bytes(left_s))
+    sizes = [setting.chunk_bytes] * num_full + [rest] * (rest > 0)
+    if rest and left_s is not None:
+        left_s -= setting.time_s(rest)
+    return sizes, left_s
+
+
+def _setting(
+    idle_spans_s: Sequence[float], checkpoint_bytes: int, num_replicas: int, reserved_bytes: int, num_buffers: int,
+    bandwidth_bytes_per_s: float, startup_s: float, safety: float,
+) -> _Setting:  # fmt: skip
+    spans_s = tuple(idle_spans_s)
+    if not spans_s:
+        raise ValueError("idle_spans_s is empty; it must have at least the last span")
+    for index, span_s in enumerate(spans_s):
+        _require_number(f"idle_spans_s[{index}]", span_s, least=0)
+    counts = {"checkpoint_bytes": checkpoint_bytes, "num_replicas": num_replicas, "num_buffers": num_buffers}
+    for name, value in counts.items():
+        _require_count(name, value, least=1)
+    _require_count("reserved_bytes", reserved_bytes, least=num_buffers)
+    _require_number("bandwidth_bytes_per_s", bandwidth_bytes_per_s, above=0)
+    _require_number("startup_s", startup_s, least=0)
+    _require_number("safety", safety, above=0)
+    if safety > 1:
+        raise ValueError(f"safety is {safety!r}; it must be in (0, 1]")
+    usable_s = [Fraction(safety) * Fraction(span_s) for span_s in spans_s[:-1]]
+    return _Setting(
+        spans_s=(*usable_s, None), checkpoint_bytes=int(checkpoint_bytes), num_remote=int(num_replicas) - 1,
+        chunk_bytes=int(reserved_bytes) // int(num_buffers), bandwidth=Fraction(bandwidth_bytes_per_s),
+        startup_s=Fraction(startup_s),
+    )  # fmt: skip
+
+
+def _require_count(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+
+
+def _require_number(name: str, value: object, *, least: float = 0, above: float | None = None) -> None:
+    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < least or (above is not None and value <= above):
+        rule = f"above {above}" if above is not None else f"at least {least}"
+        raise ValueError(f"{name} is {value!r}; it must be a finite number, {rule}")

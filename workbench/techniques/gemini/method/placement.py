@@ -1,0 +1,255 @@
+"""Which machines keep a replica of which machine's shard: groups, a ring, or groups and one ring.
+
+What: the placements of algorithm 6.1 and the ring it is compared with; what each machine then keeps and sends; whether
+what is left after a failure is enough.
+Source: thesis, chapter 6 (Gemini), section 6.4, algorithm 6.1, figure 6.3; two buffers a replica: section 6.7.1.
+Simplified: shards of one size; machines count from 0 (the paper counts from 1).
+Left out: where a machine that fails is replaced, which changes nothing in a placement: it takes over the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from .parts import connected_parts
+
+__all__ = [
+    "BUFFERS_PER_REPLICA",
+    "KINDS",
+    "Placement",
+    "components",
+    "is_recoverable",
+    "kept_bytes",
+    "placement",
+    "replicas_kept",
+    "sent_bytes",
+    "survivors",
+]
+
+KINDS = ("group", "mixed", "ring")
+"""What `placement` knows; a placement of one's own is of the kind "own"."""
+
+OWN = "own"
+
+BUFFERS_PER_REPLICA = 2
+"""One holds the complete checkpoint, one the checkpoint in progress (section 6.7.1)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """Who keeps what.
+
+    num_machines: N.
+    num_replicas: m, the machine's own included.
+    kind: "group", "mixed" or "ring"; "own" for one that a user made.
+    holders: holders[i] are the machines that keep a replica of machine i's shard, i itself first, then the others in
+        the order in which it sends to them.
+    """
+
+    num_machines: int
+    num_replicas: int
+    kind: str
+    holders: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        _check_numbers(self.num_machines, self.num_replicas)
+        if self.kind not in (*KINDS, OWN):
+            raise ValueError(f"kind is {self.kind!r}; it must be one of {', '.join((*KINDS, OWN))}")
+        if len(self.holders) != self.num_machines:
+            raise ValueError(f"holders has {len(self.holders)} entries; it must have num_machines, {self.num_machines}")
+        for machine, holders in enumerate(self.holders):
+            _check_holders(machine, holders, self)
+
+    @classmethod
+    def own(cls, holders: Sequence[Sequence[int]]) -> Placement:
+        """Make a placement from one's own lists.
+
+        Args:
+            holders: one list a machine: itself, then the other machines that keep its shard.
+
+        Returns:
+            The placement, its kind "own".
+
+        Raises:
+            ValueError: if a list does not begin with its machine, repeats one, names one that does not exist, or is
+                longer or shorter than the others.
+        """
+        rows = tuple(tuple(row) for row in holders)
+        return cls(num_machines=len(rows), num_replicas=len(rows[0]) if rows else 0, kind=OWN, holders=rows)
+
+
+def placement(num_machines: int, num_replicas: int, kind: str = "mixed") -> Placement:
+    """Place the replicas.
+
+    Args:
+        num_machines: N.
+        num_replicas: m, the machine's own included.
+        kind: "group", N/m groups whose members keep each other's shards; "ring", each machine sends to the next m - 1;
+            "mixed", algorithm 6.1: groups, and where m does not divide N, one ring over the last machines.
+
+    Returns:
+        The placement. Where m divides N, "mixed" gives the group placement, of the kind "group", as algorithm 6.1 does.
+
+    Raises:
+        ValueError: for an unknown kind, m < 1, m > N, or "group" where m does not divide N.
+
+    Source: algorithm 6.1; the ring: section 6.7.2.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+    _check_numbers(num_machines, num_replicas)
+    divides = num_machines % num_replicas == 0
+    if kind == "group" and not divides:
+        raise ValueError(
+            f"kind is 'group' and num_machines is {num_machines}; "
+            f"it must be a multiple of num_replicas, {num_replicas} (or kind 'mixed')"
+        )
+    kind = "group" if kind == "mixed" and divides else kind
+    num_grouped = {"group": num_machines, "ring": 0}.get(kind, num_replicas * (num_machines // num_replicas - 1))
+    holders = [
+        _next_in(range(first, first + num_replicas), place, num_replicas)
+        for first in range(0, num_grouped, num_replicas)
+        for place in range(num_replicas)
+    ]
+    ring = range(num_grouped, num_machines)
+    holders += [_next_in(ring, place, num_replicas) for place in range(len(ring))]
+    return Placement(num_machines=num_machines, num_replicas=num_replicas, kind=kind, holders=tuple(holders))
+
+
+def replicas_kept(placed: Placement) -> tuple[tuple[int, ...], ...]:
+    """List for each machine the machines whose shards it keeps, its own first.
+
+    Args:
+        placed: a placement.
+
+    Returns:
+        One tuple a machine: m entries in the placements of this module, more or fewer in one's own.
+    """
+    kept: list[list[int]] = [[machine] for machine in range(placed.num_machines)]
+    for machine, holders in enumerate(placed.holders):
+        for holder in holders[1:]:
+            kept[holder].append(machine)
+    return tuple(map(tuple, kept))
+
+
+def kept_bytes(placed: Placement, machine: int, shard_bytes: int) -> int:
+    """Return how much of its memory a machine gives to replicas: 2·m·shard.
+
+    Args:
+        placed: a placement.
+        machine: its number.
+        shard_bytes: model states of one machine.
+
+    Returns:
+        Bytes of both buffers of every replica that it keeps.
+
+    Raises:
+        ValueError: if there is no such machine or the shard is smaller than nothing.
+    """
+    _check_machine("machine", machine, placed.num_machines)
+    _check_bytes(shard_bytes)
+    num_kept = sum(machine in holders for holders in placed.holders)
+    return BUFFERS_PER_REPLICA * num_kept * shard_bytes
+
+
+def sent_bytes(placed: Placement, machine: int, shard_bytes: int) -> int:
+    """Return how much a machine sends to others for one checkpoint: (m - 1)·shard.
+
+    Args:
+        placed: a placement.
+        machine: its number.
+        shard_bytes: model states of one machine.
+
+    Returns:
+        Bytes; the copy to its own memory crosses no network.
+
+    Raises:
+        ValueError: if there is no such machine or the shard is smaller than nothing.
+    """
+    _check_machine("machine", machine, placed.num_machines)
+    _check_bytes(shard_bytes)
+    return (len(placed.holders[machine]) - 1) * shard_bytes
+
+
+def survivors(placed: Placement, failed: Collection[int]) -> tuple[tuple[int, ...], ...]:
+    """List for each machine's shard the living machines that keep it.
+
+    Args:
+        placed: a placement.
+        failed: numbers of the machines whose memory is lost.
+
+    Returns:
+        One tuple a machine, in the order of its holders; an empty one is a shard that is lost.
+
+    Raises:
+        ValueError: if a failed machine does not exist.
+    """
+    lost = frozenset(failed)
+    for machine in lost:
+        _check_machine("failed", machine, placed.num_machines)
+    return tuple(tuple(holder for holder in holders if holder not in lost) for holders in placed.holders)
+
+
+def is_recoverable(placed: Placement, failed: Collection[int]) -> bool:
+    """Say whether training can go on from memory alone: every shard has a living replica.
+
+    Args:
+        placed: a placement.
+        failed: numbers of the machines whose memory is lost.
+
+    Returns:
+        Whether it can; else it starts from persistent storage.
+
+    Raises:
+        ValueError: if a failed machine does not exist.
+    """
+    return all(survivors(placed, failed))
+
+
+def components(placed: Placement) -> tuple[tuple[int, ...], ...]:
+    """Part the machines so that no replica crosses from one part to another.
+
+    Args:
+        placed: a placement.
+
+    Returns:
+        The smallest such parts, machines ascending: the groups and rings, in the placements of this module.
+    """
+    return tuple(machines for machines, _ in connected_parts(placed.holders))
+
+
+def _next_in(circle: Sequence[int], place: int, count: int) -> tuple[int, ...]:
+    """Return `count` machines of a circle, from a place on."""
+    return tuple(circle[(place + step) % len(circle)] for step in range(count))
+
+
+def _check_numbers(num_machines: int, num_replicas: int) -> None:
+    for name, value in (("num_machines", num_machines), ("num_replicas", num_replicas)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+    if num_replicas > num_machines:
+        raise ValueError(
+            f"num_replicas is {num_replicas}; it must be at most num_machines, {num_machines}: "
+            "two replicas on one machine are lost together"
+        )
+
+
+def _check_holders(machine: int, holders: tuple[int, ...], placed: Placement) -> None:
+    where = f"holders[{machine}] is {holders!r}"
+    if len(holders) != placed.num_replicas or len(set(holders)) != len(holders):
+        raise ValueError(f"{where}; it must name num_replicas, {placed.num_replicas}, different machines")
+    if holders[0] != machine:
+        raise ValueError(f"{where}; it must begin with machine {machine} itself")
+    for holder in holders:
+        _check_machine(f"holders[{machine}]", holder, placed.num_machines)
+
+
+def _check_machine(name: str, machine: int, num_machines: int) -> None:
+    if isinstance(machine, bool) or not isinstance(machine, int) or not 0 <= machine < num_machines:
+        raise ValueError(f"{name} names machine {machine!r}; machines are 0 to {num_machines - 1}")
+
+
+def _check_bytes(shard_bytes: int) -> None:
+    if isinstance(shard_bytes, bool) or not isinstance(shard_bytes, (int, float)) or shard_bytes < 0:
+        raise ValueError(f"shard_bytes is {shard_bytes!r}; it must be a number of bytes, zero or more")

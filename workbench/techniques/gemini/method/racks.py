@@ -1,0 +1,167 @@
+"""Racks that fail as a whole: the exact probability of recovery, and a placement that knows the racks.
+
+What: r of R racks are lost at once, with every machine in them. A shard is lost if all of its holders stand in lost
+racks, so the sets of racks in which holders stand take the place of the sets of holders.
+Source: ours, beyond the paper, which lets machines fail independently of each other. Keeping the number of different
+sets of racks small is theorem 6.1 once more, one level up.
+Simplified: every set of r racks is as likely as any other, and machines fail with their rack only.
+Left out: racks in rows, rooms and power feeds; the traffic between racks, which spreading costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import combinations
+from math import comb
+
+from .placement import Placement, is_recoverable, placement
+from .surviving import num_surviving
+
+__all__ = [
+    "num_racks",
+    "rack_placement",
+    "rack_recovery_probability",
+    "rack_recovery_probability_by_definition",
+    "racks_in_order",
+]
+
+
+def racks_in_order(num_machines: int, machines_per_rack: int) -> tuple[int, ...]:
+    """Fill one rack after the other.
+
+    Args:
+        num_machines: N.
+        machines_per_rack: in each rack; the last may hold fewer.
+
+    Returns:
+        The rack of every machine, racks counting from 0.
+
+    Raises:
+        ValueError: if either is less than 1.
+    """
+    for name, value in (("num_machines", num_machines), ("machines_per_rack", machines_per_rack)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+    return tuple(machine // machines_per_rack for machine in range(num_machines))
+
+
+def num_racks(rack_of: Sequence[int]) -> int:
+    """Count the racks.
+
+    Args:
+        rack_of: the rack of every machine; racks count from 0 and none is empty.
+
+    Returns:
+        R.
+
+    Raises:
+        ValueError: if there is no machine or a number is left out.
+    """
+    racks = set(rack_of)
+    if not racks or racks != set(range(len(racks))):
+        raise ValueError(f"rack_of names the racks {sorted(racks)}; they must be 0, 1, ... with none left out")
+    return len(racks)
+
+
+def rack_recovery_probability_by_definition(placed: Placement, rack_of: Sequence[int], num_lost: int) -> Fraction:
+    """Try every set of lost racks.
+
+    Args:
+        placed: any placement.
+        rack_of: the rack of every machine.
+        num_lost: r, racks lost at once.
+
+    Returns:
+        The share of the sets after which every shard has a living replica.
+
+    Raises:
+        ValueError: if the racks do not fit the placement, or r is not 0 to R.
+    """
+    racks = _checked_racks(placed.num_machines, rack_of, num_lost)
+    recovered = sum(
+        is_recoverable(placed, [machine for machine, rack in enumerate(rack_of) if rack in lost])
+        for lost in combinations(range(racks), num_lost)
+    )
+    return Fraction(recovered, comb(racks, num_lost))
+
+
+def rack_recovery_probability(placed: Placement, rack_of: Sequence[int], num_lost: int) -> Fraction:
+    """Compute the same by counting over the sets of racks in which holders stand.
+
+    Args:
+        placed: any placement.
+        rack_of: the rack of every machine.
+        num_lost: r, racks lost at once.
+
+    Returns:
+        The exact probability that training recovers from memory.
+
+    Raises:
+        ValueError: if the racks do not fit the placement, or r is not 0 to R.
+        TooTangled: for a placement of one's own that has no exact way in reasonable time.
+    """
+    racks = _checked_racks(placed.num_machines, rack_of, num_lost)
+    racks_of_holders = {frozenset(rack_of[holder] for holder in holders) for holders in placed.holders}
+    return Fraction(num_surviving(racks_of_holders, racks, num_lost), comb(racks, num_lost))
+
+
+def rack_placement(rack_of: Sequence[int], num_replicas: int, kind: str = "mixed") -> Placement:
+    """Place the replicas as `placement` does, but number the machines so that a shard's holders stand in m racks.
+
+    A group takes its machines from the racks that have the most left, the lower number first: racks of one size are
+    then paired off for good, and the groups share few different sets of racks. The ring, where there is one, goes
+    through the racks in turn.
+
+    Args:
+        rack_of: the rack of every machine; racks count from 0 and none is empty.
+        num_replicas: m.
+        kind: as for `placement`.
+
+    Returns:
+        The placement, its kind as `placement` gives it. Where a rack has more than its share of the machines, some
+        holders share a rack all the same.
+
+    Raises:
+        ValueError: for a rack that is left out, and as `placement`.
+    """
+    num_racks(rack_of)
+    plain = placement(len(rack_of), num_replicas, kind)
+    sizes = {"group": plain.num_machines, "ring": 0}
+    num_grouped = sizes.get(plain.kind, num_replicas * (plain.num_machines // num_replicas - 1))
+    waiting = {rack: [machine for machine, its in enumerate(rack_of) if its == rack] for rack in sorted(set(rack_of))}
+    order: list[int] = []
+    for _ in range(num_grouped // num_replicas):
+        order += _taken(waiting, num_replicas)
+    while any(waiting.values()):
+        order += _taken(waiting, sum(map(bool, waiting.values())))
+    number = {place: machine for place, machine in enumerate(order)}
+    holders = {number[place]: tuple(number[each] for each in row) for place, row in enumerate(plain.holders)}
+    return Placement(
+        num_machines=plain.num_machines,
+        num_replicas=num_replicas,
+        kind=plain.kind,
+        holders=tuple(holders[machine] for machine in range(plain.num_machines)),
+    )
+
+
+def _taken(waiting: dict[int, list[int]], count: int) -> list[int]:
+    """Take machines from the fullest racks, from each at most once before any gives a second; changes `waiting`."""
+    taken: list[int] = []
+    given = dict.fromkeys(waiting, 0)
+    while len(taken) < count:
+        filled = [rack for rack in waiting if waiting[rack]]
+        rack = min(filled, key=lambda rack: (given[rack], -len(waiting[rack]), rack))
+        given[rack] += 1
+        taken.append(waiting[rack].pop(0))
+    return taken
+
+
+def _checked_racks(num_machines: int, rack_of: Sequence[int], num_lost: int) -> int:
+    """Return R, after refusing what does not fit."""
+    if len(rack_of) != num_machines:
+        raise ValueError(f"rack_of has {len(rack_of)} entries; it must have one a machine, {num_machines}")
+    racks = num_racks(rack_of)
+    if isinstance(num_lost, bool) or not isinstance(num_lost, int) or not 0 <= num_lost <= racks:
+        raise ValueError(f"num_lost is {num_lost!r}; it must be a whole number from 0 to the number of racks, {racks}")
+    return racks

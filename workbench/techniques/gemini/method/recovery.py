@@ -1,0 +1,291 @@
+"""From which iteration training resumes after a failure, and which tier serves each rank.
+
+What: the newest iteration that every rank can reach, the same on all ranks; each rank takes it from the first of local
+memory, a peer's memory, persistent storage; ranks that need a peer are spread so that the busiest peer serves as few as
+can be.
+Source: thesis, chapter 6 (Gemini), sections 6.3.1 (tiers) and 6.6.2 (software failure: all local; hardware failure:
+from a peer; a whole group lost: all from persistent storage, since what is left is of another iteration).
+Simplified: a rank's replica is whole or not at all; all peers are equally fast.
+Left out: racks; a rank that could take half of its shard from each of two peers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from .tiers import Tier
+
+__all__ = ["Held", "RecoveryPlan", "Source", "Tier", "plan_recovery", "plan_recovery_by_definition"]
+
+START = 0
+"""The iteration that needs no checkpoint: initial weights are made again from their seed."""
+
+
+NOT_ALL, OLDER = "cannot be reached by every rank", "older than what every rank can reach"
+"""Why a good replica is passed over."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """One replica in one machine's memory.
+
+    iteration: whose state it is, or was to be.
+    fault: why it cannot be used, such as "incomplete"; empty if it can.
+    """
+
+    iteration: int
+    fault: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """What serves one rank.
+
+    rank: which.
+    tier: where from.
+    machine: whose memory; None for storage and the start.
+    passed_over: why each faster place was not taken.
+    """
+
+    rank: int
+    tier: Tier
+    machine: int | None
+    passed_over: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecoveryPlan:
+    """How all ranks resume.
+
+    iteration: the same for all; 0 is the start.
+    sources: one a rank.
+    """
+
+    iteration: int
+    sources: tuple[Source, ...]
+
+    @property
+    def peer_load(self) -> dict[int, int]:
+        """How many ranks each peer serves."""
+        peers = [source.machine for source in self.sources if source.tier is Tier.PEER]
+        return {peer: peers.count(peer) for peer in sorted(set(peers))}
+
+
+Holdings = Mapping[int, Mapping[int, Sequence[Held]]]
+"""Machine -> rank whose shard it is -> replicas, at most two. A machine that is lost or new is absent or empty."""
+
+
+def plan_recovery_by_definition(
+    holdings: Holdings, num_ranks: int, stored: Collection[int] = (), machine_of: Sequence[int] | None = None
+) -> RecoveryPlan:
+    """Plan a recovery as its definition says: try every iteration, and every choice of peers.
+
+    Args, Returns, Raises: As in `plan_recovery`; time grows with (replicas - 1) ^ ranks.
+    """
+    homes = _checked(holdings, num_ranks, stored, machine_of)
+    copies = _copies(holdings, num_ranks)
+    mentioned = {held.iteration for shards in holdings.values() for row in shards.values() for held in row}
+    reachable = [
+        iteration
+        for iteration in mentioned | set(stored) | {START}
+        if iteration in (*stored, START) or all(_keepers(copies[rank], iteration) for rank in range(num_ranks))
+    ]
+    iteration = max(reachable)
+    needed = _needed(copies, homes, iteration)
+    choices = itertools.product(*(peers for _, peers in needed))
+    best = min(choices, key=lambda peers: (max(map(peers.count, peers), default=0), peers))
+    chosen = dict(zip((rank for rank, _ in needed), best, strict=True))
+    return _plan(copies, homes, iteration, stored, chosen)
+
+
+def plan_recovery(
+    holdings: Holdings, num_ranks: int, stored: Collection[int] = (), machine_of: Sequence[int] | None = None
+) -> RecoveryPlan:
+    """Plan a recovery.
+
+    Args:
+        holdings: What the machines' memories hold.
+        num_ranks: Number of ranks, whose shards are numbered as they are.
+        stored: Iterations that are complete in persistent storage, for all ranks.
+        machine_of: Machine of each rank; None is rank r on machine r.
+
+    Returns:
+        The plan. Of several choices of peers with the same largest load, the one that comes first when each rank's
+        peer is compared in rank order.
+
+    Raises:
+        ValueError: If a number is out of range, or a machine holds the shard of a rank that does not exist.
+    """
+    homes = _checked(holdings, num_ranks, stored, machine_of)
+    copies = _copies(holdings, num_ranks)
+    num_keeping: dict[int, int] = {}
+    for rows in copies:
+        for iteration in {held.iteration for row in rows.values() for held in row if not held.fault}:
+            num_keeping[iteration] = num_keeping.get(iteration, 0) + 1
+    in_memory = [iteration for iteration, number in num_keeping.items() if number == num_ranks]
+    iteration = max([*in_memory, *stored, START])
+    chosen = _spread(_needed(copies, homes, iteration))
+    return _plan(copies, homes, iteration, stored, chosen)
+
+
+def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
+    """Choose a peer for each rank: the smallest largest load, and then the first choice in rank order.
+
+    The load is raised until the ranks can be matched (augmenting paths); then each rank in turn takes the first peer
+    that leaves a matching for those after it.
+    """
+    if not needed:
+        return {}
+    options = dict(needed)
+    load = -(-len(options) // len({peer for peers in options.values() for peer in peers}))
+    while not (matching := Matching(options, load)).place_all():
+        load += 1
+    for rank in options:
+        matching.prefer_first(rank)
+    return matching.peer_of
+
+
+class Matching:
+    """Ranks and the peers that serve them, none serving more than a number.
+
+    Args:
+        options: Rank -> peers that can serve it, in the order of preference.
+        load: Most ranks a peer may serve.
+
+    Attributes:
+        peer_of: Rank -> peer, as far as it has been placed.
+    """
+
+    def __init__(self, options: dict[int, list[int]], load: int):
+        self._options, self._load = dict(options), load
+        self.peer_of: dict[int, int] = {}
+        self._served: dict[int, set[int]] = {peer: set() for peers in options.values() for peer in peers}
+
+    def place_all(self) -> bool:
+        """Place every rank; False if not all can be."""
+        return all(self.place(rank, set()) for rank in self._options)
+
+    def place(self, rank: int, tried: set[int]) -> bool:
+        """Give a rank a peer, moving others along an augmenting path if need be.
+
+        Args:
+            rank: Which.
+            tried: Peers already tried on this path; grows.
+
+        Returns:
+            Whether there was a place; if not, nothing has changed.
+        """
+        for peer in self._options[rank]:
+            if peer in tried:
+                continue
+            tried.add(peer)
+            served = self._served[peer]
+            if len(served) < self._load or any(self.place(other, tried) for other in sorted(served)):
+                self._move(rank, peer)
+                return True
+        return False
+
+    def prefer_first(self, rank: int) -> None:
+        """Move a placed rank to the first of its peers that leaves a place for all others, and keep it there."""
+        wanted, now = self._options[rank], self.peer_of[rank]
+        for peer in wanted:
+            self._options[rank] = [peer]
+            if peer == now:
+                return
+            self._served[now].remove(rank)  # the place it frees may be what another one needs
+            del self.peer_of[rank]
+            if self.place(rank, set()):
+                return
+            self._move(rank, now)
+
+    def _move(self, rank: int, peer: int) -> None:
+        before = self.peer_of.get(rank)
+        if before is not None:
+            self._served[before].remove(rank)
+        self._served[peer].add(rank)
+        self.peer_of[rank] = peer
+
+
+Copies = list[dict[int, Sequence[Held]]]
+"""For each rank, machine -> what that machine holds of its shard, machines in order."""
+
+
+def _copies(holdings: Holdings, num_ranks: int) -> Copies:
+    """Turn the holdings round: by rank, then by machine."""
+    copies: Copies = [{} for _ in range(num_ranks)]
+    for machine, shards in sorted(holdings.items()):
+        for rank, row in shards.items():
+            copies[rank][machine] = row
+    return copies
+
+
+def _keepers(rows: Mapping[int, Sequence[Held]], iteration: int) -> list[int]:
+    """List the machines with a good replica of an iteration."""
+    wanted = Held(iteration=iteration)
+    return [machine for machine, row in rows.items() if wanted in row]
+
+
+def _needed(copies: Copies, homes: Sequence[int], iteration: int) -> list[tuple[int, list[int]]]:
+    """List the ranks that a peer must serve, each with the peers that can."""
+    keepers = [_keepers(rows, iteration) for rows in copies]
+    return [(rank, found) for rank, found in enumerate(keepers) if found and homes[rank] not in found]
+
+
+def _plan(
+    copies: Copies, homes: Sequence[int], iteration: int, stored: Collection[int], chosen: Mapping[int, int]
+) -> RecoveryPlan:
+    """Put the plan together, with the reasons."""
+    sources = []
+    for rank, home in enumerate(homes):
+        keepers = _keepers(copies[rank], iteration)
+        local, peers = _reasons(copies[rank], home, iteration)
+        if home in keepers:
+            sources.append(Source(rank=rank, tier=Tier.LOCAL, machine=home, passed_over=()))
+        elif keepers:
+            sources.append(Source(rank=rank, tier=Tier.PEER, machine=chosen[rank], passed_over=(local,)))
+        elif iteration in stored:
+            sources.append(Source(rank=rank, tier=Tier.STORAGE, machine=None, passed_over=(local, peers)))
+        else:
+            nothing = "persistent storage: nothing is complete there"
+            sources.append(Source(rank=rank, tier=Tier.START, machine=None, passed_over=(local, peers, nothing)))
+    return RecoveryPlan(iteration=iteration, sources=tuple(sources))
+
+
+def _reasons(rows: Mapping[int, Sequence[Held]], home: int, iteration: int) -> tuple[str, str]:
+    """Say why local memory, and why no peer, has the iteration of a rank's shard."""
+    local = _found(rows.get(home, ()), iteration)
+    found = [f"machine {machine}: {_found(row, iteration)}" for machine, row in rows.items() if machine != home]
+    return f"local memory: {local}", f"peers: {'; '.join(found) or 'no machine holds this shard'}"
+
+
+def _found(row: Sequence[Held], iteration: int) -> str:
+    """Describe what is held instead of an iteration."""
+    if not row:
+        return "nothing is held"
+    parts = [
+        f"iteration {held.iteration}: {held.fault or (NOT_ALL if held.iteration > iteration else OLDER)}"
+        for held in sorted(row, key=lambda held: -held.iteration)
+    ]
+    return ", ".join(parts)
+
+
+def _checked(
+    holdings: Holdings, num_ranks: int, stored: Collection[int], machine_of: Sequence[int] | None
+) -> Sequence[int]:
+    """Refuse numbers that cannot be; give each rank's machine."""
+    if num_ranks < 1:
+        raise ValueError(f"num_ranks: {num_ranks} must be at least 1")
+    homes = range(num_ranks) if machine_of is None else machine_of
+    if len(homes) != num_ranks:
+        raise ValueError(f"machine_of: {len(homes)} entries; it must have num_ranks, {num_ranks}")
+    if any(iteration < START for iteration in stored):
+        raise ValueError(f"stored: {min(stored)} must be at least {START}")
+    for machine, shards in holdings.items():
+        for rank, row in shards.items():
+            if not 0 <= rank < num_ranks:
+                raise ValueError(f"holdings: machine {machine} holds the shard of rank {rank} of {num_ranks}")
+            if any(held.iteration < START for held in row):
+                raise ValueError(f"holdings: machine {machine}, rank {rank}: an iteration is below {START}")
+    return homes

@@ -1,0 +1,258 @@
+"""The time that a failure wastes, and the three ways of checkpointing that are compared by it.
+
+What: Eq. 6.1 and its constraint 6.2; a `Job` (what is trained, and what moving its checkpoints takes); the policies
+Strawman, HighFreq and Gemini as plain numbers; the average that each wastes by the tier that it recovers from.
+Source: thesis, chapter 6 (Gemini), sections 6.2.1, 6.7.1 (baselines) and 6.7.2; serialising: section 6.7.3.
+Simplified: a shard takes the same time from every peer; storage serves all machines with one bandwidth.
+Left out: detection, replacement, warm-up, which are no fault of checkpoints (see `simulating`).
+
+Where the paper has a frequency f we have the interval 1/f, in seconds or in whole iterations.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .tiers import Tier
+
+__all__ = [
+    "STRAWMAN_INTERVAL_S",
+    "CheckpointPolicy",
+    "Job",
+    "Level",
+    "Tier",
+    "average_wasted_s",
+    "gemini",
+    "high_frequency",
+    "strawman",
+    "wasted_time_s",
+    "wasted_time_s_by_definition",
+]
+
+STRAWMAN_INTERVAL_S = 3 * 3600.0  # section 6.7.1: every three hours, as BLOOM's training did
+
+
+def wasted_time_s(*, checkpoint_s: float, interval_s: float, retrieval_s: float, iteration_s: float = 0.0) -> float:
+    """Return the average time that one failure wastes, Eq. 6.1.
+
+    Args:
+        checkpoint_s: t_ckpt, seconds from a snapshot to its checkpoint being complete.
+        interval_s: 1/f, seconds from snapshot to snapshot.
+        retrieval_s: t_rtvl, seconds to read the newest complete checkpoint back.
+        iteration_s: T_iter, for the constraint alone; 0 leaves it to checkpoint_s.
+
+    Raises:
+        ValueError: if a time is negative, or the interval is shorter than Eq. 6.2 allows.
+    """
+    times = {"checkpoint_s": checkpoint_s, "retrieval_s": retrieval_s, "iteration_s": iteration_s}
+    for name, value in times.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} is {value!r}; it must be finite and not negative")
+    least_s = max(checkpoint_s, iteration_s)
+    if not least_s <= interval_s < math.inf:
+        raise ValueError(f"interval_s is {interval_s!r}; Eq. 6.2 asks for at least {least_s!r}, and it must be finite")
+    return checkpoint_s + interval_s / 2 + retrieval_s
+
+
+def wasted_time_s_by_definition(
+    *, checkpoint_s: float, interval_s: float, retrieval_s: float, num_moments: int
+) -> float:
+    """Average what is wasted over failures at evenly spread moments of one interval, each looked up by itself.
+
+    Snapshots are taken at multiples of the interval; a failure goes back to the newest whose checkpoint is complete.
+
+    Args:
+        checkpoint_s: seconds from a snapshot to its checkpoint being complete.
+        interval_s: seconds from snapshot to snapshot.
+        retrieval_s: seconds to read a checkpoint back.
+        num_moments: how many failures.
+    """
+    first_s = 10 * interval_s  # late enough for a complete checkpoint, whatever the times
+    wasted_s = 0.0
+    for moment in range(num_moments):
+        failure_s = first_s + (moment + 0.5) / num_moments * interval_s
+        snapshots_s = [each * interval_s for each in range(12) if each * interval_s + checkpoint_s <= failure_s]
+        wasted_s += failure_s - snapshots_s[-1] + retrieval_s
+    return wasted_s / num_moments
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A training and what its checkpoints take, as far as waste depends on it.
+
+    Attributes:
+        name: of the model and machines.
+        iteration_s: T_iter, without checkpoints.
+        state_bytes: model states of all machines together.
+        num_machines: that the states are divided over.
+        storage_bytes_per_s: of persistent storage, for all machines together, either way.
+        network_bytes_per_s: of one machine's link to its peers.
+        serialise_s: for which writing a checkpoint to storage stops training, by `torch.save`.
+    """
+
+    name: str = "job"
+    iteration_s: float
+    state_bytes: float
+    num_machines: int
+    storage_bytes_per_s: float
+    network_bytes_per_s: float
+    serialise_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("iteration_s", "state_bytes", "num_machines", "storage_bytes_per_s", "network_bytes_per_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and above 0")
+        if not 0 <= self.serialise_s < math.inf:
+            raise ValueError(f"serialise_s is {self.serialise_s!r}; it must be finite and not negative")
+
+    @property
+    def shard_bytes(self) -> float:
+        """Model states of one machine."""
+        return self.state_bytes / self.num_machines
+
+    @property
+    def storage_s(self) -> float:
+        """Seconds to write all states to storage, or to read them."""
+        return self.state_bytes / self.storage_bytes_per_s
+
+    def retrieval_s(self, tier: Tier) -> float:
+        """Seconds to read a checkpoint back: none from local memory, a shard over a link, all states from storage."""
+        peer_s = self.shard_bytes / self.network_bytes_per_s
+        return {Tier.LOCAL: 0.0, Tier.PEER: peer_s, Tier.STORAGE: self.storage_s}[tier]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Level:
+    """One kind of checkpoint that a policy takes.
+
+    Attributes:
+        in_memory: in the machines' memory; otherwise in persistent storage.
+        interval_iterations: iterations from snapshot to snapshot.
+        blocking_s: for which training stops at a snapshot.
+        transfer_s: from then on until the checkpoint is complete, beside training.
+    """
+
+    in_memory: bool
+    interval_iterations: int
+    blocking_s: float = 0.0
+    transfer_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.interval_iterations < 1:
+            raise ValueError(f"interval_iterations is {self.interval_iterations!r}; it must be at least 1")
+        for name in ("blocking_s", "transfer_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and not negative")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointPolicy:
+    """When a job checkpoints, and where to.
+
+    Attributes:
+        name: as figures write it.
+        iteration_s: of the job.
+        storage: its checkpoints in persistent storage.
+        memory: those in memory; None where there are none.
+    """
+
+    name: str
+    iteration_s: float
+    storage: Level
+    memory: Level | None = None
+
+    def __post_init__(self) -> None:
+        if self.storage.in_memory or self.memory is not None and not self.memory.in_memory:
+            raise ValueError(f"storage, memory are {self.storage!r}, {self.memory!r}; each must be of its own kind")
+        for level in self.levels:
+            least_s, interval_s = level.transfer_s, level.interval_iterations * self.iteration_s
+            if interval_s < least_s * (1 - 1e-12):
+                raise ValueError(f"interval_iterations is {level.interval_iterations!r}, {interval_s:g} s; Eq. 6.2 "
+                                 f"asks for at least transfer_s, {least_s:g} s")  # fmt: skip
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """All kinds of checkpoint, memory first."""
+        return (self.storage,) if self.memory is None else (self.memory, self.storage)
+
+
+def strawman(job: Job, *, interval_s: float = STRAWMAN_INTERVAL_S) -> CheckpointPolicy:
+    """Return the policy that writes to storage every three hours; whole iterations, at least as often as asked."""
+    level = Level(
+        in_memory=False,
+        interval_iterations=max(math.floor(interval_s / job.iteration_s), _least_iterations(job)),
+        blocking_s=job.serialise_s,
+        transfer_s=job.storage_s,
+    )
+    return CheckpointPolicy(name="Strawman", iteration_s=job.iteration_s, storage=level)
+
+
+def high_frequency(job: Job, *, interval_iterations: int | None = None) -> CheckpointPolicy:
+    """Return the policy that writes to storage as often as its bandwidth allows.
+
+    Args:
+        job: what is trained.
+        interval_iterations: iterations from checkpoint to checkpoint; None takes the paper's ceil(t_ckpt / T_iter).
+    """
+    iterations = _least_iterations(job) if interval_iterations is None else interval_iterations
+    level = Level(
+        in_memory=False, interval_iterations=iterations, blocking_s=job.serialise_s, transfer_s=job.storage_s
+    )
+    return CheckpointPolicy(name="HighFreq", iteration_s=job.iteration_s, storage=level)
+
+
+def gemini(
+    job: Job,
+    *,
+    interval_iterations: int = 1,
+    blocking_s: float = 0.0,
+    transfer_s: float | None = None,
+    storage_interval_s: float = STRAWMAN_INTERVAL_S,
+) -> CheckpointPolicy:
+    """Return the policy that checkpoints to memory every iteration, and to storage every three hours besides.
+
+    Writing to storage does not stop training here: an agent can serialise what it keeps in memory anyway.
+
+    Args:
+        job: what is trained.
+        interval_iterations: iterations from one checkpoint in memory to the next.
+        blocking_s: for which each of them stops training; the paper measured none.
+        transfer_s: until each is complete; None spreads it over one iteration, whose idle spans it fills.
+        storage_interval_s: seconds between checkpoints in storage.
+    """
+    memory = Level(
+        in_memory=True,
+        interval_iterations=interval_iterations,
+        blocking_s=blocking_s,
+        transfer_s=job.iteration_s if transfer_s is None else transfer_s,
+    )
+    iterations = max(math.floor(storage_interval_s / job.iteration_s), _least_iterations(job))
+    storage = Level(in_memory=False, interval_iterations=iterations, transfer_s=job.storage_s)
+    return CheckpointPolicy(name="Gemini", iteration_s=job.iteration_s, storage=storage, memory=memory)
+
+
+def average_wasted_s(policy: CheckpointPolicy, job: Job, tier: Tier) -> float:
+    """Return what a failure wastes on average, Eq. 6.1, where a policy recovers from a tier.
+
+    Args:
+        policy: when it checkpoints; the seconds for which checkpoints stop training are not counted, as in the paper.
+        job: what is trained.
+        tier: where the checkpoint comes from.
+
+    Raises:
+        ValueError: if the policy keeps no checkpoints in memory and the tier is one of memory.
+    """
+    level = policy.storage if tier is Tier.STORAGE else policy.memory
+    if level is None:
+        raise ValueError(f"tier is {tier.value!r}; {policy.name} keeps checkpoints in {Tier.STORAGE.value} only")
+    return wasted_time_s(
+        checkpoint_s=level.transfer_s,
+        interval_s=level.interval_iterations * job.iteration_s,
+        retrieval_s=job.retrieval_s(tier),
+        iteration_s=job.iteration_s,
+    )
+
+
+def _least_iterations(job: Job) -> int:
+    return max(1, math.ceil(job.storage_s / job.iteration_s))

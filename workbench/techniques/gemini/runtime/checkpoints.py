@@ -1,0 +1,299 @@
+"""Checkpoints in the memory of peers, taken beside training: what a user's own loop needs of Gemini.
+
+    def train(context, num_iterations):
+        model, optimizer = ...
+        checkpoints = InMemoryCheckpoints(context, model, optimizer, num_replicas=2)
+        for iteration in range(checkpoints.iteration, num_iterations):
+            loss = ...; loss.backward(); optimizer.step()
+            checkpoints.step()
+
+    run_training(train, num_machines=4, args=(1000,))
+
+What: constructing it resumes: all ranks tell each other what their machines keep, plan alike, and load the newest
+iteration that all can reach. `step()` after the optimizer begins a checkpoint of the iteration just done; its chunks
+travel in the idle spans of the next iteration and are all there before the next update, which would change what is
+being sent. Until the first iterations have been profiled, checkpoints are sent at once and training waits.
+Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.3 to 6.6.
+Ours: a small barrier says when a checkpoint is complete on all machines; only then is the one before overwritten, since
+otherwise a failure could leave no iteration that all ranks have. The paper profiles without checkpoints.
+Left out: several optimizers; changing the number of ranks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch import Tensor, nn, optim
+
+from workbench.techniques.gemini.method.interleaving import Scheme
+from workbench.techniques.gemini.method.partition import Chunk
+from workbench.techniques.gemini.method.placement import placement
+from workbench.techniques.gemini.method.recovery import RecoveryPlan
+
+from .agreement import tell_all
+from .idle import Interleaving
+from .keeping import KeptShards, Place, holders_of_ranks
+from .recovering import PersistentTier, agree_on_recovery, recover_
+from .replicas import Slot
+from .state import HasState, TrainingState
+from .traffic import TrafficWatch, watch_traffic
+from .transfer import Transfer, routes_of
+
+__all__ = ["PRELOAD", "CheckpointTimeout", "Context", "InMemoryCheckpoints"]
+
+# For `run_training`: what every rank imports anyway, torch._dynamo with its first optimizer.
+PRELOAD = (__name__, "torch.distributed.fsdp", "torch._dynamo")
+
+RESERVED_BYTES = 128 * 2**20  # R, section 6.7.1
+NUM_BUFFERS = 4  # p, the same
+NUM_PROFILED = 20  # iterations, section 6.5.4
+TIMEOUT_S = 300.0  # in which a checkpoint must be done once training waits for it
+
+
+class CheckpointTimeout(TimeoutError):
+    """A checkpoint was not done in time; the message names the rank that waited and for whom."""
+
+
+class Context(Place, Protocol):
+    """Where a rank runs, and who is told what happens; see `RankContext`."""
+
+    def report(self, iteration: int) -> None:
+        """Tell that an iteration is done."""
+        ...
+
+    def during(self, name: str, **details: Any) -> AbstractContextManager:
+        """Log the body as something that took time."""
+        ...
+
+    def log(self, name: str, **details: Any) -> None:
+        """Log something that happened."""
+        ...
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A checkpoint that is being sent and received."""
+
+    iteration: int
+    began_s: float
+    sending: Future[None]
+    receiving: Future[None]
+    ended_s: dict[str, float]  # when all was sent, and all received
+
+
+class InMemoryCheckpoints:
+    """Keeps a training's state in the memory of its own and of other machines.
+
+    Args:
+        context: of the rank, as `run_training` gives it.
+        model: plain data parallelism (DDP) or `fully_shard`.
+        optimizer: of the model's parameters.
+        num_replicas: m, this machine's own included.
+        kind: of placement: "mixed" or "ring".
+        every: iterations from one checkpoint to the next.
+        scheme: how checkpoint traffic goes with training's: "Gemini", or one that it is compared with.
+        scheduler: learning-rate schedule.
+        extra: further objects with a state, by name, such as the data's position.
+        storage: the last tier; None for none.
+        storage_every: iterations from one checkpoint there to the next; 0 for none.
+        reserved_bytes: R, of sub-buffers.
+        num_buffers: p.
+        num_profiled: iterations to profile.
+        throw_away: gives the loss of any batch of the usual shape; DDP needs it to go on bit for bit (see `resume`).
+        timeout_s: in which a checkpoint must be done once training waits for it.
+
+    Attributes:
+        iteration: iterations that are in the state; where to begin.
+        plan: how this generation resumed.
+
+    Raises:
+        ValueError: for m above the number of machines, m below 1, or a number out of range; nothing is changed then.
+        StateMismatch: for a checkpoint of another model, optimizer or number of ranks.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        model: nn.Module,
+        optimizer: optim.Optimizer,
+        *,
+        num_replicas: int = 2,
+        kind: str = "mixed",
+        every: int = 1,
+        scheme: Scheme | str = Scheme.GEMINI,
+        scheduler: HasState | None = None,
+        extra: Mapping[str, HasState] | None = None,
+        storage: PersistentTier | None = None,
+        storage_every: int = 0,
+        reserved_bytes: int = RESERVED_BYTES,
+        num_buffers: int = NUM_BUFFERS,
+        num_profiled: int = NUM_PROFILED,
+        throw_away: Callable[[], Tensor] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ):
+        placed = placement(context.num_machines, num_replicas, kind)
+        for name, value, least in (("every", every, 1), ("storage_every", storage_every, 0)):
+            if value < least:
+                raise ValueError(f"{name} is {value}, must be at least {least}")
+        if storage_every and storage is None:
+            raise ValueError(f"storage_every is {storage_every}, must be 0 where there is no storage")
+        self._context, self._every, self._timeout_s = context, every, timeout_s
+        self._storage, self._storage_every = storage, storage_every
+        self._interleaving = Interleaving(
+            Scheme(scheme), num_replicas=num_replicas, reserved_bytes=reserved_bytes, num_buffers=num_buffers,
+            num_profiled=num_profiled,
+        )  # fmt: skip
+        self._watch = TrafficWatch()
+        watch_traffic(model, self._watch)
+        self._state = TrainingState(model, optimizer, scheduler=scheduler, extra=extra)
+        self._kept = KeptShards(context)
+        self.plan: RecoveryPlan = agree_on_recovery(context, self._kept, storage)
+        recover_(self.plan, self._state, context, self._kept, storage, during=context.during, throw_away=throw_away)
+        self.iteration = self.plan.iteration
+        self._routes = routes_of(context.rank, holders_of_ranks(placed, context.ranks_per_machine))
+        self._group = dist.new_group()
+        self._transfer: Transfer | None = None
+        self._hook = optimizer.register_step_pre_hook(lambda *_: self._before_update())
+        self._under_way: _UnderWay | None = None
+        self._sizes: list[int] = []  # bytes of each rank's shard
+        self._chunks: dict[int, tuple[Chunk, ...]] = {}  # rank -> those of its shard
+        self._update_began_s = time.monotonic()
+        context.log("resumed", iteration=self.iteration)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the machine's memory that hold replicas which this rank looks after, all their buffers."""
+        return self._kept.num_bytes
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of one checkpoint of this rank; 0 before the first one."""
+        return self._sizes[self._context.rank] if self._sizes else 0
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of this rank's sub-buffers."""
+        return 0 if self._transfer is None else self._transfer.buffer_bytes
+
+    @property
+    def interleaving(self) -> Interleaving:
+        """The profile, the link's speed and the chunks' sizes, once they are known."""
+        return self._interleaving
+
+    def step(self) -> None:
+        """End an iteration, after the optimizer's step, and begin its checkpoint; every rank calls it."""
+        self.iteration += 1
+        self._note_iteration()
+        if self._storage_every and self.iteration % self._storage_every == 0:
+            with self._context.during("store", iteration=self.iteration):
+                self._state.capture(self.iteration)
+                self._storage.save(self._state, self.iteration)
+        if self.iteration % self._every == 0:
+            self._begin()
+        self._context.report(self.iteration)
+
+    def wait(self) -> None:
+        """Wait until the checkpoint under way is complete on all machines; every rank calls it."""
+        if self._under_way is None:
+            return
+        self._watch.finish_iteration()
+        under_way = self._under_way
+        for name, end in (("sent to", under_way.sending), ("received from", under_way.receiving)):
+            try:
+                end.result(self._timeout_s)
+            except TimeoutError:
+                peers = [route.target if name == "sent to" else route.source for route in self._routes]
+                raise CheckpointTimeout(
+                    f"rank {self._context.rank}: iteration {under_way.iteration} was not {name} ranks {peers} "
+                    f"within {self._timeout_s:g} s"
+                ) from None
+        self._under_way = None
+        ended = {f"{name}_s": moment - under_way.began_s for name, moment in under_way.ended_s.items()}
+        self._context.log("checkpoint", iteration=under_way.iteration, began_s=under_way.began_s, **ended)
+
+    def close(self) -> None:
+        """Finish what is under way and leave the optimizer alone."""
+        self.wait()
+        self._hook.remove()
+        if self._transfer is not None:
+            self._transfer.close()
+
+    def _before_update(self) -> None:
+        """Let no update change what is still being sent."""
+        self._update_began_s = time.monotonic()
+        self.wait()
+
+    def _note_iteration(self) -> None:
+        """Profile the iteration that has ended, and settle when there are enough."""
+        started_s, operations = self._watch.started_s, self._watch.next_iteration()
+        if not self._interleaving.wants_iterations:
+            return
+        self._interleaving.note(self.iteration, started_s, self._update_began_s, operations)
+        if self._interleaving.settle(self._routes, self._group):
+            self._chunks = {}  # to be divided anew
+            self._context.log("profiled", idle_s=self._interleaving.profile.total_s)
+
+    def _begin(self) -> None:
+        """Begin the checkpoint of this iteration; where chunks have no spans yet, also end it."""
+        dist.barrier(group=self._group)  # the one before is complete everywhere, and may be overwritten
+        num_bytes = self._state.capture(self.iteration).num_bytes
+        if not self._chunks:
+            self._divide(num_bytes)
+        me, senders = self._context.rank, [route.source for route in self._routes]
+        slots = {rank: self._kept.slot(rank, self._sizes[rank]) for rank in (me, *senders)}
+        for rank, slot in slots.items():
+            slot.begin(self.iteration, self._sizes[rank])
+
+        def read(chunk: Chunk, out: Tensor) -> None:
+            self._state.read_into_(chunk.offset_bytes, out)
+            if chunk.replica == 0:
+                slots[me].write(chunk.offset_bytes, out)  # the local replica
+
+        def sent() -> None:
+            if not self._routes:
+                self._keep_alone(slots[me], num_bytes)
+            slots[me].complete()
+            ended_s["sent"] = time.monotonic()
+
+        def received() -> None:
+            for rank in senders:
+                slots[rank].complete()
+            ended_s["received"] = time.monotonic()
+
+        ended_s: dict[str, float] = {}
+        began_s = time.monotonic()
+        sending, receiving = self._transfer.start(
+            self._chunks[me], {rank: self._chunks[rank] for rank in senders}, read=read, sent=sent, received=received,
+            keep=lambda rank, offset, arrived: slots[rank].write(offset, arrived),
+            wait=lambda span: self._watch.wait_for_idle(span, self._timeout_s),
+        )  # fmt: skip
+        self._under_way = _UnderWay(
+            iteration=self.iteration, began_s=began_s, sending=sending, receiving=receiving, ended_s=ended_s
+        )
+        if not self._interleaving.is_settled:
+            self.wait()
+            self._watch.next_iteration()  # which begins only now
+
+    def _divide(self, num_bytes: int) -> None:
+        """Divide all ranks' shards into chunks; every rank calls it."""
+        self._sizes = tell_all(num_bytes)
+        self._chunks = {rank: self._interleaving.chunks(size) for rank, size in enumerate(self._sizes)}
+        if self._transfer is not None:
+            self._transfer.close()
+        largest = max((chunk.size_bytes for chunks in self._chunks.values() for chunk in chunks), default=1)
+        self._transfer = Transfer(
+            self._routes, group=self._group, chunk_bytes=largest, num_buffers=self._interleaving.num_buffers
+        )
+
+    def _keep_alone(self, slot: Slot, num_bytes: int) -> None:
+        """Copy the shard into the machine's own memory, where no peer gets it."""
+        for offset in range(0, num_bytes, self._interleaving.chunk_bytes):
+            size = min(self._interleaving.chunk_bytes, num_bytes - offset)
+            self._state.read_into_(offset, slot.view(offset, size))
+            slot.commit(offset, size)

@@ -1,0 +1,348 @@
+"""The operator: the user's process, which owns all machines, replaces them, keeps the log and takes the results.
+
+Source: thesis, section 6.3.2, "cloud operator", and 6.6.2, "standby machines".
+Simplified: a new machine is a fork away, so the minutes that a cloud takes are a parameter, `replacement_s`.
+"""
+
+import heapq
+import itertools
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.launch.failures import FailureKind, RankFailed, RankFailure, describe_end
+from workbench.launch.machines import (
+    MachineEnded,
+    Machines,
+    MachineSaid,
+    MachineStarted,
+    RankEnded,
+    RankExit,
+    RankSaid,
+)
+from workbench.launch.protocol import Reply
+
+from .context import Progress, run_program
+from .events import Event, EventName
+from .faults import Fault, Victim
+from .member import Timing
+from .ordering import Replacement
+from .records import Order
+from .service import AgentPlan, Logged, Roster, StoreReady, TrainingEnded, Wanted, serve_agent, serve_store
+
+__all__ = ["STORE", "Operator", "Task"]
+
+STORE = "the store"  # name of the process that serves the embedded store
+MOST_REPEATS = 3  # generations in a row that end with the same error before training is given up
+LOOK_S = 0.05  # seconds between two looks at what is due or was asked for by another thread
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """What is to be trained, on what."""
+
+    program: bytes  # function, arguments and keyword arguments, packed
+    names: tuple[str, ...]  # machines by number
+    standby_names: tuple[str, ...]  # machines without a number
+    ranks_per_machine: int  # how many ranks each has
+    etcd_url: str | None  # of an etcd server, or None for the embedded store
+    prefix: str  # of this training's keys in etcd
+    has_hosts: bool  # whether machine i is on shaped host i
+    timing: Timing  # of heartbeats and leases
+    faults: tuple[Fault, ...]  # what is to be killed
+    replacement_s: float  # seconds until the operator has a new machine
+    memory_limit_bytes: int | None  # what a machine may keep for its ranks
+
+
+class Operator:
+    """Runs one training.
+
+    Args:
+        machines: none started yet.
+        task: what to do.
+
+    Attributes:
+        events: the log so far.
+        requests: faults that another thread asks for now.
+        give_up: set by another thread to end the training.
+    """
+
+    def __init__(self, machines: Machines, task: Task):
+        self.events: list[Event] = []
+        self.requests: queue.SimpleQueue[Fault] = queue.SimpleQueue()
+        self.give_up = threading.Event()
+        self._machines = machines
+        self._task = task
+        self._roster: list[str] = []
+        self._members: tuple[str, ...] = task.names
+        self._host_of: dict[str, int] = {}
+        self._lives: dict[str, int] = {}  # of replacements, by the name of the first
+        self._successor: dict[str, str] = {}  # of a lost machine
+        self._root = ""
+        self._store_address: tuple[str, int] | None = None
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._waiting = list(task.faults)
+        self._counts: dict[str, int] = {}
+        self._progress = -1
+        self._generation = 0
+        self._results: dict[int, dict[int, Any]] = {}
+        self._finished: Order | None = None
+        self._repeats: tuple[str, int, int, int] = ("", 0, 0, 0)  # signature, generation, progress, how often
+
+    def run(self, timeout_s: float) -> list[Any]:
+        """Start everything and wait for the results, in rank order.
+
+        Raises:
+            RankFailed: if the same error ends 3 generations in a row without progress.
+            TimeoutError: if it takes longer; the message says what was going on.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        self._start_store()
+        while self._store_address is None:
+            self._turn(deadline_s, timeout_s)
+        for host, name in enumerate((*self._task.names, *self._task.standby_names)):
+            self._host_of[name] = host
+            self._roster.append(name)
+        for name in self._roster:
+            self._start(name)
+        while not self._is_over():
+            self._turn(deadline_s, timeout_s)
+        results = self._results[self._finished.generation]
+        return [results[rank] for rank in sorted(results)]
+
+    def _is_over(self) -> bool:
+        if self._finished is None:
+            return False
+        num_ranks = len(self._finished.members) * self._task.ranks_per_machine
+        return len(self._results.get(self._finished.generation, {})) == num_ranks
+
+    def _turn(self, deadline_s: float, timeout_s: float) -> None:
+        now_s = time.monotonic()
+        if now_s > deadline_s:
+            raise TimeoutError(f"training did not end within {timeout_s:g} s: {self._situation()}")
+        if self.give_up.is_set():
+            raise RuntimeError(f"training was closed before its end: {self._situation()}")
+        while self._due and self._due[0][0] <= now_s:
+            heapq.heappop(self._due)[2]()
+        while not self.requests.empty():
+            self._strike(self.requests.get())
+        next_s = self._due[0][0] if self._due else now_s + LOOK_S
+        for happening in self._machines.wait(max(0.0, min(LOOK_S, next_s - now_s))):
+            self._hear(happening)
+
+    def _situation(self) -> str:
+        done = self._results.get(self._generation, {})
+        num_ranks = len(self._members) * self._task.ranks_per_machine
+        missing = [rank for rank in range(num_ranks) if rank not in done]
+        gone = [name for name in self._members if name not in self._machines.names]
+        joined = {event.rank for event in self.events
+                  if event.name == EventName.JOINED and event.generation == self._generation}  # fmt: skip
+        absent = [rank for rank in missing if rank not in joined]
+        words = f"generation {self._generation}, no result of ranks {missing}"
+        words += f", ranks {absent} have not joined" if absent else ""
+        words += f", machines {gone} are gone" if gone else ""
+        return f"{words}; last event: {self.events[-1].name}" if self.events else words
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (time.monotonic() + delay_s, next(self._numbers), action))
+
+    # Machines
+
+    def _start_store(self, port: int = 0) -> None:
+        if self._task.etcd_url is not None:
+            self._store_address = ("", 0)
+            return
+        self._machines.start(STORE, serve_store, port, host=0 if self._task.has_hosts else None)
+
+    def _start(self, name: str) -> None:
+        etcd = self._task.etcd_url
+        plan = AgentPlan(
+            initial=self._task.names, roster=tuple(self._roster), ranks_per_machine=self._task.ranks_per_machine,
+            timing=self._task.timing, program=self._task.program,
+            store=("tcp", self._store_address) if etcd is None else ("etcd", (etcd, self._task.prefix)),
+        )  # fmt: skip
+        self._machines.start(
+            name, serve_agent, plan, run_program, memory_limit_bytes=self._task.memory_limit_bytes,
+            host=self._host_of[name] if self._task.has_hosts else None,
+        )  # fmt: skip
+
+    def _replace(self, wanted: Replacement) -> None:
+        """Start a machine in a lost one's place, once; it keeps its host, and the root gives it a number."""
+        lost = wanted.lost
+        successor = self._successor.get(lost)
+        if lost not in self._host_of or (successor is not None and successor in self._roster):
+            return
+        if lost in self._machines.names:
+            self._machines.kill(lost)  # it may only have seemed dead, and must not come back
+        first = lost.partition("+")[0]
+        self._lives[first] = self._lives.get(first, 0) + 1
+        name = f"{first}+{self._lives[first]}"
+        self._host_of[name] = self._host_of[lost]
+        self._successor[lost] = name
+        self._roster = [other for other in self._roster if other != lost] + [name]
+        self._note(EventName.REPLACEMENT_ASKED, machine=lost, number=wanted.number, details={"by": name})
+        self._later(self._task.replacement_s, lambda: self._deliver(name))
+
+    def _deliver(self, name: str) -> None:
+        if name in self._roster:
+            self._start(name)
+            self._tell_roster()
+
+    def _tell_roster(self) -> None:
+        running = tuple(name for name in self._roster if name in self._machines.names)
+        for name in running:
+            self._machines.tell(name, Roster(names=running))
+
+    # What happens
+
+    def _hear(self, happening: Any) -> None:
+        match happening:
+            case MachineStarted(machine=name, time_s=time_s) if name != STORE:
+                self._note(EventName.MACHINE_STARTED, time_s, machine=name, details={"pid": happening.pid})
+            case MachineEnded(machine=name, time_s=time_s):
+                self._hear_end(name, time_s, happening.status)
+            case MachineSaid(machine=name, message=message):
+                self._hear_machine(name, message)
+            case RankSaid(machine=name, rank=rank, label=generation, message=message):
+                self._hear_rank(name, rank, generation, message)
+            case RankEnded() if happening.exit is RankExit.KILLED:
+                self._hear_death(happening)
+
+    def _hear_end(self, name: str, time_s: float, status: int) -> None:
+        if name == STORE:
+            if not any(action == self._revive_store for _, _, action in self._due):
+                self._revive_store()
+            return
+        details = {"exit_code": os.waitstatus_to_exitcode(status)}
+        self._note(EventName.MACHINE_ENDED, time_s, machine=name, details=details)
+
+    def _revive_store(self) -> None:
+        self._start_store(self._store_address[1])
+
+    def _hear_machine(self, name: str, message: Any) -> None:
+        match message:
+            case StoreReady(address=address):
+                self._store_address = address
+                self._note(EventName.STORE_STARTED)
+            case Wanted(replacement=replacement):
+                self._replace(replacement)
+            case TrainingEnded(order=order):
+                self._finished = order
+                self._note(EventName.FINISHED, machine=name, generation=order.generation)
+            case Logged(name=what, time_s=time_s, details=details):
+                self._hear_log(name, what, time_s, dict(details))
+            case Reply() | Exception():
+                words = getattr(message, "traceback", "") or str(message)
+                raise RuntimeError(f"machine {name!r} cannot run its agent: {words}")
+
+    def _hear_log(self, name: str, what: str, time_s: float, details: dict[str, Any]) -> None:
+        concerned = details.pop("lost", name)
+        generation = details.pop("generation", None)
+        if what == EventName.ROOT_ELECTED:
+            self._root = details.pop("root")
+        if what == EventName.GENERATION_ORDERED:
+            self._take_members(tuple(details["members"]), generation, time_s)
+        self._note(what, time_s, machine=concerned, generation=generation, details=details)
+
+    def _take_members(self, members: tuple[str, ...], generation: int, time_s: float) -> None:
+        before, self._members = self._members, members
+        self._generation = generation
+        for number, (old, new) in enumerate(zip(before, members, strict=True)):
+            if old != new:
+                common = {"machine": new, "number": number, "generation": generation}
+                self._note(EventName.REPLACED, time_s, **common, details={"lost": old})
+
+    def _hear_rank(self, name: str, rank: int, generation: int, message: Any) -> None:
+        common = {"machine": name, "rank": rank, "generation": generation}
+        match message:
+            case Progress(iteration=iteration, time_s=time_s):
+                self._progress = max(self._progress, iteration)
+                self._note("iteration", time_s, **common, details={"iteration": iteration})
+                self._trigger(lambda fault: fault.at_iteration is not None and iteration >= fault.at_iteration)
+            case Logged(name=what, time_s=time_s, details=details):
+                details = dict(details)
+                duration_s = details.pop("duration_s", 0.0)
+                self._note(what, time_s, **common, duration_s=duration_s, details=details)
+            case Exception():
+                words = f"returned what cannot be unpickled here: {message}"
+                failure = RankFailure(rank=rank, kind=FailureKind.RAISED, time_s=time.monotonic(), message=words)
+                raise RankFailed([failure])
+            case Reply(failure=None, value=value, time_s=time_s):
+                self._results.setdefault(generation, {})[rank] = value
+                self._note(EventName.RETURNED, time_s, **common)
+            case Reply(failure=kind, message=words, traceback=traceback, time_s=time_s):
+                failure = RankFailure(rank=rank, kind=kind, time_s=time_s, message=words, traceback=traceback)
+                self._note_failure(failure, generation, name)
+
+    def _hear_death(self, end: RankEnded) -> None:
+        failure = RankFailure(
+            rank=end.rank, kind=FailureKind.DIED, time_s=end.time_s, message=describe_end(end.status)
+        )  # fmt: skip
+        self._note_failure(failure, end.label, end.machine, counts=os.WTERMSIG(end.status) != signal.SIGKILL)
+
+    def _note_failure(self, failure: RankFailure, generation: int, name: str, counts: bool = True) -> None:
+        details = {"kind": failure.kind.value, "message": failure.message}
+        common = {"machine": name, "rank": failure.rank, "generation": generation}
+        self._note(EventName.RANK_FAILED, failure.time_s, **common, details=details)
+        if not counts or failure.kind is FailureKind.PEER_LOST:
+            return
+        signature = failure.traceback or failure.message
+        last, last_generation, last_progress, times = self._repeats
+        if generation == last_generation:
+            return  # the first of a generation counts
+        repeated = (signature, generation - 1, self._progress) == (last, last_generation, last_progress)
+        self._repeats = signature, generation, self._progress, times + 1 if repeated else 1
+        if self._repeats[3] == MOST_REPEATS:
+            raise RankFailed([failure], f"Training was restarted {MOST_REPEATS - 1} times and failed the same way.")
+
+    def _note(self, name: str, time_s: float | None = None, *, machine: str = "", number: int | None = None,
+              **fields: Any) -> None:  # fmt: skip
+        if number is None and machine in self._members:
+            number = self._members.index(machine)
+        time_s = time.monotonic() if time_s is None else time_s
+        self.events.append(Event(name=str(name), time_s=time_s, machine=machine, number=number, **fields))
+        self._counts[name] = self._counts.get(name, 0) + 1
+        self._trigger(lambda fault: fault.after_event == name and self._counts[name] >= fault.occurrence)
+
+    # Faults
+
+    def _trigger(self, is_due: Callable[[Fault], bool]) -> None:
+        for fault in [fault for fault in self._waiting if is_due(fault)]:
+            self._waiting.remove(fault)
+            self._later(fault.delay_s, lambda fault=fault: self._strike(fault))
+
+    def _strike(self, fault: Fault) -> None:
+        match fault.kills:
+            case Victim.RANK:
+                self._kill_ranks(fault.numbers)
+            case Victim.MACHINE:
+                self._kill_machines([self._members[number] for number in fault.numbers])
+            case Victim.ROOT:
+                self._kill_machines([self._root])
+            case Victim.STORE:
+                self._note_kill("store")
+                self._later(fault.down_s, self._revive_store)
+                self._machines.kill(STORE)
+
+    def _kill_ranks(self, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            name = self._members[rank // self._task.ranks_per_machine]
+            if rank in self._machines.pids.get(name, {}).get("ranks", {}):
+                self._note_kill("rank", machine=name, rank=rank)
+                self._machines.kill_rank(name, rank)
+
+    def _kill_machines(self, names: Sequence[str]) -> None:
+        running = [name for name in names if name in self._machines.names]
+        for name in running:
+            self._note_kill("machine", machine=name)
+        if running:
+            self._machines.kill(*running)
+
+    def _note_kill(self, what: str, **fields: Any) -> None:
+        self._note(EventName.KILLED, **fields, generation=self._generation, details={"what": what})

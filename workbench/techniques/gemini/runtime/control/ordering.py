@@ -1,0 +1,119 @@
+"""What the root orders, given what it sees: replace the lost, restart the failed, or end.
+
+Source: thesis, section 6.6.2: after a software failure all machines restart from their own memory; after a hardware
+failure the lost machines are replaced, by standby machines where there are any, and the replacements take the rank
+numbers of the lost; a failure while training is being restarted starts it again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .records import AgentStatus, Order, Phase
+
+__all__ = ["Decision", "Replacement", "View", "decide"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """What the root sees."""
+
+    order: Order | None  # the newest one, or None at the start
+    initial: tuple[str, ...]  # machines by number, before the first order
+    roster: tuple[str, ...]  # all machines that the operator has started, oldest first
+    alive: frozenset[str]  # machines with a heartbeat and a lease
+    lost: frozenset[str]  # machines whose lease has expired
+    statuses: Mapping[str, AgentStatus]  # the last heartbeat of each that ever had one
+    peer_loss_is_ripe: bool  # whether a rank lost its peer so long ago that a lost machine would be known by now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replacement:
+    """A machine that the operator should replace."""
+
+    lost: str  # which
+    number: int | None  # its machine number; None if it was a standby
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What the root does now."""
+
+    replace: tuple[Replacement, ...] = ()  # to ask of the operator, who does it once however often it is asked
+    members: tuple[str, ...] | None = None  # of a new order, or None for no new order
+    generation: int = 0  # of the new order
+    finished: bool = False  # whether all ranks of the newest order have returned
+    reason: str = ""  # for a new order, or what is waited for
+
+
+def decide(view: View) -> Decision:
+    """Return what the root does now.
+
+    Args:
+        view: what it sees.
+    """
+    members = view.order.members if view.order else view.initial
+    if view.order is not None and _all_returned(view, members):
+        return Decision(finished=True)
+    replace = _to_replace(view, members)
+    seats = _filled(view, members)
+    if None in seats:
+        waiting = [members[number] for number, name in enumerate(seats) if name is None]
+        return Decision(replace=replace, reason=f"waits for a replacement of {', '.join(waiting)}")
+    unheard = [name for name in seats if name not in view.alive]
+    if unheard:
+        return Decision(replace=replace, reason=f"waits for {', '.join(unheard)}")
+    reason = "machines were replaced" if seats != members else _reason_to_restart(view, members)
+    if not reason:
+        return Decision(replace=replace)
+    return Decision(replace=replace, members=seats, generation=_newest_generation(view) + 1, reason=reason)
+
+
+def _to_replace(view: View, members: tuple[str, ...]) -> tuple[Replacement, ...]:
+    numbers = {name: number for number, name in enumerate(members)}
+    lost = [name for name in dict.fromkeys((*members, *view.roster)) if name in view.lost]
+    served = {name for name, status in view.statuses.items() if status.served} - set(members)
+    return tuple(Replacement(lost=name, number=numbers.get(name)) for name in lost if name not in served)
+
+
+def _filled(view: View, members: tuple[str, ...]) -> tuple[str | None, ...]:
+    """Return the members with the lost ones replaced; None where there is nobody to take the number."""
+    spares = [
+        name for name in view.roster
+        if name in view.alive and name not in members and not view.statuses[name].served
+    ]  # fmt: skip
+    return tuple((spares.pop(0) if spares else None) if name in view.lost else name for name in members)
+
+
+def _all_returned(view: View, members: tuple[str, ...]) -> bool:
+    statuses = [view.statuses.get(name) for name in members]
+    return all(status is not None and _phase_in(view.order, status) == Phase.RETURNED for status in statuses)
+
+
+def _newest_generation(view: View) -> int:
+    reported = [status.generation for status in view.statuses.values()]
+    return max([view.order.generation if view.order else 0, *reported])
+
+
+def _reason_to_restart(view: View, members: tuple[str, ...]) -> str:
+    if view.order is None:
+        return "training begins"
+    statuses = [view.statuses[name] for name in members]
+    failed = [status.name for status in statuses if _phase_in(view.order, status) == Phase.FAILED]
+    if failed:
+        return f"a rank of {', '.join(failed)} failed"
+    if view.peer_loss_is_ripe and any(_phase_in(view.order, status) == Phase.LOST_PEER for status in statuses):
+        return "ranks lost each other"
+    if any(_cannot_follow(view.order, status) for status in statuses):
+        return "machines disagree about the newest order"
+    return ""
+
+
+def _phase_in(order: Order, status: AgentStatus) -> str:
+    return status.phase if status.identity == order.identity else Phase.RUNNING
+
+
+def _cannot_follow(order: Order, status: AgentStatus) -> bool:
+    """Return whether a machine holds another order that it will not give up for this one."""
+    if status.generation >= order.generation:
+        return status.identity != order.identity
+    return status.seen_term > order.term

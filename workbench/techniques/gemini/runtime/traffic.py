@@ -1,0 +1,174 @@
+"""When training's own messages are under way: what checkpoint traffic must keep out of the way of.
+
+What: a `TrafficWatch` notes the start and the end of every collective of an iteration; `watch_traffic(model, watch)`
+makes a model report them, plain data parallelism (DDP) through its communication hook, sharded state (`fully_shard`)
+through its custom all-gather and reduce-scatter. From the notes the idle spans are profiled; later a sender waits for
+"as many messages have ended, and none is under way".
+Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.5.1 and 6.5.4.
+Simplified: a collective that runs by itself is under way until somebody has waited for it or, where it has a future,
+until that is done; on CUDA that is when it was queued.
+Left out: collectives that the user's loop calls itself; it can wrap them in `with watch.message():`.
+"""
+
+# No postponed annotations: DDP reads those of a hook.
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["TrafficWatch", "watch_traffic"]
+
+Operation = tuple[float, float]  # start and end of a message, seconds of the monotonic clock
+
+
+class TrafficWatch:
+    """Notes the messages of an iteration, and lets others wait for an idle network."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start with an idle network and no message.
+
+        Args:
+            clock: seconds, the same for all ranks of a machine.
+        """
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._operations: list[Operation] = []
+        self._num_under_way = 0
+        self._is_over = False
+        self.started_s = clock()  # of the iteration
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """Start and end of the messages that have ended in this iteration, in the order of their ends."""
+        with self._changed:
+            return tuple(self._operations)
+
+    def begin(self) -> float:
+        """Note that a message begins; returns when, for `end`."""
+        with self._changed:
+            self._num_under_way += 1
+        return self._clock()
+
+    def end(self, started_s: float) -> None:
+        """Note that the message that began then has ended."""
+        with self._changed:
+            self._operations.append((started_s, self._clock()))
+            self._num_under_way -= 1
+            self._changed.notify_all()
+
+    @contextmanager
+    def message(self) -> Iterator[None]:
+        """Note one message for as long as the body runs."""
+        started_s = self.begin()
+        try:
+            yield
+        finally:
+            self.end(started_s)
+
+    def next_iteration(self) -> tuple[Operation, ...]:
+        """Forget this iteration's messages and return them; the next iteration begins now."""
+        with self._changed:
+            ended, self._operations = self._operations, []
+            self._is_over, self.started_s = False, self._clock()
+            return tuple(ended)
+
+    def finish_iteration(self) -> None:
+        """Say that this iteration sends nothing more: whoever waits for a further idle span goes on at once."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def wait_for_idle(self, num_ended: int, timeout_s: float) -> bool:
+        """Wait until so many messages of the iteration have ended and none is under way, or the iteration is over.
+
+        Args:
+            num_ended: messages; more may have ended.
+            timeout_s: at most as long.
+
+        Returns:
+            Whether it is so; False after the timeout.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_idle_after(num_ended), timeout_s)
+
+    def _is_idle_after(self, num_ended: int) -> bool:
+        return self._is_over or (self._num_under_way == 0 and len(self._operations) >= num_ended)
+
+
+def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
+    """Make a data-parallel model report its collectives; to be called once, before its first iteration.
+
+    Args:
+        model: wrapped in DistributedDataParallel, or with modules that were given to `fully_shard`.
+        watch: told of them.
+
+    Raises:
+        ValueError: for a model that is neither.
+    """
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if isinstance(model, DistributedDataParallel):
+        model.register_comm_hook(watch, _averaged)
+    elif sharded:
+        for module in sharded:
+            module.set_custom_all_gather(_WatchedAllGather(watch))
+            module.set_custom_reduce_scatter(_WatchedReduceScatter(watch))
+    else:
+        kind = type(model).__name__
+        raise ValueError(f"model: {kind} is wrapped neither in DDP nor by fully_shard; nothing to watch")
+
+
+def _averaged(watch: TrafficWatch, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Average a bucket as DDP does without a hook: multiply by 1 / N, then add."""
+    started_s, gradients = watch.begin(), bucket.buffer()
+    gradients.mul_(1.0 / dist.get_world_size())
+    added = dist.all_reduce(gradients, async_op=True).get_future()
+
+    def ended(future: torch.futures.Future) -> Tensor:
+        watch.end(started_s)
+        return future.value()[0]
+
+    return added.then(ended)
+
+
+class _Watched:
+    """Allocates as usual and reports a collective, also one that somebody waits for later."""
+
+    def __init__(self, watch: TrafficWatch) -> None:
+        self._watch = watch
+
+    def allocate(self, size, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return an empty tensor."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def _call(self, collective: Callable[..., dist.Work | None], async_op: bool) -> dist.Work | None:
+        if not async_op:
+            with self._watch.message():
+                return collective(async_op=False)
+        started_s, work = self._watch.begin(), collective(async_op=True)
+        work.get_future().add_done_callback(lambda _: self._watch.end(started_s))
+        return work
+
+
+class _WatchedAllGather(_Watched, AllGather):
+    """The all-gather of parameters, reported."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group, async_op: bool = False) -> dist.Work | None:
+        return self._call(partial(dist.all_gather_single, output_tensor, input_tensor, group=group), async_op)
+
+
+class _WatchedReduceScatter(_Watched, ReduceScatter):
+    """The reduce-scatter of gradients, reported."""
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group, op, async_op: bool = False
+    ) -> dist.Work | None:
+        scatter = partial(dist.reduce_scatter_single, output=output_tensor, input=input_tensor, group=group, op=op)
+        return self._call(scatter, async_op)

@@ -1,0 +1,305 @@
+"""Training that outlives the loss of ranks, machines, the root and the store: the launcher that restarts.
+
+    def train(context, steps):                       # runs on every rank of every generation
+        for iteration in range(first, steps):        # `first` comes from the newest checkpoint
+            ...
+            context.report(iteration)
+
+    outcome = run_training(train, 4, args=(100,), standbys=1)
+    outcome.results                                  # return values of the last generation, in rank order
+
+Source: thesis, sections 6.3.2 and 6.6.
+Simplified: machines are processes of this one, with their ranks and the memory they keep (`workbench.launch.machines`);
+gloo on the CPU.
+Left out: several physical machines; ranks that hang while their machine beats on, which only `timeout_s` ends.
+"""
+
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from workbench.launch.machines import Machines
+from workbench.timeline import Timeline
+
+from .control.events import Event, recovery_timeline
+from .control.faults import Fault, Victim
+from .control.member import Timing
+from .control.operator import STORE, Operator, Task
+
+__all__ = ["Fault", "Timing", "Training", "TrainingOutcome", "Victim", "run_training"]
+
+EMBEDDED = "tcp"  # the store that needs no server of its own: torch's TCPStore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingOutcome:
+    """How a training went."""
+
+    results: tuple[Any, ...]  # what the ranks of the last generation returned, in rank order
+    events: tuple[Event, ...]  # the log, in the order in which it was heard
+    hosts: dict | None  # description of the shaped hosts for a record
+
+    @property
+    def num_generations(self) -> int:
+        """How often the ranks were started."""
+        return max(event.generation or 0 for event in self.events)
+
+    def named(self, name: str) -> tuple[Event, ...]:
+        """Return the events of one name, earliest first."""
+        return tuple(sorted((event for event in self.events if event.name == name), key=lambda event: event.time_s))
+
+    def timeline(self) -> Timeline:
+        """Return the log as a timeline."""
+        return recovery_timeline(self.events)
+
+
+class Training:
+    """A training on machines of its own, which can be hurt while it runs.
+
+    Args:
+        function: called as `function(context, *args, **kwargs)` on every rank of every generation, with
+            torch.distributed initialised; it must begin where its newest checkpoint ends.
+        num_machines: how many machines have a number.
+        ranks_per_machine: how many ranks each has.
+        args: positional arguments behind the context.
+        kwargs: keyword arguments.
+        standbys: machines that wait to take a lost one's number.
+        store: "tcp" for the embedded one, or the URL of an etcd server, http://host:port.
+        hosts: ShapedHosts, one for each machine and standby, or None.
+        machines: warm `Machines` to use, with none running, for several trainings one after the other; they then say
+            the hosts, preload, threads_per_rank and echo. None starts some for this training alone.
+        faults: what to kill and when.
+        names: of the machines, by number; None for machine-0 and so on.
+        timing: of heartbeats and leases.
+        replacement_s: seconds until the operator has a new machine.
+        memory_limit_bytes: what a machine may keep for its ranks; None for no limit.
+        preload: modules that are imported once, before machines are forked.
+        threads_per_rank: threads of each rank.
+        echo: whether the output of ranks is shown.
+
+    Raises:
+        ValueError: if an argument is out of range; nothing is started then.
+    """
+
+    def __init__(
+        self, function: Any, num_machines: int, ranks_per_machine: int = 1, *, args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None, standbys: int = 0, store: str = EMBEDDED, hosts: Any = None,
+        machines: Machines | None = None, faults: Sequence[Fault] | None = None, names: Sequence[str] | None = None,
+        timing: Timing | None = None, replacement_s: float = 0.0, memory_limit_bytes: int | None = None,
+        preload: Sequence[str] = (), threads_per_rank: int = 1, echo: bool = True,
+    ):  # fmt: skip
+        hosts = hosts if machines is None else _hosts_of(machines, hosts)
+        self._task = Task(
+            program=cloudpickle.dumps((function, tuple(args), dict(kwargs or {}))),
+            names=_checked_names(names, _at_least("num_machines", num_machines, 1)),
+            standby_names=tuple(f"standby-{number}" for number in range(_at_least("standbys", standbys, 0))),
+            ranks_per_machine=_at_least("ranks_per_machine", ranks_per_machine, 1),
+            etcd_url=_checked_url(store, hosts),
+            prefix=f"workbench/{uuid.uuid4().hex}/",
+            has_hosts=hosts is not None,
+            timing=timing or Timing(),
+            faults=tuple(faults or ()),
+            replacement_s=_not_negative("replacement_s", replacement_s),
+            memory_limit_bytes=memory_limit_bytes,
+        )
+        self._check(hosts)
+        self._owns_machines = machines is None
+        self._machines = machines or Machines(
+            hosts=hosts, preload=preload, threads_per_rank=threads_per_rank, echo=echo
+        )  # fmt: skip
+        self._operator = Operator(self._machines, self._task)
+        self._thread: threading.Thread | None = None
+        self._ended: TrainingOutcome | BaseException | None = None
+        self._is_closed = False
+
+    def _check(self, hosts: Any) -> None:
+        task = self._task
+        twice = set(task.names) & set(task.standby_names)
+        if twice:
+            raise ValueError(f"names is {task.names!r}; {min(twice)!r} is the name of a standby machine")
+        num_hosts = len(task.names) + len(task.standby_names)
+        if hosts is not None and hosts.num_hosts != num_hosts:
+            raise ValueError(f"hosts.num_hosts is {hosts.num_hosts!r}; it must be {num_hosts}, standbys included")
+        if task.memory_limit_bytes is not None:
+            _at_least("memory_limit_bytes", task.memory_limit_bytes, 0)
+        num_ranks = len(task.names) * task.ranks_per_machine
+        for fault in task.faults:
+            fault.check_fits(len(task.names), num_ranks, task.etcd_url is None)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The log so far."""
+        return tuple(self._operator.events)
+
+    @property
+    def pids(self) -> dict[str, dict[str, Any]]:
+        """By machine: `agent`, its process id, and `ranks`, theirs by number."""
+        return self._machines.pids
+
+    def run(self, timeout_s: float = 300.0) -> TrainingOutcome:
+        """Train, and wait for the end.
+
+        Args:
+            timeout_s: most seconds it may take.
+
+        Raises:
+            RankFailed: if the same error ends 3 generations in a row without progress.
+            TimeoutError: if it takes longer.
+            RuntimeError: if it was closed meanwhile.
+        """
+        results = self._operator.run(_positive("timeout_s", timeout_s))
+        return TrainingOutcome(results=tuple(results), events=self.events, hosts=self._machines.hosts)
+
+    def start(self, timeout_s: float = 300.0) -> None:
+        """Train in another thread, so that a notebook can look on and `strike`; `result` waits for the end."""
+        _positive("timeout_s", timeout_s)
+        if self._thread is not None:
+            raise RuntimeError("this training was started before; make another one")
+
+        self._thread = threading.Thread(target=self._work, args=[timeout_s], name="workbench-training", daemon=True)
+        self._thread.start()
+
+    def _work(self, timeout_s: float) -> None:
+        try:
+            self._ended = self.run(timeout_s)
+        except BaseException as error:
+            self._ended = error
+
+    def strike(self, kills: Victim, *numbers: int) -> None:
+        """Kill something now.
+
+        Args:
+            kills: what.
+            numbers: of the machines or ranks.
+
+        Raises:
+            ValueError: if there is no such thing.
+        """
+        fault = Fault(kills=kills, numbers=numbers, at_iteration=0)
+        num_machines = len(self._task.names)
+        fault.check_fits(num_machines, num_machines * self._task.ranks_per_machine, self._task.etcd_url is None)
+        self._operator.requests.put(fault)
+
+    def result(self) -> TrainingOutcome:
+        """Wait for the end of a training that was started; raises what `run` raises."""
+        if self._thread is None:
+            raise RuntimeError("this training was not started")
+        self._thread.join()
+        if isinstance(self._ended, BaseException):
+            raise self._ended
+        return self._ended
+
+    def close(self) -> None:
+        """End all machines and everything they started; calling it again does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._thread is not None:
+            self._operator.give_up.set()
+            self._thread.join()
+        if self._owns_machines:
+            self._machines.close()
+        else:
+            self._machines.kill_all()
+        _forget(self._task)
+
+    def __enter__(self) -> "Training":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def run_training(
+    function: Any, num_machines: int, ranks_per_machine: int = 1, *, timeout_s: float = 300.0, **choices: Any
+) -> TrainingOutcome:
+    """Train a function on machines, start it again after every failure, and return what its ranks returned.
+
+    Args:
+        function: called as `function(context, *args, **kwargs)` on every rank of every generation.
+        num_machines: how many machines.
+        ranks_per_machine: how many ranks each has.
+        timeout_s: most seconds it may take.
+        choices: the others of `Training`: args, kwargs, standbys, store, hosts, faults, names, timing and so on.
+
+    Returns:
+        Results in rank order, and the log.
+
+    Raises:
+        ValueError: if an argument is out of range; nothing is started then.
+        RankFailed: if the same error ends 3 generations in a row without progress.
+        TimeoutError: if it takes longer.
+    """
+    _positive("timeout_s", timeout_s)
+    with Training(function, num_machines, ranks_per_machine, **choices) as training:
+        return training.run(timeout_s)
+
+
+def _hosts_of(machines: Machines, hosts: Any) -> Any:
+    if hosts is not None:
+        raise ValueError("hosts is given beside machines; give them to the machines")
+    if machines.names:
+        raise ValueError(f"machines has {machines.names!r} running; there must be none")
+    return machines.shaped
+
+
+def _forget(task: Task) -> None:
+    """Remove what the training wrote into a store that outlives it."""
+    if task.etcd_url is None:
+        return
+    from .control.etcd_store import EtcdKeyValueStore
+    from .control.store import StoreUnavailable
+
+    store = EtcdKeyValueStore(task.etcd_url, prefix=task.prefix)
+    try:
+        store.delete_all()
+    except StoreUnavailable:
+        return  # its server is gone, and what it kept may be
+    finally:
+        store.close()
+
+
+def _checked_names(names: Sequence[str] | None, num_machines: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"machine-{number}" for number in range(num_machines))
+    names = tuple(names)
+    if len(names) != num_machines:
+        raise ValueError(f"names is {names!r}; it must have one for each of {num_machines} machines")
+    for name in names:
+        if not isinstance(name, str) or not name or "+" in name or name == STORE:
+            raise ValueError(f"names has {name!r}; it must be a text without a plus sign, which marks replacements")
+    if len(set(names)) != len(names):
+        raise ValueError(f"names is {names!r}; two machines must not have one name")
+    return names
+
+
+def _checked_url(store: str, hosts: Any) -> str | None:
+    if store == EMBEDDED:
+        return None
+    if not isinstance(store, str) or not store.startswith(("http://", "https://")):
+        raise ValueError(f'store is {store!r}; it must be "{EMBEDDED}" or the URL of an etcd server')
+    if hosts is not None:
+        raise ValueError(f'store is {store!r}; on shaped hosts, which see only each other, it must be "{EMBEDDED}"')
+    return store
+
+
+def _at_least(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}")
+    return value
+
+
+def _not_negative(name: str, value: float) -> float:
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name} is {value!r}; it must be finite and not negative")
+    return value
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"{name} is {value!r}; it must be above 0")
+    return value

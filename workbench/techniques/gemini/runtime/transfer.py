@@ -1,0 +1,168 @@
+"""A checkpoint on its way to peers, beside training: chunks in idle spans, received through a few sub-buffers.
+
+What: a `Transfer` sends one rank's replicas to the ranks that keep them and receives those that it keeps, both in
+threads of its own over a process group of its own, chunk by chunk as planned. A chunk waits until its idle span has
+come and no message of training is under way. While one sub-buffer is being emptied into the machine's memory, the next
+chunk arrives in another. Sender and receiver work through the same plan, which holds the sizes, so that nothing about
+a chunk is said on the wire.
+Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.5.2 and 6.5.3.
+Simplified: messages match by their order; a chunk that has begun is not interrupted by training.
+Left out: sending from the device without a staging buffer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from workbench.techniques.gemini.method.partition import Chunk
+
+__all__ = ["Route", "Transfer", "routes_of"]
+
+Read = Callable[[Chunk, Tensor], object]  # fills a buffer with the bytes of a chunk of this rank's shard
+Keep = Callable[[int, int, Tensor], object]  # takes bytes of a rank's shard: rank, offset, bytes
+WaitForSpan = Callable[[int], object]  # returns once an idle span has come
+Done = Callable[[], object]  # what is to be done at the end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """What one rank sends and receives of the remote replicas with one number.
+
+    Attributes:
+        target: rank that keeps this rank's replica.
+        source: rank whose replica this rank keeps.
+    """
+
+    target: int
+    source: int
+
+
+def routes_of(rank: int, holders: Sequence[Sequence[int]]) -> tuple[Route, ...]:
+    """Say to whom a rank sends its replicas and whose it receives, replica by replica.
+
+    Args:
+        rank: which.
+        holders: of each rank's shard the ranks that keep it, itself first; see `Placement`.
+
+    Raises:
+        ValueError: if two ranks send replicas of one number to one rank: then its network card is shared.
+    """
+    routes = []
+    for replica in range(1, len(holders[rank])):
+        sources = [other for other, kept in enumerate(holders) if kept[replica] == rank]
+        if len(sources) != 1:
+            rule = f"replica {replica} comes to rank {rank} from ranks {sources}, must come from one"
+            raise ValueError(f"holders: {rule}")
+        routes.append(Route(target=holders[rank][replica], source=sources[0]))
+    return tuple(routes)
+
+
+class Transfer:
+    """Moves replicas between the ranks of one group.
+
+    Args:
+        routes: of this rank, in the order of replicas.
+        group: process group for checkpoints alone; every rank of it makes a transfer.
+        chunk_bytes: size of a sub-buffer, R / p; no chunk is larger.
+        num_buffers: p; one means that nothing arrives while a chunk is being kept.
+        device: of the buffers.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        *,
+        group: dist.ProcessGroup,
+        chunk_bytes: int,
+        num_buffers: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        for name, value in (("chunk_bytes", chunk_bytes), ("num_buffers", num_buffers)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}, must be at least 1")
+        self._routes, self._group = tuple(routes), group
+        self._arriving, self._leaving = (
+            [torch.empty(chunk_bytes, dtype=torch.uint8, device=device) for _ in range(num_buffers)] for _ in range(2)
+        )
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="checkpoint")
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of the sub-buffers, those of both directions."""
+        return sum(buffer.numel() for buffer in (*self._arriving, *self._leaving))
+
+    def start(
+        self,
+        own: Sequence[Chunk],
+        theirs: Mapping[int, Sequence[Chunk]],
+        *,
+        read: Read,
+        keep: Keep,
+        wait: WaitForSpan,
+        sent: Done = lambda: None,
+        received: Done = lambda: None,
+    ) -> tuple[Future[None], Future[None]]:
+        """Start to send and to receive one checkpoint; the one before must be done.
+
+        Args:
+            own: this rank's chunks, replica by replica.
+            theirs: rank -> its chunks, of all ranks whose replicas are kept here.
+            read: gives the bytes to send; must stay the same until the sender is done.
+            keep: takes the received bytes, in the receiving thread; the buffer is reused afterwards.
+            wait: called before each chunk with the index of its idle span.
+            sent, received: called in the threads once all is sent, and all has been kept.
+
+        Returns:
+            The sender's and the receiver's end; either raises what went wrong, such as a peer that is gone.
+        """
+        sending = self._threads.submit(self._send, own, read, wait, sent)
+        return sending, self._threads.submit(self._receive, theirs, keep, received)
+
+    def close(self) -> None:
+        """Let go of the threads; what is under way ends with the process group."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _send(self, own: Sequence[Chunk], read: Read, wait: WaitForSpan, sent: Done) -> None:
+        under_way: deque[dist.Work] = deque()
+        for number, chunk in enumerate(own):
+            if len(under_way) == len(self._leaving):
+                under_way.popleft().wait()
+            wait(chunk.span)
+            buffer = self._leaving[number % len(self._leaving)][: chunk.size_bytes]
+            read(chunk, buffer)
+            target = self._routes[chunk.replica].target
+            under_way.append(dist.isend(buffer, group_dst=target, group=self._group))
+        for work in under_way:
+            work.wait()
+        sent()
+
+    def _receive(self, theirs: Mapping[int, Sequence[Chunk]], keep: Keep, received: Done) -> None:
+        under_way: deque[tuple[dist.Work, int, int, Tensor]] = deque()
+
+        def take_oldest() -> None:
+            work, source, offset, buffer = under_way.popleft()
+            work.wait()
+            keep(source, offset, buffer)
+
+        for number, (source, chunk) in enumerate(self._in_order(theirs)):
+            if len(under_way) == len(self._arriving):
+                take_oldest()
+            buffer = self._arriving[number % len(self._arriving)][: chunk.size_bytes]
+            work = dist.irecv(buffer, group_src=source, group=self._group)
+            under_way.append((work, source, chunk.offset_bytes, buffer))
+        while under_way:
+            take_oldest()
+        received()
+
+    def _in_order(self, theirs: Mapping[int, Sequence[Chunk]]) -> list[tuple[int, Chunk]]:
+        """Return the chunks to be received: replica by replica, as they are sent."""
+        sources = [route.source for route in self._routes]
+        return [(source, chunk) for number, source in enumerate(sources)
+                for chunk in theirs[source] if chunk.replica == number]  # fmt: skip

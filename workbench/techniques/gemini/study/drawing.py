@@ -1,0 +1,135 @@
+"""The recovery timeline: iterations, checkpoints, the failure, what each rank was served by, and the lost progress.
+
+Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", figures 6.1 and 6.14; ours is
+drawn from the log of a real training.
+Simplified: a checkpoint is drawn from its beginning until all of it was sent and received.
+Left out: the chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import MappingProxyType
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from workbench import plots
+from workbench.plots.style import PALETTE
+from workbench.timeline import Action, Kind, Timeline
+
+from ..method.recovery import Tier
+from ..runtime.control.events import Event
+from .recovery import RecoveryObserved
+
+__all__ = ["draw_recovery", "recovery_actions"]
+
+ITERATION, CHECKPOINT, LOST = "#9db7d5", "#3d6ea5", "#d9534f"
+TIER_COLOR = MappingProxyType(
+    {Tier.LOCAL.value: PALETTE[2], Tier.PEER.value: PALETTE[1], Tier.STORAGE.value: PALETTE[4], Tier.START.value: "#888888"}
+)
+SHADES = ("#555555", "#aaaaaa")  # of phases, in turn
+UPPER, LOWER = (-0.38, 0.46), (0.12, 0.26)  # of a row: where a bar begins, and how high it is
+
+
+def recovery_actions(observed: RecoveryObserved) -> Timeline:
+    """Return the log as a timeline for a Chrome trace: a row a machine for iterations, for checkpoints, and one for phases.
+
+    Args:
+        observed: one training with a kill.
+    """
+    actions, begin_s = [], _begin_s(observed)
+    for start_s, end_s, phase in _phases(observed):
+        actions.append(Action(resource="recovery", start_s=start_s, end_s=end_s, kind=Kind.OTHER, label=phase))
+    for machine, start_s, end_s, number, is_lost in _iterations(observed):
+        label = f"iteration {number}" + (" (lost)" if is_lost else "")
+        actions.append(Action(resource=f"machine {machine}", start_s=start_s, end_s=end_s, kind=Kind.COMPUTE, label=label))
+    for event in observed.outcome.named("checkpoint"):
+        start_s, end_s = _checkpoint(event)
+        actions.append(Action(
+            resource=f"machine {event.number}, checkpoints", start_s=start_s, end_s=end_s, kind=Kind.COMMUNICATE,
+            label=f"checkpoint {event.details['iteration']}",
+        ))  # fmt: skip
+    for event in observed.outcome.named("retrieve"):
+        actions.append(Action(
+            resource=f"machine {event.number}", start_s=event.time_s, end_s=event.time_s + event.duration_s,
+            kind=Kind.DECODE, label=event.details["tier"],
+        ))  # fmt: skip
+    shifted = sorted((action.shifted(-begin_s) for action in actions), key=lambda action: action.resource)
+    return Timeline(actions=tuple(shifted))
+
+
+@plots.style.styled()
+def draw_recovery(observed: RecoveryObserved, *, ax: Axes) -> Axes:
+    """Draw the recovery timeline.
+
+    Args:
+        observed: one training with a kill.
+        ax: where to draw.
+    """
+    begin_s, machines = _begin_s(observed), sorted({row[0] for row in _iterations(observed)})
+    row_of = {machine: row + 1 for row, machine in enumerate(machines)}
+    for number, (start_s, end_s, phase) in enumerate(_phases(observed)):
+        ax.barh(0, end_s - start_s, left=start_s - begin_s, height=0.4, color=SHADES[number % 2])
+        ax.text((start_s + end_s) / 2 - begin_s, -0.3, phase, rotation=40, fontsize=8, va="bottom")
+    for machine, start_s, end_s, number, is_lost in _iterations(observed):
+        color = LOST if is_lost else ITERATION
+        _bar(ax, row_of[machine], start_s - begin_s, end_s - start_s, UPPER, color)
+    for event in observed.outcome.named("checkpoint"):
+        start_s, end_s = _checkpoint(event)
+        _bar(ax, row_of[event.number], start_s - begin_s, end_s - start_s, LOWER, CHECKPOINT)
+    for event in observed.outcome.named("retrieve"):
+        _bar(ax, row_of[event.number], event.time_s - begin_s, event.duration_s, UPPER, TIER_COLOR[event.details["tier"]])
+    failed_s = observed.outcome.named("killed")[0].time_s - begin_s
+    ax.axvline(failed_s, color=LOST, linewidth=1.5)
+    ax.annotate(
+        f"{observed.kind} failure", (failed_s, 0), xytext=(-4, 0), textcoords="offset points", color=LOST, weight="bold",
+        ha="right", va="center",
+    )  # fmt: skip
+    ax.set_yticks([0, *row_of.values()], ["recovery", *(f"machine {machine}" for machine in row_of)])
+    ax.set(xlabel="time (s)", ylim=(len(machines) + 0.6, -1.3))
+    ax.grid(visible=False, axis="y")
+    _legend(ax, observed)
+    return ax
+
+
+def _bar(ax: Axes, row: int, start_s: float, duration_s: float, place: tuple[float, float], color: str) -> None:
+    below, height = place
+    ax.barh(row + below + height / 2, duration_s, left=start_s, height=height, color=color, edgecolor="white", linewidth=0.4)
+
+
+def _begin_s(observed: RecoveryObserved) -> float:
+    return observed.outcome.named("resumed")[0].time_s
+
+
+def _checkpoint(event: Event) -> tuple[float, float]:
+    began_s = event.details["began_s"]
+    return began_s, began_s + max(event.details["sent_s"], event.details["received_s"])
+
+
+def _phases(observed: RecoveryObserved) -> Iterator[tuple[float, float, str]]:
+    at_s = observed.outcome.named("killed")[0].time_s
+    for phase, seconds in observed.phases.seconds.items():
+        yield at_s, at_s + seconds, phase
+        at_s += seconds
+
+
+def _iterations(observed: RecoveryObserved) -> list[tuple[int, float, float, int, bool]]:
+    """Return machine, start, end, number and whether it was done again, of every iteration of every first rank."""
+    found, resumed_s = [], {}
+    for event in observed.outcome.named("resumed"):
+        resumed_s[event.number, event.generation] = event.time_s
+    for event in observed.outcome.named("iteration"):
+        place = event.number, event.generation
+        is_lost = event.generation == 1 and event.details["iteration"] > observed.phases.iteration
+        found.append((event.number, resumed_s[place], event.time_s, event.details["iteration"], is_lost))
+        resumed_s[place] = event.time_s
+    return found
+
+
+def _legend(ax: Axes, observed: RecoveryObserved) -> None:
+    patches = [Patch(color=ITERATION, label="iteration"), Patch(color=LOST, label="lost: done again"),
+               Patch(color=CHECKPOINT, label="checkpoint travelling")]  # fmt: skip
+    tiers = dict.fromkeys(event.details["tier"] for event in observed.outcome.named("retrieve"))
+    patches += [Patch(color=TIER_COLOR[tier], label=f"from {tier}") for tier in tiers if tier != Tier.START.value]
+    ax.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=5, fontsize=8)

@@ -1,0 +1,154 @@
+"""The training that is measured: a small GPT-2 with sharded state, its checkpoints in peers' memory.
+
+What: `train_gpt2` is what every rank of every generation runs; it returns a digest of all that training has made, so
+that two trainings can be compared bit by bit.
+Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", section 6.7.1 (ZeRO-3, Adam).
+Simplified: tokens are drawn, since no score is looked at; the state of the generator that draws them is kept with the
+checkpoint, so that a resumed training sees the tokens that the interrupted one would have.
+Left out: mixed precision, activation recomputation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from workbench.models.gpt2 import GPT2, GPT2Config
+
+from ..runtime.checkpoints import Context, InMemoryCheckpoints
+
+__all__ = ["Size", "Tokens", "train_gpt2"]
+
+LEARNING_RATE, WARM_UP = 1e-3, 5  # of Adam; iterations in which it rises
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """Of model and training.
+
+    Attributes:
+        hidden: H.
+        layers: blocks.
+        heads: A.
+        vocab: V.
+        sequence: tokens of an example.
+        batch: examples of a rank in an iteration.
+        iterations: of the whole training.
+        sharded: `fully_shard` (ZeRO-3), or else plain data parallelism (DDP).
+        dropout: probability.
+        seed: of weights and tokens.
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    heads: int = 4
+    vocab: int = 256
+    sequence: int = 32
+    batch: int = 4
+    iterations: int = 12
+    sharded: bool = True
+    dropout: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "layers", "heads", "vocab", "sequence", "batch", "iterations"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+
+    @property
+    def config(self) -> GPT2Config:
+        """Of the model."""
+        return GPT2Config(
+            hidden_size=self.hidden, num_layers=self.layers, num_heads=self.heads, vocab_size=self.vocab,
+            max_positions=self.sequence, dropout=self.dropout, seed=self.seed,
+        )  # fmt: skip
+
+    def model(self) -> nn.Module:
+        """Build the model; every rank of the default group calls it."""
+        model = GPT2(self.config)
+        if not self.sharded:
+            return DistributedDataParallel(model)
+        for module in (*model.blocks, model):
+            fully_shard(module)
+        return model
+
+
+class Tokens:
+    """Drawn token ids, with a position that can be kept: the generator's state.
+
+    Args:
+        size: of a batch, and the vocabulary.
+        rank: every rank draws its own.
+    """
+
+    def __init__(self, size: Size, rank: int):
+        self._size, self._draw = size, torch.Generator().manual_seed(size.seed * 10_000 + rank)
+
+    def batch(self) -> Tensor:
+        """Draw the next batch, [B, S] int64."""
+        return torch.randint(self._size.vocab, (self._size.batch, self._size.sequence), generator=self._draw)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the position."""
+        return {"drawn": self._draw.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go to a position."""
+        self._draw.set_state(state["drawn"])
+
+
+def train_gpt2(context: Context, size: Size, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Train, checkpointing every iteration, from wherever the newest checkpoint ends.
+
+    Args:
+        context: of the rank.
+        size: of model and training.
+        options: of `InMemoryCheckpoints`.
+
+    Returns:
+        `digest` of this rank's state at the end, the last `loss`, `kept_bytes`, `shard_bytes`.
+    """
+    torch.manual_seed(size.seed * 10_000 + context.rank)
+    model, tokens = size.model(), Tokens(size, context.rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARM_UP)
+    extra = {"tokens": tokens}
+    checkpoints = InMemoryCheckpoints(
+        context, model, optimizer, scheduler=schedule, extra=extra, throw_away=lambda: _loss(model, tokens), **options
+    )
+    loss = None
+    for _ in range(checkpoints.iteration, size.iterations):
+        loss = _loss(model, tokens)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        checkpoints.step()
+    checkpoints.close()
+    return {
+        "digest": digest_of(model, optimizer), "loss": None if loss is None else loss.item(),
+        "kept_bytes": checkpoints.kept_bytes, "shard_bytes": checkpoints.shard_bytes,
+    }  # fmt: skip
+
+
+def _loss(model: nn.Module, tokens: Tokens) -> Tensor:
+    ids_BS = tokens.batch()
+    return model(ids_BS, ids_BS)
+
+
+def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Return a digest of every bit of this rank's parameters and of what its optimizer keeps of them."""
+    digest = hashlib.sha256()
+    for weight in model.parameters():
+        kept = optimizer.state.get(weight, {})
+        for tensor in (weight, *(kept[name] for name in sorted(kept))):
+            local = getattr(tensor, "_local_tensor", tensor).detach().contiguous()
+            digest.update(local.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

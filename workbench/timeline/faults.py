@@ -1,0 +1,309 @@
+"""Faults by a trace: what fails when, on which machines, the same for every policy that is compared.
+
+What: a `FaultTrace` holds `Fault`s, each with a time, a kind (software: memory stays; hardware: the machines are
+lost), a scope and the machines hit; fixed, regular, drawn from a seed (`fault_draws`), or read from a text grid.
+Source: ours; kinds as in "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints",
+section 6.6.1.
+Simplified: a fault is a moment; how long its repair takes is for those to say who replay it.
+Left out: slow machines (`stragglers`); links that lose packets.
+
+A trace prints as a grid, a row a machine and a column a step of time: `S` a software failure of a machine's
+processes, `r3` of its rank 3 alone, `H` hardware lost at once (all of a column are one fault), `R` the same for a rack,
+`b` a flipped bit in a replica that the machine keeps; the rows `root` and `store` have `X`:
+
+    machine 0 | . S . H
+    machine 1 | . . . H
+    store     | X . . .
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from operator import attrgetter
+from typing import Any
+
+from .grid import IDLE, format_rows, parse_rows
+
+__all__ = ["Fault", "FaultKind", "FaultScope", "FaultTrace"]
+
+# How far from a whole number of steps a time may be in a grid: floating-point sums, nothing more.
+_STEP_TOLERANCE = 1e-6
+_MARK = "X"  # in the rows of the root and of the store
+
+
+class FaultKind(StrEnum):
+    """What is left after a fault."""
+
+    SOFTWARE = "software"  # processes end, machines and what they keep in memory stay
+    HARDWARE = "hardware"  # the machines hit are lost, with all they keep
+
+
+class FaultScope(StrEnum):
+    """How much fails."""
+
+    RANK = "rank"  # one process of one machine
+    MACHINE = "machine"  # one machine, or all processes of one
+    MACHINES = "machines"  # several machines at once
+    RACK = "rack"  # several machines that share a switch or a power supply
+    REPLICA = "replica"  # a bit of what one machine keeps for others
+    ROOT = "root"  # whichever machine coordinates the others
+    STORE = "store"  # the key-value store
+
+
+_NUM_MACHINES = {scope: 1 for scope in (FaultScope.RANK, FaultScope.MACHINE, FaultScope.REPLICA)} | {
+    scope: 0 for scope in (FaultScope.ROOT, FaultScope.STORE)
+}
+_ROWS = {scope.value: scope for scope in (FaultScope.ROOT, FaultScope.STORE)}
+_WORDS = {
+    (FaultKind.SOFTWARE, FaultScope.MACHINE): "S",
+    (FaultKind.HARDWARE, FaultScope.MACHINE): "H",
+    (FaultKind.HARDWARE, FaultScope.MACHINES): "H",
+    (FaultKind.HARDWARE, FaultScope.RACK): "R",
+    (FaultKind.SOFTWARE, FaultScope.REPLICA): "b",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One thing that fails.
+
+    Attributes:
+        time_s: when, in seconds from the trace's start.
+        kind: whether machines are lost.
+        scope: how much fails.
+        machines: those hit, ascending; none for the root and the store.
+        rank: the process of the machine, counted on it, for scope RANK only.
+    """
+
+    time_s: float
+    kind: FaultKind
+    scope: FaultScope = FaultScope.MACHINE
+    machines: tuple[int, ...] = ()
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "machines", tuple(sorted(self.machines)))
+        if not 0 <= self.time_s < math.inf:
+            raise ValueError(f"time_s is {self.time_s!r}; it must be finite and not negative")
+        if len(set(self.machines)) < len(self.machines) or any(machine < 0 for machine in self.machines):
+            raise ValueError(f"machines is {self.machines!r}; it must name different machines, from 0 on")
+        needed = _NUM_MACHINES.get(self.scope)
+        if needed is None and not self.machines or needed is not None and len(self.machines) != needed:
+            many = "at least 1" if needed is None else needed
+            raise ValueError(f"machines is {self.machines!r}; a fault of scope {self.scope.value} must name {many}")
+        if (self.rank is None) == (self.scope is FaultScope.RANK) or (self.rank or 0) < 0:
+            raise ValueError(f"rank is {self.rank!r}; it must be given, from 0 on, for scope rank and no other")
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """The machines whose memory is gone: those hit by a hardware fault."""
+        return self.machines if self.kind is FaultKind.HARDWARE else ()
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the fault as JSON values."""
+        values = {"time_s": self.time_s, "kind": self.kind.value, "scope": self.scope.value}
+        return values | {"machines": list(self.machines)} | ({} if self.rank is None else {"rank": self.rank})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FaultTrace:
+    """Everything that fails while some machines run for some time.
+
+    Attributes:
+        num_machines: how many machines there are.
+        duration_s: seconds that the trace covers; it does not start again.
+        faults: by time.
+    """
+
+    num_machines: int
+    duration_s: float
+    faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "faults", tuple(sorted(self.faults, key=attrgetter("time_s"))))
+        if self.num_machines < 1:
+            raise ValueError(f"num_machines is {self.num_machines!r}; it must be at least 1")
+        if not 0 < self.duration_s < math.inf:
+            raise ValueError(f"duration_s is {self.duration_s!r}; it must be finite and above 0")
+        if self.faults and self.faults[-1].time_s >= self.duration_s:
+            raise ValueError(f"time_s is {self.faults[-1].time_s!r}; it must be below duration_s, {self.duration_s!r}")
+        for fault in self.faults:
+            if fault.machines and fault.machines[-1] >= self.num_machines:
+                raise ValueError(f"machines is {fault.machines!r}; it must be in 0..{self.num_machines - 1}")
+
+    @classmethod
+    def none(cls, num_machines: int, duration_s: float) -> FaultTrace:
+        """Return the trace in which nothing fails."""
+        return cls(num_machines=num_machines, duration_s=duration_s)
+
+    @classmethod
+    def regular(
+        cls, num_machines: int, duration_s: float, *, faults_per_day: float, kind: FaultKind = FaultKind.SOFTWARE
+    ) -> FaultTrace:
+        """Return faults of single machines at even distances, the first after half of one; machine 0 first.
+
+        Args:
+            num_machines: how many machines there are; after the last the first is hit again.
+            duration_s: seconds that the trace covers.
+            faults_per_day: of all machines together; 0 gives none.
+            kind: of all of them.
+
+        Raises:
+            ValueError: if a rate is negative or a number of machines or seconds is not above 0.
+        """
+        if not 0 <= faults_per_day < math.inf:
+            raise ValueError(f"faults_per_day is {faults_per_day!r}; it must be finite and not negative")
+        distance_s = 86_400 / faults_per_day if faults_per_day else math.inf
+        number = math.ceil(duration_s / distance_s - 0.5) if faults_per_day else 0
+        hits = (Fault(time_s=(each + 0.5) * distance_s, kind=kind, machines=(each % num_machines,))
+                for each in range(number))  # fmt: skip
+        return cls(num_machines=num_machines, duration_s=duration_s, faults=tuple(hits))
+
+    @classmethod
+    def merged(cls, traces: Iterable[FaultTrace]) -> FaultTrace:
+        """Return one trace with the faults of several of the same machines and seconds.
+
+        Raises:
+            ValueError: if there is none, or they differ in machines or seconds.
+        """
+        traces = tuple(traces)
+        covers = {(trace.num_machines, trace.duration_s) for trace in traces}
+        if len(covers) != 1:
+            raise ValueError(f"traces cover (machines, seconds) {sorted(covers)}; it must be one and the same for all")
+        ((num_machines, duration_s),) = covers
+        faults = tuple(fault for trace in traces for fault in trace.faults)
+        return cls(num_machines=num_machines, duration_s=duration_s, faults=faults)
+
+    def faults_per_day(self) -> float:
+        """Return how many faults there are a day, on average."""
+        return len(self.faults) * 86_400 / self.duration_s
+
+    def num_of(self, kind: FaultKind) -> int:
+        """Return how many faults are of a kind."""
+        return sum(fault.kind is kind for fault in self.faults)
+
+    def as_grid(self, *, step_s: float) -> str:
+        """Print the trace, a row a machine and a column a step.
+
+        Args:
+            step_s: seconds a column stands for; every time and the duration must be multiples of it.
+
+        Raises:
+            ValueError: if a time is no multiple, or two faults would share a cell or be read back as one.
+        """
+        num_columns = _steps(self.duration_s, step_s)
+        rows = {f"machine {machine}": [IDLE] * num_columns for machine in range(self.num_machines)}
+        rows |= {name: [IDLE] * num_columns for name, scope in _ROWS.items() if self._has(scope)}
+        wide: set[tuple[int, str]] = set()  # columns in which machines were lost, with the word
+        for fault in self.faults:
+            column, word = _steps(fault.time_s, step_s), _word(fault)
+            names = [f"machine {machine}" for machine in fault.machines] or [fault.scope.value]
+            taken = any(rows[name][column] != IDLE for name in names) or (column, word) in wide
+            if taken or fault.scope is FaultScope.RACK and len(names) < 2:
+                raise ValueError(f"fault is {fault!r}; in a grid of step_s {step_s!r} it must stand apart from others")
+            wide |= {(column, word)} if fault.lost else set()
+            for name in names:
+                rows[name][column] = word
+        return format_rows(rows)
+
+    @classmethod
+    def from_grid(cls, grid: str, *, step_s: float) -> FaultTrace:
+        """Read what `as_grid` printed; the grid does not say how long a step is.
+
+        Raises:
+            ValueError: if rows are not `machine 0`, `machine 1`, ... and then `root` or `store`, or a word is unknown.
+        """
+        rows = parse_rows(grid)
+        machines = [name for name in rows if name not in _ROWS]
+        if not machines or list(rows)[: len(machines)] != [f"machine {number}" for number in range(len(machines))]:
+            raise ValueError(f"rows are {list(rows)!r}; they must be 'machine 0', 'machine 1', ..., then root or store")
+        faults = [fault for name, scope in _ROWS.items() for fault in _marks(rows.get(name, []), scope, step_s)]
+        columns = list(zip(*(rows[name] for name in machines), strict=True))
+        for column, words in enumerate(columns):
+            faults += _column(words, column * step_s)
+        return cls(num_machines=len(machines), duration_s=len(columns) * step_s, faults=tuple(faults))
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of the trace: two runs with one digest were to suffer the same."""
+        return hashlib.sha256(json.dumps(self._values(), sort_keys=True).encode()).hexdigest()
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the trace as JSON values, with its digest."""
+        return {**self._values(), "sha256": self.digest}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> FaultTrace:
+        """Read what `as_record` wrote.
+
+        Raises:
+            ValueError: if the digest is not that of the values.
+        """
+        faults = tuple(
+            Fault(time_s=one["time_s"], kind=FaultKind(one["kind"]), scope=FaultScope(one["scope"]),
+                  machines=tuple(one["machines"]), rank=one.get("rank"))
+            for one in record["faults"]
+        )  # fmt: skip
+        trace = cls(num_machines=record["num_machines"], duration_s=record["duration_s"], faults=faults)
+        if trace.digest != record["sha256"]:
+            raise ValueError(f"sha256 is {record['sha256']!r}; that of the values is {trace.digest!r}")
+        return trace
+
+    def _has(self, scope: FaultScope) -> bool:
+        return any(fault.scope is scope for fault in self.faults)
+
+    def _values(self) -> dict[str, Any]:
+        faults = [fault.as_record() for fault in self.faults]
+        return {"num_machines": self.num_machines, "duration_s": self.duration_s, "faults": faults}
+
+
+def _steps(time_s: float, step_s: float) -> int:
+    steps = round(time_s / step_s)
+    if abs(time_s / step_s - steps) > _STEP_TOLERANCE:
+        raise ValueError(f"time is {time_s!r} s; in a grid it must be a multiple of step_s, {step_s!r}")
+    return steps
+
+
+def _word(fault: Fault) -> str:
+    if fault.scope is FaultScope.RANK and fault.kind is FaultKind.SOFTWARE:
+        return f"r{fault.rank}"
+    if fault.scope in _ROWS.values() and fault.kind is FaultKind.HARDWARE:
+        return _MARK
+    if (fault.kind, fault.scope) not in _WORDS:
+        raise ValueError(f"fault is {fault!r}; a grid has no word for its kind with its scope")
+    return _WORDS[fault.kind, fault.scope]
+
+
+def _marks(words: list[str], scope: FaultScope, step_s: float) -> list[Fault]:
+    if strange := [word for word in words if word not in (IDLE, _MARK)]:
+        raise ValueError(f"word is {strange[0]!r}; in the row {scope.value!r} it must be {IDLE!r} or {_MARK!r}")
+    times = (column * step_s for column, word in enumerate(words) if word == _MARK)
+    return [Fault(time_s=time_s, kind=FaultKind.HARDWARE, scope=scope) for time_s in times]
+
+
+def _column(words: tuple[str, ...], time_s: float) -> list[Fault]:
+    """Read one step: single faults word by word, machines lost at once as one fault."""
+    singles = [
+        _single(word, machine, time_s) for machine, word in enumerate(words) if word not in (IDLE, "H", "R")
+    ]  # fmt: skip
+    for letter, several in (("H", FaultScope.MACHINES), ("R", FaultScope.RACK)):
+        machines = tuple(machine for machine, word in enumerate(words) if word == letter)
+        scope = FaultScope.MACHINE if len(machines) == 1 and letter == "H" else several
+        if machines:
+            singles.append(Fault(time_s=time_s, kind=FaultKind.HARDWARE, scope=scope, machines=machines))
+    return singles
+
+
+def _single(word: str, machine: int, time_s: float) -> Fault:
+    scopes = {"S": FaultScope.MACHINE, "b": FaultScope.REPLICA}
+    common = {"time_s": time_s, "kind": FaultKind.SOFTWARE, "machines": (machine,)}
+    if word in scopes:
+        return Fault(scope=scopes[word], **common)
+    if word[:1] == "r" and word[1:].isdecimal():
+        return Fault(scope=FaultScope.RANK, rank=int(word[1:]), **common)
+    raise ValueError(f"word is {word!r}; it must be '.', 'S', 'r3', 'H', 'R' or 'b'")
