@@ -199,7 +199,8 @@ def test_variants_take_turns_on_real_ranks_and_every_rank_gets_its_dose():
     assert len({tuple(each) for each in rounds}) > 1
     for found in by_rank:
         intended_s, delivered_s = (sum(each) for each in zip(*((d.intended_s, d.delivered_s) for _, d, *_ in found)))
-        assert delivered_s == pytest.approx(intended_s, rel=0.05, abs=0.02)  # a sleep on a busy machine may be late
+        # Nothing is spared; by how much a busy machine wakes its sleepers late is no matter of the code (see `Sleeper`).
+        assert delivered_s > 0.95 * intended_s - 0.02
     straggler, other = ([dose for name, dose, *_ in found if name == "slow"] for found in by_rank)
     assert sum(dose.delivered_s for dose in straggler) > sum(dose.delivered_s for dose in other)
     moving = [plan.ranks for name, _, plan, _ in by_rank[0] if name == "moves"]

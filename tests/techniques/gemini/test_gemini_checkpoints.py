@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from workbench.launch import run_on_ranks
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
 from workbench.techniques.gemini.runtime.training import Fault, Victim, run_training
 
@@ -86,6 +87,60 @@ def test_a_whole_group_that_is_lost_without_storage_starts_again(undisturbed):
     ranks = trained("fsdp", [Fault(kills=Victim.MACHINE, numbers=(2, 3), at_iteration=3)])
     assert [rank["values"] for rank in ranks] == undisturbed["fsdp"]
     assert ranks[0]["tiers"] == ["the start"] * NUM_MACHINES and ranks[0]["resumed"] == 0
+
+
+def test_two_losses_one_after_the_other_find_as_many_replicas_as_one(undisturbed):
+    # Machine 1 comes back from machine 0, which dies as soon as all four have resumed: what it kept was sent again.
+    first = Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=4)
+    second = Fault(kills=Victim.MACHINE, numbers=(0,), after_event="resumed", occurrence=2 * NUM_MACHINES)
+    ranks = trained("fsdp", [first, second])
+    assert [rank["values"] for rank in ranks] == undisturbed["fsdp"]
+    assert ranks[0]["resumed"] >= 3 and "the start" not in ranks[0]["tiers"]
+
+
+def skip_an_update(context) -> tuple[int, int]:
+    """Train with an update left out, as a loss scaler does; return what the last checkpoint holds, and what it should."""
+    model, optimizer = build("fsdp")
+    checkpoints = InMemoryCheckpoints(context, model, optimizer, **SMALL)
+    for iteration in range(NUM_ITERATIONS):
+        model(torch.randn(8, 24)).square().mean().backward()
+        if iteration not in (1, 6, 7):
+            optimizer.step()
+        optimizer.zero_grad()
+        checkpoints.step()
+    checkpoints.close()
+    return checkpoints._kept.slot(context.rank).latest().iteration, checkpoints.iteration
+
+
+def test_an_update_that_is_left_out_spoils_no_checkpoint_and_no_profile():
+    outcome = run_training(skip_an_update, 2, preload=PRELOAD, timeout_s=60)
+    assert outcome.results == ((NUM_ITERATIONS, NUM_ITERATIONS),) * 2 and outcome.num_generations == 1
+
+
+class Alone:
+    """A context that nothing is asked of."""
+
+    rank, world_size, machine, num_machines, ranks_per_machine, local_rank = 0, 1, 0, 1, 1, 0
+
+
+def refusals() -> list[str]:
+    model, optimizer = build("ddp")
+    wrong = [{}, {"throw_away": list, "num_replicas": 2}, {"throw_away": list, "num_replicas": 1, "num_buffers": 0},
+             {"throw_away": list, "num_replicas": 1, "timeout_s": 0}, {"throw_away": list, "num_replicas": 1, "every": 0},
+             {"throw_away": list, "num_replicas": 1, "storage_every": 3}]  # fmt: skip
+    said = []
+    for options in wrong:
+        with pytest.raises(ValueError) as caught:
+            InMemoryCheckpoints(Alone(), model, optimizer, **{"num_replicas": 1, **options})
+        said.append(str(caught.value))
+    return said
+
+
+def test_bad_input_is_refused_before_anything_is_sent():
+    (said,) = run_on_ranks(refusals, 1, timeout_s=60)
+    for words, sentence in zip(("throw_away is None", "num_replicas", "num_buffers is 0", "timeout_s is 0", "every is 0",
+                                "storage_every is 3"), said, strict=True):  # fmt: skip
+        assert words in sentence
 
 
 def test_a_machine_keeps_two_buffers_for_each_of_its_replicas_and_no_more():

@@ -68,6 +68,9 @@ def trained(kind: str, watched: bool) -> tuple[list[float], list[int], bool]:
     model = nn.Sequential(*blocks)
     if kind == "ddp":
         model = DistributedDataParallel(model)
+    elif kind == "ddp of a subgroup":
+        groups = [torch.distributed.new_group(ranks) for ranks in ([0, 1], [2])]
+        model = DistributedDataParallel(model, process_group=groups[torch.distributed.get_rank() // 2])
     else:
         for module in (*blocks, model):
             fully_shard(module)
@@ -90,7 +93,7 @@ def trained(kind: str, watched: bool) -> tuple[list[float], list[int], bool]:
 
 
 def both_ways() -> dict[str, tuple]:
-    return {kind: (trained(kind, False), trained(kind, True)) for kind in ("ddp", "fsdp")}
+    return {kind: (trained(kind, False), trained(kind, True)) for kind in ("ddp", "ddp of a subgroup", "fsdp")}
 
 
 def test_watching_changes_no_bit_and_sees_every_message():

@@ -115,6 +115,13 @@ def test_after_the_root_was_killed_another_one_orders_the_next_generation(train)
     assert machines_of(outcome)[first.number] == f"{first.machine}+1"
 
 
+def test_where_all_machines_are_lost_at_once_the_operator_replaces_them_unasked(train):
+    outcome = train(2, faults=[Fault(kills=Victim.MACHINE, numbers=(0, 1), at_iteration=5)])
+    assert sorted(machines_of(outcome)) == ["machine-0+1", "machine-1+1"]
+    assert [result["first"] for result in outcome.results] == [0, 0], "nothing of their memory is left"
+    assert len(outcome.named("replacement asked")) == 2
+
+
 def test_a_store_that_is_killed_and_comes_back_empty_does_not_disturb_training(train):
     outcome = train(args=(40,), faults=[Fault(kills=Victim.STORE, at_iteration=5, down_s=0.3)])
     assert outcome.num_generations == 1

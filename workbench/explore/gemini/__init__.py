@@ -1,6 +1,6 @@
 """What the lesson on in-memory checkpoints shows: puzzles, controls, a training to kill, its log, pictures, exercises.
 
-Imported when it is asked for: a puzzle needs no torch, and a catalogue item that draws a placement no simulator.
+Imported when it is asked for: a puzzle needs no ranks, and an item that draws a placement no simulator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The log of a training in words, printed while the training runs.
 
-What: one line an event that a reader wants to know of, with its second; iterations in a row share a line.
+What: one line an event that a reader wants to know of, with its second; iterations in a row share a line, which comes
+when something else happens or enough of them are done.
 Source: ours; the events are those of `workbench.techniques.gemini.runtime`.
 Simplified: events are printed in the order in which they are heard, which is not always that in which they happened.
 Left out: joining, checkpoints, results; `Training.events` has everything.
@@ -31,7 +32,7 @@ class LiveLog:
 
     Args:
         training: one that was started.
-        write: called with text that ends where a line ends.
+        write: called with each line; None prints them.
         silence_s: seconds without any event after which waiting is given up.
     """
 
@@ -39,8 +40,9 @@ class LiveLog:
         self, training: _Logged, *, write: Callable[[str], object] | None = None, silence_s: float = SILENCE_S
     ):
         self._training, self._silence_s = training, silence_s
-        self._write = write or (lambda text: print(text, end="", flush=True))
-        self._num_seen, self._began_s, self._is_counting = 0, 0.0, False
+        self._write = write or (lambda line: print(line, flush=True))
+        self._num_seen, self._began_s = 0, 0.0
+        self._counted: list[Event] = []  # iterations that are not written yet
 
     def until_iteration(self, iteration: int) -> None:
         """Print until rank 0 has done an iteration.
@@ -69,7 +71,7 @@ class LiveLog:
                 self._num_seen, heard_s = self._num_seen + 1, time.monotonic()
                 self._show(event)
                 if is_it(event):
-                    return self._end_line()
+                    return self._write_counted()
             if time.monotonic() - heard_s > self._silence_s:
                 waited = f"nothing was heard of the training for {self._silence_s:g} s"
                 raise TimeoutError(f"waiting for {awaited}, {waited}")
@@ -79,20 +81,20 @@ class LiveLog:
         if self._num_seen == 1:
             self._began_s = event.time_s
         if _is_counted(event):
-            number = event.details["iteration"]
-            self._write(f" {number}" if self._is_counting else f"{self._at(event)}iterations {number}")
-            self._is_counting = True
+            self._counted.append(event)
         elif words := in_words(event):
-            self._end_line()
-            self._write(f"{self._at(event)}{words}\n")
+            self._write_counted()
+            self._write_line(event, words)
 
-    def _at(self, event: Event) -> str:
-        return f"{event.time_s - self._began_s:6.2f} s  "
+    def _write_counted(self) -> None:
+        if self._counted:
+            first, last = (event.details["iteration"] for event in (self._counted[0], self._counted[-1]))
+            words = f"iteration {first}" if first == last else f"iterations {first} to {last}"
+            self._write_line(self._counted[0], words)
+        self._counted = []
 
-    def _end_line(self) -> None:
-        if self._is_counting:
-            self._write("\n")
-        self._is_counting = False
+    def _write_line(self, event: Event, words: str) -> None:
+        self._write(f"{event.time_s - self._began_s:6.2f} s  {words}")
 
 
 def in_words(event: Event) -> str:

@@ -2,7 +2,7 @@
 
     def train(context, num_iterations):
         model, optimizer = ...
-        checkpoints = InMemoryCheckpoints(context, model, optimizer, num_replicas=2)
+        checkpoints = InMemoryCheckpoints(context, model, optimizer, num_replicas=2)  # DDP also needs throw_away=
         for iteration in range(checkpoints.iteration, num_iterations):
             loss = ...; loss.backward(); optimizer.step()
             checkpoints.step()
@@ -30,6 +30,7 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch import Tensor, nn, optim
+from torch.nn.parallel import DistributedDataParallel
 
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.partition import Chunk
@@ -39,8 +40,8 @@ from workbench.techniques.gemini.method.recovery import RecoveryPlan
 from .agreement import tell_all
 from .idle import Interleaving
 from .keeping import KeptShards, Place, holders_of_ranks
-from .recovering import PersistentTier, agree_on_recovery, recover_
-from .replicas import Slot
+from .recovering import PersistentTier, recover_, replicate_
+from .replicas import MAX_CHUNKS, Slot
 from .state import HasState, TrainingState
 from .traffic import TrafficWatch, watch_traffic
 from .transfer import Transfer, routes_of
@@ -141,6 +142,10 @@ class InMemoryCheckpoints:
         for name, value, least in (("every", every, 1), ("storage_every", storage_every, 0)):
             if value < least:
                 raise ValueError(f"{name} is {value}, must be at least {least}")
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s is {timeout_s}, must be above 0")
+        if isinstance(model, DistributedDataParallel) and throw_away is None:
+            raise ValueError("throw_away is None, must give a loss: in DDP a model cannot resume bit for bit without")
         if storage_every and storage is None:
             raise ValueError(f"storage_every is {storage_every}, must be 0 where there is no storage")
         self._context, self._every, self._timeout_s = context, every, timeout_s
@@ -153,10 +158,15 @@ class InMemoryCheckpoints:
         watch_traffic(model, self._watch)
         self._state = TrainingState(model, optimizer, scheduler=scheduler, extra=extra)
         self._kept = KeptShards(context)
-        self.plan: RecoveryPlan = agree_on_recovery(context, self._kept, storage)
-        recover_(self.plan, self._state, context, self._kept, storage, during=context.during, throw_away=throw_away)
+        self.plan: RecoveryPlan = recover_(
+            self._state, context, self._kept, storage, log=context, throw_away=throw_away
+        )
         self.iteration = self.plan.iteration
-        self._routes = routes_of(context.rank, holders_of_ranks(placed, context.ranks_per_machine))
+        holders = holders_of_ranks(placed, context.ranks_per_machine)
+        if self.iteration > 0:
+            with context.during("replicate", iteration=self.iteration):
+                replicate_(self._state, self.iteration, holders, context, self._kept)
+        self._routes = routes_of(context.rank, holders)
         self._group = dist.new_group()
         self._transfer: Transfer | None = None
         self._hook = optimizer.register_step_pre_hook(lambda *_: self._before_update())
@@ -186,8 +196,14 @@ class InMemoryCheckpoints:
         """The profile, the link's speed and the chunks' sizes, once they are known."""
         return self._interleaving
 
+    @property
+    def watch(self) -> TrafficWatch:
+        """What training's own messages are told to; a loop that sends some itself tells it of them."""
+        return self._watch
+
     def step(self) -> None:
         """End an iteration, after the optimizer's step, and begin its checkpoint; every rank calls it."""
+        self.wait()  # where no update did, since there was none
         self.iteration += 1
         self._note_iteration()
         if self._storage_every and self.iteration % self._storage_every == 0:
@@ -286,6 +302,10 @@ class InMemoryCheckpoints:
         self._chunks = {rank: self._interleaving.chunks(size) for rank, size in enumerate(self._sizes)}
         if self._transfer is not None:
             self._transfer.close()
+        most = max(len(chunks) // max(1, len(self._routes)) for chunks in self._chunks.values())
+        if most > MAX_CHUNKS:
+            rule = f"a shard would travel in {most} chunks, more than {MAX_CHUNKS}"
+            raise ValueError(f"reserved_bytes is {self._interleaving.reserved_bytes}, must be larger: {rule}")
         largest = max((chunk.size_bytes for chunks in self._chunks.values() for chunk in chunks), default=1)
         self._transfer = Transfer(
             self._routes, group=self._group, chunk_bytes=largest, num_buffers=self._interleaving.num_buffers

@@ -3,7 +3,8 @@
 What: an `Interleaving` collects the messages of some iterations, agrees with all ranks on the shortest spans, measures
 the link once, and divides every rank's shard into chunks. Before that, and where checkpoints are to block, everything
 goes into one unbounded span.
-Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.5.3, 6.5.4, 6.7.4.
+Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.5.3 and 6.5.4,
+and figure 6.16.
 Simplified: profiled once a generation.
 Left out: profiling anew when the loop changes.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +37,9 @@ __all__ = ["Interleaving", "LinkSpeed", "measure_link"]
 
 TRIALS = 5  # messages of either size; their median is taken
 SMALL_BYTES = 1024
+LARGE_BYTES = 2**20  # at least: well above what an idle link lets through at once, and long beside waking a process
 SAFETY = 0.9  # μ: the text gives none, and says that spans vary by less than 10 %
+PATIENCE = 3  # times the iterations that are to be profiled, after which it is given up
 SKIPPED = 1  # iterations before the profile: the first one opens connections and makes the optimizer's state
 
 
@@ -58,12 +62,13 @@ def measure_link(routes: Sequence[Route], group: dist.ProcessGroup, num_bytes: i
     Args:
         routes: of this rank.
         group: of the transfers.
-        num_bytes: of a large message, such as a chunk.
+        num_bytes: of a chunk; the large message is of a MiB at least, since of less a link's burst lets much through.
     """
-    times = {size: _median_s(routes[0], group, size) for size in (SMALL_BYTES, max(num_bytes, 2 * SMALL_BYTES))}
-    (small, small_s), (large, large_s) = ((size, max(tell_all(took))) for size, took in times.items())
-    seconds_per_byte = max(large_s - small_s, 1e-9) / (large - small)
-    return LinkSpeed(startup_s=max(small_s - small * seconds_per_byte, 0.0), bandwidth_bytes_per_s=1 / seconds_per_byte)
+    large = max(num_bytes, LARGE_BYTES)
+    small_s, large_s = (max(tell_all(_median_s(routes[0], group, size))) for size in (SMALL_BYTES, large))
+    seconds_per_byte = max(large_s - small_s, 1e-9) / (large - SMALL_BYTES)
+    startup_s = max(small_s - SMALL_BYTES * seconds_per_byte, 0.0)
+    return LinkSpeed(startup_s=startup_s, bandwidth_bytes_per_s=1 / seconds_per_byte)
 
 
 def _median_s(route: Route, group: dist.ProcessGroup, num_bytes: int) -> float:
@@ -97,12 +102,15 @@ class Interleaving:
     ):  # fmt: skip
         if scheme is Scheme.BASELINE:
             raise ValueError(f"scheme is {scheme.value!r}, must be one that checkpoints")
-        if num_profiled < 1:
-            raise ValueError(f"num_profiled is {num_profiled}, must be at least 1")
+        given = {"num_profiled": num_profiled, "num_buffers": num_buffers, "reserved_bytes": reserved_bytes}
+        for name, value in given.items():
+            least = num_buffers if name == "reserved_bytes" else 1
+            if value < least:
+                raise ValueError(f"{name} is {value}, must be at least {least}")
         self.scheme, self.num_replicas, self.safety = scheme, num_replicas, safety
-        self.num_buffers = 1 if scheme is Scheme.UNPIPELINED else num_buffers
+        self.num_buffers = 1 if scheme in (Scheme.NAIVE, Scheme.UNPIPELINED) else num_buffers
         self.reserved_bytes = reserved_bytes
-        self._num_profiled, self._skipped = num_profiled, 0
+        self._num_profiled, self._num_noted, self._gave_up = num_profiled, 0, False
         self._iterations: list[ProfiledIteration] = []
         self.profile: IdleProfile | None = None
         self.link: LinkSpeed | None = None
@@ -120,20 +128,21 @@ class Interleaving:
     @property
     def wants_iterations(self) -> bool:
         """Whether further iterations are to be profiled."""
-        return self.scheme is not Scheme.BLOCKING and not self.is_settled
+        return self.scheme is not Scheme.BLOCKING and not self.is_settled and not self._gave_up
 
     def note(self, iteration: int, started_s: float, ended_s: float, operations: Sequence[tuple[float, float]]) -> None:
-        """Take in one iteration, up to its update, in which no checkpoint was under way.
+        """Take in one iteration up to its update, in which no checkpoint was under way; without update it says nothing.
 
         Args:
             iteration: its number, for errors.
             started_s, ended_s: monotonic clock.
             operations: start and end of its messages.
         """
-        if self._skipped < SKIPPED:
-            self._skipped += 1
+        self._num_noted += 1
+        if self._num_noted <= SKIPPED or ended_s < started_s:
             return
-        inside = [Operation(start_s=max(start, started_s), end_s=min(end, ended_s)) for start, end in operations]
+        inside = [Operation(start_s=max(start, started_s), end_s=min(end, ended_s))
+                  for start, end in operations if start < ended_s]  # fmt: skip
         self._iterations.append(
             ProfiledIteration(name=f"iteration {iteration}", start_s=started_s, end_s=ended_s, operations=tuple(inside))
         )
@@ -141,17 +150,30 @@ class Interleaving:
     def settle(self, routes: Sequence[Route], group: dist.ProcessGroup) -> bool:
         """Agree with all ranks on spans once enough iterations were profiled; every rank calls it at the same one.
 
+        Where iterations communicate so differently that there never are enough alike, it gives up: checkpoints block.
+
         Returns:
             Whether there are spans now.
         """
-        if len(self._iterations) < self._num_profiled:
+        if self._num_noted < SKIPPED + self._num_profiled:
             return False
-        mine = profile_idle_spans(self._iterations)
-        told = tell_all({"spans_s": mine.spans_s, "deviations": mine.deviations})
+        mine = self._profile_of_those_alike()
+        told = tell_all(None if mine is None else {"spans_s": mine.spans_s, "deviations": mine.deviations})
+        if None in told or len({len(each["spans_s"]) for each in told}) > 1:
+            self._gave_up = self._num_noted >= SKIPPED + PATIENCE * self._num_profiled
+            return False
         profiles = [IdleProfile(**{name: tuple(value) for name, value in each.items()}) for each in told]
         self.profile = least_spans(profiles)
         self.link = measure_link(routes, group, self.chunk_bytes)
         return True
+
+    def _profile_of_those_alike(self) -> IdleProfile | None:
+        """Profile the iterations with the commonest number of messages; None while there are too few of them."""
+        counts = Counter(len(each.operations) for each in self._iterations)
+        commonest, number = counts.most_common(1)[0] if counts else (0, 0)
+        if number < self._num_profiled:
+            return None
+        return profile_idle_spans([each for each in self._iterations if len(each.operations) == commonest])
 
     def chunks(self, num_bytes: int) -> tuple[Chunk, ...]:
         """Divide the remote replicas of a shard of so many bytes.
@@ -163,11 +185,11 @@ class Interleaving:
             return ()
         spans = (1.0,) if self.profile is None else self.profile.spans_s  # the last one takes all that is left
         link = self.link or LinkSpeed(startup_s=0.0, bandwidth_bytes_per_s=1.0)
-        num_buffers, chunk_bytes = self.num_buffers, self.chunk_bytes
+        chunk_bytes = self.chunk_bytes
         if self.scheme is Scheme.NAIVE and self.profile is not None:
-            num_buffers, chunk_bytes = 1, num_bytes
+            chunk_bytes = num_bytes  # as large as a span has room for
         return partition_checkpoint(
             spans, num_bytes, num_replicas=self.num_replicas,
-            reserved_bytes=chunk_bytes * num_buffers, num_buffers=num_buffers,
+            reserved_bytes=chunk_bytes * self.num_buffers, num_buffers=self.num_buffers,
             bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, startup_s=link.startup_s, safety=self.safety,
         )  # fmt: skip

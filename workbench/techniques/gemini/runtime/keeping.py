@@ -61,11 +61,15 @@ class KeptShards:
 
     Args:
         place: of the rank.
+
+    Attributes:
+        unusable: what was wrong with which replica when slots were last examined.
     """
 
     def __init__(self, place: Place):
         self._place = place
         self._slots: dict[int, Slot] = {}
+        self.unusable: tuple[str, ...] = ()
         for name in place.memory_names():
             if (found := NAMED.fullmatch(name)) and int(found[1]) % place.ranks_per_machine == place.local_rank:
                 self.slot(int(found[1]), int(found[2]))
@@ -102,7 +106,12 @@ class KeptShards:
 
     def found(self) -> dict[int, list[tuple[int, str]]]:
         """Examine every slot: rank -> iteration and fault ("" for none) of what is kept of its shard."""
-        return {rank: _held(slot) for rank, slot in sorted(self._slots.items())}
+        found = {rank: _held(slot) for rank, slot in sorted(self._slots.items())}
+        self.unusable = tuple(
+            f"shard of rank {rank}, iteration {iteration}: {fault}"
+            for rank, kept in found.items() for iteration, fault in kept if fault
+        )  # fmt: skip
+        return found
 
     def replica(self, rank: int, iteration: int) -> Replica:
         """Return a complete replica, verified again.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -88,7 +88,9 @@ class StateLayout:
     @property
     def header(self) -> bytes:
         """The header's bytes, without the prefix."""
-        return json.dumps({**asdict(self), "fingerprint": self.fingerprint}, separators=(",", ":")).encode()
+        entries = [_fields_of(entry) for entry in self.entries]
+        told = {**_fields_of(self), "entries": entries, "fingerprint": self.fingerprint}
+        return json.dumps(told, separators=(",", ":")).encode()
 
     @property
     def fingerprint(self) -> str:
@@ -218,6 +220,11 @@ class StateLayout:
         """Give an image's captured part, as long as it is in use."""
         length = prefix_of(image)[2]
         return memoryview(image[self.captured_offset : self.captured_offset + length].numpy())
+
+
+def _fields_of(item: Entry | StateLayout) -> dict[str, object]:
+    """Name the fields; `dataclasses.asdict` would copy each of thousands of names and numbers."""
+    return {field.name: getattr(item, field.name) for field in fields(item)}
 
 
 def prefix_of(image: Tensor) -> tuple[int, int, int]:

@@ -3,31 +3,30 @@
 What: ranks tell each other what their machines keep, plan alike (`method.recovery`), and load: from the machine's own
 memory, from a peer's over the network, or from persistent storage. What was newer is forgotten.
 Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", section 6.6.2.
-Simplified: a replica travels in one message; a machine's own replica is not sent to its peers again before the next
-checkpoint does so.
+Ours: what a lost machine kept is sent again at once, so that the next loss finds as many replicas as the first.
+Simplified: a replica travels in one message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from workbench.techniques.gemini.method.recovery import RecoveryPlan, Source, Tier, plan_recovery
 
 from .agreement import tell_all
 from .checksums import checksum
 from .keeping import KeptShards, Place, holdings_of
-from .resume import THROW_AWAY_PASSES, resume_, throw_away_passes
+from .resume import resume_
 from .state import TrainingState
+from .tiers import StorageCorrupt
 
-__all__ = ["PersistentTier", "ReplicaDamaged", "agree_on_recovery", "recover_"]
-
+__all__ = ["PersistentTier", "ReplicaDamaged", "agree_on_recovery", "recover_", "replicate_"]
 
 
 class ReplicaDamaged(RuntimeError):
@@ -38,23 +37,42 @@ class PersistentTier(Protocol):
     """Where checkpoints outlive all machines."""
 
     def iterations(self) -> Iterable[int]:
-        """Return the iterations that are complete there."""
+        """Return the iterations that seem complete there."""
         ...
 
-    def load_(self, state: TrainingState, iteration: int) -> object:
-        """Load one into this rank's state; every rank calls it."""
+    def read(self, state: TrainingState, iteration: int) -> Tensor:
+        """Return this rank's image of one, verified; not collective.
+
+        Raises:
+            StorageCorrupt: if it is not what was written.
+        """
         ...
 
 
-def agree_on_recovery(place: Place, kept: KeptShards, storage: PersistentTier | None) -> RecoveryPlan:
+class Log(Protocol):
+    """Is told what happens; see `RankContext`."""
+
+    def during(self, name: str, **details: Any) -> AbstractContextManager:
+        """Log the body as something that took time."""
+        ...
+
+    def log(self, name: str, **details: Any) -> None:
+        """Log something that happened."""
+        ...
+
+
+def agree_on_recovery(
+    place: Place, kept: KeptShards, storage: PersistentTier | None, damaged: Collection[int] = ()
+) -> RecoveryPlan:
     """Plan the recovery; every rank calls it and gets the same plan.
 
     Args:
         place: of this rank.
         kept: what its machine keeps, as far as this rank looks after it.
         storage: the last tier; None for none.
+        damaged: iterations that turned out to be damaged in storage; the same on all ranks.
     """
-    stored = [] if storage is None or place.rank != 0 else sorted(storage.iterations())
+    stored = [] if storage is None or place.rank != 0 else sorted(set(storage.iterations()) - set(damaged))
     told = tell_all({"found": kept.found(), "stored": stored})
     holdings = holdings_of([each["found"] for each in told], place.ranks_per_machine)
     machine_of = [rank // place.ranks_per_machine for rank in range(place.world_size)]
@@ -62,43 +80,99 @@ def agree_on_recovery(place: Place, kept: KeptShards, storage: PersistentTier | 
 
 
 def recover_(
-    plan: RecoveryPlan,
     state: TrainingState,
     place: Place,
     kept: KeptShards,
     storage: PersistentTier | None,
     *,
-    during: Callable[..., AbstractContextManager],
+    log: Log,
     throw_away: Callable[[], Tensor] | None = None,
-) -> None:
-    """Carry a plan out on this rank; every rank calls it.
+) -> RecoveryPlan:
+    """Go back to the newest iteration that all ranks can reach; every rank calls it.
 
     Args:
-        plan: the same on all ranks.
         state: loaded in place.
         place: of this rank.
-        kept: what its machine keeps.
-        storage: the last tier.
-        during: enters the body into a log, under a name and with details.
+        kept: what its machine keeps; what is newer is forgotten.
+        storage: the last tier; an iteration that is damaged there is passed over, and the log says so.
+        log: told what served this rank.
         throw_away: gives a loss of any batch; see `resume_`.
+
+    Returns:
+        The plan that was carried out.
 
     Raises:
         StateMismatch: for a checkpoint of another model, optimizer or number of ranks.
         ReplicaDamaged: naming the peer.
     """
-    kept.discard_after(plan.iteration)
-    mine = plan.sources[place.rank]
-    told = {"tier": mine.tier.value, "iteration": plan.iteration, "passed_over": list(mine.passed_over)}
-    with during("retrieve", **told):
-        fetched = _exchange(plan, place, kept)
-        if mine.tier is Tier.LOCAL:
-            fetched = kept.replica(place.rank, plan.iteration).data
-        if mine.tier is Tier.STORAGE:
-            if isinstance(state.model, DistributedDataParallel):
-                throw_away_passes(state, throw_away, THROW_AWAY_PASSES)
-            storage.load_(state, plan.iteration)
-        else:
-            resume_(state, fetched, throw_away)
+    damaged: list[int] = []
+    while True:
+        plan = agree_on_recovery(place, kept, storage, damaged)
+        mine = plan.sources[place.rank]
+        told = {"tier": mine.tier.value, "iteration": plan.iteration, "passed_over": list(mine.passed_over)}
+        told["unusable"] = list(kept.unusable)  # also of others' shards, who may go back further for it
+        with log.during("retrieve", **told):
+            image, fault = _fetched(plan, state, place, kept, storage)
+            faults = [each for each in tell_all(fault) if each]
+            if not faults:
+                kept.discard_after(plan.iteration)
+                resume_(state, image, throw_away)
+                return plan
+        damaged.append(plan.iteration)
+        log.log("storage refused", iteration=plan.iteration, reason=faults[0])
+
+
+def _fetched(
+    plan: RecoveryPlan, state: TrainingState, place: Place, kept: KeptShards, storage: PersistentTier | None
+) -> tuple[Tensor | None, str]:
+    """Return this rank's image, and what is wrong with the one in storage, if anything is."""
+    tier = plan.sources[place.rank].tier
+    received = _exchange(plan, place, kept)
+    if tier is Tier.LOCAL:
+        return kept.replica(place.rank, plan.iteration).data, ""
+    if tier is Tier.STORAGE:
+        try:
+            return storage.read(state, plan.iteration), ""
+        except StorageCorrupt as error:
+            return None, f"rank {place.rank}: {error}"
+    return received, ""
+
+
+def replicate_(
+    state: TrainingState, iteration: int, holders: Sequence[Sequence[int]], place: Place, kept: KeptShards
+) -> None:
+    """Give every machine the replicas of an iteration that it should keep and has not; every rank calls it.
+
+    Until that is done a second loss could take the last replica of a shard.
+
+    Args:
+        state: of this rank, just loaded.
+        iteration: that is in it.
+        holders: of each rank's shard the ranks that keep it, itself first.
+        place: of this rank.
+        kept: what its machine keeps; grows.
+    """
+    state.capture(iteration)
+    sizes = tell_all(state.num_bytes)
+    there = {rank for rank, held in kept.found().items() if (iteration, "") in held}
+    mine = [rank for rank, keepers in enumerate(holders) if place.rank in keepers and rank not in there]
+    missing = tell_all(mine)
+    image = torch.empty(state.num_bytes, dtype=torch.uint8)
+    if any(place.rank in each for each in missing):
+        state.read_into_(0, image)
+    works = [dist.isend(image, group_dst=rank) for rank, each in enumerate(missing)
+             if rank != place.rank and place.rank in each]  # fmt: skip
+    for rank in mine:
+        arrived = image
+        if rank != place.rank:
+            arrived = torch.empty(sizes[rank], dtype=torch.uint8)
+            dist.recv(arrived, group_src=rank)
+        slot = kept.slot(rank, sizes[rank])
+        slot.begin(iteration, sizes[rank])
+        slot.write(0, arrived)
+        slot.complete()
+    for work in works:
+        work.wait()
 
 
 def _exchange(plan: RecoveryPlan, place: Place, kept: KeptShards) -> Tensor | None:

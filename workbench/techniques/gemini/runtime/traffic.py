@@ -115,7 +115,7 @@ def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
     """
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if isinstance(model, DistributedDataParallel):
-        model.register_comm_hook(watch, _averaged)
+        model.register_comm_hook((watch, model.process_group), _averaged)
     elif sharded:
         for module in sharded:
             module.set_custom_all_gather(_WatchedAllGather(watch))
@@ -125,11 +125,14 @@ def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
         raise ValueError(f"model: {kind} is wrapped neither in DDP nor by fully_shard; nothing to watch")
 
 
-def _averaged(watch: TrafficWatch, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Average a bucket as DDP does without a hook: multiply by 1 / N, then add."""
+def _averaged(
+    state: tuple[TrafficWatch, dist.ProcessGroup], bucket: dist.GradBucket
+) -> torch.futures.Future[Tensor]:
+    """Average a bucket over the model's group as DDP does without a hook: multiply by 1 / N, then add."""
+    watch, group = state
     started_s, gradients = watch.begin(), bucket.buffer()
-    gradients.mul_(1.0 / dist.get_world_size())
-    added = dist.all_reduce(gradients, async_op=True).get_future()
+    gradients.mul_(1.0 / dist.get_world_size(group))
+    added = dist.all_reduce(gradients, group=group, async_op=True).get_future()
 
     def ended(future: torch.futures.Future) -> Tensor:
         watch.end(started_s)

@@ -28,7 +28,8 @@ from workbench.timeline import Timeline
 from .control.events import Event, recovery_timeline
 from .control.faults import Fault, Victim
 from .control.member import Timing
-from .control.operator import STORE, Operator, Task
+from .control.operator import STORE, Operator
+from .control.task import Task
 
 __all__ = ["Fault", "Timing", "Training", "TrainingOutcome", "Victim", "run_training"]
 

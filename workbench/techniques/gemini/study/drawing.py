@@ -1,7 +1,7 @@
 """The recovery timeline: iterations, checkpoints, the failure, what each rank was served by, and the lost progress.
 
-Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", figures 6.1 and 6.14; ours is
-drawn from the log of a real training.
+Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", figures 6.1 and 6.14; ours
+is drawn from the log of a real training.
 Simplified: a checkpoint is drawn from its beginning until all of it was sent and received.
 Left out: the chunks.
 """
@@ -26,14 +26,14 @@ __all__ = ["draw_recovery", "recovery_actions"]
 
 ITERATION, CHECKPOINT, LOST = "#9db7d5", "#3d6ea5", "#d9534f"
 TIER_COLOR = MappingProxyType(
-    {Tier.LOCAL.value: PALETTE[2], Tier.PEER.value: PALETTE[1], Tier.STORAGE.value: PALETTE[4], Tier.START.value: "#888888"}
+    dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], "#888888"), strict=True))
 )
 SHADES = ("#555555", "#aaaaaa")  # of phases, in turn
 UPPER, LOWER = (-0.38, 0.46), (0.12, 0.26)  # of a row: where a bar begins, and how high it is
 
 
 def recovery_actions(observed: RecoveryObserved) -> Timeline:
-    """Return the log as a timeline for a Chrome trace: a row a machine for iterations, for checkpoints, and one for phases.
+    """Return the log as a timeline for a Chrome trace: phases, and rows of iterations and of checkpoints by machine.
 
     Args:
         observed: one training with a kill.
@@ -43,7 +43,8 @@ def recovery_actions(observed: RecoveryObserved) -> Timeline:
         actions.append(Action(resource="recovery", start_s=start_s, end_s=end_s, kind=Kind.OTHER, label=phase))
     for machine, start_s, end_s, number, is_lost in _iterations(observed):
         label = f"iteration {number}" + (" (lost)" if is_lost else "")
-        actions.append(Action(resource=f"machine {machine}", start_s=start_s, end_s=end_s, kind=Kind.COMPUTE, label=label))
+        span = {"start_s": start_s, "end_s": end_s, "kind": Kind.COMPUTE}
+        actions.append(Action(resource=f"machine {machine}", label=label, **span))
     for event in observed.outcome.named("checkpoint"):
         start_s, end_s = _checkpoint(event)
         actions.append(Action(
@@ -79,12 +80,14 @@ def draw_recovery(observed: RecoveryObserved, *, ax: Axes) -> Axes:
         start_s, end_s = _checkpoint(event)
         _bar(ax, row_of[event.number], start_s - begin_s, end_s - start_s, LOWER, CHECKPOINT)
     for event in observed.outcome.named("retrieve"):
-        _bar(ax, row_of[event.number], event.time_s - begin_s, event.duration_s, UPPER, TIER_COLOR[event.details["tier"]])
+        if event.time_s >= begin_s:
+            color = TIER_COLOR[event.details["tier"]]
+            _bar(ax, row_of[event.number], event.time_s - begin_s, event.duration_s, UPPER, color)
     failed_s = observed.outcome.named("killed")[0].time_s - begin_s
     ax.axvline(failed_s, color=LOST, linewidth=1.5)
     ax.annotate(
-        f"{observed.kind} failure", (failed_s, 0), xytext=(-4, 0), textcoords="offset points", color=LOST, weight="bold",
-        ha="right", va="center",
+        f"{observed.kind} failure", (failed_s, 0), xytext=(-4, 0), textcoords="offset points", color=LOST,
+        weight="bold", ha="right", va="center",
     )  # fmt: skip
     ax.set_yticks([0, *row_of.values()], ["recovery", *(f"machine {machine}" for machine in row_of)])
     ax.set(xlabel="time (s)", ylim=(len(machines) + 0.6, -1.3))
@@ -95,7 +98,8 @@ def draw_recovery(observed: RecoveryObserved, *, ax: Axes) -> Axes:
 
 def _bar(ax: Axes, row: int, start_s: float, duration_s: float, place: tuple[float, float], color: str) -> None:
     below, height = place
-    ax.barh(row + below + height / 2, duration_s, left=start_s, height=height, color=color, edgecolor="white", linewidth=0.4)
+    place = {"left": start_s, "height": height}
+    ax.barh(row + below + height / 2, duration_s, **place, color=color, edgecolor="white", linewidth=0.4)
 
 
 def _begin_s(observed: RecoveryObserved) -> float:

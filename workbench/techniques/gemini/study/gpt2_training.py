@@ -2,7 +2,8 @@
 
 What: `train_gpt2` is what every rank of every generation runs; it returns a digest of all that training has made, so
 that two trainings can be compared bit by bit.
-Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", section 6.7.1 (ZeRO-3, Adam).
+Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", section 6.7.1: ZeRO-3
+and Adam.
 Simplified: tokens are drawn, since no score is looked at; the state of the generator that draws them is kept with the
 checkpoint, so that a resumed training sees the tokens that the interrupted one would have.
 Left out: mixed precision, activation recomputation.
@@ -11,7 +12,7 @@ Left out: mixed precision, activation recomputation.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,13 +105,17 @@ class Tokens:
         self._draw.set_state(state["drawn"])
 
 
-def train_gpt2(context: Context, size: Size, options: Mapping[str, Any]) -> dict[str, Any]:
+def train_gpt2(
+    context: Context, size: Size, options: Mapping[str, Any],
+    after_step: Callable[[Context, InMemoryCheckpoints], None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Train, checkpointing every iteration, from wherever the newest checkpoint ends.
 
     Args:
         context: of the rank.
         size: of model and training.
         options: of `InMemoryCheckpoints`.
+        after_step: called behind every iteration; None for nothing.
 
     Returns:
         `digest` of this rank's state at the end, the last `loss`, `kept_bytes`, `shard_bytes`.
@@ -131,6 +136,8 @@ def train_gpt2(context: Context, size: Size, options: Mapping[str, Any]) -> dict
         optimizer.zero_grad()
         schedule.step()
         checkpoints.step()
+        if after_step is not None:
+            after_step(context, checkpoints)
     checkpoints.close()
     return {
         "digest": digest_of(model, optimizer), "loss": None if loss is None else loss.item(),

@@ -118,7 +118,8 @@ def phases_of(outcome: TrainingOutcome) -> Phases:
     detected_s = _first(outcome, "failure detected", failed_s)
     ordered_s = _first(outcome, "generation ordered", detected_s)
     joined_s = _last(outcome, "joined", ordered_s)
-    fetches = [event for event in outcome.named("retrieve") if event.time_s > joined_s]
+    newest = max(event.generation for event in outcome.named("joined") if event.time_s >= ordered_s)
+    fetches = [event for event in outcome.named("retrieve") if event.generation == newest]
     asked_s = max(event.time_s for event in fetches)
     fetched_s = max(event.time_s + event.duration_s for event in fetches)
     usual_s = median(iteration_seconds(outcome))

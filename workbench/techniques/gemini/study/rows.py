@@ -67,4 +67,5 @@ def _from_memory(observed: RecoveryObserved) -> float:
 
 
 def _row(quantity: str, values: Sequence[float], unit: str, **place: str) -> dict[str, Any]:
-    return {"quantity": quantity, **place, "value": median(values), "low": min(values), "high": max(values), "unit": unit}
+    spread = {"value": median(values), "low": min(values), "high": max(values)}
+    return {"quantity": quantity, **place, **spread, "unit": unit}

@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from workbench.launch.failures import FailureKind, RankFailed, RankFailure, describe_end
@@ -30,33 +29,16 @@ from workbench.launch.protocol import Reply
 from .context import Progress, run_program
 from .events import Event, EventName
 from .faults import Fault, Victim
-from .member import Timing
 from .ordering import Replacement
 from .records import Order
+from .repeats import MOST_REPEATS, Repeats
 from .service import AgentPlan, Logged, Roster, StoreReady, TrainingEnded, Wanted, serve_agent, serve_store
+from .task import Task
 
-__all__ = ["STORE", "Operator", "Task"]
+__all__ = ["STORE", "Operator"]
 
 STORE = "the store"  # name of the process that serves the embedded store
-MOST_REPEATS = 3  # generations in a row that end with the same error before training is given up
 LOOK_S = 0.05  # seconds between two looks at what is due or was asked for by another thread
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
-    """What is to be trained, on what."""
-
-    program: bytes  # function, arguments and keyword arguments, packed
-    names: tuple[str, ...]  # machines by number
-    standby_names: tuple[str, ...]  # machines without a number
-    ranks_per_machine: int  # how many ranks each has
-    etcd_url: str | None  # of an etcd server, or None for the embedded store
-    prefix: str  # of this training's keys in etcd
-    has_hosts: bool  # whether machine i is on shaped host i
-    timing: Timing  # of heartbeats and leases
-    faults: tuple[Fault, ...]  # what is to be killed
-    replacement_s: float  # seconds until the operator has a new machine
-    memory_limit_bytes: int | None  # what a machine may keep for its ranks
 
 
 class Operator:
@@ -83,6 +65,7 @@ class Operator:
         self._host_of: dict[str, int] = {}
         self._lives: dict[str, int] = {}  # of replacements, by the name of the first
         self._successor: dict[str, str] = {}  # of a lost machine
+        self._on_the_way: set[str] = set()  # replacements not started yet
         self._root = ""
         self._store_address: tuple[str, int] | None = None
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -93,7 +76,7 @@ class Operator:
         self._generation = 0
         self._results: dict[int, dict[int, Any]] = {}
         self._finished: Order | None = None
-        self._repeats: tuple[str, int, int, int] = ("", 0, 0, 0)  # signature, generation, progress, how often
+        self._repeats = Repeats()
 
     def run(self, timeout_s: float) -> list[Any]:
         """Start everything and wait for the results, in rank order.
@@ -187,9 +170,11 @@ class Operator:
         self._successor[lost] = name
         self._roster = [other for other in self._roster if other != lost] + [name]
         self._note(EventName.REPLACEMENT_ASKED, machine=lost, number=wanted.number, details={"by": name})
+        self._on_the_way.add(name)
         self._later(self._task.replacement_s, lambda: self._deliver(name))
 
     def _deliver(self, name: str) -> None:
+        self._on_the_way.discard(name)
         if name in self._roster:
             self._start(name)
             self._tell_roster()
@@ -221,6 +206,16 @@ class Operator:
             return
         details = {"exit_code": os.waitstatus_to_exitcode(status)}
         self._note(EventName.MACHINE_ENDED, time_s, machine=name, details=details)
+        self._replace_all_if_none_is_left()
+
+    def _replace_all_if_none_is_left(self) -> None:
+        """Replace all machines unasked where none lives, or is on its way, that could ask for it."""
+        there = {*self._machines.names, *self._on_the_way}
+        if self._finished is not None or there & set(self._roster):
+            return
+        for lost in tuple(self._roster):
+            number = self._members.index(lost) if lost in self._members else None
+            self._replace(Replacement(lost=lost, number=number))
 
     def _revive_store(self) -> None:
         self._start_store(self._store_address[1])
@@ -293,12 +288,7 @@ class Operator:
         if not counts or failure.kind is FailureKind.PEER_LOST:
             return
         signature = failure.traceback or failure.message
-        last, last_generation, last_progress, times = self._repeats
-        if generation == last_generation:
-            return  # the first of a generation counts
-        repeated = (signature, generation - 1, self._progress) == (last, last_generation, last_progress)
-        self._repeats = signature, generation, self._progress, times + 1 if repeated else 1
-        if self._repeats[3] == MOST_REPEATS:
+        if self._repeats.is_hopeless(signature, generation, self._progress):
             raise RankFailed([failure], f"Training was restarted {MOST_REPEATS - 1} times and failed the same way.")
 
     def _note(self, name: str, time_s: float | None = None, *, machine: str = "", number: int | None = None,

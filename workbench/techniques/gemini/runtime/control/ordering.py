@@ -76,12 +76,24 @@ def _to_replace(view: View, members: tuple[str, ...]) -> tuple[Replacement, ...]
 
 
 def _filled(view: View, members: tuple[str, ...]) -> tuple[str | None, ...]:
-    """Return the members with the lost ones replaced; None where there is nobody to take the number."""
+    """Return the members with the lost ones replaced, by their own replacements where those are there.
+
+    None stands where there is nobody to take the number.
+    """
     spares = [
         name for name in view.roster
         if name in view.alive and name not in members and not view.statuses[name].served
     ]  # fmt: skip
-    return tuple((spares.pop(0) if spares else None) if name in view.lost else name for name in members)
+    lost = [name for name in members if name in view.lost]
+    taken = {name: spare for name in lost for spare in spares if _place_of(spare) == _place_of(name)}
+    others = [spare for spare in spares if spare not in taken.values()]
+    taken |= {name: others.pop(0) if others else None for name in lost if name not in taken}
+    return tuple(taken.get(name, name) for name in members)
+
+
+def _place_of(name: str) -> str:
+    """Return the first name of a machine and of those that replaced it one after the other."""
+    return name.partition("+")[0]
 
 
 def _all_returned(view: View, members: tuple[str, ...]) -> bool:

@@ -1,0 +1,250 @@
+"""How long a checkpoint takes to peers and to storage, and to come back from either: on real ranks and shaped links.
+
+What: `measure_tiers` makes one training state, checkpoints it over links of several rates to peers' memory and to a
+storage tier, and loads it from local memory, from a peer and from storage, each several times in turn.
+Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", section 6.7.2 and figure
+6.11: links of 100, 200 and 400 Gbit/s beside storage of 20 Gbit/s for all machines together.
+Simplified: storage is files of this machine; each save and each load lasts until all ranks' bytes have passed at the
+stated rate (`paced`), or as long as it takes by itself if that is longer. Storage traffic does not use the links.
+Left out: training beside it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from workbench.cluster import Link
+from workbench.launch import Ranks, ShapedHosts
+
+from ..method.interleaving import Scheme
+from ..method.recovery import Tier
+from ..runtime.agreement import tell_all
+from ..runtime.checkpoints import PRELOAD, InMemoryCheckpoints
+from ..runtime.keeping import KeptShards
+from ..runtime.recovering import recover_
+from ..runtime.state import TrainingState
+from ..runtime.tiers import PersistentTier
+from .gpt2_training import LEARNING_RATE, Size, Tokens
+from .pool_context import PoolContext
+
+__all__ = ["TierTimes", "hidden_from", "measure_tiers", "paced", "record_tiers", "tier_rows"]
+
+TIMEOUT_S = 600.0
+RESERVED_BYTES = 1_048_576  # of sub-buffers: four chunks of 256 KiB under way
+NUM_UNCOUNTED = 2  # checkpoints: the first opens connections and makes the slots, the second touches their other buffer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierTimes:
+    """Seconds of the slowest rank, repetition by repetition.
+
+    Attributes:
+        num_machines, bandwidth_bytes_per_s: of the ranks and their links.
+        total_bytes: of all ranks' shards.
+        checkpoint_s: until all was in peers' memory.
+        stored_s: until all was in storage.
+        retrieved_s: by tier.
+    """
+
+    num_machines: int
+    bandwidth_bytes_per_s: float
+    total_bytes: int
+    checkpoint_s: tuple[float, ...]
+    stored_s: tuple[float, ...]
+    retrieved_s: dict[Tier, tuple[float, ...]]
+
+
+@contextmanager
+def paced(
+    num_bytes: int, bytes_per_s: float, *, clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Iterator[None]:  # fmt: skip
+    """Let the body last at least as long as bytes take at a rate.
+
+    Args:
+        num_bytes: that pass.
+        bytes_per_s: the rate.
+        clock, sleep: seconds.
+
+    Raises:
+        ValueError: for a rate that is not above 0.
+    """
+    if not bytes_per_s > 0:
+        raise ValueError(f"bytes_per_s is {bytes_per_s}, must be above 0")
+    ends_s = clock() + num_bytes / bytes_per_s
+    yield
+    left_s = ends_s - clock()
+    if left_s > 0:
+        sleep(left_s)
+
+
+def hidden_from(tier: Tier, rank: int, num_machines: int) -> tuple[int, ...]:
+    """Say whose shards a machine has to pass over, so that one tier serves every rank.
+
+    Args:
+        tier: which.
+        rank: of the machine's one rank; its peer is the other of its pair, 0 and 1, 2 and 3, and so on.
+        num_machines: an even number.
+    """
+    if num_machines % 2:
+        raise ValueError(f"num_machines is {num_machines}, must be even: each has one peer")
+    return {Tier.LOCAL: (), Tier.PEER: (rank,)}.get(tier, (rank, rank ^ 1))
+
+
+class _Hiding(KeptShards):
+    """Shards of which some are not found, as after a loss."""
+
+    def __init__(self, place: PoolContext, hidden: Sequence[int]):
+        super().__init__(place)
+        self._hidden = hidden
+
+    def found(self) -> dict[int, list[tuple[int, str]]]:
+        """Leave out what is hidden."""
+        return {rank: held for rank, held in super().found().items() if rank not in self._hidden}
+
+
+def measure_tiers(
+    nums_machines: Sequence[int], bandwidths_bytes_per_s: Sequence[float], *, storage_bytes_per_s: float, size: Size,
+    repeats: int, storage_repeats: int,
+) -> list[TierTimes]:  # fmt: skip
+    """Measure with every number of machines and every rate of links.
+
+    Args:
+        nums_machines: even numbers.
+        bandwidths_bytes_per_s: of each machine's link.
+        storage_bytes_per_s: of the storage tier, all machines together.
+        size: of the model whose state is checkpointed.
+        repeats: of what goes to and comes from memory.
+        storage_repeats: of what goes to and comes from storage.
+    """
+    for name, value in (("repeats", repeats), ("storage_repeats", storage_repeats)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}, must be at least 1")
+    for num_machines in nums_machines:
+        hidden_from(Tier.PEER, 0, num_machines)
+    found = []
+    for num_machines in nums_machines:
+        for rate in bandwidths_bytes_per_s:
+            hosts = ShapedHosts(num_machines, Link(bandwidth_bytes_per_s=rate))
+            preload = (*PRELOAD, record_tiers.__module__)
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                Ranks(num_machines, hosts=hosts, preload=preload, timeout_s=TIMEOUT_S) as ranks,
+            ):
+                told = ranks.run(record_tiers, size, folder, storage_bytes_per_s, repeats, storage_repeats)[0]
+            found.append(TierTimes(num_machines=num_machines, bandwidth_bytes_per_s=rate, **told))
+    return found
+
+
+def record_tiers(
+    size: Size, folder: str, storage_bytes_per_s: float, repeats: int, storage_repeats: int
+) -> dict[str, Any]:
+    """Measure on these ranks; every rank calls it and gets the slowest rank's seconds.
+
+    Args:
+        size: of the model.
+        folder: of the storage tier.
+        storage_bytes_per_s: of it.
+        repeats, storage_repeats: as for `measure_tiers`.
+    """
+    context = PoolContext(dist.get_rank(), dist.get_world_size())
+    model, tokens = size.model(), Tokens(size, context.rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    checkpoints = InMemoryCheckpoints(
+        context, model, optimizer, scheme=Scheme.BLOCKING, reserved_bytes=RESERVED_BYTES
+    )  # fmt: skip
+    for _ in range(repeats + NUM_UNCOUNTED):
+        ids_BS = tokens.batch()
+        model(ids_BS, ids_BS).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.barrier()
+        checkpoints.step()
+    took = [max(each["sent_s"], each["received_s"]) for name, each in context.events if name == "checkpoint"]
+    total_bytes = sum(tell_all(checkpoints.shard_bytes))
+    iteration = checkpoints.iteration
+    checkpoints.close()
+    state = TrainingState(model, optimizer)
+    storage = PersistentTier(f"file://{folder}", keep_last=1)
+    stored_s = []
+    for _ in range(storage_repeats):
+        stored_s.append(_slowest_s(lambda: _store(storage, state, iteration, total_bytes / storage_bytes_per_s)))
+    retrieved_s = {}
+    for tier, times in ((Tier.LOCAL, repeats), (Tier.PEER, repeats), (Tier.STORAGE, storage_repeats)):
+        num_bytes = total_bytes if tier is Tier.STORAGE else 0
+        load = _loader(tier, state, context, storage, num_bytes, storage_bytes_per_s)
+        retrieved_s[tier] = tuple(_slowest_s(load) for _ in range(times))
+    context.close()
+    checkpoint_s = tuple(max(each) for each in zip(*tell_all(took[NUM_UNCOUNTED:]), strict=True))
+    return {
+        "total_bytes": total_bytes, "checkpoint_s": checkpoint_s, "stored_s": tuple(stored_s),
+        "retrieved_s": retrieved_s,
+    }  # fmt: skip
+
+
+def _store(storage: PersistentTier, state: TrainingState, iteration: int, least_s: float) -> None:
+    with paced(1, 1 / least_s):
+        storage.save(state, iteration)
+
+
+def _loader(tier, state, context: PoolContext, storage, num_bytes: int, bytes_per_s: float) -> Callable[[], None]:
+    kept = _Hiding(context, hidden_from(tier, context.rank, context.world_size))
+
+    def load() -> None:
+        with paced(num_bytes, bytes_per_s):
+            plan = recover_(state, context, kept, storage if tier is Tier.STORAGE else None, log=context)
+        served = plan.sources[context.rank].tier
+        if served is not tier:
+            raise RuntimeError(f"rank {context.rank} was served by {served.value}, not by {tier.value}")
+
+    return load
+
+
+def _slowest_s(work: Callable[[], object]) -> float:
+    """Return the slowest rank's seconds, all starting together."""
+    dist.barrier()
+    began_s = time.monotonic()
+    work()
+    return max(tell_all(time.monotonic() - began_s))
+
+
+def tier_rows(found: Sequence[TierTimes], storage_bytes_per_s: float) -> list[dict[str, Any]]:
+    """Return medians with the least and the largest, by machines and rate of links.
+
+    Args:
+        found: what was measured.
+        storage_bytes_per_s: of the storage tier.
+
+    Returns:
+        `checkpoint_s` and `retrieval_s` by tier; `reduction` (how many times shorter checkpoints to peers are),
+        `reduction_of_rates` (N B / B_storage, if nothing but links and storage took time), `share_of_rates` (the one
+        over the other), `peer_over_storage` (the longest retrieval from peers over the shortest from storage).
+    """
+    rows = []
+    for each in found:
+        place = {"num_machines": each.num_machines, "link_mbit_per_s": 8e-6 * each.bandwidth_bytes_per_s}
+        of_rates = each.num_machines * each.bandwidth_bytes_per_s / storage_bytes_per_s
+        reductions = [median(each.stored_s) / one for one in each.checkpoint_s]
+        peer, stored = each.retrieved_s[Tier.PEER], each.retrieved_s[Tier.STORAGE]
+        rows.append(_row("checkpoint_s", each.checkpoint_s, "s", tier=Tier.PEER.value, **place))
+        rows.append(_row("checkpoint_s", each.stored_s, "s", tier=Tier.STORAGE.value, **place))
+        rows += [_row("retrieval_s", times, "s", tier=tier.value, **place) for tier, times in each.retrieved_s.items()]
+        rows.append(_row("reduction", reductions, "1", **place))
+        rows.append(_row("reduction_of_rates", [of_rates], "1", **place))
+        rows.append(_row("share_of_rates", [one / of_rates for one in reductions], "1", **place))
+        rows.append(_row("peer_over_storage", [max(peer) / min(stored)], "1", **place))
+    return rows
+
+
+def _row(quantity: str, values: Sequence[float], unit: str, **place: Any) -> dict[str, Any]:
+    spread = {"value": median(values), "low": min(values), "high": max(values)}
+    return {"quantity": quantity, **place, **spread, "unit": unit}

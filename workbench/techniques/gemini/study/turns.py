@@ -1,0 +1,211 @@
+"""What one rank does while checkpointing is timed: trainings with and without it, in turn.
+
+What: every scheme has a model, an optimizer and `InMemoryCheckpoints` of its own, starts from the same weights and sees
+the same tokens. They take turns in an order drawn anew for each round. A turn's first iteration is not timed: it begins
+the checkpoint that travels in the first timed one, and no checkpoint travels in it, so that it also says how long the
+network is idle without one. What is still travelling when the clock has stopped is finished before the next turn, so
+each timed iteration has exactly one checkpoint to pay for, and no scheme pays for another's.
+Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.7.2 and 6.7.4.
+Simplified: without dropout. Profiling is done in one go before the first turn.
+Left out: garbage collection, which is switched off within turns.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from ..method.interleaving import Scheme
+from ..method.profiling import Operation, ProfiledIteration, idle_spans_s
+from ..runtime.checkpoints import InMemoryCheckpoints
+from .gpt2_training import LEARNING_RATE, Size, Tokens, digest_of
+from .pool_context import PoolContext
+
+__all__ = ["Facts", "Turn", "Turns", "idle_s", "record_turns"]
+
+SETTLING = 4  # iterations of the first turn beside the profiled ones: the skipped one, and some with chunks in spans
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turns:
+    """How often schemes take turns.
+
+    Attributes:
+        rounds: turns of each.
+        length: timed iterations of a turn.
+        num_profiled: iterations whose idle spans are measured.
+        reserved_bytes: of sub-buffers.
+        seed: of the order.
+    """
+
+    rounds: int
+    length: int = 3
+    num_profiled: int = 6
+    reserved_bytes: int = 262_144
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "length", "num_profiled", "reserved_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """One turn of one scheme on one rank; all but `idle_before_s` are means over its timed iterations.
+
+    Attributes:
+        scheme: which.
+        iteration_s: seconds of an iteration.
+        cpu_s: seconds of processor that the rank took for one, all its threads.
+        idle_before_s: in which no message of training was under way, in the iteration without a checkpoint.
+        idle_s: the same with checkpoints; None for both where nothing watches.
+        checkpoint_s: from the beginning of a checkpoint until all was sent and received; None without checkpoints.
+    """
+
+    scheme: Scheme
+    iteration_s: float
+    cpu_s: float
+    idle_before_s: float | None = None
+    idle_s: float | None = None
+    checkpoint_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What is known of a scheme at the end, on one rank.
+
+    Attributes:
+        digest: of weights and optimizer.
+        shard_bytes, buffer_bytes: of one checkpoint, and of the sub-buffers of both directions.
+        num_chunks: of one checkpoint.
+        network_s: seconds that its chunks travel at the measured speed of the link; None where it was not measured.
+    """
+
+    digest: str
+    shard_bytes: int = 0
+    buffer_bytes: int = 0
+    num_chunks: int = 0
+    network_s: float | None = None
+
+
+def idle_s(began_s: float, ended_s: float, operations: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds in which no message was under way.
+
+    Args:
+        began_s, ended_s: of the iteration.
+        operations: start and end of its messages; what lies outside the iteration does not count.
+    """
+    within = [(start, end) for start, end in operations if end > began_s and start < ended_s]
+    inside = [(max(start, began_s), min(end, ended_s)) for start, end in within]
+    messages = tuple(Operation(start_s=start, end_s=end) for start, end in inside)
+    iteration = ProfiledIteration(name="iteration", start_s=began_s, end_s=ended_s, operations=messages)
+    return sum(idle_spans_s(iteration))
+
+
+def record_turns(schemes: Sequence[Scheme], size: Size, turns: Turns) -> tuple[list[Turn], dict[Scheme, Facts]]:
+    """Train with each scheme for a turn a round; every rank calls it.
+
+    Args:
+        schemes: `Scheme.BASELINE` is training without checkpoints.
+        size: of model and batch; its number of iterations is not looked at.
+        turns: how many.
+
+    Returns:
+        This rank's turns in the order in which they ran, and what is known of each scheme at the end.
+    """
+    trials, order, taken = [_Trial(scheme, size, turns) for scheme in schemes], random.Random(turns.seed), []
+    for trial in trials:
+        trial.settle()
+    for _ in range(turns.rounds):
+        for trial in order.sample(trials, len(trials)):
+            gc.collect()
+            gc.disable()
+            try:
+                taken.append(trial.take_turn())
+            finally:
+                gc.enable()
+    return taken, {trial.scheme: trial.close() for trial in trials}
+
+
+class _Trial:
+    """A scheme under way on one rank."""
+
+    def __init__(self, scheme: Scheme, size: Size, turns: Turns):
+        self.scheme, self._turns = scheme, turns
+        self._context = PoolContext(dist.get_rank(), dist.get_world_size())
+        self._model, self._tokens = size.model(), Tokens(size, dist.get_rank())
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
+        self._checkpoints = None
+        if scheme is not Scheme.BASELINE:
+            self._checkpoints = InMemoryCheckpoints(
+                self._context, self._model, self._optimizer, scheme=scheme, num_profiled=turns.num_profiled,
+                reserved_bytes=turns.reserved_bytes, throw_away=self._loss,
+            )  # fmt: skip
+
+    def settle(self) -> None:
+        """Run the first iterations in one go: spans between turns would not be training's."""
+        dist.barrier()
+        for _ in range(self._turns.num_profiled + SETTLING):
+            self._iterate()
+        self._finish()
+
+    def take_turn(self) -> Turn:
+        """Run one iteration unwatched by the clock, and then the timed ones."""
+        dist.barrier()
+        idle_before_s = self._iterate()
+        logged, length = len(self._context.events), self._turns.length
+        began_s, began_cpu_s = time.monotonic(), time.process_time()
+        idle = [self._iterate() for _ in range(length)]
+        took_s, took_cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
+        ended = [details for name, details in self._context.events[logged:] if name == "checkpoint"]
+        self._finish()
+        common = {"scheme": self.scheme, "iteration_s": took_s / length, "cpu_s": took_cpu_s / length}
+        if self._checkpoints is None:
+            return Turn(**common)
+        seconds = [max(details["sent_s"], details["received_s"]) for details in ended]
+        return Turn(
+            **common, idle_before_s=idle_before_s, idle_s=sum(idle) / length, checkpoint_s=sum(seconds) / len(seconds)
+        )
+
+    def close(self) -> Facts:
+        """Let go of everything and say what is known."""
+        digest = digest_of(self._model, self._optimizer)
+        if self._checkpoints is None:
+            return Facts(digest=digest)
+        checkpoints, link = self._checkpoints, self._checkpoints.interleaving.link
+        chunks = checkpoints.interleaving.chunks(checkpoints.shard_bytes)
+        seconds = [link.startup_s + chunk.size_bytes / link.bandwidth_bytes_per_s for chunk in chunks] if link else None
+        facts = Facts(
+            digest=digest, shard_bytes=checkpoints.shard_bytes, buffer_bytes=checkpoints.buffer_bytes,
+            num_chunks=len(chunks), network_s=None if seconds is None else sum(seconds),
+        )  # fmt: skip
+        checkpoints.close()
+        self._context.close()
+        return facts
+
+    def _iterate(self) -> float | None:
+        began_s = time.monotonic()
+        self._loss().backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        if self._checkpoints is None:
+            return None
+        idle = idle_s(began_s, time.monotonic(), self._checkpoints.watch.operations)
+        self._checkpoints.step()
+        return idle
+
+    def _finish(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+        dist.barrier()
+
+    def _loss(self) -> torch.Tensor:
+        ids_BS = self._tokens.batch()
+        return self._model(ids_BS, ids_BS)
