@@ -20,11 +20,11 @@ def assert_neighbours(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def test_a_product_by_hand_is_rounded_after_the_sum():
-    # 1 + 2^-8 lies between two bfloat16 values; added twice before rounding it gives 2 + 2^-7, which is none either.
-    left, right = torch.tensor([[1.0, 2**-4, 1.0, 2**-4]]).bfloat16(), torch.tensor([[1.0, 2**-4] * 2]).bfloat16().T
+    # 1 + 2^-8 lies half-way between two bfloat16 values and would be rounded down to 1, twice; 1 + 2^-7 is one.
+    left, right = torch.tensor([[1.0, 2**-4, 2**-4]]).bfloat16(), torch.tensor([[1.0], [2**-4], [2**-4]]).bfloat16()
     with ProductsInFloat32():
         found = left @ right
-    assert found.dtype == torch.bfloat16 and found.item() == 2.0
+    assert found.dtype == torch.bfloat16 and found.item() == 1 + 2**-7
     with ProductsInFloat32():
         assert (torch.tensor([[1.0, 0.5]]).bfloat16() @ torch.tensor([[3.0], [4.0]]).bfloat16()).item() == 5.0
 
