@@ -41,12 +41,13 @@ from workbench.launch.rank import STACK_SIGNAL, Place, live
 __all__ = ["main"]
 
 
-def main(control_fd: int, owner_pid: int) -> None:
+def main(control_fd: int, owner_pid: int, kind: "type[Nursery] | None" = None) -> None:
     """Run a nursery, below a guard, until its owner closes the control channel or ends.
 
     Args:
         control_fd: inherited descriptor of the control channel.
         owner_pid: process whose end ends the nursery.
+        kind: of nursery; None for the one of ranks.
     """
     control = Channel(socket.socket(fileno=control_fd))
     owner = ProcessWatch(owner_pid)
@@ -60,7 +61,7 @@ def main(control_fd: int, owner_pid: int) -> None:
             control.send(Broken(error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc()))
             return
     control.send(Ready(hosts=hosts.description if hosts else None))
-    Nursery(control, (owner, guard), setup, hosts).serve()
+    (kind or Nursery)(control, (owner, guard), setup, hosts).serve()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from workbench.launch.environment import rank_environment
 from workbench.launch.messages import Channel, channel_pair
@@ -35,13 +37,16 @@ class NurseryProcess:
         RuntimeError: if it could not start, for example because a module to preload fails.
     """
 
+    _program = "workbench.launch.nursery"
+    _defaults: Mapping[str, str] = MappingProxyType({})  # of its environment, where the owner's says nothing
+
     def __init__(self, setup: Setup):
         self.channel, theirs = channel_pair()
-        command = [sys.executable, "-m", "workbench.launch.nursery"]
+        command = [sys.executable, "-m", self._program]
         self._process = subprocess.Popen(
             [*command, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
-            env=_environment(),
+            env={**self._defaults, **_environment()},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a terminal's Ctrl-C is for the owner alone
         )

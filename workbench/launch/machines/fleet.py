@@ -10,44 +10,17 @@ import contextlib
 import gc
 import os
 import signal
-import socket
 import sys
 import time
-import traceback
 
 import psutil
 
-from workbench.launch.guard import go_below_guard
 from workbench.launch.machines.happenings import Boot, Kill, MachineEnded, MachineStarted
 from workbench.launch.machines.machine import Berth, live
-from workbench.launch.messages import Channel
-from workbench.launch.nursery import Nursery, _dying_on_hang_up, _import_everything
-from workbench.launch.processes import KILL_PATIENCE_S, ProcessWatch, adopt_orphans, reap
-from workbench.launch.protocol import Broken, Ready
+from workbench.launch.nursery import Nursery, main
+from workbench.launch.processes import KILL_PATIENCE_S, reap
 
-__all__ = ["main"]
-
-
-def main(control_fd: int, owner_pid: int) -> None:
-    """Run a fleet, below a guard, until its owner closes the control channel or ends.
-
-    Args:
-        control_fd: inherited descriptor of the control channel.
-        owner_pid: process whose end ends the fleet.
-    """
-    control = Channel(socket.socket(fileno=control_fd))
-    owner = ProcessWatch(owner_pid)
-    guard = go_below_guard(owner, let_go=control.close)
-    adopt_orphans()
-    setup = control.receive()
-    with _dying_on_hang_up(control):
-        try:
-            hosts = _import_everything(setup)
-        except BaseException as error:
-            control.send(Broken(error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc()))
-            return
-    control.send(Ready(hosts=hosts.description if hosts else None))
-    Fleet(control, (owner, guard), setup, hosts).serve()
+__all__ = ["Fleet"]
 
 
 class Fleet(Nursery):
@@ -107,4 +80,4 @@ class Fleet(Nursery):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Fleet)
