@@ -129,7 +129,7 @@ def test_every_variant_is_compared_with_those_under_the_same_stragglers():
 def turns(iteration_s, product_s):
     whole, product, dose = (0, iteration_s), [(0, product_s)], Dose(intended_s=2.0, delivered_s=2.1)
     plan = Plan(ranks=(RankPlan(migrated=0.5), *[RankPlan()] * 3))
-    one = Recording(name="x", actions=actions(whole, product), dose=dose, dropped_share=0.25, plan=plan)
+    one = Recording(name="x", actions=actions(whole, product), dose=dose, cpu_s=iteration_s / 2, dropped_share=0.25, plan=plan)
     return [Turn(recordings=(one,) * 4, parts=timing.break_down([one.actions] * 4))] * 6
 
 
@@ -151,6 +151,20 @@ def test_rows_say_speedups_and_what_was_the_best_possible():
     assert (pri["dropped_share"], pri["migrated_share"]) == (0.25, 0.125)
     assert (pri["dose_intended_s"], pri["dose_delivered_s"]) == (2.0, 2.1)
     assert pri["dose_error"] == pytest.approx(0.05)
+
+
+def test_a_balanced_model_is_compared_with_the_one_as_it_is_in_time_and_in_processor_time():
+    found = {"with balance": turns(5.5, 4.0), "without": turns(5.0, 4.0)}
+    keys = {name: {"solution": name} for name in found}
+    rows = rows_of({"with balance": Variant(), "without": None}, found, keys=keys, iterations_per_epoch=10)
+    told = {(row["quantity"], row["solution"]): row["value"] for row in rows if "rank" not in row}
+    assert told["cpu_s", "without"] == 4 * 2.5
+    assert told["over_unbalanced", "with balance"] == told["cpu_over_unbalanced", "with balance"] == pytest.approx(1.1)
+    asked = {row["quantity"]: row["value"] for row in timing.asked_rows(rows) if row["of"] == "asked"}
+    assert set(asked.values()) == {1.02}
+    assert len(asked) == 2
+    labels = [text.get_text() for text in timing.draw_machinery(rows).axes[0].texts]
+    assert labels == ["1.100 (1.100 to 1.100)"] * 2
 
 
 def test_what_is_asked_holds_only_for_the_whole_interval():

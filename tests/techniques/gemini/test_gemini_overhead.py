@@ -4,23 +4,27 @@ import json
 import os
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.utils._pytree import tree_leaves, tree_map
 
 from workbench.cluster import Link
-from workbench.launch import Ranks, ShapedHosts
+from workbench.launch import Ranks, ShapedHosts, run_on_ranks
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.runtime.idle import Interleaving, measure_link
 from workbench.techniques.gemini.runtime.transfer import Route
-from workbench.techniques.gemini.study.gpt2_training import Size
+from workbench.techniques.gemini.study.gpt2_training import Size, Tokens
 from workbench.techniques.gemini.study.overhead import measure_overhead, overhead_rows, predict
 from workbench.techniques.gemini.study.overhead_drawing import draw_overhead, in_words
 from workbench.techniques.gemini.study.pool_context import PoolContext
-from workbench.techniques.gemini.study.turns import Facts, Turn, Turns, idle_s
+from workbench.techniques.gemini.study.turns import AsyncSave, Facts, Turn, Turns, idle_s
 
 TINY = Size(hidden=16, layers=1, heads=2, vocab=32, sequence=8, batch=2, dropout=0.0)
 
 
-def turn(scheme: Scheme, iteration_s: float, **more: float) -> Turn:
+def turn(scheme: str, iteration_s: float, **more: float) -> Turn:
     return Turn(scheme=scheme, iteration_s=iteration_s, cpu_s=iteration_s / 2, **more)
 
 
@@ -30,13 +34,13 @@ def rows_by_hand(ratio: float) -> dict:
     for later_s in (0.0, 0.2):
         plain = [1.0 + 0.1 * number + later_s for number in range(6)]
         more = {"idle_before_s": 0.5, "idle_s": 0.4, "checkpoint_s": 0.2}
-        with_each = [turn(Scheme.GEMINI, ratio * each, **more) for each in plain]
-        found.append([each for pair in zip([turn(Scheme.BASELINE, each) for each in plain], with_each, strict=True)
+        with_each = [turn("Gemini", ratio * each, **more) for each in plain]
+        found.append([each for pair in zip([turn("Baseline", each) for each in plain], with_each, strict=True)
                       for each in pair])  # fmt: skip
-    facts = [{Scheme.BASELINE: Facts(digest="a"),
-              Scheme.GEMINI: Facts(digest=digest, shard_bytes=100, buffer_bytes=40, num_chunks=5, network_s=0.1)}
+    facts = [{"Baseline": Facts(digest="a"),
+              "Gemini": Facts(digest=digest, shard_bytes=100, buffer_bytes=40, num_chunks=5, network_s=0.1)}
              for digest in ("a", "b")]  # fmt: skip
-    rows = overhead_rows([Scheme.BASELINE, Scheme.GEMINI], found, facts)
+    rows = overhead_rows(["Baseline", "Gemini"], found, facts)
     return {(row["quantity"], row["scheme"]): row for row in rows}
 
 
@@ -127,15 +131,38 @@ def test_the_speed_of_a_link_is_not_that_of_what_an_idle_one_lets_through_at_onc
         assert all(speed < 1.5 * rate for speed in ranks.run(speed_of_link, 16_384))
 
 
+def saved_and_live(folder: str) -> list[bool]:
+    """Train and save two iterations, and say of every tensor that was saved whether it is as it is now."""
+    model = TINY.model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    saving, tokens = AsyncSave(model, optimizer, folder), Tokens(TINY, dist.get_rank())
+    for _ in range(2):
+        ids_BS = tokens.batch()
+        model(ids_BS, ids_BS).backward()
+        optimizer.step()
+        saving.step()
+    saving.close()
+    live = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    found = tree_map(lambda each: torch.zeros_like(each) if isinstance(each, torch.Tensor) else each, live)
+    checkpoint.load(found, checkpoint_id=folder)
+    pairs = zip(tree_leaves(found), tree_leaves(live), strict=True)
+    return [bool((a == b).all()) for a, b in pairs if isinstance(a, torch.Tensor)]
+
+
+def test_what_async_save_is_asked_to_save_is_the_iteration_just_done(tmp_path):
+    for same in run_on_ranks(saved_and_live, 2, str(tmp_path), timeout_s=60):
+        assert len(same) > 20 and all(same)
+
+
 def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_checkpoints_only():
     turns = Turns(rounds=6, length=1, num_profiled=1, reserved_bytes=8192)
-    schemes = ["Baseline", "Blocking", "Gemini"]
+    schemes = ["Baseline", "Blocking", "Gemini", "async_save"]
     found = measure_overhead(schemes, size=TINY, num_machines=2, bandwidth_bytes_per_s=50e6, turns=turns)
     by_name = {(row["quantity"], row["scheme"]): row["value"] for row in found.rows}
-    assert by_name["different_ranks", "Blocking"] == by_name["different_ranks", "Gemini"] == 0
+    assert [by_name["different_ranks", scheme] for scheme in schemes[1:]] == [0, 0, 0]
     assert by_name["buffer_bytes", "Gemini"] == 2 * 8192, "four sub-buffers of 2 KiB to send and four to receive"
     assert by_name["shard_bytes", "Gemini"] == by_name["shard_bytes", "Blocking"] > 0
-    assert [len(values) for values in found.rounds.values()] == [6, 6, 6]
+    assert [len(values) for values in found.rounds.values()] == [6] * 4
     assert by_name["checkpoint_s", "Gemini"] > 0 and ("network_s", "Blocking") not in by_name
     figure = draw_overhead(found.rows)
     assert [ax.get_ylabel() for ax in figure.axes] == [

@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from scipy.optimize import brentq
+
 from workbench.techniques.flextp.method.costs import Costs
 from workbench.techniques.flextp.method.model import ideal_s, iteration_s, own_speed
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
@@ -28,7 +30,7 @@ SPEED_SHARE = 0.9
 # Least share that a sender migrates. Who sends anything receives nothing, which is worth more to a light straggler
 # than the columns are: as a receiver it would be slow at others' columns, too.
 LEAST_MIGRATED = 1 / 32
-_BISECTIONS = 30  # halvings: to 1e-9 of the range
+_PRECISION = 1e-9  # of shares: a weight has far fewer columns
 _FIXED_POINT_ROUNDS = 6  # extraction is a few percent of the products, so each round gains a digit or more
 
 
@@ -55,65 +57,89 @@ def levelled_plan(
         raise ValueError(f"speed_share is {speed_share!r}; it must be in [0, 1)")
     if len(slowest_first) >= len(times):
         raise ValueError(f"slowest_first is {tuple(slowest_first)!r}; it must leave a rank of {len(times)} to receive")
-    unresized, fastest_possible_s = [each.unresized() for each in times], ideal_s(times)
+    ranks, fastest_possible_s = _Unresized(times, costs), ideal_s(times)
     divisions = [tuple(slowest_first[:num_senders]) for num_senders in range(len(slowest_first) + 1)]
-    lossless = [_lossless(unresized, senders, costs) for senders in divisions]
+    lossless = [_lossless(ranks, senders) for senders in divisions]
     fastest = min(lossless, key=lambda plan: iteration_s(times, plan, costs))
-    spared_s = max((each.own_s for rank, each in enumerate(unresized) if rank not in slowest_first), default=0.0)
+    spared_s = max((own_s for rank, own_s in enumerate(ranks.own_s) if rank not in slowest_first), default=0.0)
     allowed_s = max(fastest_possible_s / speed_share, spared_s) if speed_share else math.inf
     if iteration_s(times, fastest, costs) <= allowed_s:
         return fastest
-    return min((_at_level(unresized, senders, costs, allowed_s) for senders in divisions), key=_dropped)
+    return min((_at_level(ranks, senders, allowed_s) for senders in divisions), key=_dropped)
 
 
-def _lossless(unresized: Sequence[RankTimes], senders: tuple[int, ...], costs: Costs) -> Plan:
+class _Unresized:
+    """All ranks as they would be without a plan, in numbers that a search asks for a thousand times.
+
+    Args:
+        times: of all ranks, as measured under any plan.
+        costs: of the pre-test.
+    """
+
+    def __init__(self, times: Sequence[RankTimes], costs: Costs):
+        unresized = [each.unresized() for each in times]
+        self.costs, self.size = costs, len(unresized)
+        self.own_s = [each.own_s for each in unresized]
+        self.slowness = own_speed(unresized)
+        self.product_s = [each.product_s for each in unresized]
+
+    def removed(self, rank: int, level_s: float) -> float:
+        """Return the share that a rank must give up to end at a level, what giving up costs included."""
+        if self.own_s[rank] <= level_s:
+            return 0.0
+        excess_s, product_s, share = self.own_s[rank] + self.costs.alloc_s - level_s, self.product_s[rank], 0.0
+        for _ in range(_FIXED_POINT_ROUNDS):
+            before, share = share, min((excess_s + self.costs.extract(share)) / product_s, MOST_REMOVED)
+            if abs(share - before) < _PRECISION:
+                break
+        return share
+
+    def received_s(self, senders: Sequence[int], volume: float) -> dict[int, float]:
+        """Return what each receiver's part of a migrated volume adds to its own seconds, without communication."""
+        compute_s = self.costs.compute(volume / (self.size - len(senders))) if volume > 0 else 0.0
+        return {rank: compute_s * self.slowness[rank] for rank in range(self.size) if rank not in senders}
+
+
+def _lossless(ranks: _Unresized, senders: tuple[int, ...]) -> Plan:
     """Return the plan in which these migrate until they are as fast as the slowest receiver, and nobody drops.
 
     Communication does not enter: all ranks pay it alike.
     """
 
     def wanted(volume: float) -> list[float]:
-        level_s = max(_receiving_s(unresized, senders, costs, volume).values())
-        return [max(_removed(unresized[rank], level_s, costs), LEAST_MIGRATED) for rank in senders]
+        level_s = max(ranks.own_s[rank] + more_s for rank, more_s in ranks.received_s(senders, volume).items())
+        return [max(ranks.removed(rank, level_s), LEAST_MIGRATED) for rank in senders]
 
-    volume = _largest(lambda each: math.fsum(wanted(each)) > each, len(senders) * MOST_REMOVED)
-    return _plan(len(unresized), dict(zip(senders, wanted(volume), strict=True)))
+    volume = _largest(lambda each: math.fsum(wanted(each)) - each, len(senders) * MOST_REMOVED)
+    return _plan(ranks.size, dict(zip(senders, wanted(volume), strict=True)))
 
 
-def _at_level(unresized: Sequence[RankTimes], senders: tuple[int, ...], costs: Costs, level_s: float) -> Plan:
+def _at_level(ranks: _Unresized, senders: tuple[int, ...], level_s: float) -> Plan:
     """Return the plan in which these migrate what fast receivers can take below a level, and all drop the rest."""
 
-    def removed(volume: float) -> dict[int, float]:
-        left_s = level_s - (costs.communicate(volume) if volume > 0 else 0.0)
-        received_s = _receiving_s(unresized, senders, costs, volume)
-        more_s = {rank: received_s[rank] - unresized[rank].own_s for rank in received_s}
-        shares = (_removed(each, left_s - more_s.get(rank, 0.0), costs) for rank, each in enumerate(unresized))
+    def levels_s(volume: float) -> list[float]:
+        left_s = level_s - (ranks.costs.communicate(volume) if volume > 0 else 0.0)
+        more_s = ranks.received_s(senders, volume)
+        return [left_s - more_s.get(rank, 0.0) for rank in range(ranks.size)]
+
+    def removed(volume: float) -> list[float]:
         least = LEAST_MIGRATED if volume > 0 else 0.0
-        return {rank: max(share, least) if rank in senders else share for rank, share in enumerate(shares)}
+        shares = [ranks.removed(rank, left_s) for rank, left_s in enumerate(levels_s(volume))]
+        return [max(share, least) if rank in senders else share for rank, share in enumerate(shares)]
 
-    may_remove = {*senders, *(rank for rank, share in removed(0.0).items() if share > 0)}
+    keep_all = [rank for rank, share in enumerate(removed(0.0)) if share == 0 and rank not in senders]
 
-    def can_take(volume: float) -> bool:
-        shares = removed(volume)
-        is_wanted = volume <= math.fsum(shares[rank] for rank in senders)
-        return is_wanted and all(rank in may_remove for rank, share in shares.items() if share > 0)
+    def room(volume: float) -> float:
+        shares, levels = removed(volume), levels_s(volume)
+        spare = [(levels[rank] - ranks.own_s[rank]) / ranks.product_s[rank] for rank in keep_all]
+        return min(math.fsum(shares[rank] for rank in senders) - volume, *spare)
 
-    volume = _largest(can_take, len(senders) * MOST_REMOVED)
+    volume = _largest(room, len(senders) * MOST_REMOVED) if senders else 0.0
     shares = removed(volume)
     wanted = math.fsum(shares[rank] for rank in senders)
     migrated = {rank: shares[rank] * volume / wanted for rank in senders if wanted > 0}
-    dropped = {rank: max(share - migrated.get(rank, 0.0), 0.0) for rank, share in shares.items()}
-    return _plan(len(unresized), migrated, dropped)
-
-
-def _receiving_s(
-    unresized: Sequence[RankTimes], senders: tuple[int, ...], costs: Costs, volume: float
-) -> dict[int, float]:
-    """Return each receiver's own seconds with its part of a migrated volume, without communication."""
-    slowness = own_speed(unresized)
-    compute_s = costs.compute(volume / (len(unresized) - len(senders))) if volume > 0 else 0.0
-    receivers = (rank for rank in range(len(unresized)) if rank not in senders)
-    return {rank: unresized[rank].own_s + compute_s * slowness[rank] for rank in receivers}
+    dropped = {rank: max(share - migrated.get(rank, 0.0), 0.0) for rank, share in enumerate(shares)}
+    return _plan(ranks.size, migrated, dropped)
 
 
 def _plan(num_ranks: int, migrated: Mapping[int, float], dropped: Mapping[int, float] = MappingProxyType({})) -> Plan:
@@ -121,26 +147,13 @@ def _plan(num_ranks: int, migrated: Mapping[int, float], dropped: Mapping[int, f
     return Plan(ranks=tuple(ranks))
 
 
-def _removed(unresized: RankTimes, level_s: float, costs: Costs) -> float:
-    """Return the share that a rank must give up to end at a level, what giving up costs included."""
-    if unresized.own_s <= level_s:
-        return 0.0
-    share = 0.0
-    for _ in range(_FIXED_POINT_ROUNDS):
-        seconds = unresized.own_s + costs.alloc_s + costs.extract(share) - level_s
-        share = min(seconds / unresized.product_s, MOST_REMOVED)
-    return share
-
-
-def _largest(holds: Callable[[float], bool], most: float) -> float:
-    """Return the largest number in [0, most] for which something holds that holds for all below it."""
-    if holds(most):
+def _largest(room: Callable[[float], float], most: float) -> float:
+    """Return the largest number in [0, most], to a precision, that leaves room: as the number rises, room falls."""
+    if room(most) >= 0:
         return most
-    least = 0.0
-    for _ in range(_BISECTIONS):
-        middle = (least + most) / 2
-        least, most = (middle, most) if holds(middle) else (least, middle)
-    return least
+    if room(0.0) <= 0:
+        return 0.0
+    return max(brentq(room, 0.0, most, xtol=_PRECISION / 2) - _PRECISION / 2, 0.0)
 
 
 def _dropped(plan: Plan) -> float:

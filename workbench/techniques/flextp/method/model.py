@@ -98,12 +98,13 @@ def ideal_s(times: Sequence[RankTimes]) -> float:
     for rank, each in enumerate(unresized):
         if each.product_s == 0:
             raise ValueError(f"product_s of rank {rank} is {each.product_s!r}; it must be above 0")
-    least, most = min(each.own_s for each in unresized), max(each.own_s for each in unresized)
-    for _ in range(60):
-        level = (least + most) / 2
-        room = math.fsum(max((level - each.other_s) / each.product_s, 0.0) for each in unresized)
-        least, most = (level, most) if room < len(unresized) else (least, level)
-    return max(most, max(each.other_s for each in unresized))
+    level_s, rows, per_s = 0.0, 0.0, 0.0  # of the ranks below the level: sum of other / product, and of 1 / product
+    for each in sorted(unresized, key=lambda one: one.other_s):
+        if per_s and each.other_s >= level_s:
+            break
+        rows, per_s = rows + each.other_s / each.product_s, per_s + 1 / each.product_s
+        level_s = (len(unresized) + rows) / per_s
+    return max(level_s, max(each.other_s for each in unresized))
 
 
 def _one_rank(

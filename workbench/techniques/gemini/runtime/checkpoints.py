@@ -16,7 +16,7 @@ being sent. Until the first iterations have been profiled, checkpoints are sent 
 Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.3 to 6.6.
 Ours: a small barrier says when a checkpoint is complete on all machines; only then is the one before overwritten, since
 otherwise a failure could leave no iteration that all ranks have. The paper profiles without checkpoints.
-Left out: several optimizers; changing the number of ranks.
+Left out: changing the number of ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from workbench.techniques.gemini.method.partition import Chunk
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import RecoveryPlan
 
-from .agreement import tell_all
+from .agreement import meet, tell_all
 from .idle import Interleaving
 from .keeping import KeptShards, Place, holders_of_ranks
 from .recovering import PersistentTier, recover_, replicate_
@@ -100,7 +100,8 @@ class InMemoryCheckpoints:
         every: iterations from one checkpoint to the next.
         scheme: how checkpoint traffic goes with training's: "Gemini", or one that it is compared with.
         scheduler: learning-rate schedule.
-        extra: further objects with a state, by name, such as the data's position.
+        extra: further objects with a state, by name, such as the data's position, or a further optimizer, which is
+            copied at every checkpoint where the first one's tensors are read in place.
         storage: the last tier; None for none.
         storage_every: iterations from one checkpoint there to the next; 0 for none.
         reserved_bytes: R, of sub-buffers.
@@ -169,7 +170,8 @@ class InMemoryCheckpoints:
         self._routes = routes_of(context.rank, holders)
         self._group = dist.new_group()
         self._transfer: Transfer | None = None
-        self._hook = optimizer.register_step_pre_hook(lambda *_: self._before_update())
+        optimizers = [optimizer, *(each for each in (extra or {}).values() if isinstance(each, optim.Optimizer))]
+        self._hooks = [each.register_step_pre_hook(lambda *_: self._before_update()) for each in optimizers]
         self._under_way: _UnderWay | None = None
         self._sizes: list[int] = []  # bytes of each rank's shard
         self._chunks: dict[int, tuple[Chunk, ...]] = {}  # rank -> those of its shard
@@ -236,7 +238,8 @@ class InMemoryCheckpoints:
     def close(self) -> None:
         """Finish what is under way and leave the optimizer alone."""
         self.wait()
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
         if self._transfer is not None:
             self._transfer.close()
 
@@ -257,7 +260,7 @@ class InMemoryCheckpoints:
 
     def _begin(self) -> None:
         """Begin the checkpoint of this iteration; where chunks have no spans yet, also end it."""
-        dist.barrier(group=self._group)  # the one before is complete everywhere, and may be overwritten
+        meet(f"checkpoint of iteration {self.iteration}", self._timeout_s, self._group)  # the one before is complete
         num_bytes = self._state.capture(self.iteration).num_bytes
         if not self._chunks:
             self._divide(num_bytes)

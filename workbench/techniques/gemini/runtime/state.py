@@ -9,7 +9,7 @@ What: parameters and the optimizer's tensors are read from where they live; betw
 do not change, so chunks may be read at any time in between. What does change in between (buffers of the model, random
 numbers, the data position) is small and copied by `capture`.
 Source: thesis, chapter 6 (Gemini), sections 2.4 (model states) and 6.5.2 (chunks).
-Simplified: one optimizer; another one can be added as an object with state_dict and load_state_dict.
+Simplified: one optimizer; another one can be added as an object with state_dict and load_state_dict, which is copied.
 Left out: FSDP1 (`FullyShardedDataParallel`), whose flat parameters hide the names; reading into another world size.
 
 The interface follows torch.distributed.checkpoint: objects with state_dict and load_state_dict, loading in place. Its
@@ -161,8 +161,12 @@ class TrainingState:
         """
         out = as_bytes(out)
         size = min(out.numel(), self.num_bytes - offset)
+        views = self.views(offset, size)
+        if out.device.type == "cpu" and all(view.device.type == "cpu" for view in views):
+            torch.cat(views, out=out[:size])  # one call for all of them
+            return size
         done = 0
-        for view in self.views(offset, size):
+        for view in views:
             out[done : done + view.numel()].copy_(view)
             done += view.numel()
         return size

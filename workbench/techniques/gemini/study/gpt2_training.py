@@ -7,11 +7,14 @@ and Adam.
 Simplified: tokens are drawn, since no score is looked at; the state of the generator that draws them is kept with the
 checkpoint, so that a resumed training sees the tokens that the interrupted one would have.
 Left out: mixed precision, activation recomputation.
+
+An accelerator that computes while the processors are free may be stood in for by sleeping: `device_s`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +48,8 @@ class Size:
         sharded: `fully_shard` (ZeRO-3), or else plain data parallelism (DDP).
         dropout: probability.
         seed: of weights and tokens.
+        device_s: seconds that an accelerator would compute in an iteration, slept block by block: a third in the
+            forward pass, the rest in the backward pass.
     """
 
     hidden: int = 64
@@ -57,8 +62,11 @@ class Size:
     sharded: bool = True
     dropout: float = 0.1
     seed: int = 0
+    device_s: float = 0.0
 
     def __post_init__(self) -> None:
+        if not self.device_s >= 0:
+            raise ValueError(f"device_s is {self.device_s}, must be at least 0")
         for name in ("hidden", "layers", "heads", "vocab", "sequence", "batch", "iterations"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
@@ -74,6 +82,11 @@ class Size:
     def model(self) -> nn.Module:
         """Build the model; every rank of the default group calls it."""
         model = GPT2(self.config)
+        if self.device_s:
+            forward_s = self.device_s / 3 / self.layers
+            for block in model.blocks:
+                block.register_forward_hook(lambda *_: time.sleep(forward_s))
+                block.register_full_backward_hook(lambda *_: time.sleep(2 * forward_s))
         if not self.sharded:
             return DistributedDataParallel(model)
         for module in (*model.blocks, model):

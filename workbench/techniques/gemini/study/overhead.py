@@ -4,16 +4,17 @@ What: `measure_overhead` trains a small GPT-2 with each scheme in one run of ran
 intervals; ratios are taken within rounds. `predict` says beforehand what to expect from bytes and rates.
 Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.7.2 and 6.7.4,
 figures 6.7, 6.8 and 6.16.
-Simplified: the processor that trains also copies, checks and sends, where the paper's GPUs leave processors idle; so a
-checkpoint costs at least its processor seconds. What is left of idle time is what training's messages leave, less the
-checkpoint's bytes at the measured speed of the link.
+Simplified: where the paper's GPUs compute and leave processors free, ranks sleep (`Size.device_s`); without that the
+processor that trains also copies, checks and sends, and a checkpoint costs at least its processor seconds. What is left
+of idle time is what training's messages leave, less the checkpoint's bytes at the measured speed of the link.
 Left out: when each chunk was on the wire.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -24,11 +25,12 @@ from workbench.training.measuring import FEWEST_ROUNDS, median_interval
 from ..method.interleaving import Scheme
 from ..runtime.checkpoints import PRELOAD
 from .gpt2_training import Size
-from .turns import Facts, Turn, Turns, record_turns
+from .turns import ASYNC_SAVE, Facts, Turn, Turns, checked_way, record_turns
 
 __all__ = ["Overhead", "Predicted", "measure_overhead", "overhead_rows", "predict"]
 
 TIMEOUT_S = 1800.0
+BASELINE = Scheme.BASELINE.value
 CHECKED_BYTES_PER_S = 2.9e9  # of one core that copies and checksums; measured on a laptop: 2.4 to 3.4 GB/s
 COPIED_BYTES_PER_S = 6e9  # of one core that copies into a sub-buffer; an estimate
 SOCKET_BYTES_PER_S = 2e9  # of one core that sends or receives through the kernel and a shaped link; an estimate
@@ -57,7 +59,7 @@ def predict(
     """Say what to expect of one replica a shard in a peer's memory, on ranks that share cores.
 
     A rank copies and checks its own shard and a peer's, copies its own into sub-buffers, sends it and receives the
-    other. With training busy on all cores that lengthens the iteration by its share of them.
+    other. With training busy on all cores that lengthens the iteration by its share of them; with free ones by less.
 
     Args:
         shard_bytes: of one rank.
@@ -96,7 +98,7 @@ def measure_overhead(
     """Train with all schemes in turn.
 
     Args:
-        schemes: names of `Scheme`; with "Baseline", which all are compared with.
+        schemes: names of `Scheme`, with "Baseline", which all are compared with; and "async_save", to local files.
         size: of model and batch.
         num_machines: one rank each, on a shaped host of its own.
         bandwidth_bytes_per_s: of each host's link.
@@ -105,21 +107,24 @@ def measure_overhead(
     Raises:
         ValueError: before any rank starts, if there is no Baseline, nothing beside it, or too few rounds.
     """
-    chosen = [Scheme(name) for name in schemes]
-    if Scheme.BASELINE not in chosen or len(set(chosen)) != len(chosen) or len(chosen) < 2:
+    chosen = [checked_way(name) for name in schemes]
+    if BASELINE not in chosen or len(set(chosen)) != len(chosen) or len(chosen) < 2:
         raise ValueError(f"schemes is {list(schemes)}, must be different ones, Baseline among them")
     if turns.rounds < FEWEST_ROUNDS:
         raise ValueError(f"turns.rounds is {turns.rounds}, must be at least {FEWEST_ROUNDS} for an interval")
     hosts = ShapedHosts(num_machines, Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s))
-    with Ranks(num_machines, hosts=hosts, preload=(*PRELOAD, record_turns.__module__), timeout_s=TIMEOUT_S) as ranks:
-        by_rank = ranks.run(record_turns, chosen, size, turns)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ranks(num_machines, hosts=hosts, preload=(*PRELOAD, record_turns.__module__), timeout_s=TIMEOUT_S) as ranks,
+    ):
+        by_rank = ranks.run(record_turns, chosen, size, replace(turns, folder=folder))
     found, facts = [turns for turns, _ in by_rank], [facts for _, facts in by_rank]
-    rounds = {scheme.value: _by_round(found, scheme, lambda turn: turn.iteration_s) for scheme in chosen}
+    rounds = {scheme: _by_round(found, scheme, lambda turn: turn.iteration_s) for scheme in chosen}
     return Overhead(rows=overhead_rows(chosen, found, facts), rounds=rounds, hosts=ranks.hosts)
 
 
 def overhead_rows(
-    schemes: Sequence[Scheme], found: Sequence[Sequence[Turn]], facts: Sequence[Mapping[Scheme, Facts]]
+    schemes: Sequence[str], found: Sequence[Sequence[Turn]], facts: Sequence[Mapping[str, Facts]]
 ) -> list[dict[str, Any]]:
     """Return quantities by scheme: medians over rounds of the ranks' means, with intervals.
 
@@ -135,33 +140,35 @@ def overhead_rows(
         `checkpoint_s`, `network_s`, `shard_bytes`, `buffer_bytes`, `num_chunks`, and `different_ranks` (that ended
         with other bits than in Baseline).
     """
-    plain = _by_round(found, Scheme.BASELINE, lambda turn: turn.iteration_s)
+    plain = _by_round(found, BASELINE, lambda turn: turn.iteration_s)
     rows = []
     for scheme in schemes:
         iterations = _by_round(found, scheme, lambda turn: turn.iteration_s)
         rows.append(_row("iteration_s", iterations, "s", scheme))
         rows.append(_row("cpu_s", _by_round(found, scheme, lambda turn: turn.cpu_s), "s", scheme))
-        if scheme is not Scheme.BASELINE:
+        if scheme != BASELINE:
             ratio = _row("over_baseline", [a / b for a, b in zip(iterations, plain, strict=True)], "1", scheme)
             rows += [ratio, _fact("excess_at_most", max(0.0, ratio["high"] - 1), "1", scheme)]
             rows += _checkpoint_rows(scheme, found, facts)
     return rows + _idle_rows(schemes, found, facts)
 
 
-def _checkpoint_rows(scheme: Scheme, found: Sequence[Sequence[Turn]], facts: Sequence[Mapping]) -> list[dict]:
-    different = sum(each[scheme].digest != each[Scheme.BASELINE].digest for each in facts)
-    rows = [_row("checkpoint_s", _by_round(found, scheme, lambda turn: turn.checkpoint_s), "s", scheme)]
-    rows.append(_fact("different_ranks", different, "1", scheme))
+def _checkpoint_rows(scheme: str, found: Sequence[Sequence[Turn]], facts: Sequence[Mapping]) -> list[dict]:
+    different = sum(each[scheme].digest != each[BASELINE].digest for each in facts)
+    rows = [_fact("different_ranks", different, "1", scheme)]
+    if scheme == ASYNC_SAVE:
+        return rows
+    rows.append(_row("checkpoint_s", _by_round(found, scheme, lambda turn: turn.checkpoint_s), "s", scheme))
     for name, unit in (("shard_bytes", "byte"), ("buffer_bytes", "byte"), ("num_chunks", "1")):
         rows.append(_fact(name, max(getattr(each[scheme], name) for each in facts), unit, scheme))
     return rows
 
 
-def _idle_rows(schemes: Sequence[Scheme], found: Sequence[Sequence[Turn]], facts: Sequence[Mapping]) -> list[dict]:
+def _idle_rows(schemes: Sequence[str], found: Sequence[Sequence[Turn]], facts: Sequence[Mapping]) -> list[dict]:
     """Return idle time before and after, of schemes whose link was measured."""
     rows, before = [], []
     for scheme in schemes:
-        if scheme is Scheme.BASELINE or any(each[scheme].network_s is None for each in facts):
+        if scheme == BASELINE or any(each[scheme].network_s is None for each in facts):
             continue
         network_s = max(each[scheme].network_s for each in facts)
         mine = _by_round(found, scheme, lambda turn: turn.idle_before_s)
@@ -170,19 +177,19 @@ def _idle_rows(schemes: Sequence[Scheme], found: Sequence[Sequence[Turn]], facts
         rows.append(_row("idle_s", left, "s", scheme))
         rows.append(_row("idle_used", [network_s / each for each in mine], "1", scheme))
         rows.append(_fact("network_s", network_s, "s", scheme))
-    return ([_row("idle_s", before, "s", Scheme.BASELINE)] if before else []) + rows
+    return ([_row("idle_s", before, "s", BASELINE)] if before else []) + rows
 
 
-def _by_round(found: Sequence[Sequence[Turn]], scheme: Scheme, of: Callable[[Turn], float]) -> list[float]:
+def _by_round(found: Sequence[Sequence[Turn]], scheme: str, of: Callable[[Turn], float]) -> list[float]:
     """Return the ranks' mean of each round of a scheme."""
-    mine = [[of(turn) for turn in turns if turn.scheme is scheme] for turns in found]
+    mine = [[of(turn) for turn in turns if turn.scheme == scheme] for turns in found]
     return [fmean(values) for values in zip(*mine, strict=True)]
 
 
-def _row(quantity: str, values: Sequence[float], unit: str, scheme: Scheme) -> dict[str, Any]:
+def _row(quantity: str, values: Sequence[float], unit: str, scheme: str) -> dict[str, Any]:
     low, high = median_interval(values)
     return _fact(quantity, median(values), unit, scheme) | {"low": low, "high": high}
 
 
-def _fact(quantity: str, value: float, unit: str, scheme: Scheme) -> dict[str, Any]:
-    return {"quantity": quantity, "scheme": scheme.value, "value": value, "unit": unit}
+def _fact(quantity: str, value: float, unit: str, scheme: str) -> dict[str, Any]:
+    return {"quantity": quantity, "scheme": scheme, "value": value, "unit": unit}

@@ -1,7 +1,7 @@
 """What one rank does while checkpointing is timed: trainings with and without it, in turn.
 
 What: every scheme has a model, an optimizer and `InMemoryCheckpoints` of its own, starts from the same weights and sees
-the same tokens. They take turns in an order drawn anew for each round. A turn's first iteration is not timed: it begins
+the same tokens. One more way that may take its turns is torch's own async_save, to files. They take turns in an order drawn anew for each round. A turn's first iteration is not timed: it begins
 the checkpoint that travels in the first timed one, and no checkpoint travels in it, so that it also says how long the
 network is idle without one. What is still travelling when the clock has stopped is finished before the next turn, so
 each timed iteration has exactly one checkpoint to pay for, and no scheme pays for another's.
@@ -15,11 +15,16 @@ from __future__ import annotations
 import gc
 import random
 import time
+import warnings
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from ..method.interleaving import Scheme
 from ..method.profiling import Operation, ProfiledIteration, idle_spans_s
@@ -27,7 +32,9 @@ from ..runtime.checkpoints import InMemoryCheckpoints
 from .gpt2_training import LEARNING_RATE, Size, Tokens, digest_of
 from .pool_context import PoolContext
 
-__all__ = ["Facts", "Turn", "Turns", "idle_s", "record_turns"]
+__all__ = ["ASYNC_SAVE", "AsyncSave", "Facts", "Turn", "Turns", "checked_way", "idle_s", "record_turns"]
+
+ASYNC_SAVE = "async_save"  # torch.distributed.checkpoint's, beside the names of `Scheme`
 
 SETTLING = 4  # iterations of the first turn beside the profiled ones: the skipped one, and some with chunks in spans
 
@@ -42,6 +49,7 @@ class Turns:
         num_profiled: iterations whose idle spans are measured.
         reserved_bytes: of sub-buffers.
         seed: of the order.
+        folder: where async_save writes.
     """
 
     rounds: int
@@ -49,6 +57,7 @@ class Turns:
     num_profiled: int = 6
     reserved_bytes: int = 262_144
     seed: int = 0
+    folder: str = ""
 
     def __post_init__(self) -> None:
         for name in ("rounds", "length", "num_profiled", "reserved_bytes"):
@@ -61,7 +70,7 @@ class Turn:
     """One turn of one scheme on one rank; all but `idle_before_s` are means over its timed iterations.
 
     Attributes:
-        scheme: which.
+        scheme: name of a `Scheme`, or async_save.
         iteration_s: seconds of an iteration.
         cpu_s: seconds of processor that the rank took for one, all its threads.
         idle_before_s: in which no message of training was under way, in the iteration without a checkpoint.
@@ -69,7 +78,7 @@ class Turn:
         checkpoint_s: from the beginning of a checkpoint until all was sent and received; None without checkpoints.
     """
 
-    scheme: Scheme
+    scheme: str
     iteration_s: float
     cpu_s: float
     idle_before_s: float | None = None
@@ -109,11 +118,16 @@ def idle_s(began_s: float, ended_s: float, operations: Sequence[tuple[float, flo
     return sum(idle_spans_s(iteration))
 
 
-def record_turns(schemes: Sequence[Scheme], size: Size, turns: Turns) -> tuple[list[Turn], dict[Scheme, Facts]]:
+def checked_way(name: str) -> str:
+    """Refuse what is neither the name of a `Scheme` nor async_save."""
+    return name if name == ASYNC_SAVE else Scheme(name).value
+
+
+def record_turns(schemes: Sequence[str], size: Size, turns: Turns) -> tuple[list[Turn], dict[str, Facts]]:
     """Train with each scheme for a turn a round; every rank calls it.
 
     Args:
-        schemes: `Scheme.BASELINE` is training without checkpoints.
+        schemes: names; Baseline is training without checkpoints.
         size: of model and batch; its number of iterations is not looked at.
         turns: how many.
 
@@ -134,16 +148,49 @@ def record_turns(schemes: Sequence[Scheme], size: Size, turns: Turns) -> tuple[l
     return taken, {trial.scheme: trial.close() for trial in trials}
 
 
+class AsyncSave:
+    """Saves every iteration by torch's async_save; one save at a time, so that training waits for the one before.
+
+    Args:
+        model, optimizer: whose state is saved.
+        folder: where; the same on all ranks.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, folder: str):
+        self._model, self._optimizer, self._folder = model, optimizer, folder
+        warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")  # of its own planner, at every save
+        self._group = dist.new_group()  # its collectives run in a thread, and must not meet training's
+        self._saving: Future | None = None
+
+    def step(self) -> None:
+        """Begin to save the iteration just done; the state is copied before this returns."""
+        self.wait()
+        self._model.zero_grad()  # or torch takes the gradients for the sign of a state
+        model, optimizer = get_state_dict(self._model, self._optimizer)
+        state = {"model": model, "optimizer": optimizer}
+        self._saving = checkpoint.async_save(state, checkpoint_id=self._folder, process_group=self._group)
+
+    def wait(self) -> None:
+        """Wait until what is being saved lies in files."""
+        if self._saving is not None:
+            self._saving.result()
+            self._saving = None
+
+    close = wait
+
+
 class _Trial:
     """A scheme under way on one rank."""
 
-    def __init__(self, scheme: Scheme, size: Size, turns: Turns):
+    def __init__(self, scheme: str, size: Size, turns: Turns):
         self.scheme, self._turns = scheme, turns
         self._context = PoolContext(dist.get_rank(), dist.get_world_size())
         self._model, self._tokens = size.model(), Tokens(size, dist.get_rank())
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
-        self._checkpoints = None
-        if scheme is not Scheme.BASELINE:
+        self._checkpoints: InMemoryCheckpoints | AsyncSave | None = None
+        if scheme == ASYNC_SAVE:
+            self._checkpoints = AsyncSave(self._model, self._optimizer, turns.folder)
+        elif scheme != Scheme.BASELINE.value:
             self._checkpoints = InMemoryCheckpoints(
                 self._context, self._model, self._optimizer, scheme=scheme, num_profiled=turns.num_profiled,
                 reserved_bytes=turns.reserved_bytes, throw_away=self._loss,
@@ -167,7 +214,7 @@ class _Trial:
         ended = [details for name, details in self._context.events[logged:] if name == "checkpoint"]
         self._finish()
         common = {"scheme": self.scheme, "iteration_s": took_s / length, "cpu_s": took_cpu_s / length}
-        if self._checkpoints is None:
+        if not isinstance(self._checkpoints, InMemoryCheckpoints):
             return Turn(**common)
         seconds = [max(details["sent_s"], details["received_s"]) for details in ended]
         return Turn(
@@ -177,7 +224,7 @@ class _Trial:
     def close(self) -> Facts:
         """Let go of everything and say what is known."""
         digest = digest_of(self._model, self._optimizer)
-        if self._checkpoints is None:
+        if not isinstance(self._checkpoints, InMemoryCheckpoints):
             return Facts(digest=digest)
         checkpoints, link = self._checkpoints, self._checkpoints.interleaving.link
         chunks = checkpoints.interleaving.chunks(checkpoints.shard_bytes)
@@ -197,6 +244,8 @@ class _Trial:
         self._optimizer.zero_grad()
         if self._checkpoints is None:
             return None
+        if isinstance(self._checkpoints, AsyncSave):
+            return self._checkpoints.step()
         idle = idle_s(began_s, time.monotonic(), self._checkpoints.watch.operations)
         self._checkpoints.step()
         return idle

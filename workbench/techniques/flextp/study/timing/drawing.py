@@ -16,7 +16,9 @@ from matplotlib.figure import Figure
 from workbench import plots
 from workbench.timeline import Timeline
 
-__all__ = ["draw_epochs", "draw_timelines", "parts_of", "with_intervals"]
+from .speed import BALANCED, MOST_IDLE
+
+__all__ = ["draw_epochs", "draw_machinery", "draw_timelines", "parts_of", "with_intervals"]
 
 PARTS = ("product_s", "other_s", "waiting_s", "transfer_s")
 SHARES = ("product_share", "dropped_share", "migrated_share")
@@ -42,6 +44,29 @@ def draw_epochs(rows: Iterable[Mapping], along: str, ax: Axes | None = None) -> 
     if along in AS_LINES:
         return plots.lines(table, ax=ax, x=along, y="epoch", by="series", y_label="epoch (s)")
     return plots.bars(table, ax=ax, x=along, y="epoch", by="series", unit="s")
+
+
+def draw_machinery(rows: Iterable[Mapping]) -> Figure:
+    """Draw what balancing costs where there is nothing to balance, beside the most that is asked.
+
+    Args:
+        rows: of `measure_machinery`.
+    """
+    figure, ax = plots.figure(figsize=(8, 2.6))
+    found = {row["quantity"]: row for row in rows if row["solution"] == BALANCED}
+    named = {"iterations": found["over_unbalanced"], "processor time": found["cpu_over_unbalanced"]}
+    for place, row in enumerate(named.values()):
+        ax.plot([row["low"], row["high"]], [place, place], lw=3, alpha=0.5, color="C0", solid_capstyle="butt")
+        ax.plot([row["value"]], [place], "o", color="C0")
+        ax.annotate(f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})", (row["value"], place),
+                    xytext=(0, 9), textcoords="offset points", ha="center")  # fmt: skip
+    ax.axvline(1.0, color="0.6", lw=1)
+    ax.axvline(MOST_IDLE, color="C3", lw=1, ls="--", label=f"asked: at most {MOST_IDLE:g}")
+    ax.set_yticks(range(len(named)), list(named))
+    ax.set_ylim(-0.6, len(named) - 0.3)
+    ax.set_xlabel("with balancing, over the model as it is")
+    ax.legend(loc="lower right")
+    return figure
 
 
 def draw_timelines(timelines: Mapping[str, Timeline], names: Sequence[str]) -> Figure:

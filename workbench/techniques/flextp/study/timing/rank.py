@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import random
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ class Recording:
         name: of the variant.
         actions: what the rank did; the action "iteration" spans all others.
         dose: what the rank was to sleep, and did.
+        cpu_s: seconds of processor that the rank took, all its threads.
         dropped_share: of the rank's products, what nobody computed.
         plan: of all ranks; None for a model that nobody balances.
     """
@@ -84,6 +86,7 @@ class Recording:
     name: str
     actions: tuple[Action, ...]
     dose: Dose
+    cpu_s: float
     dropped_share: float
     plan: Plan | None
 
@@ -182,14 +185,16 @@ class _Trial:
         """Run the iterations of a turn, all ranks starting together."""
         before, dose = len(self.recorder.actions), self.meter.dose
         dist.barrier()
+        began_cpu_s = time.process_time()
         with self.recorder.during(ITERATION, Kind.COMPUTE):
             for _ in range(self.turns.length):
                 self.step()
-        slept = self.meter.dose
+        cpu_s, slept = time.process_time() - began_cpu_s, self.meter.dose
         balancer = self.balancer
         return Recording(
             name=self.name, actions=self.recorder.actions[before:],
             dose=Dose(intended_s=slept.intended_s - dose.intended_s, delivered_s=slept.delivered_s - dose.delivered_s),
+            cpu_s=cpu_s,
             dropped_share=0.0 if balancer is None else balancer.dropped_share,
             plan=None if balancer is None else balancer.plan,
         )  # fmt: skip

@@ -52,6 +52,11 @@ class Turn:
         return fmean(recording.dropped_share for recording in self.recordings)
 
     @property
+    def cpu_s(self) -> float:
+        """Seconds of processor that all ranks took together."""
+        return fsum(recording.cpu_s for recording in self.recordings)
+
+    @property
     def migrated_share(self) -> float:
         """Share of all ranks' products that another rank computed."""
         plan = self.recordings[0].plan
@@ -89,6 +94,7 @@ def _columns(turns: Sequence[Turn], iterations_per_epoch: int, turn: int) -> lis
     iterations = [each.parts.iteration_s / turn for each in turns]
     columns = [("iteration_s", iterations, "s"), ("epoch_s", [iterations_per_epoch * each for each in iterations], "s")]
     columns += [(part, [fmean(getattr(each.parts, part)) / turn for each in turns], "s") for part in PARTS]
+    columns.append(("cpu_s", [each.cpu_s / turn for each in turns], "s"))
     columns.append(("transfer_s", [each.parts.transfer_s / turn for each in turns], "s"))
     shares = [fmean(each.parts.product_s) / each.parts.iteration_s for each in turns]
     columns.append(("product_share", shares, "1"))
@@ -105,6 +111,9 @@ def _ratios(
     for quantity, other in beside(variants, name):
         theirs = _iterations(found[other])
         columns.append(_COMPARED[quantity](theirs, mine))
+        if quantity is Beside.UNBALANCED:
+            cpu_s = [[each.cpu_s for each in found[one]] for one in (name, other)]
+            columns.append(("cpu_over_unbalanced", _over(*cpu_s), "1"))
     slow, plain = baseline_of(variants, name), plain_baseline(variants)
     if slow is not None and plain is not None and variants[name].skewness:
         speedups = _over(_iterations(found[slow]), mine)
