@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.launch import run_on_ranks
-from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.replicas import Slot
 from workbench.techniques.gemini.runtime.training import Fault, Victim, run_training
 
 NUM_MACHINES, NUM_ITERATIONS = 4, 9
@@ -48,28 +48,35 @@ def train(context, kind: str, options: dict) -> dict:
     local = [getattr(weight, "_local_tensor", weight).detach() for weight in model.parameters()]
     values = [value.tolist() for value in local] + [schedule.get_last_lr(), torch.get_rng_state().tolist()]
     tiers = [source.tier.value for source in checkpoints.plan.sources]
-    return {"values": values, "settled": settled, "tiers": tiers, "resumed": checkpoints.plan.iteration,
-            "kept_bytes": checkpoints.kept_bytes, "memory": sum(context.memory_names().values())}  # fmt: skip
-
-
-def trained(kind: str, faults=(), **options) -> list[dict]:
-    outcome = run_training(train, NUM_MACHINES, args=(kind, options), faults=faults, preload=PRELOAD, timeout_s=100)
-    return list(outcome.results)
+    sizes = {"kept_bytes": checkpoints.kept_bytes, "shard_bytes": checkpoints.shard_bytes}
+    return {"values": values, "settled": settled, "tiers": tiers, "resumed": checkpoints.plan.iteration, **sizes,
+            "memory": sum(context.memory_names().values())}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> dict[str, list]:
+def trained(fleet):
+    """Trains on warm machines and gives what every rank returned."""
+
+    def results(kind: str, faults=(), **options) -> list[dict]:
+        outcome = run_training(train, NUM_MACHINES, args=(kind, options), faults=faults, machines=fleet, timeout_s=100)
+        return list(outcome.results)
+
+    return results
+
+
+@pytest.fixture(scope="module")
+def undisturbed(trained) -> dict[str, list]:
     return {kind: [each["values"] for each in trained(kind)] for kind in ("ddp", "fsdp")}
 
 
-def test_a_run_without_failure_starts_at_0_and_interleaves_once_it_has_profiled(undisturbed):
+def test_a_run_without_failure_starts_at_0_and_interleaves_once_it_has_profiled(trained, undisturbed):
     ranks = trained("fsdp", scheme="Unpipelined")
     assert all(rank["settled"] and rank["resumed"] == 0 for rank in ranks)
     assert [rank["values"] for rank in ranks] == undisturbed["fsdp"]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_lost_machine_is_replaced_from_its_peer(undisturbed, kind):
+def test_a_lost_machine_is_replaced_from_its_peer(trained, undisturbed, kind):
     ranks = trained(kind, [Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=7)])
     assert [rank["values"] for rank in ranks] == undisturbed[kind]
     assert ranks[0]["tiers"] == ["local memory", "peer memory", "local memory", "local memory"]
@@ -77,19 +84,19 @@ def test_a_lost_machine_is_replaced_from_its_peer(undisturbed, kind):
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_lost_rank_resumes_from_its_own_machine(undisturbed, kind):
+def test_a_lost_rank_resumes_from_its_own_machine(trained, undisturbed, kind):
     ranks = trained(kind, [Fault(kills=Victim.RANK, numbers=(2,), at_iteration=4)])
     assert [rank["values"] for rank in ranks] == undisturbed[kind]
     assert ranks[0]["tiers"] == ["local memory"] * NUM_MACHINES and ranks[0]["resumed"] >= 3
 
 
-def test_a_whole_group_that_is_lost_without_storage_starts_again(undisturbed):
+def test_a_whole_group_that_is_lost_without_storage_starts_again(trained, undisturbed):
     ranks = trained("fsdp", [Fault(kills=Victim.MACHINE, numbers=(2, 3), at_iteration=3)])
     assert [rank["values"] for rank in ranks] == undisturbed["fsdp"]
     assert ranks[0]["tiers"] == ["the start"] * NUM_MACHINES and ranks[0]["resumed"] == 0
 
 
-def test_two_losses_one_after_the_other_find_as_many_replicas_as_one(undisturbed):
+def test_two_losses_one_after_the_other_find_as_many_replicas_as_one(trained, undisturbed):
     # Machine 1 comes back from machine 0, which dies as soon as all four have resumed: what it kept was sent again.
     first = Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=4)
     second = Fault(kills=Victim.MACHINE, numbers=(0,), after_event="resumed", occurrence=2 * NUM_MACHINES)
@@ -112,8 +119,8 @@ def skip_an_update(context) -> tuple[int, int]:
     return checkpoints._kept.slot(context.rank).latest().iteration, checkpoints.iteration
 
 
-def test_an_update_that_is_left_out_spoils_no_checkpoint_and_no_profile():
-    outcome = run_training(skip_an_update, 2, preload=PRELOAD, timeout_s=60)
+def test_an_update_that_is_left_out_spoils_no_checkpoint_and_no_profile(fleet):
+    outcome = run_training(skip_an_update, 2, machines=fleet, timeout_s=60)
     assert outcome.results == ((NUM_ITERATIONS, NUM_ITERATIONS),) * 2 and outcome.num_generations == 1
 
 
@@ -136,13 +143,15 @@ def refusals() -> list[str]:
     return said
 
 
-def test_bad_input_is_refused_before_anything_is_sent():
-    (said,) = run_on_ranks(refusals, 1, timeout_s=60)
+def test_bad_input_is_refused_before_anything_is_sent(pools):
+    (said,) = pools(1).run(refusals)
     for words, sentence in zip(("throw_away is None", "num_replicas", "num_buffers is 0", "timeout_s is 0", "every is 0",
                                 "storage_every is 3"), said, strict=True):  # fmt: skip
         assert words in sentence
 
 
-def test_a_machine_keeps_two_buffers_for_each_of_its_replicas_and_no_more():
+def test_a_machine_keeps_two_buffers_for_each_of_its_replicas_and_no_more(trained):
     for rank in trained("fsdp"):
         assert rank["kept_bytes"] == rank["memory"]
+        tables = Slot.memory_bytes(1)  # what two buffers take beside their data
+        assert 4 * rank["shard_bytes"] < rank["kept_bytes"] <= 2 * (2 * rank["shard_bytes"] + tables)

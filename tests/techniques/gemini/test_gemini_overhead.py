@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.utils._pytree import tree_leaves, tree_map
 
 from workbench.cluster import Link
-from workbench.launch import Ranks, ShapedHosts, run_on_ranks
+from workbench.launch import Ranks, ShapedHosts
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.runtime.idle import Interleaving, measure_link
 from workbench.techniques.gemini.runtime.transfer import Route
@@ -149,8 +149,8 @@ def saved_and_live(folder: str) -> list[bool]:
     return [bool((a == b).all()) for a, b in pairs if isinstance(a, torch.Tensor)]
 
 
-def test_what_async_save_is_asked_to_save_is_the_iteration_just_done(tmp_path):
-    for same in run_on_ranks(saved_and_live, 2, str(tmp_path), timeout_s=60):
+def test_what_async_save_is_asked_to_save_is_the_iteration_just_done(pools, tmp_path):
+    for same in pools(2).run(saved_and_live, str(tmp_path)):
         assert len(same) > 20 and all(same)
 
 

@@ -4,10 +4,8 @@ import os
 
 import pytest
 
-from workbench.launch.machines import Machines
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.tiers import Tier
-from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
 from workbench.techniques.gemini.runtime.control.faults import Fault, Victim
 from workbench.techniques.gemini.study import reliability
 from workbench.techniques.gemini.study.reliability import (
@@ -32,9 +30,8 @@ def machine(*numbers: int, at: int, **more) -> Fault:
 
 
 @pytest.fixture(scope="module")
-def warm():
-    with Machines(preload=(*PRELOAD, reliability.__name__), echo=False) as machines:
-        yield machines, Undisturbed(machines, ITERATIONS)
+def warm(fleet):
+    return fleet, Undisturbed(fleet, ITERATIONS)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """New processes that resume from slots end with the same bits as a run without failure; and what would break it."""
 
-import contextlib
 import os
 import random
 import signal
@@ -107,28 +106,6 @@ def memories(num_ranks: int) -> list[int]:
     for fd in fds:
         os.ftruncate(fd, Slot.memory_bytes(CAPACITY))
     return fds
-
-
-PRELOADED = (
-    "workbench.models.gpt2",
-    "workbench.techniques.gemini.runtime.resume",
-    "torch.distributed.fsdp",
-    "torch._dynamo",  # an optimizer imports it, each rank by itself unless it is there already
-)
-
-
-@pytest.fixture(scope="module")
-def pools():
-    """Pools of 2 and 4 ranks; a rank that was killed takes the others with it, and the next call starts new ones."""
-    made: dict[int, Ranks] = {}
-    with contextlib.ExitStack() as stack:
-
-        def pool(num_ranks: int) -> Ranks:
-            if num_ranks not in made:
-                made[num_ranks] = stack.enter_context(Ranks(num_ranks, preload=PRELOADED))
-            return made[num_ranks]
-
-        yield pool
 
 
 def kill(ranks: Ranks) -> None:

@@ -12,7 +12,6 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from workbench.launch import Ranks
 from workbench.techniques.gemini.runtime.resume import resume_
 from workbench.techniques.gemini.runtime.state import StateMismatch, TrainingState
 from workbench.techniques.gemini.runtime.storage_files import MARKER, read_marker
@@ -179,11 +178,9 @@ def sharded(model):
     return fully_shard(model)
 
 
-@pytest.fixture(scope="module")
-def two_ranks():
-    preload = ("workbench.techniques.gemini.runtime.tiers", "torch.distributed.fsdp", "torch._dynamo")
-    with Ranks(2, preload=preload) as ranks:
-        yield ranks
+@pytest.fixture
+def two_ranks(pools):
+    return pools(2)
 
 
 def test_ranks_of_ddp_store_what_is_equal_once_and_each_its_own_buffers(two_ranks, tmp_path):

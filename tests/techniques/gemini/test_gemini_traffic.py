@@ -5,7 +5,6 @@ import threading
 import pytest
 from torch import nn
 
-from workbench.launch import run_on_ranks
 from workbench.techniques.gemini.runtime.traffic import TrafficWatch, watch_traffic
 
 
@@ -96,8 +95,8 @@ def both_ways() -> dict[str, tuple]:
     return {kind: (trained(kind, False), trained(kind, True)) for kind in ("ddp", "ddp of a subgroup", "fsdp")}
 
 
-def test_watching_changes_no_bit_and_sees_every_message():
-    for by_kind in run_on_ranks(both_ways, 3, timeout_s=120):
+def test_watching_changes_no_bit_and_sees_every_message(pools):
+    for by_kind in pools(3).run(both_ways):
         for kind, (plain, watched) in by_kind.items():
             assert plain[0] == watched[0], f"{kind}: other parameters when watched"
             assert watched[2], f"{kind}: a message outside its iteration"

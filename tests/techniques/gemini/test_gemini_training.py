@@ -16,7 +16,6 @@ from etcd_server import running_etcd
 
 from workbench.cluster import Link
 from workbench.launch import RankFailed, ShapedHosts
-from workbench.launch.machines import Machines
 from workbench.techniques.gemini.runtime.control.etcd_store import EtcdKeyValueStore
 from workbench.techniques.gemini.runtime.control.events import Event, EventName, recovery_timeline
 from workbench.techniques.gemini.runtime.training import Fault, Timing, Training, Victim, run_training
@@ -52,17 +51,11 @@ def run(num_machines=3, ranks_per_machine=1, function=count, args=(STEPS,), **ch
     return run_training(function, num_machines, ranks_per_machine, args=args, **choices)
 
 
-@pytest.fixture(scope="module")
-def machines():
-    with Machines(echo=False) as warm:
-        yield warm
-
-
 @pytest.fixture
-def train(machines):
+def train(fleet):
     """Trains on warm machines, of which none is left running."""
-    yield lambda *args, **choices: run(*args, machines=machines, **choices)
-    assert machines.names == ()
+    yield lambda *args, **choices: run(*args, machines=fleet, **choices)
+    assert fleet.names == ()
 
 
 def machines_of(outcome):
@@ -239,8 +232,8 @@ def test_a_result_that_cannot_be_read_here_is_an_error_and_not_waited_for(train)
         train(1, function=return_something_odd, args=())
 
 
-def test_a_notebook_can_strike_while_training_runs_in_the_background(machines):
-    with Training(count, 2, args=(60,), timing=TIMING, machines=machines) as training:
+def test_a_notebook_can_strike_while_training_runs_in_the_background(fleet):
+    with Training(count, 2, args=(60,), timing=TIMING, machines=fleet) as training:
         training.start(60.0)
         while not any(event.name == "iteration" for event in training.events):
             time.sleep(0.01)
@@ -254,23 +247,23 @@ def wait_long(machine):
     machine.wait(600.0)
 
 
-def test_warm_machines_must_be_idle_and_say_their_own_hosts(machines):
+def test_warm_machines_must_be_idle_and_say_their_own_hosts(fleet):
     with pytest.raises(ValueError, match="hosts is given beside machines"):
-        Training(count, 2, machines=machines, hosts=ShapedHosts(2, link=Link.gigabit()))
-    machines.start("busy", wait_long)
+        Training(count, 2, machines=fleet, hosts=ShapedHosts(2, link=Link.gigabit()))
+    fleet.start("busy", wait_long)
     with pytest.raises(ValueError, match="machines has .'busy',. running; there must be none"):
-        Training(count, 2, machines=machines)
-    machines.kill_all()
+        Training(count, 2, machines=fleet)
+    fleet.kill_all()
 
 
-def test_a_training_that_is_closed_ends_at_once(machines):
-    with Training(count, 2, args=(600,), timing=TIMING, machines=machines) as training:
+def test_a_training_that_is_closed_ends_at_once(fleet):
+    with Training(count, 2, args=(600,), timing=TIMING, machines=fleet) as training:
         training.start(60.0)
         while not any(event.name == "iteration" for event in training.events):
             time.sleep(0.01)
     with pytest.raises(RuntimeError, match="training was closed before its end: generation 1"):
         training.result()
-    assert machines.names == ()
+    assert fleet.names == ()
 
 
 def test_training_recovers_with_etcd_and_leaves_nothing_in_it(train, tmp_path):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from workbench.launch import RankFailed, run_on_ranks
+from workbench.launch import RankFailed
 from workbench.techniques.gemini.method.partition import partition_checkpoint
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.runtime.transfer import Route, Transfer, routes_of
@@ -57,8 +57,8 @@ def sent_and_kept(num_replicas: int, sizes: list[int], num_buffers: int) -> bool
 
 
 @pytest.mark.parametrize(("num_replicas", "num_buffers"), [(2, 4), (2, 1), (3, 2)])
-def test_what_is_kept_is_what_was_sent(num_replicas, num_buffers):
-    assert all(run_on_ranks(sent_and_kept, 4, num_replicas, [1234, 1, 999, 400], num_buffers, timeout_s=60))
+def test_what_is_kept_is_what_was_sent(pools, num_replicas, num_buffers):
+    assert all(pools(4).run(sent_and_kept, num_replicas, [1234, 1, 999, 400], num_buffers))
 
 
 def wait_for_a_lost_peer() -> None:
@@ -74,6 +74,6 @@ def wait_for_a_lost_peer() -> None:
         end.result(timeout=30)
 
 
-def test_a_lost_peer_is_an_error_that_names_it():
+def test_a_lost_peer_is_an_error_that_names_it(pools):
     with pytest.raises(RankFailed, match="rank 1"):
-        run_on_ranks(wait_for_a_lost_peer, 2, timeout_s=40)
+        pools(2).run(wait_for_a_lost_peer, timeout_s=40)

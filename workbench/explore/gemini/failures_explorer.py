@@ -94,7 +94,7 @@ def draw(comparison: Comparison) -> Figure:
     left.legend(title=None)
     run = comparison.run
     wasted = pd.DataFrame(
-        [(cause.value, 100 * seconds / run.duration_s) for cause, seconds in run.wasted_s.items()],
+        [(cause.value, round(100 * seconds / run.duration_s, 6)) for cause, seconds in run.wasted_s.items()],
         columns=["cause", "time wasted"],
     )
     plots.bars(wasted, ax=right, x="cause", y="time wasted", unit="%", value_labels=True)

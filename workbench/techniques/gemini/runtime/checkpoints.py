@@ -14,7 +14,7 @@ iteration that all can reach. `step()` after the optimizer begins a checkpoint o
 travel in the idle spans of the next iteration and are all there before the next update, which would change what is
 being sent. Until the first iterations have been profiled, checkpoints are sent at once and training waits.
 Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.3 to 6.6.
-Ours: a small barrier says when a checkpoint is complete on all machines; only then is the one before overwritten, since
+Ours: all meet before a checkpoint travels, beside training; only then is the one before the last overwritten, since
 otherwise a failure could leave no iteration that all ranks have. The paper profiles without checkpoints.
 Left out: changing the number of ranks.
 """
@@ -168,7 +168,7 @@ class InMemoryCheckpoints:
             with context.during("replicate", iteration=self.iteration):
                 replicate_(self._state, self.iteration, holders, context, self._kept)
         self._routes = routes_of(context.rank, holders)
-        self._group = dist.new_group()
+        self._group = dist.new_group(backend="gloo")  # what it carries lies in processors' memory
         self._transfer: Transfer | None = None
         optimizers = [optimizer, *(each for each in (extra or {}).values() if isinstance(each, optim.Optimizer))]
         self._hooks = [each.register_step_pre_hook(lambda *_: self._before_update()) for each in optimizers]
@@ -260,14 +260,17 @@ class InMemoryCheckpoints:
 
     def _begin(self) -> None:
         """Begin the checkpoint of this iteration; where chunks have no spans yet, also end it."""
-        meet(f"checkpoint of iteration {self.iteration}", self._timeout_s, self._group)  # the one before is complete
+        iteration = self.iteration
         num_bytes = self._state.capture(self.iteration).num_bytes
         if not self._chunks:
             self._divide(num_bytes)
         me, senders = self._context.rank, [route.source for route in self._routes]
         slots = {rank: self._kept.slot(rank, self._sizes[rank]) for rank in (me, *senders)}
-        for rank, slot in slots.items():
-            slot.begin(self.iteration, self._sizes[rank])
+
+        def prepare() -> None:
+            meet(f"checkpoint of iteration {iteration}", self._timeout_s, self._group)
+            for rank, slot in slots.items():  # the one before is complete everywhere, and may be overwritten
+                slot.begin(iteration, self._sizes[rank])
 
         def read(chunk: Chunk, out: Tensor) -> None:
             self._state.read_into_(chunk.offset_bytes, out)
@@ -288,12 +291,13 @@ class InMemoryCheckpoints:
         ended_s: dict[str, float] = {}
         began_s = time.monotonic()
         sending, receiving = self._transfer.start(
-            self._chunks[me], {rank: self._chunks[rank] for rank in senders}, read=read, sent=sent, received=received,
+            self._chunks[me], {rank: self._chunks[rank] for rank in senders}, read=read, prepare=prepare,
+            sent=sent, received=received,
             keep=lambda rank, offset, arrived: slots[rank].write(offset, arrived),
             wait=lambda span: self._watch.wait_for_idle(span, self._timeout_s),
         )  # fmt: skip
         self._under_way = _UnderWay(
-            iteration=self.iteration, began_s=began_s, sending=sending, receiving=receiving, ended_s=ended_s
+            iteration=iteration, began_s=began_s, sending=sending, receiving=receiving, ended_s=ended_s
         )
         if not self._interleaving.is_settled:
             self.wait()

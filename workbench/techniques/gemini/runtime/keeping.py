@@ -9,6 +9,7 @@ Left out: moving a shard to another machine.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -88,7 +89,10 @@ class KeptShards:
         if held is None:
             name = NAME.format(rank=rank, capacity_bytes=capacity_bytes)
             descriptor = self._place.memory(name, Slot.memory_bytes(capacity_bytes))
-            held = self._slots[rank] = Slot(descriptor, capacity_bytes)
+            try:
+                held = self._slots[rank] = Slot(descriptor, capacity_bytes)
+            finally:
+                os.close(descriptor)  # the slot has mapped it
         elif capacity_bytes not in (None, held.capacity_bytes):
             rule = f"must be {held.capacity_bytes}, that of the slot of rank {rank}"
             raise ValueError(f"capacity_bytes is {capacity_bytes}, {rule}")

@@ -91,7 +91,7 @@ class Transfer:
         self._arriving, self._leaving = (
             [torch.empty(chunk_bytes, dtype=torch.uint8, device=device) for _ in range(num_buffers)] for _ in range(2)
         )
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="checkpoint")
+        self._threads = ThreadPoolExecutor(max_workers=3, thread_name_prefix="checkpoint")
 
     @property
     def buffer_bytes(self) -> int:
@@ -106,6 +106,7 @@ class Transfer:
         read: Read,
         keep: Keep,
         wait: WaitForSpan,
+        prepare: Done = lambda: None,
         sent: Done = lambda: None,
         received: Done = lambda: None,
     ) -> tuple[Future[None], Future[None]]:
@@ -116,20 +117,24 @@ class Transfer:
             theirs: rank -> its chunks, of all ranks whose replicas are kept here.
             read: gives the bytes to send; must stay the same until the sender is done.
             keep: takes the received bytes, in the receiving thread; the buffer is reused afterwards.
-            wait: called before each chunk with the index of its idle span.
+            wait: called before each chunk with the index of its idle span; a chunk whose span did not come is sent late
+                rather than never.
+            prepare: called in a thread before anything is sent or received.
             sent, received: called in the threads once all is sent, and all has been kept.
 
         Returns:
             The sender's and the receiver's end; either raises what went wrong, such as a peer that is gone.
         """
-        sending = self._threads.submit(self._send, own, read, wait, sent)
-        return sending, self._threads.submit(self._receive, theirs, keep, received)
+        prepared = self._threads.submit(prepare)
+        sending = self._threads.submit(self._send, prepared, own, read, wait, sent)
+        return sending, self._threads.submit(self._receive, prepared, theirs, keep, received)
 
     def close(self) -> None:
         """Let go of the threads; what is under way ends with the process group."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _send(self, own: Sequence[Chunk], read: Read, wait: WaitForSpan, sent: Done) -> None:
+    def _send(self, prepared: Future, own: Sequence[Chunk], read: Read, wait: WaitForSpan, sent: Done) -> None:
+        prepared.result()
         under_way: deque[dist.Work] = deque()
         for number, chunk in enumerate(own):
             if len(under_way) == len(self._leaving):
@@ -143,7 +148,10 @@ class Transfer:
             work.wait()
         sent()
 
-    def _receive(self, theirs: Mapping[int, Sequence[Chunk]], keep: Keep, received: Done) -> None:
+    def _receive(
+        self, prepared: Future, theirs: Mapping[int, Sequence[Chunk]], keep: Keep, received: Done
+    ) -> None:
+        prepared.result()
         under_way: deque[tuple[dist.Work, int, int, Tensor]] = deque()
 
         def take_oldest() -> None:

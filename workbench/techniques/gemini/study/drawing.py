@@ -8,13 +8,15 @@ Left out: the chunks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from workbench import plots
+from workbench.plots import format_time
 from workbench.plots.style import PALETTE
 from workbench.timeline import Action, Kind, Timeline
 
@@ -29,6 +31,7 @@ TIER_COLOR = MappingProxyType(
     dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], "#888888"), strict=True))
 )
 SHADES = ("#555555", "#aaaaaa")  # of phases, in turn
+NAMES_APART = 0.1  # least distance of two phases' names, as a share of all phases
 UPPER, LOWER = (-0.38, 0.46), (0.12, 0.26)  # of a row: where a bar begins, and how high it is
 
 
@@ -70,9 +73,7 @@ def draw_recovery(observed: RecoveryObserved, *, ax: Axes) -> Axes:
     """
     begin_s, machines = _begin_s(observed), sorted({row[0] for row in _iterations(observed)})
     row_of = {machine: row + 1 for row, machine in enumerate(machines)}
-    for number, (start_s, end_s, phase) in enumerate(_phases(observed)):
-        ax.barh(0, end_s - start_s, left=start_s - begin_s, height=0.4, color=SHADES[number % 2])
-        ax.text((start_s + end_s) / 2 - begin_s, -0.3, phase, rotation=40, fontsize=8, va="bottom")
+    _draw_phases(ax, [(start_s - begin_s, end_s - begin_s, phase) for start_s, end_s, phase in _phases(observed)])
     for machine, start_s, end_s, number, is_lost in _iterations(observed):
         color = LOST if is_lost else ITERATION
         _bar(ax, row_of[machine], start_s - begin_s, end_s - start_s, UPPER, color)
@@ -94,6 +95,20 @@ def draw_recovery(observed: RecoveryObserved, *, ax: Axes) -> Axes:
     ax.grid(visible=False, axis="y")
     _legend(ax, observed)
     return ax
+
+
+def _draw_phases(ax: Axes, phases: Sequence[tuple[float, float, str]]) -> None:
+    """Draw phases as one row of bars; names of short ones are moved apart, each tied to its bar."""
+    apart_s, free_s = NAMES_APART * (phases[-1][1] - phases[0][0]), -math.inf
+    for number, (start_s, end_s, phase) in enumerate(phases):
+        ax.barh(0, end_s - start_s, left=start_s, height=0.4, color=SHADES[number % 2])
+        middle_s = (start_s + end_s) / 2
+        name_s = max(middle_s, free_s)
+        free_s = name_s + apart_s
+        ax.annotate(
+            f"{phase} {format_time(end_s - start_s)}", (middle_s, -0.2), xytext=(name_s, -0.45), rotation=40,
+            fontsize=8, va="bottom", arrowprops={"arrowstyle": "-", "color": "#888888", "linewidth": 0.6},
+        )  # fmt: skip
 
 
 def _bar(ax: Axes, row: int, start_s: float, duration_s: float, place: tuple[float, float], color: str) -> None:
@@ -132,8 +147,9 @@ def _iterations(observed: RecoveryObserved) -> list[tuple[int, float, float, int
 
 
 def _legend(ax: Axes, observed: RecoveryObserved) -> None:
-    patches = [Patch(color=ITERATION, label="iteration"), Patch(color=LOST, label="lost: done again"),
-               Patch(color=CHECKPOINT, label="checkpoint travelling")]  # fmt: skip
+    patches = [Patch(color=ITERATION, label="iteration"), Patch(color=CHECKPOINT, label="checkpoint travelling")]
+    if any(is_lost for *_, is_lost in _iterations(observed)):
+        patches.append(Patch(color=LOST, label="lost: done again"))
     tiers = dict.fromkeys(event.details["tier"] for event in observed.outcome.named("retrieve"))
     patches += [Patch(color=TIER_COLOR[tier], label=f"from {tier}") for tier in tiers if tier != Tier.START.value]
     ax.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=5, fontsize=8)

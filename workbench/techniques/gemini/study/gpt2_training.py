@@ -48,8 +48,8 @@ class Size:
         sharded: `fully_shard` (ZeRO-3), or else plain data parallelism (DDP).
         dropout: probability.
         seed: of weights and tokens.
-        device_s: seconds that an accelerator would compute in an iteration, slept block by block: a third in the
-            forward pass, the rest in the backward pass.
+        device_s: seconds that an accelerator would compute in an iteration. Block by block a third of it passes in the
+            forward pass and the rest in the backward pass: the processor computes, and sleeps for what is left.
     """
 
     hidden: int = 64
@@ -83,15 +83,29 @@ class Size:
         """Build the model; every rank of the default group calls it."""
         model = GPT2(self.config)
         if self.device_s:
-            forward_s = self.device_s / 3 / self.layers
             for block in model.blocks:
-                block.register_forward_hook(lambda *_: time.sleep(forward_s))
-                block.register_full_backward_hook(lambda *_: time.sleep(2 * forward_s))
+                _last(block, self.device_s / 3 / self.layers)
         if not self.sharded:
             return DistributedDataParallel(model)
         for module in (*model.blocks, model):
             fully_shard(module)
         return model
+
+
+def _last(block: nn.Module, forward_s: float) -> None:
+    """Let a block's forward pass take so many seconds, and its backward pass twice as many, if it is done sooner."""
+    began_s = {}
+
+    def begin(name: str) -> Callable:
+        return lambda *_: began_s.update({name: time.monotonic()})
+
+    def end(name: str, seconds: float) -> Callable:
+        return lambda *_: time.sleep(max(0.0, began_s[name] + seconds - time.monotonic()))
+
+    block.register_forward_pre_hook(begin("forward"))
+    block.register_forward_hook(end("forward", forward_s))
+    block.register_full_backward_pre_hook(begin("backward"))
+    block.register_full_backward_hook(end("backward", 2 * forward_s))
 
 
 class Tokens:

@@ -1,0 +1,28 @@
+"""One fleet of warm machines and one pool of warm ranks for all tests of the technique: starting them takes seconds."""
+
+import pytest
+
+from workbench.launch import Ranks
+from workbench.launch.machines import Machines
+from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
+from workbench.techniques.gemini.study import reliability
+
+LOADED = (*PRELOAD, reliability.__name__)
+
+
+@pytest.fixture(scope="session")
+def fleet():
+    """Machines that are started in no time, of which whoever uses them leaves none running."""
+    with Machines(preload=LOADED, echo=False) as machines:
+        yield machines
+
+
+@pytest.fixture(scope="session")
+def pools():
+    """Pools of ranks by their number; a pool that a failed rank has ended starts again by itself."""
+    made = {}
+    try:
+        yield lambda num_ranks: made.setdefault(num_ranks, Ranks(num_ranks, preload=LOADED, timeout_s=100))
+    finally:
+        for ranks in made.values():
+            ranks.close()
