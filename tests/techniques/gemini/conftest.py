@@ -1,5 +1,8 @@
 """One fleet of warm machines and one pool of warm ranks for all tests of the technique: starting them takes seconds."""
 
+import contextlib
+import functools
+
 import pytest
 
 from workbench.launch import Ranks
@@ -20,9 +23,7 @@ def fleet():
 @pytest.fixture(scope="session")
 def pools():
     """Pools of ranks by their number; a pool that a failed rank has ended starts again by itself."""
-    made = {}
-    try:
-        yield lambda num_ranks: made.setdefault(num_ranks, Ranks(num_ranks, preload=LOADED, timeout_s=100))
-    finally:
-        for ranks in made.values():
-            ranks.close()
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(
+            lambda num_ranks: stack.enter_context(Ranks(num_ranks, preload=LOADED, timeout_s=100))
+        )

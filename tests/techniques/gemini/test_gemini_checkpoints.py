@@ -80,14 +80,15 @@ def test_a_lost_machine_is_replaced_from_its_peer(trained, undisturbed, kind):
     ranks = trained(kind, [Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=7)])
     assert [rank["values"] for rank in ranks] == undisturbed[kind]
     assert ranks[0]["tiers"] == ["local memory", "peer memory", "local memory", "local memory"]
-    assert ranks[0]["resumed"] >= 6, "at most the iteration under way and the one whose checkpoint travelled are lost"
+    # Of 7 iterations at most two are lost: one whose checkpoint travels, and one that not all ranks know to be complete.
+    assert ranks[0]["resumed"] >= 5
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_lost_rank_resumes_from_its_own_machine(trained, undisturbed, kind):
     ranks = trained(kind, [Fault(kills=Victim.RANK, numbers=(2,), at_iteration=4)])
     assert [rank["values"] for rank in ranks] == undisturbed[kind]
-    assert ranks[0]["tiers"] == ["local memory"] * NUM_MACHINES and ranks[0]["resumed"] >= 3
+    assert ranks[0]["tiers"] == ["local memory"] * NUM_MACHINES and ranks[0]["resumed"] >= 2
 
 
 def test_a_whole_group_that_is_lost_without_storage_starts_again(trained, undisturbed):
@@ -102,7 +103,7 @@ def test_two_losses_one_after_the_other_find_as_many_replicas_as_one(trained, un
     second = Fault(kills=Victim.MACHINE, numbers=(0,), after_event="resumed", occurrence=2 * NUM_MACHINES)
     ranks = trained("fsdp", [first, second])
     assert [rank["values"] for rank in ranks] == undisturbed["fsdp"]
-    assert ranks[0]["resumed"] >= 3 and "the start" not in ranks[0]["tiers"]
+    assert ranks[0]["resumed"] >= 2 and "the start" not in ranks[0]["tiers"]
 
 
 def skip_an_update(context) -> tuple[int, int]:

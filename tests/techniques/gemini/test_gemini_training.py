@@ -212,6 +212,19 @@ def test_training_that_takes_too_long_says_what_is_missing(train):
         train(2, args=(1000, 1.0), timeout_s=4.0)
 
 
+def hang_at_three(context):
+    for iteration in range(6):
+        if (context.rank, iteration) == (1, 3):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        context.report(iteration)
+    time.sleep(600)
+
+
+def test_a_rank_that_hangs_is_named_once_the_time_is_over(train):
+    with pytest.raises(TimeoutError, match="behind the others' iteration 5: rank 1 at iteration 2"):
+        train(3, function=hang_at_three, args=(), timeout_s=4.0)
+
+
 class OnlyThere:
     """Can be pickled on a rank and not unpickled here."""
 

@@ -32,7 +32,7 @@ def draw_overhead(rows: Iterable[Mapping], published: pd.DataFrame | None = None
         published: rows with `scheme` and `value` in per cent; None for none.
     """
     rows = list(rows)
-    figure, axes = plots.figure(2, 2, figsize=(11, 7))
+    figure, axes = plots.figure(2, 2, figsize=(12, 8))
     _bars(rows, axes[0, 0], {"iteration_s": "iteration", "cpu_s": "processor, a rank"}, MS, "milliseconds")
     _bars(rows, axes[0, 1], {"idle_s": "idle"}, MS, "idle network (ms)")
     axes[0, 1].set_title("Network time left idle in an iteration")
@@ -41,6 +41,8 @@ def draw_overhead(rows: Iterable[Mapping], published: pd.DataFrame | None = None
     memory = {"buffer_bytes": "sub-buffers, both ways", "shard_bytes": "one checkpoint"}
     _bars(rows, axes[1, 1], memory, KIB, "KiB a rank")
     axes[1, 1].set_title("Sub-buffers beside a checkpoint")
+    for ax in axes.flat:
+        ax.tick_params(axis="x", rotation=20)  # names of five schemes
     return figure
 
 

@@ -129,8 +129,20 @@ class Operator:
         absent = [rank for rank in missing if rank not in joined]
         words = f"generation {self._generation}, no result of ranks {missing}"
         words += f", ranks {absent} have not joined" if absent else ""
+        words += self._behind()
         words += f", machines {gone} are gone" if gone else ""
         return f"{words}; last event: {self.events[-1].name}" if self.events else words
+
+    def _behind(self) -> str:
+        """Say which ranks have done fewer iterations than others: who hangs is among them."""
+        reached: dict[int, int] = {}
+        for event in self.events:
+            if event.name == "iteration" and event.generation == self._generation:
+                reached[event.rank] = event.details["iteration"]
+        most = max(reached.values(), default=0)
+        behind = {rank: iteration for rank, iteration in sorted(reached.items()) if iteration < most}
+        places = ", ".join(f"rank {rank} at iteration {iteration}" for rank, iteration in behind.items())
+        return f", behind the others' iteration {most}: {places}" if behind else ""
 
     def _later(self, delay_s: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._due, (time.monotonic() + delay_s, next(self._numbers), action))
