@@ -166,6 +166,6 @@ def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_
     assert by_name["checkpoint_s", "Gemini"] > 0 and ("network_s", "Blocking") not in by_name
     figure = draw_overhead(found.rows)
     assert [ax.get_ylabel() for ax in figure.axes] == [
-        "milliseconds", "idle network (ms)", "longer than without (%)", "KiB a rank",
+        "seconds", "idle network (s)", "longer than without (%)", "MiB a rank",
     ]  # fmt: skip
     assert "Gemini" in in_words(found.rows).columns and json.dumps(found.rows)

@@ -19,7 +19,7 @@ from workbench import plots
 
 __all__ = ["draw_overhead", "draw_retrieval", "draw_reductions", "in_words"]
 
-PER_CENT, KIB, MS = 100, 1 / 1024, 1000
+PER_CENT, MIB = 100, 1 / 2**20
 PAPER, OURS = "the paper", "measured here"
 
 
@@ -33,13 +33,13 @@ def draw_overhead(rows: Iterable[Mapping], published: pd.DataFrame | None = None
     """
     rows = list(rows)
     figure, axes = plots.figure(2, 2, figsize=(12, 8))
-    _bars(rows, axes[0, 0], {"iteration_s": "iteration", "cpu_s": "processor, a rank"}, MS, "milliseconds")
-    _bars(rows, axes[0, 1], {"idle_s": "idle"}, MS, "idle network (ms)")
+    _bars(rows, axes[0, 0], {"iteration_s": "iteration", "cpu_s": "processor, a rank"}, 1, "seconds")
+    _bars(rows, axes[0, 1], {"idle_s": "idle"}, 1, "idle network (s)")
     axes[0, 1].set_title("Network time left idle in an iteration")
     axes[0, 0].set_title("An iteration, and a rank's processor time for it")
     _overheads(rows, published, axes[1, 0])
     memory = {"buffer_bytes": "sub-buffers, both ways", "shard_bytes": "one checkpoint"}
-    _bars(rows, axes[1, 1], memory, KIB, "KiB a rank")
+    _bars(rows, axes[1, 1], memory, MIB, "MiB a rank")
     axes[1, 1].set_title("Sub-buffers beside a checkpoint")
     for ax in axes.flat:
         ax.tick_params(axis="x", rotation=20)  # names of five schemes
