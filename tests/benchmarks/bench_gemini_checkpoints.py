@@ -1,27 +1,43 @@
 """Checkpoints of every iteration on four real ranks: to a peer's memory, and by torch's async_save to local files.
 
+The second benchmark trains with plain data parallelism beside torchft, which keeps no checkpoint: replicas agree on
+every step, and one that is lost copies the state of another when it comes back. It needs the package torchft.
+
 All ways train the same model in turn, in one run; torch.distributed.checkpoint.async_save copies the state before it
 returns and writes files in a thread, one save at a time. An ask holds only if the whole interval of the median keeps
 to it.
 """
 
+from dataclasses import replace
+
 from workbench.techniques.gemini.study.gpt2_training import Size
 from workbench.techniques.gemini.study.overhead import measure_overhead
-from workbench.techniques.gemini.study.turns import ASYNC_SAVE, Turns
+from workbench.techniques.gemini.study.turns import ASYNC_SAVE, TORCHFT, Turns
+from workbench.techniques.gemini.study.voting_replicas import is_installed
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
-SIZE = Size(hidden=64, layers=2, sequence=64, batch=64, dropout=0.0)  # 4096 tokens a rank and iteration
+SIZE = Size(hidden=128, layers=2, sequence=32, batch=8, dropout=0.0, device_s=1.6)  # processors are mostly free
 NUM_RANKS = 4
 RATE_BYTES_PER_S = 12.5e6  # 100 Mbit/s
-TURNS = Turns(rounds=20, length=3, num_profiled=6, reserved_bytes=524_288)
+TURNS = Turns(rounds=15, length=2, num_profiled=6, reserved_bytes=1_048_576)
 MOST_EXCESS = 0.01  # "does not affect", section 6.7.2
 
 
 def checkpoints() -> list[BenchmarkRow]:
     """Time training with a checkpoint in each iteration over training without."""
+    return _over_baseline(["Blocking", "Gemini", ASYNC_SAVE], SIZE)
+
+
+def voting_replicas() -> list[BenchmarkRow]:
+    """Time plain data parallelism with checkpoints to a peer's memory, and with torchft, over training without."""
+    if not is_installed():
+        return [BenchmarkRow(name="torchft is not installed: pip install torchft", figure=float("nan"), unit="x")]
+    return _over_baseline(["Gemini", TORCHFT], replace(SIZE, sharded=False))
+
+
+def _over_baseline(ways: list[str], size: Size) -> list[BenchmarkRow]:
     found = measure_overhead(
-        ["Baseline", "Blocking", "Gemini", ASYNC_SAVE], size=SIZE, num_machines=NUM_RANKS,
-        bandwidth_bytes_per_s=RATE_BYTES_PER_S, turns=TURNS,
+        ["Baseline", *ways], size=size, num_machines=NUM_RANKS, bandwidth_bytes_per_s=RATE_BYTES_PER_S, turns=TURNS
     )  # fmt: skip
     return [_row(row) for row in found.rows if row["quantity"] == "over_baseline"]
 
@@ -33,4 +49,7 @@ def _row(row: dict) -> BenchmarkRow:
     return BenchmarkRow(name=name, figure=row["value"], unit="x", low=row["low"], high=row["high"], **asked)
 
 
-BENCHMARKS = [Benchmark(name="gemini-checkpoints", asks="A checkpoint in every iteration, over none.", run=checkpoints)]
+BENCHMARKS = [
+    Benchmark(name="gemini-checkpoints", asks="A checkpoint in every iteration, over none.", run=checkpoints),
+    Benchmark(name="gemini-torchft", asks="Plain data parallelism with checkpoints or torchft.", run=voting_replicas),
+]

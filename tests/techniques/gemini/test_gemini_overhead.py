@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from workbench.techniques.gemini.study.overhead import measure_overhead, overhea
 from workbench.techniques.gemini.study.overhead_drawing import draw_overhead, in_words
 from workbench.techniques.gemini.study.pool_context import PoolContext
 from workbench.techniques.gemini.study.turns import AsyncSave, Facts, Turn, Turns, idle_s
+from workbench.techniques.gemini.study.voting_replicas import is_installed
 
 TINY = Size(hidden=16, layers=1, heads=2, vocab=32, sequence=8, batch=2, dropout=0.0)
 
@@ -152,6 +154,17 @@ def saved_and_live(folder: str) -> list[bool]:
 def test_what_async_save_is_asked_to_save_is_the_iteration_just_done(pools, tmp_path):
     for same in pools(2).run(saved_and_live, str(tmp_path)):
         assert len(same) > 20 and all(same)
+
+
+def test_replicas_that_vote_are_compared_only_where_they_can_run():
+    turns = Turns(rounds=6, length=1, num_profiled=1, reserved_bytes=8192)
+    ask = {"num_machines": 2, "bandwidth_bytes_per_s": 50e6, "turns": turns}
+    with pytest.raises(ValueError, match="size.sharded is True: torchft needs a model that is not sharded"):
+        measure_overhead(["Baseline", "torchft"], size=TINY, **ask)
+    if not is_installed():
+        pytest.skip("torchft is not installed: pip install torchft")
+    found = measure_overhead(["Baseline", "torchft"], size=replace(TINY, sharded=False), **ask)
+    assert {row["scheme"] for row in found.rows if row["quantity"] == "over_baseline"} == {"torchft"}
 
 
 def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_checkpoints_only():

@@ -79,12 +79,18 @@ class Size:
             max_positions=self.sequence, dropout=self.dropout, seed=self.seed,
         )  # fmt: skip
 
-    def model(self) -> nn.Module:
-        """Build the model; every rank of the default group calls it."""
+    def model(self, is_parallel: bool = True) -> nn.Module:
+        """Build the model; every rank of the default group calls it.
+
+        Args:
+            is_parallel: False leaves it plain, for somebody else to wrap.
+        """
         model = GPT2(self.config)
         if self.device_s:
             for block in model.blocks:
                 _last(block, self.device_s / 3 / self.layers)
+        if not is_parallel:
+            return model
         if not self.sharded:
             return DistributedDataParallel(model)
         for module in (*model.blocks, model):

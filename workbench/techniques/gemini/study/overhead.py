@@ -25,7 +25,8 @@ from workbench.training.measuring import FEWEST_ROUNDS, median_interval
 from ..method.interleaving import Scheme
 from ..runtime.checkpoints import PRELOAD
 from .gpt2_training import Size
-from .turns import ASYNC_SAVE, Facts, Turn, Turns, checked_way, record_turns
+from .turns import ASYNC_SAVE, TORCHFT, Facts, Turn, Turns, checked_way, record_turns
+from .voting_replicas import is_installed
 
 __all__ = ["Overhead", "Predicted", "measure_overhead", "overhead_rows", "predict"]
 
@@ -98,7 +99,8 @@ def measure_overhead(
     """Train with all schemes in turn.
 
     Args:
-        schemes: names of `Scheme`, with "Baseline", which all are compared with; and "async_save", to local files.
+        schemes: names of `Scheme`, with "Baseline", which all are compared with; "async_save", to local files; and for a
+            model that is not sharded "torchft".
         size: of model and batch.
         num_machines: one rank each, on a shaped host of its own.
         bandwidth_bytes_per_s: of each host's link.
@@ -110,6 +112,9 @@ def measure_overhead(
     chosen = [checked_way(name) for name in schemes]
     if BASELINE not in chosen or len(set(chosen)) != len(chosen) or len(chosen) < 2:
         raise ValueError(f"schemes is {list(schemes)}, must be different ones, Baseline among them")
+    if TORCHFT in chosen and (size.sharded or not is_installed()):
+        rule = "torchft needs a model that is not sharded, and the package torchft"
+        raise ValueError(f"schemes is {list(schemes)}, size.sharded is {size.sharded}: {rule}")
     if turns.rounds < FEWEST_ROUNDS:
         raise ValueError(f"turns.rounds is {turns.rounds}, must be at least {FEWEST_ROUNDS} for an interval")
     hosts = ShapedHosts(num_machines, Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s))
@@ -154,6 +159,8 @@ def overhead_rows(
 
 
 def _checkpoint_rows(scheme: str, found: Sequence[Sequence[Turn]], facts: Sequence[Mapping]) -> list[dict]:
+    if scheme == TORCHFT:
+        return []  # it adds up gradients in another order
     different = sum(each[scheme].digest != each[BASELINE].digest for each in facts)
     rows = [_fact("different_ranks", different, "1", scheme)]
     if scheme == ASYNC_SAVE:

@@ -1,7 +1,7 @@
 """What one rank does while checkpointing is timed: trainings with and without it, in turn.
 
 What: every scheme has a model, an optimizer and `InMemoryCheckpoints` of its own, starts from the same weights and sees
-the same tokens. One more way that may take its turns is torch's own async_save, to files. They take turns in an order drawn anew for each round. A turn's first iteration is not timed: it begins
+the same tokens. Two other ways may take turns: torch's own async_save, to files, and torchft, without checkpoints. They take turns in an order drawn anew for each round. A turn's first iteration is not timed: it begins
 the checkpoint that travels in the first timed one, and no checkpoint travels in it, so that it also says how long the
 network is idle without one. What is still travelling when the clock has stopped is finished before the next turn, so
 each timed iteration has exactly one checkpoint to pay for, and no scheme pays for another's.
@@ -31,10 +31,12 @@ from ..method.profiling import Operation, ProfiledIteration, idle_spans_s
 from ..runtime.checkpoints import InMemoryCheckpoints
 from .gpt2_training import LEARNING_RATE, Size, Tokens, digest_of
 from .pool_context import PoolContext
+from .voting_replicas import VotingReplicas
 
-__all__ = ["ASYNC_SAVE", "AsyncSave", "Facts", "Turn", "Turns", "checked_way", "idle_s", "record_turns"]
+__all__ = ["ASYNC_SAVE", "AsyncSave", "Facts", "TORCHFT", "Turn", "Turns", "checked_way", "idle_s", "record_turns"]
 
 ASYNC_SAVE = "async_save"  # torch.distributed.checkpoint's, beside the names of `Scheme`
+TORCHFT = "torchft"  # see `voting_replicas`; only for models that are not sharded
 
 SETTLING = 4  # iterations of the first turn beside the profiled ones: the skipped one, and some with chunks in spans
 
@@ -70,7 +72,7 @@ class Turn:
     """One turn of one scheme on one rank; all but `idle_before_s` are means over its timed iterations.
 
     Attributes:
-        scheme: name of a `Scheme`, or async_save.
+        scheme: name of a `Scheme`, or of another way.
         iteration_s: seconds of an iteration.
         cpu_s: seconds of processor that the rank took for one, all its threads.
         idle_before_s: in which no message of training was under way, in the iteration without a checkpoint.
@@ -119,8 +121,8 @@ def idle_s(began_s: float, ended_s: float, operations: Sequence[tuple[float, flo
 
 
 def checked_way(name: str) -> str:
-    """Refuse what is neither the name of a `Scheme` nor async_save."""
-    return name if name == ASYNC_SAVE else Scheme(name).value
+    """Refuse what is neither the name of a `Scheme` nor another way."""
+    return name if name in (ASYNC_SAVE, TORCHFT) else Scheme(name).value
 
 
 def record_turns(schemes: Sequence[str], size: Size, turns: Turns) -> tuple[list[Turn], dict[str, Facts]]:
@@ -185,11 +187,15 @@ class _Trial:
     def __init__(self, scheme: str, size: Size, turns: Turns):
         self.scheme, self._turns = scheme, turns
         self._context = PoolContext(dist.get_rank(), dist.get_world_size())
-        self._model, self._tokens = size.model(), Tokens(size, dist.get_rank())
+        self._model, self._tokens = size.model(scheme != TORCHFT), Tokens(size, dist.get_rank())
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
         self._checkpoints: InMemoryCheckpoints | AsyncSave | None = None
+        self._replicas: VotingReplicas | None = None
         if scheme == ASYNC_SAVE:
             self._checkpoints = AsyncSave(self._model, self._optimizer, turns.folder)
+        elif scheme == TORCHFT:
+            self._replicas = VotingReplicas(self._model, self._optimizer)
+            self._model, self._optimizer = self._replicas.model, self._replicas.optimizer
         elif scheme != Scheme.BASELINE.value:
             self._checkpoints = InMemoryCheckpoints(
                 self._context, self._model, self._optimizer, scheme=scheme, num_profiled=turns.num_profiled,
@@ -224,6 +230,8 @@ class _Trial:
     def close(self) -> Facts:
         """Let go of everything and say what is known."""
         digest = digest_of(self._model, self._optimizer)
+        if self._replicas is not None:
+            self._replicas.close()
         if not isinstance(self._checkpoints, InMemoryCheckpoints):
             return Facts(digest=digest)
         checkpoints, link = self._checkpoints, self._checkpoints.interleaving.link
