@@ -99,8 +99,8 @@ def measure_overhead(
     """Train with all schemes in turn.
 
     Args:
-        schemes: names of `Scheme`, with "Baseline", which all are compared with; "async_save", to local files; and for a
-            model that is not sharded "torchft".
+        schemes: names of `Scheme`, with "Baseline", which all are compared with; "async_save", to local files; and
+            "torchft", for a model that is not sharded.
         size: of model and batch.
         num_machines: one rank each, on a shaped host of its own.
         bandwidth_bytes_per_s: of each host's link.

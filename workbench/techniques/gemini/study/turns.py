@@ -1,10 +1,11 @@
 """What one rank does while checkpointing is timed: trainings with and without it, in turn.
 
 What: every scheme has a model, an optimizer and `InMemoryCheckpoints` of its own, starts from the same weights and sees
-the same tokens. Two other ways may take turns: torch's own async_save, to files, and torchft, without checkpoints. They take turns in an order drawn anew for each round. A turn's first iteration is not timed: it begins
-the checkpoint that travels in the first timed one, and no checkpoint travels in it, so that it also says how long the
-network is idle without one. What is still travelling when the clock has stopped is finished before the next turn, so
-each timed iteration has exactly one checkpoint to pay for, and no scheme pays for another's.
+the same tokens. Beside them may stand torch's own async_save, to files, and torchft, without checkpoints. All take
+turns in an order drawn anew for each round. A turn's first iteration is not timed: it begins the checkpoint that
+travels in the first timed one, and no checkpoint travels in it, so that it also says how long the network is idle
+without one. What is still travelling when the clock has stopped is finished before the next turn, so each timed
+iteration has exactly one checkpoint to pay for, and no scheme pays for another's.
 Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.7.2 and 6.7.4.
 Simplified: without dropout. Profiling is done in one go before the first turn.
 Left out: garbage collection, which is switched off within turns.
