@@ -30,17 +30,25 @@ def build(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 def train(context, kind: str, options: dict) -> dict:
     """Train, and return all that could differ."""
     model, optimizer = build(kind)
+    extra = {}
+    if options.pop("two_optimizers", False):
+        weights = list(model.parameters())
+        optimizer = torch.optim.AdamW(weights[:2], lr=0.01)
+        extra["second"] = torch.optim.AdamW(weights[2:], lr=0.02)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
 
     def loss() -> torch.Tensor:
         return model(torch.randn(8, 24)).square().mean()  # drawn from the global generator, whose state is kept
 
     torch.manual_seed(context.rank)
-    checkpoints = InMemoryCheckpoints(context, model, optimizer, scheduler=schedule, throw_away=loss, **SMALL, **options)
+    checkpoints = InMemoryCheckpoints(
+        context, model, optimizer, scheduler=schedule, extra=extra, throw_away=loss, **SMALL, **options
+    )
     for _ in range(checkpoints.iteration, NUM_ITERATIONS):
-        optimizer.zero_grad()
+        model.zero_grad()
         loss().backward()
-        optimizer.step()
+        for each in (*extra.values(), optimizer):  # the further one first: it must not change what is being sent either
+            each.step()
         schedule.step()
         checkpoints.step()
     settled = checkpoints.interleaving.profile is not None
@@ -104,6 +112,13 @@ def test_two_losses_one_after_the_other_find_as_many_replicas_as_one(trained, un
     ranks = trained("fsdp", [first, second])
     assert [rank["values"] for rank in ranks] == undisturbed["fsdp"]
     assert ranks[0]["resumed"] >= 2 and "the start" not in ranks[0]["tiers"]
+
+
+def test_a_further_optimizer_waits_for_what_is_being_sent_and_comes_back_with_the_rest(trained):
+    expected = trained("ddp", two_optimizers=True)
+    found = trained("ddp", [Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=7)], two_optimizers=True)
+    assert [rank["values"] for rank in found] == [rank["values"] for rank in expected]
+    assert found[1]["resumed"] >= 5 and found[1]["tiers"][1] == "peer memory"
 
 
 def skip_an_update(context) -> tuple[int, int]:

@@ -15,7 +15,8 @@ travel in the idle spans of the next iteration and are all there before the next
 being sent. Until the first iterations have been profiled, checkpoints are sent at once and training waits.
 Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.3 to 6.6.
 Ours: all meet before a checkpoint travels, beside training; only then is the one before the last overwritten, since
-otherwise a failure could leave no iteration that all ranks have. At most two iterations that a rank has done are lost. The paper profiles without checkpoints.
+otherwise a failure could leave no iteration that all ranks have. At most two iterations that a rank has done are lost.
+The paper profiles without checkpoints.
 Left out: changing the number of ranks.
 """
 
