@@ -121,7 +121,7 @@ def test_a_hang_names_the_rank_that_others_wait_for_and_shows_where(ranks):
     assert (first.rank, first.kind) == (1, FailureKind.SILENT)
     assert first.message == "did not answer within 1 s"
     assert "in hang" in first.traceback
-    assert [failure.rank for failure in others] == [0, 2]
+    assert sorted(failure.rank for failure in others) == [0, 2]  # both are asked at once
     assert all("waits for another rank" in failure.message for failure in others)
 
 
