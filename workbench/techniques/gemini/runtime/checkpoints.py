@@ -268,11 +268,6 @@ class InMemoryCheckpoints:
         me, senders = self._context.rank, [route.source for route in self._routes]
         slots = {rank: self._kept.slot(rank, self._sizes[rank]) for rank in (me, *senders)}
 
-        def prepare() -> None:
-            meet(f"checkpoint of iteration {iteration}", self._timeout_s, self._group)
-            for rank, slot in slots.items():  # the one before is complete everywhere, and may be overwritten
-                slot.begin(iteration, self._sizes[rank])
-
         def read(chunk: Chunk, out: Tensor) -> None:
             self._state.read_into_(chunk.offset_bytes, out)
             if chunk.replica == 0:
@@ -292,8 +287,8 @@ class InMemoryCheckpoints:
         ended_s: dict[str, float] = {}
         began_s = time.monotonic()
         sending, receiving = self._transfer.start(
-            self._chunks[me], {rank: self._chunks[rank] for rank in senders}, read=read, prepare=prepare,
-            sent=sent, received=received,
+            self._chunks[me], {rank: self._chunks[rank] for rank in senders}, read=read, sent=sent, received=received,
+            prepare=lambda: self._make_room(iteration, slots),
             keep=lambda rank, offset, arrived: slots[rank].write(offset, arrived),
             wait=lambda span: self._watch.wait_for_idle(span, self._timeout_s),
         )  # fmt: skip
@@ -303,6 +298,12 @@ class InMemoryCheckpoints:
         if not self._interleaving.is_settled:
             self.wait()
             self._watch.next_iteration()  # which begins only now
+
+    def _make_room(self, iteration: int, slots: Mapping[int, Slot]) -> None:
+        """Let go of the checkpoint before the last once the last one is complete everywhere: once all are here."""
+        meet(f"checkpoint of iteration {iteration}", self._timeout_s, self._group)
+        for rank, slot in slots.items():
+            slot.begin(iteration, self._sizes[rank])
 
     def _divide(self, num_bytes: int) -> None:
         """Divide all ranks' shards into chunks; every rank calls it."""

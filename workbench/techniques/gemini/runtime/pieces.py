@@ -81,6 +81,24 @@ class Pieces:
                 index += 1
         return found
 
+    def read_into_(self, offset: int, out: Tensor) -> None:
+        """Copy a range of bytes into a buffer that is as long.
+
+        Args:
+            offset: First byte.
+            out: uint8.
+
+        Raises:
+            ValueError: If the range is not within the image.
+        """
+        views, done = self.views(offset, out.numel()), 0
+        if all(view.device == out.device for view in views):
+            torch.cat(views, out=out)  # one call for all of them
+            return
+        for view in views:
+            out[done : done + view.numel()].copy_(view)
+            done += view.numel()
+
     def _view(self, index: int, offset: int, end: int) -> Tensor:
         """View what one tensor, or the gap behind it, has of a range."""
         entry = self._entries[index]

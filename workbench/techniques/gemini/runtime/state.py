@@ -161,14 +161,7 @@ class TrainingState:
         """
         out = as_bytes(out)
         size = min(out.numel(), self.num_bytes - offset)
-        views = self.views(offset, size)
-        if out.device.type == "cpu" and all(view.device.type == "cpu" for view in views):
-            torch.cat(views, out=out[:size])  # one call for all of them
-            return size
-        done = 0
-        for view in views:
-            out[done : done + view.numel()].copy_(view)
-            done += view.numel()
+        self._captured_pieces().read_into_(offset, out[:size])
         return size
 
     @torch.no_grad()

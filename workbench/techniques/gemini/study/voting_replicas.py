@@ -71,11 +71,6 @@ class VotingReplicas:
         self.optimizer = torchft.Optimizer(self._manager, optimizer)
         self.optimizer.zero_grad()  # which asks for the first quorum
 
-    @property
-    def num_steps(self) -> int:
-        """Steps that all replicas have agreed on."""
-        return self._manager.current_step()
-
     def close(self) -> None:
         """Leave the quorum; every rank calls it."""
         self._manager.shutdown(wait=False)
