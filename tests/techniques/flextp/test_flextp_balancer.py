@@ -30,10 +30,10 @@ def two_layers(group, config=CONFIG):
     return nn.Sequential(*layers)
 
 
-def train(model, balancer, num_iterations, before=lambda iteration: None, shape=(2, 3, 16)):
+def train(model, balancer, num_iterations, before=lambda iteration: None, shape=(2, 3, 16), dtype=torch.float64):
     """Train on one batch, and give the loss of every iteration."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(3))
     losses = []
     for iteration in range(num_iterations):
         before(iteration)
@@ -69,6 +69,18 @@ def test_migration_alone_loses_nothing():
     model, balancer = balanced(StragglerTrace.fixed(4, {1: 8.0, 2: 3.0}), solution="MIG")
     assert train(model, balancer, 6) == pytest.approx(plain_losses(4, 6), rel=1e-10)
     assert balancer.plan.senders == (1, 2)
+
+
+def test_under_autocast_migration_loses_no_more_than_the_rounding():
+    losses = {}
+    for name, trace in (("plain", StragglerTrace.none(4)), ("divided", StragglerTrace.fixed(4, {1: 8.0, 2: 3.0}))):
+        model, balancer = balanced(trace, solution="MIG")
+        model.float()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            losses[name] = train(model, balancer, 6, dtype=torch.float32)
+    assert balancer.plan.senders == (1, 2)
+    assert losses["divided"] == pytest.approx(losses["plain"], rel=2**-7)
+    assert losses["divided"] != losses["plain"]
 
 
 def test_a_straggler_drops_what_equation_one_says():

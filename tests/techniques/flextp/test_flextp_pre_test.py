@@ -212,3 +212,16 @@ def test_all_ranks_plan_from_the_largest_that_any_of_them_has_measured():
         # shares; of 4 columns 1 and 3 of x [5, 4] and the weight [8, 4].
         assert num_bytes == 4 * 4 * (4 * (2 + 6) + 2 * 5 * 4 + (5 + 8) * (1 + 3))
         assert slept == pytest.approx(3 / 4)  # of a balanced model's products at slowness 4
+
+
+def test_after_products_under_autocast_columns_are_sent_as_narrow_as_those():
+    sent_bytes = []
+    for is_narrow in (True, False):
+        group = VirtualTensorGroup(3)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_narrow):
+            model = Model(group, {rank: Meter(rank) for rank in range(3)})
+        group.traffic.clear()
+        measure_costs(model.layers, model.products, group, TIMES)
+        moved = [message for message in group.traffic.messages if message.site.endswith(".migration")]
+        sent_bytes.append(sum(message.message_bytes for message in moved))
+    assert 0 < 2 * sent_bytes[0] == sent_bytes[1]

@@ -20,11 +20,10 @@ from workbench.techniques.flextp.runtime.products import Cut, FlexibleProduct
 WIDTH, INNER, ROWS = 13, 24, 5
 
 
-def perceptron(group):
-    """A column-parallel and a row-parallel linear with flexible products, and the products."""
-    first = ColumnParallelLinear(WIDTH, INNER, group, seed=1, site="first", dtype=torch.float64)
-    second = RowParallelLinear(INNER, WIDTH, group, seed=2, site="second", dtype=torch.float64)
-    return first, second
+def perceptron(group, dtype=torch.float64):
+    """A column-parallel and a row-parallel linear."""
+    first = ColumnParallelLinear(WIDTH, INNER, group, seed=1, site="first", dtype=dtype)
+    return first, RowParallelLinear(INNER, WIDTH, group, seed=2, site="second", dtype=dtype)
 
 
 def make_flexible(first, second, group, scheme, imputation=Imputation.ZERO):
@@ -43,9 +42,10 @@ def divide_both(first, second, group, dropped, migrated):
 
 
 def outputs_and_gradients(first, second, group):
-    x = torch.linspace(-1, 1, 2 * ROWS * WIDTH, dtype=torch.float64).reshape(2, ROWS, WIDTH).requires_grad_()
+    dtype = first.weights[0].dtype
+    x = torch.linspace(-1, 1, 2 * ROWS * WIDTH, dtype=dtype).reshape(2, ROWS, WIDTH).requires_grad_()
     y = second([functional.gelu(part) for part in first(x)])
-    (y * torch.linspace(0, 1, WIDTH, dtype=torch.float64)).sum().backward()
+    (y * torch.linspace(0, 1, WIDTH, dtype=dtype)).sum().backward()
     found = [y.detach(), x.grad, first.full_weight(gradient=True), second.full_weight(gradient=True)]
     return [*found, first.full_bias(gradient=True), second.full_bias(gradient=True)]
 
@@ -190,13 +190,34 @@ def test_four_real_ranks_equal_virtual_ones(scheme):
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
-def test_autocast_is_refused():
-    group = VirtualTensorGroup(2)
-    first, second = perceptron(group)
-    make_flexible(first, second, group, Scheme.BROADCAST_REDUCE)
-    divide_both(first, second, group, {}, {})
-    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match="first: .* autocast"):
-        first(torch.ones(2, WIDTH, dtype=torch.float64))
+def flexible_and_plain(scheme, migrated, narrow=True):
+    """Outputs and gradients of four ranks, divided and plain, and the bytes that migration sent."""
+    group = VirtualTensorGroup(4)
+    first, second = perceptron(group, torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=narrow):
+        plain = outputs_and_gradients(first, second, group)
+        first.zero_grad(), second.zero_grad()
+        make_flexible(first, second, group, scheme)
+        divide_both(first, second, group, {}, migrated)
+        flexible = outputs_and_gradients(first, second, group)
+    moved = [message for message in group.traffic.messages if message.site.endswith(".migration")]
+    return flexible, plain, sum(message.message_bytes for message in moved)
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+def test_under_autocast_whole_products_are_the_plain_ones_bit_for_bit(scheme):
+    flexible, plain, _ = flexible_and_plain(scheme, {})
+    for ours, theirs in zip(flexible, plain, strict=True):
+        assert ours.dtype is theirs.dtype and torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+def test_under_autocast_columns_travel_rounded_and_results_keep_to_the_rounding(scheme):
+    migrated = {0: [5, 1, 2], 3: [0, 1]}
+    flexible, plain, narrow_bytes = flexible_and_plain(scheme, migrated)
+    for ours, theirs in zip(flexible, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2**-7, atol=2**-7 * theirs.abs().max().item())
+    assert 0 < 2 * narrow_bytes == flexible_and_plain(scheme, migrated, narrow=False)[2]
 
 
 @pytest.mark.parametrize("scheme", Scheme)

@@ -24,7 +24,7 @@ One line for your own tensor-parallel model: `balancer = balance(model, group)`,
 
 Simplified: one pair of shares (dropped, migrated) a rank for all layers, but for PriDiff's ratios by layer; stragglers
 are slow in the products of parallel linears, and in nothing else.
-Left out: pipelines around the tensor group; autocast.
+Left out: pipelines around the tensor group.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ counted in iterations, and which columns a sender migrates is said by the sender
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", algorithms 1 and 2.
 Ours: times are gathered in every iteration, while ranks fetch their next batch; whether a plan is due then needs no
 further message, where the paper's ranks each watch their own time.
-Left out: autocast; reentrant checkpointing, whose first pass looks like an evaluation; pipelines (one plan for all
-layers of a tensor group); saving and loading: a resumed run measures and plans anew.
+Left out: reentrant checkpointing, whose first pass looks like an evaluation; pipelines (one plan for all layers of a
+tensor group); saving and loading: a resumed run measures and plans anew.
 """
 
 from __future__ import annotations

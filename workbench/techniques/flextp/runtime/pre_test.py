@@ -90,7 +90,7 @@ def _kinds(layers: Sequence[ShardedLinear], products: Sequence[FlexibleProduct])
     for layer, product in zip(layers, products, strict=True):
         if not product.num_rows:
             continue  # not used by the model
-        found.setdefault((product.cut, layer.weights[0].shape, product.num_rows), []).append((layer, product))
+        found.setdefault((product.cut, layer.weights[0].shape, product.num_rows, product.dtype), []).append((layer, product))
     return [_Kind(*same[0], len(same)) for same in found.values()]
 
 
@@ -134,7 +134,7 @@ def _divided(kind: _Kind, group: TensorGroup, sender: int, share: float) -> Iter
 
 def _operands(kind: _Kind) -> tuple[list[Tensor], list[Tensor]]:
     """Return inputs and weights of the local ranks' sizes, which ask for gradients."""
-    weights = [weight.detach().clone().requires_grad_() for weight in kind.layer.weights]
+    weights = [weight.detach().to(kind.product.dtype, copy=True).requires_grad_() for weight in kind.layer.weights]
     return [weight.new_zeros(kind.product.num_rows, weight.shape[1]).requires_grad_() for weight in weights], weights
 
 
@@ -147,18 +147,18 @@ def _run(product: FlexibleProduct, xs: list[Tensor], weights: list[Tensor]) -> N
 def _extraction_s(kind: _Kind, share: float) -> float:
     """Time taking operands apart and gradients together, forward and backward, in CPU seconds of this thread."""
     clock = time.perf_counter if kind.layer.weights[0].is_cuda else time.thread_time
-    return _median_s(lambda: _extract(kind, share), clock)
+    weight = kind.layer.weights[0].detach().to(kind.product.dtype)
+    return _median_s(lambda: _extract(kind.product, weight, share), clock)
 
 
-def _extract(kind: _Kind, share: float) -> None:
-    weight = kind.layer.weights[0].detach()
+def _extract(product: FlexibleProduct, weight: Tensor, share: float) -> None:
     num_columns = weight.shape[1]
     num_kept = num_columns - num_dropped_columns(share, num_columns)
     order = torch.randperm(num_columns, generator=torch.Generator().manual_seed(num_columns))
     kept = order[:num_kept].sort().values.to(weight.device)
-    x = weight.new_zeros(kind.product.num_rows, num_columns)
+    x = weight.new_zeros(product.num_rows, num_columns)
     for name, matrix in (("x", x), ("weight", weight)):
-        part = kind.product.buffers.take(name, (len(matrix), num_kept), like=matrix)
+        part = product.buffers.take(name, (len(matrix), num_kept), like=matrix)
         for _ in range(2):  # once forward, once backward
             torch.index_select(matrix, 1, kept, out=part)
         recovered(part, kept, num_columns)
