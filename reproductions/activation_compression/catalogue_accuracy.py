@@ -46,7 +46,7 @@ FULL = {
     "tasks": TASKS, "methods": METHODS, "seeds": [0, 1, 2], "max_tokens": 512, "batch": 32, "limit": 0,
     "precision": "bf16", "controls": ["mrpc", "stsb"], "encoder": "all-MiniLM-L6-v2",
 }  # fmt: skip
-LAPTOP = FULL | {"tasks": FEW_TASKS, "methods": FEW_METHODS, "seeds": [0, 1], "limit": 2000, "controls": []}
+LAPTOP = FULL | {"tasks": FEW_TASKS, "methods": FEW_METHODS, "seeds": [0, 1], "limit": 1280, "controls": []}
 SMOKE = LAPTOP | {
     "tasks": ["mrpc"], "methods": ["w/o", "A2"], "seeds": [0], "limit": 64, "encoder": "stand-in", "max_tokens": 32,
 }  # fmt: skip
@@ -126,7 +126,7 @@ TABLE_16 = _table(
     "16", "Fine-tuning under compression with batches of 8 and 128 tokens", _for_all("16"),
     {"smoke": 10, "laptop": 115, "full": 14_400},
     FULL | {"max_tokens": 128, "batch": 8, "methods": METHODS[:-1], "limit": 2500, "controls": []},  # 312 steps of 8
-    LAPTOP | {"max_tokens": 128, "batch": 8, "tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "limit": 1000},
+    LAPTOP | {"max_tokens": 128, "batch": 8, "tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "limit": 800},
 )  # fmt: skip
 
 
@@ -167,7 +167,7 @@ LAYERS = {
     "layer_sets": [[], [5], [4, 5], [3, 4, 5], [2, 3, 4, 5], [1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]],
 }  # fmt: skip
 WINDOWS = LAYERS | {"along": "first_layer", "layer_sets": [[], [0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]}
-FEW_LAYERS = {"tasks": ["stsb"], "seeds": [0, 1], "limit": 2000}  # as in table 5, so that cells are shared
+FEW_LAYERS = {"tasks": ["stsb"], "seeds": [0, 1], "limit": 1280}  # as in table 5, so that cells are shared
 STAND_IN = {"tasks": ["mrpc"], "seeds": [0], "limit": 64, "max_tokens": 32, "encoder": "stand-in"}
 REPAIRED = (
     "Six layers of a small encoder: a step here is four layers there, and fine-tuning can repair a part of what a code "
@@ -224,7 +224,7 @@ FIGURE_4B = _item(
 FEEDBACK = STUDY | {"tasks": ["stsb"], "methods": ["A1", "T1", "T4", "Q1"], "max_tokens": 48, "limit": 3000}
 ERROR_FEEDBACK = _item(
     "error-feedback", "Fine-tuning with and without error feedback", "accuracy_error_feedback",
-    (FEEDBACK | STAND_IN | {"methods": ["T1"]}, FEEDBACK | {"methods": ["T1"], "seeds": [0, 1], "limit": 700},
+    (FEEDBACK | STAND_IN | {"methods": ["T1"]}, FEEDBACK | {"methods": ["T1"], "seeds": [0, 1], "limit": 640},
      FEEDBACK),
     (10, 85, 3_600),
     tuple(
@@ -272,8 +272,8 @@ TABLE_8 = _item(
     "table-8", "Fine-tuned without compression after a masked language model under compression",
     "accuracy_after_pretraining",
     (PRETRAINED | STAND_IN | {"methods": ["w/o", "T2"], "num_blocks": 32, "max_tokens": 32, "limit": 64},
-     PRETRAINED | {"tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "seeds": [0, 1], "num_blocks": 640,
-                   "limit": 1000},
+     PRETRAINED | {"tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "seeds": [0, 1], "num_blocks": 512,
+                   "limit": 800},
      PRETRAINED),
     (15, 145, 7_200),
     tuple(
