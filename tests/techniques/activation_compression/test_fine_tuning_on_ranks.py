@@ -14,6 +14,7 @@ from workbench.techniques.activation_compression.accuracy.model import classifie
 from workbench.techniques.activation_compression.accuracy.setting import FineTuning
 from workbench.techniques.activation_compression.method import METHODS
 from workbench.training.loop import Recipe
+from workbench.training.precision import PRECISIONS, computing_in
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -34,10 +35,11 @@ def codec_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name.split("layers.")[-1]: weight.grad for name, weight in weights if weight.grad is not None}
 
 
-def on_a_rank(method: str) -> dict:
+def on_a_rank(method: str, precision: str) -> dict:
     mesh = open_mesh(tensor=2, pipeline=2)
     pipeline = on_real_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), mesh)
-    result = pipeline.step(IDS, LABELS, attention_mask=MASK)
+    with computing_in(precision):
+        result = pipeline.step(IDS, LABELS, attention_mask=MASK)
     part = pipeline.module.part
     return {
         "loss": result.loss,
@@ -48,9 +50,10 @@ def on_a_rank(method: str) -> dict:
     }
 
 
-def in_this_process(method: str) -> dict:
+def in_this_process(method: str, precision: str) -> dict:
     pipeline = on_virtual_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), VirtualTensorGroup(2))
-    result = pipeline.step(IDS, LABELS, attention_mask=MASK)
+    with computing_in(precision):
+        result = pipeline.step(IDS, LABELS, attention_mask=MASK)
     gradients = {}
     for part in pipeline.parts:
         gradients |= to_hugging_face(part, gradients=True)
@@ -69,9 +72,10 @@ def ranks():
         yield pool
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("method", METHODS)
-def test_virtual_ranks_equal_real_ranks_in_loss_and_gradients(method, ranks):
-    here, there = in_this_process(method), ranks.run(on_a_rank, method)
+def test_virtual_ranks_equal_real_ranks_in_loss_and_gradients(method, precision, ranks):
+    here, there = in_this_process(method, precision), ranks.run(on_a_rank, method, precision)
     assert bool(here["codecs"]) == bool(here["boundary"]) == (method in ("A1", "A2"))
     for rank in (2, 3):  # the second stage's
         torch.testing.assert_close(there[rank]["loss"], here["loss"])

@@ -20,7 +20,8 @@ _HOMES = {
         "score_rows", "sources",
     ),
     "drawing": (
-        "beside_published", "draw_by_layers", "draw_per_byte", "draw_relative_scores", "merged", "score_table",
+        "beside_published", "draw_by_layers", "draw_per_byte", "draw_points_lost", "draw_relative_scores", "merged",
+        "score_table",
     ),
 }  # fmt: skip
 

@@ -45,6 +45,7 @@ def fine_tuning_cells(
     precision: str = "bf16",
     limit: int | None = None,
     encoder: str = DEFAULT_ENCODER,
+    device: str = "cpu",
     **more: Any,
 ) -> list[dict[str, Any]]:
     """List the arguments of `fine_tune` for every task, method and seed.
@@ -58,6 +59,7 @@ def fine_tuning_cells(
         precision: "fp32" or "bf16".
         limit: fewer training examples than the recipe draws; None leaves the recipe's.
         encoder: a pretrained encoder's name, or "stand-in".
+        device: of model and batches; a cell on the CPU does not say it.
         more: further arguments, such as `layers`.
 
     Returns:
@@ -66,6 +68,7 @@ def fine_tuning_cells(
     Raises:
         ValueError: for a task without a recipe.
     """
+    more |= {} if device == "cpu" else {"device": device}
     if unknown := [task for task in tasks if task not in RECIPES]:
         raise ValueError(f"tasks has {unknown[0]!r}, must be among {', '.join(RECIPES)}")
     return [

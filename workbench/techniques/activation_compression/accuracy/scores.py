@@ -11,9 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.reproduction.claims import Claim
 
 __all__ = [
+    "AVERAGED",
     "BASELINE",
     "PER_CENT",
     "chance_reasons",
@@ -30,6 +37,7 @@ Values = Mapping[str, Any]  # what a cell returned
 
 BASELINE = "w/o"
 PER_CENT = 100.0
+AVERAGED = ("relative_score", "constant_share", "message_share", "sent_share")
 CHANCE_ERRORS = 2.0  # standard errors by which an uncompressed score must lie above chance
 
 
@@ -42,8 +50,10 @@ def score_rows(cells: Iterable[Values], keys: Sequence[str] = ()) -> list[dict[s
 
     Returns:
         For each cell `score` (%), `chance` (%), bytes a step and seconds; where the uncompressed cell of the same task
-        and seed is among them also `relative_score`, `points_lost`, `points_below` (the same, 0 where the method gains)
-        and `message_share`.
+        and seed is among them also `relative_score`, `points_lost`, `constant_share` (what a constant answer keeps of
+        the score), and of the bytes at compressed sites `message_share` and, with the gradients of learned codes, which
+        no smaller batch makes smaller, `sent_share`. Over the seeds `points_below`: the mean of the points lost, 0 for
+        a gain.
     """
     cells = list(cells)
     plain = {(cell["task"], cell["seed"]): cell for cell in cells if cell["method"] == BASELINE}
@@ -52,7 +62,7 @@ def score_rows(cells: Iterable[Values], keys: Sequence[str] = ()) -> list[dict[s
         said = {name: cell[name] for name in ("task", "method", "seed", *keys)}
         found = [*_own(cell), *_beside(cell, plain.get((cell["task"], cell["seed"])))]
         rows += [{"quantity": name, **said, "value": value, "unit": unit} for name, value, unit in found]
-    return rows
+    return rows + _points_below(rows, ("task", "method", *keys))
 
 
 def _own(cell: Values) -> Iterator[tuple[str, float, str]]:
@@ -68,12 +78,29 @@ def _beside(cell: Values, plain: Values | None) -> Iterator[tuple[str, float, st
     """Compare a cell with the uncompressed one of its task and seed."""
     if plain is None or cell["method"] == BASELINE:
         return
-    lost = PER_CENT * (plain["score"] - cell["score"])
-    yield from (("points_lost", lost, "%"), ("points_below", max(0.0, lost), "%"))
+    yield "points_lost", PER_CENT * (plain["score"] - cell["score"]), "%"
     if plain["score"] > 0:
         yield "relative_score", cell["score"] / plain["score"], "1"
+        yield "constant_share", cell["chance"] / plain["score"], "1"
     if cell["layers"] == plain["layers"]:
-        yield "message_share", cell["compressed_site_bytes"] / plain["compressed_site_bytes"], "1"
+        sent, whole = cell["compressed_site_bytes"], plain["compressed_site_bytes"]
+        yield "message_share", sent / whole, "1"
+        yield "sent_share", (sent + cell["encoder_gradient_bytes"]) / whole, "1"
+
+
+def _points_below(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Average the points lost over the seeds; a gain on average is no loss."""
+    groups: dict[tuple, list[float]] = {}
+    for row in rows:
+        if row["quantity"] == "points_lost":
+            groups.setdefault(tuple(row[name] for name in keys), []).append(row["value"])
+    return [
+        {
+            "quantity": "points_below", **dict(zip(keys, said, strict=True)), "unit": "%", "value": max(0.0, fmean(lost)),
+            "low": max(0.0, min(lost)), "high": max(0.0, max(lost)),
+        }
+        for said, lost in groups.items()
+    ]  # fmt: skip
 
 
 def layer_rows(cells: Iterable[Values], along: str) -> list[dict[str, Any]]:
@@ -114,15 +141,15 @@ def mean_rows(rows: Iterable[Mapping[str, Any]], tasks: Iterable[str]) -> list[d
         tasks: those that count; no rows where there are none.
 
     Returns:
-        `mean_relative_score` and `mean_message_share` by method and seed, 1 and 1 for the uncompressed encoder.
+        The means of `AVERAGED` by method and seed, 1 for the uncompressed encoder.
     """
     wanted, groups = set(tasks), {}
     for row in rows:
-        if row["task"] in wanted and row["quantity"] in ("relative_score", "message_share"):
+        if row["task"] in wanted and row["quantity"] in AVERAGED:
             groups.setdefault((f"mean_{row['quantity']}", row["method"], row["seed"]), []).append(row["value"])
     seeds = dict.fromkeys(seed for _, _, seed in groups)
-    for quantity in ("mean_relative_score", "mean_message_share"):
-        groups |= {(quantity, BASELINE, seed): [1.0] for seed in seeds}
+    for quantity in AVERAGED:
+        groups |= {(f"mean_{quantity}", BASELINE, seed): [1.0] for seed in seeds if quantity != "constant_share"}
     return [
         {"quantity": quantity, "method": method, "seed": seed, "value": sum(values) / len(values), "unit": "1"}
         for (quantity, method, seed), values in groups.items()
@@ -155,19 +182,37 @@ def sources(cells: Iterable[Values]) -> list[dict[str, str]]:
     return list(distinct.values())
 
 
-def not_comparable(cells: Iterable[Values], claims: Iterable[str]) -> dict[str, str]:
-    """Say which claims are about tasks that the uncompressed encoder is at chance on.
+def not_comparable(
+    cells: Iterable[Values], claims: Iterable[Claim], printed: Sequence[pd.DataFrame] = ()
+) -> dict[str, str]:
+    """Say which claims this run cannot decide, whatever the methods do.
+
+    A claim about a task that the uncompressed encoder is at chance on. An order of scores that are all at chance. A
+    share of the score to be kept whose tolerance is less than a standard error of the score; that a constant answer
+    would keep, too; or that the paper prints twice, the two further apart than any one value can be near to both.
 
     Args:
         cells: what `fine_tune` returned.
-        claims: names of claims; one about a single task begins with it and a colon.
+        claims: of the item; one about a single task says it in `where`.
+        printed: the paper's relative scores (task, method, value): first the item's own table, then those in which the
+            same setting is printed again.
 
     Returns:
         Name of a claim -> reason.
     """
-    reasons = chance_reasons(cells)
-    told = ((claim, claim.partition(":")[0]) for claim in claims)
-    return {claim: reasons[task] for claim, task in told if task in reasons}
+    cells = list(cells)
+    at_chance, plain = chance_reasons(cells), _by_task(cell for cell in cells if cell["method"] == BASELINE)
+    found = {}
+    for claim in claims:
+        task = claim.where.get("task")
+        if task not in plain:
+            continue
+        reason = at_chance.get(task) or _order_at_chance(claim, _by_task(cells)[task])
+        if not reason and claim.quantity == "relative_score":
+            reason = _undecidable_share(claim, plain[task], [_printed(table, claim) for table in printed])
+        if reason:
+            found[claim.name] = reason
+    return found
 
 
 def chance_reasons(cells: Iterable[Values]) -> dict[str, str]:
@@ -180,20 +225,72 @@ def chance_reasons(cells: Iterable[Values]) -> dict[str, str]:
         Task -> reason, for tasks whose mean uncompressed score lies less than two standard errors above chance. The
         error is that of a share of as many rows, for correlations 1/sqrt(rows).
     """
-    by_task: dict[str, list[Values]] = {}
+    found = {}
+    for task, plain in _by_task(cell for cell in cells if cell["method"] == BASELINE).items():
+        if _is_at_chance(plain):
+            found[task] = (
+                f"without compression this encoder scores {_mean(plain):.1%} on {task}, a constant answer "
+                f"{plain[0]['chance']:.1%} (standard error {_error(plain[0]):.1%}): at chance, there is nothing to lose"
+            )
+    return found
+
+
+def _by_task(cells: Iterable[Values]) -> dict[str, list[Values]]:
+    found: dict[str, list[Values]] = {}
     for cell in cells:
-        if cell["method"] == BASELINE:
-            by_task.setdefault(cell["task"], []).append(cell)
-    return {task: reason for task, plain in by_task.items() if (reason := _at_chance(plain))}
+        found.setdefault(cell["task"], []).append(cell)
+    return found
 
 
-def _at_chance(plain: Sequence[Values]) -> str:
-    chance, rows = plain[0]["chance"], plain[0]["num_validation"]
-    mean = sum(cell["score"] for cell in plain) / len(plain)
-    error = math.sqrt(chance * (1 - chance) / rows) if chance > 0 else 1 / math.sqrt(rows)
-    if mean > chance + CHANCE_ERRORS * error:
+def _mean(cells: Sequence[Values]) -> float:
+    return fmean(cell["score"] for cell in cells)
+
+
+def _error(cell: Values) -> float:
+    """Return the standard error of a score: of a share of as many rows, for correlations 1/sqrt(rows)."""
+    chance, rows = cell["chance"], cell["num_validation"]
+    return math.sqrt(chance * (1 - chance) / rows) if chance > 0 else 1 / math.sqrt(rows)
+
+
+def _is_at_chance(cells: Sequence[Values]) -> bool:
+    return _mean(cells) <= cells[0]["chance"] + CHANCE_ERRORS * _error(cells[0])
+
+
+def _order_at_chance(claim: Claim, cells: Sequence[Values]) -> str:
+    """Give a reason where all that an order compares is at chance."""
+    along, order = getattr(claim, "along", ""), getattr(claim, "order", ())
+    groups = [[cell for cell in cells if cell.get(along) == key and _fits(cell, claim)] for key in order]
+    if not groups or not all(group and _is_at_chance(group) for group in groups):
         return ""
-    return (
-        f"without compression this encoder scores {mean:.1%} on {plain[0]['task']}, a constant answer {chance:.1%} "
-        f"(standard error {error:.1%}): at chance, there is nothing to lose"
-    )
+    scores = " and ".join(f"{_mean(group):.1%}" for group in groups)
+    return f"{scores} are at chance, where a constant answer scores {cells[0]['chance']:.1%}: no order can be seen"
+
+
+def _fits(cell: Values, claim: Claim) -> bool:
+    return all(cell.get(name) == key for name, key in claim.where.items())
+
+
+def _printed(table: pd.DataFrame, claim: Claim) -> float | None:
+    found = table[(table.task == claim.where["task"]) & (table.method == claim.where["method"])].value
+    return float(found.iloc[0]) if len(found) else None
+
+
+def _undecidable_share(claim: Claim, plain: Sequence[Values], printed: Sequence[float | None]) -> str:
+    """Give a reason why a share of the score within a tolerance of the paper's would mean nothing."""
+    score, error = _mean(plain), _error(plain[0])
+    if claim.abs < error / score:
+        return (
+            f"the tolerance, {claim.abs:.2f} of the score, is less than the score's standard error, {error:.1%} of "
+            f"{score:.1%}: {error / score:.2f}"
+        )
+    constant = plain[0]["chance"] / score
+    target = printed[0] if printed else None
+    if target is not None and abs(constant - target) <= claim.abs:
+        return f"a constant answer keeps {constant:.2f} of the score, which is within the tolerance of {target:.2f}"
+    known = [value for value in printed if value is not None]
+    if known and max(known) - min(known) > 2 * claim.abs:
+        return (
+            f"the paper prints this twice, as {min(known):.2f} and {max(known):.2f}: no value is within the tolerance "
+            f"of both"
+        )
+    return ""
