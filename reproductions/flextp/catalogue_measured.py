@@ -181,8 +181,8 @@ FIGURE_9B = _item(
 
 SECTION_C = "figure 10, section V-C"
 EQUATION_2 = (
-    "Eq. 2 weighs what migrating costs the others against what taking columns out costs the straggler: little, "
-    "so that nearly all is dropped; dropping less would take longer."
+    "Eq. 2 weighs what migrating costs the others against what taking columns out costs the straggler. Out of what the "
+    "pre-test measures follows how much is dropped, from nearly all to hardly any; dropping less may take longer."
 )
 FIGURE_10B = _item(
     "fig-10b", "Epochs by the skewness of one straggler: resizing, migration, both",

@@ -58,6 +58,38 @@ def plain_losses(num_ranks, num_iterations):
     return train(model, balancer, num_iterations)
 
 
+def test_one_real_rank_alone_trains_without_a_pre_test():
+    assert run_on_ranks(alone, 1, timeout_s=60) == [True]
+
+
+def alone():
+    group = ProcessTensorGroup()
+    model = two_layers(group)
+    balancer = balance(model, group)
+    train(model, balancer, 4)
+    return balancer.costs is None and balancer.plan.is_plain
+
+
+def test_by_default_as_much_is_dropped_as_the_plan_says():
+    group = VirtualTensorGroup(4)
+    model = two_layers(group, WIDE)
+    times = ModelledTimes(StragglerTrace.fixed(4, {0: 8.0}), product_s=1.0, other_s=0.2)
+    dear = Costs.straight(communicate_s=100.0, compute_s=1.0)
+    balancer = balance(model, group, policy=Policy(refine=True), modelled=times, costs=dear)
+    train(model, balancer, 3, shape=(2, 3, 128))
+    planned = balancer.plan.ranks[0].dropped
+    assert planned > 0.8
+    assert balancer.dropped_share == pytest.approx(planned / 4, abs=1 / 4 / 32)  # to the nearest of 32 columns or more
+
+
+def test_a_given_plan_is_followed_in_every_layer_whatever_the_selection():
+    half = Plan(ranks=(RankPlan(dropped=0.5),) * 2)
+    for selection in ("Pri", "PriDiffR"):
+        model, balancer = balanced(StragglerTrace.none(2), solution="given", plan=half, selection=selection)
+        train(model, balancer, 2)
+        assert balancer.dropped_share == 0.5
+
+
 def test_without_stragglers_training_is_the_plain_one_bit_for_bit():
     for solution in ("ZERO", "MIG", "SEMI"):
         model, balancer = balanced(StragglerTrace.none(4), solution=solution)

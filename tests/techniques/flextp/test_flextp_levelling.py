@@ -1,8 +1,9 @@
 import random
+from dataclasses import replace
 
 import pytest
 
-from workbench.techniques.flextp.method.costs import Costs
+from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
 from workbench.techniques.flextp.method.levelling import levelled_plan
 from workbench.techniques.flextp.method.model import ideal_s, iteration_s, rank_s
 from workbench.techniques.flextp.method.plan import RankTimes
@@ -120,3 +121,12 @@ def test_a_share_of_the_ideal_s_speed_must_be_below_one():
     times = ranks(8, 1)
     with pytest.raises(ValueError, match="speed_share is 1"):
         levelled_plan(times, FREE, stragglers(times), speed_share=1)
+
+
+def test_of_the_plans_that_reach_the_level_the_one_that_drops_least_is_taken():
+    # With ranks 1 and 2 as senders the others would have to give up more than all they have: 1.09 times the level.
+    times = [RankTimes(own_s=0.85 + each, product_s=each) for each in (2.9, 5.7, 7.7, 1.0)]
+    costs = Costs.straight(extract_s=0.05, communicate_s=1.1, compute_s=1.0)
+    costs = replace(costs, communicate=PiecewiseLinear.fitted([(0.0, 1.0), (1.0, 1.1)]))
+    plan = levelled_plan(times, costs, [2, 1, 0], speed_share=0.9)
+    assert iteration_s(times, plan, costs) <= ideal_s(times) / 0.9 * (1 + 1e-6)

@@ -16,9 +16,9 @@ from workbench.techniques.flextp.runtime.policy import Policy
 PLAN = Plan.plain(2)
 
 
-def test_by_default_a_policy_is_the_paper_s():
+def test_by_default_stragglers_drop_and_migrate_and_every_layer_drops_what_is_planned():
     policy = Policy()
-    assert (policy.solution, policy.selection, policy.imputation) == ("SEMI", Selection("PriDiffR"), Imputation("Zero"))
+    assert (policy.solution, policy.selection, policy.imputation) == ("SEMI", Selection("Pri"), Imputation("Zero"))
     assert (policy.threshold, policy.decay, policy.scheme) == (0.1, 0.8, "broadcast-reduce")  # III-A, III-B, IV-A
     assert policy.is_incremental
     assert (policy.pruning_ratio, policy.num_senders, policy.refine) == (None, None, False)
@@ -91,7 +91,7 @@ def test_the_ends_of_every_range_are_allowed(policy):
 
 def test_policies_that_differ_in_any_field_are_told_apart_by_what_ranks_compare():
     other = {
-        "solution": "ZERO", "selection": "Pri", "pruning_ratio": 0.5, "plan": PLAN, "refine": True, "speed_share": 0.5,
+        "solution": "ZERO", "selection": "Rd", "pruning_ratio": 0.5, "plan": PLAN, "refine": True, "speed_share": 0.5,
         "num_senders": 1, "reference": "min", "imputation": "Same", "scheme": "scatter-gather", "threshold": 0.2,
         "decay": 0.5, "micro_threshold": 0.1, "iterations_per_epoch": 7, "is_incremental": False, "seed": 1,
     }  # fmt: skip

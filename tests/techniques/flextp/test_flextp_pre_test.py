@@ -225,3 +225,16 @@ def test_after_products_under_autocast_columns_are_sent_as_narrow_as_those():
         moved = [message for message in group.traffic.messages if message.site.endswith(".migration")]
         sent_bytes.append(sum(message.message_bytes for message in moved))
     assert 0 < 2 * sent_bytes[0] == sent_bytes[1]
+
+
+def test_an_autocast_around_the_pre_test_changes_nothing_of_products_that_ran_without():
+    group = VirtualTensorGroup(3)
+    model = Model(group, {rank: Meter(rank) for rank in range(3)})
+    sent_bytes = []
+    for is_narrow in (True, False):
+        group.traffic.clear()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_narrow):
+            measure_costs(model.layers, model.products, group, TIMES)
+        sent_bytes.append(sum(each.message_bytes for each in group.traffic.messages if each.site.endswith(".migration")))
+    assert 0 < sent_bytes[0] == sent_bytes[1]
+    assert {product.dtype for product in model.products} == {torch.float32}

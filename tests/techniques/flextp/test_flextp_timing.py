@@ -111,8 +111,8 @@ STUDY = {
     "slow": Variant(skewness=SLOW),
     "Pri": Variant(solution="ZERO", skewness=SLOW),
     "PriDiffR": Variant(solution="ZERO", selection="PriDiffR", skewness=SLOW),
-    "tree": Variant(migrated=0.5),
-    "star": Variant(migrated=0.5, scheme="scatter-gather"),
+    "tree": Variant(solution="MIG", migrated=0.5),
+    "star": Variant(solution="MIG", migrated=0.5, scheme="scatter-gather"),
     "idle": Variant(solution="SEMI", skewness=(1.0,)),
 }
 
@@ -233,7 +233,18 @@ def test_a_study_on_real_ranks_has_rows_and_a_timeline_of_every_variant():
     assert measured.trace["traceEvents"]
 
 
+def test_what_contradicts_itself_is_no_variant():
+    with pytest.raises(ValueError, match="everywhere is True"):
+        Variant(solution="MIG", pruning_ratio=0.5, everywhere=True)
+    with pytest.raises(ValueError, match="migrated is 0.5, must be None where solution is SEMI"):
+        Variant(solution="SEMI", migrated=0.5)
+
+
 def test_bad_input_is_refused_before_any_rank_starts():
+    with pytest.raises(ValueError, match="num_senders is 2, must be at most 1 of 2 ranks"):
+        timing.measure_variants({"a": Variant(solution="SEMI", num_senders=2, skewness=(4.0,))}, size=TINY, num_ranks=2, rounds=6)
+    with pytest.raises(ValueError, match="num_ranks is 3, must divide the model's 2 attention heads"):
+        timing.measure_variants({"a": Variant()}, size=TINY, num_ranks=3, rounds=6)
     with pytest.raises(ValueError, match="rounds is 5, must make at least 6"):
         timing.measure_variants({"plain": Variant()}, size=TINY, rounds=5)
     with pytest.raises(ValueError, match="slowness is 4.0, must be 1 where 'as it is'"):

@@ -31,6 +31,7 @@ SPEED_SHARE = 0.9
 # than the columns are: as a receiver it would be slow at others' columns, too.
 LEAST_MIGRATED = 1 / 32
 _PRECISION = 1e-9  # of shares: a weight has far fewer columns
+_NEAR = 1e-6  # of a level: as near as shares of such a precision come
 _FIXED_POINT_ROUNDS = 6  # extraction is a few percent of the products, so each round gains a digit or more
 
 
@@ -65,7 +66,10 @@ def levelled_plan(
     allowed_s = max(fastest_possible_s / speed_share, spared_s) if speed_share else math.inf
     if iteration_s(times, fastest, costs) <= allowed_s:
         return fastest
-    return min((_at_level(ranks, senders, allowed_s) for senders in divisions), key=_dropped)
+    levelled = [_at_level(ranks, senders, allowed_s) for senders in divisions]
+    seconds = [iteration_s(times, plan, costs) for plan in levelled]
+    reached_s = max(allowed_s, min(seconds)) * (1 + _NEAR)  # where none reaches the level, the fastest one's
+    return min((plan for plan, each_s in zip(levelled, seconds, strict=True) if each_s <= reached_s), key=_dropped)
 
 
 class _Unresized:

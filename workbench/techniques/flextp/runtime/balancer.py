@@ -114,7 +114,7 @@ class Balancer:
         self.costs, self._times, self._moves = costs, times, moves_of(group)
         self._undo: list[Callable[[], None]] = []
         self._check_equal_on_all_ranks()
-        waits = costs is None and needs_costs(policy)
+        waits = group.size > 1 and costs is None and needs_costs(policy)  # one rank has nobody to hand columns to
         self._planner: Planner | None = None if waits else planner_of(policy, group.size, costs)
         self._choosers = {
             rank: ColumnChooser([layer.weights[place] for layer in self._layers], policy, rank)

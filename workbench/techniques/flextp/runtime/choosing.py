@@ -28,6 +28,7 @@ from ..method.priority import (
     priority_list,
 )
 from ..method.resizing import num_dropped_columns
+from ..method.solution import Solution
 from .policy import Policy
 
 __all__ = ["ColumnChooser", "Columns"]
@@ -79,7 +80,7 @@ class ColumnChooser:
         return Columns(dropped=dropped, migrated=order[num_dropped : num_dropped + num_migrated])
 
     def _ratios(self, dropped: float) -> list[float]:
-        if not self._policy.selection.is_differentiated:
+        if not self._policy.selection.is_differentiated or self._policy.solution is Solution.GIVEN:
             return [dropped] * len(self._lists)
         threshold = change_threshold(self._policy.iterations_per_epoch, self._policy.micro_threshold)
         shares = [candidate_share(statistics, threshold) for statistics in self._statistics]

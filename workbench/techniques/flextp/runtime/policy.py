@@ -39,14 +39,15 @@ class Policy:
         threshold: share by which a rank's own time must move before all plan anew, and by which it must exceed the
             reference before the rank counts as a straggler (the second use is ours: times are never quite equal).
         decay: a, share of γ that every layer drops at least, where layers have ratios of their own.
-        micro_threshold: θ_micro, weight change an iteration below which a column may be dropped beyond that.
+        micro_threshold: θ_micro, weight change an iteration below which a column may be dropped beyond that; with 0
+            none may, and every layer drops a γ (`method.priority.micro_threshold` gives one for a learning rate).
         iterations_per_epoch: after as many, statistics are renewed and columns chosen anew.
         is_incremental: dropped columns keep their statistics; False shows the endless loop.
         seed: of random choices.
     """
 
     solution: Solution = Solution.SEMI
-    selection: Selection = Selection.DIFFERENTIATED
+    selection: Selection = Selection.PRIORITY
     pruning_ratio: float | None = None
     plan: Plan | None = None
     refine: bool = False

@@ -139,9 +139,10 @@ def _operands(kind: _Kind) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _run(product: FlexibleProduct, xs: list[Tensor], weights: list[Tensor]) -> None:
-    with torch.enable_grad():
-        ys = product.multiply(xs, weights)
-    torch.autograd.grad(ys, [*xs, *weights], [torch.zeros_like(y) for y in ys])
+    with torch.autocast(xs[0].device.type, enabled=False):  # operands are as narrow as in training
+        with torch.enable_grad():
+            ys = product.multiply(xs, weights)
+        torch.autograd.grad(ys, [*xs, *weights], [torch.zeros_like(y) for y in ys])
 
 
 def _extraction_s(kind: _Kind, share: float) -> float:

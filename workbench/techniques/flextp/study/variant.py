@@ -60,6 +60,10 @@ class Variant:
         object.__setattr__(self, "skewness", tuple(self.skewness))
         if self.everywhere and self.pruning_ratio is None:
             raise ValueError("pruning_ratio is None, must be in [0, 1) where every rank drops")
+        if self.everywhere and (self.solution, self.migrated) != (Solution.ZERO, None):
+            raise ValueError("everywhere is True, must be False except for a ZERO that migrates nothing")
+        if self.migrated is not None and self.solution != Solution.MIG:
+            raise ValueError(f"migrated is {self.migrated}, must be None where solution is {self.solution}, not MIG")
         if self.migrated is not None and not 0 <= self.migrated <= 1:
             raise ValueError(f"migrated is {self.migrated}, must be in [0, 1]")
         if self.moves and len(self.skewness) != 1:

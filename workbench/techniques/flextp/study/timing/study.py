@@ -18,6 +18,7 @@ from workbench.launch import Ranks, ShapedHosts
 from workbench.timeline import Timeline, chrome_trace
 
 from ...method.costs import Costs
+from ...runtime.planning import check_policy
 from ..variant import Variant
 from .breakdown import break_down, told_apart
 from .rank import Recording, Turns, record_rounds
@@ -85,6 +86,8 @@ def measure_variants(
     """
     turns = Turns(rounds=rounds, warmup=warmup, length=turn, seed=seed)
     _check(variants, turns, num_ranks, slowness)
+    if size.heads % num_ranks:
+        raise ValueError(f"num_ranks is {num_ranks}, must divide the model's {size.heads} attention heads")
     hosts = None if link is None else ShapedHosts(num_hosts, link)
     with Ranks(num_ranks, hosts=hosts, preload=PRELOAD, timeout_s=TIMEOUT_S) as ranks:
         by_rank = ranks.run(record_rounds, dict(variants), size, turns, slowness)
@@ -108,7 +111,7 @@ def _check(variants: Mapping[str, Variant | None], turns: Turns, num_ranks: int,
             raise ValueError(f"slowness is {slowness}, must be 1 where {name!r} is a model that nothing can slow")
         if variant is not None:
             variant.trace(num_ranks, turns.iterations_per_epoch)
-            variant.policy(num_ranks)
+            check_policy(variant.policy(num_ranks), num_ranks)
 
 
 def _turns(by_rank: Sequence[Sequence[Recording]]) -> dict[str, list[Turn]]:
