@@ -128,7 +128,7 @@ TABLE_16 = _table(
     "16", "Fine-tuning under compression with batches of 8 and 128 tokens (2,500 examples)", _for_all("16"),
     {"smoke": 10, "laptop": 115, "full": 14_400},
     FULL | {"max_tokens": 128, "batch": 8, "methods": METHODS[:-1], "limit": 2500, "controls": []},  # 312 steps of 8
-    LAPTOP | {"max_tokens": 128, "batch": 8, "tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "limit": 800},
+    LAPTOP | {"max_tokens": 128, "batch": 8, "tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "limit": 640},
 )  # fmt: skip
 
 
@@ -278,8 +278,8 @@ TABLE_8 = _item(
     "table-8", "Fine-tuned without compression after a masked language model under compression (a proxy)",
     "accuracy_after_pretraining",
     (PRETRAINED | STAND_IN | {"methods": ["w/o", "T2"], "num_blocks": 32, "max_tokens": 32, "limit": 64},
-     PRETRAINED | {"tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "seeds": [0, 1], "num_blocks": 512,
-                   "limit": 800},
+     PRETRAINED | {"tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "seeds": [0, 1], "num_blocks": 320,
+                   "limit": 640},
      PRETRAINED),
     (15, 145, 7_200),
     tuple(
