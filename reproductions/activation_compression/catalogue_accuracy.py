@@ -128,7 +128,7 @@ TABLE_16 = _table(
     "16", "Fine-tuning under compression with batches of 8 and 128 tokens (2,500 examples)", _for_all("16"),
     {"smoke": 10, "laptop": 115, "full": 14_400},
     FULL | {"max_tokens": 128, "batch": 8, "methods": METHODS[:-1], "limit": 2500, "controls": []},  # 312 steps of 8
-    LAPTOP | {"max_tokens": 128, "batch": 8, "tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "limit": 640},
+    LAPTOP | {"max_tokens": 128, "batch": 8, "tasks": ["stsb"], "methods": ["w/o", "A2", "T2"], "limit": 320},
 )  # fmt: skip
 
 
