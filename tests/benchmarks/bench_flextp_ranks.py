@@ -9,7 +9,7 @@ from workbench.techniques.flextp.study.timing import ASKED, Size, measure_machin
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
 SIZE = Size(hidden=512, layers=1, batch=16)
-IDLE_SIZE = Size(hidden=256, layers=2, batch=64)  # as many images as the paper's ViT-1B has
+IDLE_SIZE = Size(hidden=1024, layers=1, batch=64)  # of the item flextp/machinery/measured
 NUM_RANKS = 4
 SLOWNESS = 8.0
 ROUNDS = 12

@@ -59,6 +59,7 @@ def test_a_choice_that_there_is_not_is_refused(field):
         ({"refine": True, "num_senders": 1}, "num_senders is 1, must be None where refine is True"),
         ({"threshold": 0.0}, "threshold is 0.0, must be finite and above 0"),
         ({"threshold": math.inf}, "threshold is inf, must be finite and above 0"),
+        ({"patience": 0}, "patience is 0, must be at least 1"),
         ({"micro_threshold": -1e-9}, "micro_threshold is -1e-09, must be finite and 0 or more"),
         ({"micro_threshold": math.inf}, "micro_threshold is inf, must be finite and 0 or more"),
         ({"speed_share": 1.0}, r"speed_share is 1.0, must be in \[0, 1\)"),
@@ -93,6 +94,7 @@ def test_policies_that_differ_in_any_field_are_told_apart_by_what_ranks_compare(
     other = {
         "solution": "ZERO", "selection": "Rd", "pruning_ratio": 0.5, "plan": PLAN, "refine": True, "speed_share": 0.5,
         "num_senders": 1, "reference": "min", "imputation": "Same", "scheme": "scatter-gather", "threshold": 0.2,
+            "patience": 2,
         "decay": 0.5, "micro_threshold": 0.1, "iterations_per_epoch": 7, "is_incremental": False, "seed": 1,
     }  # fmt: skip
     assert set(other) == {field.name for field in fields(Policy)}

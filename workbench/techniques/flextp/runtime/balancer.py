@@ -78,6 +78,7 @@ class _State:
     plan: Plan | None = None
     planned_from: tuple[RankTimes, ...] | None = None
     pending: Arrival | None = None
+    recent: list[Sequence[RankTimes]] = field(default_factory=list)  # of the last iterations under the plan
     is_chosen: bool = False  # whether the divisions follow the plan and the statistics as they are now
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
 
@@ -209,13 +210,17 @@ class Balancer:
                 return
             self.costs = self._measured_costs(times)
             self._planner = planner_of(self.policy, self.group.size, self.costs)
-        if state.planned_from is not None and not self._has_moved(times, state.planned_from):
+        state.recent = [*state.recent, times][-self.policy.patience :]
+        if len(state.recent) < self.policy.patience:
             return
+        if state.planned_from is not None and not all(self._has_moved(t, state.planned_from) for t in state.recent):
+            return
+        times = [min(of_rank, key=lambda each: each.unresized().own_s) for of_rank in zip(*state.recent, strict=True)]
         plan, state.planned_from = self._planner(times), tuple(times)
         if state.steps and plan.is_near(state.plan):
             return
         state.steps.append(Step(iteration=state.iteration, times=tuple(times), plan=plan))
-        state.plan, state.is_chosen = plan, plan.is_plain and state.plan.is_plain
+        state.plan, state.is_chosen, state.recent = plan, plan.is_plain and state.plan.is_plain, []
 
     def _measured_costs(self, times: Sequence[RankTimes]) -> Costs:
         """Run the pre-test; its messages are entered under a name of their own."""

@@ -38,6 +38,8 @@ class Policy:
         scheme: how migrated columns travel.
         threshold: share by which a rank's own time must move before all plan anew, and by which it must exceed the
             reference before the rank counts as a straggler (the second use is ours: times are never quite equal).
+        patience: iterations in a row for which a rank must be slow, or fast, before it counts as that; 1 in the paper,
+            where a single iteration that something else disturbed makes a straggler.
         decay: a, share of γ that every layer drops at least, where layers have ratios of their own.
         micro_threshold: θ_micro, weight change an iteration below which a column may be dropped beyond that; with 0
             none may, and every layer drops a γ (`method.priority.micro_threshold` gives one for a learning rate).
@@ -57,6 +59,7 @@ class Policy:
     imputation: Imputation = Imputation.ZERO
     scheme: Scheme = Scheme.BROADCAST_REDUCE
     threshold: float = SIGNIFICANT_CHANGE
+    patience: int = 1
     decay: float = DECAY
     micro_threshold: float = 0.0
     iterations_per_epoch: int = 100
@@ -84,6 +87,8 @@ class Policy:
             raise ValueError(f"num_senders is {self.num_senders}, must be None where refine is True, which finds them")
         if not 0 < self.threshold < math.inf:
             raise ValueError(f"threshold is {self.threshold}, must be finite and above 0")
+        if self.patience < 1:
+            raise ValueError(f"patience is {self.patience}, must be at least 1")
         if not 0 <= self.micro_threshold < math.inf:
             raise ValueError(f"micro_threshold is {self.micro_threshold}, must be finite and 0 or more")
         if not 0 <= self.speed_share < 1:

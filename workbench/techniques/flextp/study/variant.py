@@ -33,6 +33,7 @@ class Variant:
         is_incremental: dropped columns keep their statistics; without it the same ones are dropped for ever.
         num_senders: with SEMI, how many stragglers migrate; None lets Eqs. 2 and 3 say.
         refine: MIG and SEMI level all ranks (ours).
+        patience: iterations in a row for which a rank must be slow.
         scheme: how migrated columns travel.
         skewness: of each straggler, at least 1; the first ranks take them, from 0 on.
         moves: the one straggler moves to the next rank every epoch (figures 7 to 9).
@@ -47,6 +48,7 @@ class Variant:
     is_incremental: bool = True
     num_senders: int | None = None
     refine: bool = False
+    patience: int = 1
     scheme: str = Scheme.BROADCAST_REDUCE
     skewness: tuple[float, ...] = ()
     moves: bool = False
@@ -89,7 +91,7 @@ class Variant:
             num_ranks: N.
             more: further fields of the policy.
         """
-        named = ("selection", "imputation", "is_incremental", "scheme")
+        named = ("selection", "imputation", "is_incremental", "patience", "scheme")
         common = {**{name: getattr(self, name) for name in named}, **more}
         plan = self._plan(num_ranks)
         if plan is not None:

@@ -88,7 +88,7 @@ def measure_machinery(*, size: Size, rounds: int = ROUNDS, turn: int = TURN, **m
         size, rounds, turn: as for `measure_variants`.
         more: its further arguments.
     """
-    variants = {BALANCED: Variant(solution="SEMI", refine=True), UNBALANCED: None}
+    variants = {BALANCED: Variant(solution="SEMI", refine=True, patience=2), UNBALANCED: None}  # as `balance` does
     keys = {name: {"solution": name} for name in variants}
     return measure_variants(variants, keys=keys, size=size, rounds=rounds, turn=turn, slowness=1.0, warmup=2, **more)
 
