@@ -10,7 +10,7 @@ figure 11 has two stragglers, χ = 8 and 4; with 8 (full) the paper's four, 8, 6
 Tolerances were fixed before the first run.
 """
 
-from workbench.reproduction import Evidence, Ordering, Reproduction, Trend, Within
+from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Within
 
 __all__ = ["CATALOGUE"]
 
@@ -155,6 +155,20 @@ def _linear(source: str) -> Within:
     )  # fmt: skip
 
 
+DISTURBED = (
+    "Where cores are shared, single iterations scatter by a tenth and more. As in the paper one such iteration makes a "
+    "rank a straggler here, and what migrates then costs messages; with `Policy(patience=2)` it takes two in a row."
+)
+
+
+def _harmless(solution: str) -> Bound:
+    return Bound(
+        f"Without a straggler {solution} is at most a tenth slower", quantity="speedup", at_least=0.9,
+        where={"skewness": 1.0, "solution": solution}, because="10 %: a time that moves by less is none to plan for",
+        source="ours: there is nothing to gain at χ = 1", explanation=DISTURBED,
+    )  # fmt: skip
+
+
 FIGURE_9B = _item(
     "fig-9b", "Epochs by the skewness of one straggler that drops columns",
     (
@@ -175,6 +189,7 @@ FIGURE_9B = _item(
                where={"solution": "ZERO-PriDiffR", "skewness": HEAVY}, source=f"{SECTION}, text to figure 9",
                because="4 points: between none and twice as much", explanation=FOUR_FIFTHS),
         _below("ZERO-Pri", "ZERO-PriDiffE", f"{SECTION}: PriDiffE trades efficiency for accuracy"),
+        *(_harmless(solution) for solution in ("ZERO-Pri", "ZERO-PriDiffE", "ZERO-PriDiffR")),
     ),
     (15, 100, 900), published="fig-9.csv", changes=SETTLING,
 )  # fmt: skip
@@ -198,6 +213,7 @@ FIGURE_10B = _item(
         _below("SEMI", "MIG", SECTION_C, EQUATION_2),
         _below("ZERO-PriDiffR", "MIG", SECTION_C, FOUR_FIFTHS),
         _below("SEMI refined", "MIG", "ours, beside figure 10"),
+        *(_harmless(solution) for solution in ("MIG", "ZERO-PriDiffR", "SEMI", "SEMI refined")),
     ),
     (15, 110, 900), changes=SETTLING,
 )  # fmt: skip
@@ -248,11 +264,10 @@ TABLE_1 = _item(
 )  # fmt: skip
 
 
-def _asked(name: str, quantity: str, solution: str, *, at_least: bool, explanation: str = "") -> Ordering:
-    return Ordering(
-        name, quantity=f"{quantity} beside what is asked", along="of", where={"solution": solution},
-        order=["asked", "measured"] if at_least else ["measured", "asked"],
-        because="the whole interval must keep to the bound", source="ours", explanation=explanation,
+def _asked(name: str, quantity: str, solution: str, **bound: float) -> Bound:
+    return Bound(
+        name, quantity=quantity, where={"solution": solution}, source="ours",
+        because="the whole interval must keep to the bound", **bound,
     )  # fmt: skip
 
 
@@ -262,8 +277,8 @@ SPEED = _item(
     (SPEED_COMPARED, SPEED_COMPARED, SPEED_COMPARED), ["skewness"], "skewness",
     (
         _asked("SEMI reaches 75 % of the speedup of a balance that costs and drops nothing", "share_of_ideal",
-               "SEMI refined", at_least=True),
-        _asked("Pri reaches 90 % of what its criterion allows", "share_of_bound", "ZERO-Pri", at_least=True),
+               "SEMI refined", at_least=0.75),
+        _asked("Pri reaches 90 % of what its criterion allows", "share_of_bound", "ZERO-Pri", at_least=0.9),
     ),
     (20, 240, 900), changes={**WIDE, **SETTLING, "rounds": 12}, asks=dict.fromkeys(("smoke", "laptop", "full"), True),
 )  # fmt: skip
@@ -281,9 +296,9 @@ MACHINERY = Reproduction(
     expected_s={"smoke": 15, "laptop": 400, "full": 900}, times=True,
     claims=(
         _asked("Without a straggler iterations are at most 2 % longer", "over_unbalanced", "with balance",
-               at_least=False),
+               at_most=1.02),
         _asked("Without a straggler ranks take at most 2 % more processor time", "cpu_over_unbalanced", "with balance",
-               at_least=False),
+               at_most=1.02),
     ),
 )  # fmt: skip
 

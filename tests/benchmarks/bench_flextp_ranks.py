@@ -5,7 +5,10 @@ products in a plain iteration is named, since all bounds follow from it. Idle, n
 An ask holds only if the whole interval of the median keeps to it.
 """
 
-from workbench.techniques.flextp.study.timing import ASKED, Size, measure_machinery, measure_speed
+from workbench.reproduction import Bound, Project, Verdict, find_item, load_catalogue
+from workbench.reproduction.judge import judge
+from workbench.reproduction.rows import read_rows
+from workbench.techniques.flextp.study.timing import Size, measure_machinery, measure_speed
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
 SIZE = Size(hidden=512, layers=1, batch=16)
@@ -25,10 +28,18 @@ def rows_of(rows: list[dict], what: str) -> list[BenchmarkRow]:
 
 def _row(row: dict, what: str) -> BenchmarkRow:
     told = {"name": f"{row['quantity']} of {row['solution']}, {what}", "figure": row["value"], "unit": "x"}
-    asked = next((each for each in ASKED if (each.quantity, each.solution) == (row["quantity"], row["solution"])), None)
-    if asked is not None:
-        told |= {"asked": asked.words, "holds": asked.holds(row)}
+    for claim in _bounds():
+        if (claim.quantity, claim.where["solution"]) == (row["quantity"], row["solution"]):
+            (found,) = judge([claim], read_rows([row], "values"), ())
+            told |= {"asked": f"at most {claim.limit:g}" if claim.at_least is None else f"at least {claim.limit:g}", "holds": found.verdict is Verdict.AGREES}
     return BenchmarkRow(**told, low=row["low"], high=row["high"])
+
+
+def _bounds() -> list[Bound]:
+    """Return what the catalogue asks for."""
+    catalogue = load_catalogue(Project())
+    items = (find_item(catalogue, f"flextp/{name}/measured") for name in ("speed", "machinery"))
+    return [claim for item in items for claim in item.claims if isinstance(claim, Bound)]
 
 
 def straggling() -> list[BenchmarkRow]:

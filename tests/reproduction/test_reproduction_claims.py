@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from workbench.reproduction import ClaimError, Crossover, Ordering, Trend, Verdict, Within
+from workbench.reproduction import Bound, ClaimError, Crossover, Ordering, Trend, Verdict, Within
 from workbench.reproduction.judge import judge
 from workbench.reproduction.rows import read_rows
 
@@ -36,6 +36,49 @@ def test_a_value_on_the_edge_of_its_tolerance_agrees_and_one_past_it_disagrees()
         verdict(Within("w", quantity="time", abs=1.5, **WHY), values((6.5, {"tp": 2})), published).verdict
         is Verdict.AGREES
     )
+
+
+@pytest.mark.parametrize(
+    ("bound", "ours", "found"),
+    [
+        ({"at_most": 1.02}, (1.02, {}), Verdict.AGREES),
+        ({"at_most": 1.02}, (1.0200001, {}), Verdict.DISAGREES),
+        ({"at_most": 1.02}, (1.01, {}, 1.0, 1.02), Verdict.AGREES),
+        ({"at_most": 1.02}, (1.01, {}, 1.0, 1.03), Verdict.NOT_COMPARABLE),
+        ({"at_most": 1.02}, (1.03, {}, 1.02, 1.04), Verdict.NOT_COMPARABLE),
+        ({"at_most": 1.02}, (1.03, {}, 1.021, 1.04), Verdict.DISAGREES),
+        ({"at_least": 0.9}, (0.9, {}), Verdict.AGREES),
+        ({"at_least": 0.9}, (0.94, {}, 0.89, 0.99), Verdict.NOT_COMPARABLE),
+        ({"at_least": 0.9}, (0.8, {}, 0.7, 0.89), Verdict.DISAGREES),
+        ({"at_least": 0.9}, (math.inf, {}), Verdict.DISAGREES),
+    ],
+)
+def test_a_bound_holds_for_the_whole_interval(bound, ours, found):
+    claim = Bound("b", quantity="time", source="ours", **bound, **WHY)
+    told = verdict(claim, values(ours))
+    assert told.verdict is found
+    assert [row.published for row in told.rows] == list(bound.values()) and told.rows[0].by_definition
+
+
+def test_a_bound_says_what_it_found_and_what_is_missing():
+    claim = Bound("b", quantity="time", where={"tp": [2, 4]}, at_most=1.0, source="ours", **WHY)
+    told = verdict(claim, values((2.0, {"tp": 2}, 1.5, 2.5)))
+    assert [row.verdict for row in told.rows] == [Verdict.DISAGREES, Verdict.NOT_RUN]
+    assert told.rows[0].reason == "ours is 2 (1.5 to 2.5), not at most 1"
+    assert verdict(Bound("b", quantity="time", at_most=1.0, source="ours", **WHY), ()).verdict is Verdict.NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({}, "give exactly one"), ({"at_most": 1.0, "at_least": 0.0}, "give exactly one"),
+        ({"at_most": math.nan}, "must be a finite number"), ({"at_least": True}, "must be a finite number"),
+        ({"at_most": 1.0, "source": " "}, "must say why"),
+    ],
+)  # fmt: skip
+def test_a_bound_that_is_none_is_refused(more, message):
+    with pytest.raises(ValueError, match=message):
+        Bound("b", quantity="time", **{"source": "ours", **more}, **WHY)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ Left out: importing torch, papermill or pandas before they are needed, so that l
 
 from workbench.reproduction.catalogue import find_item, load_catalogue, select
 from workbench.reproduction.cells import CellResult, CellsFailed, run_cells
-from workbench.reproduction.claims import Crossover, Ordering, Trend, Within
+from workbench.reproduction.claims import Bound, Crossover, Ordering, Trend, Within
 from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
 from workbench.reproduction.project import Project
@@ -30,6 +30,7 @@ from workbench.reproduction.runner import (
 from workbench.reproduction.verdicts import ClaimVerdict, Comparison, Verdict
 
 __all__ = [
+    "Bound",
     "CatalogueError",
     "CellResult",
     "CellsFailed",

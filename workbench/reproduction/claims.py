@@ -1,4 +1,4 @@
-"""The four kinds of claim: a value within a tolerance, an ordering, a trend, a crossover.
+"""The five kinds of claim: a value within a tolerance, a bound, an ordering, a trend, a crossover.
 
 Source: the workbench's own rules, stated at each class. Tolerances are fixed before the first run, each with its
 reason. A row that is published, or that a list in `where` or an order asks for, and that ours lacks is "not run", so
@@ -14,18 +14,18 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from workbench.reproduction.comparing import (
-    comparison, crossing, gaps, inside, listed, missing, numeric, outside, reaching, rising, told,
+    bounded, comparison, crossing, gaps, inside, listed, missing, numeric, outside, reaching, rising, told,
 )  # fmt: skip
 from workbench.reproduction.errors import ClaimError
 from workbench.reproduction.rows import Key, Row, canonical, grouped, matches
 from workbench.reproduction.verdicts import Comparison, Verdict
 
-__all__ = ["Claim", "Crossover", "Ordering", "Trend", "Within"]
+__all__ = ["Bound", "Claim", "Crossover", "Ordering", "Trend", "Within"]
 
 
 @dataclass(frozen=True, slots=True)
 class Claim(ABC):
-    """What the paper says about one quantity; see the four kinds."""
+    """What the paper says about one quantity; see the kinds."""
 
     name: str  # the claim in words, unique within its item
     _: KW_ONLY
@@ -110,11 +110,7 @@ class Within(Claim):
 
     def _compare_by_definition(self, ours: Sequence[Row]) -> tuple[Comparison, ...]:
         implied = Row(quantity=self.quantity, value=self.expected, unit="", source=self.source)
-        rows = [self._judged(row, implied) for row in ours]
-        rows += [replace(gap, published=self.expected, source=self.source) for gap in gaps(self, ours, (), ())]
-        single = {name: canonical(key) for name, key in self.where.items() if not isinstance(key, (list, tuple))}
-        rows = rows or [missing(single, "", implied)]
-        return tuple(replace(row, by_definition=True) for row in rows)
+        return _beside_definition(self, ours, self.expected, [self._judged(row, implied) for row in ours])
 
     def _one(self, published: Row, candidates: Sequence[Row]) -> Comparison:
         found = [row for row in candidates if matches(row, published.keys)]
@@ -133,6 +129,38 @@ class Within(Claim):
         agrees = inside(ours.value, published.value, self)
         apart = "" if agrees else outside(ours.value, published.value, self) + reaching(ours, published.value, self)
         return comparison(ours, published, Verdict.AGREES if agrees else Verdict.DISAGREES, apart)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound(Claim):
+    """Every value of ours is at most, or at least, so much, and so is the whole interval where one is known.
+
+    An interval with the bound inside shows neither. `source` says who asks.
+    """
+
+    _: KW_ONLY
+    at_most: float | None = None  # in the unit of our rows
+    at_least: float | None = None
+
+    def __post_init__(self) -> None:
+        Claim.__post_init__(self)
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError(
+                f"at_most, at_least of claim {self.name!r} are {self.at_most!r}, {self.at_least!r}; give exactly one"
+            )
+        _check_finite(self, "at_most" if self.at_least is None else "at_least", self.limit)
+        _check_source(self, "bound")
+
+    @property
+    def limit(self) -> float:
+        """The bound, whichever it is."""
+        return self.at_most if self.at_least is None else self.at_least
+
+    def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
+        """Compare each of our rows with the bound, which stands in the published one's place."""
+        found = self.select(ours, ())[0]
+        rows = [bounded(row, Row(quantity=self.quantity, value=self.limit, unit="", source=self.source), self) for row in found]
+        return _beside_definition(self, found, self.limit, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +261,16 @@ class Crossover(Claim):
         return (*found, *gaps(self, rows, (), found))
 
 
+def _beside_definition(
+    claim: Within | Bound, ours: Sequence[Row], value: float, rows: Sequence[Comparison]
+) -> tuple[Comparison, ...]:
+    """Add what is missing to comparisons with a value that no table prints, and say of all that it is none."""
+    found = [*rows, *(replace(gap, published=value, source=claim.source) for gap in gaps(claim, ours, (), ()))]
+    single = {name: canonical(key) for name, key in claim.where.items() if not isinstance(key, (list, tuple))}
+    implied = Row(quantity=claim.quantity, value=value, unit="", source=claim.source)
+    return tuple(replace(row, by_definition=True) for row in found or [missing(single, "", implied)])
+
+
 def _check_tolerance(claim: Within | Crossover) -> None:
     given = [value for value in (claim.rel, claim.abs) if value is not None]
     if len(given) != 1:
@@ -247,10 +285,17 @@ def _check_tolerance(claim: Within | Crossover) -> None:
 
 
 def _check_expected(claim: Within) -> None:
-    value = claim.expected
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"expected of claim {claim.name!r} is {value!r}; it must be a finite number")
-    if not claim.source.strip():
-        raise ValueError(f"source of claim {claim.name!r} is {claim.source!r}; it must say why this is expected")
-    if value == 0 and claim.rel is not None:
+    _check_finite(claim, "expected", claim.expected)
+    _check_source(claim, "value")
+    if claim.expected == 0 and claim.rel is not None:
         raise ValueError(f"expected of claim {claim.name!r} is 0, of which rel is no tolerance; give abs")
+
+
+def _check_finite(claim: Within | Bound, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{name} of claim {claim.name!r} is {value!r}; it must be a finite number")
+
+
+def _check_source(claim: Within | Bound, what: str) -> None:
+    if not claim.source.strip():
+        raise ValueError(f"source of claim {claim.name!r} is {claim.source!r}; it must say why this {what} is expected")

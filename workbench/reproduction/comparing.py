@@ -15,10 +15,10 @@ from workbench.reproduction.rows import Key, Row, canonical, matches
 from workbench.reproduction.verdicts import Comparison, Verdict
 
 if TYPE_CHECKING:
-    from workbench.reproduction.claims import Claim, Crossover, Ordering, Trend, Within
+    from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Trend, Within
 
 __all__ = [
-    "CALIBRATED", "comparison", "crossing", "gaps", "inside", "listed", "missing", "numeric", "outside", "reaching",
+    "CALIBRATED", "bounded", "comparison", "crossing", "gaps", "inside", "listed", "missing", "numeric", "outside", "reaching",
     "rising", "told",
 ]  # fmt: skip
 
@@ -66,6 +66,21 @@ def reaching(ours: Row, published: float, claim: "Within") -> str:
     if not (ours.spread_known and inside(min(max(published, low), high), published, claim)):
         return ""
     return f"; our interval {low:.4g} to {high:.4g} reaches the tolerance"
+
+
+def bounded(ours: Row, asked: Row, claim: "Bound") -> Comparison:
+    """Compare a value, with its interval, with a bound."""
+    (low, high), limit = ours.interval, asked.value
+    words = f"at most {limit:.10g}" if claim.at_least is None else f"at least {limit:.10g}"
+    keeps, misses = (high <= limit, low > limit) if claim.at_least is None else (low >= limit, high < limit)
+    if not math.isfinite(ours.value):
+        return comparison(ours, asked, Verdict.DISAGREES, f"ours is {ours.value:g}; a value that is not finite keeps no bound")
+    if keeps:
+        return comparison(ours, asked, Verdict.AGREES, "")
+    if misses or not ours.spread_known:
+        return comparison(ours, asked, Verdict.DISAGREES, f"ours is {_with_interval(ours, 4)}, not {words}")
+    reason = f"ours is {_with_interval(ours, 4)}: {words} is inside the interval, so it is not shown"
+    return comparison(ours, asked, Verdict.NOT_COMPARABLE, reason)
 
 
 def told(keys: Mapping[str, Key]) -> str:
@@ -190,10 +205,12 @@ def _expected(before: Row, now: Row, along: str) -> str:
 def _pair(before: Row, now: Row) -> str:
     """Write two values, each with its interval where it is known."""
     digits = _digits(before.value, now.value)
-    return " and ".join(
-        f"{row.value:.{digits}g}" + (f" ({row.interval[0]:.4g} to {row.interval[1]:.4g})" if row.spread_known else "")
-        for row in (before, now)
-    )
+    return " and ".join(_with_interval(row, digits) for row in (before, now))
+
+
+def _with_interval(row: Row, digits: int) -> str:
+    low, high = row.interval
+    return f"{row.value:.{digits}g}" + (f" ({low:.4g} to {high:.4g})" if row.spread_known else "")
 
 
 def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") -> Comparison:

@@ -136,7 +136,7 @@ def check_plain(what: str, value: Any) -> None:
 
 def _check_claims(item: Reproduction) -> None:
     if isinstance(item.claims, Claim) or not all(isinstance(claim, Claim) for claim in item.claims):
-        raise ValueError(f"claims is {item.claims!r}; it must be a list of Within, Ordering, Trend and Crossover")
+        raise ValueError(f"claims is {item.claims!r}; it must be a list of Within, Bound, Ordering, Trend and Crossover")
     names = [claim.name for claim in item.claims]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"claims has two of the name {twice[0]!r}; names must differ")

@@ -67,7 +67,7 @@ class ClaimVerdict:
     """What one claim comes to."""
 
     claim: str  # name of the claim
-    kind: str  # Within, Ordering, Trend or Crossover
+    kind: str  # Within, Bound, Ordering, Trend or Crossover
     verdict: Verdict  # the worst of the rows, or what overrides them
     reason: str = ""  # why, where it is not AGREES
     because: str = ""  # reason of the tolerance or rule, fixed before the first run

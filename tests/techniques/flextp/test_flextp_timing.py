@@ -14,7 +14,6 @@ from workbench.techniques.flextp.study import timing
 from workbench.techniques.flextp.study.timing.beside import Beside, beside, plain_baseline
 from workbench.techniques.flextp.study.timing.rank import Recording, Turns, record_rounds
 from workbench.techniques.flextp.study.timing.rows import Turn, rows_of
-from workbench.techniques.flextp.study.timing.speed import Asked
 from workbench.techniques.flextp.study.variant import Variant
 from workbench.timeline import Action, Kind
 from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
@@ -160,19 +159,8 @@ def test_a_balanced_model_is_compared_with_the_one_as_it_is_in_time_and_in_proce
     told = {(row["quantity"], row["solution"]): row["value"] for row in rows if "rank" not in row}
     assert told["cpu_s", "without"] == 4 * 2.5
     assert told["over_unbalanced", "with balance"] == told["cpu_over_unbalanced", "with balance"] == pytest.approx(1.1)
-    asked = {row["quantity"]: row["value"] for row in timing.asked_rows(rows) if row["of"] == "asked"}
-    assert set(asked.values()) == {1.02}
-    assert len(asked) == 2
     labels = [text.get_text() for text in timing.draw_machinery(rows).axes[0].texts]
     assert labels == ["1.100 (1.100 to 1.100)"] * 2
-
-
-def test_what_is_asked_holds_only_for_the_whole_interval():
-    least = Asked(quantity="share", solution="SEMI", bound=0.75)
-    assert least.holds({"low": 0.75, "high": 0.9})
-    assert not least.holds({"low": 0.74, "high": 0.9})
-    most = Asked(quantity="cost", solution="SEMI", bound=1.02, is_least=False)
-    assert not most.holds({"low": 1.0, "high": 1.03})
 
 
 def test_entries_of_a_figure_have_names_and_keys_and_none_twice():

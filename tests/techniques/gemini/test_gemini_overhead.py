@@ -54,11 +54,6 @@ def test_ratios_are_taken_within_rounds_of_the_ranks_means():
     assert ("over_baseline", "Baseline") not in rows
 
 
-def test_what_may_be_one_per_cent_is_the_upper_end_and_a_gain_does_not_count():
-    assert rows_by_hand(1.02)["excess_at_most", "Gemini"]["value"] == pytest.approx(0.02)
-    assert rows_by_hand(0.9)["excess_at_most", "Gemini"]["value"] == 0.0
-
-
 def test_idle_time_is_what_training_leaves_less_what_the_checkpoint_takes():
     rows = rows_by_hand(1.0)
     assert rows["idle_s", "Baseline"]["value"] == pytest.approx(0.5)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from workbench.reproduction.claims import Claim, Crossover, Ordering, Trend, Within
+from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Trend, Within
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.project import Project
@@ -121,6 +121,8 @@ def _rule(claim: Claim) -> str:
         nearness = "equal to" if 0 in (claim.rel, claim.abs) else f"within {_tolerance(claim)} of"
         other = "the published value" if claim.expected is None else f"{number_text(claim.expected)}, expected by definition"
         return f"{quantity} {nearness} {other}"
+    if isinstance(claim, Bound):
+        return f"{quantity} {'at most' if claim.at_least is None else 'at least'} {number_text(claim.limit)}, whole interval"
     if isinstance(claim, Ordering):
         return f"{quantity} rises in the order {', '.join(map(str, claim.order))}"
     if isinstance(claim, Trend):

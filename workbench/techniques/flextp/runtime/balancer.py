@@ -10,7 +10,8 @@ the same plan from the same numbers. Ranks cannot disagree: a plan is a pure fun
 counted in iterations, and which columns a sender migrates is said by the sender alone.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", algorithms 1 and 2.
 Ours: times are gathered in every iteration, while ranks fetch their next batch; whether a plan is due then needs no
-further message, where the paper's ranks each watch their own time.
+further message, where the paper's ranks each watch their own time. With a patience above one, a plan is made only of
+what several iterations in a row have shown, from each rank's least disturbed one.
 Left out: reentrant checkpointing, whose first pass looks like an evaluation; pipelines (one plan for all layers of a
 tensor group); saving and loading: a resumed run measures and plans anew.
 """

@@ -14,11 +14,11 @@ from .compared import along_axis, keys_of, traces_of, variants_of
 from .drawing import draw_epochs, draw_machinery, draw_timelines, parts_of, with_intervals
 from .map_check import map_points, predicted_rows
 from .size import Size
-from .speed import ASKED, asked_rows, measure_machinery, measure_speed
+from .speed import measure_machinery, measure_speed
 from .study import Measured, measure_variants
 
 __all__ = [
-    "ASKED", "Breakdown", "Measured", "Size", "along_axis", "asked_rows", "break_down", "draw_epochs", "draw_machinery",
+    "Breakdown", "Measured", "Size", "along_axis", "break_down", "draw_epochs", "draw_machinery",
     "draw_timelines", "keys_of", "map_points", "measure_machinery", "measure_speed", "measure_variants",
     "parts_of", "predicted_rows", "told_apart", "traces_of", "variants_of", "with_intervals",
 ]  # fmt: skip
