@@ -149,7 +149,7 @@ class Bound(Claim):
                 f"at_most, at_least of claim {self.name!r} are {self.at_most!r}, {self.at_least!r}; give exactly one"
             )
         _check_finite(self, "at_most" if self.at_least is None else "at_least", self.limit)
-        _check_source(self, "bound")
+        _check_source(self)
 
     @property
     def limit(self) -> float:
@@ -286,7 +286,7 @@ def _check_tolerance(claim: Within | Crossover) -> None:
 
 def _check_expected(claim: Within) -> None:
     _check_finite(claim, "expected", claim.expected)
-    _check_source(claim, "value")
+    _check_source(claim)
     if claim.expected == 0 and claim.rel is not None:
         raise ValueError(f"expected of claim {claim.name!r} is 0, of which rel is no tolerance; give abs")
 
@@ -296,6 +296,6 @@ def _check_finite(claim: Within | Bound, name: str, value: object) -> None:
         raise ValueError(f"{name} of claim {claim.name!r} is {value!r}; it must be a finite number")
 
 
-def _check_source(claim: Within | Bound, what: str) -> None:
+def _check_source(claim: Within | Bound) -> None:
     if not claim.source.strip():
-        raise ValueError(f"source of claim {claim.name!r} is {claim.source!r}; it must say why this {what} is expected")
+        raise ValueError(f"source of claim {claim.name!r} is {claim.source!r}; it must say why this is expected")

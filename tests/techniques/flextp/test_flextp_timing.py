@@ -238,7 +238,7 @@ def test_bad_input_is_refused_before_any_rank_starts():
     with pytest.raises(ValueError, match="slowness is 4.0, must be 1 where 'as it is'"):
         timing.measure_variants({"as it is": None}, size=TINY, rounds=6, slowness=4.0)
     with pytest.raises(ValueError, match="num_senders is 4, must be in 1..3"):
-        timing.measure_variants({"all": Variant(migrated=0.5, num_senders=4)}, size=TINY, rounds=6)
+        timing.measure_variants({"all": Variant(solution="MIG", migrated=0.5, num_senders=4)}, size=TINY, rounds=6)
     with pytest.raises(ValueError, match="batch is 0, must be at least 1"):
         timing.Size(batch=0)
     with pytest.raises(ValueError, match="warmup is -1"):

@@ -30,6 +30,7 @@ COMPARED = (
 """What is timed, in the plain values of `Variant`."""
 KEYS = ("skewness",)
 BALANCED, UNBALANCED = "with balance", "without"
+MOST_IDLE = 1.02  # what balancing may cost where there is nothing to balance, over the model as it is
 ROUNDS = 20  # of the machinery; its interval has to be narrow
 TURN = 2  # iterations timed as one: what one leaves to do falls on the next
 
