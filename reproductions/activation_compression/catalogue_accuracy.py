@@ -27,9 +27,9 @@ THREE_POINTS = "3 points, as section 4.3 says; a gain counts as no loss"
 ORDER = "an order needs no tolerance; one inside the spread of the seeds is no finding"
 SMALLER = (
     "Another encoder: 3 of 6 layers of 384 are compressed here, 12 of 24 of 1024 there. Fewer errors add up; but a "
-    "code has 19 or 38 numbers and some hundred steps to be learned in, and a small encoder has less to spare. "
-    "Precision is bfloat16, there fp16; messages hold little padding, there mostly padding. The paper prints one run "
-    "of each, and some collapsed (table 16: CoLA with A2 ends at 0)."
+    "code has 19 or 38 numbers and some hundred steps (laptop: 47) to be learned in, and a small encoder has less to "
+    "spare. Precision is bfloat16, there fp16; messages hold little padding, there mostly padding. The paper prints one "
+    "run of each, and some collapsed (table 16: CoLA with A2 ends at 0)."
 )
 COLLAPSE = (
     "In the paper Top-K often ends at chance or at 0, and by accident: between tables 5 and 15 STS-B goes from 0.00 "
@@ -125,7 +125,7 @@ TABLE_15 = _table(
     FULL | {"max_tokens": 128, "controls": []}, LAPTOP | {"max_tokens": 128},
 )  # fmt: skip
 TABLE_16 = _table(
-    "16", "Fine-tuning under compression with batches of 8 and 128 tokens (2,500 examples)", _for_all("16"),
+    "16", "Fine-tuning under compression with batches of 8 and 128 tokens (at most 2,500 examples)", _for_all("16"),
     {"smoke": 10, "laptop": 175, "full": 14_400},
     FULL | {"max_tokens": 128, "batch": 8, "methods": METHODS[:-1], "limit": 2500, "controls": []},  # 312 steps of 8
     LAPTOP | {"max_tokens": 128, "batch": 8, "methods": ["w/o", "A2", "T2"], "limit": 800},
