@@ -139,10 +139,10 @@ def overhead_rows(
         facts: of each rank.
 
     Returns:
-        `iteration_s`, `cpu_s`, `over_baseline` (ratio within rounds), `idle_s` (Baseline's from iterations in which no checkpoint travelled),
-        `idle_used` (share of idle time without checkpoints that a checkpoint's bytes take on the link),
-        `checkpoint_s`, `network_s`, `shard_bytes`, `buffer_bytes`, `num_chunks`, and `different_ranks` (that ended
-        with other bits than in Baseline).
+        `iteration_s`, `cpu_s`, `over_baseline` (ratio within rounds), `idle_s` (Baseline's from iterations in which no
+        checkpoint travelled), `idle_used` (share of idle time without checkpoints that a checkpoint's bytes take on
+        the link), `checkpoint_s`, `network_s`, `shard_bytes`, `buffer_bytes`, `num_chunks`, and `different_ranks`
+        (that ended with other bits than in Baseline).
     """
     plain = _by_round(found, BASELINE, lambda turn: turn.iteration_s)
     rows = []
