@@ -228,10 +228,11 @@ FIGURE_4B = _item(
 )  # fmt: skip
 
 FEEDBACK = STUDY | {"tasks": ["sst2", "stsb"], "methods": ["A1", "T1", "T4", "Q1"], "max_tokens": 48, "limit": 3000}
+# Q1: the one of the four that in 47 steps is neither at chance (T1, T4) nor as good as uncompressed (A1).
+FEW_FEEDBACK = FEEDBACK | {"tasks": FEW_TASKS, "methods": ["Q1"], "max_tokens": 24, "limit": 1500}
 ERROR_FEEDBACK = _item(
     "error-feedback", "Fine-tuning with and without error feedback", "accuracy_error_feedback",
-    (FEEDBACK | STAND_IN | {"methods": ["T1"]}, FEEDBACK | {"tasks": FEW_TASKS, "methods": ["T4"], "max_tokens": 24, "limit": 1500},
-     FEEDBACK),
+    (FEEDBACK | STAND_IN | {"methods": ["T1"]}, FEW_FEEDBACK, FEEDBACK),
     (10, 180, 5_400),
     tuple(
         Ordering(
@@ -239,7 +240,8 @@ ERROR_FEEDBACK = _item(
             order=[0, 1], where={"task": task, "method": method}, because=ORDER, needs_real_data=True,
             source="section 3.3 offers it; no scores are printed",
             explanation="The remembered error is that of other sentences: gradients of all steps push one weight, an "
-            "activation is read once. What is added is noise, which evaluation does not have.",
+            "activation is read once. What is added is noise, which evaluation does not have: unrelated normal messages "
+            "are 0.57 of their norm off when rounded to 2 bits, and 0.95 with the error of the message before.",
         )
         for task in FEEDBACK["tasks"] for method in FEEDBACK["methods"]
     ),

@@ -23,6 +23,18 @@ def test_nothing_is_lost_in_the_long_run():
     torch.testing.assert_close(total + codec.error, 50 * x, rtol=0, atol=1e-3)
 
 
+def test_messages_that_differ_are_further_off_with_the_error_of_another():
+    generator = torch.Generator().manual_seed(0)
+    plain, feedback = Quantize(2), ErrorFeedback(Quantize(2))
+    messages = [torch.randn(32, 24, 384, generator=generator) for _ in range(20)]
+
+    def off(codec, x):
+        return ((codec.decode(codec.encode(x)) - x).norm() / x.norm()).item()
+
+    assert off(plain, messages[-1]) == pytest.approx(0.57, abs=0.01)
+    assert [off(feedback, x) for x in messages][-1] == pytest.approx(0.95, abs=0.03)
+
+
 def test_evaluation_neither_uses_nor_changes_the_error():
     codec = ErrorFeedback(TopK(1))
     x = torch.tensor([3.0, 2.0])
