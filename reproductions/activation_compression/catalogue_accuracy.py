@@ -1,10 +1,14 @@
 """Accuracy of "Does compressing activations help model parallel training?": fine-tuning on GLUE under compression.
 
-A smaller encoder than the paper's, so claims compare what is left of the uncompressed score, not scores. Tolerances
-were fixed before the first run. Real data and a real encoder only: a stand-in supports no verdict.
+A smaller encoder than the paper's, so claims compare what is left of the uncompressed score, not scores. Real data and
+a real encoder only: a stand-in supports no verdict.
+
+When rules were made: tolerances of shares were fixed, and later that day, with 12 cells of full there, made stricter
+(0.10 to 0.04 and 0.07); that three points are a bound for the whole interval, and what a run cannot decide
+(`accuracy.deciding`), was settled with all but seed 2 of table 5 there.
 """
 
-from workbench.reproduction import Evidence, Ordering, Reproduction, Trend, Within
+from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Within
 
 __all__ = ["CATALOGUE"]
 
@@ -23,18 +27,23 @@ REPEATED = (
     "that, 0.04"
 )
 COLLAPSED = "0.10; where the paper's own tables 5 and 15 differ by more than twice that, no value is a target"
-THREE_POINTS = "3 points, as section 4.3 says; a gain counts as no loss"
+THREE_POINTS = "3 points, as section 4.3 says, for the whole spread of the seeds; a gain counts as no loss"
 ORDER = "an order needs no tolerance; one inside the spread of the seeds is no finding"
 SMALLER = (
-    "Another encoder: 3 of 6 layers of 384 are compressed here, 12 of 24 of 1024 there. Fewer errors add up; but a "
-    "code has 19 or 38 numbers and some hundred steps (laptop: 47) to be learned in, and a small encoder has less to "
-    "spare. Precision is bfloat16, there fp16; messages hold little padding, there mostly padding. The paper prints one "
-    "run of each, and some collapsed (table 16: CoLA with A2 ends at 0)."
+    "Another encoder: 3 of 6 layers of 384 are compressed here, 12 of 24 of 1024 there. Fewer errors add up; but a small "
+    "encoder has less to spare. Precision is bfloat16, there fp16; messages hold little padding, there mostly padding. "
+    "The paper prints one run of each, and some collapsed (table 16: CoLA with A2 ends at 0)."
+)
+CODE = SMALLER + " A code has 19 or 38 numbers and some hundred steps (laptop: 47) to be learned in."
+QUANTIZER = SMALLER + (
+    " Our quantiser maps each token's values from the least to the greatest, so that one enormous value spoils its token "
+    "at 2 bits; the paper uses the code of Wang et al. (2022) and does not say along what it scales."
 )
 COLLAPSE = (
-    "In the paper Top-K often ends at chance or at 0, and by accident: between tables 5 and 15 STS-B goes from 0.00 "
-    "to 0.80 of the uncompressed score with T1, CoLA from 0.00 to 0.87 with T4. Whether a training collapses depends "
-    "on the encoder, the recipe and the padding, which all differ here."
+    "What Top-K keeps grows with what it sends. With T1 and T2 the encoder still answers by chance after the laptop's 47 "
+    "steps (SST-2), no longer after the 250 of full. The paper's Top-K ends at chance or at 0 in some tables and not in "
+    "others: from table 5 to 15 STS-B goes from 0.00 to 0.80 of the uncompressed score with T1, CoLA from 0.00 to 0.87 "
+    "with T4. Encoder, recipe and padding all differ here."
 )
 FEWER_EXAMPLES = " At most 1,500 examples are learned from here, all of them there."
 # Table 16 itself says otherwise: CoLA with A2 0.00, with T2 0.00; RTE with A1 47.29, with T1 52.71.
@@ -50,6 +59,10 @@ SMOKE = LAPTOP | {
 }  # fmt: skip
 LARGE = {"encoder": "bert-large-uncased", "limit": 0, "device": "cuda"}  # the paper's encoder
 PAPER = FULL | LARGE | {"tasks": [*TASKS, "qnli", "qqp", "mnli"], "controls": []}
+
+
+NEAR = [*((code, CODE) for code in LEARNED), *((bits, QUANTIZER) for bits in QUANTIZED)]
+WITHIN_3 = "section 4.3: within 3 % except for CoLA and RTE (its own table 5 has QNLI with Q1 at 61.38 against 93.39)"
 
 
 def _keeps(task: str, method: str, table: str, tolerance: float, because: str, why: str) -> Within:
@@ -69,9 +82,9 @@ def _order(name: str, order: list, source: str, task: str, explanation: str = ""
 
 def _claims(task: str, table: str) -> tuple:
     further = FEWER_EXAMPLES if table == "16" else ""
-    smaller, collapse, repeated = SMALLER + further, COLLAPSE + further, (TOLERANCES[task], REPEATED)
+    collapse, repeated = COLLAPSE + further, (TOLERANCES[task], REPEATED)
     return (
-        *(_keeps(task, method, table, *repeated, smaller) for method in LEARNED + QUANTIZED),
+        *(_keeps(task, method, table, *repeated, why + further) for method, why in NEAR),
         *(_keeps(task, method, table, 0.10, COLLAPSED, collapse) for method in TOP_K),
         *(
             _order(f"at the bytes of {code}, a learned code keeps more than Top-K", [top, code], f"table {table}", task,
@@ -85,12 +98,12 @@ def _claims(task: str, table: str) -> tuple:
 def _takeaway_2(task: str) -> tuple:
     return (
         *(
-            Within(
+            Bound(
                 f"{task}: takeaway 2, {method} loses at most 3 points", quantity="points_below",
-                where={"task": task, "method": method}, expected=0.0, abs=3.0, because=THREE_POINTS,
-                needs_real_data=True, source="section 4.3: within 3 % except for CoLA and RTE", explanation=SMALLER,
+                where={"task": task, "method": method}, at_most=3.0, because=THREE_POINTS,
+                needs_real_data=True, source=WITHIN_3, explanation=why,
             )
-            for method in LEARNED + QUANTIZED
+            for method, why in NEAR
         ),
         *(
             _order(f"takeaway 2, {method} scores below the uncompressed encoder", [method, "w/o"], "section 4.3", task,
@@ -194,9 +207,9 @@ def _takeaway_6(task: str) -> tuple:
             f"{task}: takeaway 6, all layers compressed score below none", quantity="score", along="num_layers",
             order=[6, 0], source=_source(task, "section 4.5, figure 4a"), **common,
         ),
-        Within(
+        Bound(
             f"{task}: compressing the last third of the layers loses at most 3 points", quantity="points_below",
-            where={"task": task, "num_layers": 2}, expected=0.0, abs=3.0, because=THREE_POINTS, needs_real_data=True,
+            where={"task": task, "num_layers": 2}, at_most=3.0, because=THREE_POINTS, needs_real_data=True,
             source=_source(task, "section 4.5: the last 8 of 24 layers keep the loss within 3 %"), explanation=REPAIRED,
         ),
     )  # fmt: skip
@@ -236,9 +249,10 @@ ERROR_FEEDBACK = _item(
     (10, 180, 5_400),
     tuple(
         Ordering(
-            f"{task}: error feedback raises the score under {method}", quantity="score", along="error_feedback",
+            f"{task}: error feedback raises the score under {method}, as one may expect", quantity="score",
+            along="error_feedback",
             order=[0, 1], where={"task": task, "method": method}, because=ORDER, needs_real_data=True,
-            source="section 3.3 offers it; no scores are printed",
+            source="ours: section 3.3 offers error feedback and prints no scores",
             explanation="The remembered error is that of other sentences: gradients of all steps push one weight, an "
             "activation is read once. What is added is noise, which evaluation does not have: unrelated normal messages "
             "are 0.57 of their norm off when rounded to 2 bits, and 0.95 with the error of the message before.",
@@ -276,6 +290,7 @@ PROXY = (
     "A proxy: at most some hundred steps from a pretrained encoder, not a pre-training from nothing. They can neither "
     "do the harm that a whole one under Top-K can do, nor give a learned code the time to become a good one."
 )
+KEPT_OR_NOT = "section 4.4, table 8: 83.14 beside 82.89; the introduction says that quantisation degrades the accuracy"
 TABLE_8 = _item(
     "table-8", "Fine-tuned without compression after a masked language model under compression (a proxy)",
     "accuracy_after_pretraining",
@@ -291,13 +306,13 @@ TABLE_8 = _item(
             _order("takeaway 5, after Top-K less is left than after a code", ["T2", "A2"], "table 8", task, PROXY),
             _order("takeaway 5, after Top-K less is left than after none", ["T2", "w/o"], "table 8", task, PROXY),
             *(
-                Within(
+                Bound(
                     f"{task}: takeaway 5, after {method} at most 3 points are lost", quantity="points_below",
-                    where={"task": task, "method": method}, expected=0.0, abs=3.0, needs_real_data=True,
+                    where={"task": task, "method": method}, at_most=3.0, needs_real_data=True,
                     because="3 points, as in fine-tuning; section 4.4 says 'keeps the accuracy'; a gain is no loss",
-                    source="section 4.4, table 8", explanation=PROXY,
+                    source=source, explanation=PROXY,
                 )
-                for method in ("A2", "Q2")
+                for method, source in (("A2", "section 4.4, table 8"), ("Q2", KEPT_OR_NOT))
             ),
         )
     ),

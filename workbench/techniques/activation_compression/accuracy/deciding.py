@@ -1,6 +1,10 @@
 """What a run of the accuracy study can decide: nothing at chance, within noise, or that the paper itself leaves open.
 
-Source: ours. A score is at chance within two standard errors of a constant answer's.
+A verdict is taken away only where our value cannot mean it: an agreement that a constant answer would reach, too, a
+difference smaller than the error of the score, a value between two that the paper prints for one setting. What lies
+outside is a disagreement, whatever the reason.
+
+Source: ours. A score is at chance within two standard errors of a constant answer's, in accuracy where the task has it.
 Simplified: the error is that of a share of as many rows, for correlations 1/sqrt(rows), whatever the metric.
 Left out: tests of significance between methods.
 """
@@ -12,29 +16,29 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from .scores import BASELINE, Values
+from .scores import BASELINE, PER_CENT, Values
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from workbench.reproduction.claims import Claim
 
-__all__ = ["chance_reasons", "not_comparable"]
+__all__ = ["chance_reasons", "methods_at_chance", "not_comparable"]
 
-CHANCE_ERRORS = 2.0  # standard errors by which an uncompressed score must lie above chance
+CHANCE_ERRORS = 2.0  # standard errors by which a score must lie above chance
 
 
 def not_comparable(
     cells: Iterable[Values], claims: Iterable[Claim], printed: Sequence[pd.DataFrame] = ()
 ) -> dict[str, str]:
-    """Say which claims this run cannot decide, whatever the methods do.
+    """Say which claims this run cannot decide.
 
-    A claim about a task that the uncompressed encoder is at chance on. An order of scores that are all at chance. A
-    share of the score to be kept whose tolerance is less than a standard error of the score; that a constant answer
-    would keep, too; or that the paper prints twice, the two further apart than any one value can be near to both.
+    A claim about a task that the uncompressed encoder is at chance on. An order of scores that are all at chance. Few
+    points lost by a method at chance. A share of the score that agrees where a constant answer would, too; that is
+    nearer to the paper's than the score's error lets see; or that lies between two values the paper prints for it.
 
     Args:
-        cells: what `fine_tune` returned.
+        cells: what `fine_tune` returned, with the columns that claims are along.
         claims: of the item; one about a single task says it in `where`.
         printed: the paper's relative scores (task, method, value): first the item's own table, then those in which the
             same setting is printed again.
@@ -43,15 +47,20 @@ def not_comparable(
         Name of a claim -> reason.
     """
     cells = list(cells)
-    at_chance, plain = chance_reasons(cells), _by_task(cell for cell in cells if cell["method"] == BASELINE)
+    at_chance = chance_reasons(cells)
     found = {}
     for claim in claims:
         task = claim.where.get("task")
-        if task not in plain:
+        here = [cell for cell in cells if cell["task"] == task]
+        plain = [cell for cell in here if cell["method"] == BASELINE]
+        if not plain:
             continue
-        reason = at_chance.get(task) or _order_at_chance(claim, _by_task(cells)[task])
-        if not reason and claim.quantity == "relative_score":
-            reason = _undecidable_share(claim, plain[task], [_printed(table, claim) for table in printed])
+        reason = at_chance.get(task) or _order_at_chance(claim, here)
+        ours = [cell for cell in here if cell["method"] != BASELINE and _fits(cell, claim)]
+        if not reason and ours and claim.quantity == "points_below":
+            reason = _few_points(claim, plain, ours)
+        if not reason and ours and claim.quantity == "relative_score":
+            reason = _undecidable_share(claim, plain, ours, [_printed(table, claim) for table in printed])
         if reason:
             found[claim.name] = reason
     return found
@@ -64,38 +73,66 @@ def chance_reasons(cells: Iterable[Values]) -> dict[str, str]:
         cells: what `fine_tune` returned.
 
     Returns:
-        Task -> reason, for tasks whose mean uncompressed score lies less than two standard errors above chance. The
-        error is that of a share of as many rows, for correlations 1/sqrt(rows).
+        Task -> reason.
     """
-    found = {}
-    for task, plain in _by_task(cell for cell in cells if cell["method"] == BASELINE).items():
-        if _is_at_chance(plain):
-            found[task] = (
-                f"without compression this encoder scores {_mean(plain):.1%} on {task}, a constant answer "
-                f"{plain[0]['chance']:.1%} (standard error {_error(plain[0]):.1%}): at chance, there is nothing to lose"
-            )
-    return found
+    cells = list(cells)
+    plain = {
+        task: [cell for cell in cells if (cell["task"], cell["method"]) == (task, method)]
+        for task, method in methods_at_chance(cells) if method == BASELINE
+    }  # fmt: skip
+    return {
+        task: f"without compression this encoder scores {_told(found)}: at chance, there is nothing to lose"
+        for task, found in plain.items()
+    }
 
 
-def _by_task(cells: Iterable[Values]) -> dict[str, list[Values]]:
-    found: dict[str, list[Values]] = {}
+def methods_at_chance(cells: Iterable[Values]) -> list[tuple[str, str]]:
+    """List pairs (task, method) that are no better than a constant answer, the mean over their seeds.
+
+    Args:
+        cells: what `fine_tune` returned.
+    """
+    groups: dict[tuple[str, str], list[Values]] = {}
     for cell in cells:
-        found.setdefault(cell["task"], []).append(cell)
-    return found
-
-
-def _mean(cells: Sequence[Values]) -> float:
-    return fmean(cell["score"] for cell in cells)
-
-
-def _error(cell: Values) -> float:
-    """Return the standard error of a score: of a share of as many rows, for correlations 1/sqrt(rows)."""
-    chance, rows = cell["chance"], cell["num_validation"]
-    return math.sqrt(chance * (1 - chance) / rows) if chance > 0 else 1 / math.sqrt(rows)
+        groups.setdefault((cell["task"], cell["method"]), []).append(cell)
+    return [key for key, group in groups.items() if _is_at_chance(group)]
 
 
 def _is_at_chance(cells: Sequence[Values]) -> bool:
-    return _mean(cells) <= cells[0]["chance"] + CHANCE_ERRORS * _error(cells[0])
+    """Say whether the mean over cells of one task is less than two standard errors above a constant answer's.
+
+    F1 hides how little a method knows where most answers are yes; there accuracy decides.
+    """
+    scores, chance = _measure(cells)
+    return fmean(scores) <= chance + CHANCE_ERRORS * _error(chance, cells[0]["num_validation"])
+
+
+def _measure(cells: Sequence[Values]) -> tuple[list[float], float]:
+    """Return scores and a constant answer's score, in accuracy where the task is scored by F1."""
+    chance = cells[0]["chance"]
+    if cells[0]["metric"] != "f1":
+        return [cell["score"] for cell in cells], chance
+    share = chance / (2 - chance)  # of yes, since the F1 of always yes is 2 share / (1 + share)
+    return [cell["scores"]["accuracy"] for cell in cells], max(share, 1 - share)
+
+
+def _told(cells: Sequence[Values]) -> str:
+    scores, chance = _measure(cells)
+    measure = "accuracy" if cells[0]["metric"] == "f1" else cells[0]["metric"]
+    error = _error(chance, cells[0]["num_validation"])
+    return (
+        f"{fmean(scores):.1%} ({measure}) on {cells[0]['task']}, a constant answer {chance:.1%} (standard error "
+        f"{error:.1%})"
+    )
+
+
+def _error(chance: float, rows: int) -> float:
+    """Return the standard error of a score: of a share of as many rows, for correlations 1/sqrt(rows)."""
+    return math.sqrt(chance * (1 - chance) / rows) if chance > 0 else 1 / math.sqrt(rows)
+
+
+def _fits(cell: Values, claim: Claim) -> bool:
+    return all(cell.get(name) == key for name, key in claim.where.items())
 
 
 def _order_at_chance(claim: Claim, cells: Sequence[Values]) -> str:
@@ -104,12 +141,15 @@ def _order_at_chance(claim: Claim, cells: Sequence[Values]) -> str:
     groups = [[cell for cell in cells if cell.get(along) == key and _fits(cell, claim)] for key in order]
     if not groups or not all(group and _is_at_chance(group) for group in groups):
         return ""
-    scores = " and ".join(f"{_mean(group):.1%}" for group in groups)
-    return f"{scores} are at chance, where a constant answer scores {cells[0]['chance']:.1%}: no order can be seen"
+    return f"{' and '.join(_told(group) for group in groups)}: at chance, no order can be seen"
 
 
-def _fits(cell: Values, claim: Claim) -> bool:
-    return all(cell.get(name) == key for name, key in claim.where.items())
+def _few_points(claim: Claim, plain: Sequence[Values], ours: Sequence[Values]) -> str:
+    """Give a reason where few points are lost by a method that has lost all there is."""
+    lost = PER_CENT * (fmean(cell["score"] for cell in plain) - fmean(cell["score"] for cell in ours))
+    if lost > claim.limit or not _is_at_chance(ours):
+        return ""
+    return f"{_told(ours)}: at chance, where {lost:.1f} points are all there is to lose"
 
 
 def _printed(table: pd.DataFrame, claim: Claim) -> float | None:
@@ -117,22 +157,28 @@ def _printed(table: pd.DataFrame, claim: Claim) -> float | None:
     return float(found.iloc[0]) if len(found) else None
 
 
-def _undecidable_share(claim: Claim, plain: Sequence[Values], printed: Sequence[float | None]) -> str:
-    """Give a reason why a share of the score within a tolerance of the paper's would mean nothing."""
-    score, error = _mean(plain), _error(plain[0])
-    if claim.abs < error / score:
-        return (
-            f"the tolerance, {claim.abs:.2f} of the score, is less than the score's standard error, {error:.1%} of "
-            f"{score:.1%}: {error / score:.2f}"
-        )
-    constant = plain[0]["chance"] / score
-    target = printed[0] if printed else None
-    if target is not None and abs(constant - target) <= claim.abs:
-        return f"a constant answer keeps {constant:.2f} of the score, which is within the tolerance of {target:.2f}"
+def _undecidable_share(
+    claim: Claim, plain: Sequence[Values], ours: Sequence[Values], printed: Sequence[float | None]
+) -> str:
+    """Give a reason why our share of the score, beside the paper's, would mean nothing."""
     known = [value for value in printed if value is not None]
-    if known and max(known) - min(known) > 2 * claim.abs:
+    if not known or printed[0] is None:
+        return ""
+    of_seed = {cell["seed"]: cell["score"] for cell in plain}
+    share = fmean(cell["score"] / of_seed[cell["seed"]] for cell in ours if of_seed.get(cell["seed"], 0) > 0)
+    score, target = fmean(of_seed.values()), printed[0]
+    error = _error(plain[0]["chance"], plain[0]["num_validation"]) / score
+    off, constant = abs(share - target), plain[0]["chance"] / score
+    if claim.abs < error and off <= claim.abs + CHANCE_ERRORS * error:
         return (
-            f"the paper prints this twice, as {min(known):.2f} and {max(known):.2f}: no value is within the tolerance "
-            f"of both"
+            f"the tolerance, {claim.abs:.2f}, is less than the score's standard error, {error:.2f} of it, and ours, "
+            f"{share:.2f}, is within two of them of {target:.2f}"
+        )
+    if off <= claim.abs and abs(constant - target) <= claim.abs:
+        return f"a constant answer keeps {constant:.2f} of the score, which is within the tolerance of {target:.2f}, too"
+    if max(known) - min(known) > 2 * claim.abs and min(known) - claim.abs <= share <= max(known) + claim.abs:
+        return (
+            f"the paper prints this twice, as {min(known):.2f} and {max(known):.2f}, and ours, {share:.2f}, is near one "
+            f"of them or between them"
         )
     return ""

@@ -17,6 +17,8 @@ from matplotlib.patches import Rectangle
 from workbench import plots
 from workbench.plots.style import PALETTE
 
+from .scores import BASELINE
+
 __all__ = [
     "beside_published", "draw_by_layers", "draw_per_byte", "draw_points_lost", "draw_relative_scores", "merged",
     "score_table",
@@ -132,17 +134,19 @@ def draw_per_byte(rows: Iterable[Mapping], *, ax: Axes) -> Axes:
     return ax
 
 
-def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection[str] = ()) -> Axes:
+def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection[str | tuple[str, str]] = ()) -> Axes:
     """Draw a table of the points that a method loses on each task, what sends least at the top.
 
-    Green loses at most 3; a grey task is at chance without compression.
+    Green loses at most 3; hatched is no better than a constant answer, whose loss stands below the task; a grey task is
+    at chance without compression.
 
     Args:
         rows: of `score_rows`.
         ax: where to draw.
-        at_chance: tasks that say nothing.
+        at_chance: tasks that say nothing, and pairs (task, method) that have learned nothing.
     """
     rows = list(rows)
+    scores, chance = (merged(rows, name, ["task", "method"]).set_index(["task", "method"]).value for name in ("score", "chance"))
     lost = merged(rows, "points_lost", ["task", "method"]).set_index(["task", "method"]).value
     shares = merged(rows, "message_share", ["method"]).set_index("method").value.sort_values(kind="stable")
     tasks = list(lost.index.unique("task"))
@@ -152,10 +156,12 @@ def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection
                 continue
             points = lost[task, method]
             color = AT_CHANCE_COLOR if task in at_chance else LOST_COLORS[bisect_left(LOST_POINTS, points)]
-            ax.add_patch(Rectangle((column - 0.5, line - 0.5), 1, 1, facecolor=color, edgecolor="white", linewidth=2))
+            hatch = "///" if (task, method) in at_chance and task not in at_chance else None
+            ax.add_patch(Rectangle((column - 0.5, line - 0.5), 1, 1, facecolor=color, edgecolor="white", linewidth=2, hatch=hatch))
             ax.text(column, line, f"{points:.1f}", ha="center", va="center")
     ax.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(shares) - 0.5, -0.5), title="points of the score lost")
-    names = [f"{task}\nat chance" if task in at_chance else task for task in tasks]
+    most = {task: scores[task, BASELINE] - chance[task, BASELINE] for task in tasks}
+    names = [f"{task}\nat chance" if task in at_chance else f"{task}\nof {most[task]:.0f}" for task in tasks]
     ax.set_xticks(range(len(tasks)), names)
     ax.set_yticks(range(len(shares)), [f"{method}  {share:.0%}" for method, share in shares.items()])
     ax.set_ylabel("method and its bytes")

@@ -22,6 +22,7 @@ __all__ = [
     "precision_rows",
     "score_rows",
     "sources",
+    "told_by_layers",
 ]
 
 Values = Mapping[str, Any]  # what a cell returned
@@ -93,21 +94,26 @@ def _points_below(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> lis
     ]  # fmt: skip
 
 
-def layer_rows(cells: Iterable[Values], along: str) -> list[dict[str, Any]]:
-    """Turn cells that differ in the compressed layers into rows of `score_rows`, told apart by one number.
-
-    Args:
-        cells: what `fine_tune` returned under one method, uncompressed ones among them.
-        along: "num_layers" (0 without compression) or "first_layer" (none without compression).
-
-    Returns:
-        Rows without the column of the method, since they differ in it nowhere else.
-    """
+def told_by_layers(cells: Iterable[Values]) -> list[dict[str, Any]]:
+    """Add to each cell `num_layers`, 0 without compression, and `first_layer`, then None."""
     told = []
     for cell in cells:
         layers = [] if cell["method"] == BASELINE else cell["layers"]
         told.append({**cell, "num_layers": len(layers), "first_layer": layers[0] if layers else None})
-    return [{name: value for name, value in row.items() if name != "method"} for row in score_rows(told, (along,))]
+    return told
+
+
+def layer_rows(cells: Iterable[Values], along: str) -> list[dict[str, Any]]:
+    """Turn cells that differ in the compressed layers into rows of `score_rows`, told apart by one number.
+
+    Args:
+        cells: of `told_by_layers`, under one method, uncompressed ones among them.
+        along: "num_layers" or "first_layer".
+
+    Returns:
+        Rows without the column of the method, since they differ in it nowhere else.
+    """
+    return [{name: value for name, value in row.items() if name != "method"} for row in score_rows(cells, (along,))]
 
 
 def feedback_rows(cells: Sequence[Values], with_feedback: Sequence[Values]) -> list[dict[str, Any]]:
