@@ -5,6 +5,7 @@ import pytest
 from workbench.launch import Ranks
 from workbench.techniques.flextp.study import cells
 from workbench.techniques.flextp.study.accuracy import train_vit, train_vit_on_ranks
+from workbench.techniques.flextp.study.on_ranks import compare_on_ranks
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -20,7 +21,7 @@ SOLUTIONS = {
     "ZERO-Pri everywhere": {**ZERO, "selection": "Pri", "pruning_ratio": 0.5, "everywhere": True},
     "MIG": {"solution": "MIG", **MOVES},
     "SEMI": SEMI,
-    "SEMI refined": {**SEMI, "refine": True},
+    "SEMI refined": {**SEMI, "selection": "Pri", "refine": True},
 }
 
 
@@ -96,12 +97,22 @@ def test_every_training_can_be_run_as_it_is_listed():
     ("wrong", "message"),
     [
         ({"size": "huge"}, "size is 'huge', must be one of tiny, small, 1B, 3B"),
+        ({"num_ranks": 3}, "num_ranks is 3, must be at least 2 and divide the model's 8 attention heads"),
+        ({"num_ranks": 1}, "num_ranks is 1, must be at least 2"),
+        ({"limit": 0}, "limit is 0, must be at least 1, or None for all images"),
         ({"skewness": [2.0, 2.0, 2.0]}, "skewness has 3 values, must have at most 2"),
         ({"skewness": [0.5]}, "skewness of rank 0 is 0.5"),
         ({"solution": "SEMI", "skewness": [2.0], "num_senders": 2}, "num_senders is 2, must be at most 1"),
         ({"solution": "ZERO", "pruning_ratio": 1.0}, "pruning_ratio is 1.0, must be in"),
     ],
 )  # fmt: skip
-def test_bad_arguments_are_refused_before_any_work(wrong, message):
+def test_bad_arguments_are_refused_before_any_work(wrong, message, monkeypatch):
+    monkeypatch.setattr("workbench.datasets.cifar10.load", None)
     with pytest.raises(ValueError, match=message):
         train_vit(**{**FEW, **wrong})
+
+
+def test_every_variant_is_looked_at_before_ranks_start(monkeypatch):
+    monkeypatch.setattr("workbench.techniques.flextp.study.on_ranks.Ranks", None)
+    with pytest.raises(ValueError, match="skewness of rank 0 is 0.5"):
+        compare_on_ranks([{}, {"skewness": [0.5]}], **{**FEW, "num_ranks": 2})

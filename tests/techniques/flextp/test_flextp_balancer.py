@@ -85,6 +85,48 @@ def test_with_patience_a_single_disturbed_iteration_makes_no_straggler():
     assert found[2] == [(2, True), (8, False)]
 
 
+BY_TURNS = """
+rank 0 | 8 8 8 8 . 8 8 8 8 8
+rank 1 | . . . . . 3 . . . .
+rank 2 | . . . . . . . . . .
+rank 3 | . . . . . . . . . .
+"""
+
+
+def test_with_patience_two_ranks_that_are_disturbed_one_after_the_other_move_neither():
+    trace = StragglerTrace.from_grid(BY_TURNS, iterations_per_epoch=1)
+    model, balancer = balanced(trace, solution="SEMI", refine=True, patience=2)
+    train(model, balancer, 10)
+    assert [step.iteration for step in balancer.steps] == [2]
+    assert balancer.plan.ranks[0].migrated > 0.5
+
+
+def test_a_rank_that_has_not_moved_is_planned_from_as_before_while_others_move():
+    grid = "rank 0 | 8 8 8 8 8 8\nrank 1 | . . . 3 3 3\nrank 2 | . . 2 . . .\nrank 3 | . . . . . ."
+    model, balancer = balanced(StragglerTrace.from_grid(grid, iterations_per_epoch=1), solution="SEMI", patience=2)
+    train(model, balancer, 6)
+    first, second = ([each.unresized().product_s for each in step.times] for step in balancer.steps)
+    assert first == pytest.approx([8, 1, 1, 1]) and second == pytest.approx([8, 3, 1, 1])
+
+
+def test_the_times_before_an_iteration_that_is_broken_off_count_once():
+    trace = StragglerTrace.from_grid("rank 0 | . . . . 4 . . .\nrank 1 | . . . . . . . .", iterations_per_epoch=1)
+    model, balancer = balanced(trace, solution="SEMI", refine=True, patience=2)
+    train(model, balancer, 5)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), balancer.iteration():
+            raise KeyboardInterrupt
+    train(model, balancer, 2)
+    assert [step.plan.is_plain for step in balancer.steps] == [True]
+
+
+def test_rank_0_plans_for_all_and_says_what():
+    model, balancer = balanced(StragglerTrace.fixed(4, {1: 4.0}), solution="SEMI")
+    train(model, balancer, 3)
+    told = [message for message in balancer.group.traffic.messages if message.site == "flextp.plan"]
+    assert len(told) == len(balancer.steps) == 1
+
+
 def test_with_patience_the_least_disturbed_iteration_is_planned_from():
     trace = StragglerTrace.from_grid("rank 0 | . . 8 3 3\nrank 1 | . . . . .", iterations_per_epoch=1)
     model, balancer = balanced(trace, solution="SEMI", refine=True, patience=2)
@@ -258,18 +300,19 @@ def test_real_ranks_train_as_virtual_ones_do_while_stragglers_come_grow_and_vani
         assert found == pytest.approx(losses, rel=1e-9)
 
 
-def measured_on_a_rank(trace):
+def measured_on_a_rank(trace, policy):
     group = ProcessTensorGroup()
     model = two_layers(group, WIDE)  # so that products are more than noise
-    balancer = balance(model, group, policy=Policy(solution="SEMI", iterations_per_epoch=4), trace=trace)
+    balancer = balance(model, group, policy=policy, trace=trace)
     pause = random.Random(group.local_ranks[0])
     losses = train(model, balancer, 12, before=lambda _: time.sleep(pause.random() / 50), shape=(8, 32, 128))
     return losses, [(step.iteration, step.plan, step.times) for step in balancer.steps], balancer.costs
 
 
-def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing():
+@pytest.mark.parametrize("policy", [None, Policy(solution="SEMI", iterations_per_epoch=4)], ids=["default", "paper"])
+def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing(policy):
     trace = StragglerTrace.round_robin(4, 8.0, iterations_per_epoch=4)
-    results = run_on_ranks(measured_on_a_rank, 4, trace, timeout_s=120)
+    results = run_on_ranks(measured_on_a_rank, 4, trace, policy, timeout_s=120)
     losses, steps, costs = results[0]
     assert costs is not None
     for others in results[1:]:

@@ -8,14 +8,17 @@ import time
 import pytest
 
 from workbench.launch import run_on_ranks
+from workbench.parallel.recorded import RecordedTensorGroup
+from workbench.reproduction import Project, load_catalogue
 from workbench.techniques.flextp.method.plan import Plan, RankPlan
 from workbench.techniques.flextp.runtime.meter import Meter
 from workbench.techniques.flextp.study import timing
 from workbench.techniques.flextp.study.timing.beside import Beside, beside, plain_baseline
-from workbench.techniques.flextp.study.timing.rank import Recording, Turns, record_rounds
+from workbench.techniques.flextp.study.timing.rank import Recording, Turns, _Trial, record_rounds
 from workbench.techniques.flextp.study.timing.rows import Turn, rows_of
+from workbench.techniques.flextp.study.timing.speed import COMPARED
 from workbench.techniques.flextp.study.variant import Variant
-from workbench.timeline import Action, Kind
+from workbench.timeline import Action, Kind, Recorder
 from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
 
 pytestmark = pytest.mark.timeout(90)
@@ -226,6 +229,39 @@ def test_what_contradicts_itself_is_no_variant():
         Variant(solution="MIG", pruning_ratio=0.5, everywhere=True)
     with pytest.raises(ValueError, match="migrated is 0.5, must be None where solution is SEMI"):
         Variant(solution="SEMI", migrated=0.5)
+    with pytest.raises(ValueError, match="selection is PriDiffR, must be Rd or Pri where every rank drops"):
+        Variant(solution="ZERO", selection="PriDiffR", pruning_ratio=0.5, everywhere=True)
+    with pytest.raises(ValueError, match="refine and pruning_ratio must be left out where migrated is given"):
+        Variant(solution="MIG", migrated=0.5, refine=True)
+
+
+def chosen(iterations):
+    """The columns that a real rank drops in the first and the last iteration, and whether it has statistics by then."""
+    size, turns = timing.Size(hidden=64, layers=1, heads=2, patch=8, batch=2), Turns(rounds=2, warmup=2)
+    recorder = Recorder(resource="rank")
+    group = RecordedTensorGroup(recorder=recorder)
+    variant = Variant(solution="ZERO", selection="Pri", pruning_ratio=0.5, everywhere=True)
+    trial = _Trial("drops", variant, size, turns, group, recorder, 1.0, None, True)
+    found = []
+    for _ in range(iterations):
+        trial.take_turn()
+        (chooser,) = trial.balancer._choosers.values()
+        found.append([each.dropped.tolist() for each in chooser.choose(trial.balancer.plan.ranks[group.local_ranks[0]])])
+    return found[0], found[-1], bool(chooser._statistics[0].change.isfinite().any())
+
+
+def test_after_the_warm_up_columns_are_chosen_by_what_was_measured():
+    for first, last, is_measured in run_on_ranks(chosen, 2, 3, timeout_s=60):
+        assert is_measured and first != last
+
+
+def test_the_papers_semi_selects_alike_wherever_it_is_measured():
+    items = [item for item in load_catalogue(Project()) if item.technique == "flextp"]
+    compared = [what for item in items for each in item.parameters.values() for what in each.get("compared", ())]
+    semi = [what for what in compared if what.get("solution") == "SEMI"]
+    assert {(what["selection"], what.get("refine", False)) for what in semi} == {("PriDiffR", False), ("Pri", True)}
+    (speed,) = (item.parameters["laptop"]["compared"] for item in items if item.item == "speed")
+    assert [Variant.of(what) for what in speed] == [Variant.of(what) for what in COMPARED]
 
 
 def test_bad_input_is_refused_before_any_rank_starts():

@@ -146,8 +146,9 @@ def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection
         at_chance: tasks that say nothing, and pairs (task, method) that have learned nothing.
     """
     rows = list(rows)
-    scores, chance = (merged(rows, name, ["task", "method"]).set_index(["task", "method"]).value for name in ("score", "chance"))
-    lost = merged(rows, "points_lost", ["task", "method"]).set_index(["task", "method"]).value
+    keys = ["task", "method"]
+    scores, chance = (merged(rows, name, keys).set_index(keys).value for name in ("score", "chance"))
+    lost = merged(rows, "points_lost", keys).set_index(keys).value
     shares = merged(rows, "message_share", ["method"]).set_index("method").value.sort_values(kind="stable")
     tasks = list(lost.index.unique("task"))
     for column, task in enumerate(tasks):
@@ -157,7 +158,8 @@ def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection
             points = lost[task, method]
             color = AT_CHANCE_COLOR if task in at_chance else LOST_COLORS[bisect_left(LOST_POINTS, points)]
             hatch = "///" if (task, method) in at_chance and task not in at_chance else None
-            ax.add_patch(Rectangle((column - 0.5, line - 0.5), 1, 1, facecolor=color, edgecolor="white", linewidth=2, hatch=hatch))
+            look = {"facecolor": color, "edgecolor": "white", "linewidth": 2, "hatch": hatch}
+            ax.add_patch(Rectangle((column - 0.5, line - 0.5), 1, 1, **look))
             ax.text(column, line, f"{points:.1f}", ha="center", va="center")
     ax.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(shares) - 0.5, -0.5), title="points of the score lost")
     most = {task: scores[task, BASELINE] - chance[task, BASELINE] for task in tasks}

@@ -24,6 +24,7 @@ __all__ = [
     "SIGNIFICANT_CHANGE",
     "Reference",
     "has_moved",
+    "ranks_that_moved",
     "one_shot_ratio",
     "pruning_ratio",
     "pruning_ratios",
@@ -133,11 +134,22 @@ def has_moved(
     *,
     reference: Reference = Reference.MIN,
 ) -> bool:
-    """Return whether a new plan is due: a rank's own time differs from that of the current plan by more than a share.
+    """Return whether a new plan is due: whether any rank has moved (`ranks_that_moved`, with the same arguments)."""
+    return bool(ranks_that_moved(now, planned_from, threshold, reference=reference))
+
+
+def ranks_that_moved(
+    now: Sequence[RankTimes],
+    planned_from: Sequence[RankTimes],
+    threshold: float = SIGNIFICANT_CHANGE,
+    *,
+    reference: Reference = Reference.MIN,
+) -> set[int]:
+    """Return the ranks whose own time differs from that of the current plan by more than a share.
 
     All ranks see the same numbers and so decide alike, which a rank's own decision about an all-reduce could not.
     Un-resized times are compared; against the current mean, which the plan itself moves, times as they are, and there
-    a plan is due, too, while a rank that drops columns is still slower than the mean by a quarter of the threshold:
+    a rank that drops columns has moved, too, while it is still slower than the mean by a quarter of the threshold:
     dropping may save less time than it should.
 
     Args:
@@ -148,13 +160,12 @@ def has_moved(
 
     Source: section III-A, where it is an increase and each rank's own decision.
     """
-    own_s = _unresized
+    own_s, still_slow = _unresized, set()
     if reference is Reference.CURRENT_MEAN:
-        own_s, target_s = _as_it_is, reference_s(now, reference)
-        if any(each.work < 1 and each.own_s > target_s * (1 + STILL_SLOW * threshold) for each in now):
-            return True
-    pairs = ((own_s(new), own_s(old)) for new, old in zip(now, planned_from, strict=True))
-    return any(abs(new_s - old_s) > threshold * old_s for new_s, old_s in pairs)
+        own_s, slow_s = _as_it_is, reference_s(now, reference) * (1 + STILL_SLOW * threshold)
+        still_slow = {rank for rank, each in enumerate(now) if each.work < 1 and each.own_s > slow_s}
+    pairs = enumerate((own_s(new), own_s(old)) for new, old in zip(now, planned_from, strict=True))
+    return still_slow | {rank for rank, (new_s, old_s) in pairs if abs(new_s - old_s) > threshold * old_s}
 
 
 def _as_it_is(times: RankTimes) -> float:

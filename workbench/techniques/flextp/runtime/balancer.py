@@ -5,13 +5,13 @@
         with balancer.iteration():
             loss = ...; loss.backward(); optimizer.step()
 
-What: at the end of an iteration every rank hands its times to all others; at the start of the next all of them make
-the same plan from the same numbers. Ranks cannot disagree: a plan is a pure function of the gathered times, epochs are
-counted in iterations, and which columns a sender migrates is said by the sender alone.
+What: at the end of an iteration every rank hands its times to all others; at the start of the next all of them see
+from the same numbers whether a plan is due, and rank 0 makes it for all. Ranks cannot disagree: a plan is made once,
+epochs are counted in iterations, and which columns a sender migrates is said by the sender alone.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", algorithms 1 and 2.
 Ours: times are gathered in every iteration, while ranks fetch their next batch; whether a plan is due then needs no
-further message, where the paper's ranks each watch their own time. With a patience above one, a plan is made only of
-what several iterations in a row have shown, from each rank's least disturbed one.
+further message, where the paper's ranks each watch their own time. With a patience above one, a rank's time counts as
+moved once several iterations in a row have shown it, and its least disturbed one is planned from.
 Left out: reentrant checkpointing, whose first pass looks like an evaluation; pipelines (one plan for all layers of a
 tensor group); saving and loading: a resumed run measures and plans anew.
 """
@@ -36,8 +36,8 @@ from workbench.parallel.moves import Arrival, Shape, moves_of
 
 from ..method.costs import Costs
 from ..method.lineage import Lineage
-from ..method.plan import Plan, RankTimes
-from ..method.ratio import Reference, has_moved
+from ..method.plan import Plan, RankPlan, RankTimes
+from ..method.ratio import Reference, ranks_that_moved
 from ..method.resizing import Buffers, num_dropped_columns
 from ..method.solution import Solution
 from .choosing import ColumnChooser, Columns
@@ -195,8 +195,9 @@ class Balancer:
     def _prepare(self) -> None:
         """Plan anew if a time has moved, and choose columns anew if the plan or the epoch has changed."""
         state = self._state
-        if state.pending is not None:
-            self._consider([RankTimes(own_s=o, product_s=p, work=w) for o, p, w in state.pending.wait().tolist()])
+        pending, state.pending = state.pending, None  # considered once, even if the next iteration is broken off
+        if pending is not None:
+            self._consider([RankTimes(own_s=o, product_s=p, work=w) for o, p, w in pending.wait().tolist()])
         if not state.is_chosen:
             self._divisions, state.is_chosen = self._divided(), True
 
@@ -214,13 +215,14 @@ class Balancer:
         state.recent = [*state.recent, times][-self.policy.patience :]
         if len(state.recent) < self.policy.patience:
             return
-        if state.planned_from is not None and not all(self._has_moved(t, state.planned_from) for t in state.recent):
+        moved = self._moved()
+        if not moved:
             return
-        times = [min(of_rank, key=lambda each: each.unresized().own_s) for of_rank in zip(*state.recent, strict=True)]
-        plan, state.planned_from = self._planner(times), tuple(times)
+        times = tuple(self._time_of(rank, is_moved=rank in moved) for rank in range(self.group.size))
+        plan, state.planned_from = self._agreed(times), times
         if state.steps and plan.is_near(state.plan):
             return
-        state.steps.append(Step(iteration=state.iteration, times=tuple(times), plan=plan))
+        state.steps.append(Step(iteration=state.iteration, times=times, plan=plan))
         state.plan, state.is_chosen, state.recent = plan, plan.is_plain and state.plan.is_plain, []
 
     def _measured_costs(self, times: Sequence[RankTimes]) -> Costs:
@@ -243,10 +245,34 @@ class Balancer:
         if others:
             raise ValueError(f"policy: rank {others[0]} was given another policy, costs or layers than rank 0")
 
-    def _has_moved(self, times: Sequence[RankTimes], planned_from: Sequence[RankTimes]) -> bool:
-        """Return whether a new plan is due; only against the current mean does the plan itself move what matters."""
-        reference = self.policy.reference if self.policy.solution is Solution.ZERO else Reference.MIN
-        return has_moved(times, planned_from, self.policy.threshold, reference=reference)
+    def _moved(self) -> set[int]:
+        """Return the ranks whose times have moved in every recent iteration; before the first plan all have."""
+        state, policy = self._state, self.policy
+        if state.planned_from is None:
+            return set(range(self.group.size))
+        # Only against the current mean does the plan itself move what matters.
+        reference = policy.reference if policy.solution is Solution.ZERO else Reference.MIN
+        moved = (ranks_that_moved(t, state.planned_from, policy.threshold, reference=reference) for t in state.recent)
+        return set.intersection(*moved)
+
+    def _time_of(self, rank: int, *, is_moved: bool) -> RankTimes:
+        """Return the recent time to plan from: the least, or that most like before of a rank that has not moved."""
+        recent = [times[rank] for times in self._state.recent]
+        before_s = 0.0 if is_moved else self._state.planned_from[rank].unresized().own_s
+        return min(recent, key=lambda each: abs(each.unresized().own_s - before_s))
+
+    def _agreed(self, times: Sequence[RankTimes]) -> Plan:
+        """Let rank 0 plan for all: planners search with floats, which two kinds of hosts may round differently."""
+        device = self._layers[0].weights[0].device
+        shape = Shape(sizes=(self.group.size, 2), dtype=torch.float64, device=device)
+        mine = None
+        if 0 in self.group.local_ranks:
+            ranks = self._planner(times).ranks
+            mine = torch.tensor([[each.dropped, each.migrated] for each in ranks], dtype=torch.float64, device=device)
+        with self.group.traffic.at("flextp.plan"):
+            held = [mine if rank == 0 else None for rank in self.group.local_ranks]
+            told = self._moves.broadcast(held, 0, shape).wait()
+        return Plan(ranks=tuple(RankPlan(dropped=dropped, migrated=migrated) for dropped, migrated in told.tolist()))
 
     def _finish(self) -> None:
         """Hand out this rank's times, and close the epoch if it is over."""

@@ -30,7 +30,7 @@ class Policy:
         plan: what every rank does with GIVEN, None otherwise (the paper's figures 5 and 6, and its table I).
         refine: SEMI and MIG level all ranks instead of bringing senders down to the fastest one's time (ours).
         speed_share: with `refine`, SEMI drops no more than it must to reach this share of a free, lossless balance's
-            speed.
+            speed; what is planned must then be dropped, so that ratios by layer are refused.
         num_senders: with SEMI, how many of the slowest migrate while the others resize (the paper's figure 11); None
             lets Eqs. 2 and 3 say.
         reference: what ZERO compares a rank with; SEMI and MIG compare with the least time.
@@ -38,8 +38,8 @@ class Policy:
         scheme: how migrated columns travel.
         threshold: share by which a rank's own time must move before all plan anew, and by which it must exceed the
             reference before the rank counts as a straggler (the second use is ours: times are never quite equal).
-        patience: iterations in a row for which a rank must be slow, or fast, before it counts as that; 1 in the paper,
-            where a single iteration that something else disturbed makes a straggler.
+        patience: iterations in a row for which a rank's time must differ from the one planned from before it counts; 1
+            in the paper, where a single iteration that something else disturbed makes a straggler.
         decay: a, share of γ that every layer drops at least, where layers have ratios of their own.
         micro_threshold: θ_micro, weight change an iteration below which a column may be dropped beyond that; with 0
             none may, and every layer drops a γ (`method.priority.micro_threshold` gives one for a learning rate).
@@ -71,6 +71,12 @@ class Policy:
             object.__setattr__(self, field, kind(getattr(self, field)))
         for field, kind in (("selection", Selection), ("reference", Reference), ("imputation", Imputation)):
             object.__setattr__(self, field, kind(getattr(self, field)))
+        for field in ("num_senders", "patience", "iterations_per_epoch", "seed"):
+            value = getattr(self, field)
+            if not isinstance(value, int) and (field, value) != ("num_senders", None):
+                raise ValueError(f"{field} is {value!r}, must be a whole number")
+        if not isinstance(self.plan, Plan | None):
+            raise ValueError(f"plan is {self.plan!r}, must be a Plan or None")
         if self.pruning_ratio is not None and not 0 <= self.pruning_ratio < 1:
             raise ValueError(f"pruning_ratio is {self.pruning_ratio}, must be in [0, 1)")
         if self.pruning_ratio is not None and self.solution is not Solution.ZERO:
@@ -83,6 +89,11 @@ class Policy:
             raise ValueError(f"num_senders is {self.num_senders}, must be None, or 0 or more where solution is SEMI")
         if self.refine and self.solution not in (Solution.MIG, Solution.SEMI):
             raise ValueError(f"refine is True, must be False where solution is {self.solution}")
+        if self.refine and self.selection.is_differentiated:
+            raise ValueError(
+                f"selection is {self.selection.value}, must be Rd or Pri where refine is True: ratios by layer drop "
+                f"another share than is planned"
+            )
         if self.refine and self.num_senders is not None:
             raise ValueError(f"num_senders is {self.num_senders}, must be None where refine is True, which finds them")
         if not 0 < self.threshold < math.inf:

@@ -4,8 +4,9 @@ What: for a few shares, the products of every kind of layer are run divided, on 
 would have them: the slowest rank hands that share of its columns to the others. What this takes on the wall beyond the
 products of the busiest rank is what its messages cost; what travels while ranks multiply costs nothing. Taking columns
 out is timed by itself. All ranks take the largest of what the ranks measured, so that all of them plan from the same
-numbers. Layers of one shape cost the same, so that one of each is run: a model of many layers is tested as quickly as
-one of a few.
+numbers. Whole tensors travel as soon as one column migrates, so that the line through the costs of messages does not
+start at nothing. Layers of one shape cost the same, so that one of each is run: a model of many layers is tested as
+quickly as one of a few.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
 line 1.
 Simplified: one sender; a cost that falls with the share, as taking out the columns that stay does, is made level
@@ -80,7 +81,7 @@ def measure_costs(
     return Costs(
         alloc_s=alloc_s,
         extract=PiecewiseLinear.fitted(zip(shares, (seconds - alloc_s for seconds in extraction_s), strict=True)),
-        communicate=PiecewiseLinear.fitted([(0.0, 0.0), *zip(shares, messages_s, strict=True)]),
+        communicate=PiecewiseLinear.fitted(zip(shares, messages_s, strict=True)),
         compute=PiecewiseLinear.straight(min(each.product_s for each in unresized)),
     )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import fsum
@@ -42,7 +42,7 @@ from ..runtime.planning import check_policy
 from ..runtime.timing import ModelledTimes
 from .variant import Variant
 
-__all__ = ["SIZES", "train_vit", "train_vit_on_ranks"]
+__all__ = ["SIZES", "check_training", "train_vit", "train_vit_on_ranks"]
 
 SIZES = MappingProxyType(
     {
@@ -121,13 +121,22 @@ def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
     Raises:
         ValueError: as `train_vit`, and for another number of ranks.
     """
-    bound = inspect.signature(train_vit).bind(**arguments)
-    bound.apply_defaults()
-    setting = _Setting.of(bound.arguments)
+    setting = _setting_of(arguments)
     if ranks.num_ranks != setting.num_ranks:
         raise ValueError(f"num_ranks is {setting.num_ranks}, must be the pool's {ranks.num_ranks}")
     found = ranks.run(_on_a_rank, setting)
     return {**found[0], "dropped_share": fsum(each["dropped_share"] for each in found) / len(found)}
+
+
+def check_training(**arguments: Any) -> None:
+    """Refuse what `train_vit` would refuse, without any work; takes its arguments."""
+    _setting_of(arguments)
+
+
+def _setting_of(arguments: Mapping[str, Any]) -> _Setting:
+    bound = inspect.signature(train_vit).bind(**arguments)
+    bound.apply_defaults()
+    return _Setting.of(bound.arguments)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +152,13 @@ class _Setting:
     def __post_init__(self) -> None:
         if self.size not in SIZES:
             raise ValueError(f"size is {self.size!r}, must be one of {', '.join(SIZES)}")
+        heads = SIZES[self.size].num_heads
+        if self.num_ranks < 2 or heads % self.num_ranks:
+            raise ValueError(
+                f"num_ranks is {self.num_ranks}, must be at least 2 and divide the model's {heads} attention heads"
+            )
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit is {self.limit}, must be at least 1, or None for all images")
         self.variant.trace(self.num_ranks, 1)
         check_policy(self.variant.policy(self.num_ranks), self.num_ranks)
 

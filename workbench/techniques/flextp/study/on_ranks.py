@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.launch import Ranks
 
-from .accuracy import train_vit, train_vit_on_ranks
+from .accuracy import check_training, train_vit, train_vit_on_ranks
 from .scores import PER_CENT, name_of
 
 __all__ = ["compare_on_ranks"]
@@ -32,8 +32,13 @@ def compare_on_ranks(
         Rows by solution: `accuracy_difference` (points), `loss_difference` (a share of the virtual ranks' loss),
         `dropped_difference` (points of all products) and `plans_difference` (plans that are not the same), real less
         virtual; and what each training found, with its `solution` and `ranks`.
+
+    Raises:
+        ValueError: as `train_vit`, before any rank starts.
     """
     rows, found = [], []
+    for variant in compared:
+        check_training(**recipe, **variant, num_ranks=num_ranks)
     with Ranks(num_ranks, timeout_s=timeout_s, preload=(train_vit.__module__,)) as ranks:
         for variant in compared:
             arguments = {**recipe, **variant, "num_ranks": num_ranks}

@@ -13,6 +13,7 @@ from workbench.timeline.stragglers import StragglerTrace
 
 from ..method.migration import Scheme
 from ..method.plan import Plan, RankPlan
+from ..method.priority import Selection
 from ..method.solution import Solution
 from ..runtime.policy import Policy
 
@@ -64,6 +65,10 @@ class Variant:
             raise ValueError("pruning_ratio is None, must be in [0, 1) where every rank drops")
         if self.everywhere and (self.solution, self.migrated) != (Solution.ZERO, None):
             raise ValueError("everywhere is True, must be False except for a ZERO that migrates nothing")
+        if self.everywhere and Selection(self.selection).is_differentiated:
+            raise ValueError(f"selection is {self.selection}, must be Rd or Pri where every rank drops the same share")
+        if self.migrated is not None and (self.refine, self.pruning_ratio) != (False, None):
+            raise ValueError("refine and pruning_ratio must be left out where migrated is given, which is the whole plan")
         if self.migrated is not None and self.solution != Solution.MIG:
             raise ValueError(f"migrated is {self.migrated}, must be None where solution is {self.solution}, not MIG")
         if self.migrated is not None and not 0 <= self.migrated <= 1:

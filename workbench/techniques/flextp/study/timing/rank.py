@@ -52,12 +52,15 @@ class Turns:
         warmup: turns of each before, in which plans settle; again after a straggler has moved.
         length: iterations of a turn, timed as one.
         seed: of weights, batch, random choices and the order of turns.
+        chooses: columns are chosen anew after the warm-up and every so often from then on, by what has been measured.
+            Without it once all turns are over: choosing takes as long as hundreds of iterations share.
     """
 
     rounds: int
     warmup: int = 4
     length: int = 1
     seed: int = 0
+    chooses: bool = True
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("warmup", 0), ("length", 1)):
@@ -66,8 +69,13 @@ class Turns:
 
     @property
     def iterations_per_epoch(self) -> int:
-        """Iterations for which a straggler stays, after which statistics are renewed."""
+        """Iterations for which a straggler stays."""
         return (self.warmup + self.rounds) * self.length
+
+    @property
+    def iterations_per_choice(self) -> int:
+        """Iterations after which statistics are renewed and columns chosen anew."""
+        return max(1, self.warmup) * self.length if self.chooses else self.iterations_per_epoch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,8 +178,8 @@ class _Trial:
         watch = recorder.during if records_products else nullcontext  # every product is an action of kind compute
         self.meter, self.balancer = Meter(self.rank, trace, slowness=slowness, watch=watch), None
         if variant is not None:
-            drift = micro_threshold(LEARNING_RATE, epoch)
-            more = {"iterations_per_epoch": epoch, "micro_threshold": drift, "seed": turns.seed}
+            drift = micro_threshold(LEARNING_RATE, turns.iterations_per_choice)
+            more = {"iterations_per_epoch": turns.iterations_per_choice, "micro_threshold": drift, "seed": turns.seed}
             self.balancer = _balancer(model, group, variant.policy(group.size, **more), self.meter, costs)
 
         def optimize() -> None:

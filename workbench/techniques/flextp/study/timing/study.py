@@ -64,6 +64,7 @@ def measure_variants(
     turn: int = 1,
     slowness: float = 4.0,
     seed: int = 0,
+    chooses: bool = True,
     keys: Mapping[str, Mapping] | None = None,
     link: Link | None = None,
     num_hosts: int = 1,
@@ -74,7 +75,7 @@ def measure_variants(
         variants: by name; None is the model as it is, without balancing.
         size: of the model and its batch.
         num_ranks: tensor-parallel ranks.
-        rounds, warmup, turn, seed: see `Turns`; with a straggler that moves, so many after each move.
+        rounds, warmup, turn, seed, chooses: see `Turns`; with a straggler that moves, so many after each move.
         slowness: of all ranks' products, by sleeping (see `Meter`); 1 is this machine as it is.
         keys: key columns of each variant's rows, by its name; by default {"variant": name}.
         link: between hosts; None leaves the ranks on this machine's loopback.
@@ -84,7 +85,7 @@ def measure_variants(
         ValueError: before any rank starts, for too few rounds, a model without balancing that is to be slowed, and
             what a variant cannot be.
     """
-    turns = Turns(rounds=rounds, warmup=warmup, length=turn, seed=seed)
+    turns = Turns(rounds=rounds, warmup=warmup, length=turn, seed=seed, chooses=chooses)
     _check(variants, turns, num_ranks, slowness)
     if size.heads % num_ranks:
         raise ValueError(f"num_ranks is {num_ranks}, must divide the model's {size.heads} attention heads")
