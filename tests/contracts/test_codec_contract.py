@@ -14,6 +14,7 @@ from workbench.compression import (
     ErrorFeedback,
     Identity,
     Quantize,
+    QuantizeFeatures,
     RandomK,
     TopK,
 )
@@ -33,6 +34,9 @@ CODECS = {
     "3 bits": lambda: Quantize(3),
     "4 bits": lambda: Quantize(4),
     "8 bits": lambda: Quantize(8),
+    "2 bits by feature": lambda: QuantizeFeatures(2),
+    "3 bits by feature": lambda: QuantizeFeatures(3),
+    "8 bits by feature": lambda: QuantizeFeatures(8),
     "auto-encoder": lambda: AutoEncoder(HIDDEN, 4, seed=3),
     "error feedback on top-k": lambda: ErrorFeedback(TopK(0.1)),
     "error feedback on auto-encoder": lambda: ErrorFeedback(AutoEncoder(HIDDEN, 4, seed=3)),

@@ -13,6 +13,7 @@ from workbench.compression.error_feedback import ErrorFeedback, clear_error_feed
 from workbench.compression.half import FP16
 from workbench.compression.identity import Identity
 from workbench.compression.quantize import Quantize
+from workbench.compression.quantize_features import QuantizeFeatures
 from workbench.compression.randomk import RandomK
 from workbench.compression.topk import TopK
 
@@ -25,6 +26,7 @@ __all__ = [
     "Identity",
     "Payload",
     "Quantize",
+    "QuantizeFeatures",
     "RandomK",
     "TopK",
     "clear_error_feedback",

@@ -19,7 +19,8 @@ empty tensor gives an empty payload. Other dtypes are cast to float32 first
 and back at the end. The gradient passes straight through.
 
 Source: methods Q1 (2 bits), Q2 (4) and Q3 (8) of "Does compressing
-activations help model parallel training?".
+activations help model parallel training?", which does not say what shares a
+scale; a row does here, in the code it builds on a feature (`quantize_features`).
 Fast path: on CPU, for 2 and 4 bits and rows that fill their bytes, PyTorch's
 own row-wise packing operators, which use this layout and rounding.
 Shapes: R rows, C columns, W bytes of a row on the wire.
@@ -31,9 +32,9 @@ from functools import reduce
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from workbench.compression.codec import Aggregation, Codec, Payload, check_out, check_payloads, num_elements
+from workbench.compression.packing import pack, pack_by_definition, packed_bytes, unpack, unpack_by_definition
 
 __all__ = [
     "SCALE_AND_BIAS_BYTES",
@@ -138,7 +139,7 @@ def quantize_rows_by_definition(x_RC: Tensor, bits: int) -> Tensor:
     fits_R1 = scale_R1.isfinite() & bias_R1.isfinite()
     codes_RC = torch.where(fits_R1, codes_RC, 0.0).to(torch.uint8)
     scale_bias_R2 = torch.where(fits_R1, torch.cat((scale_R1, bias_R1), dim=1), torch.nan)
-    return torch.cat((_pack_by_definition(codes_RC, bits), scale_bias_R2.view(torch.uint8)), dim=1)
+    return torch.cat((pack_by_definition(codes_RC, bits), scale_bias_R2.view(torch.uint8)), dim=1)
 
 
 def dequantize_rows_by_definition(payload_RW: Tensor, bits: int, columns: int, dtype: torch.dtype) -> Tensor:
@@ -153,7 +154,7 @@ def dequantize_rows_by_definition(payload_RW: Tensor, bits: int, columns: int, d
     Returns:
         Tensor [rows, columns].
     """
-    codes_RC = _unpack_by_definition(payload_RW[:, :-SCALE_AND_BIAS_BYTES], bits, columns)
+    codes_RC = unpack_by_definition(payload_RW[:, :-SCALE_AND_BIAS_BYTES], bits, columns)
     scale_R1, bias_R1 = _scale_bias(payload_RW).float().split(1, dim=1)
     return (codes_RC.float() * scale_R1 + bias_R1).to(dtype)
 
@@ -175,7 +176,7 @@ def quantize_rows(x_RC: Tensor, bits: int) -> Tensor:
     payload_RW = torch.empty(len(x_RC), _row_bytes(x_RC.shape[1], bits), dtype=torch.uint8, device=x_RC.device)
     for block in _blocks(x_RC):
         codes_RC, scale_bias_R2 = _codes(x_RC[block].float(), bits)
-        payload_RW[block, :-SCALE_AND_BIAS_BYTES] = _pack(codes_RC, bits)
+        payload_RW[block, :-SCALE_AND_BIAS_BYTES] = pack(codes_RC, bits)
         payload_RW[block, -SCALE_AND_BIAS_BYTES:] = scale_bias_R2.view(torch.uint8)
     return payload_RW
 
@@ -196,12 +197,12 @@ def dequantize_rows(
         Tensor [rows, columns]; `out` if it was given.
     """
     with_operator = _operators_apply(payload_RW.device, bits, columns)
-    unpack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_unpack").default if with_operator else None
+    operator = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_unpack").default if with_operator else None
     if with_operator and out is None:
-        return unpack(payload_RW).to(dtype)
+        return operator(payload_RW).to(dtype)
     out = torch.empty(len(payload_RW), columns, dtype=dtype, device=payload_RW.device) if out is None else out
     for block in _blocks(out):
-        out[block] = unpack(payload_RW[block]) if with_operator else _dequantize(payload_RW[block], bits, columns)
+        out[block] = operator(payload_RW[block]) if with_operator else _dequantize(payload_RW[block], bits, columns)
     return out
 
 
@@ -250,54 +251,8 @@ def _codes(x_RC: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 def _dequantize(payload_RW: Tensor, bits: int, columns: int) -> Tensor:
     """Decode one block with plain operations, in float32."""
     scale_R1, bias_R1 = _scale_bias(payload_RW).float().split(1, dim=1)
-    codes_RC = _unpack(payload_RW[:, :-SCALE_AND_BIAS_BYTES], bits, columns)
+    codes_RC = unpack(payload_RW[:, :-SCALE_AND_BIAS_BYTES], bits, columns)
     return codes_RC.float().mul_(scale_R1).add_(bias_R1)
-
-
-def _pack_by_definition(codes_RC: Tensor, bits: int) -> Tensor:
-    """Write each code's bits into one stream a row, lowest first, and cut it in bytes."""
-    rows, columns = codes_RC.shape
-    stream = codes_RC.new_zeros(rows, _packed_bytes(columns, bits) * 8)
-    for bit in range(bits):
-        stream[:, bit : columns * bits : bits] = codes_RC >> bit & 1
-    packed = codes_RC.new_zeros(rows, _packed_bytes(columns, bits))
-    for bit in range(8):
-        packed |= stream[:, bit::8] << bit
-    return packed
-
-
-def _unpack_by_definition(packed: Tensor, bits: int, columns: int) -> Tensor:
-    """Cut bytes into one stream of bits a row and read each code from it."""
-    stream = packed.new_zeros(len(packed), packed.shape[1] * 8)
-    for bit in range(8):
-        stream[:, bit::8] = packed >> bit & 1
-    codes_RC = packed.new_zeros(len(packed), columns)
-    for bit in range(bits):
-        codes_RC |= stream[:, bit : columns * bits : bits] << bit
-    return codes_RC
-
-
-def _pack(codes_RC: Tensor, bits: int) -> Tensor:
-    """Pack whole codes at a time where they do not straddle bytes."""
-    if 8 % bits:
-        return _pack_by_definition(codes_RC, bits)
-    per_byte = 8 // bits
-    codes_RC = functional.pad(codes_RC, (0, -codes_RC.shape[1] % per_byte))
-    packed = codes_RC[:, ::per_byte].clone()
-    for position in range(1, per_byte):
-        packed |= codes_RC[:, position::per_byte] << position * bits
-    return packed
-
-
-def _unpack(packed: Tensor, bits: int, columns: int) -> Tensor:
-    """Unpack whole codes at a time where they do not straddle bytes."""
-    if bits == 8:
-        return packed[:, :columns]
-    if 8 % bits:
-        return _unpack_by_definition(packed, bits, columns)
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device)
-    codes = (packed.unsqueeze(-1) >> shifts).bitwise_and_(2**bits - 1)
-    return codes.flatten(1)[:, :columns]
 
 
 def _scale_bias(payload_RW: Tensor) -> Tensor:
@@ -322,11 +277,6 @@ def _row_shape(shape: Sequence[int]) -> tuple[int, int]:
     return (num_elements(shape) // columns if columns else 0), columns
 
 
-def _packed_bytes(columns: int, bits: int) -> int:
-    """Count the bytes of one row's codes."""
-    return -(-columns * bits // 8)
-
-
 def _row_bytes(columns: int, bits: int) -> int:
     """Count the bytes of one row's codes, scale and bias."""
-    return _packed_bytes(columns, bits) + SCALE_AND_BIAS_BYTES
+    return packed_bytes(columns, bits) + SCALE_AND_BIAS_BYTES
