@@ -30,35 +30,17 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from workbench.compression.codec import Aggregation, Codec, Payload, check_out, check_payloads, num_elements
+from workbench.compression.codec import Payload, check_out, check_payloads, num_elements
 from workbench.compression.packing import pack, packed_bytes, unpack
+from workbench.compression.quantize import Quantize
 
 __all__ = ["SCALE_BYTES", "QuantizeFeatures", "quantized_features_by_definition"]
 
 SCALE_BYTES = 2  # of a feature, float16
 
 
-class QuantizeFeatures(Codec):
-    """Send `bits` bits an element, and two bytes a feature.
-
-    Args:
-        bits: 1 to 8.
-
-    Raises:
-        ValueError: if bits is out of range.
-    """
-
-    aggregation = Aggregation.GATHER
-
-    def __init__(self, bits: int) -> None:
-        super().__init__()
-        if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 8:
-            raise ValueError(f"bits is {bits!r}: it must be an int in 1..8")
-        self.bits = bits
-
-    def extra_repr(self) -> str:
-        """Name the bits in the module's repr."""
-        return f"bits={self.bits}"
+class QuantizeFeatures(Quantize):
+    """Send `bits` bits an element, and two bytes a feature; see Quantize for the argument."""
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Payload:
@@ -96,10 +78,6 @@ class QuantizeFeatures(Codec):
         """Decode and add one after the other."""
         check_payloads(payloads)
         return reduce(Tensor.add_, map(self.decode, payloads))
-
-    def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:
-        """Let the whole gradient through, as if nothing had been rounded."""
-        return grad_output
 
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Count the packed bytes of every row and the scale of every feature."""

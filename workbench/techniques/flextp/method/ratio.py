@@ -24,10 +24,10 @@ __all__ = [
     "SIGNIFICANT_CHANGE",
     "Reference",
     "has_moved",
-    "ranks_that_moved",
     "one_shot_ratio",
     "pruning_ratio",
     "pruning_ratios",
+    "ranks_that_moved",
     "reference_s",
     "speedup_bound",
 ]

@@ -71,12 +71,7 @@ class Policy:
             object.__setattr__(self, field, kind(getattr(self, field)))
         for field, kind in (("selection", Selection), ("reference", Reference), ("imputation", Imputation)):
             object.__setattr__(self, field, kind(getattr(self, field)))
-        for field in ("num_senders", "patience", "iterations_per_epoch", "seed"):
-            value = getattr(self, field)
-            if not isinstance(value, int) and (field, value) != ("num_senders", None):
-                raise ValueError(f"{field} is {value!r}, must be a whole number")
-        if not isinstance(self.plan, Plan | None):
-            raise ValueError(f"plan is {self.plan!r}, must be a Plan or None")
+        self._check_kinds()
         if self.pruning_ratio is not None and not 0 <= self.pruning_ratio < 1:
             raise ValueError(f"pruning_ratio is {self.pruning_ratio}, must be in [0, 1)")
         if self.pruning_ratio is not None and self.solution is not Solution.ZERO:
@@ -108,3 +103,11 @@ class Policy:
             raise ValueError(f"decay is {self.decay}, must be in [0, 1]")
         if self.iterations_per_epoch < 1:
             raise ValueError(f"iterations_per_epoch is {self.iterations_per_epoch}, must be at least 1")
+
+    def _check_kinds(self) -> None:
+        for field in ("num_senders", "patience", "iterations_per_epoch", "seed"):
+            value = getattr(self, field)
+            if not isinstance(value, int) and (field, value) != ("num_senders", None):
+                raise ValueError(f"{field} is {value!r}, must be a whole number")
+        if not isinstance(self.plan, Plan | None):
+            raise ValueError(f"plan is {self.plan!r}, must be a Plan or None")
