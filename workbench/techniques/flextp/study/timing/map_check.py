@@ -3,7 +3,8 @@
 What: from one Baseline without stragglers (product time, other time) and the costs of the pre-test the method's own
 planners make a plan for every solution and `method.model` its seconds; beside them what the same solutions took here.
 Source: beyond the paper; `cost.winners` draws the map and has the rule of who wins.
-Simplified: other time as a rank without stragglers has it, messages and contention for cores included.
+Simplified: SEMI selects by Pri here, since the model has one ratio for all layers; other time as a rank without
+stragglers has it, messages and contention for cores included.
 Left out: refining the costs from what was measured.
 """
 

@@ -52,8 +52,8 @@ class Turns:
         warmup: turns of each before, in which plans settle; again after a straggler has moved.
         length: iterations of a turn, timed as one.
         seed: of weights, batch, random choices and the order of turns.
-        chooses: columns are chosen anew after the warm-up and every so often from then on, by what has been measured.
-            Without it once all turns are over: choosing takes as long as hundreds of iterations share.
+        chooses: columns are chosen anew after the warm-up and every so often from then on, by what has been measured;
+            where a straggler moves, with each move. Without it once all turns are over.
     """
 
     rounds: int
@@ -75,7 +75,7 @@ class Turns:
     @property
     def iterations_per_choice(self) -> int:
         """Iterations after which statistics are renewed and columns chosen anew."""
-        return max(1, self.warmup) * self.length if self.chooses else self.iterations_per_epoch
+        return self.warmup * self.length if self.chooses and self.warmup else self.iterations_per_epoch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,8 +178,9 @@ class _Trial:
         watch = recorder.during if records_products else nullcontext  # every product is an action of kind compute
         self.meter, self.balancer = Meter(self.rank, trace, slowness=slowness, watch=watch), None
         if variant is not None:
-            drift = micro_threshold(LEARNING_RATE, turns.iterations_per_choice)
-            more = {"iterations_per_epoch": turns.iterations_per_choice, "micro_threshold": drift, "seed": turns.seed}
+            per_choice = epoch if variant.moves else turns.iterations_per_choice
+            drift = micro_threshold(LEARNING_RATE, per_choice)
+            more = {"iterations_per_epoch": per_choice, "micro_threshold": drift, "seed": turns.seed}
             self.balancer = _balancer(model, group, variant.policy(group.size, **more), self.meter, costs)
 
         def optimize() -> None:
