@@ -63,3 +63,9 @@ def test_published_stands_beside_ours_with_a_gap_where_one_is_missing():
     published, ours = ax.patches[0], ax.patches[2]
     assert published.get_x() + published.get_width() == pytest.approx(ours.get_x())
     assert published.get_facecolor() != ours.get_facecolor()
+
+
+def test_a_side_without_values_is_neither_drawn_nor_named():
+    ax = plots.comparison([{"method": "w/o", "published": None, "ours": 9.0}], x="method")
+    assert heights(ax) == [9.0]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["ours"]

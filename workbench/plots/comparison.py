@@ -27,7 +27,7 @@ def comparison(
     unit: str = "",
     log: bool = False,
 ) -> Axes:
-    """Draw two bars a row; a value that is missing leaves its place empty.
+    """Draw two bars a row; a value that is missing leaves its place empty, and a side without any is left out.
 
     Args:
         data: rows with the columns named below; `low` and `high` are the spread of ours.
@@ -59,4 +59,5 @@ def _long(rows: pd.DataFrame, x: str, published: str, ours: str) -> pd.DataFrame
     spread = [column for column in ("low", "high") if column in rows]
     left = rows[[x, published]].rename(columns={published: "value"}).assign(source="published")
     right = rows[[x, ours, *spread]].rename(columns={ours: "value"}).assign(source="ours")
-    return pd.concat([left, right], ignore_index=True)
+    known = [side for side in (left, right) if side.value.notna().any()]
+    return pd.concat(known or [left, right], ignore_index=True)
