@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from contextlib import nullcontext
 from statistics import median
 
 import pytest
@@ -16,8 +17,10 @@ from workbench.parallel import ProcessTensorGroup, TransformerConfig, Transforme
 from workbench.techniques.flextp.method.costs import Costs
 from workbench.techniques.flextp.method.plan import Plan, RankPlan
 from workbench.techniques.flextp.runtime.balance import balance
+from workbench.techniques.flextp.runtime.balancer import Balancer
+from workbench.techniques.flextp.runtime.meter import Meter
 from workbench.techniques.flextp.runtime.policy import Policy
-from workbench.techniques.flextp.runtime.timing import ModelledTimes
+from workbench.techniques.flextp.runtime.timing import MeasuredTimes, ModelledTimes
 from workbench.timeline.stragglers import StragglerTrace
 
 CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32)
@@ -68,6 +71,31 @@ def alone():
     balancer = balance(model, group)
     train(model, balancer, 4)
     return balancer.costs is None and balancer.plan.is_plain
+
+
+def test_where_the_clock_runs_on_in_messages_waiting_for_others_is_no_time_of_ones_own():
+    (own_s, passed_s, watches_after), _ = run_on_ranks(first_waits_for_second, 2, timeout_s=60)
+    assert passed_s > LATE_S and own_s < passed_s - LATE_S / 2
+    assert not watches_after
+
+
+LATE_S = 0.4
+
+
+def first_waits_for_second():
+    group = ProcessTensorGroup()
+    (rank,) = group.local_ranks
+    model, meter = two_layers(group), Meter(rank)
+    meter.clock, meter.is_wall_clock = time.perf_counter, True  # as on CUDA
+    times = MeasuredTimes(meter)
+    balancer = Balancer(model, group, Policy(solution="Baseline"), times=times, meters={rank: meter})
+    x, start_s = torch.ones(2, 3, 16, dtype=torch.float64), time.perf_counter()
+    meter.begin(0)
+    time.sleep(LATE_S * rank)
+    model(x)
+    own_s, passed_s = meter.end(1.0).own_s, time.perf_counter() - start_s
+    balancer.remove()
+    return own_s, passed_s, group.watch is not nullcontext
 
 
 SPIKE = "rank 0 | . . 4 . . . 3 3 3 3\nrank 1 | . . . . . . . . . ."  # an iteration each

@@ -6,9 +6,9 @@ Nothing here asserts a duration.
 import time
 
 import pytest
+import torch
 
 from workbench.launch import run_on_ranks
-from workbench.parallel.recorded import RecordedTensorGroup
 from workbench.reproduction import Project, load_catalogue
 from workbench.techniques.flextp.method.plan import Plan, RankPlan
 from workbench.techniques.flextp.runtime.meter import Meter
@@ -189,9 +189,9 @@ VARIANTS = {
 }  # fmt: skip
 
 
-def recorded():
+def recorded(device="cpu"):
     size = timing.Size(hidden=64, layers=1, heads=2, patch=8, batch=8)
-    recordings, costs = record_rounds(VARIANTS, size, Turns(rounds=2, warmup=2), slowness=16.0)
+    recordings, costs = record_rounds(VARIANTS, size, Turns(rounds=2, warmup=2), slowness=16.0, device=device)
     return [(one.name, one.dose, one.plan, timing.break_down([one.actions])) for one in recordings], costs is not None
 
 
@@ -210,6 +210,16 @@ def test_variants_take_turns_on_real_ranks_and_every_rank_gets_its_dose():
     assert sum(dose.delivered_s for dose in straggler) > sum(dose.delivered_s for dose in other)
     moving = [plan.ranks for name, _, plan, _ in by_rank[0] if name == "moves"]
     assert [[rank.dropped for rank in ranks] for ranks in (moving[0], moving[-1])] == [[0.5, 0], [0, 0.5]]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_every_gpu_gets_its_dose_and_its_messages_are_no_time_of_its_own():
+    for found, has_costs in run_on_ranks(recorded, 2, "cuda", device="cuda", timeout_s=120):
+        assert has_costs
+        for _, dose, _, parts in found:
+            assert dose.delivered_s > 0.95 * dose.intended_s - 0.02
+            assert 0 < parts.product_s[0] < parts.iteration_s
 
 
 def test_a_study_on_real_ranks_has_rows_and_a_timeline_of_every_variant():
@@ -238,15 +248,13 @@ def test_what_contradicts_itself_is_no_variant():
 def chosen(iterations):
     """The columns that a real rank drops in the first and the last iteration, and whether it has statistics by then."""
     size, turns = timing.Size(hidden=64, layers=1, heads=2, patch=8, batch=2), Turns(rounds=2, warmup=2)
-    recorder = Recorder(resource="rank")
-    group = RecordedTensorGroup(recorder=recorder)
     variant = Variant(solution="ZERO", selection="Pri", pruning_ratio=0.5, everywhere=True)
-    trial = _Trial("drops", variant, size, turns, group, recorder, 1.0, None, True)
+    trial = _Trial("drops", variant, size, turns, Recorder(resource="rank"), 1.0, "cpu", None, True)
     found = []
     for _ in range(iterations):
         trial.take_turn()
         (chooser,) = trial.balancer._choosers.values()
-        found.append([each.dropped.tolist() for each in chooser.choose(trial.balancer.plan.ranks[group.local_ranks[0]])])
+        found.append([each.dropped.tolist() for each in chooser.choose(trial.balancer.plan.ranks[trial.rank])])
     return found[0], found[-1], bool(chooser._statistics[0].change.isfinite().any())
 
 

@@ -57,13 +57,9 @@ def balance(
         _check_virtual(policy, costs, trace, slowness, modelled)
         return Balancer(model, group, policy, times=modelled, costs=costs)
     (rank,) = group.local_ranks
-    device = next(model.parameters()).device
-    meter = Meter(rank, trace, slowness=slowness, device=device)
+    meter = Meter(rank, trace, slowness=slowness, device=next(model.parameters()).device)
     times = MeasuredTimes(meter) if modelled is None else modelled
-    balancer = Balancer(model, group, policy, times=times, costs=costs, meters={rank: meter})
-    if device.type == "cuda":
-        balancer.watch(meter.waiting)
-    return balancer
+    return Balancer(model, group, policy, times=times, costs=costs, meters={rank: meter})
 
 
 def _check_virtual(

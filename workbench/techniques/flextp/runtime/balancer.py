@@ -127,6 +127,9 @@ class Balancer:
         self._products = [FlexibleProduct(group, _cut(layer), layer.site, **options) for layer in self._layers]
         for layer, product in zip(self._layers, self._products, strict=True):
             layer.matrix_product = product
+        for meter in (meters or {}).values():
+            if meter.is_wall_clock:
+                self._watch(meter.waiting)
         self._state = _State(plan=policy.plan or Plan.plain(group.size))
         self.lineage = Lineage()
         self._divisions = self._divided()
@@ -151,18 +154,6 @@ class Balancer:
     def num_iterations(self) -> int:
         """Iterations that have ended."""
         return self._state.iteration
-
-    def watch(self, collective: Watch) -> None:
-        """Watch the group's collectives until `remove`, beside whoever watches them already."""
-        before = self.group.watch
-        self._undo.append(partial(setattr, self.group, "watch", before))
-
-        @contextmanager
-        def both(name: str) -> Iterator[None]:
-            with before(name), collective(name):
-                yield
-
-        self.group.watch = both
 
     def remove(self) -> None:
         """Give the model its plain products back; every rank of the group calls it."""
@@ -191,6 +182,18 @@ class Balancer:
             for product in self._products:
                 product.division = None
         self._finish()
+
+    def _watch(self, collective: Watch) -> None:
+        """Watch the group's collectives until `remove`, beside whoever watches them already."""
+        before = self.group.watch
+        self._undo.append(partial(setattr, self.group, "watch", before))
+
+        @contextmanager
+        def both(name: str) -> Iterator[None]:
+            with before(name), collective(name):
+                yield
+
+        self.group.watch = both
 
     def _prepare(self) -> None:
         """Plan anew if a time has moved, and choose columns anew if the plan or the epoch has changed."""

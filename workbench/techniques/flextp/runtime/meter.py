@@ -41,6 +41,10 @@ class Meter:
         watch: what is entered for the time of each product, sleep included, such as a recorder's action.
         sleeper: sleeps off what the trace says.
 
+    Attributes:
+        clock: seconds; the thread's CPU time, or on CUDA the wall's once queued work is done.
+        is_wall_clock: whether it runs on while the rank waits, so that `waiting` has to be told.
+
     Raises:
         ValueError: for a slowness below 1.
     """
@@ -59,7 +63,7 @@ class Meter:
             raise ValueError(f"slowness is {slowness}, must be at least 1")
         self._rank, self._trace, self._slowness = rank, trace, slowness
         self._sleeper, self._watch = Sleeper() if sleeper is None else sleeper, watch
-        self._is_wall_clock = torch.device(device).type == "cuda"
+        self.is_wall_clock = torch.device(device).type == "cuda"
         self.clock: Callable[[], float] = _clock_of(torch.device(device))
         self._owed = slowness - 1
         self._product_s = self._slept_s = self._waited_s = self._start_s = 0.0
@@ -87,7 +91,7 @@ class Meter:
         Args:
             work: columns that the rank multiplied divided by its own.
         """
-        slept_s = 0.0 if self._is_wall_clock else self._slept_s  # a wall clock has seen the sleep pass
+        slept_s = 0.0 if self.is_wall_clock else self._slept_s  # a wall clock has seen the sleep pass
         own_s = max(self.clock() - self._start_s + slept_s - self._waited_s, self._product_s)
         return RankTimes(own_s=own_s, product_s=self._product_s, work=work)
 

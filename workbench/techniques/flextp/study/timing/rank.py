@@ -100,7 +100,7 @@ class Recording:
 
 
 def record_rounds(
-    variants: Mapping[str, Variant | None], size: Size, turns: Turns, slowness: float
+    variants: Mapping[str, Variant | None], size: Size, turns: Turns, slowness: float, device: str
 ) -> tuple[list[Recording], Costs | None]:
     """Train each variant for one turn a round, in an order drawn for each round; every rank calls it.
 
@@ -110,22 +110,23 @@ def record_rounds(
         size: of the model.
         turns: how many, how long, and the seed.
         slowness: how many times slower than this machine all ranks' products are, by sleeping.
+        device: of models and batch, "cpu" or "cuda"; on CUDA whatever is recorded is waited for.
 
     Returns:
         This rank's recordings of the kept turns, in the order in which they ran; the costs of the pre-test, if a
         variant needed one.
     """
-    recorder = Recorder(resource=f"rank {dist.get_rank()}")
-    group = RecordedTensorGroup(recorder=recorder)
-    costs = _pre_test(variants, size, group, slowness)
-    told = (size, turns, group, recorder, slowness, costs, None not in variants.values())
+    synchronize = {"synchronize": torch.cuda.synchronize} if device == "cuda" else {}
+    recorder = Recorder(resource=f"rank {dist.get_rank()}", **synchronize)
+    costs = _pre_test(variants, size, RecordedTensorGroup(recorder=recorder), slowness, device)
+    told = (size, turns, recorder, slowness, device, costs, None not in variants.values())
     trials = [_Trial(name, each, *told) for name, each in variants.items()]
     moving = any(each is not None and each.moves for each in variants.values())
     order, recordings = random.Random(turns.seed), []
     gc.collect()
     gc.disable()
     try:
-        for _ in range(group.size if moving else 1):
+        for _ in range(dist.get_world_size() if moving else 1):
             for number in range(-turns.warmup, turns.rounds):
                 done = [trial.take_turn() for trial in order.sample(trials, len(trials))]
                 recordings += done if number >= 0 else []
@@ -134,14 +135,16 @@ def record_rounds(
     return recordings, costs
 
 
-def _pre_test(variants: Mapping, size: Size, group: RecordedTensorGroup, slowness: float) -> Costs | None:
+def _pre_test(
+    variants: Mapping, size: Size, group: RecordedTensorGroup, slowness: float, device: str
+) -> Costs | None:
     policies = [each.policy(group.size) for each in variants.values() if each is not None]
     needy = next((policy for policy in policies if needs_costs(policy)), None)
     if needy is None:
         return None
-    model = ViTForImageClassification(size.config(seed=0), group)
-    balancer = _balancer(model, group, needy, Meter(group.local_ranks[0], slowness=slowness))
-    step = _step(model, balancer, size, seed=0, optimize=lambda: None)
+    model = ViTForImageClassification(size.config(seed=0), group).to(device)
+    balancer = _balancer(model, group, needy, Meter(group.local_ranks[0], slowness=slowness, device=device))
+    step = _step(model, balancer, size, seed=0, optimize=lambda: None, device=device)
     for _ in range(PRE_TEST_AFTER + 1):
         step()
     return balancer.costs
@@ -152,8 +155,10 @@ def _balancer(model, group, policy: Policy, meter: Meter, costs: Costs | None = 
     return Balancer(model, group, policy, times=MeasuredTimes(meter), costs=costs, meters={rank: meter})
 
 
-def _step(model, balancer: Balancer | None, size: Size, *, seed: int, optimize: Callable[[], None]) -> Callable:
-    images, labels = size.images_and_labels(seed)
+def _step(
+    model, balancer: Balancer | None, size: Size, *, seed: int, optimize: Callable[[], None], device: str
+) -> Callable:
+    images, labels = (drawn.to(device) for drawn in size.images_and_labels(seed))
 
     def step() -> None:
         with nullcontext() if balancer is None else balancer.iteration():
@@ -167,16 +172,18 @@ class _Trial:
     """A variant under way on one rank."""
 
     def __init__(
-        self, name, variant: Variant | None, size: Size, turns: Turns, group, recorder, slowness, costs, records_products
+        self, name, variant: Variant | None, size: Size, turns: Turns, recorder, slowness, device, costs, records_products
     ):
         self.name, self.turns, self.recorder = name, turns, recorder
+        group = RecordedTensorGroup(recorder=recorder)  # its own: whoever watches it sees no other variant's messages
         (self.rank,) = group.local_ranks
-        model = ViTForImageClassification(size.config(turns.seed), group)
+        model = ViTForImageClassification(size.config(turns.seed), group).to(device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
         epoch = turns.iterations_per_epoch
         trace = None if variant is None else variant.trace(group.size, epoch)
         watch = recorder.during if records_products else nullcontext  # every product is an action of kind compute
-        self.meter, self.balancer = Meter(self.rank, trace, slowness=slowness, watch=watch), None
+        self.meter = Meter(self.rank, trace, slowness=slowness, device=device, watch=watch)
+        self.balancer = None
         if variant is not None:
             per_choice = epoch if variant.moves else turns.iterations_per_choice
             drift = micro_threshold(LEARNING_RATE, per_choice)
@@ -188,7 +195,7 @@ class _Trial:
                 optimizer.step()
                 optimizer.zero_grad()
 
-        self.step = _step(model, self.balancer, size, seed=turns.seed, optimize=optimize)
+        self.step = _step(model, self.balancer, size, seed=turns.seed, optimize=optimize, device=device)
 
     def take_turn(self) -> Recording:
         """Run the iterations of a turn, all ranks starting together."""

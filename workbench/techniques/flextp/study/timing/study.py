@@ -68,6 +68,7 @@ def measure_variants(
     keys: Mapping[str, Mapping] | None = None,
     link: Link | None = None,
     num_hosts: int = 1,
+    device: str = "cpu",
 ) -> Measured:
     """Train all variants in turn on real ranks of this machine.
 
@@ -80,6 +81,7 @@ def measure_variants(
         keys: key columns of each variant's rows, by its name; by default {"variant": name}.
         link: between hosts; None leaves the ranks on this machine's loopback.
         num_hosts: hosts that the ranks are spread over, where there is a link.
+        device: "cpu", or "cuda" for one GPU a rank, which holds the models of all variants.
 
     Raises:
         ValueError: before any rank starts, for too few rounds, a model without balancing that is to be slowed, and
@@ -90,8 +92,8 @@ def measure_variants(
     if size.heads % num_ranks:
         raise ValueError(f"num_ranks is {num_ranks}, must divide the model's {size.heads} attention heads")
     hosts = None if link is None else ShapedHosts(num_hosts, link)
-    with Ranks(num_ranks, hosts=hosts, preload=PRELOAD, timeout_s=TIMEOUT_S) as ranks:
-        by_rank = ranks.run(record_rounds, dict(variants), size, turns, slowness)
+    with Ranks(num_ranks, hosts=hosts, device=device, preload=PRELOAD, timeout_s=TIMEOUT_S) as ranks:
+        by_rank = ranks.run(record_rounds, dict(variants), size, turns, slowness, device)
     found = _turns([recordings for recordings, _ in by_rank])
     keys = {name: {"variant": name} for name in variants} if keys is None else keys
     rows = rows_of(variants, found, keys=keys, iterations_per_epoch=size.num_iterations, turn=turn)
