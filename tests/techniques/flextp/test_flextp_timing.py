@@ -213,7 +213,7 @@ def test_variants_take_turns_on_real_ranks_and_every_rank_gets_its_dose():
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_every_gpu_gets_its_dose_and_its_messages_are_no_time_of_its_own():
     for found, has_costs in run_on_ranks(recorded, 2, "cuda", device="cuda", timeout_s=120):
         assert has_costs
