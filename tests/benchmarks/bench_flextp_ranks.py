@@ -12,12 +12,12 @@ from workbench.techniques.flextp.study.timing import Size, measure_machinery, me
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
 SIZE = Size(hidden=512, layers=1, batch=16)
-IDLE_SIZE = Size(hidden=1024, layers=1, batch=64)  # of the item flextp/machinery/measured
+IDLE_SIZE = Size(hidden=512, layers=1, batch=64)  # of the item flextp/machinery/measured
 NUM_RANKS = 4
 SLOWNESS = 8.0
 ROUNDS = 12
 SETTLING = 8  # Eq. 1 against the current mean takes about six plans from χ = 8
-IDLE_ROUNDS = 40
+IDLE_ROUNDS = 60
 SHOWN = ("share_of_ideal", "share_of_bound", "speedup", "over_unbalanced", "cpu_over_unbalanced")
 
 
