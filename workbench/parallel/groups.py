@@ -9,8 +9,8 @@ Simplified: collectives block; nothing overlaps with computation.
 Left out: sequence parallelism, reduce-scatter.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import reduce
 from typing import Protocol, runtime_checkable
 
@@ -20,10 +20,21 @@ from torch import Tensor
 
 from workbench.parallel.traffic import MessageKind, Phase, Traffic
 
-__all__ = ["ProcessTensorGroup", "TensorGroup", "VirtualTensorGroup", "Watch"]
+__all__ = ["ProcessTensorGroup", "TensorGroup", "VirtualTensorGroup", "Watch", "both"]
 
 Watch = Callable[[str], AbstractContextManager]
 """(name of a collective) -> what is entered while the collective runs, such as a recorder's action."""
+
+
+def both(outer: Watch, inner: Watch) -> Watch:
+    """Return a watch that enters one inside the other."""
+
+    @contextmanager
+    def entered(collective: str) -> Iterator[None]:
+        with outer(collective), inner(collective):
+            yield
+
+    return entered
 
 
 @runtime_checkable

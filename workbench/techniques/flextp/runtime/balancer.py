@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workbench.parallel import ColumnParallelLinear, TensorGroup
-from workbench.parallel.groups import Watch
+from workbench.parallel.groups import both
 from workbench.parallel.linear import ShardedLinear
 from workbench.parallel.moves import Arrival, Shape, moves_of
 
@@ -113,6 +113,7 @@ class Balancer:
     ):
         self.group, self.policy = group, policy
         self._names, self._layers = _parallel_linears(model, group)
+        self._device = self._layers[0].weights[0].device
         self.costs, self._times, self._moves = costs, times, moves_of(group)
         self._undo: list[Callable[[], None]] = []
         self._check_equal_on_all_ranks()
@@ -129,7 +130,8 @@ class Balancer:
             layer.matrix_product = product
         for meter in (meters or {}).values():
             if meter.is_wall_clock:
-                self._watch(meter.waiting)
+                self._undo.append(partial(setattr, group, "watch", group.watch))
+                group.watch = both(group.watch, meter.waiting)
         self._state = _State(plan=policy.plan or Plan.plain(group.size))
         self.lineage = Lineage()
         self._divisions = self._divided()
@@ -183,18 +185,6 @@ class Balancer:
                 product.division = None
         self._finish()
 
-    def _watch(self, collective: Watch) -> None:
-        """Watch the group's collectives until `remove`, beside whoever watches them already."""
-        before = self.group.watch
-        self._undo.append(partial(setattr, self.group, "watch", before))
-
-        @contextmanager
-        def both(name: str) -> Iterator[None]:
-            with before(name), collective(name):
-                yield
-
-        self.group.watch = both
-
     def _prepare(self) -> None:
         """Plan anew if a time has moved, and choose columns anew if the plan or the epoch has changed."""
         state = self._state
@@ -240,8 +230,7 @@ class Balancer:
         """Refuse ranks that would plan differently, or divide different layers: they would wait for ever."""
         sizes = [(name, tuple(layer.weights[0].shape)) for name, layer in zip(self._names, self._layers, strict=True)]
         said = f"{self.policy} {self.costs} {sizes}".encode()
-        digest = torch.frombuffer(bytearray(hashlib.sha256(said).digest()), dtype=torch.uint8)
-        digest = digest.to(self._layers[0].weights[0].device)
+        digest = torch.frombuffer(bytearray(hashlib.sha256(said).digest()), dtype=torch.uint8).to(self._device)
         with self.group.traffic.at("flextp.policy"):
             everyone = self._moves.gather([digest for _ in self.group.local_ranks]).wait()
         others = [rank for rank in range(self.group.size) if not torch.equal(everyone[rank], everyone[0])]
@@ -266,12 +255,11 @@ class Balancer:
 
     def _agreed(self, times: Sequence[RankTimes]) -> Plan:
         """Let rank 0 plan for all: planners search with floats, which two kinds of hosts may round differently."""
-        device = self._layers[0].weights[0].device
-        shape = Shape(sizes=(self.group.size, 2), dtype=torch.float64, device=device)
+        shape = Shape(sizes=(self.group.size, 2), dtype=torch.float64, device=self._device)
         mine = None
         if 0 in self.group.local_ranks:
             ranks = self._planner(times).ranks
-            mine = torch.tensor([[each.dropped, each.migrated] for each in ranks], dtype=torch.float64, device=device)
+            mine = torch.tensor([[each.dropped, each.migrated] for each in ranks], dtype=torch.float64, device=self._device)
         with self.group.traffic.at("flextp.plan"):
             held = [mine if rank == 0 else None for rank in self.group.local_ranks]
             told = self._moves.broadcast(held, 0, shape).wait()
@@ -281,8 +269,7 @@ class Balancer:
         """Hand out this rank's times, and close the epoch if it is over."""
         state = self._state
         found = [self._times.end(rank, self._work(rank)) for rank in self.group.local_ranks]
-        device = self._layers[0].weights[0].device
-        values = [torch.tensor([t.own_s, t.product_s, t.work], dtype=torch.float64, device=device) for t in found]
+        values = [torch.tensor([t.own_s, t.product_s, t.work], dtype=torch.float64, device=self._device) for t in found]
         with self.group.traffic.at("flextp.times"):
             state.pending = self._moves.gather(values)
         state.iteration += 1
@@ -326,11 +313,11 @@ class Balancer:
 
     def _announced(self, sender: int, columns: list[Columns] | None) -> Sequence[Tensor]:
         """Tell all ranks which columns a sender migrates, layer by layer."""
-        share, device = self._state.plan.ranks[sender].migrated, self._layers[0].weights[0].device
+        share = self._state.plan.ranks[sender].migrated
         counts = [num_dropped_columns(share, layer.weights[0].shape[1]) for layer in self._layers]
         mine = None if columns is None else torch.cat([each.migrated for each in columns])
         held = [mine if rank == sender else None for rank in self.group.local_ranks]
-        shape = Shape(sizes=(sum(counts),), dtype=torch.int64, device=device)
+        shape = Shape(sizes=(sum(counts),), dtype=torch.int64, device=self._device)
         with self.group.traffic.at("flextp.columns"):
             return self._moves.broadcast(held, sender, shape).wait().split(counts)
 
