@@ -17,7 +17,9 @@ from .planning import check_policy, needs_costs
 from .policy import Policy
 from .timing import MeasuredTimes, ModelledTimes
 
-__all__ = ["balance"]
+__all__ = ["PATIENCE", "balance"]
+
+PATIENCE = 8  # iterations; on shared cores times stray by a tenth for two in a row every few dozen
 
 
 def balance(
@@ -37,8 +39,8 @@ def balance(
     Args:
         model: any model with the workbench's parallel linears; their matrix products are replaced.
         group: its ranks, real or virtual.
-        policy: how to balance; by default SEMI-migration that levels all ranks, with a patience of two iterations.
-        costs: what migration costs; by default measured in a pre-test after the second iteration.
+        policy: how to balance; by default SEMI-migration that levels all ranks, with a patience of eight iterations.
+        costs: what migration costs; by default measured in a pre-test once the first times are known.
         trace: makes stragglers of ranks, by sleeping after their products.
         slowness: how many times slower than this machine all ranks' products are, by sleeping (see `Meter`).
         modelled: times to plan from in place of measured ones; virtual ranks, which share a process, need them.
@@ -48,7 +50,7 @@ def balance(
             number of ranks, more senders than ranks minus one, ranks that were given different policies, and virtual
             ranks without modelled times or costs, or with a trace or a slowness, which only real ones can sleep off.
     """
-    policy = Policy(refine=True, patience=2) if policy is None else policy
+    policy = Policy(refine=True, patience=PATIENCE) if policy is None else policy
     check_policy(policy, group.size)
     for given in (trace, None if modelled is None else modelled.trace):
         if given is not None and given.num_ranks != group.size:

@@ -5,13 +5,13 @@
         with balancer.iteration():
             loss = ...; loss.backward(); optimizer.step()
 
-What: at the end of an iteration every rank hands its times to all others; at the start of the next all of them see
-from the same numbers whether a plan is due, and rank 0 makes it for all. Ranks cannot disagree: a plan is made once,
+What: every rank hands its times to all others, and at the start of the next iteration all of them see from the same
+numbers whether a plan is due, and rank 0 makes it for all. Ranks cannot disagree: a plan is made once,
 epochs are counted in iterations, and which columns a sender migrates is said by the sender alone.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", algorithms 1 and 2.
-Ours: times are gathered in every iteration, while ranks fetch their next batch; whether a plan is due then needs no
-further message, where the paper's ranks each watch their own time. With a patience above one, a rank's time counts as
-moved once several iterations in a row have shown it, and its least disturbed one is planned from.
+Ours: times are gathered while ranks fetch their next batch; whether a plan is due then needs no further message, where
+the paper's ranks each watch their own time. With a patience above one, the times of as many iterations travel as one
+message; a rank's time counts as moved once all of them have shown it, and its least disturbed one is planned from.
 Left out: reentrant checkpointing, whose first pass looks like an evaluation; pipelines (one plan for all layers of a
 tensor group); saving and loading: a resumed run measures and plans anew.
 """
@@ -79,6 +79,7 @@ class _State:
     plan: Plan | None = None
     planned_from: tuple[RankTimes, ...] | None = None
     pending: Arrival | None = None
+    unsent: list[list[tuple[float, float, float]]] = field(default_factory=list)  # iteration -> local rank -> its times
     recent: list[Sequence[RankTimes]] = field(default_factory=list)  # of the last iterations under the plan
     is_chosen: bool = False  # whether the divisions follow the plan and the statistics as they are now
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
@@ -92,7 +93,7 @@ class Balancer:
         group: their ranks.
         policy: how to balance.
         costs: what migration costs; where the policy needs them and there are none, a pre-test measures them after
-            the second iteration, and nothing is planned before.
+            the second iteration, or the last of the policy's patience, and nothing is planned before.
         times: where times come from.
         meters: local rank -> times (and slows) its products.
 
@@ -190,22 +191,26 @@ class Balancer:
         state = self._state
         pending, state.pending = state.pending, None  # considered once, even if the next iteration is broken off
         if pending is not None:
-            self._consider([RankTimes(own_s=o, product_s=p, work=w) for o, p, w in pending.wait().tolist()])
+            self._consider(pending.wait().transpose(0, 1).tolist())
         if not state.is_chosen:
             self._divisions, state.is_chosen = self._divided(), True
 
-    def _consider(self, times: Sequence[RankTimes]) -> None:
+    def _consider(self, iterations: Sequence[Sequence[Sequence[float]]]) -> None:
+        """Plan anew if the times of some iterations, by iteration and rank, say that a rank's have moved."""
         state = self._state
         if self.policy.solution in (Solution.BASELINE, Solution.GIVEN):
             return  # nothing to plan
-        if any(each.product_s == 0 or each.work == 0 for each in times):
-            return  # an iteration without products, such as a batch that was skipped, says nothing
+        found = [tuple(RankTimes(own_s=o, product_s=p, work=w) for o, p, w in ranks) for ranks in iterations]
+        # An iteration without products, such as a batch that was skipped, says nothing.
+        found = [times for times in found if all(each.product_s and each.work for each in times)]
+        if not found:
+            return
         if self._planner is None:
             if state.iteration < PRE_TEST_AFTER:
                 return
-            self.costs = self._measured_costs(times)
+            self.costs = self._measured_costs(found[-1])
             self._planner = planner_of(self.policy, self.group.size, self.costs)
-        state.recent = [*state.recent, times][-self.policy.patience :]
+        state.recent = [*state.recent, *found][-self.policy.patience :]
         if len(state.recent) < self.policy.patience:
             return
         moved = self._moved()
@@ -255,24 +260,25 @@ class Balancer:
 
     def _agreed(self, times: Sequence[RankTimes]) -> Plan:
         """Let rank 0 plan for all: planners search with floats, which two kinds of hosts may round differently."""
-        shape = Shape(sizes=(self.group.size, 2), dtype=torch.float64, device=self._device)
-        mine = None
+        shape, mine = Shape(sizes=(self.group.size, 2), dtype=torch.float64, device=self._device), None
         if 0 in self.group.local_ranks:
-            ranks = self._planner(times).ranks
-            mine = torch.tensor([[each.dropped, each.migrated] for each in ranks], dtype=torch.float64, device=self._device)
+            shares = [(each.dropped, each.migrated) for each in self._planner(times).ranks]
+            mine = torch.tensor(shares, dtype=torch.float64, device=self._device)
         with self.group.traffic.at("flextp.plan"):
             held = [mine if rank == 0 else None for rank in self.group.local_ranks]
             told = self._moves.broadcast(held, 0, shape).wait()
         return Plan(ranks=tuple(RankPlan(dropped=dropped, migrated=migrated) for dropped, migrated in told.tolist()))
 
     def _finish(self) -> None:
-        """Hand out this rank's times, and close the epoch if it is over."""
+        """Note this rank's times, hand them out if it is time to, and close the epoch if it is over."""
         state = self._state
         found = [self._times.end(rank, self._work(rank)) for rank in self.group.local_ranks]
-        values = [torch.tensor([t.own_s, t.product_s, t.work], dtype=torch.float64, device=self._device) for t in found]
-        with self.group.traffic.at("flextp.times"):
-            state.pending = self._moves.gather(values)
+        state.unsent.append([(each.own_s, each.product_s, each.work) for each in found])
         state.iteration += 1
+        if len(state.unsent) == self.policy.patience:
+            values, state.unsent = torch.tensor(state.unsent, dtype=torch.float64, device=self._device), []
+            with self.group.traffic.at("flextp.times"):
+                state.pending = self._moves.gather(values.unbind(1))
         if state.iteration % self.policy.iterations_per_epoch == 0:
             for chooser in self._choosers.values():
                 chooser.close_epoch()

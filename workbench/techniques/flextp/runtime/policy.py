@@ -38,8 +38,9 @@ class Policy:
         scheme: how migrated columns travel.
         threshold: share by which a rank's own time must move before all plan anew, and by which it must exceed the
             reference before the rank counts as a straggler (the second use is ours: times are never quite equal).
-        patience: iterations in a row for which a rank's time must differ from the one planned from before it counts; 1
-            in the paper, where a single iteration that something else disturbed makes a straggler.
+        patience: iterations whose times are handed out and judged together: a rank's must differ from the one planned
+            from in all of them to count. 1 in the paper, where a single iteration that something else disturbed makes a
+            straggler.
         decay: a, share of γ that every layer drops at least, where layers have ratios of their own.
         micro_threshold: θ_micro, weight change an iteration below which a column may be dropped beyond that; with 0
             none may, and every layer drops a γ (`method.priority.micro_threshold` gives one for a learning rate).

@@ -29,7 +29,7 @@ from workbench.timeline.stragglers import Dose
 from ...method.costs import Costs
 from ...method.plan import Plan
 from ...method.priority import micro_threshold
-from ...runtime.balancer import PRE_TEST_AFTER, Balancer
+from ...runtime.balancer import Balancer
 from ...runtime.meter import Meter
 from ...runtime.planning import needs_costs
 from ...runtime.policy import Policy
@@ -145,7 +145,7 @@ def _pre_test(
     model = ViTForImageClassification(size.config(seed=0), group).to(device)
     balancer = _balancer(model, group, needy, Meter(group.local_ranks[0], slowness=slowness, device=device))
     step = _step(model, balancer, size, seed=0, optimize=lambda: None, device=device)
-    for _ in range(PRE_TEST_AFTER + 1):
+    while balancer.costs is None:
         step()
     return balancer.costs
 

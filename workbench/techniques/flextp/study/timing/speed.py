@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...runtime.balance import PATIENCE
 from .compared import keys_of, variants_of
 from .size import Size
 from .study import Measured, measure_variants
@@ -32,7 +33,7 @@ KEYS = ("skewness",)
 BALANCED, UNBALANCED = "with balance", "without"
 MOST_IDLE = 1.02  # what balancing may cost where there is nothing to balance, over the model as it is
 ROUNDS = 20  # of the machinery; its interval has to be narrow
-TURN = 2  # iterations timed as one: what one leaves to do falls on the next
+TURN = PATIENCE  # iterations timed as one: their times travel as one message
 
 
 def measure_speed(*, size: Size, rounds: int, **more: Any) -> Measured:
@@ -52,7 +53,7 @@ def measure_machinery(*, size: Size, rounds: int = ROUNDS, turn: int = TURN, **m
         size, rounds, turn: as for `measure_variants`.
         more: its further arguments.
     """
-    variants = {BALANCED: Variant(solution="SEMI", refine=True, patience=2), UNBALANCED: None}  # as `balance` does
+    variants = {BALANCED: Variant(solution="SEMI", refine=True, patience=PATIENCE), UNBALANCED: None}  # as `balance` does
     keys = {name: {"solution": name} for name in variants}
     return measure_variants(
         variants, keys=keys, size=size, rounds=rounds, turn=turn, slowness=1.0, warmup=2, chooses=False, **more
