@@ -92,3 +92,9 @@ def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
     assert found["cells"][0]["compressed_site_bytes"] == plain["cells"][0]["compressed_site_bytes"]
     assert found["pretraining_loss"] != plain["pretraining_loss"]
     assert found["cells"][0]["train_loss"] != plain["cells"][0]["train_loss"]
+
+
+def test_what_fine_tuning_refuses_is_refused_before_pretraining(monkeypatch):
+    monkeypatch.setattr(accuracy.pretraining, "load_encoder", lambda *_, **__: pytest.fail("work has begun"))
+    with pytest.raises(ValueError, match="limit is 0, must be at least the batch"):
+        accuracy.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], limit=0)

@@ -85,13 +85,14 @@ def pretrain_then_fine_tune(
     setting = PreTraining(
         method=method, recipe=recipe, num_blocks=num_blocks, max_tokens=max_tokens, encoder=encoder, tp=tp, pp=pp
     )
-    later = fine_tuning_cells(
+    cells = fine_tuning_cells(
         tasks, ["w/o"], [seed], max_tokens=128, precision=precision, limit=limit, encoder=encoder, tp=tp, pp=pp,
         device=device,
     )  # fmt: skip
+    later = [fine_tuning_of(**cell) for cell in cells]
     found = load_encoder(encoder, or_stand_in=True)
     trained, loss, source = _pretrained(setting, found)
-    cells = [train_and_score(fine_tuning_of(**cell), trained) for cell in later]
+    cells = [train_and_score(each, trained) for each in later]
     cells = [cell | {"method": method, "data": [*cell["data"], source.as_record()]} for cell in cells]
     return {"method": method, "seed": seed, "pretraining_loss": loss, "cells": cells}
 
