@@ -1,7 +1,7 @@
 """Epochs of "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", simulated on its machine.
 
-Eight V100 over PCIe 3, fitted to three of the cells of table I that the text shows (two of them one number); claims
-judge the others and all figures. The figures' axes did not survive, so most of their claims are orders.
+Eight V100 over PCIe 3, fitted to three of the cells of table I that the text shows (two of them one number), its form
+chosen on three more; claims judge the other four and all figures. The figures' axes did not survive, so most of their claims are orders.
 Assumed, since the values did not survive: γ is swept over 1/4, 1/2 and 3/4, and 1/2 is behind the 23.5 % and
 PriDiffE's 2.1; χ is 8 in figures 7 and 8 and behind 3.5, 2.1 and 4 %; figures 9 and 10 are ViT-1B's where the model is
 not said. What the paper calls χ = 0 is 1 here.
@@ -10,7 +10,7 @@ speedup's size follows: 10 % for what is predicted, which is more than twice wha
 model misses table I by. The model knew its errors on table I then (they were computed when it was made).
 """
 
-from workbench.reproduction import Evidence, Ordering, Reproduction, Trend, Within
+from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Within
 
 __all__ = ["CATALOGUE"]
 
@@ -148,8 +148,8 @@ FIGURE_10 = _item(
         _below("MIG", "Baseline", "figure 10, section V-C", skewness=HEAVY),
         _below("SEMI", "MIG", "figure 10, section V-C", skewness=HEAVY),
         _below("ZERO-PriDiffR", "MIG", "figure 10, section V-C", skewness=HEAVY),
-        Ordering("MIG is still far from ideal", quantity="epoch_s", along="solution", order=["ideal", "MIG"],
-                 where={"skewness": HEAVY}, because=IN_ORDER, source="figure 10, section V-C"),
+        Bound("MIG is still far from ideal", quantity="speed_of_ideal", where={"solution": "MIG", "skewness": HEAVY},
+              at_most=0.9, because="10 %, which is what the model may be off by", source="figure 10, section V-C"),
         Ordering("ZERO and SEMI scale better than MIG, and MIG better than Baseline", quantity="growth",
                  along="solution", order=["SEMI", "MIG", "Baseline"], because=IN_ORDER,
                  source="figure 10, section V-C"),
@@ -178,7 +178,8 @@ FIGURE_11 = _item(
     "fig-11b", "Epochs by how many of four stragglers migrate, ViT-1B",
     (
         Trend("The more stragglers migrate, the less is dropped", quantity="dropped_share", along="num_senders",
-              direction="decreasing", because=IN_ORDER, source="figure 11, section V-C"),
+              direction="decreasing", because="a count of columns, so by construction of the plans: it checks the program",
+              source="figure 11, section V-C"),
         Within("The number of senders that Eq. 3 takes lies between the extremes", quantity="planned_senders",
                where={"solution": "SEMI"}, expected=2.0, abs=1.0,
                because="1, 2 and 3 lie between; the paper's own x did not survive", source="figure 11, section V-C"),
@@ -234,13 +235,17 @@ WINNERS = _item(
     parameters=_profiles(refine=False, **MAP),
 )  # fmt: skip
 
-NEAR = "5 %: the price of SEMI's rules; a grid's step changes a plan's time by a few percent"
+NEAR = "5 %: the price of SEMI's rules"
+COARSE = (
+    "A gap smaller than a step of the grid is not seen: the fastest division of the grid alone that drops no more is "
+    "slower than the refined plan by up to 1 % with one straggler, 6 % with two and 19 % with three."
+)
 CERTIFICATE = _item(
     "certificate", "SEMI beside the certified best division, over random small cases",
     (
         Within("The refined plan is nearly as fast as the fastest division that drops no more",
                quantity="largest_slower_by", where={"solution": "SEMI refined"}, expected=0.0, abs=0.05, because=NEAR,
-               source="ours: a plan on the front of all divisions has no gap"),
+               source="ours: a plan on the front of all divisions has no gap. " + COARSE),
         Within("Half of the paper's plans are nearly as fast as the fastest division that drops no more",
                quantity="median_slower_by", where={"solution": "SEMI"}, expected=0.0, abs=0.05, because=NEAR,
                source="section V-C: the analysis roughly hits the sweet spot",
@@ -276,13 +281,16 @@ def _ratio_for(claimed: float, model: str, meaning: str, source: str) -> Within:
     )  # fmt: skip
 
 
-HOMOGENEOUS, HETEROGENEOUS = "section I: 18.5 % in homogeneous environments", "section I: 77.6 % in heterogeneous ones"
+HOMOGENEOUS = "section I: 18.5 % in homogeneous environments"
+RATIO_LOST = "The ratio behind 18.5 % did not survive, 1/2 is assumed; the ratio that the model asks for is claimed beside it."
 SOLUTIONS = ["ZERO-Pri", "MIG", "SEMI", "MIG refined", "SEMI refined"]
 ABSTRACT = _item(
     "abstract", "Efficiency with and without stragglers, and the ratios that the text's savings ask for",
     (
         *(_ratio_for(18.5, "ViT-1B", meaning, HOMOGENEOUS) for meaning in ("time saved", "throughput gained")),
         _ratio_for(23.5, "ViT-3B", "time saved", f"{SECTION}: 23.5 % shorter epochs"),
+        *(_efficiency("homogeneous", meaning, f"18.5 % as {meaning} where every rank drops half of its columns", RATIO_LOST,
+                      model="ViT-1B", pruning_ratio=0.5) for meaning in ("time saved", "throughput gained")),
         *(_efficiency("heterogeneous", meaning, f"77.6 % as {meaning} by SEMI at χ = 8", MEANING, solution="SEMI",
                       model="ViT-1B") for meaning in ("time saved", "throughput gained")),
     ),

@@ -5,19 +5,12 @@ products in a plain iteration is named, since all bounds follow from it. Idle, n
 An ask holds only if the whole interval of the median keeps to it.
 """
 
-from workbench.reproduction import Bound, Project, Verdict, find_item, load_catalogue
+from workbench.reproduction import Bound, Project, Reproduction, Verdict, find_item, load_catalogue
 from workbench.reproduction.judge import judge
 from workbench.reproduction.rows import read_rows
 from workbench.techniques.flextp.study.timing import Size, measure_machinery, measure_speed
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
-SIZE = Size(hidden=512, layers=1, batch=16)
-IDLE_SIZE = Size(hidden=512, layers=1, batch=64)  # of the item flextp/machinery/measured
-NUM_RANKS = 4
-SLOWNESS = 8.0
-ROUNDS = 12
-SETTLING = 8  # Eq. 1 against the current mean takes about six plans from χ = 8
-IDLE_ROUNDS = 60
 SHOWN = ("share_of_ideal", "share_of_bound", "speedup", "over_unbalanced", "cpu_over_unbalanced")
 
 
@@ -37,14 +30,22 @@ def _row(row: dict, what: str) -> BenchmarkRow:
 
 def _bounds() -> list[Bound]:
     """Return what the catalogue asks for."""
-    catalogue = load_catalogue(Project())
-    items = (find_item(catalogue, f"flextp/{name}/measured") for name in ("speed", "machinery"))
-    return [claim for item in items for claim in item.claims if isinstance(claim, Bound)]
+    return [claim for name in ("speed", "machinery") for claim in _item(name).claims if isinstance(claim, Bound)]
+
+
+def _item(name: str) -> Reproduction:
+    return find_item(load_catalogue(Project()), f"flextp/{name}/measured")
+
+
+def _arguments(name: str, *names: str) -> dict:
+    """Return how the item is measured in laptop."""
+    parameters = _item(name).parameters["laptop"]
+    return {"size": Size(**parameters["sizes"]), **{each: parameters[each] for each in ("num_ranks", "rounds", *names)}}
 
 
 def straggling() -> list[BenchmarkRow]:
     """Time all solutions with one straggler."""
-    rows = measure_speed(size=SIZE, num_ranks=NUM_RANKS, rounds=ROUNDS, slowness=SLOWNESS, warmup=SETTLING).rows
+    rows = measure_speed(**_arguments("speed", "slowness", "warmup")).rows
     plain = [row for row in rows if row["solution"] == "Baseline" and row["skewness"] == 1]
     share = next(row["value"] for row in plain if row["quantity"] == "product_share")
     return rows_of(rows, f"products {share:.0%} of a plain iteration")
@@ -52,7 +53,7 @@ def straggling() -> list[BenchmarkRow]:
 
 def idle() -> list[BenchmarkRow]:
     """Time a model with `balance` beside the same one without."""
-    measured = measure_machinery(size=IDLE_SIZE, num_ranks=NUM_RANKS, rounds=IDLE_ROUNDS)
+    measured = measure_machinery(**_arguments("machinery", "turn"))
     return rows_of(measured.rows, "no straggler, nothing slowed")
 
 

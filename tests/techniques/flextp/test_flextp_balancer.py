@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from contextlib import nullcontext
+from dataclasses import dataclass
 from statistics import median
 
 import pytest
@@ -15,7 +16,7 @@ from torch import nn
 from workbench.launch import RankFailed, run_on_ranks
 from workbench.parallel import ProcessTensorGroup, TransformerConfig, TransformerLayer, VirtualTensorGroup
 from workbench.techniques.flextp.method.costs import Costs
-from workbench.techniques.flextp.method.plan import Plan, RankPlan
+from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 from workbench.techniques.flextp.runtime.balance import PATIENCE, balance
 from workbench.techniques.flextp.runtime.balancer import Balancer
 from workbench.techniques.flextp.runtime.meter import Meter
@@ -282,6 +283,56 @@ def test_a_batch_without_products_says_nothing():
         pass
     train(model, balancer, 3)
     assert not balancer.plan.is_plain
+
+
+def test_a_batch_without_products_just_before_the_pre_test_leaves_it_to_measure():
+    assert all(run_on_ranks(skips_the_last_batch_of_a_window, 2, timeout_s=60))
+
+
+def skips_the_last_batch_of_a_window():
+    group = ProcessTensorGroup()
+    model = two_layers(group)
+    balancer = balance(model, group, policy=Policy(patience=2))
+    train(model, balancer, 1)
+    with balancer.iteration():
+        pass
+    train(model, balancer, 1)
+    return balancer.costs is not None
+
+
+def test_with_patience_a_straggler_is_helped_after_the_first_whole_window_of_it():
+    grid = f"rank 0 | {'. ' * 9}{'8 ' * 9}. . . . . .\nrank 1 | {'. ' * 24}"
+    trace = StragglerTrace.from_grid(grid, iterations_per_epoch=1)
+    model, balancer = balanced(trace, solution="SEMI", patience=4)
+    train(model, balancer, 24)
+    # Slow from 9 to 17: windows 8 to 11 and 16 to 19 are mixed, 12 to 15 is whole; 20 to 23 is the first one without.
+    found = [(step.iteration, step.plan.is_plain) for step in balancer.steps]
+    assert found == [(4, True), (16, False)]
+    train(model, balancer, 1)
+    assert balancer.plan.is_plain
+
+
+@dataclass
+class Stubborn(ModelledTimes):
+    """Of whose products a fifth of the time is there however few their columns are."""
+
+    def end(self, rank, work):
+        skewness = self.trace.skewness(rank, self._iteration)
+        product_s = skewness * self.product_s * (0.2 + 0.8 * work)
+        return RankTimes(own_s=self.other_s + product_s, product_s=product_s, work=work)
+
+
+def test_with_a_constant_ratio_a_rank_that_has_recovered_drops_nothing_any_more():
+    group = VirtualTensorGroup(4)
+    model = two_layers(group)
+    grid = f"rank 0 | 8 8 8 8 8 8 {'. ' * 12}\n" + "\n".join(f"rank {rank} | {'. ' * 18}" for rank in (1, 2, 3))
+    times = Stubborn(StragglerTrace.from_grid(grid, iterations_per_epoch=1), product_s=1.0, other_s=0.2)
+    policy = Policy(solution="ZERO", selection="PriDiffE", pruning_ratio=0.5)
+    balancer = balance(model, group, policy=policy, modelled=times)
+    train(model, balancer, 6)
+    assert balancer.plan.ranks[0].dropped == 0.5
+    train(model, balancer, 12)
+    assert balancer.plan.is_plain
 
 
 def test_one_rank_alone_has_nobody_to_wait_for():

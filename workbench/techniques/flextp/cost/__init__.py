@@ -21,6 +21,7 @@ from .solutions import (
 )
 from .table_1 import (
     CALIBRATION,
+    CHOSEN_ON,
     Table1Cell,
     Table1Error,
     calibrate,
@@ -34,6 +35,7 @@ from .workload import VIT_1B, VIT_3B, Workload
 
 __all__ = [
     "CALIBRATION",
+    "CHOSEN_ON",
     "PAPER_MACHINE",
     "VIT_1B",
     "VIT_3B",

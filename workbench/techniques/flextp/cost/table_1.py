@@ -1,4 +1,4 @@
-"""Table I: the model fitted to two of its ten cells, the epoch it gives for any number of senders, and its errors.
+"""Table I: the model calibrated on six of its ten cells, the epoch it gives for any number of senders, and its errors.
 
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V-C, table I, read from
 `reproductions/flextp/published/table-1.csv`. The text shows one sender; table and text have up to four. Which model it
@@ -8,8 +8,8 @@ printed twice); and the rate of messages between two ranks, so that scatter-gath
 says. Nothing of broadcast-reduce is fitted: link, memory and bytes are those of data sheets and shapes.
 Simplified, left out: see `migration`.
 
-How much of scatter-gather's messages products hide was decided with its whole row in view, so its errors are less
-of a test than broadcast-reduce's. What else was tried, and what it misses scatter-gather's cells at 1/4, 1/2, 3/4 by
+How much of scatter-gather's messages products hide was decided with its whole row in view, so all of that row
+calibrates, and broadcast-reduce's alone tests. What else was tried, and what it misses scatter-gather's cells at 1/4, 1/2, 3/4 by
 (the cell at 1 being fitted): nothing hidden +18, +11, +4 %; results not hidden +7, +6, +2 %; results hidden behind two
 thirds +3, 0, -2 %; each receiver sent its own columns alone 0, 0, 0 %, but over links at 15 % of their rate. With one
 sender the row cannot say how several share their receivers. Two other ways were tried: all at once, R messages in a
@@ -37,6 +37,7 @@ from .workload import VIT_1B, Workload
 
 __all__ = [
     "CALIBRATION",
+    "CHOSEN_ON",
     "Table1Cell",
     "Table1Error",
     "calibrate",
@@ -71,6 +72,8 @@ PLAIN_AGAIN = replace(PLAIN, scheme=Scheme.SCATTER_GATHER)
 SCATTERED = Table1Cell(scheme=Scheme.SCATTER_GATHER, num_senders=1, migrated_share=1.0)
 CALIBRATION: tuple[Table1Cell, ...] = (PLAIN, PLAIN_AGAIN, SCATTERED)
 """The cells that are fitted; they never count as reproduced."""
+CHOSEN_ON: tuple[Table1Cell, ...] = tuple(replace(SCATTERED, migrated_share=share) for share in (0.25, 0.5, 0.75))
+"""The cells that the model's form was chosen on; nor do they."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +84,7 @@ class Table1Error:
         cell: which.
         published_s: as printed.
         ours_s: of the model.
-        calibrates: whether the model was fitted to it.
+        calibrates: whether the model was fitted to it, or its form chosen on it.
     """
 
     cell: Table1Cell
@@ -131,7 +134,7 @@ def migration_errors() -> tuple[Table1Error, ...]:
             cell=cell,
             published_s=published_s,
             ours_s=migration_epoch_time_s(cell.scheme, cell.num_senders, cell.migrated_share),
-            calibrates=cell in CALIBRATION,
+            calibrates=cell in (*CALIBRATION, *CHOSEN_ON),
         )
         for cell, published_s in published_epochs_s().items()
     )

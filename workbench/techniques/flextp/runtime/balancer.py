@@ -178,7 +178,7 @@ class Balancer:
         for rank in self.group.local_ranks:
             self._times.begin(rank, self._state.iteration)
         for product, division in zip(self._products, self._divisions, strict=True):
-            product.division, product.num_rows = division, 0
+            product.division, product.has_multiplied = division, False
         try:
             yield
         finally:
@@ -292,7 +292,7 @@ class Balancer:
 
     def _weighted(self, share: Callable[[Division], float], otherwise: float) -> float:
         """Average a share of columns over the layers that have multiplied, each by its weight's size."""
-        places = [place for place, product in enumerate(self._products) if product.num_rows]
+        places = [place for place, product in enumerate(self._products) if product.has_multiplied]
         if not places:
             return otherwise
         sizes = [self._layers[place].weights[0].numel() for place in places]

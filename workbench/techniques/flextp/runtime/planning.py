@@ -1,4 +1,4 @@
-"""From a policy to a planner: the pure function that all ranks call with the same times.
+"""From a policy to a planner: a pure function of the times of all ranks, which rank 0 calls for all.
 
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", algorithms 1 and 2.
 """
@@ -73,6 +73,10 @@ def _divided(policy: Policy, times: Sequence[RankTimes]) -> Plan:
 
 
 def _constant(policy: Policy, times: Sequence[RankTimes]) -> Plan:
-    """Drop a constant share on every straggler."""
-    slow, dropped = stragglers(times, tolerance=policy.threshold), RankPlan(dropped=policy.pruning_ratio)
+    """Drop a constant share on every rank that is a straggler by twice the threshold.
+
+    A product of half its columns takes more than half its time: un-resized, a rank that drops would look like a
+    straggler for ever.
+    """
+    slow, dropped = stragglers(times, tolerance=2 * policy.threshold), RankPlan(dropped=policy.pruning_ratio)
     return Plan(ranks=tuple(dropped if rank in slow else RankPlan() for rank in range(len(times))))

@@ -69,7 +69,8 @@ class FlexibleProduct:
         self.group, self.cut, self.site, self.delivery = group, cut, site, delivery
         self.imputation, self.meters = imputation, dict(meters or {})
         self.division: Division | None = None
-        self.num_rows = 0  # N of the last divided product
+        self.num_rows = 0  # N of the last product under a division
+        self.has_multiplied = False  # in this iteration
         self.dtype = torch.float32  # of its operands
         self.buffers = Buffers() if buffers is None else buffers
         self.previous: dict[tuple, Tensor] = {}  # (rank, matrix, rows) -> last gradient, for Imputation.SAME
@@ -79,7 +80,7 @@ class FlexibleProduct:
         if self.division is None or not torch.is_grad_enabled():
             return [functional.linear(x, weight) for x, weight in zip(xs, weights, strict=True)]
         xs, weights = _as_autocast(xs), _as_autocast(weights)
-        self.num_rows, self.dtype = xs[0].shape[:-1].numel(), xs[0].dtype
+        self.num_rows, self.dtype, self.has_multiplied = xs[0].shape[:-1].numel(), xs[0].dtype, True
         if self.division.is_plain and self.imputation is not Imputation.SAME:  # which needs gradients to look back at
             return [self._plain(rank, x, w) for rank, x, w in zip(self.group.local_ranks, xs, weights, strict=True)]
         call = (ColumnCall if self.cut is Cut.COLUMN else RowCall)(self, self.division)

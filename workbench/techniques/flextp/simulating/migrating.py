@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ..cost import CALIBRATION, Scheme, migration_epoch_time_s, migration_errors
+from ..cost import CALIBRATION, CHOSEN_ON, Scheme, migration_epoch_time_s, migration_errors
 from .epochs import Rows
 
 __all__ = ["calibration_cells", "simulate_migration"]
@@ -45,10 +45,10 @@ def simulate_migration(nums_senders: Sequence[int], shares: Sequence[float]) -> 
 
 
 def calibration_cells() -> list[dict[str, Any]]:
-    """Return the cells that the model is fitted to, as `record` takes them; without migration all are one number."""
+    """Return the cells that the model is made with, as `record` takes them; without migration all are one number."""
     cells = [
         {"scheme": str(cell.scheme), "num_senders": cell.num_senders, "migrated_share": cell.migrated_share}
-        for cell in CALIBRATION
+        for cell in (*CALIBRATION, *CHOSEN_ON)
         if cell.migrated_share > 0
     ]
     return [{"quantity": "epoch_s", **cell} for cell in [{"migrated_share": 0.0}, *cells]]

@@ -34,7 +34,7 @@ class Variant:
         is_incremental: dropped columns keep their statistics; without it the same ones are dropped for ever.
         num_senders: with SEMI, how many stragglers migrate; None lets Eqs. 2 and 3 say.
         refine: MIG and SEMI level all ranks (ours).
-        patience: iterations in a row for which a rank must be slow.
+        patience: iterations whose times are judged together (see `Policy`).
         scheme: how migrated columns travel.
         skewness: of each straggler, at least 1; the first ranks take them, from 0 on.
         moves: the one straggler moves to the next rank every epoch (figures 7 to 9).
