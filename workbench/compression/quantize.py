@@ -19,8 +19,8 @@ empty tensor gives an empty payload. Other dtypes are cast to float32 first
 and back at the end. The gradient passes straight through.
 
 Source: methods Q1 (2 bits), Q2 (4) and Q3 (8) of "Does compressing
-activations help model parallel training?", which does not say what shares a
-scale; a row does here, in the code it builds on a feature (`quantize_features`).
+activations help model parallel training?", in our variant: a row shares a
+scale here, in the code that the paper builds on a feature (`quantize_features`).
 Fast path: on CPU, for 2 and 4 bits and rows that fill their bytes, PyTorch's
 own row-wise packing operators, which use this layout and rounding.
 Shapes: R rows, C columns, W bytes of a row on the wire.

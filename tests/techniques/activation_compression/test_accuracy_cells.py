@@ -40,6 +40,22 @@ def test_a_smaller_limit_wins_over_the_recipes():
     assert limits == [100, 8_000, 100, None]
 
 
+def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(monkeypatch):
+    monkeypatch.setattr(accuracy.cells, "longest_sequence", lambda *_: 128)
+    large, small = (
+        accuracy.fine_tuning_cells(["sst2", "rte"], ["A1"], [0], max_tokens=512, encoder=encoder, device=device)
+        for encoder, device in (("bert-large-uncased", "cuda"), ("all-MiniLM-L6-v2", "cpu"))
+    )
+    # Devlin et al., BERT, appendix A.3: 5e-5, 3e-5 or 2e-5; 2, 3 or 4 epochs.
+    assert [(cell["learning_rate"], cell["epochs"], cell["limit"]) for cell in large] == [(2e-5, 3, None)] * 2
+    # To the letter, since cells that are there already are found by their arguments.
+    common = {"method": "A1", "seed": 0, "batch": 32, "max_tokens": 128, "precision": "bf16", "learning_rate": 1e-4}
+    common |= {"encoder": "all-MiniLM-L6-v2"}
+    assert small == [
+        common | {"task": "sst2", "epochs": 1, "limit": 8_000}, common | {"task": "rte", "epochs": 3, "limit": None},
+    ]  # fmt: skip
+
+
 def test_the_last_half_and_no_layers_are_the_tables_own_cells():
     options = {"max_tokens": 64, **STAND_IN}
     none, half, both = cells_by_layers(["rte"], "A2", [[], [1], [0, 1]], [0], **options)

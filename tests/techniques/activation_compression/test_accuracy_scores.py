@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from matplotlib.colors import to_hex
 
 from workbench.reproduction import Project, find_item, load_catalogue, published
 from workbench.reproduction.claims import Bound, Ordering, Within
@@ -10,11 +11,14 @@ from workbench.reproduction.judge import judge
 from workbench.reproduction.rows import read_rows
 from workbench.reproduction.verdicts import Verdict
 from workbench.techniques.activation_compression import accuracy
+from workbench.techniques.activation_compression.accuracy import drawing
 
-REPEATED = [f"activation-compression/table-{number}/measured" for number in (5, 15)]
-
-
-AT_MOST_3 = Bound("l", quantity="points_below", where={"task": "mrpc", "method": "A1"}, at_most=3.0, because="b", source="s")
+REPEATED = {
+    "512 tokens": "activation-compression/table-5/measured", "128 tokens": "activation-compression/table-15/measured",
+}  # fmt: skip
+DEPTHS = {"all-MiniLM-L6-v2": 6, "bert-large-uncased": 24}  # layers
+LOST = {"quantity": "points_below", "where": {"task": "mrpc", "method": "A1"}, "because": "b", "source": "s"}
+AT_MOST_3, AT_LEAST_3 = Bound("l", at_most=3.0, **LOST), Bound("m", at_least=3.0, **LOST)
 
 
 def cell(method: str, score: float, *, task: str = "mrpc", seed: int = 0, sent: int = 100, **changes) -> dict:
@@ -91,9 +95,11 @@ def test_claims_about_a_task_at_chance_cannot_be_decided():
     assert list(reasons) == ["mrpc: A1", "o"]
 
 
-def reason(own, *printed, score, **changes):
+def reason(own, other=None, *, score, **changes):
     """Why a share of ours is not compared with the paper's, if it is not; without compression 0.8 of 400 rows."""
-    return accuracy.not_comparable([cell("w/o", 0.8), cell("A1", score)], [keeps(**changes)], [table(own), *printed]).get("mrpc: A1")
+    settings = {"512 tokens": table(own)} | ({} if other is None else {"128 tokens": other})
+    cells = [cell("w/o", 0.8), cell("A1", score)]
+    return accuracy.not_comparable(cells, [keeps(**changes)], table(own), settings).get("mrpc: A1")
 
 
 def test_an_agreement_that_a_constant_answer_would_reach_is_none_and_a_disagreement_stands():
@@ -111,11 +117,13 @@ def test_a_difference_below_the_scores_error_cannot_be_seen_and_a_large_one_can(
     assert reason(1.0, score=0.8, tolerance=0.032) is None
 
 
-def test_between_two_values_that_the_paper_prints_nothing_is_decided_and_outside_it_is():
-    assert reason(1.0, table(1.0), table(0.921), score=0.78) is None  # 0.08 apart: one value can be near both
-    assert "prints this twice" in reason(1.0, table(1.0), table(0.919), score=0.78)
-    assert "prints this twice" in reason(1.0, table(0.7), score=0.8 * 0.661)
-    assert reason(1.0, table(0.7), score=0.8 * 0.659) is None
+def test_near_one_of_two_values_that_the_paper_prints_far_apart_nothing_is_decided_and_between_them_it_is():
+    assert reason(1.0, table(0.921), score=0.78) is None  # 0.08 apart: one value can be near both
+    assert "prints 1.00 at 512 tokens and 0.92 at 128 tokens" in reason(1.0, table(0.919), score=0.78)
+    for near in (0.661, 0.739, 0.961, 1.039):
+        assert "0.70 at 128 tokens" in reason(1.0, table(0.7), score=0.8 * near)
+    for outside in (0.659, 0.741, 0.85, 0.959, 1.041):
+        assert reason(1.0, table(0.7), score=0.8 * outside) is None
     assert reason(1.0, table(0.2, method="T1"), score=0.78) is None
 
 
@@ -124,6 +132,19 @@ def test_few_points_lost_by_a_method_at_chance_are_no_agreement():
     assert "all there is to lose" in accuracy.not_comparable(cells, [AT_MOST_3])["l"]
     assert accuracy.not_comparable([cell("w/o", 0.57), cell("A1", 0.56)], [AT_MOST_3]) == {}
     assert accuracy.not_comparable([cell("w/o", 0.8), cell("A1", 0.5)], [AT_MOST_3]) == {}  # 30 points disagree
+
+
+def test_three_points_lost_by_a_method_at_chance_are_a_finding_and_a_method_that_keeps_them_disagrees():
+    plain = cell("w/o", 0.8)
+    assert accuracy.not_comparable([plain, cell("A1", 0.5)], [AT_LEAST_3]) == {}
+    assert verdict(AT_LEAST_3, [plain, cell("A1", 0.5)]) is Verdict.AGREES
+    assert verdict(AT_LEAST_3, [plain, cell("A1", 0.78)]) is Verdict.DISAGREES
+    spread = [plain, cell("w/o", 0.8, seed=1), cell("A1", 0.5), cell("A1", 0.78, seed=1)]
+    assert verdict(AT_LEAST_3, spread) is Verdict.NOT_COMPARABLE
+    few = {"num_validation": 10_000}  # two standard errors are 1 point, so that 0.52 is above chance
+    kept = [cell("w/o", 0.52, **few), cell("A1", 0.51, **few)]
+    assert "2.0 points are all there is to lose" in accuracy.not_comparable(kept, [AT_LEAST_3])["m"]
+    assert accuracy.not_comparable([cell("w/o", 0.54, **few), cell("A1", 0.53, **few)], [AT_LEAST_3]) == {}
 
 
 def test_chance_is_judged_by_accuracy_where_f1_hides_it():
@@ -147,15 +168,83 @@ def test_an_order_of_scores_at_chance_cannot_be_decided():
     assert "no order can be seen" in accuracy.not_comparable(told, [feedback])["f"]
 
 
-def test_layers_are_told_by_their_number_or_by_the_first():
+def compressed(layer_sets, depth: int, task: str = "mrpc") -> list[dict]:
+    """Make cells of an encoder of so many layers, uncompressed ones with the last half, as `fine_tune` tells it."""
+    last_half = list(range(depth // 2, depth))
+    sets = [(layers or last_half, "A2" if layers else "w/o") for layers in layer_sets]
+    return [cell(method, 0.8, task=task, layers=layers) for layers, method in sets]
+
+
+@pytest.mark.parametrize("depth", [6, 24])
+def test_a_third_of_the_layers_and_the_last_window_are_called_alike_in_encoders_of_any_depth(depth):
+    third = depth // 3
+    first, middle, last = (list(range(start, start + third)) for start in (0, third, 2 * third))
+    told = accuracy.told_by_layers(compressed([[], first, middle, last, list(range(depth))], depth))
+    assert [each["layer_share"] for each in told] == [0, 0.333, 0.333, 0.333, 1]
+    assert [each["place"] for each in told] == [None, 0, 0.5, 1, None]
+
+
+def test_rows_of_layers_are_told_apart_by_one_column():
     cells = accuracy.told_by_layers(
         [cell("w/o", 0.8), cell("A2", 0.7, layers=[4, 5]), cell("A2", 0.6, layers=[0, 1])]
     )
-    by_first = [row for row in accuracy.layer_rows(cells, "first_layer") if row["quantity"] == "score"]
-    assert [(row["first_layer"], row["value"]) for row in by_first] == [(None, 80.0), (4, 70.0), (0, pytest.approx(60))]
-    by_number = [row["num_layers"] for row in accuracy.layer_rows(cells[:2], "num_layers") if row["quantity"] == "score"]
-    assert by_number == [0, 2]
-    assert not any(row["quantity"].endswith("_share") and "constant" not in row["quantity"] for row in accuracy.layer_rows(cells, "first_layer"))
+    by_place = [row for row in accuracy.layer_rows(cells, "place") if row["quantity"] == "score"]
+    assert [(row["place"], row["value"]) for row in by_place] == [(None, 80.0), (1, 70.0), (0, pytest.approx(60))]
+    shares = [row["layer_share"] for row in accuracy.layer_rows(cells[:2], "layer_share") if row["quantity"] == "score"]
+    assert shares == [0, 0.333]
+    told = {row["quantity"] for row in accuracy.layer_rows(cells, "place")}
+    assert not told & {"message_share", "sent_share"}
+
+
+@pytest.mark.parametrize("profile", ["laptop", "full", "paper"])
+@pytest.mark.parametrize("figure", ["fig-4a", "fig-4b"])
+def test_every_key_that_a_claim_of_figure_4_names_occurs_in_every_profile(figure, profile):
+    item = find_item(load_catalogue(Project()), f"activation-compression/{figure}/measured")
+    asked = item.parameters[profile]
+    depth, along, tasks = DEPTHS[asked["encoder"]], asked["along"], asked["tasks"]
+    cells = [each for task in tasks for each in accuracy.told_by_layers(compressed(asked["layer_sets"], depth, task))]
+    rows = read_rows(accuracy.layer_rows(cells, along), "values")
+    assert set(tasks) <= {claim.where["task"] for claim in item.claims}
+    for claim in item.claims:
+        found = [row for row in rows if row.quantity == claim.quantity and row.keys["task"] == claim.where["task"]]
+        named = [*getattr(claim, "order", ()), *(key for name, key in claim.where.items() if name == along)]
+        keys = {row.keys.get(along) for row in found}
+        assert set(named) <= keys if claim.where["task"] in tasks else not found, claim.name
+
+
+def layer_verdicts(figure: str, scores: dict) -> dict:
+    """Judge figure 4 in profile paper, CoLA alone, by scores of (how many layers, the first of them), else 0.6."""
+    item = find_item(load_catalogue(Project()), f"activation-compression/{figure}/measured")
+    few = {"chance": 0.0, "num_validation": 1043}
+    cells = []
+    for each in compressed(item.parameters["paper"]["layer_sets"], 24, "cola"):
+        key = None if each["method"] == "w/o" else (len(each["layers"]), each["layers"][0])
+        cells.append(each | few | {"score": scores.get(key, 0.6)})
+    rows = read_rows(accuracy.layer_rows(accuracy.told_by_layers(cells), item.parameters["paper"]["along"]), "values")
+    claims = [claim for claim in item.claims if claim.where["task"] == "cola"]
+    found = judge(claims, rows, [], sources=[{"name": "glue", "source": "WORKBENCH_DATA"}])
+    return {each.claim.removeprefix("cola: "): each.verdict for each in found}
+
+
+def test_figure_4b_compares_the_first_window_of_24_layers_with_the_last_and_not_with_the_second():
+    order, bound = (
+        "takeaway 7, compressing the first layers harms more than compressing the last",
+        "takeaway 7, compressing the first layers loses at least 3 points",
+    )
+    assert layer_verdicts("fig-4b", {(8, 0): 0.3}) == {order: Verdict.AGREES, bound: Verdict.AGREES}
+    worse_second = layer_verdicts("fig-4b", {(8, 0): 0.5, (8, 4): 0.3, (8, 16): 0.55})
+    assert worse_second == {order: Verdict.AGREES, bound: Verdict.AGREES}
+    worse_last = layer_verdicts("fig-4b", {(8, 0): 0.58, (8, 16): 0.5})
+    assert worse_last == {order: Verdict.DISAGREES, bound: Verdict.DISAGREES}
+
+
+def test_figure_4a_asks_three_points_of_the_last_8_of_24_layers():
+    bound = "compressing the last third of the layers loses at most 3 points"
+    assert layer_verdicts("fig-4a", {(8, 16): 0.58})[bound] is Verdict.AGREES
+    assert layer_verdicts("fig-4a", {(8, 16): 0.56})[bound] is Verdict.DISAGREES
+    end = "takeaway 6, all layers compressed score below none"
+    assert layer_verdicts("fig-4a", {(24, 0): 0.5})[end] is Verdict.AGREES
+    assert layer_verdicts("fig-4a", {(24, 0): 0.7})[end] is Verdict.DISAGREES
 
 
 def test_error_feedback_is_compared_with_the_same_uncompressed_run():
@@ -228,18 +317,37 @@ def test_points_of_a_scatter_lie_at_bytes_and_score():
 
 
 def test_a_table_of_points_lost_has_what_sends_least_at_the_top():
+    code = {"sent": 5, "encoder_gradient_bytes": 4}
     rows = accuracy.score_rows(
         [
             *(cell("w/o", 0.8, task=task) for task in ("mrpc", "rte")), cell("Q1", 0.78, sent=13),
-            cell("A1", 0.5, sent=5), cell("A1", 0.6, task="rte", sent=5),
+            cell("A1", 0.5, **code), cell("A1", 0.6, task="rte", **code),
         ]
     )  # fmt: skip
     ax = accuracy.draw_points_lost(rows, ax=plt.figure().add_subplot(), at_chance=["rte", ("mrpc", "A1")])
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["A1  5%", "Q1  13%"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["A1  5 % (9 % with gradients)", "Q1  13 %"]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["mrpc\nof 30", "rte\nat chance"]
-    assert [bool(patch.get_hatch()) for patch in ax.patches] == [True, False, False]
+    hatched = {patch.get_xy(): bool(patch.get_hatch()) for patch in ax.patches}
+    assert hatched == {(-0.5, -0.5): True, (-0.5, 0.5): False, (0.5, -0.5): False}
     shown = {text.get_text(): text.get_position() for text in ax.texts}
     assert shown == {"2.0": (0, 1), "30.0": (0, 0), "20.0": (1, 0)}
+    plt.close("all")
+
+
+def test_green_needs_every_seed_within_three_points_and_red_every_seed_beyond():
+    plain = [cell("w/o", 0.5, seed=seed) for seed in range(2)]
+    scores = {"A1": (0.48, 0.53), "Q1": (0.53, 0.46), "T1": (0.46, 0.44), "T3": (0.3, 0.28)}  # lost: -3 to 2, and so on
+    tried = [
+        cell(method, score, seed=seed, sent=sent)
+        for sent, (method, both) in enumerate(scores.items()) for seed, score in enumerate(both)
+    ]  # fmt: skip
+    ax = accuracy.draw_points_lost(accuracy.score_rows([*plain, *tried]), ax=plt.figure().add_subplot())
+    green, blue, red, dark = (to_hex(patch.get_facecolor()) for patch in ax.patches)
+    assert (green, blue) == (drawing.KEPT_COLOR, drawing.OPEN_COLOR)
+    assert [red, dark] == [drawing.LOST_COLORS[0], drawing.LOST_COLORS[2]]
+    spread = {text.get_text(): text.get_position()[1] for text in ax.texts}
+    assert list(spread) == ["-0.5", "-3.0 to 2.0", "0.5", "-3.0 to 4.0", "5.0", "4.0 to 6.0", "21.0", "20.0 to 22.0"]
+    assert spread["-0.5"] < 0 < spread["-3.0 to 2.0"] < 0.5  # above each other, in the line of A1
     plt.close("all")
 
 
@@ -265,7 +373,8 @@ def test_no_order_is_claimed_that_the_papers_own_table_contradicts(table):
 def test_constant_answers_agree_with_no_claim_of_what_is_kept_or_lost(number):
     item = f"activation-compression/table-{number}/measured"
     quantities = ("relative_score", "points_below")
-    claims = [claim for claim in find_item(load_catalogue(Project()), item).claims if claim.quantity in quantities]
+    asked = [claim for claim in find_item(load_catalogue(Project()), item).claims if claim.quantity in quantities]
+    claims = [claim for claim in asked if getattr(claim, "at_least", None) is None]
     methods = {claim.where["method"] for claim in claims}
     plain = {"sst2": (0.857, 0.509, 872), "mrpc": (0.863, 0.812, 408), "stsb": (0.85, 0.0, 1500), "cola": (0.25, 0.0, 1043)}
     cells = []
@@ -273,10 +382,30 @@ def test_constant_answers_agree_with_no_claim_of_what_is_kept_or_lost(number):
         more = {"task": task, "chance": chance, "num_validation": rows}
         yes = more | ({"metric": "f1", "scores": {"accuracy": 0.684, "f1": chance}} if task == "mrpc" else {})
         cells += [cell("w/o", score, **more), *(cell(method, chance, **yes) for method in methods)]
-    printed = [published(name, "relative_score") for name in ([item, *REPEATED] if number != 16 else [item])]
-    reasons = accuracy.not_comparable(cells, claims, printed)
+    repeated = REPEATED if number != 16 else {}
+    settings = {name: published(each, "relative_score") for name, each in repeated.items()}
+    reasons = accuracy.not_comparable(cells, claims, published(item, "relative_score"), settings)
     rows = read_rows(accuracy.score_rows(cells), "values")
     theirs = read_rows(published(item, "relative_score").to_dict("records"), "published")
     found = judge(claims, rows, theirs, not_comparable=reasons, sources=[{"name": "glue", "source": "WORKBENCH_DATA"}])
     assert [each.claim for each in found if each.verdict is Verdict.AGREES] == []
     assert [each.claim for each in found if each.verdict is Verdict.DISAGREES] != []
+
+
+def test_top_k_that_keeps_the_whole_score_disagrees_with_every_claim_that_it_loses_some():
+    item = find_item(load_catalogue(Project()), "activation-compression/table-5/measured")
+    claims = [claim for claim in item.claims if getattr(claim, "at_least", None) is not None]
+    methods, tasks = ({claim.where[name] for claim in claims} for name in ("method", "task"))
+    cells = [cell(method, 0.8, task=task) for task in tasks for method in ["w/o", *methods]]
+    rows = read_rows(accuracy.score_rows(cells), "values")
+    found = judge(claims, rows, [], sources=[{"name": "glue", "source": "WORKBENCH_DATA"}])
+    assert [each.verdict for each in found] == [Verdict.DISAGREES] * 12  # T1 to T4, on three tasks
+    assert accuracy.not_comparable(cells, claims) == {}
+
+
+def test_the_papers_quantiser_is_asked_for_takeaway_2_and_our_variant_is_compared_with_the_papers_row():
+    item = find_item(load_catalogue(Project()), "activation-compression/table-5/measured")
+    asked = {(claim.quantity, claim.where["task"]) for claim in item.claims if claim.where.get("method") == "Q1f"}
+    assert asked == {("points_below", task) for task in ("sst2", "mrpc", "stsb")}
+    assert "Q1f" in item.parameters["full"]["methods"] and "Q1f" in item.parameters["paper"]["methods"]
+    assert "Q1f" not in set(published(item.id, "relative_score").method)

@@ -3,8 +3,8 @@
 Source: "Does compressing activations help model parallel training?", section 3.1 and table 1.
 The paper's sizes belong to a hidden size of 1024; for another hidden size a code keeps the same share of it.
 Left out: nothing; Q3 (8 bits) is described in section 4.1 and not named in table 1.
-Open: what shares a scale of Q1 to Q3 is not said. A token does in ours, whose times and bytes are measured; "Q1f" to
-"Q3f" scale each feature over batch and sequence, as the code that the paper builds on does by default.
+Q1 to Q3 scale each token, which is our variant: its times and bytes are measured. "Q1f" to "Q3f" scale each feature
+over batch and sequence, as the code released by Wang et al. (2022), whose scheme the paper takes, does by default.
 
 Units: bytes, elements. Legend: B micro-batch, s sequence, h hidden, c code size.
 """
@@ -158,7 +158,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         )
     }
 )
-"""The methods by name; "fp16" is ours, the honest baseline of 32-bit training, and so are Q1f to Q3f."""
+"""The methods by name; "fp16" is ours, the honest baseline of 32-bit training."""
 
 
 def method(name: str) -> Method:

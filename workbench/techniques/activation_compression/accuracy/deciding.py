@@ -1,10 +1,12 @@
 """What a run of the accuracy study can decide: nothing at chance, within noise, or that the paper itself leaves open.
 
 A verdict is taken away only where our value cannot mean it: an agreement that a constant answer would reach, too, a
-difference smaller than the error of the score, a value between two that the paper prints for one setting. What lies
-outside is a disagreement, whatever the reason.
+difference smaller than the error of the score, more points than there are to lose, a value near one of two that the
+paper prints for settings which are one here. What lies outside of both, or between them, is a disagreement, whatever
+the reason.
 
 Source: ours. A score is at chance within two standard errors of a constant answer's, in accuracy where the task has it.
+That the paper's 512 and 128 tokens are one setting for sentences of fewer tokens is our inference.
 Simplified: the error is that of a share of as many rows, for correlations 1/sqrt(rows), whatever the metric.
 Left out: tests of significance between methods.
 """
@@ -12,8 +14,9 @@ Left out: tests of significance between methods.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from .scores import BASELINE, PER_CENT, Values
@@ -29,19 +32,23 @@ CHANCE_ERRORS = 2.0  # standard errors by which a score must lie above chance
 
 
 def not_comparable(
-    cells: Iterable[Values], claims: Iterable[Claim], printed: Sequence[pd.DataFrame] = ()
+    cells: Iterable[Values],
+    claims: Iterable[Claim],
+    printed: pd.DataFrame | None = None,
+    settings: Mapping[str, pd.DataFrame] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Say which claims this run cannot decide.
 
     A claim about a task that the uncompressed encoder is at chance on. An order of scores that are all at chance. Few
-    points lost by a method at chance. A share of the score that agrees where a constant answer would, too; that is
-    nearer to the paper's than the score's error lets see; or that lies between two values the paper prints for it.
+    points lost by a method at chance, or many asked for where few can be lost. A share of the score that agrees where a
+    constant answer would, too; that is nearer to the paper's than the score's error lets see; or that is near one of
+    two values which the paper prints and which lie further apart than both tolerances.
 
     Args:
         cells: what `fine_tune` returned, with the columns that claims are along.
         claims: of the item; one about a single task says it in `where`.
-        printed: the paper's relative scores (task, method, value): first the item's own table, then those in which the
-            same setting is printed again.
+        printed: the paper's relative scores (task, method, value) of the item's own table.
+        settings: the same by setting, of all tables whose settings are one here, the item's own among them.
 
     Returns:
         Name of a claim -> reason.
@@ -58,9 +65,11 @@ def not_comparable(
         reason = at_chance.get(task) or _order_at_chance(claim, here)
         ours = [cell for cell in here if cell["method"] != BASELINE and _fits(cell, claim)]
         if not reason and ours and claim.quantity == "points_below":
-            reason = _few_points(claim, plain, ours)
-        if not reason and ours and claim.quantity == "relative_score":
-            reason = _undecidable_share(claim, plain, ours, [_printed(table, claim) for table in printed])
+            reason = _points(claim, plain, ours)
+        target = None if printed is None or claim.quantity != "relative_score" else _printed(printed, claim)
+        if not reason and ours and target is not None:
+            by_setting = {setting: _printed(table, claim) for setting, table in settings.items()}
+            reason = _undecidable_share(claim, plain, ours, target, by_setting)
         if reason:
             found[claim.name] = reason
     return found
@@ -144,9 +153,13 @@ def _order_at_chance(claim: Claim, cells: Sequence[Values]) -> str:
     return f"{' and '.join(_told(group) for group in groups)}: at chance, no order can be seen"
 
 
-def _few_points(claim: Claim, plain: Sequence[Values], ours: Sequence[Values]) -> str:
-    """Give a reason where few points are lost by a method that has lost all there is."""
-    lost = PER_CENT * (fmean(cell["score"] for cell in plain) - fmean(cell["score"] for cell in ours))
+def _points(claim: Claim, plain: Sequence[Values], ours: Sequence[Values]) -> str:
+    """Give a reason where few points are lost by a method that has lost all there is, or where more are asked for."""
+    score = fmean(cell["score"] for cell in plain)
+    if claim.at_least is not None:
+        most = PER_CENT * (score - plain[0]["chance"])
+        return f"{_told(plain)}: {most:.1f} points are all there is to lose" if most < claim.limit else ""
+    lost = PER_CENT * (score - fmean(cell["score"] for cell in ours))
     if lost > claim.limit or not _is_at_chance(ours):
         return ""
     return f"{_told(ours)}: at chance, where {lost:.1f} points are all there is to lose"
@@ -158,15 +171,16 @@ def _printed(table: pd.DataFrame, claim: Claim) -> float | None:
 
 
 def _undecidable_share(
-    claim: Claim, plain: Sequence[Values], ours: Sequence[Values], printed: Sequence[float | None]
+    claim: Claim,
+    plain: Sequence[Values],
+    ours: Sequence[Values],
+    target: float,
+    by_setting: Mapping[str, float | None],
 ) -> str:
     """Give a reason why our share of the score, beside the paper's, would mean nothing."""
-    known = [value for value in printed if value is not None]
-    if not known or printed[0] is None:
-        return ""
     of_seed = {cell["seed"]: cell["score"] for cell in plain}
     share = fmean(cell["score"] / of_seed[cell["seed"]] for cell in ours if of_seed.get(cell["seed"], 0) > 0)
-    score, target = fmean(of_seed.values()), printed[0]
+    score = fmean(of_seed.values())
     error = _error(plain[0]["chance"], plain[0]["num_validation"]) / score
     off, constant = abs(share - target), plain[0]["chance"] / score
     if claim.abs < error and off <= claim.abs + CHANCE_ERRORS * error:
@@ -176,9 +190,9 @@ def _undecidable_share(
         )
     if off <= claim.abs and abs(constant - target) <= claim.abs:
         return f"a constant answer keeps {constant:.2f} of the score, which is within the tolerance of {target:.2f}, too"
-    if max(known) - min(known) > 2 * claim.abs and min(known) - claim.abs <= share <= max(known) + claim.abs:
-        return (
-            f"the paper prints this twice, as {min(known):.2f} and {max(known):.2f}, and ours, {share:.2f}, is near one "
-            f"of them or between them"
-        )
-    return ""
+    known = {setting: value for setting, value in by_setting.items() if value is not None}
+    near = any(abs(share - value) <= claim.abs for value in known.values())
+    if not near or max(known.values()) - min(known.values()) <= 2 * claim.abs:
+        return ""
+    told = " and ".join(f"{value:.2f} at {setting}" for setting, value in known.items())
+    return f"the paper prints {told}, which are one setting here, and ours, {share:.2f}, is near one of them"

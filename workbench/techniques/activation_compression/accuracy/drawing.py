@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -17,7 +18,7 @@ from matplotlib.patches import Rectangle
 from workbench import plots
 from workbench.plots.style import PALETTE
 
-from .scores import BASELINE
+from .scores import BASELINE, PER_CENT
 
 __all__ = [
     "beside_published", "draw_by_layers", "draw_per_byte", "draw_points_lost", "draw_relative_scores", "merged",
@@ -25,14 +26,20 @@ __all__ = [
 ]  # fmt: skip
 
 LAYER_LABELS = MappingProxyType(
-    {"num_layers": "compressed layers, the last ones", "first_layer": "first of the compressed layers"}
+    {
+        "layer_share": "share of the layers that is compressed, the last ones",
+        "place": "place of the compressed layers: 0 the first, 1 the last",
+    }
 )
 FAMILY_COLORS = MappingProxyType({"w": "black", "A": PALETTE[0], "T": PALETTE[1], "Q": PALETTE[2], "R": PALETTE[3]})
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)  # that are written at the axis
 CLOSE_POINTS = 3.0  # of a score: as near as section 4.3 asks
-LOST_POINTS = (CLOSE_POINTS, 10.0, 20.0)  # at which the colour of a loss changes
-LOST_COLORS = ("#a6d8a8", "#fde0a6", "#f7a479", "#d9604c")
+KEPT_COLOR, OPEN_COLOR = "#a6d8a8", "#cfdcec"  # no seed loses more; some do and some do not
+LOST_POINTS = (10.0, 20.0)  # at which the colour of a loss changes
+LOST_COLORS = ("#fbd3b8", "#f7a479", "#d9604c")
 AT_CHANCE_COLOR = "#dddddd"
+LOST_LEGEND = f"green: no seed loses more than {CLOSE_POINTS:.0f}; blue: some do; red: all do"
+UP, DOWN = 0.15, 0.27  # of a line's height, from the middle of a cell: its mean, its spread
 
 
 def merged(rows: Iterable[Mapping], quantity: str, keys: list[str]) -> pd.DataFrame:
@@ -96,12 +103,11 @@ def draw_by_layers(rows: Iterable[Mapping], *, ax: Axes, along: str) -> Axes:
     Args:
         rows: of `layer_rows`.
         ax: where to draw.
-        along: "num_layers" or "first_layer".
+        along: "layer_share" or "place".
     """
     table = merged(rows, "relative_score", ["task", along])
     plots.lines(table, ax=ax, x=along, by="task", x_label=LAYER_LABELS[along], y_label="score / uncompressed")
     ax.axhline(1, color="black", linewidth=0.8)
-    ax.xaxis.get_major_locator().set_params(integer=True)
     return ax
 
 
@@ -137,8 +143,9 @@ def draw_per_byte(rows: Iterable[Mapping], *, ax: Axes) -> Axes:
 def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection[str | tuple[str, str]] = ()) -> Axes:
     """Draw a table of the points that a method loses on each task, what sends least at the top.
 
-    Green loses at most 3; hatched is no better than a constant answer, whose loss stands below the task; a grey task is
-    at chance without compression.
+    Below the mean stands the spread of the seeds. Green: no seed loses more than 3; blue: 3 lies inside the spread;
+    red: every seed loses more. Hatched is no better than a constant answer, whose loss stands below the task; a grey
+    task is at chance without compression. In brackets stands what a learned code sends with its gradients.
 
     Args:
         rows: of `score_rows`.
@@ -148,24 +155,43 @@ def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection
     rows = list(rows)
     keys = ["task", "method"]
     scores, chance = (merged(rows, name, keys).set_index(keys).value for name in ("score", "chance"))
-    lost = merged(rows, "points_lost", keys).set_index(keys).value
-    shares = merged(rows, "message_share", ["method"]).set_index("method").value.sort_values(kind="stable")
-    tasks = list(lost.index.unique("task"))
-    for column, task in enumerate(tasks):
-        for line, method in enumerate(shares.index):
-            if (task, method) not in lost:
-                continue
-            points = lost[task, method]
-            color = AT_CHANCE_COLOR if task in at_chance else LOST_COLORS[bisect_left(LOST_POINTS, points)]
-            hatch = "///" if (task, method) in at_chance and task not in at_chance else None
-            look = {"facecolor": color, "edgecolor": "white", "linewidth": 2, "hatch": hatch}
-            ax.add_patch(Rectangle((column - 0.5, line - 0.5), 1, 1, **look))
-            ax.text(column, line, f"{points:.1f}", ha="center", va="center")
-    ax.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(shares) - 0.5, -0.5), title="points of the score lost")
+    lost = merged(rows, "points_lost", keys)
+    names = ("message_share", "sent_share")
+    shares, sent = (merged(rows, name, ["method"]).set_index("method").value for name in names)
+    shares = shares.sort_values(kind="stable")
+    tasks, lines = list(lost.task.unique()), {method: line for line, method in enumerate(shares.index)}
+    for row in lost.itertuples():
+        grey, hatched = row.task in at_chance, (row.task, row.method) in at_chance
+        look = {"facecolor": AT_CHANCE_COLOR if grey else _lost_color(row), "edgecolor": "white", "linewidth": 2}
+        place = (tasks.index(row.task), lines[row.method])
+        corner = (place[0] - 0.5, place[1] - 0.5)
+        ax.add_patch(Rectangle(corner, 1, 1, **look, hatch="///" if hatched and not grey else None))
+        _write_lost(ax, *place, row)
+    ax.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(shares) - 0.5, -0.5), xlabel=LOST_LEGEND)
+    ax.set_title("points of the score lost, and their spread over the seeds")
     most = {task: scores[task, BASELINE] - chance[task, BASELINE] for task in tasks}
     names = [f"{task}\nat chance" if task in at_chance else f"{task}\nof {most[task]:.0f}" for task in tasks]
     ax.set_xticks(range(len(tasks)), names)
-    ax.set_yticks(range(len(shares)), [f"{method}  {share:.0%}" for method, share in shares.items()])
+    ax.set_yticks(range(len(shares)), [_told_bytes(name, share, sent[name]) for name, share in shares.items()])
     ax.set_ylabel("method and its bytes")
     ax.grid(False)
     return ax
+
+
+def _lost_color(row: Any) -> str:
+    if row.high <= CLOSE_POINTS:
+        return KEPT_COLOR
+    return OPEN_COLOR if row.low <= CLOSE_POINTS else LOST_COLORS[bisect_left(LOST_POINTS, row.value)]
+
+
+def _write_lost(ax: Axes, column: int, line: int, row: Any) -> None:
+    """Write the mean, and below it in small the spread where there is one."""
+    known = row.low < row.high
+    ax.text(column, line - UP * known, f"{row.value:z.1f}", ha="center", va="center")
+    if known:
+        ax.text(column, line + DOWN, f"{row.low:z.1f} to {row.high:z.1f}", ha="center", va="center", fontsize="x-small")
+
+
+def _told_bytes(method: str, share: float, sent: float) -> str:
+    also = f" ({PER_CENT * sent:.0f} % with gradients)" if sent > share else ""
+    return f"{method}  {PER_CENT * share:.0f} %{also}"

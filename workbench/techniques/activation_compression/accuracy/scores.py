@@ -29,6 +29,7 @@ Values = Mapping[str, Any]  # what a cell returned
 
 BASELINE = "w/o"
 PER_CENT = 100.0
+DIGITS = 3  # of a share or place, so that a claim can name it
 AVERAGED = ("relative_score", "constant_share", "message_share", "sent_share")
 
 
@@ -37,7 +38,7 @@ def score_rows(cells: Iterable[Values], keys: Sequence[str] = ()) -> list[dict[s
 
     Args:
         cells: what `fine_tune` returned, in any order.
-        keys: further entries of a cell that tell rows apart, such as "num_layers_compressed".
+        keys: further entries of a cell that tell rows apart, such as "layer_share".
 
     Returns:
         For each cell `score` (%), `chance` (%), bytes a step and seconds; where the uncompressed cell of the same task
@@ -95,12 +96,24 @@ def _points_below(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> lis
 
 
 def told_by_layers(cells: Iterable[Values]) -> list[dict[str, Any]]:
-    """Add to each cell `num_layers`, 0 without compression, and `first_layer`, then None."""
-    told = []
-    for cell in cells:
-        layers = [] if cell["method"] == BASELINE else cell["layers"]
-        told.append({**cell, "num_layers": len(layers), "first_layer": layers[0] if layers else None})
-    return told
+    """Add to each cell which of the layers are compressed, in numbers that mean the same for encoders of any depth.
+
+    Args:
+        cells: what `fine_tune` returned under one encoder, uncompressed ones among them: these name the last layer.
+
+    Returns:
+        Cells with `layer_share`, of all layers, and `place`: 0 where the compressed layers are the first, 1 where they
+        are the last, None where that is not to be told.
+    """
+    cells = list(cells)
+    depth = 1 + max(layer for cell in cells for layer in cell["layers"])
+    return [{**cell, **_position([] if cell["method"] == BASELINE else cell["layers"], depth)} for cell in cells]
+
+
+def _position(layers: Sequence[int], depth: int) -> dict[str, float | None]:
+    free = depth - len(layers)
+    place = round(layers[0] / free, DIGITS) if layers and free else None
+    return {"layer_share": round(len(layers) / depth, DIGITS), "place": place}
 
 
 def layer_rows(cells: Iterable[Values], along: str) -> list[dict[str, Any]]:
@@ -108,7 +121,7 @@ def layer_rows(cells: Iterable[Values], along: str) -> list[dict[str, Any]]:
 
     Args:
         cells: of `told_by_layers`, under one method, uncompressed ones among them.
-        along: "num_layers" or "first_layer".
+        along: "layer_share" or "place".
 
     Returns:
         Rows without the column of the method, since they differ in it nowhere else.
