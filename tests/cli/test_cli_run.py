@@ -9,6 +9,7 @@ from bs4 import BeautifulSoup
 
 from workbench.cli import exit_code
 from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction.artifacts import checksums
 from workbench.reproduction.records import write_record
 
 pytestmark = pytest.mark.timeout(90)
@@ -47,9 +48,11 @@ def test_a_run_tells_its_time_first_fails_one_item_and_goes_on_then_does_nothing
     assert capsys.readouterr().out == f"{line.root}/results/laptop/report/index.html\n"
     assert [link.get_text() for link in report(line).select("#disagreements ~ div h3 a")] == ["It sends 1500 bytes"]
 
+    _draw(line, b"a figure")
     assert exit_code(["records", "promote", "table-1"]) == 0
     promoted = line.root / "reproductions/toy/recorded/laptop/table-1/counted.json"
     assert capsys.readouterr().out.strip() == str(promoted)
+    assert promoted.with_suffix(".png").read_bytes() == b"a figure"
     assert exit_code(["records", "diff"]) == 0
     assert capsys.readouterr().out == "toy/table-1/counted: no difference\n"
 
@@ -85,6 +88,15 @@ def test_a_long_failure_is_told_once_and_its_row_shows_its_own_time(line):
     row = next(text for text in out.splitlines() if "COUNTED" in text)
     assert code == 1 and out.count("long end") == 1 and len(row.rstrip()) < 120 and "99" not in row
     assert f"toy/table-1/counted failed: {path.with_name('failure.txt')}" in out
+
+
+def _draw(line, figure: bytes) -> None:
+    """Leave a figure beside the record of table-1, as its notebook might have."""
+    path = line.root / "results/laptop/toy/table-1/counted/figure.png"
+    path.write_bytes(figure)
+    record = json.loads(path.with_name("record.json").read_text())
+    artifacts = record["artifacts"] | {"figure": path.name}
+    _write(line, record | {"artifacts": artifacts, "artifact_sha256": checksums(path.parent, artifacts)})
 
 
 def _write(line, record: dict) -> None:

@@ -6,6 +6,8 @@ import struct
 import zlib
 from pathlib import Path
 
+from bs4 import BeautifulSoup
+
 from workbench.reproduction import Project, load_catalogue, verdicts_of
 from workbench.reproduction.artifacts import checksums
 from workbench.reproduction.records import write_record
@@ -56,6 +58,11 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
+def spread(value) -> dict[str, float]:
+    """Return the columns of a value, or of (value, low, high)."""
+    return dict(zip(("value", "low", "high"), value, strict=True)) if isinstance(value, tuple) else {"value": value}
+
+
 class ReportProject:
     """reproductions/toy_sum, its records, and the report written from them."""
 
@@ -79,14 +86,15 @@ class ReportProject:
 
     def record(self, name: str = "table-1", *, values: dict | None = None, profile: str = "laptop", data=(), machine=None, path=None,
                figure: bytes | None = None, notebook: str | None = None) -> Path:
-        """Write a record with a figure, a log and a notebook beside it, as the runner does."""
+        """Write a record with a figure, a log and a notebook beside it; a value may be (value, low, high)."""
         item, folder = self.item(name), self.folder(name, profile)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "figure.png").write_bytes(png(720, 360) if figure is None else figure)
         (folder / "log.txt").write_text("a log\n")
         (folder / "notebook.ipynb").write_text(EMPTY_NOTEBOOK if notebook is None else notebook)
         quantity, unit = ("accuracy", "") if name == "fig-2" else ("bytes", "bytes")
-        rows = [{"quantity": quantity, "method": method, "value": value, "unit": unit} for method, value in (values or TWO_METHODS).items()]
+        rows = [{"quantity": quantity, "method": method, "unit": unit} | spread(value)
+                for method, value in (values or TWO_METHODS).items()]
         said = {"values": rows, "data": list(data), "calibration": None, "not_comparable": {}}
         about = {"schema": 1, "id": item.id, "technique": item.technique, "item": item.item, "evidence": item.evidence.value,
                  "title": item.title, "profile": profile, "seeds": [0], "configuration": {"num_ranks": 4}, "parameters": {},
@@ -99,11 +107,15 @@ class ReportProject:
         write_record(target, about | said | {"verdicts": verdicts})
         return target
 
-    def promoted(self, name: str = "table-1", profile: str = "full", values: dict | None = None) -> None:
-        """Write a recorded run of another machine, and leave nothing else of it."""
+    def promoted(self, name: str = "table-1", profile: str = "full", values: dict | None = None,
+                 figure: bytes | None = None) -> Path:
+        """Write a recorded run of another machine, with its figure where one is given, and leave nothing else of it."""
         path = self.root / f"reproductions/toy_sum/recorded/{profile}/{name}/{self.item(name).evidence.value}.json"
-        self.record(name, values=values, profile=profile, machine=BIG_MACHINE, path=path)
+        self.record(name, values=values, profile=profile, machine=BIG_MACHINE, path=path, figure=figure)
+        if figure is not None:
+            path.with_suffix(".png").write_bytes(figure)
         shutil.rmtree(self.root / "results" / profile)
+        return path
 
     def fail(self, name: str, traceback: str) -> None:
         folder = self.folder(name)
@@ -113,3 +125,30 @@ class ReportProject:
 
     def report(self, profile: str = "laptop", **options) -> Path:
         return write_report(self.project, load_catalogue(self.project), profile, **options)
+
+
+def soup(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+def index(held: ReportProject, profile: str = "laptop", **options) -> BeautifulSoup:
+    return soup(held.report(profile, **options))
+
+
+def technique(held: ReportProject, profile: str = "laptop") -> BeautifulSoup:
+    return soup(held.report(profile).with_name("toy-sum.html"))
+
+
+def claim(page: BeautifulSoup, name: str):
+    return next(section for section in page.select("section.claim") if section.h4.get_text() == name)
+
+
+def verdict(page: BeautifulSoup, name: str) -> str:
+    """Return the words of a claim's own badge, which stands in its head."""
+    (badge,) = claim(page, name).select(".head .badge:not(.evidence)")
+    return badge.get_text()
+
+
+def row(page: BeautifulSoup, name: str, where: str) -> dict[str, str]:
+    table_row = next(tr for tr in claim(page, name).select("tbody tr") if where in tr.th.get_text())
+    return {cell["data-label"]: cell.get_text().strip() for cell in table_row.select("td")}

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report_project import ReportProject
+from report_project import ReportProject, png
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
@@ -35,7 +35,7 @@ def phone():
 def first(tmp_path: Path) -> Path:
     held = ReportProject(tmp_path / "project")
     held.record()
-    held.promoted(values={"A1": 1500000, "plain": 2000000})
+    held.promoted(values={"A1": (1500000, 1400000, 1700000), "plain": 2000000}, figure=png(400, 300))
     held.fail("fig-2", "Traceback:\n  " + "a_very_long_name_" * 20 + "\nRuntimeError: boom")
     return held.report()
 
@@ -75,6 +75,15 @@ def test_a_thumbnail_opens_its_figure_over_the_page_and_close_puts_it_back(phone
     assert figure.locator("img").evaluate("image => image.naturalWidth") == 720
     figure.get_by_text("Close").click()
     assert figure.evaluate("figure => getComputedStyle(figure).position") == "static"
+
+
+def test_the_recorded_figure_stands_below_ours_and_opens_over_the_page(phone, first):
+    phone.goto(first.with_name("toy-sum.html").as_uri())
+    ours, recorded = phone.locator("#table-1-counted-figure"), phone.locator("#table-1-counted-figure-full")
+    assert ours.bounding_box()["y"] + ours.bounding_box()["height"] <= recorded.bounding_box()["y"]
+    recorded.locator("a.open").click()
+    assert recorded.evaluate("figure => getComputedStyle(figure).position") == "fixed"
+    assert recorded.locator("img").evaluate("image => image.naturalWidth") == 400
 
 
 def test_the_page_follows_the_readers_dark_or_light_setting(phone, first):

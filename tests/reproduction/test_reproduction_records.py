@@ -21,6 +21,7 @@ from workbench.reproduction import (
     read_record,
     record,
 )
+from workbench.reproduction.artifacts import checksums
 from workbench.reproduction.records import checksum, write_json, write_record
 
 ITEM = "toy/table-1/counted"
@@ -30,13 +31,17 @@ def values(value, **keys):
     return [{"quantity": "bytes", "method": "A1", "value": value, "unit": "bytes", **keys}]
 
 
-def whole_record(toy: ToyProject, value=8.0, path=None) -> dict:
+def whole_record(toy: ToyProject, value=8.0, path=None, figure: bytes | None = None) -> dict:
     path = path or toy.folder() / "record.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    artifacts = {"figure": None if figure is None else "figure.png", "log": "log.txt"}
+    if figure is not None:
+        path.with_name("figure.png").write_bytes(figure)
     content = {
         "schema": 1, "id": ITEM, "technique": "toy", "item": "table-1", "evidence": "counted", "profile": "laptop",
         "values": values(value), "started": "2026-01-01T00:00:00+00:00", "seconds": 2.0, "commit": "abc",
         "verdicts": [{"claim": "twice the size", "kind": "Within", "verdict": "agrees", "reason": "", "rows": [{}, {}]}],
+        "artifacts": artifacts, "artifact_sha256": checksums(path.parent, artifacts),
     }  # fmt: skip
     return write_record(path, content)
 
@@ -195,6 +200,32 @@ def test_promoting_copies_records_and_the_difference_names_each_value_that_chang
     assert diff(project, "laptop").iloc[0].tolist() == [ITEM, "bytes", "method=A1", 8.0, 9.5, "bytes", 1.5, "differs"]
     (toy.folder() / "record.json").unlink()
     assert diff(project, "laptop")["what"].tolist() == ["only promoted"]
+
+
+def test_promoting_copies_the_figure_beside_the_record_and_a_run_without_one_takes_the_older_away(toy: ToyProject):
+    whole_record(toy, figure=b"a figure")
+    folder = toy.root / "reproductions/toy/recorded/laptop/table-1"
+    assert promote(Project(), "laptop") == (folder / "counted.json",)
+    assert {path.name for path in folder.iterdir()} == {"counted.json", "counted.png"}
+    assert (folder / "counted.png").read_bytes() == b"a figure"
+    whole_record(toy, figure=b"another")
+    promote(Project(), "laptop")
+    assert (folder / "counted.png").read_bytes() == b"another"
+    whole_record(toy)
+    promote(Project(), "laptop")
+    assert [path.name for path in folder.iterdir()] == ["counted.json"]
+
+
+def test_a_figure_of_another_run_or_none_where_one_was_sealed_is_not_promoted(toy: ToyProject):
+    whole_record(toy, figure=b"a figure")
+    figure = toy.folder() / "figure.png"
+    figure.write_bytes(b"of another run")
+    with pytest.raises(RecordError, match="figure.png: refused, figure.png is not the file that its record was sealed"):
+        promote(Project(), "laptop")
+    figure.unlink()
+    with pytest.raises(RecordError, match="figure.png: refused, figure.png is missing beside its record"):
+        promote(Project(), "laptop")
+    assert not (toy.root / "reproductions/toy/recorded").exists()
 
 
 def test_a_tampered_record_is_not_promoted(toy: ToyProject):

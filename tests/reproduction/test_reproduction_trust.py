@@ -4,8 +4,7 @@ import json
 import shutil
 
 import pytest
-from report_project import ReportProject, png
-from test_report_pages import claim, soup, verdict
+from report_project import ReportProject, claim, png, soup, verdict
 from toy_project import ToyProject
 
 from workbench.reproduction import Project, RecordError, diff, find_records, load_catalogue, load_records, plan, promote, read_record

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,12 +20,14 @@ from urllib.parse import quote
 from workbench.reproduction.artifacts import misfits
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.project import Project
+from workbench.reproduction.recorded import promoted_figure
 
-from .judged import claims_of, recorded_beside, trusted_record
+from .judged import RecordedRun, claims_of, recorded_beside, trusted_record
 from .notebooks import notebook_page
 from .numbers import seconds_text
 from .pictures import figure_uri, thumbnail_uri
-from .views import FailureView, ItemView, count_verdicts, facts_of, machine_text, slug, value_rows, when_text
+from .views import (FailureView, ItemView, RecordedFigure, count_verdicts, facts_of, machine_text, slug, value_rows,
+                    when_text)
 
 __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "Report", "TechniqueView", "gather"]
 
@@ -126,14 +129,33 @@ def _item(project: Project, item: Reproduction, profile: str, running: bool) -> 
     beside, refused_beside = recorded_beside(project, item, profile, record)
     claims = claims_of(project, item, profile, record, beside=beside, anchor=anchor, missing=missing)
     wrong = {} if record is None else misfits(folder, record)
+    figures, wrong_figures = _recorded_figures(project, item, profile, beside)
     common = dict(id=item.id, technique=item.technique.replace("_", " "), item=item.item, title=item.title, evidence=item.evidence.name,
                   page=f"{slug(item.technique)}.html", anchor=anchor, running=running, failure=_failure(failure, folder, item.id), claims=claims,
-                  refused=((refused,) if refused else ()) + refused_beside, wrong_files=tuple(wrong.values()),
+                  refused=((refused,) if refused else ()) + refused_beside, recorded_figures=figures,
+                  wrong_files=(*wrong.values(), *wrong_figures),
                   counts=count_verdicts([claim.verdict for claim in claims]))
     if record is not None:
         return ItemView(**common, **_of_record(_without_files(record, wrong), folder, item.id, notebook_page(project, item, profile)),
                         no_verdicts=NO_VERDICTS if profile == Profile.SMOKE else "")
     return ItemView(has_record=False, not_run=missing if refused or not failure else "", **common)
+
+
+def _recorded_figures(project: Project, item: Reproduction, profile: str,
+                      beside: Sequence[RecordedRun]) -> tuple[tuple[RecordedFigure, ...], tuple[str, ...]]:
+    """Return the figures of recorded runs, and one line for each that is not the one its record was sealed with."""
+    pages, figures, wrong = notebook_page(project, item, profile).parents[1], [], []
+    for other, record, _ in beside:
+        path = promoted_figure(project, item, other)
+        if not path.is_file():
+            continue  # the record has none, or was promoted before figures were
+        if line := misfits(path.parent, dict(record) | {"artifacts": {"figure": path.name}}).get("figure"):
+            wrong.append(f"recorded {other} run: {line}")
+        else:
+            figures.append(RecordedFigure(
+                profile=other, machine=machine_text(record.get("machine")), date=when_text(record.get("started")),
+                picture=figure_uri(path), link=quote(os.path.relpath(path, pages))))
+    return tuple(figures), tuple(wrong)
 
 
 def _without_files(record: Mapping[str, Any], wrong: Mapping[str, str]) -> dict[str, Any]:

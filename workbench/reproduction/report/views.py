@@ -17,11 +17,12 @@ from workbench.reproduction.verdicts import ORDERS
 
 from .numbers import key_text, number_text, pairs_text, relative_text, seconds_text, value_text
 
-__all__ = ["VERDICTS", "ClaimView", "FailureView", "ItemView", "RecordedView", "RowView", "claim_views", "count_verdicts",
-           "facts_of", "machine_text", "normal_verdict", "slug", "value_rows", "when_text"]
+__all__ = ["VERDICTS", "ClaimView", "FailureView", "ItemView", "RecordedFigure", "RecordedView", "RowView", "claim_views",
+           "count_verdicts", "facts_of", "machine_text", "normal_verdict", "slug", "value_rows", "when_text"]
 
 VERDICTS = ("DISAGREES", "AGREES", "NOT_COMPARABLE", "NOT_RUN")  # the order in which a reader looks for them
 HASH_SHOWN = 12  # characters of a checksum that tell two files apart
+EXPLAINED = {"DISAGREES", "NOT_COMPARABLE"}  # the verdicts that a reader wants explained
 VALUE_COLUMNS = {"quantity", "value", "unit", "low", "high"}
 
 
@@ -38,8 +39,8 @@ class RowView:
     source: str
     verdict: str = ""  # of this row alone
     reason: str = ""
-    recorded: str = ""  # the same value in the recorded run, where there is one
-    wide: bool = False  # a text too long to keep on one line
+    recorded: str = ""  # the same value in the recorded run with its spread, where there is one
+    wide: bool = False  # texts too long to keep on one line
     by_definition: bool = False  # `published` is what the paper's definition implies
 
 
@@ -55,6 +56,17 @@ class RecordedView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedFigure:
+    """The figure of a recorded run."""
+
+    profile: str
+    machine: str
+    date: str
+    picture: str  # as a data address
+    link: str  # the file, from the page
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimView:
     """One claim with its rows and its verdict."""
 
@@ -66,6 +78,17 @@ class ClaimView:
     rule: str
     rows: tuple[RowView, ...]
     recorded: tuple[RecordedView, ...] = ()
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the explanation belongs to the claim's own verdict."""
+        return bool(self.explanation) and self.verdict in EXPLAINED
+
+    @property
+    def explains_recorded(self) -> bool:
+        """Whether the explanation belongs to the verdict of a recorded run alone."""
+        told = any(other.verdict in EXPLAINED for other in self.recorded)
+        return bool(self.explanation) and told and not self.is_explained
 
     @property
     def has_recorded(self) -> bool:
@@ -131,6 +154,7 @@ class ItemView:
     figure: str = ""
     figure_link: str = ""
     thumbnail: str = ""
+    recorded_figures: tuple[RecordedFigure, ...] = ()
     failure: FailureView | None = None
     not_run: str = ""
     no_verdicts: str = ""
@@ -199,29 +223,37 @@ def _claim_view(verdict, anchor, rules, recorded) -> ClaimView:
     name = str(verdict.get("claim", ""))
     twins = [(profile, record, twin) for profile, record, others in recorded
              for twin in others if twin.get("claim") == name]
-    shown = {key_text(row.get("where")): value_text(row.get("ours"), row.get("unit"))
-             for row in (twins[0][2].get("rows") or ())} if twins else {}
+    beside = {key_text(row.get("where")): row for row in (twins[0][2].get("rows") or ())} if twins else {}
     return ClaimView(
         name=name, anchor=f"{anchor}-{slug(name)}", verdict=normal_verdict(verdict.get("verdict")),
         reason=str(verdict.get("reason") or ""), explanation=str(verdict.get("explanation") or ""),
-        rule=rules.get(name, ""), rows=tuple(_row_view(row, shown, verdict) for row in verdict.get("rows") or ()),
+        rule=rules.get(name, ""), rows=tuple(_row_view(row, beside, verdict) for row in verdict.get("rows") or ()),
         recorded=tuple(RecordedView(profile=profile, machine=machine_text(record.get("machine")), date=when_text(record.get("started")),
                                     verdict=normal_verdict(twin.get("verdict")), reason=str(twin.get("reason") or ""))
                        for profile, record, twin in twins))
 
 
-def _row_view(row: Mapping[str, Any], recorded: Mapping[str, str], claim: Mapping[str, Any]) -> RowView:
+def _row_view(row: Mapping[str, Any], beside: Mapping[str, Mapping[str, Any]], claim: Mapping[str, Any]) -> RowView:
     unit, published, ours, where = row.get("unit"), row.get("published"), row.get("ours"), key_text(row.get("where"))
     word = normal_verdict(row.get("verdict") or "")
     silent = normal_verdict(claim.get("verdict")) == "NOT_COMPARABLE" != word  # what overrides the claim overrides its rows
     of_order = claim.get("kind") in ORDERS
-    low, high = row.get("low"), row.get("high")
-    spread = f" ({value_text(low, unit)} to {value_text(high, unit)})" if low is not None and high is not None else ""
-    return RowView(where=where, published=value_text(published, unit), ours=value_text(ours, unit) + spread,
+    recorded = beside.get(where, {})
+    return RowView(where=where, published=value_text(published, unit), ours=_ours_text(row),
                    difference="" if of_order else relative_text(ours, published), source=str(row.get("source") or ""), reason="" if silent else str(row.get("reason") or ""),
-                   published_exact=_exact(published, unit), ours_exact=_exact(ours, unit), recorded=recorded.get(where, ""),
-                   verdict="" if silent or of_order else word, wide=bool(spread),
+                   published_exact=_exact(published, unit), ours_exact=_exact(ours, unit),
+                   recorded=_ours_text(recorded) if recorded else "",
+                   verdict="" if silent or of_order else word, wide=bool(_spread_text(row) or _spread_text(recorded)),
                    by_definition=bool(row.get("by_definition")))
+
+
+def _ours_text(row: Mapping[str, Any]) -> str:
+    return value_text(row.get("ours"), row.get("unit")) + _spread_text(row)
+
+
+def _spread_text(row: Mapping[str, Any]) -> str:
+    unit, low, high = row.get("unit"), row.get("low"), row.get("high")
+    return f" ({value_text(low, unit)} to {value_text(high, unit)})" if low is not None and high is not None else ""
 
 
 def _origins_text(record: Mapping[str, Any]) -> str:
