@@ -35,7 +35,7 @@ def promote(
     profile: common.OneProfile = "laptop",
     cells: Annotated[bool, typer.Option("--cells", help="Finished cells alone, also of items that are not finished.")] = False,
 ) -> None:
-    """Copy records of this machine, with their figures and cells, into the repository, where every report shows them beside its own.
+    """Copy records of this machine, their figures and cells into the repository: reports show them beside their own.
 
     \b
     Examples
