@@ -31,7 +31,7 @@ REPEATED = (
     "0.10, 0.07 and, twice 0.018, 0.04"
 )
 COLLAPSED = "0.10; where the paper's tables 5 and 15 differ by more than twice that, a value near one decides nothing"
-COLA_ROWS = 1043  # of its validation split
+COLA_ROWS = 1043  # of its validation split, as `datasets.glue.TASKS` has it (importing that takes the CLI 0.2 s)
 ONLY_DISAGREES = (
     f"; an uncompressed score below {1 / math.sqrt(COLA_ROWS) / 0.10:.2f} has a standard error of more than 0.10 of "
     "itself, and what is kept of it can then disagree, but not agree"

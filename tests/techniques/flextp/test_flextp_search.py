@@ -2,7 +2,7 @@ import pytest
 
 from workbench.techniques.flextp.method.costs import Costs
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.method.search import best_plan_by_search, certify
+from workbench.techniques.flextp.method.search import best_plan_by_search, certify, fastest_dropping
 
 COSTS = Costs.straight(compute_s=1)
 
@@ -35,6 +35,11 @@ def test_a_plan_between_the_steps_is_never_beaten_by_its_own_shares():
     # 3 (1 - m) = 1 + m at m = 0.5; with thirds the grid has only 1/3 and 2/3.
     certificate = certify(ranks(3, 1), Plan(ranks=(RankPlan(migrated=0.5), RankPlan())), COSTS, 3)
     assert (certificate.slower_by, certificate.drops_more_by) == (0, 0)
+    # Of the grid alone a migrated third takes max(2, 4/3) s, two thirds max(1, 5/3) s, nothing 3 s.
+    grid = best_plan_by_search(ranks(3, 1), COSTS, 3)
+    assert fastest_dropping(0, grid).iteration_s == pytest.approx(5 / 3)
+    with pytest.raises(ValueError, match="at_most is -1, and each of the plans drops more"):
+        fastest_dropping(-1, grid)
 
 
 def test_ranks_of_one_speed_have_one_plan():

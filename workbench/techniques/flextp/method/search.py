@@ -12,7 +12,7 @@ Left out: more than a few ranks; the number of plans grows with the power of the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -20,7 +20,7 @@ from workbench.techniques.flextp.method.costs import Costs
 from workbench.techniques.flextp.method.model import iteration_s
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 
-__all__ = ["Certificate", "Scored", "best_plan_by_search", "certify"]
+__all__ = ["Certificate", "Scored", "best_plan_by_search", "certify", "fastest_dropping"]
 
 MOST_PLANS = 200_000  # some 10 s
 _SUM_TOLERANCE = 1e-9  # shares and seconds that differ by less are equal: sums of floats, nothing more
@@ -111,13 +111,28 @@ def certify(times: Sequence[RankTimes], plan: Plan, costs: Costs, num_steps: int
     """
     mine = _scored(times, plan, costs)
     front = [mine, *best_plan_by_search(times, costs, num_steps, also=[plan])]
-    no_more = [each for each in front if each.dropped <= mine.dropped + _SUM_TOLERANCE]
     no_slower = [each for each in front if each.iteration_s <= mine.iteration_s * (1 + _SUM_TOLERANCE)]
     return Certificate(
         mine=mine,
-        fastest=min(no_more, key=lambda each: each.iteration_s),
+        fastest=fastest_dropping(mine.dropped, front),
         gentlest=min(no_slower, key=lambda each: each.dropped),
     )
+
+
+def fastest_dropping(at_most: float, plans: Iterable[Scored]) -> Scored:
+    """Return the fastest of the plans that drop no more.
+
+    Args:
+        at_most: shares dropped on all ranks, added up.
+        plans: to choose from.
+
+    Raises:
+        ValueError: if all of them drop more.
+    """
+    no_more = [each for each in plans if each.dropped <= at_most + _SUM_TOLERANCE]
+    if not no_more:
+        raise ValueError(f"at_most is {at_most!r}, and each of the plans drops more")
+    return min(no_more, key=lambda each: each.iteration_s)
 
 
 def _choices(num_steps: int, also: Sequence[RankPlan]) -> list[RankPlan]:

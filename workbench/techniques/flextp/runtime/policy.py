@@ -37,7 +37,8 @@ class Policy:
         imputation: what stands in dropped columns of gradients.
         scheme: how migrated columns travel.
         threshold: share by which a rank's own time must move before all plan anew, and by which it must exceed the
-            reference before the rank counts as a straggler (the second use is ours: times are never quite equal).
+            reference before the rank counts as a straggler, with a constant γ twice that share (the second use is ours:
+            times are never quite equal, and a rank that drops looks slower than it is).
         patience: iterations whose times are handed out and judged together: a rank's must differ from the one planned
             from in all of them to count, so that a straggler is helped after one to two times as many. 1 in the paper,
             where a single iteration that something else disturbed makes a straggler.

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from ..method.costs import Costs, PiecewiseLinear
 from ..method.plan import RankTimes
-from ..method.search import certify
+from ..method.search import best_plan_by_search, certify, fastest_dropping
 from ..method.semi import plan_semi
 from .epochs import Rows
 
@@ -83,18 +83,25 @@ def case_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
 
     Returns:
         Rows of each case: slower_by, time above the fastest division that drops no more, as a share; drops_more_by,
-        columns dropped above the gentlest division that is no slower, in shares of one rank's; keys solution,
-        num_stragglers, case.
+        columns dropped above the gentlest division that is no slower, in shares of one rank's; grid_slower_by, the
+        plan's lead over the fastest division of the grid alone that drops no more, which is how coarse the grid is
+        (below 0 where the grid has a faster one); keys solution, num_stragglers, case.
     """
     rows: Rows = []
     for num_stragglers, num_steps in grids:
         for seed in seeds:
             case = draw_case(seed, num_stragglers)
+            grid = best_plan_by_search(case.times, case.costs, num_steps)
             for name, refine in REFINED.items():
                 plan = plan_semi(case.times, case.costs, refine=refine)
                 certificate = certify(case.times, plan, case.costs, num_steps)
+                mine = certificate.mine
                 keys = {"solution": name, "num_stragglers": num_stragglers, "case": seed}
-                gaps = {"slower_by": certificate.slower_by, "drops_more_by": certificate.drops_more_by}
+                gaps = {
+                    "slower_by": certificate.slower_by,
+                    "drops_more_by": certificate.drops_more_by,
+                    "grid_slower_by": fastest_dropping(mine.dropped, grid).iteration_s / mine.iteration_s - 1,
+                }
                 rows += [{"quantity": gap, **keys, "value": value, "unit": "1"} for gap, value in gaps.items()]
     return rows
 
