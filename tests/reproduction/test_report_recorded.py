@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from bs4 import BeautifulSoup
-from report_project import ReportProject, claim, png, row, technique, verdict
+from report_project import ReportProject, claim, index, png, row, technique, verdict
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -34,6 +34,17 @@ def test_the_recorded_value_stands_with_its_spread_also_where_ours_has_none(held
     assert row(page, "A1 sends least", "plain")["Recorded full run"] == "2 MB"
     (wrapped,) = claim(page, "A1 sends half").select("td[data-label='Recorded full run']")
     assert "wide" in wrapped["class"]  # so that a phone can break the line
+
+
+def test_the_first_page_counts_the_verdicts_of_recorded_runs_by_item_and_by_technique(held):
+    held.record()
+    held.promoted(values={"A1": 1500000, "plain": 2000000})
+    page = index(held)
+    item = next(line for line in page.select("li.line") if "table-1/counted" in line.get_text())
+    told = [" ".join(each.get_text().split()) for each in item.select("p.tally")]
+    assert told == ["Recorded full run: ✕1 DISAGREES ✓1 AGREES"]
+    short = " ".join(page.select_one("#short").parent.get_text().split())
+    assert "Recorded full run of 1 item: ✕1 DISAGREES ✓1 AGREES" in short
 
 
 def shown(page: BeautifulSoup) -> list[bytes]:

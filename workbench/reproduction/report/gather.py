@@ -26,7 +26,7 @@ from .judged import RecordedRun, claims_of, recorded_beside, trusted_record
 from .notebooks import notebook_page
 from .numbers import seconds_text
 from .pictures import figure_uri, thumbnail_uri
-from .views import (FailureView, ItemView, RecordedFigure, count_verdicts, facts_of, machine_text, slug, value_rows,
+from .views import (FailureView, ItemView, RecordedFigure, count_recorded, count_verdicts, facts_of, machine_text, slug, value_rows,
                     when_text)
 
 __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "Report", "TechniqueView", "gather"]
@@ -63,6 +63,15 @@ class TechniqueView:
     items: tuple[ItemView, ...]
     counts: Mapping[str, int]
     by_evidence: tuple[Mapping[str, Any], ...]
+
+    @property
+    def recorded_counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Verdicts of all claims in recorded runs, by profile."""
+        return count_recorded(self.items)
+
+    def num_recorded(self, profile: str) -> int:
+        """Return of how many items there is a recorded run of a profile."""
+        return sum(profile in item.recorded_counts for item in self.items)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

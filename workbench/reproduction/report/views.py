@@ -8,7 +8,7 @@ Left out: reading and writing files (gather.py, the package itself).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,8 @@ from workbench.reproduction.verdicts import ORDERS
 from .numbers import key_text, number_text, pairs_text, relative_text, seconds_text, value_text
 
 __all__ = ["VERDICTS", "ClaimView", "FailureView", "ItemView", "RecordedFigure", "RecordedView", "RowView", "claim_views",
-           "count_verdicts", "facts_of", "machine_text", "normal_verdict", "slug", "value_rows", "when_text"]
+           "count_recorded", "count_verdicts", "facts_of", "machine_text", "normal_verdict", "slug", "value_rows",
+           "when_text"]
 
 VERDICTS = ("DISAGREES", "AGREES", "NOT_COMPARABLE", "NOT_RUN")  # the order in which a reader looks for them
 HASH_SHOWN = 12  # characters of a checksum that tell two files apart
@@ -165,6 +166,11 @@ class ItemView:
     data: tuple[Mapping[str, str], ...] = ()
     machine: str = ""
 
+    @property
+    def recorded_counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Verdicts of its claims in each recorded run, by profile."""
+        return count_recorded([self])
+
 
 def slug(text: str) -> str:
     """Turn a name into what an address can carry."""
@@ -179,6 +185,16 @@ def normal_verdict(word: Any) -> str:
 def count_verdicts(words: Sequence[str]) -> dict[str, int]:
     """Count each verdict, in the order in which the report lists them."""
     return {word: sum(1 for other in words if other == word) for word in VERDICTS}
+
+
+def count_recorded(items: Iterable[ItemView]) -> Mapping[str, Mapping[str, int]]:
+    """Count each verdict of recorded runs, by profile."""
+    words: dict[str, list[str]] = {}
+    for item in items:
+        for claim in item.claims:
+            for other in claim.recorded:
+                words.setdefault(other.profile, []).append(other.verdict)
+    return {profile: count_verdicts(found) for profile, found in words.items()}
 
 
 def when_text(stamp: Any) -> str:
