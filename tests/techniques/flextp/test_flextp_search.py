@@ -1,8 +1,8 @@
 import pytest
 
 from workbench.techniques.flextp.method.costs import Costs
-from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.method.search import best_plan_by_search, certify, fastest_dropping
+from workbench.techniques.flextp.method.plan import Plan, RankTimes
+from workbench.techniques.flextp.method.search import best_plan_by_search
 
 COSTS = Costs.straight(compute_s=1)
 
@@ -20,26 +20,6 @@ def test_the_front_holds_the_plans_that_no_other_beats():
     assert [(each.iteration_s, each.dropped, each.plan.ranks[0].migrated) for each in front] == [
         (1.0, 0.75, 0.0), (1.25, 0.5, 0.25), (1.5, 0.0, 0.5),
     ]
-
-
-def test_a_certificate_says_what_the_best_have_over_a_plan():
-    # Doing nothing takes 3 s; half as long without dropping, so it is slower by all of that.
-    certificate = certify(ranks(3, 1), Plan.plain(2), COSTS, 4)
-    assert (certificate.slower_by, certificate.drops_more_by) == (1.0, 0.0)
-    # Dropping half takes 1.5 s: 1.25 s is possible, and 1.5 s with nothing dropped.
-    certificate = certify(ranks(3, 1), Plan(ranks=(RankPlan(dropped=0.5), RankPlan())), COSTS, 4)
-    assert (certificate.slower_by, certificate.drops_more_by) == (pytest.approx(0.2), 0.5)
-
-
-def test_a_plan_between_the_steps_is_never_beaten_by_its_own_shares():
-    # 3 (1 - m) = 1 + m at m = 0.5; with thirds the grid has only 1/3 and 2/3.
-    certificate = certify(ranks(3, 1), Plan(ranks=(RankPlan(migrated=0.5), RankPlan())), COSTS, 3)
-    assert (certificate.slower_by, certificate.drops_more_by) == (0, 0)
-    # Of the grid alone a migrated third takes max(2, 4/3) s, two thirds max(1, 5/3) s, nothing 3 s.
-    grid = best_plan_by_search(ranks(3, 1), COSTS, 3)
-    assert fastest_dropping(0, grid).iteration_s == pytest.approx(5 / 3)
-    with pytest.raises(ValueError, match="at_most is -1, and each of the plans drops more"):
-        fastest_dropping(-1, grid)
 
 
 def test_ranks_of_one_speed_have_one_plan():

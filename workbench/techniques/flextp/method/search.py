@@ -12,7 +12,7 @@ Left out: more than a few ranks; the number of plans grows with the power of the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -20,7 +20,7 @@ from workbench.techniques.flextp.method.costs import Costs
 from workbench.techniques.flextp.method.model import iteration_s
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 
-__all__ = ["Certificate", "Scored", "best_plan_by_search", "certify", "fastest_dropping"]
+__all__ = ["Scored", "best_plan_by_search"]
 
 MOST_PLANS = 200_000  # some 10 s
 _SUM_TOLERANCE = 1e-9  # shares and seconds that differ by less are equal: sums of floats, nothing more
@@ -40,42 +40,26 @@ class Scored:
     iteration_s: float
     dropped: float
 
+    @classmethod
+    def of(cls, times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Scored:
+        """Score a plan.
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Certificate:
-    """What the best plans have over one plan.
-
-    Attributes:
-        mine: the plan.
-        fastest: of the plans that drop no more, the fastest.
-        gentlest: of the plans that are no slower, the one that drops least.
-    """
-
-    mine: Scored
-    fastest: Scored
-    gentlest: Scored
-
-    @property
-    def slower_by(self) -> float:
-        """Time above that of the fastest plan that drops no more, as a share of it; 0 is best."""
-        return self.mine.iteration_s / self.fastest.iteration_s - 1
-
-    @property
-    def drops_more_by(self) -> float:
-        """Shares dropped above those of the gentlest plan that is no slower; 0 is best."""
-        return self.mine.dropped - self.gentlest.dropped
+        Args:
+            times: of all ranks, as measured under any plan.
+            plan: for as many ranks.
+            costs: of the pre-test.
+        """
+        dropped = math.fsum(rank.dropped for rank in plan.ranks)
+        return cls(plan=plan, iteration_s=iteration_s(times, plan, costs), dropped=dropped)
 
 
-def best_plan_by_search(
-    times: Sequence[RankTimes], costs: Costs, num_steps: int, *, also: Sequence[Plan] = ()
-) -> tuple[Scored, ...]:
+def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int) -> tuple[Scored, ...]:
     """Try all divisions and return the front.
 
     Args:
         times: of all ranks, as measured under any plan.
         costs: of the pre-test.
         num_steps: shares are multiples of 1 / num_steps.
-        also: plans whose shares are tried on each rank beside those of the grid.
 
     Returns:
         The plans that no other beats in both goals, fastest first; of equals the one found first.
@@ -86,65 +70,18 @@ def best_plan_by_search(
     if num_steps < 1:
         raise ValueError(f"num_steps is {num_steps!r}; it must be at least 1")
     own_s = [each.unresized().own_s for each in times]
-    choices = [
-        _choices(num_steps, [plan.ranks[rank] for plan in also]) if own_s[rank] > min(own_s) else [RankPlan()]
-        for rank in range(len(times))
-    ]
+    choices = [_choices(num_steps) if own_s[rank] > min(own_s) else [RankPlan()] for rank in range(len(times))]
     num_plans = math.prod(map(len, choices))
     if num_plans > MOST_PLANS:
         raise ValueError(f"num_steps is {num_steps!r}, {num_plans:,} plans; it must make {MOST_PLANS:,} at most")
-    scored = [_scored(times, Plan(ranks=ranks), costs) for ranks in product(*choices)]
+    scored = [Scored.of(times, Plan(ranks=ranks), costs) for ranks in product(*choices)]
     return _front(scored)
 
 
-def certify(times: Sequence[RankTimes], plan: Plan, costs: Costs, num_steps: int) -> Certificate:
-    """Compare a plan with all divisions.
-
-    Args:
-        times: of all ranks, as measured under any plan.
-        plan: to be certified; its own shares are tried, too, so that no gap is below 0.
-        costs: of the pre-test.
-        num_steps: shares are multiples of 1 / num_steps.
-
-    Raises:
-        ValueError: if num_steps is below 1, or there would be too many plans.
-    """
-    mine = _scored(times, plan, costs)
-    front = [mine, *best_plan_by_search(times, costs, num_steps, also=[plan])]
-    no_slower = [each for each in front if each.iteration_s <= mine.iteration_s * (1 + _SUM_TOLERANCE)]
-    return Certificate(
-        mine=mine,
-        fastest=fastest_dropping(mine.dropped, front),
-        gentlest=min(no_slower, key=lambda each: each.dropped),
-    )
-
-
-def fastest_dropping(at_most: float, plans: Iterable[Scored]) -> Scored:
-    """Return the fastest of the plans that drop no more.
-
-    Args:
-        at_most: shares dropped on all ranks, added up.
-        plans: to choose from.
-
-    Raises:
-        ValueError: if all of them drop more.
-    """
-    no_more = [each for each in plans if each.dropped <= at_most + _SUM_TOLERANCE]
-    if not no_more:
-        raise ValueError(f"at_most is {at_most!r}, and each of the plans drops more")
-    return min(no_more, key=lambda each: each.iteration_s)
-
-
-def _choices(num_steps: int, also: Sequence[RankPlan]) -> list[RankPlan]:
+def _choices(num_steps: int) -> list[RankPlan]:
     """List what one rank may do, doing nothing first."""
     pairs = ((dropped, migrated) for dropped in range(num_steps) for migrated in range(num_steps - dropped))
-    grid = [RankPlan(dropped=dropped / num_steps, migrated=migrated / num_steps) for dropped, migrated in pairs]
-    return list(dict.fromkeys([*grid, *also]))
-
-
-def _scored(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Scored:
-    dropped = math.fsum(rank.dropped for rank in plan.ranks)
-    return Scored(plan=plan, iteration_s=iteration_s(times, plan, costs), dropped=dropped)
+    return [RankPlan(dropped=dropped / num_steps, migrated=migrated / num_steps) for dropped, migrated in pairs]
 
 
 def _front(scored: Sequence[Scored]) -> tuple[Scored, ...]:

@@ -4,7 +4,7 @@ Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Con
 Simplified, left out: see each module.
 """
 
-from .certificates import case_rows, draw_case, summary_rows
+from .certificates import case_rows, draw_case, search_rows, summary_rows
 from .drawing import draw_divisions, draw_map, draw_migration, draw_ratios, draw_skewness, draw_text
 from .epochs import ONE_RATIO, SOLUTIONS, simulate_divisions, simulate_ratios, simulate_skewness
 from .migrating import calibration_cells, simulate_migration
@@ -26,6 +26,7 @@ __all__ = [
     "efficiency_rows",
     "map_rows",
     "ratio_needed",
+    "search_rows",
     "simulate_divisions",
     "simulate_map",
     "simulate_migration",

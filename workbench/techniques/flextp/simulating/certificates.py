@@ -1,8 +1,8 @@
 """How far SEMI's plans are from the certified best division, over small cases drawn at random.
 
 What: a case is the times of a few ranks, some of them stragglers, and what migration costs them; SEMI plans it as the
-paper does and refined, and `method.search.certify` tries all divisions on a grid.
-Source: ours; the objective is `method.search`'s.
+paper does and refined, `method.optimum` finds the best divisions, and `method.search` tries all of a grid against them.
+Source: ours; the objectives are `method.search`'s.
 Simplified: ranks differ in products alone; costs are straight lines.
 Left out: the paper's machine; a case's numbers are drawn over what machines have.
 
@@ -15,15 +15,17 @@ import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 
 from ..method.costs import Costs, PiecewiseLinear
+from ..method.optimum import certify, fastest_division
 from ..method.plan import RankTimes
-from ..method.search import best_plan_by_search, certify, fastest_dropping
+from ..method.search import best_plan_by_search
 from ..method.semi import plan_semi
 from .epochs import Rows
 
-__all__ = ["Case", "case_rows", "draw_case", "summary_rows"]
+__all__ = ["Case", "case_rows", "draw_case", "search_rows", "summary_rows"]
 
 NUM_RANKS = 4
 REFINED = MappingProxyType({"SEMI": False, "SEMI refined": True})
@@ -74,35 +76,52 @@ def draw_case(seed: int, num_stragglers: int) -> Case:
     return Case(times=tuple(RankTimes(own_s=other_s + each_s, product_s=each_s) for each_s in products_s), costs=costs)
 
 
-def case_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
+def case_rows(seeds: Sequence[int], nums_stragglers: Sequence[int]) -> Rows:
     """Plan and certify cases.
 
     Args:
-        seeds: of the cases, drawn anew for every grid.
-        grids: pairs (num_stragglers, num_steps); shares of the search are multiples of 1 / num_steps.
+        seeds: of the cases, drawn anew for every number of stragglers.
+        nums_stragglers: of the four ranks.
 
     Returns:
         Rows of each case: slower_by, time above the fastest division that drops no more, as a share; drops_more_by,
-        columns dropped above the gentlest division that is no slower, in shares of one rank's; grid_slower_by, the
-        plan's lead over the fastest division of the grid alone that drops no more, which is how coarse the grid is
-        (below 0 where the grid has a faster one); keys solution, num_stragglers, case.
+        columns dropped above the gentlest division that is no slower, in shares of one rank's; keys solution,
+        num_stragglers, case.
     """
     rows: Rows = []
-    for num_stragglers, num_steps in grids:
-        for seed in seeds:
-            case = draw_case(seed, num_stragglers)
-            grid = best_plan_by_search(case.times, case.costs, num_steps)
-            for name, refine in REFINED.items():
-                plan = plan_semi(case.times, case.costs, refine=refine)
-                certificate = certify(case.times, plan, case.costs, num_steps)
-                mine = certificate.mine
-                keys = {"solution": name, "num_stragglers": num_stragglers, "case": seed}
-                gaps = {
-                    "slower_by": certificate.slower_by,
-                    "drops_more_by": certificate.drops_more_by,
-                    "grid_slower_by": fastest_dropping(mine.dropped, grid).iteration_s / mine.iteration_s - 1,
-                }
-                rows += [{"quantity": gap, **keys, "value": value, "unit": "1"} for gap, value in gaps.items()]
+    for num_stragglers, seed in product(nums_stragglers, seeds):
+        case = draw_case(seed, num_stragglers)
+        for name, refine in REFINED.items():
+            certificate = certify(case.times, plan_semi(case.times, case.costs, refine=refine), case.costs)
+            keys = {"solution": name, "num_stragglers": num_stragglers, "case": seed}
+            gaps = {"slower_by": certificate.slower_by, "drops_more_by": certificate.drops_more_by}
+            rows += [{"quantity": gap, **keys, "value": value, "unit": "1"} for gap, value in gaps.items()]
+    return rows
+
+
+def search_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
+    """Try all divisions of a grid, by brute force, against the best ones.
+
+    Args:
+        seeds: of the cases.
+        grids: pairs (num_stragglers, num_steps); shares of the search are multiples of 1 / num_steps.
+
+    Returns:
+        Rows over all divisions that no other of the grid beats: least_search_slower_by and largest_search_slower_by,
+        time above the fastest division that drops no more, as a share; keys num_stragglers, num_steps, case.
+    """
+    rows: Rows = []
+    for (num_stragglers, num_steps), seed in product(grids, seeds):
+        case = draw_case(seed, num_stragglers)
+        gaps = [
+            each.iteration_s / fastest_division(case.times, case.costs, most_dropped=each.dropped).iteration_s - 1
+            for each in best_plan_by_search(case.times, case.costs, num_steps)
+        ]
+        keys = {"num_stragglers": num_stragglers, "num_steps": num_steps, "case": seed, "unit": "1"}
+        rows += [
+            {"quantity": f"{name}_search_slower_by", **keys, "value": summary(gaps)}
+            for name, summary in (("least", min), ("largest", max))
+        ]
     return rows
 
 
