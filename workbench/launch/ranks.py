@@ -50,6 +50,7 @@ class Ranks:
 
     Attributes:
         num_ranks: how many ranks.
+        device: "cpu" or "cuda", what they were opened for.
         hosts: description of the shaped hosts for a record, or None.
 
     Raises:
@@ -70,7 +71,7 @@ class Ranks:
         echo: bool = True,
     ):
         _refuse_torchrun()
-        self.num_ranks = _checked_count(num_ranks)
+        self.num_ranks, self.device = _checked_count(num_ranks), _checked_device(device)
         if hosts is not None:
             hosts.host_of(0, self.num_ranks)  # refuses more hosts than ranks
         self._timeout_s = _checked_timeout(timeout_s)
@@ -80,7 +81,7 @@ class Ranks:
             sys_path=[path for path in sys.path if isinstance(path, str)],
             preload=tuple(preload),
             hosts=hosts,
-            device=_checked_device(device),
+            device=self.device,
             backend=backend,
             threads_per_rank=_checked_natural("threads_per_rank", threads_per_rank),
         )

@@ -63,14 +63,30 @@ def pair():
         yield ranks
 
 
-def two_rounds(tp, pp):
+@pytest.fixture(scope="module")
+def pair_of_gpus():
+    with Ranks(2, device="cuda", preload=PRELOAD) as ranks:
+        yield ranks
+
+
+def two_rounds(tp, pp, device):
     things = [timed(name, tp=tp, pp=pp, **TINY) for name in ("w/o", "A1", "T1", "Q1")]
-    return record_rounds(things, rounds=2, warmup=1, seed=0)
+    return record_rounds(things, rounds=2, warmup=1, seed=0, device=device)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)])
+def test_gpus_are_timed_as_processors_are(pair_of_gpus, tp, pp):
+    assert_breakdowns(pair_of_gpus.run(two_rounds, tp, pp, "cuda"), tp, pp)
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)])
 def test_methods_take_turns_on_real_ranks_and_each_breakdown_adds_up(pair, tp, pp):
-    by_rank = pair.run(two_rounds, tp, pp)
+    assert_breakdowns(pair.run(two_rounds, tp, pp, "cpu"), tp, pp)
+
+
+def assert_breakdowns(by_rank, tp, pp):
     turns = [[one.name for one in recordings] for recordings in by_rank]
     assert turns[0] == turns[1]
     assert [sorted(turns[0][:4]), sorted(turns[0][4:])] == [["A1", "Q1", "T1", "w/o"]] * 2

@@ -143,6 +143,7 @@ def ranks_at_share(
     num_hosts: int = 4,
     runs: int = 4,
     seed: int = 0,
+    device: str | None = None,
     **sizes,
 ) -> Iterator[tuple[Ranks, Calibration]]:
     """Open ranks over the link on which communication takes a share of an uncompressed iteration.
@@ -154,6 +155,7 @@ def ranks_at_share(
         num_hosts: hosts that the ranks are spread over.
         runs: trials at most, at least 2; each opens ranks, and those of the last one stay for the measurement.
         seed: of the weights.
+        device: "cpu" or "cuda"; None takes WORKBENCH_DEVICE, else "cpu".
         sizes: further fields of Setting.
 
     Yields:
@@ -168,7 +170,7 @@ def ranks_at_share(
     link = Link(bandwidth_bytes_per_s=FIRST_GUESS_BYTES_PER_S[of], source="where the calibration starts")
     setting, trials = Setting(tp=tp, pp=pp, **sizes), []
     for run in range(1, runs + 1):
-        with open_ranks(tp * pp, link=link, num_hosts=num_hosts) as ranks:
+        with open_ranks(tp * pp, link=link, num_hosts=num_hosts, device=device) as ranks:
             rows = measure_on(
                 ranks, [BASELINE], [(tp, pp)], num_iterations=FEWEST_ROUNDS, warmup=2, seed=seed, **sizes
             ).rows

@@ -53,6 +53,7 @@ def measure_fit(
     num_hosts: int,
     num_iterations: int,
     seed: int = 0,
+    device: str | None = None,
     **sizes,
 ) -> FitStudy:
     """Measure, fit, predict.
@@ -65,11 +66,13 @@ def measure_fit(
         num_hosts: that the ranks are spread over.
         num_iterations: of each method.
         seed: of weights and random methods.
+        device: "cpu" or "cuda"; None takes WORKBENCH_DEVICE, else "cpu".
         sizes: further fields of Setting.
     """
     shape = _shape(fit_on[0])
     common = {"num_iterations": num_iterations, "seed": seed, **sizes}
-    with ranks_at_share(share, num_hosts=num_hosts, seed=seed, **shape, **sizes) as (ranks, calibration):
+    where = {"num_hosts": num_hosts, "device": device}
+    with ranks_at_share(share, seed=seed, **where, **shape, **sizes) as (ranks, calibration):
         seen, trace = _measure(ranks, fit_on, common)
         unseen, _ = _measure(ranks, held_out, common)
     fitted = fit_machine(settings_of(seen, **sizes))
@@ -78,7 +81,7 @@ def measure_fit(
     rows += _prediction_rows(settings_of(unseen, **sizes), fitted, "held out")
     rows += [row for row in seen + unseen if row["quantity"] == "speedup" and row["method"] != BASELINE]
     setting = timed(LEARNED, tp=4, pp=1, **shape, **sizes).setting
-    over_links = _measure_links(calibration.link, faster, {"num_hosts": num_hosts, **shape, **common})
+    over_links = _measure_links(calibration.link, faster, {**where, **shape, **common})
     rows += break_even_rows(fitted.machine, setting, calibration.link, over_links)
     return FitStudy(rows=rows, fitted=fitted, calibration=calibration, trace=trace)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
-from workbench.parallel.pipeline import open_mesh
+from workbench.parallel.pipeline import Mesh, open_mesh
 from workbench.parallel.recorded import RecordedTensorGroup
 from workbench.timeline import Action, Kind, Recorder
 
@@ -45,7 +45,9 @@ class Recording:
     actions: tuple[Action, ...]
 
 
-def record_rounds(things: Sequence[Timed], *, rounds: int, warmup: int, seed: int) -> list[Recording]:
+def record_rounds(
+    things: Sequence[Timed], *, rounds: int, warmup: int, seed: int, device: str = "cpu"
+) -> list[Recording]:
     """Train each thing for one step a round, in an order drawn for each round (A B C, C A B, ...), on every rank.
 
     Args:
@@ -53,17 +55,19 @@ def record_rounds(things: Sequence[Timed], *, rounds: int, warmup: int, seed: in
         rounds: steps of each that are kept.
         warmup: steps of each before, which open connections and fill caches.
         seed: of weights, random methods and orders; the same on every rank.
+        device: of models and batches, "cpu" or "cuda"; on CUDA whatever is recorded is waited for.
 
     Returns:
         This rank's recordings of the kept steps, in the order in which they ran.
     """
     first = things[0].setting
-    if first.num_micro_batches == 1:  # with several, stages work at once, and the scheduler balances them better
+    if device == "cpu" and first.num_micro_batches == 1:  # with several, stages work at once, and the scheduler balances them better
         _keep_to_one_core()
-    mesh = open_mesh(tensor=first.tp, pipeline=first.pp)
-    recorder = Recorder(resource=f"rank {dist.get_rank()}")
+    mesh = open_mesh(tensor=first.tp, pipeline=first.pp, device=device)
+    synchronize = {"synchronize": torch.cuda.synchronize} if device == "cuda" else {}
+    recorder = Recorder(resource=f"rank {dist.get_rank()}", **synchronize)
     group = RecordedTensorGroup(mesh.tensor_group.process_group, recorder=recorder)
-    steps = [_step_of(thing, replace(mesh, tensor_group=group), recorder, seed) for thing in things]
+    steps = [_step_of(thing, replace(mesh, tensor_group=group), recorder, seed, device) for thing in things]
     turns, order, recordings = list(zip(things, steps, strict=True)), random.Random(seed), []
     gc.collect()
     gc.disable()
@@ -93,12 +97,12 @@ def _keep_to_one_core() -> None:
         os.sched_setaffinity(int(thread), {core})
 
 
-def _step_of(thing: Timed, mesh, recorder: Recorder, seed: int) -> Callable[[], None]:
+def _step_of(thing: Timed, mesh: Mesh, recorder: Recorder, seed: int, device: str) -> Callable[[], None]:
     """Build one thing's model and return its training step."""
     codec = thing.codec(recorder, seed)
-    pipeline = compressed_pipeline(thing.setting, mesh, codec=codec, recorder=recorder, seed=seed)
+    pipeline = compressed_pipeline(thing.setting, mesh, codec=codec, recorder=recorder, device=device, seed=seed)
     optimizer = torch.optim.Adam(pipeline.module.parameters(), lr=LEARNING_RATE, fused=True)  # the paper's takes 1 %
-    inputs, targets = small_batch(thing.setting)
+    inputs, targets = (each.to(device) for each in small_batch(thing.setting))
 
     def step() -> None:
         pipeline.step(inputs, targets)

@@ -49,10 +49,10 @@ class Measured:
     hosts: dict | None
 
 
-def open_ranks(num_ranks: int, *, link: Link | None, num_hosts: int) -> Ranks:
-    """Start ranks on hosts joined by a link, or with None on this machine's loopback; close them afterwards."""
+def open_ranks(num_ranks: int, *, link: Link | None, num_hosts: int, device: str | None = None) -> Ranks:
+    """Start ranks on hosts joined by a link, or with None as this machine joins them; close them afterwards."""
     hosts = None if link is None else ShapedHosts(num_hosts, link)
-    return Ranks(num_ranks, hosts=hosts, preload=PRELOAD)
+    return Ranks(num_ranks, hosts=hosts, device=device, preload=PRELOAD)
 
 
 def measure_on(
@@ -69,7 +69,7 @@ def measure_on(
     """Train every method on every (TP, PP) and break the iterations down.
 
     Args:
-        ranks: open ranks, as many as a mesh has.
+        ranks: open ranks, as many as a mesh has; models and batches are on the device they were opened for.
         names: methods, perhaps with a variant ("T1 int32"); "w/o" must be among them.
         meshes: (TP, PP) pairs with one product, the number of ranks.
         num_iterations: of each method that are kept, at least 6.
@@ -88,7 +88,8 @@ def measure_on(
     rows, trace = [], {}
     for tp, pp in meshes:
         things = [timed(name, tp=tp, pp=pp, **sizes) for name in names]
-        by_rank = ranks.run(record_rounds, things, rounds=num_iterations, warmup=warmup, seed=seed)
+        turns = {"rounds": num_iterations, "warmup": warmup, "seed": seed}
+        by_rank = ranks.run(record_rounds, things, **turns, device=ranks.device)
         found = _breakdowns(things, by_rank)
         rows += [row for thing in things for row in _rows(thing, found, keys or {})]
         trace = _trace(by_rank)
@@ -102,6 +103,7 @@ def measure_iterations(
     link: Link | None,
     num_hosts: int,
     num_iterations: int,
+    device: str | None = None,
     **more,
 ) -> Measured:
     """Open ranks over a link, and measure on them.
@@ -110,10 +112,11 @@ def measure_iterations(
         names, meshes, num_iterations: as `measure_on`.
         link: between hosts; None leaves the ranks on this machine's loopback.
         num_hosts: hosts that the ranks are spread over, where there is a link.
+        device: "cpu" or "cuda"; None takes WORKBENCH_DEVICE, else "cpu".
         more: further arguments of `measure_on`.
     """
     _check(names, num_iterations)
-    with open_ranks(meshes[0][0] * meshes[0][1], link=link, num_hosts=num_hosts) as ranks:
+    with open_ranks(meshes[0][0] * meshes[0][1], link=link, num_hosts=num_hosts, device=device) as ranks:
         return measure_on(ranks, names, meshes, num_iterations=num_iterations, **more)
 
 

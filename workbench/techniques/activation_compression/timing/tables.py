@@ -73,6 +73,7 @@ def measure_table(
     num_iterations: int,
     num_iterations_over: Mapping[str, int] | None = None,
     seed: int = 0,
+    device: str | None = None,
     **sizes,
 ) -> TableTimes:
     """Measure all methods on all meshes, links and batches.
@@ -90,6 +91,7 @@ def measure_table(
         num_iterations: of each method.
         num_iterations_over: a link's name to another number, where an interval has to be narrow.
         seed: of weights, random methods and orders.
+        device: "cpu" or "cuda"; None takes WORKBENCH_DEVICE, else "cpu".
         sizes: further fields of Setting.
 
     Returns:
@@ -106,7 +108,7 @@ def measure_table(
     rounds = dict.fromkeys(links, num_iterations) | dict(num_iterations_over or {})
     if unknown := set(rounds) - set(links):
         raise ValueError(f"num_iterations_over={num_iterations_over}: {sorted(unknown)} is none of links, {list(links)}")
-    calibrate = {"of": ShareOf[share_of], "num_hosts": num_hosts}
+    calibrate = {"of": ShareOf[share_of], "num_hosts": num_hosts, "device": device}
     found = [
         _measure_place(place, methods, batches, calibrate, {"num_iterations": rounds[place.link], "seed": seed, **sizes})
         for place in _places(links, meshes, share, share_mesh)
@@ -156,7 +158,7 @@ def _ranks_over(
 ) -> Iterator[tuple[Ranks, Calibration | None]]:
     """Open ranks over a place's link."""
     if place.share is None:
-        with open_ranks(prod(place.meshes[0]), link=None, num_hosts=1) as ranks:
+        with open_ranks(prod(place.meshes[0]), link=None, num_hosts=1, device=calibrate["device"]) as ranks:
             yield ranks, None
     else:
         tp, pp = place.meshes[0]
