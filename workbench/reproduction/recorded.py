@@ -6,7 +6,6 @@ Left out: deleting promoted records; git does that.
 """
 
 import math
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from workbench.reproduction.cells.recorded import promote_cells
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.project import Project
-from workbench.reproduction.records import read_record, write_json
+from workbench.reproduction.records import read_record, write_json, write_whole
 from workbench.reproduction.rows import Row, read_rows
 
 if TYPE_CHECKING:
@@ -105,16 +104,11 @@ def _figure(folder: Path, record: Mapping[str, Any]) -> bytes | None:
 
 
 def _place_figure(path: Path, figure: bytes | None) -> None:
-    """Write a figure whole or not at all; where the record has none, that of an older record goes."""
+    """Write a figure; where the record has none, that of an older record goes."""
     if figure is None:
         path.unlink(missing_ok=True)
-        return
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(figure)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    else:
+        write_whole(path, figure)
 
 
 def _rows(record: Mapping[str, Any] | None) -> dict[tuple, Row]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEMA", "FoundRecords", "canonical_json", "checksum", "find_records", "load_records", "load_verdicts",
-    "read_record", "sealed", "write_json", "write_record", "write_text",
+    "read_record", "sealed", "write_json", "write_record", "write_whole",
 ]  # fmt: skip
 
 SCHEMA = 1  # of record.json and failure.json
@@ -75,15 +75,15 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file so that a reader, a kill or a full disk sees the old file or the new one, never a part."""
-    write_text(path, f"{json.dumps(jsonable(value), indent=1, allow_nan=False, ensure_ascii=False)}\n")
+    write_whole(path, f"{json.dumps(jsonable(value), indent=1, allow_nan=False, ensure_ascii=False)}\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file so that a reader, a kill or a full disk sees the old file or the new one, never a part."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader, a kill or a full disk sees the old file or the new one, never a part."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)

@@ -15,7 +15,7 @@ from workbench.reproduction.cells.store import read_cell, read_lines
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.project import Project
-from workbench.reproduction.records import canonical_json, write_text
+from workbench.reproduction.records import canonical_json, write_whole
 
 __all__ = ["promote_cells"]
 
@@ -45,7 +45,7 @@ def promote_cells(project: Project, items: Iterable[Reproduction], profile: str)
                 files.setdefault(path, read_lines(path)).update(_newer(found, files[path]))
     for path, cells in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, "".join(f"{canonical_json(cells[digest])}\n" for digest in sorted(cells)))
+        write_whole(path, "".join(f"{canonical_json(cells[digest])}\n" for digest in sorted(cells)))
     return {path: len(cells) for path, cells in files.items()}
 
 

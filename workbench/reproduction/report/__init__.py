@@ -7,7 +7,6 @@ Left out: scripts, fonts and anything from the network; a page's policy forbids 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from importlib.resources import files
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.project import Project
+from workbench.reproduction.records import write_whole
 
 from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, Report, gather
 from .judged import rule_text
@@ -61,8 +61,8 @@ def write_report(project: Project, catalogue: Sequence[Reproduction], profile: s
         report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
     page = templates.get_template("technique.html.j2")
     for technique in report.techniques:
-        _replace(first.with_name(technique.page), page.render(report=report, technique=technique, style=style))
-    _replace(first, templates.get_template("index.html.j2").render(report=report, style=style))
+        write_whole(first.with_name(technique.page), page.render(report=report, technique=technique, style=style))
+    write_whole(first, templates.get_template("index.html.j2").render(report=report, style=style))
     for stale in {*first.parent.glob("*.html")} - {first, *(first.with_name(technique.page) for technique in report.techniques)}:
         stale.unlink(missing_ok=True)  # of a technique that is gone
     _remove_pages_of_no_item(project, catalogue, profile)
@@ -81,7 +81,7 @@ def _write_notebook(templates: "Environment", report: Report, project: Project, 
     page.parent.mkdir(parents=True, exist_ok=True)
     view = next(view for technique in report.techniques for view in technique.items if view.id == item.id)
     template = templates.get_template("notebook.html.j2")
-    _replace(page, template.render(report=report, item=item, page=view.page, anchor=view.anchor, body=notebook_body(notebook), style=style))
+    write_whole(page, template.render(report=report, item=item, page=view.page, anchor=view.anchor, body=notebook_body(notebook), style=style))
     mark_current(page, notebook)
 
 
@@ -99,8 +99,3 @@ def _templates() -> "Environment":
     environment.filters["trusted"] = Markup  # our own style sheet, and what nbconvert made, whose scripts the page's policy forbids
     return environment
 
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)

@@ -10,7 +10,10 @@ from __future__ import annotations
 import base64
 import os
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
+
+from workbench.reproduction.records import write_whole
 
 __all__ = ["figure_uri", "thumbnail_uri"]
 
@@ -66,16 +69,16 @@ def _shrink(path: Path, kept: Path) -> None:
     from PIL import Image, UnidentifiedImageError
 
     kept.parent.mkdir(parents=True, exist_ok=True)
-    partial = kept.with_name(f".{kept.name}.partial-{os.getpid()}")
+    content = BytesIO()
     try:
         with Image.open(path) as picture:
             small = picture.convert("RGBA")
             small.thumbnail(THUMBNAIL_PIXELS)
             ground = Image.new("RGBA", small.size, "white")
-            Image.alpha_composite(ground, small).convert("RGB").quantize(COLOURS).save(partial, "PNG")
+            Image.alpha_composite(ground, small).convert("RGB").quantize(COLOURS).save(content, "PNG")
     except (UnidentifiedImageError, OSError):  # a broken figure is still linked; its own page shows that it is broken
-        partial.write_bytes(b"")
-    os.replace(partial, kept)
+        content = BytesIO()
+    write_whole(kept, content.getvalue())
 
 
 def _data_address(content: bytes, media_type: str) -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import keyword
-import os
 import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from workbench.reproduction.errors import UsageError
+from workbench.reproduction.records import write_whole
 
 __all__ = ["furniture", "new_technique", "notebook_json"]
 
@@ -102,7 +102,5 @@ def _cell(number: int, kind: str, body: str) -> dict[str, Any]:
 
 def _write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(path, text)
     return path
