@@ -34,7 +34,7 @@ class Claim(ABC):
     where: Mapping[str, Any] = field(default_factory=dict)  # key column to its value, or a list: any fits, all are needed
     needs_real_data: bool = False  # a stand-in then gives "not comparable"
     source: str = ""  # where the paper says it
-    explanation: str = ""  # shown where the claim disagrees
+    explanation: str = ""  # shown where the claim disagrees or cannot be compared
 
     def __post_init__(self) -> None:
         for text in ("name", "quantity", "because"):

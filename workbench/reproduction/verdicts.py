@@ -71,7 +71,7 @@ class ClaimVerdict:
     verdict: Verdict  # the worst of the rows, or what overrides them
     reason: str = ""  # why, where it is not AGREES
     because: str = ""  # reason of the tolerance or rule, fixed before the first run
-    explanation: str = ""  # shown where the claim disagrees
+    explanation: str = ""  # shown where the claim disagrees or cannot be compared
     source: str = ""  # where the paper says it
     rows: Sequence[Comparison] = field(default_factory=tuple)  # one comparison a row
 
