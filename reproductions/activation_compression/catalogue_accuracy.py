@@ -7,12 +7,14 @@ When rules were made: tolerances of shares were fixed, and later that day, with 
 (0.10 to 0.04 and 0.07); that three points are a bound for the whole interval, and what a run cannot decide
 (`accuracy.deciding`), was settled with all but seed 2 of table 5 there. With all of table 5 and figure 4 there,
 after a review: that Top-K loses at least three points (before: anything), that first layers lose as many, and that a
-value between two which the paper prints disagrees.
+value between two which the paper prints disagrees. With one seed of table 5 there Q1f was added. With tables 5 and 15
+and figure 4 recorded, after a second review: the paper's row Q1 is also asked of Q1f; no agreement by a tolerance of
+most of what there is to lose (MRPC); CoLA as an exception; figure 4a by none, half and all of the layers.
 """
 
 import math
 
-from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Within
+from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Within
 
 __all__ = ["CATALOGUE"]
 
@@ -54,7 +56,8 @@ COLLAPSE = (
     "What Top-K keeps grows with what it sends. With T1 and T2 the encoder still answers by chance after the laptop's 47 "
     "steps (SST-2), no longer after the 250 of full. The paper's Top-K ends at chance or at 0 in some tables and not in "
     "others: from table 5 to 15 STS-B goes from 0.00 to 0.80 of the uncompressed score with T1, CoLA from 0.00 to 0.87 "
-    "with T4. Encoder, recipe and padding all differ here."
+    "with T4. Encoder, recipe and padding all differ here. And STS-B's losses are in part of training that has not ended: "
+    "rows train_loss."
 )
 FEWER_EXAMPLES = " At most 1,500 examples are learned from here, all of them there."
 # Table 16 itself says otherwise: CoLA with A2 0.00, with T2 0.00; RTE with A1 47.29, with T1 52.71.
@@ -73,7 +76,8 @@ PAPER = FULL | LARGE | {"tasks": [*TASKS, "qnli", "qqp", "mnli"], "controls": []
 
 
 NEAR = [*((code, CODE) for code in LEARNED), *((bits, QUANTIZER) for bits in QUANTIZED)]
-BY_FEATURE = ("Q1f", SMALLER + " Q1f scales each feature, as the code released by Wang et al. (2022) does.")
+SCALED = SMALLER + " A scale a feature, as the code released by Wang et al. (2022) has it."
+BY_FEATURE = ("Q1f", SCALED)
 WITHIN_3 = "section 4.3: within 3 % except for CoLA and RTE (its own table 5 has QNLI with Q1 at 61.38 against 93.39)"
 BEYOND_3 = (
     "section 4.3: within 3 % a method preserves accuracy, Top-K does not (the paper's own table 5 has SST-2 with T4 "
@@ -82,8 +86,9 @@ BEYOND_3 = (
 
 
 def _keeps(task: str, method: str, table: str, tolerance: float, because: str, why: str) -> Within:
+    ours = " (our variant, a scale a token)" if method in QUANTIZED else ""
     return Within(
-        f"{task}: {method} keeps of the score what it keeps in table {table}", quantity="relative_score",
+        f"{task}: {method}{ours} keeps of the score what it keeps in table {table}", quantity="relative_score",
         where={"task": task, "method": method}, abs=tolerance, because=because, needs_real_data=True, explanation=why,
         source=f"table {table}",
     )  # fmt: skip
@@ -99,9 +104,10 @@ def _order(name: str, order: list, source: str, task: str, explanation: str = ""
 def _claims(task: str, table: str) -> tuple:
     further = FEWER_EXAMPLES if table == "16" else ""
     noisy, collapse = ONLY_DISAGREES if task == "cola" else "", COLLAPSE + further
+    near = NEAR if table == "16" else [*NEAR, BY_FEATURE]  # which table 16 does not run
     repeated, collapsed = (TOLERANCES[task], REPEATED + noisy), COLLAPSED + noisy
     return (
-        *(_keeps(task, method, table, *repeated, why + further) for method, why in NEAR),
+        *(_keeps(task, method, table, *repeated, why + further) for method, why in near),
         *(_keeps(task, method, table, 0.10, collapsed, collapse) for method in TOP_K),
         *(
             _order(f"at the bytes of {code}, a learned code keeps more than Top-K", [top, code], f"table {table}", task,
@@ -133,6 +139,17 @@ def _takeaway_2(task: str) -> tuple:
     )  # fmt: skip
 
 
+def _takeaway_2_excepts(task: str) -> tuple:
+    return tuple(
+        Bound(
+            f"{task}: excepted from takeaway 2, {method} loses at least 3 points", quantity="points_below",
+            where={"task": task, "method": method}, at_least=3.0, because=PRESERVED, needs_real_data=True,
+            source=f"{WITHIN_3}; each of these loses more in its table 5", explanation=why,
+        )
+        for method, why in NEAR
+    )  # fmt: skip
+
+
 def _table(number: str, title: str, claims: tuple, expected_s: dict, full: dict, laptop: dict) -> Reproduction:
     return Reproduction(
         technique="activation_compression", item=f"table-{number}", evidence=Evidence.MEASURED, title=title,
@@ -150,29 +167,33 @@ def _for_all(table: str) -> tuple:
 
 TABLE_5 = _table(
     "5", "Fine-tuning under compression: what is left of GLUE scores",
-    (*(claim for task in TASKS if task not in SENSITIVE for claim in _takeaway_2(task)), *_for_all("5")),
+    (*(claim for task in TASKS for claim in (_takeaway_2_excepts if task in SENSITIVE else _takeaway_2)(task)),
+     *_for_all("5")),
     {"smoke": 10, "laptop": 250, "full": 24_000}, FULL, LAPTOP,
 )  # fmt: skip
 
 SCALES = "ours: the paper takes the scheme of Wang et al. (2022), whose released code by default scales each feature"
-TWO_BITS = ["w/o", "Q1", "Q1f"]
+BOTH_SCALES = ["w/o", "Q1", "Q1f", "Q2", "Q2f"]
 QUANTISERS = Reproduction(
     technique="activation_compression", item="quantisers", evidence=Evidence.MEASURED, notebook=ACCURACY,
-    title="Two bits, a scale a token (Q1) or a scale a feature (Q1f)", published="table-5.csv",
+    title="Two and four bits, a scale a token (Q1, Q2) or a scale a feature (Q1f, Q2f)", published="table-5.csv",
     parameters={
-        "smoke": SMOKE | {"methods": ["w/o", "Q1f"]}, "laptop": LAPTOP | {"methods": TWO_BITS},
-        "full": FULL | {"tasks": ["sst2", "stsb"], "methods": TWO_BITS, "controls": []},
+        "smoke": SMOKE | {"methods": ["w/o", "Q1f"]}, "laptop": LAPTOP | {"methods": BOTH_SCALES},
+        "full": FULL | {"tasks": ["sst2", "stsb"], "methods": BOTH_SCALES, "controls": []},
     },
-    expected_s={"smoke": 10, "laptop": 60, "full": 500},
+    expected_s={"smoke": 10, "laptop": 60, "full": 1_100},
     claims=tuple(
         claim
         for task in ("sst2", "stsb")
         for claim in (
             _order("two bits keep more with a scale a feature than with one a token", ["Q1", "Q1f"], SCALES, task),
-            Bound(
-                f"{task}: with a scale a feature two bits lose at most 3 points", quantity="points_below",
-                where={"task": task, "method": "Q1f"}, at_most=3.0, because=THREE_POINTS, needs_real_data=True,
-                source=WITHIN_3, explanation=BY_FEATURE[1],
+            *(
+                Bound(
+                    f"{task}: with a scale a feature {bits} bits lose at most 3 points", quantity="points_below",
+                    where={"task": task, "method": method}, at_most=3.0, because=THREE_POINTS, needs_real_data=True,
+                    source=WITHIN_3, explanation=SCALED,
+                )
+                for bits, method in (("two", "Q1f"), ("four", "Q2f"))
             ),
         )
     ),
@@ -237,7 +258,7 @@ WINDOWS = LAYERS | {"along": "place", "layer_sets": [[], [0, 1], [1, 2], [2, 3],
 FEW_LAYERS = {"tasks": FEW_TASKS, "limit": 1500}  # as in table 5, so that cells are shared
 IN_PRINT = {"tasks": ["cola", "rte"]}  # in figure 4
 CLAIMED = [*LAYERS["tasks"], "rte"]  # of full and of paper
-A_THIRD, ALL = 0.333, 1  # of the layers, as accuracy.told_by_layers rounds it
+NONE, A_THIRD, HALF, ALL = 0, 0.333, 0.5, 1  # of the layers, as accuracy.told_by_layers rounds it
 FIRST, LAST = 0, 1  # places of the compressed layers
 STAND_IN = {"tasks": ["mrpc"], "seeds": [0], "limit": 64, "max_tokens": 32, "encoder": "stand-in"}
 REPAIRED = (
@@ -253,19 +274,23 @@ PLATEAU = (
 
 
 def _source(task: str, place: str) -> str:
+    if task == "rte":
+        return f"{place}; asked in the profile paper alone, since the encoder of the others is at chance on RTE"
     return place if task in SENSITIVE else f"{place}, which is about CoLA and RTE; this task is ours"
 
 
 def _takeaway_6(task: str) -> tuple:
     common = {"where": {"task": task}, "because": ORDER, "needs_real_data": True, "explanation": REPAIRED}
     return (
-        Trend(
-            f"{task}: takeaway 6, every further compressed layer lowers the score", quantity="score",
-            along="layer_share", direction="decreasing", source=_source(task, "section 4.5, figure 4a"), **common,
-        ),
-        Ordering(
-            f"{task}: takeaway 6, all layers compressed score below none", quantity="score", along="layer_share",
-            order=[ALL, 0], source=_source(task, "section 4.5, figure 4a"), **common,
+        *(
+            Ordering(
+                f"{task}: takeaway 6, {told}", quantity="score", along="layer_share", order=order,
+                source=_source(task, "section 4.5, figure 4a"), **common,
+            )
+            for told, order in (
+                ("the score falls from none of the layers compressed to half and to all of them", [ALL, HALF, NONE]),
+                ("all layers compressed score below none", [ALL, NONE]),
+            )
         ),
         Bound(
             f"{task}: compressing the last third of the layers loses at most 3 points", quantity="points_below",
@@ -349,8 +374,8 @@ REAL_RANKS = _item(
     ),
 )  # fmt: skip
 
-PRETRAINED = {
-    "tasks": ["sst2", "mrpc", "stsb"], "methods": ["w/o", "A2", "T2", "Q2"], "seeds": [0, 1, 2], "num_blocks": 4000,
+PRETRAINED = {  # RTE is left out: this encoder is at chance on it
+    "tasks": ["sst2", "mrpc", "stsb", "cola"], "methods": ["w/o", "A2", "T2", "Q2"], "seeds": [0, 1, 2], "num_blocks": 4000,
     "max_tokens": 64, "limit": 0, "precision": "bf16", "encoder": "all-MiniLM-L6-v2",
 }  # fmt: skip
 PROXY = (
@@ -364,7 +389,7 @@ TABLE_8 = _item(
      PRETRAINED | {"tasks": FEW_TASKS, "methods": ["w/o", "A2", "T2"], "seeds": [0, 1], "num_blocks": 320,
                    "limit": 1000},
      PRETRAINED),
-    (15, 220, 7_200),
+    (15, 220, 8_000),
     tuple(
         claim
         for task in PRETRAINED["tasks"]
@@ -372,6 +397,14 @@ TABLE_8 = _item(
             _order("takeaway 5, after Top-K less is left than after a code", ["T2", "A2"], "table 8", task, PROXY),
             _order("takeaway 5, after Top-K less is left than after 4 bits", ["T2", "Q2"], "table 8", task, PROXY),
             _order("takeaway 5, after Top-K less is left than after none", ["T2", "w/o"], "table 8", task, PROXY),
+            *(
+                Bound(
+                    f"{task}: takeaway 5, after {told} at most 3 points are lost", quantity="points_below",
+                    where={"task": task, "method": method}, at_most=3.0, because=THREE_POINTS, needs_real_data=True,
+                    source="takeaway 5 and table 8: these preserve accuracy; a proxy here", explanation=PROXY,
+                )
+                for told, method in (("a code", "A2"), ("4 bits", "Q2"))
+            ),
         )
     ),
     "table-8.csv",

@@ -1,8 +1,8 @@
 """What a run of the accuracy study can decide: nothing at chance, within noise, or that the paper itself leaves open.
 
-A verdict is taken away only where our value cannot mean it: an agreement that a constant answer would reach, too, a
-difference smaller than the error of the score, more points than there are to lose, a value near one of two that the
-paper prints for settings which are one here. What lies outside of both, or between them, is a disagreement, whatever
+A verdict is taken away only where our value cannot mean it: an agreement that a constant answer would reach, too, or
+within more than half of all there is to lose, a difference smaller than the error of the score, more points than there
+are to lose, a value near one of two that the paper prints for settings which are one here. What lies outside of both, or between them, is a disagreement, whatever
 the reason.
 
 Source: ours. A score is at chance within two standard errors of a constant answer's, in accuracy where the task has it.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["chance_reasons", "methods_at_chance", "not_comparable"]
 
 CHANCE_ERRORS = 2.0  # standard errors by which a score must lie above chance
+MOST_TOLERATED = 0.5  # of what there is to lose, the score above a constant answer's
 
 
 def not_comparable(
@@ -40,9 +41,10 @@ def not_comparable(
     """Say which claims this run cannot decide.
 
     A claim about a task that the uncompressed encoder is at chance on. An order of scores that are all at chance. Few
-    points lost by a method at chance, or many asked for where few can be lost. A share of the score that agrees where a
-    constant answer would, too; that is nearer to the paper's than the score's error lets see; or that is near one of
-    two values which the paper prints and which lie further apart than both tolerances.
+    points lost by a method at chance or where few can be lost, or many asked for there. A share of the score that
+    agrees where a constant answer would, too, or by a tolerance of most of what can be lost; that is nearer to the
+    paper's than the score's error lets see; or that is near one of two values which the paper prints and which lie
+    further apart than both tolerances.
 
     Args:
         cells: what `fine_tune` returned, with the columns that claims are along.
@@ -156,11 +158,15 @@ def _order_at_chance(claim: Claim, cells: Sequence[Values]) -> str:
 def _points(claim: Claim, plain: Sequence[Values], ours: Sequence[Values]) -> str:
     """Give a reason where few points are lost by a method that has lost all there is, or where more are asked for."""
     score = fmean(cell["score"] for cell in plain)
+    most = PER_CENT * (score - plain[0]["chance"])
     if claim.at_least is not None:
-        most = PER_CENT * (score - plain[0]["chance"])
         return f"{_told(plain)}: {most:.1f} points are all there is to lose" if most < claim.limit else ""
     lost = PER_CENT * (score - fmean(cell["score"] for cell in ours))
-    if lost > claim.limit or not _is_at_chance(ours):
+    if lost > claim.limit:
+        return ""
+    if claim.limit > MOST_TOLERATED * most:
+        return f"{most:.1f} points above a constant answer are all there is to lose: {claim.limit:.0f} are most of them"
+    if not _is_at_chance(ours):
         return ""
     return f"{_told(ours)}: at chance, where {lost:.1f} points are all there is to lose"
 
@@ -190,6 +196,11 @@ def _undecidable_share(
         )
     if off <= claim.abs and abs(constant - target) <= claim.abs:
         return f"a constant answer keeps {constant:.2f} of the score, which is within the tolerance of {target:.2f}, too"
+    if off <= claim.abs and claim.abs > MOST_TOLERATED * (1 - constant):
+        return (
+            f"a constant answer keeps {constant:.2f} of the score: the tolerance, {claim.abs:.2f}, is most of what there "
+            "is to lose"
+        )
     known = {setting: value for setting, value in by_setting.items() if value is not None}
     near = any(abs(share - value) <= claim.abs for value in known.values())
     if not near or max(known.values()) - min(known.values()) <= 2 * claim.abs:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.patches import Rectangle
 
 from workbench import plots
@@ -56,22 +57,27 @@ def merged(rows: Iterable[Mapping], quantity: str, keys: list[str]) -> pd.DataFr
 
 
 def beside_published(rows: Iterable[Mapping], published: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Put the relative scores of one task beside the paper's: method, ours, low, high, published.
+    """Put the relative scores of one task beside the paper's: method, ours, low, high, published, constant.
 
     Args:
         rows: of `score_rows`.
         published: the paper's relative scores; may be empty.
         task: which.
+
+    Returns:
+        A row a method; `constant` is what a constant answer keeps of the uncompressed score.
     """
+    rows = list(rows)
     ours = merged(rows, "relative_score", ["task", "method"])
     ours = ours[ours.task == task].rename(columns={"value": "ours"})
+    constant = merged(rows, "constant_share", ["task"]).set_index("task").value
     theirs = published[published.task == task] if len(published) else published
     known = dict(zip(theirs.method, theirs.value, strict=True)) if len(theirs) else {}
-    return ours.assign(published=[known.get(name, float("nan")) for name in ours.method])
+    return ours.assign(published=[known.get(name, float("nan")) for name in ours.method], constant=constant.get(task))
 
 
 def draw_relative_scores(beside: pd.DataFrame, *, ax: Axes, task: str) -> Axes:
-    """Draw what a task keeps of its uncompressed score, the paper's beside ours.
+    """Draw what a task keeps of its uncompressed score, the paper's beside ours; dashed is a constant answer.
 
     Args:
         beside: of `beside_published`.
@@ -79,7 +85,11 @@ def draw_relative_scores(beside: pd.DataFrame, *, ax: Axes, task: str) -> Axes:
         task: written above.
     """
     plots.comparison(beside, ax=ax, x="method")
+    for bars in (each for each in ax.containers if isinstance(each, BarContainer)):
+        ax.bar_label(bars, ["0" if bar.get_height() == 0 else "" for bar in bars])  # no bar at all was not run or printed
     ax.axhline(1, color="black", linewidth=0.8)
+    for constant in beside.constant.dropna().unique():
+        ax.axhline(constant, color="black", linewidth=0.8, linestyle="dashed")
     ax.set(title=task, ylabel="score / uncompressed")
     return ax
 
