@@ -376,8 +376,8 @@ REAL_RANKS = _item(
 )  # fmt: skip
 
 PRETRAINED = {  # RTE is left out: this encoder is at chance on it
-    "tasks": ["sst2", "mrpc", "stsb", "cola"], "methods": ["w/o", "A2", "T2", "Q2"], "seeds": [0, 1, 2], "num_blocks": 4000,
-    "max_tokens": 64, "limit": 0, "precision": "bf16", "encoder": "all-MiniLM-L6-v2",
+    "tasks": ["sst2", "mrpc", "stsb", "cola"], "methods": ["w/o", "A2", "T2", "Q2"], "seeds": [0, 1, 2],
+    "num_blocks": 4000, "max_tokens": 64, "limit": 0, "precision": "bf16", "encoder": "all-MiniLM-L6-v2",
 }  # fmt: skip
 PROXY = (
     "A proxy: at most some hundred steps from a pretrained encoder, not a pre-training from nothing. They can neither "

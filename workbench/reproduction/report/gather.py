@@ -26,8 +26,8 @@ from .judged import RecordedRun, claims_of, recorded_beside, trusted_record
 from .notebooks import notebook_page
 from .numbers import seconds_text
 from .pictures import figure_uri, thumbnail_uri
-from .views import (FailureView, ItemView, RecordedFigure, count_recorded, count_verdicts, facts_of, machine_text, slug, value_rows,
-                    when_text)
+from .views import (FailureView, ItemView, RecordedFigure, count_recorded, count_verdicts, facts_of, machine_text, slug,
+                    value_rows, when_text)
 
 __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "Report", "TechniqueView", "gather"]
 

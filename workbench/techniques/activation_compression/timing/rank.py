@@ -61,7 +61,8 @@ def record_rounds(
         This rank's recordings of the kept steps, in the order in which they ran.
     """
     first = things[0].setting
-    if device == "cpu" and first.num_micro_batches == 1:  # with several, stages work at once, and the scheduler balances them better
+    if device == "cpu" and first.num_micro_batches == 1:
+        # With several, stages work at once, and the scheduler balances them better.
         _keep_to_one_core()
     mesh = open_mesh(tensor=first.tp, pipeline=first.pp, device=device)
     synchronize = {"synchronize": torch.cuda.synchronize} if device == "cuda" else {}

@@ -2,7 +2,8 @@
 
 What: once it is settled which ranks migrate, which only drop and which keep all columns, the own times of all ranks
 are straight lines in the shares, so that the fastest division that drops no more, and the gentlest one that is no
-slower, are solutions of linear programmes; all settlements are tried. `search` finds the same, step by step of a grid.
+slower, are solutions of linear programmes; all settlements are tried. These two certify a plan. `search` finds the
+same, step by step of a grid.
 Source: ours; times are those of `model`.
 Simplified: as in `search`, the fastest rank removes nothing. A rank that migrates does so with a millionth of its
 columns at least, and keeps as many.

@@ -1,10 +1,10 @@
-"""How far a plan is from the best: brute force over all divisions of the mission on small cases.
+"""The best divisions of the mission on small cases, by brute force: the definition that `optimum` is tried against.
 
 What: every rank that is slower than the fastest may migrate and drop any multiple of a step; all combinations are
 tried. Time and dropping are two goals, so there is no single best plan but a front: the plans that no other beats in
-both. A plan is certified by the fastest one that drops no more and by the one that drops least and is no slower.
+both.
 Source: the paper's own search (figure 11 of "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload
-Control") varies only how many stragglers migrate; the shares and the certificate are ours.
+Control") varies only how many stragglers migrate; the shares are ours.
 Simplified: the fastest rank removes nothing: what it dropped would save less than the same columns of any other.
 Left out: more than a few ranks; the number of plans grows with the power of the number of slower ranks.
 """
