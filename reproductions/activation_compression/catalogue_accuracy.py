@@ -57,8 +57,8 @@ COLLAPSE = (
     "What Top-K keeps grows with what it sends. With T1 and T2 the encoder still answers by chance after the laptop's 47 "
     "steps (SST-2), no longer after the 250 of full. The paper's Top-K ends at chance or at 0 in some tables and not in "
     "others: from table 5 to 15 STS-B goes from 0.00 to 0.80 of the uncompressed score with T1, CoLA from 0.00 to 0.87 "
-    "with T4. Encoder, recipe and padding all differ here. And STS-B's losses are in part of training that has not ended: "
-    "rows train_loss."
+    "with T4. Encoder, recipe and padding all differ here. STS-B's training has not ended (rows "
+    "train_loss), which may be a part of its losses: no control was run."
 )
 FEWER_EXAMPLES = " At most 1,500 examples are learned from here, all of them there."
 # Table 16 itself says otherwise: CoLA with A2 0.00, with T2 0.00; RTE with A1 47.29, with T1 52.71.
