@@ -321,17 +321,29 @@ def _asked(name: str, quantity: str, solution: str, explanation: str = "", **bou
     )  # fmt: skip
 
 
-SPEED_COMPARED = [BASELINE, *(each | {"skewness": [HEAVY]} for each in (BASELINE, PRI, MIG, SEMI, REFINED))]
+TRAINING = {  # as the items of accuracy have it
+    "size": "tiny", "seeds": [0, 1], "epochs": 4, "batch": 64, "learning_rate": 1e-3, "limit": 2560,
+}  # fmt: skip
+ONE_SHOT = PRI | {"reference": "mean"}
+SPEED_COMPARED = [BASELINE, *(each | {"skewness": [HEAVY]} for each in (BASELINE, PRI, ONE_SHOT, MIG, SEMI, REFINED))]
 SPEED = _item(
     "speed", "One straggler of χ = 8: how near balancing comes to the ideal",
     (SPEED_COMPARED, SPEED_COMPARED, SPEED_COMPARED), ["skewness"], "skewness",
     (
-        _asked("SEMI reaches 75 % of the speedup of a balance that costs and drops nothing", "share_of_ideal",
-               "SEMI refined", at_least=0.75),
-        _asked("Pri reaches 90 % of what its criterion allows", "share_of_bound", "ZERO-Pri", NARROW,
-               at_least=0.9),
+        *(_asked(f"{solution} reaches 75 % of the speedup of a balance that costs and drops nothing", "share_of_ideal",
+                 solution, at_least=0.75) for solution in ("SEMI refined", "SEMI")),
+        *(_asked(f"{name} reaches 90 % of what its criterion allows", "share_of_bound", solution, NARROW, at_least=0.9)
+          for name, solution in (("Pri", "ZERO-Pri"), ("The one-shot form of Pri", "ZERO-Pri, one shot"))),
+        *(Bound(f"Dropping as much, {solution} loses no more accuracy than the Baseline differs over seeds",
+                quantity="loss_in_spreads", where={"solution": solution}, at_most=1.0, needs_real_data=True,
+                because="one spread, largest less smallest, of the Baseline's accuracy over the seeds",
+                source="abstract: negligible accuracy loss; the measure is ours")
+          for solution in ("SEMI refined", "SEMI")),
     ),
-    (20, 240, 900), changes={**WIDE, **SETTLING, "rounds": 12}, asks=dict.fromkeys(("smoke", "laptop", "full"), True),
+    (20, 330, 1_600), changes={**WIDE, **SETTLING},
+    rounds={"smoke": 6, "laptop": 12, "full": 60}, num_ranks={"smoke": 2, "laptop": 4, "full": 4},  # 4 are asked for
+    training={"smoke": TRAINING | {"seeds": [0], "epochs": 1, "limit": 128}, "laptop": TRAINING,
+              "full": TRAINING | {"seeds": [0, 1, 2], "epochs": 8, "limit": 5000}},
 )  # fmt: skip
 
 # A quarter of the width of ViT-1B and small batches: what is added to an iteration hardly grows with them, and many short
@@ -351,25 +363,40 @@ MACHINERY = Reproduction(
                at_most=1.02),
         _asked("Without a straggler ranks take at most 2 % more processor time", "cpu_over_unbalanced", "with balance",
                at_most=1.02),
+        *(_asked(f"Without a straggler at most a hundredth of the products is {what}, as `balance` is by default",
+                 f"{what}_share", "with balance", at_most=0.01) for what in ("dropped", "migrated")),
     ),
 )  # fmt: skip
 
-MAP_CHECK = _item(
-    "map-check", "The model's map of winners, with this machine's constants, beside what was measured",
-    ([], [], []), ["place"], "place",
-    (
-        Within("The model predicts iterations", quantity="prediction_error",
-               where={"solution": ["Baseline", "ZERO-Pri", "MIG", "SEMI"]}, expected=0.0, abs=0.25,
-               because="25 %: the model adds up what partly overlaps", source="ours: method.model, cost.winners",
-               explanation=CROWDED),
-        Within("Model and measurement name one winner", quantity="winner_agrees", expected=1.0, abs=0.0,
-               because="a name", source="ours: cost.winners", explanation=CROWDED),
-    ),
-    (15, 60, 900),
-    points={"smoke": [[4.0, 1.0]], "laptop": [[2.0, 1.0], [8.0, 1.0], [8.0, 2.0]],
-            "full": [[1.5, 1.0], [2.0, 4.0], [4.0, 2.0], [8.0, 1.0], [8.0, 4.0]]},
+
+def _map_check(item: str, where: str, seconds: tuple, points: dict, **more) -> Reproduction:
+    return _item(
+        item, f"The model's map of winners, with this machine's constants, beside what was measured{where}",
+        ([], [], []), ["place"], "place", MAP_CLAIMS, seconds, points=points, **more,
+    )  # fmt: skip
+
+
+MAP_CLAIMS = (
+    Within("The model predicts iterations", quantity="prediction_error",
+           where={"solution": ["Baseline", "ZERO-Pri", "MIG", "SEMI"]}, expected=0.0, abs=0.25,
+           because="25 %: the model adds up what partly overlaps", source="ours: method.model, cost.winners",
+           explanation=CROWDED),
+    Within("Model and measurement name one winner", quantity="winner_agrees", expected=1.0, abs=0.0,
+           because="a name", source="ours: cost.winners", explanation=CROWDED),
+)  # fmt: skip
+MAP_CHECK = _map_check(
+    "map-check", "", (15, 60, 900),
+    {"smoke": [[4.0, 1.0]], "laptop": [[2.0, 1.0], [8.0, 1.0], [8.0, 2.0]],
+     "full": [[1.5, 1.0], [2.0, 4.0], [4.0, 2.0], [8.0, 1.0], [8.0, 4.0]]},
+)  # fmt: skip
+# The third axis of the map; 20 MB/s was chosen, before any run, for migrating to be dear.
+MAP_CHECK_SLOW_LINK = _map_check(
+    "map-check-slow-link", ", two hosts joined by a slow link", (15, 45, 500),
+    {"smoke": [[4.0, 1.0]], "laptop": [[8.0, 1.0]], "full": [[2.0, 1.0], [8.0, 1.0], [8.0, 4.0]]},
+    link_bytes_per_s=dict.fromkeys(("smoke", "laptop", "full"), 2e7),
 )  # fmt: skip
 
 CATALOGUE = (
     FIGURE_5B, FIGURE_6B, FIGURE_7B, FIGURE_8B, FIGURE_9B, FIGURE_10B, FIGURE_11B, TABLE_1, SPEED, MACHINERY, MAP_CHECK,
+    MAP_CHECK_SLOW_LINK,
 )  # fmt: skip

@@ -21,7 +21,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from .grid import IDLE, format_rows, parse_rows
@@ -219,11 +219,19 @@ class Dose:
 
     Attributes:
         intended_s: seconds owed.
+        straggling_s: of them, those that make a straggler of the rank; the rest slows all ranks alike.
         delivered_s: seconds slept, as measured, and those that had passed anyway.
+        passed_s: of them, those that had passed anyway, such as while the rank waited for a core.
     """
 
     intended_s: float = 0.0
+    straggling_s: float = 0.0
     delivered_s: float = 0.0
+    passed_s: float = 0.0
+
+    def __sub__(self, before: Dose) -> Dose:
+        """Return what has been added since another dose of the same rank."""
+        return Dose(**{each.name: getattr(self, each.name) - getattr(before, each.name) for each in fields(self)})
 
     @property
     def error(self) -> float:
@@ -232,7 +240,7 @@ class Dose:
 
     def as_record(self) -> dict[str, float]:
         """Return the dose as JSON values."""
-        return {"intended_s": self.intended_s, "delivered_s": self.delivered_s}
+        return asdict(self)
 
 
 class Sleeper:
@@ -261,6 +269,7 @@ class Sleeper:
         self._sleep = sleep
         self._intended_s = 0.0
         self._delivered_s = 0.0
+        self._passed_s = 0.0
 
     @property
     def debt_s(self) -> float:
@@ -270,7 +279,7 @@ class Sleeper:
     @property
     def dose(self) -> Dose:
         """What was owed and slept so far."""
-        return Dose(intended_s=self._intended_s, delivered_s=self._delivered_s)
+        return Dose(intended_s=self._intended_s, delivered_s=self._delivered_s, passed_s=self._passed_s)
 
     def owe(self, seconds: float, *, passed_s: float = 0.0) -> float:
         """Add to the debt, and sleep it off unless it is too short.
@@ -289,6 +298,7 @@ class Sleeper:
             raise ValueError(f"seconds is {seconds!r}; it must be finite and not negative")
         self._intended_s += seconds
         self._delivered_s += passed_s
+        self._passed_s += passed_s
         return self._pay() if 0 < self.debt_s >= self._least_s else 0.0
 
     def flush(self) -> float:

@@ -10,6 +10,8 @@ from workbench.reproduction.published import published_rows
 from workbench.reproduction.rows import read_rows
 from workbench.reproduction.verdicts import Verdict
 from workbench.techniques.flextp.study import cells, drawing, scores
+from workbench.techniques.flextp.study.as_timed import dropped_as_timed, rows_as_timed
+from workbench.techniques.flextp.study.variant import Variant
 
 REAL = [{"name": "cifar10/train", "source": "WORKBENCH_DATA", "detail": "", "sha256": "0"}]
 STAND_IN = [{**REAL[0], "source": "stand-in"}]
@@ -190,3 +192,24 @@ def test_semis_own_choice_stands_in_the_table_and_not_along_the_numbers_of_sende
     drawing.draw_accuracies(rows, ax=ax, along="num_senders")
     assert heights(ax) == pytest.approx([30.0, 45.0])
     plt.close(figure)
+
+
+def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_timed():
+    timed = [
+        {"quantity": "dropped_share", "solution": name, "skewness": skewness, "value": value}
+        for name, skewness, value in (
+            ("Baseline", 1.0, 0.0), ("Baseline", 8.0, 0.0), ("MIG", 8.0, 0.0), ("ZERO-Pri", 8.0, 0.2412), ("SEMI refined", 8.0, 0.0),
+        )
+    ]  # fmt: skip
+    variants = dropped_as_timed(timed, num_ranks=4)
+    assert {name: told["pruning_ratio"] for name, told in variants.items()} == {"ZERO-Pri": 0.96, "SEMI refined": 0.0}
+    assert Variant.of(variants["ZERO-Pri"]).trace(4, 1).rows[0][0] == 8.0
+    plain, pri, semi = (0.30, 0.34), (0.26, 0.28), (0.30, 0.33)
+    found = [training(accuracy) for by_seed in zip(plain, pri, semi, strict=True) for accuracy in by_seed]
+    rows = rows_as_timed(variants, [0, 1], found, model="m")
+    spreads = {row["solution"]: row["value"] for row in rows if row["quantity"] == "loss_in_spreads"}
+    assert spreads == {"ZERO-Pri": pytest.approx(5 / 4), "SEMI refined": pytest.approx(0.5 / 4)}
+    assert {row["skewness"] for row in rows} == {8.0} and {row["model"] for row in rows} == {"m"}
+    assert {row["solution"]: row["value"] for row in rows if row["quantity"] == "straggler_drops"} == {
+        "ZERO-Pri": 0.96, "SEMI refined": 0.0,
+    }  # fmt: skip

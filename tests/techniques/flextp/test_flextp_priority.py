@@ -15,6 +15,10 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+def choose_columns(statistics, num_dropped, **how):
+    return priority.first_columns(priority.priority_list(statistics, **how), num_dropped)
+
+
 def statistics_of(change):
     """Statistics of a weight [1, K] whose columns moved by what is given."""
     statistics = ColumnStatistics(torch.zeros(1, len(change)))
@@ -78,7 +82,7 @@ def test_the_least_moved_columns_are_dropped_first(selection):
     statistics = statistics_of([4.0, 1.0, 3.0, 2.0, 5.0])
     order = priority.priority_list(statistics, selection=selection, generator=generator())
     assert order.tolist() == [1, 3, 2, 0, 4]
-    assert priority.choose_columns(statistics, 3, selection=selection, generator=generator()).tolist() == [1, 2, 3]
+    assert choose_columns(statistics, 3, selection=selection, generator=generator()).tolist() == [1, 2, 3]
 
 
 def test_choices_of_one_list_nest_when_the_ratio_changes_within_an_epoch():
@@ -98,11 +102,11 @@ def test_random_choices_and_ties_and_the_first_choice_follow_the_callers_generat
     statistics = ColumnStatistics(torch.zeros(1, 4)) if change is None else statistics_of(change)
     before = torch.random.get_rng_state()
     chosen = [
-        tuple(priority.choose_columns(statistics, 1, selection=selection, generator=generator(seed)).tolist())
+        tuple(choose_columns(statistics, 1, selection=selection, generator=generator(seed)).tolist())
         for seed in range(40)
     ]
     assert set(chosen) == {(0,), (1,), (2,), (3,)}
-    again = priority.choose_columns(statistics, 1, selection=selection, generator=generator(7))
+    again = choose_columns(statistics, 1, selection=selection, generator=generator(7))
     assert tuple(again.tolist()) == chosen[7]
     assert torch.equal(torch.random.get_rng_state(), before)
 
@@ -111,7 +115,7 @@ def test_more_columns_than_can_be_dropped_are_refused():
     statistics = statistics_of([1.0, 2.0])
     for num_dropped in (-1, 2):
         with pytest.raises(ValueError, match=f"num_dropped is {num_dropped}"):
-            priority.choose_columns(statistics, num_dropped, selection=Selection.PRIORITY, generator=generator())
+            choose_columns(statistics, num_dropped, selection=Selection.PRIORITY, generator=generator())
 
 
 def test_a_weight_of_another_shape_is_refused():
@@ -127,7 +131,7 @@ def dropped_by_epoch(*, is_incremental, num_epochs=24, num_dropped=2):
     weight_OK = torch.zeros(3, num_columns)
     statistics, choices = ColumnStatistics(weight_OK, is_incremental=is_incremental), []
     for _ in range(num_epochs):
-        dropped = priority.choose_columns(statistics, num_dropped, selection=Selection.PRIORITY, generator=random)
+        dropped = choose_columns(statistics, num_dropped, selection=Selection.PRIORITY, generator=random)
         kept = resizing.kept_columns(dropped, num_columns)
         for batch in range(4):
             x, target = x_NK[8 * batch : 8 * batch + 8], target_NO[8 * batch : 8 * batch + 8]

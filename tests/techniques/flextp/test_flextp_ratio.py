@@ -4,7 +4,7 @@ import pytest
 
 from workbench.techniques.flextp.method.plan import RankTimes
 from workbench.techniques.flextp.method.ratio import (
-    MOST_REMOVED, Reference, has_moved, one_shot_ratio, pruning_ratio, pruning_ratios, speedup_bound,
+    MOST_REMOVED, Reference, has_moved, printed_ratio, pruning_ratio, pruning_ratios, speedup_bound,
 )
 
 
@@ -71,7 +71,7 @@ def swing(reference, rounds):
     unresized, times, seconds = ranks(8, 1, 1, 1), ranks(8, 1, 1, 1), []
     for _ in range(rounds):
         seconds.append(times[0].product_s)
-        ratios = [one_shot_ratio(rank, times, reference) for rank in range(4)]
+        ratios = [printed_ratio(rank, times, reference) for rank in range(4)]
         times = measured_under(ratios, unresized)
     return seconds
 

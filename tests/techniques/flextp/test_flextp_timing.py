@@ -61,6 +61,7 @@ def test_a_straggler_sleeps_the_rest_of_its_skewness_in_its_own_seconds(monkeypa
     clocks.multiply(meter, cpu_s=0.1, wall_s=0.5)
     assert clocks.slept == pytest.approx([0.7])
     assert meter.end(1.0).product_s == pytest.approx(0.8)
+    assert meter.dose.straggling_s == pytest.approx(meter.dose.intended_s) == pytest.approx(0.7)
 
 
 def test_waiting_for_a_core_counts_as_slowness_but_never_as_straggling(monkeypatch):
@@ -77,6 +78,8 @@ def test_waiting_for_a_core_counts_as_slowness_but_never_as_straggling(monkeypat
     clocks.multiply(meter, cpu_s=0.1, wall_s=0.9)
     assert clocks.slept == pytest.approx([0.4])
     assert meter.end(1.0).product_s == pytest.approx(0.8)
+    told = {name: pytest.approx(seconds) for name, seconds in meter.dose.as_record().items()}
+    assert told == {"intended_s": 0.7, "straggling_s": 0.4, "delivered_s": 0.7, "passed_s": 0.3}
 
 
 def actions(whole, products=(), messages=()):

@@ -2,13 +2,12 @@
 
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections II and V-A.
 Simplified: one batch, always the same, whose rolled self is to be learnt. What a rank does outside of collectives
-counts as its own work. In a collective of all ranks it waits until the last one has come; messages of migration count
-as transfer.
+counts as its own work; what of the rest is waiting and what transfer, `workbench.techniques.flextp.study.timing` says.
 Left out: medians over many iterations, which `workbench.techniques.flextp.study` has.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -21,7 +20,7 @@ from workbench.timeline import Action, Kind, Recorder, Timeline
 
 __all__ = ["PRELOAD", "WatchedIteration", "WatchedRank", "iteration_timeline", "watch_training"]
 
-OF_ALL_RANKS = ("all_reduce", "gather")  # collectives in which ranks wait for the last one
+ITERATION = "iteration"  # the action that spans all others of it
 PRELOAD = ("workbench.explore.flextp", "scipy.optimize", "torch.fx.experimental.symbolic_shapes")
 """What the ranks import sooner or later, the last two in the pre-test: seconds, once instead of on every rank."""
 LEARNING_RATE = 0.05  # any: only what ranks do is looked at
@@ -58,7 +57,7 @@ class WatchedRank:
             step: forward, backward, update; returns the loss.
         """
         before = len(self._recorder.actions)
-        with self._recorder.during("iteration"), balancer.iteration():
+        with self._recorder.during(ITERATION), balancer.iteration():
             loss = step()
         *actions, whole = self._recorder.actions[before:]
         return WatchedIteration(
@@ -97,25 +96,12 @@ def iteration_timeline(ranks: Sequence[WatchedIteration]) -> Timeline:
     Args:
         ranks: the same iteration of every rank, in rank order.
     """
-    last_entries_s = _last_entries_s(ranks)
-    return Timeline.merged(_actions(f"rank {rank}", each, last_entries_s) for rank, each in enumerate(ranks))
+    from workbench.techniques.flextp.study.timing import told_apart  # here, since the ranks need no matplotlib
+
+    whole = [Action(resource="rank", start_s=each.start_s, end_s=each.end_s, label=ITERATION) for each in ranks]
+    apart = told_apart([(*each.actions, one) for each, one in zip(ranks, whole, strict=True)])
+    return Timeline.merged([[_as_own_work(action) for action in apart.actions]])
 
 
-def _last_entries_s(ranks: Sequence[WatchedIteration]) -> list[float]:
-    """Return when the last rank entered each collective of all ranks."""
-    entries = [[action.start_s for action in each.actions if action.label in OF_ALL_RANKS] for each in ranks]
-    return [max(one) for one in zip(*entries, strict=True)]
-
-
-def _actions(resource: str, iteration: WatchedIteration, last_entries_s: Sequence[float]) -> list[Action]:
-    entries, now_s, found = iter(last_entries_s), iteration.start_s, []
-    for action in iteration.actions:
-        entry_s = next(entries) if action.label in OF_ALL_RANKS else action.start_s
-        entry_s = min(max(entry_s, action.start_s), action.end_s)
-        own = Action(resource=resource, start_s=now_s, end_s=action.start_s, kind=Kind.COMPUTE)
-        wait = Action(resource=resource, start_s=action.start_s, end_s=entry_s, kind=Kind.WAIT)
-        transfer = Action(resource=resource, start_s=entry_s, end_s=action.end_s, kind=Kind.COMMUNICATE)
-        found += [own, wait, transfer]
-        now_s = action.end_s
-    found.append(Action(resource=resource, start_s=now_s, end_s=iteration.end_s, kind=Kind.COMPUTE))
-    return [action for action in found if action.duration_s > 0]
+def _as_own_work(action: Action) -> Action:
+    return replace(action, kind=Kind.COMPUTE) if action.kind is Kind.OTHER else action

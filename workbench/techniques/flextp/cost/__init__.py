@@ -11,7 +11,6 @@ from .machine import PAPER_MACHINE, FlexMachine
 from .migration import MigrationTime, migration_time
 from .solutions import (
     PlannedEpoch,
-    Solution,
     division_epochs,
     epoch_of_plan,
     epoch_time_s,

@@ -52,7 +52,7 @@ class RankTimes:
 
         Raises:
             ValueError: if no column was multiplied and yet products took time.
-        Source: section III-A; without this Eq. 1 swings between two plans (`ratio.one_shot_ratio`).
+        Source: section III-A; without this Eq. 1 swings between two plans (`ratio.printed_ratio`).
         """
         if self.product_s == 0:
             return RankTimes(own_s=self.own_s, product_s=0.0)

@@ -30,7 +30,6 @@ __all__ = [
     "Selection",
     "candidate_share",
     "change_threshold",
-    "choose_columns",
     "column_change_by_definition",
     "first_columns",
     "layer_ratios",
@@ -171,26 +170,6 @@ def first_columns(columns: Tensor, num_dropped: int) -> Tensor:
     if not 0 <= num_dropped < len(columns):
         raise ValueError(f"num_dropped is {num_dropped}: it must be in [0, {len(columns)}), so that one column is kept")
     return columns[:num_dropped].sort().values
-
-
-def choose_columns(
-    statistics: ColumnStatistics, num_dropped: int, *, selection: Selection, generator: torch.Generator
-) -> Tensor:
-    """Choose columns anew: the head of a fresh priority list.
-
-    Args:
-        statistics: of the weight.
-        num_dropped: how many, in [0, K).
-        selection: as in `priority_list`.
-        generator: as in `priority_list`.
-
-    Returns:
-        [num_dropped] indices, ascending, int64.
-
-    Raises:
-        ValueError: if there are not so many to drop.
-    """
-    return first_columns(priority_list(statistics, selection=selection, generator=generator), num_dropped)
 
 
 def micro_threshold(learning_rate: float, iterations_per_epoch: int) -> float:

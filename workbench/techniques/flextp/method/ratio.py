@@ -4,7 +4,7 @@ What: gamma_i = (T_i - T_ref) / M_i, clipped to [0, 1), T the own time of a rank
 both as they would be with all its columns.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section III-A, Eq. 1 (T_ref the
 mean over ranks), and IV-B (T_ref the least). Section III-A does not say that T_i and M_i are un-resized; taken
-literally (`one_shot_ratio`) the ratio swings, because a straggler that drops columns looks no longer like one.
+literally (`printed_ratio`) the ratio swings, because a straggler that drops columns looks no longer like one.
 Simplified: dropping a share of the columns is taken to save that share of the product time, extraction costing nothing.
 Where layers are so small that it saves much less, a rank that drops columns looks slower than it is, and may go on
 dropping some when it has become fast again.
@@ -24,7 +24,7 @@ __all__ = [
     "SIGNIFICANT_CHANGE",
     "Reference",
     "has_moved",
-    "one_shot_ratio",
+    "printed_ratio",
     "pruning_ratio",
     "pruning_ratios",
     "ranks_that_moved",
@@ -92,7 +92,7 @@ def pruning_ratios(times: Sequence[RankTimes], reference: Reference) -> list[flo
     return [pruning_ratio(each.own_s, target_s, each.product_s) for each in (each.unresized() for each in times)]
 
 
-def one_shot_ratio(rank: int, times: Sequence[RankTimes], reference: Reference = Reference.MEAN) -> float:
+def printed_ratio(rank: int, times: Sequence[RankTimes], reference: Reference = Reference.MEAN) -> float:
     """Return Eq. 1 for one rank as it is printed: with T and M as measured, whatever was dropped while measuring.
 
     Right only while nothing is dropped. Repeated, it swings: towards a worse ratio with the mean, for ever with the

@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -65,13 +66,13 @@ class Meter:
         self._sleeper, self._watch = Sleeper() if sleeper is None else sleeper, watch
         self.is_wall_clock = torch.device(device).type == "cuda"
         self.clock: Callable[[], float] = _clock_of(torch.device(device))
-        self._owed = slowness - 1
+        self._owed, self._straggles, self._straggling_s = slowness - 1, 0.0, 0.0
         self._product_s = self._slept_s = self._waited_s = self._start_s = 0.0
 
     @property
     def dose(self) -> Dose:
         """Seconds owed and slept so far."""
-        return self._sleeper.dose
+        return replace(self._sleeper.dose, straggling_s=self._straggling_s)
 
     @property
     def product_s(self) -> float:
@@ -81,7 +82,7 @@ class Meter:
     def begin(self, iteration: int) -> None:
         """Start an iteration."""
         skewness = 1.0 if self._trace is None else self._trace.skewness(self._rank, iteration)
-        self._owed = skewness * self._slowness - 1
+        self._owed, self._straggles = skewness * self._slowness - 1, (skewness - 1) * self._slowness
         self._product_s = self._slept_s = self._waited_s = 0.0
         self._start_s = self.clock()
 
@@ -114,6 +115,7 @@ class Meter:
     def _sleep(self, seconds: float, passed_s: float) -> None:
         """Sleep off what a product owes that took some seconds of the clock while others passed on the wall."""
         owed_s = seconds * self._owed
+        self._straggling_s += seconds * self._straggles
         self._product_s += owed_s
         self._slept_s += owed_s
         for_a_core_s = min(max(passed_s - seconds, 0.0), seconds * (self._slowness - 1))

@@ -9,8 +9,9 @@ start at nothing. Layers of one shape cost the same, so that one of each is run:
 quickly as one of a few.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
 line 1.
-Simplified: one sender; a cost that falls with the share, as taking out the columns that stay does, is made level
-(`PiecewiseLinear.fitted`).
+Simplified: one sender; room for smaller operands is not told from filling it, so that the cheaper of the shares stands
+for the room. A cost that falls with the share, as taking out the columns that stay does, is made level
+(`PiecewiseLinear.fitted`): on real ranks the right side of Eq. 2 then hardly grows with what is dropped.
 Left out: renewing the costs during training.
 """
 

@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..method.ratio import Reference
+
 __all__ = ["POINTS", "RELATIVE", "accuracy_rows", "chance_reason", "name_of", "sources"]
 
 Told = Mapping[str, Any]  # a variant and a seed
@@ -30,7 +32,8 @@ def name_of(told: Told) -> str:
     """Return the paper's name of a variant, such as ZERO-Pri."""
     solution = told["solution"]
     if solution == "ZERO":
-        return f"ZERO-{told.get('selection', 'Pri')}"
+        one_shot = told.get("reference") == Reference.MEAN.value
+        return f"ZERO-{told.get('selection', 'Pri')}{', one shot' if one_shot else ''}"
     if told.get("num_senders") is not None:
         return f"{solution}(x)"
     return f"{solution} refined" if told.get("refine") else solution

@@ -14,6 +14,7 @@ from workbench.timeline.stragglers import StragglerTrace
 from ..method.migration import Scheme
 from ..method.plan import Plan, RankPlan
 from ..method.priority import Selection
+from ..method.ratio import Reference
 from ..method.solution import Solution
 from ..runtime.policy import Policy
 
@@ -28,6 +29,7 @@ class Variant:
         solution: Baseline, ZERO, MIG or SEMI.
         selection: Rd, Pri, PriDiffE or PriDiffR.
         pruning_ratio: a constant γ for ZERO; None follows Eq. 1.
+        reference: what Eq. 1 compares with in ZERO: "current mean", or "mean" for the one-shot form.
         everywhere: every rank drops the constant share, straggler or not (figures 5 and 6).
         migrated: a constant share that the first ranks migrate, whatever the times (table I), `num_senders` of them.
         imputation: Zero, Average or Same.
@@ -43,6 +45,7 @@ class Variant:
     solution: str = "Baseline"
     selection: str = "Pri"
     pruning_ratio: float | None = None
+    reference: str = Reference.CURRENT_MEAN.value
     everywhere: bool = False
     migrated: float | None = None
     imputation: str = "Zero"
@@ -96,7 +99,7 @@ class Variant:
             num_ranks: N.
             more: further fields of the policy.
         """
-        named = ("selection", "imputation", "is_incremental", "patience", "scheme")
+        named = ("selection", "reference", "imputation", "is_incremental", "patience", "scheme")
         common = {**{name: getattr(self, name) for name in named}, **more}
         plan = self._plan(num_ranks)
         if plan is not None:

@@ -209,7 +209,7 @@ class _Trial:
         balancer = self.balancer
         return Recording(
             name=self.name, actions=self.recorder.actions[before:],
-            dose=Dose(intended_s=slept.intended_s - dose.intended_s, delivered_s=slept.delivered_s - dose.delivered_s),
+            dose=slept - dose,
             cpu_s=cpu_s,
             dropped_share=0.0 if balancer is None else balancer.dropped_share,
             plan=None if balancer is None else balancer.plan,

@@ -5,8 +5,9 @@ speedup over Baseline); the bound of Eq. 1 is `method.ratio.speedup_bound`, the 
 Simplified: rounds are taken to be independent.
 Left out: the drawing.
 
-Where a Baseline without stragglers was timed too, its other time over its product time is o, in the same round, and
-with one straggler of skewness chi among N ranks the ideal speedup is (o + chi) / (o + N / (N - 1 + 1 / chi)).
+Where a Baseline without stragglers was timed too, its other and transfer time over its product time is o, in the same
+round, and with one straggler of skewness chi among N ranks the ideal speedup is (o + chi) / (o + N / (N - 1 + 1 / chi)).
+What its ranks wait for each other because they scatter is not in o: with it the ideal would be easier to reach.
 """
 
 from __future__ import annotations
@@ -93,11 +94,12 @@ def _columns(turns: Sequence[Turn], iterations_per_epoch: int, turn: int) -> lis
     """Return quantity, value round by round, and unit, of what a variant says by itself."""
     iterations = [each.parts.iteration_s / turn for each in turns]
     columns = [("iteration_s", iterations, "s"), ("epoch_s", [iterations_per_epoch * each for each in iterations], "s")]
-    columns += [(part, [fmean(getattr(each.parts, part)) / turn for each in turns], "s") for part in PARTS]
     columns.append(("cpu_s", [each.cpu_s / turn for each in turns], "s"))
-    columns.append(("transfer_s", [each.parts.transfer_s / turn for each in turns], "s"))
-    shares = [fmean(each.parts.product_s) / each.parts.iteration_s for each in turns]
-    columns.append(("product_share", shares, "1"))
+    if any(fsum(each.parts.product_s) for each in turns):  # beside a model as it is no products are recorded
+        columns += [(part, [fmean(getattr(each.parts, part)) / turn for each in turns], "s") for part in PARTS]
+        columns.append(("transfer_s", [each.parts.transfer_s / turn for each in turns], "s"))
+        shares = [fmean(each.parts.product_s) / each.parts.iteration_s for each in turns]
+        columns.append(("product_share", shares, "1"))
     columns.append(("dropped_share", [each.dropped_share for each in turns], "1"))
     columns.append(("migrated_share", [each.migrated_share for each in turns], "1"))
     return columns
@@ -123,7 +125,7 @@ def _ratios(
 
 def _best_possible(variant: Variant, speedups: Sequence[float], plain: Sequence[Turn]) -> list:
     """Return what balance for nothing would gain, and, for ZERO, what its criterion allows."""
-    others = [each.parts.iteration_s / fmean(each.parts.product_s) - 1 for each in plain]
+    others = [(fmean(each.parts.other_s) + each.parts.transfer_s) / fmean(each.parts.product_s) for each in plain]
     num_ranks = len(plain[0].recordings)
     ideals = [_ideal(variant.skewness, num_ranks, other) for other in others]
     columns = [("ideal_speedup", ideals, "1"), ("share_of_ideal", _over(speedups, ideals), "1")]
@@ -151,11 +153,11 @@ def _doses(turns: Sequence[Turn], keys: Mapping) -> list[dict]:
     """Return a mean turn's dose of each rank, and by how much what was slept misses what was to be slept."""
     rows = []
     for rank in range(len(turns[0].recordings)):
-        doses = [each.recordings[rank].dose for each in turns]
-        dose = Dose(intended_s=fsum(d.intended_s for d in doses), delivered_s=fsum(d.delivered_s for d in doses))
+        doses = [each.recordings[rank].dose.as_record() for each in turns]
+        dose = Dose(**{name: fsum(each[name] for each in doses) for name in doses[0]})
         place = {**keys, "rank": rank}
-        rows.append({"quantity": "dose_intended_s", **place, "value": dose.intended_s / len(doses), "unit": "s"})
-        rows.append({"quantity": "dose_delivered_s", **place, "value": dose.delivered_s / len(doses), "unit": "s"})
+        for name, seconds in dose.as_record().items():
+            rows.append({"quantity": f"dose_{name}", **place, "value": seconds / len(doses), "unit": "s"})
         rows.append({"quantity": "dose_error", **place, "value": dose.error, "unit": "1"})
     return rows
 
