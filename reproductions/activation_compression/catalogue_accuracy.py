@@ -58,9 +58,9 @@ COLLAPSE = (
     "steps (SST-2), no longer after the 250 of full. The paper's Top-K ends at chance or at 0 in some tables and not in "
     "others: from table 5 to 15 STS-B goes from 0.00 to 0.80 of the uncompressed score with T1, CoLA from 0.00 to 0.87 "
     "with T4. Encoder, recipe and padding all differ here. STS-B's training has not ended (rows "
-    "train_loss), which may be a part of its losses: no control was run."
+    "train_loss), which is a part of its losses: table 5 also trains three times as long."
 )
-FEWER_EXAMPLES = " At most 1,500 examples are learned from here, all of them there."
+FEWER_EXAMPLES = " The laptop learns from at most 800 examples, the paper from all of them."
 # Table 16 itself says otherwise: CoLA with A2 0.00, with T2 0.00; RTE with A1 47.29, with T1 52.71.
 CONTRADICTED = {("16", "cola", "A2"), ("16", "rte", "A1")}
 
@@ -68,6 +68,7 @@ FULL = {
     "tasks": TASKS, "methods": METHODS, "seeds": [0, 1, 2], "max_tokens": 512, "batch": 32, "limit": 0,
     "precision": "bf16", "controls": ["mrpc", "stsb"], "encoder": "all-MiniLM-L6-v2",
 }  # fmt: skip
+LONGER = {"longer": {"stsb": {"epochs": 6, "methods": ["w/o", "T4", "Q1"]}}}  # three times the recipe's epochs
 LAPTOP = FULL | {"tasks": FEW_TASKS, "methods": FEW_METHODS, "limit": 1500, "controls": []}
 SMOKE = LAPTOP | {
     "tasks": ["mrpc"], "methods": ["w/o", "A2"], "seeds": [0], "limit": 64, "encoder": "stand-in", "max_tokens": 32,
@@ -76,14 +77,12 @@ LARGE = {"encoder": "bert-large-uncased", "limit": 0, "device": "cuda"}  # the p
 PAPER = FULL | LARGE | {"tasks": [*TASKS, "qnli", "qqp", "mnli"], "controls": []}
 
 
-NEAR = [*((code, CODE) for code in LEARNED), *((bits, QUANTIZER) for bits in QUANTIZED)]
 SCALED = SMALLER + " A scale a feature, as the code released by Wang et al. (2022) has it."
-BY_FEATURE = ("Q1f", SCALED)
+NEAR = [*((code, CODE) for code in LEARNED), *((bits, QUANTIZER) for bits in QUANTIZED)]
+BOTH_NEAR = [*NEAR, ("Q1f", SCALED)]
 WITHIN_3 = "section 4.3: within 3 % except for CoLA and RTE (its own table 5 has QNLI with Q1 at 61.38 against 93.39)"
-BEYOND_3 = (
-    "section 4.3: within 3 % a method preserves accuracy, Top-K does not (the paper's own table 5 has SST-2 with T4 "
-    "losing only 1.38)"
-)
+BEYOND_3 = "section 4.3: within 3 % a method preserves accuracy, Top-K does not; here its table 5 says so, too"
+KEPT_IN_TABLE_5 = {("sst2", "T4")}  # loses 1.38 there
 
 
 def _keeps(task: str, method: str, table: str, tolerance: float, because: str, why: str) -> Within:
@@ -105,10 +104,9 @@ def _order(name: str, order: list, source: str, task: str, explanation: str = ""
 def _claims(task: str, table: str) -> tuple:
     further = FEWER_EXAMPLES if table == "16" else ""
     noisy, collapse = ONLY_DISAGREES if task == "cola" else "", COLLAPSE + further
-    near = NEAR if table == "16" else [*NEAR, BY_FEATURE]  # which table 16 does not run
     repeated, collapsed = (TOLERANCES[task], REPEATED + noisy), COLLAPSED + noisy
     return (
-        *(_keeps(task, method, table, *repeated, why + further) for method, why in near),
+        *(_keeps(task, method, table, *repeated, why + further) for method, why in BOTH_NEAR),
         *(_keeps(task, method, table, 0.10, collapsed, collapse) for method in TOP_K),
         *(
             _order(f"at the bytes of {code}, a learned code keeps more than Top-K", [top, code], f"table {table}", task,
@@ -127,7 +125,7 @@ def _takeaway_2(task: str) -> tuple:
                 where={"task": task, "method": method}, at_most=3.0, because=THREE_POINTS,
                 needs_real_data=True, source=WITHIN_3, explanation=why,
             )
-            for method, why in (*NEAR, BY_FEATURE)
+            for method, why in BOTH_NEAR
         ),
         *(
             Bound(
@@ -135,7 +133,7 @@ def _takeaway_2(task: str) -> tuple:
                 where={"task": task, "method": method}, at_least=3.0, because=PRESERVED, needs_real_data=True,
                 source=BEYOND_3, explanation=COLLAPSE,
             )
-            for method in TOP_K
+            for method in TOP_K if (task, method) not in KEPT_IN_TABLE_5
         ),
     )  # fmt: skip
 
@@ -157,7 +155,8 @@ def _table(number: str, title: str, claims: tuple, expected_s: dict, full: dict,
         notebook=ACCURACY, published=f"table-{number}.csv", claims=claims, expected_s=expected_s,
         parameters={
             "smoke": SMOKE | {"batch": full["batch"]}, "laptop": laptop, "full": full,
-            "paper": full | {name: PAPER[name] for name in (*LARGE, "tasks", "controls")},
+            "paper": {name: value for name, value in full.items() if name not in ("fewer", "longer")}
+            | {name: PAPER[name] for name in (*LARGE, "tasks", "controls")},
         },
     )  # fmt: skip
 
@@ -166,11 +165,21 @@ def _for_all(table: str) -> tuple:
     return tuple(claim for task in TASKS for claim in _claims(task, table))
 
 
+TRAINED_LONGER = tuple(
+    Bound(
+        f"stsb, trained three times as long: takeaway 2, {method} loses at {told} 3 points",
+        quantity="longer_points_below", where={"task": "stsb", "method": method}, because=PRESERVED, needs_real_data=True,
+        source=f"section 4.3; a control of ours, since {method}'s training had not ended", explanation=why, **bound,
+    )
+    for method, told, why, bound in (
+        ("T4", "least", COLLAPSE, {"at_least": 3.0}), ("Q1", "most", QUANTIZER, {"at_most": 3.0}),
+    )
+)  # fmt: skip
 TABLE_5 = _table(
     "5", "Fine-tuning under compression: what is left of GLUE scores",
     (*(claim for task in TASKS for claim in (_takeaway_2_excepts if task in SENSITIVE else _takeaway_2)(task)),
-     *_for_all("5")),
-    {"smoke": 10, "laptop": 250, "full": 24_000}, FULL, LAPTOP,
+     *TRAINED_LONGER, *_for_all("5")),
+    {"smoke": 10, "laptop": 250, "full": 27_000}, FULL | LONGER, LAPTOP,
 )  # fmt: skip
 
 SCALES = "ours: the paper takes the scheme of Wang et al. (2022), whose released code by default scales each feature"
@@ -204,10 +213,9 @@ TABLE_15 = _table(
     FULL | {"max_tokens": 128, "controls": []}, LAPTOP | {"max_tokens": 128},
 )  # fmt: skip
 TABLE_16 = _table(
-    "16", "Fine-tuning under compression with batches of 8 and 128 tokens (at most 1,500 examples)", _for_all("16"),
-    {"smoke": 10, "laptop": 175, "full": 5_500},
-    FULL
-    | {"max_tokens": 128, "batch": 8, "methods": ["w/o", *LEARNED, *TOP_K, *QUANTIZED], "limit": 1500, "controls": []},
+    "16", "Fine-tuning under compression with batches of 8 and 128 tokens", _for_all("16"),
+    {"smoke": 10, "laptop": 175, "full": 18_000},
+    FULL | {"max_tokens": 128, "batch": 8, "controls": [], "fewer": {"rte": 1500}},  # RTE is at chance in any case
     LAPTOP | {"max_tokens": 128, "batch": 8, "methods": ["w/o", "A2", "T2"], "limit": 800},
 )  # fmt: skip
 
@@ -223,7 +231,7 @@ def _item(item: str, title: str, notebook: str, profiles: tuple, seconds: tuple,
 
 
 AVERAGES = (
-    "section 4.3, table 5 column Avg.: T1 44.81, T3 50.92, T2 55.04, T4 70.86, Q1 80.02, A2 82.40, A1 82.59, Q2 85.04"
+    "section 4.3; tables 5 and 15, whose settings are one here, both in this order over SST-2, MRPC, STS-B and CoLA"
 )
 STUDY = {name: value for name, value in FULL.items() if name != "controls"}
 PER_BYTE = _item(
@@ -238,9 +246,9 @@ PER_BYTE = _item(
         for name, order, source in (
             ("At the bytes of A1, a learned code keeps more than Top-K", ["T1", "A1"], AVERAGES),
             ("At the bytes of A2, a learned code keeps more than Top-K", ["T2", "A2"], AVERAGES),
-            ("From what keeps least to what keeps most: T1, T2, A2, Q2", ["T1", "T2", "A2", "Q2"], AVERAGES),
-            ("T2 keeps more than T3", ["T3", "T2"], AVERAGES),
-            ("T4 keeps more than T2", ["T2", "T4"], AVERAGES),
+            ("From what keeps least to what keeps most: T2, A2, Q2", ["T2", "A2", "Q2"], AVERAGES),
+            ("T4 keeps the most of Top-K", ["T3", "T4"], AVERAGES),
+            ("T4 keeps more than T2, which sends less", ["T2", "T4"], AVERAGES),
             *(
                 (f"Takeaway 2: {method} keeps less than the uncompressed encoder", [method, "w/o"], "section 4.3")
                 for method in TOP_K
@@ -274,6 +282,12 @@ PLATEAU = (
 )
 
 
+COARSE = ORDER + (
+    "; by none, half and all of the layers, chosen after a review with the runs there: asked of every set of layers, "
+    "whose seeds overlap, no task could be decided"
+)
+
+
 def _source(task: str, place: str) -> str:
     if task == "rte":
         return f"{place}; asked in the profile paper alone, since the encoder of the others is at chance on RTE"
@@ -281,7 +295,7 @@ def _source(task: str, place: str) -> str:
 
 
 def _takeaway_6(task: str) -> tuple:
-    common = {"where": {"task": task}, "because": ORDER, "needs_real_data": True, "explanation": REPAIRED}
+    common = {"where": {"task": task}, "because": COARSE, "needs_real_data": True, "explanation": REPAIRED}
     return (
         *(
             Ordering(
@@ -345,7 +359,7 @@ ERROR_FEEDBACK = _item(
             f"{task}: error feedback raises the score under {method}, as one may expect", quantity="score",
             along="error_feedback",
             order=[0, 1], where={"task": task, "method": method}, because=ORDER, needs_real_data=True,
-            source="ours: section 3.3 offers error feedback and prints no scores",
+            source="ours, since it does where gradients are compressed: section 3.3 offers it and prints no scores",
             explanation="The remembered error is that of other sentences: gradients of all steps push one weight, an "
             "activation is read once. What is added is noise, which evaluation does not have: unrelated normal messages "
             "are 0.57 of their norm off when rounded to 2 bits, and 0.95 with the error of the message before.",
@@ -369,7 +383,8 @@ REAL_RANKS = _item(
                because="1 %: real ranks add in another order, and Top-K can turn a last bit into another element",
                source="sections 3.2 and 3.3: the ranks compute one function"),
         Within("Real and virtual ranks score the same", quantity="score_difference", expected=0.0, abs=1.0,
-               because="1 point of rank correlation over 1,500 pairs, which no constant answer has", source="as above"),
+               because="1 point of rank correlation over 1,500 pairs. After a few steps the encoder has learned little (the "
+               "rows score say how much), so that equal losses say more", source="as above"),
         Within("Real and virtual ranks send the same bytes", quantity="bytes_difference", expected=0.0, abs=0.0,
                because="a count", source="as above"),
     ),
@@ -402,7 +417,8 @@ TABLE_8 = _item(
                 Bound(
                     f"{task}: takeaway 5, after {told} at most 3 points are lost", quantity="points_below",
                     where={"task": task, "method": method}, at_most=3.0, because=THREE_POINTS, needs_real_data=True,
-                    source="takeaway 5 and table 8: these preserve accuracy; a proxy here", explanation=PROXY,
+                    source="takeaway 5 and table 8: these preserve accuracy; a proxy here, which a method that harms "
+                    "little passes easily", explanation=PROXY,
                 )
                 for told, method in (("a code", "A2"), ("4 bits", "Q2"))
             ),

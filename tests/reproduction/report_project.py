@@ -85,7 +85,7 @@ class ReportProject:
         return self.project.folder(self.item(name), profile)
 
     def record(self, name: str = "table-1", *, values: dict | None = None, profile: str = "laptop", data=(), machine=None, path=None,
-               figure: bytes | None = None, notebook: str | None = None) -> Path:
+               figure: bytes | None = None, notebook: str | None = None, finding: str = "") -> Path:
         """Write a record with a figure, a log and a notebook beside it; a value may be (value, low, high)."""
         item, folder = self.item(name), self.folder(name, profile)
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class ReportProject:
         quantity, unit = ("accuracy", "") if name == "fig-2" else ("bytes", "bytes")
         rows = [{"quantity": quantity, "method": method, "unit": unit} | spread(value)
                 for method, value in (values or TWO_METHODS).items()]
-        said = {"values": rows, "data": list(data), "calibration": None, "not_comparable": {}}
+        said = {"values": rows, "data": list(data), "calibration": None, "not_comparable": {}, "finding": finding}
         about = {"schema": 1, "id": item.id, "technique": item.technique, "item": item.item, "evidence": item.evidence.value,
                  "title": item.title, "profile": profile, "seeds": [0], "configuration": {"num_ranks": 4}, "parameters": {},
                  "machine": machine or MACHINE, "versions": {"torch": "2.13.0"}, "commit": "abc123", "environment": {},
@@ -108,10 +108,10 @@ class ReportProject:
         return target
 
     def promoted(self, name: str = "table-1", profile: str = "full", values: dict | None = None,
-                 figure: bytes | None = None) -> Path:
+                 figure: bytes | None = None, finding: str = "") -> Path:
         """Write a recorded run of another machine, with its figure where one is given, and leave nothing else of it."""
         path = self.root / f"reproductions/toy_sum/recorded/{profile}/{name}/{self.item(name).evidence.value}.json"
-        self.record(name, values=values, profile=profile, machine=BIG_MACHINE, path=path, figure=figure)
+        self.record(name, values=values, profile=profile, machine=BIG_MACHINE, path=path, figure=figure, finding=finding)
         if figure is not None:
             path.with_suffix(".png").write_bytes(figure)
         shutil.rmtree(self.root / "results" / profile)

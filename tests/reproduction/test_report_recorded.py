@@ -47,6 +47,23 @@ def test_the_first_page_counts_the_verdicts_of_recorded_runs_by_item_and_by_tech
     assert "Recorded full run of 1 item: ✕1 DISAGREES ✓1 AGREES" in short
 
 
+def test_what_runs_found_stands_first_and_the_recorded_run_speaks_for_the_item(held):
+    held.record(finding="A1 sends 1.01 MB.")
+    held.promoted(values={"A1": 1500000, "plain": 2000000}, finding="A1 sends 1.5 MB.")
+    page = technique(held)
+    told = [" ".join(line.get_text().split()) for line in page.select("article .finding")]
+    assert told == ["Found: A1 sends 1.01 MB. (this run)", "Found: A1 sends 1.5 MB. (recorded full run, 2026-01-02 03:04)"]
+    for where in (page.select_one("header .finding"), index(held).select_one("#short").parent):
+        assert "A1 sends 1.5 MB." in where.get_text() and "1.01" not in where.get_text()
+
+
+def test_a_run_without_a_finding_shows_none_and_smoke_never_does(held):
+    held.record()
+    held.record(profile="smoke", finding="Half of everything.")
+    assert not technique(held).select(".finding")
+    assert "Half of everything" not in index(held, "smoke").get_text()
+
+
 def shown(page: BeautifulSoup) -> list[bytes]:
     """Return the pictures of an item in the order in which they stand."""
     images = page.select("#table-1-counted figure.shot img")

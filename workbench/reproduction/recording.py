@@ -49,6 +49,7 @@ class Said:
     data: Sequence[Mapping[str, str]]  # name, source, detail, sha256
     calibration: Mapping[str, Any] | None
     not_comparable: Mapping[str, str]
+    finding: str
 
     def __post_init__(self) -> None:
         if not self.values:
@@ -74,6 +75,7 @@ def record(
     seeds: Sequence[int] = (),
     calibration: Mapping[str, Any] | None = None,
     not_comparable: Mapping[str, str] | None = None,
+    finding: str = "",
 ) -> "DataFrame":
     """Compare values with the paper's; inside a run also keep them.
 
@@ -87,6 +89,8 @@ def record(
         seeds: the seeds that were used.
         calibration: of a simulation: what it was calibrated on; its entry "cells" lists the published cells used.
         not_comparable: name of a claim to the reason why this run cannot be compared with it.
+        finding: what the values answer to the notebook's question, in a sentence or two computed from them; the report
+            shows it first.
 
     Returns:
         One row a claim and published row: claim, of, published, ours, unit, difference, verdict, reason. An order or
@@ -97,7 +101,7 @@ def record(
     """
     project = Project()
     reproduction = find_item(load_catalogue(project), item)
-    said = _checked(reproduction, values, data, configuration, seeds, calibration, not_comparable)
+    said = _checked(reproduction, values, data, configuration, seeds, calibration, not_comparable, finding)
     verdicts = verdicts_of(project, reproduction, jsonable(said))
     folder, profile = os.environ.get(RUN_DIR), os.environ.get(RUN_PROFILE, Profile.LAPTOP.value)
     if folder:
@@ -143,7 +147,7 @@ def verdicts_of(project: Project, item: Reproduction, recorded: Mapping[str, Any
     )
 
 
-def _checked(item, values, data, configuration, seeds, calibration, not_comparable) -> Said:
+def _checked(item, values, data, configuration, seeds, calibration, not_comparable, finding) -> Said:
     if item.evidence is Evidence.SIMULATED and not calibration:
         raise ValueError(f"calibration is {calibration!r}; simulated evidence says what it was calibrated on")
     rows = read_rows(values, "values")
@@ -154,6 +158,7 @@ def _checked(item, values, data, configuration, seeds, calibration, not_comparab
         data=[_source(source) for source in data],
         calibration=jsonable(calibration),
         not_comparable=dict(not_comparable or {}),
+        finding=finding,
     )
 
 

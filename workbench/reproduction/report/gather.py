@@ -26,7 +26,7 @@ from .judged import RecordedRun, claims_of, recorded_beside, trusted_record
 from .notebooks import notebook_page
 from .numbers import seconds_text
 from .pictures import figure_uri, thumbnail_uri
-from .views import (FailureView, ItemView, RecordedFigure, count_recorded, count_verdicts, facts_of, machine_text, slug,
+from .views import (FailureView, Finding, ItemView, RecordedFigure, count_recorded, count_verdicts, facts_of, machine_text, slug,
                     value_rows, when_text)
 
 __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "Report", "TechniqueView", "gather"]
@@ -141,13 +141,21 @@ def _item(project: Project, item: Reproduction, profile: str, running: bool) -> 
     figures, wrong_figures = _recorded_figures(project, item, profile, beside)
     common = dict(id=item.id, technique=item.technique.replace("_", " "), item=item.item, title=item.title, evidence=item.evidence.name,
                   page=f"{slug(item.technique)}.html", anchor=anchor, running=running, failure=_failure(failure, folder, item.id), claims=claims,
-                  refused=((refused,) if refused else ()) + refused_beside, recorded_figures=figures,
+                  refused=((refused,) if refused else ()) + refused_beside, recorded_figures=figures, findings=_findings(profile, record, beside),
                   wrong_files=(*wrong.values(), *wrong_figures),
                   counts=count_verdicts([claim.verdict for claim in claims]))
     if record is not None:
         return ItemView(**common, **_of_record(_without_files(record, wrong), folder, item.id, notebook_page(project, item, profile)),
                         no_verdicts=NO_VERDICTS if profile == Profile.SMOKE else "")
     return ItemView(has_record=False, not_run=missing if refused or not failure else "", **common)
+
+
+def _findings(profile: str, record: Mapping[str, Any] | None, beside: Sequence[RecordedRun]) -> tuple[Finding, ...]:
+    """Return what runs answer, the recorded ones after this machine's own; a check of the plumbing answers nothing."""
+    if profile == Profile.SMOKE:
+        return ()
+    runs = [("this run", record)] + [(f"recorded {profile} run, {when_text(held.get('started'))}", held) for profile, held, _ in beside]
+    return tuple(Finding(run=run, text=str(held["finding"])) for run, held in runs if held and held.get("finding"))
 
 
 def _recorded_figures(project: Project, item: Reproduction, profile: str,

@@ -17,7 +17,7 @@ from workbench.reproduction.verdicts import ORDERS
 
 from .numbers import key_text, number_text, pairs_text, relative_text, seconds_text, value_text
 
-__all__ = ["VERDICTS", "ClaimView", "FailureView", "ItemView", "RecordedFigure", "RecordedView", "RowView", "claim_views",
+__all__ = ["VERDICTS", "ClaimView", "FailureView", "Finding", "ItemView", "RecordedFigure", "RecordedView", "RowView", "claim_views",
            "count_recorded", "count_verdicts", "facts_of", "machine_text", "normal_verdict", "slug", "value_rows",
            "when_text"]
 
@@ -65,6 +65,14 @@ class RecordedFigure:
     date: str
     picture: str  # as a data address
     link: str  # the file, from the page
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What a run answers to its notebook's question."""
+
+    run: str  # "this run", or a recorded one with its date
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,6 +164,7 @@ class ItemView:
     figure_link: str = ""
     thumbnail: str = ""
     recorded_figures: tuple[RecordedFigure, ...] = ()
+    findings: tuple[Finding, ...] = ()
     failure: FailureView | None = None
     not_run: str = ""
     no_verdicts: str = ""

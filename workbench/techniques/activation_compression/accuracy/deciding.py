@@ -2,8 +2,8 @@
 
 A verdict is taken away only where our value cannot mean it: an agreement that a constant answer would reach, too, or
 within more than half of all there is to lose, a difference smaller than the error of the score, more points than there
-are to lose, a value near one of two that the paper prints for settings which are one here. What lies outside of both, or between them, is a disagreement, whatever
-the reason.
+are to lose, a value near one of two that the paper prints for settings which are one here. What lies outside of both,
+or between them, is a disagreement, whatever the reason.
 
 Source: ours. A score is at chance within two standard errors of a constant answer's, in accuracy where the task has it.
 That the paper's 512 and 128 tokens are one setting for sentences of fewer tokens is our inference.

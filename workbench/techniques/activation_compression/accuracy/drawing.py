@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from workbench import plots
 from workbench.plots.style import PALETTE
 
-from .scores import BASELINE, PER_CENT
+from .scores import BASELINE, CLOSE_POINTS, PER_CENT
 
 __all__ = [
     "beside_published", "draw_by_layers", "draw_per_byte", "draw_points_lost", "draw_relative_scores", "merged",
@@ -34,11 +34,11 @@ LAYER_LABELS = MappingProxyType(
 )
 FAMILY_COLORS = MappingProxyType({"w": "black", "A": PALETTE[0], "T": PALETTE[1], "Q": PALETTE[2], "R": PALETTE[3]})
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)  # that are written at the axis
-CLOSE_POINTS = 3.0  # of a score: as near as section 4.3 asks
 KEPT_COLOR, OPEN_COLOR = "#a6d8a8", "#cfdcec"  # no seed loses more; some do and some do not
 LOST_POINTS = (10.0, 20.0)  # at which the colour of a loss changes
 LOST_COLORS = ("#fbd3b8", "#f7a479", "#d9604c")
 AT_CHANCE_COLOR = "#dddddd"
+UNSEEN = 0.01  # a share whose bar is too low to be seen
 LOST_LEGEND = f"green: no seed loses more than {CLOSE_POINTS:.0f}; blue: some do; red: all do"
 UP, DOWN = 0.15, 0.27  # of a line's height, from the middle of a cell: its mean, its spread
 
@@ -86,7 +86,8 @@ def draw_relative_scores(beside: pd.DataFrame, *, ax: Axes, task: str) -> Axes:
     """
     plots.comparison(beside, ax=ax, x="method")
     for bars in (each for each in ax.containers if isinstance(each, BarContainer)):
-        ax.bar_label(bars, ["0" if bar.get_height() == 0 else "" for bar in bars])  # no bar at all was not run or printed
+        labels = [f"{bar.get_height():.1g}" if bar.get_height() < UNSEEN else "" for bar in bars]
+        ax.bar_label(bars, labels)  # no bar at all was not run or printed
     ax.axhline(1, color="black", linewidth=0.8)
     for constant in beside.constant.dropna().unique():
         ax.axhline(constant, color="black", linewidth=0.8, linestyle="dashed")
