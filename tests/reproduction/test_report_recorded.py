@@ -64,6 +64,27 @@ def test_a_run_without_a_finding_shows_none_and_smoke_never_does(held):
     assert "Half of everything" not in index(held, "smoke").get_text()
 
 
+def test_a_stand_in_finds_nothing(held):
+    held.record(finding="Half of everything.", data=[{"name": "sentences", "source": "stand-in", "detail": "generated"}])
+    assert not technique(held).select(".finding") and "Half of everything" not in index(held).get_text()
+
+
+def test_where_nothing_ran_here_the_report_is_that_of_the_recorded_runs(held):
+    held.promoted(values={"A1": 1500000, "plain": 2000000}, figure=png(400, 300))
+    page = index(held)
+    assert page.select_one(".headline").get_text() == "Nothing ran on this machine yet: these are the recorded runs, full."
+    assert not page.select(".tiles") and not page.select("#ran") and "NOT RUN" not in page.select_one("#t-toy-sum ~ div").get_text()
+    (thumbnail,) = page.select("a.thumb")
+    file, anchor = thumbnail["href"].split("#")
+    assert technique(held).find(id=anchor).img and file == "toy-sum.html" and thumbnail.img["src"].startswith("data:image/png")
+
+
+def test_a_failure_here_is_told_also_where_only_recorded_runs_have_verdicts(held):
+    held.promoted(values={"A1": 1500000, "plain": 2000000})
+    held.fail("fig-2", "ValueError: no text")
+    assert index(held).select(".tiles") and "no text" in index(held).select_one("#failures ~ div").get_text()
+
+
 def shown(page: BeautifulSoup) -> list[bytes]:
     """Return the pictures of an item in the order in which they stand."""
     images = page.select("#table-1-counted figure.shot img")

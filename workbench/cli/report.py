@@ -26,7 +26,7 @@ def write(
     profile: common.OneProfile = "laptop",
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Write the report from the records there are, with every verdict computed anew; name the records it refuses.
+    """Write the report from the records there are, the recorded runs included, with every verdict computed anew; name the records it refuses.
 
     \b
     Examples
@@ -36,12 +36,15 @@ def write(
     from workbench.reproduction.report import gather, write_report
 
     project, catalogue = common.load()
-    if not any(next(project.results_of(profile).glob(f"*/*/*/{name}"), None) for name in ("record.json", "failure.json")):
+    report = gather(project, catalogue, profile)
+    items = [item for technique in report.techniques for item in technique.items]
+    if not report.only_recorded and not any(item.has_record or item.failure or item.refused for item in items):
         print(f"workbench: no records in profile {profile} yet", file=sys.stderr)
         return
     path = write_report(project, catalogue, profile, notebooks=True)
     common.console().print(str(path), markup=False)
-    items = [item for technique in gather(project, catalogue, profile).techniques for item in technique.items]
+    if report.only_recorded:
+        print(f"workbench: {report.headline}", file=sys.stderr)
     for line in (line for item in items for line in item.refused + tuple(f"{item.id}: {wrong}" for wrong in item.wrong_files)):
         print(f"workbench: {line}", file=sys.stderr)
     if open_it:

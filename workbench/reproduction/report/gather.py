@@ -83,6 +83,7 @@ class Report:
     written: str
     headline: str
     machine: str
+    only_recorded: bool
     running: bool
     progress: str
     techniques: tuple[TechniqueView, ...]
@@ -123,9 +124,12 @@ def gather(project: Project, catalogue: Sequence[Reproduction], profile: str, *,
     techniques = tuple(_technique(project, name, [i for i in items if i.technique == name])
                        for name in dict.fromkeys(item.technique for item in items))
     words = [claim.verdict for item in items for claim in item.claims]
+    ran, recorded = sum(item.has_record for item in items), count_recorded(items)
+    only_recorded = not under_way and not any(item.has_record or item.failure or item.refused for item in items) and bool(recorded)
+    headline = f"Nothing ran on this machine yet: these are the recorded runs, {' and '.join(recorded)}." if only_recorded else _headline(ran, items, words, profile)
     return Report(
         profile=profile, profile_meaning=PROFILE_MEANINGS.get(profile, ""), written=when_text(datetime.now().astimezone().isoformat()),
-        headline=_headline(items, words, profile), machine="; ".join(dict.fromkeys(i.machine for i in items if i.machine)),
+        headline=headline, only_recorded=only_recorded, machine="; ".join(dict.fromkeys(i.machine for i in items if i.machine)),
         running=under_way, progress=progress, techniques=techniques, counts=count_verdicts(words), by_evidence=_by_evidence(items),
         disagreements=tuple((item, claim) for item in items for claim in item.claims if claim.verdict == "DISAGREES"),
         failures=tuple(item for item in items if item.failure), facts=_run_facts(items), data=_data(items))
@@ -145,17 +149,23 @@ def _item(project: Project, item: Reproduction, profile: str, running: bool) -> 
                   wrong_files=(*wrong.values(), *wrong_figures),
                   counts=count_verdicts([claim.verdict for claim in claims]))
     if record is not None:
-        return ItemView(**common, **_of_record(_without_files(record, wrong), folder, item.id, notebook_page(project, item, profile)),
+        return ItemView(**common, **_of_record(_without_files(record, wrong), folder, item.id, notebook_page(project, item, profile), _kept_thumbnail(project, item, profile)),
                         no_verdicts=NO_VERDICTS if profile == Profile.SMOKE else "")
-    return ItemView(has_record=False, not_run=missing if refused or not failure else "", **common)
+    return ItemView(has_record=False, not_run=missing if refused or not failure else "", **common,
+                    thumbnail=thumbnail_uri(promoted_figure(project, item, figures[0].profile), _kept_thumbnail(project, item, profile)) if figures else "")
+
+
+def _kept_thumbnail(project: Project, item: Reproduction, profile: str) -> Path:
+    page = notebook_page(project, item, profile)
+    return page.parents[1] / "thumbnails" / f"{page.stem}.png"
 
 
 def _findings(profile: str, record: Mapping[str, Any] | None, beside: Sequence[RecordedRun]) -> tuple[Finding, ...]:
-    """Return what runs answer, the recorded ones after this machine's own; a check of the plumbing answers nothing."""
+    """Return what runs answer, the recorded ones after this machine's own; a check of the plumbing and a stand-in answer nothing."""
     if profile == Profile.SMOKE:
         return ()
     runs = [("this run", record)] + [(f"recorded {profile} run, {when_text(held.get('started'))}", held) for profile, held, _ in beside]
-    return tuple(Finding(run=run, text=str(held["finding"])) for run, held in runs if held and held.get("finding"))
+    return tuple(Finding(run=run, text=str(held["finding"])) for run, held in runs if held and held.get("finding") and not _standin(held))
 
 
 def _recorded_figures(project: Project, item: Reproduction, profile: str,
@@ -180,10 +190,9 @@ def _without_files(record: Mapping[str, Any], wrong: Mapping[str, str]) -> dict[
     return dict(record) | {"artifacts": artifacts}
 
 
-def _of_record(record: Mapping[str, Any], folder: Path, item_id: str, readable: Path) -> dict[str, Any]:
+def _of_record(record: Mapping[str, Any], folder: Path, item_id: str, readable: Path, kept: Path) -> dict[str, Any]:
     artifacts, seconds = record.get("artifacts") or {}, float(record.get("seconds") or 0)
     picture = folder / str(artifacts.get("figure") or "")
-    kept = readable.parents[1] / "thumbnails" / f"{readable.stem}.png"
     pages = (("Notebook, to read", f"notebooks/{quote(readable.name)}"),) if artifacts.get("notebook") and readable.is_file() else ()
     return dict(
         has_record=True, date=when_text(record.get("started")), duration=seconds_text(round(seconds, 1)), seconds=seconds,
@@ -238,8 +247,7 @@ def _card(project: Any, technique: str) -> str:
     return ""
 
 
-def _headline(items: Sequence[ItemView], words: Sequence[str], profile: str) -> str:
-    ran = sum(item.has_record for item in items)
+def _headline(ran: int, items: Sequence[ItemView], words: Sequence[str], profile: str) -> str:
     if profile == "smoke":
         return f"{ran} of {len(items)} items ran."
     told = (("AGREES", "agree"), ("DISAGREES", "disagree"), ("NOT_COMPARABLE", "cannot be compared"), ("NOT_RUN", "were not run"))

@@ -180,6 +180,11 @@ class ItemView:
         """Verdicts of its claims in each recorded run, by profile."""
         return count_recorded([self])
 
+    @property
+    def figure_anchor(self) -> str:
+        """Where its first figure stands: this run's, or else that of a recorded run."""
+        return f"{self.anchor}-figure" if self.figure or not self.recorded_figures else f"{self.anchor}-figure-{self.recorded_figures[0].profile}"
+
 
 def slug(text: str) -> str:
     """Turn a name into what an address can carry."""
