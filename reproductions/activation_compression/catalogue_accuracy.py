@@ -9,7 +9,12 @@ When rules were made: tolerances of shares were fixed, and later that day, with 
 after a review: that Top-K loses at least three points (before: anything), that first layers lose as many, and that a
 value between two which the paper prints disagrees. With one seed of table 5 there Q1f was added. With tables 5 and 15
 and figure 4 recorded, after a second review: the paper's row Q1 is also asked of Q1f; no agreement by a tolerance of
-most of what there is to lose (MRPC); CoLA as an exception; figure 4a by none, half and all of the layers.
+most of what there is to lose (MRPC); CoLA as an exception; figure 4a by none, half and all of the layers. After a third
+review: orders of averages only where tables 5 and 15 both have them, over the tasks that count here (dropped: T3 below
+T2, which disagreed; T1 below T2, which was not comparable), and SST-2 with T4 is no longer said to lose three points,
+since it loses 1.38 in table 5 (it was not comparable). When STS-B with T4 and Q1 had been trained three times as long,
+where both then lost little: six epochs of it in tables 5 and 15, no verdict on it after few steps elsewhere, none on an
+order of methods that all lose nothing.
 """
 
 import math
@@ -46,35 +51,36 @@ SMALLER = (
     "encoder has less to spare. Precision is bfloat16, there fp16; messages hold little padding, there mostly padding. "
     "The paper prints one run of each, and some collapsed (table 16: CoLA with A2 ends at 0)."
 )
-CODE = SMALLER + " A code has 19 or 38 numbers and some hundred steps (laptop: 47) to be learned in."
+CODE = SMALLER + " A code has 19 or 38 numbers and some hundred or thousand steps to be learned in, on the laptop tens."
 QUANTIZER = SMALLER + (
     " Q1 and Q2 map each token's values from the least to the greatest, so that one enormous value spoils its token at "
     "2 bits: our variant, whose times and bytes are measured. The paper takes the scheme of Wang et al. (2022) "
     "(sections 3.1 and 3.2), whose released code scales each feature: Q1f does. On SST-2 the scale matters in the "
-    "laptop's 47 steps and hardly after the 250 of full."
+    "laptop's few steps and hardly in full."
 )
 COLLAPSE = (
-    "What Top-K keeps grows with what it sends. With T1 and T2 the encoder still answers by chance after the laptop's 47 "
-    "steps (SST-2), no longer after the 250 of full. The paper's Top-K ends at chance or at 0 in some tables and not in "
+    "What Top-K keeps grows with what it sends, and with training. With T1 and T2 the encoder still answers by chance "
+    "after the laptop's few steps (SST-2), no longer in full. After two epochs of STS-B T4 loses 12 to 31 points, after "
+    "six at most 3 (table 5). The paper's Top-K ends at chance or at 0 in some tables and not in "
     "others: from table 5 to 15 STS-B goes from 0.00 to 0.80 of the uncompressed score with T1, CoLA from 0.00 to 0.87 "
-    "with T4. Encoder, recipe and padding all differ here. STS-B's training has not ended (rows "
-    "train_loss), which is a part of its losses: table 5 also trains three times as long."
+    "with T4. Encoder, recipe and padding all differ here."
 )
-FEWER_EXAMPLES = " The laptop learns from at most 800 examples, the paper from all of them."
+FEWER_EXAMPLES = " The laptop learns from at most 800 examples, full of SST-2 from 8,000, the paper from all of them."
 # Table 16 itself says otherwise: CoLA with A2 0.00, with T2 0.00; RTE with A1 47.29, with T1 52.71.
 CONTRADICTED = {("16", "cola", "A2"), ("16", "rte", "A1")}
 
 FULL = {
     "tasks": TASKS, "methods": METHODS, "seeds": [0, 1, 2], "max_tokens": 512, "batch": 32, "limit": 0,
-    "precision": "bf16", "controls": ["mrpc", "stsb"], "encoder": "all-MiniLM-L6-v2",
+    "precision": "bf16", "controls": ["mrpc", "stsb"], "encoder": "all-MiniLM-L6-v2", "epochs": {"stsb": 6},
 }  # fmt: skip
-LONGER = {"longer": {"stsb": {"epochs": 6, "methods": ["w/o", "T4", "Q1"]}}}  # three times the recipe's epochs
-LAPTOP = FULL | {"tasks": FEW_TASKS, "methods": FEW_METHODS, "limit": 1500, "controls": []}
+SHORTER = {"shorter": {"stsb": 2}}  # epochs; a third of those above
+LAPTOP = FULL | {"tasks": FEW_TASKS, "methods": FEW_METHODS, "limit": 1500, "controls": [], "epochs": {}}
 SMOKE = LAPTOP | {
     "tasks": ["mrpc"], "methods": ["w/o", "A2"], "seeds": [0], "limit": 64, "encoder": "stand-in", "max_tokens": 32,
+    "epochs": {"mrpc": 3},
 }  # fmt: skip
 LARGE = {"encoder": "bert-large-uncased", "limit": 0, "device": "cuda"}  # the paper's encoder
-PAPER = FULL | LARGE | {"tasks": [*TASKS, "qnli", "qqp", "mnli"], "controls": []}
+PAPER = FULL | LARGE | {"tasks": [*TASKS, "qnli", "qqp", "mnli"], "controls": [], "epochs": {}}
 
 
 SCALED = SMALLER + " A scale a feature, as the code released by Wang et al. (2022) has it."
@@ -145,18 +151,19 @@ def _takeaway_2_excepts(task: str) -> tuple:
             where={"task": task, "method": method}, at_least=3.0, because=PRESERVED, needs_real_data=True,
             source=f"{WITHIN_3}; each of these loses more in its table 5", explanation=why,
         )
-        for method, why in NEAR
+        for method, why in BOTH_NEAR
     )  # fmt: skip
 
 
-def _table(number: str, title: str, claims: tuple, expected_s: dict, full: dict, laptop: dict) -> Reproduction:
+def _table(number: str, title: str, claims: tuple, expected_s: dict, full: dict, laptop: dict, smoke: dict = SMOKE):
+    """Declare a table of fine-tunings, whose paper profile has neither controls nor other epochs."""
     return Reproduction(
         technique="activation_compression", item=f"table-{number}", evidence=Evidence.MEASURED, title=title,
         notebook=ACCURACY, published=f"table-{number}.csv", claims=claims, expected_s=expected_s,
         parameters={
-            "smoke": SMOKE | {"batch": full["batch"]}, "laptop": laptop, "full": full,
-            "paper": {name: value for name, value in full.items() if name not in ("fewer", "longer")}
-            | {name: PAPER[name] for name in (*LARGE, "tasks", "controls")},
+            "smoke": smoke | {"batch": full["batch"]}, "laptop": laptop, "full": full,
+            "paper": {name: value for name, value in full.items() if name != "shorter"}
+            | {name: PAPER[name] for name in (*LARGE, "tasks", "controls", "epochs")},
         },
     )  # fmt: skip
 
@@ -165,21 +172,11 @@ def _for_all(table: str) -> tuple:
     return tuple(claim for task in TASKS for claim in _claims(task, table))
 
 
-TRAINED_LONGER = tuple(
-    Bound(
-        f"stsb, trained three times as long: takeaway 2, {method} loses at {told} 3 points",
-        quantity="longer_points_below", where={"task": "stsb", "method": method}, because=PRESERVED, needs_real_data=True,
-        source=f"section 4.3; a control of ours, since {method}'s training had not ended", explanation=why, **bound,
-    )
-    for method, told, why, bound in (
-        ("T4", "least", COLLAPSE, {"at_least": 3.0}), ("Q1", "most", QUANTIZER, {"at_most": 3.0}),
-    )
-)  # fmt: skip
 TABLE_5 = _table(
     "5", "Fine-tuning under compression: what is left of GLUE scores",
     (*(claim for task in TASKS for claim in (_takeaway_2_excepts if task in SENSITIVE else _takeaway_2)(task)),
-     *TRAINED_LONGER, *_for_all("5")),
-    {"smoke": 10, "laptop": 250, "full": 27_000}, FULL | LONGER, LAPTOP,
+     *_for_all("5")),
+    {"smoke": 15, "laptop": 250, "full": 27_000}, FULL | SHORTER, LAPTOP, SMOKE | {"shorter": {"mrpc": 1}, "controls": ["mrpc"]},
 )  # fmt: skip
 
 SCALES = "ours: the paper takes the scheme of Wang et al. (2022), whose released code by default scales each feature"
@@ -214,8 +211,8 @@ TABLE_15 = _table(
 )  # fmt: skip
 TABLE_16 = _table(
     "16", "Fine-tuning under compression with batches of 8 and 128 tokens", _for_all("16"),
-    {"smoke": 10, "laptop": 175, "full": 18_000},
-    FULL | {"max_tokens": 128, "batch": 8, "controls": [], "fewer": {"rte": 1500}},  # RTE is at chance in any case
+    {"smoke": 10, "laptop": 175, "full": 15_000},
+    FULL | {"max_tokens": 128, "batch": 8, "controls": [], "epochs": {}},  # a step is a quarter: STS-B has enough of them
     LAPTOP | {"max_tokens": 128, "batch": 8, "methods": ["w/o", "A2", "T2"], "limit": 800},
 )  # fmt: skip
 
@@ -247,7 +244,7 @@ PER_BYTE = _item(
             ("At the bytes of A1, a learned code keeps more than Top-K", ["T1", "A1"], AVERAGES),
             ("At the bytes of A2, a learned code keeps more than Top-K", ["T2", "A2"], AVERAGES),
             ("From what keeps least to what keeps most: T2, A2, Q2", ["T2", "A2", "Q2"], AVERAGES),
-            ("T4 keeps the most of Top-K", ["T3", "T4"], AVERAGES),
+            ("T4 keeps more than T3, which sends less", ["T3", "T4"], AVERAGES),
             ("T4 keeps more than T2, which sends less", ["T2", "T4"], AVERAGES),
             *(
                 (f"Takeaway 2: {method} keeps less than the uncompressed encoder", [method, "w/o"], "section 4.3")
@@ -273,12 +270,6 @@ STAND_IN = {"tasks": ["mrpc"], "seeds": [0], "limit": 64, "max_tokens": 32, "enc
 REPAIRED = (
     "In full, six layers of a small encoder: a step here is four layers there, and fine-tuning can repair a part of "
     "what a code loses. The paper's curves are of a method that it does not name (A2 is assumed) and without a spread."
-)
-PLATEAU = (
-    " With layers 4 and 5 compressed STS-B first learns to answer with the mean of all labels, whatever the sentences say. "
-    "Of three seeds one leaves that plateau, one is still leaving it when training ends (loss 1.20) and one never does "
-    "(2.18, the labels' variance). With the last layer alone and with the last three to five compressed all seeds "
-    "leave it (0.42 to 0.78), with all six they end at 1.01 to 1.55: how many they are does not explain it."
 )
 
 
@@ -311,7 +302,7 @@ def _takeaway_6(task: str) -> tuple:
             f"{task}: compressing the last third of the layers loses at most 3 points", quantity="points_below",
             where={"task": task, "layer_share": A_THIRD}, at_most=3.0, because=THREE_POINTS, needs_real_data=True,
             source=_source(task, "section 4.5: the last 8 of 24 layers keep the loss within 3 %"),
-            explanation=REPAIRED + (PLATEAU if task == "stsb" else ""),
+            explanation=REPAIRED,
         ),
     )  # fmt: skip
 
@@ -322,7 +313,7 @@ def _takeaway_7(task: str) -> tuple:
         Ordering(
             f"{task}: takeaway 7, compressing the first layers harms more than compressing the last", quantity="score",
             along="place", order=[FIRST, LAST], where={"task": task}, because=ORDER, needs_real_data=True,
-            source=source, explanation=REPAIRED + (PLATEAU if task == "stsb" else ""),
+            source=source, explanation=REPAIRED,
         ),
         Bound(
             f"{task}: takeaway 7, compressing the first layers loses at least 3 points", quantity="points_below",
@@ -347,7 +338,7 @@ FIGURE_4B = _item(
     (10, 150, 5_400), tuple(claim for task in CLAIMED for claim in _takeaway_7(task)),
 )  # fmt: skip
 
-FEEDBACK = STUDY | {"tasks": ["sst2", "stsb"], "methods": ["A1", "T1", "T4", "Q1"], "max_tokens": 48, "limit": 3000}
+FEEDBACK = {name: value for name, value in STUDY.items() if name != "epochs"} | {"tasks": ["sst2", "stsb"], "methods": ["A1", "T1", "T4", "Q1"], "max_tokens": 48, "limit": 3000}
 # Q1: the one of the four that in 47 steps is neither at chance (T1, T4) nor as good as uncompressed (A1).
 FEW_FEEDBACK = FEEDBACK | {"tasks": FEW_TASKS, "methods": ["Q1"], "max_tokens": 24, "limit": 1500}
 ERROR_FEEDBACK = _item(

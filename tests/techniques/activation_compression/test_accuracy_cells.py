@@ -40,6 +40,24 @@ def test_a_smaller_limit_wins_over_the_recipes():
     assert limits == [100, 8_000, 100, None]
 
 
+def test_other_epochs_are_of_the_task_that_they_name():
+    cells = accuracy.fine_tuning_cells(["rte", "cola"], ["w/o"], [0], max_tokens=64, epochs={"cola": 6}, **STAND_IN)
+    assert [cell["epochs"] for cell in cells] == [3, 6]
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"methods": ["A9"]}, "method='A9'"), ({"tasks": ["wnli"]}, "tasks has 'wnli'"),
+        ({"epochs": {"cola": 2}}, "epochs has 'cola': 2"), ({"epochs": {"rte": 0}}, "epochs has 'rte': 0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_is_named_before_anything_is(changed, named):
+    asked = {"tasks": ["rte"], "methods": ["w/o"], "seeds": [0], "max_tokens": 64} | STAND_IN
+    with pytest.raises(ValueError, match=named):
+        accuracy.fine_tuning_cells(**asked | changed)
+
+
 def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(monkeypatch):
     monkeypatch.setattr(accuracy.cells, "longest_sequence", lambda *_: 128)
     large, small = (

@@ -2,7 +2,8 @@
 
 Source: "Does compressing activations help model parallel training?", section 4.1 (batch 32 or 8, at most 512 or 128
 tokens). The paper states no learning rates and epochs; `RECIPES` are ours, chosen on uncompressed runs of one seed of
-MiniLM, scored on the validation split: at 2e-4 STS-B, at 4e-4 MRPC stayed at chance. `ENCODER_RECIPES` are from Devlin
+MiniLM, scored on the validation split: at 2e-4 STS-B, at 4e-4 MRPC stayed at chance. Two epochs of batches of 32 are
+too few for STS-B under compression (`deciding.ENOUGH_STEPS`): tables 5 and 15 take six. `ENCODER_RECIPES` are from Devlin
 et al., BERT, appendix A.3: rates of 2e-5 to 5e-5, 2 to 4 epochs; all examples.
 Simplified: one recipe a task and encoder, whatever the method and the batch.
 Left out: a search for the best recipe of each method.
@@ -17,6 +18,8 @@ from typing import Any
 
 from workbench.datasets import glue
 from workbench.models.pretrained import DEFAULT_ENCODER, load_encoder
+
+from ..method import method
 
 __all__ = ["ENCODER_RECIPES", "RECIPES", "cells_by_layers", "fine_tuning_cells", "longest_sequence"]
 
@@ -50,6 +53,7 @@ def fine_tuning_cells(
     batch: int = 32,
     precision: str = "bf16",
     limit: int | None = None,
+    epochs: Mapping[str, int] = MappingProxyType({}),
     encoder: str = DEFAULT_ENCODER,
     device: str = "cpu",
     **more: Any,
@@ -64,6 +68,7 @@ def fine_tuning_cells(
         batch: examples of a step.
         precision: "fp32" or "bf16".
         limit: fewer training examples than the recipe draws; None leaves the recipe's.
+        epochs: task -> times that every example is seen, where not as often as in the recipe.
         encoder: a pretrained encoder's name, or "stand-in".
         device: of model and batches; a cell on the CPU does not say it.
         more: further arguments, such as `layers`.
@@ -72,14 +77,19 @@ def fine_tuning_cells(
         Cells, all methods of a seed before the next seed, so that what is there early is complete.
 
     Raises:
-        ValueError: for a task without a recipe.
+        ValueError: for a task without a recipe, an unknown method, or epochs below 1 or of a task that is not asked for.
     """
     more |= {} if device == "cpu" else {"device": device}
+    for name in methods:
+        method(name)
     if unknown := [task for task in tasks if task not in RECIPES]:
         raise ValueError(f"tasks has {unknown[0]!r}, must be among {', '.join(RECIPES)}")
+    for task, times in epochs.items():
+        if task not in tasks or times < 1:
+            raise ValueError(f"epochs has {task!r}: {times}; must be of {', '.join(tasks)} and at least 1")
     return [
         {
-            **_arguments(task, limit, encoder), "task": task, "method": method, "seed": seed, "batch": batch,
+            **_arguments(task, limit, epochs, encoder), "task": task, "method": method, "seed": seed, "batch": batch,
             "max_tokens": min(max_tokens, longest_sequence(task, encoder)), "precision": precision, "encoder": encoder,
             **more,
         }
@@ -111,8 +121,9 @@ def cells_by_layers(
     return cells
 
 
-def _arguments(task: str, limit: int | None, encoder: str) -> dict[str, Any]:
+def _arguments(task: str, limit: int | None, epochs: Mapping[str, int], encoder: str) -> dict[str, Any]:
     recipe = {**RECIPES[task], **ENCODER_RECIPES.get(encoder, {})}
+    recipe |= {"epochs": epochs.get(task, recipe["epochs"])}
     return recipe if limit is None else recipe | {"limit": min(limit, recipe["limit"] or limit)}
 
 

@@ -19,10 +19,10 @@ __all__ = [
     "PER_CENT",
     "feedback_rows",
     "layer_rows",
-    "longer_rows",
     "mean_rows",
     "precision_rows",
     "score_rows",
+    "shorter_rows",
     "sources",
     "told_by_layers",
 ]
@@ -33,7 +33,7 @@ BASELINE = "w/o"
 PER_CENT = 100.0
 CLOSE_POINTS = 3.0  # of a score: as near as section 4.3 asks of what preserves accuracy
 DIGITS = 3  # of a share or place, so that a claim can name it
-TOLD_LONGER = ("score", "train_loss", "points_lost", "points_below")
+TOLD_SHORTER = ("score", "train_loss", "points_lost", "points_below")
 AVERAGED = ("relative_score", "constant_share", "message_share", "sent_share")
 
 
@@ -169,30 +169,36 @@ def mean_rows(rows: Iterable[Mapping[str, Any]], tasks: Iterable[str]) -> list[d
     ]  # fmt: skip
 
 
-def longer_rows(cells: Iterable[Values]) -> list[dict[str, Any]]:
-    """Turn cells that were trained for more epochs than the others into rows of their own.
+def shorter_rows(cells: Iterable[Values]) -> list[dict[str, Any]]:
+    """Turn cells that were trained for fewer epochs than the others into rows of their own.
 
     Args:
         cells: what `fine_tune` returned, uncompressed ones among them.
 
     Returns:
-        Of the rows of `score_rows` the scores, losses and points lost, their quantities with "longer_" in front.
+        Of the rows of `score_rows` the scores, losses and points lost, their quantities with "shorter_" in front.
     """
-    rows = [row for row in score_rows(cells) if row["quantity"] in TOLD_LONGER]
-    return [{**row, "quantity": f"longer_{row['quantity']}"} for row in rows]
+    rows = [row for row in score_rows(cells) if row["quantity"] in TOLD_SHORTER]
+    return [{**row, "quantity": f"shorter_{row['quantity']}"} for row in rows]
 
 
 def precision_rows(cells: Iterable[Values], in_fp32: Iterable[Values]) -> list[dict[str, Any]]:
     """Compare uncompressed cells with those of the same task and seed in fp32.
 
     Args:
-        cells: in another precision.
+        cells: in another precision; of several of a task and seed the last.
         in_fp32: the controls.
 
     Returns:
         `precision_points` (%): what fp32 scores more, by task and seed.
+
+    Raises:
+        ValueError: for a control that has no such cell beside it.
     """
     plain = {(cell["task"], cell["seed"]): cell for cell in cells if cell["method"] == BASELINE}
+    in_fp32 = list(in_fp32)
+    if alone := [cell for cell in in_fp32 if (cell["task"], cell["seed"]) not in plain]:
+        raise ValueError(f"a control in fp32 on {alone[0]['task']} has no uncompressed cell with seed {alone[0]['seed']} beside it")
     return [
         {
             "quantity": "precision_points", "task": exact["task"], "method": BASELINE, "seed": exact["seed"],
