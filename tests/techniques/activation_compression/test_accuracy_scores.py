@@ -338,11 +338,11 @@ def test_a_table_of_points_lost_has_what_sends_least_at_the_top():
     rows = accuracy.score_rows(
         [
             *(cell("w/o", 0.8, task=task) for task in ("mrpc", "rte")), cell("Q1", 0.78, sent=13),
-            cell("A1", 0.5, **code), cell("A1", 0.6, task="rte", **code),
+            cell("A1", 0.5, **code), cell("A1", 0.6, task="rte", **{**code, "sent": 9}),  # not told: at chance
         ]
     )  # fmt: skip
     ax = accuracy.draw_points_lost(rows, ax=plt.figure().add_subplot(), at_chance=["rte", ("mrpc", "A1")])
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["A1  5 % (9 % with gradients)", "Q1  13 %"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["A1  5\u00a0% (9\u00a0% with gradients)", "Q1  13\u00a0%"]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["mrpc\nof 30", "rte\nat chance"]
     hatched = {patch.get_xy(): bool(patch.get_hatch()) for patch in ax.patches}
     assert hatched == {(-0.5, -0.5): True, (-0.5, 0.5): False, (0.5, -0.5): False}

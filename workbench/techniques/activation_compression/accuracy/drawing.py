@@ -19,7 +19,8 @@ from matplotlib.patches import Rectangle
 from workbench import plots
 from workbench.plots.style import PALETTE
 
-from .scores import BASELINE, CLOSE_POINTS, PER_CENT
+from .finding import told_bytes
+from .scores import BASELINE, CLOSE_POINTS
 
 __all__ = [
     "beside_published", "draw_by_layers", "draw_per_byte", "draw_points_lost", "draw_relative_scores", "merged",
@@ -167,8 +168,9 @@ def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection
     keys = ["task", "method"]
     scores, chance = (merged(rows, name, keys).set_index(keys).value for name in ("score", "chance"))
     lost = merged(rows, "points_lost", keys)
+    told = [row for row in rows if row["task"] not in at_chance] or rows  # bytes as the other pictures tell them
     names = ("message_share", "sent_share")
-    shares, sent = (merged(rows, name, ["method"]).set_index("method").value for name in names)
+    shares, sent = (merged(told, name, ["method"]).set_index("method").value for name in names)
     shares = shares.sort_values(kind="stable")
     tasks, lines = list(lost.task.unique()), {method: line for line, method in enumerate(shares.index)}
     for row in lost.itertuples():
@@ -183,7 +185,7 @@ def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection
     most = {task: scores[task, BASELINE] - chance[task, BASELINE] for task in tasks}
     names = [f"{task}\nat chance" if task in at_chance else f"{task}\nof {most[task]:.0f}" for task in tasks]
     ax.set_xticks(range(len(tasks)), names)
-    ax.set_yticks(range(len(shares)), [_told_bytes(name, share, sent[name]) for name, share in shares.items()])
+    ax.set_yticks(range(len(shares)), [f"{name}  {told_bytes([share], [sent[name]])}" for name, share in shares.items()])
     ax.set_ylabel("method and its bytes")
     ax.grid(False)
     return ax
@@ -201,8 +203,3 @@ def _write_lost(ax: Axes, column: int, line: int, row: Any) -> None:
     ax.text(column, line - UP * known, f"{row.value:z.1f}", ha="center", va="center")
     if known:
         ax.text(column, line + DOWN, f"{row.low:z.1f} to {row.high:z.1f}", ha="center", va="center", fontsize="x-small")
-
-
-def _told_bytes(method: str, share: float, sent: float) -> str:
-    also = f" ({PER_CENT * sent:.0f} % with gradients)" if sent > share else ""
-    return f"{method}  {PER_CENT * share:.0f} %{also}"

@@ -15,7 +15,7 @@ from typing import Any
 from .deciding import MOST_TOLERATED
 from .scores import BASELINE, CLOSE_POINTS, PER_CENT
 
-__all__ = ["EXCEPTED", "TOLD_PER_BYTE", "told_per_byte"]
+__all__ = ["EXCEPTED", "TOLD_PER_BYTE", "told_bytes", "told_per_byte"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -47,7 +47,7 @@ def told_per_byte(rows: Iterable[Mapping[str, Any]], tasks: Collection[str]) -> 
         return ""
     means = ", ".join(f"{method} ({_share(shares[method])}) {_share(kept[method])}" for method in methods)
     average = f"Kept of the score, on average over {_listed(sorted(tasks))}: {means}."
-    bytes_of = {method: _bytes(shares[method], with_codes[method]) for method in methods}
+    bytes_of = {method: told_bytes(shares[method], with_codes[method]) for method in methods}
     return " ".join([*_told_lost(counted, bytes_of), average, "(A: learned codes, T: Top-K, Q: quantised.)"])
 
 
@@ -88,8 +88,13 @@ def _by_method(rows: Rows, quantity: str) -> dict[str, list[float]]:
     return found
 
 
-def _bytes(shares: Sequence[float], with_codes: Sequence[float]) -> str:
-    """Tell a share of the bytes, and that with the gradients of learned codes where they are to be seen in it."""
+def told_bytes(shares: Sequence[float], with_codes: Sequence[float]) -> str:
+    """Tell a share of the bytes, and that with the gradients of learned codes where they are to be seen in it.
+
+    Args:
+        shares: of the bytes without compression, one or more, of which the mean is told.
+        with_codes: the same with the gradients of learned codes.
+    """
     told, more = _share(shares), _share(with_codes)
     return told if told == more else f"{told} ({more} with gradients)"
 
