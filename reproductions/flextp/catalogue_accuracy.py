@@ -1,8 +1,9 @@
 """Accuracy of "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control": parts (a) of its figures.
 
 A Vision Transformer of a million parameters and a part of CIFAR-10 stand for the paper's, so claims are about what of
-the Baseline's accuracy is lost, not about accuracies. Tolerances were fixed before the first run. Real images only: a
-stand-in supports no verdict.
+the Baseline's accuracy is lost, not about accuracies. Tolerances were fixed before the first run; that Pri loses at
+least 0.65 points at χ = 8 was asked after it, since losing nothing would have agreed with 1.3. Real images only: a stand-in
+supports no verdict.
 
 Assumed, since the values did not survive: γ of figure 3 is 1/2; χ of figures 3, 7 and 8 is 8; γ is swept over 1/4, 1/2
 and 3/4; the 14.9 % of ViT-3B are those of 1/2, at which the model of the paper's machine spares 25 to 30 % of an epoch,
@@ -19,6 +20,7 @@ RATIOS = [0.25, 0.5, 0.75]
 SKEWNESSES = [1, 2, 4, 8]
 HEAVY = 8
 READINGS = {"points": "points", "relative": "per cent of the Baseline's accuracy"}
+OF_RD = {"points": "points", "relative": "per cent of what Rd loses"}
 
 FULL = {
     "num_ranks": 8, "seeds": [0, 1, 2], "epochs": 8, "batch": 64, "learning_rate": 1e-3, "limit": 5000, "device": "cpu",
@@ -34,7 +36,7 @@ POINTS = (
 )
 BY_CONSTRUCTION = "a count of columns, so by construction of the plans: it checks the program"
 HALF = "half of it either way: a thousandth of the parameters, other images and a lost γ leave no more than its size"
-AMBIGUOUS = "The text does not say whether its per cent are points or a share of the Baseline's: both are shown."
+AMBIGUOUS = "The text does not say whether its per cent are points or a share, and of what: both are shown."
 SMALLER = (
     "Another training: a thousandth of the parameters, a tenth of the images (laptop: a twentieth), 8 or 4 epochs of "
     "150, which end before the Baseline has converged; a loss then also shows how much slower one learns from fewer "
@@ -69,14 +71,16 @@ def _lost(name: str, **more):
     return Ordering(name, where=where, **{**common, **more})
 
 
-def _published(name: str, quantity: str, source: str, because: str, where: dict, **tolerance) -> tuple:
+def _published(
+    name: str, quantity: str, source: str, because: str, where: dict, *, readings: dict = READINGS, **tolerance
+) -> tuple:
     """Claim a published per cent in both readings."""
     return tuple(
         Within(
             f"{name}, in {words}", quantity=quantity, where={"reading": reading, **where}, because=because,
             needs_real_data=True, source=source, explanation=f"{AMBIGUOUS} {SMALLER}", **tolerance,
         )
-        for reading, words in READINGS.items()
+        for reading, words in readings.items()
     )  # fmt: skip
 
 
@@ -164,7 +168,7 @@ FIGURE_5A = _item(
     (
         *_homogeneous_claims("5"),
         *_published("Pri narrows Rd's loss by up to 18 %", "loss_narrowed", "section V-B, text to figures 5 and 6",
-                    HALF, {}, rel=0.5),
+                    HALF, {}, rel=0.5, readings=OF_RD),
     ),
     {**TINY, **BY_RATIO}, "fig-5.csv",
 )  # fmt: skip

@@ -8,7 +8,9 @@ PriDiffE's 2.1; χ is 8 in figures 7 and 8 and behind 3.5, 2.1 and 4 %; figures 
 not said. What the paper calls χ = 0 is 1 here.
 Tolerances were fixed before the first run of an item, knowing the share of products in an iteration, from which a
 speedup's size follows: 10 % for what is predicted, which is more than twice what the
-model misses table I by. The model knew its errors on table I then (they were computed when it was made).
+model misses table I by. The model knew its errors on table I then (they were computed when it was made). After a
+review, knowing what they find: the cells of table I may be missed by 4 %, not 10, which a single number for all cells
+would have met; SEMI's 77.6 % by 2 points, not 10 %; two orders of table I say that the model's form was chosen by them.
 """
 
 from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Within
@@ -24,7 +26,10 @@ HALVES = [8.0, 6.0, 4.0, 2.0]  # figure 11's stragglers, half of eight ranks
 
 A_PREDICTION = "10 %: one rate for all products, data sheets for the rest; table I is missed by up to 4 %"
 IN_ORDER = "an order; the model has no noise"
+CHOSEN_BY = IN_ORDER + "; forms of the model that break it were dropped (`cost.table_1`): no test of the one that is left"
 A_COUNT = "a count of whole numbers: no tolerance"
+HALF_OF_A_CONSTANT = "half of the 8 % by which the best single number for all four cells misses one of them"
+TWO_POINTS = "2 points: 10 % of it would also be met by MIG and by both refined solutions; ZERO-Pri is too near to tell"
 SECTION = "section V-B"
 
 PRODUCTS = (
@@ -195,17 +200,14 @@ FIGURE_11 = _item(
 TABLE_1 = _item(
     "table-1", "Epochs of ranks that are all alike, by how much of their columns 1 to 4 of eight migrate",
     (
-        Within("Each cell that does not calibrate", quantity="epoch_s", where={}, rel=0.10, because=A_PREDICTION,
+        Within("Each cell that does not calibrate", quantity="epoch_s", where={}, rel=0.04, because=HALF_OF_A_CONSTANT,
                source="table I, one sender; the text does not show the others"),
-        Within("Half of the cells that do not calibrate lie this close", quantity="median_error", expected=0.0,
-               abs=0.05, because="half of what is granted to a cell of the worse half",
-               source="an exact prediction has no error"),
         Ordering("Broadcast-reduce is ahead of scatter-gather, for 1 to 4 senders and every share", quantity="epoch_s",
                  along="scheme", order=["broadcast-reduce", "scatter-gather"],
-                 where={"num_senders": [1, 2, 3, 4], "migrated_share": [0.25, 0.5, 0.75, 1.0]}, because=IN_ORDER,
+                 where={"num_senders": [1, 2, 3, 4], "migrated_share": [0.25, 0.5, 0.75, 1.0]}, because=CHOSEN_BY,
                  source="section V-C"),
         Trend("Its lead narrows as senders increase, for every share", quantity="lead_s", along="num_senders",
-              direction="decreasing", where={"migrated_share": [0.25, 0.5, 0.75, 1.0]}, because=IN_ORDER,
+              direction="decreasing", where={"migrated_share": [0.25, 0.5, 0.75, 1.0]}, because=CHOSEN_BY,
               source="section V-C"),
         Trend("The more migrates, the longer an epoch", quantity="epoch_s", along="migrated_share",
               direction="increasing", because=IN_ORDER, source="table I"),
@@ -275,10 +277,10 @@ CERTIFICATE = _item(
 )  # fmt: skip
 
 
-def _efficiency(environment: str, meaning: str, name: str, explanation: str, **where) -> Within:
+def _efficiency(environment: str, meaning: str, name: str, explanation: str, tolerance: dict, **where) -> Within:
     return Within(
-        name, quantity="efficiency_gain", where={"environment": environment, "meaning": meaning, **where}, rel=0.10,
-        because=A_PREDICTION, source="section I, contributions", explanation=explanation,
+        name, quantity="efficiency_gain", where={"environment": environment, "meaning": meaning, **where},
+        source="section I, contributions", explanation=explanation, **tolerance,
     )  # fmt: skip
 
 
@@ -294,16 +296,18 @@ HOMOGENEOUS = "section I: 18.5 % in homogeneous environments"
 RATIO_LOST = (
     "The ratio behind 18.5 % did not survive, 1/2 is assumed; the ratio that the model asks for is claimed beside it."
 )
+MEANINGS = ("time saved", "throughput gained")
 SOLUTIONS = ["ZERO-Pri", "MIG", "SEMI", "MIG refined", "SEMI refined"]
 ABSTRACT = _item(
     "abstract", "Efficiency with and without stragglers, and the ratios that the text's savings ask for",
     (
-        *(_ratio_for(18.5, "ViT-1B", meaning, HOMOGENEOUS) for meaning in ("time saved", "throughput gained")),
+        *(_ratio_for(18.5, "ViT-1B", meaning, HOMOGENEOUS) for meaning in MEANINGS),
         _ratio_for(23.5, "ViT-3B", "time saved", f"{SECTION}: 23.5 % shorter epochs"),
         *(_efficiency("homogeneous", meaning, f"18.5 % as {meaning} where every rank drops half of its columns", RATIO_LOST,
-                      model="ViT-1B", pruning_ratio=0.5) for meaning in ("time saved", "throughput gained")),
-        *(_efficiency("heterogeneous", meaning, f"77.6 % as {meaning} by SEMI at χ = 8", MEANING, solution="SEMI",
-                      model="ViT-1B") for meaning in ("time saved", "throughput gained")),
+                      {"rel": 0.10, "because": A_PREDICTION}, model="ViT-1B", pruning_ratio=0.5)
+          for meaning in MEANINGS),
+        *(_efficiency("heterogeneous", meaning, f"77.6 % as {meaning} by SEMI at χ = 8", MEANING,
+                      {"abs": 2.0, "because": TWO_POINTS}, solution="SEMI", model="ViT-1B") for meaning in MEANINGS),
     ),
     published="abstract.csv",
     parameters=_profiles(what="text", model="ViT-1B", solutions=SOLUTIONS, ratios=RATIOS, skewnesses=[HEAVY]),

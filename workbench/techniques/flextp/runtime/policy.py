@@ -111,5 +111,9 @@ class Policy:
             value = getattr(self, field)
             if not isinstance(value, int) and (field, value) != ("num_senders", None):
                 raise ValueError(f"{field} is {value!r}, must be a whole number")
+        for field in ("pruning_ratio", "speed_share", "threshold", "decay", "micro_threshold"):
+            value = getattr(self, field)
+            if not isinstance(value, int | float) and (field, value) != ("pruning_ratio", None):
+                raise ValueError(f"{field} is {value!r}, must be a number")
         if not isinstance(self.plan, Plan | None):
             raise ValueError(f"plan is {self.plan!r}, must be a Plan or None")
