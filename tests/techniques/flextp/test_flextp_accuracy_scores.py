@@ -11,6 +11,7 @@ from workbench.reproduction.rows import read_rows
 from workbench.reproduction.verdicts import Verdict
 from workbench.techniques.flextp.study import cells, drawing, scores
 from workbench.techniques.flextp.study.as_timed import dropped_as_timed, rows_as_timed
+from workbench.techniques.flextp.study.cells import compared_by_seed, training_cells
 from workbench.techniques.flextp.study.variant import Variant
 
 REAL = [{"name": "cifar10/train", "source": "WORKBENCH_DATA", "detail": "", "sha256": "0"}]
@@ -196,20 +197,23 @@ def test_semis_own_choice_stands_in_the_table_and_not_along_the_numbers_of_sende
 
 def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_timed():
     timed = [
-        {"quantity": "dropped_share", "solution": name, "skewness": skewness, "value": value}
-        for name, skewness, value in (
-            ("Baseline", 1.0, 0.0), ("Baseline", 8.0, 0.0), ("MIG", 8.0, 0.0), ("ZERO-Pri", 8.0, 0.2412), ("SEMI refined", 8.0, 0.0),
+        {"quantity": "rank_drops", "solution": name, "skewness": skewness, "rank": rank, "value": value}
+        for name, skewness, values in (
+            ("Baseline", 1.0, (0.0, 0.0)), ("Baseline", 8.0, (0.0, 0.0)), ("MIG", 8.0, (0.0, 0.0)),
+            ("ZERO-Pri", 8.0, (0.958, 0.041)), ("SEMI refined", 8.0, (0.0, 0.0)),
         )
+        for rank, value in enumerate(values)
     ]  # fmt: skip
-    variants = dropped_as_timed(timed, num_ranks=4)
-    assert {name: told["pruning_ratio"] for name, told in variants.items()} == {"ZERO-Pri": 0.96, "SEMI refined": 0.0}
-    assert Variant.of(variants["ZERO-Pri"]).trace(4, 1).rows[0][0] == 8.0
+    variants = dropped_as_timed(timed)
+    assert {name: told["dropped"] for name, told in variants.items()} == {"ZERO-Pri": [0.96, 0.04], "SEMI refined": [0.0, 0.0]}
+    assert [rank.dropped for rank in Variant.of(variants["ZERO-Pri"]).policy(2).plan.ranks] == [0.96, 0.04]
+    plain_cell, _, nothing = training_cells(compared_by_seed(list(variants.values()), [0]), num_ranks=2)
+    assert plain_cell == nothing
     plain, pri, semi = (0.30, 0.34), (0.26, 0.28), (0.30, 0.33)
     found = [training(accuracy) for by_seed in zip(plain, pri, semi, strict=True) for accuracy in by_seed]
     rows = rows_as_timed(variants, [0, 1], found, model="m")
     spreads = {row["solution"]: row["value"] for row in rows if row["quantity"] == "loss_in_spreads"}
     assert spreads == {"ZERO-Pri": pytest.approx(5 / 4), "SEMI refined": pytest.approx(0.5 / 4)}
-    assert {row["skewness"] for row in rows} == {8.0} and {row["model"] for row in rows} == {"m"}
-    assert {row["solution"]: row["value"] for row in rows if row["quantity"] == "straggler_drops"} == {
-        "ZERO-Pri": 0.96, "SEMI refined": 0.0,
-    }  # fmt: skip
+    assert {row["model"] for row in rows} == {"m"}
+    told = {(row["solution"], row["rank"]): row["value"] for row in rows if row["quantity"] == "trained_drops"}
+    assert told == {("ZERO-Pri", 0): 0.96, ("ZERO-Pri", 1): 0.04, ("SEMI refined", 0): 0.0, ("SEMI refined", 1): 0.0}

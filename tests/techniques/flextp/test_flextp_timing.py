@@ -154,6 +154,8 @@ def test_rows_say_speedups_and_what_was_the_best_possible():
     assert pri["ideal_speedup"] == pytest.approx(8.25 / 1.53)
     assert pri["share_of_bound"] == pytest.approx(6 / (8.25 / 1.25))
     assert (pri["dropped_share"], pri["migrated_share"]) == (0.25, 0.125)
+    by_rank = [(row["quantity"], row["rank"], row["value"]) for row in rows if row["quantity"] in ("rank_drops", "rank_migrates")]
+    assert ("rank_drops", 0, 0.25) in by_rank and ("rank_migrates", 0, 0.5) in by_rank
     assert (pri["dose_intended_s"], pri["dose_delivered_s"]) == (2.0, 2.1)
     assert pri["dose_error"] == pytest.approx(0.05)
 

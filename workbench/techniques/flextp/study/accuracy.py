@@ -69,6 +69,7 @@ def train_vit(
     selection: str = "Pri",
     pruning_ratio: float | None = None,
     everywhere: bool = False,
+    dropped: Sequence[float] = (),
     imputation: str = "Zero",
     is_incremental: bool = True,
     num_senders: int | None = None,

@@ -1,11 +1,11 @@
 """The accuracy that goes with a measured speed: trainings that drop as much as was dropped while timed.
 
-What: `dropped_as_timed` reads from the rows of a timing study what each solution dropped on its one straggler, and says
-it as a variant of the accuracy study, which drops that share there; `rows_as_timed` turns the trainings into rows by
-solution. Speed and loss are then of one plan.
+What: `dropped_as_timed` reads from the rows of a timing study what each rank dropped under each solution, and says it as
+a variant of the accuracy study, whose ranks drop as much; `rows_as_timed` turns the trainings into rows by solution.
+Speed and loss are then of one plan.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", abstract, which claims both.
-Simplified: a constant share to two decimals, of columns chosen by Pri, whatever the solution chose by; what migrates
-loses nothing, and is left out.
+Simplified: the median share of each rank, to two decimals and constant, of columns chosen by Pri, whatever the solution
+chose by; what migrates loses nothing, and is left out.
 Left out: training the timed model itself, whose batch is random.
 """
 
@@ -26,21 +26,17 @@ SHOWN = ("accuracy", "accuracy_loss", "loss_in_spreads")
 LOSSLESS = ("Baseline", "MIG")
 
 
-def dropped_as_timed(rows: Iterable[Mapping[str, Any]], num_ranks: int) -> dict[str, Told]:
+def dropped_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, Told]:
     """Return a variant for every solution that may drop, by its name.
 
     Args:
-        rows: of a timing study with one straggler, with key columns solution and skewness.
-        num_ranks: N, of which the straggler is one.
+        rows: of a timing study with stragglers, with key columns solution, skewness and rank, ranks in their order.
     """
-    found = {}
+    shares: dict[str, list[float]] = {}
     for row in rows:
-        if row["quantity"] == "dropped_share" and row["solution"] not in LOSSLESS and row["skewness"] > 1:
-            ratio = min(round(num_ranks * row["value"], 2), MOST_REMOVED)
-            found[row["solution"]] = {
-                "solution": "ZERO", "selection": "Pri", "pruning_ratio": ratio, "skewness": [row["skewness"]],
-            }  # fmt: skip
-    return found
+        if row["quantity"] == "rank_drops" and row["solution"] not in LOSSLESS and row["skewness"] > 1:
+            shares.setdefault(row["solution"], []).append(min(round(row["value"], 2), MOST_REMOVED))
+    return {name: {"solution": "ZERO", "selection": "Pri", "dropped": dropped} for name, dropped in shares.items()}
 
 
 def rows_as_timed(
@@ -56,7 +52,7 @@ def rows_as_timed(
 
     Returns:
         `accuracy` and `accuracy_loss` (%) by seed, `loss_in_spreads` (of the Baseline over its seeds), and the share of
-        its columns that the straggler drops (`straggler_drops`, 1).
+        its columns that each rank drops (`trained_drops`, 1).
     """
     rows: Rows = []
     places = [(seed, name) for seed in seeds for name in ("Baseline", *variants)]
@@ -66,9 +62,11 @@ def rows_as_timed(
         wanted = [{**each, "seed": seed} for seed in seeds for each in pairs.values()]
         mine = accuracy_rows(wanted, [trainings[seed, which] for seed in seeds for which in pairs], **same)
         rows += [
-            {**row, "solution": name, "skewness": told["skewness"][0]}
+            {**row, "solution": name}
             for row in mine if row["quantity"] in SHOWN and row["solution"] != "Baseline"
         ]  # fmt: skip
-        drops = {"quantity": "straggler_drops", "solution": name, "skewness": told["skewness"][0], **same}
-        rows.append({**drops, "value": told["pruning_ratio"], "unit": "1"})
+        rows += [
+            {"quantity": "trained_drops", "solution": name, "rank": rank, **same, "value": share, "unit": "1"}
+            for rank, share in enumerate(told["dropped"])
+        ]  # fmt: skip
     return rows

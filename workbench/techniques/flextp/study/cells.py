@@ -54,9 +54,9 @@ def _cell(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     said = {**defaults, **given}
     if _is_plain(said):
         said |= {name: defaults[name] for name in _VARIANT if name in defaults}
-    elif said["everywhere"]:
+    elif said["everywhere"] or said["dropped"]:
         said |= {"skewness": (), "moves": False}  # a constant plan follows nobody's times
-    return {**said, "skewness": list(said["skewness"])}
+    return {**said, "skewness": list(said["skewness"]), "dropped": list(said["dropped"])}
 
 
 _VARIANT = tuple(field.name for field in fields(Variant))
@@ -65,4 +65,5 @@ _VARIANT = tuple(field.name for field in fields(Variant))
 def _is_plain(said: Mapping[str, Any]) -> bool:
     """Return whether every product is computed whole, by the rank that owns it."""
     nobody_straggles = all(skewness == 1 for skewness in said["skewness"])
-    return said["solution"] == "Baseline" or (nobody_straggles and not said["everywhere"])
+    drops_anyway = said["everywhere"] or any(said["dropped"])
+    return said["solution"] == "Baseline" or (nobody_straggles and not drops_anyway)

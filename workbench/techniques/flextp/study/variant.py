@@ -31,6 +31,7 @@ class Variant:
         pruning_ratio: a constant γ for ZERO; None follows Eq. 1.
         reference: what Eq. 1 compares with in ZERO: "current mean", or "mean" for the one-shot form.
         everywhere: every rank drops the constant share, straggler or not (figures 5 and 6).
+        dropped: constant shares that the first ranks drop, whatever the times, for ZERO.
         migrated: a constant share that the first ranks migrate, whatever the times (table I), `num_senders` of them.
         imputation: Zero, Average or Same.
         is_incremental: dropped columns keep their statistics; without it the same ones are dropped for ever.
@@ -47,6 +48,7 @@ class Variant:
     pruning_ratio: float | None = None
     reference: str = Reference.CURRENT_MEAN.value
     everywhere: bool = False
+    dropped: tuple[float, ...] = ()
     migrated: float | None = None
     imputation: str = "Zero"
     is_incremental: bool = True
@@ -63,13 +65,18 @@ class Variant:
         return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "skewness", tuple(self.skewness))
+        for field in ("skewness", "dropped"):
+            object.__setattr__(self, field, tuple(getattr(self, field)))
         if self.everywhere and self.pruning_ratio is None:
             raise ValueError("pruning_ratio is None, must be in [0, 1) where every rank drops")
         if self.everywhere and (self.solution, self.migrated) != (Solution.ZERO, None):
             raise ValueError("everywhere is True, must be False except for a ZERO that migrates nothing")
         if self.everywhere and Selection(self.selection).is_differentiated:
             raise ValueError(f"selection is {self.selection}, must be Rd or Pri where every rank drops the same share")
+        if self.dropped and (self.solution, self.pruning_ratio) != (Solution.ZERO, None):
+            raise ValueError(f"dropped is {self.dropped}, must be empty except for a ZERO that is given no other ratio")
+        if self.dropped and Selection(self.selection).is_differentiated:
+            raise ValueError(f"selection is {self.selection}, must be Rd or Pri where constant shares are dropped")
         if self.migrated is not None and (self.refine, self.pruning_ratio) != (False, None):
             raise ValueError("refine and pruning_ratio must be left out where migrated is given, which is the whole plan")
         if self.migrated is not None and self.solution != Solution.MIG:
@@ -111,6 +118,11 @@ class Variant:
         """Return the constant plan, if this is one."""
         if self.everywhere:
             return Plan(ranks=(RankPlan(dropped=self.pruning_ratio),) * num_ranks)
+        if self.dropped:
+            if len(self.dropped) > num_ranks:
+                raise ValueError(f"dropped has {len(self.dropped)} values, must have at most {num_ranks}, one a rank")
+            shares = [*self.dropped, *[0.0] * (num_ranks - len(self.dropped))]
+            return Plan(ranks=tuple(RankPlan(dropped=share) for share in shares))
         if self.migrated is None:
             return None
         num_senders = 1 if self.num_senders is None else self.num_senders

@@ -86,7 +86,24 @@ def rows_of(
         mine = found[name]
         rows += [_row(*column, keys[name]) for column in _columns(mine, iterations_per_epoch, turn)]
         rows += [_row(*column, keys[name]) for column in _ratios(variants, found, name)]
+        rows += _by_rank(mine, keys[name])
         rows += _doses(mine, keys[name])
+    return rows
+
+
+def _by_rank(turns: Sequence[Turn], keys: Mapping) -> list[dict]:
+    """Return what each rank dropped and gave away, round by round, of a variant that is balanced."""
+    plans = [each.recordings[0].plan for each in turns]
+    if None in plans:
+        return []
+    rows = []
+    for rank in range(len(turns[0].recordings)):
+        dropped = [each.recordings[rank].dropped_share for each in turns]
+        migrated = [plan.ranks[rank].migrated for plan in plans]
+        rows += [
+            _row("rank_drops", dropped, "1", {**keys, "rank": rank}),
+            _row("rank_migrates", migrated, "1", {**keys, "rank": rank}),
+        ]
     return rows
 
 
