@@ -176,7 +176,8 @@ TABLE_5 = _table(
     "5", "Fine-tuning under compression: what is left of GLUE scores",
     (*(claim for task in TASKS for claim in (_takeaway_2_excepts if task in SENSITIVE else _takeaway_2)(task)),
      *_for_all("5")),
-    {"smoke": 15, "laptop": 250, "full": 27_000}, FULL | SHORTER, LAPTOP, SMOKE | {"shorter": {"mrpc": 1}, "controls": ["mrpc"]},
+    {"smoke": 15, "laptop": 250, "full": 27_000}, FULL | SHORTER, LAPTOP,
+    SMOKE | {"shorter": {"mrpc": 1}, "controls": ["mrpc"]},
 )  # fmt: skip
 
 SCALES = "ours: the paper takes the scheme of Wang et al. (2022), whose released code by default scales each feature"
@@ -338,7 +339,9 @@ FIGURE_4B = _item(
     (10, 150, 5_400), tuple(claim for task in CLAIMED for claim in _takeaway_7(task)),
 )  # fmt: skip
 
-FEEDBACK = {name: value for name, value in STUDY.items() if name != "epochs"} | {"tasks": ["sst2", "stsb"], "methods": ["A1", "T1", "T4", "Q1"], "max_tokens": 48, "limit": 3000}
+FEEDBACK = {name: value for name, value in STUDY.items() if name != "epochs"} | {
+    "tasks": ["sst2", "stsb"], "methods": ["A1", "T1", "T4", "Q1"], "max_tokens": 48, "limit": 3000,
+}  # fmt: skip
 # Q1: the one of the four that in 47 steps is neither at chance (T1, T4) nor as good as uncompressed (A1).
 FEW_FEEDBACK = FEEDBACK | {"tasks": FEW_TASKS, "methods": ["Q1"], "max_tokens": 24, "limit": 1500}
 ERROR_FEEDBACK = _item(

@@ -2,8 +2,8 @@
 
 A Vision Transformer of a million parameters and a part of CIFAR-10 stand for the paper's, so claims are about what of
 the Baseline's accuracy is lost, not about accuracies. Tolerances were fixed before the first run; that Pri loses at
-least 0.65 points at χ = 8 was asked after it, since losing nothing would have agreed with 1.3. Real images only: a stand-in
-supports no verdict.
+least 0.65 points at χ = 8 was asked after it, since losing nothing would have agreed with 1.3. Real images only: a
+stand-in supports no verdict.
 
 Assumed, since the values did not survive: γ of figure 3 is 1/2; χ of figures 3, 7 and 8 is 8; γ is swept over 1/4, 1/2
 and 3/4; the 14.9 % of ViT-3B are those of 1/2, at which the model of the paper's machine spares 25 to 30 % of an epoch,

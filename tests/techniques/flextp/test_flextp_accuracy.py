@@ -93,6 +93,12 @@ def test_every_training_can_be_run_as_it_is_listed():
     assert train_vit(**zero)["dropped_share"] > train_vit(**plain)["dropped_share"] == 0
 
 
+def test_ranks_drop_the_shares_that_each_is_given():
+    found = train_vit(**FEW | {"solution": "ZERO", "dropped": [0.75, 0.25]})
+    assert found["dropped_share"] == pytest.approx(0.5)
+    assert train_vit(**FEW | {"solution": "ZERO", "dropped": [0.75]})["dropped_share"] == pytest.approx(0.375)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -104,6 +110,11 @@ def test_every_training_can_be_run_as_it_is_listed():
         ({"skewness": [0.5]}, "skewness of rank 0 is 0.5"),
         ({"solution": "SEMI", "skewness": [2.0], "num_senders": 2}, "num_senders is 2, must be at most 1"),
         ({"solution": "ZERO", "pruning_ratio": 1.0}, "pruning_ratio is 1.0, must be in"),
+        ({"solution": "MIG", "dropped": [0.5]}, "dropped is .0.5,., must be empty except for a ZERO"),
+        ({"solution": "ZERO", "pruning_ratio": 0.5, "dropped": [0.5]}, "dropped is .0.5,., must be empty except for a ZERO"),
+        ({"solution": "ZERO", "selection": "PriDiffR", "dropped": [0.5]}, "selection is PriDiffR, must be Rd or Pri"),
+        ({"solution": "ZERO", "dropped": [0.5, 0.0, 0.0]}, "dropped has 3 values, must have at most 2"),
+        ({"solution": "ZERO", "dropped": [1.0]}, "dropped is 1.0; it must be in"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_refused_before_any_work(wrong, message, monkeypatch):

@@ -61,6 +61,8 @@ def test_a_choice_that_there_is_not_is_refused(field):
         ({"threshold": math.inf}, "threshold is inf, must be finite and above 0"),
         ({"patience": 0}, "patience is 0, must be at least 1"),
         ({"patience": 1.5}, "patience is 1.5, must be a whole number"),
+        ({"pruning_ratio": "0.5"}, "pruning_ratio is '0.5', must be a number"),
+        ({"decay": None}, "decay is None, must be a number"),
         ({"num_senders": 1.0}, "num_senders is 1.0, must be a whole number"),
         ({"iterations_per_epoch": "4"}, "iterations_per_epoch is '4', must be a whole number"),
         ({"seed": None}, "seed is None, must be a whole number"),

@@ -171,7 +171,9 @@ def _order_of_no_loss(claim: Claim, plain: Sequence[Values], cells: Sequence[Val
     if not lowest or BASELINE in order:
         return ""
     ours, whole = (fmean(cell["score"] for cell in group) for group in (lowest, plain))
-    return f"{order[0]} scores {ours:.1%}, no less than {whole:.1%} without compression: there is no harm to order" if ours >= whole else ""
+    if ours < whole:
+        return ""
+    return f"{order[0]} scores {ours:.1%}, no less than {whole:.1%} without compression: there is no harm to order"
 
 
 def _unfinished(task: str | None, plain: Sequence[Values]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from .deciding import MOST_TOLERATED
 from .scores import BASELINE, CLOSE_POINTS, PER_CENT
 
-__all__ = ["EXCEPTED", "TOLD_PER_BYTE", "told_bytes", "told_per_byte"]
+__all__ = ["TOLD_PER_BYTE", "told_bytes", "told_per_byte"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -63,12 +63,15 @@ def _told_lost(rows: Rows, bytes_of: Mapping[str, str]) -> list[str]:
         for method in bytes_of
     }
     kept = [f"{method} at {bytes_of[method]}" for method, where in beyond.items() if not where]
-    others = [f"{method} ({_listed(where)})" if len(where) < len(asked) else method for method, where in beyond.items() if where]
+    others = [
+        f"{method} ({_listed(where)})" if len(where) < len(asked) else method for method, where in beyond.items() if where
+    ]
     runs = f"On {_listed(asked)} ({len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'})"
+    too_many = f"more than {CLOSE_POINTS:g} points"
     if not kept:
-        return [f"{runs} every method loses more than {CLOSE_POINTS:g} points in some run."]
+        return [f"{runs} every method loses {too_many} in some run."]
     rest = f"; some run does with {_listed(others)}" if others else ""
-    return [f"{runs} no run loses more than {CLOSE_POINTS:g} points with {_listed(kept)} of the bytes where they compress{rest}."]
+    return [f"{runs} no run loses {too_many} with {_listed(kept)} of the bytes where they compress{rest}."]
 
 
 def _can_be_asked(rows: Rows, task: str) -> bool:

@@ -198,7 +198,8 @@ def precision_rows(cells: Iterable[Values], in_fp32: Iterable[Values]) -> list[d
     plain = {(cell["task"], cell["seed"]): cell for cell in cells if cell["method"] == BASELINE}
     in_fp32 = list(in_fp32)
     if alone := [cell for cell in in_fp32 if (cell["task"], cell["seed"]) not in plain]:
-        raise ValueError(f"a control in fp32 on {alone[0]['task']} has no uncompressed cell with seed {alone[0]['seed']} beside it")
+        task, seed = alone[0]["task"], alone[0]["seed"]
+        raise ValueError(f"a control in fp32 on {task} has no uncompressed cell with seed {seed} beside it")
     return [
         {
             "quantity": "precision_points", "task": exact["task"], "method": BASELINE, "seed": exact["seed"],

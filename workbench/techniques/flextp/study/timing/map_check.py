@@ -22,6 +22,7 @@ from ...method.plan import Plan, RankPlan, RankTimes
 from ...method.ratio import Reference
 from ...method.semi import settled_resizing
 from ...method.solution import Solution
+from ...runtime.balance import PATIENCE
 from ...runtime.planning import planner_of
 from ...runtime.policy import Policy
 from ..scores import name_of
@@ -32,6 +33,7 @@ __all__ = ["KEYS", "map_points", "predicted_rows"]
 
 KEYS = ("place",)
 SOLUTIONS = ("Baseline", "ZERO", "MIG", "SEMI")
+PATIENT = dict.fromkeys(("MIG", "SEMI"), {"patience": PATIENCE})  # else who is disturbed once becomes one more straggler
 PLAIN = "no straggler"
 
 
@@ -44,7 +46,7 @@ def map_points(points: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
     compared: list[dict[str, Any]] = [{"solution": "Baseline", "place": PLAIN}]
     for skewness, number in points:
         slow = {"skewness": [skewness] * int(number), "place": f"{int(number)} of χ {skewness:g}"}
-        compared += [{"solution": solution, **slow} for solution in SOLUTIONS]
+        compared += [{"solution": solution, **PATIENT.get(solution, {}), **slow} for solution in SOLUTIONS]
     return compared
 
 
