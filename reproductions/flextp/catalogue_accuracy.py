@@ -137,7 +137,7 @@ def _imputation_claims(where: str, everywhere: int, source: str) -> tuple:
 
 FIGURE_3 = _item(
     "fig-3", "What stands in for the gradients that were not computed",
-    (_imputations(["Same"])[:1], _imputations(IMPUTATIONS)[3:], _imputations(IMPUTATIONS)),
+    (_imputations(["Same"])[:1], _imputations(IMPUTATIONS), _imputations(IMPUTATIONS)),
     (10, 60, 1_400),
     (
         *_imputation_claims("on one straggler", 0, "section III-A, figure 3"),
@@ -164,7 +164,7 @@ def _homogeneous_claims(figure: str) -> tuple:
 BY_RATIO = {"keys": ["pruning_ratio"], "along": "pruning_ratio", "by": "solution"}
 FIGURE_5A = _item(
     "fig-5a", "Accuracy of ViT-1B when every rank drops columns",
-    (_homogeneous([0.5]), _homogeneous([0.5]), _homogeneous(RATIOS)), (10, 25, 1_000),
+    (_homogeneous([0.5]), _homogeneous([0.5, 0.75]), _homogeneous(RATIOS)), (10, 25, 1_000),
     (
         *_homogeneous_claims("5"),
         *_published("Pri narrows Rd's loss by up to 18 %", "loss_narrowed", "section V-B, text to figures 5 and 6",
@@ -174,7 +174,7 @@ FIGURE_5A = _item(
 )  # fmt: skip
 FIGURE_6A = _item(
     "fig-6a", "Accuracy of ViT-3B when every rank drops columns",
-    (_homogeneous([0.5]), _homogeneous([0.5]), _homogeneous(RATIOS)), (10, 75, 2_300),
+    (_homogeneous([0.5]), _homogeneous([0.5, 0.75]), _homogeneous(RATIOS)), (10, 75, 2_300),
     (
         *_homogeneous_claims("6"),
         *_published("Pri loses 14.9 % at γ = 1/2", "accuracy_loss", "section V-B, text to figures 5 and 6; γ assumed",

@@ -24,7 +24,8 @@ def _row(row: dict, what: str) -> BenchmarkRow:
     for claim in _bounds():
         if (claim.quantity, claim.where["solution"]) == (row["quantity"], row["solution"]):
             (found,) = judge([claim], read_rows([row], "values"), ())
-            told |= {"asked": f"at most {claim.limit:g}" if claim.at_least is None else f"at least {claim.limit:g}", "holds": found.verdict is Verdict.AGREES}
+            side = "most" if claim.at_least is None else "least"
+            told |= {"asked": f"at {side} {claim.limit:g}", "holds": found.verdict is Verdict.AGREES}
     return BenchmarkRow(**told, low=row["low"], high=row["high"])
 
 

@@ -17,7 +17,7 @@ from workbench.launch import RankFailed, run_on_ranks
 from workbench.parallel import ProcessTensorGroup, TransformerConfig, TransformerLayer, VirtualTensorGroup
 from workbench.techniques.flextp.method.costs import Costs
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.runtime.balance import PATIENCE, balance
+from workbench.techniques.flextp.runtime.balance import PATIENCE, balance, check_model
 from workbench.techniques.flextp.runtime.balancer import Balancer
 from workbench.techniques.flextp.runtime.meter import Meter
 from workbench.techniques.flextp.runtime.policy import Policy
@@ -489,6 +489,14 @@ def test_outside_of_an_iteration_products_are_plain():
         assert not torch.equal(model(x), after)
     balancer.remove()
     assert torch.equal(model(x), after)
+
+
+def test_a_model_is_refused_before_any_rank_starts():
+    check_model(two_layers, 2)
+    with pytest.raises(ValueError, match="Linear has no parallel linears"):
+        check_model(lambda group: nn.Linear(2, 2), 2)
+    with pytest.raises(ValueError, match="belongs to another group"):
+        check_model(lambda group: two_layers(VirtualTensorGroup(2)), 2)
 
 
 def test_bad_input_is_refused_before_any_work():

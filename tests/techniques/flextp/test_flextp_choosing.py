@@ -31,7 +31,7 @@ def move(weight, *steps):
 def measured(*changes, **policy):
     """A chooser whose one weight has moved by so much in its first epoch, and the weight."""
     weight = torch.zeros(2, len(changes))
-    chooser = ColumnChooser([weight], Policy(solution="ZERO", **{"selection": "Pri", **policy}), rank=0)
+    chooser = ColumnChooser([weight], Policy(**{"solution": "ZERO", "selection": "Pri", **policy}), rank=0)
     move(weight, *changes)
     chooser.close_epoch()
     return chooser, weight
@@ -149,6 +149,13 @@ def test_random_choices_look_at_no_weights():
     twin, _ = measured(*reversed(SIX), selection="Rd")
     assert chosen(chooser, migrated=0.9) == chosen(twin, migrated=0.9)
     assert chooser._statistics[0].num_bytes == 4 * len(SIX)  # no copy of the weight
+
+
+@pytest.mark.parametrize("solution", ["Baseline", "MIG"])
+def test_who_never_drops_chooses_at_random_whatever_the_selection(solution):
+    chooser, _ = measured(*SIX, solution=solution, selection="Pri")
+    assert chooser._statistics[0].num_bytes == 4 * len(SIX)
+    assert chosen(chooser, migrated=0.9) == chosen(measured(*SIX, solution="ZERO", selection="Rd")[0], migrated=0.9)
 
 
 PRELOAD = ("workbench.techniques.flextp.runtime.balance", "pytest")

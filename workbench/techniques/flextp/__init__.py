@@ -20,7 +20,8 @@ Where to find it
   `cost.winner_map`
 
 One line for your own tensor-parallel model: `balancer = balance(model, group)`, and each step of training in
-`with balancer.iteration():`. That runs on ranks; `check_policy(policy, num_ranks)` refuses a policy before any starts.
+`with balancer.iteration():`. That runs on ranks; before any starts, `check_policy(policy, num_ranks)` refuses a policy
+and `check_model(build, num_ranks)` a model.
 
 Simplified: one pair of shares (dropped, migrated) a rank for all layers, but for PriDiff's ratios by layer; stragglers
 are slow in the products of parallel linears, and in nothing else.
@@ -31,13 +32,23 @@ from __future__ import annotations
 
 import importlib
 
-__all__ = ["Plan", "Policy", "Solution", "balance", "check_policy", "migration_epoch_time_s", "plan_semi"]
+__all__ = [
+    "Plan",
+    "Policy",
+    "Solution",
+    "balance",
+    "check_model",
+    "check_policy",
+    "migration_epoch_time_s",
+    "plan_semi",
+]
 
 _HOMES = {
     "Plan": "method.plan",
     "Policy": "runtime.policy",
     "Solution": "method.solution",
     "balance": "runtime.balance",
+    "check_model": "runtime.balance",
     "check_policy": "runtime.planning",
     "migration_epoch_time_s": "cost",
     "plan_semi": "method.semi",

@@ -16,8 +16,10 @@ backwards: the time of one copy. x senders broadcast at once, but a receiver's l
 x copies. What comes back by columns is disjoint: each sender's link takes s of a shard, however many receivers share
 it, and each receiver's link sends x / R of it. Collectives are waited for.
 
-Scatter-gather. A sender serves the receivers in rank order, one message after the other, each with all migrated columns
-("the same data volume"). With x senders a receiver listens to one at a time; while it does, the next sender waits,
+Scatter-gather. A sender serves the receivers in rank order, one message after the other, each with all migrated columns:
+of two readings of "the same data volume" the one that table I's links can carry. (`runtime.delivery` sends each receiver
+its own columns alone, which is all that it needs; here that would explain table I over links at 15 % of their rate, and
+the lead would grow with x.) With x senders a receiver listens to one at a time; while it does, the next sender waits,
 and then follows the first from receiver to receiver: R + x - 1 = N - 1 messages in a row, whatever x is (a
 proportionate flow shop). Results come back one by one. Messages need no rank but their two, so the others go on: what
 goes out hides behind a third of the product time (the forward product), what comes back behind another third (the

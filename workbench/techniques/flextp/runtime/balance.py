@@ -5,19 +5,21 @@ Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Con
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
-from workbench.parallel import ProcessTensorGroup, TensorGroup
+from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
 from workbench.timeline.stragglers import StragglerTrace
 
 from ..method.costs import Costs
-from .balancer import Balancer
+from .balancer import Balancer, parallel_linears
 from .meter import Meter
 from .planning import check_policy, needs_costs
 from .policy import Policy
 from .timing import MeasuredTimes, ModelledTimes
 
-__all__ = ["PATIENCE", "balance"]
+__all__ = ["PATIENCE", "balance", "check_model"]
 
 PATIENCE = 8  # iterations; on shared cores times stray by a tenth for two in a row every few dozen
 
@@ -62,6 +64,21 @@ def balance(
     meter = Meter(rank, trace, slowness=slowness, device=next(model.parameters()).device)
     times = MeasuredTimes(meter) if modelled is None else modelled
     return Balancer(model, group, policy, times=times, costs=costs, meters={rank: meter})
+
+
+def check_model(build: Callable[[TensorGroup], nn.Module], num_ranks: int) -> None:
+    """Refuse a model before any rank starts that `balance` would refuse on all of them.
+
+    Args:
+        build: makes the model of a group's ranks; called once, with virtual ranks of this process, so that this takes
+            the memory of the whole model for a moment.
+        num_ranks: N.
+
+    Raises:
+        ValueError: if the model has no parallel linears, or some that belong to another group.
+    """
+    group = VirtualTensorGroup(num_ranks)
+    parallel_linears(build(group), group)
 
 
 def _check_virtual(

@@ -50,7 +50,7 @@ from .pre_test import measure_costs
 from .products import Cut, FlexibleProduct
 from .timing import Times
 
-__all__ = ["Balancer", "Step"]
+__all__ = ["Balancer", "Step", "parallel_linears"]
 
 PRE_TEST_AFTER = 2  # iterations: the first one opens connections and fills caches
 STEPS_KEPT = 10_000  # of a long training with restless ranks
@@ -113,7 +113,7 @@ class Balancer:
         meters: Mapping[int, Meter] | None = None,
     ):
         self.group, self.policy = group, policy
-        self._names, self._layers = _parallel_linears(model, group)
+        self._names, self._layers = parallel_linears(model, group)
         self._device = self._layers[0].weights[0].device
         self.costs, self._times, self._moves = costs, times, moves_of(group)
         self._undo: list[Callable[[], None]] = []
@@ -332,8 +332,12 @@ def _cut(layer: ShardedLinear) -> Cut:
     return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
 
 
-def _parallel_linears(model: nn.Module, group: TensorGroup) -> tuple[list[str], list[ShardedLinear]]:
-    """Return the parallel linears of a model, with their names in it."""
+def parallel_linears(model: nn.Module, group: TensorGroup) -> tuple[list[str], list[ShardedLinear]]:
+    """Return the parallel linears of a model, with their names in it.
+
+    Raises:
+        ValueError: if there are none, one is of another group, or one's product is replaced already.
+    """
     found = [(name, module) for name, module in model.named_modules() if isinstance(module, ShardedLinear)]
     names, layers = [name for name, _ in found], [layer for _, layer in found]
     if not layers:

@@ -54,7 +54,9 @@ class ColumnChooser:
     def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):
         self._weights, self._policy = weights, policy
         self._generator = generator_for(policy.seed, f"flextp.columns.{rank}")
-        self._needs_statistics = policy.selection is not Selection.RANDOM
+        drops = policy.solution not in (Solution.BASELINE, Solution.MIG)
+        self._selection = policy.selection if drops else Selection.RANDOM  # it is all one which columns migrate
+        self._needs_statistics = self._selection is not Selection.RANDOM
         self._statistics = [
             ColumnStatistics(weight if self._needs_statistics else weight[:0], is_incremental=policy.is_incremental)
             for weight in weights
@@ -80,7 +82,7 @@ class ColumnChooser:
         return Columns(dropped=dropped, migrated=order[num_dropped : num_dropped + num_migrated])
 
     def _ratios(self, dropped: float) -> list[float]:
-        if not self._policy.selection.is_differentiated or self._policy.solution is Solution.GIVEN:
+        if not self._selection.is_differentiated or self._policy.solution is Solution.GIVEN:
             return [dropped] * len(self._lists)
         threshold = change_threshold(self._policy.iterations_per_epoch, self._policy.micro_threshold)
         shares = [candidate_share(statistics, threshold) for statistics in self._statistics]
@@ -97,6 +99,6 @@ class ColumnChooser:
 
     def _renew_lists(self) -> None:
         self._lists = [
-            priority_list(statistics, selection=self._policy.selection, generator=self._generator)
+            priority_list(statistics, selection=self._selection, generator=self._generator)
             for statistics in self._statistics
         ]

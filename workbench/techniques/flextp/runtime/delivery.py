@@ -3,6 +3,8 @@
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-A. Broadcast-reduce
 sends every receiver all migrated columns down a tree, and leaves results where an all-reduce collects them anyway;
 scatter-gather sends each receiver its own columns and has every result sent back.
+The model of the paper's machine (`cost.migration`) sends each of them all columns, the other reading of the text, since
+table I then asks for no slower links; so that on ranks scatter-gather moves fewer bytes than in that model.
 Ours: every message travels while ranks multiply, as far as there is something left to multiply; columns of a gradient
 are disjoint, so both schemes have them sent back one by one, where the paper reduces them.
 Left out: trees of our own; the collective library builds them.
