@@ -93,6 +93,8 @@ def test_divisions_are_beside_the_one_that_semi_takes():
     # 7/8 and 3/4 of a rank's columns among eight ranks; then the second alone; then nothing.
     dropped = [found(rows, "dropped_share", num_senders=x) for x in range(3)]
     assert dropped == pytest.approx([(7 / 8 + 3 / 4) / 8, 3 / 4 / 8, 0])
+    better = [x for x in range(3) if epochs_s[x] < epochs_s[taken] and dropped[x] < dropped[taken]]
+    assert found(rows, "better_divisions", solution="SEMI") == len(better)
 
 
 def test_the_ratio_that_a_saving_asks_for_gives_it():

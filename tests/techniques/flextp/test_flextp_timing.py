@@ -188,6 +188,22 @@ def test_growth_and_the_straight_line_are_told_by_solution():
     assert found == {"growth": 8.0, "off_straight_line": pytest.approx(0.1)}
 
 
+def test_a_division_is_better_than_the_planned_one_if_it_is_surely_faster_and_drops_less():
+    def rows_of_one(solution, num_senders, low, high, dropped):
+        keys = {"solution": solution} | ({} if num_senders is None else {"num_senders": num_senders})
+        ends = {"value": (low + high) / 2, "low": low, "high": high, "unit": "s"}
+        return [{"quantity": "epoch_s", **keys, **ends}, {"quantity": "dropped_share", **keys, "value": dropped}]
+
+    planned = rows_of_one("SEMI", None, 10.0, 12.0, 0.2)
+    surely_better, drops_more = rows_of_one("SEMI(x)", 0, 8.0, 9.0, 0.1), rows_of_one("SEMI(x)", 1, 8.0, 9.0, 0.3)
+    perhaps_slower = rows_of_one("SEMI(x)", 2, 9.0, 10.5, 0.0)
+    rows = timing.along_axis(planned + surely_better + drops_more + perhaps_slower, "num_senders")
+    found = {(row["quantity"], row["solution"]): row["value"] for row in rows}
+    assert found["better_divisions", "SEMI"] == 1
+    assert found["over_fastest_division", "SEMI"] == pytest.approx(11 / 8.5)
+    assert found["slowest_epoch_s", "SEMI(x)"] == pytest.approx(9.75)
+
+
 VARIANTS = {
     "plain": Variant(), "slow": Variant(skewness=SLOW), "SEMI": Variant(solution="SEMI", refine=True, skewness=SLOW),
     "moves": Variant(solution="ZERO", pruning_ratio=0.5, skewness=SLOW, moves=True),

@@ -56,8 +56,9 @@ def along_axis(rows: Sequence[Mapping], along: str) -> list[dict]:
     Returns:
         Over skewness, of every solution `growth`, the last epoch over the first, and `off_straight_line`, how far the
         epoch furthest from the line between both lies from it, as a share. Over the number of senders,
-        `over_fastest_division`, an epoch of SEMI over the fastest of the given divisions, and `slowest_epoch_s` of all
-        divisions and of Baseline. Along other axes nothing.
+        `over_fastest_division`, an epoch of SEMI over the fastest of the given divisions, `better_divisions`, how many
+        of them drop less and are faster by their whole intervals, and `slowest_epoch_s` of all divisions and of
+        Baseline. Along other axes nothing.
     """
     if along == "skewness":
         places = {name: sorted(found.items()) for name, found in _epochs(rows, along).items()}
@@ -76,10 +77,23 @@ def _divisions(rows: Sequence[Mapping]) -> list[dict]:
     ends, fastest = ("value", "low", "high"), min(row["value"] for row in given)
     own = [{**row, "quantity": "over_fastest_division", "unit": "1"} | {end: row[end] / fastest for end in ends}
            for row in epochs if row["solution"] == "SEMI"]  # fmt: skip
+    better = [
+        {"quantity": "better_divisions", "solution": "SEMI", "value": len(_better(rows, given, row)), "unit": "1"}
+        for row in epochs if row["solution"] == "SEMI"
+    ]  # fmt: skip
     plain = [row for row in epochs if row["solution"] == "Baseline"]
     slowest = [max(found, key=lambda row: row["value"]) for found in (given, plain) if found]
     keep = ("solution", "unit", *ends)
-    return own + [{"quantity": "slowest_epoch_s", **{name: row[name] for name in keep}} for row in slowest]
+    return own + better + [{"quantity": "slowest_epoch_s", **{name: row[name] for name in keep}} for row in slowest]
+
+
+def _better(rows: Sequence[Mapping], given: Sequence[Mapping], planned: Mapping) -> list[Mapping]:
+    """Return those of the given divisions that are faster than the planned one and drop less."""
+    dropped = {(row["solution"], row.get("num_senders")): row["value"]
+               for row in rows if row["quantity"] == "dropped_share"}  # fmt: skip
+    faster = [row for row in given if row["high"] < planned["low"]]
+    of_planned = dropped[planned["solution"], planned.get("num_senders")]
+    return [row for row in faster if dropped[row["solution"], row["num_senders"]] < of_planned]
 
 
 def _label(told: Told, keys: Sequence[str]) -> str:
