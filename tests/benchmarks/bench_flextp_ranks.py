@@ -8,7 +8,13 @@ An ask holds only if the whole interval of the median keeps to it.
 from workbench.reproduction import Bound, Project, Reproduction, Verdict, find_item, load_catalogue
 from workbench.reproduction.judge import judge
 from workbench.reproduction.rows import read_rows
-from workbench.techniques.flextp.study.timing import Size, measure_machinery, measure_speed
+from workbench.techniques.flextp.study.timing import (
+    Size,
+    keys_of,
+    measure_machinery,
+    measure_variants,
+    variants_of,
+)
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
 SHOWN = ("share_of_ideal", "share_of_bound", "speedup", "over_unbalanced", "cpu_over_unbalanced")
@@ -46,7 +52,9 @@ def _arguments(name: str, *names: str) -> dict:
 
 def straggling() -> list[BenchmarkRow]:
     """Time all solutions with one straggler."""
-    rows = measure_speed(**_arguments("speed", "slowness", "warmup")).rows
+    compared, keys = (_item("speed").parameters["laptop"][name] for name in ("compared", "keys"))
+    named = {"variants": variants_of(compared, keys), "keys": keys_of(compared, keys)}
+    rows = measure_variants(**named, **_arguments("speed", "slowness", "warmup")).rows
     plain = [row for row in rows if row["solution"] == "Baseline" and row["skewness"] == 1]
     share = next(row["value"] for row in plain if row["quantity"] == "product_share")
     return rows_of(rows, f"products {share:.0%} of a plain iteration")

@@ -11,12 +11,12 @@ import torch
 from workbench.launch import run_on_ranks
 from workbench.reproduction import Project, load_catalogue
 from workbench.techniques.flextp.method.plan import Plan, RankPlan
+from workbench.techniques.flextp.runtime.balance import PATIENCE
 from workbench.techniques.flextp.runtime.meter import Meter
 from workbench.techniques.flextp.study import timing
 from workbench.techniques.flextp.study.timing.beside import Beside, beside, plain_baseline
 from workbench.techniques.flextp.study.timing.rank import Recording, Turns, _Trial, record_rounds
 from workbench.techniques.flextp.study.timing.rows import Turn, rows_of
-from workbench.techniques.flextp.study.timing.speed import COMPARED
 from workbench.techniques.flextp.study.variant import Variant
 from workbench.timeline import Action, Kind, Recorder
 from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
@@ -289,8 +289,9 @@ def test_the_papers_semi_selects_alike_wherever_it_is_measured():
     compared = [what for item in items for each in item.parameters.values() for what in each.get("compared", ())]
     semi = [what for what in compared if what.get("solution") == "SEMI"]
     assert {(what["selection"], what.get("refine", False)) for what in semi} == {("PriDiffR", False), ("Pri", True)}
-    (speed,) = (item.parameters["laptop"]["compared"] for item in items if item.item == "speed")
-    assert [Variant.of(what) for what in speed] == [Variant.of(what) for what in COMPARED]
+    timed = [what for item in items if item.times for each in item.parameters.values()
+             for what in each.get("compared", ()) if what["solution"] in ("MIG", "SEMI")]  # fmt: skip
+    assert {what["patience"] for what in timed if "migrated" not in what} == {PATIENCE}
 
 
 def test_bad_input_is_refused_before_any_rank_starts():

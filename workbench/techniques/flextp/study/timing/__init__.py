@@ -3,7 +3,7 @@
 - `study.measure_variants`: variants in turn on real ranks, rows with intervals, timelines
 - `compared.variants_of`, `keys_of`: variants from a catalogue's plain values; `size.Size`: the model and its batch
 - `breakdown.break_down`: an iteration's parts, waiting apart from transferring; `rows`: what rows say
-- `speed.measure_speed`, `measure_machinery`: what is asked of the speed; `map_check`: the model beside measurements
+- `machinery.measure_machinery`: what balancing costs where nobody straggles; `map_check`: the model beside measurements
 
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V.
 Simplified, left out: see each module.
@@ -12,13 +12,13 @@ Simplified, left out: see each module.
 from .breakdown import Breakdown, break_down, told_apart
 from .compared import along_axis, keys_of, traces_of, variants_of
 from .drawing import draw_epochs, draw_machinery, draw_timelines, parts_of, with_intervals
+from .machinery import measure_machinery
 from .map_check import map_points, predicted_rows
 from .size import Size
-from .speed import measure_machinery, measure_speed
 from .study import Measured, measure_variants
 
 __all__ = [
     "Breakdown", "Measured", "Size", "along_axis", "break_down", "draw_epochs", "draw_machinery",
-    "draw_timelines", "keys_of", "map_points", "measure_machinery", "measure_speed", "measure_variants",
-    "parts_of", "predicted_rows", "told_apart", "traces_of", "variants_of", "with_intervals",
+    "draw_timelines", "keys_of", "map_points", "measure_machinery", "measure_variants", "parts_of",
+    "predicted_rows", "told_apart", "traces_of", "variants_of", "with_intervals",
 ]  # fmt: skip

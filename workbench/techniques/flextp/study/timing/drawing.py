@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from workbench import plots
 from workbench.timeline import Timeline
 
-from .speed import BALANCED, MOST_IDLE
+from .machinery import BALANCED, MOST_IDLE
 
 __all__ = ["draw_epochs", "draw_machinery", "draw_timelines", "parts_of", "with_intervals"]
 
