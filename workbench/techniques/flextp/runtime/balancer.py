@@ -11,7 +11,7 @@ epochs are counted in iterations, and which columns a sender migrates is said by
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", algorithms 1 and 2.
 Ours: times are gathered while ranks fetch their next batch; whether a plan is due then needs no further message, where
 the paper's ranks each watch their own time. With a patience above one, the times of as many iterations travel as one
-message; a rank's time counts as moved once all of them have shown it, and its least disturbed one is planned from.
+message, and a rank's median of them counts.
 Left out: reentrant checkpointing, whose first pass looks like an evaluation; pipelines (one plan for all layers of a
 tensor group); saving and loading: a resumed run measures and plans anew.
 """
@@ -213,10 +213,9 @@ class Balancer:
         state.recent = [*state.recent, *found][-self.policy.patience :]
         if len(state.recent) < self.policy.patience:
             return
-        moved = self._moved()
-        if not moved:
+        times = tuple(self._recent_time(rank) for rank in range(self.group.size))
+        if not self._have_moved(times):
             return
-        times = tuple(self._time_of(rank, is_moved=rank in moved) for rank in range(self.group.size))
         plan, state.planned_from = self._agreed(times), times
         if state.steps and plan.is_near(state.plan):
             return
@@ -242,21 +241,22 @@ class Balancer:
         if others:
             raise ValueError(f"policy: rank {others[0]} was given another policy, costs or layers than rank 0")
 
-    def _moved(self) -> set[int]:
-        """Return the ranks whose times have moved in every recent iteration; before the first plan all have."""
+    def _recent_time(self, rank: int) -> RankTimes:
+        """Return a rank's median time of the last iterations; of two middle ones that most like the one planned from."""
+        state = self._state
+        recent = sorted((times[rank] for times in state.recent), key=lambda each: each.unresized().own_s)
+        before_s = 0.0 if state.planned_from is None else state.planned_from[rank].unresized().own_s
+        middle = recent[(len(recent) - 1) // 2 : len(recent) // 2 + 1]
+        return min(middle, key=lambda each: abs(each.unresized().own_s - before_s))
+
+    def _have_moved(self, times: Sequence[RankTimes]) -> bool:
+        """Return whether any rank's time has moved since the current plan; before the first one it has."""
         state, policy = self._state, self.policy
         if state.planned_from is None:
-            return set(range(self.group.size))
+            return True
         # Only against the current mean does the plan itself move what matters.
         reference = policy.reference if policy.solution is Solution.ZERO else Reference.MIN
-        moved = (ranks_that_moved(t, state.planned_from, policy.threshold, reference=reference) for t in state.recent)
-        return set.intersection(*moved)
-
-    def _time_of(self, rank: int, *, is_moved: bool) -> RankTimes:
-        """Return the recent time to plan from: the least, or that most like before of a rank that has not moved."""
-        recent = [times[rank] for times in self._state.recent]
-        before_s = 0.0 if is_moved else self._state.planned_from[rank].unresized().own_s
-        return min(recent, key=lambda each: abs(each.unresized().own_s - before_s))
+        return bool(ranks_that_moved(times, state.planned_from, policy.threshold, reference=reference))
 
     def _agreed(self, times: Sequence[RankTimes]) -> Plan:
         """Let rank 0 plan for all: planners search with floats, which two kinds of hosts may round differently."""

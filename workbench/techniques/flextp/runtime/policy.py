@@ -39,9 +39,9 @@ class Policy:
         threshold: share by which a rank's own time must move before all plan anew, and by which it must exceed the
             reference before the rank counts as a straggler, with a constant γ twice that share (the second use is ours:
             times are never quite equal, and a rank that drops looks slower than it is).
-        patience: iterations whose times are handed out and judged together: a rank's must differ from the one planned
-            from in all of them to count, so that a straggler is helped after one to two times as many. 1 in the paper,
-            where a single iteration that something else disturbed makes a straggler.
+        patience: iterations whose times are handed out together, and of which a rank's median counts, so that a
+            straggler is helped after half to one and a half times as many. 1 in the paper, where a single iteration that
+            something else disturbed makes a straggler.
         decay: a, share of γ that every layer drops at least, where layers have ratios of their own.
         micro_threshold: θ_micro, weight change an iteration below which a column may be dropped beyond that; with 0
             none may, and every layer drops a γ (`method.priority.micro_threshold` gives one for a learning rate).
