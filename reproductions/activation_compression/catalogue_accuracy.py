@@ -14,7 +14,10 @@ review: orders of averages only where tables 5 and 15 both have them, over the t
 T2, which disagreed; T1 below T2, which was not comparable), and SST-2 with T4 is no longer said to lose three points,
 since it loses 1.38 in table 5 (it was not comparable). When STS-B with T4 and Q1 had been trained three times as long,
 where both then lost little: six epochs of it in tables 5 and 15, no verdict on it after few steps elsewhere, none on an
-order of methods that all lose nothing.
+order of methods that all lose nothing. With everything recorded, after a fourth review: no verdict on a method that is at
+chance after the laptop's steps, none on few points lost to the proxy of table 8 where Top-K loses as few, and the error
+of CoLA's shares is that of the seed with the least score; dropped were claims on STS-B that no run could decide; added,
+the losses of the proxy, knowing them.
 """
 
 import math
@@ -37,7 +40,8 @@ REPEATED = (
     "CoLA, 0.068 in RTE and 0.018 in SST-2, MRPC and STS-B (by 0.335 in QNLI with Q1, which is not run in full): so "
     "0.10, 0.07 and, twice 0.018, 0.04"
 )
-COLLAPSED = "0.10; where the paper's tables 5 and 15 differ by more than twice that, a value near one decides nothing"
+COLLAPSED = "0.10: the paper's Top-K collapses in some runs and not in others"
+TWO_VALUES = "; where its tables 5 and 15 differ by more than twice that, a value near one decides nothing"
 COLA_ROWS = 1043  # of its validation split, as `datasets.glue.TASKS` has it (importing that takes the CLI 0.2 s)
 ONLY_DISAGREES = (
     f"; an uncompressed score below {1 / math.sqrt(COLA_ROWS) / 0.10:.2f} has a standard error of more than 0.10 of "
@@ -60,10 +64,11 @@ QUANTIZER = SMALLER + (
 )
 COLLAPSE = (
     "What Top-K keeps grows with what it sends, and with training. With T1 and T2 the encoder still answers by chance "
-    "after the laptop's few steps (SST-2), no longer in full. After two epochs of STS-B T4 loses 12 to 31 points, after "
-    "six at most 3 (table 5). The paper's Top-K ends at chance or at 0 in some tables and not in "
-    "others: from table 5 to 15 STS-B goes from 0.00 to 0.80 of the uncompressed score with T1, CoLA from 0.00 to 0.87 "
-    "with T4. Encoder, recipe and padding all differ here."
+    "after the laptop's few steps (SST-2), in full only on CoLA and RTE. After two epochs of STS-B T4 loses 12 to 31 "
+    "points, after six at most 3 (table 5). In four times as many steps of a quarter of the examples (table 16) T2 loses "
+    "2.3 to 3.6 points of SST-2 and 2.5 to 3.2 of MRPC, T3 1.3 to 4.5 and 1.5 to 4.3. The paper's Top-K ends at chance "
+    "or at 0 in some tables and not in others: from table 5 to 15 STS-B goes from 0.00 to 0.80 of the uncompressed score "
+    "with T1, CoLA from 0.00 to 0.87 with T4. Encoder, recipe and padding all differ here."
 )
 FEWER_EXAMPLES = " The laptop learns from at most 800 examples, full of SST-2 from 8,000, the paper from all of them."
 # Table 16 itself says otherwise: CoLA with A2 0.00, with T2 0.00; RTE with A1 47.29, with T1 52.71.
@@ -110,7 +115,7 @@ def _order(name: str, order: list, source: str, task: str, explanation: str = ""
 def _claims(task: str, table: str) -> tuple:
     further = FEWER_EXAMPLES if table == "16" else ""
     noisy, collapse = ONLY_DISAGREES if task == "cola" else "", COLLAPSE + further
-    repeated, collapsed = (TOLERANCES[task], REPEATED + noisy), COLLAPSED + noisy
+    repeated, collapsed = (TOLERANCES[task], REPEATED + noisy), COLLAPSED + TWO_VALUES * (table != "16") + noisy
     return (
         *(_keeps(task, method, table, *repeated, why + further) for method, why in BOTH_NEAR),
         *(_keeps(task, method, table, 0.10, collapsed, collapse) for method in TOP_K),
@@ -176,7 +181,7 @@ TABLE_5 = _table(
     "5", "Fine-tuning under compression: what is left of GLUE scores",
     (*(claim for task in TASKS for claim in (_takeaway_2_excepts if task in SENSITIVE else _takeaway_2)(task)),
      *_for_all("5")),
-    {"smoke": 15, "laptop": 250, "full": 27_000}, FULL | SHORTER, LAPTOP,
+    {"smoke": 15, "laptop": 250, "full": 33_000}, FULL | SHORTER, LAPTOP,
     SMOKE | {"shorter": {"mrpc": 1}, "controls": ["mrpc"]},
 )  # fmt: skip
 
@@ -229,7 +234,8 @@ def _item(item: str, title: str, notebook: str, profiles: tuple, seconds: tuple,
 
 
 AVERAGES = (
-    "section 4.3; tables 5 and 15, whose settings are one here, both in this order over SST-2, MRPC, STS-B and CoLA"
+    "section 4.3; the paper's tables 5 and 15, whose settings are one here, are both in this order over SST-2, MRPC, "
+    "STS-B and CoLA; ours is over what was run and is not at chance"
 )
 STUDY = {name: value for name, value in FULL.items() if name != "controls"}
 PER_BYTE = _item(
@@ -264,7 +270,7 @@ LAYERS = {
 WINDOWS = LAYERS | {"along": "place", "layer_sets": [[], [0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]}
 FEW_LAYERS = {"tasks": FEW_TASKS, "limit": 1500}  # as in table 5, so that cells are shared
 IN_PRINT = {"tasks": ["cola", "rte"]}  # in figure 4
-CLAIMED = [*LAYERS["tasks"], "rte"]  # of full and of paper
+CLAIMED = ["sst2", "cola", "rte"]  # of full and of paper; two epochs of STS-B are too few to judge, and it is not in print
 NONE, A_THIRD, HALF, ALL = 0, 0.333, 0.5, 1  # of the layers, as accuracy.told_by_layers rounds it
 FIRST, LAST = 0, 1  # places of the compressed layers
 STAND_IN = {"tasks": ["mrpc"], "seeds": [0], "limit": 64, "max_tokens": 32, "encoder": "stand-in"}
@@ -358,7 +364,7 @@ ERROR_FEEDBACK = _item(
             "activation is read once. What is added is noise, which evaluation does not have: unrelated normal messages "
             "are 0.57 of their norm off when rounded to 2 bits, and 0.95 with the error of the message before.",
         )
-        for task in FEEDBACK["tasks"] for method in FEEDBACK["methods"]
+        for task in FEW_TASKS for method in FEEDBACK["methods"]  # STS-B is shown; its steps are too few to judge
     ),
 )  # fmt: skip
 
@@ -401,8 +407,16 @@ TABLE_8 = _item(
      PRETRAINED),
     (15, 220, 8_000),
     tuple(
+        Ordering(
+            f"Words are harder to guess through Top-K than through {told}, at the end of the pre-training",
+            quantity="pretraining_loss", along="method", order=[method, "T2"], where={}, because=ORDER,
+            needs_real_data=True, source="ours, beside takeaway 5: what the messages lose",
+        )
+        for told, method in (("a code of as many bytes", "A2"), ("4 bits", "Q2"))
+    )
+    + tuple(
         claim
-        for task in PRETRAINED["tasks"]
+        for task in PRETRAINED["tasks"] if task != "stsb"  # shown; its steps are too few to judge
         for claim in (
             _order("takeaway 5, after Top-K less is left than after a code", ["T2", "A2"], "table 8", task, PROXY),
             _order("takeaway 5, after Top-K less is left than after 4 bits", ["T2", "Q2"], "table 8", task, PROXY),
@@ -411,8 +425,8 @@ TABLE_8 = _item(
                 Bound(
                     f"{task}: takeaway 5, after {told} at most 3 points are lost", quantity="points_below",
                     where={"task": task, "method": method}, at_most=3.0, because=THREE_POINTS, needs_real_data=True,
-                    source="takeaway 5 and table 8: these preserve accuracy; a proxy here, which a method that harms "
-                    "little passes easily", explanation=PROXY,
+                    source="takeaway 5 and table 8: these preserve accuracy; a proxy here, which shows nothing where Top-K "
+                    "loses as little", explanation=PROXY,
                 )
                 for told, method in (("a code", "A2"), ("4 bits", "Q2"))
             ),

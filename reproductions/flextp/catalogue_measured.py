@@ -37,7 +37,7 @@ WIDER = {"sizes": {"hidden": 384, "layers": 1, "batch": 8}}  # half again as wid
 # Columns must be many for a product of a tenth of them to take a tenth of its time. At hidden 256 (2 layers) Pri reached
 # 76 % of its bound in a trial, and had not settled; chosen after it.
 WIDE = {"sizes": {"hidden": 512, "layers": 1, "batch": 16}}
-SETTLING = {"warmup": 10}  # Eq. 1 against the current mean takes about six plans from χ = 8, patience eight iterations
+SETTLING = {"warmup": 10}  # Eq. 1 against the current mean takes about six plans from χ = 8; who is patient settles before
 # With a patience of 1 a rank that something else disturbed becomes a second straggler, so that Eq. 3 plans in place of
 # Eq. 2: two ranks migrated in a trial with one straggler, and another one dropped.
 PATIENT = {"patience": 8}

@@ -35,6 +35,11 @@ ENOUGH_STEPS: Mapping[str, int] = MappingProxyType({"stsb": 1_000})
 
 STS-B, three seeds, batches of 32: after 360 steps T4 loses 12 to 31 points and Q1 11 to 24, after 1,080 at most 3.
 """
+LEARNS_AFTER: Mapping[str, int] = MappingProxyType({"sst2": 200})
+"""Task -> steps of MiniLM before which a method that answers by chance may only have learned nothing yet.
+
+SST-2, batches of 32: T1 and T2 give one constant answer after 47 steps, after 250 neither does.
+"""
 CHANCE_ERRORS = 2.0  # standard errors by which a score must lie above chance
 MOST_TOLERATED = 0.5  # of what there is to lose, the score above a constant answer's
 
@@ -44,21 +49,24 @@ def not_comparable(
     claims: Iterable[Claim],
     printed: pd.DataFrame | None = None,
     settings: Mapping[str, pd.DataFrame] = MappingProxyType({}),
+    contrast: str = "",
 ) -> dict[str, str]:
     """Say which claims this run cannot decide.
 
-    A claim about a task that the uncompressed encoder is at chance on, or that was trained for too few steps. An order of
-    scores of which the lowest is no loss. An order of scores that are all at chance. Few
-    points lost by a method at chance or where few can be lost, or many asked for there. A share of the score that
-    agrees where a constant answer would, too, or by a tolerance of most of what can be lost; that is nearer to the
-    paper's than the score's error lets see; or that is near one of two values which the paper prints and which lie
-    further apart than both tolerances.
+    A claim about a task that the uncompressed encoder is at chance on, or that was trained for too few steps; about a
+    method that is at chance after few steps. An order of scores of which the lowest is no loss. An order of scores that
+    are all at chance. Few points lost by a method at chance or where few can be lost, or many asked for there. A share
+    of the score that agrees where a constant answer would, too, or by a tolerance of most of what can be lost; that is
+    nearer to the paper's than the score's error lets see; or that is near one of two values which the paper prints and
+    which lie further apart than both tolerances.
 
     Args:
         cells: what `fine_tune` returned, with the columns that claims are along.
         claims: of the item; one about a single task says it in `where`.
         printed: the paper's relative scores (task, method, value) of the item's own table.
         settings: the same by setting, of all tables whose settings are one here, the item's own among them.
+        contrast: method that is to lose many points where the claims say that others lose few; where it loses as few,
+            nothing is shown of the others.
 
     Returns:
         Name of a claim -> reason.
@@ -70,13 +78,16 @@ def not_comparable(
         task = claim.where.get("task")
         here = [cell for cell in cells if cell["task"] == task]
         plain = [cell for cell in here if cell["method"] == BASELINE]
+        if task is None and (reason := _not_learned_yet(claim, cells)):
+            found[claim.name] = reason
         if not plain:
             continue
         reason = at_chance.get(task) or _unfinished(task, plain) or _order_at_chance(claim, here)
-        reason = reason or _order_of_no_loss(claim, plain, here)
+        reason = reason or _not_learned_yet(claim, here) or _order_of_no_loss(claim, plain, here)
         ours = [cell for cell in here if cell["method"] != BASELINE and _fits(cell, claim)]
         if not reason and ours and claim.quantity == "points_below":
-            reason = _points(claim, plain, ours)
+            beside = [cell for cell in here if cell["method"] == contrast]
+            reason = _points(claim, plain, ours) or _no_contrast(claim, plain, beside)
         target = None if printed is None or claim.quantity != "relative_score" else _printed(printed, claim)
         if not reason and ours and target is not None:
             by_setting = {setting: _printed(table, claim) for setting, table in settings.items()}
@@ -179,13 +190,41 @@ def _order_of_no_loss(claim: Claim, plain: Sequence[Values], cells: Sequence[Val
 def _unfinished(task: str | None, plain: Sequence[Values]) -> str:
     """Give a reason where the training of MiniLM was too short for what a method loses to be told."""
     enough = ENOUGH_STEPS.get(task or "", 0)
-    if not enough or not any(source["name"] == DEFAULT_ENCODER for cell in plain for source in cell["data"]):
+    if not enough or not any(_is_of_default(cell) for cell in plain):
         return ""
     steps = min(cell["num_steps"] for cell in plain)
     return "" if steps >= enough else (
         f"{steps} steps are too few for {task}: before {enough:,} what a method loses is mostly what it has not learned "
         "yet (table 5 has scores after both)"
     )
+
+
+def _not_learned_yet(claim: Claim, cells: Sequence[Values]) -> str:
+    """Give a reason where a method that the claim is about answers by chance after few steps of MiniLM."""
+    order = getattr(claim, "order", ()) if getattr(claim, "along", "") == "method" else ()
+    methods = {*order, claim.where.get("method")} - {BASELINE, None}
+    for task, enough in LEARNS_AFTER.items():
+        for method in sorted(methods):
+            group = [cell for cell in cells if (cell["task"], cell["method"]) == (task, method)]
+            few = [cell for cell in group if _is_of_default(cell) and cell["num_steps"] < enough]
+            if few and _is_at_chance(group):
+                steps = min(cell["num_steps"] for cell in few)
+                return f"{method} answers {task} by chance after {steps} steps: it may only have learned nothing yet"
+    return ""
+
+
+def _is_of_default(cell: Values) -> bool:
+    return any(source["name"] == DEFAULT_ENCODER for source in cell["data"])
+
+
+def _no_contrast(claim: Claim, plain: Sequence[Values], beside: Sequence[Values]) -> str:
+    """Give a reason where the method that is to lose more than the claim allows loses no more either."""
+    if not beside or claim.at_most is None:
+        return ""
+    lost = PER_CENT * (fmean(cell["score"] for cell in plain) - fmean(cell["score"] for cell in beside))
+    if lost > claim.limit:
+        return ""
+    return f"{beside[0]['method']}, which is to lose more, loses {lost:.1f} points: none of the two harms enough to tell"
 
 
 def _points(claim: Claim, plain: Sequence[Values], ours: Sequence[Values]) -> str:
@@ -220,7 +259,8 @@ def _undecidable_share(
     of_seed = {cell["seed"]: cell["score"] for cell in plain}
     share = fmean(cell["score"] / of_seed[cell["seed"]] for cell in ours if of_seed.get(cell["seed"], 0) > 0)
     score = fmean(of_seed.values())
-    error = _error(plain[0]["chance"], plain[0]["num_validation"]) / score
+    # A mean of shares is as uncertain as that of the seed which has least to share.
+    error = _error(plain[0]["chance"], plain[0]["num_validation"]) / min(each for each in of_seed.values() if each > 0)
     off, constant = abs(share - target), plain[0]["chance"] / score
     if claim.abs < error and off <= claim.abs + CHANCE_ERRORS * error:
         return (

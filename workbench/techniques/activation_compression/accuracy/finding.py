@@ -26,7 +26,7 @@ EXCEPTED = ("cola", "rte")
 """Tasks that the paper excepts from its 3 points."""
 
 
-def told_per_byte(rows: Iterable[Mapping[str, Any]], tasks: Collection[str]) -> str:
+def told_per_byte(rows: Iterable[Mapping[str, Any]], tasks: Collection[str], batch: int) -> str:
     """Say which methods preserve accuracy in every run, where the others do not, and what all keep on average.
 
     Three points are asked of tasks that the paper does not except and that have more than twice as much to lose.
@@ -34,6 +34,7 @@ def told_per_byte(rows: Iterable[Mapping[str, Any]], tasks: Collection[str]) -> 
     Args:
         rows: of `score_rows`.
         tasks: those that count.
+        batch: of all runs, which the answer is about.
 
     Returns:
         Sentences, methods by the bytes that they send; empty where nothing was compressed.
@@ -48,13 +49,14 @@ def told_per_byte(rows: Iterable[Mapping[str, Any]], tasks: Collection[str]) -> 
     means = ", ".join(f"{method} ({_share(shares[method])}) {_share(kept[method])}" for method in methods)
     average = f"Kept of the score, on average over {_listed(sorted(tasks))}: {means}."
     bytes_of = {method: told_bytes(shares[method], with_codes[method]) for method in methods}
-    return " ".join([*_told_lost(counted, bytes_of), average, "(A: learned codes, T: Top-K, Q: quantised.)"])
+    return " ".join([*_told_lost(counted, bytes_of, batch), average, "(A: learned codes, T: Top-K, Q: quantised.)"])
 
 
-def _told_lost(rows: Rows, bytes_of: Mapping[str, str]) -> list[str]:
+def _told_lost(rows: Rows, bytes_of: Mapping[str, str], batch: int) -> list[str]:
     """Say which methods lose at most three points in every run of the tasks that this can be asked of."""
     lost = {(row["method"], row["task"], row["seed"]): row["value"] for row in rows if row["quantity"] == "points_lost"}
-    asked = sorted(task for task in {task for _, task, _ in lost} if _can_be_asked(rows, task))
+    tasks = {task for _, task, _ in lost}
+    asked = sorted(task for task in tasks if _can_be_asked(rows, task))
     if not asked:
         return []
     seeds = sorted({seed for _, task, seed in lost if task in asked})
@@ -66,12 +68,23 @@ def _told_lost(rows: Rows, bytes_of: Mapping[str, str]) -> list[str]:
     others = [
         f"{method} ({_listed(where)})" if len(where) < len(asked) else method for method, where in beyond.items() if where
     ]
-    runs = f"On {_listed(asked)} ({len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'})"
+    runs = f"On {_listed(asked)} ({len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}, batches of {batch})"
     too_many = f"more than {CLOSE_POINTS:g} points"
+    without = _not_asked(tasks - {*asked})
     if not kept:
-        return [f"{runs} every method loses {too_many} in some run."]
+        return [f"{runs} every method loses {too_many} in some run.", *without]
     rest = f"; some run does with {_listed(others)}" if others else ""
-    return [f"{runs} no run loses {too_many} with {_listed(kept)} of the bytes where they compress{rest}."]
+    answer = f"{runs} no run loses {too_many} with {_listed(kept)} of the bytes where they compress{rest}."
+    return [answer, *without]
+
+
+def _not_asked(tasks: Collection[str]) -> list[str]:
+    """Say of which tasks three points are not asked, and why."""
+    reasons = {"excepted by the paper": [], f"{CLOSE_POINTS:g} points are most of what there is to lose": []}
+    for task in sorted(tasks):
+        [*reasons.values()][task not in EXCEPTED].append(task)
+    told = [f"{_listed(where)} ({why})" for why, where in reasons.items() if where]
+    return [f"Not asked of {_listed(told)}."] if told else []
 
 
 def _can_be_asked(rows: Rows, task: str) -> bool:

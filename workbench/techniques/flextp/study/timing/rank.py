@@ -11,6 +11,7 @@ Left out: evaluation, reading images.
 from __future__ import annotations
 
 import gc
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ from .size import Size
 __all__ = ["ITERATION", "OPTIMIZER", "PRODUCT", "Recording", "Turns", "record_rounds"]
 
 LEARNING_RATE = 1e-3  # of AdamW; any, since only the time of a step is looked at
+PLANS_TO_SETTLE = 2  # before the warm-up, which has the next: a narrow product takes more than its share of the time
 ITERATION, OPTIMIZER, PRODUCT = "iteration", "optimizer", "product"
 
 
@@ -49,7 +51,8 @@ class Turns:
 
     Attributes:
         rounds: turns of each that are kept, an epoch of the study.
-        warmup: turns of each before, in which plans settle; again after a straggler has moved.
+        warmup: turns of each before, in which plans settle; again after a straggler has moved. A variant with patience
+            takes turns for two plans before.
         length: iterations of a turn, timed as one.
         seed: of weights, batch, random choices and the order of turns.
         chooses: columns are chosen anew after the warm-up and every so often from then on, by what has been measured;
@@ -126,6 +129,8 @@ def record_rounds(
     gc.collect()
     gc.disable()
     try:
+        for trial in trials:
+            trial.settle()
         for _ in range(dist.get_world_size() if moving else 1):
             for number in range(-turns.warmup, turns.rounds):
                 done = [trial.take_turn() for trial in order.sample(trials, len(trials))]
@@ -196,6 +201,12 @@ class _Trial:
                 optimizer.zero_grad()
 
         self.step = _step(model, self.balancer, size, seed=turns.seed, optimize=optimize, device=device)
+
+    def settle(self) -> None:
+        """Take the turns that plans made with patience need more than others to come to rest."""
+        patience = 1 if self.balancer is None else self.balancer.policy.patience
+        for _ in range(math.ceil(PLANS_TO_SETTLE * patience / self.turns.length) if patience > 1 else 0):
+            self.take_turn()
 
     def take_turn(self) -> Recording:
         """Run the iterations of a turn, all ranks starting together."""
