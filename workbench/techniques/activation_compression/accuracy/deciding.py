@@ -201,15 +201,16 @@ def _unfinished(task: str | None, plain: Sequence[Values]) -> str:
 
 def _not_learned_yet(claim: Claim, cells: Sequence[Values]) -> str:
     """Give a reason where a method that the claim is about answers by chance after few steps of MiniLM."""
-    order = getattr(claim, "order", ()) if getattr(claim, "along", "") == "method" else ()
-    methods = {*order, claim.where.get("method")} - {BASELINE, None}
+    along, order = getattr(claim, "along", None), getattr(claim, "order", (None,))
+    compressed = [cell for cell in cells if cell["method"] != BASELINE and _fits(cell, claim)]
     for task, enough in LEARNS_AFTER.items():
-        for method in sorted(methods):
-            group = [cell for cell in cells if (cell["task"], cell["method"]) == (task, method)]
+        of_task = [cell for cell in compressed if cell["task"] == task]
+        for key in order:
+            group = [cell for cell in of_task if along is None or cell.get(along) == key]
             few = [cell for cell in group if _is_of_default(cell) and cell["num_steps"] < enough]
             if few and _is_at_chance(group):
-                steps = min(cell["num_steps"] for cell in few)
-                return f"{method} answers {task} by chance after {steps} steps: it may only have learned nothing yet"
+                told, steps = few[0]["method"], min(cell["num_steps"] for cell in few)
+                return f"{told} answers {task} by chance after {steps} steps: it may only have learned nothing yet"
     return ""
 
 
