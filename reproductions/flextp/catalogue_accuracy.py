@@ -2,8 +2,9 @@
 
 A Vision Transformer of a million parameters and a part of CIFAR-10 stand for the paper's, so claims are about what of
 the Baseline's accuracy is lost, not about accuracies. Tolerances were fixed before the first run; that Pri loses at
-least 0.65 points at χ = 8 was asked after it, since losing nothing would have agreed with 1.3. Real images only: a
-stand-in supports no verdict.
+least 0.65 points at χ = 8 was asked after it, since losing nothing would have agreed with 1.3; after a review, that MIG
+loses at most 0.25 points, not 2, and the losses that go with 18.5 %, SEMI and figure 11 beside the seeds' spread. Real
+images only: a stand-in supports no verdict.
 
 Assumed, since the values did not survive: γ of figure 3 is 1/2; χ of figures 3, 7 and 8 is 8; γ is swept over 1/4, 1/2
 and 3/4; the 14.9 % of ViT-3B are those of 1/2, at which the model of the paper's machine spares 25 to 30 % of an epoch,
@@ -34,6 +35,7 @@ POINTS = (
     "2 points: accuracy is that of 2,000 test images, a share whose standard error is 1.1 points at 50 %, and of the "
     "difference of two means of three seeds 0.9 (of two, in laptop, 1.1)"
 )
+TWO = POINTS + "; as a share of the Baseline's accuracy 2 % are fewer points, less than chance among the images"
 BY_CONSTRUCTION = "a count of columns, so by construction of the plans: it checks the program"
 HALF = "half of it either way: a thousandth of the parameters, other images and a lost γ leave no more than its size"
 AMBIGUOUS = "The text does not say whether its per cent are points or a share, and of what: both are shown."
@@ -81,6 +83,14 @@ def _published(
             needs_real_data=True, source=source, explanation=f"{AMBIGUOUS} {SMALLER}", **tolerance,
         )
         for reading, words in readings.items()
+    )  # fmt: skip
+
+
+def _within_seeds(solution: str, name: str, source: str = "abstract: negligible accuracy loss", **where) -> Bound:
+    return Bound(
+        f"{name} loses no more than the Baseline differs over seeds", quantity="loss_in_spreads", at_most=1.0,
+        where={"solution": solution, **where}, needs_real_data=True, source=f"{source}; the measure is ours",
+        because="one spread, largest less smallest, of the Baseline's accuracy over the seeds", explanation=SMALLER,
     )  # fmt: skip
 
 
@@ -163,17 +173,19 @@ def _homogeneous_claims(figure: str) -> tuple:
 
 BY_RATIO = {"keys": ["pruning_ratio"], "along": "pruning_ratio", "by": "solution"}
 FIGURE_5A = _item(
-    "fig-5a", "Accuracy of ViT-1B when every rank drops columns",
+    "fig-5a", "Accuracy when every rank drops columns, a small ViT-1B",
     (_homogeneous([0.5]), _homogeneous([0.5, 0.75]), _homogeneous(RATIOS)), (10, 25, 1_000),
     (
         *_homogeneous_claims("5"),
         *_published("Pri narrows Rd's loss by up to 18 %", "loss_narrowed", "section V-B, text to figures 5 and 6",
                     HALF, {}, rel=0.5, readings=OF_RD),
+        _within_seeds("ZERO-Pri", "Pri at γ = 1/2, behind the 18.5 %,", "section I: 18.5 % with negligible accuracy loss",
+                      pruning_ratio=0.5),
     ),
     {**TINY, **BY_RATIO}, "fig-5.csv",
 )  # fmt: skip
 FIGURE_6A = _item(
-    "fig-6a", "Accuracy of ViT-3B when every rank drops columns",
+    "fig-6a", "Accuracy when every rank drops columns, a small ViT-3B",
     (_homogeneous([0.5]), _homogeneous([0.5, 0.75]), _homogeneous(RATIOS)), (10, 75, 2_300),
     (
         *_homogeneous_claims("6"),
@@ -190,7 +202,7 @@ def _one_or_all(ratios: list) -> list:
 
 def _figure_7(number: str, model: dict, compared: tuple, seconds: tuple) -> Reproduction:
     return _item(
-        f"fig-{number}a", f"Accuracy of {model['model']} when one straggler drops columns, the next rank every epoch",
+        f"fig-{number}a", f"Accuracy when one straggler drops columns, the next rank every epoch, a small {model['model']}",
         compared, seconds,
         (
             _lost("Less is lost when one straggler drops than when every rank does", along="everywhere", order=[0, 1],
@@ -219,13 +231,13 @@ FIGURE_9A = _item(
     ),
     (10, 45, 1_800),
     (
-        *_published("Pri loses 1.3 % at χ = 8", "accuracy_loss", SHOWN_AT_8, POINTS,
+        *_published("Pri loses 1.3 % at χ = 8", "accuracy_loss", SHOWN_AT_8, TWO,
                     {"solution": "ZERO-Pri", "skewness": HEAVY}, abs=2.0),
         Bound("Pri loses at least half of that, in points", quantity="accuracy_loss", at_least=0.65,
               where={"solution": "ZERO-Pri", "skewness": HEAVY, "reading": "points"}, needs_real_data=True,
               because="half of 1.3: within 2 points of it is also a training that loses nothing, which fails here",
               source=SHOWN_AT_8, explanation=SMALLER),
-        *_published("PriDiffE loses 0.3 % at χ = 8", "accuracy_loss", SHOWN_AT_8, f"{POINTS}; 0.3 is none to see by it",
+        *_published("PriDiffE loses 0.3 % at χ = 8", "accuracy_loss", SHOWN_AT_8, f"{TWO}; 0.3 is none to see by it",
                     {"solution": "ZERO-PriDiffE", "skewness": HEAVY}, abs=2.0),
         _lost("PriDiffE loses less than Pri at χ = 8", along="solution", order=["ZERO-PriDiffE", "ZERO-Pri"],
               where={"skewness": HEAVY}, source=SHOWN_AT_8),
@@ -256,18 +268,15 @@ FIGURE_10A = _item(
     (
         Within("MIG drops nothing", quantity="dropped_share", where={"solution": "MIG"}, expected=0.0, abs=0.0,
                because=BY_CONSTRUCTION, source=NOTHING_LOST),
-        Within("MIG loses no accuracy", quantity="points_below", where={"solution": "MIG"}, expected=0.0, abs=2.0,
-               because=POINTS, needs_real_data=True, source=NOTHING_LOST,
-               explanation="Sums come in another order, from which trainings drift apart as they do between seeds."),
+        Within("MIG loses no accuracy", quantity="accuracy_loss", where={"solution": "MIG", "reading": "points"},
+               expected=0.0, abs=0.25, because="5 of 2,000 images: sums come in another order, no more",
+               needs_real_data=True, source=NOTHING_LOST),
         *(
             _lost(f"{name} loses less than PriDiffR at χ = 8", along="solution", order=[name, "ZERO-PriDiffR"],
                   where={"skewness": HEAVY}, source="section V-C, figure 10a", explanation=f"{CLAMPED} {SMALLER}")
             for name in ("SEMI", "SEMI refined")
         ),
-        Within("SEMI refined loses no more than the Baseline differs over seeds", quantity="loss_in_spreads",
-               where={"solution": "SEMI refined", "skewness": HEAVY}, expected=0.0, abs=1.0, needs_real_data=True,
-               because="one spread, largest less smallest, of the Baseline's accuracy over the seeds",
-               source="abstract: negligible accuracy loss; the measure is ours", explanation=SMALLER),
+        *(_within_seeds(name, name, skewness=HEAVY) for name in ("SEMI", "SEMI refined")),
     ),
     {**TINY, **BY_SKEWNESS},
 )  # fmt: skip
@@ -288,6 +297,8 @@ FIGURE_11A = _item(
         Within("When all four migrate, nothing is dropped", quantity="dropped_share",
                where={"solution": "SEMI(x)", "num_senders": 4}, expected=0.0, abs=0.0, because=BY_CONSTRUCTION,
                source="section V-C: at x = 4 SEMI is MIG"),
+        *(_within_seeds(name, f"{name}'s own division", "figure 11a, section V-C: small accuracy penalty")
+          for name in ("SEMI", "SEMI refined")),
     ),
     {**TINY, "num_ranks": 8, "keys": ["num_senders"], "along": "num_senders", "by": "solution"},
 )  # fmt: skip

@@ -9,7 +9,9 @@ Assumed, since the values did not survive: γ is swept over 1/4, 1/2 and 3/4; χ
 figure 11 has two stragglers, χ = 8 and 4; with 8 (full) the paper's four, 8, 6, 4 and 2.
 Tolerances were fixed before the first run. After a trial at hidden 256 in which Pri reached 76 % of its bound, `speed`
 was made wider, and its full profile wider again after 80 % at hidden 512; after a review, that Eq. 3 hits the sweet
-spot must hold for the whole interval.
+spot must hold for the whole interval. After another review, knowing what they find: 18.5 % and 77.6 %, measured, the
+loss of Pri's timed plan, and that SEMI refined drops nothing; that choosing costs nothing is a bound, no longer 5 % both
+ways; what is compared along an axis is compared round by round.
 """
 
 from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Within
@@ -68,10 +70,7 @@ LOOPBACK = (
 )
 
 
-CHOOSING = (
-    "Choosing reads every weight once; columns are chosen anew every few iterations here, in the paper once in thousands. "
-    "The interval of the quotients reaches 1."
-)
+CHOOSING = "Choosing reads every weight once; columns are chosen anew every few iterations here, in the paper once in thousands."
 NARROW = (
     "A product of an eighth of its columns does not take an eighth of its time: what is done a product, whatever its "
     "width, is stretched eight times as well. And where iterations scatter by a tenth the straggler comes to rest further "
@@ -83,8 +82,12 @@ GAIN = (
     "its size"
 )
 CAPPED = (
-    " Pri ends at the cap of 99 % of the straggler's columns here (dropped_share, of four ranks: 0.247), figure 9a's at 86 "
-    "% of them: this speedup and that loss are not of one plan."
+    PRODUCTS + " Of how many columns that takes the row rank_drops tells, figure 9a of its own: this speedup and that loss "
+    "are not of one plan; those of the item speed are."
+)
+SIX_TENTHS = (
+    "Of γ = 1/2 a layer drops 0.8, and more only of columns that hardly move: the straggler keeps 0.6 of its products, which "
+    "allows 1.67 at the most. " + NARROW
 )
 EVEN = (
     "Eq. 3 divides migrated columns evenly over all receivers, also over stragglers that resize; which division is "
@@ -155,9 +158,9 @@ def _homogeneous(figure: int, model: str, more: tuple = (), **options) -> Reprod
         (_everywhere(RATIOS), _everywhere(RATIOS), _everywhere(RATIOS)), ["pruning_ratio"], "pruning_ratio",
         (
             _falls("ZERO-Rd", source), _falls("ZERO-Pri", source),
-            Within("Choosing by priority costs nearly nothing", quantity="over_random", where={"solution": "ZERO-Pri"},
-                   expected=1.0, rel=0.05, because="5 %: one choice an epoch; rounds differ by as much",
-                   source=f"{SECTION}: nearly-zero runtime penalty", explanation=CHOOSING),
+            Bound("Choosing by priority costs nearly nothing", quantity="over_random", where={"solution": "ZERO-Pri"},
+                  at_most=1.05, because="5 %: one choice an epoch; rounds differ by as much",
+                  source=f"{SECTION}: nearly-zero runtime penalty", explanation=CHOOSING),
             *more,
         ),
         (12, 25, 300), model=model, **options,
@@ -169,7 +172,12 @@ SAVED = Within(
     where={"solution": "ZERO-Pri", "pruning_ratio": 0.5}, rel=0.5, because=HALF,
     source=f"{SECTION}, text to figures 5 and 6; γ assumed", explanation=PRODUCTS,
 )  # fmt: skip
-FIGURE_5B = _homogeneous(5, "ViT-1B")
+SAVED_IN_ALL = Within(
+    "Pri saves 18.5 % of an epoch of ViT-1B, γ = 1/2", quantity="epoch_saved", rel=0.5, because=HALF,
+    where={"solution": "ZERO-Pri", "pruning_ratio": 0.5}, explanation=PRODUCTS,
+    source="section I: in homogeneous environments; γ assumed",
+)  # fmt: skip
+FIGURE_5B = _homogeneous(5, "ViT-1B", (SAVED_IN_ALL,), published="fig-5.csv")
 FIGURE_6B = _homogeneous(6, "ViT-3B", (SAVED,), published="fig-6.csv", changes=WIDER)
 
 
@@ -188,7 +196,7 @@ def _heterogeneous(figure: int, model: str, **changes) -> Reproduction:
             Within("What is saved is the straggler's: γ of its products", quantity="epoch_saved",
                    where={"solution": "ZERO-Pri", "pruning_ratio": 0.5}, expected=50.0, abs=10.0,
                    because="10 points: at χ = 8 all but a tenth of an iteration are the straggler's products",
-                   source="section III-A: γ of the products are saved"),
+                   source="section III-A: γ of the products are saved", explanation=FEW_COLUMNS),
         ),
         (12, 45, 900), model=model, changes=EPOCHS_OF_MOVES | changes,
     )  # fmt: skip
@@ -239,13 +247,13 @@ FIGURE_9B = _item(
     (
         _linear(f"figure 9, {SECTION}"),
         Within("Pri keeps epochs steady from no straggler to χ = 8", quantity="growth", where={"solution": "ZERO-Pri"},
-               expected=1.0, rel=0.2, because="20 %: times scatter by a tenth on shared cores",
+               expected=1.0, rel=0.2, because="20 %: times scatter by a tenth on shared cores; quotients by round",
                source=f"figure 9, {SECTION}", explanation=FEW_COLUMNS),
         *(
             Within(f"{solution}'s speedup at χ = 8", quantity="speedup", abs=(printed - 1) / 2, because=GAIN,
                    where={"solution": solution, "skewness": HEAVY},
-                   source=f"{SECTION}, text to figure 9; skewness assumed", explanation=PRODUCTS + more)
-            for solution, printed, more in (("ZERO-Pri", 3.5, CAPPED), ("ZERO-PriDiffE", 2.1, ""))
+                   source=f"{SECTION}, text to figure 9; skewness assumed", explanation=more)
+            for solution, printed, more in (("ZERO-Pri", 3.5, CAPPED), ("ZERO-PriDiffE", 2.1, SIX_TENTHS))
         ),
         Within("PriDiffR saves up to 4 % of Pri's epochs", quantity="epoch_saved_over_pri", abs=4.0,
                where={"solution": "ZERO-PriDiffR", "skewness": HEAVY}, source=f"{SECTION}, text to figure 9",
@@ -275,10 +283,13 @@ FIGURE_10B = _item(
         _below("SEMI", "MIG", SECTION_C, f"{EQUATION_2} {FOUR_FIFTHS}"),
         _below("ZERO-PriDiffR", "MIG", SECTION_C, FOUR_FIFTHS),
         _below("SEMI refined", "MIG", "ours, beside figure 10"),
+        Within("SEMI's speedup at χ = 8 is that of 77.6 % saved", quantity="speedup", abs=1.73, because=GAIN,
+               where={"solution": "SEMI", "skewness": HEAVY}, explanation=FOUR_FIFTHS,
+               source="section I: in heterogeneous environments; solution, skewness and meaning assumed"),
         *(_harmless(solution) for solution in ("MIG", "ZERO-PriDiffR", "SEMI", "SEMI refined")),
         *(_whole(solution) for solution in ("ZERO-PriDiffR", "SEMI", "SEMI refined")),
     ),
-    (15, 175, 900), changes=SETTLING,
+    (15, 175, 900), published="fig-10.csv", changes=SETTLING,
 )  # fmt: skip
 
 
@@ -296,7 +307,7 @@ FIGURE_11B = _item(
                where={"solution": "SEMI"}, at_most=1.1, because=A_TENTH,
                source="figure 11, section V-C: the analysis roughly hits the sweet spot", explanation=EVEN),
         Bound("No division is both faster and drops less", quantity="better_divisions", where={"solution": "SEMI"},
-              at_most=0.0, because="a count; faster by the whole intervals", explanation=EVEN,
+              at_most=0.0, because="a count, of those surely faster to those perhaps faster", explanation=EVEN,
               source="figure 11, section V-C: efficient with small accuracy penalty"),
         Ordering("Every division is faster than Baseline", quantity="slowest_epoch_s", along="solution",
                  order=["SEMI(x)", "Baseline"], because=ORDER, source="figure 11, section V-C"),
@@ -320,7 +331,7 @@ TABLE_1 = _item(
         *(Trend(f"The more migrates, the longer an epoch: {scheme}", quantity="epoch_s", along="migrated_share",
                 direction="increasing", where={"scheme": scheme, "num_senders": 1}, because=ORDER, source="table I")
           for scheme in SCHEMES),
-        Ordering("Broadcast-reduce is ahead of scatter-gather", quantity="epoch_s", along="scheme", order=SCHEMES,
+        Ordering("Broadcast-reduce is ahead of scatter-gather (of own columns)", quantity="epoch_s", along="scheme", order=SCHEMES,
                  where={"migrated_share": SHARES, "num_senders": [1, 2, 3]}, because=ORDER, explanation=LOOPBACK,
                  source="table I, section V-C"),
         Trend("Their gap narrows as senders increase", quantity="gap", along="num_senders", direction="decreasing",
@@ -343,7 +354,7 @@ TRAINING = {  # as the items of accuracy have it
 ONE_SHOT = PRI | {"reference": "mean"}
 SPEED_COMPARED = [BASELINE, *(each | {"skewness": [HEAVY]} for each in (BASELINE, PRI, ONE_SHOT, MIG, SEMI, REFINED))]
 SPEED = _item(
-    "speed", "One straggler of χ = 8: how near balancing comes to the ideal",
+    "speed", "One straggler of χ = 8, products slowed eight times: how near balancing comes to the ideal",
     (SPEED_COMPARED, SPEED_COMPARED, SPEED_COMPARED), ["skewness"], "skewness",
     (
         *(_asked(f"{solution} reaches 75 % of the speedup of a balance that costs and drops nothing", "share_of_ideal",
@@ -351,13 +362,20 @@ SPEED = _item(
           for solution, why in (("SEMI refined", ""), ("SEMI", f"{EQUATION_2} {FOUR_FIFTHS}"))),
         *(_asked(f"{name} reaches 90 % of what its criterion allows", "share_of_bound", solution, NARROW, at_least=0.9)
           for name, solution in (("Pri", "ZERO-Pri"), ("The one-shot form of Pri", "ZERO-Pri, one shot"))),
+        Bound("SEMI refined drops at most a hundredth", quantity="dropped_share",
+              where={"solution": "SEMI refined", "skewness": HEAVY}, at_most=0.01, source="ours: migrating costs less here",
+              because="1 %: what drops nothing loses nothing; that migrating does not either is fig-10a's claim"),
+        Within("The plan of Pri that was timed loses 1.3 points", quantity="accuracy_loss", abs=2.0,
+               where={"solution": "ZERO-Pri", "reading": "points"}, needs_real_data=True,
+               because="2 points, as in figure 9a", source=f"{SECTION}: 3.5 with 1.3 %; skewness assumed",
+               explanation="Here one rank drops nearly all of its columns for the whole training."),
         *(Bound(f"Dropping as much, {solution} loses no more accuracy than the Baseline differs over seeds",
                 quantity="loss_in_spreads", where={"solution": solution}, at_most=1.0, needs_real_data=True,
                 because="one spread, largest less smallest, of the Baseline's accuracy over the seeds",
                 source="abstract: negligible accuracy loss; the measure is ours")
           for solution in ("SEMI refined", "SEMI")),
     ),
-    (20, 390, 1_000), changes=SETTLING, sizes=WIDE,
+    (20, 390, 1_000), published="fig-9.csv", changes=SETTLING, sizes=WIDE,
     rounds={"smoke": 6, "laptop": 12, "full": 30}, num_ranks={"smoke": 2, "laptop": 4, "full": 4},  # 4 are asked for
     slowness={"smoke": 2.0, "laptop": 8.0, "full": 8.0, "paper": 1.0},
     training={"smoke": TRAINING | {"seeds": [0], "epochs": 1, "limit": 128}, "laptop": TRAINING,

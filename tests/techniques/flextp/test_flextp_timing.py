@@ -4,6 +4,7 @@ Nothing here asserts a duration.
 """
 
 import time
+from statistics import median
 
 import pytest
 import torch
@@ -180,28 +181,47 @@ def test_entries_of_a_figure_have_names_and_keys_and_none_twice():
         timing.variants_of([compared[0], compared[0]], ["skewness"])
 
 
-def test_growth_and_the_straight_line_are_told_by_solution():
-    # From 1 s at χ = 1 to 8 s at χ = 8 the line passes 4 s at χ = 4; 4.4 s lie a tenth above it.
-    epochs = {1.0: 1.0, 4.0: 4.4, 8.0: 8.0}
-    rows = [{"quantity": "epoch_s", "solution": "Baseline", "skewness": x, "value": y} for x, y in epochs.items()]
-    found = {row["quantity"]: row["value"] for row in timing.along_axis(rows, "skewness")}
-    assert found == {"growth": 8.0, "off_straight_line": pytest.approx(0.1)}
+def along(axis, places, dropped=()):
+    """Compare places along an axis: {name: (key columns, iterations round by round)}."""
+    rounds, keys = ({name: each[i] for name, each in places.items()} for i in (1, 0))
+    rows = [{"quantity": "dropped_share", **keys[name], "value": value} for name, value in dict(dropped).items()]
+    ends = {name: {"value": median(each), "low": min(each), "high": max(each), "unit": "s"} for name, each in rounds.items()}
+    rows += [{"quantity": "epoch_s", **keys[name], **ends[name]} for name in places]
+    found = timing.along_axis(rounds, keys, rows, axis)
+    return {(row["quantity"], row["solution"]): (row["value"], row["low"], row["high"]) for row in found}
 
 
-def test_a_division_is_better_than_the_planned_one_if_it_is_surely_faster_and_drops_less():
-    def rows_of_one(solution, num_senders, low, high, dropped):
-        keys = {"solution": solution} | ({} if num_senders is None else {"num_senders": num_senders})
-        ends = {"value": (low + high) / 2, "low": low, "high": high, "unit": "s"}
-        return [{"quantity": "epoch_s", **keys, **ends}, {"quantity": "dropped_share", **keys, "value": dropped}]
+def test_growth_and_the_straight_line_are_told_by_solution_and_round():
+    # From 1 s at χ = 1 to 8 s at χ = 8 the line passes 4 s at χ = 4; 4.4 s lie a tenth above it. Every other round all
+    # takes twice as long, which changes neither.
+    seconds = {1.0: 1.0, 2.0: 2.0, 4.0: 4.4, 8.0: 8.0}
+    found = along("skewness", {
+        f"χ {x}": ({"solution": "Baseline", "skewness": x}, [y, 2 * y, y, 2 * y, y, 2 * y]) for x, y in seconds.items()
+    })  # fmt: skip
+    assert found["growth", "Baseline"] == (8.0, 8.0, 8.0)
+    assert found["off_straight_line", "Baseline"] == pytest.approx((0.1, 0.1, 0.1))
 
-    planned = rows_of_one("SEMI", None, 10.0, 12.0, 0.2)
-    surely_better, drops_more = rows_of_one("SEMI(x)", 0, 8.0, 9.0, 0.1), rows_of_one("SEMI(x)", 1, 8.0, 9.0, 0.3)
-    perhaps_slower = rows_of_one("SEMI(x)", 2, 9.0, 10.5, 0.0)
-    rows = timing.along_axis(planned + surely_better + drops_more + perhaps_slower, "num_senders")
-    found = {(row["quantity"], row["solution"]): row["value"] for row in rows}
-    assert found["better_divisions", "SEMI"] == 1
-    assert found["over_fastest_division", "SEMI"] == pytest.approx(11 / 8.5)
-    assert found["slowest_epoch_s", "SEMI(x)"] == pytest.approx(9.75)
+
+def test_two_places_of_skewness_make_no_line():
+    places = {f"χ {x}": ({"solution": "Baseline", "skewness": x}, [x] * 6) for x in (1.0, 8.0)}
+    assert along("skewness", places) == {}
+
+
+def test_a_division_is_better_than_the_planned_one_if_it_is_faster_round_by_round_and_drops_less():
+    def division(number, quotients):
+        return {"solution": "SEMI(x)", "num_senders": number}, [10.0 * each for each in quotients]
+
+    places = {
+        "SEMI": ({"solution": "SEMI"}, [10.0] * 6), "Baseline": ({"solution": "Baseline"}, [30.0] * 6),
+        "surely better": division(0, [0.8] * 6), "drops more": division(1, [0.7] * 6),
+        "perhaps faster": division(2, [0.9, 0.9, 0.9, 0.9, 0.9, 1.2]), "slower": division(3, [1.1] * 6),
+    }  # fmt: skip
+    dropped = {"SEMI": 0.2, "surely better": 0.1, "drops more": 0.3, "perhaps faster": 0.0, "slower": 0.0, "Baseline": 0.0}
+    found = along("num_senders", places, dropped)
+    assert found["better_divisions", "SEMI"] == (2, 1, 2)
+    assert found["over_fastest_division", "SEMI"] == pytest.approx((10 / 7, 10 / 7, 10 / 7))
+    assert found["slowest_epoch_s", "SEMI(x)"][0] == pytest.approx(11)
+    assert found["slowest_epoch_s", "Baseline"][0] == 30
 
 
 VARIANTS = {

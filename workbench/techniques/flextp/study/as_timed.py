@@ -2,7 +2,7 @@
 
 What: `dropped_as_timed` reads from the rows of a timing study what each rank dropped under each solution, and says it as
 a variant of the accuracy study, whose ranks drop as much; `rows_as_timed` turns the trainings into rows by solution.
-Speed and loss are then of one plan.
+Speed and loss are then of one plan. `undecided` says which solutions' losses tell nothing.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", abstract, which claims both.
 Simplified: the median share of each rank, to two decimals and constant, of columns chosen by Pri, whatever the solution
 chose by; what migrates loses nothing, and is left out.
@@ -17,26 +17,60 @@ from typing import Any
 from ..method.ratio import MOST_REMOVED
 from .scores import accuracy_rows
 
-__all__ = ["dropped_as_timed", "rows_as_timed"]
+__all__ = ["dropped_as_timed", "rows_as_timed", "undecided"]
 
 Told = dict[str, Any]  # a variant in plain values
 Rows = list[dict[str, Any]]
 
 SHOWN = ("accuracy", "accuracy_loss", "loss_in_spreads")
-LOSSLESS = ("Baseline", "MIG")
+BASELINE, CONTROL = "Baseline", "ZERO-Pri"  # which drops most of a straggler's columns
+NOTHING_DROPPED = (
+    "it dropped nothing while timed, so that its training would be the Baseline's own; whether migrating loses anything "
+    "is judged in fig-10a, of MIG"
+)
 
 
 def dropped_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, Told]:
-    """Return a variant for every solution that may drop, by its name.
+    """Return a variant for every solution that dropped something, by its name.
 
     Args:
         rows: of a timing study with stragglers, with key columns solution, skewness and rank, ranks in their order.
     """
+    shares = _shares(rows)
+    return {
+        name: {"solution": "ZERO", "selection": "Pri", "dropped": dropped} for name, dropped in shares.items() if any(dropped)
+    }  # fmt: skip
+
+
+def _shares(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return what each rank dropped, solution by solution, where one straggled."""
     shares: dict[str, list[float]] = {}
     for row in rows:
-        if row["quantity"] == "rank_drops" and row["solution"] not in LOSSLESS and row["skewness"] > 1:
+        if row["quantity"] == "rank_drops" and row["solution"] != BASELINE and row["skewness"] > 1:
             shares.setdefault(row["solution"], []).append(min(round(row["value"], 2), MOST_REMOVED))
-    return {name: {"solution": "ZERO", "selection": "Pri", "dropped": dropped} for name, dropped in shares.items()}
+    return shares
+
+
+def undecided(timed: Iterable[Mapping[str, Any]], trained: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Say which solutions' losses tell nothing, and why, by the solution's name.
+
+    Who dropped nothing has nothing to lose; and a training in which ZERO-Pri, which drops most, loses less than the
+    Baseline differs over seeds, could not show what the others lose.
+
+    Args:
+        timed: as for `dropped_as_timed`.
+        trained: of `rows_as_timed`.
+    """
+    shares = _shares(timed)
+    reasons = {name: NOTHING_DROPPED for name, dropped in shares.items() if not any(dropped)}
+    spreads = {row["solution"]: row["value"] for row in trained if row["quantity"] == "loss_in_spreads"}
+    if spreads.get(CONTROL, 1.0) < 1:
+        blind = (
+            f"this training does not show what dropping costs: {CONTROL}, which dropped {max(shares[CONTROL]):.0%} of a "
+            f"rank's columns, lost {spreads[CONTROL]:.2f} of the Baseline's spread over seeds"
+        )
+        reasons |= {name: blind for name, dropped in shares.items() if any(dropped)}
+    return reasons
 
 
 def rows_as_timed(

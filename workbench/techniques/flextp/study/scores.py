@@ -2,8 +2,9 @@
 
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V-B and V-C. Its "%
 accuracy loss" may be points or a share of the Baseline's accuracy; rows hold both, told apart by `reading`.
-Simplified: a run is compared with the Baseline of its seed, which saw the same images in the same order; rows of
-several seeds are later merged into mean, smallest and largest.
+Simplified: a run is compared with the Baseline of its seed, which saw the same images in the same order. Its interval
+is one standard error of a share of the test images, either way; rows of several seeds are later merged into the mean,
+with the lowest and the highest end, so that neither the spread of the seeds nor chance among the images is a finding.
 Left out: tests of significance.
 """
 
@@ -24,7 +25,7 @@ Rows = list[dict[str, Any]]
 BASELINE = "Baseline"
 PER_CENT = 100.0
 POINTS, RELATIVE = "points", "relative"  # readings of "% accuracy loss"
-NO_KEYS = ("quantity", "value", "unit", "seed", "reading")
+NO_KEYS = ("quantity", "value", "low", "high", "unit", "seed", "reading")
 CHANCE_ERRORS = 2.0  # standard errors by which the Baseline must lie above chance
 
 
@@ -49,10 +50,9 @@ def accuracy_rows(wanted: Sequence[Told], found: Sequence[Values], keys: Sequenc
         same: further keys of all rows.
 
     Returns:
-        For each training `accuracy` (%), `train_loss`, `dropped_share` and `migrated_share` (% of all products);
-        against the Baseline of its seed `accuracy_loss` (%, by reading) and `points_below` (%, 0 where accuracy is
-        gained); over seeds `loss_in_spreads`; for Pri and Rd `loss_narrowed` (%), for PriDiffR and Pri `points_behind`
-        (%).
+        For each training `accuracy` (%, with its standard error), `train_loss`, `dropped_share` and `migrated_share` (%
+        of all products); against the Baseline of its seed `accuracy_loss` (%, by reading, with the same error); over
+        seeds `loss_in_spreads`; for Pri and Rd `loss_narrowed` (%), for PriDiffR and Pri `points_behind` (%).
     """
     plain = {told["seed"]: each["accuracy"] for told, each in zip(wanted, found, strict=True) if _is_baseline(told)}
     rows: Rows = []
@@ -62,7 +62,7 @@ def accuracy_rows(wanted: Sequence[Told], found: Sequence[Values], keys: Sequenc
         if _is_baseline(told):
             rows.append({**said, "quantity": "chance", "value": PER_CENT * each["chance"], "unit": "%"})
         else:
-            rows += [{**said, **row} for row in _against(each["accuracy"], plain[told["seed"]])]
+            rows += [{**said, **row} for row in _against(each, plain[told["seed"]])]
     return [*rows, *_in_spreads(rows, list(plain.values())), *_behind(rows), *_narrowed(rows)]
 
 
@@ -80,18 +80,28 @@ def _keys(told: Told, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _own(found: Values) -> Iterator[dict[str, Any]]:
-    for quantity in ("accuracy", "dropped_share", "migrated_share"):
+    yield {"quantity": "accuracy", **_give_or_take(PER_CENT * found["accuracy"], _error(found)), "unit": "%"}
+    for quantity in ("dropped_share", "migrated_share"):
         yield {"quantity": quantity, "value": PER_CENT * found[quantity], "unit": "%"}
     yield {"quantity": "train_loss", "value": found["train_loss"], "unit": "1"}
     yield {"quantity": "cell_s", "value": found["seconds"], "unit": "s"}
 
 
-def _against(accuracy: float, plain: float) -> Iterator[dict[str, Any]]:
-    points = PER_CENT * (plain - accuracy)
-    yield {"quantity": "accuracy_loss", "reading": POINTS, "value": points, "unit": "%"}
+def _error(found: Values) -> float:
+    """Return the standard error of an accuracy, in per cent."""
+    return PER_CENT * math.sqrt(found["accuracy"] * (1 - found["accuracy"]) / found["num_test"])
+
+
+def _give_or_take(value: float, error: float) -> dict[str, float]:
+    return {"value": value, "low": value - error, "high": value + error}
+
+
+def _against(found: Values, plain: float) -> Iterator[dict[str, Any]]:
+    points, error = PER_CENT * (plain - found["accuracy"]), _error(found)
+    yield {"quantity": "accuracy_loss", "reading": POINTS, **_give_or_take(points, error), "unit": "%"}
     if plain > 0:
-        yield {"quantity": "accuracy_loss", "reading": RELATIVE, "value": points / plain, "unit": "%"}
-    yield {"quantity": "points_below", "value": max(0.0, points), "unit": "%"}
+        relative = _give_or_take(points / plain, error / plain)
+        yield {"quantity": "accuracy_loss", "reading": RELATIVE, **relative, "unit": "%"}
 
 
 def _points(rows: Rows) -> dict[tuple, dict[int, float]]:

@@ -38,12 +38,14 @@ class Measured:
 
     Attributes:
         rows: medians over rounds with intervals, by variant.
+        rounds: seconds of each variant's iterations, round by round.
         timelines: one iteration of each variant, that of median length, waiting and transfer apart.
         costs: of the pre-test; None if no variant needed one.
         hosts: description of the shaped hosts; None for this machine's loopback.
     """
 
     rows: list[dict]
+    rounds: dict[str, list[float]]
     timelines: dict[str, Timeline]
     costs: Costs | None
     hosts: dict | None
@@ -98,7 +100,8 @@ def measure_variants(
     keys = {name: {"variant": name} for name in variants} if keys is None else keys
     rows = rows_of(variants, found, keys=keys, iterations_per_epoch=size.num_iterations, turn=turn)
     timelines = {name: _of_median_length(name, mine) for name, mine in found.items()}
-    return Measured(rows=rows, timelines=timelines, costs=by_rank[0][1], hosts=ranks.hosts)
+    rounds_s = {name: [each.parts.iteration_s / turn for each in mine] for name, mine in found.items()}
+    return Measured(rows=rows, rounds=rounds_s, timelines=timelines, costs=by_rank[0][1], hosts=ranks.hosts)
 
 
 def _check(variants: Mapping[str, Variant | None], turns: Turns, num_ranks: int, slowness: float) -> None:
