@@ -95,7 +95,8 @@ EVEN = (
 )
 CROWDED = (
     "What migrating costs is taken from the pre-test, whose ranks do nothing else meanwhile; in an iteration messages "
-    "are copied by cores that also multiply. Where two solutions are near each other, the scatter of a tenth decides."
+    "are copied by cores that also multiply. And who is slower by a tenth in the median of eight iterations counts as a "
+    "straggler, though the trace does not name it (rows rank_drops and rank_migrates): the plan is then not the model's."
 )
 
 
