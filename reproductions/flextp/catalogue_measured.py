@@ -164,7 +164,7 @@ def _homogeneous(figure: int, model: str, more: tuple = (), **options) -> Reprod
                   source=f"{SECTION}: nearly-zero runtime penalty", explanation=CHOOSING),
             *more,
         ),
-        (12, 25, 300), model=model, **options,
+        (12, 25, 60), model=model, **options,
     )  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def _heterogeneous(figure: int, model: str, **changes) -> Reproduction:
                    because="10 points: at χ = 8 all but a tenth of an iteration are the straggler's products",
                    source="section III-A: γ of the products are saved", explanation=FEW_COLUMNS),
         ),
-        (12, 45, 900), model=model, changes=EPOCHS_OF_MOVES | changes,
+        (12, 45, 105), model=model, changes=EPOCHS_OF_MOVES | changes,
     )  # fmt: skip
 
 
@@ -262,7 +262,7 @@ FIGURE_9B = _item(
         _below("ZERO-Pri", "ZERO-PriDiffE", f"{SECTION}: PriDiffE trades efficiency for accuracy"),
         *(check(f"ZERO-{name}") for check in (_harmless, _whole) for name in ("Pri", "PriDiffE", "PriDiffR")),
     ),
-    (15, 100, 900), published="fig-9.csv", changes=SETTLING,
+    (15, 100, 235), published="fig-9.csv", changes=SETTLING,
 )  # fmt: skip
 
 SECTION_C = "figure 10, section V-C"
@@ -290,7 +290,7 @@ FIGURE_10B = _item(
         *(_harmless(solution) for solution in ("MIG", "ZERO-PriDiffR", "SEMI", "SEMI refined")),
         *(_whole(solution) for solution in ("ZERO-PriDiffR", "SEMI", "SEMI refined")),
     ),
-    (15, 175, 900), published="fig-10.csv", changes=SETTLING,
+    (15, 175, 350), published="fig-10.csv", changes=SETTLING,
 )  # fmt: skip
 
 
@@ -313,7 +313,7 @@ FIGURE_11B = _item(
         Ordering("Every division is faster than Baseline", quantity="slowest_epoch_s", along="solution",
                  order=["SEMI(x)", "Baseline"], because=ORDER, source="figure 11, section V-C"),
     ),
-    (12, 100, 600), changes=SETTLING,
+    (12, 100, 280), changes=SETTLING,
 )  # fmt: skip
 
 
@@ -338,7 +338,7 @@ TABLE_1 = _item(
         Trend("Their gap narrows as senders increase", quantity="gap", along="num_senders", direction="decreasing",
               where={"migrated_share": SHARES}, because=ORDER, explanation=LOOPBACK, source="section V-C"),
     ),
-    (12, 80, 900), published="table-1.csv", changes={"warmup": 2},
+    (12, 80, 370), published="table-1.csv", changes={"warmup": 2},
 )  # fmt: skip
 
 
@@ -422,13 +422,13 @@ MAP_CLAIMS = (
            because="a name", source="ours: cost.winners", explanation=CROWDED),
 )  # fmt: skip
 MAP_CHECK = _map_check(
-    "map-check", "", (15, 140, 1_000),
+    "map-check", "", (15, 140, 460),
     {"smoke": [[4.0, 1.0]], "laptop": [[2.0, 1.0], [8.0, 1.0], [8.0, 2.0]],
      "full": [[1.5, 1.0], [2.0, 4.0], [4.0, 2.0], [8.0, 1.0], [8.0, 4.0]]},
 )  # fmt: skip
 # The third axis of the map; 20 MB/s was chosen, before any run, for migrating to be dear.
 MAP_CHECK_SLOW_LINK = _map_check(
-    "map-check-slow-link", ", two hosts joined by a slow link", (15, 125, 500),
+    "map-check-slow-link", ", two hosts joined by a slow link", (15, 125, 640),
     {"smoke": [[4.0, 1.0]], "laptop": [[8.0, 1.0]], "full": [[2.0, 1.0], [8.0, 1.0], [8.0, 4.0]]},
     link_bytes_per_s=dict.fromkeys(("smoke", "laptop", "full"), 2e7),
 )  # fmt: skip
