@@ -350,7 +350,7 @@ def _asked(name: str, quantity: str, solution: str, explanation: str = "", **bou
 
 
 TRAINING = {  # as the items of accuracy have it
-    "size": "tiny", "seeds": [0, 1], "epochs": 4, "batch": 64, "learning_rate": 1e-3, "limit": 2560,
+    "size": "tiny", "seeds": [0, 1, 2], "epochs": 8, "batch": 64, "learning_rate": 1e-3, "limit": 5000,
 }  # fmt: skip
 ONE_SHOT = PRI | {"reference": "mean"}
 SPEED_COMPARED = [BASELINE, *(each | {"skewness": [HEAVY]} for each in (BASELINE, PRI, ONE_SHOT, MIG, SEMI, REFINED))]
@@ -370,17 +370,16 @@ SPEED = _item(
                where={"solution": "ZERO-Pri", "reading": "points"}, needs_real_data=True,
                because="2 points, as in figure 9a", source=f"{SECTION}: 3.5 with 1.3 %; skewness assumed",
                explanation="Here one rank drops nearly all of its columns for the whole training."),
-        *(Bound(f"Dropping as much, {solution} loses no more accuracy than the Baseline differs over seeds",
-                quantity="loss_in_spreads", where={"solution": solution}, at_most=1.0, needs_real_data=True,
-                because="one spread, largest less smallest, of the Baseline's accuracy over the seeds",
-                source="abstract: negligible accuracy loss; the measure is ours")
-          for solution in ("SEMI refined", "SEMI")),
+        Bound("Dropping as much, SEMI loses no more accuracy than the Baseline differs over seeds",
+              quantity="loss_in_spreads", where={"solution": "SEMI"}, at_most=1.0, needs_real_data=True,
+              because="one spread, largest less smallest, of the Baseline's accuracy over the seeds",
+              source="abstract: negligible accuracy loss; the measure is ours"),
     ),
-    (20, 390, 1_000), published="fig-9.csv", changes=SETTLING, sizes=WIDE,
+    (20, 300, 1_300), published="fig-9.csv", changes=SETTLING, sizes=WIDE,
     rounds={"smoke": 6, "laptop": 12, "full": 30}, num_ranks={"smoke": 2, "laptop": 4, "full": 4},  # 4 are asked for
     slowness={"smoke": 2.0, "laptop": 8.0, "full": 8.0, "paper": 1.0},
-    training={"smoke": TRAINING | {"seeds": [0], "epochs": 1, "limit": 128}, "laptop": TRAINING,
-              "full": TRAINING | {"seeds": [0, 1, 2], "epochs": 8, "limit": 5000}},
+    # Trainings as short as laptop's others see no loss even where 96 % of a rank's columns are dropped.
+    training={"smoke": TRAINING | {"seeds": [0], "epochs": 1, "limit": 128}, "laptop": {}, "full": TRAINING},
 )  # fmt: skip
 
 # A quarter of the width of ViT-1B and small batches: what is added to an iteration hardly grows with them, and many short
