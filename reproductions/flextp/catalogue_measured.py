@@ -217,7 +217,8 @@ def _linear(source: str) -> Within:
 DISTURBED = (
     "Where cores are shared, single iterations scatter by a tenth and more. ZERO, which needs several plans to settle, "
     "follows each of them, as in the paper: one that something else disturbed makes a rank a straggler, which drops for "
-    "nothing. MIG and SEMI plan from the median of eight here."
+    "nothing. With a constant γ it then goes on: of few columns half take more than half of the time, so that what is "
+    "measured over what is kept says straggler for ever. MIG and SEMI plan from the median of eight here."
 )
 
 
