@@ -153,6 +153,11 @@ def test_one_published_row_without_ours_keeps_the_claim_from_agreeing():
     assert [row.verdict for row in told.rows] == [Verdict.AGREES, Verdict.NOT_RUN]
 
 
+def test_a_column_that_only_ours_would_have_is_no_typo_where_ours_did_not_run():
+    claim = Within("w", quantity="time", where={"reading": "points"}, rel=0.1, **WHY)
+    assert verdict(claim, (), values((1.0, {"tp": 1}))).verdict is Verdict.NOT_RUN
+
+
 def test_a_missing_value_without_keys_is_told_without_them():
     claim = Within("w", quantity="time", rel=0.1, **WHY)
     assert verdict(claim, values((1.0, {}), quantity="bytes"), values((1.0, {}))).reason == "no value of ours"

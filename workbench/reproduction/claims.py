@@ -56,7 +56,7 @@ class Claim(ABC):
         mine, theirs = ([row for row in rows if row.quantity == self.quantity] for rows in (ours, published))
         their_columns = {name for row in theirs for name in row.keys}
         known = their_columns | {name for row in mine for name in row.keys}
-        if known and (strange := set(self.where) - known):
+        if mine and (strange := set(self.where) - known):  # without rows of ours their columns are unknown
             raise ClaimError(
                 f"claim {self.name!r}: where names {sorted(strange)}; "
                 f"the columns of {self.quantity!r} are {sorted(known)}"
