@@ -333,7 +333,7 @@ def test_with_a_constant_ratio_a_rank_that_has_recovered_drops_nothing_any_more(
     model = two_layers(group)
     grid = f"rank 0 | 8 8 8 8 8 8 {'. ' * 12}\n" + "\n".join(f"rank {rank} | {'. ' * 18}" for rank in (1, 2, 3))
     times = Stubborn(StragglerTrace.from_grid(grid, iterations_per_epoch=1), product_s=1.0, other_s=0.2)
-    policy = Policy(solution="ZERO", selection="PriDiffE", pruning_ratio=0.5)
+    policy = Policy(solution="ZERO", selection="PriDiffE", pruning_ratio=0.5, micro_threshold=1e-4)
     balancer = balance(model, group, policy=policy, modelled=times)
     train(model, balancer, 6)
     assert balancer.plan.ranks[0].dropped == 0.5
@@ -458,6 +458,24 @@ def test_ranks_that_were_given_different_policies_are_refused_everywhere():
     assert run_on_ranks(with_a_policy_of_its_own, 2, timeout_s=60) == [True, True]
 
 
+def with_weights_of_its_own():
+    """Where messages would differ in width or number."""
+    group, refused = ProcessTensorGroup(), []
+    is_second = group.local_ranks == (1,)
+    for differ in (lambda model: model.float(), lambda model: model[0].mlp.requires_grad_(False)):
+        model = two_layers(group)
+        if is_second:
+            differ(model)
+        with pytest.raises(ValueError, match="rank 1 was given another policy, costs or layers"):
+            balance(model, group)
+        refused.append(True)
+    return refused
+
+
+def test_ranks_whose_weights_differ_in_type_or_in_what_is_trained_are_refused_everywhere():
+    assert run_on_ranks(with_weights_of_its_own, 2, timeout_s=60) == [[True, True]] * 2
+
+
 def dies_while_migrating():
     group = ProcessTensorGroup()
     model = two_layers(group)
@@ -522,7 +540,7 @@ def test_bad_input_is_refused_before_any_work():
         Policy(solution="ZERO", pruning_ratio=1.0)
     with pytest.raises(ValueError, match="costs is None"):
         balance(model, group, modelled=times)
-    with pytest.raises(ValueError, match="trace is given"):
+    with pytest.raises(ValueError, match="trace is given, must be None where `modelled` is"):
         balance(model, group, modelled=times, costs=COSTS, trace=StragglerTrace.none(2))
     with pytest.raises(ValueError, match="slowness is 2, must be 1"):
         balance(model, group, modelled=times, costs=COSTS, slowness=2)
@@ -532,6 +550,30 @@ def test_bad_input_is_refused_before_any_work():
     balance(model, group, modelled=times, costs=COSTS)
     with pytest.raises(ValueError, match="replaced already"):
         balance(model, group, modelled=times, costs=COSTS)
+
+
+def test_an_iteration_is_refused_inside_of_another_after_removal_and_on_another_device():
+    model, balancer = balanced(StragglerTrace.none(2), solution="SEMI")
+    with pytest.raises(RuntimeError, match="the one before has not ended"), balancer.iteration(), balancer.iteration():
+        pass
+    train(model, balancer, 1)  # the refusal has ended the outer one
+    model.to("meta")
+    with pytest.raises(RuntimeError, match="moved from cpu to meta since it was balanced"), balancer.iteration():
+        pass
+    balancer.remove()
+    with pytest.raises(RuntimeError, match="not balanced any more"), balancer.iteration():
+        pass
+
+
+def test_weights_that_are_assigned_by_loading_are_followed():
+    model, balancer = balanced(StragglerTrace.fixed(2, {0: 3.0}), solution="ZERO", iterations_per_epoch=2)
+    train(model, balancer, 2)
+    model.load_state_dict({name: 2 * tensor for name, tensor in model.state_dict().items()}, assign=True)
+    train(model, balancer, 1)
+    held = [statistics._then_OK.abs().sum() for statistics in balancer._choosers[0]._statistics]
+    train(model, balancer, 1)  # closes the epoch
+    after = [statistics._then_OK.abs().sum() for statistics in balancer._choosers[0]._statistics]
+    assert all(later > 1.5 * sooner for sooner, later in zip(held, after, strict=True))
 
 
 def test_removed_balancing_gives_the_plain_products_back():

@@ -25,15 +25,16 @@ def chosen(chooser, **shares):
 
 def move(weight, *steps):
     """Move the columns of a weight of two rows by so much on average: twice as much in one row, not in the other."""
-    weight[0] += 2 * torch.tensor(steps)
+    with torch.no_grad():
+        weight[0] += 2 * torch.tensor(steps)
 
 
 def measured(*changes, **policy):
     """A chooser whose one weight has moved by so much in its first epoch, and the weight."""
-    weight = torch.zeros(2, len(changes))
+    weight = nn.Parameter(torch.zeros(2, len(changes)))
     chooser = ColumnChooser([weight], Policy(**{"solution": "ZERO", "selection": "Pri", **policy}), rank=0)
     move(weight, *changes)
-    chooser.close_epoch()
+    chooser.close_epoch([weight])
     return chooser, weight
 
 
@@ -66,12 +67,12 @@ def test_dropped_columns_keep_their_statistic_while_migrated_ones_are_measured_a
     chooser, weight = measured(*SIX)
     chosen(chooser, dropped=1 / 3, migrated=1 / 3)
     move(weight, 0.5, 0.0, 0.25, 0.0, 0.75, 0.125)
-    chooser.close_epoch()
+    chooser.close_epoch([weight])
     assert chosen(chooser, migrated=0.9) == [([], [3, 5, 2, 0, 4])]
     # Nothing was dropped in this epoch: column 1 has not moved, and goes to the head with all others that have not.
-    chooser.close_epoch()
+    chooser.close_epoch([weight])
     move(weight, 1.0, 0.0, 2.0, 3.0, 4.0, 5.0)
-    chooser.close_epoch()
+    chooser.close_epoch([weight])
     assert chosen(chooser, migrated=0.9) == [([], [1, 0, 2, 3, 4])]
 
 
@@ -80,7 +81,7 @@ def test_a_column_that_was_dropped_at_any_time_in_an_epoch_counts_as_dropped_in_
     chosen(chooser, dropped=0.5)
     chosen(chooser)  # the straggler has vanished within the epoch
     move(weight, 0.5, 0.0, 0.25, 0.0, 0.75, 0.0)
-    chooser.close_epoch()
+    chooser.close_epoch([weight])
     assert chosen(chooser, migrated=0.9) == [([], [3, 2, 0, 4, 1])]  # statistics 0.5, 1, 0.25, 0, 0.75, 2
 
 
@@ -88,18 +89,21 @@ def test_without_the_increment_dropped_columns_seem_not_to_move_and_are_dropped_
     chooser, weight = measured(*SIX, is_incremental=False)
     assert chosen(chooser, dropped=0.5) == [([1, 3, 5], [])]
     move(weight, 0.5, 0.0, 0.25, 0.0, 0.75, 0.0)
-    chooser.close_epoch()
+    chooser.close_epoch([weight])
     assert chosen(chooser, dropped=0.5) == [([1, 3, 5], [])]
 
 
-def two_layers(**policy):
+def two_layers(frozen=(), **policy):
     """Layers of 4 and of 8 columns. Two of the first have moved by less than 1 = 4 iterations · 0.25."""
-    weights = [torch.zeros(2, 4), torch.zeros(2, 8)]
+    weights = [nn.Parameter(torch.zeros(2, 4)), nn.Parameter(torch.zeros(2, 8))]
+    for layer in frozen:
+        weights[layer].requires_grad_(False)
     more = {"solution": "ZERO", "iterations_per_epoch": 4, "micro_threshold": 0.25, **policy}
     chooser = ColumnChooser(weights, Policy(**more), rank=0)
-    move(weights[0], 3.0, 0.5, 1.0, 0.75)
-    move(weights[1], 9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0)
-    chooser.close_epoch()
+    for layer, steps in enumerate([(3.0, 0.5, 1.0, 0.75), (9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0)]):
+        if layer not in frozen:
+            move(weights[layer], *steps)
+    chooser.close_epoch(weights)
     return chooser
 
 
@@ -111,8 +115,28 @@ def test_layers_that_move_little_drop_more_where_layers_have_ratios_of_their_own
     assert chosen(two_layers(**more), dropped=0.25) == [([1, 3], []), ([6, 7], [])]
     assert chosen(two_layers(selection="Pri"), dropped=0.25) == [([1], []), ([6, 7], [])]
     # Before the first statistics no column is a candidate: 0.8 columns of 4, and 1.6 of 8.
-    fresh = ColumnChooser([torch.zeros(2, 4), torch.zeros(2, 8)], Policy(micro_threshold=0.25), rank=0)
+    differs = Policy(solution="ZERO", selection="PriDiffR", micro_threshold=0.25)
+    fresh = ColumnChooser([torch.zeros(2, 4), torch.zeros(2, 8)], differs, rank=0)
     assert [len(dropped) for dropped, _ in chosen(fresh, dropped=0.25)] == [1, 2]
+
+
+def test_a_frozen_layer_has_no_candidates_since_it_has_not_moved_because_it_may_not():
+    # 0.8 γ of 4 columns are 0.8, of 8 are 1.6; which ones of the frozen layer is left to chance.
+    (first, _), (second, _) = chosen(two_layers(selection="PriDiffR", frozen=[0]), dropped=0.25)
+    assert (len(first), second) == (1, [6, 7])
+    thawed = [nn.Parameter(torch.zeros(2, 4), requires_grad=False)]
+    policy = Policy(solution="ZERO", selection="PriDiffR", micro_threshold=0.25, iterations_per_epoch=4)
+    chooser = ColumnChooser(thawed, policy, rank=0)
+    thawed[0].requires_grad_()
+    move(thawed[0], 3.0, 0.5, 1.0, 0.75)
+    chooser.close_epoch(thawed)
+    assert chosen(chooser, dropped=0.25) == [([1, 3], [])]
+
+
+def test_weights_that_took_the_place_of_others_are_measured():
+    chooser, weight = measured(*SIX)
+    chooser.close_epoch([nn.Parameter(weight + torch.tensor([0.0, 5.0, 4.0, 3.0, 2.0, 1.0]))])
+    assert chosen(chooser, dropped=0.5) == [([0, 4, 5], [])]
 
 
 def test_a_rank_that_is_no_straggler_drops_no_candidates_and_migration_knows_none():
@@ -136,11 +160,12 @@ def test_the_first_choice_is_random_and_every_rank_and_seed_has_a_stream_of_its_
 
 
 def test_a_choice_holds_for_an_epoch_and_nests():
-    chooser = ColumnChooser([torch.zeros(1, 64)], Policy(solution="ZERO", selection="Rd"), rank=0)
+    weight = torch.zeros(1, 64)
+    chooser = ColumnChooser([weight], Policy(solution="ZERO", selection="Rd"), rank=0)
     choices = [chosen(chooser, dropped=share)[0][0] for share in (0.25, 0.5, 0.25)]
     assert choices[0] == choices[2]
     assert set(choices[0]) < set(choices[1])
-    chooser.close_epoch()
+    chooser.close_epoch([weight])
     assert chosen(chooser, dropped=0.25)[0][0] != choices[0]  # equal by chance once in 10 ** 14
 
 

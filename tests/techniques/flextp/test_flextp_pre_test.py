@@ -24,7 +24,7 @@ from workbench.techniques.flextp.runtime.meter import Meter
 from workbench.techniques.flextp.runtime.policy import Policy
 from workbench.techniques.flextp.runtime.pre_test import measure_costs
 from workbench.techniques.flextp.runtime.products import Cut, FlexibleProduct
-from workbench.timeline.stragglers import Sleeper
+from workbench.timeline.stragglers import Sleeper, StragglerTrace
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -141,11 +141,11 @@ def test_what_the_busiest_rank_multiplies_is_no_cost_of_messages(monkeypatch):
     assert model.costs().communicate(0.25) == 0  # more in products than has passed is no negative cost
 
 
-def slow_meter(rank, slowness):
+def slow_meter(rank, slowness, trace=None):
     """A meter whose every product takes 1/32 s of its clock, and that sleeps by a clock of its own."""
     now_s = [0.0]
     sleeper = Sleeper(least_s=0, clock=lambda: now_s[0], sleep=lambda seconds: now_s.__setitem__(0, now_s[0] + seconds))
-    meter = Meter(rank, slowness=slowness, sleeper=sleeper)
+    meter = Meter(rank, trace, slowness=slowness, sleeper=sleeper)
     meter.clock = steps(1 / 32)
     return meter
 
@@ -164,6 +164,20 @@ def test_a_slower_machine_s_products_take_longer_and_its_messages_cost_no_more(m
         meter.time(functional.linear, torch.ones(1, 1), torch.ones(1, 1))
         assert meter.product_s == pytest.approx(4 / 32)
         assert meter.dose.intended_s - before_s == pytest.approx(3 / 32)
+
+
+def test_who_straggles_by_a_trace_does_not_in_the_pre_test_and_does_again_after_it(monkeypatch):
+    # As above at slowness 2: 2/32 s are left of a second. At χ = 9 rank 1's three products alone would take 54/32 s.
+    meters = {rank: slow_meter(rank, 2.0, StragglerTrace.fixed(3, {1: 9.0})) for rank in range(3)}
+    model = Model(VirtualTensorGroup(3), meters)
+    for meter in meters.values():
+        meter.begin(0)
+    monkeypatch.setattr(pre_test, "time", set_clocks(steps(1), steps(1)))
+    assert model.costs().communicate(0.25) == pytest.approx(3 * 2 / 32)
+    assert [meter.dose.straggling_s for meter in meters.values()] == [0, 0, 0]
+    meters[1].begin(1)
+    meters[1].time(functional.linear, torch.ones(1, 1), torch.ones(1, 1))
+    assert meters[1].product_s == pytest.approx(2 * 9 / 32)
 
 
 @pytest.mark.parametrize("imputation", Imputation)

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from workbench.launch import run_on_ranks
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.techniques.flextp.method.resizing import Imputation
+from workbench.techniques.flextp.runtime.calls import SIZES_KEPT
 from workbench.techniques.flextp.runtime.delivery import Scheme, delivery_of
 from workbench.techniques.flextp.runtime.division import divide
 from workbench.techniques.flextp.runtime.meter import Meter
@@ -275,6 +276,10 @@ def test_same_imputation_looks_back_at_the_last_batch_of_as_many_rows():
     plain = input_gradient(4, [])
     input_gradient(2, [])
     torch.testing.assert_close(input_gradient(4, [3]), plain)
+    for rows in range(5, 5 + SIZES_KEPT):  # batches of ever other sizes are not all kept
+        input_gradient(rows, [])
+    assert not torch.allclose(input_gradient(4, [3])[:, 3], plain[:, 3])  # rank 0's part is missing
+    assert len(product.previous) == 2 * (SIZES_KEPT + 1)  # of two ranks: inputs by their rows, and the weight
 
 
 def test_checkpointed_layers_give_the_same_gradients():

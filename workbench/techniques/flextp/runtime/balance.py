@@ -36,12 +36,14 @@ def balance(
 ) -> Balancer:
     """Let the ranks of a tensor-parallel model help their stragglers.
 
-    Wrap each training step in `with balancer.iteration():`; evaluation needs nothing.
+    Wrap each training step in `with balancer.iteration():`; evaluation needs nothing. Balance a model once it is on its
+    device and loaded. As with any tensor-parallel model, `group.traffic` notes every message until it is cleared.
 
     Args:
         model: any model with the workbench's parallel linears; their matrix products are replaced.
         group: its ranks, real or virtual.
-        policy: how to balance; by default SEMI-migration that levels all ranks, with a patience of eight iterations.
+        policy: how to balance; by default SEMI-migration that levels all ranks, with a patience of eight iterations,
+            for machines that are shared; `Policy()` is the paper's, without either.
         costs: what migration costs; by default measured in a pre-test once the first times are known.
         trace: makes stragglers of ranks, by sleeping after their products.
         slowness: how many times slower than this machine all ranks' products are, by sleeping (see `Meter`).
@@ -49,16 +51,19 @@ def balance(
 
     Raises:
         ValueError: for a model without parallel linears, of another group or balanced already, a trace of another
-            number of ranks, more senders than ranks minus one, ranks that were given different policies, and virtual
-            ranks without modelled times or costs, or with a trace or a slowness, which only real ones can sleep off.
+            number of ranks, more senders than ranks minus one, ranks that were given different policies, a trace
+            beside modelled times, which have one, and virtual ranks without modelled times or costs, or with a slowness,
+            which only real ones can sleep off.
     """
     policy = Policy(refine=True, patience=PATIENCE) if policy is None else policy
     check_policy(policy, group.size)
     for given in (trace, None if modelled is None else modelled.trace):
         if given is not None and given.num_ranks != group.size:
             raise ValueError(f"trace is of {given.num_ranks} ranks, must be of the group's {group.size}")
+    if trace is not None and modelled is not None:
+        raise ValueError("trace is given, must be None where `modelled` is, which has one of its own")
     if not isinstance(group, ProcessTensorGroup):
-        _check_virtual(policy, costs, trace, slowness, modelled)
+        _check_virtual(policy, costs, slowness, modelled)
         return Balancer(model, group, policy, times=modelled, costs=costs)
     (rank,) = group.local_ranks
     meter = Meter(rank, trace, slowness=slowness, device=next(model.parameters()).device)
@@ -84,7 +89,6 @@ def check_model(build: Callable[[TensorGroup], nn.Module], num_ranks: int) -> No
 def _check_virtual(
     policy: Policy,
     costs: Costs | None,
-    trace: StragglerTrace | None,
     slowness: float,
     modelled: ModelledTimes | None,
 ) -> None:
@@ -92,7 +96,5 @@ def _check_virtual(
         raise ValueError("modelled is None, must be given for virtual ranks, which have no times of their own")
     if costs is None and needs_costs(policy):
         raise ValueError("costs is None, must be given for virtual ranks, which have no messages to test")
-    if trace is not None:
-        raise ValueError("trace is given, must be None for virtual ranks; `modelled` has one")
     if slowness != 1:
         raise ValueError(f"slowness is {slowness}, must be 1 for virtual ranks, which cannot sleep for one another")

@@ -121,8 +121,7 @@ class Balancer:
         waits = group.size > 1 and costs is None and needs_costs(policy)  # one rank has nobody to hand columns to
         self._planner: Planner | None = None if waits else planner_of(policy, group.size, costs)
         self._choosers = {
-            rank: ColumnChooser([layer.weights[place] for layer in self._layers], policy, rank)
-            for place, rank in enumerate(group.local_ranks)
+            rank: ColumnChooser(weights, policy, rank) for rank, weights in self._weights_by_rank().items()
         }
         delivery = delivery_of(policy.scheme, group)
         options = {"delivery": delivery, "imputation": policy.imputation, "meters": meters, "buffers": Buffers()}
@@ -133,6 +132,7 @@ class Balancer:
             if meter.is_wall_clock:
                 self._undo.append(partial(setattr, group, "watch", group.watch))
                 group.watch = both(group.watch, meter.waiting)
+        self._is_inside = False
         self._state = _State(plan=policy.plan or Plan.plain(group.size))
         self.lineage = Lineage()
         self._divisions = self._divided()
@@ -159,7 +159,7 @@ class Balancer:
         return self._state.iteration
 
     def remove(self) -> None:
-        """Give the model its plain products back; every rank of the group calls it."""
+        """Give the model its plain products back; every rank of the group calls it, before the group is destroyed."""
         if self._state.pending is not None:
             self._state.pending.wait()
             self._state.pending = None
@@ -172,9 +172,16 @@ class Balancer:
     def iteration(self) -> Iterator[None]:
         """Balance the forward and backward passes inside; every rank of the group enters it.
 
-        Outside, products are plain, and nothing is timed.
+        Outside, products are plain, and nothing is timed. Inside they are balanced wherever gradients are recorded, so
+        that an evaluation belongs outside, or under `torch.no_grad`.
+
+        Raises:
+            RuntimeError: inside of another iteration, after `remove`, or if the model has moved to another device since
+                it was balanced.
         """
+        self._check_ready()
         self._prepare()
+        self._is_inside = True
         for rank in self.group.local_ranks:
             self._times.begin(rank, self._state.iteration)
         for product, division in zip(self._products, self._divisions, strict=True):
@@ -182,9 +189,19 @@ class Balancer:
         try:
             yield
         finally:
+            self._is_inside = False
             for product in self._products:
                 product.division = None
         self._finish()
+
+    def _check_ready(self) -> None:
+        if self._is_inside:
+            raise RuntimeError("iteration: the one before has not ended; each wraps one training step")
+        if any(layer.matrix_product is not product for layer, product in zip(self._layers, self._products, strict=True)):
+            raise RuntimeError("iteration: the model is not balanced any more; call `balance` anew after `remove`")
+        if self._layers[0].weights[0].device != self._device:
+            moved = f"from {self._device} to {self._layers[0].weights[0].device}"
+            raise RuntimeError(f"iteration: the model has moved {moved} since it was balanced; balance it after moving it")
 
     def _prepare(self) -> None:
         """Plan anew if a time has moved, and choose columns anew if the plan or the epoch has changed."""
@@ -232,8 +249,11 @@ class Balancer:
 
     def _check_equal_on_all_ranks(self) -> None:
         """Refuse ranks that would plan differently, or divide different layers: they would wait for ever."""
-        sizes = [(name, tuple(layer.weights[0].shape)) for name, layer in zip(self._names, self._layers, strict=True)]
-        said = f"{self.policy} {self.costs} {sizes}".encode()
+        layers = [
+            (name, _cut(layer), tuple(weight.shape), weight.dtype, weight.requires_grad)
+            for name, layer in zip(self._names, self._layers, strict=True) for weight in layer.weights[:1]
+        ]  # fmt: skip
+        said = f"{self.policy} {self.costs} {layers}".encode()
         digest = torch.frombuffer(bytearray(hashlib.sha256(said).digest()), dtype=torch.uint8).to(self._device)
         with self.group.traffic.at("flextp.policy"):
             everyone = self._moves.gather([digest for _ in self.group.local_ranks]).wait()
@@ -280,9 +300,14 @@ class Balancer:
             with self.group.traffic.at("flextp.times"):
                 state.pending = self._moves.gather(values.unbind(1))
         if state.iteration % self.policy.iterations_per_epoch == 0:
-            for chooser in self._choosers.values():
-                chooser.close_epoch()
+            for rank, weights in self._weights_by_rank().items():
+                self._choosers[rank].close_epoch(weights)
             state.is_chosen = state.plan.is_plain
+
+    def _weights_by_rank(self) -> dict[int, list[Tensor]]:
+        """Return the shards of every local rank, layer by layer, as they are now."""
+        shards = zip(*(layer.weights for layer in self._layers), strict=True)
+        return {rank: list(weights) for rank, weights in zip(self.group.local_ranks, shards, strict=True)}
 
     def _work(self, rank: int) -> float:
         """Return the columns that a local rank multiplied, as a share of its own."""
@@ -346,5 +371,5 @@ def parallel_linears(model: nn.Module, group: TensorGroup) -> tuple[list[str], l
         if layer.group is not group:
             raise ValueError(f"group: {layer.site} belongs to another group than the one given")
         if layer.matrix_product is not functional.linear:
-            raise ValueError(f"model: the matrix product of {layer.site} is replaced already; remove that first")
+            raise ValueError(f"model: the matrix product of {layer.site} is replaced already; `Balancer.remove` gives it back")
     return names, layers

@@ -5,7 +5,9 @@ Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Con
 imputation) and IV-A (which operands a receiver still needs, which results merge into the all-reduce).
 Ours is the order: what a sender waits for is computed first, and what a receiver has to wait for last, so that messages
 travel while ranks multiply their own columns.
-Left out: receivers keep migrated weights from forward to backward instead of getting them twice.
+Ours, too: receivers keep migrated weights from forward to backward instead of getting them twice.
+Simplified: with imputation Same and broadcast-reduce, a column-parallel input's gradient counts as zero for a column
+that has just come back from a receiver, which had it, and not the sender.
 
 Shapes: N = rows, K = columns of a rank, O = outputs of a rank, M = migrated columns, w = columns of one receiver.
 """
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from .products import FlexibleProduct
 
 __all__ = ["Call", "ColumnCall", "RowCall"]
+
+SIZES_KEPT = 4  # numbers of rows whose last gradient `Imputation.SAME` looks back at: a last batch may be smaller
 
 
 class Call:
@@ -105,8 +109,13 @@ class Call:
         What a receiver adds for a sender is none of its own: imputed, it would be added again.
         """
         if self.product.imputation is Imputation.SAME:
-            found = {rank: grad for rank, grad in grads.items() if grad is not None}
-            self.product.previous |= {(rank, matrix, len(grad)): grad.clone() for rank, grad in found.items()}
+            previous = self.product.previous
+            for rank, grad in grads.items():
+                if grad is not None:
+                    previous.pop((rank, matrix, len(grad)), None)  # the newest ones are at the end
+                    previous[rank, matrix, len(grad)] = grad.clone()
+                    for oldest in [key for key in previous if key[:2] == (rank, matrix)][:-SIZES_KEPT]:
+                        del previous[oldest]
 
     def of_sender(self, migration: Migration, tensors: Mapping[int, Tensor]) -> Tensor | None:
         """Return the sender's tensor where the sender is local."""

@@ -46,13 +46,14 @@ class ColumnChooser:
     """Chooses for one rank.
 
     Args:
-        weights: the rank's shard [O, K] of every layer, looked at whenever statistics are renewed.
+        weights: the rank's shard [O, K] of every layer. One that is frozen has not moved because it may not, which says
+            nothing about its columns: none is a candidate.
         policy: how to choose.
         rank: names the random stream.
     """
 
     def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):
-        self._weights, self._policy = weights, policy
+        self._policy, self._is_trained = policy, [weight.requires_grad for weight in weights]
         self._generator = generator_for(policy.seed, f"flextp.columns.{rank}")
         drops = policy.solution not in (Solution.BASELINE, Solution.MIG)
         self._selection = policy.selection if drops else Selection.RANDOM  # it is all one which columns migrate
@@ -85,13 +86,19 @@ class ColumnChooser:
         if not self._selection.is_differentiated or self._policy.solution is Solution.GIVEN:
             return [dropped] * len(self._lists)
         threshold = change_threshold(self._policy.iterations_per_epoch, self._policy.micro_threshold)
-        shares = [candidate_share(statistics, threshold) for statistics in self._statistics]
+        measured = zip(self._statistics, self._is_trained, strict=True)
+        shares = [candidate_share(statistics, threshold) if trained else 0.0 for statistics, trained in measured]
         return layer_ratios(shares, dropped, self._policy.decay)
 
-    def close_epoch(self) -> None:
-        """Renew the statistics and draw new priority lists."""
+    def close_epoch(self, weights: Sequence[Tensor]) -> None:
+        """Renew the statistics and draw new priority lists.
+
+        Args:
+            weights: as they are now, layer by layer.
+        """
+        self._is_trained = [weight.requires_grad for weight in weights]
         if self._needs_statistics:
-            for statistics, weight, dropped in zip(self._statistics, self._weights, self._was_dropped, strict=True):
+            for statistics, weight, dropped in zip(self._statistics, weights, self._was_dropped, strict=True):
                 statistics.update_(weight, dropped.nonzero().squeeze(-1))
         for dropped in self._was_dropped:
             dropped.zero_()

@@ -94,12 +94,12 @@ class BroadcastReduce(Delivery):
     merges = True
 
     def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        """Broadcast all migrated columns; a receiver looks at its own."""
+        """Broadcast all migrated columns; a receiver keeps its own, until backward, and none of the others."""
         receive = self.hand_out(held, migration, shape)
 
         def own_columns() -> dict[int, Tensor]:
             parts = migration.parts
-            return {rank: whole[:, parts[rank].start : parts[rank].stop] for rank, whole in receive().items()}
+            return {rank: whole[:, parts[rank].start : parts[rank].stop].contiguous() for rank, whole in receive().items()}
 
         return own_columns
 

@@ -27,7 +27,7 @@ from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
 
 from ..method.plan import RankTimes
 
-__all__ = ["Meter"]
+__all__ = ["Meter", "clock_of"]
 
 
 class Meter:
@@ -65,7 +65,7 @@ class Meter:
         self._rank, self._trace, self._slowness = rank, trace, slowness
         self._sleeper, self._watch = Sleeper() if sleeper is None else sleeper, watch
         self.is_wall_clock = torch.device(device).type == "cuda"
-        self.clock: Callable[[], float] = _clock_of(torch.device(device))
+        self.clock = clock_of(device, time.thread_time)
         self._owed, self._straggles, self._straggling_s = slowness - 1, 0.0, 0.0
         self._product_s = self._slept_s = self._waited_s = self._start_s = 0.0
 
@@ -85,6 +85,10 @@ class Meter:
         self._owed, self._straggles = skewness * self._slowness - 1, (skewness - 1) * self._slowness
         self._product_s = self._slept_s = self._waited_s = 0.0
         self._start_s = self.clock()
+
+    def stop_straggling(self) -> None:
+        """Be no straggler by the trace until the next iteration begins."""
+        self._owed, self._straggles = self._slowness - 1, 0.0
 
     def end(self, work: float) -> RankTimes:
         """End the iteration.
@@ -129,9 +133,10 @@ class Meter:
         self._waited_s += self.clock() - start_s
 
 
-def _clock_of(device: torch.device) -> Callable[[], float]:
-    if device.type != "cuda":
-        return time.thread_time
+def clock_of(device: torch.device | str, on_processor: Callable[[], float]) -> Callable[[], float]:
+    """Return a clock of seconds: on CUDA the wall's once queued work is done, elsewhere the one given."""
+    if torch.device(device).type != "cuda":
+        return on_processor
 
     def synchronized() -> float:
         torch.cuda.synchronize(device)

@@ -2,15 +2,16 @@
 
 What: for a few shares, the products of every kind of layer are run divided, on buffers of the real sizes, as a plan
 would have them: the slowest rank hands that share of its columns to the others. What this takes on the wall beyond the
-products of the busiest rank is what its messages cost; what travels while ranks multiply costs nothing. Taking columns
-out is timed by itself. All ranks take the largest of what the ranks measured, so that all of them plan from the same
-numbers. Whole tensors travel as soon as one column migrates, so that the line through the costs of messages does not
-start at nothing. Layers of one shape cost the same, so that one of each is run: a model of many layers is tested as
-quickly as one of a few.
+products of the busiest rank is what its messages cost; what travels while ranks multiply costs nothing. Who straggles
+by a trace does not in the test: behind a slow sender's own products its messages would hide, and under a plan it is slow
+no more. Taking columns out is timed by itself, their indices being known, as they are from one plan to the next. All
+ranks take the largest of what the ranks measured, so that all of them plan from the same numbers. Whole tensors travel
+as soon as one column migrates, so that the line through the costs of messages does not start at nothing. Layers of one
+shape cost the same, so that one of each is run: a model of many layers is tested as quickly as one of a few.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
 line 1.
-Simplified: one sender; room for smaller operands is not told from filling it, so that the cheaper of the shares stands
-for the room. A cost that falls with the share, as taking out the columns that stay does, is made level
+Simplified: one sender, which is as slow as its machine is; room for smaller operands is not told from filling it, so
+that the cheaper of the shares stands for the room. A cost that falls with the share, as taking out the columns that stay does, is made level
 (`PiecewiseLinear.fitted`): on real ranks the right side of Eq. 2 then hardly grows with what is dropped.
 Left out: renewing the costs during training.
 """
@@ -34,6 +35,7 @@ from ..method.costs import Costs, PiecewiseLinear
 from ..method.plan import RankTimes
 from ..method.resizing import num_dropped_columns, recovered
 from .division import Division, divide
+from .meter import clock_of
 from .products import FlexibleProduct
 
 __all__ = ["SHARES", "measure_costs"]
@@ -71,6 +73,8 @@ def measure_costs(
         Costs, the same on every rank.
     """
     kinds, moves = _kinds(layers, products), moves_of(group)
+    for meter in (meter for product in products for meter in product.meters.values()):
+        meter.stop_straggling()
     unresized = [each.unresized() for each in times]
     sender = max(range(len(times)), key=lambda rank: unresized[rank].own_s)
     messages_s, extraction_s = [], []
@@ -107,13 +111,14 @@ def _largest(
 def _messages_s(kind: _Kind, group: TensorGroup, moves: Moves, sender: int, share: float) -> float:
     """Time a divided product, forward and backward: seconds on the wall beyond the products of the busiest rank."""
     operands, seconds = _operands(kind), []
+    clock = clock_of(kind.layer.weights[0].device, time.perf_counter)
     with _divided(kind, group, sender, share):
         for repeat in range(1 + REPEATS):
             _largest([[0.0]], kind, group, moves)  # all ranks start together
-            start_s, meters = time.perf_counter(), kind.product.meters.values()
+            start_s, meters = clock(), kind.product.meters.values()
             charged_s = sum(meter.product_s for meter in meters)
             _run(kind.product, *operands)
-            wall_s = time.perf_counter() - start_s
+            wall_s = clock() - start_s
             busy_s = sum(meter.product_s for meter in meters) - charged_s
             ((wall_s, busy_s),) = _largest([[wall_s, busy_s]], kind, group, moves)
             if repeat > 0:  # the first one fills caches
@@ -149,22 +154,21 @@ def _run(product: FlexibleProduct, xs: list[Tensor], weights: list[Tensor]) -> N
 
 def _extraction_s(kind: _Kind, share: float) -> float:
     """Time taking operands apart and gradients together, forward and backward, in CPU seconds of this thread."""
-    clock = time.perf_counter if kind.layer.weights[0].is_cuda else time.thread_time
     weight = kind.layer.weights[0].detach().to(kind.product.dtype)
-    return _median_s(lambda: _extract(kind.product, weight, share), clock)
-
-
-def _extract(product: FlexibleProduct, weight: Tensor, share: float) -> None:
     num_columns = weight.shape[1]
     num_kept = num_columns - num_dropped_columns(share, num_columns)
     order = torch.randperm(num_columns, generator=torch.Generator().manual_seed(num_columns))
     kept = order[:num_kept].sort().values.to(weight.device)
-    x = weight.new_zeros(product.num_rows, num_columns)
-    for name, matrix in (("x", x), ("weight", weight)):
-        part = product.buffers.take(name, (len(matrix), num_kept), like=matrix)
-        for _ in range(2):  # once forward, once backward
-            torch.index_select(matrix, 1, kept, out=part)
-        recovered(part, kept, num_columns)
+    x, buffers = weight.new_zeros(kind.product.num_rows, num_columns), kind.product.buffers
+
+    def extract() -> None:
+        for name, matrix in (("x", x), ("weight", weight)):
+            part = buffers.take(name, (len(matrix), num_kept), like=matrix)
+            for _ in range(2):  # once forward, once backward
+                torch.index_select(matrix, 1, kept, out=part)
+            recovered(part, kept, num_columns)
+
+    return _median_s(extract, clock_of(weight.device, time.thread_time))
 
 
 def _median_s(run: Callable[[], object], clock: Callable[[], float]) -> float:
