@@ -45,9 +45,9 @@ def _item(name: str) -> Reproduction:
 
 
 def _arguments(name: str, *names: str) -> dict:
-    """Return how the item is measured in laptop."""
-    parameters = _item(name).parameters["laptop"]
-    return {"size": Size(**parameters["sizes"]), **{each: parameters[each] for each in ("num_ranks", "rounds", *names)}}
+    """Return how the item is measured in laptop, at the width of full: at less, other things than balancing count."""
+    size, parameters = Size(**_item(name).parameters["full"]["sizes"]), _item(name).parameters["laptop"]
+    return {"size": size, **{each: parameters[each] for each in ("num_ranks", "rounds", *names)}}
 
 
 def straggling() -> list[BenchmarkRow]:

@@ -16,6 +16,7 @@ from torch import nn
 from workbench.launch import RankFailed, run_on_ranks
 from workbench.parallel import ProcessTensorGroup, TransformerConfig, TransformerLayer, VirtualTensorGroup
 from workbench.techniques.flextp.method.costs import Costs
+from workbench.techniques.flextp.method.migration import Scheme
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 from workbench.techniques.flextp.runtime.balance import PATIENCE, balance, check_model
 from workbench.techniques.flextp.runtime.balancer import Balancer
@@ -476,23 +477,25 @@ def test_ranks_whose_weights_differ_in_type_or_in_what_is_trained_are_refused_ev
     assert run_on_ranks(with_weights_of_its_own, 2, timeout_s=60) == [[True, True]] * 2
 
 
-def dies_while_migrating():
+def dies_while_migrating(scheme, step):
     group = ProcessTensorGroup()
     model = two_layers(group)
     times = ModelledTimes(StragglerTrace.fixed(4, {0: 8.0}))
-    balancer = balance(model, group, policy=Policy(solution="MIG"), modelled=times)
+    balancer = balance(model, group, policy=Policy(solution="MIG", scheme=scheme), modelled=times)
 
     def die(iteration):
         if iteration == 2 and group.local_ranks == (2,):
             delivery = model[1].mlp.input.matrix_product.delivery
-            delivery.add_up = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # where others wait for its columns
+            setattr(delivery, step, lambda *_: os.kill(os.getpid(), signal.SIGKILL))  # where others wait for its columns
 
     return train(model, balancer, 4, before=die)
 
 
-def test_a_rank_that_is_lost_during_migration_ends_the_run_and_is_named():
+@pytest.mark.parametrize("scheme", Scheme)
+@pytest.mark.parametrize("step", ["add_up", "bring_back"], ids=["forward", "backward"])
+def test_a_rank_that_is_lost_during_migration_ends_the_run_and_is_named(scheme, step):
     with pytest.raises(RankFailed, match="rank 2"):
-        run_on_ranks(dies_while_migrating, 4, timeout_s=60)
+        run_on_ranks(dies_while_migrating, 4, scheme, step, timeout_s=60)
 
 
 def test_a_given_plan_holds_from_the_first_iteration_on():

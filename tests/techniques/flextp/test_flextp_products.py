@@ -58,6 +58,8 @@ MIGRATIONS = {
     "two senders": (4, {0: [5, 1, 2], 3: [0, 1]}),
     "all but one": (4, {0: [1], 1: [0, 1], 2: [2, 0, 1]}),
     "three ranks": (3, {1: [0, 1, 2, 3, 4, 5, 6]}),
+    "six ranks, five senders": (6, {0: [0, 2], 1: [1], 2: [2, 0], 4: [0], 5: [1, 2]}),
+    "eight ranks": (8, {0: [0, 1], 7: [1]}),
 }
 
 
@@ -72,6 +74,26 @@ def test_migrated_products_equal_plain_ones_in_outputs_and_gradients(scheme, cas
     make_flexible(first, second, group, scheme)
     divide_both(first, second, group, {}, migrated)
     for ours, theirs in zip(outputs_and_gradients(first, second, group), plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+@pytest.mark.parametrize("frozen", [[], ["first"], ["second"], ["first", "second"]], ids=str)
+def test_migrated_products_with_frozen_weights_equal_plain_ones(scheme, frozen):
+    group, found = VirtualTensorGroup(3), []
+    for is_flexible in (True, False):
+        first, second = perceptron(group)
+        for layer in (first, second):
+            layer.requires_grad_(layer.site not in frozen)
+        if is_flexible:
+            make_flexible(first, second, group, scheme)
+            divide_both(first, second, group, {}, {1: [0, 3, 1]})
+        x = torch.linspace(-1, 1, ROWS * WIDTH, dtype=torch.float64).reshape(ROWS, WIDTH).requires_grad_()
+        y = second(list(first(x)))
+        y.square().sum().backward()
+        found.append([y.detach(), x.grad, *(layer.full_weight(gradient=True) for layer in (first, second) if layer.site not in frozen)])
+        assert all(weight.grad is None for layer in (first, second) if layer.site in frozen for weight in layer.weights)
+    for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
@@ -253,8 +275,8 @@ def test_average_with_migration_equals_average_with_the_sender_computing_its_col
     divide_both(plain_first, plain_second, group, {0: [1]}, {})
     expected = outputs_and_gradients(plain_first, plain_second, group)
     expected[3][:, 1] = expected[3][:, kept].mean(1)  # the second layer's weight; rank 0 holds columns 0 to 11
-    torch.testing.assert_close(found[0], expected[0], rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(found[3], expected[3], rtol=1e-12, atol=1e-14)
+    for place in (0, 3, 5):  # the output, and the second layer's gradients; the first's follow imputed ones
+        torch.testing.assert_close(found[place], expected[place], rtol=1e-12, atol=1e-14)
 
 
 def test_same_imputation_looks_back_at_the_last_batch_of_as_many_rows():
