@@ -58,9 +58,14 @@ def balanced(trace, **policy):
     return model, balance(model, group, policy=Policy(**policy), modelled=times, costs=COSTS)
 
 
+class Plain:
+    """Balances nothing."""
+
+    iteration = staticmethod(nullcontext)
+
+
 def plain_losses(num_ranks, num_iterations):
-    model, balancer = balanced(StragglerTrace.none(num_ranks), solution="Baseline")
-    return train(model, balancer, num_iterations)
+    return train(two_layers(VirtualTensorGroup(num_ranks)), Plain(), num_iterations)
 
 
 def test_one_real_rank_alone_trains_without_a_pre_test():
@@ -423,12 +428,6 @@ def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing(pol
         assert removed[straggler] > 0.3
         # With a patience of one, 1 % of columns that are as few as here looks slow long after its rank is fast again.
         assert policy is PAPER or removed[straggler - 1] < removed[straggler]
-
-
-class Plain:
-    """Balances nothing."""
-
-    iteration = staticmethod(nullcontext)
 
 
 def with_and_without_meters():
