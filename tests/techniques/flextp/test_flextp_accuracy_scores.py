@@ -10,7 +10,7 @@ from workbench.reproduction.published import published_rows
 from workbench.reproduction.rows import read_rows
 from workbench.reproduction.verdicts import Verdict
 from workbench.techniques.flextp.study import cells, drawing, scores
-from workbench.techniques.flextp.study.as_timed import dropped_as_timed, rows_as_timed, undecided
+from workbench.techniques.flextp.study.as_timed import CONTROL, blind_reason, rows_as_timed, variants_as_timed
 from workbench.techniques.flextp.study.cells import compared_by_seed, training_cells
 from workbench.techniques.flextp.study.variant import Variant
 
@@ -214,28 +214,44 @@ def timed_drops(**shares):
     ]  # fmt: skip
 
 
+TIMED = {"Baseline": (0.0, 0.0), "ZERO-Pri": (0.958, 0.041), "SEMI": (0.6, 0.0), "SEMI refined": (0.0, 0.0)}
+
+
 def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_timed():
-    timed = timed_drops(**{
-        "Baseline": (0.0, 0.0), "MIG": (0.0, 0.0), "ZERO-Pri": (0.958, 0.041), "SEMI": (0.6, 0.0), "SEMI refined": (0.0, 0.0),
-    })  # fmt: skip
-    variants = dropped_as_timed(timed)
-    assert {name: told["dropped"] for name, told in variants.items()} == {"ZERO-Pri": [0.96, 0.04], "SEMI": [0.6, 0.0]}
+    variants = variants_as_timed(timed_drops(**TIMED))
+    assert {name: told.get("dropped") for name, told in variants.items()} == {
+        "ZERO-Pri": [0.96, 0.04], "SEMI": [0.6, 0.0], "SEMI refined": None, CONTROL: None,
+    }  # fmt: skip
     assert [rank.dropped for rank in Variant.of(variants["ZERO-Pri"]).policy(2).plan.ranks] == [0.96, 0.04]
-    plain, pri, semi = (0.30, 0.34), (0.26, 0.28), (0.30, 0.33)
-    found = [training(accuracy) for by_seed in zip(plain, pri, semi, strict=True) for accuracy in by_seed]
+    assert [rank.dropped for rank in Variant.of(variants[CONTROL]).policy(2).plan.ranks] == [0.96, 0.96]
+    migrating = Variant.of(variants["SEMI refined"])
+    assert (migrating.policy(2).solution, migrating.trace(2, 1).skewness(0, 0)) == ("MIG", 8.0)
+    losses = {"ZERO-Pri": (0.04, 0.06), "SEMI": (0.0, 0.01), "SEMI refined": (0.0, 0.0), CONTROL: (0.1, 0.14)}
+    plain = (0.30, 0.34)
+    found = [
+        training(accuracy)
+        for seed, whole in enumerate(plain)
+        for accuracy in (whole, *(whole - losses[name][seed] for name in variants))
+    ]
     rows = rows_as_timed(variants, [0, 1], found, model="m")
     spreads = {row["solution"]: row["value"] for row in rows if row["quantity"] == "loss_in_spreads"}
-    assert spreads == {"ZERO-Pri": pytest.approx(5 / 4), "SEMI": pytest.approx(0.5 / 4)}
+    assert spreads == pytest.approx({"ZERO-Pri": 5 / 4, "SEMI": 0.5 / 4, "SEMI refined": 0, CONTROL: 12 / 4})
     assert {row["model"] for row in rows} == {"m"}
-    told = {(row["solution"], row["rank"]): row["value"] for row in rows if row["quantity"] == "trained_drops"}
-    assert told == {("ZERO-Pri", 0): 0.96, ("ZERO-Pri", 1): 0.04, ("SEMI", 0): 0.6, ("SEMI", 1): 0.0}
+    assert {row["quantity"] for row in rows} == {
+        "accuracy", "accuracy_loss", "loss_in_spreads", "trained_dropped_share", "trained_migrated_share",
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize(("spreads_of_pri", "blind"), [(0.99, {"ZERO-Pri", "SEMI"}), (1.0, set())])
-def test_a_loss_tells_nothing_where_nothing_was_dropped_or_where_pri_loses_nothing_either(spreads_of_pri, blind):
-    timed = timed_drops(**{"ZERO-Pri": (0.96, 0.0), "SEMI": (0.6, 0.0), "SEMI refined": (0.0, 0.0)})
-    trained = [{"quantity": "loss_in_spreads", "solution": "ZERO-Pri", "value": spreads_of_pri}]
-    reasons = undecided(timed, trained)
-    assert set(reasons) == blind | {"SEMI refined"}
-    assert "dropped nothing" in reasons["SEMI refined"]
-    assert all("dropped 96% of a rank's columns" in reasons[name] for name in blind)
+def test_where_pri_drops_nothing_there_is_no_control():
+    assert CONTROL not in variants_as_timed(timed_drops(**{"ZERO-Pri": (0.0, 0.0)}))
+
+
+@pytest.mark.parametrize(("in_spreads", "is_blind"), [(0.99, True), (1.0, False)])
+def test_losses_tell_nothing_where_not_even_dropping_everywhere_loses_more_than_seeds_differ(in_spreads, is_blind):
+    trained = [
+        {"quantity": "loss_in_spreads", "solution": name, "value": value}
+        for name, value in (("ZERO-Pri", 2.0), (CONTROL, in_spreads))
+    ]
+    assert bool(blind_reason(trained)) is is_blind
+    assert not is_blind or "0.99 of the Baseline's spread" in blind_reason(trained)
+    assert blind_reason([]) == "" and blind_reason(trained[:1])

@@ -120,6 +120,11 @@ def test_layers_that_move_little_drop_more_where_layers_have_ratios_of_their_own
     assert [len(dropped) for dropped, _ in chosen(fresh, dropped=0.25)] == [1, 2]
 
 
+def test_ratios_by_layer_are_refused_where_no_change_is_small():
+    with pytest.raises(ValueError, match="micro_threshold is 0, must be above 0 where selection is PriDiffR"):
+        ColumnChooser([torch.zeros(2, 4)], Policy(solution="ZERO", selection="PriDiffR"), rank=0)
+
+
 def test_a_frozen_layer_has_no_candidates_since_it_has_not_moved_because_it_may_not():
     # 0.8 γ of 4 columns are 0.8, of 8 are 1.6; which ones of the frozen layer is left to chance.
     (first, _), (second, _) = chosen(two_layers(selection="PriDiffR", frozen=[0]), dropped=0.25)

@@ -69,7 +69,6 @@ def test_a_choice_that_there_is_not_is_refused(field):
         ({"solution": "given", "plan": 3}, "plan is 3, must be a Plan or None"),
         ({"refine": True, "selection": "PriDiffR"}, "selection is PriDiffR, must be Rd or Pri where refine is True"),
         ({"micro_threshold": -1e-9}, "micro_threshold is -1e-09, must be finite and 0 or more"),
-        ({"solution": "ZERO", "selection": "PriDiffR"}, "micro_threshold is 0, must be above 0 where selection is PriDiffR"),
         ({"micro_threshold": math.inf}, "micro_threshold is inf, must be finite and 0 or more"),
         ({"speed_share": 1.0}, r"speed_share is 1.0, must be in \[0, 1\)"),
         ({"speed_share": -0.5}, r"speed_share is -0.5, must be in \[0, 1\)"),
@@ -86,7 +85,7 @@ def test_policies_that_contradict_themselves_are_refused(policy, message):
 @pytest.mark.parametrize(
     "policy",
     [
-        {"solution": "ZERO", "pruning_ratio": 0.0}, {"solution": "ZERO", "selection": "PriDiffE", "pruning_ratio": 0.5, "micro_threshold": 1e-9},
+        {"solution": "ZERO", "pruning_ratio": 0.0}, {"solution": "ZERO", "selection": "PriDiffE", "pruning_ratio": 0.5},
         {"solution": "given", "plan": PLAN}, {"num_senders": 0}, {"solution": "MIG", "refine": True},
         {"micro_threshold": 0.0, "speed_share": 0.0, "decay": 0.0, "iterations_per_epoch": 1},
         {"decay": 1.0, "speed_share": 0.99, "threshold": 5.0},

@@ -50,6 +50,9 @@ class ColumnChooser:
             nothing about its columns: none is a candidate.
         policy: how to choose.
         rank: names the random stream.
+
+    Raises:
+        ValueError: if layers have ratios of their own and no weight's change is small: all would drop too little.
     """
 
     def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):
@@ -57,6 +60,12 @@ class ColumnChooser:
         self._generator = generator_for(policy.seed, f"flextp.columns.{rank}")
         drops = policy.solution not in (Solution.BASELINE, Solution.MIG)
         self._selection = policy.selection if drops else Selection.RANDOM  # it is all one which columns migrate
+        self._has_ratios_by_layer = self._selection.is_differentiated and policy.solution is not Solution.GIVEN
+        if self._has_ratios_by_layer and not policy.micro_threshold:
+            raise ValueError(
+                f"micro_threshold is 0, must be above 0 where selection is {self._selection.value}, or no layer drops more "
+                f"than {policy.decay:g} of the ratio; `method.priority.micro_threshold` gives one for a learning rate"
+            )
         self._needs_statistics = self._selection is not Selection.RANDOM
         self._statistics = [
             ColumnStatistics(weight if self._needs_statistics else weight[:0], is_incremental=policy.is_incremental)
@@ -83,7 +92,7 @@ class ColumnChooser:
         return Columns(dropped=dropped, migrated=order[num_dropped : num_dropped + num_migrated])
 
     def _ratios(self, dropped: float) -> list[float]:
-        if not self._selection.is_differentiated or self._policy.solution is Solution.GIVEN:
+        if not self._has_ratios_by_layer:
             return [dropped] * len(self._lists)
         threshold = change_threshold(self._policy.iterations_per_epoch, self._policy.micro_threshold)
         measured = zip(self._statistics, self._is_trained, strict=True)

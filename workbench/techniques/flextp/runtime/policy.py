@@ -43,8 +43,8 @@ class Policy:
             straggler is helped after half to one and a half times as many. 1 in the paper, where a single iteration that
             something else disturbed makes a straggler.
         decay: a, share of γ that every layer drops at least, where layers have ratios of their own.
-        micro_threshold: θ_micro, weight change an iteration below which a column may be dropped beyond that; above 0
-            where layers have ratios of their own (`method.priority.micro_threshold` gives one for a learning rate).
+        micro_threshold: θ_micro, weight change an iteration below which a column may be dropped beyond that; has
+            to be given to balance with ratios by layer (`method.priority.micro_threshold` gives one for a learning rate).
         iterations_per_epoch: after as many, statistics are renewed and columns chosen anew.
         is_incremental: dropped columns keep their statistics; False shows the endless loop.
         seed: of random choices.
@@ -99,11 +99,6 @@ class Policy:
             raise ValueError(f"patience is {self.patience}, must be at least 1")
         if not 0 <= self.micro_threshold < math.inf:
             raise ValueError(f"micro_threshold is {self.micro_threshold}, must be finite and 0 or more")
-        if self.micro_threshold == 0 and self.selection.is_differentiated and self.solution is not Solution.GIVEN:
-            raise ValueError(
-                f"micro_threshold is 0, must be above 0 where selection is {self.selection.value}, or no layer drops more "
-                f"than {self.decay:g} of the ratio; `method.priority.micro_threshold` gives one for a learning rate"
-            )
         if not 0 <= self.speed_share < 1:
             raise ValueError(f"speed_share is {self.speed_share}, must be in [0, 1)")
         if not 0 <= self.decay <= 1:

@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -29,7 +29,7 @@ from workbench.timeline.stragglers import Dose
 
 from ...method.costs import Costs
 from ...method.plan import Plan
-from ...method.priority import micro_threshold
+from ...method.priority import Selection, micro_threshold
 from ...runtime.balancer import Balancer
 from ...runtime.meter import Meter
 from ...runtime.planning import needs_costs
@@ -148,7 +148,8 @@ def _pre_test(
     if needy is None:
         return None
     model = ViTForImageClassification(size.config(seed=0), group).to(device)
-    balancer = _balancer(model, group, needy, Meter(group.local_ranks[0], slowness=slowness, device=device))
+    chosen = replace(needy, selection=Selection.RANDOM)  # which columns are moved is all one to what it costs
+    balancer = _balancer(model, group, chosen, Meter(group.local_ranks[0], slowness=slowness, device=device))
     step = _step(model, balancer, size, seed=0, optimize=lambda: None, device=device)
     while balancer.costs is None:
         step()
