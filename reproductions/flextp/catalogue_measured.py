@@ -76,6 +76,10 @@ NARROW = (
     "width, is stretched eight times as well. And where iterations scatter by a tenth the straggler comes to rest further "
     "from the others."
 )
+NOT_EVEN_PLAIN = NARROW + (
+    " Nor is the bound quite reached by iterations in which nobody straggles, which also wait for whoever is slowest just "
+    "then: epoch_s of the Baseline at χ = 8 over that at χ = 1, beside the row bound."
+)
 FEW_COLUMNS = NARROW + " The item speed is wider for that reason."
 GAIN = (
     "half of what is gained, either way: another share of products, four ranks for eight and a lost γ or χ leave only "
@@ -362,7 +366,7 @@ SPEED = _item(
         *(_asked(f"{solution} reaches 75 % of the speedup of a balance that costs and drops nothing", "share_of_ideal",
                  solution, why, at_least=0.75)
           for solution, why in (("SEMI refined", ""), ("SEMI", f"{EQUATION_2} {FOUR_FIFTHS}"))),
-        *(_asked(f"{name} reaches 90 % of what its criterion allows", "share_of_bound", solution, NARROW, at_least=0.9)
+        *(_asked(f"{name} reaches 90 % of what its criterion allows", "share_of_bound", solution, NOT_EVEN_PLAIN, at_least=0.9)
           for name, solution in (("Pri", "ZERO-Pri"), ("The one-shot form of Pri", "ZERO-Pri, one shot"))),
         Bound("SEMI refined drops at most a hundredth", quantity="dropped_share",
               where={"solution": "SEMI refined", "skewness": HEAVY}, at_most=0.01, source="ours: migrating costs less here",
