@@ -297,6 +297,23 @@ def test_a_batch_without_products_says_nothing():
     assert not balancer.plan.is_plain
 
 
+def test_gradients_may_be_accumulated_within_an_iteration():
+    model, balancer = balanced(StragglerTrace.fixed(2, {0: 4.0}), solution="MIG")
+    plain = two_layers(VirtualTensorGroup(2))
+    batches = torch.randn((3, 2, 3, 16), dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for _ in range(3):
+        model.zero_grad()
+        with balancer.iteration():
+            for batch in batches:
+                model(batch).square().mean().backward()
+    assert balancer.plan.ranks[0].migrated > 0.3
+    assert {product.num_products for product in balancer._products} == {3}
+    for batch in batches:
+        plain(batch).square().mean().backward()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+
+
 def test_a_batch_without_products_just_before_the_pre_test_leaves_it_to_measure():
     assert all(run_on_ranks(skips_the_last_batch_of_a_window, 2, timeout_s=60))
 

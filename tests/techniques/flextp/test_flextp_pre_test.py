@@ -100,6 +100,20 @@ def test_costs_are_medians_without_the_first_run_times_the_number_of_layers_of_a
     assert [costs.compute(share) for share in (0, 0.5, 1)] == [0, 0.75, 1.5]
 
 
+def test_a_layer_counts_as_often_as_it_multiplied_in_the_last_iteration_that_had_products(monkeypatch):
+    model = Model(VirtualTensorGroup(3))
+    for num_products in (2, 1):
+        for product in model.products:
+            product.has_multiplied = False  # an iteration begins
+        for _ in range(num_products):
+            model.multiply()
+        for product in model.products:
+            product.has_multiplied = False  # and one without products
+        monkeypatch.setattr(pre_test, "time", set_clocks(steps(1), steps(1)))
+        costs = model.costs()
+        assert (costs.communicate(0.25), costs.alloc_s) == (3 * num_products, 3 * num_products)
+
+
 def test_a_cost_that_falls_with_the_share_is_made_level(monkeypatch):
     # Taking apart: 47, 43, 39 twice and 35, 31, 27; then 23, 19, 15 twice and 11, 7, 3 s. Of 117 and 45 s, 45 are room;
     # 72 and 0 s are 36 at both shares.

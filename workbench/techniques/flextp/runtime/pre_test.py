@@ -7,7 +7,8 @@ by a trace does not in the test: behind a slow sender's own products its message
 no more. Taking columns out is timed by itself, their indices being known, as they are from one plan to the next. All
 ranks take the largest of what the ranks measured, so that all of them plan from the same numbers. Whole tensors travel
 as soon as one column migrates, so that the line through the costs of messages does not start at nothing. Layers of one
-shape cost the same, so that one of each is run: a model of many layers is tested as quickly as one of a few.
+shape cost the same, so that one of each is run: a model of many layers is tested as quickly as one of a few. A layer
+that multiplies several times an iteration, as where gradients are accumulated, counts as often.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
 line 1.
 Simplified: one sender, which is as slow as its machine is; room for smaller operands is not told from filling it, so
@@ -46,11 +47,11 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Layers of one shape: one of them, and how many there are."""
+    """Layers of one shape: one of them, and how many products they all have in an iteration."""
 
     layer: ShardedLinear
     product: FlexibleProduct
-    num_layers: int
+    num_products: int
 
 
 def measure_costs(
@@ -79,8 +80,8 @@ def measure_costs(
     sender = max(range(len(times)), key=lambda rank: unresized[rank].own_s)
     messages_s, extraction_s = [], []
     for share in shares:
-        messages_s.append(sum(kind.num_layers * _messages_s(kind, group, moves, sender, share) for kind in kinds))
-        extraction_s.append(sum(kind.num_layers * _extraction_s(kind, share) for kind in kinds))
+        messages_s.append(sum(kind.num_products * _messages_s(kind, group, moves, sender, share) for kind in kinds))
+        extraction_s.append(sum(kind.num_products * _extraction_s(kind, share) for kind in kinds))
     (extraction_s,) = _largest([extraction_s], kinds[0], group, moves)
     alloc_s = min(extraction_s)
     return Costs(
@@ -97,7 +98,7 @@ def _kinds(layers: Sequence[ShardedLinear], products: Sequence[FlexibleProduct])
         if not product.num_rows:
             continue  # not used by the model
         found.setdefault((product.cut, layer.weights[0].shape, product.num_rows, product.dtype), []).append((layer, product))
-    return [_Kind(*same[0], len(same)) for same in found.values()]
+    return [_Kind(*same[0], sum(product.num_products for _, product in same)) for same in found.values()]
 
 
 def _largest(

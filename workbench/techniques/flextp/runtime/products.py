@@ -71,6 +71,7 @@ class FlexibleProduct:
         self.division: Division | None = None
         self.num_rows = 0  # N of the last product under a division
         self.has_multiplied = False  # in this iteration
+        self.num_products = 0  # of the last iteration that had any; more than one where gradients are accumulated
         self.dtype = torch.float32  # of its operands
         self.buffers = Buffers() if buffers is None else buffers
         self.previous: dict[tuple, Tensor] = {}  # (rank, matrix, rows) -> last gradient, for Imputation.SAME
@@ -80,6 +81,7 @@ class FlexibleProduct:
         if self.division is None or not torch.is_grad_enabled():
             return [functional.linear(x, weight) for x, weight in zip(xs, weights, strict=True)]
         xs, weights = _as_autocast(xs), _as_autocast(weights)
+        self.num_products = 1 + (self.num_products if self.has_multiplied else 0)
         self.num_rows, self.dtype, self.has_multiplied = xs[0].shape[:-1].numel(), xs[0].dtype, True
         if self.division.is_plain and self.imputation is not Imputation.SAME:  # which needs gradients to look back at
             return [self._plain(rank, x, w) for rank, x, w in zip(self.group.local_ranks, xs, weights, strict=True)]
