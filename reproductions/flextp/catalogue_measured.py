@@ -104,9 +104,9 @@ CROWDED = (
     "straggler, though the trace does not name it (rows rank_drops and rank_migrates): the plan is then not the model's."
 )
 ONE_PRICE = (
-    "Eq. 3, and the model with it, prices all that is migrated as one sender's, as the pre-test measured it. Whole outputs "
-    "and their gradients travel with every sender, however few its columns: among four they are counted once and sent four "
-    "times, so that SEMI migrates where doing nothing, or resizing alone, is faster."
+    "Until 2026-11-23 plans and model priced all that was migrated as one sender's, as Eq. 3 is written: whole outputs and "
+    "their gradients travel with every sender, however few its columns, so that among four they were counted once and sent "
+    "four times, and SEMI migrated where doing nothing, or resizing alone, is faster. Each sender is priced since."
 )
 
 

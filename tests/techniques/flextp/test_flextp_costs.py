@@ -31,6 +31,17 @@ def test_samples_that_fall_are_levelled():
     assert PiecewiseLinear.fitted(samples).seconds == pytest.approx((1.0, 2.5, 2.5, 4.0))
 
 
+def test_every_sender_pays_for_what_travels_however_few_its_columns():
+    # 3 s of whole tensors and 2 s a share: one sender of 1.5 pays 6, three of 0.5 pay 3 (3 + 1); nobody pays nothing.
+    costs = Costs(
+        alloc_s=0.0, extract=PiecewiseLinear.straight(0.0), compute=PiecewiseLinear.straight(1.0),
+        communicate=PiecewiseLinear.straight(2.0, at_zero_s=3.0),
+    )  # fmt: skip
+    assert [costs.communicate_s(1.5, senders) for senders in (1, 3)] == [6, 12]
+    assert costs.communicate_s(0.0, 0) == 0
+    assert Costs.straight(communicate_s=2.0, compute_s=1.0).communicate_s(1.5, 3) == pytest.approx(3)
+
+
 def test_costs_survive_json():
     costs = Costs(
         alloc_s=0.5,

@@ -1,6 +1,6 @@
 import pytest
 
-from workbench.techniques.flextp.method.costs import Costs
+from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
 from workbench.techniques.flextp.method.model import RankParts, ideal_s, iteration_s, own_speed, rank_parts, rank_s
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 
@@ -24,6 +24,16 @@ def test_every_rank_pays_for_what_it_keeps_removes_sends_and_receives():
     sender, receiver, _ = rank_parts(ranks(8, 2, 1, other_s=2), plan, COSTS)
     assert sender == RankParts(other_s=2, kept_s=2, removing_s=0.625, received_s=0, transfer_s=1)
     assert receiver == RankParts(other_s=2, kept_s=2, removing_s=0, received_s=0.5, transfer_s=1)
+
+
+def test_all_ranks_wait_for_the_messages_of_every_sender():
+    # Two senders of a half each, one receiver: 2 (0.3 + 0.5 x 1) = 1.6 s on all; it also multiplies their columns.
+    costs = Costs(
+        alloc_s=0.0, extract=PiecewiseLinear.straight(0.0), compute=PiecewiseLinear.straight(1.0),
+        communicate=PiecewiseLinear.straight(1.0, at_zero_s=0.3),
+    )  # fmt: skip
+    plan = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(migrated=0.5), RankPlan()))
+    assert rank_s(ranks(4, 2, 1), plan, costs) == pytest.approx((2 + 1.6, 1 + 1.6, 1 + 1 + 1.6))
 
 
 def test_a_plan_that_only_drops_sends_nothing():

@@ -101,6 +101,19 @@ def test_eq_3_lets_the_lighter_stragglers_resize():
     assert shares(plan, "dropped") == [0, 0.75, 0, 0]
 
 
+def test_what_travels_with_every_sender_is_paid_by_each():
+    # Eight ranks, of which four take 2 s, so that each saves 1 and migrates 1/2; 0.2 s a sender whatever its columns.
+    # x = 2: V = 1 over six receivers, of which stragglers take 2/6, and 0.4: 0.73 < 1. x = 3: 2 x 1.5/5 + 0.6 = 1.2 > 1;
+    # x = 4: only normal ranks are left, 2/4 + 0.8 = 1.3 > 1. Priced once, 0.2 for all, four would pay 0.7.
+    costs = Costs(
+        alloc_s=0.0, extract=PiecewiseLinear.straight(0.0), compute=PiecewiseLinear.straight(1.0),
+        communicate=PiecewiseLinear.straight(0.0, at_zero_s=0.2),
+    )  # fmt: skip
+    times = ranks(2, 2, 2, 2, 1, 1, 1, 1)
+    assert cost_effective(times, costs) == (True, True, False, False)
+    assert num_senders(times, costs) == 2
+
+
 def test_migration_can_pay_for_two_where_it_does_not_for_one():
     # Received columns take three times as long as own ones. x = 1: the straggler of 7.5 receives half of 0.875, which
     # takes it 3 x 7.5 x 0.4375 = 9.8 > 7. x = 2: the normal rank receives 0.875 + 0.8667, 5.2 < 6.5.

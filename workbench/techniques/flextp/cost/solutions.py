@@ -190,18 +190,18 @@ def model_costs(
     Args:
         workload, machine: as for `planned_epoch`.
         times: of all ranks; the fastest is the one whose products on received columns are measured.
-        num_senders: between how many the migrated volume is divided.
+        num_senders: how many there will be; they share receivers, so that each costs less than one alone.
     """
 
     def transfer_s(share: float) -> float:
         place = {"num_senders": num_senders, "migrated_share": share}
-        return migration_time(Scheme.BROADCAST_REDUCE, workload, machine, **place).transfer_s
+        return migration_time(Scheme.BROADCAST_REDUCE, workload, machine, **place).transfer_s / num_senders
 
-    volumes = (0.0, float(num_senders))  # broadcast-reduce is a straight line between nothing and everything
+    ends = (0.0, 1.0)  # of one sender's columns: broadcast-reduce is a straight line between nothing and everything
     return Costs(
         alloc_s=0.0,
         extract=PiecewiseLinear(shares=(0.5,), seconds=(extraction_s(workload, machine, 0.5),)),
-        communicate=PiecewiseLinear(shares=volumes, seconds=(transfer_s(LEAST_SHARE), transfer_s(1.0))),
+        communicate=PiecewiseLinear(shares=ends, seconds=(transfer_s(LEAST_SHARE), transfer_s(1.0))),
         compute=PiecewiseLinear.straight(min(each.product_s for each in times)),
     )
 

@@ -97,7 +97,7 @@ class Costs:
     Attributes:
         alloc_s: on a rank that removes columns, however many: room for smaller operands.
         extract: on it, taking operands apart when that share is removed.
-        communicate: on every rank, sending that share of one rank's columns and collecting the results.
+        communicate: on every rank, one sender's sending that share of its columns and collecting the results.
         compute: on a normal rank, multiplying that share of columns for another.
     """
 
@@ -121,6 +121,19 @@ class Costs:
             communicate=PiecewiseLinear.straight(communicate_s),
             compute=PiecewiseLinear.straight(compute_s),
         )
+
+    def communicate_s(self, volume: float, num_senders: int) -> float:
+        """Return what every rank pays for the messages of several senders, one after the other.
+
+        Eqs. 2 and 3 write communicate(V) of a volume V. What travels with every sender however few its columns, such as
+        whole outputs, is in the cost of one sender at a share of nothing, so that each sender has to be priced by itself;
+        a cost in proportion to the share is communicate(V) however many they are.
+
+        Args:
+            volume: V, what all senders migrate, in shares of one rank's columns.
+            num_senders: x; volumes are priced as if divided evenly, which is exact on a straight line.
+        """
+        return num_senders * self.communicate(volume / num_senders) if num_senders else 0.0
 
     def as_record(self) -> dict[str, Any]:
         """Return the costs as JSON values."""

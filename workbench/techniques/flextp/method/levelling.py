@@ -122,7 +122,7 @@ def _at_level(ranks: _Unresized, senders: tuple[int, ...], level_s: float) -> Pl
     """Return the plan in which these migrate what fast receivers can take below a level, and all drop the rest."""
 
     def levels_s(volume: float) -> list[float]:
-        left_s = level_s - (ranks.costs.communicate(volume) if volume > 0 else 0.0)
+        left_s = level_s - (ranks.costs.communicate_s(volume, len(senders)) if volume > 0 else 0.0)
         more_s = ranks.received_s(senders, volume)
         return [left_s - more_s.get(rank, 0.0) for rank in range(ranks.size)]
 

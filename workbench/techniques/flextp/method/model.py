@@ -66,7 +66,7 @@ def rank_parts(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[Ra
     if len(times) != plan.num_ranks:
         raise ValueError(f"times has {len(times)} ranks; it must have as many as plan, {plan.num_ranks}")
     slowness = own_speed(times)
-    transfer_s = costs.communicate(plan.migrated) if plan.senders else 0.0
+    transfer_s = costs.communicate_s(plan.migrated, len(plan.senders))
     return tuple(
         _one_rank(each.unresized(), plan, rank, slowness[rank], costs, transfer_s) for rank, each in enumerate(times)
     )
