@@ -382,7 +382,7 @@ SPEED = _item(
                where={"solution": "ZERO-Pri", "reading": "points"}, needs_real_data=True,
                because="2 points, as in figure 9a", source=f"{SECTION}: 3.5 with 1.3 %; skewness assumed",
                explanation="Here one rank drops nearly all of its columns for the whole training."),
-        Bound("It loses at least half of that", quantity="accuracy_loss", at_least=0.65,
+        Bound("The plan of Pri that was timed loses at least half of that", quantity="accuracy_loss", at_least=0.65,
               where={"solution": "ZERO-Pri", "reading": "points"}, needs_real_data=True,
               because="half: losing nothing would be within the tolerance above", source=SECTION,
               explanation="One of four ranks loses columns, always the same one, and the other three learn to do without it."),
@@ -437,7 +437,8 @@ MAP_CLAIMS = (
     Within("Model and measurement name one winner", quantity="winner_agrees", expected=1.0, abs=0.0,
            because="a name", source="ours: cost.winners", explanation=f"{CROWDED} {OVERRATED}"),
     Bound("SEMI is nowhere slower than doing nothing", quantity="speedup", where={"solution": "SEMI"}, at_least=1.0,
-          because="the whole interval must keep to the bound", source="ours: what a plan is for", explanation=f"{CROWDED} {OVERRATED}"),
+          because="the whole interval must keep to the bound", source="ours: what a plan is for",
+          explanation=f"{CROWDED} {OVERRATED}"),
 )  # fmt: skip
 MAP_CHECK = _map_check(
     "map-check", "", (15, 140, 460),

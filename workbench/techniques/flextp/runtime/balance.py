@@ -13,7 +13,8 @@ from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGro
 from workbench.timeline.stragglers import StragglerTrace
 
 from ..method.costs import Costs
-from .balancer import Balancer, parallel_linears
+from .balancer import Balancer
+from .layers import parallel_linears
 from .meter import Meter
 from .planning import check_policy, needs_costs
 from .policy import Policy

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workbench.parallel import ColumnParallelLinear, TensorGroup
+from workbench.parallel import TensorGroup
 from workbench.parallel.groups import both
 from workbench.parallel.linear import ShardedLinear
 from workbench.parallel.moves import Arrival, Shape, moves_of
@@ -43,14 +43,15 @@ from ..method.solution import Solution
 from .choosing import ColumnChooser, Columns
 from .delivery import delivery_of
 from .division import Division, divide
+from .layers import cut_of, described, parallel_linears
 from .meter import Meter
 from .planning import Planner, needs_costs, planner_of
 from .policy import Policy
 from .pre_test import measure_costs
-from .products import Cut, FlexibleProduct
+from .products import FlexibleProduct
 from .timing import Times
 
-__all__ = ["Balancer", "Step", "parallel_linears"]
+__all__ = ["Balancer", "Step"]
 
 PRE_TEST_AFTER = 2  # iterations: the first one opens connections and fills caches
 STEPS_KEPT = 10_000  # of a long training with restless ranks
@@ -125,7 +126,7 @@ class Balancer:
         }
         delivery = delivery_of(policy.scheme, group)
         options = {"delivery": delivery, "imputation": policy.imputation, "meters": meters, "buffers": Buffers()}
-        self._products = [FlexibleProduct(group, _cut(layer), layer.site, **options) for layer in self._layers]
+        self._products = [FlexibleProduct(group, cut_of(layer), layer.site, **options) for layer in self._layers]
         for layer, product in zip(self._layers, self._products, strict=True):
             layer.matrix_product = product
         for meter in (meters or {}).values():
@@ -249,11 +250,7 @@ class Balancer:
 
     def _check_equal_on_all_ranks(self) -> None:
         """Refuse ranks that would plan differently, or divide different layers: they would wait for ever."""
-        layers = [
-            (name, _cut(layer), tuple(weight.shape), weight.dtype, weight.requires_grad)
-            for name, layer in zip(self._names, self._layers, strict=True) for weight in layer.weights[:1]
-        ]  # fmt: skip
-        said = f"{self.policy} {self.costs} {layers}".encode()
+        said = f"{self.policy} {self.costs} {described(self._names, self._layers)}".encode()
         digest = torch.frombuffer(bytearray(hashlib.sha256(said).digest()), dtype=torch.uint8).to(self._device)
         with self.group.traffic.at("flextp.policy"):
             everyone = self._moves.gather([digest for _ in self.group.local_ranks]).wait()
@@ -351,25 +348,3 @@ class Balancer:
         shape = Shape(sizes=(sum(counts),), dtype=torch.int64, device=self._device)
         with self.group.traffic.at("flextp.columns"):
             return self._moves.broadcast(held, sender, shape).wait().split(counts)
-
-
-def _cut(layer: ShardedLinear) -> Cut:
-    return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
-
-
-def parallel_linears(model: nn.Module, group: TensorGroup) -> tuple[list[str], list[ShardedLinear]]:
-    """Return the parallel linears of a model, with their names in it.
-
-    Raises:
-        ValueError: if there are none, one is of another group, or one's product is replaced already.
-    """
-    found = [(name, module) for name, module in model.named_modules() if isinstance(module, ShardedLinear)]
-    names, layers = [name for name, _ in found], [layer for _, layer in found]
-    if not layers:
-        raise ValueError(f"model: {type(model).__name__} has no parallel linears; there is nothing to balance")
-    for layer in layers:
-        if layer.group is not group:
-            raise ValueError(f"group: {layer.site} belongs to another group than the one given")
-        if layer.matrix_product is not functional.linear:
-            raise ValueError(f"model: the matrix product of {layer.site} is replaced already; `Balancer.remove` gives it back")
-    return names, layers

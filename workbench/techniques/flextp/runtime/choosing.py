@@ -52,7 +52,7 @@ class ColumnChooser:
         rank: names the random stream.
 
     Raises:
-        ValueError: if layers have ratios of their own and no weight's change is small: all would drop too little.
+        ValueError: if layers have ratios of their own and the micro-threshold is 0: all would drop too little.
     """
 
     def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):
