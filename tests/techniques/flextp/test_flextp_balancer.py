@@ -6,7 +6,7 @@ import random
 import signal
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import pytest
@@ -15,7 +15,7 @@ from torch import nn
 
 from workbench.launch import RankFailed, run_on_ranks
 from workbench.parallel import ProcessTensorGroup, TransformerConfig, TransformerLayer, VirtualTensorGroup
-from workbench.techniques.flextp.method.costs import Costs
+from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
 from workbench.techniques.flextp.method.migration import Scheme
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 from workbench.techniques.flextp.runtime.balance import PATIENCE, balance, check_model
@@ -237,6 +237,31 @@ def test_a_straggler_drops_what_equation_one_says():
     # The least that the rule asks for: 8.2 - 8 r within a tenth of the mean (11.8 - 8 r) / 4.
     assert last.ranks[2].dropped > 0.8
     assert [rank.dropped for rank in (last.ranks[0], last.ranks[1], last.ranks[3])] == [0, 0, 0]
+
+
+@dataclass
+class NarrowTimes(ModelledTimes):
+    """Products take a quarter of their time however few their columns."""
+
+    def end(self, rank, work):
+        skewness = self.trace.skewness(rank, self._iteration)
+        product_s = skewness * self.product_s * (0.25 + 0.75 * work)
+        return RankTimes(own_s=self.other_s + product_s, product_s=product_s, work=work)
+
+
+def test_a_straggler_whose_narrow_products_take_long_looks_no_slower_for_it():
+    # Rank 0 takes 2 s, the others 1; it must drop 2/3 to be down to 2 (0.25 + 0.75 / 3) = 1. Were its time then divided
+    # by 1/3, it would look as if products took 3 s, and drop more, for ever.
+    group, trace = VirtualTensorGroup(4), StragglerTrace.fixed(4, {0: 2.0})
+    model = two_layers(group)
+    dear = {"communicate": PiecewiseLinear.straight(0.0, at_zero_s=100.0), "fixed_share": 0.25}
+    costs = replace(COSTS, **dear, alloc_s=0.0, extract=PiecewiseLinear.straight(0.0))
+    times = NarrowTimes(trace, product_s=1.0, other_s=0.2)
+    balancer = balance(model, group, policy=Policy(selection="Rd"), modelled=times, costs=costs)
+    train(model, balancer, 6)
+    (step,) = balancer.steps
+    assert (step.plan.ranks[0].dropped, step.plan.migrated) == (pytest.approx(2 / 3), 0)
+    assert [each.product_s for each in step.times] == pytest.approx([1.5, 0.75, 0.75, 0.75])
 
 
 def test_plans_follow_a_straggler_that_moves_and_vanish_with_it():

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -42,12 +43,35 @@ def test_every_sender_pays_for_what_travels_however_few_its_columns():
     assert Costs.straight(communicate_s=2.0, compute_s=1.0).communicate_s(1.5, 3) == pytest.approx(3)
 
 
+NARROW = Costs(
+    alloc_s=0.0, extract=PiecewiseLinear.straight(0.0), communicate=PiecewiseLinear.straight(0.0),
+    compute=PiecewiseLinear.straight(3.0, at_zero_s=2.0), fixed_share=0.25,
+)  # fmt: skip
+
+
+def test_a_receiver_multiplies_for_every_sender_by_itself():
+    # A volume of 1.5 for 3 receivers: of one sender 2 + 3 x 0.5 s, of two 2 (2 + 3 x 0.25).
+    assert [NARROW.compute_s(1.5, senders, 3) for senders in (1, 2)] == [3.5, 5.5]
+    assert NARROW.compute_s(0.0, 0, 3) == 0
+    assert Costs.straight(compute_s=1.0).compute_s(1.5, 3, 2) == pytest.approx(0.75)
+
+
+def test_of_a_narrow_product_less_is_in_proportion_to_its_columns():
+    # A rank's own products take 4 s, 1 of them however narrow; of each sender 2 s. At half of its columns 1.5 of 2.5 s
+    # are in proportion; with all of them and 1/3 more of two senders 4 of 4 + 1 + 2 x 2.
+    assert NARROW.moving_part(1.0) == 0.75
+    assert NARROW.moving_part(0.5) == pytest.approx(1.5 / 2.5)
+    assert NARROW.moving_part(4 / 3, num_senders=2) == pytest.approx(4 / 9)
+    assert Costs.straight(compute_s=1.0).moving_part(0.01, num_senders=3) == 1
+
+
 def test_costs_survive_json():
     costs = Costs(
         alloc_s=0.5,
         extract=PiecewiseLinear(shares=(0.5,), seconds=(2.0,)),
         communicate=PiecewiseLinear.straight(3.0, at_zero_s=0.25),
         compute=PiecewiseLinear.fitted([(0.25, 1.0), (0.5, 3.0), (1.0, 4.0)]),
+        fixed_share=0.25,
     )
     assert Costs.from_record(json.loads(json.dumps(costs.as_record()))) == costs
 
@@ -62,6 +86,7 @@ def test_costs_survive_json():
         (lambda: PiecewiseLinear.fitted([(0.5, -1.0)]), "not negative"),
         (lambda: PiecewiseLinear.straight(1.0)(-0.5), "share is -0.5"),
         (lambda: Costs.straight(alloc_s=-1, compute_s=1), "alloc_s is -1"),
+        (lambda: replace(NARROW, fixed_share=1.0), "fixed_share is 1.0"),
     ],
 )
 def test_costs_that_cannot_be_are_refused(build, message):

@@ -130,6 +130,9 @@ def test_the_slowest_rank_sends_and_one_layer_of_each_shape_is_run():
         multiply = product.multiply
 
         def noted(xs, weights, product=product, multiply=multiply):
+            if product.division.is_plain:
+                seen.append((product.site, None))
+                return multiply(xs, weights)
             (migration,) = product.division.migrations
             seen.append((product.site, migration.sender, len(migration.columns), product.division.num_columns))
             assert [tuple(x.shape) for x in xs] == [(5, weight.shape[1]) for weight in weights]
@@ -138,7 +141,7 @@ def test_the_slowest_rank_sends_and_one_layer_of_each_shape_is_run():
         product.multiply = noted
     model.costs()
     once = [[("column 1", 1, columns, 8)] * 4 + [("row", 1, columns // 2, 4)] * 4 for columns in (2, 6)]
-    assert seen == once[0] + once[1]
+    assert seen == once[0] + once[1] + [("column 1", None)] * 4 + [("row", None)] * 4
 
 
 def test_what_the_busiest_rank_multiplies_is_no_cost_of_messages(monkeypatch):
@@ -153,6 +156,26 @@ def test_what_the_busiest_rank_multiplies_is_no_cost_of_messages(monkeypatch):
     for meter in meters.values():
         meter.clock = steps(1)
     assert model.costs().communicate(0.25) == 0  # more in products than has passed is no negative cost
+
+
+def test_what_a_product_takes_however_narrow_is_told_by_sender_and_receivers(monkeypatch):
+    # A product takes a second for every number it writes: of 5 rows the column-parallel ones 5 x 4 for the output and
+    # 8 (5 + 4) for gradients, which alone grow with the 8 columns, the row-parallel one 5 x 8 and 4 (5 + 8). With two of
+    # the former 2 x 20 + 40 = 80 of 276 s do not depend on columns, on the sender as for each receiver.
+    monkeypatch.setattr(Meter, "time", seconds_by_size)
+    model = Model(VirtualTensorGroup(3), {rank: Meter(rank) for rank in range(3)})
+    costs = measure_costs(model.layers, model.products, model.group, TIMES, shares=(0.5,))
+    assert costs.fixed_share == pytest.approx(80 / 276)
+    # The fastest rank's products take 1.5 s.
+    assert [costs.compute(share) for share in (0, 1)] == pytest.approx([1.5 * 80 / 276, 1.5])
+
+
+def seconds_by_size(meter, multiply, *operands, **more):
+    """Multiply, and charge a second for every number of the result."""
+    result = multiply(*operands, **more)
+    written = result if isinstance(result, tuple) else (result,)  # no gradient of what nobody asks one of
+    meter._product_s += sum(each.numel() for each in written if each is not None)
+    return result
 
 
 def slow_meter(rank, slowness, trace=None):

@@ -3,7 +3,9 @@
 What: `PiecewiseLinear` is a function through measured points; `Costs` holds the four quantities of Eqs. 2 and 3.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections IV-B and IV-C
 (several sampling points simulate the curve's trend).
-Simplified: a cost never falls when the share grows; where samples do, the nearest function that does not is taken.
+Simplified: a cost never falls when the share grows; where samples do, the nearest function that does not is taken. The
+time of a product is a straight line in its columns that does not begin at nothing (`fixed_share`): a narrow product
+writes as large an output as a wide one.
 Left out: the pre-test itself, which needs ranks.
 
 Units: seconds of a whole iteration, all layers and all three products; a share is columns divided by a rank's own.
@@ -98,15 +100,19 @@ class Costs:
         alloc_s: on a rank that removes columns, however many: room for smaller operands.
         extract: on it, taking operands apart when that share is removed.
         communicate: on every rank, one sender's sending that share of its columns and collecting the results.
-        compute: on a normal rank, multiplying that share of columns for another.
+        compute: on a normal rank, multiplying that share of columns for one sender.
+        fixed_share: of the time of a rank's own products, what they take however few columns it keeps (ours).
     """
 
     alloc_s: float
     extract: PiecewiseLinear
     communicate: PiecewiseLinear
     compute: PiecewiseLinear
+    fixed_share: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.fixed_share < 1:
+            raise ValueError(f"fixed_share is {self.fixed_share!r}; it must be in [0, 1)")
         if not 0 <= self.alloc_s < math.inf:
             raise ValueError(f"alloc_s is {self.alloc_s!r}; it must be finite and not negative")
 
@@ -135,16 +141,42 @@ class Costs:
         """
         return num_senders * self.communicate(volume / num_senders) if num_senders else 0.0
 
+    def compute_s(self, volume: float, num_senders: int, num_receivers: int) -> float:
+        """Return what a normal rank multiplies for several senders, one product each.
+
+        Args:
+            volume: V, what all senders migrate, in shares of one rank's columns.
+            num_senders: x; with a cost in proportion to the share this is compute(V / (N - x)), as Eq. 3 has it.
+            num_receivers: N - x, which each get as much of every sender's.
+        """
+        return num_senders * self.compute(volume / (num_senders * num_receivers)) if num_senders else 0.0
+
+    def moving_part(self, work: float, num_senders: int = 0) -> float:
+        """Return which part of a rank's product time is in proportion to the columns it multiplies.
+
+        Args:
+            work: columns multiplied divided by own columns, above 0.
+            num_senders: whose columns the rank multiplies beside its own.
+
+        Returns:
+            In (0, 1]; 1 if products take nothing that is fixed.
+        """
+        moving = (1 - self.fixed_share) * work
+        one_s, none_s = self.compute(1.0), self.compute(0.0)
+        # Of the time of all own products, as `fixed_share` is: one_s - none_s is what of it moves.
+        received = (1 - self.fixed_share) * none_s / (one_s - none_s) if num_senders and one_s > none_s else 0.0
+        return moving / (moving + self.fixed_share + num_senders * received)
+
     def as_record(self) -> dict[str, Any]:
         """Return the costs as JSON values."""
         functions = {name: getattr(self, name).as_record() for name in ("extract", "communicate", "compute")}
-        return {"alloc_s": self.alloc_s, **functions}
+        return {"alloc_s": self.alloc_s, **functions, "fixed_share": self.fixed_share}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Costs:
         """Read what `as_record` wrote."""
         functions = {name: PiecewiseLinear(**record[name]) for name in ("extract", "communicate", "compute")}
-        return cls(alloc_s=record["alloc_s"], **functions)
+        return cls(alloc_s=record["alloc_s"], fixed_share=record.get("fixed_share", 0.0), **functions)
 
 
 def _rises(values: tuple[float, ...], *, strictly: bool) -> bool:

@@ -100,7 +100,7 @@ class _Unresized:
 
     def received_s(self, senders: Sequence[int], volume: float) -> dict[int, float]:
         """Return what each receiver's part of a migrated volume adds to its own seconds, without communication."""
-        compute_s = self.costs.compute(volume / (self.size - len(senders))) if volume > 0 else 0.0
+        compute_s = self.costs.compute_s(volume, len(senders), self.size - len(senders)) if volume > 0 else 0.0
         return {rank: compute_s * self.slowness[rank] for rank in range(self.size) if rank not in senders}
 
 

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.techniques.flextp.method.costs import Costs
-from workbench.techniques.flextp.method.plan import Plan, RankTimes
+from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 
-__all__ = ["RankParts", "ideal_s", "iteration_s", "own_speed", "rank_parts", "rank_s"]
+__all__ = ["RankParts", "ideal_s", "iteration_s", "own_speed", "proportional_times", "rank_parts", "rank_s"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class RankParts:
     """Where one rank's own seconds go in an iteration.
 
     Attributes:
-        other_s: outside of products, as without a plan.
+        other_s: outside of products, as without a plan; with what products take however narrow, if times have it there.
         kept_s: products on its own columns, those it keeps.
         removing_s: taking its operands apart, if it drops or migrates any.
         received_s: products on columns of others.
@@ -66,10 +66,29 @@ def rank_parts(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[Ra
     if len(times) != plan.num_ranks:
         raise ValueError(f"times has {len(times)} ranks; it must have as many as plan, {plan.num_ranks}")
     slowness = own_speed(times)
-    transfer_s = costs.communicate_s(plan.migrated, len(plan.senders))
+    num_senders = len(plan.senders)
+    transfer_s = costs.communicate_s(plan.migrated, num_senders)
+    compute_s = costs.compute_s(plan.migrated, num_senders, len(plan.receivers))
     return tuple(
-        _one_rank(each.unresized(), plan, rank, slowness[rank], costs, transfer_s) for rank, each in enumerate(times)
+        _one_rank(each.unresized(), plan.ranks[rank], costs, compute_s * slowness[rank], transfer_s)
+        for rank, each in enumerate(times)
     )
+
+
+def proportional_times(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[RankTimes, ...]:
+    """Return times in which only what is in proportion to columns is product time.
+
+    Args:
+        times: of all ranks, as measured under a plan.
+        plan: under which.
+        costs: of the pre-test, which says what products take however narrow.
+
+    Source: ours. Divided by its share of the columns, as section III-A's un-resized times are, a narrow product's time
+    would make a rank that drops or migrates much look slower than it is, and the next plan would do more of the same.
+    """
+    receivers, num_senders = plan.receivers, len(plan.senders)
+    parts = [costs.moving_part(each.work, num_senders if rank in receivers else 0) for rank, each in enumerate(times)]
+    return tuple(each.proportional(part) for each, part in zip(times, parts, strict=True))
 
 
 def rank_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[float, ...]:
@@ -107,14 +126,11 @@ def ideal_s(times: Sequence[RankTimes]) -> float:
     return max(level_s, max(each.other_s for each in unresized))
 
 
-def _one_rank(
-    unresized: RankTimes, plan: Plan, rank: int, slowness: float, costs: Costs, transfer_s: float
-) -> RankParts:
-    mine, received = plan.ranks[rank], plan.received_share(rank)
+def _one_rank(unresized: RankTimes, mine: RankPlan, costs: Costs, compute_s: float, transfer_s: float) -> RankParts:
     return RankParts(
         other_s=unresized.other_s,
         kept_s=unresized.product_s * (1 - mine.removed),
         removing_s=costs.alloc_s + costs.extract(mine.removed) if mine.removed > 0 else 0.0,
-        received_s=costs.compute(received) * slowness if received > 0 else 0.0,
+        received_s=compute_s if mine.migrated == 0 else 0.0,
         transfer_s=transfer_s,
     )

@@ -192,7 +192,7 @@ def _programme(unresized: Sequence[RankTimes], costs: Costs, roles: Sequence[_Ro
         communicate_s, communicate_slope = _line("communicate", costs.communicate)
         compute_s, compute_slope = _line("compute", costs.compute)
         slowness = np.array(own_speed(unresized)) * ~senders
-        fixed_s = fixed_s + communicate_s * senders.sum() + compute_s * slowness
+        fixed_s = fixed_s + communicate_s * senders.sum() + compute_s * slowness * senders.sum()
         received = np.outer(communicate_slope + compute_slope * slowness / (~senders).sum(), senders)
     most = 1 - LEAST
     bounds = [(0.0, most if each else 0.0) for each in removes]

@@ -7,7 +7,8 @@ mean over ranks), and IV-B (T_ref the least). Section III-A does not say that T_
 literally (`printed_ratio`) the ratio swings, because a straggler that drops columns looks no longer like one.
 Simplified: dropping a share of the columns is taken to save that share of the product time, extraction costing nothing.
 Where layers are so small that it saves much less, a rank that drops columns looks slower than it is, and may go on
-dropping some when it has become fast again.
+dropping some when it has become fast again; where a pre-test has found what products take however narrow, that part is
+no product time here (`model.proportional_times`).
 Left out: which columns, and layers with different ratios (`priority`).
 """
 

@@ -229,7 +229,8 @@ def cost_effective(
     """Return for x = 1, 2, ... stragglers that migrate whether the x-th of them saves more than it costs.
 
     It saves T_x - T_min. It costs the slowest receiver communicate(V) + compute(V / (N - x)) at its own speed, V the
-    volume that all x migrate (`Costs.communicate_s`); stragglers that do not migrate are receivers, too.
+    volume that all x migrate (`Costs.communicate_s`, `Costs.compute_s`); stragglers that do not migrate are receivers,
+    too.
 
     Source: Eq. 3.
     """
@@ -272,7 +273,7 @@ def _excess_s(migrated: float, removed: float, costs: Costs, num_receivers: int)
 
 def _largest_extra_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> float:
     """Return the largest cost that migration puts on a receiver."""
-    compute_s = costs.compute(plan.migrated / len(plan.receivers))
+    compute_s = costs.compute_s(plan.migrated, len(plan.senders), len(plan.receivers))
     slowest = max(own_speed(times)[rank] for rank in plan.receivers)
     return costs.communicate_s(plan.migrated, len(plan.senders)) + compute_s * slowest
 

@@ -36,6 +36,7 @@ from workbench.parallel.moves import Arrival, Shape, moves_of
 
 from ..method.costs import Costs
 from ..method.lineage import Lineage
+from ..method.model import proportional_times
 from ..method.plan import Plan, RankPlan, RankTimes
 from ..method.ratio import Reference, ranks_that_moved
 from ..method.resizing import Buffers, num_dropped_columns
@@ -63,7 +64,7 @@ class Step:
 
     Attributes:
         iteration: the first one under the plan.
-        times: of all ranks, of the iteration before.
+        times: of all ranks, of the iteration before; with a pre-test, product time in proportion to the columns alone.
         plan: what each rank does from then on.
     """
 
@@ -219,15 +220,15 @@ class Balancer:
         if self.policy.solution in (Solution.BASELINE, Solution.GIVEN):
             return  # nothing to plan
         found = [tuple(RankTimes(own_s=o, product_s=p, work=w) for o, p, w in ranks) for ranks in iterations]
-        # An iteration without products, such as a batch that was skipped, says nothing.
-        found = [times for times in found if all(each.product_s and each.work for each in times)]
+        found = [times for times in found if all(each.product_s and each.work for each in times)]  # no skipped batch
         if not found:
             return
         if self._planner is None:
             if state.iteration < PRE_TEST_AFTER:
                 return
-            self.costs = self._measured_costs(found[-1])
-            self._planner = planner_of(self.policy, self.group.size, self.costs)
+            self._run_pre_test(found[-1])
+        if self.costs is not None:
+            found = [proportional_times(times, state.plan, self.costs) for times in found]
         state.recent = [*state.recent, *found][-self.policy.patience :]
         if len(state.recent) < self.policy.patience:
             return
@@ -240,13 +241,13 @@ class Balancer:
         state.steps.append(Step(iteration=state.iteration, times=times, plan=plan))
         state.plan, state.is_chosen, state.recent = plan, plan.is_plain and state.plan.is_plain, []
 
-    def _measured_costs(self, times: Sequence[RankTimes]) -> Costs:
-        """Run the pre-test; its messages are entered under a name of their own."""
+    def _run_pre_test(self, times: Sequence[RankTimes]) -> None:
+        """Measure costs, and plan by them from now on; messages of the test are entered under a name of their own."""
         messages = self.group.traffic.messages
         num_before = len(messages)
-        costs = measure_costs(self._layers, self._products, self.group, times)
+        self.costs = measure_costs(self._layers, self._products, self.group, times)
+        self._planner = planner_of(self.policy, self.group.size, self.costs)
         messages[num_before:] = [replace(message, site="flextp.pre_test") for message in messages[num_before:]]
-        return costs
 
     def _check_equal_on_all_ranks(self) -> None:
         """Refuse ranks that would plan differently, or divide different layers: they would wait for ever."""
@@ -331,13 +332,10 @@ class Balancer:
     def _divide(self, place: int, layer: ShardedLinear, chosen: Mapping[int, list[Columns]], migrated: Mapping):
         dropped = {rank: columns[place].dropped for rank, columns in chosen.items()}
         for rank, columns in dropped.items():
-            self._note(self._names[place], rank, columns)
+            for matrix in ("input", "weight"):
+                self.lineage.record_(f"{self._names[place]}, rank {rank}", matrix, columns)
         moved = {sender: columns[place] for sender, columns in migrated.items() if len(columns[place])}
         return divide(layer.weights[0].shape[1], num_ranks=self.group.size, dropped=dropped, migrated=moved)
-
-    def _note(self, name: str, rank: int, dropped: Tensor) -> None:
-        for matrix in ("input", "weight"):
-            self.lineage.record_(f"{name}, rank {rank}", matrix, dropped)
 
     def _announced(self, sender: int, columns: list[Columns] | None) -> Sequence[Tensor]:
         """Tell all ranks which columns a sender migrates, layer by layer."""

@@ -8,10 +8,12 @@ no more. Taking columns out is timed by itself, their indices being known, as th
 ranks take the largest of what the ranks measured, so that all of them plan from the same numbers. Whole tensors travel
 as soon as one column migrates, so that the line through the costs of messages does not start at nothing. Layers of one
 shape cost the same, so that one of each is run: a model of many layers is tested as quickly as one of a few. A layer
-that multiplies several times an iteration, as where gradients are accumulated, counts as often.
+that multiplies several times an iteration, as where gradients are accumulated, counts as often. The same runs, and one
+that divides nothing, say what products take however narrow: of the sender's, which keep part of their columns, and of
+the receivers', which multiply as many more as there are senders.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
 line 1.
-Simplified: one sender, which is as slow as its machine is; room for smaller operands is not told from filling it, so
+Simplified: one sender, which is as slow as its machine is; a product's time is a straight line in its columns; room for smaller operands is not told from filling it, so
 that the cheaper of the shares stands for the room. A cost that falls with the share, as taking out the columns that
 stay does, is made level (`PiecewiseLinear.fitted`): on real ranks the right side of Eq. 2 then hardly grows with what is dropped.
 Left out: renewing the costs during training.
@@ -20,7 +22,7 @@ Left out: renewing the costs during training.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -30,7 +32,7 @@ from torch import Tensor
 
 from workbench.parallel import TensorGroup
 from workbench.parallel.linear import ShardedLinear
-from workbench.parallel.moves import Moves, moves_of
+from workbench.parallel.moves import moves_of
 
 from ..method.costs import Costs, PiecewiseLinear
 from ..method.plan import RankTimes
@@ -43,6 +45,7 @@ __all__ = ["SHARES", "measure_costs"]
 
 SHARES = (0.25, 0.75)
 REPEATS = 3
+LEAST_MOVING = 1 / 16  # of a product's time that is in proportion to its columns; below, nothing is worth removing
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,32 @@ class _Kind:
     layer: ShardedLinear
     product: FlexibleProduct
     num_products: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """What an iteration's products took under a division.
+
+    Attributes:
+        messages_s: on the wall beyond the products of the busiest rank.
+        product_s: in products, in rank order.
+    """
+
+    messages_s: float
+    product_s: list[float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fixed:
+    """What a product takes however narrow, as a share of a rank's own products.
+
+    Attributes:
+        kept: of the columns that a rank keeps.
+        received: of those of one sender.
+    """
+
+    kept: float
+    received: float
 
 
 def measure_costs(
@@ -73,22 +102,25 @@ def measure_costs(
     Returns:
         Costs, the same on every rank.
     """
-    kinds, moves = _kinds(layers, products), moves_of(group)
+    kinds = _kinds(layers, products)
     for meter in (meter for product in products for meter in product.meters.values()):
         meter.stop_straggling()
     unresized = [each.unresized() for each in times]
     sender = max(range(len(times)), key=lambda rank: unresized[rank].own_s)
-    messages_s, extraction_s = [], []
+    divided, extraction_s = [], []
     for share in shares:
-        messages_s.append(sum(kind.num_products * _messages_s(kind, group, moves, sender, share) for kind in kinds))
-        extraction_s.append(sum(kind.num_products * _extraction_s(kind, share) for kind in kinds))
-    (extraction_s,) = _largest([extraction_s], kinds[0], group, moves)
+        divided.append(_all_run(kinds, group, {sender: share}))
+        extraction_s.append([sum(kind.num_products * _extraction_s(kind, share) for kind in kinds)])
+    extraction_s = [max(seconds) for seconds in _of_all_ranks(extraction_s, kinds[0], group)]
     alloc_s = min(extraction_s)
+    fixed = _fixed_shares(_all_run(kinds, group, {}), divided, shares, sender)
+    product_s = min(each.product_s for each in unresized)
     return Costs(
         alloc_s=alloc_s,
         extract=PiecewiseLinear.fitted(zip(shares, (seconds - alloc_s for seconds in extraction_s), strict=True)),
-        communicate=PiecewiseLinear.fitted(zip(shares, messages_s, strict=True)),
-        compute=PiecewiseLinear.straight(min(each.product_s for each in unresized)),
+        communicate=PiecewiseLinear.fitted(zip(shares, (each.messages_s for each in divided), strict=True)),
+        compute=PiecewiseLinear.straight(product_s * (1 - fixed.kept), at_zero_s=product_s * fixed.received),
+        fixed_share=fixed.kept,
     )
 
 
@@ -101,39 +133,75 @@ def _kinds(layers: Sequence[ShardedLinear], products: Sequence[FlexibleProduct])
     return [_Kind(*same[0], sum(product.num_products for _, product in same)) for same in found.values()]
 
 
-def _largest(
-    values: Sequence[Sequence[float]], kind: _Kind, group: TensorGroup, moves: Moves
-) -> list[list[float]]:
-    """Return the largest of what the ranks measured, number by number."""
-    mine = torch.tensor(values, dtype=torch.float64, device=kind.layer.weights[0].device)
-    return moves.gather([mine for _ in group.local_ranks]).wait().amax(0).tolist()
+def _of_all_ranks(values: Sequence[Sequence[float]], kind: _Kind, group: TensorGroup) -> list[list[float]]:
+    """Collect numbers of every rank: one list a number, in rank order.
+
+    Args:
+        values: by number, of the local ranks, or one for all of them.
+        kind: says where its ranks keep numbers.
+        group: the ranks.
+    """
+    by_rank = [[each[place % len(each)] for each in values] for place in range(len(group.local_ranks))]
+    mine = torch.tensor(by_rank, dtype=torch.float64, device=kind.layer.weights[0].device)
+    return moves_of(group).gather(mine.unbind()).wait().t().tolist()
 
 
-def _messages_s(kind: _Kind, group: TensorGroup, moves: Moves, sender: int, share: float) -> float:
-    """Time a divided product, forward and backward: seconds on the wall beyond the products of the busiest rank."""
-    operands, seconds = _operands(kind), []
+def _all_run(kinds: Sequence[_Kind], group: TensorGroup, migrated: Mapping[int, float]) -> _Run:
+    """Run one layer of every kind under a division, and count each kind as often as it multiplies."""
+    runs = [(_run_of_kind(kind, group, migrated), kind.num_products) for kind in kinds]
+    return _Run(
+        messages_s=sum(count * run.messages_s for run, count in runs),
+        product_s=[sum(count * run.product_s[rank] for run, count in runs) for rank in range(group.size)],
+    )
+
+
+def _run_of_kind(kind: _Kind, group: TensorGroup, migrated: Mapping[int, float]) -> _Run:
+    """Time a divided product, forward and backward: medians of a few runs."""
+    operands, meters = _operands(kind), kind.product.meters
     clock = clock_of(kind.layer.weights[0].device, time.perf_counter)
-    with _divided(kind, group, sender, share):
+    messages_s, product_s = [], []
+    with _divided(kind, group, migrated):
         for repeat in range(1 + REPEATS):
-            _largest([[0.0]], kind, group, moves)  # all ranks start together
-            start_s, meters = clock(), kind.product.meters.values()
-            charged_s = sum(meter.product_s for meter in meters)
+            _of_all_ranks([[0.0]], kind, group)  # all ranks start together
+            start_s, charged_s = clock(), {rank: meter.product_s for rank, meter in meters.items()}
             _run(kind.product, *operands)
             wall_s = clock() - start_s
-            busy_s = sum(meter.product_s for meter in meters) - charged_s
-            ((wall_s, busy_s),) = _largest([[wall_s, busy_s]], kind, group, moves)
+            mine_s = [meters[rank].product_s - charged_s[rank] if rank in meters else 0.0 for rank in group.local_ranks]
+            found = _of_all_ranks([[wall_s], [sum(mine_s)], mine_s], kind, group)
             if repeat > 0:  # the first one fills caches
-                seconds.append(max(wall_s - busy_s, 0.0))
-    return median(seconds)
+                messages_s.append(max(max(found[0]) - max(found[1]), 0.0))
+                product_s.append(found[2])
+    return _Run(messages_s=median(messages_s), product_s=[median(each) for each in zip(*product_s, strict=True)])
+
+
+def _fixed_shares(plain: _Run, divided: Sequence[_Run], shares: Sequence[float], sender: int) -> _Fixed:
+    """Return what products take however narrow, from straight lines through what was measured.
+
+    Args:
+        plain: without a sender.
+        divided: for every share.
+        shares: of its columns that the sender migrated.
+        sender: its rank.
+    """
+    if not all(plain.product_s):
+        return _Fixed(kept=0.0, received=0.0)  # ranks without meters say nothing of their products
+    relative = [[now / before for now, before in zip(run.product_s, plain.product_s, strict=True)] for run in divided]
+    saved = sum(share * (1 - each[sender]) for share, each in zip(shares, relative, strict=True))
+    moving = min(max(saved / sum(share**2 for share in shares), LEAST_MOVING), 1.0)
+    num_receivers = len(plain.product_s) - 1
+    more = [median(part for rank, part in enumerate(each) if rank != sender) - 1 for each in relative]
+    fixed = [each - moving * share / num_receivers for share, each in zip(shares, more, strict=True)]
+    return _Fixed(kept=1 - moving, received=max(sum(fixed) / len(fixed), 0.0))
 
 
 @contextmanager
-def _divided(kind: _Kind, group: TensorGroup, sender: int, share: float) -> Iterator[Division]:
-    """Let the sender migrate a share of its columns, for as long as the block runs."""
+def _divided(kind: _Kind, group: TensorGroup, migrated: Mapping[int, float]) -> Iterator[Division]:
+    """Let senders migrate shares of their columns, for as long as the block runs."""
     weight, previous = kind.layer.weights[0], dict(kind.product.previous)
-    columns = torch.arange(num_dropped_columns(share, weight.shape[1]), device=weight.device)
-    dropped = {rank: columns[:0] for rank in group.local_ranks}
-    kind.product.division = divide(weight.shape[1], num_ranks=group.size, dropped=dropped, migrated={sender: columns})
+    order = torch.arange(weight.shape[1], device=weight.device)
+    columns = {rank: order[: num_dropped_columns(share, len(order))] for rank, share in migrated.items()}
+    dropped = {rank: order[:0] for rank in group.local_ranks}
+    kind.product.division = divide(len(order), num_ranks=group.size, dropped=dropped, migrated=columns)
     try:
         yield kind.product.division
     finally:

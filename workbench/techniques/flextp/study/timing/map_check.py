@@ -11,13 +11,12 @@ Left out: refining the costs from what was measured.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ...cost.solutions import PlannedEpoch
 from ...cost.winners import ENOUGH, winner_of
-from ...method.costs import Costs, PiecewiseLinear
-from ...method.model import ideal_s, iteration_s, rank_s
+from ...method.costs import Costs
+from ...method.model import ideal_s, iteration_s, proportional_times, rank_s
 from ...method.plan import Plan, RankPlan, RankTimes
 from ...method.ratio import Reference
 from ...method.semi import settled_resizing
@@ -64,14 +63,13 @@ def predicted_rows(measured: Measured, compared: Sequence[Mapping[str, Any]], nu
     """
     own = [row for row in measured.rows if "rank" not in row]
     took = {(row["quantity"], row["solution"], row["place"]): row["value"] for row in own}
-    product_s = took["product_s", "Baseline", PLAIN]
-    plain = RankTimes(own_s=took["iteration_s", "Baseline", PLAIN], product_s=product_s)
-    costs = replace(measured.costs, compute=PiecewiseLinear.straight(product_s))
+    own_s, product_s = (took[quantity, "Baseline", PLAIN] for quantity in ("iteration_s", "product_s"))
+    plain = RankTimes(own_s=own_s, product_s=product_s)
     rows = []
     for place in dict.fromkeys(told["place"] for told in compared[1:]):
         here = [told for told in compared if told["place"] == place]
-        times = _times(here[0]["skewness"], num_ranks, plain)
-        pairs = {Solution(told["solution"]): _pair(told, times, costs, took) for told in here}
+        times = _times(here[0]["skewness"], num_ranks, plain, measured.costs)
+        pairs = {Solution(told["solution"]): _pair(told, times, measured.costs, took) for told in here}
         rows += [row for told in here for row in _rows(told, *pairs[Solution(told["solution"])])]
         rows.append(_agreement(place, pairs, ideal_s(times)))
     return rows
@@ -104,9 +102,10 @@ def _agreement(place: str, pairs: Mapping[Solution, tuple], best_s: float) -> di
     return {"quantity": "winner_agrees", "place": place, "winner": winner, "value": float(model == found), "unit": "1"}
 
 
-def _times(skewness: Sequence[float], num_ranks: int, plain: RankTimes) -> list[RankTimes]:
+def _times(skewness: Sequence[float], num_ranks: int, plain: RankTimes, costs: Costs) -> tuple[RankTimes, ...]:
     chis = [*skewness, *[1.0] * (num_ranks - len(skewness))]
-    return [RankTimes(own_s=plain.other_s + chi * plain.product_s, product_s=chi * plain.product_s) for chi in chis]
+    times = [RankTimes(own_s=plain.other_s + chi * plain.product_s, product_s=chi * plain.product_s) for chi in chis]
+    return proportional_times(times, Plan.plain(num_ranks), costs)
 
 
 def _plan(policy: Policy, times: Sequence[RankTimes], costs: Costs) -> Plan:
