@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
+from workbench.techniques.flextp.method.plan import RankTimes
 
 
 def test_a_function_goes_through_its_points_and_straight_on():
@@ -57,12 +58,12 @@ def test_a_receiver_multiplies_for_every_sender_by_itself():
 
 
 def test_of_a_narrow_product_less_is_in_proportion_to_its_columns():
-    # A rank's own products take 4 s, 1 of them however narrow; of each sender 2 s. At half of its columns 1.5 of 2.5 s
-    # are in proportion; with all of them and 1/3 more of two senders 4 of 4 + 1 + 2 x 2.
-    assert NARROW.moving_part(1.0) == 0.75
-    assert NARROW.moving_part(0.5) == pytest.approx(1.5 / 2.5)
-    assert NARROW.moving_part(4 / 3, num_senders=2) == pytest.approx(4 / 9)
-    assert Costs.straight(compute_s=1.0).moving_part(0.01, num_senders=3) == 1
+    # A rank's own products take 4 s, 1 of them however narrow: with half of its columns 1.5 of 2.5 s are in proportion.
+    half = NARROW.proportional(RankTimes(own_s=3.5, product_s=2.5, work=0.5))
+    assert half == RankTimes(own_s=3.5, product_s=1.5, work=0.5)
+    assert half.unresized() == NARROW.proportional(RankTimes(own_s=5.0, product_s=4.0)) == RankTimes(own_s=5.0, product_s=3.0)
+    narrow = RankTimes(own_s=2.0, product_s=1.5, work=0.01)
+    assert Costs.straight(compute_s=1.0).proportional(narrow) == narrow
 
 
 def test_costs_survive_json():

@@ -59,12 +59,14 @@ def test_a_rank_keeps_what_it_neither_drops_nor_migrates_in_ascending_order():
     assert [own.dropped.tolist() for own in DIVISION.own.values()] == [[2, 9], [6], [], []]
 
 
-def test_work_counts_kept_and_received_columns_and_all_ranks_together_miss_only_the_dropped():
-    # Rank 0 keeps 8 and receives 3, rank 1 keeps 1, ranks 2 and 3 keep 10 and receive 2 and 3.
-    work = [DIVISION.work(rank) for rank in range(4)]
-    assert work == pytest.approx([1.1, 0.1, 1.2, 1.3])
+def test_what_is_kept_received_and_dropped_are_all_columns():
+    # Rank 0 keeps 8 of 10 and receives 3, rank 1 keeps 1, ranks 2 and 3 keep 10 and receive 2 and 3.
+    kept = [DIVISION.kept(rank) for rank in range(4)]
+    assert kept == pytest.approx([0.8, 0.1, 1, 1])
     assert [DIVISION.dropped(rank) for rank in range(4)] == pytest.approx([0.2, 0.1, 0, 0])
-    assert sum(work) == pytest.approx(4 - 0.2 - 0.1)
+    received = [sum(len(each.parts[rank]) for each in DIVISION.migrations if rank in each.parts) for rank in range(4)]
+    assert received == [3, 0, 2, 3]
+    assert sum(kept) + sum(received) / 10 == pytest.approx(4 - 0.2 - 0.1)
 
 
 def test_a_division_is_plain_if_local_ranks_keep_all_and_nobody_migrates():
@@ -109,9 +111,9 @@ class Noting:
         return RankTimes(own_s=1.0, product_s=1.0, work=work)
 
 
-def test_layers_weigh_as_much_as_their_weights_in_what_a_rank_has_worked_and_dropped():
+def test_layers_weigh_as_much_as_their_weights_in_what_a_rank_has_kept_and_dropped():
     # Two ranks; shards [4, 3], [5, 4] and, never multiplied, [4, 8]: sizes 12 and 20. Rank 0 drops a quarter: 1 of 3
-    # and 1 of 4 columns. Rank 1 migrates half: 2 of 3 and 2 of 4. Rank 0 works 4/3 and 5/4, rank 1 1/3 and 2/4.
+    # and 1 of 4 columns. Rank 1 migrates half: 2 of 3 and 2 of 4.
     group, times = VirtualTensorGroup(2), Noting()
     first, second = ColumnParallelLinear(3, 8, group), RowParallelLinear(8, 5, group)
     model = nn.ModuleList([first, second, ColumnParallelLinear(8, 8, group)])
@@ -119,5 +121,5 @@ def test_layers_weigh_as_much_as_their_weights_in_what_a_rank_has_worked_and_dro
     balancer = Balancer(model, group, Policy(solution="given", plan=plan, selection="Rd"), times=times)
     with balancer.iteration():
         second(first(torch.ones(2, 3))).sum().backward()
-    assert times.work == pytest.approx({0: (12 * 4 / 3 + 20 * 5 / 4) / 32, 1: (12 * 1 / 3 + 20 * 2 / 4) / 32})
+    assert times.work == pytest.approx({0: (12 * 2 / 3 + 20 * 3 / 4) / 32, 1: (12 * 1 / 3 + 20 * 2 / 4) / 32})
     assert balancer.dropped_share == pytest.approx((12 * 1 / 3 + 20 * 1 / 4) / 32 / 2)  # the mean of both ranks

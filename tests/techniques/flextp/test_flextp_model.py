@@ -1,15 +1,7 @@
 import pytest
 
 from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
-from workbench.techniques.flextp.method.model import (
-    RankParts,
-    ideal_s,
-    iteration_s,
-    own_speed,
-    proportional_times,
-    rank_parts,
-    rank_s,
-)
+from workbench.techniques.flextp.method.model import RankParts, ideal_s, iteration_s, own_speed, rank_parts, rank_s
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 
 COSTS = Costs.straight(alloc_s=0.25, extract_s=0.5, communicate_s=2, compute_s=1)
@@ -55,21 +47,15 @@ def test_the_model_starts_from_unresized_times():
     assert rank_s(resized, Plan.plain(2), COSTS) == (10, 3)
 
 
-def test_what_a_product_takes_however_narrow_is_no_product_time():
-    # A normal rank's products take 4 s, 1 of them however narrow, and 2 s of each sender (above). Rank 0 is twice as
-    # slow and keeps half: 2 (1 + 3 x 0.5) s; ranks 1 and 2 multiply a quarter more: 1 + 3 x 1.25 + 2. All do 1 s else.
+def test_what_a_product_takes_however_narrow_is_paid_whatever_is_moved():
+    # A normal rank's products take 4 s, 1 of them however narrow, and 2 s more of each sender. Rank 0 is twice as slow
+    # and keeps half: 2 (1 + 3 x 0.5) s; ranks 1 and 2 multiply a quarter more: 4 + 2 + 3 x 0.25. All do 1 s else.
     costs = Costs(
         alloc_s=0.0, extract=PiecewiseLinear.straight(0.0), communicate=PiecewiseLinear.straight(0.0),
         compute=PiecewiseLinear.straight(3.0, at_zero_s=2.0), fixed_share=0.25,
     )  # fmt: skip
     plan = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(), RankPlan()))
-    received = RankTimes(own_s=7.75, product_s=6.75, work=1.25)
-    found = proportional_times([RankTimes(own_s=6, product_s=5, work=0.5), received, received], plan, costs)
-    assert [each.product_s for each in found] == pytest.approx([3, 3.75, 3.75])
-    assert [each.unresized().product_s for each in found] == pytest.approx([6, 3, 3])
-    # The model of the plan is what was measured under it.
-    plain = proportional_times([RankTimes(own_s=9, product_s=8), *ranks(4, 4, other_s=1)], Plan.plain(3), costs)
-    assert rank_s(plain, plan, costs) == pytest.approx((6, 7.75, 7.75))
+    assert rank_s(list(map(costs.proportional, ranks(8, 4, 4, other_s=1))), plan, costs) == (6, 7.75, 7.75)
 
 
 def test_own_speed_is_counted_from_the_fastest():

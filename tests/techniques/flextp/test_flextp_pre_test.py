@@ -130,8 +130,8 @@ def test_the_slowest_rank_sends_and_one_layer_of_each_shape_is_run():
         multiply = product.multiply
 
         def noted(xs, weights, product=product, multiply=multiply):
-            if product.division.is_plain:
-                seen.append((product.site, None))
+            if not product.division.migrations:
+                seen.append((product.site, {len(own.dropped) for own in product.division.own.values()}))
                 return multiply(xs, weights)
             (migration,) = product.division.migrations
             seen.append((product.site, migration.sender, len(migration.columns), product.division.num_columns))
@@ -141,7 +141,8 @@ def test_the_slowest_rank_sends_and_one_layer_of_each_shape_is_run():
         product.multiply = noted
     model.costs()
     once = [[("column 1", 1, columns, 8)] * 4 + [("row", 1, columns // 2, 4)] * 4 for columns in (2, 6)]
-    assert seen == once[0] + once[1] + [("column 1", None)] * 4 + [("row", None)] * 4
+    alone = [[("column 1", {columns})] * 4 + [("row", {columns // 2})] * 4 for columns in (0, 2, 6)]
+    assert seen == sum(once + alone, [])
 
 
 def test_what_the_busiest_rank_multiplies_is_no_cost_of_messages(monkeypatch):
@@ -158,10 +159,10 @@ def test_what_the_busiest_rank_multiplies_is_no_cost_of_messages(monkeypatch):
     assert model.costs().communicate(0.25) == 0  # more in products than has passed is no negative cost
 
 
-def test_what_a_product_takes_however_narrow_is_told_by_sender_and_receivers(monkeypatch):
+def test_what_a_product_takes_however_narrow_is_told_by_ranks_that_drop_and_by_receivers(monkeypatch):
     # A product takes a second for every number it writes: of 5 rows the column-parallel ones 5 x 4 for the output and
     # 8 (5 + 4) for gradients, which alone grow with the 8 columns, the row-parallel one 5 x 8 and 4 (5 + 8). With two of
-    # the former 2 x 20 + 40 = 80 of 276 s do not depend on columns, on the sender as for each receiver.
+    # the former 2 x 20 + 40 = 80 of 276 s do not depend on columns, where a rank drops as where it multiplies for another.
     monkeypatch.setattr(Meter, "time", seconds_by_size)
     model = Model(VirtualTensorGroup(3), {rank: Meter(rank) for rank in range(3)})
     costs = measure_costs(model.layers, model.products, model.group, TIMES, shares=(0.5,))

@@ -337,7 +337,7 @@ def test_higher_derivatives_are_refused():
         grad.sum().backward()
 
 
-def test_what_is_multiplied_is_metered_on_senders_and_receivers_alike():
+def test_what_is_multiplied_is_metered_on_senders_and_receivers_alike_but_is_time_of_ones_own_on_own_columns_alone():
     # Every product takes 1 s of this clock: rank 0, the sender, has 3 of its own, rank 1 has 3 of its own and 3 received.
     group = VirtualTensorGroup(2)
     first, _ = perceptron(group)
@@ -352,5 +352,8 @@ def test_what_is_multiplied_is_metered_on_senders_and_receivers_alike():
     x = torch.ones(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
     sum(part.sum() for part in first(x)).backward()
     assert [meter.product_s for meter in meters.values()] == [3, 6]
-    assert product.division.work(0) == pytest.approx(11 / 13)
-    assert product.division.work(1) == pytest.approx(15 / 13)
+    assert [product.division.kept(rank) for rank in range(2)] == pytest.approx([11 / 13, 1])
+    sender, receiver = (meter.end(1.0) for meter in meters.values())
+    # After each product a second passes until the clock is read again.
+    assert (sender.product_s, sender.own_s) == (3, 3 + 3)
+    assert (receiver.product_s, receiver.own_s) == (3, 3 + 6)

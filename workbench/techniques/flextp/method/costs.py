@@ -21,6 +21,8 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
+from workbench.techniques.flextp.method.plan import RankTimes
+
 __all__ = ["Costs", "PiecewiseLinear"]
 
 
@@ -151,21 +153,18 @@ class Costs:
         """
         return num_senders * self.compute(volume / (num_senders * num_receivers)) if num_senders else 0.0
 
-    def moving_part(self, work: float, num_senders: int = 0) -> float:
-        """Return which part of a rank's product time is in proportion to the columns it multiplies.
+    def proportional(self, times: RankTimes) -> RankTimes:
+        """Return a rank's times with what its products take however narrow as other time.
 
-        Args:
-            work: columns multiplied divided by own columns, above 0.
-            num_senders: whose columns the rank multiplies beside its own.
+        Divided by its share of the columns, as section III-A's un-resized times are, all of a narrow product's time
+        would make a rank that drops or migrates much look slower than it is, and the next plan would do more of the
+        same.
 
-        Returns:
-            In (0, 1]; 1 if products take nothing that is fixed.
+        Source: ours.
         """
-        moving = (1 - self.fixed_share) * work
-        one_s, none_s = self.compute(1.0), self.compute(0.0)
-        # Of the time of all own products, as `fixed_share` is: one_s - none_s is what of it moves.
-        received = (1 - self.fixed_share) * none_s / (one_s - none_s) if num_senders and one_s > none_s else 0.0
-        return moving / (moving + self.fixed_share + num_senders * received)
+        moving = (1 - self.fixed_share) * times.work
+        product_s = times.product_s * moving / (moving + self.fixed_share)
+        return RankTimes(own_s=times.own_s, product_s=product_s, work=times.work)
 
     def as_record(self) -> dict[str, Any]:
         """Return the costs as JSON values."""

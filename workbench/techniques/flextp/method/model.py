@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from workbench.techniques.flextp.method.costs import Costs
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 
-__all__ = ["RankParts", "ideal_s", "iteration_s", "own_speed", "proportional_times", "rank_parts", "rank_s"]
+__all__ = ["RankParts", "ideal_s", "iteration_s", "own_speed", "rank_parts", "rank_s"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,22 +73,6 @@ def rank_parts(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[Ra
         _one_rank(each.unresized(), plan.ranks[rank], costs, compute_s * slowness[rank], transfer_s)
         for rank, each in enumerate(times)
     )
-
-
-def proportional_times(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[RankTimes, ...]:
-    """Return times in which only what is in proportion to columns is product time.
-
-    Args:
-        times: of all ranks, as measured under a plan.
-        plan: under which.
-        costs: of the pre-test, which says what products take however narrow.
-
-    Source: ours. Divided by its share of the columns, as section III-A's un-resized times are, a narrow product's time
-    would make a rank that drops or migrates much look slower than it is, and the next plan would do more of the same.
-    """
-    receivers, num_senders = plan.receivers, len(plan.senders)
-    parts = [costs.moving_part(each.work, num_senders if rank in receivers else 0) for rank, each in enumerate(times)]
-    return tuple(each.proportional(part) for each, part in zip(times, parts, strict=True))
 
 
 def rank_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[float, ...]:

@@ -28,10 +28,10 @@ class RankTimes:
     """What one rank measured in one iteration.
 
     Attributes:
-        own_s: seconds without waiting for others.
-        product_s: seconds of them in matrix products, those on received columns included; only those in proportion to the
-            columns, once a pre-test has found what products take however narrow (`proportional`).
-        work: columns multiplied divided by own columns, 1 - dropped - migrated + received.
+        own_s: seconds without waiting for others, and without products on columns of others.
+        product_s: seconds of them in matrix products; only those in proportion to the columns, once a pre-test has found
+            what products take however narrow (`costs.Costs.proportional`).
+        work: of its own columns the share that the rank multiplied, 1 - dropped - migrated.
     """
 
     own_s: float
@@ -61,17 +61,6 @@ class RankTimes:
             raise ValueError(f"work is {self.work!r}; it must be above 0 where product_s is, {self.product_s!r}")
         product_s = self.product_s / self.work
         return RankTimes(own_s=self.other_s + product_s, product_s=product_s)
-
-    def proportional(self, part: float) -> RankTimes:
-        """Return the times with as large a part of the product time as that, the rest as other time.
-
-        A narrow product takes more than its share of a wide one's time. Divided by its share of the columns all of
-        that time would look too long, and the rank that drops much as if it had become slower.
-
-        Args:
-            part: in (0, 1], of the product time (`costs.Costs.moving_part`).
-        """
-        return RankTimes(own_s=self.own_s, product_s=self.product_s * part, work=self.work)
 
     def at_work(self, work: float) -> RankTimes:
         """Return what the rank would measure if it multiplied `work` times its own columns."""

@@ -8,7 +8,7 @@ literally (`printed_ratio`) the ratio swings, because a straggler that drops col
 Simplified: dropping a share of the columns is taken to save that share of the product time, extraction costing nothing.
 Where layers are so small that it saves much less, a rank that drops columns looks slower than it is, and may go on
 dropping some when it has become fast again; where a pre-test has found what products take however narrow, that part is
-no product time here (`model.proportional_times`).
+no product time here (`costs.Costs.proportional`).
 Left out: which columns, and layers with different ratios (`priority`).
 """
 

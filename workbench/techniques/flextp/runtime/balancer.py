@@ -36,7 +36,6 @@ from workbench.parallel.moves import Arrival, Shape, moves_of
 
 from ..method.costs import Costs
 from ..method.lineage import Lineage
-from ..method.model import proportional_times
 from ..method.plan import Plan, RankPlan, RankTimes
 from ..method.ratio import Reference, ranks_that_moved
 from ..method.resizing import Buffers, num_dropped_columns
@@ -228,7 +227,7 @@ class Balancer:
                 return
             self._run_pre_test(found[-1])
         if self.costs is not None:
-            found = [proportional_times(times, state.plan, self.costs) for times in found]
+            found = [tuple(map(self.costs.proportional, times)) for times in found]
         state.recent = [*state.recent, *found][-self.policy.patience :]
         if len(state.recent) < self.policy.patience:
             return
@@ -308,10 +307,10 @@ class Balancer:
         return {rank: list(weights) for rank, weights in zip(self.group.local_ranks, shards, strict=True)}
 
     def _work(self, rank: int) -> float:
-        """Return the columns that a local rank multiplied, as a share of its own."""
+        """Return the columns of its own that a local rank multiplied, as a share of them."""
         if self._state.plan.is_plain:
             return 1.0
-        return self._weighted(lambda division: division.work(rank), otherwise=1.0)
+        return self._weighted(lambda division: division.kept(rank), otherwise=1.0)
 
     def _weighted(self, share: Callable[[Division], float], otherwise: float) -> float:
         """Average a share of columns over the layers that have multiplied, each by its weight's size."""

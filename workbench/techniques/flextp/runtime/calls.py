@@ -61,6 +61,11 @@ class Call:
         meter = self.product.meters.get(rank)
         return multiply(*operands, **more) if meter is None else meter.time(multiply, *operands, **more)
 
+    def timed_for_others(self, rank: int, multiply, *operands: Tensor) -> Tensor:
+        """Multiply a sender's columns, and charge the time to the rank, but not as its own."""
+        meter = self.product.meters.get(rank)
+        return multiply(*operands) if meter is None else meter.time_for_others(multiply, *operands)
+
     def _columns(self, rank: int) -> dict:
         """Return how a local rank multiplies some columns: only the product itself is charged."""
         return {"buffers": self.product.buffers, "multiply": partial(self.timed, rank, torch.mm)}
@@ -166,7 +171,7 @@ class ColumnCall(Call):
         """Multiply a sender's columns, and send it the result."""
         self.received.append((columns,))
         parts = {
-            rank: self.timed(rank, functional.linear, inputs[rank][:, migration.columns_of(rank)], weight)
+            rank: self.timed_for_others(rank, functional.linear, inputs[rank][:, migration.columns_of(rank)], weight)
             for rank, weight in columns.items()
         }
         return self.delivery.add_up(parts, migration, shape)
@@ -193,7 +198,7 @@ class ColumnCall(Call):
     def _input_columns(self, found: dict, migration: Migration, handed: dict, columns: dict, shape: Shape) -> Collect:
         if not self.needs_inputs:
             return _nothing
-        parts = {rank: self.timed(rank, torch.mm, grad, columns[rank]) for rank, grad in handed.items()}
+        parts = {rank: self.timed_for_others(rank, torch.mm, grad, columns[rank]) for rank, grad in handed.items()}
         if not self.delivery.merges:
             return self.delivery.bring_back(parts, migration, shape.with_width(len(migration.columns)))
         for rank, part in parts.items():
@@ -204,7 +209,7 @@ class ColumnCall(Call):
         if not self.needs_weights:
             return _nothing
         parts = {
-            rank: self.timed(rank, torch.mm, grad.t(), inputs[rank][:, migration.columns_of(rank)])
+            rank: self.timed_for_others(rank, torch.mm, grad.t(), inputs[rank][:, migration.columns_of(rank)])
             for rank, grad in handed.items()
         }
         return self.delivery.bring_back(parts, migration, shape.with_width(len(migration.columns)))
@@ -228,7 +233,7 @@ class RowCall(Call):
         for migration, receive in zip(migrations, pending, strict=True):
             both = {rank: (columns[:num_rows], columns[num_rows:]) for rank, columns in receive().items()}
             self.received.append((both,))
-            parts = {rank: self.timed(rank, functional.linear, *columns) for rank, columns in both.items()}
+            parts = {rank: self.timed_for_others(rank, functional.linear, *columns) for rank, columns in both.items()}
             self._add_outputs(ys, parts, migration)
         return list(ys.values())
 
@@ -269,8 +274,8 @@ class RowCall(Call):
         """Compute a sender's columns of the gradients that are needed, one above the other."""
         found = {}
         for rank, (x, weight) in both.items():
-            parts = [self.timed(rank, torch.mm, grads[rank], weight)] if self.needs_inputs else []
-            parts += [self.timed(rank, torch.mm, grads[rank].t(), x)] if self.needs_weights else []
+            parts = [self.timed_for_others(rank, torch.mm, grads[rank], weight)] if self.needs_inputs else []
+            parts += [self.timed_for_others(rank, torch.mm, grads[rank].t(), x)] if self.needs_weights else []
             found[rank] = torch.cat(parts)
         return found
 

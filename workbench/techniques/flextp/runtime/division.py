@@ -72,12 +72,10 @@ class Division:
         """Whether every local rank multiplies its own columns, all of them, and no others."""
         return not self.migrations and all(own.kept is None for own in self.own.values())
 
-    def work(self, rank: int) -> float:
-        """Return the columns that a local rank multiplies, its own and received ones, as a share of its own."""
+    def kept(self, rank: int) -> float:
+        """Return the columns of its own that a local rank multiplies, as a share of them."""
         kept = self.own[rank].kept
-        columns = self.num_columns if kept is None else len(kept)
-        columns += sum(len(migration.parts[rank]) for migration in self.migrations if rank in migration.parts)
-        return columns / self.num_columns
+        return 1.0 if kept is None else len(kept) / self.num_columns
 
     def dropped(self, rank: int) -> float:
         """Return the columns of a local rank that nobody multiplies, as a share of its own."""

@@ -1,7 +1,8 @@
 """What a rank measures of itself: seconds of its own, and of them in matrix products.
 
 What: a `Meter` times products and iterations. With a straggler trace it also sleeps after each product, so that the
-rank's products take as many times longer as the trace says. With a slowness k above 1 every rank's products take k
+rank's products take as many times longer as the trace says. Products on columns of others are counted apart: how long a
+rank would take without a plan must not depend on what a plan makes it do for others. With a slowness k above 1 every rank's products take k
 times longer; ranks that share cores then leave each other room, and what a product waited for a core counts as part of
 those k times instead of coming on top.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III-A and V-A.
@@ -67,7 +68,7 @@ class Meter:
         self.is_wall_clock = torch.device(device).type == "cuda"
         self.clock = clock_of(device, time.thread_time)
         self._owed, self._straggles, self._straggling_s = slowness - 1, 0.0, 0.0
-        self._product_s = self._slept_s = self._waited_s = self._start_s = 0.0
+        self._product_s = self._received_s = self._slept_s = self._waited_s = self._start_s = 0.0
 
     @property
     def dose(self) -> Dose:
@@ -76,14 +77,14 @@ class Meter:
 
     @property
     def product_s(self) -> float:
-        """Seconds in products since the iteration began, as a straggler's."""
+        """Seconds in products since the iteration began, as a straggler's, those on columns of others included."""
         return self._product_s
 
     def begin(self, iteration: int) -> None:
         """Start an iteration."""
         skewness = 1.0 if self._trace is None else self._trace.skewness(self._rank, iteration)
         self._owed, self._straggles = skewness * self._slowness - 1, (skewness - 1) * self._slowness
-        self._product_s = self._slept_s = self._waited_s = 0.0
+        self._product_s = self._received_s = self._slept_s = self._waited_s = 0.0
         self._start_s = self.clock()
 
     def stop_straggling(self) -> None:
@@ -91,14 +92,15 @@ class Meter:
         self._owed, self._straggles = self._slowness - 1, 0.0
 
     def end(self, work: float) -> RankTimes:
-        """End the iteration.
+        """End the iteration, and return its times without products on columns of others.
 
         Args:
-            work: columns that the rank multiplied divided by its own.
+            work: of its own columns the share that the rank multiplied.
         """
         slept_s = 0.0 if self.is_wall_clock else self._slept_s  # a wall clock has seen the sleep pass
-        own_s = max(self.clock() - self._start_s + slept_s - self._waited_s, self._product_s)
-        return RankTimes(own_s=own_s, product_s=self._product_s, work=work)
+        passed_s = max(self.clock() - self._start_s + slept_s - self._waited_s, self._product_s)
+        product_s = self._product_s - self._received_s
+        return RankTimes(own_s=max(passed_s - self._received_s, product_s), product_s=product_s, work=work)
 
     def time(self, multiply: Callable[..., Tensor], *operands: Tensor, **more) -> Tensor:
         """Multiply, charge the time, and sleep for a straggler before going on.
@@ -114,6 +116,13 @@ class Meter:
             self._product_s += seconds
             if self._owed > 0:
                 self._sleep(seconds, time.perf_counter() - begun_s)
+        return result
+
+    def time_for_others(self, multiply: Callable[..., Tensor], *operands: Tensor) -> Tensor:
+        """Multiply columns of another rank, as `time` does: no slower than one's own, but no time of one's own."""
+        before_s = self._product_s
+        result = self.time(multiply, *operands)
+        self._received_s += self._product_s - before_s
         return result
 
     def _sleep(self, seconds: float, passed_s: float) -> None:

@@ -8,9 +8,8 @@ no more. Taking columns out is timed by itself, their indices being known, as th
 ranks take the largest of what the ranks measured, so that all of them plan from the same numbers. Whole tensors travel
 as soon as one column migrates, so that the line through the costs of messages does not start at nothing. Layers of one
 shape cost the same, so that one of each is run: a model of many layers is tested as quickly as one of a few. A layer
-that multiplies several times an iteration, as where gradients are accumulated, counts as often. The same runs, and one
-that divides nothing, say what products take however narrow: of the sender's, which keep part of their columns, and of
-the receivers', which multiply as many more as there are senders.
+that multiplies several times an iteration, as where gradients are accumulated, counts as often. The receivers'
+products in these runs, and those of ranks that all drop such a share, say what a product takes however narrow.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
 line 1.
 Simplified: one sender, which is as slow as its machine is; a product's time is a straight line in its columns; room for smaller operands is not told from filling it, so
@@ -26,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ from .products import FlexibleProduct
 __all__ = ["SHARES", "measure_costs"]
 
 SHARES = (0.25, 0.75)
-REPEATS = 3
+REPEATS = 6
 LEAST_MOVING = 1 / 16  # of a product's time that is in proportion to its columns; below, nothing is worth removing
 
 
@@ -109,11 +109,12 @@ def measure_costs(
     sender = max(range(len(times)), key=lambda rank: unresized[rank].own_s)
     divided, extraction_s = [], []
     for share in shares:
-        divided.append(_all_run(kinds, group, {sender: share}))
+        divided.append(_all_run(kinds, group, migrated={sender: share}))
         extraction_s.append([sum(kind.num_products * _extraction_s(kind, share) for kind in kinds)])
     extraction_s = [max(seconds) for seconds in _of_all_ranks(extraction_s, kinds[0], group)]
     alloc_s = min(extraction_s)
-    fixed = _fixed_shares(_all_run(kinds, group, {}), divided, shares, sender)
+    narrow = [_all_run(kinds, group, dropped=share) for share in (0.0, *shares)]
+    fixed = _fixed_shares(narrow, divided, shares, sender)
     product_s = min(each.product_s for each in unresized)
     return Costs(
         alloc_s=alloc_s,
@@ -146,21 +147,30 @@ def _of_all_ranks(values: Sequence[Sequence[float]], kind: _Kind, group: TensorG
     return moves_of(group).gather(mine.unbind()).wait().t().tolist()
 
 
-def _all_run(kinds: Sequence[_Kind], group: TensorGroup, migrated: Mapping[int, float]) -> _Run:
-    """Run one layer of every kind under a division, and count each kind as often as it multiplies."""
-    runs = [(_run_of_kind(kind, group, migrated), kind.num_products) for kind in kinds]
+def _all_run(
+    kinds: Sequence[_Kind], group: TensorGroup, *, migrated: Mapping[int, float] = MappingProxyType({}), dropped: float = 0.0
+) -> _Run:
+    """Run one layer of every kind under a division, and count each kind as often as it multiplies.
+
+    Args:
+        kinds: of layers.
+        group: the ranks.
+        migrated: sender -> the share of its columns that it migrates.
+        dropped: the share that all ranks drop.
+    """
+    runs = [(_run_of_kind(kind, group, migrated, dropped), kind.num_products) for kind in kinds]
     return _Run(
         messages_s=sum(count * run.messages_s for run, count in runs),
         product_s=[sum(count * run.product_s[rank] for run, count in runs) for rank in range(group.size)],
     )
 
 
-def _run_of_kind(kind: _Kind, group: TensorGroup, migrated: Mapping[int, float]) -> _Run:
+def _run_of_kind(kind: _Kind, group: TensorGroup, migrated: Mapping[int, float], dropped: float) -> _Run:
     """Time a divided product, forward and backward: medians of a few runs."""
     operands, meters = _operands(kind), kind.product.meters
     clock = clock_of(kind.layer.weights[0].device, time.perf_counter)
     messages_s, product_s = [], []
-    with _divided(kind, group, migrated):
+    with _divided(kind, group, migrated, dropped):
         for repeat in range(1 + REPEATS):
             _of_all_ranks([[0.0]], kind, group)  # all ranks start together
             start_s, charged_s = clock(), {rank: meter.product_s for rank, meter in meters.items()}
@@ -174,34 +184,35 @@ def _run_of_kind(kind: _Kind, group: TensorGroup, migrated: Mapping[int, float])
     return _Run(messages_s=median(messages_s), product_s=[median(each) for each in zip(*product_s, strict=True)])
 
 
-def _fixed_shares(plain: _Run, divided: Sequence[_Run], shares: Sequence[float], sender: int) -> _Fixed:
-    """Return what products take however narrow, from straight lines through what was measured.
+def _fixed_shares(narrow: Sequence[_Run], divided: Sequence[_Run], shares: Sequence[float], sender: int) -> _Fixed:
+    """Return what products take however narrow, from straight lines through what was measured; the median rank's.
 
     Args:
-        plain: without a sender.
-        divided: for every share.
-        shares: of its columns that the sender migrated.
+        narrow: one run in which nothing is removed, then one for each share, which all ranks drop.
+        divided: for each share, which the sender migrates.
+        shares: of a rank's columns.
         sender: its rank.
     """
-    if not all(plain.product_s):
+    plain_s = narrow[0].product_s
+    if not all(plain_s):
         return _Fixed(kept=0.0, received=0.0)  # ranks without meters say nothing of their products
-    relative = [[now / before for now, before in zip(run.product_s, plain.product_s, strict=True)] for run in divided]
-    saved = sum(share * (1 - each[sender]) for share, each in zip(shares, relative, strict=True))
+    relative = [[now / before for now, before in zip(run.product_s, plain_s, strict=True)] for run in narrow[1:]]
+    saved = sum(share * (1 - median(each)) for share, each in zip(shares, relative, strict=True))
     moving = min(max(saved / sum(share**2 for share in shares), LEAST_MOVING), 1.0)
-    num_receivers = len(plain.product_s) - 1
-    more = [median(part for rank, part in enumerate(each) if rank != sender) - 1 for each in relative]
-    fixed = [each - moving * share / num_receivers for share, each in zip(shares, more, strict=True)]
+    receivers = [rank for rank in range(len(plain_s)) if rank != sender]
+    more = [median(run.product_s[rank] / plain_s[rank] for rank in receivers) - 1 for run in divided]
+    fixed = [each - moving * share / len(receivers) for share, each in zip(shares, more, strict=True)]
     return _Fixed(kept=1 - moving, received=max(sum(fixed) / len(fixed), 0.0))
 
 
 @contextmanager
-def _divided(kind: _Kind, group: TensorGroup, migrated: Mapping[int, float]) -> Iterator[Division]:
-    """Let senders migrate shares of their columns, for as long as the block runs."""
+def _divided(kind: _Kind, group: TensorGroup, migrated: Mapping[int, float], dropped: float) -> Iterator[Division]:
+    """Let senders migrate shares of their columns, or all ranks drop one, for as long as the block runs."""
     weight, previous = kind.layer.weights[0], dict(kind.product.previous)
     order = torch.arange(weight.shape[1], device=weight.device)
     columns = {rank: order[: num_dropped_columns(share, len(order))] for rank, share in migrated.items()}
-    dropped = {rank: order[:0] for rank in group.local_ranks}
-    kind.product.division = divide(len(order), num_ranks=group.size, dropped=dropped, migrated=columns)
+    gone = {rank: order[: num_dropped_columns(dropped, len(order))] for rank in group.local_ranks}
+    kind.product.division = divide(len(order), num_ranks=group.size, dropped=gone, migrated=columns)
     try:
         yield kind.product.division
     finally:

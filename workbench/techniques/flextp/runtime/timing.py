@@ -26,7 +26,7 @@ class Times(Protocol):
         ...
 
     def end(self, rank: int, work: float) -> RankTimes:
-        """End it; `work` is what the rank multiplied, in units of its own columns."""
+        """End it; `work` is the share of its own columns that the rank multiplied."""
         ...
 
 

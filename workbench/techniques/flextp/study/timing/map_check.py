@@ -16,7 +16,7 @@ from typing import Any
 from ...cost.solutions import PlannedEpoch
 from ...cost.winners import ENOUGH, winner_of
 from ...method.costs import Costs
-from ...method.model import ideal_s, iteration_s, proportional_times, rank_s
+from ...method.model import ideal_s, iteration_s, rank_s
 from ...method.plan import Plan, RankPlan, RankTimes
 from ...method.ratio import Reference
 from ...method.semi import settled_resizing
@@ -104,8 +104,8 @@ def _agreement(place: str, pairs: Mapping[Solution, tuple], best_s: float) -> di
 
 def _times(skewness: Sequence[float], num_ranks: int, plain: RankTimes, costs: Costs) -> tuple[RankTimes, ...]:
     chis = [*skewness, *[1.0] * (num_ranks - len(skewness))]
-    times = [RankTimes(own_s=plain.other_s + chi * plain.product_s, product_s=chi * plain.product_s) for chi in chis]
-    return proportional_times(times, Plan.plain(num_ranks), costs)
+    times = (RankTimes(own_s=plain.other_s + chi * plain.product_s, product_s=chi * plain.product_s) for chi in chis)
+    return tuple(map(costs.proportional, times))
 
 
 def _plan(policy: Policy, times: Sequence[RankTimes], costs: Costs) -> Plan:
