@@ -83,16 +83,16 @@ def test_semi_divides_one_straggler_s_columns_so_that_both_sides_pay_alike():
 
 
 def test_refined_plans_level_all_ranks_and_drop_only_for_the_speed_asked_for():
-    # 8 (1 - m) = 1 + m / 3. Sending m takes m / 2: 1.28 + 0.42 s, three quarters of the ideal's speed, 1.28 s. For four
-    # fifths receivers end at 1 + m / 3 + m / 2 = 1.28 / 0.8, and the straggler drops the rest.
+    # 8 (1 - m) = 1 + m / 3. Sending m takes m / 2: 1.28 + 0.42 s, three quarters of the ideal's speed, 1.28 s. For nine
+    # tenths receivers end at 1 + m / 3 + m / 2 = 1.28 / 0.9, and the straggler drops the rest.
     costs = Costs.straight(communicate_s=0.5, compute_s=1)
     for policy in ({"solution": "MIG"}, {"solution": "SEMI", "speed_share": 0.75}):
         dropped, migrated = planned(ONE, costs, refine=True, **policy)
         assert (dropped, migrated) == (NOTHING, pytest.approx([0.84, 0, 0, 0]))
     dropped, migrated = planned(ONE, costs, solution="SEMI", refine=True)
-    m = (1.28 / 0.8 - 1) * 6 / 5
+    m = (1.28 / 0.9 - 1) * 6 / 5
     assert migrated[0] == pytest.approx(m, abs=1e-6)
-    assert dropped[0] == pytest.approx(1 - m - (1.28 / 0.8 - m / 2) / 8, abs=1e-6)
+    assert dropped[0] == pytest.approx(1 - m - (1.28 / 0.9 - m / 2) / 8, abs=1e-6)
 
 
 def test_the_threshold_says_in_every_solution_who_is_a_straggler():

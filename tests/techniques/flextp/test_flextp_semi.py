@@ -45,11 +45,7 @@ def drawn_times(seed):
 
 def measured_under(plan, unresized):
     """Return what ranks would measure under a plan."""
-    products = [each.product_s * plan.work(rank) for rank, each in enumerate(unresized)]
-    return [
-        RankTimes(own_s=each.other_s + product_s, product_s=product_s, work=plan.work(rank))
-        for rank, (each, product_s) in enumerate(zip(unresized, products, strict=True))
-    ]
+    return [each.at_work(1 - mine.removed) for each, mine in zip(unresized, plan.ranks, strict=True)]
 
 
 def test_eq_2_balances_what_dropping_and_migrating_cost():

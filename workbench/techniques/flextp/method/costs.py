@@ -162,6 +162,8 @@ class Costs:
 
         Source: ours.
         """
+        if not self.fixed_share:
+            return times
         moving = (1 - self.fixed_share) * times.work
         product_s = times.product_s * moving / (moving + self.fixed_share)
         return RankTimes(own_s=times.own_s, product_s=product_s, work=times.work)

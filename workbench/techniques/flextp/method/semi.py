@@ -100,7 +100,7 @@ def settled_resizing(times: Sequence[RankTimes], threshold: float = SIGNIFICANT_
         if newer.is_near(plan):
             return plan
         plan, before = newer, planned_from
-        planned_from = [each.at_work(plan.work(rank)) for rank, each in enumerate(times)]
+        planned_from = [each.at_work(1 - plan.ranks[rank].removed) for rank, each in enumerate(times)]
         is_settled = not has_moved(planned_from, before, threshold, reference=Reference.CURRENT_MEAN)
     return plan
 
@@ -228,17 +228,16 @@ def cost_effective(
 ) -> tuple[bool, ...]:
     """Return for x = 1, 2, ... stragglers that migrate whether the x-th of them saves more than it costs.
 
-    It saves T_x - T_min. It costs the slowest receiver communicate(V) + compute(V / (N - x)) at its own speed, V the
+    It saves T_x - T_min, or as much of it as its products can. It costs the slowest receiver communicate(V) + compute(V / (N - x)) at its own speed, V the
     volume that all x migrate (`Costs.communicate_s`, `Costs.compute_s`); stragglers that do not migrate are receivers,
     too.
 
     Source: Eq. 3.
     """
     slow = stragglers(times, tolerance=tolerance)
-    target_s = reference_s(times, Reference.MIN)
     plans = [plan_division(times, x, tolerance=tolerance) for x in range(1, len(slow) + 1)]
     return tuple(
-        times[straggler].unresized().own_s - target_s > _largest_extra_s(times, plan, costs)
+        times[straggler].unresized().product_s * plan.ranks[straggler].removed > _largest_extra_s(times, plan, costs)
         for straggler, plan in zip(slow, plans, strict=True)
     )
 

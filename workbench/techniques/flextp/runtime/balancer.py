@@ -45,7 +45,7 @@ from .delivery import delivery_of
 from .division import Division, divide
 from .layers import cut_of, described, parallel_linears
 from .meter import Meter
-from .planning import Planner, needs_costs, planner_of
+from .planning import Planner, knows_narrow_products, needs_costs, planner_of
 from .policy import Policy
 from .pre_test import measure_costs
 from .products import FlexibleProduct
@@ -120,6 +120,7 @@ class Balancer:
         self._undo: list[Callable[[], None]] = []
         self._check_equal_on_all_ranks()
         waits = group.size > 1 and costs is None and needs_costs(policy)  # one rank has nobody to hand columns to
+        self._is_corrected = knows_narrow_products(policy) and not times.is_proportional
         self._planner: Planner | None = None if waits else planner_of(policy, group.size, costs)
         self._choosers = {
             rank: ColumnChooser(weights, policy, rank) for rank, weights in self._weights_by_rank().items()
@@ -226,7 +227,7 @@ class Balancer:
             if state.iteration < PRE_TEST_AFTER:
                 return
             self._run_pre_test(found[-1])
-        if self.costs is not None:
+        if self.costs is not None and self._is_corrected:
             found = [tuple(map(self.costs.proportional, times)) for times in found]
         state.recent = [*state.recent, *found][-self.policy.patience :]
         if len(state.recent) < self.policy.patience:

@@ -1,8 +1,8 @@
 """What a rank measures of itself: seconds of its own, and of them in matrix products.
 
 What: a `Meter` times products and iterations. With a straggler trace it also sleeps after each product, so that the
-rank's products take as many times longer as the trace says. Products on columns of others are counted apart: how long a
-rank would take without a plan must not depend on what a plan makes it do for others. With a slowness k above 1 every rank's products take k
+rank's products take as many times longer as the trace says. Products on columns of others are counted apart: how long
+a rank would take without a plan must not depend on what it multiplies for others; copies around them do count. With a slowness k above 1 every rank's products take k
 times longer; ranks that share cores then leave each other room, and what a product waited for a core counts as part of
 those k times instead of coming on top.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III-A and V-A.
@@ -99,7 +99,7 @@ class Meter:
         """
         slept_s = 0.0 if self.is_wall_clock else self._slept_s  # a wall clock has seen the sleep pass
         passed_s = max(self.clock() - self._start_s + slept_s - self._waited_s, self._product_s)
-        product_s = self._product_s - self._received_s
+        product_s = max(self._product_s - self._received_s, 0.0)  # the difference of two sums, rounded
         return RankTimes(own_s=max(passed_s - self._received_s, product_s), product_s=product_s, work=work)
 
     def time(self, multiply: Callable[..., Tensor], *operands: Tensor, **more) -> Tensor:

@@ -14,7 +14,7 @@ from ..method.semi import plan_division, plan_migration, plan_resizing, plan_sem
 from ..method.solution import Solution
 from .policy import Policy
 
-__all__ = ["Planner", "check_policy", "needs_costs", "planner_of"]
+__all__ = ["Planner", "check_policy", "knows_narrow_products", "needs_costs", "planner_of"]
 
 Planner = Callable[[Sequence[RankTimes]], Plan]
 """Times of all ranks, in rank order -> what each is to do; the same for the same times."""
@@ -25,6 +25,14 @@ def needs_costs(policy: Policy) -> bool:
     if policy.solution is Solution.MIG:
         return policy.refine
     return policy.solution is Solution.SEMI and policy.num_senders is None
+
+
+def knows_narrow_products(policy: Policy) -> bool:
+    """Return whether what a product takes however narrow is no product time to the policy, once costs are known.
+
+    It is no part of ZERO and MIG, which make no pre-test.
+    """
+    return policy.solution is Solution.SEMI or policy.refine
 
 
 def check_policy(policy: Policy, num_ranks: int) -> None:

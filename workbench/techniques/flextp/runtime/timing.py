@@ -8,7 +8,7 @@ Left out: noise in modelled times.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from workbench.timeline.stragglers import StragglerTrace
 
@@ -19,7 +19,13 @@ __all__ = ["MeasuredTimes", "ModelledTimes", "Times"]
 
 
 class Times(Protocol):
-    """Says how long a rank took."""
+    """Says how long a rank took.
+
+    Attributes:
+        is_proportional: whether products take no time but in proportion to their columns.
+    """
+
+    is_proportional: bool
 
     def begin(self, rank: int, iteration: int) -> None:
         """Start an iteration of a local rank."""
@@ -32,6 +38,8 @@ class Times(Protocol):
 
 class MeasuredTimes:
     """Times of this process's rank, by its meter."""
+
+    is_proportional = False
 
     def __init__(self, meter: Meter):
         self._meter = meter
@@ -58,6 +66,7 @@ class ModelledTimes:
     trace: StragglerTrace
     product_s: float = 1.0
     other_s: float = 0.0
+    is_proportional: ClassVar[bool] = True
     _iteration: int = 0
 
     def begin(self, rank: int, iteration: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from workbench.timeline.stragglers import StragglerTrace
 
+from ..method.levelling import SPEED_SHARE
 from ..method.migration import Scheme
 from ..method.plan import Plan, RankPlan
 from ..method.priority import Selection
@@ -37,6 +38,7 @@ class Variant:
         is_incremental: dropped columns keep their statistics; without it the same ones are dropped for ever.
         num_senders: with SEMI, how many stragglers migrate; None lets Eqs. 2 and 3 say.
         refine: MIG and SEMI level all ranks (ours).
+        speed_share: with a refined SEMI, the share of the ideal's speed below which columns are dropped.
         patience: iterations whose times are judged together (see `Policy`).
         scheme: how migrated columns travel.
         skewness: of each straggler, at least 1; the first ranks take them, from 0 on.
@@ -54,6 +56,7 @@ class Variant:
     is_incremental: bool = True
     num_senders: int | None = None
     refine: bool = False
+    speed_share: float = SPEED_SHARE
     patience: int = 1
     scheme: str = Scheme.BROADCAST_REDUCE
     skewness: tuple[float, ...] = ()
@@ -106,7 +109,7 @@ class Variant:
             num_ranks: N.
             more: further fields of the policy.
         """
-        named = ("selection", "reference", "imputation", "is_incremental", "patience", "scheme")
+        named = ("selection", "reference", "imputation", "is_incremental", "speed_share", "patience", "scheme")
         common = {**{name: getattr(self, name) for name in named}, **more}
         plan = self._plan(num_ranks)
         if plan is not None:

@@ -3,6 +3,7 @@
 What: from one Baseline without stragglers (product time, other time) and the costs of the pre-test the method's own
 planners make a plan for every solution and `method.model` its seconds; beside them what the same solutions took here.
 Source: beyond the paper; `cost.winners` draws the map and has the rule of who wins.
+ZERO and MIG plan, and the ideal is counted, without knowing what products take however narrow; the model's seconds know.
 Simplified: SEMI selects by Pri here, since the model has one ratio for all layers; other time as a rank without
 stragglers has it, messages and contention for cores included.
 Left out: refining the costs from what was measured.
@@ -16,13 +17,13 @@ from typing import Any
 from ...cost.solutions import PlannedEpoch
 from ...cost.winners import ENOUGH, winner_of
 from ...method.costs import Costs
-from ...method.model import ideal_s, iteration_s, rank_s
+from ...method.model import ideal_s, rank_s
 from ...method.plan import Plan, RankPlan, RankTimes
 from ...method.ratio import Reference
 from ...method.semi import settled_resizing
 from ...method.solution import Solution
 from ...runtime.balance import PATIENCE
-from ...runtime.planning import planner_of
+from ...runtime.planning import knows_narrow_products, planner_of
 from ...runtime.policy import Policy
 from ..scores import name_of
 from ..variant import Variant
@@ -68,7 +69,7 @@ def predicted_rows(measured: Measured, compared: Sequence[Mapping[str, Any]], nu
     rows = []
     for place in dict.fromkeys(told["place"] for told in compared[1:]):
         here = [told for told in compared if told["place"] == place]
-        times = _times(here[0]["skewness"], num_ranks, plain, measured.costs)
+        times = _times(here[0]["skewness"], num_ranks, plain)
         pairs = {Solution(told["solution"]): _pair(told, times, measured.costs, took) for told in here}
         rows += [row for told in here for row in _rows(told, *pairs[Solution(told["solution"])])]
         rows.append(_agreement(place, pairs, ideal_s(times)))
@@ -77,8 +78,10 @@ def predicted_rows(measured: Measured, compared: Sequence[Mapping[str, Any]], nu
 
 def _pair(told: Mapping[str, Any], times: Sequence[RankTimes], costs: Costs, took: Mapping) -> tuple:
     """Return an iteration of a solution as the model has it, and as it was."""
-    plan = _plan(Variant.of(dict(told)).policy(len(times)), times, costs)
-    predicted = PlannedEpoch(plan=plan, time_s=iteration_s(times, plan, costs), own_s=rank_s(times, plan, costs))
+    policy, proportional = Variant.of(dict(told)).policy(len(times)), tuple(map(costs.proportional, times))
+    plan = _plan(policy, proportional if knows_narrow_products(policy) else times, costs)
+    own_s = rank_s(proportional, plan, costs)
+    predicted = PlannedEpoch(plan=plan, time_s=max(own_s), own_s=own_s)
     iteration, dropped = (took[quantity, name_of(told), told["place"]] for quantity in ("iteration_s", "dropped_share"))
     # Who dropped how much does not matter to who wins, only how much was dropped in all.
     alike = Plan(ranks=(RankPlan(dropped=dropped),) * len(times))
@@ -102,10 +105,9 @@ def _agreement(place: str, pairs: Mapping[Solution, tuple], best_s: float) -> di
     return {"quantity": "winner_agrees", "place": place, "winner": winner, "value": float(model == found), "unit": "1"}
 
 
-def _times(skewness: Sequence[float], num_ranks: int, plain: RankTimes, costs: Costs) -> tuple[RankTimes, ...]:
+def _times(skewness: Sequence[float], num_ranks: int, plain: RankTimes) -> list[RankTimes]:
     chis = [*skewness, *[1.0] * (num_ranks - len(skewness))]
-    times = (RankTimes(own_s=plain.other_s + chi * plain.product_s, product_s=chi * plain.product_s) for chi in chis)
-    return tuple(map(costs.proportional, times))
+    return [RankTimes(own_s=plain.other_s + chi * plain.product_s, product_s=chi * plain.product_s) for chi in chis]
 
 
 def _plan(policy: Policy, times: Sequence[RankTimes], costs: Costs) -> Plan:
