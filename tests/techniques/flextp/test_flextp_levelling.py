@@ -33,6 +33,16 @@ def test_several_senders_end_at_one_level_with_the_receivers():
     assert rank_s(times, plan, FREE) == pytest.approx([32 / 19] * 4)
 
 
+def test_receivers_pay_for_every_sender_s_product_however_narrow():
+    # Each of two receivers multiplies for each of two senders by itself, 0.25 s at least: 8 (1 - m) = 1 + 0.5 + m.
+    costs = replace(FREE, compute=PiecewiseLinear.straight(1.0, at_zero_s=0.25))
+    times = ranks(8, 8, 1, 1)
+    plan = levelled_plan(times, costs, [0, 1], speed_share=0)
+    assert [rank.migrated for rank in plan.ranks] == pytest.approx([6.5 / 9, 6.5 / 9, 0, 0])
+    assert rank_s(times, plan, costs) == pytest.approx([20 / 9] * 4)
+    assert certify(times, plan, costs).fastest.iteration_s == pytest.approx(20 / 9)
+
+
 def test_nothing_is_dropped_where_migration_alone_is_fast_enough():
     # Sending 0.84 takes 0.42 s: 1.28 + 0.42 = 1.70 s, 75.3 % of the ideal's speed.
     costs = Costs.straight(communicate_s=0.5, compute_s=1)

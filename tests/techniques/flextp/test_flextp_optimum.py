@@ -15,12 +15,12 @@ def ranks(*product_s, other_s=0.0, unit_s=1.0):
     return [RankTimes(own_s=(other_s + each) * unit_s, product_s=each * unit_s) for each in product_s]
 
 
-def straight_costs(*, whole_s=0.0, alloc_s=0.0, extract_s=0.0, communicate_s=0.0, compute_s=1.0):
+def straight_costs(*, whole_s=0.0, alloc_s=0.0, extract_s=0.0, communicate_s=0.0, compute_s=1.0, narrow_s=0.0):
     return Costs(
         alloc_s=alloc_s,
         extract=PiecewiseLinear.straight(extract_s),
         communicate=PiecewiseLinear.straight(communicate_s, at_zero_s=whole_s),
-        compute=PiecewiseLinear.straight(compute_s),
+        compute=PiecewiseLinear.straight(compute_s, at_zero_s=narrow_s),
     )
 
 
@@ -63,8 +63,9 @@ def test_no_division_of_the_grid_beats_the_best_one(num_stragglers, num_steps, s
     product_s = [generator.uniform(1.2, 8) for _ in range(num_stragglers)] + [1.0] * (4 - num_stragglers)
     times = ranks(*product_s, other_s=generator.uniform(0, 1))
     costs = straight_costs(
-        whole_s=generator.uniform(0, 0.3), alloc_s=0.01, extract_s=0.05, communicate_s=generator.uniform(0, 0.6)
-    )
+        whole_s=generator.uniform(0, 0.3), alloc_s=0.01, extract_s=0.05, communicate_s=generator.uniform(0, 0.6),
+        narrow_s=generator.uniform(0, 0.3),
+    )  # fmt: skip
     for each in best_plan_by_search(times, costs, num_steps):
         assert fastest_division(times, costs, most_dropped=each.dropped).iteration_s <= each.iteration_s * (1 + PRECISION)
         assert gentlest_division(times, costs, most_s=each.iteration_s).dropped <= each.dropped + PRECISION

@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -108,6 +109,21 @@ def test_what_travels_with_every_sender_is_paid_by_each():
     times = ranks(2, 2, 2, 2, 1, 1, 1, 1)
     assert cost_effective(times, costs) == (True, True, False, False)
     assert num_senders(times, costs) == 2
+
+
+def test_what_a_product_takes_however_narrow_is_paid_for_each_sender():
+    # As above, but 0.2 s a sender in the products of receivers, twice that on stragglers. x = 1: 2 (0.2 + 0.5 / 7) < 1;
+    # x = 2: 2 (2 x 0.2 + 1 / 6) = 1.13 > 1; x = 4: 4 x 0.2 + 2 / 4 > 1. Priced once, four would pay 0.7.
+    costs = replace(Costs.straight(compute_s=1), compute=PiecewiseLinear.straight(1.0, at_zero_s=0.2))
+    assert cost_effective(ranks(2, 2, 2, 2, 1, 1, 1, 1), costs) == (True, False, False, False)
+
+
+def test_a_sender_saves_no_more_than_its_products_take():
+    # Rank 0 is 7 s slower, but only 3 s of it are products, of which 0.99 migrate: it saves 2.97 s, and costs 0.99 x 4 s
+    # and a third of 0.99.
+    times = [RankTimes(own_s=8.0, product_s=3.0), *ranks(1, 1, 1)]
+    assert cost_effective(times, Costs.straight(communicate_s=4, compute_s=1)) == (False,)
+    assert cost_effective(times, Costs.straight(communicate_s=2.5, compute_s=1)) == (True,)
 
 
 def test_migration_can_pay_for_two_where_it_does_not_for_one():
