@@ -95,8 +95,11 @@ SIX_TENTHS = (
     "allows 1.67 at the most. " + NARROW
 )
 EVEN = (
-    "Eq. 3 divides migrated columns evenly over all receivers, also over stragglers that resize; which division is "
-    "fastest is read off measured epochs, which themselves scatter by a tenth."
+    "Eq. 3 divides migrated columns evenly over all receivers, also over stragglers that resize, and sets what the last "
+    "sender saves, not what the iteration does, against what all senders cost the slowest receiver. While stragglers are left "
+    "to receive they are slow at it (rows of one and two senders); when all send, only fast ranks receive, but the lightest "
+    "straggler saves less by itself than all four cost, so that Eq. 3 stops before. And which division is fastest is read "
+    "off measured epochs, which scatter by a tenth."
 )
 CROWDED = (
     "What migrating costs is taken from the pre-test, whose ranks do nothing else meanwhile; in an iteration messages "
