@@ -228,9 +228,9 @@ def cost_effective(
 ) -> tuple[bool, ...]:
     """Return for x = 1, 2, ... stragglers that migrate whether the x-th of them saves more than it costs.
 
-    It saves T_x - T_min, or as much of it as its products can. It costs the slowest receiver communicate(V) + compute(V / (N - x)) at its own speed, V the
-    volume that all x migrate (`Costs.communicate_s`, `Costs.compute_s`); stragglers that do not migrate are receivers,
-    too.
+    It saves T_x - T_min, or as much of that as its products can. It costs the slowest receiver communicate(V) +
+    compute(V / (N - x)) at its own speed, V the volume that all x migrate (`Costs.communicate_s`, `Costs.compute_s`);
+    stragglers that do not migrate are receivers, too.
 
     Source: Eq. 3.
     """

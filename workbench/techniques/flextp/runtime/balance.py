@@ -22,8 +22,8 @@ from .timing import MeasuredTimes, ModelledTimes
 
 __all__ = ["MEASURED_SPEED_SHARE", "PATIENCE", "balance", "check_model"]
 
-# Of the ideal's speed, below which columns are dropped by default: on shared cores an iteration strays from the model by a
-# tenth and more, and with `levelling.SPEED_SHARE` noise says whether all is dropped or nothing.
+# Of the ideal's speed, below which columns are dropped by default: on shared cores an iteration strays from the model
+# by a tenth and more, and with `levelling.SPEED_SHARE` noise says whether all is dropped or nothing.
 MEASURED_SPEED_SHARE = 0.8
 PATIENCE = 8  # iterations; on shared cores times stray by a tenth for two in a row every few dozen
 

@@ -2,9 +2,9 @@
 
 What: a `Meter` times products and iterations. With a straggler trace it also sleeps after each product, so that the
 rank's products take as many times longer as the trace says. Products on columns of others are counted apart: how long
-a rank would take without a plan must not depend on what it multiplies for others; copies around them do count. With a slowness k above 1 every rank's products take k
-times longer; ranks that share cores then leave each other room, and what a product waited for a core counts as part of
-those k times instead of coming on top.
+a rank would take without a plan must not depend on what it multiplies for others; copies around them do count. With a
+slowness k above 1 every rank's products take k times longer; ranks that share cores then leave each other room, and
+what a product waited for a core counts as part of those k times instead of coming on top.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III-A and V-A.
 On a processor time is the thread's CPU time: wall time on shared cores would count contention, and a rank that waits
 for others uses none. Taking columns out is no product: it is other time, and no straggler is slower at it.

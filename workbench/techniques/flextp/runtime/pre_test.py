@@ -12,9 +12,10 @@ that multiplies several times an iteration, as where gradients are accumulated, 
 products in these runs, and those of ranks that all drop such a share, say what a product takes however narrow.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
 line 1.
-Simplified: one sender, which is as slow as its machine is; a product's time is a straight line in its columns; room for smaller operands is not told from filling it, so
-that the cheaper of the shares stands for the room. A cost that falls with the share, as taking out the columns that
-stay does, is made level (`PiecewiseLinear.fitted`): on real ranks the right side of Eq. 2 then hardly grows with what is dropped.
+Simplified: one sender, which is as slow as its machine is; a product's time is a straight line in its columns; room
+for smaller operands is not told from filling it, so that the cheaper of the shares stands for the room. A cost that
+falls with the share, as taking out the columns that stay does, is made level (`PiecewiseLinear.fitted`): on real ranks
+the right side of Eq. 2 then hardly grows with what is dropped.
 Left out: renewing the costs during training.
 """
 
