@@ -1,7 +1,8 @@
 """Benchmarks of balancing on four real ranks: beside the ideal, beside its criterion, and where there is nothing to do.
 
-One straggler of χ = 8, products slowed alike on all ranks so that four ranks' products fit two cores; the share of
-products in a plain iteration is named, since all bounds follow from it. Idle, nothing is slowed and no one straggles.
+What the items speed and machinery measure in full, in fewer rounds and without the plans that are asked for nothing. One
+straggler of χ = 8, products slowed alike on all ranks so that four ranks' products fit two cores; the share of products in
+a plain iteration is named, since all bounds follow from it. Idle, nothing is slowed and no one straggles.
 An ask holds only if the whole interval of the median keeps to it.
 """
 
@@ -44,17 +45,19 @@ def _item(name: str) -> Reproduction:
     return find_item(load_catalogue(Project()), f"flextp/{name}/measured")
 
 
-def _arguments(name: str, *names: str) -> dict:
-    """Return how the item is measured in laptop, at the width of full: at less, other things than balancing count."""
-    size, parameters = Size(**_item(name).parameters["full"]["sizes"]), _item(name).parameters["laptop"]
-    return {"size": size, **{each: parameters[each] for each in ("num_ranks", "rounds", *names)}}
+def _arguments(name: str, rounds: int, *names: str) -> dict:
+    """Return how the item is measured in full, in fewer rounds."""
+    parameters = _item(name).parameters["full"]
+    more = {each: parameters[each] for each in ("num_ranks", *names)}
+    return {"size": Size(**parameters["sizes"]), "rounds": rounds, **more}
 
 
 def straggling() -> list[BenchmarkRow]:
     """Time all solutions with one straggler."""
-    compared, keys = (_item("speed").parameters["laptop"][name] for name in ("compared", "keys"))
+    compared, keys = (_item("speed").parameters["full"][name] for name in ("compared", "keys"))
+    compared = [each for each in compared if each["solution"] in ("Baseline", "ZERO") or each.get("refine")]
     named = {"variants": variants_of(compared, keys), "keys": keys_of(compared, keys)}
-    rows = measure_variants(**named, **_arguments("speed", "slowness", "warmup")).rows
+    rows = measure_variants(**named, **_arguments("speed", 12, "slowness", "warmup")).rows
     plain = [row for row in rows if row["solution"] == "Baseline" and row["skewness"] == 1]
     share = next(row["value"] for row in plain if row["quantity"] == "product_share")
     return rows_of(rows, f"products {share:.0%} of a plain iteration")
@@ -62,7 +65,7 @@ def straggling() -> list[BenchmarkRow]:
 
 def idle() -> list[BenchmarkRow]:
     """Time a model with `balance` beside the same one without."""
-    measured = measure_machinery(**_arguments("machinery", "turn"))
+    measured = measure_machinery(**_arguments("machinery", 60, "turn"))
     return rows_of(measured.rows, "no straggler, nothing slowed")
 
 

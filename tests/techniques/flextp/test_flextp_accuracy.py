@@ -53,12 +53,13 @@ def check_equal(there: dict, here: dict) -> None:
 def test_real_ranks_train_as_virtual_ones_do(name, ranks):
     here = train_vit(**FEW, **SOLUTIONS[name])
     check_equal(train_vit_on_ranks(ranks, **FEW, **SOLUTIONS[name]), here)
-    assert (here["dropped_share"] > 0) == (name not in ("Baseline", "MIG"))
+    assert (here["dropped_share"] > 0) == (name not in ("Baseline", "MIG", "SEMI refined"))  # it need not, with one straggler
     assert (here["migrated_share"] > 0) == (name in ("MIG", "SEMI refined"))
 
 
-def test_four_real_ranks_with_two_stragglers_train_as_virtual_ones_do():
-    arguments = {**FEW, **SEMI, "num_ranks": 4, "skewness": [8.0, 3.0], "moves": False, "num_senders": 1}
+@pytest.mark.parametrize("how", [{"num_senders": 1}, {"refine": True, "selection": "Pri"}])
+def test_four_real_ranks_with_two_stragglers_train_as_virtual_ones_do(how):
+    arguments = {**FEW, **SEMI, "num_ranks": 4, "skewness": [8.0, 3.0], "moves": False, **how}
     with Ranks(4, preload=(train_vit.__module__,)) as pool:
         there = train_vit_on_ranks(pool, **arguments)
     here = train_vit(**arguments)

@@ -16,6 +16,7 @@ from torch import nn
 from workbench.launch import RankFailed, run_on_ranks
 from workbench.parallel import ProcessTensorGroup, TransformerConfig, TransformerLayer, VirtualTensorGroup
 from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
+from workbench.techniques.flextp.method.levelling import SPEED_SHARE
 from workbench.techniques.flextp.method.migration import Scheme
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 from workbench.techniques.flextp.runtime.balance import PATIENCE, balance, check_model
@@ -187,10 +188,10 @@ def test_by_default_as_much_is_dropped_as_the_plan_says():
     model = two_layers(group, WIDE)
     times = ModelledTimes(StragglerTrace.fixed(4, {0: 8.0}), product_s=1.0, other_s=0.2)
     dear = Costs.straight(communicate_s=100.0, compute_s=1.0)
-    balancer = balance(model, group, policy=Policy(refine=True), modelled=times, costs=dear)
-    train(model, balancer, 3, shape=(2, 3, 128))
+    balancer = balance(model, group, modelled=times, costs=dear)
+    train(model, balancer, PATIENCE + 2, shape=(2, 3, 128))
     planned = balancer.plan.ranks[0].dropped
-    assert planned == pytest.approx((8.2 - (0.2 + 1.28) / 0.9) / 8)  # nobody but the straggler at that level
+    assert planned == pytest.approx((8.2 - (0.2 + 1.28) / SPEED_SHARE) / 8)  # nobody but the straggler at that level
     assert balancer.dropped_share == pytest.approx(planned / 4, abs=1 / 4 / 32)  # to the nearest of 32 columns or more
 
 
@@ -264,6 +265,21 @@ def test_a_straggler_whose_narrow_products_take_long_looks_no_slower_for_it():
     (step,) = balancer.steps
     assert (step.plan.ranks[0].dropped, step.plan.migrated) == (pytest.approx(2 / 3), 0)
     assert [each.product_s for each in step.times] == pytest.approx([1.5, 0.75, 0.75, 0.75])
+
+
+@pytest.mark.parametrize("fixed_share", [0.0, 0.1, 0.2])
+def test_who_knows_too_little_of_narrow_products_drops_more_step_by_step_and_no_more_than_it_takes(fixed_share):
+    # A rank three times slower is down to 3 (0.25 + 0.75 w) = 1 at w = 1/9, and at 1.2 at w = 1/5.
+    group, trace = VirtualTensorGroup(4), StragglerTrace.fixed(4, {0: 3.0})
+    model = two_layers(group, WIDE)
+    dear = {"communicate": PiecewiseLinear.straight(0.0, at_zero_s=100.0), "fixed_share": fixed_share}
+    costs = replace(COSTS, **dear, alloc_s=0.0, extract=PiecewiseLinear.straight(0.0))
+    times = NarrowTimes(trace, product_s=1.0, other_s=0.2)
+    balancer = balance(model, group, policy=Policy(selection="Rd"), modelled=times, costs=costs)
+    train(model, balancer, 12, shape=(2, 3, 128))
+    dropped = [step.plan.ranks[0].dropped for step in balancer.steps]
+    assert dropped == sorted(dropped) and len(dropped) > 1 and 4 / 5 < dropped[-1] <= 8 / 9
+    assert balancer.steps[-1].iteration < 8  # and rests
 
 
 def test_plans_follow_a_straggler_that_moves_and_vanish_with_it():

@@ -62,13 +62,7 @@ def test_migrated_columns_are_divided_evenly_over_all_that_send_none():
     )
     assert (plan.senders, plan.receivers) == ((0, 2), (1, 3))
     assert [plan.received_share(rank) for rank in range(4)] == pytest.approx([0, 0.4, 0, 0.4])
-    assert [plan.work(rank) for rank in range(4)] == pytest.approx([0.2, 1.4, 0.8, 0.9])
     assert not plan.is_plain
-
-
-def test_the_work_of_all_ranks_is_all_columns_but_the_dropped():
-    plan = Plan(ranks=(RankPlan(dropped=0.25, migrated=0.5), RankPlan(dropped=0.125), RankPlan()))
-    assert sum(plan.work(rank) for rank in range(3)) == pytest.approx(3 - 0.25 - 0.125)
 
 
 def test_a_plan_in_which_every_rank_migrates_has_nobody_to_receive():

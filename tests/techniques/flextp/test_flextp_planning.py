@@ -89,7 +89,7 @@ def test_refined_plans_level_all_ranks_and_drop_only_for_the_speed_asked_for():
     for policy in ({"solution": "MIG"}, {"solution": "SEMI", "speed_share": 0.75}):
         dropped, migrated = planned(ONE, costs, refine=True, **policy)
         assert (dropped, migrated) == (NOTHING, pytest.approx([0.84, 0, 0, 0]))
-    dropped, migrated = planned(ONE, costs, solution="SEMI", refine=True)
+    dropped, migrated = planned(ONE, costs, solution="SEMI", refine=True, speed_share=0.9)
     m = (1.28 / 0.9 - 1) * 6 / 5
     assert migrated[0] == pytest.approx(m, abs=1e-6)
     assert dropped[0] == pytest.approx(1 - m - (1.28 / 0.9 - m / 2) / 8, abs=1e-6)
@@ -150,18 +150,21 @@ def test_one_rank_alone_keeps_its_columns_unless_a_plan_was_given():
     assert planned(ranks(8), solution="given", plan=plan) == ([0.5], [0])
 
 
-def test_only_plans_that_weigh_what_migration_costs_need_a_pre_test():
-    needing = [{"solution": "SEMI"}, {"solution": "SEMI", "refine": True}, {"solution": "MIG", "refine": True}]
-    others = [
-        {"solution": "Baseline"}, {"solution": "ZERO"}, {"solution": "ZERO", "pruning_ratio": 0.5},
-        {"solution": "MIG"}, {"solution": "SEMI", "num_senders": 0}, {"solution": "given", "plan": GIVEN},
+def test_only_semi_and_refined_plans_need_a_pre_test():
+    needing = [
+        {"solution": "SEMI"}, {"solution": "SEMI", "num_senders": 0}, {"solution": "SEMI", "refine": True},
+        {"solution": "MIG", "refine": True},
     ]  # fmt: skip
-    assert [needs_costs(Policy(**each)) for each in needing] == [True] * 3
-    assert [needs_costs(Policy(**each)) for each in others] == [False] * 6
-    for each in needing:
+    others = [
+        {"solution": "Baseline"}, {"solution": "ZERO"}, {"solution": "ZERO", "pruning_ratio": 0.5}, {"solution": "MIG"},
+        {"solution": "given", "plan": GIVEN},
+    ]  # fmt: skip
+    assert [needs_costs(Policy(**each)) for each in needing] == [True] * 4
+    assert [needs_costs(Policy(**each)) for each in others] == [False] * 5
+    for each in needing[:1] + needing[2:]:
         with pytest.raises(ValueError, match=f"costs is None, must be given where solution is {each['solution']}"):
             planner_of(Policy(**each), 4)
-    for each in others:
+    for each in [*others, needing[1]]:  # whose plan asks for no costs, but for times without what is fixed
         planner_of(Policy(**each), 4)
 
 

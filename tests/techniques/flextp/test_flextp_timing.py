@@ -11,6 +11,7 @@ import torch
 
 from workbench.launch import run_on_ranks
 from workbench.reproduction import Project, load_catalogue
+from workbench.techniques.flextp.method.levelling import SPEED_SHARE
 from workbench.techniques.flextp.method.plan import Plan, RankPlan
 from workbench.techniques.flextp.runtime.balance import PATIENCE
 from workbench.techniques.flextp.runtime.meter import Meter
@@ -304,11 +305,13 @@ def test_after_the_warm_up_columns_are_chosen_by_what_was_measured():
         assert is_measured and first != last
 
 
-def test_the_papers_semi_selects_alike_wherever_it_is_measured():
+def test_semi_selects_alike_wherever_it_is_measured_and_the_refined_one_is_the_default_of_balance():
     items = [item for item in load_catalogue(Project()) if item.technique == "flextp"]
     compared = [what for item in items for each in item.parameters.values() for what in each.get("compared", ())]
     semi = [what for what in compared if what.get("solution") == "SEMI"]
-    assert {(what["selection"], what.get("refine", False)) for what in semi} == {("PriDiffR", False), ("Pri", True)}
+    papers, default = ("PriDiffR", False, SPEED_SHARE), ("Pri", True, SPEED_SHARE)  # `balance` has the latter
+    told = {tuple(getattr(Variant.of(what), name) for name in ("selection", "refine", "speed_share")) for what in semi}
+    assert told == {papers, default}
     timed = [what for item in items if item.times for each in item.parameters.values()
              for what in each.get("compared", ()) if what["solution"] in ("MIG", "SEMI")]  # fmt: skip
     assert {what["patience"] for what in timed if "migrated" not in what} == {PATIENCE}

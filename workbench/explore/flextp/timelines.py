@@ -28,7 +28,7 @@ def parts_timeline(ranks: Sequence[RankParts], *, all_reduce_s: float = 0.0) -> 
         ranks: in rank order.
         all_reduce_s: how much of the other time passes in all-reduces; drawn as transfer.
     """
-    end_s = max(parts.own_s for parts in ranks)
+    end_s = max(parts.busy_s for parts in ranks)
     return Timeline.merged(_actions(f"rank {rank}", each, all_reduce_s, end_s) for rank, each in enumerate(ranks))
 
 
@@ -38,7 +38,7 @@ def _actions(resource: str, parts: RankParts, all_reduce_s: float, end_s: float)
         ("products", parts.kept_s, Kind.COMPUTE),
         ("for others", parts.received_s, Kind.COMPUTE),
         ("transfer", all_reduce_s + parts.transfer_s, Kind.COMMUNICATE),
-        ("wait", end_s - parts.own_s, Kind.WAIT),
+        ("wait", end_s - parts.busy_s, Kind.WAIT),
     )
     actions, now_s = [], 0.0
     for label, seconds, kind in pieces:

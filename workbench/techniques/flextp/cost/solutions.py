@@ -8,7 +8,8 @@ Resizing alone follows the current mean, renewed whenever a rank's own time has 
 of the plan at which this comes to rest (a few iterations of several hundred); compared with the mean as it was before
 anybody dropped anything, the literal reading of Eq. 1, no more than `method.ratio.speedup_bound` can be gained.
 Simplified: columns migrate by broadcast-reduce; a pre-test measures one sender, and the epoch then takes what as many
-senders as the plan has cost; taking columns out costs what it costs for half of them.
+senders as the plan has cost; taking columns out costs what it costs for half of them; products take time in proportion
+to their columns, where a pre-test finds a part that they take however narrow.
 Left out: which columns are dropped, and so PriDiff's ratios by layer; accuracy, of which the share of products that
 are dropped is all that a model of time can say.
 

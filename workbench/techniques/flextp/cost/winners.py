@@ -29,7 +29,7 @@ from .workload import VIT_1B, Workload
 
 __all__ = ["ENOUGH", "MARGIN", "MapPoint", "winner_map", "winner_of"]
 
-ENOUGH = 0.75  # of the ideal's speed; ours: well below what SEMI's levelled plans aim at (`method.levelling`)
+ENOUGH = 0.75  # of the ideal's speed; ours: below what SEMI's levelled plans aim at (`method.levelling`)
 MARGIN = 0.02  # of the fastest epoch's time: what the model tells apart no better, as table I shows
 
 _MEANS = MappingProxyType(

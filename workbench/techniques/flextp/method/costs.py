@@ -1,6 +1,7 @@
 """What removing columns costs, as functions of their share, from a pre-test.
 
-What: `PiecewiseLinear` is a function through measured points; `Costs` holds the four quantities of Eqs. 2 and 3.
+What: `PiecewiseLinear` is a function through measured points; `Costs` holds the four quantities of Eqs. 2 and 3, and what a
+product takes however narrow.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections IV-B and IV-C
 (several sampling points simulate the curve's trend).
 Simplified: a cost never falls when the share grows; where samples do, the nearest function that does not is taken. The

@@ -1,11 +1,12 @@
 """How long an iteration takes under a plan, from the times of ranks and the costs of a pre-test.
 
-What: the own time of each rank is its other time, its products on the columns it keeps, and what removing, sending
-and receiving adds; the iteration takes as long as the slowest rank.
+What: a rank is busy with its other time, its products on the columns it keeps, and what removing, sending and receiving
+adds; the iteration takes as long as the rank that is busy longest.
 Source: the terms are those of Eqs. 2 and 3 of "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload
 Control"; that they add up, and on which rank, is ours: a collective keeps the sender as busy as the receivers, and a
 straggler takes its operands apart for migrated columns as for dropped ones.
-Simplified: ranks wait for each other once an iteration; really at every all-reduce.
+Simplified: ranks wait for each other once an iteration; really at every all-reduce. Times that were measured under a plan
+hold already what taking columns apart and copying them took, and it is added again: by so much such a rank looks slower.
 Left out: overlap of communication and products.
 """
 
@@ -23,7 +24,7 @@ __all__ = ["RankParts", "ideal_s", "iteration_s", "own_speed", "rank_parts", "ra
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankParts:
-    """Where one rank's own seconds go in an iteration.
+    """What one rank is busy with in an iteration.
 
     Attributes:
         other_s: outside of products, as without a plan; with what products take however narrow, if times have it there.
@@ -40,7 +41,7 @@ class RankParts:
     transfer_s: float
 
     @property
-    def own_s(self) -> float:
+    def busy_s(self) -> float:
         """All of it."""
         return self.other_s + self.kept_s + self.removing_s + self.received_s + self.transfer_s
 
@@ -53,7 +54,7 @@ def own_speed(times: Sequence[RankTimes]) -> tuple[float, ...]:
 
 
 def rank_parts(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[RankParts, ...]:
-    """Return where each rank's own seconds go under a plan.
+    """Return what each rank is busy with under a plan.
 
     Args:
         times: of all ranks, as measured under any plan.
@@ -76,8 +77,8 @@ def rank_parts(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[Ra
 
 
 def rank_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[float, ...]:
-    """Return each rank's own seconds under a plan; arguments as for `rank_parts`."""
-    return tuple(parts.own_s for parts in rank_parts(times, plan, costs))
+    """Return for how long each rank is busy under a plan; arguments as for `rank_parts`."""
+    return tuple(parts.busy_s for parts in rank_parts(times, plan, costs))
 
 
 def iteration_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> float:

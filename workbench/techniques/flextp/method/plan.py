@@ -8,7 +8,7 @@ Simplified: one pair of shares a rank, for all its layers alike; every rank owns
 of a sender's columns is the same amount of work on a receiver.
 Left out: which columns (`priority`), and how shares are rounded to whole columns (the runtime's matter).
 
-Units: seconds; shares and `work` are columns divided by the rank's own columns K.
+Units: seconds; shares and `RankTimes.work` are columns divided by the rank's own columns K.
 """
 
 from __future__ import annotations
@@ -152,10 +152,6 @@ class Plan:
     def received_share(self, rank: int) -> float:
         """Return the columns that a rank multiplies for others, as a share of its own."""
         return self.migrated / len(self.receivers) if self.ranks[rank].migrated == 0 else 0.0
-
-    def work(self, rank: int) -> float:
-        """Return the columns that a rank multiplies, its own and received ones, as a share of its own."""
-        return 1 - self.ranks[rank].removed + self.received_share(rank)
 
     def is_near(self, other: Plan, tolerance: float = NEAR) -> bool:
         """Return whether two plans differ by less than some columns, so that choosing columns anew is not worth it.

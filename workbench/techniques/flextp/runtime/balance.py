@@ -20,11 +20,8 @@ from .planning import check_policy, needs_costs
 from .policy import Policy
 from .timing import MeasuredTimes, ModelledTimes
 
-__all__ = ["MEASURED_SPEED_SHARE", "PATIENCE", "balance", "check_model"]
+__all__ = ["PATIENCE", "balance", "check_model"]
 
-# Of the ideal's speed, below which columns are dropped by default: on shared cores an iteration strays from the model
-# by a tenth and more, and with `levelling.SPEED_SHARE` noise says whether all is dropped or nothing.
-MEASURED_SPEED_SHARE = 0.8
 PATIENCE = 8  # iterations; on shared cores times stray by a tenth for two in a row every few dozen
 
 
@@ -46,9 +43,10 @@ def balance(
     Args:
         model: any model with the workbench's parallel linears; their matrix products are replaced.
         group: its ranks, real or virtual.
-        policy: how to balance; by default SEMI-migration that levels all ranks, with a patience of eight iterations,
-            and drops only for four fifths of the ideal's speed, for machines that are shared; `Policy()` is the paper's.
-        costs: what migration costs; by default measured in a pre-test once the first times are known.
+        policy: how to balance; by default SEMI-migration that levels all ranks, with a patience of eight iterations for
+            machines that are shared; `Policy()` is the paper's.
+        costs: what migration costs; by default measured in a pre-test once the first times are known, for which training
+            halts for as long as some 35 iterations of one layer of every kind.
         trace: makes stragglers of ranks, by sleeping after their products.
         slowness: how many times slower than this machine all ranks' products are, by sleeping (see `Meter`).
         modelled: times to plan from in place of measured ones; virtual ranks, which share a process, need them.
@@ -59,7 +57,7 @@ def balance(
             beside modelled times, which have one, and virtual ranks without modelled times or costs, or with a slowness,
             which only real ones can sleep off.
     """
-    policy = Policy(refine=True, patience=PATIENCE, speed_share=MEASURED_SPEED_SHARE) if policy is None else policy
+    policy = Policy(refine=True, patience=PATIENCE) if policy is None else policy
     check_policy(policy, group.size)
     for given in (trace, None if modelled is None else modelled.trace):
         if given is not None and given.num_ranks != group.size:

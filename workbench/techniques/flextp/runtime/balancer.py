@@ -45,7 +45,7 @@ from .delivery import delivery_of
 from .division import Division, divide
 from .layers import cut_of, described, parallel_linears
 from .meter import Meter
-from .planning import Planner, knows_narrow_products, needs_costs, planner_of
+from .planning import Planner, needs_costs, planner_of
 from .policy import Policy
 from .pre_test import measure_costs
 from .products import FlexibleProduct
@@ -63,7 +63,8 @@ class Step:
 
     Attributes:
         iteration: the first one under the plan.
-        times: of all ranks, of the iteration before; with a pre-test, product time in proportion to the columns alone.
+        times: of all ranks, of the iterations before; where SEMI or a refined plan knows what products take however narrow,
+            product time is that in proportion to the columns alone.
         plan: what each rank does from then on.
     """
 
@@ -120,7 +121,7 @@ class Balancer:
         self._undo: list[Callable[[], None]] = []
         self._check_equal_on_all_ranks()
         waits = group.size > 1 and costs is None and needs_costs(policy)  # one rank has nobody to hand columns to
-        self._is_corrected = knows_narrow_products(policy) and not times.is_proportional
+        self._is_corrected = needs_costs(policy) and not times.is_proportional
         self._planner: Planner | None = None if waits else planner_of(policy, group.size, costs)
         self._choosers = {
             rank: ColumnChooser(weights, policy, rank) for rank, weights in self._weights_by_rank().items()
@@ -226,13 +227,13 @@ class Balancer:
         if self._planner is None:
             if state.iteration < PRE_TEST_AFTER:
                 return
-            self._run_pre_test(found[-1])
+            self._run_pre_test([self._middle(rank, found) for rank in range(self.group.size)])
         if self.costs is not None and self._is_corrected:
             found = [tuple(map(self.costs.proportional, times)) for times in found]
         state.recent = [*state.recent, *found][-self.policy.patience :]
         if len(state.recent) < self.policy.patience:
             return
-        times = tuple(self._recent_time(rank) for rank in range(self.group.size))
+        times = tuple(self._middle(rank, state.recent) for rank in range(self.group.size))
         if not self._have_moved(times):
             return
         plan, state.planned_from = self._agreed(times), times
@@ -259,10 +260,10 @@ class Balancer:
         if others:
             raise ValueError(f"policy: rank {others[0]} was given another policy, costs or layers than rank 0")
 
-    def _recent_time(self, rank: int) -> RankTimes:
-        """Return a rank's median time of the last iterations; of two middle ones that most like the one planned from."""
+    def _middle(self, rank: int, iterations: Sequence[Sequence[RankTimes]]) -> RankTimes:
+        """Return a rank's median time of some iterations; of two middle ones that most like the one planned from."""
         state = self._state
-        recent = sorted((times[rank] for times in state.recent), key=lambda each: each.unresized().own_s)
+        recent = sorted((times[rank] for times in iterations), key=lambda each: each.unresized().own_s)
         before_s = 0.0 if state.planned_from is None else state.planned_from[rank].unresized().own_s
         middle = recent[(len(recent) - 1) // 2 : len(recent) // 2 + 1]
         return min(middle, key=lambda each: abs(each.unresized().own_s - before_s))

@@ -14,23 +14,16 @@ from ..method.semi import plan_division, plan_migration, plan_resizing, plan_sem
 from ..method.solution import Solution
 from .policy import Policy
 
-__all__ = ["Planner", "check_policy", "knows_narrow_products", "needs_costs", "planner_of"]
+__all__ = ["Planner", "check_policy", "needs_costs", "planner_of"]
 
 Planner = Callable[[Sequence[RankTimes]], Plan]
 """Times of all ranks, in rank order -> what each is to do; the same for the same times."""
 
 
 def needs_costs(policy: Policy) -> bool:
-    """Return whether plans depend on what migration costs."""
-    if policy.solution is Solution.MIG:
-        return policy.refine
-    return policy.solution is Solution.SEMI and policy.num_senders is None
+    """Return whether plans depend on what a pre-test finds: on what migration costs, or on what products take however narrow.
 
-
-def knows_narrow_products(policy: Policy) -> bool:
-    """Return whether what a product takes however narrow is no product time to the policy, once costs are known.
-
-    It is no part of ZERO and MIG, which make no pre-test.
+    Those of ZERO and of the paper's MIG do not. SEMI's do also where the number of senders is given.
     """
     return policy.solution is Solution.SEMI or policy.refine
 
@@ -57,7 +50,7 @@ def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Pl
     check_policy(policy, num_ranks)
     if num_ranks == 1:
         return lambda times: policy.plan or Plan.plain(1)  # nobody to wait for
-    if needs_costs(policy) and costs is None:
+    if needs_costs(policy) and policy.num_senders is None and costs is None:
         raise ValueError(f"costs is None, must be given where solution is {policy.solution}")
     tolerance = policy.threshold
     if policy.solution in (Solution.BASELINE, Solution.GIVEN):

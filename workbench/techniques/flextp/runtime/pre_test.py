@@ -9,10 +9,13 @@ ranks take the largest of what the ranks measured, so that all of them plan from
 as soon as one column migrates, so that the line through the costs of messages does not start at nothing. Layers of one
 shape cost the same, so that one of each is run: a model of many layers is tested as quickly as one of a few. A layer
 that multiplies several times an iteration, as where gradients are accumulated, counts as often. The receivers'
-products in these runs, and those of ranks that all drop such a share, say what a product takes however narrow.
+products in these runs, and those of ranks that all drop such a share, say what a product takes however narrow. Runs
+take turns: five, beside each other seven times, so that the test takes as long as some 35 iterations' products of one
+layer of every kind.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
 line 1.
-Simplified: one sender, which is as slow as its machine is; a product's time is a straight line in its columns; room
+Simplified: one sender, which is as slow as its machine is; a product's time is a straight line in its columns; shares
+count as they are asked for, not as rounded to whole columns; room
 for smaller operands is not told from filling it, so that the cheaper of the shares stands for the room. A cost that
 falls with the share, as taking out the columns that stay does, is made level (`PiecewiseLinear.fitted`): on real ranks
 the right side of Eq. 2 then hardly grows with what is dropped.
@@ -24,9 +27,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import fsum
 from statistics import median
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -59,8 +62,21 @@ class _Kind:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _Removed:
+    """What is removed in a run.
+
+    Attributes:
+        dropped: share of its columns that every rank drops.
+        migrated: sender -> the share that it migrates.
+    """
+
+    dropped: float = 0.0
+    migrated: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Run:
-    """What an iteration's products took under a division.
+    """What an iteration's products took.
 
     Attributes:
         messages_s: on the wall beyond the products of the busiest rank.
@@ -68,7 +84,7 @@ class _Run:
     """
 
     messages_s: float
-    product_s: list[float]
+    product_s: Sequence[float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,19 +124,19 @@ def measure_costs(
         meter.stop_straggling()
     unresized = [each.unresized() for each in times]
     sender = max(range(len(times)), key=lambda rank: unresized[rank].own_s)
-    divided, extraction_s = [], []
-    for share in shares:
-        divided.append(_all_run(kinds, group, migrated={sender: share}))
-        extraction_s.append([sum(kind.num_products * _extraction_s(kind, share) for kind in kinds)])
+    removed = [_Removed(), *(_Removed(dropped=share) for share in shares)]
+    removed += [_Removed(migrated={sender: share}) for share in shares]
+    plain, *divided = _all_run(kinds, group, removed)
+    dropped, migrated = divided[: len(shares)], divided[len(shares) :]
+    fixed = _fixed_shares(plain, dropped, migrated, shares, sender)
+    extraction_s = [[fsum(kind.num_products * _extraction_s(kind, share) for kind in kinds)] for share in shares]
     extraction_s = [max(seconds) for seconds in _of_all_ranks(extraction_s, kinds[0], group)]
-    alloc_s = min(extraction_s)
-    narrow = [_all_run(kinds, group, dropped=share) for share in (0.0, *shares)]
-    fixed = _fixed_shares(narrow, divided, shares, sender)
-    product_s = min(each.product_s for each in unresized)
+    alloc_s, product_s = min(extraction_s), min(each.product_s for each in unresized)
+    messages_s = [median(run.messages_s for run in runs) for runs in migrated]
     return Costs(
         alloc_s=alloc_s,
         extract=PiecewiseLinear.fitted(zip(shares, (seconds - alloc_s for seconds in extraction_s), strict=True)),
-        communicate=PiecewiseLinear.fitted(zip(shares, (each.messages_s for each in divided), strict=True)),
+        communicate=PiecewiseLinear.fitted(zip(shares, messages_s, strict=True)),
         compute=PiecewiseLinear.straight(product_s * (1 - fixed.kept), at_zero_s=product_s * fixed.received),
         fixed_share=fixed.kept,
     )
@@ -148,71 +164,97 @@ def _of_all_ranks(values: Sequence[Sequence[float]], kind: _Kind, group: TensorG
     return moves_of(group).gather(mine.unbind()).wait().t().tolist()
 
 
-def _all_run(
-    kinds: Sequence[_Kind], group: TensorGroup, *, migrated: Mapping[int, float] = MappingProxyType({}), dropped: float = 0.0
-) -> _Run:
-    """Run one layer of every kind under a division, and count each kind as often as it multiplies.
+def _all_run(kinds: Sequence[_Kind], group: TensorGroup, removed: Sequence[_Removed]) -> list[list[_Run]]:
+    """Run one layer of every kind, and count each kind as often as it multiplies.
 
     Args:
         kinds: of layers.
         group: the ranks.
-        migrated: sender -> the share of its columns that it migrates.
-        dropped: the share that all ranks drop.
+        removed: what is removed, in turns.
+
+    Returns:
+        For everything that is removed a run a repeat.
     """
-    runs = [(_run_of_kind(kind, group, migrated, dropped), kind.num_products) for kind in kinds]
+    by_kind = [_runs_of_kind(kind, group, removed) for kind in kinds]
+    counts = [kind.num_products for kind in kinds]
+    return [[_added_up(each, counts) for each in zip(*same, strict=True)] for same in zip(*by_kind, strict=True)]
+
+
+def _added_up(runs: Sequence[_Run], counts: Sequence[int]) -> _Run:
+    by_rank = zip(*(run.product_s for run in runs), strict=True)
     return _Run(
-        messages_s=sum(count * run.messages_s for run, count in runs),
-        product_s=[sum(count * run.product_s[rank] for run, count in runs) for rank in range(group.size)],
+        messages_s=fsum(count * run.messages_s for count, run in zip(counts, runs, strict=True)),
+        product_s=[fsum(count * each_s for count, each_s in zip(counts, rank, strict=True)) for rank in by_rank],
     )
 
 
-def _run_of_kind(kind: _Kind, group: TensorGroup, migrated: Mapping[int, float], dropped: float) -> _Run:
-    """Time a divided product, forward and backward: medians of a few runs."""
-    operands, meters = _operands(kind), kind.product.meters
-    clock = clock_of(kind.layer.weights[0].device, time.perf_counter)
-    messages_s, product_s = [], []
-    with _divided(kind, group, migrated, dropped):
-        for repeat in range(1 + REPEATS):
-            _of_all_ranks([[0.0]], kind, group)  # all ranks start together
-            start_s, charged_s = clock(), {rank: meter.product_s for rank, meter in meters.items()}
-            _run(kind.product, *operands)
-            wall_s = clock() - start_s
-            mine_s = [meters[rank].product_s - charged_s[rank] if rank in meters else 0.0 for rank in group.local_ranks]
-            found = _of_all_ranks([[wall_s], [sum(mine_s)], mine_s], kind, group)
-            if repeat > 0:  # the first one fills caches
-                messages_s.append(max(max(found[0]) - max(found[1]), 0.0))
-                product_s.append(found[2])
-    return _Run(messages_s=median(messages_s), product_s=[median(each) for each in zip(*product_s, strict=True)])
+def _runs_of_kind(kind: _Kind, group: TensorGroup, removed: Sequence[_Removed]) -> list[list[_Run]]:
+    """Time a divided product, forward and backward, a few times.
+
+    What is removed takes turns, so that a machine which becomes slower meanwhile says nothing about what is removed.
+    """
+    operands, found = _operands(kind), []
+    for _ in range(1 + REPEATS):
+        found.append([_timed_run(kind, group, each, operands) for each in removed])
+    return [list(runs) for runs in zip(*found[1:], strict=True)]  # the first ones fill caches
 
 
-def _fixed_shares(narrow: Sequence[_Run], divided: Sequence[_Run], shares: Sequence[float], sender: int) -> _Fixed:
-    """Return what products take however narrow, from straight lines through what was measured; the median rank's.
+def _timed_run(kind: _Kind, group: TensorGroup, removed: _Removed, operands: tuple[list[Tensor], list[Tensor]]) -> _Run:
+    meters, clock = kind.product.meters, clock_of(kind.layer.weights[0].device, time.perf_counter)
+    with _divided(kind, group, removed):
+        _of_all_ranks([[0.0]], kind, group)  # all ranks start together
+        start_s, charged_s = clock(), {rank: meter.product_s for rank, meter in meters.items()}
+        _run(kind.product, *operands)
+        wall_s = clock() - start_s
+        mine_s = [meters[rank].product_s - charged_s[rank] if rank in meters else 0.0 for rank in group.local_ranks]
+        walls_s, busy_s, product_s = _of_all_ranks([[wall_s], [fsum(mine_s)], mine_s], kind, group)
+    return _Run(messages_s=max(max(walls_s) - max(busy_s), 0.0), product_s=product_s)
+
+
+def _fixed_shares(
+    plain: Sequence[_Run], dropped: Sequence[Sequence[_Run]], migrated: Sequence[Sequence[_Run]],
+    shares: Sequence[float], sender: int,
+) -> _Fixed:  # fmt: skip
+    """Return what products take however narrow, from straight lines through what was measured.
+
+    Of what the ranks say of their kept columns the least counts: from too little plans come to rest after a few more
+    steps, each asking for more. From too much they swing: who keeps few columns looks too fast, takes more of them back
+    than it can multiply in time, and looks slow again.
 
     Args:
-        narrow: one run in which nothing is removed, then one for each share, which all ranks drop.
-        divided: for each share, which the sender migrates.
+        plain: runs in which nothing is removed.
+        dropped: for each share, runs in which all ranks drop it.
+        migrated: for each share, runs in which the sender migrates it.
         shares: of a rank's columns.
         sender: its rank.
     """
-    plain_s = narrow[0].product_s
-    if not all(plain_s):
+    if not all(all(run.product_s) for run in plain):
         return _Fixed(kept=0.0, received=0.0)  # ranks without meters say nothing of their products
-    relative = [[now / before for now, before in zip(run.product_s, plain_s, strict=True)] for run in narrow[1:]]
-    saved = sum(share * (1 - median(each)) for share, each in zip(shares, relative, strict=True))
-    moving = min(max(saved / sum(share**2 for share in shares), LEAST_MOVING), 1.0)
-    receivers = [rank for rank in range(len(plain_s)) if rank != sender]
-    more = [median(run.product_s[rank] / plain_s[rank] for rank in receivers) - 1 for run in divided]
+    saved = [[share * (1 - each) for each in _over(runs, plain)] for share, runs in zip(shares, dropped, strict=True)]
+    by_rank = [fsum(each) / fsum(share**2 for share in shares) for each in zip(*saved, strict=True)]
+    moving = min(max(*by_rank, LEAST_MOVING), 1.0)
+    receivers = [rank for rank in range(len(by_rank)) if rank != sender]
+    more = [median(_over(runs, plain)[rank] for rank in receivers) - 1 for runs in migrated]
     fixed = [each - moving * share / len(receivers) for share, each in zip(shares, more, strict=True)]
-    return _Fixed(kept=1 - moving, received=max(sum(fixed) / len(fixed), 0.0))
+    return _Fixed(kept=1 - moving, received=max(fsum(fixed) / len(fixed), 0.0))
+
+
+def _over(runs: Sequence[_Run], plain: Sequence[_Run]) -> list[float]:
+    """Return each rank's products over its plain ones of the same repeat, in the median repeat."""
+    by_repeat = [
+        [now / before for now, before in zip(run.product_s, other.product_s, strict=True)]
+        for run, other in zip(runs, plain, strict=True)
+    ]
+    return [median(rank) for rank in zip(*by_repeat, strict=True)]
 
 
 @contextmanager
-def _divided(kind: _Kind, group: TensorGroup, migrated: Mapping[int, float], dropped: float) -> Iterator[Division]:
-    """Let senders migrate shares of their columns, or all ranks drop one, for as long as the block runs."""
+def _divided(kind: _Kind, group: TensorGroup, removed: _Removed) -> Iterator[Division]:
+    """Let senders migrate shares of their columns, and all ranks drop one, for as long as the block runs."""
     weight, previous = kind.layer.weights[0], dict(kind.product.previous)
     order = torch.arange(weight.shape[1], device=weight.device)
-    columns = {rank: order[: num_dropped_columns(share, len(order))] for rank, share in migrated.items()}
-    gone = {rank: order[: num_dropped_columns(dropped, len(order))] for rank in group.local_ranks}
+    columns = {rank: order[: num_dropped_columns(share, len(order))] for rank, share in removed.migrated.items()}
+    gone = {rank: order[: num_dropped_columns(removed.dropped, len(order))] for rank in group.local_ranks}
     kind.product.division = divide(len(order), num_ranks=group.size, dropped=gone, migrated=columns)
     try:
         yield kind.product.division

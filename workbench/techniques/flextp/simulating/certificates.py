@@ -36,6 +36,8 @@ RANGES = MappingProxyType(
         "extract": (0.0, 0.1),
         "whole": (0.0, 0.3),  # what travels as soon as any column migrates
         "communicate": (0.0, 0.6),  # of all columns of one rank, beside it
+        "kept": (0.0, 0.15),  # of a rank's products, what they take however few columns it keeps
+        "received": (0.0, 0.3),  # of a normal rank's, what those for one sender take however few it hands over
     }
 )
 
@@ -67,13 +69,17 @@ def draw_case(seed: int, num_stragglers: int) -> Case:
 
     other_s, whole_s = draw("other"), draw("whole")
     products_s = [draw("skewness") for _ in range(num_stragglers)] + [1.0] * (NUM_RANKS - num_stragglers)
+    extract, communicate = PiecewiseLinear.straight(draw("extract")), draw("communicate")
+    kept = draw("kept")
     costs = Costs(
         alloc_s=0.0,
-        extract=PiecewiseLinear.straight(draw("extract")),
-        communicate=PiecewiseLinear.straight(draw("communicate"), at_zero_s=whole_s),
-        compute=PiecewiseLinear.straight(1.0),
+        extract=extract,
+        communicate=PiecewiseLinear.straight(communicate, at_zero_s=whole_s),
+        compute=PiecewiseLinear.straight(1.0 - kept, at_zero_s=draw("received")),
+        fixed_share=kept,
     )
-    return Case(times=tuple(RankTimes(own_s=other_s + each_s, product_s=each_s) for each_s in products_s), costs=costs)
+    measured = (RankTimes(own_s=other_s + each_s, product_s=each_s) for each_s in products_s)
+    return Case(times=tuple(map(costs.proportional, measured)), costs=costs)
 
 
 def case_rows(seeds: Sequence[int], nums_stragglers: Sequence[int]) -> Rows:

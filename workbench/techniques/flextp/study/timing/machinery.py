@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...runtime.balance import MEASURED_SPEED_SHARE, PATIENCE
+from ...runtime.balance import PATIENCE
 from ..variant import Variant
 from .size import Size
 from .study import Measured, measure_variants
@@ -28,7 +28,7 @@ def measure_machinery(*, size: Size, rounds: int = ROUNDS, turn: int = TURN, **m
         size, rounds, turn: as for `measure_variants`.
         more: its further arguments.
     """
-    as_by_default = Variant(solution="SEMI", refine=True, speed_share=MEASURED_SPEED_SHARE, patience=PATIENCE)
+    as_by_default = Variant(solution="SEMI", refine=True, patience=PATIENCE)
     variants = {BALANCED: as_by_default, UNBALANCED: None}
     keys = {name: {"solution": name} for name in variants}
     return measure_variants(

@@ -23,7 +23,7 @@ from ...method.ratio import Reference
 from ...method.semi import settled_resizing
 from ...method.solution import Solution
 from ...runtime.balance import PATIENCE
-from ...runtime.planning import knows_narrow_products, planner_of
+from ...runtime.planning import needs_costs, planner_of
 from ...runtime.policy import Policy
 from ..scores import name_of
 from ..variant import Variant
@@ -79,7 +79,7 @@ def predicted_rows(measured: Measured, compared: Sequence[Mapping[str, Any]], nu
 def _pair(told: Mapping[str, Any], times: Sequence[RankTimes], costs: Costs, took: Mapping) -> tuple:
     """Return an iteration of a solution as the model has it, and as it was."""
     policy, proportional = Variant.of(dict(told)).policy(len(times)), tuple(map(costs.proportional, times))
-    plan = _plan(policy, proportional if knows_narrow_products(policy) else times, costs)
+    plan = _plan(policy, proportional if needs_costs(policy) else times, costs)
     own_s = rank_s(proportional, plan, costs)
     predicted = PlannedEpoch(plan=plan, time_s=max(own_s), own_s=own_s)
     iteration, dropped = (took[quantity, name_of(told), told["place"]] for quantity in ("iteration_s", "dropped_share"))
