@@ -101,8 +101,7 @@ EVEN = (
     "sender saves, not what the iteration does, against what all senders cost the slowest receiver. While stragglers are left "
     "to receive they are slow at it (rows of one and two senders); when all send, only fast ranks receive, but the lightest "
     "straggler may save less by itself than all of them cost, so that Eq. 3 stops before. And which division is fastest is read "
-    "off measured epochs, which scatter by a tenth. Who is slower by a tenth in the median of eight counts as a straggler, also "
-    "where the trace does not name it; PriDiffR then drops up to 0.95 of its layers' columns (rows rank_drops)."
+    "off measured epochs, which scatter by a tenth."
 )
 CROWDED = (
     "What migrating costs is taken from the pre-test, whose ranks do nothing else meanwhile; in an iteration messages "
