@@ -105,7 +105,8 @@ EVEN = (
 )
 CROWDED = (
     "What migrating costs is taken from the pre-test, whose ranks do nothing else meanwhile; in an iteration messages "
-    "are copied by cores that also multiply. And who is slower by a tenth in the median of eight iterations counts as a "
+    "are copied by cores that also multiply, and some travel behind products of other layers. A winner must reach three "
+    "quarters of the ideal's speed: where a solution comes near that, a small error of the model names another. And who is slower by a tenth in the median of eight iterations counts as a "
     "straggler, though the trace does not name it (rows rank_drops and rank_migrates): the plan is then not the model's."
 )
 CLOSE_CALL = (

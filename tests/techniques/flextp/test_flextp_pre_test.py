@@ -32,7 +32,7 @@ PRELOAD = ("workbench.techniques.flextp.runtime.balance", "scipy.optimize", "pyt
 # Rank 1 needed 2 + 3 s, on half of its columns: with all 2 + 6 s, the slowest. The fastest multiplies for 1.5 s.
 TIMES = [
     RankTimes(own_s=6.0, product_s=4.0), RankTimes(own_s=5.0, product_s=3.0, work=0.5),
-    RankTimes(own_s=5.5, product_s=2.25, work=1.5),
+    RankTimes(own_s=4.0, product_s=0.75, work=0.5),
 ]  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def levelled_plan(
 
     Returns:
         Of the plans that drop nothing the fastest, if it reaches that share of the ideal's speed; else of those that
-        reach it the one that drops least.
+        reach it the one that drops least, or the fastest where none does.
 
     Raises:
         ValueError: if speed_share is outside [0, 1), all ranks are stragglers, or one spends no time in products.
@@ -67,10 +67,10 @@ def levelled_plan(
     allowed_s = max(fastest_possible_s / speed_share, spared_s) if speed_share else math.inf
     if iteration_s(times, fastest, costs) <= allowed_s:
         return fastest
-    levelled = [_at_level(ranks, senders, allowed_s) for senders in divisions]
-    seconds = [iteration_s(times, plan, costs) for plan in levelled]
+    plans = [*lossless, *(_at_level(ranks, senders, allowed_s) for senders in divisions)]
+    seconds = [iteration_s(times, plan, costs) for plan in plans]
     reached_s = max(allowed_s, min(seconds)) * (1 + _NEAR)  # where none reaches the level, the fastest one's
-    return min((plan for plan, each_s in zip(levelled, seconds, strict=True) if each_s <= reached_s), key=_dropped)
+    return min((plan for plan, each_s in zip(plans, seconds, strict=True) if each_s <= reached_s), key=_dropped)
 
 
 class _Unresized:

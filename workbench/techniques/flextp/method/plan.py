@@ -43,8 +43,8 @@ class RankTimes:
             raise ValueError(f"own_s is {self.own_s!r}; it must be finite and not negative")
         if not 0 <= self.product_s <= self.own_s:
             raise ValueError(f"product_s is {self.product_s!r}; it must be in [0, own_s], own_s is {self.own_s!r}")
-        if not 0 <= self.work < math.inf:
-            raise ValueError(f"work is {self.work!r}; it must be finite and not negative")
+        if not 0 <= self.work <= 1:
+            raise ValueError(f"work is {self.work!r}; it must be in [0, 1]")
 
     def unresized(self) -> RankTimes:
         """Return the times that the rank would have had with all its own columns and no others.

@@ -1,24 +1,24 @@
 """The pre-test: what dropping and migrating cost on these ranks, for this model.
 
-What: for a few shares, the products of every kind of layer are run divided, on buffers of the real sizes, as a plan
-would have them: the slowest rank hands that share of its columns to the others. What this takes on the wall beyond the
-products of the busiest rank is what its messages cost; what travels while ranks multiply costs nothing. Who straggles
-by a trace does not in the test: behind a slow sender's own products its messages would hide, and under a plan it is slow
-no more. Taking columns out is timed by itself, their indices being known, as they are from one plan to the next. All
-ranks take the largest of what the ranks measured, so that all of them plan from the same numbers. Whole tensors travel
-as soon as one column migrates, so that the line through the costs of messages does not start at nothing. Layers of one
-shape cost the same, so that one of each is run: a model of many layers is tested as quickly as one of a few. A layer
-that multiplies several times an iteration, as where gradients are accumulated, counts as often. The receivers'
-products in these runs, and those of ranks that all drop such a share, say what a product takes however narrow. Runs
-take turns: five, beside each other seven times, so that the test takes as long as some 35 iterations' products of one
-layer of every kind.
+What: for a few shares, the products of every kind of layer are run on buffers of the real sizes: whole; with all ranks
+dropping that share of their columns; and with the slowest rank handing it to the others, as a plan would have it. They
+take turns, seven times each. From them follow
+- messages: what migrating takes on the wall beyond the products of the busiest rank; what travels while ranks multiply
+  costs nothing. Whole tensors travel as soon as one column migrates, so that the line does not start at nothing.
+- narrow products: what those of ranks that drop, and of receivers, take beyond their share of the columns.
+- extraction: taking columns out is timed by itself, their indices being known, as they are from one plan to the next.
+All ranks take the largest of what the ranks measured, so that all of them plan from the same numbers. Who straggles by a
+trace does not in the test: behind a slow sender's own products its messages would hide, and under a plan it is slow no
+more. Layers of one shape cost the same, so that one of each is run: a model of many layers is tested as quickly as one
+of a few, in the time of some 35 iterations' products of one layer of every kind. A layer that multiplies several times
+an iteration, as where gradients are accumulated, counts as often.
 Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
 line 1.
 Simplified: one sender, which is as slow as its machine is; a product's time is a straight line in its columns; shares
-count as they are asked for, not as rounded to whole columns; room
-for smaller operands is not told from filling it, so that the cheaper of the shares stands for the room. A cost that
-falls with the share, as taking out the columns that stay does, is made level (`PiecewiseLinear.fitted`): on real ranks
-the right side of Eq. 2 then hardly grows with what is dropped.
+count as they are asked for, not as rounded to whole columns; room for smaller operands is not told from filling it, so
+that the cheaper of the shares stands for the room. A cost that falls with the share, as taking out the columns that stay
+does, is made level (`PiecewiseLinear.fitted`): on real ranks the right side of Eq. 2 then hardly grows with what is
+dropped.
 Left out: renewing the costs during training.
 """
 

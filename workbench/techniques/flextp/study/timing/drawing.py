@@ -43,7 +43,9 @@ def draw_epochs(rows: Iterable[Mapping], along: str, ax: Axes | None = None) -> 
     table["series"] = table[named].apply(_series, axis=1)
     if along in AS_LINES:
         return plots.lines(table, ax=ax, x=along, y="epoch", by="series", y_label="epoch (s)")
-    return plots.bars(table, ax=ax, x=along, y="epoch", by="series", unit="s")
+    axes = plots.bars(table, ax=ax, x=along, y="epoch", by="series", unit="s")
+    axes.set_xlabel(along.replace("_", " "))
+    return axes
 
 
 def draw_machinery(rows: Iterable[Mapping]) -> Figure:
