@@ -255,8 +255,9 @@ WINNERS = _item(
 
 NEAR = "5 %: the price of SEMI's rules"
 PROPORTION = (
-    "The slowest ranks migrate, as many as turns out best, and all that remove columns drop in one proportion. Of cases "
-    "with three stragglers a few do better when a light one only drops and goes on receiving."
+    "The slowest ranks migrate, as many as turns out best and at least 1/32 of their columns, and all that remove columns drop "
+    "in one proportion. Of cases with two or three stragglers a few do better when a light one only drops, more than it would "
+    "need to for itself, so that it can receive what a heavy one then does not drop."
 )
 CERTIFICATE = _item(
     "certificate", "SEMI beside the certified best division, over random small cases",
