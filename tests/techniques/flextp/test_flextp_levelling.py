@@ -140,3 +140,14 @@ def test_of_the_plans_that_reach_the_level_the_one_that_drops_least_is_taken():
     costs = replace(costs, communicate=PiecewiseLinear.fitted([(0.0, 1.0), (1.0, 1.1)]))
     plan = levelled_plan(times, costs, [2, 1, 0], speed_share=0.9)
     assert iteration_s(times, plan, costs) <= ideal_s(times) / 0.9 * (1 + 1e-6)
+
+
+def test_a_sender_whose_messages_would_ask_more_of_it_than_it_has_drops_the_rest():
+    # All that it may give up is not enough once it sends much, for messages keep it busy, too: it sends what leaves it
+    # 0.99 to give up in all, and no division drops less.
+    times = [RankTimes(own_s=7.8, product_s=6.4), *[RankTimes(own_s=1.3, product_s=0.85)] * 3]
+    costs = Costs.straight(extract_s=0.05, compute_s=0.85)
+    costs = replace(costs, communicate=PiecewiseLinear.straight(0.6, at_zero_s=0.18))
+    plan = levelled_plan(times, costs, [0])
+    assert plan.ranks[0].removed == pytest.approx(0.99) and plan.ranks[0].migrated > 0.1
+    assert certify(times, plan, costs).drops_more_by < 1e-4

@@ -88,16 +88,20 @@ class _Unresized:
         self.slowness = own_speed(unresized)
         self.product_s = [each.product_s for each in unresized]
 
-    def removed(self, rank: int, level_s: float) -> float:
-        """Return the share that a rank must give up to end at a level, what giving up costs included."""
+    def needed(self, rank: int, level_s: float) -> float:
+        """Return the share that a rank must give up to end at a level, what giving up costs included; above 1 it cannot."""
         if self.own_s[rank] <= level_s:
             return 0.0
         excess_s, product_s, share = self.own_s[rank] + self.costs.alloc_s - level_s, self.product_s[rank], 0.0
         for _ in range(_FIXED_POINT_ROUNDS):
-            before, share = share, min((excess_s + self.costs.extract(share)) / product_s, MOST_REMOVED)
+            before, share = share, (excess_s + self.costs.extract(share)) / product_s
             if abs(share - before) < _PRECISION:
                 break
         return share
+
+    def removed(self, rank: int, level_s: float) -> float:
+        """Return the share that a rank gives up to end at a level, or as near to it as it can."""
+        return min(self.needed(rank, level_s), MOST_REMOVED)
 
     def received_s(self, senders: Sequence[int], volume: float) -> dict[int, float]:
         """Return what each receiver's part of a migrated volume adds to its own seconds, without communication."""
@@ -137,7 +141,8 @@ def _at_level(ranks: _Unresized, senders: tuple[int, ...], level_s: float) -> Pl
     def room(volume: float) -> float:
         shares, levels = removed(volume), levels_s(volume)
         spare = [(levels[rank] - ranks.own_s[rank]) / ranks.product_s[rank] for rank in keep_all]
-        return min(math.fsum(shares[rank] for rank in senders) - volume, *spare)
+        able = [MOST_REMOVED - ranks.needed(rank, levels[rank]) for rank in senders]
+        return min(math.fsum(shares[rank] for rank in senders) - volume, *spare, *able)
 
     volume = _largest(room, len(senders) * MOST_REMOVED) if senders else 0.0
     shares = removed(volume)

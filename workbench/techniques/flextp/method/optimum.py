@@ -6,7 +6,7 @@ slower, are solutions of linear programmes; all settlements are tried. These two
 same, step by step of a grid.
 Source: ours; times are those of `model`.
 Simplified: as in `search`, the fastest rank removes nothing. A rank that migrates does so with a millionth of its
-columns at least, and keeps as many.
+columns at least, and every rank keeps a hundredth, as all planners have it (`ratio.MOST_REMOVED`).
 Left out: costs that bend, which take a mixed-integer programme; many ranks, since settlements are 3 to their number.
 """
 
@@ -23,11 +23,12 @@ from scipy.optimize import linprog
 from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
 from workbench.techniques.flextp.method.model import own_speed
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
+from workbench.techniques.flextp.method.ratio import MOST_REMOVED
 from workbench.techniques.flextp.method.search import Scored
 
 __all__ = ["Certificate", "certify", "fastest_division", "gentlest_division"]
 
-LEAST = 1e-6  # share that a sender migrates at least, and that every rank keeps
+LEAST = 1e-6  # share that a sender migrates at least
 _STRAIGHT = 1e-9  # share of a cost by which it may leave its straight line: rounding, nothing more
 _INFEASIBLE = 2  # linprog's status
 
@@ -161,7 +162,7 @@ class _Programme:
         num_ranks = len(self.fixed)
         kept = np.hstack([np.eye(num_ranks), np.eye(num_ranks), np.zeros((num_ranks, len(more)))])  # sums of a rank's
         found = linprog(
-            objective, np.vstack([rows, kept]), [*limits, *[1 - LEAST] * num_ranks], bounds=[*self.bounds, *more]
+            objective, np.vstack([rows, kept]), [*limits, *[MOST_REMOVED] * num_ranks], bounds=[*self.bounds, *more]
         )
         if found.status == _INFEASIBLE:
             return None
@@ -194,9 +195,8 @@ def _programme(unresized: Sequence[RankTimes], costs: Costs, roles: Sequence[_Ro
         slowness = np.array(own_speed(unresized)) * ~senders
         fixed_s = fixed_s + communicate_s * senders.sum() + compute_s * slowness * senders.sum()
         received = np.outer(communicate_slope + compute_slope * slowness / (~senders).sum(), senders)
-    most = 1 - LEAST
-    bounds = [(0.0, most if each else 0.0) for each in removes]
-    bounds += [(LEAST, most) if each else (0.0, 0.0) for each in senders]
+    bounds = [(0.0, MOST_REMOVED if each else 0.0) for each in removes]
+    bounds += [(LEAST, MOST_REMOVED) if each else (0.0, 0.0) for each in senders]
     unit_s = max(each.own_s for each in unresized) or 1.0
     slopes = np.hstack([kept, kept + received]) / unit_s
     return _Programme(slopes=slopes, fixed=fixed_s / unit_s, bounds=tuple(bounds), unit_s=unit_s)
