@@ -11,6 +11,9 @@ speedup's size follows: 10 % for what is predicted, which is more than twice wha
 model misses table I by. The model knew its errors on table I then (they were computed when it was made). After a
 review, knowing what they find: the cells of table I may be missed by 4 %, not 10, which a single number for all cells
 would have met; SEMI's 77.6 % by 2 points, not 10 %; two orders of table I say that the model's form was chosen by them.
+After another one, the cases of the certificate have what products take however narrow, and a rank keeps a hundredth of its
+columns in the divisions that certify, as in those that are certified; SEMI refined drops for four fifths of the ideal's
+speed, no longer nine tenths.
 """
 
 from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Within
