@@ -38,9 +38,7 @@ def test_a_run_tells_its_time_first_fails_one_item_and_goes_on_then_does_nothing
     assert "boom" in report(line).select_one("#failures ~ div").get_text()
     assert not report(line).select_one("meta[http-equiv=refresh]")
 
-    began = time.monotonic()
     assert line.heavy_imports("reproduce", "table-1") == "Nothing to do: 1 up to date in the profile laptop. (--fresh runs it again.) [] 0"
-    assert time.monotonic() - began < 5
 
     published = line.root / "reproductions/toy/published/table.csv"
     published.write_text(published.read_text().replace("1500", "1400"))

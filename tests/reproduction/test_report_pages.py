@@ -6,13 +6,11 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from report_project import PUBLISHED, ReportProject, claim, index, png, row, soup, technique, verdict
 
-from workbench.reproduction import load_catalogue
 from workbench.reproduction.report.notebooks import mark_current
 
 pytestmark = pytest.mark.timeout(30)
@@ -259,18 +257,13 @@ def test_no_partial_page_stays_behind(held):
     assert [path.name for path in (held.report().parent / "thumbnails").iterdir()] == ["toy-sum-table-1-counted.png"]
 
 
-def test_an_update_takes_less_than_half_a_second_and_imports_neither_torch_nor_papermill(held):
+def test_an_update_imports_neither_torch_nor_papermill(held):
     held.record()
     code = ("import sys; from workbench.reproduction import Project, load_catalogue; from workbench.reproduction.report import write_report;"
             "project = Project(); write_report(project, load_catalogue(project), 'laptop');"
             "print([name for name in ('torch', 'papermill', 'pandas', 'matplotlib') if name in sys.modules])")
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "WORKBENCH_ROOT": str(held.root)}, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    catalogue = load_catalogue(held.project)
-    held.report()
-    began = time.perf_counter()
-    held.report()
-    assert catalogue and time.perf_counter() - began < 0.5
 
 
 def test_an_executed_notebook_becomes_a_page_once_a_run(held):
