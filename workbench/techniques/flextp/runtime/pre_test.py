@@ -7,7 +7,8 @@ take turns, seven times each. From them follow
   costs nothing. Whole tensors travel as soon as one column migrates, so that the line does not start at nothing.
 - narrow products: what those of ranks that drop, and of receivers, take beyond their share of the columns.
 - extraction: taking columns out is timed by itself, their indices being known, as they are from one plan to the next.
-All ranks take the largest of what the ranks measured, so that all of them plan from the same numbers. Who straggles by a
+Of messages and extraction all ranks take the largest that any of them measured, of kept columns the least fixed part and
+of received ones the median, so that all of them plan from the same numbers. Who straggles by a
 trace does not in the test: behind a slow sender's own products its messages would hide, and under a plan it is slow no
 more. Layers of one shape cost the same, so that one of each is run: a model of many layers is tested as quickly as one
 of a few, in the time of some 35 iterations' products of one layer of every kind. A layer that multiplies several times
