@@ -118,7 +118,16 @@ def _relative_links(markdown):
 @named([path for path in NOTEBOOKS if path not in TOPICS])
 def test_the_start_notebook_and_every_lesson_run_from_top_to_bottom_with_no_control_touched(path, tmp_path):
     executed = tmp_path / "executed.ipynb"
-    command = [sys.executable, "-m", "papermill", str(path), str(executed), "--no-progress-bar", "--cwd", str(path.parent)]
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        str(path),
+        str(executed),
+        "--no-progress-bar",
+        "--cwd",
+        str(path.parent),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert run.returncode == 0, run.stderr[-3000:]
     assert _written_to_stderr(read(executed)) == []

@@ -9,14 +9,8 @@ __all__ = ["CATALOGUE"]
 
 METHODS = ["w/o", "A1", "A2", "T1", "T2", "T3", "T4", "R1", "R2", "R3", "R4", "Q1", "Q2", "Q3"]
 FEW_METHODS = ["w/o", "A1", "T1", "Q1"]
-FINE_TUNING = {
-    "meshes": [[1, 4], [2, 2], [4, 1]],
-    "micro_batch": 32, "sequence": 512, "num_micro_batches": 1,
-}  # fmt: skip
-PRE_TRAINING = {
-    "meshes": [[2, 8], [4, 4], [8, 2]],
-    "micro_batch": 128, "sequence": 128, "num_micro_batches": 8,
-}  # fmt: skip
+FINE_TUNING = {"meshes": [[1, 4], [2, 2], [4, 1]], "micro_batch": 32, "sequence": 512, "num_micro_batches": 1}
+PRE_TRAINING = {"meshes": [[2, 8], [4, 4], [8, 2]], "micro_batch": 128, "sequence": 128, "num_micro_batches": 8}
 
 BANDWIDTH_BOUND = (
     "10 %: messages of megabytes are bound by bandwidth, so time follows bytes; latency and launching are left out"
@@ -171,7 +165,10 @@ TABLE_7 = Reproduction(
             "NVLink are slower still, as many small tensors would be.",
         ),
         _time_follows_bytes(
-            "Quantisation", ["Q1", "Q2"], "7", "Published times rise, although fewer bytes travel; the paper gives no reason."
+            "Quantisation",
+            ["Q1", "Q2"],
+            "7",
+            "Published times rise, although fewer bytes travel; the paper gives no reason.",
         ),
         Within(
             "A2 shrinks the boundaries in front of compressed layers to a seventh",
@@ -198,7 +195,7 @@ TABLE_7 = Reproduction(
 COMPARED = {"depth": "middle", "sentences": 480}  # the paper's layer is the 12th of 24
 BETWEEN = (
     "The curve has no knee, so no small number of directions holds most of the sum: not low-rank, as the paper says. But "
-    "it bends more than \"nearly linear\" was read: the weights of the directions fall off steadily. A random matrix of the "
+    'it bends more than "nearly linear" was read: the weights of the directions fall off steadily. A random matrix of the '
     "same shape is recorded beside it. Whether BERT-large is straighter than this small encoder, the profile paper tells."
 )
 BY_DEPTH = (
@@ -210,7 +207,9 @@ ALL_TOKENS = (
     "Half-way up the encoder the gradient has reached all tokens, and with padding left out it needs as many dimensions "
     "as the activation. In the last layer, recorded too, it is all but rank one, since the loss reads one token a sentence."
 )
-QUARTER = "a quarter of the way from a straight line (area 0) to a matrix of rank one (area 0.5); the text gives no number"
+QUARTER = (
+    "a quarter of the way from a straight line (area 0) to a matrix of rank one (area 0.5); the text gives no number"
+)
 EARLIER = "the text gives no number, so the order of the two shares is compared, over seeds"
 
 SPECTRUM_PARAMETERS = {"encoder": "all-MiniLM-L6-v2", "task": "sst2", "sentences": [32, 480], "tensor_ranks": 2}

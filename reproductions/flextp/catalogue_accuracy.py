@@ -24,8 +24,14 @@ READINGS = {"points": "points", "relative": "per cent of the Baseline's accuracy
 OF_RD = {"points": "points", "relative": "per cent of what Rd loses"}
 
 FULL = {
-    "num_ranks": 8, "seeds": [0, 1, 2], "epochs": 8, "batch": 64, "learning_rate": 1e-3, "limit": 5000, "device": "cpu",
-}  # fmt: skip
+    "num_ranks": 8,
+    "seeds": [0, 1, 2],
+    "epochs": 8,
+    "batch": 64,
+    "learning_rate": 1e-3,
+    "limit": 5000,
+    "device": "cpu",
+}
 LAPTOP = FULL | {"num_ranks": 4, "seeds": [0, 1], "epochs": 4, "limit": 2560}
 SMOKE = LAPTOP | {"seeds": [0], "epochs": 1, "limit": 128}
 PAPER = FULL | {"epochs": 150, "learning_rate": 3e-3, "limit": 0, "device": "cuda"}  # section V-A
@@ -79,19 +85,30 @@ def _published(
     """Claim a published per cent in both readings."""
     return tuple(
         Within(
-            f"{name}, in {words}", quantity=quantity, where={"reading": reading, **where}, because=because,
-            needs_real_data=True, source=source, explanation=f"{AMBIGUOUS} {SMALLER}", **tolerance,
+            f"{name}, in {words}",
+            quantity=quantity,
+            where={"reading": reading, **where},
+            because=because,
+            needs_real_data=True,
+            source=source,
+            explanation=f"{AMBIGUOUS} {SMALLER}",
+            **tolerance,
         )
         for reading, words in readings.items()
-    )  # fmt: skip
+    )
 
 
 def _within_seeds(solution: str, name: str, source: str = "abstract: negligible accuracy loss", **where) -> Bound:
     return Bound(
-        f"{name} loses no more than the Baseline differs over seeds", quantity="loss_in_spreads", at_most=1.0,
-        where={"solution": solution, **where}, needs_real_data=True, source=f"{source}; the measure is ours",
-        because="one spread, largest less smallest, of the Baseline's accuracy over the seeds", explanation=SMALLER,
-    )  # fmt: skip
+        f"{name} loses no more than the Baseline differs over seeds",
+        quantity="loss_in_spreads",
+        at_most=1.0,
+        where={"solution": solution, **where},
+        needs_real_data=True,
+        source=f"{source}; the measure is ours",
+        because="one spread, largest less smallest, of the Baseline's accuracy over the seeds",
+        explanation=SMALLER,
+    )
 
 
 def _item(item: str, title: str, compared: tuple, seconds: tuple, claims: tuple, shown: dict, published=None):
@@ -107,9 +124,16 @@ def _item(item: str, title: str, compared: tuple, seconds: tuple, claims: tuple,
     own = PAPER_SIZES[shown["model"]]
     parameters["paper"] = {**PAPER, **shown, **own, "compared": list(compared[-1])}
     return Reproduction(
-        technique="flextp", item=item, evidence=Evidence.MEASURED, title=title, notebook=ACCURACY, claims=claims,
-        published=published, parameters=parameters, expected_s=dict(zip(profiles, seconds, strict=True)),
-    )  # fmt: skip
+        technique="flextp",
+        item=item,
+        evidence=Evidence.MEASURED,
+        title=title,
+        notebook=ACCURACY,
+        claims=claims,
+        published=published,
+        parameters=parameters,
+        expected_s=dict(zip(profiles, seconds, strict=True)),
+    )
 
 
 TINY = {"model": "ViT-1B", "size": "tiny"}  # which of the paper's models ours stands for, and ours
@@ -131,22 +155,33 @@ STALE = (
 
 def _imputations(which: list) -> list:
     return [
-        variant("Pri", 0.5, imputation=imputation)
-        for variant in (on_straggler, everywhere) for imputation in which
-    ]  # fmt: skip
+        variant("Pri", 0.5, imputation=imputation) for variant in (on_straggler, everywhere) for imputation in which
+    ]
 
 
 def _imputation_claims(where: str, everywhere: int, source: str) -> tuple:
     return (
-        _lost(f"Same loses less than Zero, {where}", along="imputation", order=["Same", "Zero"],
-              where={"everywhere": everywhere}, source=source, explanation=STALE),
-        _lost(f"Zero loses less than Average, {where}", along="imputation", order=["Zero", "Average"],
-              where={"everywhere": everywhere}, source=source),
-    )  # fmt: skip
+        _lost(
+            f"Same loses less than Zero, {where}",
+            along="imputation",
+            order=["Same", "Zero"],
+            where={"everywhere": everywhere},
+            source=source,
+            explanation=STALE,
+        ),
+        _lost(
+            f"Zero loses less than Average, {where}",
+            along="imputation",
+            order=["Zero", "Average"],
+            where={"everywhere": everywhere},
+            source=source,
+        ),
+    )
 
 
 FIGURE_3 = _item(
-    "fig-3", "What stands in for the gradients that were not computed",
+    "fig-3",
+    "What stands in for the gradients that were not computed",
     (_imputations(["Same"])[:1], _imputations(IMPUTATIONS), _imputations(IMPUTATIONS)),
     (10, 60, 1_400),
     (
@@ -154,7 +189,7 @@ FIGURE_3 = _item(
         *_imputation_claims("on every rank", 1, "section III-A, figure 3; every rank instead of one straggler is ours"),
     ),
     {**TINY, "keys": ["imputation", "everywhere"], "along": "imputation", "by": "everywhere"},
-)  # fmt: skip
+)
 
 
 def _homogeneous(ratios: list) -> list:
@@ -165,35 +200,66 @@ def _homogeneous_claims(figure: str) -> tuple:
     source = f"section V-B, figure {figure}a"
     return (
         _lost("Pri loses less than Rd", along="solution", order=["ZERO-Pri", "ZERO-Rd"], source=source),
-        Trend("The more is dropped, the more is lost", quantity="accuracy_loss", along="pruning_ratio",
-              direction="increasing", where={"reading": "points"}, because=ORDER, needs_real_data=True, source=source,
-              explanation=SMALLER),
-    )  # fmt: skip
+        Trend(
+            "The more is dropped, the more is lost",
+            quantity="accuracy_loss",
+            along="pruning_ratio",
+            direction="increasing",
+            where={"reading": "points"},
+            because=ORDER,
+            needs_real_data=True,
+            source=source,
+            explanation=SMALLER,
+        ),
+    )
 
 
 BY_RATIO = {"keys": ["pruning_ratio"], "along": "pruning_ratio", "by": "solution"}
 FIGURE_5A = _item(
-    "fig-5a", "Accuracy when every rank drops columns, a small ViT-1B",
-    (_homogeneous([0.5]), _homogeneous([0.5, 0.75]), _homogeneous(RATIOS)), (10, 25, 1_000),
+    "fig-5a",
+    "Accuracy when every rank drops columns, a small ViT-1B",
+    (_homogeneous([0.5]), _homogeneous([0.5, 0.75]), _homogeneous(RATIOS)),
+    (10, 25, 1_000),
     (
         *_homogeneous_claims("5"),
-        *_published("Pri narrows Rd's loss by up to 18 %", "loss_narrowed", "section V-B, text to figures 5 and 6",
-                    HALF, {}, rel=0.5, readings=OF_RD),
-        _within_seeds("ZERO-Pri", "Pri at γ = 1/2, behind the 18.5 %,", "section I: 18.5 % with negligible accuracy loss",
-                      pruning_ratio=0.5),
+        *_published(
+            "Pri narrows Rd's loss by up to 18 %",
+            "loss_narrowed",
+            "section V-B, text to figures 5 and 6",
+            HALF,
+            {},
+            rel=0.5,
+            readings=OF_RD,
+        ),
+        _within_seeds(
+            "ZERO-Pri",
+            "Pri at γ = 1/2, behind the 18.5 %,",
+            "section I: 18.5 % with negligible accuracy loss",
+            pruning_ratio=0.5,
+        ),
     ),
-    {**TINY, **BY_RATIO}, "fig-5.csv",
-)  # fmt: skip
+    {**TINY, **BY_RATIO},
+    "fig-5.csv",
+)
 FIGURE_6A = _item(
-    "fig-6a", "Accuracy when every rank drops columns, a small ViT-3B",
-    (_homogeneous([0.5]), _homogeneous([0.5, 0.75]), _homogeneous(RATIOS)), (10, 75, 2_300),
+    "fig-6a",
+    "Accuracy when every rank drops columns, a small ViT-3B",
+    (_homogeneous([0.5]), _homogeneous([0.5, 0.75]), _homogeneous(RATIOS)),
+    (10, 75, 2_300),
     (
         *_homogeneous_claims("6"),
-        *_published("Pri loses 14.9 % at γ = 1/2", "accuracy_loss", "section V-B, text to figures 5 and 6; γ assumed",
-                    HALF, {"solution": "ZERO-Pri", "pruning_ratio": 0.5}, rel=0.5),
+        *_published(
+            "Pri loses 14.9 % at γ = 1/2",
+            "accuracy_loss",
+            "section V-B, text to figures 5 and 6; γ assumed",
+            HALF,
+            {"solution": "ZERO-Pri", "pruning_ratio": 0.5},
+            rel=0.5,
+        ),
     ),
-    {**SMALL, **BY_RATIO}, "fig-6.csv",
-)  # fmt: skip
+    {**SMALL, **BY_RATIO},
+    "fig-6.csv",
+)
 
 
 def _one_or_all(ratios: list) -> list:
@@ -202,14 +268,20 @@ def _one_or_all(ratios: list) -> list:
 
 def _figure_7(number: str, model: dict, compared: tuple, seconds: tuple) -> Reproduction:
     return _item(
-        f"fig-{number}a", f"Accuracy when one straggler drops columns, the next rank every epoch, a small {model['model']}",
-        compared, seconds,
+        f"fig-{number}a",
+        f"Accuracy when one straggler drops columns, the next rank every epoch, a small {model['model']}",
+        compared,
+        seconds,
         (
-            _lost("Less is lost when one straggler drops than when every rank does", along="everywhere", order=[0, 1],
-                  source=f"section V-B, figures {number}a and {int(number) - 2}a"),
+            _lost(
+                "Less is lost when one straggler drops than when every rank does",
+                along="everywhere",
+                order=[0, 1],
+                source=f"section V-B, figures {number}a and {int(number) - 2}a",
+            ),
         ),
         {**model, "keys": ["pruning_ratio", "everywhere"], "along": "pruning_ratio", "by": "everywhere"},
-    )  # fmt: skip
+    )
 
 
 FIGURE_7A = _figure_7("7", TINY, (_one_or_all([0.5])[:1], _one_or_all([0.5]), _one_or_all(RATIOS)), (10, 25, 400))
@@ -224,29 +296,62 @@ PRI, PRI_DIFF_E, PRI_DIFF_R = zero("Pri"), zero("PriDiffE", pruning_ratio=0.5), 
 BY_SKEWNESS = {"keys": ["skewness"], "along": "skewness", "by": "solution"}
 SHOWN_AT_8 = "section V-B, text to figure 9; χ = 8 is assumed"
 FIGURE_9A = _item(
-    "fig-9a", "Accuracy by the skewness of one straggler that drops columns",
+    "fig-9a",
+    "Accuracy by the skewness of one straggler that drops columns",
     (
-        _by_skewness([8], PRI_DIFF_R), _by_skewness([1, 8], PRI, PRI_DIFF_E, PRI_DIFF_R),
+        _by_skewness([8], PRI_DIFF_R),
+        _by_skewness([1, 8], PRI, PRI_DIFF_E, PRI_DIFF_R),
         _by_skewness(SKEWNESSES, PRI, PRI_DIFF_E, PRI_DIFF_R),
     ),
     (10, 45, 1_800),
     (
-        *_published("Pri loses 1.3 % at χ = 8", "accuracy_loss", SHOWN_AT_8, TWO,
-                    {"solution": "ZERO-Pri", "skewness": HEAVY}, abs=2.0),
-        Bound("Pri loses at least half of that, in points", quantity="accuracy_loss", at_least=0.65,
-              where={"solution": "ZERO-Pri", "skewness": HEAVY, "reading": "points"}, needs_real_data=True,
-              because="half of 1.3: within 2 points of it is also a training that loses nothing, which fails here",
-              source=SHOWN_AT_8, explanation=SMALLER),
-        *_published("PriDiffE loses 0.3 % at χ = 8", "accuracy_loss", SHOWN_AT_8, f"{TWO}; 0.3 is none to see by it",
-                    {"solution": "ZERO-PriDiffE", "skewness": HEAVY}, abs=2.0),
-        _lost("PriDiffE loses less than Pri at χ = 8", along="solution", order=["ZERO-PriDiffE", "ZERO-Pri"],
-              where={"skewness": HEAVY}, source=SHOWN_AT_8),
-        Within("PriDiffR's accuracy is comparable to Pri's or better", quantity="points_behind", expected=0.0, abs=2.0,
-               because=POINTS, needs_real_data=True, source="section V-B: comparable and even better accuracy",
-               explanation=SMALLER),
+        *_published(
+            "Pri loses 1.3 % at χ = 8",
+            "accuracy_loss",
+            SHOWN_AT_8,
+            TWO,
+            {"solution": "ZERO-Pri", "skewness": HEAVY},
+            abs=2.0,
+        ),
+        Bound(
+            "Pri loses at least half of that, in points",
+            quantity="accuracy_loss",
+            at_least=0.65,
+            where={"solution": "ZERO-Pri", "skewness": HEAVY, "reading": "points"},
+            needs_real_data=True,
+            because="half of 1.3: within 2 points of it is also a training that loses nothing, which fails here",
+            source=SHOWN_AT_8,
+            explanation=SMALLER,
+        ),
+        *_published(
+            "PriDiffE loses 0.3 % at χ = 8",
+            "accuracy_loss",
+            SHOWN_AT_8,
+            f"{TWO}; 0.3 is none to see by it",
+            {"solution": "ZERO-PriDiffE", "skewness": HEAVY},
+            abs=2.0,
+        ),
+        _lost(
+            "PriDiffE loses less than Pri at χ = 8",
+            along="solution",
+            order=["ZERO-PriDiffE", "ZERO-Pri"],
+            where={"skewness": HEAVY},
+            source=SHOWN_AT_8,
+        ),
+        Within(
+            "PriDiffR's accuracy is comparable to Pri's or better",
+            quantity="points_behind",
+            expected=0.0,
+            abs=2.0,
+            because=POINTS,
+            needs_real_data=True,
+            source="section V-B: comparable and even better accuracy",
+            explanation=SMALLER,
+        ),
     ),
-    {**TINY, **BY_SKEWNESS}, "fig-9.csv",
-)  # fmt: skip
+    {**TINY, **BY_SKEWNESS},
+    "fig-9.csv",
+)
 
 SEMI = {"solution": "SEMI", "selection": "PriDiffR"}  # section V-C: who does not migrate runs ZERO-PriDiffR
 # Ours drops what it plans: PriDiffR drops four fifths of that where few columns are candidates.
@@ -259,49 +364,94 @@ CLAMPED = (
 )
 NOTHING_LOST = "section IV-A: migration loses nothing"
 FIGURE_10A = _item(
-    "fig-10a", "Accuracy by the skewness of one straggler: MIG, PriDiffR and SEMI",
+    "fig-10a",
+    "Accuracy by the skewness of one straggler: MIG, PriDiffR and SEMI",
     (
-        _by_skewness([8], MIG, REFINED), _by_skewness([8], PRI_DIFF_R, MIG, SEMI, REFINED),
+        _by_skewness([8], MIG, REFINED),
+        _by_skewness([8], PRI_DIFF_R, MIG, SEMI, REFINED),
         _by_skewness(SKEWNESSES, PRI_DIFF_R, MIG, SEMI, REFINED),
     ),
     (10, 45, 1_800),
     (
-        Within("MIG drops nothing", quantity="dropped_share", where={"solution": "MIG"}, expected=0.0, abs=0.0,
-               because=BY_CONSTRUCTION, source=NOTHING_LOST),
-        Within("MIG loses no accuracy", quantity="accuracy_loss", where={"solution": "MIG", "reading": "points"},
-               expected=0.0, abs=0.25, because="5 of 2,000 images: sums come in another order, no more",
-               needs_real_data=True, source=NOTHING_LOST),
+        Within(
+            "MIG drops nothing",
+            quantity="dropped_share",
+            where={"solution": "MIG"},
+            expected=0.0,
+            abs=0.0,
+            because=BY_CONSTRUCTION,
+            source=NOTHING_LOST,
+        ),
+        Within(
+            "MIG loses no accuracy",
+            quantity="accuracy_loss",
+            where={"solution": "MIG", "reading": "points"},
+            expected=0.0,
+            abs=0.25,
+            because="5 of 2,000 images: sums come in another order, no more",
+            needs_real_data=True,
+            source=NOTHING_LOST,
+        ),
         *(
-            _lost(f"{name} loses less than PriDiffR at χ = 8", along="solution", order=[name, "ZERO-PriDiffR"],
-                  where={"skewness": HEAVY}, source="section V-C, figure 10a", explanation=f"{CLAMPED} {SMALLER}")
+            _lost(
+                f"{name} loses less than PriDiffR at χ = 8",
+                along="solution",
+                order=[name, "ZERO-PriDiffR"],
+                where={"skewness": HEAVY},
+                source="section V-C, figure 10a",
+                explanation=f"{CLAMPED} {SMALLER}",
+            )
             for name in ("SEMI", "SEMI refined")
         ),
         *(_within_seeds(name, name, skewness=HEAVY) for name in ("SEMI", "SEMI refined")),
     ),
     {**TINY, **BY_SKEWNESS},
-)  # fmt: skip
+)
 
 FOUR = {"skewness": [8, 6, 4, 2]}  # on the first four of eight ranks
 DIVISIONS = [{**SEMI, **FOUR, "num_senders": number} for number in range(5)]
 FIGURE_11A = _item(
-    "fig-11a", "Accuracy by how many of four stragglers migrate",
+    "fig-11a",
+    "Accuracy by how many of four stragglers migrate",
     ([DIVISIONS[2]], [DIVISIONS[0], DIVISIONS[4]], [*DIVISIONS, {**SEMI, **FOUR}, {**REFINED, **FOUR}]),
     (10, 55, 1_400),
     (
-        Trend("The more stragglers migrate, the less is dropped", quantity="dropped_share", along="num_senders",
-              direction="decreasing", where={"solution": "SEMI(x)"}, because=BY_CONSTRUCTION,
-              source="section V-C, figure 11"),
-        Trend("The more stragglers migrate, the less is lost", quantity="accuracy_loss", along="num_senders",
-              direction="decreasing", where={"solution": "SEMI(x)", "reading": "points"}, because=ORDER,
-              needs_real_data=True, source="section V-C, figure 11a", explanation=SMALLER),
-        Within("When all four migrate, nothing is dropped", quantity="dropped_share",
-               where={"solution": "SEMI(x)", "num_senders": 4}, expected=0.0, abs=0.0, because=BY_CONSTRUCTION,
-               source="section V-C: at x = 4 SEMI is MIG"),
-        *(_within_seeds(name, f"{name}'s own division", "figure 11a, section V-C: small accuracy penalty")
-          for name in ("SEMI", "SEMI refined")),
+        Trend(
+            "The more stragglers migrate, the less is dropped",
+            quantity="dropped_share",
+            along="num_senders",
+            direction="decreasing",
+            where={"solution": "SEMI(x)"},
+            because=BY_CONSTRUCTION,
+            source="section V-C, figure 11",
+        ),
+        Trend(
+            "The more stragglers migrate, the less is lost",
+            quantity="accuracy_loss",
+            along="num_senders",
+            direction="decreasing",
+            where={"solution": "SEMI(x)", "reading": "points"},
+            because=ORDER,
+            needs_real_data=True,
+            source="section V-C, figure 11a",
+            explanation=SMALLER,
+        ),
+        Within(
+            "When all four migrate, nothing is dropped",
+            quantity="dropped_share",
+            where={"solution": "SEMI(x)", "num_senders": 4},
+            expected=0.0,
+            abs=0.0,
+            because=BY_CONSTRUCTION,
+            source="section V-C: at x = 4 SEMI is MIG",
+        ),
+        *(
+            _within_seeds(name, f"{name}'s own division", "figure 11a, section V-C: small accuracy penalty")
+            for name in ("SEMI", "SEMI refined")
+        ),
     ),
     {**TINY, "num_ranks": 8, "keys": ["num_senders"], "along": "num_senders", "by": "solution"},
-)  # fmt: skip
+)
 
 
 def _statistics(ratios: list) -> list:
@@ -309,47 +459,97 @@ def _statistics(ratios: list) -> list:
 
 
 INCREMENTAL = _item(
-    "incremental", "Dropped columns keep their statistics, or are dropped for ever",
-    (_statistics([0.5])[1:], _statistics([0.5]), _statistics([0.5, 0.75])), (10, 20, 400),
+    "incremental",
+    "Dropped columns keep their statistics, or are dropped for ever",
+    (_statistics([0.5])[1:], _statistics([0.5]), _statistics([0.5, 0.75])),
+    (10, 20, 400),
     (
-        _lost("Less is lost where dropped columns keep their statistics", along="is_incremental", order=[1, 0],
-              source="section III-B says why and shows no accuracy; the comparison is ours",
-              explanation=f"{ROTATING} {SMALLER}"),
+        _lost(
+            "Less is lost where dropped columns keep their statistics",
+            along="is_incremental",
+            order=[1, 0],
+            source="section III-B says why and shows no accuracy; the comparison is ours",
+            explanation=f"{ROTATING} {SMALLER}",
+        ),
     ),
     {**TINY, "keys": ["pruning_ratio", "is_incremental"], "along": "pruning_ratio", "by": "is_incremental"},
-)  # fmt: skip
+)
 
 ON_RANKS = {
     "compared": [
-        {"solution": "Baseline"}, {**zero("Pri"), **moving(HEAVY)}, {**zero("PriDiffR"), **moving(HEAVY)},
-        {**MIG, **moving(HEAVY)}, {**SEMI, **moving(HEAVY)}, {**REFINED, **moving(HEAVY)},
+        {"solution": "Baseline"},
+        {**zero("Pri"), **moving(HEAVY)},
+        {**zero("PriDiffR"), **moving(HEAVY)},
+        {**MIG, **moving(HEAVY)},
+        {**SEMI, **moving(HEAVY)},
+        {**REFINED, **moving(HEAVY)},
     ],
-    "num_ranks": 4, "size": "tiny", "seed": 0, "epochs": 2, "batch": 64, "learning_rate": 1e-3, "limit": 1024,
-}  # fmt: skip
+    "num_ranks": 4,
+    "size": "tiny",
+    "seed": 0,
+    "epochs": 2,
+    "batch": 64,
+    "learning_rate": 1e-3,
+    "limit": 1024,
+}
 SAME_FUNCTION = "the ranks compute one function, cut in another way"
 REAL_RANKS = Reproduction(
-    technique="flextp", item="real-ranks", evidence=Evidence.MEASURED, title="Virtual ranks find what real ranks find",
-    notebook="notebooks/flextp/accuracy_on_ranks.ipynb", expected_s={"smoke": 15, "laptop": 40, "full": 180},
+    technique="flextp",
+    item="real-ranks",
+    evidence=Evidence.MEASURED,
+    title="Virtual ranks find what real ranks find",
+    notebook="notebooks/flextp/accuracy_on_ranks.ipynb",
+    expected_s={"smoke": 15, "laptop": 40, "full": 180},
     parameters={
         "smoke": ON_RANKS | {"compared": ON_RANKS["compared"][-1:], "num_ranks": 2, "epochs": 1, "limit": 128},
         "laptop": ON_RANKS | {"compared": [*ON_RANKS["compared"][1:2], ON_RANKS["compared"][-1]], "limit": 256},
         "full": ON_RANKS,
     },
     claims=(
-        Within("Real and virtual ranks end at the same loss", quantity="loss_difference", expected=0.0, abs=0.01,
-               because="1 %: real ranks add in another order", source=SAME_FUNCTION),
-        Within("Real and virtual ranks score the same", quantity="accuracy_difference", expected=0.0, abs=1.0,
-               because="1 point, 20 of 2,000 test images, of which a constant answer is right on a tenth",
-               source=SAME_FUNCTION),
-        Within("Real and virtual ranks make the same plans", quantity="plans_difference", expected=0.0, abs=0.0,
-               because="a count, so by construction (rank 0 plans for all): it checks the program",
-               source="section III-A: ranks must agree, or the next all-reduce hangs"),
-        Within("Real and virtual ranks drop the same share", quantity="dropped_difference", expected=0.0, abs=1e-9,
-               because="a count of columns, added up in another order", source=SAME_FUNCTION),
+        Within(
+            "Real and virtual ranks end at the same loss",
+            quantity="loss_difference",
+            expected=0.0,
+            abs=0.01,
+            because="1 %: real ranks add in another order",
+            source=SAME_FUNCTION,
+        ),
+        Within(
+            "Real and virtual ranks score the same",
+            quantity="accuracy_difference",
+            expected=0.0,
+            abs=1.0,
+            because="1 point, 20 of 2,000 test images, of which a constant answer is right on a tenth",
+            source=SAME_FUNCTION,
+        ),
+        Within(
+            "Real and virtual ranks make the same plans",
+            quantity="plans_difference",
+            expected=0.0,
+            abs=0.0,
+            because="a count, so by construction (rank 0 plans for all): it checks the program",
+            source="section III-A: ranks must agree, or the next all-reduce hangs",
+        ),
+        Within(
+            "Real and virtual ranks drop the same share",
+            quantity="dropped_difference",
+            expected=0.0,
+            abs=1e-9,
+            because="a count of columns, added up in another order",
+            source=SAME_FUNCTION,
+        ),
     ),
-)  # fmt: skip
+)
 
 CATALOGUE = (
-    FIGURE_3, FIGURE_5A, FIGURE_6A, FIGURE_7A, FIGURE_8A, FIGURE_9A, FIGURE_10A, FIGURE_11A, INCREMENTAL,
+    FIGURE_3,
+    FIGURE_5A,
+    FIGURE_6A,
+    FIGURE_7A,
+    FIGURE_8A,
+    FIGURE_9A,
+    FIGURE_10A,
+    FIGURE_11A,
+    INCREMENTAL,
     REAL_RANKS,
-)  # fmt: skip
+)

@@ -14,19 +14,37 @@ LINK = 12.5e6  # bytes/s, 100 Mbit/s
 # a checkpoint is on the link for some 6 % of it. Chosen after trials: without sleeping (busy-processors), where Gemini
 # cost 6 %, and with iterations of half the length, where it cost 1.4 % (0.7 to 2.0): some 10 ms, whatever is trained.
 TRAINING = {
-    "num_machines": 4, "bandwidth_bytes_per_s": LINK, "hidden": 128, "layers": 2, "sequence": 32, "batch": 8,
-    "device_s": 1.6, "num_profiled": 6, "reserved_bytes": 1_048_576, "length": 2,
-}  # fmt: skip
+    "num_machines": 4,
+    "bandwidth_bytes_per_s": LINK,
+    "hidden": 128,
+    "layers": 2,
+    "sequence": 32,
+    "batch": 8,
+    "device_s": 1.6,
+    "num_profiled": 6,
+    "reserved_bytes": 1_048_576,
+    "length": 2,
+}
 BUSY = {"hidden": 64, "sequence": 64, "batch": 64, "device_s": 0.0, "reserved_bytes": 524_288, "length": 3}
 PAIR = TRAINING | {"schemes": ["Baseline", "Blocking", "Gemini", "async_save"], "rounds": 15}
 ALL = TRAINING | {
-    "schemes": ["Baseline", "Blocking", "Naive", "Unpipelined", "Gemini"], "rounds": 8, "reserved_bytes": 262_144,
-}  # fmt: skip
-SMALL = {"batch": 4, "hidden": 32, "device_s": 0.05, "rounds": 6, "length": 1, "num_profiled": 2, "num_machines": 2,
-         "reserved_bytes": 131_072}  # fmt: skip
+    "schemes": ["Baseline", "Blocking", "Naive", "Unpipelined", "Gemini"],
+    "rounds": 8,
+    "reserved_bytes": 262_144,
+}
+SMALL = {
+    "batch": 4,
+    "hidden": 32,
+    "device_s": 0.05,
+    "rounds": 6,
+    "length": 1,
+    "num_profiled": 2,
+    "num_machines": 2,
+    "reserved_bytes": 131_072,
+}
 IN_ORDER = "an order needs no tolerance"
 BITS = "bit for bit"
-ONE_PER_CENT = "1 %: \"does not affect\" read as less than can be measured; the whole interval must keep to it"
+ONE_PER_CENT = '1 %: "does not affect" read as less than can be measured; the whole interval must keep to it'
 SHARED = (
     "Whatever a checkpoint asks of a processor that also trains makes the iteration longer; the processor seconds are "
     "shown beside."
@@ -34,106 +52,224 @@ SHARED = (
 
 
 def _same_bits(source: str) -> Within:
-    return Within("Training has the same bits with checkpoints as without", quantity="different_ranks", expected=0.0,
-                  abs=0.0, because=BITS, source=source)  # fmt: skip
+    return Within(
+        "Training has the same bits with checkpoints as without",
+        quantity="different_ranks",
+        expected=0.0,
+        abs=0.0,
+        because=BITS,
+        source=source,
+    )
 
 
 def _no_longer(source: str) -> Bound:
-    return Bound("Gemini makes iterations at most 1 % longer", quantity="over_baseline", where={"scheme": "Gemini"},
-                 at_most=1.01, because=ONE_PER_CENT, source=source, explanation=SHARED)  # fmt: skip
+    return Bound(
+        "Gemini makes iterations at most 1 % longer",
+        quantity="over_baseline",
+        where={"scheme": "Gemini"},
+        at_most=1.01,
+        because=ONE_PER_CENT,
+        source=source,
+        explanation=SHARED,
+    )
 
 
 def _training(item: str, title: str, claims: tuple, parameters: dict, **more: object) -> Reproduction:
     return Reproduction(
-        technique="gemini", item=item, evidence=Evidence.MEASURED, title=title,
-        notebook="notebooks/gemini/overhead.ipynb", claims=claims,
+        technique="gemini",
+        item=item,
+        evidence=Evidence.MEASURED,
+        title=title,
+        notebook="notebooks/gemini/overhead.ipynb",
+        claims=claims,
         parameters={"smoke": parameters | SMALL, "laptop": parameters, "full": parameters | {"rounds": 100}},
-        expected_s={"smoke": 30, "laptop": 300, "full": 2500}, **more,
-    )  # fmt: skip
+        expected_s={"smoke": 30, "laptop": 300, "full": 2500},
+        **more,
+    )
 
 
 FIGURE_6_7 = _training(
-    "fig-6-7", "Iterations with a checkpoint each, and without", (
+    "fig-6-7",
+    "Iterations with a checkpoint each, and without",
+    (
         _no_longer("section 6.7.2, figure 6.7"),
-        Ordering("Blocking makes iterations longer than Gemini", quantity="over_baseline", along="scheme",
-                 order=["Gemini", "Blocking"], because=IN_ORDER, source="section 6.7.4"),
-        Ordering("So does torch's async_save to local files", quantity="over_baseline", along="scheme",
-                 order=["Gemini", "async_save"], because=IN_ORDER,
-                 source="ours; async_save copies the state before it returns, and writes files beside training"),
+        Ordering(
+            "Blocking makes iterations longer than Gemini",
+            quantity="over_baseline",
+            along="scheme",
+            order=["Gemini", "Blocking"],
+            because=IN_ORDER,
+            source="section 6.7.4",
+        ),
+        Ordering(
+            "So does torch's async_save to local files",
+            quantity="over_baseline",
+            along="scheme",
+            order=["Gemini", "async_save"],
+            because=IN_ORDER,
+            source="ours; async_save copies the state before it returns, and writes files beside training",
+        ),
         _same_bits("ours; a checkpoint only reads"),
-    ), PAIR,
-)  # fmt: skip
+    ),
+    PAIR,
+)
 BUSY_PROCESSORS = _training(
-    "busy-processors", "The same where no accelerator computes: processors train and checkpoint", (
+    "busy-processors",
+    "The same where no accelerator computes: processors train and checkpoint",
+    (
         _no_longer("section 6.7.2, where processors are free"),
-        Ordering("Blocking makes iterations longer than Gemini", quantity="over_baseline", along="scheme",
-                 order=["Gemini", "Blocking"], because=IN_ORDER, source="section 6.7.4"),
+        Ordering(
+            "Blocking makes iterations longer than Gemini",
+            quantity="over_baseline",
+            along="scheme",
+            order=["Gemini", "Blocking"],
+            because=IN_ORDER,
+            source="section 6.7.4",
+        ),
         _same_bits("ours; a checkpoint only reads"),
-    ), PAIR | BUSY,
-)  # fmt: skip
+    ),
+    PAIR | BUSY,
+)
 FIGURE_6_8 = _training(
-    "fig-6-8", "Network time left idle, with a checkpoint each iteration and without", (
-        Bound("Idle time suffices for a checkpoint", quantity="idle_used", where={"scheme": "Gemini"}, at_most=1.0,
-              because="a share of what there is", source="section 6.7.2, figure 6.8: some idle time is left"),
-    ), PAIR | {"schemes": ["Baseline", "Gemini"], "rounds": 8},
-)  # fmt: skip
+    "fig-6-8",
+    "Network time left idle, with a checkpoint each iteration and without",
+    (
+        Bound(
+            "Idle time suffices for a checkpoint",
+            quantity="idle_used",
+            where={"scheme": "Gemini"},
+            at_most=1.0,
+            because="a share of what there is",
+            source="section 6.7.2, figure 6.8: some idle time is left",
+        ),
+    ),
+    PAIR | {"schemes": ["Baseline", "Gemini"], "rounds": 8},
+)
 FIGURE_6_16 = _training(
-    "fig-6-16", "Five ways to send a checkpoint beside training", (
-        Ordering("Blocking makes iterations longer than no checkpoints", quantity="iteration_s", along="scheme",
-                 order=["Baseline", "Blocking"], because=IN_ORDER, source="section 6.7.4, figure 6.16: 10.1 %"),
+    "fig-6-16",
+    "Five ways to send a checkpoint beside training",
+    (
+        Ordering(
+            "Blocking makes iterations longer than no checkpoints",
+            quantity="iteration_s",
+            along="scheme",
+            order=["Baseline", "Blocking"],
+            because=IN_ORDER,
+            source="section 6.7.4, figure 6.16: 10.1 %",
+        ),
         _no_longer("section 6.7.4, figure 6.16"),
-        Ordering("Gemini, then unpipelined, then blocking", quantity="over_baseline", along="scheme",
-                 order=["Gemini", "Unpipelined", "Blocking"], because=IN_ORDER,
-                 source="section 6.7.4, figure 6.16: 3.5 % and 10.1 %",
-                 explanation="Unpipelined costs time where idle time does not suffice for receiving and copying one "
-                 "after the other. Copying to memory here takes a hundredth of what the link takes, and idle time "
-                 "suffices for both."),
-        Ordering("Naive needs larger buffers than Gemini", quantity="buffer_bytes", along="scheme",
-                 order=["Gemini", "Naive"], because=IN_ORDER, source="section 6.7.4: out of memory against 128 MB"),
+        Ordering(
+            "Gemini, then unpipelined, then blocking",
+            quantity="over_baseline",
+            along="scheme",
+            order=["Gemini", "Unpipelined", "Blocking"],
+            because=IN_ORDER,
+            source="section 6.7.4, figure 6.16: 3.5 % and 10.1 %",
+            explanation="Unpipelined costs time where idle time does not suffice for receiving and copying one "
+            "after the other. Copying to memory here takes a hundredth of what the link takes, and idle time "
+            "suffices for both.",
+        ),
+        Ordering(
+            "Naive needs larger buffers than Gemini",
+            quantity="buffer_bytes",
+            along="scheme",
+            order=["Gemini", "Naive"],
+            because=IN_ORDER,
+            source="section 6.7.4: out of memory against 128 MB",
+        ),
         _same_bits("ours; a checkpoint only reads"),
-    ), ALL, published="fig-6-16.csv",
-)  # fmt: skip
+    ),
+    ALL,
+    published="fig-6-16.csv",
+)
 
 TIERS = {
-    "links_bytes_per_s": [12.5e6, 25e6, 50e6], "storage_bytes_per_s": 2.5e6, "nums_machines": [2, 4], "hidden": 224,
-    "layers": 1, "repeats": 7, "storage_repeats": 1,
-}  # fmt: skip
+    "links_bytes_per_s": [12.5e6, 25e6, 50e6],
+    "storage_bytes_per_s": 2.5e6,
+    "nums_machines": [2, 4],
+    "hidden": 224,
+    "layers": 1,
+    "repeats": 7,
+    "storage_repeats": 1,
+}
 FEW = {"links_bytes_per_s": [12.5e6, 50e6], "hidden": 96, "layers": 1, "repeats": 2, "nums_machines": [2, 4]}
 ONE = {"hidden": 256, "links_bytes_per_s": [50e6], "nums_machines": [4], "storage_repeats": 3}
 
 
 def _tiers(item: str, title: str, claims: tuple, parameters: dict, smoke: dict, **more: object) -> Reproduction:
     return Reproduction(
-        technique="gemini", item=item, evidence=Evidence.MEASURED, title=title,
-        notebook="notebooks/gemini/tiers_measured.ipynb", claims=claims,
-        parameters={"smoke": parameters | smoke, "laptop": parameters,
-                    "full": parameters | {"repeats": 25, "storage_repeats": 5}},
-        expected_s={"smoke": 40, "laptop": 90, "full": 400}, **more,
-    )  # fmt: skip
+        technique="gemini",
+        item=item,
+        evidence=Evidence.MEASURED,
+        title=title,
+        notebook="notebooks/gemini/tiers_measured.ipynb",
+        claims=claims,
+        parameters={
+            "smoke": parameters | smoke,
+            "laptop": parameters,
+            "full": parameters | {"repeats": 25, "storage_repeats": 5},
+        },
+        expected_s={"smoke": 40, "laptop": 90, "full": 400},
+        **more,
+    )
 
 
 FIGURE_6_11 = _tiers(
-    "fig-6-11", "How many times shorter checkpoints to peers are than to storage, a thousandth of the paper's rates", (
-        Trend("A faster network, larger reduction", quantity="reduction", along="link_mbit_per_s",
-              direction="increasing", because=IN_ORDER, source="section 6.7.2, figure 6.11"),
-        Trend("More machines, larger reduction", quantity="reduction", along="num_machines", direction="increasing",
-              because=IN_ORDER, source="section 6.7.2, figure 6.11"),
-        Within("The reduction is that of the rates, N B / B of storage", quantity="share_of_rates", expected=0.875,
-               abs=0.175, because="0.7 to 1.05: headers take 5 % of a link, and a checkpoint's threads start in some "
-               "milliseconds of 50; above 1 only by the link's burst",
-               source="section 6.7.2: 65 times where rates alone give 80, a share of 0.81"),
-    ), TIERS, FEW,
-)  # fmt: skip
+    "fig-6-11",
+    "How many times shorter checkpoints to peers are than to storage, a thousandth of the paper's rates",
+    (
+        Trend(
+            "A faster network, larger reduction",
+            quantity="reduction",
+            along="link_mbit_per_s",
+            direction="increasing",
+            because=IN_ORDER,
+            source="section 6.7.2, figure 6.11",
+        ),
+        Trend(
+            "More machines, larger reduction",
+            quantity="reduction",
+            along="num_machines",
+            direction="increasing",
+            because=IN_ORDER,
+            source="section 6.7.2, figure 6.11",
+        ),
+        Within(
+            "The reduction is that of the rates, N B / B of storage",
+            quantity="share_of_rates",
+            expected=0.875,
+            abs=0.175,
+            because="0.7 to 1.05: headers take 5 % of a link, and a checkpoint's threads start in some "
+            "milliseconds of 50; above 1 only by the link's burst",
+            source="section 6.7.2: 65 times where rates alone give 80, a share of 0.81",
+        ),
+    ),
+    TIERS,
+    FEW,
+)
 RETRIEVAL = _tiers(
-    "retrieval", "Fetching the state from local memory, from a peer, and from storage", (
-        Bound("A peer is at least 10 times faster than storage, whose rate is set as in the paper",
-              quantity="peer_over_storage", at_most=0.1,
-              because="a tenth: the slowest from a peer over the fastest from storage; the set rates alone give an "
-              "eightieth, so what can fail is the work around the transfer",
-              source="section 6.7.2, wasted time: under 3 s from a peer, minutes from storage"),
-        Ordering("Local memory, then a peer, then storage", quantity="retrieval_s", along="tier",
-                 order=["local memory", "peer memory", "persistent storage"], because=IN_ORDER, source="section 6.3.1"),
-    ), TIERS | ONE, FEW | ONE | {"storage_repeats": 1, "hidden": 96},
-)  # fmt: skip
+    "retrieval",
+    "Fetching the state from local memory, from a peer, and from storage",
+    (
+        Bound(
+            "A peer is at least 10 times faster than storage, whose rate is set as in the paper",
+            quantity="peer_over_storage",
+            at_most=0.1,
+            because="a tenth: the slowest from a peer over the fastest from storage; the set rates alone give an "
+            "eightieth, so what can fail is the work around the transfer",
+            source="section 6.7.2, wasted time: under 3 s from a peer, minutes from storage",
+        ),
+        Ordering(
+            "Local memory, then a peer, then storage",
+            quantity="retrieval_s",
+            along="tier",
+            order=["local memory", "peer memory", "persistent storage"],
+            because=IN_ORDER,
+            source="section 6.3.1",
+        ),
+    ),
+    TIERS | ONE,
+    FEW | ONE | {"storage_repeats": 1, "hidden": 96},
+)
 
 CATALOGUE = (FIGURE_6_7, BUSY_PROCESSORS, FIGURE_6_8, FIGURE_6_16, FIGURE_6_11, RETRIEVAL)

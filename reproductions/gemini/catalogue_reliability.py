@@ -12,26 +12,49 @@ OURS = "ours; section 6.6 resumes from the same states"
 SCHEDULES = {"num_schedules": 20, "each": 10, "first": 0, "iterations": 10}
 
 FAILURE_SCHEDULES = Reproduction(
-    technique="gemini", item="failure-schedules", evidence=Evidence.MEASURED,
+    technique="gemini",
+    item="failure-schedules",
+    evidence=Evidence.MEASURED,
     title="Ranks, machines, the root and the store are killed, bits flipped: does training end as if nothing had been?",
     notebook="notebooks/gemini/failure_schedules.ipynb",
     parameters={
         "smoke": SCHEDULES | {"num_schedules": 2, "each": 2, "first": 8},
-        "laptop": SCHEDULES, "full": SCHEDULES | {"num_schedules": 200},
+        "laptop": SCHEDULES,
+        "full": SCHEDULES | {"num_schedules": 200},
     },
     expected_s={"smoke": 40, "laptop": 300, "full": 3000},
     claims=(
-        Within("Every training finishes", quantity="is_finished", expected=1.0, abs=0.0, because="yes or no",
-               source="ours"),
-        Within("Every training ends with the very bits of an undisturbed one", quantity="different_ranks",
-               expected=0.0, abs=0.0, because="bit for bit", source=OURS),
-        Within("No process is left behind", quantity="num_orphans", expected=0.0, abs=0.0, because="a count",
-               source="ours"),
-        Within("No shared memory is left behind", quantity="leaked_bytes", expected=0.0, abs=0.0, because="a count",
-               source="ours"),
-        Within("A replica with a flipped bit is passed over, and the report says why", quantity="damage_is_named",
-               expected=1.0, abs=0.0, because="yes or no", source="ours; the paper has no checksums"),
+        Within(
+            "Every training finishes", quantity="is_finished", expected=1.0, abs=0.0, because="yes or no", source="ours"
+        ),
+        Within(
+            "Every training ends with the very bits of an undisturbed one",
+            quantity="different_ranks",
+            expected=0.0,
+            abs=0.0,
+            because="bit for bit",
+            source=OURS,
+        ),
+        Within(
+            "No process is left behind", quantity="num_orphans", expected=0.0, abs=0.0, because="a count", source="ours"
+        ),
+        Within(
+            "No shared memory is left behind",
+            quantity="leaked_bytes",
+            expected=0.0,
+            abs=0.0,
+            because="a count",
+            source="ours",
+        ),
+        Within(
+            "A replica with a flipped bit is passed over, and the report says why",
+            quantity="damage_is_named",
+            expected=1.0,
+            abs=0.0,
+            because="yes or no",
+            source="ours; the paper has no checksums",
+        ),
     ),
-)  # fmt: skip
+)
 
 CATALOGUE = (FAILURE_SCHEDULES,)

@@ -69,9 +69,13 @@ def fused_row(name: str, part: str, hidden: int, tokens: int) -> BenchmarkRow:
     predicted = predicted_ratio(tokens, inputs, hidden, method(name).codec(hidden).code_size)
     return BenchmarkRow(
         name=f"{name} fused over definition, {part}, h {hidden}, N {tokens}: predicted {predicted:.3f}",
-        figure=ratio.median, unit="x", low=ratio.low, high=ratio.high,
-        asked="below 1", holds=agree and ratio.high < 1,
-    )  # fmt: skip
+        figure=ratio.median,
+        unit="x",
+        low=ratio.low,
+        high=ratio.high,
+        asked="below 1",
+        holds=agree and ratio.high < 1,
+    )
 
 
 def fused_rows() -> list[BenchmarkRow]:

@@ -114,9 +114,7 @@ def statistics() -> list[BenchmarkRow]:
     ours.update_(now, [])
     equal = torch.equal(ours.change, column_change_by_definition(now, then))
     ratio = paired_ratio(
-        lambda: ours.update_(now, []),
-        lambda: (column_change_by_definition(now, then), then.copy_(now)),
-        clock=CLOCK,
+        lambda: ours.update_(now, []), lambda: (column_change_by_definition(now, then), then.copy_(now)), clock=CLOCK
     )
     return [_row("column statistics over their definition, [4096, 1024] fp32", ratio, equal, 1.0)]
 

@@ -38,7 +38,7 @@ def voting_replicas() -> list[BenchmarkRow]:
 def _over_baseline(ways: list[str], size: Size) -> list[BenchmarkRow]:
     found = measure_overhead(
         ["Baseline", *ways], size=size, num_machines=NUM_RANKS, bandwidth_bytes_per_s=RATE_BYTES_PER_S, turns=TURNS
-    )  # fmt: skip
+    )
     return [_row(row) for row in found.rows if row["quantity"] == "over_baseline"]
 
 

@@ -60,12 +60,22 @@ def sizes() -> list[BenchmarkRow]:
         seconds, trace, run = timed(number)
         whole = math.isclose(run.productive_s + math.fsum(run.wasted_s.values()), run.duration_s)
         name = f"Simulator: {number:,} machines, {NUM_DAYS} days, {len(trace.faults):,} failures"
-        rows.append(BenchmarkRow(name=name, figure=seconds, unit="s", asked=f"less than {asked_s:g}",
-                                 holds=whole and seconds < asked_s))  # fmt: skip
+        rows.append(
+            BenchmarkRow(
+                name=name, figure=seconds, unit="s", asked=f"less than {asked_s:g}", holds=whole and seconds < asked_s
+            )
+        )
         work[number] = seconds / (len(trace.faults) * math.log(number))
     growth = work[LARGE] / work[SMALL]
-    rows.append(BenchmarkRow(name="Simulator: growth over failures x log(machines)", figure=growth, unit="x",
-                             asked=f"at most {GROWTH_SLACK:g}", holds=growth <= GROWTH_SLACK))  # fmt: skip
+    rows.append(
+        BenchmarkRow(
+            name="Simulator: growth over failures x log(machines)",
+            figure=growth,
+            unit="x",
+            asked=f"at most {GROWTH_SLACK:g}",
+            holds=growth <= GROWTH_SLACK,
+        )
+    )
     return rows
 
 
@@ -79,8 +89,15 @@ def definition() -> list[BenchmarkRow]:
     ended = time.thread_time()
     agree = math.isclose(fast.productive_s, literal.productive_s) and fast.num_recoveries == literal.num_recoveries
     ratio = (middle - began) / (ended - middle)
-    return [BenchmarkRow(name="Simulator: every iteration over event by event", figure=ratio, unit="x",
-                         asked="both agree", holds=agree)]  # fmt: skip
+    return [
+        BenchmarkRow(
+            name="Simulator: every iteration over event by event",
+            figure=ratio,
+            unit="x",
+            asked="both agree",
+            holds=agree,
+        )
+    ]
 
 
 def planning() -> list[BenchmarkRow]:
@@ -93,8 +110,9 @@ def planning() -> list[BenchmarkRow]:
     calls = {f"Recovery of {SMALL:,} machines planned": (lambda: plan_recovery(held, SMALL), PLANNED_S)}
     for kind in ("mixed", "ring"):
         calls[f"Recovery probability of {SMALL:,} machines, {kind}"] = (
-            lambda placed=placement(SMALL, 3, kind): recovery_probability(placed, 5), PROBABILITY_S,
-        )  # fmt: skip
+            lambda placed=placement(SMALL, 3, kind): recovery_probability(placed, 5),
+            PROBABILITY_S,
+        )
     return [_seconds(name, *call) for name, call in calls.items()]
 
 

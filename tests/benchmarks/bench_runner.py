@@ -66,19 +66,28 @@ def overhead() -> list[BenchmarkRow]:
         report_s = time.perf_counter() - began
     return [
         BenchmarkRow(
-            name="Runner beside plain papermill, one item", figure=ratio.median, unit="x", low=ratio.low, high=ratio.high
+            name="Runner beside plain papermill, one item",
+            figure=ratio.median,
+            unit="x",
+            low=ratio.low,
+            high=ratio.high,
         ),
         BenchmarkRow(name="Runner: seconds added to one item", figure=ratio.a_s - ratio.b_s, unit="s"),
         BenchmarkRow(
-            name="Runner: an unchanged run", figure=unchanged_s, unit="s",
-            asked="at most 5", holds=outcome.did_nothing and unchanged_s <= PATIENCE_S,
+            name="Runner: an unchanged run",
+            figure=unchanged_s,
+            unit="s",
+            asked="at most 5",
+            holds=outcome.did_nothing and unchanged_s <= PATIENCE_S,
         ),
         BenchmarkRow(
-            name="Report: an update", figure=report_s, unit="s", asked=f"at most {REPORT_S:g}", holds=report_s <= REPORT_S
+            name="Report: an update",
+            figure=report_s,
+            unit="s",
+            asked=f"at most {REPORT_S:g}",
+            holds=report_s <= REPORT_S,
         ),
-    ]  # fmt: skip
+    ]
 
 
-BENCHMARKS = [
-    Benchmark(name="runner", asks="What does the runner cost beside plain papermill?", run=overhead),
-]
+BENCHMARKS = [Benchmark(name="runner", asks="What does the runner cost beside plain papermill?", run=overhead)]

@@ -57,9 +57,18 @@ def running_lab(folder: Path, home: Path) -> Iterator[Lab]:
     _write_settings(home)
     port, token = _free_port(), secrets.token_hex(16)
     log = (home / "server.log").open("wb")
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}", f"--ServerApp.port={port}",
-               "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}"]
-    server = subprocess.Popen(command, env=_environment(home), cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        f"--ServerApp.root_dir={folder}",
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        f"--IdentityProvider.token={token}",
+    ]
+    server = subprocess.Popen(
+        command, env=_environment(home), cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+    )
     try:
         lab = Lab(url=f"http://127.0.0.1:{port}", token=token)
         _wait_until_up(lab, server, home / "server.log")
@@ -70,10 +79,16 @@ def running_lab(folder: Path, home: Path) -> Iterator[Lab]:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    places = {"HOME": home, "JUPYTER_CONFIG_DIR": home / "config", "JUPYTER_DATA_DIR": home / "data",
-              "JUPYTER_RUNTIME_DIR": home / "runtime", "JUPYTERLAB_SETTINGS_DIR": home / "settings",
-              "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces", "IPYTHONDIR": home / "ipython",
-              "MPLCONFIGDIR": matplotlib.get_cachedir()}
+    places = {
+        "HOME": home,
+        "JUPYTER_CONFIG_DIR": home / "config",
+        "JUPYTER_DATA_DIR": home / "data",
+        "JUPYTER_RUNTIME_DIR": home / "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": home / "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
+        "IPYTHONDIR": home / "ipython",
+        "MPLCONFIGDIR": matplotlib.get_cachedir(),
+    }
     return dict(os.environ) | {name: str(place) for name, place in places.items()}
 
 

@@ -17,8 +17,14 @@ OPEN_TIMEOUT_MS = 60_000
 RUN_TIMEOUT_MS = 120_000
 REDRAW_TIMEOUT_MS = 20_000
 
-CHROMIUM_OPTIONS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update",
-                    "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+CHROMIUM_OPTIONS = [
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+]
 
 KERNEL_IS_IDLE = "#jp-main-statusbar :text('| Idle')"  # shown once the notebook has its kernel
 FIGURE = ".workbench-figure img"
@@ -27,7 +33,9 @@ FAILURES = ", ".join(f".jp-Notebook [data-mime-type='application/vnd.jupyter.{na
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.timeout(180),
-    pytest.mark.skipif(not HAS_PLAYWRIGHT, reason="Playwright is missing: pip install -c constraints.txt -e .[browser]"),
+    pytest.mark.skipif(
+        not HAS_PLAYWRIGHT, reason="Playwright is missing: pip install -c constraints.txt -e .[browser]"
+    ),
     pytest.mark.skipif(not CHROMIUM, reason="Chromium is missing: apt-get install chromium, or your system's way"),
 ]
 

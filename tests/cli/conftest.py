@@ -24,21 +24,34 @@ def item(name, notebook, profiles=("smoke", "laptop")):
 CATALOGUE = (item("table-1", "good"), item("table-2", "bad"), item("fig-3", "slow", profiles=("full",)))
 """
 RECORD = 'from workbench.reproduction import record\nrecord(item, [{"quantity": "bytes", "num_ranks": num_ranks, "value": 1500, "unit": "bytes"}])'
-NOTEBOOKS = {"good": RECORD, "bad": 'raise RuntimeError("boom")', "slow": "import time\nprint('slow begins')\ntime.sleep(100)"}
+NOTEBOOKS = {
+    "good": RECORD,
+    "bad": 'raise RuntimeError("boom")',
+    "slow": "import time\nprint('slow begins')\ntime.sleep(100)",
+}
 
 
 def notebook(code: str) -> str:
     """Return a notebook of a parameters cell and one cell of code."""
     cells = [("parameters", 'item = "toy/table-1/counted"  # id\nnum_ranks = 4  # ranks'), (None, code)]
-    return json.dumps({
-        "nbformat": 4, "nbformat_minor": 5,
-        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-        "cells": [
-            {"cell_type": "code", "id": f"cell-{place}", "execution_count": None, "outputs": [], "source": source,
-             "metadata": {"tags": [tag] if tag else []}}
-            for place, (tag, source) in enumerate(cells)
-        ],
-    })  # fmt: skip
+    return json.dumps(
+        {
+            "nbformat": 4,
+            "nbformat_minor": 5,
+            "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+            "cells": [
+                {
+                    "cell_type": "code",
+                    "id": f"cell-{place}",
+                    "execution_count": None,
+                    "outputs": [],
+                    "source": source,
+                    "metadata": {"tags": [tag] if tag else []},
+                }
+                for place, (tag, source) in enumerate(cells)
+            ],
+        }
+    )
 
 
 class CommandLine:
@@ -51,7 +64,14 @@ class CommandLine:
 
     def start(self, *words: str) -> subprocess.Popen:
         command = [sys.executable, "-c", "from workbench.cli import main; main()", *words]
-        return subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Run in a process of its own; return exit code, output and errors."""
@@ -61,9 +81,13 @@ class CommandLine:
 
     def heavy_imports(self, *words: str) -> str:
         """Run in a process of its own; return its first line, which slow packages it imported, and the exit code."""
-        code = (f"import sys; from workbench.cli import exit_code; code = exit_code({list(words)!r});"
-                "print([name for name in ('torch', 'papermill', 'pandas', 'matplotlib', 'transformers') if name in sys.modules], code)")
-        done = subprocess.run([sys.executable, "-c", code], env=self.environment, capture_output=True, text=True, check=True)
+        code = (
+            f"import sys; from workbench.cli import exit_code; code = exit_code({list(words)!r});"
+            "print([name for name in ('torch', 'papermill', 'pandas', 'matplotlib', 'transformers') if name in sys.modules], code)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=self.environment, capture_output=True, text=True, check=True
+        )
         lines = done.stdout.splitlines()
         return f"{lines[0]} {lines[-1]}"
 
@@ -75,7 +99,9 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     (root / "reproductions/toy/published").mkdir(parents=True)
     (root / "notebooks/toy").mkdir(parents=True)
     (root / "reproductions/toy/catalogue.py").write_text(CATALOGUE)
-    (root / "reproductions/toy/published/table.csv").write_text("quantity,num_ranks,value,unit,source\nbytes,4,1500,bytes,by hand\n")
+    (root / "reproductions/toy/published/table.csv").write_text(
+        "quantity,num_ranks,value,unit,source\nbytes,4,1500,bytes,by hand\n"
+    )
     for name, code in NOTEBOOKS.items():
         (root / f"notebooks/toy/{name}.ipynb").write_text(notebook(code))
     monkeypatch.setenv("WORKBENCH_ROOT", str(root))

@@ -26,7 +26,9 @@ BENCHMARKS = [row("fast-enough", 7.0, True), row("too-slow", 3.0, False)]
 def test_the_doctor_looks_at_everything_and_says_what_to_do_about_what_is_missing(line):
     code, out, err = line.run("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(out)}
-    assert {"python", "packages", "catalogue", "results", "ranks", "kernels", "GPUs", "shaped hosts", "browser"} <= set(checks)
+    assert {"python", "packages", "catalogue", "results", "ranks", "kernels", "GPUs", "shaped hosts", "browser"} <= set(
+        checks
+    )
     assert any(name.startswith("data") for name in checks)
     assert checks["ranks"]["state"] == "ok" and checks["catalogue"]["found"].startswith("3 items")
     assert all(check["advice"] for check in checks.values() if check["state"] != "ok")

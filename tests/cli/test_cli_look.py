@@ -12,16 +12,27 @@ pytestmark = pytest.mark.timeout(30)
 
 def test_list_json_gives_id_technique_item_title_evidence_profiles_and_claims(line, capsys):
     assert exit_code(["list", "--json", "table-1"]) == 0
-    assert json.loads(capsys.readouterr().out) == [{
-        "id": "toy/table-1/counted", "technique": "toy", "item": "table-1", "title": "Bytes of table-1", "evidence": "COUNTED",
-        "profiles": ["smoke", "laptop"], "claims": ["It sends 1500 bytes"],
-    }]  # fmt: skip
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "id": "toy/table-1/counted",
+            "technique": "toy",
+            "item": "table-1",
+            "title": "Bytes of table-1",
+            "evidence": "COUNTED",
+            "profiles": ["smoke", "laptop"],
+            "claims": ["It sends 1500 bytes"],
+        }
+    ]
 
 
 def test_list_writes_one_line_an_item_where_there_is_no_terminal(line, capsys):
     exit_code(["list"])
     lines = capsys.readouterr().out.splitlines()
-    assert [text.split()[0] for text in lines[1:4]] == ["toy/table-1/counted", "toy/table-2/counted", "toy/fig-3/counted"]
+    assert [text.split()[0] for text in lines[1:4]] == [
+        "toy/table-1/counted",
+        "toy/table-2/counted",
+        "toy/fig-3/counted",
+    ]
     assert lines[3].rstrip().endswith("Bytes of fig-3")
 
 
@@ -68,7 +79,10 @@ def test_looking_imports_neither_torch_nor_papermill(line, words):
         (["new", "technique", "Ring-Sum"], "did you mean 'ring_sum'?"),
         (["new", "technique", "class"], "technique name 'class' is a keyword of Python"),
         (["kernels", "install", "--device", "gpu"], "there is no device 'gpu'; did you mean 'cpu'?"),
-        (["kernels", "remove", "workbench-9-ranks"], "kernel is 'workbench-9-ranks'; it must be one that the workbench installed"),
+        (
+            ["kernels", "remove", "workbench-9-ranks"],
+            "kernel is 'workbench-9-ranks'; it must be one that the workbench installed",
+        ),
         (["data", "verify", "glue/none"], "manifest"),
     ],
 )
@@ -96,7 +110,10 @@ def test_a_root_that_is_no_checkout_is_named(line, capsys, monkeypatch, tmp_path
 
 def test_a_report_without_records_is_a_remark_and_the_version_is_told(line, capsys):
     assert exit_code(["report", "--profile", "full"]) == 0
-    assert capsys.readouterr().err == "workbench: no records in profile full yet\n" and not (line.root / "results").exists()
+    assert (
+        capsys.readouterr().err == "workbench: no records in profile full yet\n"
+        and not (line.root / "results").exists()
+    )
     assert exit_code(["--version"]) == 0
     assert capsys.readouterr().out.startswith("workbench 0.")
 
@@ -104,10 +121,38 @@ def test_a_report_without_records_is_a_remark_and_the_version_is_told(line, caps
 def test_the_help_names_every_command_of_the_house(line, capsys):
     assert exit_code(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in ("list", "show", "reproduce", "report", "records", "doctor", "data", "kernels", "bench", "clean", "new"))
+    assert all(
+        name in text
+        for name in (
+            "list",
+            "show",
+            "reproduce",
+            "report",
+            "records",
+            "doctor",
+            "data",
+            "kernels",
+            "bench",
+            "clean",
+            "new",
+        )
+    )
 
 
-@pytest.mark.parametrize("words", [["list"], ["show"], ["reproduce"], ["report"], ["records", "promote"], ["records", "diff"], ["clean"], ["bench"], ["new", "technique"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list"],
+        ["show"],
+        ["reproduce"],
+        ["report"],
+        ["records", "promote"],
+        ["records", "diff"],
+        ["clean"],
+        ["bench"],
+        ["new", "technique"],
+    ],
+)
 def test_the_help_of_a_command_has_an_example_of_it(line, capsys, words):
     assert exit_code([*words, "--help"]) == 0
     text = capsys.readouterr().out
@@ -118,7 +163,9 @@ def test_a_record_in_the_wrong_folder_is_named_by_every_command_that_would_have_
     path = line.root / "results/laptop/toy/table-1/counted/record.json"
     path.parent.mkdir(parents=True)
     write_record(path, {"schema": 1, "id": "toy/table-2/counted", "profile": "laptop"})
-    said = f"{path}: refused, it is the record of toy/table-2/counted, and lies where that of toy/table-1/counted belongs"
+    said = (
+        f"{path}: refused, it is the record of toy/table-2/counted, and lies where that of toy/table-1/counted belongs"
+    )
     for command in (["show", "table-1"], ["reproduce", "table-1", "--dry-run"]):
         assert exit_code(command) == 0
         assert said in " ".join(capsys.readouterr().out.split())  # both break long lines

@@ -41,10 +41,14 @@ def test_a_new_technique_is_listed_runs_and_passes_its_own_test(checkout, capsys
     assert exit_code(["list", "--json"]) == 0
     assert [item["id"] for item in json.loads(capsys.readouterr().out)] == ["ring-sum/table-1/counted"]
 
-    tested = python(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "tests/techniques/ring_sum")
+    tested = python(
+        checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "tests/techniques/ring_sum"
+    )
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
-    ran = python(checkout, "-c", "from workbench.cli import main; main()", "reproduce", "ring-sum", "--profile", "smoke")
+    ran = python(
+        checkout, "-c", "from workbench.cli import main; main()", "reproduce", "ring-sum", "--profile", "smoke"
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     record = json.loads((checkout / "results/smoke/ring-sum/table-1/counted/record.json").read_text())
     assert [(row["num_ranks"], row["value"]) for row in record["values"]] == [(2, 1000), (4, 1500), (8, 1750)]
@@ -52,7 +56,10 @@ def test_a_new_technique_is_listed_runs_and_passes_its_own_test(checkout, capsys
 
 def test_a_name_that_is_taken_is_refused_and_nothing_is_overwritten(checkout, capsys):
     assert exit_code(["new", "technique", "activation_compression"]) == 2
-    assert "'activation_compression' exists already: workbench/techniques/activation_compression" in capsys.readouterr().err
+    assert (
+        "'activation_compression' exists already: workbench/techniques/activation_compression"
+        in capsys.readouterr().err
+    )
     assert not (checkout / "reproductions/activation_compression").exists()
 
 
@@ -62,11 +69,15 @@ def test_notebooks_are_valid_have_no_outputs_and_keep_to_short_cells(checkout):
         notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)
         assert all(cell.source.count("\n") < 15 for cell in notebook.cells)
-        assert all(not cell.outputs and cell.execution_count is None for cell in notebook.cells if cell.cell_type == "code")
+        assert all(
+            not cell.outputs and cell.execution_count is None for cell in notebook.cells if cell.cell_type == "code"
+        )
 
 
 def test_cells_are_cut_at_their_marks_and_the_parameters_are_tagged():
     held = json.loads(notebook_json("# %% [markdown]\n# Title\n\n# %% [parameters]\nsize = 1\n\n# %%\nprint(size)\n"))
     assert [(cell["cell_type"], "".join(cell["source"]), cell["metadata"]) for cell in held["cells"]] == [
-        ("markdown", "# Title", {}), ("code", "size = 1", {"tags": ["parameters"]}), ("code", "print(size)", {}),
-    ]  # fmt: skip
+        ("markdown", "# Title", {}),
+        ("code", "size = 1", {"tags": ["parameters"]}),
+        ("code", "print(size)", {}),
+    ]

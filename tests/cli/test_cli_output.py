@@ -15,7 +15,9 @@ pytestmark = pytest.mark.timeout(60)
 def piped(line, words: str, unbuffered: str) -> subprocess.CompletedProcess:
     command = f"'{sys.executable}' -c 'from workbench.cli import main; main()' {words}"
     environment = line.environment | {"PYTHONUNBUFFERED": unbuffered}
-    return subprocess.run(["bash", "-o", "pipefail", "-c", command], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], env=environment, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

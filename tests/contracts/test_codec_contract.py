@@ -41,6 +41,8 @@ CODECS = {
     "error feedback on top-k": lambda: ErrorFeedback(TopK(0.1)),
     "error feedback on auto-encoder": lambda: ErrorFeedback(AutoEncoder(HIDDEN, 4, seed=3)),
 }
+
+
 @pytest.fixture(params=CODECS)
 def codec(request):
     return CODECS[request.param]()

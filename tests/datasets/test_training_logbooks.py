@@ -23,12 +23,15 @@ def test_a_day_a_month_and_a_range_are_read(tmp_path):
     events = training_logbooks.read(path)
     days = [(event.first_day, event.last_day) for event in events]
     assert days == [
-        (date(2021, 12, 6), date(2021, 12, 6)), (date(2021, 11, 17), date(2021, 12, 3)),
+        (date(2021, 12, 6), date(2021, 12, 6)),
+        (date(2021, 11, 17), date(2021, 12, 3)),
         (date(2022, 2, 1), date(2022, 2, 28)),
-    ]  # fmt: skip
+    ]
     assert [(event.category, event.count, event.lost_hours) for event in events] == [
-        ("hardware", 5, None), ("restarts", 40, None), ("hardware_recurrent", None, 3.0),
-    ]  # fmt: skip
+        ("hardware", 5, None),
+        ("restarts", 40, None),
+        ("hardware_recurrent", None, 3.0),
+    ]
 
 
 def test_what_is_no_date_is_refused(tmp_path):

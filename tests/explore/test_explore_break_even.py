@@ -36,9 +36,15 @@ def test_every_control_changes_the_figure():
     explorer = explore_break_even()
     seen = {explorer.png}
     changes = (
-        {"micro_batch": 4}, {"sequence": 128}, {"code_size": 400}, {"bandwidth_bytes_per_s": 1e11},
-        {"flops_per_s": 1e14}, {"layer_launch_s": 0.0}, {"codec_factor": 4.0}, {"fused": True},
-    )  # fmt: skip
+        {"micro_batch": 4},
+        {"sequence": 128},
+        {"code_size": 400},
+        {"bandwidth_bytes_per_s": 1e11},
+        {"flops_per_s": 1e14},
+        {"layer_launch_s": 0.0},
+        {"codec_factor": 4.0},
+        {"fused": True},
+    )
     for change in changes:
         seen.add(explorer.set(**change).png)
     assert len(seen) == 1 + len(changes)

@@ -78,7 +78,9 @@ def test_help_labels_and_stable_classes_are_in_the_widgets():
     rows = explorer().widget.children
     slider, help_text = rows[0].children
     assert (slider.description, slider.tooltip, slider._dom_classes) == (
-        "factor", "Multiplies.", ("workbench-control-factor",),
+        "factor",
+        "Multiplies.",
+        ("workbench-control-factor",),
     )
     assert help_text.value == "<small>Multiplies.</small>"
     assert [row._dom_classes for row in rows[-2:]] == [("workbench-status",), ("workbench-figure",)]

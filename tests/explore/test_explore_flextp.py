@@ -32,9 +32,12 @@ def test_every_control_changes_the_figure():
     explorer = lesson.explore_flextp()
     seen = {explorer.png}
     changes = (
-        {"skewness": 4.0}, {"num_stragglers": 3}, {"bandwidth_bytes_per_s": 1.25e9},
-        {"choice": lesson.Choice(solution=Solution.ZERO)}, {"pruning_ratio": 0.25},
-    )  # fmt: skip
+        {"skewness": 4.0},
+        {"num_stragglers": 3},
+        {"bandwidth_bytes_per_s": 1.25e9},
+        {"choice": lesson.Choice(solution=Solution.ZERO)},
+        {"pruning_ratio": 0.25},
+    )
     for change in changes:
         seen.add(explorer.set(**change).png)
     assert len(seen) == 1 + len(changes)
@@ -71,11 +74,17 @@ def test_a_timeline_shows_products_other_transfer_and_waiting_apart():
     timeline = lesson.plan_timeline(times, plan, Costs.straight(alloc_s=0.5, communicate_s=1, compute_s=2))
     # Rank 0: 1 other and 0.5 alloc, 8 / 4 products, 0.5 transfer; rank 1: 1, 2, half a share of its own 2, 0.5.
     assert [(each.label, each.start_s, each.end_s) for each in timeline.of("rank 0")] == [
-        ("other", 0, 1.5), ("products", 1.5, 3.5), ("transfer", 3.5, 4.0), ("wait", 4.0, 4.5),
-    ]  # fmt: skip
+        ("other", 0, 1.5),
+        ("products", 1.5, 3.5),
+        ("transfer", 3.5, 4.0),
+        ("wait", 4.0, 4.5),
+    ]
     assert [(each.label, each.start_s, each.end_s) for each in timeline.of("rank 1")] == [
-        ("other", 0, 1), ("products", 1, 3), ("for others", 3, 4), ("transfer", 4, 4.5),
-    ]  # fmt: skip
+        ("other", 0, 1),
+        ("products", 1, 3),
+        ("for others", 3, 4),
+        ("transfer", 4, 4.5),
+    ]
 
 
 def test_the_picture_of_the_worked_example_writes_every_number_of_its_matrices():
@@ -144,8 +153,13 @@ def test_a_rank_waits_in_an_all_reduce_until_the_last_one_has_come_and_then_tran
 
     timeline = lesson.iteration_timeline([iteration(0, 2), iteration(1, 5)])
     assert [(each.kind, each.end_s) for each in timeline.of("rank 0")] == [
-        (Kind.COMPUTE, 2), (Kind.WAIT, 5), (Kind.COMMUNICATE, 6), (Kind.COMPUTE, 7),
-    ]  # fmt: skip
+        (Kind.COMPUTE, 2),
+        (Kind.WAIT, 5),
+        (Kind.COMMUNICATE, 6),
+        (Kind.COMPUTE, 7),
+    ]
     assert [(each.kind, each.end_s) for each in timeline.of("rank 1")] == [
-        (Kind.COMPUTE, 5), (Kind.COMMUNICATE, 6), (Kind.COMPUTE, 7),
-    ]  # fmt: skip
+        (Kind.COMPUTE, 5),
+        (Kind.COMMUNICATE, 6),
+        (Kind.COMPUTE, 7),
+    ]

@@ -73,7 +73,18 @@ def test_the_timeline_is_the_layer_in_order_and_adds_up_to_its_time():
     layer = predict_layer(approach=Approach.AUTO_ENCODER)
     actions = layer.timeline.of("auto-encoder")
     assert [action.label for action in actions] == [
-        "attention", "encode", "sum", "decode", "MLP", "encode", "sum", "decode", "MLP", "sum", "attention", "sum",
+        "attention",
+        "encode",
+        "sum",
+        "decode",
+        "MLP",
+        "encode",
+        "sum",
+        "decode",
+        "MLP",
+        "sum",
+        "attention",
+        "sum",
     ]
     assert layer.timeline.end_s == pytest.approx(layer.time.total_s)
     assert layer.timeline.total_s(kind=Kind.ENCODE) == pytest.approx(layer.time.encode_s)

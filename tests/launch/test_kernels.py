@@ -80,10 +80,7 @@ def test_jupyter_runs_an_installed_kernel_with_its_number_of_ranks():
 
 
 def test_neither_listing_nor_importing_the_room_imports_torch():
-    program = (
-        "import sys, workbench.launch, workbench.launch.kernels as k; k.installed();"
-        "print('torch' in sys.modules)"
-    )
+    program = "import sys, workbench.launch, workbench.launch.kernels as k; k.installed();print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, env=dict(os.environ)
     )

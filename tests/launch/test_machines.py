@@ -10,14 +10,7 @@ import psutil
 import pytest
 from processes_seen import assert_all_dead_within, family, living, wait_for, wait_for_text
 
-from workbench.launch.machines import (
-    MachineEnded,
-    Machines,
-    MachineSaid,
-    RankEnded,
-    RankExit,
-    RankSaid,
-)
+from workbench.launch.machines import MachineEnded, Machines, MachineSaid, RankEnded, RankExit, RankSaid
 from workbench.launch.machines.memory import MachineMemory
 
 pytestmark = pytest.mark.timeout(60)

@@ -36,6 +36,8 @@ def test_descendants_are_found_from_their_parents_alone(monkeypatch):
 
 
 def test_nothing_is_killed_where_nothing_is_below():
-    script = "from workbench.launch.processes import descendants, kill_descendants; kill_descendants(); print(descendants())"
+    script = (
+        "from workbench.launch.processes import descendants, kill_descendants; kill_descendants(); print(descendants())"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=40)
     assert done.stdout == "[]\n"

@@ -102,7 +102,10 @@ def test_tensors_that_share_memory_still_share_it_on_the_ranks(ranks):
 def test_a_slice_travels_without_the_tensor_it_was_cut_from(ranks):
     slices = PerRank(list(torch.arange(8.0).chunk(4)))
     assert ranks.run(lambda x: (x.tolist(), x.untyped_storage().nbytes()), slices) == [
-        ([0.0, 1.0], 8), ([2.0, 3.0], 8), ([4.0, 5.0], 8), ([6.0, 7.0], 8),
+        ([0.0, 1.0], 8),
+        ([2.0, 3.0], 8),
+        ([4.0, 5.0], 8),
+        ([6.0, 7.0], 8),
     ]  # 2 elements of 4 bytes
 
 

@@ -106,9 +106,7 @@ def test_interrupting_a_cell_stops_the_ranks_and_keeps_the_kernel(notebook):
 
 
 def test_interrupting_an_awaited_run_stops_the_ranks(notebook):
-    cell = notebook.send(
-        "print('going', flush=True)\nrun = ranks.start(lambda: time.sleep(600))\nawait run"
-    )
+    cell = notebook.send("print('going', flush=True)\nrun = ranks.start(lambda: time.sleep(600))\nawait run")
     wait_for(lambda: seen(notebook, "going"))
     time.sleep(0.2)
     notebook.manager.interrupt_kernel()

@@ -117,8 +117,14 @@ def test_a_signal_to_the_group_of_the_tether_arrives_once(number, tmp_path):
         "open(path, 'w').write(f'{len(count)}\\n')\n"
     ).replace("time.sleep(600) if not count else None", "while not count: time.sleep(0.01)")
     tether = start(
-        sys.executable, "-c", script, str(number.value), str(seen),
-        stdout=subprocess.PIPE, text=True, start_new_session=True,
+        sys.executable,
+        "-c",
+        script,
+        str(number.value),
+        str(seen),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert tether.stdout.readline() == "ready\n"
     os.killpg(tether.pid, number)

@@ -20,10 +20,16 @@ NUM_LABELS = 3
 
 def hugging_face_config() -> transformers.BertConfig:
     return transformers.BertConfig(
-        vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=32, max_position_embeddings=32, num_labels=NUM_LABELS,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        num_labels=NUM_LABELS,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -76,9 +82,7 @@ CASES = [
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize(("their_class", "our_class", "options"), CASES)
-def test_virtual_ranks_equal_transformers_in_logits_and_all_gradients(
-    their_class, our_class, options, size
-):
+def test_virtual_ranks_equal_transformers_in_logits_and_all_gradients(their_class, our_class, options, size):
     state, logits, gradients = theirs(their_class, batch())
     result = ours(our_class, VirtualTensorGroup(size), batch(), state, **options)
     torch.testing.assert_close(result[0], logits, rtol=1e-4, atol=1e-6)
@@ -114,8 +118,11 @@ def test_a_checkpoint_without_a_head_says_so_and_one_without_a_layer_is_refused(
     config = BertConfig.from_hugging_face(hugging_face_config().to_dict())
     model = BertForSequenceClassification(config, num_labels=NUM_LABELS)
     assert load_hugging_face(model, state).missing == (
-        "pooler.dense.weight", "pooler.dense.bias", "classifier.weight", "classifier.bias",
-    )  # fmt: skip
+        "pooler.dense.weight",
+        "pooler.dense.bias",
+        "classifier.weight",
+        "classifier.bias",
+    )
     cut = {name: t for name, t in state.items() if "layer.1.intermediate" not in name}
     with pytest.raises(ValueError, match="2 weights are missing, first 'encoder.layer.1.interm"):
         load_hugging_face(model, cut)

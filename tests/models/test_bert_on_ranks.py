@@ -73,7 +73,7 @@ def cross_entropy(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def run(pipeline: Pipeline | VirtualPipeline, model: type) -> dict:
     """Evaluate, take two steps' gradients, evaluate again."""
     targets = ids() if model is BertForMaskedLM else torch.arange(8) % 2
-    first = [pipeline.step(ids(), targets, attention_mask=padding_mask()) for _ in range(2)][0]
+    first = next(pipeline.step(ids(), targets, attention_mask=padding_mask()) for _ in range(2))
     output = pipeline.evaluate(ids(), attention_mask=padding_mask())
     return {"loss": first.loss, "trained": first.output, "evaluated": output}
 
@@ -150,12 +150,8 @@ CODECS = {
 }
 JOBS = {
     "masked-lm": Job(BertForMaskedLM),
-    "classification 1F1B": Job(
-        BertForSequenceClassification, schedule=Schedule.ONE_FORWARD_ONE_BACKWARD
-    ),
-    "quantize 1F1B": Job(
-        BertForSequenceClassification, Quantize(4), Schedule.ONE_FORWARD_ONE_BACKWARD
-    ),
+    "classification 1F1B": Job(BertForSequenceClassification, schedule=Schedule.ONE_FORWARD_ONE_BACKWARD),
+    "quantize 1F1B": Job(BertForSequenceClassification, Quantize(4), Schedule.ONE_FORWARD_ONE_BACKWARD),
     **{name: Job(BertForSequenceClassification, codec) for name, codec in CODECS.items()},
 }
 
@@ -168,9 +164,7 @@ def test_real_ranks_equal_virtual_ones_in_loss_outputs_and_all_gradients(ranks, 
     for index, (name, job) in enumerate(jobs.items()):
         expected = in_one_process(sizes, job)
         actual = merged([result[index] for result in results], sizes)
-        torch.testing.assert_close(
-            actual, expected, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}"
-        )
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
 
 
 @pytest.mark.parametrize("sizes", MESHES, ids=str)
@@ -188,11 +182,16 @@ def transformers_model():
         torch.manual_seed(0)
         return transformers.BertForMaskedLM(
             transformers.BertConfig(
-                vocab_size=64, hidden_size=16, num_hidden_layers=4, num_attention_heads=4,
-                intermediate_size=64, max_position_embeddings=32,
-                hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+                vocab_size=64,
+                hidden_size=16,
+                num_hidden_layers=4,
+                num_attention_heads=4,
+                intermediate_size=64,
+                max_position_embeddings=32,
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
             )
-        )  # fmt: skip
+        )
 
 
 def test_real_ranks_equal_transformers_in_loss_logits_and_all_gradients(ranks):

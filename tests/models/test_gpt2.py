@@ -13,9 +13,20 @@ def hugging_face_model(**changes):
     import transformers  # here, so that ranks, which import this file, need not
 
     config = transformers.GPT2Config(
-        **{"vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0,
-           "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0} | changes
-    )  # fmt: skip
+        **{
+            "vocab_size": 64,
+            "n_positions": 16,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        }
+        | changes
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = transformers.GPT2LMHeadModel(config)

@@ -27,9 +27,14 @@ SMALL = ViTConfig(hidden_size=16, num_layers=2, num_heads=4, mlp_size=32, image_
 
 def hugging_face_config() -> transformers.ViTConfig:
     return transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32,
-        image_size=8, patch_size=4, num_labels=NUM_LABELS,
-    )  # fmt: skip
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=32,
+        image_size=8,
+        patch_size=4,
+        num_labels=NUM_LABELS,
+    )
 
 
 def images() -> torch.Tensor:
@@ -106,9 +111,7 @@ def test_an_encoder_takes_all_but_the_head_and_refuses_a_checkpoint_without_a_la
 
 
 def test_every_cut_starts_from_the_same_weights_and_drops_the_same_units():
-    config = ViTConfig(
-        hidden_size=16, num_layers=2, num_heads=4, mlp_size=32, image_size=8, patch_size=4, dropout=0.1
-    )
+    config = ViTConfig(hidden_size=16, num_layers=2, num_heads=4, mlp_size=32, image_size=8, patch_size=4, dropout=0.1)
     whole, cut = (ViTForImageClassification(config, VirtualTensorGroup(size)) for size in (1, 4))
     weights = to_hugging_face(cut)
     assert all(torch.equal(weights[name], tensor) for name, tensor in to_hugging_face(whole).items())

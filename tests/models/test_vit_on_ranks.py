@@ -38,10 +38,15 @@ def transformers_model():
         torch.manual_seed(0)
         return transformers.ViTForImageClassification(
             transformers.ViTConfig(
-                hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32,
-                image_size=8, patch_size=4, num_labels=10,
+                hidden_size=16,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                intermediate_size=32,
+                image_size=8,
+                patch_size=4,
+                num_labels=10,
             )
-        )  # fmt: skip
+        )
 
 
 def test_two_real_ranks_equal_transformers_in_logits_and_all_gradients():

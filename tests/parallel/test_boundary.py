@@ -4,15 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.compression import (
-    FP16,
-    AutoEncoder,
-    ErrorFeedback,
-    Identity,
-    Quantize,
-    RandomK,
-    TopK,
-)
+from workbench.compression import FP16, AutoEncoder, ErrorFeedback, Identity, Quantize, RandomK, TopK
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.virtual_pipeline import VirtualPipeline
 
@@ -81,9 +73,7 @@ def test_an_example_does_not_advance_a_codecs_random_stream():
 def test_error_feedback_is_off_in_evaluation():
     boundary = Boundary(ErrorFeedback(TopK(1)))
     pipeline = VirtualPipeline(
-        [nn.Identity(), nn.Identity()],
-        boundaries=[boundary],
-        loss=lambda output, targets: output.sum(),
+        [nn.Identity(), nn.Identity()], boundaries=[boundary], loss=lambda output, targets: output.sum()
     )
     x = torch.tensor([[[3.0, 2.0]]], requires_grad=True)
     assert pipeline.step(x, x).output.tolist() == [[[3.0, 0.0]]]  # 2 is remembered

@@ -69,9 +69,8 @@ def test_the_phase_named_at_a_site_is_recorded():
     with traffic.at("boundary", phase=Phase.BACKWARD):
         traffic.record(MessageKind.SEND, torch.zeros(2, dtype=torch.float16), num_ranks=2)
     assert traffic.messages == [
-        Message(what=MessageKind.SEND, phase=Phase.BACKWARD, message_bytes=4, num_ranks=2,
-                site="boundary")
-    ]  # fmt: skip
+        Message(what=MessageKind.SEND, phase=Phase.BACKWARD, message_bytes=4, num_ranks=2, site="boundary")
+    ]
 
 
 def test_one_tensor_for_every_local_rank_is_demanded():

@@ -11,10 +11,7 @@ from workbench.parallel import ColumnParallelLinear, RowParallelLinear, VirtualT
 def pair(size: int, **options) -> nn.ModuleList:
     group = VirtualTensorGroup(size)
     return nn.ModuleList(
-        [
-            ColumnParallelLinear(6, 8, group, seed=3, **options),
-            RowParallelLinear(8, 6, group, seed=3, **options),
-        ]
+        [ColumnParallelLinear(6, 8, group, seed=3, **options), RowParallelLinear(8, 6, group, seed=3, **options)]
     )
 
 

@@ -68,9 +68,14 @@ BY_HAND = {
 }
 # 6 fp64 are broadcast and reduced, 2 int64 gathered; what is sent: 2, 5, 4 and 6 fp64.
 LEDGER_BY_HAND = [
-    ("broadcast", 48, 3), ("gather", 16, 3), ("reduce", 48, 3),
-    ("send", 16, 2), ("send", 40, 2), ("send", 32, 2), ("send", 48, 2),
-]  # fmt: skip
+    ("broadcast", 48, 3),
+    ("gather", 16, 3),
+    ("reduce", 48, 3),
+    ("send", 16, 2),
+    ("send", 40, 2),
+    ("send", 32, 2),
+    ("send", 48, 2),
+]
 
 
 def test_every_move_brings_what_was_asked_for_to_those_that_asked():

@@ -6,11 +6,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from workbench.compression import AutoEncoder, Quantize, TopK
 from workbench.launch import Ranks
@@ -28,9 +24,7 @@ from workbench.parallel.virtual_pipeline import VirtualPipeline
 
 pytestmark = pytest.mark.timeout(60)
 
-CONFIG = TransformerConfig(
-    hidden_size=16, num_heads=4, mlp_size=32, dropout=0.2, attention_dropout=0.3
-)
+CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32, dropout=0.2, attention_dropout=0.3)
 
 
 @pytest.fixture(scope="module")

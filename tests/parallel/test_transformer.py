@@ -9,9 +9,7 @@ from torch import nn
 from workbench.parallel import PreNormTransformerLayer, TransformerConfig, TransformerLayer, VirtualTensorGroup
 
 CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32)
-WITH_DROPOUT = TransformerConfig(
-    hidden_size=16, num_heads=4, mlp_size=32, dropout=0.2, attention_dropout=0.3
-)
+WITH_DROPOUT = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32, dropout=0.2, attention_dropout=0.3)
 
 
 def batch() -> torch.Tensor:
@@ -21,9 +19,15 @@ def batch() -> torch.Tensor:
 def torch_layer(layer: TransformerLayer) -> nn.TransformerEncoderLayer:
     """Make torch's layer with the weights of an uncut layer of ours."""
     twin = nn.TransformerEncoderLayer(
-        16, 4, 32, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True,
+        16,
+        4,
+        32,
+        dropout=0.0,
+        activation="gelu",
+        layer_norm_eps=1e-12,
+        batch_first=True,
         norm_first=isinstance(layer, PreNormTransformerLayer),
-    )  # fmt: skip
+    )
     twin.self_attn.in_proj_weight.data.copy_(layer.attention.query_key_value.weights[0])
     twin.self_attn.in_proj_bias.data.copy_(layer.attention.query_key_value.biases[0])
     for theirs, ours in (

@@ -29,7 +29,9 @@ def test_stacked_series_begin_where_the_one_below_ends():
 def test_series_side_by_side_do_not_overlap():
     ax = plots.bars(ROWS, x="method", by="part")
     spans = sorted((patch.get_x(), patch.get_x() + patch.get_width()) for patch in ax.patches)
-    assert all(left_end <= right_start + 1e-9 for (_, left_end), (right_start, _) in zip(spans, spans[1:], strict=False))
+    assert all(
+        left_end <= right_start + 1e-9 for (_, left_end), (right_start, _) in zip(spans, spans[1:], strict=False)
+    )
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["compute", "link"]
 
 

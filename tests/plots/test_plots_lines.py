@@ -6,7 +6,8 @@ from workbench import plots
 
 def test_each_series_is_a_line_in_the_order_of_x():
     rows = [
-        {"hidden": 2, "method": "A1", "value": 20}, {"hidden": 1, "method": "A1", "value": 10},
+        {"hidden": 2, "method": "A1", "value": 20},
+        {"hidden": 1, "method": "A1", "value": 10},
         {"hidden": 1, "method": "w/o", "value": 7},
     ]
     ax = plots.lines(rows, x="hidden", by="method", x_label="hidden size", log_y=True)

@@ -8,8 +8,11 @@ from workbench.plots.style import GREY, INK
 def test_every_number_is_written_in_its_cell_row_0_on_top():
     ax = plots.matrix([[1, 2.5], [0, -3]])
     assert {text.get_text(): text.get_position() for text in ax.texts} == {
-        "1": (0.5, 0.5), "2.5": (1.5, 0.5), "0": (0.5, 1.5), "-3": (1.5, 1.5),
-    }  # fmt: skip
+        "1": (0.5, 0.5),
+        "2.5": (1.5, 0.5),
+        "0": (0.5, 1.5),
+        "-3": (1.5, 1.5),
+    }
     bottom, top = ax.get_ylim()
     assert bottom > top
 

@@ -40,7 +40,7 @@ CATALOGUE = (
     ),
 )
 """
-PUBLISHED = "quantity,method,value,unit,source\nbytes,A1,1000000,bytes,\"table 1, row 2\"\nbytes,plain,2000000,bytes,\"table 1, row 1\"\n"
+PUBLISHED = 'quantity,method,value,unit,source\nbytes,A1,1000000,bytes,"table 1, row 2"\nbytes,plain,2000000,bytes,"table 1, row 1"\n'
 ARTIFACTS = {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}
 EMPTY_NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 MACHINE = {"host": "here", "cpu": "Two-core processor", "cores": 2, "gpus": []}
@@ -50,6 +50,7 @@ TWO_METHODS = {"A1": 1010000, "plain": 2000000}  # A1 is 1 % above the published
 
 def png(width: int, height: int) -> bytes:
     """Return a grey picture, written by the rules of the PNG format."""
+
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -84,8 +85,19 @@ class ReportProject:
     def folder(self, name: str, profile: str = "laptop") -> Path:
         return self.project.folder(self.item(name), profile)
 
-    def record(self, name: str = "table-1", *, values: dict | None = None, profile: str = "laptop", data=(), machine=None, path=None,
-               figure: bytes | None = None, notebook: str | None = None, finding: str = "") -> Path:
+    def record(
+        self,
+        name: str = "table-1",
+        *,
+        values: dict | None = None,
+        profile: str = "laptop",
+        data=(),
+        machine=None,
+        path=None,
+        figure: bytes | None = None,
+        notebook: str | None = None,
+        finding: str = "",
+    ) -> Path:
         """Write a record with a figure, a log and a notebook beside it; a value may be (value, low, high)."""
         item, folder = self.item(name), self.folder(name, profile)
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,25 +105,51 @@ class ReportProject:
         (folder / "log.txt").write_text("a log\n")
         (folder / "notebook.ipynb").write_text(EMPTY_NOTEBOOK if notebook is None else notebook)
         quantity, unit = ("accuracy", "") if name == "fig-2" else ("bytes", "bytes")
-        rows = [{"quantity": quantity, "method": method, "unit": unit} | spread(value)
-                for method, value in (values or TWO_METHODS).items()]
+        rows = [
+            {"quantity": quantity, "method": method, "unit": unit} | spread(value)
+            for method, value in (values or TWO_METHODS).items()
+        ]
         said = {"values": rows, "data": list(data), "calibration": None, "not_comparable": {}, "finding": finding}
-        about = {"schema": 1, "id": item.id, "technique": item.technique, "item": item.item, "evidence": item.evidence.value,
-                 "title": item.title, "profile": profile, "seeds": [0], "configuration": {"num_ranks": 4}, "parameters": {},
-                 "machine": machine or MACHINE, "versions": {"torch": "2.13.0"}, "commit": "abc123", "environment": {},
-                 "started": "2026-01-02T03:04:05+00:00", "seconds": 12.5, "fingerprint": {},
-                 "artifacts": ARTIFACTS, "artifact_sha256": checksums(folder, ARTIFACTS)}
+        about = {
+            "schema": 1,
+            "id": item.id,
+            "technique": item.technique,
+            "item": item.item,
+            "evidence": item.evidence.value,
+            "title": item.title,
+            "profile": profile,
+            "seeds": [0],
+            "configuration": {"num_ranks": 4},
+            "parameters": {},
+            "machine": machine or MACHINE,
+            "versions": {"torch": "2.13.0"},
+            "commit": "abc123",
+            "environment": {},
+            "started": "2026-01-02T03:04:05+00:00",
+            "seconds": 12.5,
+            "fingerprint": {},
+            "artifacts": ARTIFACTS,
+            "artifact_sha256": checksums(folder, ARTIFACTS),
+        }
         verdicts = [verdict.to_json() for verdict in verdicts_of(self.project, item, said)]
         target = path or folder / "record.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         write_record(target, about | said | {"verdicts": verdicts})
         return target
 
-    def promoted(self, name: str = "table-1", profile: str = "full", values: dict | None = None,
-                 figure: bytes | None = None, finding: str = "") -> Path:
+    def promoted(
+        self,
+        name: str = "table-1",
+        profile: str = "full",
+        values: dict | None = None,
+        figure: bytes | None = None,
+        finding: str = "",
+    ) -> Path:
         """Write a recorded run of another machine, with its figure where one is given, and leave nothing else of it."""
         path = self.root / f"reproductions/toy_sum/recorded/{profile}/{name}/{self.item(name).evidence.value}.json"
-        self.record(name, values=values, profile=profile, machine=BIG_MACHINE, path=path, figure=figure, finding=finding)
+        self.record(
+            name, values=values, profile=profile, machine=BIG_MACHINE, path=path, figure=figure, finding=finding
+        )
         if figure is not None:
             path.with_suffix(".png").write_bytes(figure)
         shutil.rmtree(self.root / "results" / profile)
@@ -120,8 +158,17 @@ class ReportProject:
     def fail(self, name: str, traceback: str) -> None:
         folder = self.folder(name)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "failure.json").write_text(json.dumps({"schema": 1, "reason": traceback.splitlines()[-1], "traceback": traceback,
-                                                         "started": "2026-01-03T00:00:00+00:00", "artifacts": {}}))
+        (folder / "failure.json").write_text(
+            json.dumps(
+                {
+                    "schema": 1,
+                    "reason": traceback.splitlines()[-1],
+                    "traceback": traceback,
+                    "started": "2026-01-03T00:00:00+00:00",
+                    "artifacts": {},
+                }
+            )
+        )
 
     def report(self, profile: str = "laptop", **options) -> Path:
         return write_report(self.project, load_catalogue(self.project), profile, **options)

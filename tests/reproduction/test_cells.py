@@ -215,7 +215,7 @@ def test_a_result_that_cannot_be_written_is_told_and_nothing_more_is_begun(toy, 
 
 def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, pool, monkeypatch):
     run_cells(ITEM, score, TASKS[:2], jobs=1)
-    mine, other = (Cell(function="cell_functions.score", arguments=arguments) for arguments in TASKS[:2])
+    _mine, other = (Cell(function="cell_functions.score", arguments=arguments) for arguments in TASKS[:2])
     result = (cells_folder(toy) / f"{other.digest}.json").read_text()
     for path in files(toy):
         path.unlink()

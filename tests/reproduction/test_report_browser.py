@@ -15,7 +15,10 @@ PHONE = {"width": 390, "height": 844}  # CSS pixels of a common phone
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.timeout(60),
-    pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="Playwright is missing: pip install -c constraints.txt -e .[browser]"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("playwright") is None,
+        reason="Playwright is missing: pip install -c constraints.txt -e .[browser]",
+    ),
     pytest.mark.skipif(not CHROMIUM, reason="Chromium is missing: apt-get install chromium, or your system's way"),
 ]
 
@@ -57,7 +60,10 @@ def test_scripts_of_a_notebook_do_not_run_on_its_page(phone, tmp_path):
     script = "<script>window.ran = 'script'</script><img src='data:,' onerror=\"window.ran = 'handler'\" alt=''>"
     data = {"text/html": f"{script}<b style='color: rgb(1, 2, 3)'>shown</b>"}
     kinds = [{"application/javascript": "window.ran = 'output'"}, data]
-    cells = [new_markdown_cell(script), new_code_cell("1", outputs=[new_output("display_data", data=each) for each in kinds])]
+    cells = [
+        new_markdown_cell(script),
+        new_code_cell("1", outputs=[new_output("display_data", data=each) for each in kinds]),
+    ]
     held = ReportProject(tmp_path / "project")
     held.record(notebook=json.dumps(new_notebook(cells=cells)))
     page = held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html"

@@ -17,7 +17,9 @@ def test_formulas_of_an_executed_notebook_are_drawn(tmp_path):
     held = ReportProject(tmp_path / "project")
     text = "Of $a \\le b$ and\n\n$$\\frac{a}{b}$$\n\nand `$PATH`, $\\underbrace{a<b}_{c}$."
     held.record(notebook=json.dumps(new_notebook(cells=[new_markdown_cell(text)])))
-    page = BeautifulSoup((held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html").read_text(), "html.parser")
+    page = BeautifulSoup(
+        (held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html").read_text(), "html.parser"
+    )
     body = page.select_one(".notebook")
     assert [drawing["aria-label"] for drawing in body.select("svg.math")] == [r"a \le b", r"\frac{a}{b}"]
     assert body.select_one("svg.math.block")["aria-label"] == r"\frac{a}{b}"
@@ -26,6 +28,9 @@ def test_formulas_of_an_executed_notebook_are_drawn(tmp_path):
 
 
 def test_a_fraction_is_taller_than_a_letter_and_hangs_below_the_line():
-    heights = [float(BeautifulSoup(formula_html(tex), "html.parser").svg["viewbox"].split()[3]) for tex in ("a", r"\frac{a}{b}")]
+    heights = [
+        float(BeautifulSoup(formula_html(tex), "html.parser").svg["viewbox"].split()[3])
+        for tex in ("a", r"\frac{a}{b}")
+    ]
     assert heights[1] > 1.5 * heights[0]
     assert "vertical-align:-" in formula_html(r"\frac{a}{b}")

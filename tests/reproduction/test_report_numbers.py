@@ -4,7 +4,14 @@ import math
 
 import pytest
 
-from workbench.reproduction.report.numbers import about_text, key_text, number_text, relative_text, seconds_text, value_text
+from workbench.reproduction.report.numbers import (
+    about_text,
+    key_text,
+    number_text,
+    relative_text,
+    seconds_text,
+    value_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,4 +76,10 @@ def test_no_time_is_zero_seconds():
 
 
 def test_an_expected_time_is_given_to_a_second_and_below_one_to_a_digit():
-    assert [about_text(value) for value in (6.954, 0.4321, 0.0, 75.6, 3725.0)] == ["7 s", "400 ms", "0 s", "76 s", "1 h 02 min"]
+    assert [about_text(value) for value in (6.954, 0.4321, 0.0, 75.6, 3725.0)] == [
+        "7 s",
+        "400 ms",
+        "0 s",
+        "76 s",
+        "1 h 02 min",
+    ]

@@ -45,8 +45,12 @@ def test_a_claim_shows_published_ours_difference_evidence_verdict_rule_and_sourc
     held.record()
     page = technique(held)
     assert row(page, "A1 sends half", "A1") == {
-        "Published": "1 MB", "Ours": "1.01 MB", "Difference": "+1 %", "Verdict": "✓AGREES", "Source": "table 1, row 2"
-    }  # fmt: skip
+        "Published": "1 MB",
+        "Ours": "1.01 MB",
+        "Difference": "+1 %",
+        "Verdict": "✓AGREES",
+        "Source": "table 1, row 2",
+    }
     head, text = claim(page, "A1 sends half").select_one(".head").get_text(), claim(page, "A1 sends half").get_text()
     assert "COUNTED" in head
     assert "within 2 % of the published value" in text and "headers are not counted" in text.lower()
@@ -63,10 +67,16 @@ def test_the_rows_of_an_order_have_neither_a_verdict_nor_a_difference(held):
 def test_the_first_page_counts_the_verdicts_by_evidence(held):
     held.record()
     table = index(held).select_one("#how ~ div table")
-    counts = {tr.th.get_text().strip(): [td.get_text() for td in tr.select("td.number")] for tr in table.select("tbody tr")}
+    counts = {
+        tr.th.get_text().strip(): [td.get_text() for td in tr.select("td.number")] for tr in table.select("tbody tr")
+    }
     names = [th.get_text() for th in table.select("thead th.number")]
     assert names == ["DISAGREES", "AGREES", "NOT COMPARABLE", "NOT RUN"]
-    assert counts == {"COUNTED": ["0", "2", "0", "0"], "MEASURED": ["0", "0", "0", "1"], "SIMULATED": ["0", "0", "0", "1"]}
+    assert counts == {
+        "COUNTED": ["0", "2", "0", "0"],
+        "MEASURED": ["0", "0", "0", "1"],
+        "SIMULATED": ["0", "0", "0", "1"],
+    }
 
 
 def test_the_first_page_says_in_short_what_each_technique_comes_to_and_what_was_not_run(held):
@@ -117,7 +127,9 @@ def test_a_failure_shows_its_traceback_and_keeps_the_old_record_beside_it(held):
 def test_an_item_that_did_not_run_says_what_is_missing_and_what_the_paper_says(held):
     page = technique(held)
     assert "no parameters for the profile laptop; it has full" in page.select_one("#table-9-simulated").get_text()
-    assert "workbench reproduce toy-sum/table-1/counted --profile laptop" in page.select_one("#table-1-counted").get_text()
+    assert (
+        "workbench reproduce toy-sum/table-1/counted --profile laptop" in page.select_one("#table-1-counted").get_text()
+    )
     assert verdict(page, "A1 sends half") == "○NOT RUN"
     assert row(page, "A1 sends half", "A1")["Published"] == "1 MB"
 
@@ -179,7 +191,11 @@ def test_a_widget_in_an_executed_notebook_is_shown_as_its_picture(held):
     from nbformat.v4 import new_code_cell, new_notebook, new_output
 
     picture = base64.b64encode(png(2, 1)).decode("ascii")
-    kinds = {"application/vnd.jupyter.widget-view+json": {"model_id": "7"}, "image/png": picture, "text/plain": "Explorer()"}
+    kinds = {
+        "application/vnd.jupyter.widget-view+json": {"model_id": "7"},
+        "image/png": picture,
+        "text/plain": "Explorer()",
+    }
     cell = new_code_cell("explore()", outputs=[new_output("display_data", data=kinds)])
     held.record(notebook=json.dumps(new_notebook(cells=[cell])))
     page = soup(held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html")
@@ -238,7 +254,10 @@ def test_during_a_run_the_first_page_reloads_itself_and_names_what_runs(held):
 def test_the_page_of_a_technique_that_is_gone_goes_and_backticks_become_code(held):
     gone = held.report().with_name("gone.html")
     gone.write_text("old")
-    pages = [gone.parent / f"{folder}/gone-table-1-counted.{kind}" for folder, kind in (("notebooks", "html"), ("thumbnails", "png"))]
+    pages = [
+        gone.parent / f"{folder}/gone-table-1-counted.{kind}"
+        for folder, kind in (("notebooks", "html"), ("thumbnails", "png"))
+    ]
     for page in pages:
         page.parent.mkdir(exist_ok=True)
         page.write_text("old")
@@ -259,10 +278,18 @@ def test_no_partial_page_stays_behind(held):
 
 def test_an_update_imports_neither_torch_nor_papermill(held):
     held.record()
-    code = ("import sys; from workbench.reproduction import Project, load_catalogue; from workbench.reproduction.report import write_report;"
-            "project = Project(); write_report(project, load_catalogue(project), 'laptop');"
-            "print([name for name in ('torch', 'papermill', 'pandas', 'matplotlib') if name in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "WORKBENCH_ROOT": str(held.root)}, capture_output=True, text=True, check=True)
+    code = (
+        "import sys; from workbench.reproduction import Project, load_catalogue; from workbench.reproduction.report import write_report;"
+        "project = Project(); write_report(project, load_catalogue(project), 'laptop');"
+        "print([name for name in ('torch', 'papermill', 'pandas', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "WORKBENCH_ROOT": str(held.root)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == "[]"
 
 

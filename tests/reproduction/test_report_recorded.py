@@ -52,7 +52,10 @@ def test_what_runs_found_stands_first_and_the_recorded_run_speaks_for_the_item(h
     held.promoted(values={"A1": 1500000, "plain": 2000000}, finding="A1 sends 1.5 MB.")
     page = technique(held)
     told = [" ".join(line.get_text().split()) for line in page.select("article .finding")]
-    assert told == ["Found: A1 sends 1.01 MB. (this run)", "Found: A1 sends 1.5 MB. (recorded full run, 2026-01-02 03:04)"]
+    assert told == [
+        "Found: A1 sends 1.01 MB. (this run)",
+        "Found: A1 sends 1.5 MB. (recorded full run, 2026-01-02 03:04)",
+    ]
     for where in (page.select_one("header .finding"), index(held).select_one("#short").parent):
         assert "A1 sends 1.5 MB." in where.get_text() and "1.01" not in where.get_text()
 
@@ -65,18 +68,30 @@ def test_a_run_without_a_finding_shows_none_and_smoke_never_does(held):
 
 
 def test_a_stand_in_finds_nothing(held):
-    held.record(finding="Half of everything.", data=[{"name": "sentences", "source": "stand-in", "detail": "generated"}])
+    held.record(
+        finding="Half of everything.", data=[{"name": "sentences", "source": "stand-in", "detail": "generated"}]
+    )
     assert not technique(held).select(".finding") and "Half of everything" not in index(held).get_text()
 
 
 def test_where_nothing_ran_here_the_report_is_that_of_the_recorded_runs(held):
     held.promoted(values={"A1": 1500000, "plain": 2000000}, figure=png(400, 300))
     page = index(held)
-    assert page.select_one(".headline").get_text() == "Nothing ran on this machine yet: these are the recorded runs, full."
-    assert not page.select(".tiles") and not page.select("#ran") and "NOT RUN" not in page.select_one("#t-toy-sum ~ div").get_text()
+    assert (
+        page.select_one(".headline").get_text() == "Nothing ran on this machine yet: these are the recorded runs, full."
+    )
+    assert (
+        not page.select(".tiles")
+        and not page.select("#ran")
+        and "NOT RUN" not in page.select_one("#t-toy-sum ~ div").get_text()
+    )
     (thumbnail,) = page.select("a.thumb")
     file, anchor = thumbnail["href"].split("#")
-    assert technique(held).find(id=anchor).img and file == "toy-sum.html" and thumbnail.img["src"].startswith("data:image/png")
+    assert (
+        technique(held).find(id=anchor).img
+        and file == "toy-sum.html"
+        and thumbnail.img["src"].startswith("data:image/png")
+    )
 
 
 def test_a_failure_here_is_told_also_where_only_recorded_runs_have_verdicts(held):

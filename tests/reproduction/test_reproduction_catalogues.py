@@ -6,7 +6,9 @@ from toy_project import HEADER, ToyProject
 from workbench.reproduction import CatalogueError, Project, load_catalogue
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 
-ITEM = 'Reproduction(item="{item}", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, claims=(WITHIN,), **ITEM)'
+ITEM = (
+    'Reproduction(item="{item}", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, claims=(WITHIN,), **ITEM)'
+)
 
 
 def declare_beside(toy: ToyProject, name: str, item: str, claim: str = "WITHIN") -> None:

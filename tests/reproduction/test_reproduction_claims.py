@@ -71,11 +71,13 @@ def test_a_bound_says_what_it_found_and_what_is_missing():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({}, "give exactly one"), ({"at_most": 1.0, "at_least": 0.0}, "give exactly one"),
-        ({"at_most": math.nan}, "must be a finite number"), ({"at_least": True}, "must be a finite number"),
+        ({}, "give exactly one"),
+        ({"at_most": 1.0, "at_least": 0.0}, "give exactly one"),
+        ({"at_most": math.nan}, "must be a finite number"),
+        ({"at_least": True}, "must be a finite number"),
         ({"at_most": 1.0, "source": " "}, "must say why"),
     ],
-)  # fmt: skip
+)
 def test_a_bound_that_is_none_is_refused(more, message):
     with pytest.raises(ValueError, match=message):
         Bound("b", quantity="time", **{"source": "ours", **more}, **WHY)
@@ -107,11 +109,17 @@ def test_a_value_outside_of_its_tolerance_says_that_its_interval_reaches_it():
 
 def test_values_that_differ_late_are_told_with_the_digits_that_tell_them_apart():
     claim = Ordering("o", quantity="time", along="m", order=["T1", "w/o"], **WHY)
-    assert verdict(claim, values((1.08717, {"m": "T1"}), (1.0, {"m": "w/o"}))).reason == "expected T1 below w/o; found 1.087 and 1"
+    assert (
+        verdict(claim, values((1.08717, {"m": "T1"}), (1.0, {"m": "w/o"}))).reason
+        == "expected T1 below w/o; found 1.087 and 1"
+    )
     near = values((1.000002, {"m": "T1"}), (1.000001, {"m": "w/o"}))
     assert verdict(claim, near).reason == "expected T1 below w/o; found 1.000002 and 1.000001"
     falling = Trend("t", quantity="time", along="x", direction="decreasing", **WHY)
-    assert verdict(falling, values((1.0, {"x": 256}), (2.0, {"x": 512}))).reason == "expected less at 512 than at 256; found 2 and 1"
+    assert (
+        verdict(falling, values((1.0, {"x": 256}), (2.0, {"x": 512}))).reason
+        == "expected less at 512 than at 256; found 2 and 1"
+    )
 
 
 def test_changing_one_published_number_turns_a_verdict_red():
@@ -208,7 +216,10 @@ def test_an_ordering_inside_the_spread_is_not_a_finding():
     assert verdict(claim, apart).verdict is Verdict.AGREES
     told = verdict(claim, overlapping)
     assert told.verdict is Verdict.NOT_COMPARABLE
-    assert told.reason == "expected a below b; found 1 (0.9 to 1.3) and 2 (1.2 to 2.8): the intervals overlap, so neither order is shown"
+    assert (
+        told.reason
+        == "expected a below b; found 1 (0.9 to 1.3) and 2 (1.2 to 2.8): the intervals overlap, so neither order is shown"
+    )
     assert verdict(claim, reversed_apart).verdict is Verdict.DISAGREES
 
 

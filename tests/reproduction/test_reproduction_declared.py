@@ -67,9 +67,12 @@ def test_a_wrong_declaration_names_field_value_and_rule(changes, said):
         ("CATALOGUE = (", "catalogue.py:1"),
         ("import nothing_of_this_name", "catalogue.py:1: No module"),
         ("x = 1", "CATALOGUE must be a tuple"),
-        ("from workbench.reproduction import *\n\nCATALOGUE = (Reproduction(technique='toy', item='a b', evidence=Evidence.COUNTED, title='t', notebook='n.ipynb', parameters={'smoke': {}}),)", "catalogue.py:3: item is 'a b'"),
+        (
+            "from workbench.reproduction import *\n\nCATALOGUE = (Reproduction(technique='toy', item='a b', evidence=Evidence.COUNTED, title='t', notebook='n.ipynb', parameters={'smoke': {}}),)",
+            "catalogue.py:3: item is 'a b'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_malformed_catalogue_is_named_with_its_line(toy: ToyProject, source, said):
     (toy.root / "reproductions/toy/catalogue.py").write_text(source)
     with pytest.raises(CatalogueError, match=said):
@@ -92,7 +95,10 @@ def test_a_missing_notebook_and_a_foreign_technique_are_named(toy: ToyProject):
     [
         ("quantity,value,unit\nbytes,1,bytes\n", "'source' is missing"),
         ("quantity,value,unit,source\nbytes,many,bytes,table 1\n", "numbers.csv: line 2: value of 'bytes' is 'many'"),
-        ("quantity,value,unit,source\nother,1,bytes,table 1\n", "compares 'bytes', which numbers.csv does not have; it has other"),
+        (
+            "quantity,value,unit,source\nother,1,bytes,table 1\n",
+            "compares 'bytes', which numbers.csv does not have; it has other",
+        ),
         ("quantity,value,unit,source\nbytes,1,bytes,\n", "line 2 has no source"),
         ("quantity,value,unit,source\nbytes,1,bytes,t,5\n", "line 2 does not have 4 columns"),
     ],

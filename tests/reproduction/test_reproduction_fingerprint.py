@@ -116,7 +116,9 @@ def test_outputs_of_a_notebook_do_not_matter_and_its_code_does(toy: ToyProject):
 def test_every_cell_of_a_notebook_matters_and_what_running_it_leaves_behind_does_not(toy: ToyProject):
     path = toy.root / "notebooks/toy/one.ipynb"
     held = json.loads(path.read_text())
-    held["cells"].insert(0, {"cell_type": "markdown", "id": "card", "metadata": {}, "source": ["The question\n", "is this"]})
+    held["cells"].insert(
+        0, {"cell_type": "markdown", "id": "card", "metadata": {}, "source": ["The question\n", "is this"]}
+    )
     path.write_text(json.dumps(held))
     before = fingerprint(toy)
     for cell in held["cells"][1:]:

@@ -62,7 +62,9 @@ def test_a_trend_does_not_agree_while_a_published_or_listed_place_is_missing():
 
 
 def test_a_crossover_does_not_agree_while_a_listed_group_is_missing():
-    lines = values(*((v, {"m": m, "x": x, "tp": 1}) for m, line in (("a", (1, 3)), ("b", (2, 2))) for x, v in enumerate(line)))
+    lines = values(
+        *((v, {"m": m, "x": x, "tp": 1}) for m, line in (("a", (1, 3)), ("b", (2, 2))) for x, v in enumerate(line))
+    )
     options = {"quantity": "time", "between": ("a", "b"), "series": "m", "along": "x", "at": 0.5, "rel": 0.0, **WHY}
     assert verdict(Crossover("c", where={"tp": [1]}, **options), lines).verdict is Verdict.AGREES
     assert verdict(Crossover("c", where={"tp": [1, 2]}, **options), lines).reason == "no value of ours for tp=2"
@@ -127,11 +129,17 @@ def test_one_value_beside_calibrated_ones_alone_is_no_finding():
 
 def test_a_crossing_is_sought_among_the_places_that_a_cost_model_was_not_calibrated_on():
     claim = Crossover("c", quantity="time", between=("a", "b"), series="m", along="x", at=2.0, abs=0.0, because="rule")
-    lines = [(line[x - 1], {"m": name, "x": x}) for name, line in (("a", (0, 9, 3, 5)), ("b", (2, 2, 1, 2))) for x in (1, 2, 3, 4)]
+    lines = [
+        (line[x - 1], {"m": name, "x": x})
+        for name, line in (("a", (0, 9, 3, 5)), ("b", (2, 2, 1, 2)))
+        for x in (1, 2, 3, 4)
+    ]
     rows = values(*lines)  # a - b: -2, 7, 2, 3: without the place 2 it is 0 half way from 1 to 3
     assert verdict(claim, rows).verdict is Verdict.DISAGREES
     assert verdict(claim, rows, calibrated_on=[{"x": 2}]).rows[0].ours == 2.0
-    assert verdict(claim, rows, calibrated_on=[{"x": 2, "m": "a"}]).verdict is Verdict.AGREES  # one of the two is enough
+    assert (
+        verdict(claim, rows, calibrated_on=[{"x": 2, "m": "a"}]).verdict is Verdict.AGREES
+    )  # one of the two is enough
     told = verdict(claim, rows, calibrated_on=[{"x": place} for place in (1, 2, 3)])
     assert told.verdict is Verdict.NOT_COMPARABLE and "calibrated on all places of this sweep but one" in told.reason
 
@@ -169,7 +177,9 @@ def test_a_mean_that_rounding_puts_a_hair_outside_its_extremes_is_no_error():
 
 
 def by_definition(expected=1.0, **more):
-    return Within("w", quantity="time", expected=expected, source="section 2: a share of itself", **WHY, **({"rel": 0.1} | more))
+    return Within(
+        "w", quantity="time", expected=expected, source="section 2: a share of itself", **WHY, **({"rel": 0.1} | more)
+    )
 
 
 def test_every_row_of_ours_is_compared_with_what_is_expected_by_definition_and_no_published_row_is():
@@ -178,8 +188,9 @@ def test_every_row_of_ours_is_compared_with_what_is_expected_by_definition_and_n
     told = verdict(claim, ours, values((3, {"m": "a"})))
     assert told.verdict is Verdict.AGREES
     assert [(dict(row.where), row.published, row.ours, row.by_definition) for row in told.rows] == [
-        ({"m": "a"}, 1.0, 1.05, True), ({"m": "b"}, 1.0, 0.95, True)
-    ]  # fmt: skip
+        ({"m": "a"}, 1.0, 1.05, True),
+        ({"m": "b"}, 1.0, 0.95, True),
+    ]
     wrong = verdict(by_definition(), ours)
     assert wrong.verdict is Verdict.DISAGREES and "off by +600 %" in wrong.reason
     assert wrong.rows[2].to_json()["by_definition"] is True and wrong.rows[2].source == "section 2: a share of itself"
@@ -211,7 +222,14 @@ def test_an_expectation_must_be_finite_have_its_reason_and_a_tolerance_that_mean
 
 
 def test_an_item_without_published_numbers_may_hold_claims_by_definition_alone():
-    item = {"technique": "toy", "item": "fig-1", "evidence": Evidence.COUNTED, "title": "t", "notebook": "n.ipynb", "parameters": {"smoke": {}}}
+    item = {
+        "technique": "toy",
+        "item": "fig-1",
+        "evidence": Evidence.COUNTED,
+        "title": "t",
+        "notebook": "n.ipynb",
+        "parameters": {"smoke": {}},
+    }
     assert Reproduction(claims=(by_definition(),), **item).published is None
     with pytest.raises(ValueError, match="published is None, and claim 'v' compares with published values"):
         Reproduction(claims=(by_definition(), Within("v", quantity="time", rel=0.1, **WHY)), **item)

@@ -38,11 +38,22 @@ def whole_record(toy: ToyProject, value=8.0, path=None, figure: bytes | None = N
     if figure is not None:
         path.with_name("figure.png").write_bytes(figure)
     content = {
-        "schema": 1, "id": ITEM, "technique": "toy", "item": "table-1", "evidence": "counted", "profile": "laptop",
-        "values": values(value), "started": "2026-01-01T00:00:00+00:00", "seconds": 2.0, "commit": "abc",
-        "verdicts": [{"claim": "twice the size", "kind": "Within", "verdict": "agrees", "reason": "", "rows": [{}, {}]}],
-        "artifacts": artifacts, "artifact_sha256": checksums(path.parent, artifacts),
-    }  # fmt: skip
+        "schema": 1,
+        "id": ITEM,
+        "technique": "toy",
+        "item": "table-1",
+        "evidence": "counted",
+        "profile": "laptop",
+        "values": values(value),
+        "started": "2026-01-01T00:00:00+00:00",
+        "seconds": 2.0,
+        "commit": "abc",
+        "verdicts": [
+            {"claim": "twice the size", "kind": "Within", "verdict": "agrees", "reason": "", "rows": [{}, {}]}
+        ],
+        "artifacts": artifacts,
+        "artifact_sha256": checksums(path.parent, artifacts),
+    }
     return write_record(path, content)
 
 

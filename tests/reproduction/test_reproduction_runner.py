@@ -121,7 +121,14 @@ def old_record(toy: ToyProject) -> dict:
     toy.folder().mkdir(parents=True)
     return write_record(
         toy.folder() / "record.json",
-        {"schema": SCHEMA, "id": "toy/table-1/counted", "profile": "laptop", "seconds": 1.0, "artifacts": {}, "fingerprint": {}},
+        {
+            "schema": SCHEMA,
+            "id": "toy/table-1/counted",
+            "profile": "laptop",
+            "seconds": 1.0,
+            "artifacts": {},
+            "fingerprint": {},
+        },
     )
 
 

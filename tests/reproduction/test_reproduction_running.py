@@ -24,8 +24,8 @@ from workbench.reproduction.runner.events import (
     Progress,
     Status,
 )
-from workbench.reproduction.runner.lock import hold_lock
 from workbench.reproduction.runner.execute import Execution, Failure
+from workbench.reproduction.runner.lock import hold_lock
 from workbench.reproduction.runner.placing import place_failure, sweep
 from workbench.reproduction.runner.schedule import Schedule, expected_s
 
@@ -87,7 +87,9 @@ class BrokenWork(FakeWork):
 
 @pytest.mark.timeout(10)
 def test_an_item_whose_thread_raises_has_failed_and_the_run_goes_on():
-    done = Schedule(work=BrokenWork(), jobs=1, timeout_s=None, on_event=lambda event: None).run([planned("a"), planned("b")])
+    done = Schedule(work=BrokenWork(), jobs=1, timeout_s=None, on_event=lambda event: None).run(
+        [planned("a"), planned("b")]
+    )
     assert [outcome.status for outcome in done.values()] == [Status.FAILED, Status.FAILED]
     assert done["a"].reason == "NotADirectoryError: [Errno 20] Not a directory: 'results/laptop/toy'"
 
@@ -254,12 +256,16 @@ def test_a_failure_that_cannot_be_kept_raises_nothing(toy: ToyProject):
 
 @pytest.mark.parametrize("barred", ["toy", "toy/table-1", "toy/table-1/counted"])
 @pytest.mark.parametrize("dangling", [False, True])
-def test_a_file_where_a_folder_of_results_belongs_is_refused_by_name_before_anything_runs(toy: ToyProject, barred, dangling):
+def test_a_file_where_a_folder_of_results_belongs_is_refused_by_name_before_anything_runs(
+    toy: ToyProject, barred, dangling
+):
     path = toy.root / "results/laptop" / barred
     path.parent.mkdir(parents=True)
     path.symlink_to(toy.root / "nowhere") if dangling else path.write_text("a file")
     project = Project()
-    with pytest.raises(UsageError, match=f"{path} is not a folder, and the record of toy/table-1/counted belongs there"):
+    with pytest.raises(
+        UsageError, match=f"{path} is not a folder, and the record of toy/table-1/counted belongs there"
+    ):
         run(project, load_catalogue(project))
 
 

@@ -7,7 +7,17 @@ import pytest
 from report_project import ReportProject, claim, png, soup, verdict
 from toy_project import ToyProject
 
-from workbench.reproduction import Project, RecordError, diff, find_records, load_catalogue, load_records, plan, promote, read_record
+from workbench.reproduction import (
+    Project,
+    RecordError,
+    diff,
+    find_records,
+    load_catalogue,
+    load_records,
+    plan,
+    promote,
+    read_record,
+)
 from workbench.reproduction.artifacts import checksums
 from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.records import write_record
@@ -15,7 +25,9 @@ from workbench.reproduction.runner.placing import sweep
 
 pytestmark = pytest.mark.timeout(30)
 ITEM, OTHER = "toy/table-1/counted", "toy/table-2/counted"
-DECLARED = 'Reproduction(item="{0}", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, claims=(WITHIN,), **ITEM)'
+DECLARED = (
+    'Reproduction(item="{0}", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, claims=(WITHIN,), **ITEM)'
+)
 FILES = {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}
 
 
@@ -32,12 +44,26 @@ def sealed(toy: ToyProject, id=ITEM, profile="laptop", folder=None, **more) -> d
     for name in filter(None, FILES.values()):
         (folder / name).write_text(f"content of {name}")
     item = next(item for item in load_catalogue(Project()) if item.id == id)
-    return write_record(folder / "record.json", {
-        "schema": 1, "id": id, "technique": "toy", "item": item.item, "evidence": "counted", "profile": profile,
-        "values": [{"quantity": "bytes", "method": "A1", "value": 8.0, "unit": "bytes"}], "verdicts": [],
-        "started": "2026-01-01T00:00:00+00:00", "seconds": 2.0, "commit": "abc", "artifacts": FILES,
-        "artifact_sha256": checksums(folder, FILES), "fingerprint": Fingerprinter(Project())(item, profile),
-    } | more)  # fmt: skip
+    return write_record(
+        folder / "record.json",
+        {
+            "schema": 1,
+            "id": id,
+            "technique": "toy",
+            "item": item.item,
+            "evidence": "counted",
+            "profile": profile,
+            "values": [{"quantity": "bytes", "method": "A1", "value": 8.0, "unit": "bytes"}],
+            "verdicts": [],
+            "started": "2026-01-01T00:00:00+00:00",
+            "seconds": 2.0,
+            "commit": "abc",
+            "artifacts": FILES,
+            "artifact_sha256": checksums(folder, FILES),
+            "fingerprint": Fingerprinter(Project())(item, profile),
+        }
+        | more,
+    )
 
 
 def why(toy: ToyProject, profile="laptop") -> str:
@@ -80,7 +106,9 @@ def test_a_promoted_record_of_another_item_is_not_compared_with(toy: ToyProject)
     other = path.parent.with_name("table-2") / path.name
     other.parent.mkdir()
     shutil.copy(path, other)
-    with pytest.raises(RecordError, match=r"recorded/laptop/table-2/counted.json: refused, it is the record of toy/table-1"):
+    with pytest.raises(
+        RecordError, match=r"recorded/laptop/table-2/counted.json: refused, it is the record of toy/table-1"
+    ):
         diff(Project(), "laptop", [OTHER])
 
 
@@ -97,7 +125,10 @@ def test_the_report_refuses_a_record_of_another_profile_by_name(held):
     shutil.copytree(held.root / "results/smoke", held.root / "results/laptop")
     page = soup(held.report().with_name("toy-sum.html"))
     assert verdict(page, "A1 sends half") == "○NOT RUN"
-    assert "table-1/counted/record.json: refused, it is of the profile smoke" in page.select_one("#table-1-counted").get_text()
+    assert (
+        "table-1/counted/record.json: refused, it is of the profile smoke"
+        in page.select_one("#table-1-counted").get_text()
+    )
 
 
 def test_the_report_does_not_show_a_promoted_record_of_another_item_beside_ours(held):
@@ -109,7 +140,10 @@ def test_the_report_does_not_show_a_promoted_record_of_another_item_beside_ours(
     write_record(path, json.loads(path.read_text()) | {"id": "toy-sum/table-9/simulated"})
     page = soup(held.report().with_name("toy-sum.html"))
     assert "Recorded full run" not in claim(page, "A1 sends half").get_text()
-    assert f"{path}: refused, it is the record of toy-sum/table-9/simulated" in page.select_one("#table-1-counted").get_text()
+    assert (
+        f"{path}: refused, it is the record of toy-sum/table-9/simulated"
+        in page.select_one("#table-1-counted").get_text()
+    )
 
 
 # what lies beside a record
@@ -137,7 +171,9 @@ def test_a_record_that_says_nothing_of_the_content_of_its_files_runs_again(toy: 
     assert why(toy) == "notebook.ipynb has no checksum in its record"
 
 
-@pytest.mark.parametrize(("name", "title"), [("figure.png", "Figure"), ("notebook.ipynb", "Notebook"), ("log.txt", "Log")])
+@pytest.mark.parametrize(
+    ("name", "title"), [("figure.png", "Figure"), ("notebook.ipynb", "Notebook"), ("log.txt", "Log")]
+)
 def test_the_report_refuses_a_changed_file_by_name_and_shows_the_others(held, name, title):
     held.record()
     page = soup(held.report(notebooks=True).with_name("toy-sum.html"))
@@ -155,7 +191,9 @@ def test_the_report_refuses_a_changed_file_by_name_and_shows_the_others(held, na
 
 def test_what_is_expected_by_definition_is_shown_as_such(held):
     catalogue = held.root / "reproductions/toy_sum/catalogue.py"
-    changed = catalogue.read_text().replace('Within("A1 sends half", quantity="bytes",', 'Within("A1 sends half", quantity="bytes", expected=1e6,')
+    changed = catalogue.read_text().replace(
+        'Within("A1 sends half", quantity="bytes",', 'Within("A1 sends half", quantity="bytes", expected=1e6,'
+    )
     catalogue.write_text(changed)
     held.record()
     section = claim(soup(held.report().with_name("toy-sum.html")), "A1 sends half")

@@ -77,13 +77,21 @@ class ToyProject:
     def notebook(self, name: str, *cells: str, parameters: str = PARAMETERS_CELL) -> None:
         sources = [(parameters, ["parameters"]), *((cell, []) for cell in cells)]
         held = {
-            "nbformat": 4, "nbformat_minor": 5,
+            "nbformat": 4,
+            "nbformat_minor": 5,
             "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
             "cells": [
-                {"cell_type": "code", "id": f"cell-{position}", "metadata": {"tags": tags}, "outputs": [], "execution_count": None, "source": source}
+                {
+                    "cell_type": "code",
+                    "id": f"cell-{position}",
+                    "metadata": {"tags": tags},
+                    "outputs": [],
+                    "execution_count": None,
+                    "source": source,
+                }
                 for position, (source, tags) in enumerate(sources)
             ],
-        }  # fmt: skip
+        }
         (self.root / f"notebooks/toy/{name}.ipynb").write_text(json.dumps(held))
 
     def folder(self, item: str = "table-1", profile: str = "laptop") -> Path:
@@ -101,8 +109,12 @@ class ToyProject:
         environment.pop("WORKBENCH_DATA", None)
         return subprocess.Popen(
             [sys.executable, "-c", DRIVER, json.dumps(options)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
     def run(self, **options) -> tuple[int, dict, str]:
         """Run to the end; return exit code, outcome and standard error."""

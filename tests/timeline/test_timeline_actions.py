@@ -38,8 +38,5 @@ def test_seconds_are_added_up_by_resource_and_by_kind():
 
 def test_merged_recordings_start_at_zero_and_keep_their_distance():
     merged = Timeline.merged([[action("rank 0", 100.5, 101.0)], [action("rank 1", 100.25, 102.0)]])
-    assert [(a.resource, a.start_s, a.end_s) for a in merged.actions] == [
-        ("rank 0", 0.25, 0.75),
-        ("rank 1", 0.0, 1.75),
-    ]
+    assert [(a.resource, a.start_s, a.end_s) for a in merged.actions] == [("rank 0", 0.25, 0.75), ("rank 1", 0.0, 1.75)]
     assert merged.resources == ("rank 0", "rank 1")

@@ -28,9 +28,14 @@ def test_a_grid_says_what_fails_when_and_prints_again():
     assert (trace.num_machines, trace.duration_s) == (3, 50)
     seen = [(fault.time_s, fault.scope.value, fault.machines, fault.lost) for fault in trace.faults]
     assert seen == [
-        (0, "store", (), ()), (0, "rank", (1,), ()), (10, "machine", (0,), ()), (20, "root", (), ()),
-        (20, "replica", (2,), ()), (30, "machines", (0, 1), (0, 1)), (40, "rack", (0, 1), (0, 1)),
-    ]  # fmt: skip
+        (0, "store", (), ()),
+        (0, "rank", (1,), ()),
+        (10, "machine", (0,), ()),
+        (20, "root", (), ()),
+        (20, "replica", (2,), ()),
+        (30, "machines", (0, 1), (0, 1)),
+        (40, "rack", (0, 1), (0, 1)),
+    ]
     assert trace.faults[1].rank == 3
     assert FaultTrace.from_grid(trace.as_grid(step_s=10), step_s=10) == trace
     assert trace.as_grid(step_s=10) == "\n".join(line for line in GRID.strip().splitlines())
@@ -76,9 +81,7 @@ def test_gaps_between_faults_are_exponential():
 def test_fewer_machines_or_days_have_the_same_faults_as_more():
     more = poisson_faults(40, duration_s=60 * DAY_S, failures_per_machine_day=0.1, seed=7)
     fewer = poisson_faults(20, duration_s=30 * DAY_S, failures_per_machine_day=0.1, seed=7)
-    assert fewer.faults == tuple(
-        fault for fault in more.faults if fault.machines[0] < 20 and fault.time_s < 30 * DAY_S
-    )
+    assert fewer.faults == tuple(fault for fault in more.faults if fault.machines[0] < 20 and fault.time_s < 30 * DAY_S)
     assert fewer.digest != poisson_faults(20, duration_s=30 * DAY_S, failures_per_machine_day=0.1, seed=8).digest
 
 

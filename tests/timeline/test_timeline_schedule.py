@@ -55,8 +55,14 @@ def test_two_stages_with_free_links_wait_only_at_both_ends():
     )
     compute = [task for task in simulate(tasks).actions if task.kind is not Kind.COMMUNICATE]
     assert {(a.label, a.start_s) for a in compute} == {
-        ("0F0", 0), ("0F1", 1), ("0B0", 4), ("0B1", 7),
-        ("1F0", 1), ("1B0", 2), ("1F1", 4), ("1B1", 5),
+        ("0F0", 0),
+        ("0F1", 1),
+        ("0B0", 4),
+        ("0B1", 7),
+        ("1F0", 1),
+        ("1B0", 2),
+        ("1F1", 4),
+        ("1B1", 5),
     }
     assert simulate(tasks).end_s == 9
 

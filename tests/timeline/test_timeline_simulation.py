@@ -13,9 +13,7 @@ def drawn(*tasks):
 
 def test_a_task_waits_for_its_predecessor_on_another_resource():
     assert drawn(task("a", "rank0", 2), task("send", "link", 1, "a"), task("b", "rank1", 2, "send")) == (
-        "rank0 | a - .    . .\n"
-        "link  | . . send . .\n"
-        "rank1 | . . .    b -"
+        "rank0 | a - .    . .\nlink  | . . send . .\nrank1 | . . .    b -"
     )
 
 
@@ -26,51 +24,31 @@ def test_of_two_ready_tasks_the_one_listed_first_goes_first():
 def test_a_free_resource_does_not_wait_for_the_order_of_the_list():
     # late is listed first but must wait for slow; soon takes the cpu meanwhile.
     assert drawn(task("slow", "disk", 2), task("late", "cpu", 1, "slow"), task("soon", "cpu", 1)) == (
-        "disk | slow - .\n"
-        "cpu  | soon . late"
+        "disk | slow - .\ncpu  | soon . late"
     )
 
 
 def test_a_started_task_is_never_interrupted():
     # first becomes ready at 1 s, while second holds the cpu until 3 s.
     assert drawn(task("first", "cpu", 1, "gate"), task("second", "cpu", 3), task("gate", "disk", 1)) == (
-        "cpu  | second - - first\n"
-        "disk | gate   . . ."
+        "cpu  | second - - first\ndisk | gate   . . ."
     )
 
 
 def test_a_collective_starts_on_all_ranks_when_the_last_one_arrives():
-    grid = drawn(
-        task("f0", "rank0", 1),
-        task("f1", "rank1", 3),
-        task("sum", "rank0+rank1", 2, "f0", "f1"),
-    )
-    assert grid == (
-        "rank0 | f0 . . sum -\n"
-        "rank1 | f1 - - sum -"
-    )
+    grid = drawn(task("f0", "rank0", 1), task("f1", "rank1", 3), task("sum", "rank0+rank1", 2, "f0", "f1"))
+    assert grid == ("rank0 | f0 . . sum -\nrank1 | f1 - - sum -")
 
 
 def test_the_resources_of_a_waiting_collective_stay_free_for_others():
-    grid = drawn(
-        task("f1", "rank1", 2), task("sum", "rank0+rank1", 1, "f1"), task("fill", "rank0", 1)
-    )
-    assert grid == (
-        "rank1 | f1   - sum\n"
-        "rank0 | fill . sum"
-    )
+    grid = drawn(task("f1", "rank1", 2), task("sum", "rank0+rank1", 1, "f1"), task("fill", "rank0", 1))
+    assert grid == ("rank1 | f1   - sum\nrank0 | fill . sum")
 
 
 def test_two_chunks_overlap_compute_with_communication():
     # By hand: 2 s of compute and 1 s on the link a chunk; only the last second is not hidden.
-    chunks = [
-        task("c0", "rank", 2), task("r0", "link", 1, "c0"),
-        task("c1", "rank", 2), task("r1", "link", 1, "c1"),
-    ]
-    assert drawn(*chunks) == (
-        "rank | c0 - c1 - .\n"
-        "link | .  . r0 . r1"
-    )
+    chunks = [task("c0", "rank", 2), task("r0", "link", 1, "c0"), task("c1", "rank", 2), task("r1", "link", 1, "c1")]
+    assert drawn(*chunks) == ("rank | c0 - c1 - .\nlink | .  . r0 . r1")
 
 
 def test_a_task_of_no_duration_lets_its_followers_start_at_once():

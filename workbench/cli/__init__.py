@@ -41,14 +41,25 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _any_command(version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False) -> None:
+def _any_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Take the options that stand before a command."""
 
 
 def build() -> typer.Typer:
     """Put the commands together, grouped as the help shows them."""
-    app = typer.Typer(name="workbench", help=OVERVIEW, no_args_is_help=True, rich_markup_mode="rich", add_completion=False,
-                      context_settings={"help_option_names": ["-h", "--help"]}, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        name="workbench",
+        help=OVERVIEW,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,
+    )
     app.callback()(_any_command)
     for module in (catalogue, reproduce, report, records, house, furnish):
         module.register(app)

@@ -26,8 +26,12 @@ def register(app: typer.Typer) -> None:
 
 
 def list_items(
-    patterns: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="id, technique, item, title, evidence, profiles, claims.")] = False,
+    patterns: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="id, technique, item, title, evidence, profiles, claims.")
+    ] = False,
 ) -> None:
     """List what can be reproduced.
 
@@ -68,8 +72,13 @@ def _print_table(chosen: Sequence[Any], profiles: Mapping[str, str]) -> None:
         for item in chosen:  # ids are what one copies, so they are never cut
             claims = f"{len(item.claims)} claim{'s' if len(item.claims) != 1 else ''}"
             out.print(f"{item.id}\n    {item.title}\n    {claims}; {profiles[item.id]}", markup=False, soft_wrap=True)
-    out.print(f"\n{len(chosen)} items. One of them: workbench show {chosen[0].id}" if chosen else "No items are declared yet.",
-              style="dim", soft_wrap=True)
+    out.print(
+        f"\n{len(chosen)} items. One of them: workbench show {chosen[0].id}"
+        if chosen
+        else "No items are declared yet.",
+        style="dim",
+        soft_wrap=True,
+    )
 
 
 def _wide_table(chosen: Sequence[Any], profiles: Mapping[str, str]) -> Any:
@@ -86,12 +95,21 @@ def _wide_table(chosen: Sequence[Any], profiles: Mapping[str, str]) -> Any:
 
 def item_json(item: Any) -> dict[str, Any]:
     """Return what `list --json` says of one item."""
-    return {"id": item.id, "technique": item.technique, "item": item.item, "title": item.title,
-            "evidence": item.evidence.name, "profiles": list(item.profiles), "claims": [claim.name for claim in item.claims]}
+    return {
+        "id": item.id,
+        "technique": item.technique,
+        "item": item.item,
+        "title": item.title,
+        "evidence": item.evidence.name,
+        "profiles": list(item.profiles),
+        "claims": [claim.name for claim in item.claims],
+    }
 
 
 def show_item(
-    identity: Annotated[str, typer.Argument(metavar="ID", help="An id, the beginning of one, an item such as table-1, or a glob.")],
+    identity: Annotated[
+        str, typer.Argument(metavar="ID", help="An id, the beginning of one, an item such as table-1, or a glob.")
+    ],
 ) -> None:
     """Show one item: its claims with their rules, its parameters, its last record.
 
@@ -120,7 +138,9 @@ def _show(out: Any, project: Any, item: Any) -> None:
         out.print(f"{profile:<10} {_duration(expected):<12} [dim]{escape(_pairs(parameters))}[/dim]")
     out.print("\n[bold]Claims[/bold]" if item.claims else "\nNo claims.")
     for claim in item.claims:
-        out.print(f"  [bold]{escape(claim.name)}[/bold]  [dim]{type(claim).__name__}[/dim]\n    {escape(rule_text(claim))}")
+        out.print(
+            f"  [bold]{escape(claim.name)}[/bold]  [dim]{type(claim).__name__}[/dim]\n    {escape(rule_text(claim))}"
+        )
     for line in _states(project, item):
         out.print(line)
 
@@ -145,12 +165,16 @@ def _states(project: Any, item: Any) -> list[str]:
 
     from workbench.reproduction.report import gather
 
-    lines = [f"\n[bold]Cells[/bold] ({profile})  {counts['there']} of {counts['of']} are there"
-             for profile, counts in _num_cells(project, item).items()]
+    lines = [
+        f"\n[bold]Cells[/bold] ({profile})  {counts['there']} of {counts['of']} are there"
+        for profile, counts in _num_cells(project, item).items()
+    ]
     for profile in item.profiles:
         view = gather(project, [item], profile).techniques[0].items[0]
         if view.has_record:
-            lines.append(f"\n[bold]Last {profile} run[/bold]  {view.date}, {view.duration}  {common.verdict_words(dict(view.counts))}")
+            lines.append(
+                f"\n[bold]Last {profile} run[/bold]  {view.date}, {view.duration}  {common.verdict_words(dict(view.counts))}"
+            )
         lines += [f"\n[bold red]Refused[/] ({profile})  {escape(line)}" for line in view.refused]
         lines += [f"[bold red]Not shown[/]  {escape(line)}" for line in view.wrong_files]
         if view.failure:

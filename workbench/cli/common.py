@@ -15,7 +15,18 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-__all__ = ["INTERRUPTED", "PROFILES", "AskYes", "OneProfile", "choose", "console", "load", "pick", "print_json", "verdict_words"]
+__all__ = [
+    "INTERRUPTED",
+    "PROFILES",
+    "AskYes",
+    "OneProfile",
+    "choose",
+    "console",
+    "load",
+    "pick",
+    "print_json",
+    "verdict_words",
+]
 
 LOOK, RUN, HOUSE, AUTHOR = "Look", "Run", "Look after the house", "Write"  # groups of the help
 INTERRUPTED = 130  # exit code: 128 + SIGINT, as shells count it
@@ -44,8 +55,16 @@ def _profile(word: str) -> str:
     return choose(word, PROFILES, "profile")
 
 
-OneProfile = Annotated[str, typer.Option("--profile", "-p", metavar="|".join(PROFILES), callback=_profile,
-                                         help="smoke checks the plumbing, laptop takes minutes, full hours, paper the paper's GPUs.")]
+OneProfile = Annotated[
+    str,
+    typer.Option(
+        "--profile",
+        "-p",
+        metavar="|".join(PROFILES),
+        callback=_profile,
+        help="smoke checks the plumbing, laptop takes minutes, full hours, paper the paper's GPUs.",
+    ),
+]
 AskYes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -85,5 +104,9 @@ def print_json(value: Any) -> None:
 def verdict_words(counts: Mapping[str, int]) -> str:
     """Write counted verdicts with rich's marks: "✕ 1 disagrees  ✓ 3 agrees"."""
     named = {name.upper().replace(" ", "_"): number for name, number in counts.items() if number}
-    words = [f"[{STYLES[name]}]{MARKS[name]} {named[name]} {name.lower().replace('_', ' ')}[/]" for name in STYLES if name in named]
+    words = [
+        f"[{STYLES[name]}]{MARKS[name]} {named[name]} {name.lower().replace('_', ' ')}[/]"
+        for name in STYLES
+        if name in named
+    ]
     return "  ".join(words) or "[dim]none[/]"

@@ -28,7 +28,9 @@ def _group() -> None:
     """Write the furniture of something new."""
 
 
-def technique(name: Annotated[str, typer.Argument(help="Lower case, digits and underscores, such as ring_sum.")]) -> None:
+def technique(
+    name: Annotated[str, typer.Argument(help="Lower case, digits and underscores, such as ring_sum.")],
+) -> None:
     """Write library, lesson, catalogue, published table and test of a new technique; they pass and run as they are.
 
     \b
@@ -42,5 +44,8 @@ def technique(name: Annotated[str, typer.Argument(help="Lower case, digits and u
     for path in new_technique(project, name):
         out.print(str(path.relative_to(project.root)), markup=False)
     slug = name.replace("_", "-")
-    out.print(f"\nNext: python -m pytest tests/techniques/{name}\n      workbench reproduce {slug} --profile smoke\n"
-              "Then put the technique in place of the example, file by file, in the order above.", markup=False)
+    out.print(
+        f"\nNext: python -m pytest tests/techniques/{name}\n      workbench reproduce {slug} --profile smoke\n"
+        "Then put the technique in place of the example, file by file, in the order above.",
+        markup=False,
+    )

@@ -46,9 +46,18 @@ def doctor(as_json: AsJson = False) -> int:
         if not as_json:
             _print_check(out, check)
     if as_json:
-        common.print_json([{name: getattr(check, name) for name in ("name", "state", "required", "found", "advice")} for check in checks])
+        common.print_json(
+            [
+                {name: getattr(check, name) for name in ("name", "state", "required", "found", "advice")}
+                for check in checks
+            ]
+        )
     wanting = {state: [check.name for check in checks if check.state == state] for state in ("missing", "broken")}
-    told = [f"{words}: {', '.join(wanting[state])}." for state, words in (("missing", "Missing and required"), ("broken", "Broken")) if wanting[state]]
+    told = [
+        f"{words}: {', '.join(wanting[state])}."
+        for state, words in (("missing", "Missing and required"), ("broken", "Broken"))
+        if wanting[state]
+    ]
     if not as_json:
         out.print("\n" + (" ".join(told) or "Nothing required is missing."), markup=False)
     return 1 if told else 0
@@ -57,7 +66,12 @@ def doctor(as_json: AsJson = False) -> int:
 def _print_check(out: Any, check: Any) -> None:
     from rich.markup import escape
 
-    mark = {"ok": "[green]✓[/]", "missing": "[bold red]✕ missing[/]", "broken": "[bold red]✕ broken[/]", "optional": "[yellow]○ optional[/]"}[check.state]
+    mark = {
+        "ok": "[green]✓[/]",
+        "missing": "[bold red]✕ missing[/]",
+        "broken": "[bold red]✕ broken[/]",
+        "optional": "[yellow]○ optional[/]",
+    }[check.state]
     out.print(f"{mark} [bold]{escape(check.name)}[/]  {escape(check.found)}")
     if check.state != "ok":
         out.print(f"    {check.advice}", style="dim", markup=False)
@@ -78,7 +92,9 @@ def bench(pattern: Annotated[str, typer.Argument(help="Names of benchmarks, as a
 
     out = common.console()
     try:
-        rows = run_benchmarks(pattern, Project().root / "tests" / "benchmarks", on_row=lambda row: out.print(_bench_line(row)))
+        rows = run_benchmarks(
+            pattern, Project().root / "tests" / "benchmarks", on_row=lambda row: out.print(_bench_line(row))
+        )
     except ValueError as error:
         raise UsageError(str(error)) from None
     return 1 if any(row.holds is False for row in rows) else 0
@@ -95,9 +111,11 @@ def _bench_line(row: Any) -> str:
     return f"{escape(row.name)}  [bold]{number_text(row.figure)} {escape(row.unit)}[/]{spread}{verdict}"
 
 
-def clean(profiles: Annotated[list[str] | None, typer.Argument(metavar="PROFILE", help="All profiles by default.")] = None,
-          yes: common.AskYes = False,
-          cells: Annotated[bool, typer.Option("--cells", help="Also finished cells, which may have taken hours.")] = False) -> int:
+def clean(
+    profiles: Annotated[list[str] | None, typer.Argument(metavar="PROFILE", help="All profiles by default.")] = None,
+    yes: common.AskYes = False,
+    cells: Annotated[bool, typer.Option("--cells", help="Also finished cells, which may have taken hours.")] = False,
+) -> int:
     """Remove what runs wrote, after asking; finished cells stay unless --cells is given.
 
     What is in the repository, recorded runs included, stays in any case.
@@ -125,7 +143,10 @@ def clean(profiles: Annotated[list[str] | None, typer.Argument(metavar="PROFILE"
         return 0
     for folder in folders:
         _empty(folder, cells)
-        out.print(f"Removed what {folder} held{'' if cells or not _num_cells(folder) else ', but for its finished cells'}.", markup=False)
+        out.print(
+            f"Removed what {folder} held{'' if cells or not _num_cells(folder) else ', but for its finished cells'}.",
+            markup=False,
+        )
     return 0
 
 
@@ -145,7 +166,13 @@ def _told(folder: Path, cells: bool) -> str:
     size_bytes = sum(_size_bytes(path) for path in _material(folder, cells))
     told = f"{len(list(folder.glob('*/*/*/record.json')))} records, {size_bytes / 1e6:.1f} MB"
     found = _num_cells(folder)
-    return f"{told}, {found} finished cells" if found and cells else f"{told}; {found} finished cells stay (--cells)" if found else told
+    return (
+        f"{told}, {found} finished cells"
+        if found and cells
+        else f"{told}; {found} finished cells stay (--cells)"
+        if found
+        else told
+    )
 
 
 def _num_cells(folder: Path) -> int:

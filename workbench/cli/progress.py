@@ -87,8 +87,14 @@ class BarDisplay:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        self.bar = Bar(MofNCompleteColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"), console=console,
-                       refresh_per_second=REFRESH_PER_S, transient=True)
+        self.bar = Bar(
+            MofNCompleteColumn(),
+            BarColumn(bar_width=20),
+            TextColumn("{task.description}"),
+            console=console,
+            refresh_per_second=REFRESH_PER_S,
+            transient=True,
+        )
         self.task = self.bar.add_task("starting", total=None)
 
     def __enter__(self) -> BarDisplay:
@@ -103,7 +109,11 @@ class BarDisplay:
         if isinstance(event, ItemStarted):
             self.bar.update(self.task, total=event.num_items, description=event.id)
         elif isinstance(event, Progress):
-            self.bar.update(self.task, completed=event.num_done, total=event.num_items,
-                            description=f"{spent_words(event)}  {running_words(event)}")
+            self.bar.update(
+                self.task,
+                completed=event.num_done,
+                total=event.num_items,
+                description=f"{spent_words(event)}  {running_words(event)}",
+            )
         elif isinstance(event, ItemFinished) and event.outcome.status in (Status.RECORDED, Status.FAILED):
             self.bar.console.print(ended_words(event.outcome))

@@ -33,7 +33,9 @@ def register(app: typer.Typer) -> None:
 def promote(
     patterns: Patterns = None,
     profile: common.OneProfile = "laptop",
-    cells: Annotated[bool, typer.Option("--cells", help="Finished cells alone, also of items that are not finished.")] = False,
+    cells: Annotated[
+        bool, typer.Option("--cells", help="Finished cells alone, also of items that are not finished.")
+    ] = False,
 ) -> None:
     """Copy records of this machine, their figures and cells into the repository: reports show them beside their own.
 
@@ -51,7 +53,11 @@ def promote(
         raise UsageError("the profile smoke gives no verdicts; there is nothing to promote")
     project, catalogue = common.load()
     chosen = common.pick(catalogue, patterns or [])
-    paths = tuple(promote_cells(project, chosen, profile)) if cells else keep(project, profile, [item.id for item in chosen])
+    paths = (
+        tuple(promote_cells(project, chosen, profile))
+        if cells
+        else keep(project, profile, [item.id for item in chosen])
+    )
     if not paths:
         raise UsageError(f"none of the selected items has a finished cell in {project.results_of(profile)}")
     for path in paths:
@@ -118,9 +124,14 @@ def _differences(project: Any, item: Any, profile: str) -> list[str] | None:
 
 
 def _verdict_lines(recorded: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    before, now = ({verdict["claim"]: verdict["verdict"] for verdict in record["verdicts"]} for record in (recorded, ours))
-    return [f"verdict of {claim!r}: recorded {before.get(claim, 'absent')}, now {now.get(claim, 'absent')}"
-            for claim in dict.fromkeys([*before, *now]) if before.get(claim) != now.get(claim)]
+    before, now = (
+        {verdict["claim"]: verdict["verdict"] for verdict in record["verdicts"]} for record in (recorded, ours)
+    )
+    return [
+        f"verdict of {claim!r}: recorded {before.get(claim, 'absent')}, now {now.get(claim, 'absent')}"
+        for claim in dict.fromkeys([*before, *now])
+        if before.get(claim) != now.get(claim)
+    ]
 
 
 def _value_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -138,6 +149,9 @@ def _circumstance_lines(recorded: Mapping[str, Any], ours: Mapping[str, Any]) ->
     lines = []
     for field in CIRCUMSTANCES:
         old, new = recorded.get(field) or {}, ours.get(field) or {}
-        lines += [f"{field} {name}: recorded {old.get(name)}, now {new.get(name)}"
-                  for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
+        lines += [
+            f"{field} {name}: recorded {old.get(name)}, now {new.get(name)}"
+            for name in dict.fromkeys([*old, *new])
+            if old.get(name) != new.get(name)
+        ]
     return lines

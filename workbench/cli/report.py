@@ -45,7 +45,9 @@ def write(
     common.console().print(str(path), markup=False)
     if report.only_recorded:
         print(f"workbench: {report.headline}", file=sys.stderr)
-    for line in (line for item in items for line in item.refused + tuple(f"{item.id}: {wrong}" for wrong in item.wrong_files)):
+    for line in (
+        line for item in items for line in item.refused + tuple(f"{item.id}: {wrong}" for wrong in item.wrong_files)
+    ):
         print(f"workbench: {line}", file=sys.stderr)
     if open_it:
         import webbrowser

@@ -30,15 +30,33 @@ def register(app: typer.Typer) -> None:
 
 
 def reproduce(
-    patterns: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")] = None,
+    patterns: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")
+    ] = None,
     profile: common.OneProfile = "laptop",
-    kernel: Annotated[str | None, typer.Option(metavar="NAME", help="Jupyter kernel; see workbench kernels list.")] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Items side by side, one a core by default; "
-                                                                         "those that measure times run alone.")] = None,
-    timeout_s: Annotated[float | None, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Longest time for one item.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run also items that are up to date; finished cells are reused.")] = False,
-    keep_cells: Annotated[bool, typer.Option("--keep-cells", help="Accept finished cells of another library, version, machine or commit, "
-                                                                  "those in the repository too; the record says how many.")] = False,
+    kernel: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Jupyter kernel; see workbench kernels list.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, help="Items side by side, one a core by default; those that measure times run alone."
+        ),
+    ] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Longest time for one item.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run also items that are up to date; finished cells are reused.")
+    ] = False,
+    keep_cells: Annotated[
+        bool,
+        typer.Option(
+            "--keep-cells",
+            help="Accept finished cells of another library, version, machine or commit, "
+            "those in the repository too; the record says how many.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and why.")] = False,
 ) -> int:
     """Run items and write the report. What is up to date is not run again.
@@ -56,7 +74,9 @@ def reproduce(
     if dry_run:
         _print_plan(plan(project, chosen, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells), profile)
         return 0
-    return Run(project, catalogue, chosen, profile).go(kernel=kernel, jobs=jobs, timeout_s=timeout_s, fresh=fresh, keep_cells=keep_cells)
+    return Run(project, catalogue, chosen, profile).go(
+        kernel=kernel, jobs=jobs, timeout_s=timeout_s, fresh=fresh, keep_cells=keep_cells
+    )
 
 
 def _print_plan(planned: Sequence[Any], profile: str) -> None:
@@ -70,11 +90,15 @@ def _print_plan(planned: Sequence[Any], profile: str) -> None:
         table.add_column(name, no_wrap=name == "id")
     for item in planned:
         runs = item.action == "run"
-        table.add_row(item.id, str(item.action), f"about {about_text(item.expected_s)}" if runs else "", escape(_why(item)))
+        table.add_row(
+            item.id, str(item.action), f"about {about_text(item.expected_s)}" if runs else "", escape(_why(item))
+        )
     out, running = common.console(), [item for item in planned if item.action == "run"]
     out.print(table)
     total = about_text(sum(item.expected_s for item in running))
-    out.print(f"\n{len(running)} of {len(planned)} items would run in the profile {profile}, about {total} one after the other.")
+    out.print(
+        f"\n{len(running)} of {len(planned)} items would run in the profile {profile}, about {total} one after the other."
+    )
 
 
 def _why(item: Any) -> str:
@@ -106,7 +130,13 @@ class Run:
         logging.getLogger("papermill").setLevel(logging.CRITICAL)  # an item's failure is told once, by us
         try:
             with display(self.out) as shown:
-                outcome = run(self.project, self.chosen, self.profile, on_event=lambda event: self.on_event(event, shown), **options)
+                outcome = run(
+                    self.project,
+                    self.chosen,
+                    self.profile,
+                    on_event=lambda event: self.on_event(event, shown),
+                    **options,
+                )
         except KeyboardInterrupt:
             self.interrupted()
             return common.INTERRUPTED
@@ -148,19 +178,32 @@ class Run:
         from workbench.reproduction.report.numbers import seconds_text
 
         actions = [str(item.action) for item in planned.items]
-        rest = [f"; {actions.count(action)} {words}" for action, words in (("nothing", "up to date"), ("skip", "not declared for it"))
-                if action in actions]
+        rest = [
+            f"; {actions.count(action)} {words}"
+            for action, words in (("nothing", "up to date"), ("skip", "not declared for it"))
+            if action in actions
+        ]
         if "run" in actions:
-            self.out.print(f"{actions.count('run')} of {len(actions)} items to run in the profile {self.profile}: "
-                           f"about {seconds_text(round(planned.expected_s))}{''.join(rest)}.", markup=False)
+            self.out.print(
+                f"{actions.count('run')} of {len(actions)} items to run in the profile {self.profile}: "
+                f"about {seconds_text(round(planned.expected_s))}{''.join(rest)}.",
+                markup=False,
+            )
 
     def write_report(self, under_way: bool = False) -> Any:
         """Write the report; a report that cannot be written does not stop the run, and is told of at its end."""
         from workbench.reproduction.report import report_path, write_report
 
         try:
-            return write_report(self.project, self.catalogue, self.profile, running=tuple(self.running), progress=self.progress,
-                                under_way=under_way, notebooks=not under_way)
+            return write_report(
+                self.project,
+                self.catalogue,
+                self.profile,
+                running=tuple(self.running),
+                progress=self.progress,
+                under_way=under_way,
+                notebooks=not under_way,
+            )
         except Exception as error:  # hours of items are worth more than a page
             self.report_trouble = f"the report could not be written: {type(error).__name__}: {error}"
             return report_path(self.project, self.profile)
@@ -184,7 +227,10 @@ class Run:
         self.write_report()
         kept = f"{len(self.kept)} item{'s' if len(self.kept) != 1 else ''} of this run" if self.kept else "nothing new"
         cells = ", every finished cell" if self.num_cells else ""
-        print(f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. The same command goes on with what is missing.", file=sys.stderr)
+        print(
+            f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. The same command goes on with what is missing.",
+            file=sys.stderr,
+        )
 
 
 def _up_to_date(outcome: Any) -> str:
@@ -194,10 +240,15 @@ def _up_to_date(outcome: Any) -> str:
 
 def _failed_lines(project: Any, chosen: Sequence[Any], outcome: Any) -> list[str]:
     """Say of each item that failed where its log lies; why it failed was said as it ended."""
-    failed, by_id = [item.id for item in outcome.items if item.status.value == "failed"], {item.id: item for item in chosen}
+    failed, by_id = (
+        [item.id for item in outcome.items if item.status.value == "failed"],
+        {item.id: item for item in chosen},
+    )
     folders = {id: project.folder(by_id[id], outcome.profile) for id in failed}
-    logs = {id: next((folder / name for name in ("failure.txt", "failure.json") if (folder / name).is_file()), folder)
-            for id, folder in folders.items()}
+    logs = {
+        id: next((folder / name for name in ("failure.txt", "failure.json") if (folder / name).is_file()), folder)
+        for id, folder in folders.items()
+    }
     return [f"{id} failed: {log}" for id, log in logs.items()]
 
 
@@ -213,7 +264,9 @@ def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> A
         table.add_column(name, justify=justify, no_wrap=name == "item")
     for technique in gather(project, chosen, profile).techniques:
         for view in technique.items:
-            table.add_row(view.id, view.evidence, _verdicts(view, ended.get(view.id), escape), _seconds(view, ended.get(view.id)))
+            table.add_row(
+                view.id, view.evidence, _verdicts(view, ended.get(view.id), escape), _seconds(view, ended.get(view.id))
+            )
     return table
 
 
@@ -229,10 +282,14 @@ def _failed(ended: Any) -> bool:
 
 def _verdicts(view: Any, ended: Any, escape: Any) -> str:
     if _failed(ended):
-        reason = ended.reason if len(ended.reason) <= REASON_SHOWN else f"{ended.reason[:REASON_SHOWN - 1]}…"
+        reason = ended.reason if len(ended.reason) <= REASON_SHOWN else f"{ended.reason[: REASON_SHOWN - 1]}…"
         return f"[bold red]failed[/] {escape(reason)}"
     if view.refused and not view.has_record:
         return f"[bold red]refused[/] {escape(view.refused[0])}"
     if not view.has_record:
         return "[dim]not declared for this profile[/]" if ended is not None else ""
-    return common.verdict_words(dict(view.counts)) if view.counts and any(view.counts.values()) else "[dim]ran; no verdicts[/]"
+    return (
+        common.verdict_words(dict(view.counts))
+        if view.counts and any(view.counts.values())
+        else "[dim]ran; no verdicts[/]"
+    )

@@ -39,7 +39,12 @@ def list_data() -> None:
     for name in ("name", "here", "licence", "origin"):
         table.add_column(name, no_wrap=name == "name")
     for entry in _checked(manifest.list_data):
-        table.add_row(entry.name, _whereabouts(entry, _checked(manifest.verify, entry.name)), escape(entry.licence), escape(entry.origin))
+        table.add_row(
+            entry.name,
+            _whereabouts(entry, _checked(manifest.verify, entry.name)),
+            escape(entry.licence),
+            escape(entry.origin),
+        )
     common.console().print(table)
 
 
@@ -48,7 +53,9 @@ def _whereabouts(entry: Any, checks: Any) -> str:
     return ", ".join(places) or ("no" if entry.is_model else "no (a stand-in is used)")
 
 
-def fetch(names: Annotated[list[str], typer.Argument(metavar="NAME", help="As workbench data list names them.")]) -> None:
+def fetch(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="As workbench data list names them.")],
+) -> None:
     """Download data sets or models. The only command that goes online.
 
     \b
@@ -71,16 +78,25 @@ def verify(names: Annotated[list[str] | None, typer.Argument(metavar="NAME", hel
         for check in _checked(manifest.verify, name):
             differs |= check.status is manifest.FileStatus.DIFFERS
             found |= check.status is not manifest.FileStatus.MISSING
-            out.print(f"{name}  {check.file}  {check.status.value}" + (f"  ({check.place})" if check.place else ""), markup=False)
+            out.print(
+                f"{name}  {check.file}  {check.status.value}" + (f"  ({check.place})" if check.place else ""),
+                markup=False,
+            )
     if not found:
         out.print("None of these files is on this machine; workbench data fetch NAME downloads them.", markup=False)
     return 1 if differs else 0
 
 
 def install_kernel(
-    num_ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks that Ranks() starts in this kernel.")] = 4,
-    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where its ranks compute: cuda gives each its own GPU.")] = "cpu",
-    user: Annotated[bool, typer.Option("--user", help="For every Jupyter of this user, not this environment's alone.")] = False,
+    num_ranks: Annotated[
+        int, typer.Option("--ranks", "-n", min=1, help="Ranks that Ranks() starts in this kernel.")
+    ] = 4,
+    device: Annotated[
+        str, typer.Option(metavar="cpu|cuda", help="Where its ranks compute: cuda gives each its own GPU.")
+    ] = "cpu",
+    user: Annotated[
+        bool, typer.Option("--user", help="For every Jupyter of this user, not this environment's alone.")
+    ] = False,
 ) -> None:
     """Register a Jupyter kernel for a number of ranks or GPUs; reproduce --kernel NAME takes it.
 
@@ -104,7 +120,9 @@ def list_kernels() -> None:
         common.console().print(f"{name}  {folder}", markup=False)
 
 
-def remove_kernel(name: Annotated[str, typer.Argument(metavar="NAME", help="As workbench kernels list names it.")]) -> None:
+def remove_kernel(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As workbench kernels list names it.")],
+) -> None:
     """Remove a kernel that workbench kernels install registered."""
     from workbench.launch import kernels
 

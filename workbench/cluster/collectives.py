@@ -247,10 +247,7 @@ _RING_ALL_REDUCE = (_ring_all_reduce, lambda n: (2 * (n - 1), 2 * (n - 1) / n))
 _FORMS: MappingProxyType[tuple[Collective, Algorithm], tuple[ByRank, InSeries]] = MappingProxyType(
     {
         (Collective.ALL_REDUCE, Algorithm.RING): _RING_ALL_REDUCE,
-        (Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE): (
-            _double_tree,
-            lambda n: (2 * _depth(n), min(2.0, n / 2)),
-        ),
+        (Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE): (_double_tree, lambda n: (2 * _depth(n), min(2.0, n / 2))),
         (Collective.ALL_GATHER, Algorithm.RING): (_every_other, lambda n: (n - 1, float(n - 1))),
         (Collective.REDUCE_SCATTER, Algorithm.RING): (_all_parts_but_one, lambda n: (n - 1, (n - 1) / n)),
         (Collective.REDUCE_SCATTER, Algorithm.FULL_ALL_REDUCE): _RING_ALL_REDUCE,

@@ -54,11 +54,7 @@ def _activation_compression() -> tuple[Topology, ...]:
         network=network,
         source=f"{paper}, section 4.4, table 6",
     )
-    return (
-        _single("activation-compression/p3.8xlarge", p3),
-        _single("activation-compression/local", local),
-        cluster,
-    )
+    return (_single("activation-compression/p3.8xlarge", p3), _single("activation-compression/local", local), cluster)
 
 
 def _flextp() -> tuple[Topology, ...]:

@@ -83,9 +83,7 @@ NVLINK_2 = _link(
     "the thesis, section 4.3, note, has 1.2 Tbit/s in total, the same 150 GB/s one way",
 )
 NVLINK_3 = _link(
-    300e9,
-    NVLINK_LATENCY_S,
-    f"{A100_SHEET}: twelve NVLink 3 links of 25 GB/s in each direction (600 GB/s both ways)",
+    300e9, NVLINK_LATENCY_S, f"{A100_SHEET}: twelve NVLink 3 links of 25 GB/s in each direction (600 GB/s both ways)"
 )
 PCIE_3 = _link(
     PCIE_3_BYTES_PER_S,

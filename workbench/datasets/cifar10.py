@@ -49,9 +49,7 @@ def load(split: str = "train", limit: int | None = None, seed: int = 0) -> Image
         return digits.load(split, instead_of=NAME, side_pixels=SIDE_PIXELS, num_colours=3).sample(limit, seed)
     images, labels = _read(found.paths)
     source = _source(split, found, len(labels))
-    dataset = ImageDataset(
-        name=NAME, split=split, images=images, labels=labels, class_names=CLASS_NAMES, source=source
-    )
+    dataset = ImageDataset(name=NAME, split=split, images=images, labels=labels, class_names=CLASS_NAMES, source=source)
     return dataset.sample(limit, seed)
 
 

@@ -22,7 +22,7 @@ from workbench.datasets import places
 from workbench.datasets.places import DataError
 from workbench.datasets.source import DataSource, SourceKind
 
-__all__ = ["LOGBOOKS", "LoggedEvent", "Logbook", "load", "read"]
+__all__ = ["LOGBOOKS", "Logbook", "LoggedEvent", "load", "read"]
 
 FOLDER = "cluster-traces/training-logbooks"
 

@@ -4,15 +4,4 @@ from .controls import Control, choice, steps
 from .exercises import Exercise, Feedback, Mistake, Standing, check, solution
 from .explorer import Explorer
 
-__all__ = [
-    "Control",
-    "Exercise",
-    "Explorer",
-    "Feedback",
-    "Mistake",
-    "Standing",
-    "check",
-    "choice",
-    "solution",
-    "steps",
-]
+__all__ = ["Control", "Exercise", "Explorer", "Feedback", "Mistake", "Standing", "check", "choice", "solution", "steps"]

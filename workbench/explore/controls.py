@@ -39,8 +39,14 @@ class Control:
     def widget(self) -> ipywidgets.Widget:
         """Build the widget, which works with the mouse and the keyboard."""
         layout = ipywidgets.Layout(width=_WIDTH, max_width="100%")
-        common = dict(options=self.options, value=self.value, description=self.label, tooltip=self.help,
-                      style=dict(_LABEL_STYLE), layout=layout)
+        common = {
+            "options": self.options,
+            "value": self.value,
+            "description": self.label,
+            "tooltip": self.help,
+            "style": dict(_LABEL_STYLE),
+            "layout": layout,
+        }
         if self.is_slider:
             return ipywidgets.SelectionSlider(continuous_update=False, **common)
         return ipywidgets.Dropdown(**common)
@@ -59,9 +65,7 @@ def choice(label: str, options: Mapping[str, object] | Iterable[str], *, value: 
     return Control(label=label, options=tuple(pairs), value=value, help=help, is_slider=False)
 
 
-def steps(
-    label: str, values: Iterable, *, value: object, help: str, text: Callable[[object], str] = str
-) -> Control:
+def steps(label: str, values: Iterable, *, value: object, help: str, text: Callable[[object], str] = str) -> Control:
     """Return a slider over ordered values.
 
     Args:
@@ -71,4 +75,6 @@ def steps(
         help: one sentence: what it changes.
         text: how a value is written, with its unit.
     """
-    return Control(label=label, options=tuple((text(each), each) for each in values), value=value, help=help, is_slider=True)
+    return Control(
+        label=label, options=tuple((text(each), each) for each in values), value=value, help=help, is_slider=True
+    )

@@ -59,9 +59,7 @@ def pack_call(
     for rank in range(num_ranks if differ else 1):
         own_args = tuple(part_for(rank, value, num_ranks) for value in args)
         own_kwargs = {name: part_for(rank, value, num_ranks) for name, value in kwargs.items()}
-        request = Request(
-            function=function, args=own_args, kwargs=own_kwargs, keep_as=keep_as, sources=sources
-        )
+        request = Request(function=function, args=own_args, kwargs=own_kwargs, keep_as=keep_as, sources=sources)
         parcels.append(pack(request, name_of))
     if parcels[0].num_bytes > MAX_CAPTURED_BYTES:
         _warn_of_captured(function)

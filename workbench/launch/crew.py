@@ -274,12 +274,7 @@ class _Exchange:
         return True
 
     def fail(
-        self,
-        rank: int,
-        kind: FailureKind,
-        message: str,
-        traceback: str = "",
-        time_s: float | None = None,
+        self, rank: int, kind: FailureKind, message: str, traceback: str = "", time_s: float | None = None
     ) -> None:
         """Note a rank's failure; its first one counts."""
         time_s = time.monotonic() if time_s is None else time_s

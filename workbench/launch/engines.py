@@ -66,9 +66,7 @@ def _join_torchrun(device: str) -> None:
 
     missing = [name for name in TORCHRUN_VARIABLES if name not in os.environ]
     if missing:
-        raise RuntimeError(
-            f"{missing[0]} is not set: run_here works under torchrun; elsewhere use Ranks(...)"
-        )
+        raise RuntimeError(f"{missing[0]} is not set: run_here works under torchrun; elsewhere use Ranks(...)")
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
@@ -118,12 +116,7 @@ class IPyParallelRanks:
         self._call_all([(_join_cluster, (rank, *place), {}) for rank in range(self.num_ranks)], timeout_s)
 
     def run(
-        self,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        timeout_s: float | None = None,
-        **kwargs: Any,
+        self, function: Callable[..., Any], /, *args: Any, timeout_s: float | None = None, **kwargs: Any
     ) -> list[Any]:
         """Call a function on every engine and wait for all; arguments as in `Ranks.run`.
 
@@ -139,9 +132,7 @@ class IPyParallelRanks:
         calls = []
         for rank in range(self.num_ranks):
             own_args = [part_for(rank, value, self.num_ranks) for value in args]
-            own_kwargs = {
-                name: part_for(rank, value, self.num_ranks) for name, value in kwargs.items()
-            }
+            own_kwargs = {name: part_for(rank, value, self.num_ranks) for name, value in kwargs.items()}
             calls.append((function, own_args, own_kwargs))
         return self._call_all(calls, self._timeout_s if timeout_s is None else timeout_s)
 
@@ -157,9 +148,7 @@ class IPyParallelRanks:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _call_all(
-        self, calls: Sequence[tuple[Callable[..., Any], Sequence, Mapping]], timeout_s: float
-    ) -> list[Any]:
+    def _call_all(self, calls: Sequence[tuple[Callable[..., Any], Sequence, Mapping]], timeout_s: float) -> list[Any]:
         answers = [
             engine.apply_async(function, *args, **kwargs)
             for engine, (function, args, kwargs) in zip(self._engines, calls, strict=True)
@@ -190,13 +179,7 @@ def _address_for(host_names: set[str]) -> str:
 
 
 def _join_cluster(
-    rank: int,
-    address: str,
-    port: int,
-    num_ranks: int,
-    device: str,
-    timeout_s: float,
-    threads_per_rank: int,
+    rank: int, address: str, port: int, num_ranks: int, device: str, timeout_s: float, threads_per_rank: int
 ) -> None:
     import torch
     import torch.distributed as dist
@@ -209,9 +192,7 @@ def _join_cluster(
     patience = datetime.timedelta(seconds=timeout_s)
     store = dist.TCPStore(address, port, is_master=False, timeout=patience)
     backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(
-        backend, store=store, rank=rank, world_size=num_ranks, timeout=patience
-    )
+    dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=patience)
 
 
 def _leave_cluster() -> None:

@@ -74,10 +74,7 @@ def catch_signals(numbers: Collection[int]) -> socket.socket:
 
 
 def stand_by(
-    child_pid: int,
-    watches: Sequence[ProcessWatch],
-    signals: socket.socket,
-    send: Callable[[int, int], None],
+    child_pid: int, watches: Sequence[ProcessWatch], signals: socket.socket, send: Callable[[int, int], None]
 ) -> int:
     """Wait for the end of the child or of a watched process, then kill what is left.
 
@@ -117,9 +114,7 @@ def _let_go_of_streams() -> None:
     os.close(nothing)
 
 
-def _pass_on_signals(
-    child_pid: int, signals: socket.socket, send: Callable[[int, int], None]
-) -> None:
+def _pass_on_signals(child_pid: int, signals: socket.socket, send: Callable[[int, int], None]) -> None:
     with contextlib.suppress(BlockingIOError):
         for number in signals.recv(4096):
             if number != signal.SIGCHLD:

@@ -79,9 +79,7 @@ class RanksKernel:
         return cls(num_ranks=int(number), device=devices[0])
 
 
-def install(
-    num_ranks: int, *, device: str = "cpu", place: KernelPlace = KernelPlace.ENVIRONMENT
-) -> Path:
+def install(num_ranks: int, *, device: str = "cpu", place: KernelPlace = KernelPlace.ENVIRONMENT) -> Path:
     """Install a Jupyter kernel for a number of ranks, replacing one of the same name.
 
     Args:

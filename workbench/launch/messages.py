@@ -73,9 +73,7 @@ class Channel:
         """
         return self.receive_with_fds(object_named)[0]
 
-    def receive_with_fds(
-        self, object_named: Callable[[str], Any] | None = None
-    ) -> tuple[Any, list[int]]:
+    def receive_with_fds(self, object_named: Callable[[str], Any] | None = None) -> tuple[Any, list[int]]:
         """Wait for an object and return it with the descriptors sent beside it.
 
         Args:

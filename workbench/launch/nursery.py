@@ -24,18 +24,7 @@ from collections.abc import Sequence
 from workbench.launch.guard import go_below_guard
 from workbench.launch.messages import Channel
 from workbench.launch.processes import ProcessWatch, adopt_orphans, kill_descendants, reap
-from workbench.launch.protocol import (
-    Broken,
-    Died,
-    Dump,
-    Fork,
-    Forked,
-    Ready,
-    Seat,
-    Setup,
-    Stop,
-    Stopped,
-)
+from workbench.launch.protocol import Broken, Died, Dump, Fork, Forked, Ready, Seat, Setup, Stop, Stopped
 from workbench.launch.rank import STACK_SIGNAL, Place, live
 
 __all__ = ["main"]

@@ -17,14 +17,7 @@ import time
 
 import psutil
 
-__all__ = [
-    "ProcessWatch",
-    "adopt_orphans",
-    "descendants",
-    "die_with_parent",
-    "kill_descendants",
-    "reap",
-]
+__all__ = ["ProcessWatch", "adopt_orphans", "descendants", "die_with_parent", "kill_descendants", "reap"]
 
 PR_SET_PDEATHSIG = 1  # option number, linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36  # option number, linux/prctl.h

@@ -11,10 +11,7 @@ from typing import Any
 
 from workbench.launch.failures import FailureKind
 
-__all__ = [
-    "Broken", "Died", "Dump", "Fork", "Forked", "Ready", "Reply", "Request", "Seat", "Setup",
-    "Stop", "Stopped",
-]
+__all__ = ["Broken", "Died", "Dump", "Fork", "Forked", "Ready", "Reply", "Request", "Seat", "Setup", "Stop", "Stopped"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

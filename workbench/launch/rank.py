@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from workbench.launch.environment import LOOPBACK, rank_environment
-from workbench.launch.failures import FailureKind, kind_of_error
+from workbench.launch.failures import kind_of_error
 from workbench.launch.messages import CannotUnpack, Channel
 from workbench.launch.parcels import pack
 from workbench.launch.processes import POLL_S, die_with_parent
@@ -167,9 +167,7 @@ def _join(place: Place) -> None:
     _own_random_numbers()
     store = dist.FileStore(place.meeting_path, setup.num_ranks)
     backend = _take_device(place.rank, setup)
-    dist.init_process_group(
-        backend, store=store, rank=place.rank, world_size=setup.num_ranks, timeout=GROUP_PATIENCE
-    )
+    dist.init_process_group(backend, store=store, rank=place.rank, world_size=setup.num_ranks, timeout=GROUP_PATIENCE)
 
 
 def _own_random_numbers() -> None:

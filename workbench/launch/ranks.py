@@ -99,12 +99,7 @@ class Ranks:
             raise
 
     def run(
-        self,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        timeout_s: float | None = None,
-        **kwargs: Any,
+        self, function: Callable[..., Any], /, *args: Any, timeout_s: float | None = None, **kwargs: Any
     ) -> list[Any]:
         """Call a function on every rank and wait for all.
 
@@ -127,14 +122,7 @@ class Ranks:
             crew = self._ready_crew()
             return crew.exchange(self._pack(function, args, kwargs), timeout_s)
 
-    def start(
-        self,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        timeout_s: float | None = None,
-        **kwargs: Any,
-    ) -> Run:
+    def start(self, function: Callable[..., Any], /, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> Run:
         """Call a function on every rank without waiting; arguments as in `run`.
 
         Returns:
@@ -228,20 +216,12 @@ class Ranks:
     def _pack(
         self, function: Callable[..., Any], args: tuple, kwargs: dict, keep_as: str | None = None
     ) -> list[Parcel]:
-        return pack_call(
-            function,
-            args,
-            kwargs,
-            num_ranks=self.num_ranks,
-            name_of=self._name_of,
-            keep_as=keep_as,
-        )
+        return pack_call(function, args, kwargs, num_ranks=self.num_ranks, name_of=self._name_of, keep_as=keep_as)
 
     def _name_of(self, handle: Handle) -> str:
         if self._crew is None or handle.crew != self._crew.name:
             raise ValueError(
-                f"handle {handle.name!r} belongs to ranks that were stopped or to another pool; "
-                "put() it again"
+                f"handle {handle.name!r} belongs to ranks that were stopped or to another pool; put() it again"
             )
         return handle.name
 
@@ -284,9 +264,7 @@ def run_on_ranks(
 
 def _refuse_torchrun() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        raise RuntimeError(
-            "torchrun has started the ranks already; call the function with run_here(...)"
-        )
+        raise RuntimeError("torchrun has started the ranks already; call the function with run_here(...)")
 
 
 def _checked_count(num_ranks: int | None) -> int:

@@ -20,12 +20,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from workbench.launch.guard import catch_signals, end_like, stand_by
-from workbench.launch.processes import (
-    ProcessWatch,
-    adopt_orphans,
-    die_with_parent,
-    kill_descendants,
-)
+from workbench.launch.processes import ProcessWatch, adopt_orphans, die_with_parent, kill_descendants
 
 __all__ = ["main", "tethered"]
 

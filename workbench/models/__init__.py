@@ -9,16 +9,16 @@ from workbench.models.vit import ViTEncoder, ViTForImageClassification
 from workbench.models.vit_config import VIT_1B, VIT_3B, VIT_TINY, ViTConfig
 
 __all__ = [
+    "GPT2",
+    "VIT_1B",
+    "VIT_3B",
+    "VIT_TINY",
     "BertConfig",
     "BertEncoder",
     "BertForMaskedLM",
     "BertForSequenceClassification",
-    "GPT2",
     "GPT2Config",
     "LoadedWeights",
-    "VIT_1B",
-    "VIT_3B",
-    "VIT_TINY",
     "ViTConfig",
     "ViTEncoder",
     "ViTForImageClassification",

@@ -56,9 +56,7 @@ class BertEmbeddings(nn.Module):
         """
         sequence = ids_BS.shape[1]
         if sequence > self.position.num_embeddings:
-            raise ValueError(
-                f"ids_BS: {sequence} tokens are more than max_positions {self.position.num_embeddings}"
-            )
+            raise ValueError(f"ids_BS: {sequence} tokens are more than max_positions {self.position.num_embeddings}")
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(ids_BS)
         positions = torch.arange(sequence, device=ids_BS.device)
@@ -82,22 +80,17 @@ class BertEncoder(nn.Module):
         ValueError: If ranks or stages do not divide what they cut.
     """
 
-    def __init__(
-        self, config: BertConfig, group: TensorGroup | None = None, stage: Stage = WHOLE, **place
-    ):
+    def __init__(self, config: BertConfig, group: TensorGroup | None = None, stage: Stage = WHOLE, **place):
         super().__init__()
         self.config, self.stage = config, stage
         self.group = VirtualTensorGroup(1) if group is None else group
         self.layer_range = stage.layers(config.num_layers)
         self.embeddings = BertEmbeddings(config, **place) if stage.is_first else None
         self.layers = nn.ModuleList(
-            TransformerLayer(config, self.group, site=f"layers.{index}", **place)
-            for index in self.layer_range
+            TransformerLayer(config, self.group, site=f"layers.{index}", **place) for index in self.layer_range
         )
 
-    def forward(
-        self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
         """Encode tokens, or carry on from the previous stage's result.
 
         Args:
@@ -124,12 +117,7 @@ class BertForSequenceClassification(nn.Module):
     """
 
     def __init__(
-        self,
-        config: BertConfig,
-        group: TensorGroup | None = None,
-        num_labels: int = 2,
-        stage: Stage = WHOLE,
-        **place,
+        self, config: BertConfig, group: TensorGroup | None = None, num_labels: int = 2, stage: Stage = WHOLE, **place
     ):
         super().__init__()
         self.encoder = BertEncoder(config, group, stage, **place)
@@ -140,9 +128,7 @@ class BertForSequenceClassification(nn.Module):
             self.dropout = Dropout(config.dropout, seed=config.seed, site="classifier.dropout")
             self.classifier = linear(hidden, num_labels, config, "classifier", place)
 
-    def forward(
-        self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
         """Classify sequences by their first token.
 
         Args:
@@ -168,9 +154,7 @@ class BertForMaskedLM(nn.Module):
         config, group, stage, device, dtype: As in `BertEncoder`.
     """
 
-    def __init__(
-        self, config: BertConfig, group: TensorGroup | None = None, stage: Stage = WHOLE, **place
-    ):
+    def __init__(self, config: BertConfig, group: TensorGroup | None = None, stage: Stage = WHOLE, **place):
         super().__init__()
         self.encoder = BertEncoder(config, group, stage, **place)
         self.transform = self.decoder = None
@@ -190,9 +174,7 @@ class BertForMaskedLM(nn.Module):
             return self.decoder.weight
         return None if self.encoder.embeddings is None else self.encoder.embeddings.word.weight
 
-    def forward(
-        self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
         """Score every word at every position.
 
         Args:
@@ -229,9 +211,7 @@ def word_embedding(config: BertConfig, **place) -> nn.Embedding:
     return embedding
 
 
-def _embedding(
-    num_rows: int, config: BertConfig, name: str, place: dict, **options
-) -> nn.Embedding:
+def _embedding(num_rows: int, config: BertConfig, name: str, place: dict, **options) -> nn.Embedding:
     """Make a replicated embedding with drawn rows."""
     embedding = undrawn(nn.Embedding, num_rows, config.hidden_size, place=place, **options)
     draw_(embedding.weight, config, f"embeddings.{name}")

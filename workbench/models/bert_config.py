@@ -96,9 +96,4 @@ HUGGING_FACE_FIELDS = MappingProxyType(
 
 def _sizes(hidden_size: int, num_layers: int, num_heads: int) -> dict[str, int]:
     """Sizes of a model whose perceptrons are four times as wide as its hidden states."""
-    return {
-        "hidden_size": hidden_size,
-        "num_layers": num_layers,
-        "num_heads": num_heads,
-        "mlp_size": 4 * hidden_size,
-    }
+    return {"hidden_size": hidden_size, "num_layers": num_layers, "num_heads": num_heads, "mlp_size": 4 * hidden_size}

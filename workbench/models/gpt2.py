@@ -26,8 +26,11 @@ from workbench.parallel.seeds import generator_for
 __all__ = ["GPT2", "GPT2Block", "GPT2Config", "load_gpt2_from_hugging_face_", "to_gpt2_of_hugging_face"]
 
 LINEAR_PARTS = {
-    "query_key_value": "attn.c_attn", "output": "attn.c_proj", "input": "mlp.c_fc", "projection": "mlp.c_proj",
-}  # fmt: skip
+    "query_key_value": "attn.c_attn",
+    "output": "attn.c_proj",
+    "input": "mlp.c_fc",
+    "projection": "mlp.c_proj",
+}
 """A block's linears here -> in Hugging Face checkpoints, where their weights are stored [in, out]."""
 NORM_PARTS = {"attention_norm": "ln_1", "mlp_norm": "ln_2"}
 """A block's norms here -> in Hugging Face checkpoints."""
@@ -98,10 +101,15 @@ class GPT2Config:
 
 
 HUGGING_FACE_FIELDS = {
-    "hidden_size": "n_embd", "num_layers": "n_layer", "num_heads": "n_head", "vocab_size": "vocab_size",
-    "max_positions": "n_positions", "dropout": "resid_pdrop", "layer_norm_eps": "layer_norm_epsilon",
+    "hidden_size": "n_embd",
+    "num_layers": "n_layer",
+    "num_heads": "n_head",
+    "vocab_size": "vocab_size",
+    "max_positions": "n_positions",
+    "dropout": "resid_pdrop",
+    "layer_norm_eps": "layer_norm_epsilon",
     "init_std": "initializer_range",
-}  # fmt: skip
+}
 """Our field -> the field of a Hugging Face config."""
 
 
@@ -133,9 +141,7 @@ class GPT2Block(nn.Module):
 
     def _attend(self, qkv: Tensor) -> Tensor:
         """Attend to earlier positions: [B, S, 3H] -> [B, S, H]."""
-        q_BASD, k_BASD, v_BASD = (
-            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1)
-        )
+        q_BASD, k_BASD, v_BASD = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1))
         dropped = self.dropout.p if self.training else 0.0
         context = functional.scaled_dot_product_attention(q_BASD, k_BASD, v_BASD, dropout_p=dropped, is_causal=True)
         return context.transpose(1, 2).flatten(2)

@@ -104,7 +104,5 @@ def _names_of(model: Model) -> Names:
 
 def _copy_(name: str, parameter: nn.Parameter, full: Tensor) -> None:
     if parameter.shape != full.shape:
-        raise ValueError(
-            f"{name}: shape {tuple(full.shape)} does not fit; it must be {tuple(parameter.shape)}"
-        )
+        raise ValueError(f"{name}: shape {tuple(full.shape)} does not fit; it must be {tuple(parameter.shape)}")
     parameter.copy_(full)

@@ -19,14 +19,7 @@ from workbench.parallel.shards import check_divides
 from workbench.parallel.traffic import MessageKind, Phase
 from workbench.parallel.transformer import TransformerConfig
 
-__all__ = [
-    "MessageEntry",
-    "ProductEntry",
-    "WeightEntry",
-    "layer_messages",
-    "layer_products",
-    "layer_weights",
-]
+__all__ = ["MessageEntry", "ProductEntry", "WeightEntry", "layer_messages", "layer_products", "layer_weights"]
 
 PRODUCTS_PER_LINEAR = 3
 """Output, input gradient and weight gradient: equal in operations."""
@@ -49,8 +42,7 @@ class WeightEntry:
     def local_shape(self) -> tuple[int, ...]:
         """Shape of one rank's shard."""
         return tuple(
-            size // self.num_tensor_ranks if dim == self.cut_dim else size
-            for dim, size in enumerate(self.shape)
+            size // self.num_tensor_ranks if dim == self.cut_dim else size for dim, size in enumerate(self.shape)
         )
 
     @property
@@ -166,9 +158,7 @@ def layer_messages(
         ("attention.query_key_value", MessageKind.COPY_BACKWARD, Phase.BACKWARD),
     )
     shape = (batch, sequence, config.hidden_size)
-    return tuple(
-        _entry(f"layers.{layer}.{site}", what, phase, shape, dtype) for site, what, phase in table
-    )
+    return tuple(_entry(f"layers.{layer}.{site}", what, phase, shape, dtype) for site, what, phase in table)
 
 
 def layer_products(
@@ -199,15 +189,11 @@ def layer_products(
         ("mlp.output", inner, hidden),
     )
     return tuple(
-        ProductEntry(
-            site=f"layers.{layer}.{site}", num_rows=batch * sequence, num_inputs=inputs, num_outputs=outputs
-        )
+        ProductEntry(site=f"layers.{layer}.{site}", num_rows=batch * sequence, num_inputs=inputs, num_outputs=outputs)
         for site, inputs, outputs in table
     )
 
 
-def _entry(
-    site: str, what: MessageKind, phase: Phase, shape: tuple[int, ...], dtype: torch.dtype
-) -> MessageEntry:
+def _entry(site: str, what: MessageKind, phase: Phase, shape: tuple[int, ...], dtype: torch.dtype) -> MessageEntry:
     num_bytes = math.prod(shape) * dtype.itemsize
     return MessageEntry(site=site, what=what, phase=phase, shape=shape, message_bytes=num_bytes)

@@ -83,7 +83,11 @@ class PretrainedEncoder:
             `input_ids`, `token_type_ids` and `attention_mask`, each int64 [B, S], S the longest of the batch.
         """
         encoded = self.tokenizer(
-            *(list(column) for column in texts), padding=True, truncation=True, max_length=max_tokens, return_tensors="pt"
+            *(list(column) for column in texts),
+            padding=True,
+            truncation=True,
+            max_length=max_tokens,
+            return_tensors="pt",
         )
         return dict(encoded)
 

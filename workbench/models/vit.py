@@ -97,9 +97,7 @@ class ViTForImageClassification(nn.Module):
         num_labels: L; CIFAR-10's and the digits' ten by default.
     """
 
-    def __init__(
-        self, config: ViTConfig, group: TensorGroup | None = None, num_labels: int = 10, **place
-    ):
+    def __init__(self, config: ViTConfig, group: TensorGroup | None = None, num_labels: int = 10, **place):
         super().__init__()
         self.encoder = ViTEncoder(config, group, **place)
         self.classifier = linear(config.hidden_size, num_labels, config, "classifier", place)

@@ -91,19 +91,13 @@ HUGGING_FACE_FIELDS = MappingProxyType(
 """Our field -> the field of a Hugging Face config."""
 
 
-VIT_1B = ViTConfig(
-    hidden_size=2048, num_layers=24, num_heads=32, mlp_size=8192, image_size=32, patch_size=4
-)
+VIT_1B = ViTConfig(hidden_size=2048, num_layers=24, num_heads=32, mlp_size=8192, image_size=32, patch_size=4)
 """ViT-1B: 1.21 billion parameters, 65 tokens an image; what is inferred is said above."""
 
-VIT_3B = ViTConfig(
-    hidden_size=3072, num_layers=24, num_heads=48, mlp_size=12288, image_size=32, patch_size=4
-)
+VIT_3B = ViTConfig(hidden_size=3072, num_layers=24, num_heads=48, mlp_size=12288, image_size=32, patch_size=4)
 """ViT-3B: 2.72 billion parameters, 65 tokens an image; what is inferred is said above."""
 
-VIT_TINY = ViTConfig(
-    hidden_size=128, num_layers=4, num_heads=8, mlp_size=512, image_size=32, patch_size=8
-)
+VIT_TINY = ViTConfig(hidden_size=128, num_layers=4, num_heads=8, mlp_size=512, image_size=32, patch_size=8)
 """For CIFAR-10 on two cores: 0.8 million parameters, 17 tokens an image, heads for up to eight ranks.
 
 One core trains it on a batch of 64 in about 0.08 s, half of that in its linears' products. Patches of 4 take

@@ -77,9 +77,7 @@ class _Copy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        ctx.traffic.record(
-            MessageKind.COPY_BACKWARD, grad, ctx.num_ranks, phase=Phase.BACKWARD, site=ctx.site
-        )
+        ctx.traffic.record(MessageKind.COPY_BACKWARD, grad, ctx.num_ranks, phase=Phase.BACKWARD, site=ctx.site)
         return ctx.all_reduce(grad), None, None, None
 
 

@@ -119,8 +119,7 @@ class ShardedLinear(nn.Module):
         if not full.is_meta:
             full.normal_(std=init_std, generator=generator_for(seed, f"{site}.weight"))
         self.weights = nn.ParameterList(
-            self._cut(full, self.weight_dim, rank).to(device=device, dtype=dtype)
-            for rank in group.local_ranks
+            self._cut(full, self.weight_dim, rank).to(device=device, dtype=dtype) for rank in group.local_ranks
         )
         self._add_bias_()
 
@@ -216,9 +215,7 @@ class ColumnParallelLinear(ShardedLinear):
     weight_dim, site = 0, "column"
 
     def _add_bias_(self) -> None:
-        self.biases = nn.ParameterList(
-            weight.new_zeros(len(weight)) for weight in self.weights if self.has_bias
-        )
+        self.biases = nn.ParameterList(weight.new_zeros(len(weight)) for weight in self.weights if self.has_bias)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Multiply the replicated input with every local shard.

@@ -79,10 +79,7 @@ def open_mesh(*, tensor: int, pipeline: int, device: str = "cpu") -> Mesh:
         ValueError: If the sizes do not multiply to the number of ranks.
     """
     if tensor * pipeline != dist.get_world_size():
-        raise ValueError(
-            f"tensor, pipeline: {tensor} x {pipeline} is not the number of ranks, "
-            f"{dist.get_world_size()}"
-        )
+        raise ValueError(f"tensor, pipeline: {tensor} x {pipeline} is not the number of ranks, {dist.get_world_size()}")
     mesh = init_device_mesh(device, (pipeline, tensor), mesh_dim_names=("pipeline", "tensor"))
     return Mesh(
         tensor_group=ProcessTensorGroup(mesh.get_group("tensor")),
@@ -294,10 +291,7 @@ class Pipeline:
         group, traffic = self.mesh.pipeline_group, self.mesh.tensor_group.traffic
         peer = dist.get_global_rank(group, self.stage.num_stages - 1 - self.stage.index)
         other = torch.empty_like(gradient)
-        ops = [
-            dist.P2POp(dist.isend, gradient, peer, group),
-            dist.P2POp(dist.irecv, other, peer, group),
-        ]
+        ops = [dist.P2POp(dist.isend, gradient, peer, group), dist.P2POp(dist.irecv, other, peer, group)]
         for work in dist.batch_isend_irecv(ops):
             work.wait()
         traffic.record(MessageKind.SEND, gradient, NUM_ENDS, Phase.BACKWARD, "tied_weight")
@@ -333,9 +327,7 @@ def add_earlier_(weight: nn.Parameter, earlier: Tensor | None) -> None:
 def micro_batch_size(inputs: Tensor, num_micro_batches: int) -> int:
     """Divide a batch, or say why not."""
     if num_micro_batches < 1 or len(inputs) % num_micro_batches:
-        raise ValueError(
-            f"num_micro_batches: {num_micro_batches} does not divide a batch of {len(inputs)}"
-        )
+        raise ValueError(f"num_micro_batches: {num_micro_batches} does not divide a batch of {len(inputs)}")
     return len(inputs) // num_micro_batches
 
 

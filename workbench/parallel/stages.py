@@ -48,9 +48,7 @@ class Stage:
             ValueError: If the stages do not divide the layers.
         """
         if num_layers % self.num_stages:
-            raise ValueError(
-                f"num_layers: {num_layers} is not divisible by {self.num_stages} pipeline stages"
-            )
+            raise ValueError(f"num_layers: {num_layers} is not divisible by {self.num_stages} pipeline stages")
         share = num_layers // self.num_stages
         return range(self.index * share, (self.index + 1) * share)
 

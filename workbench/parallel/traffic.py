@@ -92,12 +92,7 @@ class Traffic:
             self.site, self.phase = outer
 
     def record(
-        self,
-        what: MessageKind,
-        tensor: Tensor,
-        num_ranks: int,
-        phase: Phase | None = None,
-        site: str | None = None,
+        self, what: MessageKind, tensor: Tensor, num_ranks: int, phase: Phase | None = None, site: str | None = None
     ) -> None:
         """Enter one tensor; one rank alone sends nothing and leaves no entry.
 

@@ -52,9 +52,7 @@ class TransformerConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
         if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"num_heads: {self.num_heads} does not divide hidden_size {self.hidden_size}"
-            )
+            raise ValueError(f"num_heads: {self.num_heads} does not divide hidden_size {self.hidden_size}")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} is not in [0, 1)")
@@ -107,9 +105,7 @@ class Attention(nn.Module):
             part.unflatten(-1, (self.local_heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1)
         )
         if scale is None and not _is_narrow_on_cpu(q_BASD):
-            context_BASD = functional.scaled_dot_product_attention(
-                q_BASD, k_BASD, v_BASD, attn_mask=mask
-            )
+            context_BASD = functional.scaled_dot_product_attention(q_BASD, k_BASD, v_BASD, attn_mask=mask)
         else:
             scores_BASS = (q_BASD * q_BASD.shape[-1] ** -0.5) @ k_BASD.mT
             scores_BASS = scores_BASS if mask is None else scores_BASS + mask.to(scores_BASS.dtype)
@@ -172,9 +168,7 @@ class TransformerLayer(nn.Module):
         place = {"device": device, "dtype": dtype}
         self.site = site
         self.attention = Attention(config, group, f"{site}.attention", **place)
-        self.attention_dropout = Dropout(
-            config.dropout, seed=config.seed, site=f"{site}.attention_dropout"
-        )
+        self.attention_dropout = Dropout(config.dropout, seed=config.seed, site=f"{site}.attention_dropout")
         self.attention_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, **place)
         self.mlp = Mlp(config, group, f"{site}.mlp", **place)
         self.mlp_dropout = Dropout(config.dropout, seed=config.seed, site=f"{site}.mlp_dropout")

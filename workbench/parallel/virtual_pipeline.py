@@ -45,14 +45,10 @@ class VirtualPipeline:
         if boundaries is None:
             boundaries = [Boundary() for _ in parts[1:]]
         if len(boundaries) != len(parts) - 1:
-            raise ValueError(
-                f"boundaries: {len(boundaries)} given; {len(parts)} stages have {len(parts) - 1}"
-            )
+            raise ValueError(f"boundaries: {len(boundaries)} given; {len(parts)} stages have {len(parts) - 1}")
         for index, boundary in enumerate(boundaries):
             boundary.site = boundary_site(index + 1)
-        self.module = nn.ModuleDict(
-            {"parts": nn.ModuleList(parts), "boundaries": nn.ModuleList(boundaries)}
-        )
+        self.module = nn.ModuleDict({"parts": nn.ModuleList(parts), "boundaries": nn.ModuleList(boundaries)})
         self.parts, self.boundaries = self.module["parts"], self.module["boundaries"]
         self.num_micro_batches, self.loss = num_micro_batches, loss
 

@@ -10,5 +10,15 @@ from .style import beside, figure, styled
 from .units import format_bytes, format_time
 
 __all__ = [
-    "bars", "beside", "comparison", "figure", "format_bytes", "format_time", "gantt", "heatmap", "lines", "matrix", "styled",
-]  # fmt: skip
+    "bars",
+    "beside",
+    "comparison",
+    "figure",
+    "format_bytes",
+    "format_time",
+    "gantt",
+    "heatmap",
+    "lines",
+    "matrix",
+    "styled",
+]

@@ -55,8 +55,14 @@ def bars(
     series = {None: rows} if by is None else {name: rows[rows[by] == name] for name in dict.fromkeys(rows[by])}
     series = {name: part.set_index(x).reindex(categories) for name, part in series.items()}
     for name, place in _places(series, y, stacked):
-        drawn = ax.bar(**place, height=series[name][y], yerr=_spread(series[name], y), capsize=2, label=name,
-                       color=(colors or {}).get(name))
+        drawn = ax.bar(
+            **place,
+            height=series[name][y],
+            yerr=_spread(series[name], y),
+            capsize=2,
+            label=name,
+            color=(colors or {}).get(name),
+        )
         if value_labels:
             ax.bar_label(drawn, fmt="%.3g", fontsize=8, **(_ON_BAR if stacked else {}))
     _finish(ax, categories, f"{y} ({unit})" if unit else y, by)

@@ -49,7 +49,14 @@ def comparison(
         if column not in rows:
             raise ValueError(f"column is {column!r}; it must be one of {list(rows)!r}")
     ax = new_axes(ax)
-    bars(_long(rows, x, published, ours), ax=ax, x=x, by="source", unit=unit, colors={"published": PUBLISHED, "ours": OURS})
+    bars(
+        _long(rows, x, published, ours),
+        ax=ax,
+        x=x,
+        by="source",
+        unit=unit,
+        colors={"published": PUBLISHED, "ours": OURS},
+    )
     ax.set_yscale("log" if log else "linear")
     beside(ax)
     return ax

@@ -53,22 +53,41 @@ def gantt(timeline: Timeline, *, ax: Axes | None = None, end_s: float | None = N
 
 def _bar(ax: Axes, action: Action, row: int, unit_s: float, end_s: float) -> None:
     ax.barh(
-        row, action.duration_s / unit_s, left=action.start_s / unit_s, height=_BAR_HEIGHT,
-        color=KIND_COLOR[action.kind], hatch=KIND_HATCH[action.kind], edgecolor="white", linewidth=0.5,
+        row,
+        action.duration_s / unit_s,
+        left=action.start_s / unit_s,
+        height=_BAR_HEIGHT,
+        color=KIND_COLOR[action.kind],
+        hatch=KIND_HATCH[action.kind],
+        edgecolor="white",
+        linewidth=0.5,
     )
     if action.label and action.duration_s > len(action.label) * _LETTER_SHARE * end_s:
         middle = (action.start_s + action.end_s) / 2 / unit_s
-        ax.text(middle, row, action.label, ha="center", va="center", fontsize=8, color=INK,
-                bbox={"facecolor": "white", "edgecolor": "none", "alpha": _LABEL_ALPHA, "pad": 1})
+        ax.text(
+            middle,
+            row,
+            action.label,
+            ha="center",
+            va="center",
+            fontsize=8,
+            color=INK,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": _LABEL_ALPHA, "pad": 1},
+        )
 
 
 def _legend(ax: Axes, timeline: Timeline) -> None:
     kinds = dict.fromkeys(action.kind for action in timeline.actions)
     patches = [
-        Patch(facecolor=KIND_COLOR[kind], hatch=KIND_HATCH[kind], edgecolor="white", label=kind.value)
-        for kind in kinds
+        Patch(facecolor=KIND_COLOR[kind], hatch=KIND_HATCH[kind], edgecolor="white", label=kind.value) for kind in kinds
     ]
     if patches:
         below = ax.transAxes + ScaledTranslation(0, -_LEGEND_BELOW_IN, ax.figure.dpi_scale_trans)
-        ax.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, ncols=len(patches),
-                  borderaxespad=0)
+        ax.legend(
+            handles=patches,
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0),
+            bbox_transform=below,
+            ncols=len(patches),
+            borderaxespad=0,
+        )

@@ -17,7 +17,18 @@ from matplotlib.figure import Figure
 
 from workbench.timeline import Kind
 
-__all__ = ["KIND_COLOR", "KIND_HATCH", "OURS", "PALETTE", "PUBLISHED", "STYLE", "beside", "figure", "new_axes", "styled"]
+__all__ = [
+    "KIND_COLOR",
+    "KIND_HATCH",
+    "OURS",
+    "PALETTE",
+    "PUBLISHED",
+    "STYLE",
+    "beside",
+    "figure",
+    "new_axes",
+    "styled",
+]
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
@@ -29,42 +40,52 @@ PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
 #: What a paper says beside what we found, in every figure of the two.
 PUBLISHED, OURS = GREY, BLUE
 
-KIND_COLOR = MappingProxyType({
-    Kind.COMPUTE: SKY, Kind.FORWARD: SKY, Kind.BACKWARD: PURPLE, Kind.ENCODE: YELLOW,
-    Kind.COMMUNICATE: VERMILION, Kind.DECODE: GREEN, Kind.WAIT: PALE, Kind.OTHER: GREY,
-})
+KIND_COLOR = MappingProxyType(
+    {
+        Kind.COMPUTE: SKY,
+        Kind.FORWARD: SKY,
+        Kind.BACKWARD: PURPLE,
+        Kind.ENCODE: YELLOW,
+        Kind.COMMUNICATE: VERMILION,
+        Kind.DECODE: GREEN,
+        Kind.WAIT: PALE,
+        Kind.OTHER: GREY,
+    }
+)
 
-KIND_HATCH = MappingProxyType({kind: "" for kind in Kind} | {
-    Kind.COMMUNICATE: "///", Kind.ENCODE: "...", Kind.DECODE: "xx", Kind.BACKWARD: "\\\\",
-})
+KIND_HATCH = MappingProxyType(
+    dict.fromkeys(Kind, "") | {Kind.COMMUNICATE: "///", Kind.ENCODE: "...", Kind.DECODE: "xx", Kind.BACKWARD: "\\\\"}
+)
 
-STYLE = MappingProxyType({
-    "figure.figsize": (7.2, 3.6),
-    "figure.dpi": 100,
-    "figure.constrained_layout.use": True,
-    "savefig.dpi": 160,
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelcolor": INK,
-    "axes.edgecolor": GREY,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.prop_cycle": cycler(color=PALETTE),
-    "grid.color": PALE,
-    "grid.linewidth": 0.6,
-    "hatch.linewidth": 0.5,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "xtick.color": INK,
-    "ytick.color": INK,
-})
+STYLE = MappingProxyType(
+    {
+        "figure.figsize": (7.2, 3.6),
+        "figure.dpi": 100,
+        "figure.constrained_layout.use": True,
+        "savefig.dpi": 160,
+        "font.family": "DejaVu Sans",
+        "font.size": 10,
+        "axes.titlesize": 11,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.labelcolor": INK,
+        "axes.edgecolor": GREY,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "axes.prop_cycle": cycler(color=PALETTE),
+        "grid.color": PALE,
+        "grid.linewidth": 0.6,
+        "hatch.linewidth": 0.5,
+        "lines.linewidth": 1.8,
+        "lines.markersize": 5,
+        "legend.frameon": False,
+        "legend.fontsize": 9,
+        "xtick.color": INK,
+        "ytick.color": INK,
+    }
+)
 
 
 @contextmanager

@@ -19,11 +19,17 @@ class Unit:
 
 
 _TIMES = (
-    Unit(size=1.0, symbol="s"), Unit(size=1e-3, symbol="ms"), Unit(size=1e-6, symbol="µs"), Unit(size=1e-9, symbol="ns"),
+    Unit(size=1.0, symbol="s"),
+    Unit(size=1e-3, symbol="ms"),
+    Unit(size=1e-6, symbol="µs"),
+    Unit(size=1e-9, symbol="ns"),
 )
 _BYTES = (
-    Unit(size=1e12, symbol="TB"), Unit(size=1e9, symbol="GB"), Unit(size=1e6, symbol="MB"),
-    Unit(size=1e3, symbol="kB"), Unit(size=1.0, symbol="B"),
+    Unit(size=1e12, symbol="TB"),
+    Unit(size=1e9, symbol="GB"),
+    Unit(size=1e6, symbol="MB"),
+    Unit(size=1e3, symbol="kB"),
+    Unit(size=1.0, symbol="B"),
 )
 
 

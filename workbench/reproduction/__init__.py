@@ -11,8 +11,8 @@ from workbench.reproduction.claims import Bound, Crossover, Ordering, Trend, Wit
 from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
 from workbench.reproduction.project import Project
-from workbench.reproduction.recording import published, record, verdicts_of
 from workbench.reproduction.recorded import diff, promote
+from workbench.reproduction.recording import published, record, verdicts_of
 from workbench.reproduction.records import find_records, load_records, load_verdicts, read_record
 from workbench.reproduction.runner import (
     ItemFinished,

@@ -42,7 +42,9 @@ def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
 
 def _catalogues(project: Project) -> list[Path]:
     """Return the files that declare, technique by technique; a technique with many items has several."""
-    return sorted({path for name in ("catalogue.py", "catalogue_*.py") for path in project.reproductions.glob(f"*/{name}")})
+    return sorted(
+        {path for name in ("catalogue.py", "catalogue_*.py") for path in project.reproductions.glob(f"*/{name}")}
+    )
 
 
 def _load_one(path: Path, project: Project) -> Sequence[Reproduction]:

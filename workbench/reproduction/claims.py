@@ -14,8 +14,19 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from workbench.reproduction.comparing import (
-    bounded, comparison, crossing, gaps, inside, listed, missing, numeric, outside, reaching, rising, told,
-)  # fmt: skip
+    bounded,
+    comparison,
+    crossing,
+    gaps,
+    inside,
+    listed,
+    missing,
+    numeric,
+    outside,
+    reaching,
+    rising,
+    told,
+)
 from workbench.reproduction.errors import ClaimError
 from workbench.reproduction.rows import Key, Row, canonical, grouped, matches
 from workbench.reproduction.verdicts import Comparison, Verdict
@@ -31,7 +42,9 @@ class Claim(ABC):
     _: KW_ONLY
     quantity: str  # which rows it is about
     because: str  # reason of the tolerance, or of the rule
-    where: Mapping[str, Any] = field(default_factory=dict)  # key column to its value, or a list: any fits, all are needed
+    where: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # key column to its value, or a list: any fits, all are needed
     needs_real_data: bool = False  # a stand-in then gives "not comparable"
     source: str = ""  # where the paper says it
     explanation: str = ""  # shown where the claim disagrees or cannot be compared
@@ -159,7 +172,10 @@ class Bound(Claim):
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare each of our rows with the bound, which stands in the published one's place."""
         found = self.select(ours, ())[0]
-        rows = [bounded(row, Row(quantity=self.quantity, value=self.limit, unit="", source=self.source), self) for row in found]
+        rows = [
+            bounded(row, Row(quantity=self.quantity, value=self.limit, unit="", source=self.source), self)
+            for row in found
+        ]
         return _beside_definition(self, found, self.limit, rows)
 
 

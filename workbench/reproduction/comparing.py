@@ -18,9 +18,20 @@ if TYPE_CHECKING:
     from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Trend, Within
 
 __all__ = [
-    "CALIBRATED", "bounded", "comparison", "crossing", "gaps", "inside", "listed", "missing", "numeric", "outside", "reaching",
-    "rising", "told",
-]  # fmt: skip
+    "CALIBRATED",
+    "bounded",
+    "comparison",
+    "crossing",
+    "gaps",
+    "inside",
+    "listed",
+    "missing",
+    "numeric",
+    "outside",
+    "reaching",
+    "rising",
+    "told",
+]
 
 CALIBRATED = "the cost model was calibrated on this cell, so it does not count"
 CALIBRATED_SWEEP = "the cost model was calibrated on all places of this sweep but one at most, so it does not count"
@@ -74,7 +85,9 @@ def bounded(ours: Row, asked: Row, claim: "Bound") -> Comparison:
     words = f"at most {limit:.10g}" if claim.at_least is None else f"at least {limit:.10g}"
     keeps, misses = (high <= limit, low > limit) if claim.at_least is None else (low >= limit, high < limit)
     if not math.isfinite(ours.value):
-        return comparison(ours, asked, Verdict.DISAGREES, f"ours is {ours.value:g}; a value that is not finite keeps no bound")
+        return comparison(
+            ours, asked, Verdict.DISAGREES, f"ours is {ours.value:g}; a value that is not finite keeps no bound"
+        )
     if keeps:
         return comparison(ours, asked, Verdict.AGREES, "")
     if misses or not ours.spread_known:
@@ -91,19 +104,29 @@ def told(keys: Mapping[str, Key]) -> str:
 def comparison(ours: Row, published: Row | None, verdict: Verdict, reason: str) -> Comparison:
     """Put one of our rows beside the published one."""
     return Comparison(
-        where=ours.keys, published=None if published is None else published.value, ours=ours.value, unit=ours.unit,
-        source="" if published is None else published.source, low=ours.low, high=ours.high,
-        verdict=verdict, reason=reason,
-    )  # fmt: skip
+        where=ours.keys,
+        published=None if published is None else published.value,
+        ours=ours.value,
+        unit=ours.unit,
+        source="" if published is None else published.source,
+        low=ours.low,
+        high=ours.high,
+        verdict=verdict,
+        reason=reason,
+    )
 
 
 def missing(where: Mapping[str, Key], unit: str, published: Row | None = None) -> Comparison:
     """Say that we have no value where one is needed."""
     return Comparison(
-        where=where, published=None if published is None else published.value, ours=None, unit=unit,
+        where=where,
+        published=None if published is None else published.value,
+        ours=None,
+        unit=unit,
         source="" if published is None else published.source,
-        verdict=Verdict.NOT_RUN, reason=f"no value of ours for {told(where)}" if where else "no value of ours",
-    )  # fmt: skip
+        verdict=Verdict.NOT_RUN,
+        reason=f"no value of ours for {told(where)}" if where else "no value of ours",
+    )
 
 
 def listed(claim: "Claim") -> list[tuple[str, Key]]:
@@ -126,7 +149,9 @@ def gaps(
     known = [row for row in told_of if row.ours is None]
     found: list[Comparison] = []
     asked = [(row.keys, row) for row in published if not any(matches(mine, row.keys) for mine in ours)]
-    asked += [({name: key}, None) for name, key in listed(claim) if not any(matches(mine, {name: key}) for mine in ours)]
+    asked += [
+        ({name: key}, None) for name, key in listed(claim) if not any(matches(mine, {name: key}) for mine in ours)
+    ]
     for keys, row in asked:
         if not any(keys.items() <= other.where.items() for other in [*known, *found]):
             found.append(missing(keys, row.unit if row else "", row))
@@ -148,7 +173,9 @@ def rising(ordered: Sequence[Row], published: Sequence[Row], claim: "Ordering | 
     """
     result: list[Comparison] = []
     before, before_published = None, None
-    passed_over = [row.calibrated or sum(not each.calibrated for each in ordered) < 2 <= len(ordered) for row in ordered]
+    passed_over = [
+        row.calibrated or sum(not each.calibrated for each in ordered) < 2 <= len(ordered) for row in ordered
+    ]
     for row, passed in zip(ordered, passed_over, strict=True):
         theirs = _published_for(row, published, claim)
         if passed:
@@ -227,19 +254,28 @@ def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") 
         return missing({**rest, claim.along: "at least two places"}, claim.unit)
     if len(counted) < 2:
         return Comparison(
-            where=dict(rest), published=claim.at, unit=claim.unit, source=claim.source, ours=None,
-            verdict=Verdict.NOT_COMPARABLE, reason=CALIBRATED_SWEEP, counts=False,
-        )  # fmt: skip
+            where=dict(rest),
+            published=claim.at,
+            unit=claim.unit,
+            source=claim.source,
+            ours=None,
+            verdict=Verdict.NOT_COMPARABLE,
+            reason=CALIBRATED_SWEEP,
+            counts=False,
+        )
     place, verdict, reason = _judged_crossing(counted, claim)
     return Comparison(
-        where=dict(rest), published=claim.at, unit=claim.unit, source=claim.source,
-        ours=place, verdict=verdict, reason=reason,
-    )  # fmt: skip
+        where=dict(rest),
+        published=claim.at,
+        unit=claim.unit,
+        source=claim.source,
+        ours=place,
+        verdict=verdict,
+        reason=reason,
+    )
 
 
-def _judged_crossing(
-    points: Sequence[tuple[float, Row, Row]], claim: "Crossover"
-) -> tuple[float | None, Verdict, str]:
+def _judged_crossing(points: Sequence[tuple[float, Row, Row]], claim: "Crossover") -> tuple[float | None, Verdict, str]:
     """Judge the places (place, first series, second series) of one sweep: where they cross, verdict, reason."""
     if any(not math.isfinite(row.value) for _, *pair in points for row in pair):
         return None, Verdict.DISAGREES, "a value that is not finite agrees with nothing"

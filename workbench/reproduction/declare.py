@@ -87,7 +87,9 @@ def _check_names(item: Reproduction) -> None:
     if item.item == CELLS:
         raise ValueError(f"item is {item.item!r}; that is the folder of the technique's cells")
     if not isinstance(item.evidence, Evidence):
-        raise ValueError(f"evidence is {item.evidence!r}; it must be {', '.join(f'Evidence.{e.name}' for e in Evidence)}")
+        raise ValueError(
+            f"evidence is {item.evidence!r}; it must be {', '.join(f'Evidence.{e.name}' for e in Evidence)}"
+        )
     if not item.notebook.endswith(".ipynb") or item.notebook.startswith("/") or ".." in item.notebook.split("/"):
         raise ValueError(f"notebook is {item.notebook!r}; it must be the path of an .ipynb inside the project")
     if item.published is not None and (not str(item.published).endswith(".csv") or "/" in str(item.published)):
@@ -136,7 +138,9 @@ def check_plain(what: str, value: Any) -> None:
 
 def _check_claims(item: Reproduction) -> None:
     if isinstance(item.claims, Claim) or not all(isinstance(claim, Claim) for claim in item.claims):
-        raise ValueError(f"claims is {item.claims!r}; it must be a list of Within, Bound, Ordering, Trend and Crossover")
+        raise ValueError(
+            f"claims is {item.claims!r}; it must be a list of Within, Bound, Ordering, Trend and Crossover"
+        )
     names = [claim.name for claim in item.claims]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"claims has two of the name {twice[0]!r}; names must differ")

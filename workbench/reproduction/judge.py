@@ -72,9 +72,15 @@ def _judge_one(
         verdict, reason = Verdict.NOT_COMPARABLE, override
         rows = [replace(row, verdict=verdict, reason=override) for row in rows]
     return ClaimVerdict(
-        claim=claim.name, kind=type(claim).__name__, verdict=verdict, reason=reason, because=claim.because,
-        explanation=claim.explanation, source=claim.source, rows=tuple(rows),
-    )  # fmt: skip
+        claim=claim.name,
+        kind=type(claim).__name__,
+        verdict=verdict,
+        reason=reason,
+        because=claim.because,
+        explanation=claim.explanation,
+        source=claim.source,
+        rows=tuple(rows),
+    )
 
 
 def _is_calibrated(row: Row, cells: Sequence[Mapping[str, Any]]) -> bool:

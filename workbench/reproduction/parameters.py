@@ -60,9 +60,7 @@ def _check_kind(what: str, value: Any, default: Any) -> None:
     if default is None or (type(default) is float and type(value) is int):
         return
     if type(value) is not type(default):
-        raise CatalogueError(
-            f"{what} is {value!r}, {_kind(value)}; the notebook has {_kind(default)}"
-        )
+        raise CatalogueError(f"{what} is {value!r}, {_kind(value)}; the notebook has {_kind(default)}")
     kinds = {type(inner) for inner in default} if isinstance(default, list) else set()
     if len(kinds) == 1:
         for position, inner in enumerate(value):

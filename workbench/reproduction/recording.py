@@ -26,7 +26,18 @@ from workbench.reproduction.verdicts import ORDERS, ClaimVerdict, Verdict
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["FIGURE_FILE", "KEEP_CELLS", "RECORDING_FILE", "RUN_ITEM", "RUN_DIR", "RUN_PROFILE", "TRACE_FILE", "published", "record", "verdicts_of"]
+__all__ = [
+    "FIGURE_FILE",
+    "KEEP_CELLS",
+    "RECORDING_FILE",
+    "RUN_DIR",
+    "RUN_ITEM",
+    "RUN_PROFILE",
+    "TRACE_FILE",
+    "published",
+    "record",
+    "verdicts_of",
+]
 
 RUN_DIR = "WORKBENCH_RUN_DIR"  # folder the runner wants the recording in
 RUN_ITEM = "WORKBENCH_RUN_ITEM"  # id of the item it runs

@@ -22,9 +22,19 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "SCHEMA", "FoundRecords", "canonical_json", "checksum", "find_records", "load_records", "load_verdicts",
-    "read_record", "sealed", "write_json", "write_record", "write_whole",
-]  # fmt: skip
+    "SCHEMA",
+    "FoundRecords",
+    "canonical_json",
+    "checksum",
+    "find_records",
+    "load_records",
+    "load_verdicts",
+    "read_record",
+    "sealed",
+    "write_json",
+    "write_record",
+    "write_whole",
+]
 
 SCHEMA = 1  # of record.json and failure.json
 ABOUT = ("id", "technique", "item", "evidence", "profile")  # columns of every table of records

@@ -56,10 +56,18 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """Return the row of the record."""
         return {
-            "where": dict(self.where), "published": self.published, "ours": self.ours, "unit": self.unit,
-            "difference": self.difference, "source": self.source, "low": self.low, "high": self.high,
-            "verdict": self.verdict.value, "reason": self.reason, "by_definition": self.by_definition,
-        }  # fmt: skip
+            "where": dict(self.where),
+            "published": self.published,
+            "ours": self.ours,
+            "unit": self.unit,
+            "difference": self.difference,
+            "source": self.source,
+            "low": self.low,
+            "high": self.high,
+            "verdict": self.verdict.value,
+            "reason": self.reason,
+            "by_definition": self.by_definition,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,10 +86,15 @@ class ClaimVerdict:
     def to_json(self) -> dict[str, Any]:
         """Return the entry of the record."""
         return {
-            "claim": self.claim, "kind": self.kind, "verdict": self.verdict.value, "reason": self.reason,
-            "because": self.because, "explanation": self.explanation, "source": self.source,
+            "claim": self.claim,
+            "kind": self.kind,
+            "verdict": self.verdict.value,
+            "reason": self.reason,
+            "because": self.because,
+            "explanation": self.explanation,
+            "source": self.source,
             "rows": [row.to_json() for row in self.rows],
-        }  # fmt: skip
+        }
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:

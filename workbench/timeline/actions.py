@@ -60,8 +60,11 @@ class Action:
     def shifted(self, by_s: float) -> "Action":
         """Return the same action `by_s` seconds later."""
         return Action(
-            resource=self.resource, start_s=self.start_s + by_s, end_s=self.end_s + by_s,
-            kind=self.kind, label=self.label,
+            resource=self.resource,
+            start_s=self.start_s + by_s,
+            end_s=self.end_s + by_s,
+            kind=self.kind,
+            label=self.label,
         )
 
 

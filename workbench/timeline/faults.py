@@ -55,9 +55,9 @@ class FaultScope(StrEnum):
     STORE = "store"  # the key-value store
 
 
-_NUM_MACHINES = {scope: 1 for scope in (FaultScope.RANK, FaultScope.MACHINE, FaultScope.REPLICA)} | {
-    scope: 0 for scope in (FaultScope.ROOT, FaultScope.STORE)
-}
+_NUM_MACHINES = dict.fromkeys((FaultScope.RANK, FaultScope.MACHINE, FaultScope.REPLICA), 1) | dict.fromkeys(
+    (FaultScope.ROOT, FaultScope.STORE), 0
+)
 _ROWS = {scope.value: scope for scope in (FaultScope.ROOT, FaultScope.STORE)}
 _WORDS = {
     (FaultKind.SOFTWARE, FaultScope.MACHINE): "S",
@@ -93,7 +93,7 @@ class Fault:
         if len(set(self.machines)) < len(self.machines) or any(machine < 0 for machine in self.machines):
             raise ValueError(f"machines is {self.machines!r}; it must name different machines, from 0 on")
         needed = _NUM_MACHINES.get(self.scope)
-        if needed is None and not self.machines or needed is not None and len(self.machines) != needed:
+        if (needed is None and not self.machines) or (needed is not None and len(self.machines) != needed):
             many = "at least 1" if needed is None else needed
             raise ValueError(f"machines is {self.machines!r}; a fault of scope {self.scope.value} must name {many}")
         if (self.rank is None) == (self.scope is FaultScope.RANK) or (self.rank or 0) < 0:
@@ -160,8 +160,10 @@ class FaultTrace:
             raise ValueError(f"faults_per_day is {faults_per_day!r}; it must be finite and not negative")
         distance_s = 86_400 / faults_per_day if faults_per_day else math.inf
         number = math.ceil(duration_s / distance_s - 0.5) if faults_per_day else 0
-        hits = (Fault(time_s=(each + 0.5) * distance_s, kind=kind, machines=(each % num_machines,))
-                for each in range(number))  # fmt: skip
+        hits = (
+            Fault(time_s=(each + 0.5) * distance_s, kind=kind, machines=(each % num_machines,))
+            for each in range(number)
+        )
         return cls(num_machines=num_machines, duration_s=duration_s, faults=tuple(hits))
 
     @classmethod
@@ -204,7 +206,7 @@ class FaultTrace:
             column, word = _steps(fault.time_s, step_s), _word(fault)
             names = [f"machine {machine}" for machine in fault.machines] or [fault.scope.value]
             taken = any(rows[name][column] != IDLE for name in names) or (column, word) in wide
-            if taken or fault.scope is FaultScope.RACK and len(names) < 2:
+            if taken or (fault.scope is FaultScope.RACK and len(names) < 2):
                 raise ValueError(f"fault is {fault!r}; in a grid of step_s {step_s!r} it must stand apart from others")
             wide |= {(column, word)} if fault.lost else set()
             for name in names:
@@ -245,10 +247,15 @@ class FaultTrace:
             ValueError: if the digest is not that of the values.
         """
         faults = tuple(
-            Fault(time_s=one["time_s"], kind=FaultKind(one["kind"]), scope=FaultScope(one["scope"]),
-                  machines=tuple(one["machines"]), rank=one.get("rank"))
+            Fault(
+                time_s=one["time_s"],
+                kind=FaultKind(one["kind"]),
+                scope=FaultScope(one["scope"]),
+                machines=tuple(one["machines"]),
+                rank=one.get("rank"),
+            )
             for one in record["faults"]
-        )  # fmt: skip
+        )
         trace = cls(num_machines=record["num_machines"], duration_s=record["duration_s"], faults=faults)
         if trace.digest != record["sha256"]:
             raise ValueError(f"sha256 is {record['sha256']!r}; that of the values is {trace.digest!r}")
@@ -288,9 +295,7 @@ def _marks(words: list[str], scope: FaultScope, step_s: float) -> list[Fault]:
 
 def _column(words: tuple[str, ...], time_s: float) -> list[Fault]:
     """Read one step: single faults word by word, machines lost at once as one fault."""
-    singles = [
-        _single(word, machine, time_s) for machine, word in enumerate(words) if word not in (IDLE, "H", "R")
-    ]  # fmt: skip
+    singles = [_single(word, machine, time_s) for machine, word in enumerate(words) if word not in (IDLE, "H", "R")]
     for letter, several in (("H", FaultScope.MACHINES), ("R", FaultScope.RACK)):
         machines = tuple(machine for machine, word in enumerate(words) if word == letter)
         scope = FaultScope.MACHINE if len(machines) == 1 and letter == "H" else several

@@ -133,5 +133,7 @@ def _steps(time_s: float, step_s: float) -> int:
 def _word(action: Action) -> str:
     word = action.label or action.kind.value
     if word in (IDLE, CONTINUED) or len(word.split()) != 1:
-        raise ValueError(f"label is {action.label!r}; in a grid it must be one word other than {IDLE!r} and {CONTINUED!r}")
+        raise ValueError(
+            f"label is {action.label!r}; in a grid it must be one word other than {IDLE!r} and {CONTINUED!r}"
+        )
     return word

@@ -66,6 +66,4 @@ class Recorder:
         finally:
             self._synchronize()
             end_s = self._clock()
-            self._actions.append(
-                Action(resource=self._resource, start_s=start_s, end_s=end_s, kind=kind, label=label)
-            )
+            self._actions.append(Action(resource=self._resource, start_s=start_s, end_s=end_s, kind=kind, label=label))

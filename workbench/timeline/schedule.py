@@ -63,10 +63,12 @@ class Schedule:
     rows: tuple[tuple[Cell | None, ...], ...]  #: one row a rank
 
     def __str__(self) -> str:
-        return format_rows({
-            f"rank {rank}": [IDLE if cell is None else str(cell) for cell in row]
-            for rank, row in enumerate(self.rows)
-        })
+        return format_rows(
+            {
+                f"rank {rank}": [IDLE if cell is None else str(cell) for cell in row]
+                for rank, row in enumerate(self.rows)
+            }
+        )
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -120,8 +122,13 @@ def pipeline_tasks(
         for cell in filter(None, row):
             arrival = _arrival(cell, num_stages)
             tasks.append(
-                Task(name=str(cell), resources=(f"rank {rank}",), duration_s=duration_s(cell),
-                     after=previous + arrival, kind=cell.kind)
+                Task(
+                    name=str(cell),
+                    resources=(f"rank {rank}",),
+                    duration_s=duration_s(cell),
+                    after=previous + arrival,
+                    kind=cell.kind,
+                )
             )
             previous = (str(cell),)
             tasks += _transfer(cell, rank, num_stages, transfer_s)
@@ -132,9 +139,7 @@ def _schedule(num_stages: int, num_micro_batches: int, in_flight: Callable[[int]
     for field, value in (("num_stages", num_stages), ("num_micro_batches", num_micro_batches)):
         if value < 1:
             raise ValueError(f"{field} is {value!r}; it must be at least 1")
-    return Schedule(
-        rows=tuple(_row(stage, num_micro_batches, in_flight(stage)) for stage in range(num_stages))
-    )
+    return Schedule(rows=tuple(_row(stage, num_micro_batches, in_flight(stage)) for stage in range(num_stages)))
 
 
 def _row(stage: int, num_micro_batches: int, in_flight: int) -> tuple[Cell, ...]:
@@ -163,6 +168,11 @@ def _transfer(cell: Cell, rank: int, num_stages: int, transfer_s: Callable[[Cell
     if not 0 <= target < num_stages:
         return []
     return [
-        Task(name=f"send-{cell}", resources=(f"link {rank}-{target}",), duration_s=transfer_s(cell),
-             after=(str(cell),), kind=Kind.COMMUNICATE)
+        Task(
+            name=f"send-{cell}",
+            resources=(f"link {rank}-{target}",),
+            duration_s=transfer_s(cell),
+            after=(str(cell),),
+            kind=Kind.COMMUNICATE,
+        )
     ]

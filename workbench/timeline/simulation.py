@@ -55,9 +55,15 @@ def simulate(tasks: Sequence[Task]) -> Timeline:
     """
     starts_s = _Simulation(tasks).run()
     actions = [
-        Action(resource=resource, start_s=start_s, end_s=start_s + task.duration_s, kind=task.kind,
-               label=task.label or task.name)
-        for task, start_s in zip(tasks, starts_s, strict=True) for resource in task.resources
+        Action(
+            resource=resource,
+            start_s=start_s,
+            end_s=start_s + task.duration_s,
+            kind=task.kind,
+            label=task.label or task.name,
+        )
+        for task, start_s in zip(tasks, starts_s, strict=True)
+        for resource in task.resources
     ]
     rows = dict.fromkeys(resource for task in tasks for resource in task.resources)
     return Timeline(actions=tuple(actions), resources=tuple(rows))

@@ -30,11 +30,17 @@ def chrome_trace(timeline: Timeline, *, name: str = "workbench") -> dict:
         events.append(_metadata("thread_name", row, {"name": resource}))
         events.append(_metadata("thread_sort_index", row, {"sort_index": row}))
     for action in sorted(timeline.actions, key=lambda action: (action.start_s, rows[action.resource])):
-        events.append({
-            "name": action.label or action.kind.value, "cat": action.kind.value, "ph": "X",
-            "pid": 0, "tid": rows[action.resource],
-            "ts": action.start_s * _MICROSECONDS_PER_S, "dur": action.duration_s * _MICROSECONDS_PER_S,
-        })
+        events.append(
+            {
+                "name": action.label or action.kind.value,
+                "cat": action.kind.value,
+                "ph": "X",
+                "pid": 0,
+                "tid": rows[action.resource],
+                "ts": action.start_s * _MICROSECONDS_PER_S,
+                "dur": action.duration_s * _MICROSECONDS_PER_S,
+            }
+        )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 

@@ -23,15 +23,7 @@ from workbench.training.batches import shuffled_batches, sorted_batches
 from workbench.training.precision import PRECISIONS, computing_in
 from workbench.training.schedule import linear_warm_up_and_decay
 
-__all__ = [
-    "LabelledBatch",
-    "LabelledExamples",
-    "Recipe",
-    "Trainable",
-    "TrainingRun",
-    "predict",
-    "train",
-]
+__all__ = ["LabelledBatch", "LabelledExamples", "Recipe", "Trainable", "TrainingRun", "predict", "train"]
 
 EVALUATION_BATCH = 128  # rows
 

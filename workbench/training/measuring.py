@@ -168,10 +168,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def run_benchmarks(
-    pattern: str = "*",
-    folder: Path | str = BENCHMARK_FOLDER,
-    *,
-    on_row: Callable[[BenchmarkRow], None] | None = None,
+    pattern: str = "*", folder: Path | str = BENCHMARK_FOLDER, *, on_row: Callable[[BenchmarkRow], None] | None = None
 ) -> list[BenchmarkRow]:
     """Run the benchmarks of a folder, each file in a process of its own.
 

@@ -48,10 +48,12 @@ def test_other_epochs_are_of_the_task_that_they_name():
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"methods": ["A9"]}, "method='A9'"), ({"tasks": ["wnli"]}, "tasks has 'wnli'"),
-        ({"epochs": {"cola": 2}}, "epochs has 'cola': 2"), ({"epochs": {"rte": 0}}, "epochs has 'rte': 0"),
+        ({"methods": ["A9"]}, "method='A9'"),
+        ({"tasks": ["wnli"]}, "tasks has 'wnli'"),
+        ({"epochs": {"cola": 2}}, "epochs has 'cola': 2"),
+        ({"epochs": {"rte": 0}}, "epochs has 'rte': 0"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_run_is_named_before_anything_is(changed, named):
     asked = {"tasks": ["rte"], "methods": ["w/o"], "seeds": [0], "max_tokens": 64} | STAND_IN
     with pytest.raises(ValueError, match=named):
@@ -70,8 +72,9 @@ def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(
     common = {"method": "A1", "seed": 0, "batch": 32, "max_tokens": 128, "precision": "bf16", "learning_rate": 1e-4}
     common |= {"encoder": "all-MiniLM-L6-v2"}
     assert small == [
-        common | {"task": "sst2", "epochs": 1, "limit": 8_000}, common | {"task": "rte", "epochs": 3, "limit": None},
-    ]  # fmt: skip
+        common | {"task": "sst2", "epochs": 1, "limit": 8_000},
+        common | {"task": "rte", "epochs": 3, "limit": None},
+    ]
 
 
 def test_the_last_half_and_no_layers_are_the_tables_own_cells():
@@ -100,7 +103,9 @@ def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_mask
     assert abs(asked_BS[:, 1:-1].float().mean() - 0.15) < 0.02
     assert abs((ids_BS[asked_BS] == encoder.tokenizer.mask_token_id).float().mean() - 0.8) < 0.05
     assert not asked_BS[:, 0].any() and not asked_BS[:, -1].any()
-    assert (ids_BS[:, 0] == encoder.tokenizer.cls_token_id).all() and (ids_BS[:, -1] == encoder.tokenizer.sep_token_id).all()
+    assert (ids_BS[:, 0] == encoder.tokenizer.cls_token_id).all() and (
+        ids_BS[:, -1] == encoder.tokenizer.sep_token_id
+    ).all()
     plain = encoder.tokenizer(FOX, add_special_tokens=False)["input_ids"] * 400
     restored_BS = torch.where(asked_BS, labels_BS, ids_BS)[:, 1:-1]
     assert restored_BS.flatten().tolist() == plain[: restored_BS.numel()]

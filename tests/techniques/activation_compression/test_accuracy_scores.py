@@ -18,8 +18,9 @@ from workbench.techniques.activation_compression import accuracy
 from workbench.techniques.activation_compression.accuracy import drawing
 
 REPEATED = {
-    "512 tokens": "activation-compression/table-5/measured", "128 tokens": "activation-compression/table-15/measured",
-}  # fmt: skip
+    "512 tokens": "activation-compression/table-5/measured",
+    "128 tokens": "activation-compression/table-15/measured",
+}
 DEPTHS = {"all-MiniLM-L6-v2": 6, "bert-large-uncased": 24}  # layers
 LOST = {"quantity": "points_below", "where": {"task": "mrpc", "method": "A1"}, "because": "b", "source": "s"}
 AT_MOST_3, AT_LEAST_3 = Bound("l", at_most=3.0, **LOST), Bound("m", at_least=3.0, **LOST)
@@ -27,13 +28,23 @@ AT_MOST_3, AT_LEAST_3 = Bound("l", at_most=3.0, **LOST), Bound("m", at_least=3.0
 
 def cell(method: str, score: float, *, task: str = "mrpc", seed: int = 0, sent: int = 100, **changes) -> dict:
     return {
-        "task": task, "method": method, "seed": seed, "score": score, "scores": {"accuracy": score}, "chance": 0.5,
+        "task": task,
+        "method": method,
+        "seed": seed,
+        "score": score,
+        "scores": {"accuracy": score},
+        "chance": 0.5,
         "metric": "accuracy",
-        "train_loss": 0.4, "tensor_bytes": 2 * sent, "compressed_site_bytes": sent,
-        "encoder_gradient_bytes": 0, "seconds": 1.0, "layers": [3, 4, 5],
-        "num_validation": 400, "data": [{"name": "glue/mrpc/train", "source": "WORKBENCH_DATA", "detail": "", "sha256": "0"}],
+        "train_loss": 0.4,
+        "tensor_bytes": 2 * sent,
+        "compressed_site_bytes": sent,
+        "encoder_gradient_bytes": 0,
+        "seconds": 1.0,
+        "layers": [3, 4, 5],
+        "num_validation": 400,
+        "data": [{"name": "glue/mrpc/train", "source": "WORKBENCH_DATA", "detail": "", "sha256": "0"}],
         **changes,
-    }  # fmt: skip
+    }
 
 
 def values_of(rows, quantity: str) -> dict:
@@ -141,7 +152,10 @@ def test_few_points_lost_by_a_method_at_chance_are_no_agreement():
 def test_what_lies_within_most_of_all_there_is_to_lose_is_no_agreement():
     few = {"chance": 0.75, "num_validation": 10_000}  # 5 points above a constant answer, 0.0625 of the score
     cells = [cell("w/o", 0.8, **few), cell("A1", 0.79, **few)]
-    assert "5.0 points above a constant answer are all there is to lose" in accuracy.not_comparable(cells, [AT_MOST_3])["l"]
+    assert (
+        "5.0 points above a constant answer are all there is to lose"
+        in accuracy.not_comparable(cells, [AT_MOST_3])["l"]
+    )
     assert accuracy.not_comparable([cells[0], cell("A1", 0.76, **few)], [AT_MOST_3]) == {}  # 4 points disagree
     told = accuracy.not_comparable(cells, [keeps()], table(1.0), {})["mrpc: A1"]
     assert "the tolerance, 0.04, is most of what there is to lose" in told
@@ -176,8 +190,9 @@ def test_an_order_of_scores_at_chance_cannot_be_decided():
     at_chance = [cell("w/o", 0.8), cell("T1", 0.5), cell("A1", 0.55)]
     assert "no order can be seen" in accuracy.not_comparable(at_chance, [order])["o"]
     assert accuracy.not_comparable([*at_chance[:2], cell("A1", 0.56)], [order]) == {}
-    feedback = Ordering("f", quantity="score", along="error_feedback", order=[0, 1], where={"method": "T1", "task": "mrpc"},
-                        because="b")  # fmt: skip
+    feedback = Ordering(
+        "f", quantity="score", along="error_feedback", order=[0, 1], where={"method": "T1", "task": "mrpc"}, because="b"
+    )
     told = [cell("w/o", 0.8, error_feedback=0), *(cell("T1", 0.5, error_feedback=number) for number in (0, 1))]
     assert "no order can be seen" in accuracy.not_comparable(told, [feedback])["f"]
 
@@ -199,9 +214,7 @@ def test_a_third_of_the_layers_and_the_last_window_are_called_alike_in_encoders_
 
 
 def test_rows_of_layers_are_told_apart_by_one_column():
-    cells = accuracy.told_by_layers(
-        [cell("w/o", 0.8), cell("A2", 0.7, layers=[4, 5]), cell("A2", 0.6, layers=[0, 1])]
-    )
+    cells = accuracy.told_by_layers([cell("w/o", 0.8), cell("A2", 0.7, layers=[4, 5]), cell("A2", 0.6, layers=[0, 1])])
     by_place = [row for row in accuracy.layer_rows(cells, "place") if row["quantity"] == "score"]
     assert [(row["place"], row["value"]) for row in by_place] == [(None, 80.0), (1, 70.0), (0, pytest.approx(60))]
     shares = [row["layer_share"] for row in accuracy.layer_rows(cells[:2], "layer_share") if row["quantity"] == "score"]
@@ -268,18 +281,22 @@ def test_error_feedback_is_compared_with_the_same_uncompressed_run():
     off, on = [cell("w/o", 0.8), cell("T1", 0.4)], [cell("T1", 0.6)]
     rows = [row for row in accuracy.feedback_rows(off, on) if row["quantity"] == "relative_score"]
     assert [(row["method"], row["error_feedback"], row["value"]) for row in rows] == [
-        ("T1", 0, pytest.approx(0.5)), ("T1", 1, pytest.approx(0.75)),
-    ]  # fmt: skip
+        ("T1", 0, pytest.approx(0.5)),
+        ("T1", 1, pytest.approx(0.75)),
+    ]
 
 
 def test_means_leave_out_tasks_that_do_not_count():
     rows = accuracy.score_rows(
         [
-            cell("w/o", 0.8), cell("T1", 0.4, sent=10),
-            cell("w/o", 0.8, task="sst2"), cell("T1", 0.8, task="sst2", sent=30), cell("w/o", 0.1, task="rte"),
+            cell("w/o", 0.8),
+            cell("T1", 0.4, sent=10),
+            cell("w/o", 0.8, task="sst2"),
+            cell("T1", 0.8, task="sst2", sent=30),
+            cell("w/o", 0.1, task="rte"),
             cell("T1", 0.1, task="rte"),
         ]
-    )  # fmt: skip
+    )
     means = accuracy.mean_rows(rows, ["mrpc", "sst2"])
     assert values_of(means, "mean_relative_score") == {("T1", 0): pytest.approx(0.75), ("w/o", 0): 1.0}
     assert values_of(means, "mean_message_share") == {("T1", 0): pytest.approx(0.2), ("w/o", 0): 1.0}
@@ -304,8 +321,16 @@ def test_an_order_inside_the_spread_of_seeds_is_no_finding():
 
 
 def test_generated_text_supports_no_verdict():
-    lost = Within("l", quantity="points_lost", where={"method": "A1"}, expected=0.0, abs=3.0, because="b", source="s",
-                  needs_real_data=True)  # fmt: skip
+    lost = Within(
+        "l",
+        quantity="points_lost",
+        where={"method": "A1"},
+        expected=0.0,
+        abs=3.0,
+        because="b",
+        source="s",
+        needs_real_data=True,
+    )
     cells = [cell("w/o", 0.80), cell("A1", 0.79)]
     assert verdict(lost, cells) is Verdict.AGREES
     assert verdict(lost, [cell("w/o", 0.80), cell("A1", 0.76)]) is Verdict.DISAGREES
@@ -323,7 +348,9 @@ def test_the_table_shows_mean_and_spread():
 
 
 def test_points_of_a_scatter_lie_at_bytes_and_score():
-    rows = accuracy.score_rows([cell("w/o", 0.8), cell("T1", 0.4, sent=10), cell("A1", 0.8, sent=5, encoder_gradient_bytes=15)])
+    rows = accuracy.score_rows(
+        [cell("w/o", 0.8), cell("T1", 0.4, sent=10), cell("A1", 0.8, sent=5, encoder_gradient_bytes=15)]
+    )
     ax = accuracy.draw_per_byte(accuracy.mean_rows(rows, ["mrpc"]), ax=plt.figure().add_subplot())
     assert {text.get_text(): text.xy for text in ax.texts} == {"T1": (0.1, 0.5), "A1": (0.05, 1.0), "w/o": (1.0, 1.0)}
     rings = [line.get_xydata().tolist() for line in ax.lines if line.get_fillstyle() == "none"]
@@ -337,12 +364,17 @@ def test_a_table_of_points_lost_has_what_sends_least_at_the_top():
     code = {"sent": 5, "encoder_gradient_bytes": 4}
     rows = accuracy.score_rows(
         [
-            *(cell("w/o", 0.8, task=task) for task in ("mrpc", "rte")), cell("Q1", 0.78, sent=13),
-            cell("A1", 0.5, **code), cell("A1", 0.6, task="rte", **{**code, "sent": 9}),  # not told: at chance
+            *(cell("w/o", 0.8, task=task) for task in ("mrpc", "rte")),
+            cell("Q1", 0.78, sent=13),
+            cell("A1", 0.5, **code),
+            cell("A1", 0.6, task="rte", **{**code, "sent": 9}),  # not told: at chance
         ]
-    )  # fmt: skip
+    )
     ax = accuracy.draw_points_lost(rows, ax=plt.figure().add_subplot(), at_chance=["rte", ("mrpc", "A1")])
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["A1  5\u00a0% (9\u00a0% with gradients)", "Q1  13\u00a0%"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "A1  5\u00a0% (9\u00a0% with gradients)",
+        "Q1  13\u00a0%",
+    ]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["mrpc\nof 30", "rte\nat chance"]
     hatched = {patch.get_xy(): bool(patch.get_hatch()) for patch in ax.patches}
     assert hatched == {(-0.5, -0.5): True, (-0.5, 0.5): False, (0.5, -0.5): False}
@@ -356,8 +388,9 @@ def test_green_needs_every_seed_within_three_points_and_red_every_seed_beyond():
     scores = {"A1": (0.48, 0.53), "Q1": (0.53, 0.46), "T1": (0.46, 0.44), "T3": (0.3, 0.28)}  # lost: -3 to 2, and so on
     tried = [
         cell(method, score, seed=seed, sent=sent)
-        for sent, (method, both) in enumerate(scores.items()) for seed, score in enumerate(both)
-    ]  # fmt: skip
+        for sent, (method, both) in enumerate(scores.items())
+        for seed, score in enumerate(both)
+    ]
     ax = accuracy.draw_points_lost(accuracy.score_rows([*plain, *tried]), ax=plt.figure().add_subplot())
     green, blue, red, dark = (to_hex(patch.get_facecolor()) for patch in ax.patches)
     assert (green, blue) == (drawing.KEPT_COLOR, drawing.OPEN_COLOR)
@@ -370,7 +403,9 @@ def test_green_needs_every_seed_within_three_points_and_red_every_seed_beyond():
 
 def test_the_papers_scores_stand_beside_ours_by_method():
     rows = accuracy.score_rows([cell("w/o", 0.8), cell("T1", 0.4), cell("Q3", 0.8)])
-    published = pd.DataFrame([{"task": "mrpc", "method": "T1", "value": 0.8}, {"task": "sst2", "method": "Q3", "value": 0.1}])
+    published = pd.DataFrame(
+        [{"task": "mrpc", "method": "T1", "value": 0.8}, {"task": "sst2", "method": "Q3", "value": 0.1}]
+    )
     beside = accuracy.beside_published(rows, published, "mrpc").set_index("method")
     assert beside.published["T1"] == 0.8 and pd.isna(beside.published["Q3"]) and beside.ours["Q3"] == 1.0
 
@@ -401,8 +436,11 @@ def told_of(*tried: tuple, tasks=("sst2",), plain=(0.8, 0.8)) -> str:
     """Return the answer for (method, bytes of 100, scores by task and seed, changes)."""
     cells = [cell("w/o", score, task=task, seed=seed) for task in tasks for seed, score in enumerate(plain)]
     for method, sent, by_task, changes in tried:
-        cells += [cell(method, score, task=task, seed=seed, sent=sent, **changes)
-                  for task, scores in zip(tasks, by_task, strict=True) for seed, score in enumerate(scores)]  # fmt: skip
+        cells += [
+            cell(method, score, task=task, seed=seed, sent=sent, **changes)
+            for task, scores in zip(tasks, by_task, strict=True)
+            for seed, score in enumerate(scores)
+        ]
     return accuracy.told_per_byte(accuracy.score_rows(cells), tasks, 32).replace("\u00a0", " ")
 
 
@@ -418,7 +456,9 @@ def test_the_answer_names_who_preserves_the_score_with_every_seed_and_what_all_k
 
 
 def test_three_points_are_asked_where_the_paper_asks_them_and_they_are_not_most_of_what_can_be_lost():
-    two = told_of(("A1", 5, [(0.8,), (0.7,)], {}), ("T1", 7, [(0.7,), (0.7,)], {}), tasks=("cola", "sst2"), plain=(0.8,))
+    two = told_of(
+        ("A1", 5, [(0.8,), (0.7,)], {}), ("T1", 7, [(0.7,), (0.7,)], {}), tasks=("cola", "sst2"), plain=(0.8,)
+    )
     assert two.startswith(
         "On sst2 (1 seed, batches of 32) every method loses more than 3 points in some run. Not asked of cola (excepted by "
         "the paper). Kept of the score, on average over cola and sst2"
@@ -426,8 +466,11 @@ def test_three_points_are_asked_where_the_paper_asks_them_and_they_are_not_most_
     alone = told_of(("A1", 5, [(0.55, 0.55)], {}), plain=(0.55, 0.55))  # 5 points above a constant answer
     assert alone.startswith("Kept of the score, on average over sst2: A1 (5 %) 100 %.")
     few = {"chance": 0.76}  # of mrpc 4 points are all there is to lose
-    cells = [cell(method, 0.8, task=task, **(few if task == "mrpc" else {}))
-             for task in ("mrpc", "sst2") for method in ("w/o", "A1")]  # fmt: skip
+    cells = [
+        cell(method, 0.8, task=task, **(few if task == "mrpc" else {}))
+        for task in ("mrpc", "sst2")
+        for method in ("w/o", "A1")
+    ]
     told = accuracy.told_per_byte(accuracy.score_rows(cells), ["mrpc", "sst2"], 8)
     assert "Not asked of mrpc (3 points are most of what there is to lose)." in told
 
@@ -436,13 +479,20 @@ def test_who_loses_on_one_task_alone_is_told_with_it_and_a_missing_run_preserves
     tasks = ("mrpc", "sst2")
     told = told_of(("A1", 5, [(0.8, 0.8), (0.8, 0.8)], {}), ("A2", 9, [(0.8, 0.8), (0.7, 0.8)], {}), tasks=tasks)
     assert "with A1 at 5 % of the bytes where they compress; some run does with A2 (sst2)." in told
-    cells = [cell("w/o", 0.8, seed=seed) for seed in (0, 1)] + [cell("A1", 0.8, seed=seed) for seed in (0, 1)] + [cell("A2", 0.8)]
+    cells = (
+        [cell("w/o", 0.8, seed=seed) for seed in (0, 1)]
+        + [cell("A1", 0.8, seed=seed) for seed in (0, 1)]
+        + [cell("A2", 0.8)]
+    )
     assert "some run does with A2." in accuracy.told_per_byte(accuracy.score_rows(cells), ["mrpc"], 32)
 
 
 @pytest.mark.parametrize("profile", ["laptop", "full"])
 def test_a_recorded_answer_is_that_of_its_own_values(profile):
-    path = Path(__file__).parents[3] / f"reproductions/activation_compression/recorded/{profile}/accuracy-per-byte/measured.json"
+    path = (
+        Path(__file__).parents[3]
+        / f"reproductions/activation_compression/recorded/{profile}/accuracy-per-byte/measured.json"
+    )
     held = json.loads(path.read_text())
     if held["parameters"] != find_item(load_catalogue(Project()), held["id"]).parameters[profile]:
         pytest.skip("recorded with other parameters than the catalogue has")
@@ -454,7 +504,10 @@ def test_a_recorded_answer_is_that_of_its_own_values(profile):
 def test_after_too_few_steps_nothing_is_said_of_what_is_lost_and_after_enough_it_is():
     def reasons(steps: int, encoder: str = "all-MiniLM-L6-v2"):
         source = [{"name": encoder, "source": "package", "detail": "", "sha256": "0"}]
-        cells = [cell(method, score, task="stsb", num_steps=steps, data=source) for method, score in (("w/o", 0.8), ("A1", 0.6))]
+        cells = [
+            cell(method, score, task="stsb", num_steps=steps, data=source)
+            for method, score in (("w/o", 0.8), ("A1", 0.6))
+        ]
         return accuracy.not_comparable(cells, [replace(AT_LEAST_3, where={"task": "stsb", "method": "A1"})])
 
     assert list(reasons(999).values()) == [
@@ -492,8 +545,11 @@ def test_few_points_lost_mean_nothing_where_the_method_that_is_to_lose_more_lose
 def test_a_mean_of_shares_is_as_uncertain_as_the_seed_with_the_least_score():
     # 0.025 of 0.1 is a quarter of it: 0.1 and two of them are 0.6. Of the mean, 0.45, it would be 0.056: 0.21.
     more = {"chance": 0.0, "num_validation": 1600, "task": "cola"}
-    cells = [cell(method, score, seed=seed, **more)
-             for method, scores in (("w/o", (0.1, 0.8)), ("A1", (0.15, 0.8))) for seed, score in enumerate(scores)]  # fmt: skip
+    cells = [
+        cell(method, score, seed=seed, **more)
+        for method, scores in (("w/o", (0.1, 0.8)), ("A1", (0.15, 0.8)))
+        for seed, score in enumerate(scores)
+    ]
     claim = keeps("cola", tolerance=0.1)
     assert "0.25 of it" in accuracy.not_comparable(cells, [claim], table(0.9, "cola"), {})["cola: A1"]
     assert accuracy.not_comparable(cells, [claim], table(0.6, "cola"), {}) == {}  # 0.65 off
@@ -520,7 +576,12 @@ def test_constant_answers_agree_with_no_claim_of_what_is_kept_or_lost(number):
     asked = [claim for claim in find_item(load_catalogue(Project()), item).claims if claim.quantity in quantities]
     claims = [claim for claim in asked if getattr(claim, "at_least", None) is None]
     methods = {claim.where["method"] for claim in claims}
-    plain = {"sst2": (0.857, 0.509, 872), "mrpc": (0.863, 0.812, 408), "stsb": (0.85, 0.0, 1500), "cola": (0.25, 0.0, 1043)}
+    plain = {
+        "sst2": (0.857, 0.509, 872),
+        "mrpc": (0.863, 0.812, 408),
+        "stsb": (0.85, 0.0, 1500),
+        "cola": (0.25, 0.0, 1043),
+    }
     cells = []
     for task, (score, chance, rows) in plain.items():
         more = {"task": task, "chance": chance, "num_validation": rows}

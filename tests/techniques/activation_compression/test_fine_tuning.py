@@ -11,7 +11,15 @@ from workbench.techniques.activation_compression.accuracy.model import classifie
 from workbench.techniques.activation_compression.accuracy.setting import FineTuning
 from workbench.training.loop import Recipe
 
-TINY = {"task": "mrpc", "encoder": "stand-in", "limit": 32, "epochs": 1, "batch": 8, "learning_rate": 1e-3, "max_tokens": 16}
+TINY = {
+    "task": "mrpc",
+    "encoder": "stand-in",
+    "limit": 32,
+    "epochs": 1,
+    "batch": 8,
+    "learning_rate": 1e-3,
+    "max_tokens": 16,
+}
 TIMES = ("seconds", "training_s", "examples_per_s")
 
 
@@ -51,9 +59,11 @@ def bytes_of_a_step(method: str, precision: str = "fp32") -> dict[str, float]:
 def test_bytes_without_compression():
     # One activation is 4·6·64 fp32 values = 6,144 bytes: 2 reductions in each of 2 layers; the boundary there and back.
     assert bytes_of_a_step("w/o") == {
-        "tensor_bytes": 4 * 6144, "boundary_bytes": 2 * 6144, "compressed_site_bytes": 2 * 6144 + 2 * 6144,
+        "tensor_bytes": 4 * 6144,
+        "boundary_bytes": 2 * 6144,
+        "compressed_site_bytes": 2 * 6144 + 2 * 6144,
         "encoder_gradient_bytes": 0,
-    }  # fmt: skip
+    }
 
 
 def test_bytes_in_bfloat16_are_half_as_many():
@@ -64,9 +74,11 @@ def test_bytes_in_bfloat16_are_half_as_many():
 def test_bytes_of_a_learned_code():
     # c = 100·64/1024 = 6 (6.25 rounded): codes of 4·6·6 fp32 values = 576 bytes; encoders' gradients of 64·6 values.
     assert bytes_of_a_step("A2") == {
-        "tensor_bytes": 2 * 6144 + 2 * 576, "boundary_bytes": 2 * 576, "compressed_site_bytes": 4 * 576,
+        "tensor_bytes": 2 * 6144 + 2 * 576,
+        "boundary_bytes": 2 * 576,
+        "compressed_site_bytes": 4 * 576,
         "encoder_gradient_bytes": 2 * 64 * 6 * 4,
-    }  # fmt: skip
+    }
 
 
 def test_bytes_of_quantised_messages():

@@ -9,7 +9,6 @@ from workbench.models.hugging_face import to_hugging_face
 from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.pipeline import open_mesh
-from workbench.techniques.activation_compression.accuracy.fine_tuning import fine_tune, fine_tune_on_ranks
 from workbench.techniques.activation_compression.accuracy.model import classifier, on_real_ranks, on_virtual_ranks
 from workbench.techniques.activation_compression.accuracy.setting import FineTuning
 from workbench.techniques.activation_compression.method import METHODS
@@ -84,5 +83,7 @@ def test_virtual_ranks_equal_real_ranks_in_loss_and_gradients(method, precision,
         torch.testing.assert_close(there[first]["gradients"] | there[second]["gradients"], here["gradients"])
         torch.testing.assert_close(there[second]["codecs"], here["codecs"])
         # The sender trains the encoding half of the boundary's codec, the receiver the decoding half.
-        halves = [a if a is not None else b for a, b in zip(there[first]["boundary"], there[second]["boundary"], strict=True)]
+        halves = [
+            a if a is not None else b for a, b in zip(there[first]["boundary"], there[second]["boundary"], strict=True)
+        ]
         torch.testing.assert_close(halves, here["boundary"])

@@ -9,12 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from workbench.cluster import Link
-from workbench.techniques.activation_compression.cost import (
-    CodecCost,
-    FittedMachine,
-    Setting,
-    iteration_time,
-)
+from workbench.techniques.activation_compression.cost import CodecCost, FittedMachine, Setting, iteration_time
 from workbench.techniques.activation_compression.cost.machine import lists_population
 from workbench.techniques.activation_compression.method import METHODS, Family
 
@@ -45,10 +40,12 @@ def test_what_every_rank_repeats_does_not_shrink_with_the_ranks():
 
 
 def test_gathered_messages_are_decoded_once_a_rank_and_codes_once():
-    costs = MappingProxyType({
-        Family.TOP_K: CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8),
-        Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8, backward_ratio=1.0),
-    })  # fmt: skip
+    costs = MappingProxyType(
+        {
+            Family.TOP_K: CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8),
+            Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8, backward_ratio=1.0),
+        }
+    )
     sparse, code = (
         iteration_time(Setting(method=name, tp=2, pp=1, **SMALL), machine(codecs=costs)) for name in ("T1", "A1")
     )

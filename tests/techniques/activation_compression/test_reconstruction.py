@@ -61,7 +61,11 @@ def test_a_method_that_sends_everything_loses_nothing(text):
 
 
 def test_an_error_starts_in_the_compressed_layer_and_the_model_is_as_before(text):
-    before, in_layer_2, again = study.error_path(text, "w/o", [0]), study.error_path(text, "T1", [1]), study.error_path(text, "w/o", [1])
+    before, in_layer_2, again = (
+        study.error_path(text, "w/o", [0]),
+        study.error_path(text, "T1", [1]),
+        study.error_path(text, "w/o", [1]),
+    )
     assert [row["lost_share"] for row in before] == [row["lost_share"] for row in again] == [0.0, 0.0]
     assert in_layer_2[0]["lost_share"] == 0 and in_layer_2[1]["lost_share"] > 0
     assert [row["is_compressed"] for row in in_layer_2] == [False, True]

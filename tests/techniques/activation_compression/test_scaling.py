@@ -30,9 +30,14 @@ from workbench.techniques.activation_compression.scaling import table_10_rows
 SHAPE = {"batch": 16, "sequence": 128}
 # Round numbers: at B·s = 2, h = 10: 96·2·100 + 16·1·4·10 = 19,840 FLOPs (B = 1, s = 2), a message of 20 elements.
 ROUND = ScalingModel(
-    alpha_s_per_flop=1e-4, beta_s_per_element=0.5, gamma_s_per_element=0.1, bandwidth_elements_per_s=2.0,
-    small_s=0.25, threshold_elements=4, code_size=2,
-)  # fmt: skip
+    alpha_s_per_flop=1e-4,
+    beta_s_per_element=0.5,
+    gamma_s_per_element=0.1,
+    bandwidth_elements_per_s=2.0,
+    small_s=0.25,
+    threshold_elements=4,
+    code_size=2,
+)
 
 
 def test_a_layer_is_flops_and_a_message_worked_by_hand():
@@ -107,9 +112,13 @@ def test_a_fit_gives_back_the_constants_that_made_the_samples():
         message_s = ROUND.small_s if elements <= 4 else ROUND.beta_s_per_element * elements
         computation_s = ROUND.alpha_s_per_flop * (96 * 2 * hidden**2 + 16 * 4 * hidden)
         return LayerSample(
-            batch=1, sequence=2, hidden=hidden, computation_s=computation_s, communication_s=message_s,
+            batch=1,
+            sequence=2,
+            hidden=hidden,
+            computation_s=computation_s,
+            communication_s=message_s,
             overhead_s=ROUND.gamma_s_per_element * elements,
-        )  # fmt: skip
+        )
 
     found = fit_scaling(
         [sample(hidden) for hidden in (1, 2, 10, 100)], bandwidth_elements_per_s=2.0, threshold_elements=4, code_size=2

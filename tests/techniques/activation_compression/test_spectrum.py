@@ -120,7 +120,11 @@ def by_definition() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("tensor_ranks", [1, 2])
 def test_micro_batches_and_ranks_give_the_spectra_of_the_whole_batch(tensor_ranks):
     measured = spectrum.measure(Setting(**SMALL, tensor_ranks=tensor_ranks))
-    found = {each.matrix: each.values for each in measured.spectra if each.depth == "middle" and each.part in ("", "mlp.output")}
+    found = {
+        each.matrix: each.values
+        for each in measured.spectra
+        if each.depth == "middle" and each.part in ("", "mlp.output")
+    }
     for name, matrix in by_definition().items():
         expected = spectrum.singular_values(matrix)
         torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-5 * float(expected[0]))
@@ -129,7 +133,9 @@ def test_micro_batches_and_ranks_give_the_spectra_of_the_whole_batch(tensor_rank
 def test_a_rank_sends_no_more_directions_after_attention_than_it_has_columns():
     measured = spectrum.measure(Setting(**SMALL, tensor_ranks=4))
     (values,) = (
-        each.values for each in measured.spectra if (each.matrix, each.part, each.depth) == ("message", "attention.output", "last")
+        each.values
+        for each in measured.spectra
+        if (each.matrix, each.part, each.depth) == ("message", "attention.output", "last")
     )
     assert len(values) == 64
     assert int((values > 1e-5 * values[0]).sum()) == 64 // 4

@@ -11,9 +11,18 @@ from workbench.timeline import Action, Kind, Recorder
 
 pytestmark = pytest.mark.timeout(60)
 
-KINDS = {"iteration": Kind.COMPUTE, "forward 0": Kind.FORWARD, "forward 1": Kind.FORWARD, "backward 0": Kind.BACKWARD,
-         "backward 1": Kind.BACKWARD, "optimizer": Kind.OTHER, "all_reduce": Kind.COMMUNICATE, "encode mlp": Kind.ENCODE,
-         "decode mlp": Kind.DECODE, "encode boundary.4": Kind.ENCODE}  # fmt: skip
+KINDS = {
+    "iteration": Kind.COMPUTE,
+    "forward 0": Kind.FORWARD,
+    "forward 1": Kind.FORWARD,
+    "backward 0": Kind.BACKWARD,
+    "backward 1": Kind.BACKWARD,
+    "optimizer": Kind.OTHER,
+    "all_reduce": Kind.COMMUNICATE,
+    "encode mlp": Kind.ENCODE,
+    "decode mlp": Kind.DECODE,
+    "encode boundary.4": Kind.ENCODE,
+}
 
 
 def rank(number, *actions):
@@ -25,11 +34,29 @@ def rank(number, *actions):
 
 def test_two_tensor_ranks_wait_until_the_later_one_enters_and_transfer_from_then_on():
     ranks = [
-        rank(0, ("iteration", 0, 20), ("forward 0", 0, 8), ("encode mlp", 1, 2), ("all_reduce", 2, 7),
-             ("decode mlp", 7, 8), ("backward 0", 8, 17), ("all_reduce", 10, 12), ("optimizer", 17, 19)),
-        rank(1, ("iteration", 1, 20), ("forward 0", 1, 8), ("encode mlp", 2, 4), ("all_reduce", 4, 7),
-             ("decode mlp", 7, 8), ("backward 0", 8, 16), ("all_reduce", 9, 12), ("optimizer", 16, 20)),
-    ]  # fmt: skip
+        rank(
+            0,
+            ("iteration", 0, 20),
+            ("forward 0", 0, 8),
+            ("encode mlp", 1, 2),
+            ("all_reduce", 2, 7),
+            ("decode mlp", 7, 8),
+            ("backward 0", 8, 17),
+            ("all_reduce", 10, 12),
+            ("optimizer", 17, 19),
+        ),
+        rank(
+            1,
+            ("iteration", 1, 20),
+            ("forward 0", 1, 8),
+            ("encode mlp", 2, 4),
+            ("all_reduce", 4, 7),
+            ("decode mlp", 7, 8),
+            ("backward 0", 8, 16),
+            ("all_reduce", 9, 12),
+            ("optimizer", 16, 20),
+        ),
+    ]
     found = break_down(ranks, tp=2)
     assert found.iteration_s == 20
     assert found.forward_s == 7.5  # 8 and 7
@@ -46,10 +73,16 @@ def test_two_tensor_ranks_wait_until_the_later_one_enters_and_transfer_from_then
 
 def test_stages_that_work_one_after_another_add_up_and_the_boundary_has_its_own_encoding():
     ranks = [
-        rank(0, ("iteration", 0, 16), ("forward 0", 0, 3), ("encode boundary.4", 2, 3), ("backward 0", 11, 15),
-             ("optimizer", 15, 16)),
+        rank(
+            0,
+            ("iteration", 0, 16),
+            ("forward 0", 0, 3),
+            ("encode boundary.4", 2, 3),
+            ("backward 0", 11, 15),
+            ("optimizer", 15, 16),
+        ),
         rank(1, ("iteration", 0, 11), ("forward 0", 4, 6), ("backward 0", 6, 9), ("optimizer", 9, 11)),
-    ]  # fmt: skip
+    ]
     found = break_down(ranks, tp=1)
     assert (found.forward_s, found.backward_s, found.optimizer_s) == (5, 7, 2)
     assert found.waiting_and_pipeline_s == 16 - 5 - 7 - 2
@@ -59,11 +92,25 @@ def test_stages_that_work_one_after_another_add_up_and_the_boundary_has_its_own_
 
 def test_with_two_micro_batches_a_boundary_counts_from_when_the_receiver_was_free_and_stages_are_averaged():
     ranks = [
-        rank(0, ("iteration", 0, 20), ("forward 0", 0, 2), ("forward 1", 2, 4), ("backward 0", 14, 16),
-             ("backward 1", 17, 19), ("optimizer", 19, 20)),
-        rank(1, ("iteration", 0, 20), ("forward 0", 3, 6), ("forward 1", 8, 10), ("backward 0", 10, 13),
-             ("backward 1", 13, 16), ("optimizer", 16, 17)),
-    ]  # fmt: skip
+        rank(
+            0,
+            ("iteration", 0, 20),
+            ("forward 0", 0, 2),
+            ("forward 1", 2, 4),
+            ("backward 0", 14, 16),
+            ("backward 1", 17, 19),
+            ("optimizer", 19, 20),
+        ),
+        rank(
+            1,
+            ("iteration", 0, 20),
+            ("forward 0", 3, 6),
+            ("forward 1", 8, 10),
+            ("backward 0", 10, 13),
+            ("backward 1", 13, 16),
+            ("optimizer", 16, 17),
+        ),
+    ]
     found = break_down(ranks, tp=1, num_micro_batches=2)
     assert found.forward_s == (4 + 5) / 2
     assert found.backward_s == (4 + 6) / 2

@@ -12,17 +12,27 @@ from workbench.techniques.activation_compression.timing import (
 
 SETTING = {"link": "slow", "nvlink": 0, "tp": 4, "pp": 1, "micro_batch": 4, "sequence": 128}
 TIMES = {
-    "iteration_ms": 100, "forward_ms": 50, "backward_ms": 40, "optimizer_ms": 3, "waiting_and_pipeline_ms": 7,
-    "encode_ms": 2, "decode_ms": 1, "tensor_ms": 20, "tensor_waiting_ms": 4,
-}  # fmt: skip
+    "iteration_ms": 100,
+    "forward_ms": 50,
+    "backward_ms": 40,
+    "optimizer_ms": 3,
+    "waiting_and_pipeline_ms": 7,
+    "encode_ms": 2,
+    "decode_ms": 1,
+    "tensor_ms": 20,
+    "tensor_waiting_ms": 4,
+}
 PUBLISHED = pd.DataFrame(
     [
         {"method": name, "tp": tp, "pp": 4 // tp, "nvlink": nvlink, "value": value}
         for name, tp, nvlink, value in (
-            ("A1", 4, 0, 1.178), ("A2", 4, 0, 1.157), ("A1", 2, 0, 1.101), ("A1", 4, 1, 0.968),
+            ("A1", 4, 0, 1.178),
+            ("A2", 4, 0, 1.157),
+            ("A1", 2, 0, 1.101),
+            ("A1", 4, 1, 0.968),
         )
     ]
-)  # fmt: skip
+)
 
 
 def speedup(method, value, **keys):
@@ -57,16 +67,22 @@ def test_speedups_stand_beside_those_of_the_same_setting_and_variants_beside_not
 
 def test_the_papers_largest_speedup_stands_beside_ours_of_the_same_code_for_each_link_and_execution():
     rows = [
-        speedup("A1", 1.15), speedup("A2", 1.3), speedup("A1 fused", 1.19), speedup("A1", 1.18, link="carried over"),
-        speedup("A1", 1.4, tp=2, pp=2), speedup("A1", 0.9, link="fast", nvlink=1),
-    ]  # fmt: skip
+        speedup("A1", 1.15),
+        speedup("A2", 1.3),
+        speedup("A1 fused", 1.19),
+        speedup("A1", 1.18, link="carried over"),
+        speedup("A1", 1.4, tp=2, pp=2),
+        speedup("A1", 0.9, link="fast", nvlink=1),
+    ]
     found = beside_largest(rows, PUBLISHED)
     assert {(row["link"], row["execution"], row["of"]): row["value"] for row in found} == {
-        ("slow", "as in the paper", "published"): 1.178, ("slow", "as in the paper", "measured"): 1.15,
-        ("slow", "fused", "published"): 1.178, ("slow", "fused", "measured"): 1.19,
+        ("slow", "as in the paper", "published"): 1.178,
+        ("slow", "as in the paper", "measured"): 1.15,
+        ("slow", "fused", "published"): 1.178,
+        ("slow", "fused", "measured"): 1.19,
         ("carried over", "as in the paper", "published"): 1.178,
         ("carried over", "as in the paper", "measured"): 1.18,
-    }  # fmt: skip
+    }
     assert all(row["low"] < row["value"] < row["high"] for row in found if row["of"] == "measured")
 
 

@@ -16,9 +16,18 @@ from workbench.techniques.activation_compression.timing.predicting import _predi
 LAYERS = {"layers": 4, "compressed_layers": 2, "value_bytes": 4, "fuse_gradients": True}
 SLOWEST = Link(bandwidth_bytes_per_s=50e6, latency_s=1e-4, source="made up")
 MACHINE = FittedMachine(
-    name="made up", source="this test", flops_per_s=20e9, link=SLOWEST, replicated_s_per_element=2e-9,
-    backward_over_forward=2.5, layer_launch_s=1e-3, collective_launch_s=2e-4, overlap_power=1.0, gather_s=3e-4,
-    handover_s=1e-3, optimizer_s=5e-3,
+    name="made up",
+    source="this test",
+    flops_per_s=20e9,
+    link=SLOWEST,
+    replicated_s_per_element=2e-9,
+    backward_over_forward=2.5,
+    layer_launch_s=1e-3,
+    collective_launch_s=2e-4,
+    overlap_power=1.0,
+    gather_s=3e-4,
+    handover_s=1e-3,
+    optimizer_s=5e-3,
     codecs=MappingProxyType(
         {
             Family.AUTOENCODER: CodecCost(
@@ -27,7 +36,7 @@ MACHINE = FittedMachine(
             Family.TOP_K: CodecCost(encode_s_per_element=5e-9, decode_s_per_sent=8e-9),
         }
     ),
-)  # fmt: skip
+)
 SIZES = ((6, 128, 256), (2, 128, 256), (4, 64, 128), (4, 64, 512))  # micro-batch, sequence, hidden
 REDUCTIONS = 2 * 4  # forward, of four layers
 
@@ -46,11 +55,17 @@ def rows_of(method, tp, pp, micro_batch, sequence, hidden):
     setting = Setting(method=method, **shape, **LAYERS)
     time, plain = (iteration_time(each, MACHINE) for each in (setting, dataclasses.replace(setting, method="w/o")))
     parts = {
-        "iteration": time.total_s, "forward": time.forward_s, "backward": time.backward_s, "encode": time.encode_s,
-        "optimizer": time.optimizer_s, "waiting_and_pipeline": time.waiting_and_pipeline_s, "decode": time.decode_s,
-        "tensor": time.tensor_s, "tensor_waiting": REDUCTIONS * MACHINE.collective_launch_s,
+        "iteration": time.total_s,
+        "forward": time.forward_s,
+        "backward": time.backward_s,
+        "encode": time.encode_s,
+        "optimizer": time.optimizer_s,
+        "waiting_and_pipeline": time.waiting_and_pipeline_s,
+        "decode": time.decode_s,
+        "tensor": time.tensor_s,
+        "tensor_waiting": REDUCTIONS * MACHINE.collective_launch_s,
         "tensor_backward": plain.tensor_s + encoder_sums_s(setting),
-    }  # fmt: skip
+    }
     return [
         {"quantity": f"{part}_ms", "method": method, **shape, "value": 1e3 * value, "unit": "ms"}
         for part, value in parts.items()
@@ -86,8 +101,16 @@ def test_a_coefficient_that_would_be_negative_is_left_out_and_the_goodness_falls
 
 def test_the_machine_is_found_again_from_its_own_times(fitted):
     found = fitted.machine
-    for name in ("flops_per_s", "replicated_s_per_element", "layer_launch_s", "collective_launch_s",
-                 "backward_over_forward", "gather_s", "handover_s", "optimizer_s"):  # fmt: skip
+    for name in (
+        "flops_per_s",
+        "replicated_s_per_element",
+        "layer_launch_s",
+        "collective_launch_s",
+        "backward_over_forward",
+        "gather_s",
+        "handover_s",
+        "optimizer_s",
+    ):
         assert getattr(found, name) == pytest.approx(getattr(MACHINE, name), rel=1e-6), name
     assert found.link.bandwidth_bytes_per_s == pytest.approx(50e6)
     assert found.link.latency_s == pytest.approx(1e-4)

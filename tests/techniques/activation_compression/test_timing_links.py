@@ -5,7 +5,12 @@ import pytest
 from workbench.cluster import Link
 from workbench.launch import ShapedHosts
 from workbench.techniques.activation_compression.cost import Setting
-from workbench.techniques.activation_compression.timing import ShareOf, carried_over_share, measure_table, ranks_at_share
+from workbench.techniques.activation_compression.timing import (
+    ShareOf,
+    carried_over_share,
+    measure_table,
+    ranks_at_share,
+)
 from workbench.techniques.activation_compression.timing.links import Trial, next_rate, share_row, slower_by
 from workbench.techniques.activation_compression.timing.tables import _by_link, _places
 
@@ -49,9 +54,12 @@ def test_a_link_becomes_as_much_slower_as_its_share_asks():
 
 def trial(rate, part, communication, iteration):
     return Trial(
-        bandwidth_bytes_per_s=rate, share=part / iteration, part_ms=part, communication_ms=communication,
+        bandwidth_bytes_per_s=rate,
+        share=part / iteration,
+        part_ms=part,
+        communication_ms=communication,
         iteration_ms=iteration,
-    )  # fmt: skip
+    )
 
 
 def test_the_second_rate_takes_all_transfers_for_proportional():
@@ -99,16 +107,23 @@ def test_a_rate_stays_where_shaped_hosts_can_follow():
 def test_carried_over_links_are_for_more_tensor_parallel_ranks_alone():
     places = list(_places(["slow", "carried over", "fast"], [(1, 4), (2, 2), (4, 1)], 150.72 / 646.14, (2, 2)))
     assert [(place.link, place.meshes) for place in places] == [
-        ("slow", ((2, 2), (1, 4), (4, 1))), ("carried over", ((4, 1),)), ("fast", ((1, 4), (2, 2), (4, 1))),
-    ]  # fmt: skip
+        ("slow", ((2, 2), (1, 4), (4, 1))),
+        ("carried over", ((4, 1),)),
+        ("fast", ((1, 4), (2, 2), (4, 1))),
+    ]
     assert [place.share for place in places] == [pytest.approx(0.2333, abs=1e-4), pytest.approx(0.362, abs=5e-4), None]
 
 
 def table(**changes):
     asked = {
-        "links": ["fast"], "batches": [[2, 8]], "share": 0.2, "share_of": "TENSOR", "share_mesh": [2, 1], "num_hosts": 2,
+        "links": ["fast"],
+        "batches": [[2, 8]],
+        "share": 0.2,
+        "share_of": "TENSOR",
+        "share_mesh": [2, 1],
+        "num_hosts": 2,
         "num_iterations": 6,
-    } | changes  # fmt: skip
+    } | changes
     sizes = {name: value for name, value in TINY.items() if name not in ("micro_batch", "sequence")}
     return measure_table(["w/o"], [[2, 1]], **asked, **sizes)
 

@@ -53,7 +53,9 @@ def check_equal(there: dict, here: dict) -> None:
 def test_real_ranks_train_as_virtual_ones_do(name, ranks):
     here = train_vit(**FEW, **SOLUTIONS[name])
     check_equal(train_vit_on_ranks(ranks, **FEW, **SOLUTIONS[name]), here)
-    assert (here["dropped_share"] > 0) == (name not in ("Baseline", "MIG", "SEMI refined"))  # it need not, with one straggler
+    assert (here["dropped_share"] > 0) == (
+        name not in ("Baseline", "MIG", "SEMI refined")
+    )  # it need not, with one straggler
     assert (here["migrated_share"] > 0) == (name in ("MIG", "SEMI refined"))
 
 
@@ -112,12 +114,15 @@ def test_ranks_drop_the_shares_that_each_is_given():
         ({"solution": "SEMI", "skewness": [2.0], "num_senders": 2}, "num_senders is 2, must be at most 1"),
         ({"solution": "ZERO", "pruning_ratio": 1.0}, "pruning_ratio is 1.0, must be in"),
         ({"solution": "MIG", "dropped": [0.5]}, "dropped is .0.5,., must be empty except for a ZERO"),
-        ({"solution": "ZERO", "pruning_ratio": 0.5, "dropped": [0.5]}, "dropped is .0.5,., must be empty except for a ZERO"),
+        (
+            {"solution": "ZERO", "pruning_ratio": 0.5, "dropped": [0.5]},
+            "dropped is .0.5,., must be empty except for a ZERO",
+        ),
         ({"solution": "ZERO", "selection": "PriDiffR", "dropped": [0.5]}, "selection is PriDiffR, must be Rd or Pri"),
         ({"solution": "ZERO", "dropped": [0.5, 0.0, 0.0]}, "dropped has 3 values, must have at most 2"),
         ({"solution": "ZERO", "dropped": [1.0]}, "dropped is 1.0; it must be in"),
     ],
-)  # fmt: skip
+)
 def test_bad_arguments_are_refused_before_any_work(wrong, message, monkeypatch):
     monkeypatch.setattr("workbench.datasets.cifar10.load", None)
     with pytest.raises(ValueError, match=message):

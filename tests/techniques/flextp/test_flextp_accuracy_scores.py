@@ -11,7 +11,6 @@ from workbench.reproduction.rows import read_rows
 from workbench.reproduction.verdicts import Verdict
 from workbench.techniques.flextp.study import cells, drawing, scores
 from workbench.techniques.flextp.study.as_timed import CONTROL, blind_reason, rows_as_timed, variants_as_timed
-from workbench.techniques.flextp.study.cells import compared_by_seed, training_cells
 from workbench.techniques.flextp.study.variant import Variant
 
 REAL = [{"name": "cifar10/train", "source": "WORKBENCH_DATA", "detail": "", "sha256": "0"}]
@@ -25,9 +24,16 @@ PRI = {**RD, "selection": "Pri"}
 
 def training(accuracy: float, **changes) -> dict:
     return {
-        "accuracy": accuracy, "chance": 0.1, "num_test": 2000, "train_loss": 1.5, "dropped_share": 0.25,
-        "migrated_share": 0.0, "seconds": 1.0, "data": REAL, **changes,
-    }  # fmt: skip
+        "accuracy": accuracy,
+        "chance": 0.1,
+        "num_test": 2000,
+        "train_loss": 1.5,
+        "dropped_share": 0.25,
+        "migrated_share": 0.0,
+        "seconds": 1.0,
+        "data": REAL,
+        **changes,
+    }
 
 
 def rows_of(*trained: tuple[dict, float], keys=("pruning_ratio",), **same) -> list[dict]:
@@ -56,10 +62,12 @@ def test_a_training_is_compared_with_the_baseline_of_its_own_seed():
     lost = values_of(rows, "accuracy_loss", "reading")
     assert lost == pytest.approx(
         {
-            ("ZERO-Pri", 0, "points"): 10.0, ("ZERO-Pri", 0, "relative"): 20.0,
-            ("ZERO-Pri", 1, "points"): -4.0, ("ZERO-Pri", 1, "relative"): -10.0,
+            ("ZERO-Pri", 0, "points"): 10.0,
+            ("ZERO-Pri", 0, "relative"): 20.0,
+            ("ZERO-Pri", 1, "points"): -4.0,
+            ("ZERO-Pri", 1, "relative"): -10.0,
         }
-    )  # fmt: skip
+    )
     # (10 - 4)/2 = 3 points are lost on average, and the Baseline spans 50 - 40 = 10.
     assert values_of(rows, "loss_in_spreads") == pytest.approx({("ZERO-Pri", None): 0.3})
 
@@ -68,7 +76,9 @@ def test_an_accuracy_and_what_is_lost_of_it_are_known_to_a_standard_error_of_the
     # A fifth of 2,000 images: sqrt(0.2 * 0.8 / 2000) is 0.894 points, of the Baseline's 40 % 2.236 per cent.
     plain, pri = at(0, PLAIN, PRI)
     rows = [row for row in rows_of((plain, 0.4), (pri, 0.2)) if row["solution"] == "ZERO-Pri"]
-    ends = {(row["quantity"], row.get("reading")): (row["low"], row["value"], row["high"]) for row in rows if "low" in row}
+    ends = {
+        (row["quantity"], row.get("reading")): (row["low"], row["value"], row["high"]) for row in rows if "low" in row
+    }
     assert ends == {
         ("accuracy", None): pytest.approx((20 - 0.8944, 20, 20 + 0.8944), abs=1e-4),
         ("accuracy_loss", "points"): pytest.approx((20 - 0.8944, 20, 20 + 0.8944), abs=1e-4),
@@ -106,10 +116,14 @@ def test_a_baseline_at_chance_says_so():
 @pytest.mark.parametrize(
     ("told", "name"),
     [
-        (PLAIN, "Baseline"), (RD, "ZERO-Rd"), ({"solution": "MIG"}, "MIG"), ({"solution": "SEMI"}, "SEMI"),
-        ({"solution": "SEMI", "refine": True}, "SEMI refined"), ({"solution": "SEMI", "num_senders": 0}, "SEMI(x)"),
+        (PLAIN, "Baseline"),
+        (RD, "ZERO-Rd"),
+        ({"solution": "MIG"}, "MIG"),
+        ({"solution": "SEMI"}, "SEMI"),
+        ({"solution": "SEMI", "refine": True}, "SEMI refined"),
+        ({"solution": "SEMI", "num_senders": 0}, "SEMI(x)"),
     ],
-)  # fmt: skip
+)
 def test_variants_have_the_papers_names(told, name):
     assert scores.name_of(told) == name
 
@@ -190,9 +204,15 @@ def test_the_table_sets_what_is_lost_beside_what_was_dropped():
     table = drawing.loss_table(rows_of(*zip(at(0, PLAIN, RD), (0.5, 0.3), strict=True)), ["pruning_ratio"])
     (row,) = table.to_dict("records")
     assert row == {
-        "solution": "ZERO-Rd", "pruning_ratio": 0.5, "points lost": 20.0, "low": 20.0, "high": 20.0,
-        "accuracy (%)": 30.0, "dropped_share (%)": 25.0, "migrated_share (%)": 0.0,
-    }  # fmt: skip
+        "solution": "ZERO-Rd",
+        "pruning_ratio": 0.5,
+        "points lost": 20.0,
+        "low": 20.0,
+        "high": 20.0,
+        "accuracy (%)": 30.0,
+        "dropped_share (%)": 25.0,
+        "migrated_share (%)": 0.0,
+    }
 
 
 def test_semis_own_choice_stands_in_the_table_and_not_along_the_numbers_of_senders():
@@ -210,8 +230,9 @@ def timed_drops(**shares):
     """Rows of a timing study: what two ranks dropped, by solution."""
     return [
         {"quantity": "rank_drops", "solution": name, "skewness": 8.0, "rank": rank, "value": value}
-        for name, by_rank in shares.items() for rank, value in enumerate(by_rank)
-    ]  # fmt: skip
+        for name, by_rank in shares.items()
+        for rank, value in enumerate(by_rank)
+    ]
 
 
 TIMED = {"Baseline": (0.0, 0.0), "ZERO-Pri": (0.958, 0.041), "SEMI": (0.6, 0.0), "SEMI refined": (0.0, 0.0)}
@@ -220,8 +241,11 @@ TIMED = {"Baseline": (0.0, 0.0), "ZERO-Pri": (0.958, 0.041), "SEMI": (0.6, 0.0),
 def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_timed():
     variants = variants_as_timed(timed_drops(**TIMED))
     assert {name: told.get("dropped") for name, told in variants.items()} == {
-        "ZERO-Pri": [0.96, 0.04], "SEMI": [0.6, 0.0], "SEMI refined": None, CONTROL: None,
-    }  # fmt: skip
+        "ZERO-Pri": [0.96, 0.04],
+        "SEMI": [0.6, 0.0],
+        "SEMI refined": None,
+        CONTROL: None,
+    }
     assert [rank.dropped for rank in Variant.of(variants["ZERO-Pri"]).policy(2).plan.ranks] == [0.96, 0.04]
     assert [rank.dropped for rank in Variant.of(variants[CONTROL]).policy(2).plan.ranks] == [0.96, 0.96]
     migrating = Variant.of(variants["SEMI refined"])
@@ -238,8 +262,12 @@ def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_t
     assert spreads == pytest.approx({"ZERO-Pri": 5 / 4, "SEMI": 0.5 / 4, "SEMI refined": 0, CONTROL: 12 / 4})
     assert {row["model"] for row in rows} == {"m"}
     assert {row["quantity"] for row in rows} == {
-        "accuracy", "accuracy_loss", "loss_in_spreads", "trained_dropped_share", "trained_migrated_share",
-    }  # fmt: skip
+        "accuracy",
+        "accuracy_loss",
+        "loss_in_spreads",
+        "trained_dropped_share",
+        "trained_migrated_share",
+    }
 
 
 def test_where_pri_drops_nothing_there_is_no_control():

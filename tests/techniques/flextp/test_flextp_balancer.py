@@ -318,9 +318,12 @@ def test_layers_of_a_rank_have_ratios_of_their_own_only_where_the_policy_says_so
     found = {}
     for selection in ("Pri", "PriDiffR"):
         model, balancer = balanced(
-            StragglerTrace.fixed(2, {0: 3.0}), solution="ZERO", selection=selection, iterations_per_epoch=2,
+            StragglerTrace.fixed(2, {0: 3.0}),
+            solution="ZERO",
+            selection=selection,
+            iterations_per_epoch=2,
             micro_threshold=0.0015,
-        )  # fmt: skip
+        )
         train(model, balancer, 7)
         widths = {"mlp.output": 16, "mlp.input": 16, "attention.output": 8, "attention.query_key_value": 16}
         found[selection] = {
@@ -417,9 +420,13 @@ def test_one_rank_alone_has_nobody_to_wait_for():
 def test_without_the_increment_the_same_columns_are_dropped_for_ever_and_with_it_the_choice_rotates():
     for is_incremental, rotates in ((False, False), (True, True)):
         model, balancer = balanced(
-            StragglerTrace.fixed(2, {0: 3.0}), solution="ZERO", selection="Pri", pruning_ratio=0.25,
-            iterations_per_epoch=2, is_incremental=is_incremental,
-        )  # fmt: skip
+            StragglerTrace.fixed(2, {0: 3.0}),
+            solution="ZERO",
+            selection="Pri",
+            pruning_ratio=0.25,
+            iterations_per_epoch=2,
+            is_incremental=is_incremental,
+        )
         choices = []
         train(model, balancer, 40, before=lambda _: choices.append(balancer.lineage.entries()[0].dropped))
         late = set(choices[-20:])
@@ -430,9 +437,13 @@ def test_every_policy_trains():
     for selection in ("Rd", "Pri", "PriDiffR"):
         for imputation in ("Zero", "Average", "Same"):
             model, balancer = balanced(
-                StragglerTrace.fixed(2, {1: 4.0}), solution="ZERO", selection=selection, imputation=imputation,
-                iterations_per_epoch=3, micro_threshold=1e-4,
-            )  # fmt: skip
+                StragglerTrace.fixed(2, {1: 4.0}),
+                solution="ZERO",
+                selection=selection,
+                imputation=imputation,
+                iterations_per_epoch=3,
+                micro_threshold=1e-4,
+            )
             losses = train(model, balancer, 12)
             assert losses[-1] < losses[0]
 
@@ -545,7 +556,9 @@ def dies_while_migrating(scheme, step):
     def die(iteration):
         if iteration == 2 and group.local_ranks == (2,):
             delivery = model[1].mlp.input.matrix_product.delivery
-            setattr(delivery, step, lambda *_: os.kill(os.getpid(), signal.SIGKILL))  # where others wait for its columns
+            setattr(
+                delivery, step, lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            )  # where others wait for its columns
 
     return train(model, balancer, 4, before=die)
 

@@ -175,7 +175,7 @@ def test_a_choice_holds_for_an_epoch_and_nests():
 
 
 def test_random_choices_look_at_no_weights():
-    chooser, weight = measured(*SIX, selection="Rd")
+    chooser, _weight = measured(*SIX, selection="Rd")
     twin, _ = measured(*reversed(SIX), selection="Rd")
     assert chosen(chooser, migrated=0.9) == chosen(twin, migrated=0.9)
     assert chooser._statistics[0].num_bytes == 4 * len(SIX)  # no copy of the weight
@@ -220,8 +220,9 @@ def test_real_ranks_choose_for_themselves_and_all_know_what_migrates():
     own, migrated, noted, num_bytes = divided(VirtualTensorGroup(3))
     # Both layers have 8 columns a rank; rank 1 is the only receiver. Rank 0 migrates 4 of 8, rank 2 migrates 2.
     assert [(sender, len(columns), parts) for sender, columns, parts in migrated] == [
-        (0, 4, {1: range(0, 4)}), (2, 2, {1: range(0, 2)}),
-    ] * 2  # fmt: skip
+        (0, 4, {1: range(0, 4)}),
+        (2, 2, {1: range(0, 2)}),
+    ] * 2
     assert {rank: list(map(len, dropped)) for rank, dropped in own.items()} == {0: [0, 0], 1: [2, 2], 2: [1, 1]}
     assert num_bytes == 8 * (4 + 4 + 2 + 2)  # int64
     for rank, found in enumerate(run_on_ranks(divided_on_a_rank, 3, timeout_s=50, preload=PRELOAD)):

@@ -36,18 +36,23 @@ def test_samples_that_fall_are_levelled():
 def test_every_sender_pays_for_what_travels_however_few_its_columns():
     # 3 s of whole tensors and 2 s a share: one sender of 1.5 pays 6, three of 0.5 pay 3 (3 + 1); nobody pays nothing.
     costs = Costs(
-        alloc_s=0.0, extract=PiecewiseLinear.straight(0.0), compute=PiecewiseLinear.straight(1.0),
+        alloc_s=0.0,
+        extract=PiecewiseLinear.straight(0.0),
+        compute=PiecewiseLinear.straight(1.0),
         communicate=PiecewiseLinear.straight(2.0, at_zero_s=3.0),
-    )  # fmt: skip
+    )
     assert [costs.communicate_s(1.5, senders) for senders in (1, 3)] == [6, 12]
     assert costs.communicate_s(0.0, 0) == 0
     assert Costs.straight(communicate_s=2.0, compute_s=1.0).communicate_s(1.5, 3) == pytest.approx(3)
 
 
 NARROW = Costs(
-    alloc_s=0.0, extract=PiecewiseLinear.straight(0.0), communicate=PiecewiseLinear.straight(0.0),
-    compute=PiecewiseLinear.straight(3.0, at_zero_s=2.0), fixed_share=0.25,
-)  # fmt: skip
+    alloc_s=0.0,
+    extract=PiecewiseLinear.straight(0.0),
+    communicate=PiecewiseLinear.straight(0.0),
+    compute=PiecewiseLinear.straight(3.0, at_zero_s=2.0),
+    fixed_share=0.25,
+)
 
 
 def test_a_receiver_multiplies_for_every_sender_by_itself():
@@ -61,7 +66,11 @@ def test_of_a_narrow_product_less_is_in_proportion_to_its_columns():
     # A rank's own products take 4 s, 1 of them however narrow: with half of its columns 1.5 of 2.5 s are in proportion.
     half = NARROW.proportional(RankTimes(own_s=3.5, product_s=2.5, work=0.5))
     assert half == RankTimes(own_s=3.5, product_s=1.5, work=0.5)
-    assert half.unresized() == NARROW.proportional(RankTimes(own_s=5.0, product_s=4.0)) == RankTimes(own_s=5.0, product_s=3.0)
+    assert (
+        half.unresized()
+        == NARROW.proportional(RankTimes(own_s=5.0, product_s=4.0))
+        == RankTimes(own_s=5.0, product_s=3.0)
+    )
     narrow = RankTimes(own_s=2.0, product_s=1.5, work=0.01)
     assert Costs.straight(compute_s=1.0).proportional(narrow) == narrow
 

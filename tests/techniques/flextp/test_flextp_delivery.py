@@ -43,10 +43,7 @@ def delivered(scheme, parts, group):
     local = {rank: result(rank, len(parts[rank])) for rank in receivers}
     sums = {rank: torch.full((3, 1), 10.0**rank, dtype=torch.float64) for rank in receivers}
     handed = delivery.hand_out_columns(held, migration, shape), delivery.hand_out(held, migration, shape)
-    collects = (
-        delivery.add_up(sums, migration, Shape.of(WHOLE, (3, 1))),
-        delivery.bring_back(local, migration, shape),
-    )
+    collects = (delivery.add_up(sums, migration, Shape.of(WHOLE, (3, 1))), delivery.bring_back(local, migration, shape))
     found = [{rank: tensor.tolist() for rank, tensor in receive().items()} for receive in handed]
     returned = [collect() for collect in collects]
     ledger = [(message.what, message.message_bytes, message.num_ranks) for message in group.traffic]

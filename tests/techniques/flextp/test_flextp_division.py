@@ -36,10 +36,17 @@ def test_receivers_are_served_in_the_order_of_their_numbers_counted_from_the_sen
 @pytest.mark.parametrize(
     ("num_columns", "widths"),
     [
-        (0, [0, 0, 0]), (1, [0, 0, 1]), (2, [0, 1, 1]), (3, [1, 1, 1]), (4, [1, 1, 2]), (5, [1, 2, 2]),
-        (7, [1, 2, 2, 2]), (10, [2, 3, 2, 3]), (11, [2, 3, 3, 3]),
+        (0, [0, 0, 0]),
+        (1, [0, 0, 1]),
+        (2, [0, 1, 1]),
+        (3, [1, 1, 1]),
+        (4, [1, 1, 2]),
+        (5, [1, 2, 2]),
+        (7, [1, 2, 2, 2]),
+        (10, [2, 3, 2, 3]),
+        (11, [2, 3, 3, 3]),
     ],
-)  # fmt: skip
+)
 def test_where_columns_do_not_divide_both_ends_are_rounded_down(num_columns, widths):
     ranges = column_ranges(num_columns, len(widths))
     assert [len(each) for each in ranges] == widths
@@ -54,8 +61,11 @@ def test_several_senders_are_left_out_of_the_count_of_each():
 
 def test_a_rank_keeps_what_it_neither_drops_nor_migrates_in_ascending_order():
     assert {rank: None if own.kept is None else own.kept.tolist() for rank, own in DIVISION.own.items()} == {
-        0: [0, 1, 3, 4, 5, 6, 7, 8], 1: [1], 2: None, 3: None,
-    }  # fmt: skip
+        0: [0, 1, 3, 4, 5, 6, 7, 8],
+        1: [1],
+        2: None,
+        3: None,
+    }
     assert [own.dropped.tolist() for own in DIVISION.own.values()] == [[2, 9], [6], [], []]
 
 

@@ -6,8 +6,8 @@ import pytest
 from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
 from workbench.techniques.flextp.method.levelling import levelled_plan
 from workbench.techniques.flextp.method.model import ideal_s, iteration_s, rank_s
-from workbench.techniques.flextp.method.plan import RankTimes
 from workbench.techniques.flextp.method.optimum import certify
+from workbench.techniques.flextp.method.plan import RankTimes
 from workbench.techniques.flextp.method.semi import plan_semi, stragglers
 
 FREE = Costs.straight(compute_s=1)
@@ -90,9 +90,7 @@ def test_levelled_plans_are_near_the_best_of_all_divisions(seed):
     # No more than 1 % slower than the fastest that drops no more; 0.01 of the columns more than the gentlest as fast.
     generator = random.Random(seed)
     times = ranks(1, *(generator.uniform(1.2, 8) for _ in range(2)), other_s=generator.uniform(0, 2))
-    costs = Costs.straight(
-        alloc_s=0.005, extract_s=0.05, communicate_s=generator.uniform(0.05, 1.5), compute_s=1
-    )
+    costs = Costs.straight(alloc_s=0.005, extract_s=0.05, communicate_s=generator.uniform(0.05, 1.5), compute_s=1)
     certificate = certify(times, plan_semi(times, costs, refine=True), costs)
     assert certificate.slower_by <= 0.01
     assert certificate.drops_more_by <= 0.01

@@ -29,9 +29,11 @@ def test_every_rank_pays_for_what_it_keeps_removes_sends_and_receives():
 def test_all_ranks_wait_for_the_messages_of_every_sender():
     # Two senders of a half each, one receiver: 2 (0.3 + 0.5 x 1) = 1.6 s on all; it also multiplies their columns.
     costs = Costs(
-        alloc_s=0.0, extract=PiecewiseLinear.straight(0.0), compute=PiecewiseLinear.straight(1.0),
+        alloc_s=0.0,
+        extract=PiecewiseLinear.straight(0.0),
+        compute=PiecewiseLinear.straight(1.0),
         communicate=PiecewiseLinear.straight(1.0, at_zero_s=0.3),
-    )  # fmt: skip
+    )
     plan = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(migrated=0.5), RankPlan()))
     assert rank_s(ranks(4, 2, 1), plan, costs) == pytest.approx((2 + 1.6, 1 + 1.6, 1 + 1 + 1.6))
 
@@ -51,9 +53,12 @@ def test_what_a_product_takes_however_narrow_is_paid_whatever_is_moved():
     # A normal rank's products take 4 s, 1 of them however narrow, and 2 s more of each sender. Rank 0 is twice as slow
     # and keeps half: 2 (1 + 3 x 0.5) s; ranks 1 and 2 multiply a quarter more: 4 + 2 + 3 x 0.25. All do 1 s else.
     costs = Costs(
-        alloc_s=0.0, extract=PiecewiseLinear.straight(0.0), communicate=PiecewiseLinear.straight(0.0),
-        compute=PiecewiseLinear.straight(3.0, at_zero_s=2.0), fixed_share=0.25,
-    )  # fmt: skip
+        alloc_s=0.0,
+        extract=PiecewiseLinear.straight(0.0),
+        communicate=PiecewiseLinear.straight(0.0),
+        compute=PiecewiseLinear.straight(3.0, at_zero_s=2.0),
+        fixed_share=0.25,
+    )
     plan = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(), RankPlan()))
     assert rank_s(list(map(costs.proportional, ranks(8, 4, 4, other_s=1))), plan, costs) == (6, 7.75, 7.75)
 

@@ -63,11 +63,16 @@ def test_no_division_of_the_grid_beats_the_best_one(num_stragglers, num_steps, s
     product_s = [generator.uniform(1.2, 8) for _ in range(num_stragglers)] + [1.0] * (4 - num_stragglers)
     times = ranks(*product_s, other_s=generator.uniform(0, 1))
     costs = straight_costs(
-        whole_s=generator.uniform(0, 0.3), alloc_s=0.01, extract_s=0.05, communicate_s=generator.uniform(0, 0.6),
+        whole_s=generator.uniform(0, 0.3),
+        alloc_s=0.01,
+        extract_s=0.05,
+        communicate_s=generator.uniform(0, 0.6),
         narrow_s=generator.uniform(0, 0.3),
-    )  # fmt: skip
+    )
     for each in best_plan_by_search(times, costs, num_steps):
-        assert fastest_division(times, costs, most_dropped=each.dropped).iteration_s <= each.iteration_s * (1 + PRECISION)
+        assert fastest_division(times, costs, most_dropped=each.dropped).iteration_s <= each.iteration_s * (
+            1 + PRECISION
+        )
         assert gentlest_division(times, costs, most_s=each.iteration_s).dropped <= each.dropped + PRECISION
 
 
@@ -89,15 +94,21 @@ def test_the_best_plan_is_the_same_in_milliseconds():
         fastest_division(ranks(5, 2, 1, other_s=0.3, unit_s=unit_s), each, most_dropped=0.1).plan
         for unit_s, each in zip((1, 1e-6), costs, strict=True)
     ]
-    assert [rank.dropped for rank in plans[0].ranks] == pytest.approx([rank.dropped for rank in plans[1].ranks], abs=1e-6)
-    assert [rank.migrated for rank in plans[0].ranks] == pytest.approx([rank.migrated for rank in plans[1].ranks], abs=1e-6)
+    assert [rank.dropped for rank in plans[0].ranks] == pytest.approx(
+        [rank.dropped for rank in plans[1].ranks], abs=1e-6
+    )
+    assert [rank.migrated for rank in plans[0].ranks] == pytest.approx(
+        [rank.migrated for rank in plans[1].ranks], abs=1e-6
+    )
 
 
 def test_what_has_no_straight_line_is_refused():
     bent = Costs(
-        alloc_s=0, extract=PiecewiseLinear(shares=(0, 0.5, 1), seconds=(0, 0.1, 0.9)),
-        communicate=PiecewiseLinear.straight(0), compute=PiecewiseLinear.straight(1),
-    )  # fmt: skip
+        alloc_s=0,
+        extract=PiecewiseLinear(shares=(0, 0.5, 1), seconds=(0, 0.1, 0.9)),
+        communicate=PiecewiseLinear.straight(0),
+        compute=PiecewiseLinear.straight(1),
+    )
     with pytest.raises(ValueError, match=r"extract of costs bends at 0.5; it must be a straight line"):
         fastest_division(ranks(3, 1), bent, most_dropped=0)
     with pytest.raises(ValueError, match="most_dropped is -1; it must be at least 0"):

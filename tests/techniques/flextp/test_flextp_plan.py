@@ -51,11 +51,7 @@ def test_a_rank_always_keeps_columns(fields, message):
 
 def test_migrated_columns_are_divided_evenly_over_all_that_send_none():
     # Rank 0 sends 0.6 and rank 2 sends 0.2: 0.8 over the two receivers is 0.4 each; rank 3 drops 0.5 of its own.
-    plan = Plan(
-        ranks=(
-            RankPlan(dropped=0.2, migrated=0.6), RankPlan(), RankPlan(migrated=0.2), RankPlan(dropped=0.5),
-        )
-    )
+    plan = Plan(ranks=(RankPlan(dropped=0.2, migrated=0.6), RankPlan(), RankPlan(migrated=0.2), RankPlan(dropped=0.5)))
     assert (plan.senders, plan.receivers) == ((0, 2), (1, 3))
     assert [plan.received_share(rank) for rank in range(4)] == pytest.approx([0, 0.4, 0, 0.4])
     assert not plan.is_plain

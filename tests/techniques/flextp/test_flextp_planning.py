@@ -152,13 +152,18 @@ def test_one_rank_alone_keeps_its_columns_unless_a_plan_was_given():
 
 def test_only_semi_and_refined_plans_need_a_pre_test():
     needing = [
-        {"solution": "SEMI"}, {"solution": "SEMI", "num_senders": 0}, {"solution": "SEMI", "refine": True},
+        {"solution": "SEMI"},
+        {"solution": "SEMI", "num_senders": 0},
+        {"solution": "SEMI", "refine": True},
         {"solution": "MIG", "refine": True},
-    ]  # fmt: skip
+    ]
     others = [
-        {"solution": "Baseline"}, {"solution": "ZERO"}, {"solution": "ZERO", "pruning_ratio": 0.5}, {"solution": "MIG"},
+        {"solution": "Baseline"},
+        {"solution": "ZERO"},
+        {"solution": "ZERO", "pruning_ratio": 0.5},
+        {"solution": "MIG"},
         {"solution": "given", "plan": GIVEN},
-    ]  # fmt: skip
+    ]
     assert [needs_costs(Policy(**each)) for each in needing] == [True] * 4
     assert [needs_costs(Policy(**each)) for each in others] == [False] * 5
     for each in needing[:1] + needing[2:]:

@@ -31,9 +31,10 @@ pytestmark = pytest.mark.timeout(60)
 PRELOAD = ("workbench.techniques.flextp.runtime.balance", "scipy.optimize", "pytest")
 # Rank 1 needed 2 + 3 s, on half of its columns: with all 2 + 6 s, the slowest. The fastest multiplies for 1.5 s.
 TIMES = [
-    RankTimes(own_s=6.0, product_s=4.0), RankTimes(own_s=5.0, product_s=3.0, work=0.5),
+    RankTimes(own_s=6.0, product_s=4.0),
+    RankTimes(own_s=5.0, product_s=3.0, work=0.5),
     RankTimes(own_s=4.0, product_s=0.75, work=0.5),
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -323,6 +324,8 @@ def test_an_autocast_around_the_pre_test_changes_nothing_of_products_that_ran_wi
         group.traffic.clear()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_narrow):
             measure_costs(model.layers, model.products, group, TIMES)
-        sent_bytes.append(sum(each.message_bytes for each in group.traffic.messages if each.site.endswith(".migration")))
+        sent_bytes.append(
+            sum(each.message_bytes for each in group.traffic.messages if each.site.endswith(".migration"))
+        )
     assert 0 < sent_bytes[0] == sent_bytes[1]
     assert {product.dtype for product in model.products} == {torch.float32}

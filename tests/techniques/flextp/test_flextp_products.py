@@ -91,7 +91,13 @@ def test_migrated_products_with_frozen_weights_equal_plain_ones(scheme, frozen):
         x = torch.linspace(-1, 1, ROWS * WIDTH, dtype=torch.float64).reshape(ROWS, WIDTH).requires_grad_()
         y = second(list(first(x)))
         y.square().sum().backward()
-        found.append([y.detach(), x.grad, *(layer.full_weight(gradient=True) for layer in (first, second) if layer.site not in frozen)])
+        found.append(
+            [
+                y.detach(),
+                x.grad,
+                *(layer.full_weight(gradient=True) for layer in (first, second) if layer.site not in frozen),
+            ]
+        )
         assert all(weight.grad is None for layer in (first, second) if layer.site in frozen for weight in layer.weights)
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)

@@ -4,7 +4,13 @@ import pytest
 
 from workbench.techniques.flextp.method.plan import RankTimes
 from workbench.techniques.flextp.method.ratio import (
-    MOST_REMOVED, Reference, has_moved, printed_ratio, pruning_ratio, pruning_ratios, speedup_bound,
+    MOST_REMOVED,
+    Reference,
+    has_moved,
+    printed_ratio,
+    pruning_ratio,
+    pruning_ratios,
+    speedup_bound,
 )
 
 

@@ -144,8 +144,7 @@ def test_a_ratio_outside_its_range_is_refused(ratio):
 
 
 @pytest.mark.parametrize(
-    ("dropped", "message"),
-    [([4], "column 4"), ([-1], "column -1"), ([1, 1], "twice"), ([3, 0, 2, 1], "all 4 columns")],
+    ("dropped", "message"), [([4], "column 4"), ([-1], "column -1"), ([1, 1], "twice"), ([3, 0, 2, 1], "all 4 columns")]
 )
 def test_columns_that_do_not_exist_or_leave_nothing_are_refused(dropped, message):
     with pytest.raises(ValueError, match=message):

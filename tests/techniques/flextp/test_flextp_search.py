@@ -18,7 +18,9 @@ def test_the_front_holds_the_plans_that_no_other_beats():
     # Dropping a quarter is no faster than dropping nothing: three plans are left.
     front = best_plan_by_search(ranks(3, 1), COSTS, 4)
     assert [(each.iteration_s, each.dropped, each.plan.ranks[0].migrated) for each in front] == [
-        (1.0, 0.75, 0.0), (1.25, 0.5, 0.25), (1.5, 0.0, 0.5),
+        (1.0, 0.75, 0.0),
+        (1.25, 0.5, 0.25),
+        (1.5, 0.0, 0.5),
     ]
 
 

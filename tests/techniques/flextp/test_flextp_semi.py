@@ -103,9 +103,11 @@ def test_what_travels_with_every_sender_is_paid_by_each():
     # x = 2: V = 1 over six receivers, of which stragglers take 2/6, and 0.4: 0.73 < 1. x = 3: 2 x 1.5/5 + 0.6 = 1.2 > 1;
     # x = 4: only normal ranks are left, 2/4 + 0.8 = 1.3 > 1. Priced once, 0.2 for all, four would pay 0.7.
     costs = Costs(
-        alloc_s=0.0, extract=PiecewiseLinear.straight(0.0), compute=PiecewiseLinear.straight(1.0),
+        alloc_s=0.0,
+        extract=PiecewiseLinear.straight(0.0),
+        compute=PiecewiseLinear.straight(1.0),
         communicate=PiecewiseLinear.straight(0.0, at_zero_s=0.2),
-    )  # fmt: skip
+    )
     times = ranks(2, 2, 2, 2, 1, 1, 1, 1)
     assert cost_effective(times, costs) == (True, True, False, False)
     assert num_senders(times, costs) == 2

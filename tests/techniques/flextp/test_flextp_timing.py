@@ -136,7 +136,9 @@ def test_every_variant_is_compared_with_those_under_the_same_stragglers():
 def turns(iteration_s, product_s):
     whole, product, dose = (0, iteration_s), [(0, product_s)], Dose(intended_s=2.0, delivered_s=2.1)
     plan = Plan(ranks=(RankPlan(migrated=0.5), *[RankPlan()] * 3))
-    one = Recording(name="x", actions=actions(whole, product), dose=dose, cpu_s=iteration_s / 2, dropped_share=0.25, plan=plan)
+    one = Recording(
+        name="x", actions=actions(whole, product), dose=dose, cpu_s=iteration_s / 2, dropped_share=0.25, plan=plan
+    )
     return [Turn(recordings=(one,) * 4, parts=timing.break_down([one.actions] * 4))] * 6
 
 
@@ -156,7 +158,11 @@ def test_rows_say_speedups_and_what_was_the_best_possible():
     assert pri["ideal_speedup"] == pytest.approx(8.25 / 1.53)
     assert pri["share_of_bound"] == pytest.approx(6 / (8.25 / 1.25))
     assert (pri["dropped_share"], pri["migrated_share"]) == (0.25, 0.125)
-    by_rank = [(row["quantity"], row["rank"], row["value"]) for row in rows if row["quantity"] in ("rank_drops", "rank_migrates")]
+    by_rank = [
+        (row["quantity"], row["rank"], row["value"])
+        for row in rows
+        if row["quantity"] in ("rank_drops", "rank_migrates")
+    ]
     assert ("rank_drops", 0, 0.25) in by_rank and ("rank_migrates", 0, 0.5) in by_rank
     assert (pri["dose_intended_s"], pri["dose_delivered_s"]) == (2.0, 2.1)
     assert pri["dose_error"] == pytest.approx(0.05)
@@ -186,7 +192,9 @@ def along(axis, places, dropped=()):
     """Compare places along an axis: {name: (key columns, iterations round by round)}."""
     rounds, keys = ({name: each[i] for name, each in places.items()} for i in (1, 0))
     rows = [{"quantity": "dropped_share", **keys[name], "value": value} for name, value in dict(dropped).items()]
-    ends = {name: {"value": median(each), "low": min(each), "high": max(each), "unit": "s"} for name, each in rounds.items()}
+    ends = {
+        name: {"value": median(each), "low": min(each), "high": max(each), "unit": "s"} for name, each in rounds.items()
+    }
     rows += [{"quantity": "epoch_s", **keys[name], **ends[name]} for name in places]
     found = timing.along_axis(rounds, keys, rows, axis)
     return {(row["quantity"], row["solution"]): (row["value"], row["low"], row["high"]) for row in found}
@@ -196,9 +204,13 @@ def test_growth_and_the_straight_line_are_told_by_solution_and_round():
     # From 1 s at χ = 1 to 8 s at χ = 8 the line passes 4 s at χ = 4; 4.4 s lie a tenth above it. Every other round all
     # takes twice as long, which changes neither.
     seconds = {1.0: 1.0, 2.0: 2.0, 4.0: 4.4, 8.0: 8.0}
-    found = along("skewness", {
-        f"χ {x}": ({"solution": "Baseline", "skewness": x}, [y, 2 * y, y, 2 * y, y, 2 * y]) for x, y in seconds.items()
-    })  # fmt: skip
+    found = along(
+        "skewness",
+        {
+            f"χ {x}": ({"solution": "Baseline", "skewness": x}, [y, 2 * y, y, 2 * y, y, 2 * y])
+            for x, y in seconds.items()
+        },
+    )
     assert found["growth", "Baseline"] == (8.0, 8.0, 8.0)
     assert found["off_straight_line", "Baseline"] == pytest.approx((0.1, 0.1, 0.1))
 
@@ -213,11 +225,21 @@ def test_a_division_is_better_than_the_planned_one_if_it_is_faster_round_by_roun
         return {"solution": "SEMI(x)", "num_senders": number}, [10.0 * each for each in quotients]
 
     places = {
-        "SEMI": ({"solution": "SEMI"}, [10.0] * 6), "Baseline": ({"solution": "Baseline"}, [30.0] * 6),
-        "surely better": division(0, [0.8] * 6), "drops more": division(1, [0.7] * 6),
-        "perhaps faster": division(2, [0.9, 0.9, 0.9, 0.9, 0.9, 1.2]), "slower": division(3, [1.1] * 6),
-    }  # fmt: skip
-    dropped = {"SEMI": 0.2, "surely better": 0.1, "drops more": 0.3, "perhaps faster": 0.0, "slower": 0.0, "Baseline": 0.0}
+        "SEMI": ({"solution": "SEMI"}, [10.0] * 6),
+        "Baseline": ({"solution": "Baseline"}, [30.0] * 6),
+        "surely better": division(0, [0.8] * 6),
+        "drops more": division(1, [0.7] * 6),
+        "perhaps faster": division(2, [0.9, 0.9, 0.9, 0.9, 0.9, 1.2]),
+        "slower": division(3, [1.1] * 6),
+    }
+    dropped = {
+        "SEMI": 0.2,
+        "surely better": 0.1,
+        "drops more": 0.3,
+        "perhaps faster": 0.0,
+        "slower": 0.0,
+        "Baseline": 0.0,
+    }
     found = along("num_senders", places, dropped)
     assert found["better_divisions", "SEMI"] == (2, 1, 2)
     assert found["over_fastest_division", "SEMI"] == pytest.approx((10 / 7, 10 / 7, 10 / 7))
@@ -226,9 +248,11 @@ def test_a_division_is_better_than_the_planned_one_if_it_is_faster_round_by_roun
 
 
 VARIANTS = {
-    "plain": Variant(), "slow": Variant(skewness=SLOW), "SEMI": Variant(solution="SEMI", refine=True, skewness=SLOW),
+    "plain": Variant(),
+    "slow": Variant(skewness=SLOW),
+    "SEMI": Variant(solution="SEMI", refine=True, skewness=SLOW),
     "moves": Variant(solution="ZERO", pruning_ratio=0.5, skewness=SLOW, moves=True),
-}  # fmt: skip
+}
 
 
 def recorded(device="cpu"):
@@ -312,14 +336,22 @@ def test_semi_selects_alike_wherever_it_is_measured_and_the_refined_one_is_the_d
     papers, default = ("PriDiffR", False, SPEED_SHARE), ("Pri", True, SPEED_SHARE)  # `balance` has the latter
     told = {tuple(getattr(Variant.of(what), name) for name in ("selection", "refine", "speed_share")) for what in semi}
     assert told == {papers, default}
-    timed = [what for item in items if item.times for each in item.parameters.values()
-             for what in each.get("compared", ()) if what["solution"] in ("MIG", "SEMI")]  # fmt: skip
+    timed = [
+        what
+        for item in items
+        if item.times
+        for each in item.parameters.values()
+        for what in each.get("compared", ())
+        if what["solution"] in ("MIG", "SEMI")
+    ]
     assert {what["patience"] for what in timed if "migrated" not in what} == {PATIENCE}
 
 
 def test_bad_input_is_refused_before_any_rank_starts():
     with pytest.raises(ValueError, match="num_senders is 2, must be at most 1 of 2 ranks"):
-        timing.measure_variants({"a": Variant(solution="SEMI", num_senders=2, skewness=(4.0,))}, size=TINY, num_ranks=2, rounds=6)
+        timing.measure_variants(
+            {"a": Variant(solution="SEMI", num_senders=2, skewness=(4.0,))}, size=TINY, num_ranks=2, rounds=6
+        )
     with pytest.raises(ValueError, match="num_ranks is 3, must divide the model's 2 attention heads"):
         timing.measure_variants({"a": Variant()}, size=TINY, num_ranks=3, rounds=6)
     with pytest.raises(ValueError, match="rounds is 5, must make at least 6"):

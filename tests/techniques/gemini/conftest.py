@@ -24,6 +24,4 @@ def fleet():
 def pools():
     """Pools of ranks by their number; a pool that a failed rank has ended starts again by itself."""
     with contextlib.ExitStack() as stack:
-        yield functools.cache(
-            lambda num_ranks: stack.enter_context(Ranks(num_ranks, preload=LOADED, timeout_s=100))
-        )
+        yield functools.cache(lambda num_ranks: stack.enter_context(Ranks(num_ranks, preload=LOADED, timeout_s=100)))

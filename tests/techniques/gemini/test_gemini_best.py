@@ -59,9 +59,13 @@ CASES = list(itertools.product(RATES, IDLE_S, BLOCKING_S, (0.0, 0.5, 1.0), (2.0,
 @pytest.mark.parametrize(("rate", "idle_s", "blocking_s", "hardware_share", "bandwidth"), CASES)
 def test_the_best_choice_is_that_of_the_search_of_everything(rate, idle_s, blocking_s, hardware_share, bandwidth):
     needs = replace(
-        NEEDS, failures_per_machine_day=rate, idle_s=idle_s, blocking_s=blocking_s, hardware_share=hardware_share,
+        NEEDS,
+        failures_per_machine_day=rate,
+        idle_s=idle_s,
+        blocking_s=blocking_s,
+        hardware_share=hardware_share,
         job=replace(JOB, network_bytes_per_s=bandwidth),
-    )  # fmt: skip
+    )
     assert best_checkpointing(needs) == best_checkpointing_by_definition(needs)
 
 
@@ -108,10 +112,14 @@ def test_what_does_not_fit_the_idle_time_blocks():
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"idle_s": 11}, "idle_s is 11"), ({"hardware_share": 2}, "hardware_share is 2"),
-     ({"failures_per_machine_day": 0}, "failures_per_machine_day is 0"), ({"window_s": -1}, "window_s is -1"),
-     ({"most_iterations": 0}, "most_iterations is 0")],
-)  # fmt: skip
+    [
+        ({"idle_s": 11}, "idle_s is 11"),
+        ({"hardware_share": 2}, "hardware_share is 2"),
+        ({"failures_per_machine_day": 0}, "failures_per_machine_day is 0"),
+        ({"window_s": -1}, "window_s is -1"),
+        ({"most_iterations": 0}, "most_iterations is 0"),
+    ],
+)
 def test_needs_that_cannot_be_are_refused(change, words):
     with pytest.raises(ValueError, match=words):
         replace(NEEDS, **change)

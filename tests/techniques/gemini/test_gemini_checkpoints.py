@@ -57,8 +57,14 @@ def train(context, kind: str, options: dict) -> dict:
     values = [value.tolist() for value in local] + [schedule.get_last_lr(), torch.get_rng_state().tolist()]
     tiers = [source.tier.value for source in checkpoints.plan.sources]
     sizes = {"kept_bytes": checkpoints.kept_bytes, "shard_bytes": checkpoints.shard_bytes}
-    return {"values": values, "settled": settled, "tiers": tiers, "resumed": checkpoints.plan.iteration, **sizes,
-            "memory": sum(context.memory_names().values())}  # fmt: skip
+    return {
+        "values": values,
+        "settled": settled,
+        "tiers": tiers,
+        "resumed": checkpoints.plan.iteration,
+        **sizes,
+        "memory": sum(context.memory_names().values()),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +154,14 @@ class Alone:
 
 def refusals() -> list[str]:
     model, optimizer = build("ddp")
-    wrong = [{}, {"throw_away": list, "num_replicas": 2}, {"throw_away": list, "num_replicas": 1, "num_buffers": 0},
-             {"throw_away": list, "num_replicas": 1, "timeout_s": 0}, {"throw_away": list, "num_replicas": 1, "every": 0},
-             {"throw_away": list, "num_replicas": 1, "storage_every": 3}]  # fmt: skip
+    wrong = [
+        {},
+        {"throw_away": list, "num_replicas": 2},
+        {"throw_away": list, "num_replicas": 1, "num_buffers": 0},
+        {"throw_away": list, "num_replicas": 1, "timeout_s": 0},
+        {"throw_away": list, "num_replicas": 1, "every": 0},
+        {"throw_away": list, "num_replicas": 1, "storage_every": 3},
+    ]
     said = []
     for options in wrong:
         with pytest.raises(ValueError) as caught:
@@ -161,8 +172,18 @@ def refusals() -> list[str]:
 
 def test_bad_input_is_refused_before_anything_is_sent(pools):
     (said,) = pools(1).run(refusals)
-    for words, sentence in zip(("throw_away is None", "num_replicas", "num_buffers is 0", "timeout_s is 0", "every is 0",
-                                "storage_every is 3"), said, strict=True):  # fmt: skip
+    for words, sentence in zip(
+        (
+            "throw_away is None",
+            "num_replicas",
+            "num_buffers is 0",
+            "timeout_s is 0",
+            "every is 0",
+            "storage_every is 3",
+        ),
+        said,
+        strict=True,
+    ):
         assert words in sentence
 
 

@@ -105,7 +105,7 @@ ROOT_A = RootRecord(term=3, name="a")
         # I was root, the store has forgotten, and meanwhile there was a higher term: not my old one again.
         ({"me": "a", "record": None, "known": ROOT_A, "root_is_lost": False, "seen_term": 4}, None),
     ],
-)  # fmt: skip
+)
 def test_an_election_step(case, expected):
     claim = election_step(**case)
     assert (None if claim is None else (claim.term, claim.name)) == expected
@@ -128,9 +128,14 @@ def spare(name):
 def view(*statuses, lost=(), order=ORDER, ripe=False):
     names = tuple(status.name for status in statuses)
     return View(
-        order=order, initial=("a", "b"), roster=names, lost=frozenset(lost), peer_loss_is_ripe=ripe,
-        alive=frozenset(names) - frozenset(lost), statuses={status.name: status for status in statuses},
-    )  # fmt: skip
+        order=order,
+        initial=("a", "b"),
+        roster=names,
+        lost=frozenset(lost),
+        peer_loss_is_ripe=ripe,
+        alive=frozenset(names) - frozenset(lost),
+        statuses={status.name: status for status in statuses},
+    )
 
 
 def test_while_all_train_the_root_orders_nothing():

@@ -15,11 +15,7 @@ from workbench.techniques.gemini.runtime.control.store import (
     StoreUnavailable,
     wait_for_keys,
 )
-from workbench.techniques.gemini.runtime.control.tcp_store import (
-    TcpKeyValueStore,
-    listening_socket,
-    serve_tcp_store,
-)
+from workbench.techniques.gemini.runtime.control.tcp_store import TcpKeyValueStore, listening_socket, serve_tcp_store
 
 pytestmark = pytest.mark.timeout(60)
 STORES = ("dictionary", "tcp", "etcd")

@@ -29,18 +29,34 @@ from workbench.timeline import Kind
 
 # hidden 4, inner 16, one layer: 4·16 + 2·4·16 = 192 matrix parameters; batch 2 of 3 tokens.
 TINY = Workload(
-    name="tiny", batch=2, sequence=3,
-    sizes=ModelSizes(family=Family.GPT_2, hidden_size=4, intermediate_size=16, num_layers=1, num_heads=1, vocab_size=10,
-                     max_positions=3),
-)  # fmt: skip
+    name="tiny",
+    batch=2,
+    sequence=3,
+    sizes=ModelSizes(
+        family=Family.GPT_2,
+        hidden_size=4,
+        intermediate_size=16,
+        num_layers=1,
+        num_heads=1,
+        vocab_size=10,
+        max_positions=3,
+    ),
+)
 
 
 def machine(**changes) -> GeminiMachine:
     whole = {
-        "name": "small", "num_machines": 2, "devices_per_machine": 2, "network": Link(bandwidth_bytes_per_s=96.0),
-        "copy_bytes_per_s": 200.0, "storage_bytes_per_s": 10.0, "flops_per_s": 1000.0, "peak_flops_per_s": 2000.0,
-        "memory_bytes_per_s": 100.0, "host_memory_bytes": 1e6,
-    }  # fmt: skip
+        "name": "small",
+        "num_machines": 2,
+        "devices_per_machine": 2,
+        "network": Link(bandwidth_bytes_per_s=96.0),
+        "copy_bytes_per_s": 200.0,
+        "storage_bytes_per_s": 10.0,
+        "flops_per_s": 1000.0,
+        "peak_flops_per_s": 2000.0,
+        "memory_bytes_per_s": 100.0,
+        "host_memory_bytes": 1e6,
+    }
     return GeminiMachine(**whole | changes)
 
 

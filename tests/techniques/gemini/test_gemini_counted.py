@@ -41,8 +41,9 @@ def _published(name, quantity):
 def _built(family, inner):
     common = {"vocab_size": 50, "pad_token_id": 0}
     if family is Family.GPT_2:
-        config = transformers.GPT2Config(n_embd=8, n_layer=3, n_head=2, n_inner=inner, n_positions=12, **common,
-                                         bos_token_id=1, eos_token_id=1)  # fmt: skip
+        config = transformers.GPT2Config(
+            n_embd=8, n_layer=3, n_head=2, n_inner=inner, n_positions=12, **common, bos_token_id=1, eos_token_id=1
+        )
         return transformers.GPT2LMHeadModel(config)
     sizes = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": inner}
     if family is Family.ROBERTA:
@@ -86,8 +87,11 @@ def test_a_checkpoint_has_twelve_bytes_a_parameter_and_is_shared_out():
 
 def test_the_tables_in_the_code_are_those_that_are_published():
     printed = {(row["machine"], row["memory"]): float(row["value"]) for row in _published("table-6-1.csv", "memory")}
-    ours = {(row["machine"], row["memory"]): row["value"] for row in counting.count_memory(16, 2)
-            if row["quantity"] == "memory"}  # fmt: skip
+    ours = {
+        (row["machine"], row["memory"]): row["value"]
+        for row in counting.count_memory(16, 2)
+        if row["quantity"] == "memory"
+    }
     assert ours == printed
     assert [row["model"] for row in _published("table-2-1.csv", "checkpoint_size")] == list(PARAMETERS)
     assert [row["model"] for row in _published("table-6-2.csv", "parameters")] == list(TABLE_6_2)

@@ -93,9 +93,7 @@ def test_without_the_diary_a_stand_in_says_that_it_is_one(monkeypatch):
 
 
 def test_the_map_has_the_best_choice_at_every_place():
-    rows = choosing.best_rows(
-        [0.015], [10, 400], idle_s=10, blocking_s=0, window_s=600, num_failures=200, seeds=[0]
-    )  # fmt: skip
+    rows = choosing.best_rows([0.015], [10, 400], idle_s=10, blocking_s=0, window_s=600, num_failures=200, seeds=[0])
     assert value(rows, "gap_to_search", link_gbps=10) == 0
     # A shard of 75 GB takes 60 s over 10 Gbps: six idle spans of 10 s; over 400 Gbps 1.5 s.
     assert value(rows, "best_interval", link_gbps=10) == 6

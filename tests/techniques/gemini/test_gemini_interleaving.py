@@ -22,8 +22,15 @@ LAYERS = (
 
 def traffic(**changes) -> CheckpointTraffic:
     """6 bytes, 1 byte a second on the network and to the host, two buffers of 1 byte."""
-    whole = {"checkpoint_bytes": 6, "bandwidth_bytes_per_s": 1.0, "copy_bytes_per_s": 1.0, "reserved_bytes": 2,
-             "num_buffers": 2, "safety": 1.0, "free_bytes": 2}  # fmt: skip
+    whole = {
+        "checkpoint_bytes": 6,
+        "bandwidth_bytes_per_s": 1.0,
+        "copy_bytes_per_s": 1.0,
+        "reserved_bytes": 2,
+        "num_buffers": 2,
+        "safety": 1.0,
+        "free_bytes": 2,
+    }
     return CheckpointTraffic(**whole | changes)
 
 

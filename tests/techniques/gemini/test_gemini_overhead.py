@@ -37,11 +37,16 @@ def rows_by_hand(ratio: float) -> dict:
         plain = [1.0 + 0.1 * number + later_s for number in range(6)]
         more = {"idle_before_s": 0.5, "idle_s": 0.4, "checkpoint_s": 0.2}
         with_each = [turn("Gemini", ratio * each, **more) for each in plain]
-        found.append([each for pair in zip([turn("Baseline", each) for each in plain], with_each, strict=True)
-                      for each in pair])  # fmt: skip
-    facts = [{"Baseline": Facts(digest="a"),
-              "Gemini": Facts(digest=digest, shard_bytes=100, buffer_bytes=40, num_chunks=5, network_s=0.1)}
-             for digest in ("a", "b")]  # fmt: skip
+        found.append(
+            [each for pair in zip([turn("Baseline", each) for each in plain], with_each, strict=True) for each in pair]
+        )
+    facts = [
+        {
+            "Baseline": Facts(digest="a"),
+            "Gemini": Facts(digest=digest, shard_bytes=100, buffer_bytes=40, num_chunks=5, network_s=0.1),
+        }
+        for digest in ("a", "b")
+    ]
     rows = overhead_rows(["Baseline", "Gemini"], found, facts)
     return {(row["quantity"], row["scheme"]): row for row in rows}
 
@@ -174,6 +179,9 @@ def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_
     assert by_name["checkpoint_s", "Gemini"] > 0 and ("network_s", "Blocking") not in by_name
     figure = draw_overhead(found.rows)
     assert [ax.get_ylabel() for ax in figure.axes] == [
-        "seconds", "idle network (s)", "longer than without (%)", "MiB a rank",
-    ]  # fmt: skip
+        "seconds",
+        "idle network (s)",
+        "longer than without (%)",
+        "MiB a rank",
+    ]
     assert "Gemini" in in_words(found.rows).columns and json.dumps(found.rows)

@@ -6,19 +6,21 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from workbench.techniques.gemini.method.partition import (
-    Chunk,
-    partition_checkpoint,
-    partition_checkpoint_by_definition,
-)
+from workbench.techniques.gemini.method.partition import Chunk, partition_checkpoint, partition_checkpoint_by_definition
 
 BOTH = pytest.mark.parametrize("partition", [partition_checkpoint, partition_checkpoint_by_definition])
 
 
 def setting(**changes) -> dict:
     """m = 2, buffers of 4 bytes, 1 byte a second, α = 1 s, all of a span."""
-    whole = {"num_replicas": 2, "reserved_bytes": 8, "num_buffers": 2, "bandwidth_bytes_per_s": 1.0, "startup_s": 1.0,
-             "safety": 1.0}  # fmt: skip
+    whole = {
+        "num_replicas": 2,
+        "reserved_bytes": 8,
+        "num_buffers": 2,
+        "bandwidth_bytes_per_s": 1.0,
+        "startup_s": 1.0,
+        "safety": 1.0,
+    }
     return whole | changes
 
 
@@ -96,8 +98,10 @@ def check_chunks(spans_s: list[float], checkpoint_bytes: int, options: dict) -> 
     assert all(1 <= each.size_bytes <= options["reserved_bytes"] // options["num_buffers"] for each in chunks)
     assert all(one.span <= other.span for one, other in pairwise(chunks))
     for span, inside in groupby(chunks, key=lambda chunk: chunk.span):
-        f_s = [Fraction(options["startup_s"]) + each.size_bytes / Fraction(options["bandwidth_bytes_per_s"])
-               for each in inside]  # fmt: skip
+        f_s = [
+            Fraction(options["startup_s"]) + each.size_bytes / Fraction(options["bandwidth_bytes_per_s"])
+            for each in inside
+        ]
         usable_s = Fraction(options["safety"]) * Fraction(spans_s[span])
         assert span == len(spans_s) - 1 or sum(f_s) <= usable_s
 
@@ -183,8 +187,15 @@ def test_as_printed_a_span_shorter_than_the_startup_time_is_never_left():
 
 def test_a_shard_of_gpt_2_100b_in_buffers_of_32_mib_is_cut_at_once():
     shard_bytes, chunk_bytes = 9_401_922_816, 32 * 2**20
-    chunks = partition_checkpoint([0.08] * 400, shard_bytes, num_replicas=2, reserved_bytes=4 * chunk_bytes,
-                                  num_buffers=4, bandwidth_bytes_per_s=5e9, startup_s=5e-6)  # fmt: skip
+    chunks = partition_checkpoint(
+        [0.08] * 400,
+        shard_bytes,
+        num_replicas=2,
+        reserved_bytes=4 * chunk_bytes,
+        num_buffers=4,
+        bandwidth_bytes_per_s=5e9,
+        startup_s=5e-6,
+    )
     # 0.072 s of each span: 10 chunks of 6.716 ms, and the rest of 4.84 ms carries less than one.
     in_first = [each.size_bytes for each in chunks if each.span == 0]
     assert in_first[:10] == [chunk_bytes] * 10 and 0 < in_first[10] < chunk_bytes and len(in_first) == 11

@@ -39,8 +39,11 @@ def test_lost_machines_of_different_groups_are_served_by_their_peers_as_in_figur
     found = plan(full(lost=(1, 3)), 4, stored=[5])
     assert found.iteration == 9
     assert [(source.tier, source.machine) for source in found.sources] == [
-        (Tier.LOCAL, 0), (Tier.PEER, 0), (Tier.LOCAL, 2), (Tier.PEER, 2),
-    ]  # fmt: skip
+        (Tier.LOCAL, 0),
+        (Tier.PEER, 0),
+        (Tier.LOCAL, 2),
+        (Tier.PEER, 2),
+    ]
     assert found.sources[1].passed_over == ("local memory: nothing is held",)
 
 

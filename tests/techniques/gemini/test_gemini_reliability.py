@@ -8,12 +8,7 @@ from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.tiers import Tier
 from workbench.techniques.gemini.runtime.control.faults import Fault, Victim
 from workbench.techniques.gemini.study import reliability
-from workbench.techniques.gemini.study.reliability import (
-    Undisturbed,
-    reliability_cells,
-    reliability_rows,
-    run_schedule,
-)
+from workbench.techniques.gemini.study.reliability import Undisturbed, reliability_cells, reliability_rows, run_schedule
 from workbench.techniques.gemini.study.reliability_drawing import draw_schedules
 from workbench.techniques.gemini.study.schedules import Failure, Flip, Schedule, draw_schedule
 
@@ -100,9 +95,10 @@ def test_what_stays_open_of_a_machines_memory_is_counted_as_leaked():
 @pytest.mark.timeout(100)
 def test_a_machine_lost_while_another_ones_loss_is_recovered_from_and_the_store_between(survive):
     faults = (
-        machine(1, at=2), Fault(kills=Victim.STORE, at_iteration=2, down_s=0.3),
+        machine(1, at=2),
+        Fault(kills=Victim.STORE, at_iteration=2, down_s=0.3),
         Fault(kills=Victim.ROOT, after_event="generation ordered", occurrence=2),
-    )  # fmt: skip
+    )
     assert survive(schedule(*faults, num_replicas=3))["num_generations"] >= 3
 
 
@@ -133,10 +129,20 @@ def test_a_whole_group_during_a_checkpoint_is_served_by_storage_with_sharded_sta
 
 
 def test_the_rows_count_recoveries_by_tier_and_the_picture_has_a_bar_a_generation():
-    bars = [{"generation": 1, "start_s": 0.0, "end_s": 1.0, "tier": "the start", "iteration": 0},
-            {"generation": 2, "start_s": 2.0, "end_s": 3.0, "tier": "peer memory", "iteration": 4}]  # fmt: skip
-    row = {"seed": 4, "is_finished": True, "different_ranks": 0, "num_orphans": 0, "leaked_bytes": 0, "seconds": 3.0,
-           "generations": bars, "strikes": [{"at_s": 1.0, "what": "machine"}]}  # fmt: skip
+    bars = [
+        {"generation": 1, "start_s": 0.0, "end_s": 1.0, "tier": "the start", "iteration": 0},
+        {"generation": 2, "start_s": 2.0, "end_s": 3.0, "tier": "peer memory", "iteration": 4},
+    ]
+    row = {
+        "seed": 4,
+        "is_finished": True,
+        "different_ranks": 0,
+        "num_orphans": 0,
+        "leaked_bytes": 0,
+        "seconds": 3.0,
+        "generations": bars,
+        "strikes": [{"at_s": 1.0, "what": "machine"}],
+    }
     values = {(each["quantity"], each.get("tier")): each["value"] for each in reliability_rows([row])}
     assert values["num_recoveries", "peer memory"] == 1.0 and values["num_recoveries", "the start"] == 0.0
     [ax] = draw_schedules([row]).axes

@@ -19,11 +19,7 @@ from workbench.techniques.gemini.method.waste import (
 from workbench.techniques.gemini.simulating.progress import advanced, advanced_by_definition
 from workbench.techniques.gemini.simulating.setting import GPT2_100B, PAPER_OVERHEADS, Overheads, Setting
 from workbench.techniques.gemini.simulating.timeline import training_timeline
-from workbench.techniques.gemini.simulating.training import (
-    Cause,
-    simulate_training,
-    simulate_training_by_definition,
-)
+from workbench.techniques.gemini.simulating.training import Cause, simulate_training, simulate_training_by_definition
 from workbench.timeline import format_timeline
 from workbench.timeline.fault_draws import DAY_S, poisson_faults, rack_faults
 from workbench.timeline.faults import Fault, FaultKind, FaultScope, FaultTrace
@@ -159,9 +155,11 @@ def test_the_end_within_a_recovery_counts_progress_as_rolled_back():
 
 
 POLICIES = (
-    gemini(JOB), gemini(JOB, interval_iterations=3, blocking_s=1.7, storage_interval_s=170),
-    high_frequency(replace(JOB, serialise_s=8.3)), strawman(replace(JOB, serialise_s=8.3), interval_s=300),
-)  # fmt: skip
+    gemini(JOB),
+    gemini(JOB, interval_iterations=3, blocking_s=1.7, storage_interval_s=170),
+    high_frequency(replace(JOB, serialise_s=8.3)),
+    strawman(replace(JOB, serialise_s=8.3), interval_s=300),
+)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
@@ -184,9 +182,13 @@ def test_the_simulation_from_failure_to_failure_is_that_of_every_iteration(seed)
         rack_faults(num_machines, machines_per_rack=2, duration_s=DAY_S / 4, failures_per_rack_day=5, seed=seed),
     ]
     setting = Setting(
-        job=JOB, policy=POLICIES[seed % 4], overheads=COSTS, placement=placement(num_machines, num_replicas),
-        num_standbys=draws.choice((0, 1, 3)), seed=seed,
-    )  # fmt: skip
+        job=JOB,
+        policy=POLICIES[seed % 4],
+        overheads=COSTS,
+        placement=placement(num_machines, num_replicas),
+        num_standbys=draws.choice((0, 1, 3)),
+        seed=seed,
+    )
     fast, literal = (
         way(setting, FaultTrace.merged(traces)) for way in (simulate_training, simulate_training_by_definition)
     )

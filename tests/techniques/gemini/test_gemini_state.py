@@ -243,10 +243,15 @@ def test_a_captured_part_that_outgrows_its_room_is_refused():
 def test_nested_states_come_back_equal_with_their_kinds():
     tree = {
         "plain": [1, 2.5, -0.0, float("inf"), 2**70, True, None, "text", "$"],
-        "tuple": (1, (2,)), "$": 1, 3: {"a": b"\x00\xff"}, (1, "b"): [],
-        "tensor": torch.tensor([1.5, 2.5], dtype=torch.bfloat16), "scalar": torch.tensor(3), "empty": torch.empty(0, 2),
+        "tuple": (1, (2,)),
+        "$": 1,
+        3: {"a": b"\x00\xff"},
+        (1, "b"): [],
+        "tensor": torch.tensor([1.5, 2.5], dtype=torch.bfloat16),
+        "scalar": torch.tensor(3),
+        "empty": torch.empty(0, 2),
         "array": np.arange(6, dtype=np.uint32).reshape(2, 3),
-    }  # fmt: skip
+    }
     found = unpack_tree(pack_tree(tree))
     assert list(found) == list(tree)
     for name in ("tensor", "scalar", "empty"):

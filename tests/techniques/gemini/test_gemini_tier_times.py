@@ -38,8 +38,17 @@ def test_a_machine_passes_over_nothing_its_own_shard_or_all_that_it_keeps():
 
 def by_hand() -> list[TierTimes]:
     retrieved = {Tier.LOCAL: (0.1,), Tier.PEER: (0.2, 0.4), Tier.STORAGE: (8.0, 10.0)}
-    return [TierTimes(num_machines=4, bandwidth_bytes_per_s=rate, total_bytes=80, checkpoint_s=(4.0, 1.0, 2.0),
-                      stored_s=(20.0,), retrieved_s=retrieved) for rate in (12.5e6, 50e6)]  # fmt: skip
+    return [
+        TierTimes(
+            num_machines=4,
+            bandwidth_bytes_per_s=rate,
+            total_bytes=80,
+            checkpoint_s=(4.0, 1.0, 2.0),
+            stored_s=(20.0,),
+            retrieved_s=retrieved,
+        )
+        for rate in (12.5e6, 50e6)
+    ]
 
 
 def test_rows_hold_reductions_their_share_of_the_rates_and_the_worst_retrieval_from_a_peer():
@@ -61,8 +70,14 @@ def test_pictures_name_their_units():
 
 @pytest.mark.parametrize("wrong", [{"repeats": 0}, {"storage_repeats": 0}, {"nums_machines": [3]}])
 def test_what_cannot_be_measured_is_refused_before_any_rank_starts(wrong):
-    chosen = {"nums_machines": [2], "bandwidths_bytes_per_s": [5e7], "storage_bytes_per_s": 1e6, "size": TINY,
-              "repeats": 1, "storage_repeats": 1} | wrong  # fmt: skip
+    chosen = {
+        "nums_machines": [2],
+        "bandwidths_bytes_per_s": [5e7],
+        "storage_bytes_per_s": 1e6,
+        "size": TINY,
+        "repeats": 1,
+        "storage_repeats": 1,
+    } | wrong
     with pytest.raises(ValueError, match=next(iter(wrong)).removesuffix("s").replace("nums", "num")):
         measure_tiers(chosen.pop("nums_machines"), chosen.pop("bandwidths_bytes_per_s"), **chosen)
 

@@ -87,8 +87,9 @@ def test_only_the_last_complete_checkpoints_are_kept(url):
         tier.save(run.state, iteration)
     assert tier.iterations() == (3, 4)
     assert sorted(path.rsplit("/", 1)[1] for path in fs.ls(root, detail=False)) == [
-        "iteration-000000003", "iteration-000000004",
-    ]  # fmt: skip
+        "iteration-000000003",
+        "iteration-000000004",
+    ]
 
 
 def test_a_checkpoint_without_its_marker_or_with_a_changed_one_does_not_count(url):

@@ -22,7 +22,7 @@ from workbench.techniques.gemini.runtime.training import Fault, Timing, Training
 from workbench.timeline import chrome_trace
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "launch"))
-from processes_seen import assert_all_dead_within, family, wait_for  # noqa: E402
+from processes_seen import assert_all_dead_within, family, wait_for
 
 pytestmark = pytest.mark.timeout(100)
 TIMING = Timing(heartbeat_s=0.05, lease_s=1.0)
@@ -348,13 +348,15 @@ def test_the_timeline_of_a_log_worked_by_hand():
     def event(name, time_s, number=None, **fields):
         return Event(name=name, time_s=time_s, number=number, **fields)
 
-    timeline = recovery_timeline([
-        event("step", 10.0, 0, duration_s=2.0),
-        event(EventName.KILLED, 13.0, 1),
-        event(EventName.FAILURE_DETECTED, 15.0, 0),
-        event(EventName.GENERATION_ORDERED, 18.0, 0),
-        event(EventName.JOINED, 19.0, 0),
-    ])
+    timeline = recovery_timeline(
+        [
+            event("step", 10.0, 0, duration_s=2.0),
+            event(EventName.KILLED, 13.0, 1),
+            event(EventName.FAILURE_DETECTED, 15.0, 0),
+            event(EventName.GENERATION_ORDERED, 18.0, 0),
+            event(EventName.JOINED, 19.0, 0),
+        ]
+    )
     assert timeline.resources == ("control", "machine 0", "machine 1")
     spans = [(action.label, action.start_s, action.end_s) for action in timeline.of("control")]
     assert spans == [("detect", 3.0, 5.0), ("replace", 5.0, 8.0), ("restart", 8.0, 9.0)]

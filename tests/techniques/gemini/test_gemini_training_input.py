@@ -23,12 +23,16 @@ def children():
         ("replacement_s is -1; it must be finite and not negative", {"replacement_s": -1}),
         ("names has 'a[+]1'; it must be a text without a plus sign", {"names": ["a+1", "b"]}),
         ("timeout_s is 0; it must be above 0", {"timeout_s": 0}),
-        ("Fault.numbers is .2,.; each must lie in 0..1", {"faults": [
-            Fault(kills=Victim.MACHINE, numbers=(2,), at_iteration=1)]}),
-        ("only the embedded store can be killed", {"store": "http://127.0.0.1:1", "faults": [
-            Fault(kills=Victim.STORE, at_iteration=1)]}),
+        (
+            "Fault.numbers is .2,.; each must lie in 0..1",
+            {"faults": [Fault(kills=Victim.MACHINE, numbers=(2,), at_iteration=1)]},
+        ),
+        (
+            "only the embedded store can be killed",
+            {"store": "http://127.0.0.1:1", "faults": [Fault(kills=Victim.STORE, at_iteration=1)]},
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_before_anything_starts(message, choices):
     before = children()
     with pytest.raises(ValueError, match=message):

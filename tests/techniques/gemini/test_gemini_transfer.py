@@ -34,8 +34,10 @@ def sent_and_kept(num_replicas: int, sizes: list[int], num_buffers: int) -> bool
     rank, world = dist.get_rank(), dist.get_world_size()
     routes, group = routes_of(rank, placement(world, num_replicas).holders), dist.new_group()
     options = {"num_replicas": num_replicas, "reserved_bytes": 100 * num_buffers, "num_buffers": num_buffers}
-    plans = {other: partition_checkpoint([1e-4, 3e-4, 1.0], size, bandwidth_bytes_per_s=1e6, **options)
-             for other, size in enumerate(sizes)}  # fmt: skip
+    plans = {
+        other: partition_checkpoint([1e-4, 3e-4, 1.0], size, bandwidth_bytes_per_s=1e6, **options)
+        for other, size in enumerate(sizes)
+    }
     transfer = Transfer(routes, group=group, chunk_bytes=100, num_buffers=num_buffers)
     mine = shard_of(rank, sizes[rank])
     kept = {route.source: torch.zeros(sizes[route.source], dtype=torch.uint8) for route in routes}
@@ -48,11 +50,15 @@ def sent_and_kept(num_replicas: int, sizes: list[int], num_buffers: int) -> bool
         kept[source][offset : offset + received.numel()].copy_(received)
 
     for _ in range(2):  # twice: a transfer is used again and again
-        ends = transfer.start(plans[rank], {source: plans[source] for source in kept}, read=read, keep=keep, wait=spans.append)
+        ends = transfer.start(
+            plans[rank], {source: plans[source] for source in kept}, read=read, keep=keep, wait=spans.append
+        )
         for end in ends:
             end.result(timeout=30)
     transfer.close()
-    assert spans == 2 * [chunk.span for chunk in plans[rank]] and spans[: len(spans) // 2] == sorted(spans[: len(spans) // 2])
+    assert spans == 2 * [chunk.span for chunk in plans[rank]] and spans[: len(spans) // 2] == sorted(
+        spans[: len(spans) // 2]
+    )
     return all(torch.equal(content, shard_of(source, sizes[source])) for source, content in kept.items())
 
 
@@ -67,7 +73,9 @@ def wait_for_a_lost_peer() -> None:
     rank, group = dist.get_rank(), dist.new_group()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    plan = partition_checkpoint([1.0], 5_000_000, num_replicas=2, reserved_bytes=100_000, num_buffers=2, bandwidth_bytes_per_s=1e6)
+    plan = partition_checkpoint(
+        [1.0], 5_000_000, num_replicas=2, reserved_bytes=100_000, num_buffers=2, bandwidth_bytes_per_s=1e6
+    )
     transfer = Transfer(routes_of(rank, placement(2, 2).holders), group=group, chunk_bytes=100_000, num_buffers=2)
     nothing = lambda *_: None  # noqa: E731
     for end in transfer.start(plan, {1: plan}, read=nothing, keep=nothing, wait=nothing):

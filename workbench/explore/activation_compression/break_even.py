@@ -41,9 +41,13 @@ LAUNCHES = (0.0, 2e-4, 5e-4, 1e-3, 2e-3)  # s, one layer forward
 CODEC_FACTORS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # times the machine's own encoding and decoding
 TENSOR_RANKS = 4
 SCALED = (
-    "encode_s_per_element", "encode_s_per_sent", "decode_s_per_element", "decode_s_per_sent", "launch_s",
+    "encode_s_per_element",
+    "encode_s_per_sent",
+    "decode_s_per_element",
+    "decode_s_per_sent",
+    "launch_s",
     "backward_launch_s",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,31 +151,45 @@ def _work_controls() -> dict[str, Control]:
         "sequence": steps("sequence", (32, 64, 128, 256, 512, 1024), value=512, help="Tokens a sequence."),
         "code_size": steps("code size", CODE_SIZES, value=100, help="Columns of the code, of 1024."),
         "fused": choice(
-            "code of", {"the partial sum (paper)": False, "the weight (fused)": True}, value=False,
+            "code of",
+            {"the partial sum (paper)": False, "the weight (fused)": True},
+            value=False,
             help="What the encoder multiplies: a fused code saves the layer's full-size product.",
         ),
-    }  # fmt: skip
+    }
 
 
 def _machine_controls(machine: FittedMachine) -> dict[str, Control]:
     return {
         "bandwidth_bytes_per_s": _own(
-            "bandwidth", BANDWIDTHS, machine.link.bandwidth_bytes_per_s, _gigabytes,
+            "bandwidth",
+            BANDWIDTHS,
+            machine.link.bandwidth_bytes_per_s,
+            _gigabytes,
             "Of one connection between ranks. Where compression pays, it is below the curve.",
         ),
         "flops_per_s": _own(
-            "device", RATES, machine.flops_per_s, lambda rate: f"{rate / 1e12:.3g} TFLOP/s",
+            "device",
+            RATES,
+            machine.flops_per_s,
+            lambda rate: f"{rate / 1e12:.3g} TFLOP/s",
             "What matrix products reach on one device: it changes how much is gained, hardly where gains begin.",
         ),
         "layer_launch_s": _own(
-            "launching", LAUNCHES, machine.layer_launch_s, lambda time: f"{time * 1e3:.3g} ms a layer",
+            "launching",
+            LAUNCHES,
+            machine.layer_launch_s,
+            lambda time: f"{time * 1e3:.3g} ms a layer",
             "Time of the CPU to launch a layer's kernels; it hides small messages.",
         ),
         "codec_factor": _own(
-            "encoding", CODEC_FACTORS, 1.0, lambda factor: f"{factor:g} times",
+            "encoding",
+            CODEC_FACTORS,
+            1.0,
+            lambda factor: f"{factor:g} times",
             "Encoding and decoding, times the machine's own.",
         ),
-    }  # fmt: skip
+    }
 
 
 def _own(label: str, values: Sequence[float], own: float, text: Callable[[float], str], help: str) -> Control:

@@ -18,9 +18,14 @@ from workbench.techniques.activation_compression.reconstruction import EncodedTe
 __all__ = ["ErrorPath", "explore_error_path"]
 
 METHODS = {
-    "A2: auto-encoder, untrained": "A2", "T1: Top-K, few elements": "T1", "T4: Top-K, many elements": "T4",
-    "R4: Random-K": "R4", "Q1: 2 bits": "Q1", "Q2: 4 bits": "Q2", "Q3: 8 bits": "Q3",
-}  # fmt: skip
+    "A2: auto-encoder, untrained": "A2",
+    "T1: Top-K, few elements": "T1",
+    "T4: Top-K, many elements": "T4",
+    "R4: Random-K": "R4",
+    "Q1: 2 bits": "Q1",
+    "Q2: 4 bits": "Q2",
+    "Q3: 8 bits": "Q3",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,11 +56,13 @@ def explore_error_path(text: EncodedText) -> Explorer[ErrorPath]:
 
     numbers = range(1, num_layers + 1)
     return Explorer(
-        compute, draw, describe=describe,
+        compute,
+        draw,
+        describe=describe,
         method=choice("method", METHODS, value="T4", help="What is done to both messages of a compressed layer."),
         first_layer=steps("first layer", numbers, value=1, help="The first compressed layer."),
         num_compressed=steps("layers", numbers, value=1, help="How many layers in a row are compressed."),
-    )  # fmt: skip
+    )
 
 
 def describe(path: ErrorPath) -> str:
@@ -72,7 +79,14 @@ def draw(path: ErrorPath) -> Figure:
     drawn, ax = figure(figsize=(8, 3))
     for layer in path.rows.loc[path.rows["is_compressed"], "layer"]:
         ax.axvspan(layer - 0.5, layer + 0.5, color="0.9", zorder=0)
-    lines(path.rows, ax=ax, x="layer", y="lost_share", x_label="layer (compressed ones shaded)", y_label="share of its output lost")
+    lines(
+        path.rows,
+        ax=ax,
+        x="layer",
+        y="lost_share",
+        x_label="layer (compressed ones shaded)",
+        y_label="share of its output lost",
+    )
     ax.set_ylim(0, max(1.0, 1.1 * path.rows["lost_share"].max()))
     ax.set_xticks(path.rows["layer"])
     return drawn

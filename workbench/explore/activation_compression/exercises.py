@@ -44,12 +44,13 @@ def sum_of_top_1() -> Exercise:
         answer=tuple((top(one) + top(two)).tolist()),
         hint="Go rank by rank: which single element does each one send? Everything else counts as 0.",
         reason="Rank 0 sends its 3, rank 1 its 4. The true sum is [0, 3, 4, 1]: its largest element, at "
-               "position 2, is sent by nobody.",
+        "position 2, is sent by nobody.",
         mistakes=(
-            Mistake(answer=tuple(top(one + two).tolist()),
-                    hint="That is the Top-1 of the true sum, and no rank knows the true sum."),
-            Mistake(answer=tuple((one + two).tolist()),
-                    hint="That is the true sum. Each rank sends one element only."),
+            Mistake(
+                answer=tuple(top(one + two).tolist()),
+                hint="That is the Top-1 of the true sum, and no rank knows the true sum.",
+            ),
+            Mistake(answer=tuple((one + two).tolist()), hint="That is the true sum. Each rank sends one element only."),
         ),
     )
 
@@ -60,7 +61,7 @@ def break_even() -> Exercise:
         question="Above which bandwidth, in GB/s, does this model predict that a code of 100 columns makes a layer slower?",
         answer=break_even_bytes_per_s(Approach.AUTO_ENCODER, A2_CODE_SIZE) / 1e9,
         hint="Move the bandwidth until the number beside the curve passes 1.00; the answer lies between two steps. "
-             "A value within a fifth is accepted.",
+        "A value within a fifth is accepted.",
         reason="There the seconds that the smaller messages save equal those that encoding and decoding cost.",
         rel=0.2,
     )
@@ -75,7 +76,9 @@ def value_in_two_bits() -> Exercise:
         hint="2 bits make 4 levels, evenly spaced from the row's smallest to its largest value. Which one is nearest?",
         reason="The levels are 0, 10, 20 and 30. One large value spaces them so far apart that all the others arrive as 0.",
         mistakes=(
-            Mistake(answer=tuple(row.tolist()), hint="That is what was sent. Four levels cannot tell all numbers apart."),
+            Mistake(
+                answer=tuple(row.tolist()), hint="That is what was sent. Four levels cannot tell all numbers apart."
+            ),
             Mistake(answer=(0.0, 0.0, 0.0, 20.0), hint="The largest value is itself a level: it arrives as it is."),
         ),
     )

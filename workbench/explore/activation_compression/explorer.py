@@ -22,9 +22,17 @@ __all__ = ["Comparison", "compare", "describe", "draw", "explore_activation_comp
 
 #: Bandwidths to choose from, bytes/s, and what has about as much.
 BANDWIDTHS = (
-    (0.125e9, "1 Gbit/s Ethernet"), (0.5e9, "4 Gbit/s"), (1.25e9, "10 Gbit/s Ethernet"), (2.5e9, "20 Gbit/s"),
-    (5e9, "40 Gbit/s"), (PCIE_3_BYTES_PER_S, "PCIe 3"), (20e9, "PCIe 4"), (40e9, "NVLink of a V100"),
-    (80e9, "two such NVLinks"), (160e9, "four such NVLinks"), (320e9, "NVLink of an A100"),
+    (0.125e9, "1 Gbit/s Ethernet"),
+    (0.5e9, "4 Gbit/s"),
+    (1.25e9, "10 Gbit/s Ethernet"),
+    (2.5e9, "20 Gbit/s"),
+    (5e9, "40 Gbit/s"),
+    (PCIE_3_BYTES_PER_S, "PCIe 3"),
+    (20e9, "PCIe 4"),
+    (40e9, "NVLink of a V100"),
+    (80e9, "two such NVLinks"),
+    (160e9, "four such NVLinks"),
+    (320e9, "NVLink of an A100"),
 )
 
 
@@ -56,10 +64,15 @@ def compare(*, approach: Approach, code_size: int, bandwidth_bytes_per_s: float)
         bandwidth_bytes_per_s: of the link between the ranks.
     """
     pair = dict.fromkeys((Approach.NONE, approach))
-    at = {each: predict_layer(approach=each, code_size=code_size, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
-          for each in pair}
-    curves = tuple(predict_layer(approach=each, code_size=code_size, bandwidth_bytes_per_s=bandwidth)
-                   for each in pair for bandwidth, _ in BANDWIDTHS)
+    at = {
+        each: predict_layer(approach=each, code_size=code_size, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+        for each in pair
+    }
+    curves = tuple(
+        predict_layer(approach=each, code_size=code_size, bandwidth_bytes_per_s=bandwidth)
+        for each in pair
+        for bandwidth, _ in BANDWIDTHS
+    )
     return Comparison(plain=at[Approach.NONE], chosen=at[approach], curves=curves)
 
 
@@ -94,26 +107,45 @@ def explore_activation_compression() -> Explorer[Comparison]:
         draw,
         describe=describe,
         approach=choice(
-            "method", {each.value: each for each in Approach}, value=Approach.AUTO_ENCODER,
+            "method",
+            {each.value: each for each in Approach},
+            value=Approach.AUTO_ENCODER,
             help="What a rank does to its activation before it is sent. Only the auto-encoder's codes can be summed.",
         ),
         code_size=steps(
-            "code size", CODE_SIZES, value=100, text=lambda size: f"{size} columns",
+            "code size",
+            CODE_SIZES,
+            value=100,
+            text=lambda size: f"{size} columns",
             help=f"Of {HIDDEN} columns. Sparse methods send as many bytes or elements as the code; quantisation takes the "
-                 "nearest of 2, 4 and 8 bits.",
+            "nearest of 2, 4 and 8 bits.",
         ),
         bandwidth_bytes_per_s=steps(
-            "bandwidth", [bandwidth for bandwidth, _ in BANDWIDTHS], value=PCIE_3_BYTES_PER_S, text=_gigabytes,
+            "bandwidth",
+            [bandwidth for bandwidth, _ in BANDWIDTHS],
+            value=PCIE_3_BYTES_PER_S,
+            text=_gigabytes,
             help="Of the link between the four ranks. The slower it is, the more a saved byte is worth.",
         ),
     )
 
 
 def _curves(ax: Axes, comparison: Comparison) -> None:
-    rows = [{"bandwidth": each.bandwidth_bytes_per_s / 1e9, "time": each.time.total_s * 1e3, "method": each.approach.value}
-            for each in comparison.curves]
-    lines(rows, ax=ax, x="bandwidth", y="time", by="method", x_label="bandwidth (GB/s)",
-          y_label="one layer (ms)", log_x=True, log_y=True)
+    rows = [
+        {"bandwidth": each.bandwidth_bytes_per_s / 1e9, "time": each.time.total_s * 1e3, "method": each.approach.value}
+        for each in comparison.curves
+    ]
+    lines(
+        rows,
+        ax=ax,
+        x="bandwidth",
+        y="time",
+        by="method",
+        x_label="bandwidth (GB/s)",
+        y_label="one layer (ms)",
+        log_x=True,
+        log_y=True,
+    )
     ax.axvline(comparison.chosen.bandwidth_bytes_per_s / 1e9, color=GREY, linestyle="--", linewidth=1)
     ax.set_title("predicted time of one tensor-parallel layer, forward and backward")
     ax.legend(title=None)

@@ -48,13 +48,15 @@ class Approach(Enum):
 SUMMED = frozenset({Approach.NONE, Approach.AUTO_ENCODER})
 
 # The two sizes that the paper times: the methods' names in table 1, and their sizes (columns of the code, or bits).
-_TIMED: Mapping[Approach, tuple[tuple[str, int], tuple[str, int]]] = MappingProxyType({
-    Approach.AUTO_ENCODER: (("A1", 50), ("A2", 100)),
-    Approach.TOP_K_SAME_BYTES: (("T1", 50), ("T2", 100)),
-    Approach.TOP_K_SAME_ELEMENTS: (("T3", 50), ("T4", 100)),
-    Approach.RANDOM_K_SAME_BYTES: (("R1", 50), ("R2", 100)),
-    Approach.QUANTIZATION: (("Q1", 2), ("Q2", 4)),
-})
+_TIMED: Mapping[Approach, tuple[tuple[str, int], tuple[str, int]]] = MappingProxyType(
+    {
+        Approach.AUTO_ENCODER: (("A1", 50), ("A2", 100)),
+        Approach.TOP_K_SAME_BYTES: (("T1", 50), ("T2", 100)),
+        Approach.TOP_K_SAME_ELEMENTS: (("T3", 50), ("T4", 100)),
+        Approach.RANDOM_K_SAME_BYTES: (("R1", 50), ("R2", 100)),
+        Approach.QUANTIZATION: (("Q1", 2), ("Q2", 4)),
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,18 +88,28 @@ class LayerPrediction:
             step
             for part in ("attention", "MLP")
             for step in (
-                (f"{part}", half * time.forward_s, Kind.FORWARD), ("encode", half * time.encode_s, Kind.ENCODE),
-                (forward_label, half * time.transfer_s, Kind.COMMUNICATE), ("decode", half * time.decode_s, Kind.DECODE),
+                (f"{part}", half * time.forward_s, Kind.FORWARD),
+                ("encode", half * time.encode_s, Kind.ENCODE),
+                (forward_label, half * time.transfer_s, Kind.COMMUNICATE),
+                ("decode", half * time.decode_s, Kind.DECODE),
             )
         ] + [
             step
             for part in ("MLP", "attention")
-            for step in ((f"{part}", half * time.backward_s, Kind.BACKWARD),
-                         ("sum", half * time.backward_transfer_s, Kind.COMMUNICATE))
+            for step in (
+                (f"{part}", half * time.backward_s, Kind.BACKWARD),
+                ("sum", half * time.backward_transfer_s, Kind.COMMUNICATE),
+            )
         ]
         return tuple(
-            Task(name=f"{number}", label=label, resources=(self.approach.value,), duration_s=seconds, kind=kind,
-                 after=(f"{number - 1}",) if number else ())
+            Task(
+                name=f"{number}",
+                label=label,
+                resources=(self.approach.value,),
+                duration_s=seconds,
+                kind=kind,
+                after=(f"{number - 1}",) if number else (),
+            )
             for number, (label, seconds, kind) in enumerate(steps)
         )
 
@@ -109,10 +121,7 @@ class LayerPrediction:
 
 
 def predict_layer(
-    *,
-    approach: Approach = Approach.NONE,
-    code_size: int = 100,
-    bandwidth_bytes_per_s: float = PCIE_3_BYTES_PER_S,
+    *, approach: Approach = Approach.NONE, code_size: int = 100, bandwidth_bytes_per_s: float = PCIE_3_BYTES_PER_S
 ) -> LayerPrediction:
     """Predict one layer of BERT-large on four ranks, micro-batch 32, 512 tokens, fp16.
 
@@ -134,8 +143,13 @@ def predict_layer(
         time, message_bytes = _timed("w/o", link)
     else:
         time, message_bytes = _between(approach, code_size, link)
-    return LayerPrediction(approach=approach, code_size=code_size, bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-                           time=time, message_bytes=message_bytes)
+    return LayerPrediction(
+        approach=approach,
+        code_size=code_size,
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+        time=time,
+        message_bytes=message_bytes,
+    )
 
 
 def break_even_bytes_per_s(approach: Approach, code_size: int) -> float:
@@ -146,6 +160,7 @@ def break_even_bytes_per_s(approach: Approach, code_size: int) -> float:
     Raises:
         ValueError: if it pays at every bandwidth, or at none.
     """
+
     def saved_s(bandwidth_bytes_per_s: float) -> float:
         plain, compressed = (
             predict_layer(approach=each, code_size=code_size, bandwidth_bytes_per_s=bandwidth_bytes_per_s).time.total_s

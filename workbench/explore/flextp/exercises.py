@@ -27,13 +27,16 @@ def ratio_of_straggler() -> Exercise:
         hint="How many seconds must rank 0 lose to reach the mean of all four? Which part of its products is that?",
         reason="The mean is 6 s, so 4 s must go. They can only come out of the 8 s of products.",
         mistakes=(
-            Mistake(answer=(own_s - mean_s) / own_s,
-                    hint="Dropping columns shortens products, not the rest of the 10 s."),
-            Mistake(answer=(own_s - min(others_s)) / product_s,
-                    hint="That brings it down to the fastest rank, as SEMI does. Eq. 1 takes the mean."),
+            Mistake(
+                answer=(own_s - mean_s) / own_s, hint="Dropping columns shortens products, not the rest of the 10 s."
+            ),
+            Mistake(
+                answer=(own_s - min(others_s)) / product_s,
+                hint="That brings it down to the fastest rank, as SEMI does. Eq. 1 takes the mean.",
+            ),
         ),
         rel=TOLERANCE,
-    )  # fmt: skip
+    )
 
 
 def bound_of_eight() -> Exercise:
@@ -86,10 +89,13 @@ def split_of_columns() -> Exercise:
         "straggler pay for the 0.8 - m that are left?",
         reason="0.2 m + 0.6 m/3 = 0.4 m on the others, 0.4 (0.8 - m) on the straggler: equal where m is half.",
         mistakes=(
-            Mistake(answer=split_of_one(0.8, costs, 1),
-                    hint="The columns are divided: each receiver multiplies a third."),
-            Mistake(answer=(0.8, 0.0),
-                    hint="Then the straggler pays nothing and the others all of it. Eq. 2 makes both pay alike."),
+            Mistake(
+                answer=split_of_one(0.8, costs, 1), hint="The columns are divided: each receiver multiplies a third."
+            ),
+            Mistake(
+                answer=(0.8, 0.0),
+                hint="Then the straggler pays nothing and the others all of it. Eq. 2 makes both pay alike.",
+            ),
         ),
         rel=TOLERANCE,
-    )  # fmt: skip
+    )

@@ -103,12 +103,7 @@ class Comparison:
 
 
 def compare(
-    *,
-    choice: Choice,
-    skewness: float,
-    num_stragglers: int,
-    pruning_ratio: float | None,
-    bandwidth_bytes_per_s: float,
+    *, choice: Choice, skewness: float, num_stragglers: int, pruning_ratio: float | None, bandwidth_bytes_per_s: float
 ) -> Comparison:
     """Compute an epoch with a solution and without.
 
@@ -169,26 +164,39 @@ def explore_flextp() -> Explorer[Comparison]:
         draw,
         describe=describe,
         choice=choice(
-            "solution", CHOICES, value=REFINED,
+            "solution",
+            CHOICES,
+            value=REFINED,
             help="What stragglers do with columns that are too many. Dropping costs accuracy, migrating messages.",
         ),
         skewness=steps(
-            "χ", SKEWNESSES, value=8.0, text=lambda value: f"{value:g}",
+            "χ",
+            SKEWNESSES,
+            value=8.0,
+            text=lambda value: f"{value:g}",
             help="How many times longer a straggler takes for its matrix products. 1: no rank is slow.",
         ),
         num_stragglers=steps(
-            "stragglers", range(8), value=1, text=lambda number: f"{number} of 8 ranks",
+            "stragglers",
+            range(8),
+            value=1,
+            text=lambda number: f"{number} of 8 ranks",
             help="How many ranks are slow, from rank 0 on.",
         ),
         pruning_ratio=choice(
-            "γ", PRUNING_RATIOS, value=None,
+            "γ",
+            PRUNING_RATIOS,
+            value=None,
             help="Share of its columns that a straggler drops. Only ZERO takes a constant; the others plan.",
         ),
         bandwidth_bytes_per_s=steps(
-            "link", BANDWIDTHS, value=PAPER_BANDWIDTH, text=lambda rate: f"{rate / 1e9:g} GB/s ({BANDWIDTHS[rate]})",
+            "link",
+            BANDWIDTHS,
+            value=PAPER_BANDWIDTH,
+            text=lambda rate: f"{rate / 1e9:g} GB/s ({BANDWIDTHS[rate]})",
             help="Between any two ranks. All-reduces need it, too, whatever is chosen.",
         ),
-    )  # fmt: skip
+    )
 
 
 def _planned(
@@ -227,4 +235,3 @@ def _curves(ax: Axes, comparison: Comparison) -> None:
     number, link = comparison.num_stragglers, comparison.bandwidth_bytes_per_s / 1e9
     ax.set_title(f"predicted epoch of ViT-1B on eight V100s, {number} slow, {link:g} GB/s")
     ax.legend(title=None)
-

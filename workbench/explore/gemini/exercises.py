@@ -108,12 +108,14 @@ def probability_of_four_lost() -> Exercise:
         reason="Four groups, and from each one of two machines: 16 ways of 70. Corollary 6.1 gives 1 - 4·15/70 = 1/7: "
         "it counts losses that take two groups twice.",
         mistakes=(
-            Mistake(answer=float(group_bound(8, 2, 4)),
-                    hint="That is corollary 6.1, a bound: a loss that takes two groups is counted twice in it."),
+            Mistake(
+                answer=float(group_bound(8, 2, 4)),
+                hint="That is corollary 6.1, a bound: a loss that takes two groups is counted twice in it.",
+            ),
             Mistake(answer=0.0, hint="There are four groups. Can four machines fail with none of them lost whole?"),
         ),
         rel=TOLERANCE,
-    )  # fmt: skip
+    )
 
 
 def memory_for_replicas() -> Exercise:
@@ -178,12 +180,15 @@ def seconds_wasted() -> Exercise:
         "snapshots; and what was kept must be read back.",
         reason="40 + 120/2 + 30 = 130 s. Eq. 6.2 holds: a checkpoint ends before the next one begins.",
         mistakes=(
-            Mistake(answer=interval_s / 2 + retrieval_s,
-                    hint="A failure may come while a checkpoint is being written. Is that one of use?"),
-            Mistake(answer=checkpoint_s + interval_s + retrieval_s,
-                    hint="That is the worst moment. What is it on average?"),
+            Mistake(
+                answer=interval_s / 2 + retrieval_s,
+                hint="A failure may come while a checkpoint is being written. Is that one of use?",
+            ),
+            Mistake(
+                answer=checkpoint_s + interval_s + retrieval_s, hint="That is the worst moment. What is it on average?"
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def resumed_from() -> Exercise:

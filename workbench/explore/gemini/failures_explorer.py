@@ -86,8 +86,15 @@ def describe(comparison: Comparison) -> str:
 def draw(comparison: Comparison) -> Figure:
     """Draw the ratio by failures a day, and what wastes time at the chosen place."""
     drawn, (left, right) = plots.figure(1, 2, figsize=(10.5, 3.8))
-    plots.lines(comparison.curves, ax=left, x="failures_per_day", y="ratio", by="solution",
-                x_label="failures a day", y_label="effective training time ratio")  # fmt: skip
+    plots.lines(
+        comparison.curves,
+        ax=left,
+        x="failures_per_day",
+        y="ratio",
+        by="solution",
+        x_label="failures a day",
+        y_label="effective training time ratio",
+    )
     left.axvline(comparison.failures_per_day, color=GREY, linestyle="--", linewidth=1)
     left.set_ylim(0, 1.05)
     left.set_title(f"{comparison.num_machines:,} machines, each failure loses one")
@@ -110,26 +117,40 @@ def explore_failures() -> Explorer[Comparison]:
         draw,
         describe=describe,
         num_machines=steps(
-            "machines", NUMS_MACHINES, value=16, text=lambda number: f"{number:,}",
+            "machines",
+            NUMS_MACHINES,
+            value=16,
+            text=lambda number: f"{number:,}",
             help="How many machines train. More of them make replicas' holders rarer among the lost.",
         ),
         failures_per_day=steps(
-            "failures", FAILURES_PER_DAY, value=8, text=lambda rate: f"{rate} a day",
+            "failures",
+            FAILURES_PER_DAY,
+            value=8,
+            text=lambda rate: f"{rate} a day",
             help="Of all machines together; each loses its machine. OPT-175B had about 2 a day.",
         ),
         solution=choice(
-            "policy", SOLUTIONS, value=GEMINI,
+            "policy",
+            SOLUTIONS,
+            value=GEMINI,
             help="Strawman: storage, every 3 hours. HighFreq: storage, as often as it allows. Gemini: memory.",
         ),
         num_replicas=steps(
-            "replicas", (1, 2, 3, 4), value=2, text=lambda number: f"m = {number}",
+            "replicas",
+            (1, 2, 3, 4),
+            value=2,
+            text=lambda number: f"m = {number}",
             help="Machines that keep each shard, its own included. With 1 every loss goes to storage.",
         ),
         num_standbys=steps(
-            "standby", (0, 1, 2, 4, 8), value=0, text=lambda number: f"{number} machines",
+            "standby",
+            (0, 1, 2, 4, 8),
+            value=0,
+            text=lambda number: f"{number} machines",
             help="Machines that wait: one takes a lost one's place at once, and another is requested.",
         ),
-    )  # fmt: skip
+    )
 
 
 def _run(name: str, rate: float, *, num_machines: int, num_replicas: int, num_standbys: int) -> TrainingRun:

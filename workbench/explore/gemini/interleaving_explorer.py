@@ -53,14 +53,7 @@ class Interleaving:
 
 
 def compare(
-    *,
-    scheme: Scheme,
-    link: int,
-    copy_rate: int,
-    reserved_mib: int,
-    num_buffers: int,
-    safety: float,
-    num_replicas: int,
+    *, scheme: Scheme, link: int, copy_rate: int, reserved_mib: int, num_buffers: int, safety: float, num_replicas: int
 ) -> Interleaving:
     """Compute one iteration with a checkpoint and without.
 
@@ -77,9 +70,14 @@ def compare(
     machine = replace(_machine().with_network(link), copy_bytes_per_s=copy_rate * GIGABIT_BYTES)
     parts = phases_of(workload, machine)
     traffic = traffic_of(
-        workload, machine, num_replicas=num_replicas, reserved_bytes=reserved_mib * MEBIBYTE, num_buffers=num_buffers,
-        safety=safety, free_bytes=FREE_BYTES,
-    )  # fmt: skip
+        workload,
+        machine,
+        num_replicas=num_replicas,
+        reserved_bytes=reserved_mib * MEBIBYTE,
+        num_buffers=num_buffers,
+        safety=safety,
+        free_bytes=FREE_BYTES,
+    )
     plain, chosen = (
         interleave(parts.phases, traffic, each, update_s=parts.update_s) for each in (Scheme.BASELINE, scheme)
     )
@@ -121,34 +119,53 @@ def explore_interleaving() -> Explorer[Interleaving]:
         draw,
         describe=describe,
         scheme=choice(
-            "scheme", {str(each): each for each in Scheme}, value=Scheme.GEMINI,
+            "scheme",
+            {str(each): each for each in Scheme},
+            value=Scheme.GEMINI,
             help="How the checkpoint shares the network with training.",
         ),
         link=steps(
-            "link", LINKS, value=100, text=lambda rate: f"{rate} Gbit/s",
+            "link",
+            LINKS,
+            value=100,
+            text=lambda rate: f"{rate} Gbit/s",
             help="Of a machine, shared by its eight devices. Training needs it, too.",
         ),
         copy_rate=choice(
-            "copying", COPY_RATES, value=400,
+            "copying",
+            COPY_RATES,
+            value=400,
             help="From a machine's devices to its host memory. A chunk's buffer is free when it has been copied.",
         ),
         reserved_mib=steps(
-            "R", RESERVED_MIB, value=128, text=lambda size: f"{size} MiB",
+            "R",
+            RESERVED_MIB,
+            value=128,
+            text=lambda size: f"{size} MiB",
             help="Device memory for buffers, in all. Naive takes what its largest chunk needs instead.",
         ),
         num_buffers=steps(
-            "p", NUMS_BUFFERS, value=4, text=lambda number: f"{number} buffers",
+            "p",
+            NUMS_BUFFERS,
+            value=4,
+            text=lambda number: f"{number} buffers",
             help="In how many sub-buffers R is divided. One is unpipelined.",
         ),
         safety=steps(
-            "μ", SAFETIES, value=0.9, text=lambda share: f"{share:.0%} of a span",
+            "μ",
+            SAFETIES,
+            value=0.9,
+            text=lambda share: f"{share:.0%} of a span",
             help="How much of an idle span is planned with, since the next iteration's may be shorter.",
         ),
         num_replicas=steps(
-            "m", (1, 2, 3), value=2, text=lambda number: f"{number} replica{'s' * (number > 1)}",
+            "m",
+            (1, 2, 3),
+            value=2,
+            text=lambda number: f"{number} replica{'s' * (number > 1)}",
             help="The local one included, which needs no network.",
         ),
-    )  # fmt: skip
+    )
 
 
 def _workload() -> Workload:

@@ -44,9 +44,14 @@ class _Machines(Control):
         """Build the widget; several lines are chosen with control or shift, also from the keyboard."""
         layout = ipywidgets.Layout(width="26em", max_width="100%")
         return ipywidgets.SelectMultiple(
-            options=self.options, value=self.value, description=self.label, tooltip=self.help, rows=_LIST_ROWS,
-            style={"description_width": "6em"}, layout=layout,
-        )  # fmt: skip
+            options=self.options,
+            value=self.value,
+            description=self.label,
+            tooltip=self.help,
+            rows=_LIST_ROWS,
+            style={"description_width": "6em"},
+            layout=layout,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,15 +149,25 @@ def explore_placement() -> Explorer[Puzzle]:
     """
     machines = range(2, MOST_MACHINES + 1)
     return Explorer(
-        solve, draw, describe=describe,
+        solve,
+        draw,
+        describe=describe,
         num_machines=steps("machines", machines, value=8, help="N: each holds one shard of the model states."),
         num_replicas=steps("replicas", range(1, 5), value=2, help="m: how many machines keep each shard, itself one."),
-        kind=choice("placement", {"mixed (algorithm 6.1)": "mixed", "groups only": "group", "ring": "ring"},
-                    value="mixed", help="Who keeps whose shard. Groups only need m to divide N."),
-        failed=_Machines(label="failed", options=tuple((f"machine {each}", each) for each in range(MOST_MACHINES)),
-                         value=(0, 1), is_slider=False,
-                         help="Which machines are lost at once; several with control or shift held."),
-    )  # fmt: skip
+        kind=choice(
+            "placement",
+            {"mixed (algorithm 6.1)": "mixed", "groups only": "group", "ring": "ring"},
+            value="mixed",
+            help="Who keeps whose shard. Groups only need m to divide N.",
+        ),
+        failed=_Machines(
+            label="failed",
+            options=tuple((f"machine {each}", each) for each in range(MOST_MACHINES)),
+            value=(0, 1),
+            is_slider=False,
+            help="Which machines are lost at once; several with control or shift held.",
+        ),
+    )
 
 
 def _written(probability: Fraction) -> str:

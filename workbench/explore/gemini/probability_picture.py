@@ -80,8 +80,11 @@ def draw_rack_recovery(rows: Iterable[Mapping[str, object]]) -> Figure:
             at = chosen.lost + (number - (len(_RACK_COLORS) - 1) / 2) * width
             bars = ax.bar(at, chosen.value, width, color=color, label=name)
             ax.bar_label(bars, fmt="%.0f", fontsize=6, padding=1)
-        ax.set(title="{num_machines} machines, {per_rack} a rack,\nm = {num_replicas}".format(**cluster),
-               xlabel="racks lost at once", xticks=sorted(part.lost.unique()))  # fmt: skip
+        ax.set(
+            title="{num_machines} machines, {per_rack} a rack,\nm = {num_replicas}".format(**cluster),
+            xlabel="racks lost at once",
+            xticks=sorted(part.lost.unique()),
+        )
         ax.grid(visible=False, axis="x")
     axes[0, 0].set_ylabel("recovered from memory (%)")
     handles, labels = axes[0, 0].get_legend_handles_labels()

@@ -13,8 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
-    "Boot", "Call", "Kill", "MachineEnded", "MachineSaid", "MachineStarted", "MemoryAnswer", "MemoryRequest",
-    "RankEnded", "RankExit", "RankSaid", "RankStarted",
+    "Boot",
+    "Call",
+    "Kill",
+    "MachineEnded",
+    "MachineSaid",
+    "MachineStarted",
+    "MemoryAnswer",
+    "MemoryRequest",
+    "RankEnded",
+    "RankExit",
+    "RankSaid",
+    "RankStarted",
 ]
 
 

@@ -22,14 +22,7 @@ import psutil
 from workbench.launch.environment import LOOPBACK
 from workbench.launch.failures import FailureKind
 from workbench.launch.guard import catch_signals
-from workbench.launch.machines.happenings import (
-    Boot,
-    Call,
-    MemoryAnswer,
-    MemoryRequest,
-    RankEnded,
-    RankStarted,
-)
+from workbench.launch.machines.happenings import Boot, Call, MemoryAnswer, MemoryRequest, RankEnded, RankStarted
 from workbench.launch.machines.memory import MachineMemory
 from workbench.launch.machines.rank_life import RankPlace, live_as_rank
 from workbench.launch.messages import Channel, channel_pair
@@ -152,9 +145,13 @@ class Machine:
         pipes = [os.pipe() for _ in range(2)]
         stacks = os.memfd_create("workbench-stacks")
         place = RankPlace(
-            rank=rank, interface=self.interface, threads=self._threads_per_rank, agent_pid=os.getpid(),
-            requests=asking_end, fds=(os.dup(to_rank.fileno()), pipes[0][1], pipes[1][1], stacks),
-        )  # fmt: skip
+            rank=rank,
+            interface=self.interface,
+            threads=self._threads_per_rank,
+            agent_pid=os.getpid(),
+            requests=asking_end,
+            fds=(os.dup(to_rank.fileno()), pipes[0][1], pipes[1][1], stacks),
+        )
         pid = self._fork(place, function, ours=(requests, to_owner, to_rank), pipes=pipes)
         pidfd = os.pidfd_open(pid)
         self._ranks[pid] = _Rank(rank=rank, label=label, requests=requests)

@@ -61,9 +61,7 @@ class Machines:
         RuntimeError: if they cannot start; the message says why.
     """
 
-    def __init__(
-        self, *, hosts: Any = None, preload: Sequence[str] = (), threads_per_rank: int = 1, echo: bool = True
-    ):
+    def __init__(self, *, hosts: Any = None, preload: Sequence[str] = (), threads_per_rank: int = 1, echo: bool = True):
         if not sys.platform.startswith("linux"):
             raise RuntimeError(f"machines need Linux (memfd_create, pidfd), and this is {sys.platform}")
         if threads_per_rank < 1:
@@ -96,9 +94,15 @@ class Machines:
         return found
 
     def start(
-        self, name: str, function: Any, /, *args: Any, host: int | None = None,
-        memory_limit_bytes: int | None = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        function: Any,
+        /,
+        *args: Any,
+        host: int | None = None,
+        memory_limit_bytes: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Start a machine without waiting for it.
 
         Args:
@@ -263,9 +267,7 @@ class Machines:
             for fd, stream in zip(fds[1:3], ("stdout", "stderr"), strict=True)
         )
         channel = Channel(socket.socket(fileno=fds[0]))
-        self._ranks[key] = _RankSeen(
-            started=started, channel=channel, outputs=outputs, pidfd=fds[3], stacks=fds[4]
-        )
+        self._ranks[key] = _RankSeen(started=started, channel=channel, outputs=outputs, pidfd=fds[3], stacks=fds[4])
         self._selector.register(channel, selectors.EVENT_READ, key)
         for output in outputs:
             self._selector.register(output, selectors.EVENT_READ, key)

@@ -118,4 +118,3 @@ def origins(run_folder: Path) -> list[dict[str, Any]]:
 def needs_of(project: Project, item: Reproduction, profile: str) -> dict[str, list[str]]:
     """Return which cells an item needs, as far as a study has noted it: function's name to digests."""
     return _read(needs_file(project, item, profile))
-

@@ -59,6 +59,7 @@ def _finished(folder: Path, digests: Iterable[str]) -> dict[str, Any]:
 
 def _newer(found: Mapping[str, Any], committed: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        digest: held for digest, held in found.items()
+        digest: held
+        for digest, held in found.items()
         if digest not in committed or committed[digest]["started"] <= held["started"]
-    }  # fmt: skip
+    }

@@ -38,7 +38,7 @@ def check_cell(held: Any, cell: Cell | None, place: str) -> dict[str, Any]:
     Raises:
         RecordError: naming the place.
     """
-    if not isinstance(held, dict) or held.get("schema") != SCHEMA or not FIELDS <= held.keys():
+    if not isinstance(held, dict) or held.get("schema") != SCHEMA or not held.keys() >= FIELDS:
         raise RecordError(f"{place}: refused, it is no cell of schema {SCHEMA}; move it away and run again")
     if held.get("checksum") != checksum(held):
         raise RecordError(f"{place}: refused, its checksum does not fit its content; move it away and run again")
@@ -122,8 +122,10 @@ class CellStore:
         return cls(
             folder=project.cells_folder(technique, profile) / cell.name,
             basis=Fingerprinter(project).basis(above, cell.module),
-            commit=commit_of(project.root), keep=keep, committed=read_lines(recorded) if keep else {},
-        )  # fmt: skip
+            commit=commit_of(project.root),
+            keep=keep,
+            committed=read_lines(recorded) if keep else {},
+        )
 
     def path(self, cell: Cell) -> Path:
         """Return where a cell lies, whether it is there or not."""

@@ -185,10 +185,15 @@ class Study:
     def _result(self, cell: Cell) -> CellResult:
         held = self._held[cell.digest]
         return CellResult(
-            arguments=cell.arguments, values=held["values"], seconds=held["seconds"], started=held["started"],
-            commit=held["commit"], machine=str(held["machine"].get("host", "")), versions=held["versions"],
+            arguments=cell.arguments,
+            values=held["values"],
+            seconds=held["seconds"],
+            started=held["started"],
+            commit=held["commit"],
+            machine=str(held["machine"].get("host", "")),
+            versions=held["versions"],
             reused=cell.digest not in self._new,
-        )  # fmt: skip
+        )
 
 
 def _reasons(counts: Mapping[str, int], what: str) -> str:

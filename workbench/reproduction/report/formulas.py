@@ -14,7 +14,11 @@ from html import escape
 __all__ = ["formula_html"]
 
 SIZE = 100  # units of an em in the drawing, which leaves two digits to its coordinates
-SPELLINGS = ((r"\\ge(?![a-zA-Z])", r"\\geq"), (r"\\le(?![a-zA-Z])", r"\\leq"), (r"\\[bB]igg?[lr]?(?=[()\[\]|])", ""))  # TeX, mathtext's
+SPELLINGS = (
+    (r"\\ge(?![a-zA-Z])", r"\\geq"),
+    (r"\\le(?![a-zA-Z])", r"\\leq"),
+    (r"\\[bB]igg?[lr]?(?=[()\[\]|])", ""),
+)  # TeX, mathtext's
 COMMANDS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}  # codes of matplotlib's paths, SVG's letters
 
 
@@ -45,12 +49,16 @@ def _drawing(tex: str, kind: str) -> str:
         known = re.sub(pattern, spelling, known)
     font = FontProperties(size=SIZE)
     scale = SIZE / text_to_path.FONT_SCALE
-    width, height, depth = (scale * length for length in text_to_path.get_text_width_height_descent(f"${known}$", font, ismath=True))
+    width, height, depth = (
+        scale * length for length in text_to_path.get_text_width_height_descent(f"${known}$", font, ismath=True)
+    )
     vertices, codes = text_to_path.get_text_path(font, f"${known}$", ismath=True)
     path = _path([(scale * x, height - depth - scale * y) for x, y in vertices], codes)
     style = f"width:{width / SIZE:.3f}em;height:{height / SIZE:.3f}em;vertical-align:{-depth / SIZE:.3f}em"
-    return (f'<svg class="{kind}" role="img" aria-label="{escape(tex)}" viewBox="0 0 {width:.0f} {height:.0f}" style="{style}">'
-            f'<path fill="currentColor" d="{path}"/></svg>')
+    return (
+        f'<svg class="{kind}" role="img" aria-label="{escape(tex)}" viewBox="0 0 {width:.0f} {height:.0f}" style="{style}">'
+        f'<path fill="currentColor" d="{path}"/></svg>'
+    )
 
 
 def _path(points: list[tuple[float, float]], codes: list[int]) -> str:

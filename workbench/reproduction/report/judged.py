@@ -28,7 +28,9 @@ __all__ = ["RecordedRun", "claims_of", "recorded_beside", "rule_text", "trusted_
 
 RecordedRun = tuple[str, Mapping[str, Any], Sequence[Mapping[str, Any]]]  # profile, record, its verdicts as of now
 
-NOTHING_RECORDED = MappingProxyType({"values": (), "data": (), "calibration": None, "not_comparable": MappingProxyType({})})
+NOTHING_RECORDED = MappingProxyType(
+    {"values": (), "data": (), "calibration": None, "not_comparable": MappingProxyType({})}
+)
 
 
 def trusted_record(path: Path, item: Reproduction, profile: str) -> tuple[dict[str, Any] | None, str]:
@@ -50,8 +52,9 @@ def trusted_record(path: Path, item: Reproduction, profile: str) -> tuple[dict[s
         return None, str(error)
 
 
-def recorded_beside(project: Project, item: Reproduction, profile: str,
-                    record: Mapping[str, Any] | None) -> tuple[tuple[RecordedRun, ...], tuple[str, ...]]:
+def recorded_beside(
+    project: Project, item: Reproduction, profile: str, record: Mapping[str, Any] | None
+) -> tuple[tuple[RecordedRun, ...], tuple[str, ...]]:
     """Read the promoted records that say more than this machine's own.
 
     Returns:
@@ -59,13 +62,24 @@ def recorded_beside(project: Project, item: Reproduction, profile: str,
     """
     if profile == Profile.SMOKE:
         return (), ()
-    found = [(other, *trusted_record(promoted_path(project, item, other), item, other)) for other in _profiles_beside(profile, record)]
+    found = [
+        (other, *trusted_record(promoted_path(project, item, other), item, other))
+        for other in _profiles_beside(profile, record)
+    ]
     runs = tuple((other, held, _verdicts(project, item, held)) for other, held, _ in found if held is not None)
     return runs, tuple(refused for _, _, refused in found if refused)
 
 
-def claims_of(project: Project, item: Reproduction, profile: str, record: Mapping[str, Any] | None, *,
-              beside: Sequence[RecordedRun], anchor: str, missing: str) -> tuple[ClaimView, ...]:
+def claims_of(
+    project: Project,
+    item: Reproduction,
+    profile: str,
+    record: Mapping[str, Any] | None,
+    *,
+    beside: Sequence[RecordedRun],
+    anchor: str,
+    missing: str,
+) -> tuple[ClaimView, ...]:
     """Judge the claims of an item.
 
     Args:
@@ -89,7 +103,7 @@ def claims_of(project: Project, item: Reproduction, profile: str, record: Mappin
 def _profiles_beside(profile: str, record: Mapping[str, Any] | None) -> Sequence[str]:
     """Larger profiles, whose recorded runs say more; the profile itself too where this machine has no record."""
     order = [known.value for known in Profile]
-    return order[order.index(profile) + (record is not None):]
+    return order[order.index(profile) + (record is not None) :]
 
 
 def _verdicts(project: Project, item: Reproduction, record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -101,8 +115,10 @@ def _verdicts(project: Project, item: Reproduction, record: Mapping[str, Any]) -
 
 def _without_record(project: Project, item: Reproduction, missing: str) -> list[dict[str, Any]]:
     found = _verdicts(project, item, NOTHING_RECORDED)
-    return [verdict | {"verdict": "not run", "reason": missing, "rows": [row | {"reason": ""} for row in verdict["rows"]]}
-            for verdict in found]
+    return [
+        verdict | {"verdict": "not run", "reason": missing, "rows": [row | {"reason": ""} for row in verdict["rows"]]}
+        for verdict in found
+    ]
 
 
 def _bare(claim: Claim, reason: str) -> dict[str, Any]:
@@ -119,7 +135,11 @@ def _rule(claim: Claim) -> str:
     quantity = claim.quantity.replace("_", " ")
     if isinstance(claim, Within):
         nearness = "equal to" if 0 in (claim.rel, claim.abs) else f"within {_tolerance(claim)} of"
-        other = "the published value" if claim.expected is None else f"{number_text(claim.expected)}, expected by definition"
+        other = (
+            "the published value"
+            if claim.expected is None
+            else f"{number_text(claim.expected)}, expected by definition"
+        )
         return f"{quantity} {nearness} {other}"
     if isinstance(claim, Bound):
         return f"{quantity} {'at most' if claim.at_least is None else 'at least'} {number_text(claim.limit)}, whole interval"
@@ -128,8 +148,10 @@ def _rule(claim: Claim) -> str:
     if isinstance(claim, Trend):
         return f"{quantity} is {claim.direction} along {claim.along.replace('_', ' ')}"
     if isinstance(claim, Crossover):
-        return (f"{quantity} of {claim.between[0]} and {claim.between[1]} cross once along {claim.along.replace('_', ' ')}, "
-                f"within {_tolerance(claim)} of {number_text(claim.at)} {claim.unit}".rstrip())
+        return (
+            f"{quantity} of {claim.between[0]} and {claim.between[1]} cross once along {claim.along.replace('_', ' ')}, "
+            f"within {_tolerance(claim)} of {number_text(claim.at)} {claim.unit}".rstrip()
+        )
     return quantity
 
 

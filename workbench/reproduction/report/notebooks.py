@@ -23,7 +23,15 @@ from .judged import trusted_record
 __all__ = ["mark_current", "notebook_body", "notebook_page", "stale_notebooks"]
 
 NOTEBOOK_FILE = "notebook.ipynb"
-SHOWN = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")  # best first; no scripts
+SHOWN = (
+    "text/html",
+    "text/markdown",
+    "image/svg+xml",
+    "text/latex",
+    "image/png",
+    "image/jpeg",
+    "text/plain",
+)  # best first; no scripts
 
 
 def notebook_page(project: Project, item: Reproduction, profile: str) -> Path:
@@ -31,14 +39,21 @@ def notebook_page(project: Project, item: Reproduction, profile: str) -> Path:
     return project.results_of(profile) / "report" / "notebooks" / f"{item.id.replace('/', '-')}.html"
 
 
-def stale_notebooks(project: Project, catalogue: Sequence[Reproduction], profile: str) -> tuple[tuple[Reproduction, Path], ...]:
+def stale_notebooks(
+    project: Project, catalogue: Sequence[Reproduction], profile: str
+) -> tuple[tuple[Reproduction, Path], ...]:
     """Return the items whose executed notebook has no page yet, or one of an earlier run.
 
     A notebook that is not the one its record was sealed with gets none.
     """
     found = ((item, project.folder(item, profile) / NOTEBOOK_FILE) for item in catalogue)
-    return tuple((item, notebook) for item, notebook in found
-                 if notebook.is_file() and not _current(notebook_page(project, item, profile), notebook) and _sealed(notebook, item, profile))
+    return tuple(
+        (item, notebook)
+        for item, notebook in found
+        if notebook.is_file()
+        and not _current(notebook_page(project, item, profile), notebook)
+        and _sealed(notebook, item, profile)
+    )
 
 
 def _sealed(notebook: Path, item: Reproduction, profile: str) -> bool:
@@ -64,7 +79,9 @@ def notebook_body(notebook: Path) -> str:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if _can_be_shown(output)]
     shown = Config({"NbConvertBase": {"display_data_priority": list(SHOWN)}})
-    exporter = _exporter_class()(config=shown, template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
+    exporter = _exporter_class()(
+        config=shown, template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True
+    )
     body, _ = exporter.from_notebook_node(held)
     return body
 

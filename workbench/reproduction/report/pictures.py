@@ -17,7 +17,13 @@ from workbench.reproduction.records import write_whole
 
 __all__ = ["figure_uri", "thumbnail_uri"]
 
-MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
+MEDIA_TYPES = {
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".webp": "image/webp",
+}
 THUMBNAIL_PIXELS = (360, 240)  # twice the size on the page, for dense screens
 COLOURS = 64  # of a thumbnail, a third of the bytes of full colour
 KEPT = 256  # figures remembered while a run updates the report item by item

@@ -17,9 +17,25 @@ from workbench.reproduction.verdicts import ORDERS
 
 from .numbers import key_text, number_text, pairs_text, relative_text, seconds_text, value_text
 
-__all__ = ["VERDICTS", "ClaimView", "FailureView", "Finding", "ItemView", "RecordedFigure", "RecordedView", "RowView", "claim_views",
-           "count_recorded", "count_verdicts", "facts_of", "machine_text", "normal_verdict", "slug", "value_rows",
-           "when_text"]
+__all__ = [
+    "VERDICTS",
+    "ClaimView",
+    "FailureView",
+    "Finding",
+    "ItemView",
+    "RecordedFigure",
+    "RecordedView",
+    "RowView",
+    "claim_views",
+    "count_recorded",
+    "count_verdicts",
+    "facts_of",
+    "machine_text",
+    "normal_verdict",
+    "slug",
+    "value_rows",
+    "when_text",
+]
 
 VERDICTS = ("DISAGREES", "AGREES", "NOT_COMPARABLE", "NOT_RUN")  # the order in which a reader looks for them
 HASH_SHOWN = 12  # characters of a checksum that tell two files apart
@@ -183,7 +199,11 @@ class ItemView:
     @property
     def figure_anchor(self) -> str:
         """Where its first figure stands: this run's, or else that of a recorded run."""
-        return f"{self.anchor}-figure" if self.figure or not self.recorded_figures else f"{self.anchor}-figure-{self.recorded_figures[0].profile}"
+        return (
+            f"{self.anchor}-figure"
+            if self.figure or not self.recorded_figures
+            else f"{self.anchor}-figure-{self.recorded_figures[0].profile}"
+        )
 
 
 def slug(text: str) -> str:
@@ -233,8 +253,12 @@ def machine_text(machine: Any) -> str:
     return found or key_text(machine)
 
 
-def claim_views(verdicts: Sequence[Mapping[str, Any]], anchor: str, rules: Mapping[str, str],
-                recorded: Sequence[tuple[str, Mapping[str, Any], Sequence[Mapping[str, Any]]]]) -> tuple[ClaimView, ...]:
+def claim_views(
+    verdicts: Sequence[Mapping[str, Any]],
+    anchor: str,
+    rules: Mapping[str, str],
+    recorded: Sequence[tuple[str, Mapping[str, Any], Sequence[Mapping[str, Any]]]],
+) -> tuple[ClaimView, ...]:
     """Turn verdicts into what a page shows.
 
     Args:
@@ -251,30 +275,53 @@ def claim_views(verdicts: Sequence[Mapping[str, Any]], anchor: str, rules: Mappi
 
 def _claim_view(verdict, anchor, rules, recorded) -> ClaimView:
     name = str(verdict.get("claim", ""))
-    twins = [(profile, record, twin) for profile, record, others in recorded
-             for twin in others if twin.get("claim") == name]
+    twins = [
+        (profile, record, twin) for profile, record, others in recorded for twin in others if twin.get("claim") == name
+    ]
     beside = {key_text(row.get("where")): row for row in (twins[0][2].get("rows") or ())} if twins else {}
     return ClaimView(
-        name=name, anchor=f"{anchor}-{slug(name)}", verdict=normal_verdict(verdict.get("verdict")),
-        reason=str(verdict.get("reason") or ""), explanation=str(verdict.get("explanation") or ""),
-        rule=rules.get(name, ""), rows=tuple(_row_view(row, beside, verdict) for row in verdict.get("rows") or ()),
-        recorded=tuple(RecordedView(profile=profile, machine=machine_text(record.get("machine")), date=when_text(record.get("started")),
-                                    verdict=normal_verdict(twin.get("verdict")), reason=str(twin.get("reason") or ""))
-                       for profile, record, twin in twins))
+        name=name,
+        anchor=f"{anchor}-{slug(name)}",
+        verdict=normal_verdict(verdict.get("verdict")),
+        reason=str(verdict.get("reason") or ""),
+        explanation=str(verdict.get("explanation") or ""),
+        rule=rules.get(name, ""),
+        rows=tuple(_row_view(row, beside, verdict) for row in verdict.get("rows") or ()),
+        recorded=tuple(
+            RecordedView(
+                profile=profile,
+                machine=machine_text(record.get("machine")),
+                date=when_text(record.get("started")),
+                verdict=normal_verdict(twin.get("verdict")),
+                reason=str(twin.get("reason") or ""),
+            )
+            for profile, record, twin in twins
+        ),
+    )
 
 
 def _row_view(row: Mapping[str, Any], beside: Mapping[str, Mapping[str, Any]], claim: Mapping[str, Any]) -> RowView:
     unit, published, ours, where = row.get("unit"), row.get("published"), row.get("ours"), key_text(row.get("where"))
     word = normal_verdict(row.get("verdict") or "")
-    silent = normal_verdict(claim.get("verdict")) == "NOT_COMPARABLE" != word  # what overrides the claim overrides its rows
+    silent = (
+        normal_verdict(claim.get("verdict")) == "NOT_COMPARABLE" != word
+    )  # what overrides the claim overrides its rows
     of_order = claim.get("kind") in ORDERS
     recorded = beside.get(where, {})
-    return RowView(where=where, published=value_text(published, unit), ours=_ours_text(row),
-                   difference="" if of_order else relative_text(ours, published), source=str(row.get("source") or ""), reason="" if silent else str(row.get("reason") or ""),
-                   published_exact=_exact(published, unit), ours_exact=_exact(ours, unit),
-                   recorded=_ours_text(recorded) if recorded else "",
-                   verdict="" if silent or of_order else word, wide=bool(_spread_text(row) or _spread_text(recorded)),
-                   by_definition=bool(row.get("by_definition")))
+    return RowView(
+        where=where,
+        published=value_text(published, unit),
+        ours=_ours_text(row),
+        difference="" if of_order else relative_text(ours, published),
+        source=str(row.get("source") or ""),
+        reason="" if silent else str(row.get("reason") or ""),
+        published_exact=_exact(published, unit),
+        ours_exact=_exact(ours, unit),
+        recorded=_ours_text(recorded) if recorded else "",
+        verdict="" if silent or of_order else word,
+        wide=bool(_spread_text(row) or _spread_text(recorded)),
+        by_definition=bool(row.get("by_definition")),
+    )
 
 
 def _ours_text(row: Mapping[str, Any]) -> str:
@@ -292,7 +339,11 @@ def _origins_text(record: Mapping[str, Any]) -> str:
     told = []
     for origin in origins:
         here = _same_machine(origin.get("machine"), record.get("machine"))
-        commit = "" if here and origin.get("commit") == record.get("commit") else f" of commit {str(origin.get('commit'))[:HASH_SHOWN]}"
+        commit = (
+            ""
+            if here and origin.get("commit") == record.get("commit")
+            else f" of commit {str(origin.get('commit'))[:HASH_SHOWN]}"
+        )
         place = "here" if here else f"on {machine_text(origin.get('machine'))}"
         told.append(f"{origin.get('num_cells')}{commit} {place}")
     took = seconds_text(round(sum(float(origin.get("seconds") or 0) for origin in origins)))
@@ -300,7 +351,11 @@ def _origins_text(record: Mapping[str, Any]) -> str:
 
 
 def _same_machine(one: Any, other: Any) -> bool:
-    return isinstance(one, Mapping) and isinstance(other, Mapping) and all(one.get(name) == other.get(name) for name in ("host", "cpu"))
+    return (
+        isinstance(one, Mapping)
+        and isinstance(other, Mapping)
+        and all(one.get(name) == other.get(name) for name in ("host", "cpu"))
+    )
 
 
 def _exact(value: Any, unit: str | None) -> str:
@@ -312,20 +367,37 @@ def value_rows(values: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, str], 
     rows = []
     for value in values:
         keys = {name: part for name, part in value.items() if name not in VALUE_COLUMNS and part is not None}
-        spread = (f" ({number_text(value['low'])} to {number_text(value['high'])})"
-                  if isinstance(value.get("low"), (int, float)) and isinstance(value.get("high"), (int, float)) else "")
+        spread = (
+            f" ({number_text(value['low'])} to {number_text(value['high'])})"
+            if isinstance(value.get("low"), (int, float)) and isinstance(value.get("high"), (int, float))
+            else ""
+        )
         name = ", ".join(part for part in (str(value.get("quantity", "")).replace("_", " "), key_text(keys)) if part)
-        rows.append({"name": name, "text": value_text(value.get("value"), value.get("unit")) + spread,
-                     "exact": _exact(value.get("value"), value.get("unit"))})
+        rows.append(
+            {
+                "name": name,
+                "text": value_text(value.get("value"), value.get("unit")) + spread,
+                "exact": _exact(value.get("value"), value.get("unit")),
+            }
+        )
     return tuple(rows)
 
 
 def facts_of(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """List what a reader needs to repeat the run: machine, data, configuration, versions."""
-    pairs = [("Machine", machine_text(record.get("machine"))), ("Date", when_text(record.get("started"))),
-             ("Took", seconds_text(float(record.get("seconds") or 0))), ("Commit", str(record.get("commit") or ""))]
-    for title, name in (("Parameters", "parameters"), ("Configuration", "configuration"), ("Calibrated on", "calibration"),
-                        ("Versions", "versions"), ("Environment", "environment")):
+    pairs = [
+        ("Machine", machine_text(record.get("machine"))),
+        ("Date", when_text(record.get("started"))),
+        ("Took", seconds_text(float(record.get("seconds") or 0))),
+        ("Commit", str(record.get("commit") or "")),
+    ]
+    for title, name in (
+        ("Parameters", "parameters"),
+        ("Configuration", "configuration"),
+        ("Calibrated on", "calibration"),
+        ("Versions", "versions"),
+        ("Environment", "environment"),
+    ):
         held = record.get(name)
         pairs.append((title, pairs_text(held) if isinstance(held, Mapping) else str(held or "")))
     pairs.append(("Cells", _origins_text(record)))

@@ -15,9 +15,19 @@ from workbench.reproduction.errors import UsageError
 from workbench.reproduction.machine import num_cores
 from workbench.reproduction.project import Project
 from workbench.reproduction.runner.events import (
-    Action, Event, ItemFinished, ItemOutcome, ItemStarted, OnEvent, Outcome, Planned, PlannedItem, Progress,
-    RunFinished, Status,
-)  # fmt: skip
+    Action,
+    Event,
+    ItemFinished,
+    ItemOutcome,
+    ItemStarted,
+    OnEvent,
+    Outcome,
+    Planned,
+    PlannedItem,
+    Progress,
+    RunFinished,
+    Status,
+)
 from workbench.reproduction.runner.lock import hold_lock
 from workbench.reproduction.runner.placing import clear, partial_folder, sweep
 from workbench.reproduction.runner.plan import plan, plan_checked
@@ -26,9 +36,21 @@ from workbench.reproduction.runner.schedule import Schedule, expected_s
 from workbench.reproduction.runner.work import Work
 
 __all__ = [
-    "Action", "Event", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent", "Outcome", "Planned", "PlannedItem",
-    "Progress", "RunFinished", "Status", "plan", "run",
-]  # fmt: skip
+    "Action",
+    "Event",
+    "ItemFinished",
+    "ItemOutcome",
+    "ItemStarted",
+    "OnEvent",
+    "Outcome",
+    "Planned",
+    "PlannedItem",
+    "Progress",
+    "RunFinished",
+    "Status",
+    "plan",
+    "run",
+]
 
 MOST_JOBS = 4  # kernels side by side by default: each holds about 0.5 GB once it has imported torch
 

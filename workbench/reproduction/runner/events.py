@@ -13,9 +13,19 @@ from workbench.reproduction.cells.notes import CellProgress
 from workbench.reproduction.cells.there import CellsThere
 
 __all__ = [
-    "Action", "Event", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent", "Outcome", "Planned", "PlannedItem",
-    "Progress", "RunFinished", "Status",
-]  # fmt: skip
+    "Action",
+    "Event",
+    "ItemFinished",
+    "ItemOutcome",
+    "ItemStarted",
+    "OnEvent",
+    "Outcome",
+    "Planned",
+    "PlannedItem",
+    "Progress",
+    "RunFinished",
+    "Status",
+]
 
 
 class Action(StrEnum):

@@ -101,9 +101,12 @@ class Execution:
         import papermill
 
         environment = {
-            RUN_DIR: str(self.folder), RUN_ITEM: self.item.id, RUN_PROFILE: self.profile,
-            ROOT_VARIABLE: str(self.project.root), KEEP_CELLS: "1" if self.keep_cells else "0",
-        }  # fmt: skip
+            RUN_DIR: str(self.folder),
+            RUN_ITEM: self.item.id,
+            RUN_PROFILE: self.profile,
+            ROOT_VARIABLE: str(self.project.root),
+            KEEP_CELLS: "1" if self.keep_cells else "0",
+        }
         source = self.project.notebook(self.item)
         papermill.execute_notebook(
             _no_format(source),
@@ -126,7 +129,9 @@ class Execution:
     def _failure(self, error: Exception) -> Failure:
         if self.kernel.stopped_because:
             return Failure(reason=self.kernel.stopped_because, traceback=_where(self.folder))
-        died = isinstance(error, RuntimeError) and "kernel died" in str(error).lower()  # nbclient's, jupyter_client's words
+        died = (
+            isinstance(error, RuntimeError) and "kernel died" in str(error).lower()
+        )  # nbclient's, jupyter_client's words
         if died and not hasattr(error, "ename"):
             return Failure(reason=_told(self.kernel.exit_code), traceback=_where(self.folder))
         return Failure.of(error)

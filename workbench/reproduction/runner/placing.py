@@ -19,8 +19,8 @@ from workbench.reproduction.artifacts import checksums
 from workbench.reproduction.cells.notes import CELLS_FILE, PROGRESS_FILE, origins
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.machine import commit_of
-from workbench.reproduction.records import SCHEMA, read_record, write_json, write_record
 from workbench.reproduction.recording import RECORDING_FILE, verdicts_of
+from workbench.reproduction.records import SCHEMA, read_record, write_json, write_record
 from workbench.reproduction.runner.execute import LOG_FILE, NOTEBOOK_FILE, Execution, Failure
 from workbench.reproduction.runner.plan import FAILURE_FILE, RECORD_FILE
 
@@ -60,19 +60,34 @@ def _record(execution: Execution, recording: dict[str, Any], fingerprint: Mappin
     item, profile = execution.item, execution.profile
     verdicts = verdicts_of(execution.project, item, recording)
     about = {
-        "schema": SCHEMA, "id": item.id, "technique": item.technique, "item": item.item,
+        "schema": SCHEMA,
+        "id": item.id,
+        "technique": item.technique,
+        "item": item.item,
         "evidence": item.evidence.value,
-        "title": item.title, "profile": profile, "notebook": item.notebook, "kernel": execution.kernel_name,
-    }  # fmt: skip
+        "title": item.title,
+        "profile": profile,
+        "notebook": item.notebook,
+        "kernel": execution.kernel_name,
+    }
     run = {
         "verdicts": [] if profile == "smoke" else [verdict.to_json() for verdict in verdicts],
-        "parameters": dict(item.parameters[profile]), "commit": commit_of(execution.project.root),
-        "started": execution.started, "seconds": round(execution.seconds, 3), "fingerprint": fingerprint,
-    }  # fmt: skip
+        "parameters": dict(item.parameters[profile]),
+        "commit": commit_of(execution.project.root),
+        "started": execution.started,
+        "seconds": round(execution.seconds, 3),
+        "fingerprint": fingerprint,
+    }
     artifacts = {"notebook": NOTEBOOK_FILE, "log": LOG_FILE, **recording["artifacts"]}
     sums = checksums(execution.folder, artifacts)
     cells = origins(execution.folder)
-    return about | recording | run | {"artifacts": artifacts, "artifact_sha256": sums} | ({"cells": cells} if cells else {})
+    return (
+        about
+        | recording
+        | run
+        | {"artifacts": artifacts, "artifact_sha256": sums}
+        | ({"cells": cells} if cells else {})
+    )
 
 
 def _swap(folder: Path, target: Path) -> None:
@@ -100,10 +115,16 @@ def place_failure(execution: Execution, failure: Failure, fingerprint: Mapping[s
     clear(execution.folder)
     artifacts = {what: name for what, (_, name) in kept.items() if (target / name).exists()}
     told = {
-        "schema": SCHEMA, "id": execution.item.id, "profile": execution.profile, "message": failure.reason,
-        "reason": failure.reason, "traceback": failure.traceback, "started": execution.started,
-        "seconds": round(execution.seconds, 3), "fingerprint": fingerprint,
-    }  # fmt: skip
+        "schema": SCHEMA,
+        "id": execution.item.id,
+        "profile": execution.profile,
+        "message": failure.reason,
+        "reason": failure.reason,
+        "traceback": failure.traceback,
+        "started": execution.started,
+        "seconds": round(execution.seconds, 3),
+        "fingerprint": fingerprint,
+    }
     try:
         write_json(target / FAILURE_FILE, told | {"artifacts": artifacts})
     except OSError:

@@ -27,7 +27,12 @@ NOTEBOOK_S = 15.0  # seconds assumed for a notebook beside its cells: a kernel, 
 
 
 def plan(
-    project: Project, items: Sequence[Reproduction], profile: str, *, kernel: str | None = None, fresh: bool = False,
+    project: Project,
+    items: Sequence[Reproduction],
+    profile: str,
+    *,
+    kernel: str | None = None,
+    fresh: bool = False,
     keep_cells: bool = False,
 ) -> tuple[PlannedItem, ...]:
     """Say for each item whether it would run, and why.
@@ -64,7 +69,12 @@ def plan_checked(
 
 
 def _plan_one(
-    project: Project, item: Reproduction, profile: str, kernel: str | None, fresh: bool, keep_cells: bool,
+    project: Project,
+    item: Reproduction,
+    profile: str,
+    kernel: str | None,
+    fresh: bool,
+    keep_cells: bool,
     fingerprint: Fingerprinter,
 ) -> PlannedItem:
     folder = project.folder(item, profile)

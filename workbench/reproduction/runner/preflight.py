@@ -60,7 +60,9 @@ def _check_data_folder(project: Project, items: Sequence[Reproduction]) -> None:
         return
     fingerprinter = Fingerprinter(project)
     if user := next((item for item in items if item.requires or fingerprinter.uses_data(item)), None):
-        raise UsageError(f"{DATA_VARIABLE} is {folder!r}, which is not a folder, and {user.id} uses data; correct or unset it")
+        raise UsageError(
+            f"{DATA_VARIABLE} is {folder!r}, which is not a folder, and {user.id} uses data; correct or unset it"
+        )
 
 
 def _check_data(item: Reproduction, name: str) -> None:

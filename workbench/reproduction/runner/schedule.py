@@ -13,8 +13,15 @@ from time import monotonic
 
 from workbench.reproduction.cells.notes import CellProgress
 from workbench.reproduction.runner.events import (
-    Action, ItemFinished, ItemOutcome, ItemStarted, OnEvent, PlannedItem, Progress, Status,
-)  # fmt: skip
+    Action,
+    ItemFinished,
+    ItemOutcome,
+    ItemStarted,
+    OnEvent,
+    PlannedItem,
+    Progress,
+    Status,
+)
 from workbench.reproduction.runner.execute import Failure
 from workbench.reproduction.runner.work import INTERRUPTED, Work
 
@@ -125,10 +132,14 @@ class Schedule:
         left = [_by_its_cells(item, spent.get(item.id, 0.0), cells.get(item.id)) for item in left]
         self.on_event(
             Progress(
-                running=spent, num_done=len(done), num_items=len(todo), elapsed_s=elapsed_s,
-                remaining_s=expected_s(left, self.jobs, spent), cells=cells,
+                running=spent,
+                num_done=len(done),
+                num_items=len(todo),
+                elapsed_s=elapsed_s,
+                remaining_s=expected_s(left, self.jobs, spent),
+                cells=cells,
             )
-        )  # fmt: skip
+        )
 
     def _stop_all(self) -> None:
         for id in self._threads:

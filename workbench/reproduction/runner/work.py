@@ -35,17 +35,27 @@ class Work:
     """
 
     def __init__(
-        self, project: Project, items: Iterable[Reproduction], profile: str, kernel: str | None, *, keep_cells: bool = False
+        self,
+        project: Project,
+        items: Iterable[Reproduction],
+        profile: str,
+        kernel: str | None,
+        *,
+        keep_cells: bool = False,
     ):
         self.project, self.profile, self.kernel = project, profile, kernel
         partial = partial_folder(project.results_of(profile))
         self._executions = {
             item.id: Execution(
-                project=project, item=item, profile=profile, folder=partial / item.id,
-                kernel_name=kernel or read_notebook(project.notebook(item)).kernel, keep_cells=keep_cells,
+                project=project,
+                item=item,
+                profile=profile,
+                folder=partial / item.id,
+                kernel_name=kernel or read_notebook(project.notebook(item)).kernel,
+                keep_cells=keep_cells,
             )
             for item in items
-        }  # fmt: skip
+        }
 
     def run(self, id: str) -> ItemOutcome:
         """Run one item to its end; whatever goes wrong is in the outcome."""

@@ -29,10 +29,15 @@ def furniture(name: str) -> dict[str, str]:
     """Return the files of a new technique, by path from the project's root, mapped to the template of each."""
     room = f"workbench/techniques/{name}"
     return {
-        f"{room}/__init__.py": "init.py.j2", f"{room}/method.py": "method.py.j2", f"{room}/runtime.py": "runtime.py.j2",
-        f"{room}/cost.py": "cost.py.j2", f"notebooks/{name}/lesson.ipynb": "lesson.nb.j2",
-        f"notebooks/{name}/bytes.ipynb": "bytes.nb.j2", f"reproductions/{name}/catalogue.py": "catalogue.py.j2",
-        f"reproductions/{name}/published/table-1.csv": "table-1.csv.j2", f"tests/techniques/{name}/test_{name}.py": "test.py.j2",
+        f"{room}/__init__.py": "init.py.j2",
+        f"{room}/method.py": "method.py.j2",
+        f"{room}/runtime.py": "runtime.py.j2",
+        f"{room}/cost.py": "cost.py.j2",
+        f"notebooks/{name}/lesson.ipynb": "lesson.nb.j2",
+        f"notebooks/{name}/bytes.ipynb": "bytes.nb.j2",
+        f"reproductions/{name}/catalogue.py": "catalogue.py.j2",
+        f"reproductions/{name}/published/table-1.csv": "table-1.csv.j2",
+        f"tests/techniques/{name}/test_{name}.py": "test.py.j2",
     }
 
 
@@ -64,14 +69,20 @@ def _check_name(name: str) -> None:
     if not NAME_RULE.fullmatch(name):
         likely = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
         hint = f"; did you mean {likely!r}?" if NAME_RULE.fullmatch(likely) and likely != name else ""
-        raise UsageError(f"technique name {name!r} must be lower case letters, digits and single underscores, and begin with a letter{hint}")
+        raise UsageError(
+            f"technique name {name!r} must be lower case letters, digits and single underscores, and begin with a letter{hint}"
+        )
 
 
 def _render(template: str, name: str) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(loader=PackageLoader(__package__, "templates"), undefined=StrictUndefined, keep_trailing_newline=True)
-    text = environment.get_template(template).render(name=name, slug=name.replace("_", "-"), spoken=name.replace("_", " "))
+    environment = Environment(
+        loader=PackageLoader(__package__, "templates"), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    text = environment.get_template(template).render(
+        name=name, slug=name.replace("_", "-"), spoken=name.replace("_", " ")
+    )
     return notebook_json(text) if template.endswith(".nb.j2") else text
 
 
@@ -86,9 +97,20 @@ def notebook_json(text: str) -> str:
     """
     marks = list(CELL_MARK.finditer(text))
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
-    cells = [_cell(number, mark.group(1), text[mark.end():end]) for number, (mark, end) in enumerate(zip(marks, ends, strict=True))]
-    metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}, "language_info": {"name": "python"}}
-    return json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}, indent=1, ensure_ascii=False) + "\n"
+    cells = [
+        _cell(number, mark.group(1), text[mark.end() : end])
+        for number, (mark, end) in enumerate(zip(marks, ends, strict=True))
+    ]
+    metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    return (
+        json.dumps(
+            {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}, indent=1, ensure_ascii=False
+        )
+        + "\n"
+    )
 
 
 def _cell(number: int, kind: str, body: str) -> dict[str, Any]:

@@ -48,7 +48,14 @@ def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hid
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(micro_batch, sequence, hidden, generator=generator).to(torch.float16)
     rows = [row for name in names for row in _message_rows(name, x)]
-    sizes = dict(micro_batch=micro_batch, sequence=sequence, hidden=hidden, pp=1, layers=1, compressed_layers=1)
+    sizes = {
+        "micro_batch": micro_batch,
+        "sequence": sequence,
+        "hidden": hidden,
+        "pp": 1,
+        "layers": 1,
+        "compressed_layers": 1,
+    }
     return rows + [row for name in names for tp in (2, 4) for row in _wire_rows(name, tp, sizes)]
 
 

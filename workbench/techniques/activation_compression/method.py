@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import torch
 
-from workbench.compression import AutoEncoder, Codec, FP16, Identity, Quantize, QuantizeFeatures, RandomK, TopK
+from workbench.compression import FP16, AutoEncoder, Codec, Identity, Quantize, QuantizeFeatures, RandomK, TopK
 from workbench.compression.quantize import SCALE_AND_BIAS_BYTES
 from workbench.compression.quantize_features import SCALE_BYTES
 
@@ -99,9 +99,7 @@ class Method:
             case Family.QUANTIZATION:
                 return QuantizeFeatures(self.bits) if self.by_feature else Quantize(self.bits)
 
-    def message_bytes(
-        self, rows: int, hidden: int, *, value_bytes: int = VALUE_BYTES, index_bytes: int = 8
-    ) -> int:
+    def message_bytes(self, rows: int, hidden: int, *, value_bytes: int = VALUE_BYTES, index_bytes: int = 8) -> int:
         """Return the bytes of one encoded activation, by the paper's definition.
 
         Args:

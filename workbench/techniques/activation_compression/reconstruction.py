@@ -89,9 +89,13 @@ def encode_text(
     with _seen_messages(model, is_token_BS) as messages:
         hidden = _hidden(model, tokens)
     return EncodedText(
-        model=model, tokens=tokens, words=pretrained.tokenizer.convert_ids_to_tokens(tokens["input_ids"][is_token_BS]),
-        hidden_NH=hidden, messages_RNH=messages, data=(text.source, pretrained.source),
-    )  # fmt: skip
+        model=model,
+        tokens=tokens,
+        words=pretrained.tokenizer.convert_ids_to_tokens(tokens["input_ids"][is_token_BS]),
+        hidden_NH=hidden,
+        messages_RNH=messages,
+        data=(text.source, pretrained.source),
+    )
 
 
 def lost_share(arrived: Tensor, sent: Tensor) -> float:
@@ -140,11 +144,15 @@ def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
     """
     arriving = {name: _arrival(name, text.hidden_size) for name in names}
     return [
-        {"method": name, "layer": layer + 1, "reduction": PARTS[part],
-         "lost_share": lost_share(arrive(f"{layer}.{part}", message_RNH), message_RNH.sum(0))}
+        {
+            "method": name,
+            "layer": layer + 1,
+            "reduction": PARTS[part],
+            "lost_share": lost_share(arrive(f"{layer}.{part}", message_RNH), message_RNH.sum(0)),
+        }
         for name, arrive in arriving.items()
         for (layer, part), message_RNH in text.messages_RNH.items()
-    ]  # fmt: skip
+    ]
 
 
 @torch.no_grad()
@@ -163,13 +171,20 @@ def error_path(text: EncodedText, name: str, layers: Iterable[int]) -> list[dict
         ValueError: for a method or a layer that does not exist.
     """
     compressed = set(layers)
-    compression = compress(text.model, method(name).codec(text.hidden_size, dtype=torch.float32), layers=sorted(compressed))
+    compression = compress(
+        text.model, method(name).codec(text.hidden_size, dtype=torch.float32), layers=sorted(compressed)
+    )
     try:
         hidden = _hidden(text.model, text.tokens)
     finally:
         compression.remove()
     return [
-        {"method": name, "layer": number + 1, "is_compressed": number in compressed, "lost_share": lost_share(now, before)}
+        {
+            "method": name,
+            "layer": number + 1,
+            "is_compressed": number in compressed,
+            "lost_share": lost_share(now, before),
+        }
         for number, (now, before) in enumerate(zip(hidden, text.hidden_NH, strict=True))
     ]
 

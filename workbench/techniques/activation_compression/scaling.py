@@ -26,9 +26,14 @@ __all__ = ["TABLE_10", "figure_5_rows", "fixed_cluster_rows", "table_10_on", "ta
 
 Rows = list[dict[str, Any]]
 TABLE_10 = (
-    (6144, 40, 1, 1024), (8192, 48, 2, 1536), (10240, 60, 4, 1792), (12288, 80, 8, 2304), (16384, 96, 16, 2176),
-    (20480, 105, 35, 2528), (25600, 128, 64, 3072),
-)  # fmt: skip
+    (6144, 40, 1, 1024),
+    (8192, 48, 2, 1536),
+    (10240, 60, 4, 1792),
+    (12288, 80, 8, 2304),
+    (16384, 96, 16, 2176),
+    (20480, 105, 35, 2528),
+    (25600, 128, 64, 3072),
+)
 """Hidden size, layers, nodes, global batch: the settings of table 10."""
 
 MICRO_BATCH, SEQUENCE = 16, 128  # table 10's caption; section 4.7's d = 16·128·100
@@ -67,7 +72,9 @@ def table_10_on(machine: FittedMachine) -> Rows:
     """
     rows = table_10_rows(machine_scaling(machine))
     speedups = ((row["hidden"], row["value"]) for row in rows if row["quantity"] == "speedup")
-    return [{"quantity": "table_10_speedup", "hidden": hidden, "value": value, "unit": "1"} for hidden, value in speedups]
+    return [
+        {"quantity": "table_10_speedup", "hidden": hidden, "value": value, "unit": "1"} for hidden, value in speedups
+    ]
 
 
 def fixed_cluster_rows(model: ScalingModel, hiddens: Sequence[int], nodes: Sequence[int]) -> Rows:

@@ -57,9 +57,14 @@ def compressed_pipeline(
     if codec is None:
         codec = method(setting.method).codec(setting.hidden, dtype=dtype, seed=seed)
     config = BertConfig(
-        hidden_size=setting.hidden, num_layers=setting.layers, num_heads=max(HEADS, setting.tp),
-        mlp_size=4 * setting.hidden, vocab_size=VOCABULARY, max_positions=setting.sequence, seed=seed,
-    )  # fmt: skip
+        hidden_size=setting.hidden,
+        num_layers=setting.layers,
+        num_heads=max(HEADS, setting.tp),
+        mlp_size=4 * setting.hidden,
+        vocab_size=VOCABULARY,
+        max_positions=setting.sequence,
+        seed=seed,
+    )
     encoder = BertEncoder(config, mesh.tensor_group, mesh.stage, device=device, dtype=dtype)
     held = mesh.stage.layers(setting.layers)
     chosen = [index for index, layer in enumerate(held) if setting.is_compressed(layer)]
@@ -67,10 +72,17 @@ def compressed_pipeline(
         gradients = EncoderGradients(mesh.tensor_group) if setting.fuse_gradients else None
         compress(encoder, codec, layers=chosen, fused=setting.is_fused, gradients=gradients)
     return Pipeline(
-        encoder, mesh, hidden_size=setting.hidden, num_micro_batches=setting.num_micro_batches, loss=_mean_square,
-        before=_boundary(setting, held.start, codec, device), after=_boundary(setting, held.stop, codec, device),
-        dtype=dtype, device=device, recorder=recorder,
-    )  # fmt: skip
+        encoder,
+        mesh,
+        hidden_size=setting.hidden,
+        num_micro_batches=setting.num_micro_batches,
+        loss=_mean_square,
+        before=_boundary(setting, held.start, codec, device),
+        after=_boundary(setting, held.stop, codec, device),
+        dtype=dtype,
+        device=device,
+        recorder=recorder,
+    )
 
 
 def _boundary(setting: Setting, layer: int, codec: Codec, device: str) -> Boundary | None:

@@ -16,16 +16,27 @@ _HOMES = {
     "on_ranks": ("compare_on_ranks",),
     "cells": ("RECIPES", "cells_by_layers", "fine_tuning_cells"),
     "scores": (
-        "feedback_rows", "layer_rows", "mean_rows", "precision_rows", "score_rows", "shorter_rows", "sources",
+        "feedback_rows",
+        "layer_rows",
+        "mean_rows",
+        "precision_rows",
+        "score_rows",
+        "shorter_rows",
+        "sources",
         "told_by_layers",
     ),
     "finding": ("TOLD_PER_BYTE", "told_per_byte"),
     "deciding": ("chance_reasons", "methods_at_chance", "not_comparable"),
     "drawing": (
-        "beside_published", "draw_by_layers", "draw_per_byte", "draw_points_lost", "draw_relative_scores", "merged",
+        "beside_published",
+        "draw_by_layers",
+        "draw_per_byte",
+        "draw_points_lost",
+        "draw_relative_scores",
+        "merged",
         "score_table",
     ),
-}  # fmt: skip
+}
 
 __all__ = [name for names in _HOMES.values() for name in names]
 

@@ -89,12 +89,20 @@ def fine_tuning_cells(
             raise ValueError(f"epochs has {task!r}: {times}; must be of {', '.join(tasks)} and at least 1")
     return [
         {
-            **_arguments(task, limit, epochs, encoder), "task": task, "method": method, "seed": seed, "batch": batch,
-            "max_tokens": min(max_tokens, longest_sequence(task, encoder)), "precision": precision, "encoder": encoder,
+            **_arguments(task, limit, epochs, encoder),
+            "task": task,
+            "method": method,
+            "seed": seed,
+            "batch": batch,
+            "max_tokens": min(max_tokens, longest_sequence(task, encoder)),
+            "precision": precision,
+            "encoder": encoder,
             **more,
         }
-        for seed in seeds for task in tasks for method in methods
-    ]  # fmt: skip
+        for seed in seeds
+        for task in tasks
+        for method in methods
+    ]
 
 
 def cells_by_layers(

@@ -109,8 +109,9 @@ def chance_reasons(cells: Iterable[Values]) -> dict[str, str]:
     cells = list(cells)
     plain = {
         task: [cell for cell in cells if (cell["task"], cell["method"]) == (task, method)]
-        for task, method in methods_at_chance(cells) if method == BASELINE
-    }  # fmt: skip
+        for task, method in methods_at_chance(cells)
+        if method == BASELINE
+    }
     return {
         task: f"without compression this encoder scores {_told(found)}: at chance, there is nothing to lose"
         for task, found in plain.items()
@@ -193,9 +194,13 @@ def _unfinished(task: str | None, plain: Sequence[Values]) -> str:
     if not enough or not any(_is_of_default(cell) for cell in plain):
         return ""
     steps = min(cell["num_steps"] for cell in plain)
-    return "" if steps >= enough else (
-        f"{steps} steps are too few for {task}: before {enough:,} what a method loses is mostly what it has not learned "
-        "yet (table 5 has scores after both)"
+    return (
+        ""
+        if steps >= enough
+        else (
+            f"{steps} steps are too few for {task}: before {enough:,} what a method loses is mostly what it has not learned "
+            "yet (table 5 has scores after both)"
+        )
     )
 
 
@@ -225,7 +230,9 @@ def _no_contrast(claim: Claim, plain: Sequence[Values], beside: Sequence[Values]
     lost = PER_CENT * (fmean(cell["score"] for cell in plain) - fmean(cell["score"] for cell in beside))
     if lost > claim.limit:
         return ""
-    return f"{beside[0]['method']}, which is to lose more, loses {lost:.1f} points: none of the two harms enough to tell"
+    return (
+        f"{beside[0]['method']}, which is to lose more, loses {lost:.1f} points: none of the two harms enough to tell"
+    )
 
 
 def _points(claim: Claim, plain: Sequence[Values], ours: Sequence[Values]) -> str:
@@ -250,11 +257,7 @@ def _printed(table: pd.DataFrame, claim: Claim) -> float | None:
 
 
 def _undecidable_share(
-    claim: Claim,
-    plain: Sequence[Values],
-    ours: Sequence[Values],
-    target: float,
-    by_setting: Mapping[str, float | None],
+    claim: Claim, plain: Sequence[Values], ours: Sequence[Values], target: float, by_setting: Mapping[str, float | None]
 ) -> str:
     """Give a reason why our share of the score, beside the paper's, would mean nothing."""
     of_seed = {cell["seed"]: cell["score"] for cell in plain}
@@ -269,7 +272,9 @@ def _undecidable_share(
             f"{share:.2f}, is within two of them of {target:.2f}"
         )
     if off <= claim.abs and abs(constant - target) <= claim.abs:
-        return f"a constant answer keeps {constant:.2f} of the score, which is within the tolerance of {target:.2f}, too"
+        return (
+            f"a constant answer keeps {constant:.2f} of the score, which is within the tolerance of {target:.2f}, too"
+        )
     if off <= claim.abs and claim.abs > MOST_TOLERATED * (1 - constant):
         return (
             f"a constant answer keeps {constant:.2f} of the score: the tolerance, {claim.abs:.2f}, is most of what there "

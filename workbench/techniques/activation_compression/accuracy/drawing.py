@@ -23,9 +23,14 @@ from .finding import told_bytes
 from .scores import BASELINE, CLOSE_POINTS
 
 __all__ = [
-    "beside_published", "draw_by_layers", "draw_per_byte", "draw_points_lost", "draw_relative_scores", "merged",
+    "beside_published",
+    "draw_by_layers",
+    "draw_per_byte",
+    "draw_points_lost",
+    "draw_relative_scores",
+    "merged",
     "score_table",
-]  # fmt: skip
+]
 
 LAYER_LABELS = MappingProxyType(
     {
@@ -146,7 +151,9 @@ def draw_per_byte(rows: Iterable[Mapping], *, ax: Axes) -> Axes:
     constant = [row["value"] for row in rows if row["quantity"] == "mean_constant_share"]
     ax.axhline(sum(constant) / max(1, len(constant)), color="grey", linestyle="--", linewidth=1)
     ax.axhline(1, color="black", linewidth=0.8)
-    ax.set(xscale="log", xlabel="bytes sent where messages are compressed / uncompressed", ylabel="score / uncompressed")
+    ax.set(
+        xscale="log", xlabel="bytes sent where messages are compressed / uncompressed", ylabel="score / uncompressed"
+    )
     ax.set_xticks(SHARES, [f"{share:.0%}" for share in SHARES])
     ax.minorticks_off()
     return ax
@@ -185,7 +192,9 @@ def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection
     most = {task: scores[task, BASELINE] - chance[task, BASELINE] for task in tasks}
     names = [f"{task}\nat chance" if task in at_chance else f"{task}\nof {most[task]:.0f}" for task in tasks]
     ax.set_xticks(range(len(tasks)), names)
-    ax.set_yticks(range(len(shares)), [f"{name}  {told_bytes([share], [sent[name]])}" for name, share in shares.items()])
+    ax.set_yticks(
+        range(len(shares)), [f"{name}  {told_bytes([share], [sent[name]])}" for name, share in shares.items()]
+    )
     ax.set_ylabel("method and its bytes")
     ax.grid(False)
     return ax

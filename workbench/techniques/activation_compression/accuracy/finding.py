@@ -40,9 +40,7 @@ def told_per_byte(rows: Iterable[Mapping[str, Any]], tasks: Collection[str], bat
         Sentences, methods by the bytes that they send; empty where nothing was compressed.
     """
     counted = [row for row in rows if row.get("task") in tasks]
-    shares, with_codes, kept = (
-        _by_method(counted, name) for name in ("message_share", "sent_share", "relative_score")
-    )  # fmt: skip
+    shares, with_codes, kept = (_by_method(counted, name) for name in ("message_share", "sent_share", "relative_score"))
     methods = sorted(shares.keys() & kept.keys(), key=lambda method: (fmean(shares[method]), method))
     if not methods:
         return ""
@@ -61,12 +59,16 @@ def _told_lost(rows: Rows, bytes_of: Mapping[str, str], batch: int) -> list[str]
         return []
     seeds = sorted({seed for _, task, seed in lost if task in asked})
     beyond = {
-        method: [task for task in asked if any(lost.get((method, task, seed), PER_CENT) > CLOSE_POINTS for seed in seeds)]
+        method: [
+            task for task in asked if any(lost.get((method, task, seed), PER_CENT) > CLOSE_POINTS for seed in seeds)
+        ]
         for method in bytes_of
     }
     kept = [f"{method} at {bytes_of[method]}" for method, where in beyond.items() if not where]
     others = [
-        f"{method} ({_listed(where)})" if len(where) < len(asked) else method for method, where in beyond.items() if where
+        f"{method} ({_listed(where)})" if len(where) < len(asked) else method
+        for method, where in beyond.items()
+        if where
     ]
     runs = f"On {_listed(asked)} ({len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}, batches of {batch})"
     too_many = f"more than {CLOSE_POINTS:g} points"
@@ -90,10 +92,8 @@ def _not_asked(tasks: Collection[str]) -> list[str]:
 def _can_be_asked(rows: Rows, task: str) -> bool:
     """Say whether the paper asks three points of a task, and these are not most of what there is to lose."""
     plain = [row for row in rows if row["task"] == task and row["method"] == BASELINE]
-    score, chance = (
-        fmean(row["value"] for row in plain if row["quantity"] == name) for name in ("score", "chance")
-    )  # fmt: skip
-    return task not in EXCEPTED and CLOSE_POINTS <= MOST_TOLERATED * (score - chance)
+    score, chance = (fmean(row["value"] for row in plain if row["quantity"] == name) for name in ("score", "chance"))
+    return task not in EXCEPTED and MOST_TOLERATED * (score - chance) >= CLOSE_POINTS
 
 
 def _by_method(rows: Rows, quantity: str) -> dict[str, list[float]]:

@@ -158,10 +158,15 @@ def train_and_score(
     outputs = predict(pipeline, held_out, setting.recipe)
     sources = [source.as_record() for source in (learning.source, scored.source, encoder.source)]
     return {
-        **_scores(setting, outputs, scored), **_described(setting, layers, run), **ledger.per_step(),
-        "num_train": len(learning), "num_validation": len(scored), "longest": max(examples.longest, held_out.longest),
-        "seconds": time.perf_counter() - start, "data": sources,
-    }  # fmt: skip
+        **_scores(setting, outputs, scored),
+        **_described(setting, layers, run),
+        **ledger.per_step(),
+        "num_train": len(learning),
+        "num_validation": len(scored),
+        "longest": max(examples.longest, held_out.longest),
+        "seconds": time.perf_counter() - start,
+        "data": sources,
+    }
 
 
 def _load(setting: FineTuning, split: str) -> Dataset:
@@ -192,10 +197,16 @@ def _described(setting: FineTuning, layers: Sequence[int], run: TrainingRun) -> 
     """Say what was trained, how it ended and how long it took."""
     recipe = setting.recipe
     return {
-        "task": setting.task, "method": setting.method, "seed": recipe.seed, "layers": list(layers),
-        "precision": recipe.precision, "train_loss": mean_loss_at_end(run), "num_steps": run.num_steps,
-        "training_s": run.seconds, "examples_per_s": run.num_examples / run.seconds,
-    }  # fmt: skip
+        "task": setting.task,
+        "method": setting.method,
+        "seed": recipe.seed,
+        "layers": list(layers),
+        "precision": recipe.precision,
+        "train_loss": mean_loss_at_end(run),
+        "num_steps": run.num_steps,
+        "training_s": run.seconds,
+        "examples_per_s": run.num_examples / run.seconds,
+    }
 
 
 def mean_loss_at_end(run: TrainingRun) -> float | None:

@@ -86,9 +86,17 @@ def pretrain_then_fine_tune(
         method=method, recipe=recipe, num_blocks=num_blocks, max_tokens=max_tokens, encoder=encoder, tp=tp, pp=pp
     )
     cells = fine_tuning_cells(
-        tasks, ["w/o"], [seed], max_tokens=128, precision=precision, limit=limit, encoder=encoder, tp=tp, pp=pp,
+        tasks,
+        ["w/o"],
+        [seed],
+        max_tokens=128,
+        precision=precision,
+        limit=limit,
+        encoder=encoder,
+        tp=tp,
+        pp=pp,
         device=device,
-    )  # fmt: skip
+    )
     later = [fine_tuning_of(**cell) for cell in cells]
     found = load_encoder(encoder, or_stand_in=True)
     trained, loss, source = _pretrained(setting, found)

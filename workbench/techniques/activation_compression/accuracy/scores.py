@@ -92,11 +92,15 @@ def _points_below(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> lis
             groups.setdefault(tuple(row[name] for name in keys), []).append(row["value"])
     return [
         {
-            "quantity": "points_below", **dict(zip(keys, said, strict=True)), "unit": "%", "value": max(0.0, fmean(lost)),
-            "low": max(0.0, min(lost)), "high": max(0.0, max(lost)),
+            "quantity": "points_below",
+            **dict(zip(keys, said, strict=True)),
+            "unit": "%",
+            "value": max(0.0, fmean(lost)),
+            "low": max(0.0, min(lost)),
+            "high": max(0.0, max(lost)),
         }
         for said, lost in groups.items()
-    ]  # fmt: skip
+    ]
 
 
 def told_by_layers(cells: Iterable[Values]) -> list[dict[str, Any]]:
@@ -166,7 +170,7 @@ def mean_rows(rows: Iterable[Mapping[str, Any]], tasks: Iterable[str]) -> list[d
     return [
         {"quantity": quantity, "method": method, "seed": seed, "value": sum(values) / len(values), "unit": "1"}
         for (quantity, method, seed), values in groups.items()
-    ]  # fmt: skip
+    ]
 
 
 def shorter_rows(cells: Iterable[Values]) -> list[dict[str, Any]]:
@@ -202,11 +206,15 @@ def precision_rows(cells: Iterable[Values], in_fp32: Iterable[Values]) -> list[d
         raise ValueError(f"a control in fp32 on {task} has no uncompressed cell with seed {seed} beside it")
     return [
         {
-            "quantity": "precision_points", "task": exact["task"], "method": BASELINE, "seed": exact["seed"],
-            "unit": "%", "value": PER_CENT * (exact["score"] - plain[exact["task"], exact["seed"]]["score"]),
+            "quantity": "precision_points",
+            "task": exact["task"],
+            "method": BASELINE,
+            "seed": exact["seed"],
+            "unit": "%",
+            "value": PER_CENT * (exact["score"] - plain[exact["task"], exact["seed"]]["score"]),
         }
         for exact in in_fp32
-    ]  # fmt: skip
+    ]
 
 
 def sources(cells: Iterable[Values]) -> list[dict[str, str]]:

@@ -115,7 +115,9 @@ class FineTuning(Compressed):
         if self.limit is not None and self.limit < self.recipe.batch:
             raise ValueError(f"limit is {self.limit}, must be at least the batch, {self.recipe.batch}")
         if self.error_feedback and not (self.fixed_length and self.recipe.drop_last):
-            raise ValueError("error_feedback is True: needs fixed_length, since an error is added to messages of its shape")
+            raise ValueError(
+                "error_feedback is True: needs fixed_length, since an error is added to messages of its shape"
+            )
 
     @property
     def glue_task(self) -> glue.Task:

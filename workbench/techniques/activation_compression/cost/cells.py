@@ -74,7 +74,9 @@ CALIBRATION: tuple[PublishedCell, ...] = (
     # local machine, likewise: four ranks on its PCIe bridge, and the parts of an iteration
     *_cells("table-3", 4, 1, {"w/o": "iteration"}, nvlink=0),
     *_cells(
-        "table-4", 2, 2,
+        "table-4",
+        2,
+        2,
         {
             "w/o": "forward tensor",
             "A1": "encode decode tensor optimizer",
@@ -89,7 +91,9 @@ CALIBRATION: tuple[PublishedCell, ...] = (
     # four p3.8xlarge, pre-training: all-reduce across hosts; NVLink, codecs, language-model head
     *_cells("table-6", 8, 2, {"w/o": "iteration"}),
     *_cells(
-        "table-7", 4, 4,
+        "table-7",
+        4,
+        4,
         {
             "w/o": "forward backward tensor optimizer",
             "A1": "tensor",
@@ -102,7 +106,7 @@ CALIBRATION: tuple[PublishedCell, ...] = (
     *_cells("table-12", 1, 4, {"w/o": "iteration"}),
     *_cells("table-12", 2, 2, dict.fromkeys(("w/o", "A1", "T1", "Q2"), "iteration")),
     *_cells("table-12", 4, 1, dict.fromkeys(("T1", "Q2"), "iteration")),
-)  # fmt: skip
+)
 """Every published number that a constant of the paper's machines comes from."""
 
 

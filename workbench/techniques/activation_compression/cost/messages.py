@@ -248,13 +248,13 @@ def _tensor_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages]:
     if setting.tp == 1:
         return
     compressed = setting.is_compressed(layer)
-    common = dict(
-        stage=layer // setting.layers_per_stage,
-        layer=layer,
-        count=ALL_REDUCES_PER_LAYER * setting.num_micro_batches,
-        num_ranks=setting.tp,
-        senders=setting.tp,
-    )
+    common = {
+        "stage": layer // setting.layers_per_stage,
+        "layer": layer,
+        "count": ALL_REDUCES_PER_LAYER * setting.num_micro_batches,
+        "num_ranks": setting.tp,
+        "senders": setting.tp,
+    }
     family = method(setting.method).family
     summable = not compressed or family in SUMMABLE
     yield PlannedMessages(
@@ -301,9 +301,13 @@ def _boundary_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages
         return
     compressed = setting.is_compressed(layer)
     stage = layer // setting.layers_per_stage
-    common = dict(
-        layer=layer, count=setting.num_micro_batches, collective=Collective.SEND, num_ranks=2, senders=setting.tp
-    )
+    common = {
+        "layer": layer,
+        "count": setting.num_micro_batches,
+        "collective": Collective.SEND,
+        "num_ranks": 2,
+        "senders": setting.tp,
+    }
     yield PlannedMessages(
         purpose=Purpose.BOUNDARY_FORWARD,
         stage=stage - 1,

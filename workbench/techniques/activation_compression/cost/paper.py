@@ -129,8 +129,13 @@ def _link(num_ranks: int, one: tuple[float, float], other: tuple[float, float], 
     return fit([Sample(message_bytes=size, time_s=time, **ring) for size, time in (one, other)]).link(source)
 
 
-def _ring_s(link: Link, num_ranks: int, connections: float = 1.0, collective: Collective = Collective.ALL_REDUCE,
-            message_bytes: float = MESSAGE_BYTES) -> float:  # fmt: skip
+def _ring_s(
+    link: Link,
+    num_ranks: int,
+    connections: float = 1.0,
+    collective: Collective = Collective.ALL_REDUCE,
+    message_bytes: float = MESSAGE_BYTES,
+) -> float:
     faster = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * connections)
     return collective_time_s(collective, Algorithm.RING, num_ranks, message_bytes, faster)
 

@@ -30,15 +30,20 @@ def local_codecs(seconds: Reader, local: FittedMachine) -> MappingProxyType[Fami
     mesh = (2, 2)
     top_k = _along_sent(seconds, 4, mesh, MESSAGES, ("T1", "T4"))
     random_k = CodecCost(
-        decode_s_per_element=top_k.decode_s_per_element, decode_s_per_sent=top_k.decode_s_per_sent,
+        decode_s_per_element=top_k.decode_s_per_element,
+        decode_s_per_sent=top_k.decode_s_per_sent,
         **_sampling(seconds, mesh),
-    )  # fmt: skip
+    )
     codes = _along_sent(seconds, 4, mesh, MESSAGES, ("A1", "A2"))
     auto_encoder = replace(codes, backward_ratio=_coded_backward(seconds, local))
-    return MappingProxyType({
-        Family.AUTOENCODER: auto_encoder, Family.TOP_K: top_k, Family.RANDOM_K: random_k,
-        Family.QUANTIZATION: _quantization(seconds, mesh),
-    })  # fmt: skip
+    return MappingProxyType(
+        {
+            Family.AUTOENCODER: auto_encoder,
+            Family.TOP_K: top_k,
+            Family.RANDOM_K: random_k,
+            Family.QUANTIZATION: _quantization(seconds, mesh),
+        }
+    )
 
 
 def p3_codecs(seconds: Reader, p3: FittedMachine, local: FittedMachine) -> MappingProxyType[Family, CodecCost]:
@@ -49,14 +54,22 @@ def p3_codecs(seconds: Reader, p3: FittedMachine, local: FittedMachine) -> Mappi
     sampled = local.codec(Family.RANDOM_K)
     slower = drawn_s / sampled.sample_s(ELEMENTS, _sent("R3"))
     random_k = replace(
-        top_k, encode_s_per_element=0.0, encode_s_per_sent=0.0, sample_s_per_sent=slower * sampled.sample_s_per_sent,
-        pool_s_per_element=slower * sampled.pool_s_per_element, sample_growth=sampled.sample_growth,
-    )  # fmt: skip
+        top_k,
+        encode_s_per_element=0.0,
+        encode_s_per_sent=0.0,
+        sample_s_per_sent=slower * sampled.sample_s_per_sent,
+        pool_s_per_element=slower * sampled.pool_s_per_element,
+        sample_growth=sampled.sample_growth,
+    )
     quantization = replace(local.codec(Family.QUANTIZATION), **_launch_costs(seconds, p3, "Q2"))
-    return MappingProxyType({
-        Family.AUTOENCODER: _p3_auto_encoder(seconds, p3, local), Family.TOP_K: top_k, Family.RANDOM_K: random_k,
-        Family.QUANTIZATION: quantization,
-    })  # fmt: skip
+    return MappingProxyType(
+        {
+            Family.AUTOENCODER: _p3_auto_encoder(seconds, p3, local),
+            Family.TOP_K: top_k,
+            Family.RANDOM_K: random_k,
+            Family.QUANTIZATION: quantization,
+        }
+    )
 
 
 def with_local_launching(p3: FittedMachine, local: FittedMachine) -> FittedMachine:
@@ -115,9 +128,11 @@ def _along_sent(seconds: Reader, table: int, mesh: tuple[int, int], messages: in
     ]
     (encode, encode_sent), (decode, decode_sent) = lines
     return CodecCost(
-        encode_s_per_element=encode, encode_s_per_sent=encode_sent,
-        decode_s_per_element=decode, decode_s_per_sent=decode_sent,
-    )  # fmt: skip
+        encode_s_per_element=encode,
+        encode_s_per_sent=encode_sent,
+        decode_s_per_element=decode,
+        decode_s_per_sent=decode_sent,
+    )
 
 
 def _quantization(seconds: Reader, mesh: tuple[int, int]) -> CodecCost:
@@ -149,7 +164,5 @@ def _p3_auto_encoder(seconds: Reader, p3: FittedMachine, local: FittedMachine) -
     excess_s = seconds(12, "iteration", "A1", 2, 2) - seconds(12, "iteration", "w/o", 2, 2)
     launched_s = (excess_s - MESSAGES * p3.collective_launch_s) / (MESSAGES + 1) / (1 + p3.backward_over_forward)
     return replace(
-        local.codec(Family.AUTOENCODER),
-        launch_s=launched_s,
-        backward_launch_s=p3.backward_over_forward * launched_s,
+        local.codec(Family.AUTOENCODER), launch_s=launched_s, backward_launch_s=p3.backward_over_forward * launched_s
     )

@@ -13,9 +13,7 @@ from workbench.compression import Codec
 __all__ = ["chosen_layers"]
 
 
-def chosen_layers(
-    model: nn.Module, layers: int | Iterable[int] | Iterable[str] | None
-) -> list[tuple[str, nn.Module]]:
+def chosen_layers(model: nn.Module, layers: int | Iterable[int] | Iterable[str] | None) -> list[tuple[str, nn.Module]]:
     """Return the chosen layers of a model, each with its name.
 
     Args:

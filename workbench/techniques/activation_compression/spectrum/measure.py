@@ -167,9 +167,13 @@ def _depths(num_layers: int, in_full: bool) -> dict[str, int]:
     return {**named, **(others if in_full else {})}
 
 
-def _run(model: BertForSequenceClassification, text: Dataset, encoder: PretrainedEncoder, watches: Iterable[_Watch]) -> None:
+def _run(
+    model: BertForSequenceClassification, text: Dataset, encoder: PretrainedEncoder, watches: Iterable[_Watch]
+) -> None:
     """Run the batch forward and backward in micro-batches of sentences of about the same length."""
-    longest_first = sorted(range(len(text)), key=lambda row: sum(len(column[row]) for column in text.texts), reverse=True)
+    longest_first = sorted(
+        range(len(text)), key=lambda row: sum(len(column[row]) for column in text.texts), reverse=True
+    )
     for start in range(0, len(text), MICRO_BATCH):
         part = text.rows(longest_first[start : start + MICRO_BATCH])
         tokens = encoder.encode(*part.texts, max_tokens=MAX_TOKENS)

@@ -76,7 +76,10 @@ def break_down(ranks: Sequence[Sequence[Action]], *, tp: int, num_micro_batches:
     forward = [_waiting_and_transfer(stage) for stage in inside]
     backward = [_waiting_and_transfer(_inside(stage, Kind.BACKWARD)) for stage in stages]
     return Breakdown(
-        iteration_s=iteration_s, forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s,
+        iteration_s=iteration_s,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        optimizer_s=optimizer_s,
         waiting_and_pipeline_s=iteration_s - forward_s - backward_s - optimizer_s,
         encode_s=together([_mean_total(stage, Kind.ENCODE) for stage in inside]),
         decode_s=together([_mean_total(stage, Kind.DECODE) for stage in inside]),
@@ -84,7 +87,7 @@ def break_down(ranks: Sequence[Sequence[Action]], *, tp: int, num_micro_batches:
         tensor_waiting_s=together([waiting for waiting, _ in forward]),
         tensor_backward_s=together([transfer for _, transfer in backward]),
         boundaries_s=tuple(_boundary_s(*pair) for pair in zip(stages, stages[1:], strict=False)),
-    )  # fmt: skip
+    )
 
 
 def _total(actions: Iterable[Action]) -> float:

@@ -15,8 +15,14 @@ import pandas as pd
 from workbench.timeline import Kind
 
 __all__ = [
-    "KIND_OF_PART", "SMALL_BERT", "beside_largest", "beside_published", "label_axes", "stacked_parts", "with_intervals",
-]  # fmt: skip
+    "KIND_OF_PART",
+    "SMALL_BERT",
+    "beside_largest",
+    "beside_published",
+    "label_axes",
+    "stacked_parts",
+    "with_intervals",
+]
 
 SMALL_BERT = MappingProxyType(
     {"hidden": 256, "layers": 4, "compressed_layers": 2, "value_bytes": 4, "fuse_gradients": True}
@@ -25,17 +31,26 @@ SMALL_BERT = MappingProxyType(
 
 PARTS = MappingProxyType(
     {
-        "compute_ms": "forward computation", "encode_ms": "encoding", "tensor_ms": "tensor communication",
-        "decode_ms": "decoding", "backward_ms": "backward", "optimizer_ms": "optimizer",
+        "compute_ms": "forward computation",
+        "encode_ms": "encoding",
+        "tensor_ms": "tensor communication",
+        "decode_ms": "decoding",
+        "backward_ms": "backward",
+        "optimizer_ms": "optimizer",
         "waits_ms": "waiting and pipeline",
     }
-)  # fmt: skip
+)
 KIND_OF_PART = MappingProxyType(
     {
-        "forward computation": Kind.FORWARD, "encoding": Kind.ENCODE, "tensor communication": Kind.COMMUNICATE,
-        "decoding": Kind.DECODE, "backward": Kind.BACKWARD, "optimizer": Kind.OTHER, "waiting and pipeline": Kind.WAIT,
+        "forward computation": Kind.FORWARD,
+        "encoding": Kind.ENCODE,
+        "tensor communication": Kind.COMMUNICATE,
+        "decoding": Kind.DECODE,
+        "backward": Kind.BACKWARD,
+        "optimizer": Kind.OTHER,
+        "waiting and pipeline": Kind.WAIT,
     }
-)  # fmt: skip
+)
 """What each part is, so that it has the colour that it has on timelines."""
 INSIDE_FORWARD = ("encode_ms", "decode_ms", "tensor_ms", "tensor_waiting_ms")
 TARGET = MappingProxyType({"tp": 4, "pp": 1, "nvlink": 0})  # where the paper gains most, 17.8 %

@@ -142,18 +142,27 @@ def fit_machine(measured: Sequence[MeasuredSetting]) -> Fitted:
     codecs = {family: _codec(family, measured, plain) for family in _families(measured)}
     per_flop, per_element, per_layer = computation.coefficients
     machine = FittedMachine(
-        name="this machine", source="fitted to measured iterations", flops_per_s=1 / per_flop, link=link,
-        replicated_s_per_element=per_element, layer_launch_s=per_layer, collective_launch_s=waits_s, overlap_power=1,
-        backward_over_forward=_backward_over_forward(plain, waits_s), gather_s=_gather_s(measured, plain, link),
-        handover_s=_handover_s(plain, link), optimizer_s=fmean(one.parts_s["optimizer"] for one in measured),
+        name="this machine",
+        source="fitted to measured iterations",
+        flops_per_s=1 / per_flop,
+        link=link,
+        replicated_s_per_element=per_element,
+        layer_launch_s=per_layer,
+        collective_launch_s=waits_s,
+        overlap_power=1,
+        backward_over_forward=_backward_over_forward(plain, waits_s),
+        gather_s=_gather_s(measured, plain, link),
+        handover_s=_handover_s(plain, link),
+        optimizer_s=fmean(one.parts_s["optimizer"] for one in measured),
         codecs=MappingProxyType({family: cost for family, (cost, _) in codecs.items()}),
-    )  # fmt: skip
+    )
     lines = {"computation": computation, **{f"coding, {family.value}": line for family, (_, line) in codecs.items()}}
     return Fitted(
-        machine=machine, communication=communication,
+        machine=machine,
+        communication=communication,
         r_squared={name: line.r_squared for name, line in lines.items()} | {"communication": communication.r_squared},
         residuals={name: line.residuals for name, line in lines.items()},
-    )  # fmt: skip
+    )
 
 
 def _reductions(one: MeasuredSetting) -> int:
@@ -185,10 +194,11 @@ def _judged(coefficients: Iterable[float], seconds: np.ndarray, fitted: np.ndarr
     around_mean = np.sum(squares * (seconds - np.average(seconds, weights=squares)) ** 2)
     around_line = np.sum(squares * (seconds - fitted) ** 2)
     return _Line(
-        coefficients=tuple(float(value) for value in coefficients), fitted=tuple(float(value) for value in fitted),
+        coefficients=tuple(float(value) for value in coefficients),
+        fitted=tuple(float(value) for value in fitted),
         r_squared=float(1 - around_line / around_mean) if around_mean > 0 else float("nan"),
         residuals=tuple(float(value) for value in seconds / np.maximum(fitted, 1e-12) - 1),
-    )  # fmt: skip
+    )
 
 
 def _none_negative(scaled: np.ndarray) -> np.ndarray:
@@ -220,12 +230,15 @@ def _communication(plain: Sequence[MeasuredSetting]) -> Fit:
     """Fit the link to the full-size all-reduces, forward and backward."""
     return fit(
         Sample(
-            message_bytes=one.setting.activation_bytes(), time_s=one.parts_s[part] / _reductions(one),
-            num_ranks=one.setting.tp, collective=Collective.ALL_REDUCE, algorithm=Algorithm.RING,
+            message_bytes=one.setting.activation_bytes(),
+            time_s=one.parts_s[part] / _reductions(one),
+            num_ranks=one.setting.tp,
+            collective=Collective.ALL_REDUCE,
+            algorithm=Algorithm.RING,
         )
         for one in plain
         for part in ("tensor", "tensor_backward")
-    )  # fmt: skip
+    )
 
 
 def _backward_over_forward(plain: Sequence[MeasuredSetting], waits_s: float) -> float:
@@ -284,11 +297,13 @@ def _codec(
     coding_s = [a + b for a, b in zip(encode_s, decode_s, strict=True)]
     ratio = max(0.0, median(more / both for more, both in zip(backward_s, coding_s, strict=True)))
     cost = CodecCost(
-        encode_s_per_element=encode.coefficients[0], encode_s_per_sent=encode.coefficients[1],
-        decode_s_per_element=decode.coefficients[0], decode_s_per_sent=decode.coefficients[1],
+        encode_s_per_element=encode.coefficients[0],
+        encode_s_per_sent=encode.coefficients[1],
+        decode_s_per_element=decode.coefficients[0],
+        decode_s_per_sent=decode.coefficients[1],
         launch_s=encode.coefficients[2] + decode.coefficients[2],
         backward_ratio=ratio if family is Family.AUTOENCODER else 0.0,
-    )  # fmt: skip
+    )
     fitted_s = np.asarray(encode.fitted) + np.asarray(decode.fitted)
     return cost, _judged((), np.asarray(coding_s), fitted_s)
 

@@ -22,8 +22,15 @@ from ..cost import Setting
 from .study import BASELINE, FEWEST_ROUNDS, measure_on, open_ranks
 
 __all__ = [
-    "Calibration", "ShareOf", "Trial", "carried_over_share", "next_rate", "ranks_at_share", "share_row", "slower_by",
-]  # fmt: skip
+    "Calibration",
+    "ShareOf",
+    "Trial",
+    "carried_over_share",
+    "next_rate",
+    "ranks_at_share",
+    "share_row",
+    "slower_by",
+]
 
 CLOSE_ENOUGH = 0.01  # of an iteration
 SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e6, 2e9  # what shaped hosts can follow
@@ -41,7 +48,9 @@ class ShareOf(Enum):
     until its receiver gets a core, which no link makes shorter."""
 
 
-FIRST_GUESS_BYTES_PER_S = MappingProxyType({ShareOf.TENSOR: 65e6, ShareOf.BOUNDARY: 130e6})  # saves a trial on two cores
+FIRST_GUESS_BYTES_PER_S = MappingProxyType(
+    {ShareOf.TENSOR: 65e6, ShareOf.BOUNDARY: 130e6}
+)  # saves a trial on two cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,6 +268,9 @@ def _trial(rows: Sequence[Mapping], link: Link, of: ShareOf, setting: Setting, n
     else:  # with several micro-batches boundaries overlap: an iteration becomes longer by one of them at most
         part_ms = communication_ms = _boundary_ms(link, setting, num_hosts)
     return Trial(
-        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, share=share_row(rows, link, of, setting, num_hosts)["value"],
-        part_ms=part_ms, communication_ms=communication_ms, iteration_ms=times["iteration_ms"],
-    )  # fmt: skip
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+        share=share_row(rows, link, of, setting, num_hosts)["value"],
+        part_ms=part_ms,
+        communication_ms=communication_ms,
+        iteration_ms=times["iteration_ms"],
+    )

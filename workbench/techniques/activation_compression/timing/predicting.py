@@ -106,9 +106,10 @@ def _quality_rows(fitted: Fitted) -> Rows:
     constants = {
         "flops_per_s": (machine.flops_per_s, "FLOP/s"),
         "link_bandwidth": (machine.link.bandwidth_bytes_per_s, "byte/s"),
-        "link_latency": (machine.link.latency_s, "s"), "layer_launch": (machine.layer_launch_s, "s"),
+        "link_latency": (machine.link.latency_s, "s"),
+        "layer_launch": (machine.layer_launch_s, "s"),
         "backward_over_forward": (machine.backward_over_forward, "1"),
-    }  # fmt: skip
+    }
     return rows + [{"quantity": name, "value": value, "unit": unit} for name, (value, unit) in constants.items()]
 
 

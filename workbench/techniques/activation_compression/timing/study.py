@@ -27,8 +27,18 @@ from .variants import Timed, Variant, timed
 __all__ = ["BASELINE", "Measured", "measure_iterations", "measure_on", "open_ranks"]
 
 PRELOAD = ("workbench.models.bert", "workbench.techniques.activation_compression.timing")
-PARTS = ("iteration", "forward", "backward", "optimizer", "waiting_and_pipeline", "encode", "decode", "tensor",
-         "tensor_waiting", "tensor_backward")  # fmt: skip
+PARTS = (
+    "iteration",
+    "forward",
+    "backward",
+    "optimizer",
+    "waiting_and_pipeline",
+    "encode",
+    "decode",
+    "tensor",
+    "tensor_waiting",
+    "tensor_backward",
+)
 BASELINE = "w/o"
 FEWEST_ROUNDS = 6  # an interval of 95 % needs as many
 MS_PER_S = 1e3
@@ -141,9 +151,7 @@ def _breakdowns(things: Sequence[Timed], by_rank: Sequence[Sequence[Recording]])
 def _rows(thing: Timed, found: Mapping[str, Sequence[Breakdown]], keys: Mapping[str, int | str]) -> list[dict]:
     mine, plain = found[thing.name], found[BASELINE]
     common = {"method": thing.name, "tp": thing.setting.tp, "pp": thing.setting.pp, **keys}
-    rows = [
-        _row(f"{part}_ms", [MS_PER_S * getattr(one, f"{part}_s") for one in mine], "ms", common) for part in PARTS
-    ]
+    rows = [_row(f"{part}_ms", [MS_PER_S * getattr(one, f"{part}_s") for one in mine], "ms", common) for part in PARTS]
     for number in range(thing.setting.pp - 1):
         rows += _boundary_rows(mine, plain, number, common)
     iterations, plain_iterations = ([one.iteration_s for one in each] for each in (mine, plain))

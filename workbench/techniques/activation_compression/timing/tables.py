@@ -107,10 +107,14 @@ def measure_table(
         raise ValueError(f"share_mesh={share_mesh}: it must be one of meshes, {meshes}, where its share is measured")
     rounds = dict.fromkeys(links, num_iterations) | dict(num_iterations_over or {})
     if unknown := set(rounds) - set(links):
-        raise ValueError(f"num_iterations_over={num_iterations_over}: {sorted(unknown)} is none of links, {list(links)}")
+        raise ValueError(
+            f"num_iterations_over={num_iterations_over}: {sorted(unknown)} is none of links, {list(links)}"
+        )
     calibrate = {"of": ShareOf[share_of], "num_hosts": num_hosts, "device": device}
     found = [
-        _measure_place(place, methods, batches, calibrate, {"num_iterations": rounds[place.link], "seed": seed, **sizes})
+        _measure_place(
+            place, methods, batches, calibrate, {"num_iterations": rounds[place.link], "seed": seed, **sizes}
+        )
         for place in _places(links, meshes, share, share_mesh)
     ]
     rows = [row for one in found for row in one.rows]

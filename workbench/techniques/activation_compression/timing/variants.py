@@ -44,10 +44,11 @@ class Variant(Enum):
 NARROW_INDEX_BYTES = 4
 FAMILIES = MappingProxyType(
     {
-        Variant.NARROW_INDEX: (Family.TOP_K, Family.RANDOM_K), Variant.LITERAL: (Family.RANDOM_K,),
+        Variant.NARROW_INDEX: (Family.TOP_K, Family.RANDOM_K),
+        Variant.LITERAL: (Family.RANDOM_K,),
         Variant.FUSED: (Family.AUTOENCODER,),
     }
-)  # fmt: skip
+)
 """Families of methods that can have a variant; one that is not named here goes with all."""
 
 

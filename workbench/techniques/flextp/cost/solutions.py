@@ -27,14 +27,7 @@ from ..method.migration import Scheme
 from ..method.model import iteration_s, rank_s
 from ..method.plan import Plan, RankPlan, RankTimes
 from ..method.ratio import Reference
-from ..method.semi import (
-    plan_division,
-    plan_migration,
-    plan_resizing,
-    plan_semi,
-    settled_resizing,
-    stragglers,
-)
+from ..method.semi import plan_division, plan_migration, plan_resizing, plan_semi, settled_resizing, stragglers
 from ..method.solution import Solution
 from .iteration import extraction_s, iteration_parts
 from .machine import FlexMachine
@@ -183,9 +176,7 @@ def model_times(skewness: Mapping[int, float], workload: Workload, machine: Flex
     return tuple(RankTimes(own_s=parts.other_s + each_s, product_s=each_s) for each_s in products_s)
 
 
-def model_costs(
-    workload: Workload, machine: FlexMachine, times: Sequence[RankTimes], *, num_senders: int = 1
-) -> Costs:
+def model_costs(workload: Workload, machine: FlexMachine, times: Sequence[RankTimes], *, num_senders: int = 1) -> Costs:
     """Return the costs that a pre-test would measure.
 
     Args:

@@ -12,7 +12,6 @@ Left out: overlap of communication and products.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -173,10 +173,7 @@ class Plan:
 
     def as_record(self) -> dict[str, list[float]]:
         """Return the plan as JSON values."""
-        return {
-            "dropped": [rank.dropped for rank in self.ranks],
-            "migrated": [rank.migrated for rank in self.ranks],
-        }
+        return {"dropped": [rank.dropped for rank in self.ranks], "migrated": [rank.migrated for rank in self.ranks]}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Plan:

@@ -124,9 +124,14 @@ def kept_columns(dropped: Tensor | Sequence[int], num_columns: int) -> Tensor:
 
 @torch.no_grad()
 def product_of_columns(
-    x_NK: Tensor, weight_OK: Tensor, columns: Tensor, *,
-    out: Tensor | None = None, buffers: Buffers | None = None, multiply: Callable[..., Tensor] = torch.mm,
-) -> Tensor:  # fmt: skip
+    x_NK: Tensor,
+    weight_OK: Tensor,
+    columns: Tensor,
+    *,
+    out: Tensor | None = None,
+    buffers: Buffers | None = None,
+    multiply: Callable[..., Tensor] = torch.mm,
+) -> Tensor:
     """Multiply some columns of an input with the same columns of a weight.
 
     Args:
@@ -149,9 +154,14 @@ def product_of_columns(
 
 @torch.no_grad()
 def weight_gradient_of_columns(
-    grad_NO: Tensor, x_NK: Tensor, columns: Tensor, *,
-    out: Tensor | None = None, buffers: Buffers | None = None, multiply: Callable[..., Tensor] = torch.mm,
-) -> Tensor:  # fmt: skip
+    grad_NO: Tensor,
+    x_NK: Tensor,
+    columns: Tensor,
+    *,
+    out: Tensor | None = None,
+    buffers: Buffers | None = None,
+    multiply: Callable[..., Tensor] = torch.mm,
+) -> Tensor:
     """Compute some columns of the weight's gradient.
 
     Args:
@@ -169,9 +179,14 @@ def weight_gradient_of_columns(
 
 @torch.no_grad()
 def input_gradient_of_columns(
-    grad_NO: Tensor, weight_OK: Tensor, columns: Tensor, *,
-    out: Tensor | None = None, buffers: Buffers | None = None, multiply: Callable[..., Tensor] = torch.mm,
-) -> Tensor:  # fmt: skip
+    grad_NO: Tensor,
+    weight_OK: Tensor,
+    columns: Tensor,
+    *,
+    out: Tensor | None = None,
+    buffers: Buffers | None = None,
+    multiply: Callable[..., Tensor] = torch.mm,
+) -> Tensor:
     """Compute some columns of the input's gradient.
 
     Args:
@@ -261,10 +276,7 @@ def resized_input_gradient_by_definition(
 
 
 def recovered_by_definition(
-    part_RC: Tensor,
-    dropped: Sequence[int],
-    imputation: Imputation = Imputation.ZERO,
-    previous: Tensor | None = None,
+    part_RC: Tensor, dropped: Sequence[int], imputation: Imputation = Imputation.ZERO, previous: Tensor | None = None
 ) -> Tensor:
     """Go through the columns: the next computed one where it was kept, an imputed one where it was dropped.
 

@@ -61,10 +61,7 @@ def stragglers(
 
 
 def plan_resizing(
-    times: Sequence[RankTimes],
-    reference: Reference = Reference.MEAN,
-    *,
-    tolerance: float = SIGNIFICANT_CHANGE,
+    times: Sequence[RankTimes], reference: Reference = Reference.MEAN, *, tolerance: float = SIGNIFICANT_CHANGE
 ) -> Plan:
     """Plan ZERO-resizing alone: every straggler drops what Eq. 1 says.
 
@@ -122,9 +119,7 @@ def plan_migration(
     return plan_division(times, len(slow), tolerance=tolerance)
 
 
-def plan_division(
-    times: Sequence[RankTimes], num_senders: int, *, tolerance: float = SIGNIFICANT_CHANGE
-) -> Plan:
+def plan_division(times: Sequence[RankTimes], num_senders: int, *, tolerance: float = SIGNIFICANT_CHANGE) -> Plan:
     """Let the slowest stragglers migrate and the others resize, each by Eq. 1 with the least time.
 
     Args:

@@ -111,9 +111,7 @@ def worked_example(imputation: Imputation = Imputation.ZERO) -> WorkedExample:
         _product("grad_weight", (grad_NO.T, x_NC), grad_weight, kept, imputation),
         _product("grad_input", (grad_NO, weight_OC), grad_input, kept, imputation),
     )
-    return WorkedExample(
-        input_NK=x_NK, weight_OK=weight_OK, grad_output_NO=grad_NO, lineage=lineage, products=products
-    )
+    return WorkedExample(input_NK=x_NK, weight_OK=weight_OK, grad_output_NO=grad_NO, lineage=lineage, products=products)
 
 
 def _product(

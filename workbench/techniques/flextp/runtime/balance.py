@@ -88,12 +88,7 @@ def check_model(build: Callable[[TensorGroup], nn.Module], num_ranks: int) -> No
     parallel_linears(build(group), group)
 
 
-def _check_virtual(
-    policy: Policy,
-    costs: Costs | None,
-    slowness: float,
-    modelled: ModelledTimes | None,
-) -> None:
+def _check_virtual(policy: Policy, costs: Costs | None, slowness: float, modelled: ModelledTimes | None) -> None:
     if modelled is None:
         raise ValueError("modelled is None, must be given for virtual ranks, which have no times of their own")
     if costs is None and needs_costs(policy):

@@ -200,11 +200,15 @@ class Balancer:
     def _check_ready(self) -> None:
         if self._is_inside:
             raise RuntimeError("iteration: the one before has not ended; each wraps one training step")
-        if any(layer.matrix_product is not product for layer, product in zip(self._layers, self._products, strict=True)):
+        if any(
+            layer.matrix_product is not product for layer, product in zip(self._layers, self._products, strict=True)
+        ):
             raise RuntimeError("iteration: the model is not balanced any more; call `balance` anew after `remove`")
         if self._layers[0].weights[0].device != self._device:
             moved = f"from {self._device} to {self._layers[0].weights[0].device}"
-            raise RuntimeError(f"iteration: the model has moved {moved} since it was balanced; balance it after moving it")
+            raise RuntimeError(
+                f"iteration: the model has moved {moved} since it was balanced; balance it after moving it"
+            )
 
     def _prepare(self) -> None:
         """Plan anew if a time has moved, and choose columns anew if the plan or the epoch has changed."""

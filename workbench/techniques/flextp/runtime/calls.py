@@ -226,7 +226,9 @@ class RowCall(Call):
         inputs, by_rank, migrations = self.by_rank(xs), self.by_rank(weights), self.division.migrations
         num_rows, shape = len(xs[0]), _above(xs[0], weights[0])
         pending = [
-            self.delivery.hand_out_columns(self._columns_of_both(m, inputs, by_rank), m, shape.with_width(len(m.columns)))
+            self.delivery.hand_out_columns(
+                self._columns_of_both(m, inputs, by_rank), m, shape.with_width(len(m.columns))
+            )
             for m in migrations
         ]
         ys = self.own_outputs(xs, weights)

@@ -99,7 +99,9 @@ class BroadcastReduce(Delivery):
 
         def own_columns() -> dict[int, Tensor]:
             parts = migration.parts
-            return {rank: whole[:, parts[rank].start : parts[rank].stop].contiguous() for rank, whole in receive().items()}
+            return {
+                rank: whole[:, parts[rank].start : parts[rank].stop].contiguous() for rank, whole in receive().items()
+            }
 
         return own_columns
 
@@ -154,9 +156,7 @@ class ScatterGather(Delivery):
 
         return collect
 
-    def _from_sender(
-        self, held_by: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration
-    ) -> Receive:
+    def _from_sender(self, held_by: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration) -> Receive:
         outgoing = [held_by if rank == migration.sender else {} for rank in self.local_ranks]
         expected = [{migration.sender: shapes[rank]} if rank in shapes else {} for rank in self.local_ranks]
         arrival = self.moves.exchange(outgoing, expected)

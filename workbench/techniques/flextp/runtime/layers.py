@@ -44,5 +44,7 @@ def parallel_linears(model: nn.Module, group: TensorGroup) -> tuple[list[str], l
         if layer.group is not group:
             raise ValueError(f"group: {layer.site} belongs to another group than the one given")
         if layer.matrix_product is not functional.linear:
-            raise ValueError(f"model: the matrix product of {layer.site} is replaced already; `Balancer.remove` gives it back")
+            raise ValueError(
+                f"model: the matrix product of {layer.site} is replaced already; `Balancer.remove` gives it back"
+            )
     return names, layers

@@ -148,7 +148,9 @@ def _kinds(layers: Sequence[ShardedLinear], products: Sequence[FlexibleProduct])
     for layer, product in zip(layers, products, strict=True):
         if not product.num_rows:
             continue  # not used by the model
-        found.setdefault((product.cut, layer.weights[0].shape, product.num_rows, product.dtype), []).append((layer, product))
+        found.setdefault((product.cut, layer.weights[0].shape, product.num_rows, product.dtype), []).append(
+            (layer, product)
+        )
     return [_Kind(*same[0], sum(product.num_products for _, product in same)) for same in found.values()]
 
 
@@ -213,9 +215,12 @@ def _timed_run(kind: _Kind, group: TensorGroup, removed: _Removed, operands: tup
 
 
 def _fixed_shares(
-    plain: Sequence[_Run], dropped: Sequence[Sequence[_Run]], migrated: Sequence[Sequence[_Run]],
-    shares: Sequence[float], sender: int,
-) -> _Fixed:  # fmt: skip
+    plain: Sequence[_Run],
+    dropped: Sequence[Sequence[_Run]],
+    migrated: Sequence[Sequence[_Run]],
+    shares: Sequence[float],
+    sender: int,
+) -> _Fixed:
     """Return what products take however narrow, from straight lines through what was measured.
 
     Of what the ranks say of their kept columns the least counts: from too little plans come to rest after a few more

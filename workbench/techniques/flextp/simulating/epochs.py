@@ -30,7 +30,15 @@ from ..method.model import ideal_s
 from ..method.ratio import Reference, speedup_bound
 from ..method.solution import Solution
 
-__all__ = ["ONE_RATIO", "SOLUTIONS", "Rows", "model_named", "simulate_divisions", "simulate_ratios", "simulate_skewness"]
+__all__ = [
+    "ONE_RATIO",
+    "SOLUTIONS",
+    "Rows",
+    "model_named",
+    "simulate_divisions",
+    "simulate_ratios",
+    "simulate_skewness",
+]
 
 Rows = list[dict[str, Any]]
 
@@ -203,7 +211,7 @@ def _bound_row(model: str, skewness: float) -> dict[str, Any]:
 
 def _shape_rows(keys: Mapping[str, Any], epochs_s: Mapping[float, float]) -> Rows:
     """Return how much epochs grow with skewness, and how far from a straight line."""
-    (first, first_s), (last, last_s) = list(epochs_s.items())[0], list(epochs_s.items())[-1]
+    (first, first_s), (last, last_s) = next(iter(epochs_s.items())), list(epochs_s.items())[-1]
     slope = (last_s - first_s) / (last - first)
     off = max(abs(each_s / (first_s + slope * (chi - first)) - 1) for chi, each_s in epochs_s.items())
     values = {"growth": last_s / first_s, "off_straight_line": off}
@@ -211,8 +219,7 @@ def _shape_rows(keys: Mapping[str, Any], epochs_s: Mapping[float, float]) -> Row
 
 
 def _planned_rows(epoch: PlannedEpoch, divisions: Sequence[PlannedEpoch], keys: Mapping[str, Any]) -> Rows:
-    better = [each for each in divisions
-              if each.time_s < epoch.time_s and each.dropped_share < epoch.dropped_share]  # fmt: skip
+    better = [each for each in divisions if each.time_s < epoch.time_s and each.dropped_share < epoch.dropped_share]
     fastest_s = min(each.time_s for each in divisions)
     values = {
         "planned_senders": (len(epoch.plan.senders), "1"),

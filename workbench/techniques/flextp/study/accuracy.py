@@ -186,13 +186,18 @@ def _run(group: TensorGroup, setting: _Setting) -> dict[str, Any]:
     run = train(pipeline, ImageExamples.of(learning), recipe, augment=Augmentation(seed=recipe.seed, shift_pixels=0))
     at_end = run.losses[-max(1, round(END_SHARE * run.num_steps)) :]
     return {
-        "accuracy": accuracy(pipeline, ImageExamples.of(scored), recipe), "chance": _largest_share(scored.labels),
-        "num_test": len(scored), "train_loss": fsum(at_end) / len(at_end),
-        "dropped_share": pipeline.dropped_share, "migrated_share": pipeline.migrated_share,
+        "accuracy": accuracy(pipeline, ImageExamples.of(scored), recipe),
+        "chance": _largest_share(scored.labels),
+        "num_test": len(scored),
+        "train_loss": fsum(at_end) / len(at_end),
+        "dropped_share": pipeline.dropped_share,
+        "migrated_share": pipeline.migrated_share,
         "plans": [{"iteration": step.iteration, **step.plan.as_record()} for step in balancer.steps],
-        "num_steps": run.num_steps, "seconds": time.perf_counter() - start, "num_train": len(learning),
+        "num_steps": run.num_steps,
+        "seconds": time.perf_counter() - start,
+        "num_train": len(learning),
         "data": [learning.source.as_record(), scored.source.as_record()],
-    }  # fmt: skip
+    }
 
 
 def _config(setting: _Setting) -> ViTConfig:

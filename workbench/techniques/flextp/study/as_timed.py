@@ -24,7 +24,8 @@ Told = dict[str, Any]  # a variant in plain values
 Rows = list[dict[str, Any]]
 
 SHOWN = {name: name for name in ("accuracy", "accuracy_loss", "loss_in_spreads")} | {
-    share: f"trained_{share}" for share in ("dropped_share", "migrated_share")  # beside those that were timed
+    share: f"trained_{share}"
+    for share in ("dropped_share", "migrated_share")  # beside those that were timed
 }
 BASELINE, MOST_DROPPING = "Baseline", "ZERO-Pri"
 CONTROL = "ZERO-Pri everywhere"  # on every rank
@@ -87,6 +88,7 @@ def rows_as_timed(
         mine = accuracy_rows(wanted, [trainings[seed, which] for seed in seeds for which in pairs], **same)
         rows += [
             {**row, "quantity": SHOWN[row["quantity"]], "solution": name}
-            for row in mine if row["quantity"] in SHOWN and row["solution"] != "Baseline"
-        ]  # fmt: skip
+            for row in mine
+            if row["quantity"] in SHOWN and row["solution"] != "Baseline"
+        ]
     return rows

@@ -65,8 +65,12 @@ def draw_accuracies(rows: Iterable[Mapping], *, ax: Axes, along: str, by: str = 
     table = merged([row for row in rows if row["solution"] != BASELINE], "accuracy", keys).dropna(subset=[along])
     if "everywhere" in table:
         table["everywhere"] = table.everywhere.map(WHO_DROPS)
-    plots.bars(table.rename(columns={by: LABELS.get(by, by)} if by != along else {}), ax=ax, x=along,
-               by=None if by == along else LABELS.get(by, by))  # fmt: skip
+    plots.bars(
+        table.rename(columns={by: LABELS.get(by, by)} if by != along else {}),
+        ax=ax,
+        x=along,
+        by=None if by == along else LABELS.get(by, by),
+    )
     plain = merged([row for row in rows if row["solution"] == BASELINE], "accuracy", ["solution"]).iloc[0]
     ax.axhline(plain.value, color="black", linewidth=1)
     ax.axhspan(plain.low, plain.high, color="black", alpha=0.12, linewidth=0)

@@ -81,7 +81,9 @@ class Variant:
         if self.dropped and Selection(self.selection).is_differentiated:
             raise ValueError(f"selection is {self.selection}, must be Rd or Pri where constant shares are dropped")
         if self.migrated is not None and (self.refine, self.pruning_ratio) != (False, None):
-            raise ValueError("refine and pruning_ratio must be left out where migrated is given, which is the whole plan")
+            raise ValueError(
+                "refine and pruning_ratio must be left out where migrated is given, which is the whole plan"
+            )
         if self.migrated is not None and self.solution != Solution.MIG:
             raise ValueError(f"migrated is {self.migrated}, must be None where solution is {self.solution}, not MIG")
         if self.migrated is not None and not 0 <= self.migrated <= 1:

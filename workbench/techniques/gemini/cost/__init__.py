@@ -5,14 +5,7 @@ Simplified, left out: see each module. Nothing here imports torch.
 """
 
 from .calibration import CALIBRATION, Calibrated, calibrated, efficiency_from_reduction, published_value
-from .checkpoint import (
-    agent_memory_bytes,
-    checkpoint_s,
-    peer_retrieval_s,
-    retrieval_s,
-    storage_s,
-    traffic_of,
-)
+from .checkpoint import agent_memory_bytes, checkpoint_s, peer_retrieval_s, retrieval_s, storage_s, traffic_of
 from .iteration import UpdatedPhases, baseline_s, phases_of
 from .machine import GeminiMachine
 from .workload import Workload

@@ -58,8 +58,14 @@ class GeminiMachine:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
-        rates = ("copy_bytes_per_s", "storage_bytes_per_s", "flops_per_s", "peak_flops_per_s", "memory_bytes_per_s",
-                 "host_memory_bytes")  # fmt: skip
+        rates = (
+            "copy_bytes_per_s",
+            "storage_bytes_per_s",
+            "flops_per_s",
+            "peak_flops_per_s",
+            "memory_bytes_per_s",
+            "host_memory_bytes",
+        )
         for name in rates:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):

@@ -30,14 +30,7 @@ STORAGE_BYTES_PER_S = 20e9 / 8
 Rows = list[dict[str, object]]
 
 PARAMETERS: Mapping[str, float] = MappingProxyType(
-    {
-        "Turing-NLG": 17.2e9,
-        "GPT-3": 175e9,
-        "OPT-175B": 175e9,
-        "Gopher": 280e9,
-        "MT-NLG": 530e9,
-        "PaLM": 540e9,
-    }
+    {"Turing-NLG": 17.2e9, "GPT-3": 175e9, "OPT-175B": 175e9, "Gopher": 280e9, "MT-NLG": 530e9, "PaLM": 540e9}
 )
 """Parameters of the models of table 2.1."""
 
@@ -140,10 +133,7 @@ def count_parameters(num_gpus: int) -> Rows:
         named = float(name.split()[-1].removesuffix("B")) * 1e9
         layer = 12 * sizes.hidden_size**2 + 13 * sizes.hidden_size
         needed = (named - counted) / layer + sizes.num_layers
-        rows += [
-            _row("parameters", counted, "1", model=name),
-            _row("layers_for_name", round(needed), "1", model=name),
-        ]
+        rows += [_row("parameters", counted, "1", model=name), _row("layers_for_name", round(needed), "1", model=name)]
     shard = checkpoint_bytes(num_parameters(TABLE_6_2["GPT-2 100B"])) / num_gpus / GIGABYTE_BYTES
     return [*rows, _row("checkpoint_per_gpu", shard, "GB", model="GPT-2 100B")]
 

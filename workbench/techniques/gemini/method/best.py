@@ -82,8 +82,10 @@ class CheckpointingNeeds:
         if self.most_iterations < 1:
             raise ValueError(f"most_iterations is {self.most_iterations!r}; it must be at least 1")
         if self.memory_bytes < BUFFERS_PER_REPLICA * self.job.shard_bytes:
-            raise ValueError(f"memory_bytes is {self.memory_bytes!r}; {BUFFERS_PER_REPLICA} buffers of one replica "
-                             f"need {BUFFERS_PER_REPLICA * self.job.shard_bytes!r}")  # fmt: skip
+            raise ValueError(
+                f"memory_bytes is {self.memory_bytes!r}; {BUFFERS_PER_REPLICA} buffers of one replica "
+                f"need {BUFFERS_PER_REPLICA * self.job.shard_bytes!r}"
+            )
 
     @property
     def most_replicas(self) -> int:
@@ -268,7 +270,7 @@ def _storage_share(num_machines: int, num_replicas: int, mean_more: float) -> fl
         lost += weight * float(1 - recovery_probability(placed, lost_machines))
         rest -= weight
         weight *= mean_more / lost_machines
-        if rest < _NEGLIGIBLE or weight < _NEGLIGIBLE and lost_machines > mean_more:
+        if rest < _NEGLIGIBLE or (weight < _NEGLIGIBLE and lost_machines > mean_more):
             return lost
     return lost + max(rest, 0.0)
 

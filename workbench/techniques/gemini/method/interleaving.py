@@ -208,7 +208,7 @@ def interleave(
         buffer_bytes=buffer_bytes,
         is_out_of_memory=buffer_bytes > traffic.free_bytes,
         chunks=chunks,
-    )  # fmt: skip
+    )
 
 
 def planning_spans_s(phases: Sequence[Phase]) -> tuple[float, ...]:
@@ -227,9 +227,7 @@ def planning_spans_s(phases: Sequence[Phase]) -> tuple[float, ...]:
     return idle_spans_s(whole)
 
 
-def _planned(
-    phases: Sequence[Phase], traffic: CheckpointTraffic, scheme: Scheme
-) -> tuple[tuple[Chunk, ...], int]:
+def _planned(phases: Sequence[Phase], traffic: CheckpointTraffic, scheme: Scheme) -> tuple[tuple[Chunk, ...], int]:
     """Return the chunks, each with the message of training before which it travels, and the number of buffers."""
     if scheme is Scheme.BASELINE:
         return (), traffic.num_buffers
@@ -260,8 +258,11 @@ def _messages(phases: Sequence[Phase]) -> list[_Message]:
     for index, phase in enumerate(phases):
         if index + _AHEAD < len(phases):
             found.append(_gather(phases, index + _AHEAD))
-        found.append(_Message(name=f"scatter {index}", label=f"S{phase.label}", seconds=phase.scatter_s,
-                              after=(f"compute {index}",)))  # fmt: skip
+        found.append(
+            _Message(
+                name=f"scatter {index}", label=f"S{phase.label}", seconds=phase.scatter_s, after=(f"compute {index}",)
+            )
+        )
     return [message for message in found if message.seconds > 0]
 
 
@@ -303,16 +304,40 @@ def _add_chunk(
     free = (f"copy {number - num_buffers}",) if number >= num_buffers else ()
     before = (network[-1].name,) if network else ()
     label = str(number)
-    network.append(Task(name=f"receive {number}", resources=(NETWORK,), after=before + free, kind=Kind.ENCODE,
-                        duration_s=traffic.receive_s(chunk.size_bytes), label=f"c{label}"))  # fmt: skip
-    copies.append(Task(name=f"copy {number}", resources=(COPY_ENGINE,), after=(f"receive {number}",), kind=Kind.DECODE,
-                       duration_s=traffic.copy_s(chunk.size_bytes), label=f"c{label}"))  # fmt: skip
+    network.append(
+        Task(
+            name=f"receive {number}",
+            resources=(NETWORK,),
+            after=before + free,
+            kind=Kind.ENCODE,
+            duration_s=traffic.receive_s(chunk.size_bytes),
+            label=f"c{label}",
+        )
+    )
+    copies.append(
+        Task(
+            name=f"copy {number}",
+            resources=(COPY_ENGINE,),
+            after=(f"receive {number}",),
+            kind=Kind.DECODE,
+            duration_s=traffic.copy_s(chunk.size_bytes),
+            label=f"c{label}",
+        )
+    )
 
 
 def _add_message(network: list[Task], message: _Message) -> None:
     before = (network[-1].name,) if network else ()
-    network.append(Task(name=message.name, resources=(NETWORK,), duration_s=message.seconds,
-                        after=before + message.after, kind=Kind.COMMUNICATE, label=message.label))  # fmt: skip
+    network.append(
+        Task(
+            name=message.name,
+            resources=(NETWORK,),
+            duration_s=message.seconds,
+            after=before + message.after,
+            kind=Kind.COMMUNICATE,
+            label=message.label,
+        )
+    )
 
 
 def _computations(phases: Sequence[Phase], messages: Sequence[_Message]) -> list[Task]:
@@ -321,8 +346,16 @@ def _computations(phases: Sequence[Phase], messages: Sequence[_Message]) -> list
     for index, phase in enumerate(phases):
         gathered = (f"gather {index}",) if f"gather {index}" in sent else ()
         before = (f"compute {index - 1}",) if index else ()
-        tasks.append(Task(name=f"compute {index}", resources=(COMPUTE,), duration_s=phase.compute_s,
-                          after=gathered + before, kind=phase.kind, label=phase.label))  # fmt: skip
+        tasks.append(
+            Task(
+                name=f"compute {index}",
+                resources=(COMPUTE,),
+                duration_s=phase.compute_s,
+                after=gathered + before,
+                kind=phase.kind,
+                label=phase.label,
+            )
+        )
     return tasks
 
 

@@ -91,8 +91,16 @@ def partition_checkpoint(
     Raises:
         ValueError: naming the argument that is out of range.
     """
-    setting = _setting(idle_spans_s, checkpoint_bytes, num_replicas, reserved_bytes, num_buffers,
-                       bandwidth_bytes_per_s, startup_s, safety)  # fmt: skip
+    setting = _setting(
+        idle_spans_s,
+        checkpoint_bytes,
+        num_replicas,
+        reserved_bytes,
+        num_buffers,
+        bandwidth_bytes_per_s,
+        startup_s,
+        safety,
+    )
     return tuple(_chunks_by_division(setting))
 
 
@@ -108,8 +116,16 @@ def partition_checkpoint_by_definition(
     safety: float = 0.9,
 ) -> tuple[Chunk, ...]:
     """Do the same one chunk after the other, as algorithm 6.2 means to; arguments as for `partition_checkpoint`."""
-    setting = _setting(idle_spans_s, checkpoint_bytes, num_replicas, reserved_bytes, num_buffers,
-                       bandwidth_bytes_per_s, startup_s, safety)  # fmt: skip
+    setting = _setting(
+        idle_spans_s,
+        checkpoint_bytes,
+        num_replicas,
+        reserved_bytes,
+        num_buffers,
+        bandwidth_bytes_per_s,
+        startup_s,
+        safety,
+    )
     return tuple(_chunks_one_by_one(setting))
 
 
@@ -159,9 +175,15 @@ def _fill(setting: _Setting, wanted: int, left_s: Fraction | None) -> tuple[list
 
 
 def _setting(
-    idle_spans_s: Sequence[float], checkpoint_bytes: int, num_replicas: int, reserved_bytes: int, num_buffers: int,
-    bandwidth_bytes_per_s: float, startup_s: float, safety: float,
-) -> _Setting:  # fmt: skip
+    idle_spans_s: Sequence[float],
+    checkpoint_bytes: int,
+    num_replicas: int,
+    reserved_bytes: int,
+    num_buffers: int,
+    bandwidth_bytes_per_s: float,
+    startup_s: float,
+    safety: float,
+) -> _Setting:
     spans_s = tuple(idle_spans_s)
     if not spans_s:
         raise ValueError("idle_spans_s is empty; it must have at least the last span")
@@ -178,10 +200,13 @@ def _setting(
         raise ValueError(f"safety is {safety!r}; it must be in (0, 1]")
     usable_s = [Fraction(safety) * Fraction(span_s) for span_s in spans_s[:-1]]
     return _Setting(
-        spans_s=(*usable_s, None), checkpoint_bytes=int(checkpoint_bytes), num_remote=int(num_replicas) - 1,
-        chunk_bytes=int(reserved_bytes) // int(num_buffers), bandwidth=Fraction(bandwidth_bytes_per_s),
+        spans_s=(*usable_s, None),
+        checkpoint_bytes=int(checkpoint_bytes),
+        num_remote=int(num_replicas) - 1,
+        chunk_bytes=int(reserved_bytes) // int(num_buffers),
+        bandwidth=Fraction(bandwidth_bytes_per_s),
         startup_s=Fraction(startup_s),
-    )  # fmt: skip
+    )
 
 
 def _require_count(name: str, value: object, *, least: int) -> None:

@@ -135,7 +135,7 @@ def rack_placement(rack_of: Sequence[int], num_replicas: int, kind: str = "mixed
         order += _taken(waiting, num_replicas)
     while any(waiting.values()):
         order += _taken(waiting, sum(map(bool, waiting.values())))
-    number = {place: machine for place, machine in enumerate(order)}
+    number = dict(enumerate(order))
     holders = {number[place]: tuple(number[each] for each in row) for place, row in enumerate(plain.holders)}
     return Placement(
         num_machines=plain.num_machines,

@@ -163,13 +163,15 @@ class CheckpointPolicy:
     memory: Level | None = None
 
     def __post_init__(self) -> None:
-        if self.storage.in_memory or self.memory is not None and not self.memory.in_memory:
+        if self.storage.in_memory or (self.memory is not None and not self.memory.in_memory):
             raise ValueError(f"storage, memory are {self.storage!r}, {self.memory!r}; each must be of its own kind")
         for level in self.levels:
             least_s, interval_s = level.transfer_s, level.interval_iterations * self.iteration_s
             if interval_s < least_s * (1 - 1e-12):
-                raise ValueError(f"interval_iterations is {level.interval_iterations!r}, {interval_s:g} s; Eq. 6.2 "
-                                 f"asks for at least transfer_s, {least_s:g} s")  # fmt: skip
+                raise ValueError(
+                    f"interval_iterations is {level.interval_iterations!r}, {interval_s:g} s; Eq. 6.2 "
+                    f"asks for at least transfer_s, {least_s:g} s"
+                )
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -196,9 +198,7 @@ def high_frequency(job: Job, *, interval_iterations: int | None = None) -> Check
         interval_iterations: iterations from checkpoint to checkpoint; None takes the paper's ceil(t_ckpt / T_iter).
     """
     iterations = _least_iterations(job) if interval_iterations is None else interval_iterations
-    level = Level(
-        in_memory=False, interval_iterations=iterations, blocking_s=job.serialise_s, transfer_s=job.storage_s
-    )
+    level = Level(in_memory=False, interval_iterations=iterations, blocking_s=job.serialise_s, transfer_s=job.storage_s)
     return CheckpointPolicy(name="HighFreq", iteration_s=job.iteration_s, storage=level)
 
 

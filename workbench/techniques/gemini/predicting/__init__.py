@@ -5,13 +5,7 @@ Simplified, left out: see each module. Nothing here imports torch.
 """
 
 from .drawing import draw_ablation, draw_frequencies, draw_models, draw_reductions, draw_schemes
-from .rows import (
-    calibration_of,
-    predict_ablation,
-    predict_frequencies,
-    predict_models,
-    predict_reductions,
-)
+from .rows import calibration_of, predict_ablation, predict_frequencies, predict_models, predict_reductions
 from .worked_example import WORKED_EXAMPLE, WorkedExample, example_iterations, predict_schemes
 
 __all__ = [

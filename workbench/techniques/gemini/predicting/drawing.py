@@ -52,8 +52,9 @@ def draw_schemes(iterations: Sequence[InterleavedIteration]) -> Figure:
     Args:
         iterations: from top to bottom.
     """
-    figure, axes = plots.figure(len(iterations), 1, figsize=(9, 0.7 + 1.35 * len(iterations)), sharex=True,
-                                squeeze=False)  # fmt: skip
+    figure, axes = plots.figure(
+        len(iterations), 1, figsize=(9, 0.7 + 1.35 * len(iterations)), sharex=True, squeeze=False
+    )
     end_s = max(each.timeline.end_s for each in iterations)
     for ax, each in zip(axes[:, 0], iterations, strict=True):
         plots.gantt(each.timeline, ax=ax, end_s=end_s, legend=False)
@@ -65,8 +66,9 @@ def draw_schemes(iterations: Sequence[InterleavedIteration]) -> Figure:
 
 def gantt_legend(figure: Figure, kinds: Sequence[Kind]) -> None:
     """Say below a figure what the colours of an iteration's timeline stand for."""
-    patches = [Patch(facecolor=KIND_COLOR[each], hatch=KIND_HATCH[each], edgecolor="white", label=WHAT[each])
-               for each in kinds]  # fmt: skip
+    patches = [
+        Patch(facecolor=KIND_COLOR[each], hatch=KIND_HATCH[each], edgecolor="white", label=WHAT[each]) for each in kinds
+    ]
     figure.legend(handles=patches, loc="outside lower center", ncols=math.ceil(len(patches) / 2))
 
 
@@ -94,11 +96,18 @@ def draw_reductions(rows: Iterable[Mapping], said: pd.DataFrame) -> Figure:
     figure, ax = plots.figure()
     table = rows_of(rows, "reduction", "network_gbit_per_s", "num_machines")
     table["network"] = [f"{rate:g} Gbit/s" for rate in table.network_gbit_per_s]
-    plots.lines(table, ax=ax, x="num_machines", by="network", x_label="machines",
-                y_label="times shorter than storage's")  # fmt: skip
+    plots.lines(
+        table, ax=ax, x="num_machines", by="network", x_label="machines", y_label="times shorter than storage's"
+    )
     for number, point in enumerate(said.itertuples()):
-        ax.plot(point.num_machines, point.value, "x", color="black", markersize=9,
-                label="the paper (at 400: more than)" if number == 0 else None)  # fmt: skip
+        ax.plot(
+            point.num_machines,
+            point.value,
+            "x",
+            color="black",
+            markersize=9,
+            label="the paper (at 400: more than)" if number == 0 else None,
+        )
     ax.set_xticks(sorted(set(table.num_machines)))
     ax.set_ylim(bottom=0)
     plots.beside(ax, title=None)
@@ -146,8 +155,9 @@ def _draw_rates(ax: Axes, rows: Iterable[Mapping]) -> None:
     """Draw what schemes cost by the rate of copying, and the rate that the paper's number asks for."""
     rates = rows_of(rows, "overhead_by_rate", "scheme", "copy_gbit_per_s")
     rates = rates[rates.scheme.isin(["Blocking", "Unpipelined", "Gemini"])]
-    plots.lines(rates, ax=ax, x="copy_gbit_per_s", by="scheme", x_label="copying of a machine (Gbit/s)",
-                y_label="slower (%)")  # fmt: skip
+    plots.lines(
+        rates, ax=ax, x="copy_gbit_per_s", by="scheme", x_label="copying of a machine (Gbit/s)", y_label="slower (%)"
+    )
     (asked,) = rows_of(rows, "copy_rate_asked_gbit_per_s").value
     ax.axvline(asked, color=PUBLISHED, linestyle="--", label=f"{asked:.0f}: what 3.5 % asks for")
     ax.set_xlim(left=0)
@@ -187,5 +197,11 @@ def _said_lines(ax: Axes, table: pd.DataFrame, said: pd.DataFrame) -> None:
     places = {model: place for place, model in enumerate(dict.fromkeys(table.model))}
     for point in said.itertuples():
         place = places[point.model.replace(" ", "\n")]
-        ax.hlines(point.value, place - 0.45, place + 0.45, color="black", linestyles="--",
-                  label=f"the paper's {point.value:g} s (fitted)")  # fmt: skip
+        ax.hlines(
+            point.value,
+            place - 0.45,
+            place + 0.45,
+            color="black",
+            linestyles="--",
+            label=f"the paper's {point.value:g} s (fitted)",
+        )

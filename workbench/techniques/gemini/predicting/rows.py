@@ -123,8 +123,10 @@ def predict_frequencies(model: str) -> Rows:
         ]
     bounds = {"policy": "Strawman"}, {"policy": "Gemini"}
     gain = interval_s["Strawman"] / interval_s["Gemini"]
-    said = [published_value("fig-6-12.csv", quantity=name, **keys)
-            for name, keys in zip(("frequency_gain", "checkpoint_s"), bounds, strict=True)]  # fmt: skip
+    said = [
+        published_value("fig-6-12.csv", quantity=name, **keys)
+        for name, keys in zip(("frequency_gain", "checkpoint_s"), bounds, strict=True)
+    ]
     rows += _beside("gain_over_strawman", gain, said[0], "1")
     rows += _beside("checkpoint_and_bound_s", checkpoint_s(workload, machine), said[1], "s")
     return rows + _beside("retrieval_and_bound_s", peer_retrieval_s(workload, machine), said[1], "s")
@@ -179,8 +181,11 @@ def _model_rows(machine: GeminiMachine, workload: Workload) -> Rows:
     without, with_checkpoints = (_iteration(workload, machine, each) for each in (Scheme.BASELINE, Scheme.GEMINI))
     rows: Rows = []
     for found in (without, with_checkpoints):
-        rows += [row for row in scheme_rows(found, without.iteration_s)
-                 if row["quantity"] in ("iteration_s", "idle_s", "overhead")]  # fmt: skip
+        rows += [
+            row
+            for row in scheme_rows(found, without.iteration_s)
+            if row["quantity"] in ("iteration_s", "idle_s", "overhead")
+        ]
     usable_s = math.fsum(planning_spans_s(phases_of(workload, machine).phases))
     times_s = {"idle without checkpoints": usable_s, "needed by the checkpoint": with_checkpoints.checkpoint_s}
     rows += [{"quantity": "network_s", "what": what, "value": value, "unit": "s"} for what, value in times_s.items()]

@@ -53,7 +53,9 @@ def meet(what: str, timeout_s: float, group: dist.ProcessGroup | None = None) ->
         answer = dist.irecv(token.clone(), group_src=0, group=group, tag=MEETING)
         ends_s += timeout_s / 2  # the first rank knows more, and is heard first
         if not (_is_done(told, ends_s) and _is_done(answer, ends_s)):
-            raise RankMissing(f"rank {dist.get_rank(group)}: {what}: rank 0 did not answer within {timeout_s * 1.5:g} s")
+            raise RankMissing(
+                f"rank {dist.get_rank(group)}: {what}: rank 0 did not answer within {timeout_s * 1.5:g} s"
+            )
 
 
 def _is_done(work: dist.Work, ends_s: float) -> bool:

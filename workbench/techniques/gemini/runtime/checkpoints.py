@@ -153,9 +153,12 @@ class InMemoryCheckpoints:
         self._context, self._every, self._timeout_s = context, every, timeout_s
         self._storage, self._storage_every = storage, storage_every
         self._interleaving = Interleaving(
-            Scheme(scheme), num_replicas=num_replicas, reserved_bytes=reserved_bytes, num_buffers=num_buffers,
+            Scheme(scheme),
+            num_replicas=num_replicas,
+            reserved_bytes=reserved_bytes,
+            num_buffers=num_buffers,
             num_profiled=num_profiled,
-        )  # fmt: skip
+        )
         self._watch = TrafficWatch()
         watch_traffic(model, self._watch)
         self._state = TrainingState(model, optimizer, scheduler=scheduler, extra=extra)
@@ -287,11 +290,15 @@ class InMemoryCheckpoints:
         ended_s: dict[str, float] = {}
         began_s = time.monotonic()
         sending, receiving = self._transfer.start(
-            self._chunks[me], {rank: self._chunks[rank] for rank in senders}, read=read, sent=sent, received=received,
+            self._chunks[me],
+            {rank: self._chunks[rank] for rank in senders},
+            read=read,
+            sent=sent,
+            received=received,
             prepare=lambda: self._make_room(iteration, slots),
             keep=lambda rank, offset, arrived: slots[rank].write(offset, arrived),
             wait=lambda span: self._watch.wait_for_idle(span, self._timeout_s),
-        )  # fmt: skip
+        )
         self._under_way = _UnderWay(
             iteration=iteration, began_s=began_s, sending=sending, receiving=receiving, ended_s=ended_s
         )

@@ -97,9 +97,15 @@ class Interleaving:
     """
 
     def __init__(
-        self, scheme: Scheme, *, num_replicas: int, reserved_bytes: int, num_buffers: int, num_profiled: int,
+        self,
+        scheme: Scheme,
+        *,
+        num_replicas: int,
+        reserved_bytes: int,
+        num_buffers: int,
+        num_profiled: int,
         safety: float = SAFETY,
-    ):  # fmt: skip
+    ):
         if scheme is Scheme.BASELINE:
             raise ValueError(f"scheme is {scheme.value!r}, must be one that checkpoints")
         given = {"num_profiled": num_profiled, "num_buffers": num_buffers, "reserved_bytes": reserved_bytes}
@@ -141,8 +147,11 @@ class Interleaving:
         self._num_noted += 1
         if self._num_noted <= SKIPPED or ended_s < started_s:
             return
-        inside = [Operation(start_s=max(start, started_s), end_s=min(end, ended_s))
-                  for start, end in operations if start < ended_s]  # fmt: skip
+        inside = [
+            Operation(start_s=max(start, started_s), end_s=min(end, ended_s))
+            for start, end in operations
+            if start < ended_s
+        ]
         self._iterations.append(
             ProfiledIteration(name=f"iteration {iteration}", start_s=started_s, end_s=ended_s, operations=tuple(inside))
         )
@@ -189,7 +198,12 @@ class Interleaving:
         if self.scheme is Scheme.NAIVE and self.profile is not None:
             chunk_bytes = num_bytes  # as large as a span has room for
         return partition_checkpoint(
-            spans, num_bytes, num_replicas=self.num_replicas,
-            reserved_bytes=chunk_bytes * self.num_buffers, num_buffers=self.num_buffers,
-            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, startup_s=link.startup_s, safety=self.safety,
-        )  # fmt: skip
+            spans,
+            num_bytes,
+            num_replicas=self.num_replicas,
+            reserved_bytes=chunk_bytes * self.num_buffers,
+            num_buffers=self.num_buffers,
+            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+            startup_s=link.startup_s,
+            safety=self.safety,
+        )

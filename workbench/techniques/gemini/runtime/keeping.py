@@ -53,8 +53,9 @@ def holders_of_ranks(placed: Placement, ranks_per_machine: int) -> tuple[tuple[i
     """
     return tuple(
         tuple(machine * ranks_per_machine + local for machine in kept)
-        for kept in placed.holders for local in range(ranks_per_machine)
-    )  # fmt: skip
+        for kept in placed.holders
+        for local in range(ranks_per_machine)
+    )
 
 
 class KeptShards:
@@ -113,8 +114,10 @@ class KeptShards:
         found = {rank: _held(slot) for rank, slot in sorted(self._slots.items())}
         self.unusable = tuple(
             f"shard of rank {rank}, iteration {iteration}: {fault}"
-            for rank, kept in found.items() for iteration, fault in kept if fault
-        )  # fmt: skip
+            for rank, kept in found.items()
+            for iteration, fault in kept
+            if fault
+        )
         return found
 
     def replica(self, rank: int, iteration: int) -> Replica:
@@ -135,9 +138,14 @@ class KeptShards:
 
 
 def _held(slot: Slot) -> list[tuple[int, str]]:
-    return [(report.iteration if report.iteration is not None else 0,
-             "" if report.state is BufferState.COMPLETE else report.reason)
-            for report in slot.reports() if report.state is not BufferState.EMPTY]  # fmt: skip
+    return [
+        (
+            report.iteration if report.iteration is not None else 0,
+            "" if report.state is BufferState.COMPLETE else report.reason,
+        )
+        for report in slot.reports()
+        if report.state is not BufferState.EMPTY
+    ]
 
 
 def holdings_of(found: Sequence[Mapping[str, Sequence]], ranks_per_machine: int) -> dict[int, dict[int, list[Held]]]:

@@ -160,8 +160,11 @@ def replicate_(
     image = torch.empty(state.num_bytes, dtype=torch.uint8)
     if any(place.rank in each for each in missing):
         state.read_into_(0, image)
-    works = [dist.isend(image, group_dst=rank) for rank, each in enumerate(missing)
-             if rank != place.rank and place.rank in each]  # fmt: skip
+    works = [
+        dist.isend(image, group_dst=rank)
+        for rank, each in enumerate(missing)
+        if rank != place.rank and place.rank in each
+    ]
     for rank in mine:
         arrived = image
         if rank != place.rank:

@@ -198,9 +198,13 @@ def _sharded(state: TrainingState, entry: Entry, place: Tensor) -> DTensor:
     parameter = state.parameter_of(entry)
     stride = tuple(itertools.accumulate((1, *entry.whole_shape[:0:-1]), lambda a, b: a * b))[::-1]
     return DTensor.from_local(
-        place, parameter.device_mesh, parameter.placements, run_check=False,
-        shape=torch.Size(entry.whole_shape), stride=stride,
-    )  # fmt: skip
+        place,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=torch.Size(entry.whole_shape),
+        stride=stride,
+    )
 
 
 def _writable(url: str, options: dict[str, Any]) -> tuple[Any, str]:

@@ -125,9 +125,7 @@ def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
         raise ValueError(f"model: {kind} is wrapped neither in DDP nor by fully_shard; nothing to watch")
 
 
-def _averaged(
-    state: tuple[TrafficWatch, dist.ProcessGroup], bucket: dist.GradBucket
-) -> torch.futures.Future[Tensor]:
+def _averaged(state: tuple[TrafficWatch, dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """Average a bucket over the model's group as DDP does without a hook: multiply by 1 / N, then add."""
     watch, group = state
     started_s, gradients = watch.begin(), bucket.buffer()

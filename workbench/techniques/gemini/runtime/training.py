@@ -87,12 +87,26 @@ class Training:
     """
 
     def __init__(
-        self, function: Any, num_machines: int, ranks_per_machine: int = 1, *, args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None, standbys: int = 0, store: str = EMBEDDED, hosts: Any = None,
-        machines: Machines | None = None, faults: Sequence[Fault] | None = None, names: Sequence[str] | None = None,
-        timing: Timing | None = None, replacement_s: float = 0.0, memory_limit_bytes: int | None = None,
-        preload: Sequence[str] = (), threads_per_rank: int = 1, echo: bool = True,
-    ):  # fmt: skip
+        self,
+        function: Any,
+        num_machines: int,
+        ranks_per_machine: int = 1,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        standbys: int = 0,
+        store: str = EMBEDDED,
+        hosts: Any = None,
+        machines: Machines | None = None,
+        faults: Sequence[Fault] | None = None,
+        names: Sequence[str] | None = None,
+        timing: Timing | None = None,
+        replacement_s: float = 0.0,
+        memory_limit_bytes: int | None = None,
+        preload: Sequence[str] = (),
+        threads_per_rank: int = 1,
+        echo: bool = True,
+    ):
         hosts = hosts if machines is None else _hosts_of(machines, hosts)
         self._task = Task(
             program=cloudpickle.dumps((function, tuple(args), dict(kwargs or {}))),
@@ -111,7 +125,7 @@ class Training:
         self._owns_machines = machines is None
         self._machines = machines or Machines(
             hosts=hosts, preload=preload, threads_per_rank=threads_per_rank, echo=echo
-        )  # fmt: skip
+        )
         self._operator = Operator(self._machines, self._task)
         self._thread: threading.Thread | None = None
         self._ended: TrainingOutcome | BaseException | None = None

@@ -148,9 +148,7 @@ class Transfer:
             work.wait()
         sent()
 
-    def _receive(
-        self, prepared: Future, theirs: Mapping[int, Sequence[Chunk]], keep: Keep, received: Done
-    ) -> None:
+    def _receive(self, prepared: Future, theirs: Mapping[int, Sequence[Chunk]], keep: Keep, received: Done) -> None:
         prepared.result()
         under_way: deque[tuple[dist.Work, int, int, Tensor]] = deque()
 
@@ -172,5 +170,9 @@ class Transfer:
     def _in_order(self, theirs: Mapping[int, Sequence[Chunk]]) -> list[tuple[int, Chunk]]:
         """Return the chunks to be received: replica by replica, as they are sent."""
         sources = [route.source for route in self._routes]
-        return [(source, chunk) for number, source in enumerate(sources)
-                for chunk in theirs[source] if chunk.replica == number]  # fmt: skip
+        return [
+            (source, chunk)
+            for number, source in enumerate(sources)
+            for chunk in theirs[source]
+            if chunk.replica == number
+        ]

@@ -35,8 +35,14 @@ NOTHING = Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_re
 PAPERS_REPLICAS = 2  # section 6.7.2
 
 
-def paper_needs(failures_per_machine_day: float, gigabits: float, *, idle_s: float, blocking_s: float = 0.0,
-                most_iterations: int = 500) -> CheckpointingNeeds:  # fmt: skip
+def paper_needs(
+    failures_per_machine_day: float,
+    gigabits: float,
+    *,
+    idle_s: float,
+    blocking_s: float = 0.0,
+    most_iterations: int = 500,
+) -> CheckpointingNeeds:
     """Return the paper's job with another failure rate and link.
 
     Args:

@@ -37,8 +37,14 @@ __all__ = [
     "timeline_legend",
 ]
 
-_WHAT = ("progress that stays", "progress that is lost", "checkpoint", "detection, replacement, warm-up", "serialising",
-         "retrieval")  # fmt: skip
+_WHAT = (
+    "progress that stays",
+    "progress that is lost",
+    "checkpoint",
+    "detection, replacement, warm-up",
+    "serialising",
+    "retrieval",
+)
 _KIND_OF = MappingProxyType({each: KINDS.get(each, KINDS["detection"]) for each in _WHAT})
 _SECONDS_PER_MINUTE = 60
 
@@ -115,8 +121,14 @@ def draw_by_failures(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure
     """Draw figure 6.15a; a cross is what the paper's share of serialising leaves HighFreq without failures."""
     figure, ax = plots.figure(figsize=(7.6, 4.0))
     ratios = rows_of(rows, "effective_ratio")
-    plots.lines(ratios, ax=ax, x="failures_per_day", by="solution", x_label="failures a day, of 16 machines together",
-                y_label="effective training time ratio")  # fmt: skip
+    plots.lines(
+        ratios,
+        ax=ax,
+        x="failures_per_day",
+        by="solution",
+        x_label="failures a day, of 16 machines together",
+        y_label="effective training time ratio",
+    )
     (share,) = published.value
     label = f"HighFreq, the paper:\n{share:g} % serialising"
     ax.plot(0, 1 - share / 100, "x", color="black", markersize=9, label=label)
@@ -128,8 +140,15 @@ def draw_by_failures(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure
 def draw_by_machines(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
     """Draw figure 6.15b, and on to more machines than the paper's 1,000."""
     figure, ax = plots.figure(figsize=(9.0, 4.2))
-    plots.lines(rows_of(rows, "effective_ratio"), ax=ax, x="num_machines", by="solution", log_x=True,
-                x_label="machines, of which 1.5 % fail every day", y_label="effective training time ratio")  # fmt: skip
+    plots.lines(
+        rows_of(rows, "effective_ratio"),
+        ax=ax,
+        x="num_machines",
+        by="solution",
+        log_x=True,
+        x_label="machines, of which 1.5 % fail every day",
+        y_label="effective training time ratio",
+    )
     ax.plot(published.num_machines, published.value, "x", color="black", markersize=9, label="Gemini, the paper")
     ax.axvline(1000, color=PUBLISHED, linestyle="--", linewidth=1)
     ax.set_ylim(0, 1.05)
@@ -157,8 +176,9 @@ def draw_replay(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
     hours = rows_of(rows, "wasted_gpu_hours").copy()
     hours[["value", "low", "high"]] /= 1000
     hours = hours.rename(columns={"value": "wasted by failures"})
-    plots.bars(hours, ax=right, x="training", y="wasted by failures", by="solution", unit="1,000 GPU hours",
-               value_labels=True)  # fmt: skip
+    plots.bars(
+        hours, ax=right, x="training", y="wasted by failures", by="solution", unit="1,000 GPU hours", value_labels=True
+    )
     (said,) = published.value
     right.axhline(said / 1000, color=PUBLISHED, linestyle="--", label=f"OPT-175B,\nthe paper: {said / 1000:g}")
     plots.beside(right)
@@ -178,9 +198,14 @@ def draw_best(rows: Iterable[Mapping]) -> Figure:
     ]
     figure, ax = plots.figure(figsize=(2.0 * len(replicas.columns) + 1.5, 0.75 * len(replicas) + 1.2))
     plots.heatmap(
-        replicas, ax=ax, limit=float(replicas.to_numpy().max()), texts=texts, x_label="link of a machine (Gbps)",
-        y_label="failures of a machine a day", x_ticks=[f"{link:g}" for link in replicas.columns],
+        replicas,
+        ax=ax,
+        limit=float(replicas.to_numpy().max()),
+        texts=texts,
+        x_label="link of a machine (Gbps)",
+        y_label="failures of a machine a day",
+        x_ticks=[f"{link:g}" for link in replicas.columns],
         y_ticks=[f"{rate:g}" for rate in replicas.index],
-    )  # fmt: skip
+    )
     ax.set_title("replicas, iterations from checkpoint to checkpoint, time wasted")
     return figure

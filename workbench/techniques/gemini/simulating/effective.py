@@ -55,10 +55,14 @@ def serialising_rows() -> Rows:
     for name in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
         level = policies(GPT2_100B)[name].storage
         training_s = level.interval_iterations * GPT2_100B.iteration_s
-        shares = {"training time": level.blocking_s / training_s, "all time": level.blocking_s / (
-            training_s + level.blocking_s)}  # fmt: skip
-        rows += [{"quantity": "serialising_share", "solution": name, "of": of, "value": 100 * share, "unit": "%"}
-                 for of, share in shares.items()]  # fmt: skip
+        shares = {
+            "training time": level.blocking_s / training_s,
+            "all time": level.blocking_s / (training_s + level.blocking_s),
+        }
+        rows += [
+            {"quantity": "serialising_share", "solution": name, "of": of, "value": 100 * share, "unit": "%"}
+            for of, share in shares.items()
+        ]
     return rows
 
 
@@ -127,8 +131,10 @@ def _software(num_machines: int, rate: float, num_days: float, seed: int) -> Fau
 
 def _share_rows(run: TrainingRun, keys: dict) -> Rows:
     shares = {"progress": run.productive_s} | {cause.value: seconds for cause, seconds in run.wasted_s.items()}
-    return [{"quantity": "time_share", **keys, "cause": cause, "value": seconds / run.duration_s, "unit": "1"}
-            for cause, seconds in shares.items()]  # fmt: skip
+    return [
+        {"quantity": "time_share", **keys, "cause": cause, "value": seconds / run.duration_s, "unit": "1"}
+        for cause, seconds in shares.items()
+    ]
 
 
 def _gain_rows(highfreq: str, number: int, ours: list[TrainingRun], theirs: list[TrainingRun]) -> Rows:
@@ -159,9 +165,7 @@ def _added_rows(number: int) -> Rows:
 
 
 def _blocked_share(name: str, job: Job) -> float:
-    return sum(
-        level.blocking_s / (level.interval_iterations * job.iteration_s) for level in policies(job)[name].levels
-    )
+    return sum(level.blocking_s / (level.interval_iterations * job.iteration_s) for level in policies(job)[name].levels)
 
 
 def _failure_s(name: str, job: Job) -> float:

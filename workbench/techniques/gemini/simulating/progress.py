@@ -117,9 +117,10 @@ def _newest(policy: CheckpointPolicy, level: Level, start: int, done: int, elaps
     iteration = (start + done) // every * every
     while iteration > start:
         before_s = sum(
-            each.blocking_s for each in policy.levels
+            each.blocking_s
+            for each in policy.levels
             if each.in_memory and not level.in_memory and iteration % each.interval_iterations == 0
-        )  # fmt: skip
+        )
         complete_s = _end_s(policy, start, iteration - start) + before_s + level.blocking_s + level.transfer_s
         if complete_s <= elapsed_s:
             return iteration

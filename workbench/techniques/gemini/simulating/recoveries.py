@@ -60,8 +60,10 @@ def overhead_rows() -> Rows:
         run = _one_failure(failure)[1]
         keys = {"failure": failure}
         parts = {cause: run.wasted_s[cause] for cause in Cause if cause not in (Cause.LOST, Cause.CHECKPOINTING)}
-        rows += [{"quantity": "part_s", **keys, "part": part.value, "value": seconds, "unit": "s"}
-                 for part, seconds in parts.items()]  # fmt: skip
+        rows += [
+            {"quantity": "part_s", **keys, "part": part.value, "value": seconds, "unit": "s"}
+            for part, seconds in parts.items()
+        ]
         low, high = (_total_s(failure, share) / 60 for share in (0.0, 1.0))
         spread = {"low": low, "high": high} if high > low else {}
         rows.append({"quantity": "total_min", **keys, "value": sum(parts.values()) / 60, "unit": "min", **spread})
@@ -78,15 +80,14 @@ def overhead_timelines() -> dict[str, Timeline]:
 
 
 def _worked_example(checkpoint_iterations: int) -> tuple[Setting, TrainingRun]:
-    job = Job(iteration_s=BLOOM_ITERATION_S, state_bytes=1, num_machines=1, storage_bytes_per_s=1,
-              network_bytes_per_s=1)  # fmt: skip
+    job = Job(
+        iteration_s=BLOOM_ITERATION_S, state_bytes=1, num_machines=1, storage_bytes_per_s=1, network_bytes_per_s=1
+    )
     transfer_s = checkpoint_iterations * BLOOM_ITERATION_S
     job = replace(job, storage_bytes_per_s=job.state_bytes / transfer_s)
     level = Level(in_memory=False, interval_iterations=BLOOM_INTERVAL_ITERATIONS, transfer_s=transfer_s)
     policy = CheckpointPolicy(name="BLOOM", iteration_s=BLOOM_ITERATION_S, storage=level)
-    nothing = Overheads(
-        detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0
-    )
+    nothing = Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
     setting = Setting(job=job, policy=policy, overheads=nothing)
     failure = Fault(time_s=FAILURE_ITERATION * BLOOM_ITERATION_S, kind=FaultKind.SOFTWARE, machines=(0,))
     trace = FaultTrace(num_machines=1, duration_s=500 * BLOOM_ITERATION_S, faults=(failure,))
@@ -113,5 +114,3 @@ def _one_failure(failure: str, replacement_share: float = 0.5) -> tuple[Setting,
 def _total_s(failure: str, replacement_share: float) -> float:
     wasted_s = _one_failure(failure, replacement_share)[1].wasted_s
     return sum(seconds for cause, seconds in wasted_s.items() if cause not in (Cause.LOST, Cause.CHECKPOINTING))
-
-

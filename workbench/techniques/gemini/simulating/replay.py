@@ -75,8 +75,12 @@ DIARIES = MappingProxyType(
             first_day=date(2022, 3, 11),
             last_day=date(2022, 7, 4),
             job=Job(
-                name="BLOOM-176B", iteration_s=105.0, state_bytes=_BLOOM_BYTES, num_machines=48,
-                storage_bytes_per_s=_BLOOM_BYTES / _BLOOM_SAVE_S, network_bytes_per_s=GPT2_100B.network_bytes_per_s,
+                name="BLOOM-176B",
+                iteration_s=105.0,
+                state_bytes=_BLOOM_BYTES,
+                num_machines=48,
+                storage_bytes_per_s=_BLOOM_BYTES / _BLOOM_SAVE_S,
+                network_bytes_per_s=GPT2_100B.network_bytes_per_s,
                 serialise_s=_BLOOM_SAVE_S,
             ),
             hardware_per_day=1 / WEEK_DAYS,  # the diary: about once a week a GPU dies
@@ -87,15 +91,19 @@ DIARIES = MappingProxyType(
             last_day=date(2022, 1, 6),
             job=Job(
                 # The diary: 300e9 tokens in batches of 2e6 would take 33 days without failures: 19 s an iteration.
-                name="OPT-175B", iteration_s=33 * DAY_S / (300e9 / 2e6), state_bytes=_OPT_BYTES, num_machines=124,
-                storage_bytes_per_s=GPT2_100B.storage_bytes_per_s, network_bytes_per_s=GPT2_100B.network_bytes_per_s,
+                name="OPT-175B",
+                iteration_s=33 * DAY_S / (300e9 / 2e6),
+                state_bytes=_OPT_BYTES,
+                num_machines=124,
+                storage_bytes_per_s=GPT2_100B.storage_bytes_per_s,
+                network_bytes_per_s=GPT2_100B.network_bytes_per_s,
                 serialise_s=_shard_s(_OPT_BYTES, 124),
             ),
             hardware_per_day=0.0,
             stand_in_per_day=110 / 61,  # thesis, section 2.4: around 110 failures over two months
         ),
     }
-)  # fmt: skip
+)
 """The trainings: sizes and iteration times from the diaries, links and storage the paper's where they say nothing."""
 
 _SOFTWARE = ("software", "software_hang")
@@ -167,9 +175,12 @@ def replay_rows(name: str, traces: Sequence[FaultTrace], *, num_standbys: int) -
 def _run(name: str, solution: str, trace: FaultTrace, num_standbys: int) -> TrainingRun:
     job = DIARIES[name].job
     setting = Setting(
-        job=job, policy=policies(job, as_in_the_text=False)[solution], overheads=_overheads(job),
-        placement=placement(job.num_machines, 2), num_standbys=num_standbys,
-    )  # fmt: skip
+        job=job,
+        policy=policies(job, as_in_the_text=False)[solution],
+        overheads=_overheads(job),
+        placement=placement(job.num_machines, 2),
+        num_standbys=num_standbys,
+    )
     return simulate_training(setting, trace)
 
 
@@ -197,7 +208,7 @@ def _spans(diary: Diary, event: LoggedEvent) -> list[FaultSpan]:
     common = {"start_s": start_s, "end_s": start_s + ((event.last_day - event.first_day).days + 1) * DAY_S}
     if event.category in _SOFTWARE and event.count is None:
         return [FaultSpan(**common, kind=FaultKind.SOFTWARE)]
-    if event.category == "maintenance" or event.category == "infrastructure" and "entire cluster" in event.text:
+    if event.category == "maintenance" or (event.category == "infrastructure" and "entire cluster" in event.text):
         return [FaultSpan(**common, machines_each=None)]
     if event.category == "hardware" and "at the same time" in event.text:
         return [FaultSpan(**common, machines_each=event.count)]

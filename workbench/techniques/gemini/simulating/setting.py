@@ -62,8 +62,10 @@ class Overheads:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and not negative")
         if not self.least_replacement_s <= self.most_replacement_s < math.inf:
-            raise ValueError(f"most_replacement_s is {self.most_replacement_s!r}; it must be finite and at least "
-                             f"{self.least_replacement_s!r}")  # fmt: skip
+            raise ValueError(
+                f"most_replacement_s is {self.most_replacement_s!r}; it must be finite and at least "
+                f"{self.least_replacement_s!r}"
+            )
 
 
 PAPER_OVERHEADS = Overheads(
@@ -97,7 +99,9 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.policy.iteration_s != self.job.iteration_s:
-            raise ValueError(f"iteration_s of the policy is {self.policy.iteration_s!r}; it must be that of the job, "
-                             f"{self.job.iteration_s!r}")  # fmt: skip
+            raise ValueError(
+                f"iteration_s of the policy is {self.policy.iteration_s!r}; it must be that of the job, "
+                f"{self.job.iteration_s!r}"
+            )
         if self.num_standbys < 0:
             raise ValueError(f"num_standbys is {self.num_standbys!r}; it must not be negative")

@@ -27,9 +27,7 @@ from .recovery import RecoveryObserved
 __all__ = ["draw_recovery", "recovery_actions"]
 
 ITERATION, CHECKPOINT, LOST = "#9db7d5", "#3d6ea5", "#d9534f"
-TIER_COLOR = MappingProxyType(
-    dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], "#888888"), strict=True))
-)
+TIER_COLOR = MappingProxyType(dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], "#888888"), strict=True)))
 SHADES = ("#555555", "#aaaaaa")  # of phases, in turn
 NAMES_APART = 0.1  # least distance of two phases' names, as a share of all phases
 UPPER, LOWER = (-0.38, 0.46), (0.12, 0.26)  # of a row: where a bar begins, and how high it is
@@ -50,15 +48,25 @@ def recovery_actions(observed: RecoveryObserved) -> Timeline:
         actions.append(Action(resource=f"machine {machine}", label=label, **span))
     for event in observed.outcome.named("checkpoint"):
         start_s, end_s = _checkpoint(event)
-        actions.append(Action(
-            resource=f"machine {event.number}, checkpoints", start_s=start_s, end_s=end_s, kind=Kind.COMMUNICATE,
-            label=f"checkpoint {event.details['iteration']}",
-        ))  # fmt: skip
+        actions.append(
+            Action(
+                resource=f"machine {event.number}, checkpoints",
+                start_s=start_s,
+                end_s=end_s,
+                kind=Kind.COMMUNICATE,
+                label=f"checkpoint {event.details['iteration']}",
+            )
+        )
     for event in observed.outcome.named("retrieve"):
-        actions.append(Action(
-            resource=f"machine {event.number}", start_s=event.time_s, end_s=event.time_s + event.duration_s,
-            kind=Kind.DECODE, label=event.details["tier"],
-        ))  # fmt: skip
+        actions.append(
+            Action(
+                resource=f"machine {event.number}",
+                start_s=event.time_s,
+                end_s=event.time_s + event.duration_s,
+                kind=Kind.DECODE,
+                label=event.details["tier"],
+            )
+        )
     shifted = sorted((action.shifted(-begin_s) for action in actions), key=lambda action: action.resource)
     return Timeline(actions=tuple(shifted))
 
@@ -74,7 +82,7 @@ def draw_recovery(observed: RecoveryObserved, *, ax: Axes) -> Axes:
     begin_s, machines = _begin_s(observed), sorted({row[0] for row in _iterations(observed)})
     row_of = {machine: row + 1 for row, machine in enumerate(machines)}
     _draw_phases(ax, [(start_s - begin_s, end_s - begin_s, phase) for start_s, end_s, phase in _phases(observed)])
-    for machine, start_s, end_s, number, is_lost in _iterations(observed):
+    for machine, start_s, end_s, _number, is_lost in _iterations(observed):
         color = LOST if is_lost else ITERATION
         _bar(ax, row_of[machine], start_s - begin_s, end_s - start_s, UPPER, color)
     for event in observed.outcome.named("checkpoint"):
@@ -87,9 +95,15 @@ def draw_recovery(observed: RecoveryObserved, *, ax: Axes) -> Axes:
     failed_s = observed.outcome.named("killed")[0].time_s - begin_s
     ax.axvline(failed_s, color=LOST, linewidth=1.5)
     ax.annotate(
-        f"{observed.kind} failure", (failed_s, 0), xytext=(-4, 0), textcoords="offset points", color=LOST,
-        weight="bold", ha="right", va="center",
-    )  # fmt: skip
+        f"{observed.kind} failure",
+        (failed_s, 0),
+        xytext=(-4, 0),
+        textcoords="offset points",
+        color=LOST,
+        weight="bold",
+        ha="right",
+        va="center",
+    )
     ax.set_yticks([0, *row_of.values()], ["recovery", *(f"machine {machine}" for machine in row_of)])
     ax.set(xlabel="time (s)", ylim=(len(machines) + 0.6, -1.3))
     ax.grid(visible=False, axis="y")
@@ -106,9 +120,14 @@ def _draw_phases(ax: Axes, phases: Sequence[tuple[float, float, str]]) -> None:
         name_s = max(middle_s, free_s)
         free_s = name_s + apart_s
         ax.annotate(
-            f"{phase} {format_time(end_s - start_s)}", (middle_s, -0.2), xytext=(name_s, -0.45), rotation=40,
-            fontsize=8, va="bottom", arrowprops={"arrowstyle": "-", "color": "#888888", "linewidth": 0.6},
-        )  # fmt: skip
+            f"{phase} {format_time(end_s - start_s)}",
+            (middle_s, -0.2),
+            xytext=(name_s, -0.45),
+            rotation=40,
+            fontsize=8,
+            va="bottom",
+            arrowprops={"arrowstyle": "-", "color": "#888888", "linewidth": 0.6},
+        )
 
 
 def _bar(ax: Axes, row: int, start_s: float, duration_s: float, place: tuple[float, float], color: str) -> None:

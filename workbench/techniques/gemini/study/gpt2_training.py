@@ -75,9 +75,14 @@ class Size:
     def config(self) -> GPT2Config:
         """Of the model."""
         return GPT2Config(
-            hidden_size=self.hidden, num_layers=self.layers, num_heads=self.heads, vocab_size=self.vocab,
-            max_positions=self.sequence, dropout=self.dropout, seed=self.seed,
-        )  # fmt: skip
+            hidden_size=self.hidden,
+            num_layers=self.layers,
+            num_heads=self.heads,
+            vocab_size=self.vocab,
+            max_positions=self.sequence,
+            dropout=self.dropout,
+            seed=self.seed,
+        )
 
     def model(self, is_parallel: bool = True) -> nn.Module:
         """Build the model; every rank of the default group calls it.
@@ -139,9 +144,11 @@ class Tokens:
 
 
 def train_gpt2(
-    context: Context, size: Size, options: Mapping[str, Any],
+    context: Context,
+    size: Size,
+    options: Mapping[str, Any],
     after_step: Callable[[Context, InMemoryCheckpoints], None] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Train, checkpointing every iteration, from wherever the newest checkpoint ends.
 
     Args:
@@ -173,9 +180,11 @@ def train_gpt2(
             after_step(context, checkpoints)
     checkpoints.close()
     return {
-        "digest": digest_of(model, optimizer), "loss": None if loss is None else loss.item(),
-        "kept_bytes": checkpoints.kept_bytes, "shard_bytes": checkpoints.shard_bytes,
-    }  # fmt: skip
+        "digest": digest_of(model, optimizer),
+        "loss": None if loss is None else loss.item(),
+        "kept_bytes": checkpoints.kept_bytes,
+        "shard_bytes": checkpoints.shard_bytes,
+    }
 
 
 def _loss(model: nn.Module, tokens: Tokens) -> Tensor:

@@ -73,9 +73,11 @@ def predict(
     work_s = shard_bytes * seconds_per_byte * num_machines / min(num_cores, num_machines)
     network_s = shard_bytes / bandwidth_bytes_per_s
     return Predicted(
-        work_s=work_s, network_s=network_s, over_baseline=1 + work_s / iteration_s,
+        work_s=work_s,
+        network_s=network_s,
+        over_baseline=1 + work_s / iteration_s,
         blocking_over_baseline=1 + (work_s + network_s) / iteration_s,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from matplotlib.ticker import NullFormatter
 
 from workbench import plots
 
-__all__ = ["draw_overhead", "draw_retrieval", "draw_reductions", "in_words"]
+__all__ = ["draw_overhead", "draw_reductions", "draw_retrieval", "in_words"]
 
 PER_CENT, MIB = 100, 1 / 2**20
 PAPER, OURS = "the paper", "measured here"
@@ -69,8 +69,10 @@ def _overheads(rows: list[Mapping], published: pd.DataFrame | None, ax: Axes) ->
     drawn = [_scaled(row, PER_CENT, OURS) for row in excess]
     if published is not None:
         theirs = published[published.scheme.isin([row["scheme"] for row in ours])]
-        drawn += [{"scheme": row.scheme, "of": PAPER, "value": row.value, "low": row.value, "high": row.value}
-                  for row in theirs.itertuples()]  # fmt: skip
+        drawn += [
+            {"scheme": row.scheme, "of": PAPER, "value": row.value, "low": row.value, "high": row.value}
+            for row in theirs.itertuples()
+        ]
     plots.bars(drawn, ax=ax, x="scheme", by="of", value_labels=True)
     ax.get_legend().set_title("")
     ax.axhline(1, color="#888888", linestyle=":", linewidth=1)
@@ -96,10 +98,16 @@ def draw_reductions(rows: Iterable[Mapping], published: pd.DataFrame | None = No
     drawn = table[table.quantity.isin(["reduction", "reduction_of_rates"])]
     drawn = drawn.assign(of=[_told(row) for row in drawn.itertuples()])
     if published is not None:
-        theirs = [{"link_mbit_per_s": float(row.network_gbit_per_s),
-                   "of": f"paper, {row.num_machines} machines, Gbit/s",
-                   "value": row.value, "low": row.value, "high": row.value}
-                  for row in published.itertuples()]  # fmt: skip
+        theirs = [
+            {
+                "link_mbit_per_s": float(row.network_gbit_per_s),
+                "of": f"paper, {row.num_machines} machines, Gbit/s",
+                "value": row.value,
+                "low": row.value,
+                "high": row.value,
+            }
+            for row in published.itertuples()
+        ]
         drawn = pd.concat([drawn, pd.DataFrame(theirs)])
     plots.lines(drawn, ax=right, by="of", y_label="times shorter than to storage", **labels)
     right.set_title("How many times shorter to peers")

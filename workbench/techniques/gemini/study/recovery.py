@@ -71,9 +71,15 @@ class RecoveryObserved:
 
 
 def observe_recovery(
-    kind: str, *, size: Size, num_machines: int, at_iteration: int, options: Mapping[str, Any],
-    undisturbed: Sequence[str] | None = None, **more: Any,
-) -> RecoveryObserved:  # fmt: skip
+    kind: str,
+    *,
+    size: Size,
+    num_machines: int,
+    at_iteration: int,
+    options: Mapping[str, Any],
+    undisturbed: Sequence[str] | None = None,
+    **more: Any,
+) -> RecoveryObserved:
     """Train with a kill, and without one if it is not known how that ends.
 
     Args:
@@ -131,10 +137,12 @@ def phases_of(outcome: TrainingOutcome) -> Phases:
     seconds = [after - before for before, after in zip(marks, marks[1:], strict=False)]
     seconds.append(max(0.0, first_s - fetched_s - usual_s))
     return Phases(
-        seconds=dict(zip(PHASES, seconds, strict=True)), lost_iterations=reached - resumed,
-        lost_s=(reached - resumed) * usual_s, iteration=resumed,
+        seconds=dict(zip(PHASES, seconds, strict=True)),
+        lost_iterations=reached - resumed,
+        lost_s=(reached - resumed) * usual_s,
+        iteration=resumed,
         tiers=tuple(event.details["tier"] for event in sorted(fetches, key=lambda event: event.rank)),
-    )  # fmt: skip
+    )
 
 
 def iteration_seconds(outcome: TrainingOutcome) -> list[float]:

@@ -112,10 +112,15 @@ def run_schedule(
     seconds = time.monotonic() - began_s
     orphans, leaked_bytes = _left_behind(before)
     common = {
-        "seed": schedule.seed, "schedule": schedule.words, "kinds": [str(kind) for kind in schedule.kinds],
-        "is_finished": outcome is not None, "error": error, "seconds": round(seconds, 3), "num_orphans": orphans,
+        "seed": schedule.seed,
+        "schedule": schedule.words,
+        "kinds": [str(kind) for kind in schedule.kinds],
+        "is_finished": outcome is not None,
+        "error": error,
+        "seconds": round(seconds, 3),
+        "num_orphans": orphans,
         "leaked_bytes": leaked_bytes,
-    }  # fmt: skip
+    }
     return common | (_history(outcome, undisturbed) if outcome else {"different_ranks": len(undisturbed)})
 
 
@@ -197,9 +202,14 @@ def _train(
     num_machines: int, size: Size, options: Mapping[str, Any], machines: Machines, after_step: Any = None, **more: Any
 ) -> TrainingOutcome:
     return run_training(
-        train_gpt2, num_machines, args=(size, {**OPTIONS, **options}, after_step), machines=machines, timing=TIMING,
-        timeout_s=TIMEOUT_S, **more,
-    )  # fmt: skip
+        train_gpt2,
+        num_machines,
+        args=(size, {**OPTIONS, **options}, after_step),
+        machines=machines,
+        timing=TIMING,
+        timeout_s=TIMEOUT_S,
+        **more,
+    )
 
 
 def _size(schedule: Schedule, iterations: int) -> Size:
@@ -285,19 +295,21 @@ def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, 
     strikes = [
         {"at_s": round(event.time_s - begin_s, 3), "what": event.details.get("what", FLIPPED)}
         for event in (*outcome.named(EventName.KILLED), *outcome.named(FLIPPED))
-    ]  # fmt: skip
+    ]
     told = [event.details for event in outcome.named("retrieve")]
     reasons = [reason for each in told for reason in (*each["passed_over"], *each["unusable"])]
     is_flipped = bool(outcome.named(FLIPPED))
     return {
-        "num_generations": outcome.num_generations, "generations": bars, "strikes": strikes,
+        "num_generations": outcome.num_generations,
+        "generations": bars,
+        "strikes": strikes,
         "different_ranks": sum(a != b for a, b in zip(digests(outcome), undisturbed, strict=True)),
         "tiers": [str(tier) for tier in SLOWEST if any(bar["tier"] == tier and bar["generation"] > 1 for bar in bars)],
         "resumed": [bar["iteration"] for bar in bars],
         "num_struck": len(strikes),
         "flips_passed_over": any("checksum" in reason for reason in reasons) if is_flipped else None,
         "reasons": sorted({reason for reason in reasons if "checksum" in reason}),
-    }  # fmt: skip
+    }
 
 
 def _bar(outcome: TrainingOutcome, generation: int, begin_s: float) -> dict[str, Any] | None:
@@ -309,10 +321,12 @@ def _bar(outcome: TrainingOutcome, generation: int, begin_s: float) -> dict[str,
     tiers = {event.details["tier"] for event in fetched}
     end_s = max(event.time_s + event.duration_s for event in mine)
     return {
-        "generation": generation, "start_s": round(_start_s(mine) - begin_s, 3), "end_s": round(end_s - begin_s, 3),
+        "generation": generation,
+        "start_s": round(_start_s(mine) - begin_s, 3),
+        "end_s": round(end_s - begin_s, 3),
         "tier": next((str(tier) for tier in SLOWEST if tier in tiers), ""),
         "iteration": fetched[0].details["iteration"] if fetched else None,
-    }  # fmt: skip
+    }
 
 
 def _start_s(events: Sequence[Event]) -> float:

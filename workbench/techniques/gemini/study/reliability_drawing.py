@@ -45,8 +45,17 @@ def draw_schedules(found: Sequence[Mapping[str, Any]]) -> Figure:
         for what, marker in MARKERS.items():
             struck = [strike["at_s"] for strike in each.get("strikes", ()) if strike["what"] == what]
             height = row - RAISED if what == FLIPPED else row  # what is killed for it comes at the same moment
-            ax.plot(struck, [height] * len(struck), linestyle="", marker=marker, color="black", markersize=5.5,
-                    markeredgecolor="white", markeredgewidth=0.5, zorder=3)  # fmt: skip
+            ax.plot(
+                struck,
+                [height] * len(struck),
+                linestyle="",
+                marker=marker,
+                color="black",
+                markersize=5.5,
+                markeredgecolor="white",
+                markeredgewidth=0.5,
+                zorder=3,
+            )
         if not each["is_finished"]:
             ax.text(0, row, UNFINISHED, va="center", fontsize=8)
     ax.set_yticks(range(len(found)), [each["seed"] for each in found], fontsize=7)

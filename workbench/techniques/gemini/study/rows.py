@@ -18,9 +18,15 @@ __all__ = ["observe_all", "recovery_rows"]
 
 
 def observe_all(
-    kinds: Sequence[str], repeats: int, *, size: Size, num_machines: int, at_iteration: int,
-    options: Mapping[str, Any], **more: Any,
-) -> list[RecoveryObserved]:  # fmt: skip
+    kinds: Sequence[str],
+    repeats: int,
+    *,
+    size: Size,
+    num_machines: int,
+    at_iteration: int,
+    options: Mapping[str, Any],
+    **more: Any,
+) -> list[RecoveryObserved]:
     """Observe each kind of failure several times, beside one undisturbed training.
 
     Args:

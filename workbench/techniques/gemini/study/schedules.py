@@ -148,9 +148,16 @@ def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
         else:
             faults += _faults(kind, holders, moment, draw)
     return Schedule(
-        seed=seed, num_machines=num_machines, num_replicas=num_replicas, sharded=sharded, standbys=standbys,
-        storage_every=storage_every, kinds=kinds, faults=tuple(faults), flip=flip,
-    )  # fmt: skip
+        seed=seed,
+        num_machines=num_machines,
+        num_replicas=num_replicas,
+        sharded=sharded,
+        standbys=standbys,
+        storage_every=storage_every,
+        kinds=kinds,
+        faults=tuple(faults),
+        flip=flip,
+    )
 
 
 def _kinds(seed: int, draw: random.Random) -> tuple[Failure, ...]:
@@ -197,12 +204,16 @@ def _in_recovery(num_machines: int, moment: int, draw: random.Random) -> list[Fa
     """Draw a failure, and another one while training recovers from it; every rank joined once before."""
     first = Fault(
         kills=draw.choice((Victim.RANK, Victim.MACHINE)), numbers=(draw.randrange(num_machines),), at_iteration=moment
-    )  # fmt: skip
+    )
     joined = num_machines + draw.randint(1, num_machines)
-    event, occurrence = draw.choice((
-        (EventName.FAILURE_DETECTED, 1), (EventName.GENERATION_ORDERED, 2), (EventName.JOINED, joined),
-        ("retrieve", joined),
-    ))  # fmt: skip
+    event, occurrence = draw.choice(
+        (
+            (EventName.FAILURE_DETECTED, 1),
+            (EventName.GENERATION_ORDERED, 2),
+            (EventName.JOINED, joined),
+            ("retrieve", joined),
+        )
+    )
     kills = draw.choice((Victim.RANK, Victim.MACHINE, Victim.ROOT, Victim.STORE))
     numbers = (draw.randrange(num_machines),) if kills in (Victim.RANK, Victim.MACHINE) else ()
     delay_s = round(draw.uniform(0, RECOVERY_WINDOW_S), 3) if draw.random() < 0.5 else 0.0

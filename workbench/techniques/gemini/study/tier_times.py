@@ -65,9 +65,12 @@ class TierTimes:
 
 @contextmanager
 def paced(
-    num_bytes: int, bytes_per_s: float, *, clock: Callable[[], float] = time.monotonic,
+    num_bytes: int,
+    bytes_per_s: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
-) -> Iterator[None]:  # fmt: skip
+) -> Iterator[None]:
     """Let the body last at least as long as bytes take at a rate.
 
     Args:
@@ -113,9 +116,14 @@ class _Hiding(KeptShards):
 
 
 def measure_tiers(
-    nums_machines: Sequence[int], bandwidths_bytes_per_s: Sequence[float], *, storage_bytes_per_s: float, size: Size,
-    repeats: int, storage_repeats: int,
-) -> list[TierTimes]:  # fmt: skip
+    nums_machines: Sequence[int],
+    bandwidths_bytes_per_s: Sequence[float],
+    *,
+    storage_bytes_per_s: float,
+    size: Size,
+    repeats: int,
+    storage_repeats: int,
+) -> list[TierTimes]:
     """Measure with every number of machines and every rate of links.
 
     Args:
@@ -159,9 +167,7 @@ def record_tiers(
     context = PoolContext(dist.get_rank(), dist.get_world_size())
     model, tokens = size.model(), Tokens(size, context.rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    checkpoints = InMemoryCheckpoints(
-        context, model, optimizer, scheme=Scheme.BLOCKING, reserved_bytes=RESERVED_BYTES
-    )  # fmt: skip
+    checkpoints = InMemoryCheckpoints(context, model, optimizer, scheme=Scheme.BLOCKING, reserved_bytes=RESERVED_BYTES)
     for _ in range(repeats + NUM_UNCOUNTED):
         ids_BS = tokens.batch()
         model(ids_BS, ids_BS).backward()
@@ -186,9 +192,11 @@ def record_tiers(
     context.close()
     checkpoint_s = tuple(max(each) for each in zip(*tell_all(took[NUM_UNCOUNTED:]), strict=True))
     return {
-        "total_bytes": total_bytes, "checkpoint_s": checkpoint_s, "stored_s": tuple(stored_s),
+        "total_bytes": total_bytes,
+        "checkpoint_s": checkpoint_s,
+        "stored_s": tuple(stored_s),
         "retrieved_s": retrieved_s,
-    }  # fmt: skip
+    }
 
 
 def _store(storage: PersistentTier, state: TrainingState, iteration: int, least_s: float) -> None:

@@ -34,7 +34,7 @@ from .gpt2_training import LEARNING_RATE, Size, Tokens, digest_of
 from .pool_context import PoolContext
 from .voting_replicas import VotingReplicas
 
-__all__ = ["ASYNC_SAVE", "AsyncSave", "Facts", "TORCHFT", "Turn", "Turns", "checked_way", "idle_s", "record_turns"]
+__all__ = ["ASYNC_SAVE", "TORCHFT", "AsyncSave", "Facts", "Turn", "Turns", "checked_way", "idle_s", "record_turns"]
 
 ASYNC_SAVE = "async_save"  # torch.distributed.checkpoint's, beside the names of `Scheme`
 TORCHFT = "torchft"  # see `voting_replicas`; only for models that are not sharded
@@ -199,9 +199,14 @@ class _Trial:
             self._model, self._optimizer = self._replicas.model, self._replicas.optimizer
         elif scheme != Scheme.BASELINE.value:
             self._checkpoints = InMemoryCheckpoints(
-                self._context, self._model, self._optimizer, scheme=scheme, num_profiled=turns.num_profiled,
-                reserved_bytes=turns.reserved_bytes, throw_away=self._loss,
-            )  # fmt: skip
+                self._context,
+                self._model,
+                self._optimizer,
+                scheme=scheme,
+                num_profiled=turns.num_profiled,
+                reserved_bytes=turns.reserved_bytes,
+                throw_away=self._loss,
+            )
 
     def settle(self) -> None:
         """Run the first iterations in one go: spans between turns would not be training's."""
@@ -239,9 +244,12 @@ class _Trial:
         chunks = checkpoints.interleaving.chunks(checkpoints.shard_bytes)
         seconds = [link.startup_s + chunk.size_bytes / link.bandwidth_bytes_per_s for chunk in chunks] if link else None
         facts = Facts(
-            digest=digest, shard_bytes=checkpoints.shard_bytes, buffer_bytes=checkpoints.buffer_bytes,
-            num_chunks=len(chunks), network_s=None if seconds is None else sum(seconds),
-        )  # fmt: skip
+            digest=digest,
+            shard_bytes=checkpoints.shard_bytes,
+            buffer_bytes=checkpoints.buffer_bytes,
+            num_chunks=len(chunks),
+            network_s=None if seconds is None else sum(seconds),
+        )
         checkpoints.close()
         self._context.close()
         return facts

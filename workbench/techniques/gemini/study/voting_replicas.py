@@ -61,12 +61,20 @@ class VotingReplicas:
         root, port = tell_all([address, port])[0]
         self._store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
         self._manager = torchft.Manager(
-            pg=torchft.ProcessGroupGloo(timeout=TIMEOUT), min_replica_size=world_size, rank=0, world_size=1,
+            pg=torchft.ProcessGroupGloo(timeout=TIMEOUT),
+            min_replica_size=world_size,
+            rank=0,
+            world_size=1,
             load_state_dict=lambda state: _load_(model, optimizer, state),
             state_dict=lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
-            store_addr=address, store_port=self._store.port, hostname=address, replica_id=f"replica-{rank}",
-            lighthouse_addr=f"http://{root}:{port}", init_sync=False, timeout=TIMEOUT,
-        )  # fmt: skip
+            store_addr=address,
+            store_port=self._store.port,
+            hostname=address,
+            replica_id=f"replica-{rank}",
+            lighthouse_addr=f"http://{root}:{port}",
+            init_sync=False,
+            timeout=TIMEOUT,
+        )
         self.model = torchft.DistributedDataParallel(self._manager, model)
         self.optimizer = torchft.Optimizer(self._manager, optimizer)
         self.optimizer.zero_grad()  # which asks for the first quorum
@@ -88,6 +96,10 @@ def _own_address() -> str:
     """Return this host's address: on a shaped host the one that others see, else loopback's."""
     import psutil
 
-    seen = [one.address for several in psutil.net_if_addrs().values() for one in several
-            if one.family == socket.AF_INET and one.address.startswith(SHAPED)]  # fmt: skip
+    seen = [
+        one.address
+        for several in psutil.net_if_addrs().values()
+        for one in several
+        if one.family == socket.AF_INET and one.address.startswith(SHAPED)
+    ]
     return seen[0] if len(seen) == 1 else "127.0.0.1"

@@ -20,7 +20,22 @@ from .size import Size
 from .study import Measured, measure_variants
 
 __all__ = [
-    "Breakdown", "Measured", "Size", "along_axis", "break_down", "draw_epochs", "draw_machinery",
-    "draw_timelines", "keys_of", "map_points", "measure_machinery", "measure_variants", "parts_of",
-    "predicted_rows", "told_apart", "traces_of", "variants_of", "with_intervals",
-]  # fmt: skip
+    "Breakdown",
+    "Measured",
+    "Size",
+    "along_axis",
+    "break_down",
+    "draw_epochs",
+    "draw_machinery",
+    "draw_timelines",
+    "keys_of",
+    "map_points",
+    "measure_machinery",
+    "measure_variants",
+    "parts_of",
+    "predicted_rows",
+    "told_apart",
+    "traces_of",
+    "variants_of",
+    "with_intervals",
+]

@@ -76,9 +76,13 @@ def _divisions(rounds: Rounds, keys: Keys, rows: Sequence[Mapping]) -> Iterator[
     quotients = [_over(rounds[name], planned) for name in gentler]
     ends = [median_interval(each) for each in quotients]
     yield {
-        "quantity": "better_divisions", "solution": PLANNED, "value": sum(median(each) < 1 for each in quotients),
-        "low": sum(high < 1 for _, high in ends), "high": sum(low < 1 for low, _ in ends), "unit": "1",
-    }  # fmt: skip
+        "quantity": "better_divisions",
+        "solution": PLANNED,
+        "value": sum(median(each) < 1 for each in quotients),
+        "low": sum(high < 1 for _, high in ends),
+        "high": sum(low < 1 for low, _ in ends),
+        "unit": "1",
+    }
 
 
 def _place(keys: Mapping[str, Any]) -> tuple[str, int | None]:

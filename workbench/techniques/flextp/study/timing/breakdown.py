@@ -55,10 +55,12 @@ def break_down(ranks: Sequence[Sequence[Action]]) -> Breakdown:
     transfer_s = _total(_together(ranks))
     own_s = zip(whole, product_s, messages_s, strict=True)
     return Breakdown(
-        iteration_s=iteration_s, product_s=tuple(product_s), transfer_s=transfer_s,
+        iteration_s=iteration_s,
+        product_s=tuple(product_s),
+        transfer_s=transfer_s,
         waiting_s=tuple(max(0.0, each - transfer_s) for each in messages_s),
         other_s=tuple(one.duration_s - product - message for one, product, message in own_s),
-    )  # fmt: skip
+    )
 
 
 def told_apart(ranks: Sequence[Sequence[Action]], name: str = "") -> Timeline:

@@ -60,8 +60,13 @@ def draw_machinery(rows: Iterable[Mapping]) -> Figure:
     for place, row in enumerate(named.values()):
         ax.plot([row["low"], row["high"]], [place, place], lw=3, alpha=0.5, color="C0", solid_capstyle="butt")
         ax.plot([row["value"]], [place], "o", color="C0")
-        ax.annotate(f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})", (row["value"], place),
-                    xytext=(0, 9), textcoords="offset points", ha="center")  # fmt: skip
+        ax.annotate(
+            f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})",
+            (row["value"], place),
+            xytext=(0, 9),
+            textcoords="offset points",
+            ha="center",
+        )
     ax.axvline(1.0, color="0.6", lw=1)
     ax.axvline(MOST_IDLE, color="C3", lw=1, ls="--", label=f"asked: at most {MOST_IDLE:g}")
     ax.set_yticks(range(len(named)), list(named))

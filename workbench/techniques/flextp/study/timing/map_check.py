@@ -33,7 +33,9 @@ __all__ = ["KEYS", "map_points", "predicted_rows"]
 
 KEYS = ("place",)
 SOLUTIONS = ("Baseline", "ZERO", "MIG", "SEMI")
-PATIENT = dict.fromkeys(("MIG", "SEMI"), {"patience": PATIENCE})  # else who is disturbed once becomes one more straggler
+PATIENT = dict.fromkeys(
+    ("MIG", "SEMI"), {"patience": PATIENCE}
+)  # else who is disturbed once becomes one more straggler
 PLAIN = "no straggler"
 
 

@@ -140,9 +140,7 @@ def record_rounds(
     return recordings, costs
 
 
-def _pre_test(
-    variants: Mapping, size: Size, group: RecordedTensorGroup, slowness: float, device: str
-) -> Costs | None:
+def _pre_test(variants: Mapping, size: Size, group: RecordedTensorGroup, slowness: float, device: str) -> Costs | None:
     policies = [each.policy(group.size) for each in variants.values() if each is not None]
     needy = next((policy for policy in policies if needs_costs(policy)), None)
     if needy is None:
@@ -178,7 +176,16 @@ class _Trial:
     """A variant under way on one rank."""
 
     def __init__(
-        self, name, variant: Variant | None, size: Size, turns: Turns, recorder, slowness, device, costs, records_products
+        self,
+        name,
+        variant: Variant | None,
+        size: Size,
+        turns: Turns,
+        recorder,
+        slowness,
+        device,
+        costs,
+        records_products,
     ):
         self.name, self.turns, self.recorder = name, turns, recorder
         group = RecordedTensorGroup(recorder=recorder)  # its own: whoever watches it sees no other variant's messages
@@ -220,9 +227,10 @@ class _Trial:
         cpu_s, slept = time.process_time() - began_cpu_s, self.meter.dose
         balancer = self.balancer
         return Recording(
-            name=self.name, actions=self.recorder.actions[before:],
+            name=self.name,
+            actions=self.recorder.actions[before:],
             dose=slept - dose,
             cpu_s=cpu_s,
             dropped_share=0.0 if balancer is None else balancer.dropped_share,
             plan=None if balancer is None else balancer.plan,
-        )  # fmt: skip
+        )

@@ -54,9 +54,14 @@ class Size:
     def config(self, seed: int) -> ViTConfig:
         """Return the model's configuration."""
         return ViTConfig(
-            hidden_size=self.hidden, num_layers=self.layers, num_heads=self.heads, mlp_size=MLP_WIDTH * self.hidden,
-            image_size=32, patch_size=self.patch, seed=seed,
-        )  # fmt: skip
+            hidden_size=self.hidden,
+            num_layers=self.layers,
+            num_heads=self.heads,
+            mlp_size=MLP_WIDTH * self.hidden,
+            image_size=32,
+            patch_size=self.patch,
+            seed=seed,
+        )
 
     def images_and_labels(self, seed: int) -> tuple[Tensor, Tensor]:
         """Draw the batch: floats [batch, 3, 32, 32] and int64 [batch]."""

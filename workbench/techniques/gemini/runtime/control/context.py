@@ -134,7 +134,10 @@ def _join(seat: Seat) -> None:
         *seat.meeting, seat.world_size, seat.meeting_fd >= 0, GROUP_PATIENCE, wait_for_workers=False, **choices
     )
     dist.init_process_group(
-        "gloo", store=dist.PrefixStore(f"generation-{seat.generation}", store), rank=seat.rank,
-        world_size=seat.world_size, timeout=GROUP_PATIENCE,
-    )  # fmt: skip
+        "gloo",
+        store=dist.PrefixStore(f"generation-{seat.generation}", store),
+        rank=seat.rank,
+        world_size=seat.world_size,
+        timeout=GROUP_PATIENCE,
+    )
     dist.barrier()  # rank 0 serves the store, and must not end before all have read it

@@ -13,12 +13,7 @@ __all__ = ["election_step"]
 
 
 def election_step(
-    *,
-    me: str,
-    record: RootRecord | None,
-    known: RootRecord | None,
-    root_is_lost: bool,
-    seen_term: int,
+    *, me: str, record: RootRecord | None, known: RootRecord | None, root_is_lost: bool, seen_term: int
 ) -> RootRecord | None:
     """Return the record that this machine should try to write in place of the one it has read.
 

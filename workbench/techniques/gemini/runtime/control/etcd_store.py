@@ -64,11 +64,13 @@ class EtcdKeyValueStore:
             checked_value("expected", expected)
         name = _base64(self._prefix.encode() + key.encode())
         with self._asking():
-            answer = self._client.transaction({
-                "compare": [_condition(name, expected)],
-                "success": [{"request_put": {"key": name, "value": _base64(desired)}}],
-                "failure": [{"request_range": {"key": name}}],
-            })
+            answer = self._client.transaction(
+                {
+                    "compare": [_condition(name, expected)],
+                    "success": [{"request_put": {"key": name, "value": _base64(desired)}}],
+                    "failure": [{"request_range": {"key": name}}],
+                }
+            )
         if answer.get("succeeded"):
             return desired
         found = answer["responses"][0]["response_range"].get("kvs", [])
@@ -83,7 +85,7 @@ class EtcdKeyValueStore:
         """Return the keys that begin with some text, without this store's prefix."""
         with self._asking():
             found = self._client.get_prefix(self._prefix + start)
-        return [one["key"].decode()[len(self._prefix):] for _, one in found]
+        return [one["key"].decode()[len(self._prefix) :] for _, one in found]
 
     def delete_all(self) -> None:
         """Remove every key with this store's prefix.

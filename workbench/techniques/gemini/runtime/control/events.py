@@ -92,8 +92,12 @@ def _recovery_spans(events: Iterable[Event]) -> list[Action]:
 def _logged_spans(events: Iterable[Event]) -> list[Action]:
     return [
         Action(
-            resource=f"machine {event.number}", start_s=event.time_s, end_s=event.time_s + event.duration_s,
-            kind=Kind.COMPUTE, label=event.name,
+            resource=f"machine {event.number}",
+            start_s=event.time_s,
+            end_s=event.time_s + event.duration_s,
+            kind=Kind.COMPUTE,
+            label=event.name,
         )
-        for event in events if event.duration_s > 0 and event.number is not None
-    ]  # fmt: skip
+        for event in events
+        if event.duration_s > 0 and event.number is not None
+    ]

@@ -144,9 +144,16 @@ class ControlAgent:
         """Return the heartbeat this machine writes now."""
         generation, term, root = self.order.identity if self.order else (0, 0, "")
         return AgentStatus(
-            name=self.name, count=self._count, phase=self.phase, generation=generation, term=term, root=root,
-            seen_term=self._seen_term, served=self._served, meeting=self._meeting(),
-        )  # fmt: skip
+            name=self.name,
+            count=self._count,
+            phase=self.phase,
+            generation=generation,
+            term=term,
+            root=root,
+            seen_term=self._seen_term,
+            served=self._served,
+            meeting=self._meeting(),
+        )
 
     def _follow_root(self, now_s: float, step: Step) -> RootRecord | None:
         """Read who is the root, and try to become it if that one is lost; return the record after that."""
@@ -245,16 +252,19 @@ class ControlAgent:
             step.events.append(("heartbeat lost", {"lost": name}))
         self._said_lost = set(lost)
         return View(
-            order=newest, initial=self._initial, roster=self.roster, lost=lost, statuses=self._statuses,
+            order=newest,
+            initial=self._initial,
+            roster=self.roster,
+            lost=lost,
+            statuses=self._statuses,
             alive=frozenset(name for name in names if name not in lost and name in self._statuses),
             peer_loss_is_ripe=self._peer_loss_is_ripe(newest, now_s),
-        )  # fmt: skip
+        )
 
     def _peer_loss_is_ripe(self, newest: Order | None, now_s: float) -> bool:
         """Return whether ranks lost their peers longer ago than a lost machine's lease could still run."""
         lost_peer = newest is not None and any(
-            status.identity == newest.identity and status.phase == Phase.LOST_PEER
-            for status in self._statuses.values()
+            status.identity == newest.identity and status.phase == Phase.LOST_PEER for status in self._statuses.values()
         )
         if not lost_peer:
             self._peer_loss = None
@@ -272,9 +282,12 @@ class ControlAgent:
 
     def _order(self, record: RootRecord, raw: bytes | None, decision: Any, step: Step) -> None:
         order = Order(
-            generation=decision.generation, term=record.term, root=self.name, members=decision.members,
+            generation=decision.generation,
+            term=record.term,
+            root=self.name,
+            members=decision.members,
             meeting=self._statuses[decision.members[0]].meeting,
-        )  # fmt: skip
+        )
         now = self._store.compare_set(ORDER_KEY, raw, order.to_bytes())
         if now != order.to_bytes():
             return  # another root was faster

@@ -15,15 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.launch.failures import FailureKind, RankFailed, RankFailure, describe_end
-from workbench.launch.machines import (
-    MachineEnded,
-    Machines,
-    MachineSaid,
-    MachineStarted,
-    RankEnded,
-    RankExit,
-    RankSaid,
-)
+from workbench.launch.machines import MachineEnded, Machines, MachineSaid, MachineStarted, RankEnded, RankExit, RankSaid
 from workbench.launch.protocol import Reply
 
 from .context import Progress, run_program
@@ -124,8 +116,11 @@ class Operator:
         num_ranks = len(self._members) * self._task.ranks_per_machine
         missing = [rank for rank in range(num_ranks) if rank not in done]
         gone = [name for name in self._members if name not in self._machines.names]
-        joined = {event.rank for event in self.events
-                  if event.name == EventName.JOINED and event.generation == self._generation}  # fmt: skip
+        joined = {
+            event.rank
+            for event in self.events
+            if event.name == EventName.JOINED and event.generation == self._generation
+        }
         absent = [rank for rank in missing if rank not in joined]
         words = f"generation {self._generation}, no result of ranks {missing}"
         words += f", ranks {absent} have not joined" if absent else ""
@@ -158,14 +153,21 @@ class Operator:
     def _start(self, name: str) -> None:
         etcd = self._task.etcd_url
         plan = AgentPlan(
-            initial=self._task.names, roster=tuple(self._roster), ranks_per_machine=self._task.ranks_per_machine,
-            timing=self._task.timing, program=self._task.program,
+            initial=self._task.names,
+            roster=tuple(self._roster),
+            ranks_per_machine=self._task.ranks_per_machine,
+            timing=self._task.timing,
+            program=self._task.program,
             store=("tcp", self._store_address) if etcd is None else ("etcd", (etcd, self._task.prefix)),
-        )  # fmt: skip
+        )
         self._machines.start(
-            name, serve_agent, plan, run_program, memory_limit_bytes=self._task.memory_limit_bytes,
+            name,
+            serve_agent,
+            plan,
+            run_program,
+            memory_limit_bytes=self._task.memory_limit_bytes,
             host=self._host_of[name] if self._task.has_hosts else None,
-        )  # fmt: skip
+        )
 
     def _replace(self, wanted: Replacement) -> None:
         """Start a machine in a lost one's place, once; it keeps its host, and the root gives it a number."""
@@ -288,9 +290,7 @@ class Operator:
                 self._note_failure(failure, generation, name)
 
     def _hear_death(self, end: RankEnded) -> None:
-        failure = RankFailure(
-            rank=end.rank, kind=FailureKind.DIED, time_s=end.time_s, message=describe_end(end.status)
-        )  # fmt: skip
+        failure = RankFailure(rank=end.rank, kind=FailureKind.DIED, time_s=end.time_s, message=describe_end(end.status))
         self._note_failure(failure, end.label, end.machine, counts=os.WTERMSIG(end.status) != signal.SIGKILL)
 
     def _note_failure(self, failure: RankFailure, generation: int, name: str, counts: bool = True) -> None:
@@ -303,8 +303,9 @@ class Operator:
         if self._repeats.is_hopeless(signature, generation, self._progress):
             raise RankFailed([failure], f"Training was restarted {MOST_REPEATS - 1} times and failed the same way.")
 
-    def _note(self, name: str, time_s: float | None = None, *, machine: str = "", number: int | None = None,
-              **fields: Any) -> None:  # fmt: skip
+    def _note(
+        self, name: str, time_s: float | None = None, *, machine: str = "", number: int | None = None, **fields: Any
+    ) -> None:
         if number is None and machine in self._members:
             number = self._members.index(machine)
         time_s = time.monotonic() if time_s is None else time_s

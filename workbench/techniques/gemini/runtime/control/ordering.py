@@ -81,9 +81,8 @@ def _filled(view: View, members: tuple[str, ...]) -> tuple[str | None, ...]:
     None stands where there is nobody to take the number.
     """
     spares = [
-        name for name in view.roster
-        if name in view.alive and name not in members and not view.statuses[name].served
-    ]  # fmt: skip
+        name for name in view.roster if name in view.alive and name not in members and not view.statuses[name].served
+    ]
     lost = [name for name in members if name in view.lost]
     taken = {name: spare for name in lost for spare in spares if _place_of(spare) == _place_of(name)}
     others = [spare for spare in spares if spare not in taken.values()]

@@ -122,9 +122,13 @@ class _Service:
         self._start = start
         self._listening = listening_socket(machine.address)
         self._agent = ControlAgent(
-            machine.name, _opened(plan.store), initial=plan.initial, roster=plan.roster, timing=plan.timing,
+            machine.name,
+            _opened(plan.store),
+            initial=plan.initial,
+            roster=plan.roster,
+            timing=plan.timing,
             meeting=self._meeting,
-        )  # fmt: skip
+        )
         self._exits: dict[int, RankExit] = {}  # of this generation, by rank
 
     def _meeting(self) -> str:
@@ -182,10 +186,15 @@ class _Service:
         address, _, port = order.meeting.rpartition(":")
         meeting_fd = self._meeting_socket(address, int(port)) if rank == 0 else -1
         seat = Seat(
-            generation=order.generation, rank=rank, world_size=len(order.members) * self._plan.ranks_per_machine,
-            machine=number, machine_name=self._machine.name, num_machines=len(order.members),
-            meeting=(address, int(port)), meeting_fd=meeting_fd,
-        )  # fmt: skip
+            generation=order.generation,
+            rank=rank,
+            world_size=len(order.members) * self._plan.ranks_per_machine,
+            machine=number,
+            machine_name=self._machine.name,
+            num_machines=len(order.members),
+            meeting=(address, int(port)),
+            meeting_fd=meeting_fd,
+        )
         function = partial(self._start, program=self._plan.program, seat=seat)
         self._machine.start_rank(rank, function, label=order.generation, keep=meeting_fd)
 

@@ -36,9 +36,7 @@ def listening_socket(address: str, port: int = 0) -> socket.socket:
 def serve_tcp_store(listening: socket.socket) -> dist.TCPStore:
     """Serve an empty store as long as the returned object lives; the socket is taken over."""
     address, port = listening.getsockname()
-    return dist.TCPStore(
-        address, port, None, True, wait_for_workers=False, master_listen_fd=listening.detach()
-    )
+    return dist.TCPStore(address, port, None, True, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
 class TcpKeyValueStore:
