@@ -35,7 +35,8 @@ def study(line):
     path.write_text(json.dumps(notebook))
     project = Project(line.root)
     item = load_catalogue(project)[0]
-    cells = [Cell(function="study.measure", arguments={"seed": seed}) for seed in range(3)]
+    place = ("study", "measure")
+    cells = [Cell(function="study.measure", arguments={"seed": seed}, place=place) for seed in range(3)]
     Notes(needs=needs_file(project, item, "laptop"), run_folder=None).begin(cells)
     elsewhere = {"host": "x", "cpu": "X1", "cores": 64}
     for cell, machine, commit in ((cells[0], machine_facts(), "unknown"), (cells[1], elsewhere, "abc")):

@@ -29,7 +29,7 @@ RECORDING = "workbench.reproduction.recording"  # ... but what `record` does cou
 class Module:
     """One source file."""
 
-    digest: str  # sha256 of the file, of data files beside a package's __init__, and of those in folders it names
+    digest: str  # sha256 of its code without comments and docstrings, of data files beside a package's __init__, and of those in folders it names
     imports: frozenset[str]  # dotted names it may import
     lazy: frozenset[str]  # modules it may load later, for what is asked of it by name
 
@@ -106,14 +106,14 @@ def by_room(modules: Mapping[str, str]) -> dict[str, str]:
 
 def _read(path: Path, name: str, root: Path) -> Module:
     source = path.read_bytes()
-    digest = hashlib.sha256(source)
     is_package = path.name == "__init__.py"
-    if is_package:
-        _add_data_files(digest, path.parent)
     try:
         tree = parse_source(source)
+        digest = hashlib.sha256(_code(tree).encode())
     except SyntaxError:
-        return Module(digest=digest.hexdigest(), imports=frozenset(), lazy=frozenset())
+        return Module(digest=hashlib.sha256(source).hexdigest(), imports=frozenset(), lazy=frozenset())
+    if is_package:
+        _add_data_files(digest, path.parent)
     for folder in sorted(_named_folders(tree)):
         if (root / folder).is_dir():
             _add_data_files(digest, root / folder)
@@ -121,6 +121,19 @@ def _read(path: Path, name: str, root: Path) -> Module:
     is_lazy = is_package and any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
     inside = (f"{name}.{each.stem}" for each in path.parent.glob("*.py") if each.stem != "__init__")
     return Module(digest=digest.hexdigest(), imports=imports, lazy=frozenset(inside if is_lazy else ()))
+
+
+def _code(tree: ast.Module) -> str:
+    """Return the syntax tree as a text, without docstrings: what cannot change a number is left out."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and _is_text(body[0]):
+            del body[0]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _add_data_files(digest: "hashlib._Hash", folder: Path) -> None:

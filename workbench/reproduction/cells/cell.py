@@ -1,13 +1,14 @@
 """One cell: a call of one function with plain arguments, named by what it is, not by who asks for it.
 
-Source: the workbench's own rule: the name of a cell is the sha256 of its function's qualified name and its arguments,
-so that two items that need the same cell share it.
+Source: the workbench's own rule: the name of a cell is the sha256 of its function's declared name (`study.cells.named`)
+and its arguments, so that two items that need the same cell share it, and moving the function loses none.
 Simplified: 1 and 1.0 are different arguments, and so is an argument that is left out and one that is given its default.
 Left out: methods, closures and functions of a notebook, which another process could not find again.
 """
 
 import hashlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 from workbench.reproduction.declare import check_plain
 from workbench.reproduction.records import canonical_json
+from workbench.study.cells import declared_name
 
 __all__ = ["Cell", "CellResult", "check_function", "make_cell"]
 
@@ -26,18 +28,19 @@ RULE = "it must be a function at the top level of a module that can be imported,
 class Cell:
     """One call to be made."""
 
-    function: str  # qualified name: module and function
+    function: str  # declared name, "technique/name"; by default its qualified name
     arguments: Mapping[str, Any]  # plain keyword arguments
+    place: tuple[str, str] = ("", "")  # module and name that the function is imported by; no part of its digest
 
     @property
     def module(self) -> str:
         """The module of the function."""
-        return self.function.rpartition(".")[0]
+        return self.place[0]
 
     @property
     def name(self) -> str:
-        """The function's name in its module."""
-        return self.function.rpartition(".")[2]
+        """The last part of the function's name: cells of one name lie in one folder."""
+        return re.split(r"[./]", self.function)[-1]
 
     @property
     def digest(self) -> str:
@@ -92,4 +95,5 @@ def make_cell(function: Callable[..., Any], position: int, arguments: Mapping[st
         inspect.signature(function).bind(**arguments)
     except TypeError as error:
         raise ValueError(f"cells[{position}] is {dict(arguments)!r}; {function.__name__} refuses it: {error}") from None
-    return Cell(function=f"{function.__module__}.{function.__qualname__}", arguments=dict(arguments))
+    place = (function.__module__, function.__qualname__)
+    return Cell(function=declared_name(function), arguments=dict(arguments), place=place)

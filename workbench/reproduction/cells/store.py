@@ -156,9 +156,9 @@ class CellStore:
             OSError: where the disk is full or cannot be written.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        about = {"schema": SCHEMA, "function": cell.function, "arguments": cell.arguments, "commit": self.commit}
+        about = {"schema": SCHEMA, "function": cell.function, "module": cell.module, "arguments": cell.arguments}
         run = {name: getattr(finished, name) for name in ("values", "started", "seconds", "machine")}
-        return write_record(self.path(cell), about | run | dict(self.basis))
+        return write_record(self.path(cell), about | {"commit": self.commit} | run | dict(self.basis))
 
     def durations(self) -> Iterator[tuple[Mapping[str, Any], float]]:
         """Return arguments and seconds of every cell of the folder that can be read, to estimate others by."""

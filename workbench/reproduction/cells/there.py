@@ -72,7 +72,7 @@ def cells_there(
 
 
 def _num_stale(found: list[Mapping[str, Any]], folder: Path, fingerprinter: Fingerprinter) -> int:
-    modules = [held["function"].rpartition(".")[0] for held in found]
+    modules = [str(held["module"]) for held in found]
     basis = {module: fingerprinter.basis(folder, module) for module in set(modules)}
     return sum(bool(changes(held, basis[module])) for held, module in zip(found, modules, strict=True))
 
@@ -98,6 +98,6 @@ def _committed(path: Path) -> Mapping[str, Mapping[str, Any]]:
 def _read(path: Path) -> Mapping[str, Any] | None:
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        return held if "." in held["function"] and held["seconds"] >= 0 else None
+        return held if held["function"] and held["seconds"] >= 0 else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -43,7 +43,7 @@ def perform(cell: Cell, slot: int) -> Finished:
     Raises:
         ValueError: where the function returns anything but a mapping or dataclass of plain values.
     """
-    function = getattr(importlib.import_module(cell.module), cell.name)
+    function = getattr(importlib.import_module(cell.module), cell.place[1])
     _settle(cell, slot)
     started, began = datetime.now(UTC).isoformat(timespec="seconds"), monotonic()
     returned = function(**cell.arguments)

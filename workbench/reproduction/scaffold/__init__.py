@@ -11,7 +11,6 @@ import hashlib
 import json
 import keyword
 import re
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 

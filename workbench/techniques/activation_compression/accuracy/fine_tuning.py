@@ -23,6 +23,7 @@ from workbench.datasets import Dataset, glue
 from workbench.models.pretrained import DEFAULT_ENCODER, PretrainedEncoder, load_encoder
 from workbench.parallel import Traffic, VirtualTensorGroup
 from workbench.parallel.pipeline import open_mesh
+from workbench.study.cells import named
 from workbench.training.batches import Examples
 from workbench.training.loop import Recipe, Trainable, TrainingRun, predict, train
 from workbench.training.metrics import chance_score, glue_scores
@@ -38,6 +39,7 @@ PRELOAD = (__name__, "transformers.models.bert.tokenization_bert")  # imported o
 END_SHARE = 0.1  # of the steps, whose mean loss is the loss at the end
 
 
+@named("activation_compression/fine_tune")
 def fine_tune(
     *,
     task: str,

@@ -22,6 +22,7 @@ from workbench.datasets import DataSource, wikitext2
 from workbench.models.hugging_face import to_hugging_face
 from workbench.models.pretrained import DEFAULT_ENCODER, PretrainedEncoder, load_encoder
 from workbench.parallel import VirtualTensorGroup, generator_for
+from workbench.study.cells import named
 from workbench.training.batches import Examples
 from workbench.training.loop import Recipe, train
 
@@ -37,6 +38,7 @@ LINES_AT_A_TIME = 500
 NOT_ASKED = -100  # the label that cross entropy leaves out
 
 
+@named("activation_compression/pretrain_then_fine_tune")
 def pretrain_then_fine_tune(
     *,
     method: str,

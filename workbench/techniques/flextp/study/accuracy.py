@@ -30,6 +30,7 @@ from workbench.models.vit import VIT_1B, VIT_3B, VIT_TINY, ViTConfig, ViTForImag
 from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
 from workbench.parallel.pipeline import StepResult
 from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.study.cells import named
 from workbench.training.images import Augmentation, ImageExamples, accuracy
 from workbench.training.loop import Recipe, train
 
@@ -63,6 +64,7 @@ MEAN_LEARNING_RATE = 0.5  # of its peak, over a short warm-up and a linear decay
 END_SHARE = 0.1  # of the steps, whose mean loss is the loss at the end
 
 
+@named("flextp/train_vit")
 def train_vit(
     *,
     solution: str = "Baseline",

@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from workbench.launch.failures import RankFailed
 from workbench.launch.machines import Machines
+from workbench.study.cells import named
 
 from ..method.tiers import Tier
 from ..runtime.checkpoints import PRELOAD, Context, InMemoryCheckpoints
@@ -124,6 +125,7 @@ def run_schedule(
     return common | (_history(outcome, undisturbed) if outcome else {"different_ranks": len(undisturbed)})
 
 
+@named("gemini/run_cell")
 def run_cell(seeds: Sequence[int], iterations: int = ITERATIONS) -> dict[str, Any]:
     """Run some schedules on one warm fleet; a cell of a study.
 
