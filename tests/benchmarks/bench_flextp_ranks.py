@@ -8,7 +8,7 @@ An ask holds only if the whole interval of the median keeps to it.
 
 from workbench.reproduction import Bound, Project, Reproduction, Verdict, find_item, load_catalogue
 from workbench.reproduction.judge import judge
-from workbench.reproduction.rows import read_rows
+from workbench.study.rows import read_rows
 from workbench.techniques.flextp.study.timing import Size, keys_of, measure_machinery, measure_variants, variants_of
 from workbench.techniques.flextp.study.timing.machinery import BALANCED
 from workbench.training.measuring import Benchmark, BenchmarkRow

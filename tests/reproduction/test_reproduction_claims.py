@@ -6,7 +6,7 @@ import pytest
 
 from workbench.reproduction import Bound, ClaimError, Crossover, Ordering, Trend, Verdict, Within
 from workbench.reproduction.judge import judge
-from workbench.reproduction.rows import read_rows
+from workbench.study.rows import read_rows
 
 WHY = {"because": "the rule under test"}
 

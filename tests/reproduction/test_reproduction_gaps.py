@@ -5,7 +5,7 @@ import pytest
 from workbench.reproduction import ClaimError, Crossover, Evidence, Ordering, Reproduction, Trend, Verdict, Within
 from workbench.reproduction.judge import judge
 from workbench.reproduction.report import rule_text
-from workbench.reproduction.rows import read_row, read_rows
+from workbench.study.rows import read_row, read_rows
 
 WHY = {"because": "the rule under test"}
 

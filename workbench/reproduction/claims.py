@@ -28,8 +28,8 @@ from workbench.reproduction.comparing import (
     told,
 )
 from workbench.reproduction.errors import ClaimError
-from workbench.reproduction.rows import Key, Row, canonical, grouped, matches
 from workbench.reproduction.verdicts import Comparison, Verdict
+from workbench.study.rows import Key, Row, canonical, grouped, matches
 
 __all__ = ["Bound", "Claim", "Crossover", "Ordering", "Trend", "Within"]
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.reproduction.errors import ClaimError
-from workbench.reproduction.rows import Key, Row, canonical, matches
 from workbench.reproduction.verdicts import Comparison, Verdict
+from workbench.study.rows import Key, Row, canonical, matches
 
 if TYPE_CHECKING:
     from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Trend, Within

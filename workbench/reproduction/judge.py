@@ -11,8 +11,8 @@ from typing import Any
 
 from workbench.reproduction.claims import Claim
 from workbench.reproduction.comparing import CALIBRATED
-from workbench.reproduction.rows import Row, matches, merge_seeds
 from workbench.reproduction.verdicts import ClaimVerdict, Comparison, Verdict, worst
+from workbench.study.rows import Row, matches, merge_seeds
 
 __all__ = ["judge"]
 

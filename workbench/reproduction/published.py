@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import CatalogueError
 from workbench.reproduction.project import Project
-from workbench.reproduction.rows import Row, read_row, read_rows
+from workbench.study.rows import Row, read_row, read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame

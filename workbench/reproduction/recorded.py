@@ -17,7 +17,7 @@ from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import read_record, write_json, write_whole
-from workbench.reproduction.rows import Row, read_rows
+from workbench.study.rows import Row, read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame

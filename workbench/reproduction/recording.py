@@ -20,8 +20,8 @@ from workbench.reproduction.machine import machine_facts, rank_environment_facts
 from workbench.reproduction.project import Project
 from workbench.reproduction.published import published_rows, published_table
 from workbench.reproduction.records import jsonable, write_json
-from workbench.reproduction.rows import read_rows
 from workbench.reproduction.verdicts import ORDERS, ClaimVerdict, Verdict
+from workbench.study.rows import read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from workbench.reproduction.rows import Key
+from workbench.study.rows import Key
 
 __all__ = ["ORDERS", "ClaimVerdict", "Comparison", "Verdict", "worst"]
 

@@ -17,7 +17,9 @@ def named(name: str) -> Callable[[Function], Function]:
         ValueError: unless the name reads technique/name, in lower case.
     """
     if not NAME.fullmatch(name):
-        raise ValueError(f"name is {name!r}; it must read technique/name, in lower case letters, digits and underscores")
+        raise ValueError(
+            f"name is {name!r}; it must read technique/name, in lower case letters, digits and underscores"
+        )
 
     def declare(function: Function) -> Function:
         function.declared_name = name

@@ -1,17 +1,34 @@
-"""One value with its unit and the columns that say what it is a value of, ours or the paper's.
+"""One value with its unit and the key columns that say what it is a value of, ours or the paper's.
 
-Source: the workbench's own format. A row has `quantity`, `value`, `unit`, optionally `low` and `high` (its spread),
-`seed`, `source`, and any key columns (method, tp, pp, ...).
-Simplified: keys are compared as numbers where both read as numbers ("4" equals 4 equals 4.0), else as text.
-Left out: conversion of units; a table is written in the unit it will be compared in.
+A flat row is a dictionary with `quantity`, `value`, `unit`, optionally `low`, `high`, `seed` and `source`, and any key
+columns (method, tp, ...). Keys are compared as numbers where both read as numbers ("4" equals 4.0), else as text.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
-__all__ = ["Key", "Row", "canonical", "grouped", "matches", "merge_seeds", "number", "plain", "read_row", "read_rows"]
+from workbench.training.measuring import median_interval
+
+__all__ = [
+    "Key",
+    "Row",
+    "canonical",
+    "grouped",
+    "matches",
+    "median_row",
+    "merge_seeds",
+    "number",
+    "plain",
+    "ratio_row",
+    "ratios",
+    "read_row",
+    "read_rows",
+    "spread_row",
+    "value_row",
+]
 
 Key = str | int | float
 
@@ -60,6 +77,38 @@ class Row:
         flat = {"quantity": self.quantity, **self.keys, "value": self.value, "unit": self.unit}
         optional = {"low": self.low, "high": self.high, "seed": self.seed, "source": self.source or None}
         return flat | {name: value for name, value in optional.items() if value is not None}
+
+
+def value_row(
+    quantity: str, value: float, unit: str = "1", *, low: float | None = None, high: float | None = None, **keys: Key
+) -> dict[str, Any]:
+    """Return a flat row of one value, with its spread where there is one.
+
+    Raises:
+        ValueError: for a spread that is not finite or does not contain the value.
+    """
+    return Row(quantity=quantity, value=value, unit=unit, keys=keys, low=low, high=high).to_json()
+
+
+def median_row(quantity: str, values: Sequence[float], unit: str = "1", **keys: Key) -> dict[str, Any]:
+    """Return a flat row of the median of six values or more, with its 95 % interval."""
+    low, high = median_interval(values)
+    return value_row(quantity, median(values), unit, low=low, high=high, **keys)
+
+
+def ratio_row(quantity: str, above: Sequence[float], below: Sequence[float], **keys: Key) -> dict[str, Any]:
+    """Return a flat row of the median of the ratios of paired values (of one round each), with its 95 % interval."""
+    return median_row(quantity, ratios(above, below), **keys)
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Divide pair by pair."""
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def spread_row(quantity: str, values: Sequence[float], unit: str = "1", **keys: Key) -> dict[str, Any]:
+    """Return a flat row of the median of a few values, the least and the largest as its spread."""
+    return value_row(quantity, median(values), unit, low=min(values), high=max(values), **keys)
 
 
 def _check_spread(value: float, low: float, high: float) -> None:
