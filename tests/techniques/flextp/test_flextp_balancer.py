@@ -17,13 +17,10 @@ from workbench.launch import RankFailed, run_on_ranks
 from workbench.parallel import ProcessTensorGroup, TransformerConfig, TransformerLayer, VirtualTensorGroup
 from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
 from workbench.techniques.flextp.method.levelling import SPEED_SHARE
-from workbench.techniques.flextp.method.migration import Scheme
-from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.runtime.balance import PATIENCE, balance, check_model
-from workbench.techniques.flextp.runtime.balancer import Balancer
-from workbench.techniques.flextp.runtime.meter import Meter
+from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes, Scheme
+from workbench.techniques.flextp.runtime.balancer import PATIENCE, Balancer, balance, check_model
+from workbench.techniques.flextp.runtime.meter import MeasuredTimes, Meter, ModelledTimes
 from workbench.techniques.flextp.runtime.policy import Policy
-from workbench.techniques.flextp.runtime.timing import MeasuredTimes, ModelledTimes
 from workbench.timeline.stragglers import StragglerTrace
 
 CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32)
@@ -603,24 +600,24 @@ def test_bad_input_is_refused_before_any_work():
     model, times = two_layers(group), ModelledTimes(StragglerTrace.none(2))
     with pytest.raises(ValueError, match="no parallel linears"):
         balance(nn.Linear(2, 2), group, modelled=times, costs=COSTS)
-    with pytest.raises(ValueError, match=r"num_senders is 2, must be at most 1"):
+    with pytest.raises(ValueError, match=r"num_senders is 2; it must be at most 1"):
         balance(model, group, policy=Policy(num_senders=2), modelled=times, costs=COSTS)
-    with pytest.raises(ValueError, match="trace is of 3 ranks, must be of the group's 2"):
+    with pytest.raises(ValueError, match="trace is of 3 ranks; it must be of the group's 2"):
         balance(model, group, modelled=ModelledTimes(StragglerTrace.none(3)), costs=COSTS)
     with pytest.raises(ValueError, match="modelled is None"):
         balance(model, group)
-    with pytest.raises(ValueError, match="plan is of 3 ranks, must be of the group's 2"):
+    with pytest.raises(ValueError, match="plan is of 3 ranks; it must be of the group's 2"):
         balance(model, group, policy=Policy(solution="given", plan=Plan.plain(3)), modelled=times)
-    with pytest.raises(ValueError, match=r"pruning_ratio is 1.0, must be in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"pruning_ratio is 1.0; it must be in \[0, 1\)"):
         Policy(solution="ZERO", pruning_ratio=1.0)
     with pytest.raises(ValueError, match="costs is None"):
         balance(model, group, modelled=times)
-    with pytest.raises(ValueError, match="trace is given, must be None where `modelled` is"):
+    with pytest.raises(ValueError, match="trace is given; it must be None where `modelled` is"):
         balance(model, group, modelled=times, costs=COSTS, trace=StragglerTrace.none(2))
-    with pytest.raises(ValueError, match="slowness is 2, must be 1"):
+    with pytest.raises(ValueError, match="slowness is 2; it must be 1"):
         balance(model, group, modelled=times, costs=COSTS, slowness=2)
     for field, value in (("speed_share", 1.5), ("decay", 3.0), ("micro_threshold", math.nan), ("threshold", math.inf)):
-        with pytest.raises(ValueError, match=f"{field} is {value}, must be"):
+        with pytest.raises(ValueError, match=f"{field} is {value}; it must be"):
             Policy(**{field: value})
     balance(model, group, modelled=times, costs=COSTS)
     with pytest.raises(ValueError, match="replaced already"):

@@ -8,10 +8,10 @@ from workbench.launch import run_on_ranks
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.parallel.seeds import generator_for
 from workbench.techniques.flextp.method.plan import Plan, RankPlan
-from workbench.techniques.flextp.runtime.balance import balance
-from workbench.techniques.flextp.runtime.choosing import ColumnChooser
+from workbench.techniques.flextp.runtime.balancer import balance
+from workbench.techniques.flextp.runtime.division import ColumnChooser
+from workbench.techniques.flextp.runtime.meter import ModelledTimes
 from workbench.techniques.flextp.runtime.policy import Policy
-from workbench.techniques.flextp.runtime.timing import ModelledTimes
 from workbench.timeline.stragglers import StragglerTrace
 
 pytestmark = pytest.mark.timeout(60)
@@ -121,7 +121,7 @@ def test_layers_that_move_little_drop_more_where_layers_have_ratios_of_their_own
 
 
 def test_ratios_by_layer_are_refused_where_no_change_is_small():
-    with pytest.raises(ValueError, match="micro_threshold is 0, must be above 0 where selection is PriDiffR"):
+    with pytest.raises(ValueError, match="micro_threshold is 0; it must be above 0 where selection is PriDiffR"):
         ColumnChooser([torch.zeros(2, 4)], Policy(solution="ZERO", selection="PriDiffR"), rank=0)
 
 
@@ -188,7 +188,7 @@ def test_who_never_drops_chooses_at_random_whatever_the_selection(solution):
     assert chosen(chooser, migrated=0.9) == chosen(measured(*SIX, solution="ZERO", selection="Rd")[0], migrated=0.9)
 
 
-PRELOAD = ("workbench.techniques.flextp.runtime.balance", "pytest")
+PRELOAD = ("workbench.techniques.flextp.runtime.balancer", "pytest")
 PLAN = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(dropped=0.25), RankPlan(dropped=0.125, migrated=0.25)))
 
 

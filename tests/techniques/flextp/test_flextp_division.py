@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from workbench.parallel import ColumnParallelLinear, RowParallelLinear, VirtualTensorGroup
-from workbench.techniques.flextp.method.migration import column_ranges
-from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
+from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes, column_ranges
 from workbench.techniques.flextp.runtime.balancer import Balancer
 from workbench.techniques.flextp.runtime.division import divide
 from workbench.techniques.flextp.runtime.policy import Policy
@@ -90,15 +89,15 @@ def test_a_division_is_plain_if_local_ranks_keep_all_and_nobody_migrates():
 @pytest.mark.parametrize(
     ("dropped", "migrated", "message"),
     [
-        ({0: [4]}, {}, r"dropped and migrated columns of rank 0 are 4 to 4, must be in 0\.\.3"),
-        ({0: [-1, 2]}, {}, r"dropped and migrated columns of rank 0 are -1 to 2, must be in 0\.\.3"),
+        ({0: [4]}, {}, r"dropped and migrated columns of rank 0 are 4 to 4; it must be in 0\.\.3"),
+        ({0: [-1, 2]}, {}, r"dropped and migrated columns of rank 0 are -1 to 2; it must be in 0\.\.3"),
         ({0: [1, 1]}, {}, "dropped and migrated columns of rank 0 name a column twice"),
         ({0: [1]}, {0: [2, 1]}, "dropped and migrated columns of rank 0 name a column twice"),
-        ({0: []}, {1: [0, 4]}, r"migrated columns of rank 1 are 0 to 4, must be in 0\.\.3"),
+        ({0: []}, {1: [0, 4]}, r"migrated columns of rank 1 are 0 to 4; it must be in 0\.\.3"),
         ({0: []}, {1: [3, 3]}, "migrated columns of rank 1 name a column twice"),
-        ({0: [1, 2]}, {0: [0, 3]}, "rank 0 drops or migrates all of its 4 columns, must keep at least one"),
-        ({0: []}, {2: [1]}, r"senders has rank 2, must be in 0\.\.1"),
-        ({0: []}, {0: [1], 1: [1]}, "senders has 2 of 2 ranks, must leave one to receive"),
+        ({0: [1, 2]}, {0: [0, 3]}, "rank 0 drops or migrates all of its 4 columns; it must keep at least one"),
+        ({0: []}, {2: [1]}, r"senders has rank 2; it must be in 0\.\.1"),
+        ({0: []}, {0: [1], 1: [1]}, "senders has 2 of 2 ranks; it must leave one to receive"),
     ],
 )
 def test_columns_that_cannot_be_divided_are_refused(dropped, migrated, message):

@@ -3,12 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
+from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear, ideal_s, iteration_s, rank_s
 from workbench.techniques.flextp.method.levelling import levelled_plan
-from workbench.techniques.flextp.method.model import ideal_s, iteration_s, rank_s
 from workbench.techniques.flextp.method.optimum import certify
 from workbench.techniques.flextp.method.plan import RankTimes
-from workbench.techniques.flextp.method.semi import plan_semi, stragglers
+from workbench.techniques.flextp.method.planners import plan_semi, stragglers
 
 FREE = Costs.straight(compute_s=1)
 

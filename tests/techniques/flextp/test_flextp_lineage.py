@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workbench.techniques.flextp.method.lineage import Lineage, LineageEntry
+from workbench.techniques.flextp.method.resizing import Lineage, LineageEntry
 
 pytestmark = pytest.mark.timeout(60)
 

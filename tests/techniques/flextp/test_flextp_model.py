@@ -1,7 +1,15 @@
 import pytest
 
-from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
-from workbench.techniques.flextp.method.model import RankParts, ideal_s, iteration_s, own_speed, rank_parts, rank_s
+from workbench.techniques.flextp.method.costs import (
+    Costs,
+    PiecewiseLinear,
+    RankParts,
+    ideal_s,
+    iteration_s,
+    own_speed,
+    rank_parts,
+    rank_s,
+)
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
 
 COSTS = Costs.straight(alloc_s=0.25, extract_s=0.5, communicate_s=2, compute_s=1)

@@ -3,9 +3,8 @@ import random
 import pytest
 
 from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
-from workbench.techniques.flextp.method.optimum import certify, fastest_division, gentlest_division
+from workbench.techniques.flextp.method.optimum import best_plan_by_search, certify, fastest_division, gentlest_division
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.method.search import best_plan_by_search
 
 COSTS = Costs.straight(compute_s=1)
 PRECISION = 1e-5

@@ -4,8 +4,7 @@ import pytest
 
 from workbench.techniques.flextp.method.costs import Costs
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.runtime.planning import check_policy, needs_costs, planner_of
-from workbench.techniques.flextp.runtime.policy import Policy
+from workbench.techniques.flextp.runtime.policy import Policy, check_policy, needs_costs, planner_of
 
 
 def ranks(*product_s, other_s=0.0):
@@ -167,7 +166,7 @@ def test_only_semi_and_refined_plans_need_a_pre_test():
     assert [needs_costs(Policy(**each)) for each in needing] == [True] * 4
     assert [needs_costs(Policy(**each)) for each in others] == [False] * 5
     for each in needing[:1] + needing[2:]:
-        with pytest.raises(ValueError, match=f"costs is None, must be given where solution is {each['solution']}"):
+        with pytest.raises(ValueError, match=f"costs is None; it must be given where solution is {each['solution']}"):
             planner_of(Policy(**each), 4)
     for each in [*others, needing[1]]:  # whose plan asks for no costs, but for times without what is fixed
         planner_of(Policy(**each), 4)
@@ -176,7 +175,7 @@ def test_only_semi_and_refined_plans_need_a_pre_test():
 def test_policies_for_other_ranks_are_refused():
     check_policy(Policy(num_senders=3), 4)
     for check in (check_policy, planner_of):
-        with pytest.raises(ValueError, match="num_senders is 4, must be at most 3 of 4 ranks"):
+        with pytest.raises(ValueError, match="num_senders is 4; it must be at most 3 of 4 ranks"):
             check(Policy(num_senders=4), 4)
-        with pytest.raises(ValueError, match="plan is of 4 ranks, must be of the group's 3"):
+        with pytest.raises(ValueError, match="plan is of 4 ranks; it must be of the group's 3"):
             check(Policy(solution="given", plan=GIVEN), 3)

@@ -5,12 +5,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from workbench.techniques.flextp.method.migration import Scheme
-from workbench.techniques.flextp.method.plan import Plan
+from workbench.techniques.flextp.method.plan import Plan, Scheme, Solution
+from workbench.techniques.flextp.method.planners import Reference
 from workbench.techniques.flextp.method.priority import Selection
-from workbench.techniques.flextp.method.ratio import Reference
 from workbench.techniques.flextp.method.resizing import Imputation
-from workbench.techniques.flextp.method.solution import Solution
 from workbench.techniques.flextp.runtime.policy import Policy
 
 PLAN = Plan.plain(2)
@@ -46,36 +44,36 @@ def test_a_choice_that_there_is_not_is_refused(field):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ({"solution": "ZERO", "pruning_ratio": 1.0}, r"pruning_ratio is 1.0, must be in \[0, 1\)"),
-        ({"solution": "ZERO", "pruning_ratio": -0.1}, r"pruning_ratio is -0.1, must be in \[0, 1\)"),
-        ({"solution": "ZERO", "pruning_ratio": math.nan}, r"pruning_ratio is nan, must be in \[0, 1\)"),
-        ({"solution": "MIG", "pruning_ratio": 0.5}, "pruning_ratio is 0.5, must be None where solution is MIG"),
-        ({"solution": "given"}, "plan is None, must be given where solution is given, and only there"),
+        ({"solution": "ZERO", "pruning_ratio": 1.0}, r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
+        ({"solution": "ZERO", "pruning_ratio": -0.1}, r"pruning_ratio is -0.1; it must be in \[0, 1\)"),
+        ({"solution": "ZERO", "pruning_ratio": math.nan}, r"pruning_ratio is nan; it must be in \[0, 1\)"),
+        ({"solution": "MIG", "pruning_ratio": 0.5}, "pruning_ratio is 0.5; it must be None where solution is MIG"),
+        ({"solution": "given"}, "plan is None; it must be given where solution is given, and only there"),
         ({"solution": "ZERO", "plan": PLAN}, "must be given where solution is given, and only there"),
         ({"solution": "ZERO", "selection": "PriDiffE"}, r"PriDiffE takes a constant γ: pruning_ratio is None"),
-        ({"solution": "MIG", "num_senders": 1}, "num_senders is 1, must be None, or 0 or more where solution is SEMI"),
-        ({"num_senders": -1}, "num_senders is -1, must be None, or 0 or more where solution is SEMI"),
-        ({"solution": "ZERO", "refine": True}, "refine is True, must be False where solution is ZERO"),
-        ({"solution": "Baseline", "refine": True}, "refine is True, must be False where solution is Baseline"),
-        ({"refine": True, "num_senders": 1}, "num_senders is 1, must be None where refine is True"),
-        ({"threshold": 0.0}, "threshold is 0.0, must be finite and above 0"),
-        ({"threshold": math.inf}, "threshold is inf, must be finite and above 0"),
-        ({"patience": 0}, "patience is 0, must be at least 1"),
-        ({"patience": 1.5}, "patience is 1.5, must be a whole number"),
-        ({"pruning_ratio": "0.5"}, "pruning_ratio is '0.5', must be a number"),
-        ({"decay": None}, "decay is None, must be a number"),
-        ({"num_senders": 1.0}, "num_senders is 1.0, must be a whole number"),
-        ({"iterations_per_epoch": "4"}, "iterations_per_epoch is '4', must be a whole number"),
-        ({"seed": None}, "seed is None, must be a whole number"),
-        ({"solution": "given", "plan": 3}, "plan is 3, must be a Plan or None"),
-        ({"refine": True, "selection": "PriDiffR"}, "selection is PriDiffR, must be Rd or Pri where refine is True"),
-        ({"micro_threshold": -1e-9}, "micro_threshold is -1e-09, must be finite and 0 or more"),
-        ({"micro_threshold": math.inf}, "micro_threshold is inf, must be finite and 0 or more"),
-        ({"speed_share": 1.0}, r"speed_share is 1.0, must be in \[0, 1\)"),
-        ({"speed_share": -0.5}, r"speed_share is -0.5, must be in \[0, 1\)"),
-        ({"decay": 1.1}, r"decay is 1.1, must be in \[0, 1\]"),
-        ({"decay": -0.1}, r"decay is -0.1, must be in \[0, 1\]"),
-        ({"iterations_per_epoch": 0}, "iterations_per_epoch is 0, must be at least 1"),
+        ({"solution": "MIG", "num_senders": 1}, "num_senders is 1; it must be None, or 0 or more where solution is SEMI"),
+        ({"num_senders": -1}, "num_senders is -1; it must be None, or 0 or more where solution is SEMI"),
+        ({"solution": "ZERO", "refine": True}, "refine is True; it must be False where solution is ZERO"),
+        ({"solution": "Baseline", "refine": True}, "refine is True; it must be False where solution is Baseline"),
+        ({"refine": True, "num_senders": 1}, "num_senders is 1; it must be None where refine is True"),
+        ({"threshold": 0.0}, "threshold is 0.0; it must be finite and above 0"),
+        ({"threshold": math.inf}, "threshold is inf; it must be finite and above 0"),
+        ({"patience": 0}, "patience is 0; it must be at least 1"),
+        ({"patience": 1.5}, "patience is 1.5; it must be a whole number"),
+        ({"pruning_ratio": "0.5"}, "pruning_ratio is '0.5'; it must be a number"),
+        ({"decay": None}, "decay is None; it must be a number"),
+        ({"num_senders": 1.0}, "num_senders is 1.0; it must be a whole number"),
+        ({"iterations_per_epoch": "4"}, "iterations_per_epoch is '4'; it must be a whole number"),
+        ({"seed": None}, "seed is None; it must be a whole number"),
+        ({"solution": "given", "plan": 3}, "plan is 3; it must be a Plan or None"),
+        ({"refine": True, "selection": "PriDiffR"}, "selection is PriDiffR; it must be Rd or Pri where refine is True"),
+        ({"micro_threshold": -1e-9}, "micro_threshold is -1e-09; it must be finite and 0 or more"),
+        ({"micro_threshold": math.inf}, "micro_threshold is inf; it must be finite and 0 or more"),
+        ({"speed_share": 1.0}, r"speed_share is 1.0; it must be in \[0, 1\)"),
+        ({"speed_share": -0.5}, r"speed_share is -0.5; it must be in \[0, 1\)"),
+        ({"decay": 1.1}, r"decay is 1.1; it must be in \[0, 1\]"),
+        ({"decay": -0.1}, r"decay is -0.1; it must be in \[0, 1\]"),
+        ({"iterations_per_epoch": 0}, "iterations_per_epoch is 0; it must be at least 1"),
     ],
 )
 def test_policies_that_contradict_themselves_are_refused(policy, message):

@@ -17,7 +17,7 @@ from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowPara
 from workbench.techniques.flextp.method.plan import RankTimes
 from workbench.techniques.flextp.method.resizing import Imputation
 from workbench.techniques.flextp.runtime import pre_test
-from workbench.techniques.flextp.runtime.balance import balance
+from workbench.techniques.flextp.runtime.balancer import balance
 from workbench.techniques.flextp.runtime.delivery import Scheme, delivery_of
 from workbench.techniques.flextp.runtime.division import divide
 from workbench.techniques.flextp.runtime.meter import Meter
@@ -28,7 +28,7 @@ from workbench.timeline.stragglers import Sleeper, StragglerTrace
 
 pytestmark = pytest.mark.timeout(60)
 
-PRELOAD = ("workbench.techniques.flextp.runtime.balance", "scipy.optimize", "pytest")
+PRELOAD = ("workbench.techniques.flextp.runtime.balancer", "scipy.optimize", "pytest")
 # Rank 1 needed 2 + 3 s, on half of its columns: with all 2 + 6 s, the slowest. The fastest multiplies for 1.5 s.
 TIMES = [
     RankTimes(own_s=6.0, product_s=4.0),

@@ -119,7 +119,7 @@ def test_more_columns_than_can_be_dropped_are_refused():
 
 
 def test_a_weight_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"\[2, 4\]: it must be \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"\[2, 4\]; it must be \[2, 3\]"):
         ColumnStatistics(torch.zeros(2, 3)).update_(torch.zeros(2, 4), [])
 
 

@@ -12,11 +12,10 @@ from torch.utils.checkpoint import checkpoint
 from workbench.launch import run_on_ranks
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.techniques.flextp.method.resizing import Imputation
-from workbench.techniques.flextp.runtime.calls import SIZES_KEPT
 from workbench.techniques.flextp.runtime.delivery import Scheme, delivery_of
 from workbench.techniques.flextp.runtime.division import divide
 from workbench.techniques.flextp.runtime.meter import Meter
-from workbench.techniques.flextp.runtime.products import Cut, FlexibleProduct
+from workbench.techniques.flextp.runtime.products import SIZES_KEPT, Cut, FlexibleProduct
 
 WIDTH, INNER, ROWS = 13, 24, 5
 

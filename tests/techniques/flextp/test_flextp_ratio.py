@@ -3,10 +3,10 @@ import math
 import pytest
 
 from workbench.techniques.flextp.method.plan import RankTimes
-from workbench.techniques.flextp.method.ratio import (
+from workbench.techniques.flextp.method.planners import (
     MOST_REMOVED,
     Reference,
-    has_moved,
+    have_moved,
     printed_ratio,
     pruning_ratio,
     pruning_ratios,
@@ -107,16 +107,16 @@ def test_against_the_current_mean_every_planning_asks_for_more():
 
 def test_a_plan_is_stale_once_any_rank_moved_by_more_than_a_tenth():
     before = ranks(8, 1, 1, 1)
-    assert not has_moved(ranks(8.5, 1.09, 0.91, 1), before)
-    assert has_moved(ranks(8, 1, 1, 1.11), before)
-    assert has_moved(ranks(7.1, 1, 1, 1), before)
+    assert not have_moved(ranks(8.5, 1.09, 0.91, 1), before)
+    assert have_moved(ranks(8, 1, 1, 1.11), before)
+    assert have_moved(ranks(7.1, 1, 1, 1), before)
 
 
 def test_a_rank_that_only_follows_its_plan_has_not_moved_but_the_mean_has():
     unresized = ranks(8, 1, 1, 1, other_s=2)
     under = measured_under([0.875, 0, 0, 0], unresized)
-    assert not has_moved(under, unresized)
-    assert has_moved(under, unresized, reference=Reference.CURRENT_MEAN)
+    assert not have_moved(under, unresized)
+    assert have_moved(under, unresized, reference=Reference.CURRENT_MEAN)
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_a_ratio_drops_the_nearest_number_of_columns_and_never_all():
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.0, float("nan")])
 def test_a_ratio_outside_its_range_is_refused(ratio):
-    with pytest.raises(ValueError, match=r"pruning_ratio is .*: it must be in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"pruning_ratio is .*; it must be in \[0, 1\)"):
         resizing.num_dropped_columns(ratio, 4)
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from workbench.techniques.flextp.method.costs import Costs
+from workbench.techniques.flextp.method.optimum import best_plan_by_search
 from workbench.techniques.flextp.method.plan import Plan, RankTimes
-from workbench.techniques.flextp.method.search import best_plan_by_search
 
 COSTS = Costs.straight(compute_s=1)
 

@@ -5,8 +5,8 @@ import pytest
 
 from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
 from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.method.ratio import Reference
-from workbench.techniques.flextp.method.semi import (
+from workbench.techniques.flextp.method.planners import (
+    Reference,
     cost_effective,
     num_senders,
     plan_division,

@@ -5,11 +5,10 @@ import torch
 
 from workbench.parallel import ColumnParallelLinear, VirtualTensorGroup
 from workbench.techniques.flextp.method.plan import RankTimes
-from workbench.techniques.flextp.method.ratio import Reference
-from workbench.techniques.flextp.method.semi import plan_resizing, settled_resizing
-from workbench.techniques.flextp.runtime.balance import balance
+from workbench.techniques.flextp.method.planners import Reference, plan_resizing, settled_resizing
+from workbench.techniques.flextp.runtime.balancer import balance
+from workbench.techniques.flextp.runtime.meter import ModelledTimes
 from workbench.techniques.flextp.runtime.policy import Policy
-from workbench.techniques.flextp.runtime.timing import ModelledTimes
 from workbench.timeline.stragglers import StragglerTrace
 
 # One straggler of skewness 8 among four, 0.2 s of other time. Its own time becomes the mean of what is measured,

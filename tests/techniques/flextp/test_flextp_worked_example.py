@@ -7,8 +7,7 @@ x = 1 2 3 1    W = 1 1 2 1    grad_output = 1 0 2
 
 import pytest
 
-from workbench.techniques.flextp.method.lineage import LineageEntry
-from workbench.techniques.flextp.method.resizing import Imputation
+from workbench.techniques.flextp.method.resizing import Imputation, LineageEntry
 from workbench.techniques.flextp.method.worked_example import worked_example
 
 pytestmark = pytest.mark.timeout(60)

@@ -7,9 +7,8 @@ Left out: nothing.
 
 from workbench.explore.exercises import Exercise, Mistake
 from workbench.techniques.flextp.method.costs import Costs
-from workbench.techniques.flextp.method.migration import column_ranges, receivers_of
-from workbench.techniques.flextp.method.ratio import pruning_ratio, speedup_bound
-from workbench.techniques.flextp.method.semi import split_of_one
+from workbench.techniques.flextp.method.plan import column_ranges, receivers_of
+from workbench.techniques.flextp.method.planners import pruning_ratio, speedup_bound, split_of_one
 
 __all__ = ["bound_of_eight", "columns_of_receivers", "ratio_of_straggler", "split_of_columns"]
 

@@ -28,7 +28,7 @@ from workbench.techniques.flextp.cost import (
     paper_machine,
     planned_epoch,
 )
-from workbench.techniques.flextp.method.model import RankParts, rank_parts
+from workbench.techniques.flextp.method.costs import RankParts, rank_parts
 from workbench.timeline import Timeline
 
 from .timelines import parts_timeline

@@ -8,8 +8,7 @@ Left out: nothing.
 
 from collections.abc import Sequence
 
-from workbench.techniques.flextp.method.costs import Costs
-from workbench.techniques.flextp.method.model import RankParts, rank_parts
+from workbench.techniques.flextp.method.costs import Costs, RankParts, rank_parts
 from workbench.techniques.flextp.method.plan import Plan, RankTimes
 from workbench.timeline import Action, Kind, Timeline
 
