@@ -45,29 +45,17 @@ _NEGLIGIBLE = 1e-12  # probability below which still more simultaneous failures 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointingNeeds:
-    """What the choice depends on.
+    """What the choice depends on."""
 
-    Attributes:
-        job: iteration, states, machines, storage and link.
-        idle_s: seconds of an iteration in which the network is idle.
-        memory_bytes: of one machine, for replicas.
-        failures_per_machine_day: rate of one machine, hardware and software together.
-        hardware_share: of the failures; these lose the machine's memory.
-        window_s: machines that fail within so long of one another count as lost at once.
-        blocking_s: for which every checkpoint stops training, however it is sent.
-        storage_interval_s: seconds between checkpoints in storage, the last resort.
-        most_iterations: longest interval that is considered.
-    """
-
-    job: Job
-    idle_s: float
-    memory_bytes: float
-    failures_per_machine_day: float
-    hardware_share: float = 1.0
-    window_s: float = 600.0
-    blocking_s: float = 0.0
-    storage_interval_s: float = 3 * 3600.0
-    most_iterations: int = 10_000
+    job: Job  # iteration, states, machines, storage and link
+    idle_s: float  # seconds of an iteration in which the network is idle
+    memory_bytes: float  # of one machine, for replicas
+    failures_per_machine_day: float  # rate of one machine, hardware and software together
+    hardware_share: float = 1.0  # of the failures; these lose the machine's memory
+    window_s: float = 600.0  # machines that fail within so long of one another count as lost at once
+    blocking_s: float = 0.0  # for which every checkpoint stops training, however it is sent
+    storage_interval_s: float = 3 * 3600.0  # seconds between checkpoints in storage, the last resort
+    most_iterations: int = 10_000  # longest interval that is considered
 
     def __post_init__(self) -> None:
         if not 0 <= self.idle_s <= self.job.iteration_s:
@@ -105,33 +93,19 @@ class CheckpointingNeeds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BestCheckpointing:
-    """A choice and what it loses.
+    """A choice and what it loses."""
 
-    Attributes:
-        num_replicas: m, the machine's own included.
-        interval_iterations: n, from checkpoint to checkpoint.
-        waste: expected seconds lost in a second of training.
-        storage_share: probability that a hardware failure has to be recovered from storage.
-        young_s: Young's interval for the time that a checkpoint stops training; 0 where it stops none.
-        daly_s: Daly's.
-    """
-
-    num_replicas: int
-    interval_iterations: int
-    waste: float
-    storage_share: float
-    young_s: float
-    daly_s: float
+    num_replicas: int  # m, the machine's own included
+    interval_iterations: int  # n, from checkpoint to checkpoint
+    waste: float  # expected seconds lost in a second of training
+    storage_share: float  # probability that a hardware failure has to be recovered from storage
+    young_s: float  # Young's interval for the time that a checkpoint stops training; 0 where it stops none
+    daly_s: float  # Daly's
 
 
 def best_checkpointing(needs: CheckpointingNeeds) -> BestCheckpointing:
-    """Find how many replicas and which interval lose least, without trying all intervals.
-
-    Args:
-        needs: job, machine and failures.
-
-    Returns:
-        The best choice; of equals the one with fewer replicas, then the shorter interval.
+    """Find the number of replicas and the interval that lose least; of equals fewer replicas, then the shorter
+    interval.
     """
     numbers = range(1, needs.most_replicas + 1)
     return _best(needs, ((m, n) for m in numbers for n in _candidates(needs, m)))
@@ -144,16 +118,7 @@ def best_checkpointing_by_definition(needs: CheckpointingNeeds) -> BestCheckpoin
 
 
 def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterations: int) -> float:
-    """Return the expected seconds lost in a second of training.
-
-    Args:
-        needs: job, machine and failures.
-        num_replicas: m, in 1..needs.most_replicas.
-        interval_iterations: n, at least 1.
-
-    Raises:
-        ValueError: if a number is out of range.
-    """
+    """Return the expected seconds lost in a second of training."""
     if not 1 <= num_replicas <= needs.most_replicas:
         raise ValueError(f"num_replicas is {num_replicas!r}; it must be in 1..{needs.most_replicas}, what memory holds")
     if interval_iterations < 1:
@@ -181,10 +146,7 @@ def memory_level(needs: CheckpointingNeeds, num_replicas: int, interval_iteratio
 
 
 def storage_share(needs: CheckpointingNeeds, num_replicas: int) -> float:
-    """Return the probability that a hardware failure finds all replicas of some shard gone.
-
-    The number of further machines lost within the window is Poisson; the placement is Gemini's mixed one.
-    """
+    """Return the probability that a hardware failure finds all replicas of some shard gone."""
     return _storage_share(
         needs.job.num_machines,
         num_replicas,
@@ -193,12 +155,7 @@ def storage_share(needs: CheckpointingNeeds, num_replicas: int) -> float:
 
 
 def young_interval_s(blocking_s: float, mean_time_between_failures_s: float) -> float:
-    """Return Young's interval: the time of training between two checkpoints, sqrt(2 * blocking * MTBF).
-
-    Args:
-        blocking_s: for which a checkpoint stops training.
-        mean_time_between_failures_s: of all machines together.
-    """
+    """Return Young's interval: the time of training between two checkpoints, sqrt(2 * blocking * MTBF)."""
     _check_interval(blocking_s, mean_time_between_failures_s)
     return math.sqrt(2 * blocking_s * mean_time_between_failures_s)
 

@@ -17,22 +17,14 @@ __all__ = ["RecoveryEstimate", "clopper_pearson", "estimate_recovery_probability
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryEstimate:
-    """What sampling found; not a probability but an estimate of one.
+    """What sampling found; not a probability but an estimate of one."""
 
-    num_samples: sets of failed machines that were drawn.
-    num_recovered: after how many of them every shard had a living replica.
-    confidence: how often an interval made in this way holds the probability, at least.
-    low: lower end of the interval.
-    high: upper end.
-    seed: of the samples.
-    """
-
-    num_samples: int
-    num_recovered: int
-    confidence: float
-    low: float
-    high: float
-    seed: int
+    num_samples: int  # sets of failed machines that were drawn
+    num_recovered: int  # after how many of them every shard had a living replica
+    confidence: float  # how often an interval made in this way holds the probability, at least
+    low: float  # lower end of the interval
+    high: float  # upper end
+    seed: int  # of the samples
 
     @property
     def share(self) -> float:
@@ -43,21 +35,7 @@ class RecoveryEstimate:
 def estimate_recovery_probability(
     placed: Placement, k: int, *, num_samples: int, seed: int, confidence: float = 0.95
 ) -> RecoveryEstimate:
-    """Draw sets of k failed machines and count after how many training recovers from memory.
-
-    Args:
-        placed: any placement.
-        k: machines lost at once.
-        num_samples: how many sets, 1 or more.
-        seed: of the draws.
-        confidence: of the interval, between 0 and 1.
-
-    Returns:
-        The estimate.
-
-    Raises:
-        ValueError: if k is not 0 to N, there are no samples, or the confidence is out of range.
-    """
+    """Draw sets of k failed machines, count after how many training recovers from memory, and bound the share."""
     if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= placed.num_machines:
         raise ValueError(f"k is {k!r}; it must be a whole number from 0 to num_machines, {placed.num_machines}")
     clopper_pearson(0, num_samples, confidence)  # refuses both before any work
@@ -70,19 +48,7 @@ def estimate_recovery_probability(
 
 
 def clopper_pearson(num_hits: int, num_samples: int, confidence: float) -> tuple[float, float]:
-    """Return the interval of all shares under which so many hits, or so few, are not too rare.
-
-    Args:
-        num_hits: 0 to `num_samples`.
-        num_samples: 1 or more.
-        confidence: between 0 and 1.
-
-    Returns:
-        Its ends, each missed with probability (1 - confidence)/2 at most.
-
-    Raises:
-        ValueError: if an argument is out of its range.
-    """
+    """Return the interval of shares of which each end is missed with probability (1 - confidence)/2 at most."""
     from scipy.special import betaincinv  # 0.2 s to import, and only an estimate needs it
 
     if num_samples < 1 or not 0 <= num_hits <= num_samples:

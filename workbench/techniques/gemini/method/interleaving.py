@@ -62,20 +62,13 @@ class Scheme(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
-    """One step of an iteration.
+    """One step of an iteration."""
 
-    label: one word, for pictures.
-    compute_s: of the device.
-    gather_s: of the message that it waits for; 0 for none.
-    scatter_s: of the message that it sends when computed; 0 for none.
-    kind: FORWARD, BACKWARD or OTHER.
-    """
-
-    label: str
-    compute_s: float
-    gather_s: float = 0.0
-    scatter_s: float = 0.0
-    kind: Kind = Kind.FORWARD
+    label: str  # one word, for pictures
+    compute_s: float  # of the device
+    gather_s: float = 0.0  # of the message that it waits for; 0 for none
+    scatter_s: float = 0.0  # of the message that it sends when computed; 0 for none
+    kind: Kind = Kind.FORWARD  # FORWARD, BACKWARD or OTHER
 
     def __post_init__(self) -> None:
         if len(self.label.split()) != 1:
@@ -86,28 +79,17 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointTraffic:
-    """What one device receives in an iteration, and through what.
+    """What one device receives in an iteration, and through what."""
 
-    checkpoint_bytes: C, its share of one replica.
-    num_replicas: m; m - 1 travel.
-    bandwidth_bytes_per_s: B, of the network, for this device.
-    copy_bytes_per_s: D, from the device to host memory.
-    reserved_bytes: R, for buffers.
-    num_buffers: p.
-    startup_s: α of a message.
-    safety: μ.
-    free_bytes: device memory that is free for buffers; infinite where that is no matter.
-    """
-
-    checkpoint_bytes: int
-    num_replicas: int = 2
-    bandwidth_bytes_per_s: float
-    copy_bytes_per_s: float
-    reserved_bytes: int
-    num_buffers: int
-    startup_s: float = 0.0
-    safety: float = 0.9
-    free_bytes: float = math.inf
+    checkpoint_bytes: int  # C, its share of one replica
+    num_replicas: int = 2  # m; m - 1 travel
+    bandwidth_bytes_per_s: float  # B, of the network, for this device
+    copy_bytes_per_s: float  # D, from the device to host memory
+    reserved_bytes: int  # R, for buffers
+    num_buffers: int  # p
+    startup_s: float = 0.0  # α of a message
+    safety: float = 0.9  # μ
+    free_bytes: float = math.inf  # device memory that is free for buffers; infinite where that is no matter
 
     def __post_init__(self) -> None:
         self.chunks((0.0,), self.bandwidth_bytes_per_s)  # checks all but what follows
@@ -147,28 +129,17 @@ class CheckpointTraffic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InterleavedIteration:
-    """An iteration under a scheme.
+    """An iteration under a scheme."""
 
-    scheme: which.
-    timeline: rows network, copy engine, compute.
-    iteration_s: until the update is done.
-    checkpoint_s: in which chunks travel, without waiting for buffers.
-    completed_s: when the last chunk is in host memory; 0 without a checkpoint.
-    idle_s: of the network, in the iteration.
-    buffer_bytes: device memory that chunks need at once.
-    is_out_of_memory: whether that is more than is free; the times are then those of a larger device.
-    chunks: in the order in which they travel.
-    """
-
-    scheme: Scheme
-    timeline: Timeline
-    iteration_s: float
-    checkpoint_s: float
-    completed_s: float
-    idle_s: float
-    buffer_bytes: int
-    is_out_of_memory: bool
-    chunks: tuple[Chunk, ...]
+    scheme: Scheme  # which
+    timeline: Timeline  # rows network, copy engine, compute
+    iteration_s: float  # until the update is done
+    checkpoint_s: float  # in which chunks travel, without waiting for buffers
+    completed_s: float  # when the last chunk is in host memory; 0 without a checkpoint
+    idle_s: float  # of the network, in the iteration
+    buffer_bytes: int  # device memory that chunks need at once
+    is_out_of_memory: bool  # whether that is more than is free; the times are then those of a larger device
+    chunks: tuple[Chunk, ...]  # in the order in which they travel
 
 
 def interleave(
@@ -181,12 +152,6 @@ def interleave(
         traffic: of the checkpoint.
         scheme: one of `Scheme`.
         update_s: of the optimizer, after all phases and all messages.
-
-    Returns:
-        The timeline and what follows from it.
-
-    Raises:
-        ValueError: if there is no phase, update_s is negative, or there is no such scheme.
     """
     scheme = _checked_scheme(scheme)
     _require_time("update_s", update_s)
@@ -212,14 +177,7 @@ def interleave(
 
 
 def planning_spans_s(phases: Sequence[Phase]) -> tuple[float, ...]:
-    """Return the idle spans of an iteration without checkpoints: before each message, and before the update.
-
-    Args:
-        phases: in the order in which they are computed.
-
-    Raises:
-        ValueError: if there is no phase.
-    """
+    """Return the idle spans of an iteration without checkpoints: before each message, and before the update."""
     timeline = simulate(_tasks(phases, None, (), 1, 0.0))
     messages = timeline.of(NETWORK) if NETWORK in timeline.resources else ()
     operations = tuple(Operation(start_s=action.start_s, end_s=action.end_s) for action in messages)

@@ -18,24 +18,17 @@ from .placement import Placement
 
 __all__ = ["BestPlacement", "best_placement"]
 
-MOST_PLACEMENTS = 300_000
-"""Tried in some seconds."""
+MOST_PLACEMENTS = 300_000  # Tried in some seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BestPlacement:
-    """The best probability, and one placement that has it.
+    """The best probability, and one placement that has it."""
 
-    probability: that training recovers from memory when k machines are lost.
-    example: the first best placement that was met.
-    num_best: how many placements have it.
-    num_tried: of how many.
-    """
-
-    probability: Fraction
-    example: Placement
-    num_best: int
-    num_tried: int
+    probability: Fraction  # that training recovers from memory when k machines are lost
+    example: Placement  # the first best placement that was met
+    num_best: int  # how many placements have it
+    num_tried: int  # of how many
 
 
 def best_placement(num_machines: int, num_replicas: int, k: int, *, balanced: bool = False) -> BestPlacement:
@@ -46,12 +39,6 @@ def best_placement(num_machines: int, num_replicas: int, k: int, *, balanced: bo
         num_replicas: m.
         k: machines lost at once.
         balanced: try only those in which every machine keeps m replicas, as in a group or a ring.
-
-    Returns:
-        The best.
-
-    Raises:
-        ValueError: if m or k is out of range, or there are too many placements to try.
     """
     _check(num_machines, num_replicas, k)
     losses = [frozenset(lost) for lost in combinations(range(num_machines), k)]

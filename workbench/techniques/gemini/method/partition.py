@@ -24,18 +24,12 @@ __all__ = ["Chunk", "partition_checkpoint", "partition_checkpoint_by_definition"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """One message of a checkpoint.
+    """One message of a checkpoint."""
 
-    span: index of the idle span that it travels in.
-    replica: which of the remote replicas it belongs to, from 0 to num_replicas - 2.
-    offset_bytes: where it begins in the replica.
-    size_bytes: how long it is, at least 1.
-    """
-
-    span: int
-    replica: int
-    offset_bytes: int
-    size_bytes: int
+    span: int  # index of the idle span that it travels in
+    replica: int  # which of the remote replicas it belongs to, from 0 to num_replicas - 2
+    offset_bytes: int  # where it begins in the replica
+    size_bytes: int  # how long it is, at least 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +67,6 @@ def partition_checkpoint(
 ) -> tuple[Chunk, ...]:
     """Divide the remote replicas of a checkpoint into chunks that fill idle spans in their order.
 
-    In a span each replica has a number of full chunks and one rest, which a division finds.
-
     Args:
         idle_spans_s: lengths of the profiled spans; the last one takes all that is left.
         checkpoint_bytes: C, of one replica.
@@ -87,9 +79,6 @@ def partition_checkpoint(
 
     Returns:
         Chunks in the order in which they travel.
-
-    Raises:
-        ValueError: naming the argument that is out of range.
     """
     setting = _setting(
         idle_spans_s,
@@ -115,7 +104,7 @@ def partition_checkpoint_by_definition(
     startup_s: float = 0.0,
     safety: float = 0.9,
 ) -> tuple[Chunk, ...]:
-    """Do the same one chunk after the other, as algorithm 6.2 means to; arguments as for `partition_checkpoint`."""
+    """Do the same one chunk after the other, as algorithm 6.2 means to."""
     setting = _setting(
         idle_spans_s,
         checkpoint_bytes,

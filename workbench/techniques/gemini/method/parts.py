@@ -11,19 +11,11 @@ from collections.abc import Iterable
 
 __all__ = ["Part", "connected_parts"]
 
-Part = tuple[tuple[int, ...], frozenset[frozenset[int]]]
-"""Things, ascending, and the sets that they make up."""
+Part = tuple[tuple[int, ...], frozenset[frozenset[int]]]  # Things, ascending, and the sets that they make up
 
 
 def connected_parts(sets: Iterable[Iterable[int]]) -> tuple[Part, ...]:
-    """Part the sets.
-
-    Args:
-        sets: none is empty; equal ones count once.
-
-    Returns:
-        The smallest parts, by their smallest thing.
-    """
+    """Part sets into the smallest parts that share nothing, by their smallest member; equal sets count once."""
     distinct = {frozenset(each) for each in sets}
     root = {thing: thing for each in distinct for thing in each}
 

@@ -27,35 +27,16 @@ __all__ = [
 
 
 def recovery_probability_by_definition(placed: Placement, k: int) -> Fraction:
-    """Try every set of k failed machines.
-
-    Args:
-        placed: a small placement.
-        k: machines lost at once.
-
-    Returns:
-        The share of the sets after which every shard has a living replica.
-
-    Raises:
-        ValueError: if k is not 0 to N.
-    """
+    """Try every set of k failed machines."""
     _check_k(k, placed.num_machines)
     surviving = num_surviving_by_definition(placed.holders, placed.num_machines, k)
     return Fraction(surviving, comb(placed.num_machines, k))
 
 
 def recovery_probability(placed: Placement, k: int) -> Fraction:
-    """Compute the same by counting group by group and ring by ring.
-
-    Args:
-        placed: any placement.
-        k: machines lost at once.
-
-    Returns:
-        The exact probability.
+    """Count the exact probability that training recovers from memory when k machines are lost at once.
 
     Raises:
-        ValueError: if k is not 0 to N.
         TooTangled: for a placement of one's own that has no exact way in reasonable time; it is never estimated
             silently: `estimate_recovery_probability` does that, and says how far it may be off.
     """
@@ -65,20 +46,10 @@ def recovery_probability(placed: Placement, k: int) -> Fraction:
 
 
 def group_bound(num_machines: int, num_replicas: int, k: int) -> Fraction:
-    """Bound the probability of the group placement from below.
-
-    Args:
-        num_machines: N, a multiple of m.
-        num_replicas: m.
-        k: machines lost at once.
+    """Bound the probability of the group placement from below (corollary 6.1, Eq. 6.4).
 
     Returns:
         1 for k < m, else max(0, 1 - (N/m) C(N-m, k-m) / C(N, k)); the probability itself where k < 2m.
-
-    Raises:
-        ValueError: if m does not divide N, or k is not 0 to N.
-
-    Source: corollary 6.1, Eq. 6.4.
     """
     _check_sizes(num_machines, num_replicas)
     if num_machines % num_replicas:
@@ -91,52 +62,19 @@ def group_bound(num_machines: int, num_replicas: int, k: int) -> Fraction:
 
 
 def upper_bound(num_machines: int, num_replicas: int) -> Fraction:
-    """Bound the probability of every placement from above, when as many machines are lost as there are replicas.
-
-    Args:
-        num_machines: N.
-        num_replicas: m.
-
-    Returns:
-        1 - ceil(N/m) / C(N, m).
-
-    Raises:
-        ValueError: if m is not 1 to N.
-
-    Source: theorem 6.1, its proof.
-    """
+    """Bound the probability of every placement from above at k = m: 1 - ceil(N/m) / C(N, m) (theorem 6.1, its proof)."""
     _check_sizes(num_machines, num_replicas)
     return 1 - Fraction(-(-num_machines // num_replicas), comb(num_machines, num_replicas))
 
 
 def gap_to_upper_bound(placed: Placement) -> Fraction:
-    """Return by how much a placement misses the upper bound at k = m.
-
-    Args:
-        placed: any placement.
-
-    Returns:
-        The exact gap, zero or more.
-    """
+    """Return by how much a placement misses the upper bound at k = m."""
     bound = upper_bound(placed.num_machines, placed.num_replicas)
     return bound - recovery_probability(placed, placed.num_replicas)
 
 
 def gap_bound(num_machines: int, num_replicas: int) -> Fraction:
-    """Return what the paper bounds the gap of the mixed placement by.
-
-    Args:
-        num_machines: N.
-        num_replicas: m, of which N is no multiple.
-
-    Returns:
-        (2m - 3) / C(N, m).
-
-    Raises:
-        ValueError: if m is not 2 to N or divides N, where there is no gap.
-
-    Source: theorem 6.1, Eq. 6.3.
-    """
+    """Return the paper's bound of the gap of the mixed placement, (2m - 3) / C(N, m) (theorem 6.1, Eq. 6.3)."""
     _check_sizes(num_machines, num_replicas)
     if num_machines % num_replicas == 0:
         raise ValueError(f"num_machines is {num_machines}, a multiple of num_replicas, {num_replicas}: there is no gap")

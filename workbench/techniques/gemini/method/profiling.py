@@ -25,14 +25,10 @@ __all__ = ["IdleProfile", "Operation", "ProfiledIteration", "idle_spans_s", "lea
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operation:
-    """One communication.
+    """One communication."""
 
-    start_s: when it began.
-    end_s: when it ended.
-    """
-
-    start_s: float
-    end_s: float
+    start_s: float  # when it began
+    end_s: float  # when it ended
 
     def __post_init__(self) -> None:
         _require_order("Operation", self.start_s, self.end_s)
@@ -40,18 +36,12 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfiledIteration:
-    """One iteration of one rank.
+    """One iteration of one rank."""
 
-    name: what errors call it, such as "iteration 3".
-    start_s: when it began.
-    end_s: until when idle time counts: where the update begins, which the checkpoint must not outlast.
-    operations: in any order, inside the iteration.
-    """
-
-    name: str
-    start_s: float
-    end_s: float
-    operations: tuple[Operation, ...]
+    name: str  # what errors call it, such as "iteration 3"
+    start_s: float  # when it began
+    end_s: float  # until when idle time counts: where the update begins, which the checkpoint must not outlast
+    operations: tuple[Operation, ...]  # in any order, inside the iteration
 
     def __post_init__(self) -> None:
         _require_order(self.name, self.start_s, self.end_s)
@@ -64,14 +54,10 @@ class ProfiledIteration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdleProfile:
-    """Idle spans to plan with.
+    """Idle spans to plan with."""
 
-    spans_s: lengths, by index.
-    deviations: normalised standard deviation of each over the iterations, 0 where the span is 0.
-    """
-
-    spans_s: tuple[float, ...]
-    deviations: tuple[float, ...]
+    spans_s: tuple[float, ...]  # lengths, by index
+    deviations: tuple[float, ...]  # normalised standard deviation of each over the iterations, 0 where the span is 0
 
     @property
     def total_s(self) -> float:
@@ -80,11 +66,7 @@ class IdleProfile:
 
 
 def idle_spans_s(iteration: ProfiledIteration) -> tuple[float, ...]:
-    """Return the idle spans of one iteration, one before each operation and one at the end.
-
-    Args:
-        iteration: with its operations.
-    """
+    """Return the idle spans of one iteration, one before each operation and one at the end."""
     spans, busy_until_s = [], iteration.start_s
     for operation in sorted(iteration.operations, key=lambda each: (each.start_s, each.end_s)):
         spans.append(max(0.0, operation.start_s - busy_until_s))
@@ -93,14 +75,7 @@ def idle_spans_s(iteration: ProfiledIteration) -> tuple[float, ...]:
 
 
 def profile_idle_spans(iterations: Sequence[ProfiledIteration]) -> IdleProfile:
-    """Average the idle spans of one rank over iterations.
-
-    Args:
-        iterations: at least one; all with equally many operations.
-
-    Raises:
-        ValueError: if there is none, or one has another number of operations than the first, naming it.
-    """
+    """Average the idle spans of one rank over iterations."""
     if not iterations:
         raise ValueError("iterations is empty; at least one must be profiled")
     expected = len(iterations[0].operations)
@@ -117,14 +92,7 @@ def profile_idle_spans(iterations: Sequence[ProfiledIteration]) -> IdleProfile:
 
 
 def least_spans(profiles: Sequence[IdleProfile]) -> IdleProfile:
-    """Return the profile that every rank has room for: of each span the shortest, and its largest deviation.
-
-    Args:
-        profiles: one a rank, in rank order; all with equally many spans.
-
-    Raises:
-        ValueError: if there is none, or a rank has another number of spans than rank 0, naming it.
-    """
+    """Return the profile that every rank has room for: of each span the shortest, and its largest deviation."""
     if not profiles:
         raise ValueError("profiles is empty; at least one rank must have one")
     expected = len(profiles[0].spans_s)

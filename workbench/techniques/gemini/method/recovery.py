@@ -19,52 +19,37 @@ from .tiers import Tier
 
 __all__ = ["Held", "RecoveryPlan", "Source", "Tier", "plan_recovery", "plan_recovery_by_definition"]
 
-START = 0
-"""The iteration that needs no checkpoint: initial weights are made again from their seed."""
+START = 0  # The iteration that needs no checkpoint: initial weights are made again from their seed
 
 
+# Why a good replica is passed over
 NOT_ALL, OLDER = "cannot be reached by every rank", "older than what every rank can reach"
-"""Why a good replica is passed over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """One replica in one machine's memory.
+    """One replica in one machine's memory."""
 
-    iteration: whose state it is, or was to be.
-    fault: why it cannot be used, such as "incomplete"; empty if it can.
-    """
-
-    iteration: int
-    fault: str = ""
+    iteration: int  # whose state it is, or was to be
+    fault: str = ""  # why it cannot be used, such as "incomplete"; empty if it can
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """What serves one rank.
+    """What serves one rank."""
 
-    rank: which.
-    tier: where from.
-    machine: whose memory; None for storage and the start.
-    passed_over: why each faster place was not taken.
-    """
-
-    rank: int
-    tier: Tier
-    machine: int | None
-    passed_over: tuple[str, ...]
+    rank: int  # which
+    tier: Tier  # where from
+    machine: int | None  # whose memory; None for storage and the start
+    passed_over: tuple[str, ...]  # why each faster place was not taken
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryPlan:
-    """How all ranks resume.
+    """How all ranks resume."""
 
-    iteration: the same for all; 0 is the start.
-    sources: one a rank.
-    """
-
-    iteration: int
-    sources: tuple[Source, ...]
+    iteration: int  # the same for all; 0 is the start
+    sources: tuple[Source, ...]  # one a rank
 
     @property
     def peer_load(self) -> dict[int, int]:
@@ -73,17 +58,14 @@ class RecoveryPlan:
         return {peer: peers.count(peer) for peer in sorted(set(peers))}
 
 
+# Machine -> rank whose shard it is -> replicas, at most two. A machine that is lost or new is absent or empty
 Holdings = Mapping[int, Mapping[int, Sequence[Held]]]
-"""Machine -> rank whose shard it is -> replicas, at most two. A machine that is lost or new is absent or empty."""
 
 
 def plan_recovery_by_definition(
     holdings: Holdings, num_ranks: int, stored: Collection[int] = (), machine_of: Sequence[int] | None = None
 ) -> RecoveryPlan:
-    """Plan a recovery as its definition says: try every iteration, and every choice of peers.
-
-    Args, Returns, Raises: As in `plan_recovery`; time grows with (replicas - 1) ^ ranks.
-    """
+    """Plan a recovery as its definition says: try every iteration, and every choice of peers."""
     homes = _checked(holdings, num_ranks, stored, machine_of)
     copies = _copies(holdings, num_ranks)
     mentioned = {held.iteration for shards in holdings.values() for row in shards.values() for held in row}
@@ -106,17 +88,14 @@ def plan_recovery(
     """Plan a recovery.
 
     Args:
-        holdings: What the machines' memories hold.
-        num_ranks: Number of ranks, whose shards are numbered as they are.
-        stored: Iterations that are complete in persistent storage, for all ranks.
-        machine_of: Machine of each rank; None is rank r on machine r.
+        holdings: the replicas in the machines' memories.
+        num_ranks: ranks, whose shards are numbered as they are.
+        stored: iterations that are complete in persistent storage, for all ranks.
+        machine_of: machine of each rank; None is rank r on machine r.
 
     Returns:
         The plan. Of several choices of peers with the same largest load, the one that comes first when each rank's
         peer is compared in rank order.
-
-    Raises:
-        ValueError: If a number is out of range, or a machine holds the shard of a rank that does not exist.
     """
     homes = _checked(holdings, num_ranks, stored, machine_of)
     copies = _copies(holdings, num_ranks)
@@ -131,11 +110,7 @@ def plan_recovery(
 
 
 def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
-    """Choose a peer for each rank: the smallest largest load, and then the first choice in rank order.
-
-    The load is raised until the ranks can be matched (augmenting paths); then each rank in turn takes the first peer
-    that leaves a matching for those after it.
-    """
+    """Choose a peer for each rank: the smallest largest load, then the first choice in rank order."""
     if not needed:
         return {}
     options = dict(needed)
@@ -148,15 +123,7 @@ def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
 
 
 class Matching:
-    """Ranks and the peers that serve them, none serving more than a number.
-
-    Args:
-        options: Rank -> peers that can serve it, in the order of preference.
-        load: Most ranks a peer may serve.
-
-    Attributes:
-        peer_of: Rank -> peer, as far as it has been placed.
-    """
+    """Ranks and the peers that serve them, no peer serving more than `load` ranks."""
 
     def __init__(self, options: dict[int, list[int]], load: int):
         self._options, self._load = dict(options), load
@@ -168,15 +135,7 @@ class Matching:
         return all(self.place(rank, set()) for rank in self._options)
 
     def place(self, rank: int, tried: set[int]) -> bool:
-        """Give a rank a peer, moving others along an augmenting path if need be.
-
-        Args:
-            rank: Which.
-            tried: Peers already tried on this path; grows.
-
-        Returns:
-            Whether there was a place; if not, nothing has changed.
-        """
+        """Give a rank a peer, moving others along an augmenting path if need be."""
         for peer in self._options[rank]:
             if peer in tried:
                 continue
@@ -208,8 +167,8 @@ class Matching:
         self.peer_of[rank] = peer
 
 
+# For each rank, machine -> what that machine holds of its shard, machines in order
 Copies = list[dict[int, Sequence[Held]]]
-"""For each rank, machine -> what that machine holds of its shard, machines in order."""
 
 
 def _copies(holdings: Holdings, num_ranks: int) -> Copies:

@@ -26,18 +26,7 @@ class RankMissing(TimeoutError):
 
 
 def meet(what: str, timeout_s: float, group: dist.ProcessGroup | None = None) -> None:
-    """Wait until every rank of the group is here: all tell the first one, and it answers.
-
-    Args:
-        what: all do next, for the error.
-        timeout_s: for the slowest.
-        group: None is the default group; of ranks on processors.
-
-    Raises:
-        RankMissing: after the timeout on the first rank of the group; where that one is missing, a little later on the
-            others.
-        RuntimeError: as soon as a rank that is waited for is lost, as from a collective.
-    """
+    """Wait until every rank of the group is here: all tell the first one, and it answers."""
     ends_s, token = time.monotonic() + timeout_s, torch.zeros(1, dtype=torch.uint8)
     others = range(1, dist.get_world_size(group))
     if dist.get_rank(group) == 0:
@@ -70,15 +59,7 @@ def _is_done(work: dist.Work, ends_s: float) -> bool:
 
 
 def tell_all(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """Gather one JSON value of every rank on every rank; every rank of the group calls it.
-
-    Args:
-        value: plain values; keys of mappings become texts.
-        group: None is the default group, of ranks on processors.
-
-    Returns:
-        The values, in rank order.
-    """
+    """Gather one JSON value of every rank on every rank; every rank of the group calls it."""
     said = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     size = dist.get_world_size(group)
     lengths = torch.empty(size, dtype=torch.int64)

@@ -12,19 +12,11 @@ import xxhash
 
 __all__ = ["CHECKSUM_BYTES", "checksum"]
 
-CHECKSUM_BYTES = 16
-"""XXH3-128."""
+CHECKSUM_BYTES = 16  # XXH3-128
 
 
 def checksum(*parts) -> bytes:
-    """Compute the checksum of bytes.
-
-    Args:
-        parts: Buffers, hashed as if they were one.
-
-    Returns:
-        16 bytes.
-    """
+    """Compute the checksum of bytes."""
     if len(parts) == 1:
         return xxhash.xxh3_128_digest(parts[0])
     whole = xxhash.xxh3_128()

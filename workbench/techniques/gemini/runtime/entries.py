@@ -13,40 +13,24 @@ from workbench.techniques.gemini.runtime.leaves import raw_bytes
 
 __all__ = ["entry_of", "local_of", "plain_name"]
 
+# What torch.compile and activation checkpointing put into parameters' names
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
-"""What torch.compile and activation checkpointing put into parameters' names."""
 
 
 def plain_name(name: str) -> str:
-    """Give a parameter's name without what wrappers put into it.
-
-    Args:
-        name: As `named_parameters` gives it.
-    """
+    """Give a parameter's name without what wrappers put into it."""
     for wrapper in WRAPPERS:
         name = name.replace(wrapper, "")
     return name
 
 
 def local_of(tensor: Tensor) -> Tensor:
-    """Give what this rank holds of a tensor: its shard if it is sharded. Gradients must be off.
-
-    Args:
-        tensor: Plain, or a DTensor.
-    """
+    """Give what this rank holds of a tensor: its shard if it is sharded. Gradients must be off."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def entry_of(name: str, tensor: Tensor) -> Entry:
-    """Describe a tensor; where it lies is decided later.
-
-    Args:
-        name: Its name in the layout.
-        tensor: Plain, or a DTensor.
-
-    Raises:
-        ValueError: If its elements leave gaps in memory or overlap; the message names it.
-    """
+    """Describe a tensor; where it lies is decided later."""
     local = local_of(tensor)
     try:
         raw_bytes(local)

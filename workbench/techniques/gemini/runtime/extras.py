@@ -22,15 +22,7 @@ class HasState(Protocol):
 
 
 def checked_extras(extra: Mapping[str, HasState] | None, scheduler: HasState | None) -> dict[str, HasState]:
-    """Join the schedule, under the name "scheduler", and the user's objects.
-
-    Args:
-        extra: Objects by name.
-        scheduler: The learning-rate schedule.
-
-    Raises:
-        ValueError: If a schedule is given twice, or an object has no state.
-    """
+    """Join the schedule, under the name "scheduler", and the user's objects."""
     objects = dict(extra or {})
     if scheduler is not None:
         if "scheduler" in objects:

@@ -45,25 +45,14 @@ SKIPPED = 1  # iterations before the profile: the first one opens connections an
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkSpeed:
-    """f(s) = α + s / B.
+    """f(s) = α + s / B."""
 
-    Attributes:
-        startup_s: α, seconds.
-        bandwidth_bytes_per_s: B.
-    """
-
-    startup_s: float
-    bandwidth_bytes_per_s: float
+    startup_s: float  # α, seconds
+    bandwidth_bytes_per_s: float  # B
 
 
 def measure_link(routes: Sequence[Route], group: dist.ProcessGroup, num_bytes: int) -> LinkSpeed:
-    """Time messages to the first peer, all ranks at once, and take the slowest rank's; every rank calls it.
-
-    Args:
-        routes: of this rank.
-        group: of the transfers.
-        num_bytes: of a chunk; the large message is of a MiB at least, since of less a link's burst lets much through.
-    """
+    """Time messages to the first peer, all ranks at once, and take the slowest rank's; every rank calls it."""
     large = max(num_bytes, LARGE_BYTES)
     small_s, large_s = (max(tell_all(_median_s(routes[0], group, size))) for size in (SMALL_BYTES, large))
     seconds_per_byte = max(large_s - small_s, 1e-9) / (large - SMALL_BYTES)
@@ -85,16 +74,7 @@ def _median_s(route: Route, group: dist.ProcessGroup, num_bytes: int) -> float:
 
 
 class Interleaving:
-    """Decides which chunks travel when.
-
-    Args:
-        scheme: how.
-        num_replicas: m.
-        reserved_bytes: R, of the sub-buffers of one direction.
-        num_buffers: p.
-        num_profiled: iterations to profile.
-        safety: μ.
-    """
+    """Decides which chunks travel when."""
 
     def __init__(
         self,
@@ -137,13 +117,7 @@ class Interleaving:
         return self.scheme is not Scheme.BLOCKING and not self.is_settled and not self._gave_up
 
     def note(self, iteration: int, started_s: float, ended_s: float, operations: Sequence[tuple[float, float]]) -> None:
-        """Take in one iteration up to its update, in which no checkpoint was under way; without update it says nothing.
-
-        Args:
-            iteration: its number, for errors.
-            started_s, ended_s: monotonic clock.
-            operations: start and end of its messages.
-        """
+        """Take in one iteration up to its update, in which no checkpoint was under way; without update it says nothing."""
         self._num_noted += 1
         if self._num_noted <= SKIPPED or ended_s < started_s:
             return
@@ -157,13 +131,7 @@ class Interleaving:
         )
 
     def settle(self, routes: Sequence[Route], group: dist.ProcessGroup) -> bool:
-        """Agree with all ranks on spans once enough iterations were profiled; every rank calls it at the same one.
-
-        Where iterations communicate so differently that there never are enough alike, it gives up: checkpoints block.
-
-        Returns:
-            Whether there are spans now.
-        """
+        """Agree with all ranks on spans once enough iterations were profiled; every rank calls it at the same one."""
         if self._num_noted < SKIPPED + self._num_profiled:
             return False
         mine = self._profile_of_those_alike()
@@ -185,11 +153,7 @@ class Interleaving:
         return profile_idle_spans([each for each in self._iterations if len(each.operations) == commonest])
 
     def chunks(self, num_bytes: int) -> tuple[Chunk, ...]:
-        """Divide the remote replicas of a shard of so many bytes.
-
-        Returns:
-            Chunks with the index of their idle span; all 0 until spans are known.
-        """
+        """Divide the remote replicas of a shard of so many bytes."""
         if self.num_replicas == 1:
             return ()
         spans = (1.0,) if self.profile is None else self.profile.spans_s  # the last one takes all that is left

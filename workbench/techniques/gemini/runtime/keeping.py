@@ -45,12 +45,7 @@ class Place(Protocol):
 
 
 def holders_of_ranks(placed: Placement, ranks_per_machine: int) -> tuple[tuple[int, ...], ...]:
-    """Return of each rank's shard the ranks that keep it, itself first: those with its number on the holding machines.
-
-    Args:
-        placed: which machines keep which machine's shards.
-        ranks_per_machine: ranks are numbered machine by machine.
-    """
+    """Return of each rank's shard the ranks that keep it, itself first: those with its number on the holding machines."""
     return tuple(
         tuple(machine * ranks_per_machine + local for machine in kept)
         for kept in placed.holders
@@ -59,14 +54,7 @@ def holders_of_ranks(placed: Placement, ranks_per_machine: int) -> tuple[tuple[i
 
 
 class KeptShards:
-    """The slots that one rank looks after.
-
-    Args:
-        place: of the rank.
-
-    Attributes:
-        unusable: what was wrong with which replica when slots were last examined.
-    """
+    """The slots that one rank looks after."""
 
     def __init__(self, place: Place):
         self._place = place
@@ -77,15 +65,7 @@ class KeptShards:
                 self.slot(int(found[1]), int(found[2]))
 
     def slot(self, rank: int, capacity_bytes: int | None = None) -> Slot:
-        """Return the slot that keeps a rank's shard, made where there is none.
-
-        Args:
-            rank: whose shard.
-            capacity_bytes: its size; may be left out for a slot that there is.
-
-        Raises:
-            ValueError: if a slot of another size keeps the rank's shard.
-        """
+        """Return the slot that keeps a rank's shard, made where there is none."""
         held = self._slots.get(rank)
         if held is None:
             name = NAME.format(rank=rank, capacity_bytes=capacity_bytes)
@@ -121,11 +101,7 @@ class KeptShards:
         return found
 
     def replica(self, rank: int, iteration: int) -> Replica:
-        """Return a complete replica, verified again.
-
-        Raises:
-            LookupError: if there is none.
-        """
+        """Return a complete replica, verified again."""
         for each in self._slots[rank].replicas() if rank in self._slots else ():
             if each.iteration == iteration:
                 return each

@@ -20,11 +20,9 @@ from torch import Tensor
 
 __all__ = ["ALIGNMENT_BYTES", "Entry", "StateLayout", "StateMismatch", "as_bytes", "prefix_of"]
 
-ALIGNMENT_BYTES = 64
-"""Tensors start at multiples of it: a cache line, and no dtype is wider."""
+ALIGNMENT_BYTES = 64  # Tensors start at multiples of it: a cache line, and no dtype is wider
 MARK = b"GEMINI-1"
-PREFIX = struct.Struct("<8sQQQ")
-"""Mark, iteration, bytes of the header, bytes of the captured part in use."""
+PREFIX = struct.Struct("<8sQQQ")  # Mark, iteration, bytes of the header, bytes of the captured part in use
 
 
 class StateMismatch(ValueError):
@@ -33,26 +31,17 @@ class StateMismatch(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One tensor of the state.
+    """One tensor of the state."""
 
-    name: such as "model/blocks.0.output.weight" or "optimizer/blocks.0.output.weight/exp_avg".
-    dtype: torch's name, such as "float32".
-    shape: of what this rank holds.
-    stride: of the same, in elements.
-    whole_shape: of the tensor over all ranks; equal to `shape` where it is not sharded.
-    placements: how a sharded tensor is placed on its mesh, such as ["Shard(dim=0)"]; empty for a plain one.
-    offset: its first byte in the image.
-    num_bytes: its bytes.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    whole_shape: tuple[int, ...]
+    name: str  # such as "model/blocks.0.output.weight" or "optimizer/blocks.0.output.weight/exp_avg"
+    dtype: str  # torch's name, such as "float32"
+    shape: tuple[int, ...]  # of what this rank holds
+    stride: tuple[int, ...]  # of the same, in elements
+    whole_shape: tuple[int, ...]  # of the tensor over all ranks; equal to `shape` where it is not sharded
+    # how a sharded tensor is placed on its mesh, such as ["Shard(dim=0)"]; empty for a plain one
     placements: tuple[str, ...]
-    offset: int
-    num_bytes: int
+    offset: int  # its first byte in the image
+    num_bytes: int  # its bytes
 
     @property
     def kind(self) -> tuple:
@@ -66,24 +55,15 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateLayout:
-    """The layout of one rank's image.
+    """The layout of one rank's image."""
 
-    model: class of the model.
-    optimizer: class of the optimizer.
-    rank: whose state it is.
-    world_size: number of ranks.
-    captured_offset: first byte of the captured part.
-    captured_capacity_bytes: room for it.
-    entries: the tensors, in the order of their offsets.
-    """
-
-    model: str
-    optimizer: str
-    rank: int
-    world_size: int
-    captured_offset: int
-    captured_capacity_bytes: int
-    entries: tuple[Entry, ...]
+    model: str  # class of the model
+    optimizer: str  # class of the optimizer
+    rank: int  # whose state it is
+    world_size: int  # number of ranks
+    captured_offset: int  # first byte of the captured part
+    captured_capacity_bytes: int  # room for it
+    entries: tuple[Entry, ...]  # the tensors, in the order of their offsets
 
     @property
     def header(self) -> bytes:
@@ -110,16 +90,7 @@ class StateLayout:
 
     @classmethod
     def of(cls, *, captured_capacity_bytes: int, entries: list[Entry], **run) -> StateLayout:
-        """Lay out tensors one after the other.
-
-        Args:
-            captured_capacity_bytes: Room for the captured part; rounded up to the alignment.
-            entries: The tensors; their offsets are ignored.
-            run: model, optimizer, rank, world_size.
-
-        Returns:
-            The layout. Offsets are in the header and decide its length, so the header is written until both agree.
-        """
+        """Lay out tensors one after the other."""
         capacity, before = _aligned(captured_capacity_bytes), 0
         while True:
             placed, offset = [], before + capacity
@@ -133,15 +104,7 @@ class StateLayout:
             before = needed
 
     def refuse_unless_loadable(self, live: StateLayout, part: str = "") -> None:
-        """Refuse to read this layout's image into the live state.
-
-        Args:
-            live: Layout of the state that would be overwritten.
-            part: Compare only tensors whose name starts so, and what is not a tensor.
-
-        Raises:
-            StateMismatch: Naming the first difference.
-        """
+        """Refuse to read this layout's image into the live state."""
         for field in ("model", "optimizer", "world_size", "rank"):
             found, wanted = getattr(self, field), getattr(live, field)
             if found != wanted:
@@ -158,14 +121,7 @@ class StateLayout:
 
     @classmethod
     def read(cls, image: Tensor) -> StateLayout:
-        """Read the layout at the start of an image.
-
-        Args:
-            image: uint8; the image, or as much of it as holds the header.
-
-        Raises:
-            StateMismatch: If it is not an image.
-        """
+        """Read the layout at the start of an image."""
         _, header_bytes, _ = prefix_of(image)
         if PREFIX.size + header_bytes > image.numel():
             raise StateMismatch(f"checkpoint: its header has {header_bytes} bytes, more than the image")
@@ -179,11 +135,7 @@ class StateLayout:
         return layout
 
     def blank_head(self) -> Tensor:
-        """Write what is before the tensors and the same in every iteration: the header, at its place.
-
-        Returns:
-            uint8, `head_bytes` long, to be completed with `fill_head`.
-        """
+        """Write what is before the tensors and the same in every iteration: the header, at its place."""
         header = self.header
         head = torch.zeros(self.head_bytes, dtype=torch.uint8)
         view = memoryview(head.numpy())
@@ -192,19 +144,7 @@ class StateLayout:
         return head
 
     def fill_head(self, blank: Tensor, iteration: int, captured: bytes) -> Tensor:
-        """Complete a head with what changes: the iteration and the captured part.
-
-        Args:
-            blank: What `blank_head` gave; stays as it is.
-            iteration: Which iteration's state it is.
-            captured: The captured part.
-
-        Returns:
-            A new tensor.
-
-        Raises:
-            ValueError: If the captured part has outgrown its room.
-        """
+        """Complete a head with what changes: the iteration and the captured part."""
         if len(captured) > self.captured_capacity_bytes:
             raise ValueError(
                 f"captured part: {len(captured)} bytes are more than the {self.captured_capacity_bytes} that were kept "
@@ -228,11 +168,7 @@ def _fields_of(item: Entry | StateLayout) -> dict[str, object]:
 
 
 def prefix_of(image: Tensor) -> tuple[int, int, int]:
-    """Read an image's iteration, bytes of its header and bytes of its captured part.
-
-    Raises:
-        StateMismatch: If it does not begin as an image does.
-    """
+    """Read an image's iteration, bytes of its header and bytes of its captured part."""
     if image.numel() < PREFIX.size:
         raise StateMismatch(f"checkpoint: {image.numel()} bytes are fewer than its prefix has, {PREFIX.size}")
     mark, *numbers = PREFIX.unpack(image[: PREFIX.size].numpy().tobytes())

@@ -24,26 +24,14 @@ from torch import Tensor
 __all__ = ["dtype_named", "pack_tree", "raw_bytes", "unpack_tree"]
 
 LENGTH = struct.Struct("<Q")
-ALIGNMENT_BYTES = 8
-"""Tensors start at multiples of it, so that none of their elements straddles."""
+ALIGNMENT_BYTES = 8  # Tensors start at multiples of it, so that none of their elements straddles
+# What JSON carries as it is; NumPy's and enumerations' subclasses would come back as other classes
 PLAIN = (bool, int, float, str, type(None))
-"""What JSON carries as it is; NumPy's and enumerations' subclasses would come back as other classes."""
-TAG = "$"
-"""Marks a JSON object that stands for something else than a dictionary with text keys."""
+TAG = "$"  # Marks a JSON object that stands for something else than a dictionary with text keys
 
 
 def pack_tree(tree: Any) -> bytes:
-    """Write a nested state as bytes.
-
-    Args:
-        tree: Dictionaries, lists, tuples, plain values, bytes, tensors and arrays, nested as deep as they may be.
-
-    Returns:
-        The bytes; nothing refers to the state any more.
-
-    Raises:
-        ValueError: If something else is in it; the message says where.
-    """
+    """Write a nested state as bytes."""
     blobs: list[bytes] = []
     text = json.dumps(_encode(tree, "", blobs), separators=(",", ":")).encode()
     parts = [LENGTH.pack(len(text)), _padded(text, LENGTH.size), *(_padded(blob) for blob in blobs)]
@@ -51,17 +39,7 @@ def pack_tree(tree: Any) -> bytes:
 
 
 def unpack_tree(data: bytes | bytearray | memoryview) -> Any:
-    """Read back what `pack_tree` wrote.
-
-    Args:
-        data: Its result; bytes after it are ignored.
-
-    Returns:
-        The state; tensors are on the CPU and own their memory.
-
-    Raises:
-        ValueError: If the bytes are not such a state.
-    """
+    """Read back what `pack_tree` wrote."""
     data = memoryview(data).cast("B")
     if len(data) < LENGTH.size or LENGTH.unpack_from(data)[0] > len(data) - LENGTH.size:
         raise ValueError(f"data: {len(data)} bytes are too few for the state they should hold")
@@ -72,17 +50,7 @@ def unpack_tree(data: bytes | bytearray | memoryview) -> Any:
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:
-    """View a tensor's memory as bytes, in the order in which it lies there.
-
-    Args:
-        tensor: Any dense tensor: contiguous, or a permutation of one, such as channels-last weights.
-
-    Returns:
-        One-dimensional uint8 view; writing to it writes to the tensor.
-
-    Raises:
-        ValueError: If elements overlap or gaps lie between them.
-    """
+    """View a tensor's memory as bytes, in the order in which it lies there."""
     if not tensor.is_contiguous():
         expected = 1
         for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -95,11 +63,7 @@ def raw_bytes(tensor: Tensor) -> Tensor:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """Give the torch dtype of a name such as "float32".
-
-    Raises:
-        ValueError: If torch has none of that name.
-    """
+    """Give the torch dtype of a name such as "float32"."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"dtype: {name!r} is none of torch's")
@@ -171,6 +135,7 @@ def _tensor(node: dict, _decode_item: Any, blob: Any) -> Tensor:
     return flat.reshape(node["shape"])
 
 
+# Kind of a tagged node -> how it is read: called with the node, a reader of its items, a reader of tensors' bytes
 DECODERS = {
     "tuple": lambda node, decode, _: tuple(decode(item) for item in node["items"]),
     "pairs": lambda node, decode, _: {decode(key): decode(value) for key, value in node["items"]},
@@ -178,7 +143,6 @@ DECODERS = {
     "array": lambda node, _, blob: np.frombuffer(blob(node["size"]), node["dtype"]).reshape(node["shape"]),
     "tensor": _tensor,
 }
-"""Kind of a tagged node -> how it is read: called with the node, a reader of its items, a reader of tensors' bytes."""
 
 
 def _aligned(size: int) -> int:

@@ -19,15 +19,7 @@ __all__ = ["Pieces"]
 
 
 class Pieces:
-    """Views of a head and of live tensors, laid out one after the other.
-
-    Args:
-        layout: Where each lies.
-        live: The tensors by name, this rank's shards of sharded ones.
-
-    Attributes:
-        head: Prefix, header and captured part; replaced at every capture.
-    """
+    """Views of a head and of live tensors, laid out one after the other."""
 
     def __init__(self, layout: StateLayout, live: dict[str, Tensor]):
         self._blank = layout.blank_head()
@@ -54,17 +46,7 @@ class Pieces:
         self.head = self._layout.fill_head(self._blank, iteration, captured)
 
     def views(self, offset: int, size: int) -> list[Tensor]:
-        """View a range of bytes.
-
-        Args:
-            offset, size: In bytes.
-
-        Returns:
-            Views that together are the range.
-
-        Raises:
-            ValueError: If the range is not within the image.
-        """
+        """View a range of bytes."""
         if offset < 0 or size < 0 or offset + size > self._num_bytes:
             raise ValueError(f"bytes [{offset}, {offset + size}) are not within [0, {self._num_bytes})")
         found, end = [], offset + size
@@ -82,15 +64,7 @@ class Pieces:
         return found
 
     def read_into_(self, offset: int, out: Tensor) -> None:
-        """Copy a range of bytes into a buffer that is as long.
-
-        Args:
-            offset: First byte.
-            out: uint8.
-
-        Raises:
-            ValueError: If the range is not within the image.
-        """
+        """Copy a range of bytes into a buffer that is as long."""
         views, done = self.views(offset, out.numel()), 0
         if all(view.device == out.device for view in views):
             torch.cat(views, out=out)  # one call for all of them

@@ -19,14 +19,7 @@ __all__ = ["module_generators", "random_state", "restore_random_state_"]
 
 
 def module_generators(model: nn.Module) -> dict[str, torch.Generator]:
-    """Find the generators that a model's modules keep as attributes.
-
-    Args:
-        model: Any module.
-
-    Returns:
-        "<module>.<attribute>" -> generator, in the order of the modules.
-    """
+    """Find the generators that a model's modules keep as attributes."""
     return {
         f"{name}.{attribute}": value
         for name, module in model.named_modules()
@@ -36,14 +29,7 @@ def module_generators(model: nn.Module) -> dict[str, torch.Generator]:
 
 
 def random_state(generators: dict[str, torch.Generator]) -> dict[str, Any]:
-    """Read the state of all generators.
-
-    Args:
-        generators: Those that modules keep, by name.
-
-    Returns:
-        A nested state that `pack_tree` can write. "cuda" is None where CUDA has not been used.
-    """
+    """Read the state of all generators."""
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()
     return {
         "torch": torch.get_rng_state(),
@@ -55,16 +41,7 @@ def random_state(generators: dict[str, torch.Generator]) -> dict[str, Any]:
 
 
 def restore_random_state_(state: dict[str, Any], generators: dict[str, torch.Generator]) -> None:
-    """Put all generators where they were.
-
-    Args:
-        state: What `random_state` gave.
-        generators: Those that modules keep, by name.
-
-    Raises:
-        ValueError: If the modules' generators are others than those of the state, or the state has one of CUDA and
-            there is none; nothing has been changed then.
-    """
+    """Put all generators where they were."""
     if state["modules"].keys() != generators.keys():
         raise ValueError(f"generators: {sorted(generators)} are not those of the state, {sorted(state['modules'])}")
     if state["cuda"] is not None and not torch.cuda.is_available():

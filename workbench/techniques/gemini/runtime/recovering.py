@@ -41,11 +41,7 @@ class PersistentTier(Protocol):
         ...
 
     def read(self, state: TrainingState, iteration: int) -> Tensor:
-        """Return this rank's image of one, verified; not collective.
-
-        Raises:
-            StorageCorrupt: if it is not what was written.
-        """
+        """Return this rank's image of one, verified; not collective."""
         ...
 
 
@@ -64,14 +60,7 @@ class Log(Protocol):
 def agree_on_recovery(
     place: Place, kept: KeptShards, storage: PersistentTier | None, damaged: Collection[int] = ()
 ) -> RecoveryPlan:
-    """Plan the recovery; every rank calls it and gets the same plan.
-
-    Args:
-        place: of this rank.
-        kept: what its machine keeps, as far as this rank looks after it.
-        storage: the last tier; None for none.
-        damaged: iterations that turned out to be damaged in storage; the same on all ranks.
-    """
+    """Plan the recovery; every rank calls it and gets the same plan."""
     stored = [] if storage is None or place.rank != 0 else sorted(set(storage.iterations()) - set(damaged))
     told = tell_all({"found": kept.found(), "stored": stored})
     holdings = holdings_of([each["found"] for each in told], place.ranks_per_machine)
@@ -88,23 +77,7 @@ def recover_(
     log: Log,
     throw_away: Callable[[], Tensor] | None = None,
 ) -> RecoveryPlan:
-    """Go back to the newest iteration that all ranks can reach; every rank calls it.
-
-    Args:
-        state: loaded in place.
-        place: of this rank.
-        kept: what its machine keeps; what is newer is forgotten.
-        storage: the last tier; an iteration that is damaged there is passed over, and the log says so.
-        log: told what served this rank.
-        throw_away: gives a loss of any batch; see `resume_`.
-
-    Returns:
-        The plan that was carried out.
-
-    Raises:
-        StateMismatch: for a checkpoint of another model, optimizer or number of ranks.
-        ReplicaDamaged: naming the peer.
-    """
+    """Go back to the newest iteration that all ranks can reach; every rank calls it."""
     damaged: list[int] = []
     while True:
         plan = agree_on_recovery(place, kept, storage, damaged)
@@ -141,17 +114,7 @@ def _fetched(
 def replicate_(
     state: TrainingState, iteration: int, holders: Sequence[Sequence[int]], place: Place, kept: KeptShards
 ) -> None:
-    """Give every machine the replicas of an iteration that it should keep and has not; every rank calls it.
-
-    Until that is done a second loss could take the last replica of a shard.
-
-    Args:
-        state: of this rank, just loaded.
-        iteration: that is in it.
-        holders: of each rank's shard the ranks that keep it, itself first.
-        place: of this rank.
-        kept: what its machine keeps; grows.
-    """
+    """Give every machine the replicas of an iteration that it should keep and has not; every rank calls it."""
     state.capture(iteration)
     sizes = tell_all(state.num_bytes)
     there = {rank for rank, held in kept.found().items() if (iteration, "") in held}

@@ -32,16 +32,13 @@ from workbench.techniques.gemini.runtime.layout import as_bytes
 
 __all__ = ["BufferReport", "BufferState", "ChunkCorrupt", "Replica", "Slot"]
 
-BUFFERS = 2
-"""One complete, one in progress (section 6.7.1)."""
+BUFFERS = 2  # One complete, one in progress (section 6.7.1)
+# Chunks a replica may come in unless the slot is made for more: the paper's 9.4 GB shard has 300 of 32 MB
 MAX_CHUNKS = 4096
-"""Chunks a replica may come in unless the slot is made for more: the paper's 9.4 GB shard has 300 of 32 MB."""
-RECORD_BYTES = 128
-"""Room for a record; two cache lines."""
+RECORD_BYTES = 128  # Room for a record; two cache lines
+# Mark, iteration, bytes, chunks, checksum of the table; the checksum of these fields follows
 FIELDS = struct.Struct(f"<8sqQQ{CHECKSUM_BYTES}s")
-"""Mark, iteration, bytes, chunks, checksum of the table; the checksum of these fields follows."""
-CHUNK = struct.Struct(f"<QQ{CHECKSUM_BYTES}s")
-"""Offset, bytes, checksum."""
+CHUNK = struct.Struct(f"<QQ{CHECKSUM_BYTES}s")  # Offset, bytes, checksum
 COMPLETE, PROGRESS = b"complete", b"progress"
 PAGE_BYTES = 4096
 
@@ -53,53 +50,31 @@ class ChunkCorrupt(ValueError):
 class BufferState(Enum):
     """What is in one buffer of a slot."""
 
-    EMPTY = "empty"
-    """Never written."""
-    INCOMPLETE = "incomplete"
-    """Begun and not completed."""
-    CORRUPT = "corrupt"
-    """Completed, and not what was written."""
-    COMPLETE = "complete"
-    """Whole, every checksum verified."""
+    EMPTY = "empty"  # Never written
+    INCOMPLETE = "incomplete"  # Begun and not completed
+    CORRUPT = "corrupt"  # Completed, and not what was written
+    COMPLETE = "complete"  # Whole, every checksum verified
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BufferReport:
-    """What was found in one buffer.
+    """What was found in one buffer."""
 
-    state: what is in it.
-    iteration: of the replica; None where the buffer is empty or does not say.
-    reason: why it cannot be used, to be read after the iteration's number; empty where it can.
-    """
-
-    state: BufferState
-    iteration: int | None
-    reason: str
+    state: BufferState  # what is in it
+    iteration: int | None  # of the replica; None where the buffer is empty or does not say
+    reason: str  # why it cannot be used, to be read after the iteration's number; empty where it can
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Replica:
-    """A complete, verified replica.
+    """A complete, verified replica."""
 
-    iteration: which iteration's state it is.
-    data: uint8, a view of the slot's memory; valid until the second `begin` from now.
-    """
-
-    iteration: int
-    data: Tensor
+    iteration: int  # which iteration's state it is
+    data: Tensor  # uint8, a view of the slot's memory; valid until the second `begin` from now
 
 
 class Slot:
-    """Two buffers that keep one replica.
-
-    Args:
-        memory: File descriptor of a memfd (or a file) of at least `memory_bytes`, mapped here, or a writable buffer.
-        capacity_bytes: Largest replica.
-        max_chunks: Most chunks a replica may come in.
-
-    Raises:
-        ValueError: If a number is below 1, or the memory is too small or cannot be written to.
-    """
+    """Two buffers that keep one replica."""
 
     def __init__(self, memory, capacity_bytes: int, max_chunks: int = MAX_CHUNKS):
         needed = self.memory_bytes(capacity_bytes, max_chunks)
@@ -115,15 +90,7 @@ class Slot:
 
     @staticmethod
     def memory_bytes(capacity_bytes: int, max_chunks: int = MAX_CHUNKS) -> int:
-        """Count the bytes a slot takes: two buffers, each with its record and table, rounded up to pages.
-
-        Args:
-            capacity_bytes: Largest replica.
-            max_chunks: Most chunks.
-
-        Raises:
-            ValueError: If either is below 1.
-        """
+        """Count the bytes a slot takes: two buffers, each with its record and table, rounded up to pages."""
         if capacity_bytes < 1:
             raise ValueError(f"capacity_bytes: {capacity_bytes} must be at least 1")
         if max_chunks < 1:
@@ -131,15 +98,7 @@ class Slot:
         return BUFFERS * _buffer_bytes(capacity_bytes, max_chunks)
 
     def begin(self, iteration: int, num_bytes: int) -> None:
-        """Start a replica in the buffer that does not hold the newest complete one; what was there is gone.
-
-        Args:
-            iteration: Which iteration's state is to come.
-            num_bytes: Its size.
-
-        Raises:
-            ValueError: If it does not fit, or is not newer than the complete one that is kept.
-        """
+        """Start a replica in the buffer that does not hold the newest complete one; what was there is gone."""
         if not 1 <= num_bytes <= self.capacity_bytes:
             raise ValueError(f"num_bytes: {num_bytes} is not in 1 to capacity_bytes, {self.capacity_bytes}")
         kept = self._find_kept()
@@ -150,18 +109,7 @@ class Slot:
         self._write_record(PROGRESS, 0, bytes(CHECKSUM_BYTES))
 
     def view(self, offset: int, size: int) -> Tensor:
-        """Give the place of a chunk, to be received into; `commit` then counts it.
-
-        Args:
-            offset, size: In bytes of the replica.
-
-        Returns:
-            uint8 view of the memory.
-
-        Raises:
-            RuntimeError: If nothing has been begun.
-            ValueError: If the range is not within the replica.
-        """
+        """Give the place of a chunk, to be received into; `commit` then counts it."""
         if self._target is None:
             raise RuntimeError("no replica is in progress: call begin(iteration, num_bytes) first")
         if offset < 0 or size < 1 or offset + size > self._begun[1]:
@@ -170,15 +118,7 @@ class Slot:
         return self._memory[start : start + size]
 
     def commit(self, offset: int, size: int, expected: bytes | None = None) -> None:
-        """Count a chunk that lies at its place; a second one at the same offset replaces the first.
-
-        Args:
-            offset, size: As given to `view`.
-            expected: The sender's checksum; None takes that of what lies there.
-
-        Raises:
-            ChunkCorrupt: If what lies there is not what was sent.
-        """
+        """Count a chunk that lies at its place; a second one at the same offset replaces the first."""
         found = checksum(self.view(offset, size).numpy())
         if expected is not None and found != expected:
             self._chunks.pop(offset, None)
@@ -186,16 +126,7 @@ class Slot:
         self._chunks[offset] = (size, found)
 
     def write(self, offset: int, data, expected: bytes | None = None) -> None:
-        """Copy a chunk to its place and count it.
-
-        Args:
-            offset: First byte.
-            data: Buffer or uint8 tensor.
-            expected: The sender's checksum; None computes it from `data`, on the CPU before it is copied.
-
-        Raises:
-            As `view` and `commit` do.
-        """
+        """Copy a chunk to its place and count it."""
         data = as_bytes(data)
         view = self.view(offset, data.numel())
         if expected is None and data.device.type == "cpu":
@@ -206,12 +137,7 @@ class Slot:
             self.commit(offset, len(view), expected)
 
     def complete(self) -> None:
-        """Make the replica in progress the newest complete one.
-
-        Raises:
-            RuntimeError: If nothing has been begun.
-            ValueError: If chunks are missing, overlap or are too many; the replica stays in progress.
-        """
+        """Make the replica in progress the newest complete one."""
         if self._target is None:
             raise RuntimeError("no replica is in progress: call begin(iteration, num_bytes) first")
         table = self._covering_table()
@@ -221,11 +147,7 @@ class Slot:
         self._kept, self._target = (self._begun[0], self._target), None
 
     def discard_after(self, iteration: int) -> None:
-        """Empty every buffer but those complete and not newer than an iteration: what to do when training goes back.
-
-        Args:
-            iteration: The one that all ranks go back to.
-        """
+        """Empty every buffer but those complete and not newer than an iteration: what to do when training goes back."""
         for index, report in enumerate(self.reports()):
             if report.state is not BufferState.COMPLETE or report.iteration > iteration:
                 self._memory[self._start(index) : self._start(index) + RECORD_BYTES] = 0

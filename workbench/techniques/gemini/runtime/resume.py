@@ -29,24 +29,12 @@ from workbench.techniques.gemini.runtime.state import TrainingState
 
 __all__ = ["CHUNK_BYTES", "THROW_AWAY_PASSES", "keep", "resume_", "throw_away_passes"]
 
-CHUNK_BYTES = 32 * 2**20
-"""Section 6.7.4: sub-buffers of 32 MB."""
-THROW_AWAY_PASSES = 2
-"""The first backward pass rebuilds DDP's buckets, the second runs in them."""
+CHUNK_BYTES = 32 * 2**20  # Section 6.7.4: sub-buffers of 32 MB
+THROW_AWAY_PASSES = 2  # The first backward pass rebuilds DDP's buckets, the second runs in them
 
 
 def keep(state: TrainingState, slot: Slot, iteration: int, chunk_bytes: int = CHUNK_BYTES) -> None:
-    """Write the state of an iteration into a slot, chunk by chunk, straight from the live tensors.
-
-    Args:
-        state: This rank's.
-        slot: Large enough for it.
-        iteration: Iterations that are in the state.
-        chunk_bytes: Size of a chunk.
-
-    Raises:
-        ValueError: If chunk_bytes is below 1 or the slot is too small; what it holds stays.
-    """
+    """Write the state of an iteration into a slot, chunk by chunk, straight from the live tensors."""
     if chunk_bytes < 1:
         raise ValueError(f"chunk_bytes: {chunk_bytes} must be at least 1")
     state.capture(iteration)
@@ -61,22 +49,7 @@ def keep(state: TrainingState, slot: Slot, iteration: int, chunk_bytes: int = CH
 def resume_(
     state: TrainingState, image, throw_away: Callable[[], Tensor] | None = None, num_passes: int = THROW_AWAY_PASSES
 ) -> int:
-    """Put a stored state into a new process so that training goes on bit for bit.
-
-    Args:
-        state: Of the new model and optimizer, as they were at iteration 0.
-        image: The stored state, verified; None starts from iteration 0, and nothing is run or loaded.
-        throw_away: Gives the loss of any batch of the usual shape; needed under DistributedDataParallel, on all ranks
-            together.
-        num_passes: Backward passes under DistributedDataParallel; 0 shows what happens without.
-
-    Returns:
-        The iteration to go on from.
-
-    Raises:
-        StateMismatch: If the state is of another run; nothing has been overwritten or run then.
-        ValueError: If the model needs `throw_away` and there is none.
-    """
+    """Put a stored state into a new process so that training goes on bit for bit."""
     if image is None:
         return 0
     image = as_bytes(image)
@@ -87,10 +60,7 @@ def resume_(
 
 
 def throw_away_passes(state: TrainingState, throw_away: Callable[[], Tensor] | None, num_passes: int) -> None:
-    """Run backward passes and drop their gradients, so that DistributedDataParallel settles its buckets.
-
-    Args, Raises: As in `resume_`. Buffers and random numbers change; parameters do not.
-    """
+    """Run backward passes and drop their gradients, so that DistributedDataParallel settles its buckets."""
     if num_passes and throw_away is None:
         raise ValueError("throw_away: DistributedDataParallel needs it, or its first sums are taken in another order")
     for _ in range(num_passes):

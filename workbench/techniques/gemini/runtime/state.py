@@ -36,24 +36,12 @@ from workbench.techniques.gemini.runtime.randomness import module_generators, ra
 
 __all__ = ["HasState", "StateLayout", "StateMismatch", "TrainingState"]
 
+# Room for the captured part to grow, such as a schedule's lists: chosen; the generators alone take 10 KB
 SPARE_BYTES = 16 * 1024
-"""Room for the captured part to grow, such as a schedule's lists: chosen; the generators alone take 10 KB."""
 
 
 class TrainingState:
-    """One rank's training state.
-
-    Args:
-        model: Plain, DistributedDataParallel, or sharded by `fully_shard`, where this rank's shards count.
-        optimizer: Of this model's parameters; any whose state is tensors and plain values (SGD, Adam, AdamW, ...).
-        scheduler: The learning-rate schedule, if any.
-        extra: More objects by name, such as the data position.
-        rank, world_size: Of this process; None takes those of torch.distributed, or 0 of 1.
-        spare_bytes: Room for what is captured to grow during the run.
-
-    Raises:
-        ValueError: If the optimizer has parameters that the model has not, or an object has no state.
-    """
+    """One rank's training state."""
 
     def __init__(
         self,
@@ -81,11 +69,7 @@ class TrainingState:
 
     @property
     def layout(self) -> StateLayout:
-        """Where everything lies; fixed by the first `capture` or `load_`.
-
-        Raises:
-            RuntimeError: If there has been neither.
-        """
+        """Where everything lies; fixed by the first `capture` or `load_`."""
         if self._layout is None:
             raise RuntimeError("the layout is fixed by the first capture() or load_(): a fresh optimizer has no state")
         return self._layout
@@ -112,18 +96,7 @@ class TrainingState:
 
     @torch.no_grad()
     def capture(self, iteration: int) -> StateLayout:
-        """Freeze what the next iteration changes before its optimizer step; the rest stays where it is.
-
-        Args:
-            iteration: Number of iterations that are in the state.
-
-        Returns:
-            The layout, the same at every call.
-
-        Raises:
-            ValueError: If tensors have come, gone or changed their shape since the first call, if what is captured has
-                outgrown its room, or if the state holds something that is not a tensor, a plain value or a collection.
-        """
+        """Freeze what the next iteration changes before its optimizer step; the rest stays where it is."""
         captured = pack_tree(self._small())
         live = self._live()
         if self._layout is None:
@@ -135,30 +108,11 @@ class TrainingState:
         return self._layout
 
     def views(self, offset: int, size: int) -> list[Tensor]:
-        """Give the bytes [offset, offset + size) of the captured image without copying them.
-
-        Args:
-            offset, size: In bytes, within the image.
-
-        Returns:
-            One-dimensional uint8 tensors, on the devices where they live; together they are the bytes.
-
-        Raises:
-            ValueError: If the range is not within the image.
-            RuntimeError: If nothing has been captured.
-        """
+        """Give the bytes [offset, offset + size) of the captured image without copying them."""
         return self._captured_pieces().views(offset, size)
 
     def read_into_(self, offset: int, out) -> int:
-        """Copy the image's bytes from `offset` on into a buffer, as many as fit.
-
-        Args:
-            offset: First byte.
-            out: Writable buffer or uint8 tensor.
-
-        Returns:
-            Bytes copied: the buffer's length, or fewer at the image's end.
-        """
+        """Copy the image's bytes from `offset` on into a buffer, as many as fit."""
         out = as_bytes(out)
         size = min(out.numel(), self.num_bytes - offset)
         self._captured_pieces().read_into_(offset, out[:size])
@@ -166,18 +120,7 @@ class TrainingState:
 
     @torch.no_grad()
     def load_(self, image) -> int:
-        """Put an image back in place. Gradients are dropped.
-
-        Args:
-            image: Buffer or uint8 tensor with a whole image, checked for integrity by whoever kept it.
-
-        Returns:
-            The iteration that it is of.
-
-        Raises:
-            StateMismatch: If it is of another model, optimizer, dtype, rank or world size, or not whole; then nothing
-                has been overwritten.
-        """
+        """Put an image back in place. Gradients are dropped."""
         image = as_bytes(image)
         stored = self.check(image)
         small = unpack_tree(stored.captured(image))
@@ -193,17 +136,7 @@ class TrainingState:
         return prefix_of(image)[0]
 
     def check(self, image) -> StateLayout:
-        """Refuse an image that is not of this run, changing nothing.
-
-        Args:
-            image: As in `load_`.
-
-        Returns:
-            Its layout.
-
-        Raises:
-            StateMismatch: As in `load_`; what a fresh optimizer does not have yet is not compared.
-        """
+        """Refuse an image that is not of this run, changing nothing."""
         image = as_bytes(image)
         stored = StateLayout.read(image)
         if image.numel() < stored.num_bytes:
@@ -217,11 +150,7 @@ class TrainingState:
         stored.refuse_unless_loadable(self._laid_out(self._live(), 0), part)
 
     def parameter_of(self, entry: Entry) -> nn.Parameter:
-        """Give the parameter that an entry is, or that an entry of the optimizer belongs to.
-
-        Args:
-            entry: Of this run's layout; a sharded one lies on the parameter's device mesh, placed as the parameter is.
-        """
+        """Give the parameter that an entry is, or that an entry of the optimizer belongs to."""
         return self._parameters[entry.name.split("/")[1]]
 
     def tensors(self) -> dict[str, Tensor]:

@@ -42,8 +42,8 @@ __all__ = [
     "write_file",
 ]
 
-MARKER = "complete.json"
-"""A checkpoint without it, or whose content is not what it says of itself, does not count."""
+MARKER = "complete.json"  # A checkpoint without it, or whose content is not what it says of itself, does not count
+# Torch's names -> the safetensors format's
 DTYPES = {
     "float64": "F64",
     "float32": "F32",
@@ -58,7 +58,6 @@ DTYPES = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
-"""Torch's names -> the safetensors format's."""
 
 
 class StorageCorrupt(RuntimeError):
@@ -66,13 +65,7 @@ class StorageCorrupt(RuntimeError):
 
 
 class CheckpointWriter(StorageWriter):
-    """Writes one checkpoint.
-
-    Args:
-        fs: fsspec file system.
-        folder: Path of the checkpoint in it.
-        about: What the marker is to say besides, JSON.
-    """
+    """Writes one checkpoint."""
 
     def __init__(self, fs, folder: str, about: dict[str, Any]):
         self._fs, self._folder, self._about = fs, folder, about
@@ -138,13 +131,7 @@ class CheckpointWriter(StorageWriter):
 
 
 class CheckpointReader(StorageReader):
-    """Reads one checkpoint, verifying each tensor that it reads.
-
-    Args:
-        fs: fsspec file system.
-        folder: Path of the checkpoint in it.
-        marker: What `read_marker` gave.
-    """
+    """Reads one checkpoint, verifying each tensor that it reads."""
 
     def __init__(self, fs, folder: str, marker: dict[str, Any]):
         self._fs, self._folder, self._marker = fs, folder, marker
@@ -195,19 +182,7 @@ class CheckpointReader(StorageReader):
 
 
 def read_entry(fs, folder: str, entry: dict[str, Any]) -> Tensor:
-    """Read and verify one stored tensor.
-
-    Args:
-        fs: fsspec file system.
-        folder: Of the checkpoint.
-        entry: Of its marker.
-
-    Returns:
-        The tensor, on the CPU.
-
-    Raises:
-        StorageCorrupt: If it is not there or not what was written.
-    """
+    """Read and verify one stored tensor."""
     place = f"{folder}/{entry['file']}"
     if not entry["num_bytes"]:
         return torch.empty(entry["shape"], dtype=dtype_named(entry["dtype"]))
@@ -221,15 +196,7 @@ def read_entry(fs, folder: str, entry: dict[str, Any]) -> Tensor:
 
 
 def read_marker(fs, folder: str) -> dict[str, Any]:
-    """Read and verify a checkpoint's marker.
-
-    Args:
-        fs: fsspec file system.
-        folder: Of the checkpoint.
-
-    Raises:
-        StorageCorrupt: If it is not there, not whole, or not what was written; the message says which.
-    """
+    """Read and verify a checkpoint's marker."""
     place = f"{folder}/{MARKER}"
     try:
         text = fs.cat_file(place)

@@ -49,16 +49,7 @@ FOLDER = re.compile(r"iteration-(\d+)$")
 
 
 class PersistentTier:
-    """Checkpoints in one folder of a storage system.
-
-    Args:
-        url: Where, such as "file:///data/run", "memory://run", "s3://bucket/run".
-        keep_last: Complete checkpoints to keep; older ones are removed after each save.
-        storage_options: Given to fsspec, such as credentials.
-
-    Raises:
-        ValueError: If the URL cannot be written to, or keep_last is below 1.
-    """
+    """Checkpoints in one folder of a storage system."""
 
     def __init__(self, url: str, keep_last: int = 2, storage_options: dict[str, Any] | None = None):
         if keep_last < 1:
@@ -67,15 +58,7 @@ class PersistentTier:
         self._fs, self._root = _writable(url, storage_options or {})
 
     def save(self, state: TrainingState, iteration: int) -> None:
-        """Store an iteration; every rank calls it, with the same iteration.
-
-        Args:
-            state: This rank's; it is captured here.
-            iteration: Iterations that are in the state.
-
-        Raises:
-            torch.distributed.checkpoint.CheckpointException: On all ranks, if one of them could not write.
-        """
+        """Store an iteration; every rank calls it, with the same iteration."""
         state.capture(iteration)
         tensors = {f"{_own(state.rank)}head": state.head}
         live = state.tensors()
@@ -104,20 +87,7 @@ class PersistentTier:
         return tuple(found)
 
     def read(self, state: TrainingState, iteration: int) -> Tensor:
-        """Read this rank's image of an iteration; each rank by itself, since others may be served by faster tiers.
-
-        Args:
-            state: This rank's; it says how tensors are sharded and is not changed.
-            iteration: A complete checkpoint.
-
-        Returns:
-            The image, uint8 on the CPU, verified, to be loaded.
-
-        Raises:
-            StateMismatch: If it is of another model or world size.
-            StorageCorrupt, or torch.distributed.checkpoint.CheckpointException: If it is incomplete, or something that
-                was read is not what was written; the message names it.
-        """
+        """Read this rank's image of an iteration; each rank by itself, since others may be served by faster tiers."""
         folder = self._folder(iteration)
         marker = read_marker(self._fs, folder)
         if marker["world_size"] != state.world_size:
@@ -142,11 +112,7 @@ class PersistentTier:
         return image
 
     def load_(self, state: TrainingState, iteration: int) -> int:
-        """Read an iteration and put it in place; see `read` and `TrainingState.load_`.
-
-        Returns:
-            The iteration.
-        """
+        """Read an iteration and put it in place; see `read` and `TrainingState.load_`."""
         return state.load_(self.read(state, iteration))
 
     def faults(self) -> dict[int, str]:

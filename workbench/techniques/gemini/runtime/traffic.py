@@ -33,11 +33,7 @@ class TrafficWatch:
     """Notes the messages of an iteration, and lets others wait for an idle network."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with an idle network and no message.
-
-        Args:
-            clock: seconds, the same for all ranks of a machine.
-        """
+        """Start with an idle network and no message."""
         self._clock = clock
         self._changed = threading.Condition()
         self._operations: list[Operation] = []
@@ -87,15 +83,7 @@ class TrafficWatch:
             self._changed.notify_all()
 
     def wait_for_idle(self, num_ended: int, timeout_s: float) -> bool:
-        """Wait until so many messages of the iteration have ended and none is under way, or the iteration is over.
-
-        Args:
-            num_ended: messages; more may have ended.
-            timeout_s: at most as long.
-
-        Returns:
-            Whether it is so; False after the timeout.
-        """
+        """Wait until so many messages of the iteration have ended and none is under way, or the iteration is over."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_idle_after(num_ended), timeout_s)
 
@@ -104,15 +92,7 @@ class TrafficWatch:
 
 
 def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
-    """Make a data-parallel model report its collectives; to be called once, before its first iteration.
-
-    Args:
-        model: wrapped in DistributedDataParallel, or with modules that were given to `fully_shard`.
-        watch: told of them.
-
-    Raises:
-        ValueError: for a model that is neither.
-    """
+    """Make a data-parallel model report its collectives; to be called once, before its first iteration."""
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if isinstance(model, DistributedDataParallel):
         model.register_comm_hook((watch, model.process_group), _averaged)

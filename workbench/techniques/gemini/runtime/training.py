@@ -156,16 +156,7 @@ class Training:
         return self._machines.pids
 
     def run(self, timeout_s: float = 300.0) -> TrainingOutcome:
-        """Train, and wait for the end.
-
-        Args:
-            timeout_s: most seconds it may take.
-
-        Raises:
-            RankFailed: if the same error ends 3 generations in a row without progress.
-            TimeoutError: if it takes longer.
-            RuntimeError: if it was closed meanwhile.
-        """
+        """Train, and wait for the end."""
         results = self._operator.run(_positive("timeout_s", timeout_s))
         return TrainingOutcome(results=tuple(results), events=self.events, hosts=self._machines.hosts)
 
@@ -185,15 +176,7 @@ class Training:
             self._ended = error
 
     def strike(self, kills: Victim, *numbers: int) -> None:
-        """Kill something now.
-
-        Args:
-            kills: what.
-            numbers: of the machines or ranks.
-
-        Raises:
-            ValueError: if there is no such thing.
-        """
+        """Kill something now."""
         fault = Fault(kills=kills, numbers=numbers, at_iteration=0)
         num_machines = len(self._task.names)
         fault.check_fits(num_machines, num_machines * self._task.ranks_per_machine, self._task.etcd_url is None)

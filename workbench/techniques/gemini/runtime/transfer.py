@@ -33,27 +33,14 @@ Done = Callable[[], object]  # what is to be done at the end
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """What one rank sends and receives of the remote replicas with one number.
+    """What one rank sends and receives of the remote replicas with one number."""
 
-    Attributes:
-        target: rank that keeps this rank's replica.
-        source: rank whose replica this rank keeps.
-    """
-
-    target: int
-    source: int
+    target: int  # rank that keeps this rank's replica
+    source: int  # rank whose replica this rank keeps
 
 
 def routes_of(rank: int, holders: Sequence[Sequence[int]]) -> tuple[Route, ...]:
-    """Say to whom a rank sends its replicas and whose it receives, replica by replica.
-
-    Args:
-        rank: which.
-        holders: of each rank's shard the ranks that keep it, itself first; see `Placement`.
-
-    Raises:
-        ValueError: if two ranks send replicas of one number to one rank: then its network card is shared.
-    """
+    """Say to whom a rank sends its replicas and whose it receives, replica by replica."""
     routes = []
     for replica in range(1, len(holders[rank])):
         sources = [other for other, kept in enumerate(holders) if kept[replica] == rank]
@@ -65,15 +52,7 @@ def routes_of(rank: int, holders: Sequence[Sequence[int]]) -> tuple[Route, ...]:
 
 
 class Transfer:
-    """Moves replicas between the ranks of one group.
-
-    Args:
-        routes: of this rank, in the order of replicas.
-        group: process group for checkpoints alone; every rank of it makes a transfer.
-        chunk_bytes: size of a sub-buffer, R / p; no chunk is larger.
-        num_buffers: p; one means that nothing arrives while a chunk is being kept.
-        device: of the buffers.
-    """
+    """Moves replicas between the ranks of one group."""
 
     def __init__(
         self,
@@ -110,21 +89,7 @@ class Transfer:
         sent: Done = lambda: None,
         received: Done = lambda: None,
     ) -> tuple[Future[None], Future[None]]:
-        """Start to send and to receive one checkpoint; the one before must be done.
-
-        Args:
-            own: this rank's chunks, replica by replica.
-            theirs: rank -> its chunks, of all ranks whose replicas are kept here.
-            read: gives the bytes to send; must stay the same until the sender is done.
-            keep: takes the received bytes, in the receiving thread; the buffer is reused afterwards.
-            wait: called before each chunk with the index of its idle span; a chunk whose span did not come is sent late
-                rather than never.
-            prepare: called in a thread before anything is sent or received.
-            sent, received: called in the threads once all is sent, and all has been kept.
-
-        Returns:
-            The sender's and the receiver's end; either raises what went wrong, such as a peer that is gone.
-        """
+        """Start to send and to receive one checkpoint; the one before must be done."""
         prepared = self._threads.submit(prepare)
         sending = self._threads.submit(self._send, prepared, own, read, wait, sent)
         return sending, self._threads.submit(self._receive, prepared, theirs, keep, received)

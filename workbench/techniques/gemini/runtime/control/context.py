@@ -30,22 +30,7 @@ class Progress:
 
 
 class RankContext:
-    """What a training function works with besides torch.distributed, which is initialised.
-
-    Args:
-        link: to the machine and to the user's process.
-        seat: where the rank sits.
-
-    Attributes:
-        rank: number of the rank; a replacement has that of the lost one.
-        world_size: number of ranks.
-        local_rank: number of the rank on its machine.
-        ranks_per_machine: how many ranks each machine has.
-        machine: number of the machine; a replacement has that of the lost one.
-        num_machines: how many machines train.
-        machine_name: the machine's own; a replacement has another.
-        generation: grows with every restart of training; 1 the first time.
-    """
+    """What a training function works with besides torch.distributed, which is initialised."""
 
     def __init__(self, link: RankLink, seat: Seat):
         self._link = link
@@ -59,18 +44,7 @@ class RankContext:
         self.generation = seat.generation
 
     def memory(self, name: str, num_bytes: int) -> int:
-        """Return a descriptor of memory that the machine keeps: it outlives this rank and dies with the machine.
-
-        Args:
-            name: the same name gives every rank of the machine the same memory, in every generation.
-            num_bytes: its size, the same whenever it is asked for.
-
-        Returns:
-            A descriptor of this process's own, to map and to close; zeros when the memory is new.
-
-        Raises:
-            ValueError: if the size differs from before, or the machine's limit would be passed.
-        """
+        """Return a descriptor of memory that the machine keeps: it outlives this rank and dies with the machine."""
         return self._link.memory(name, num_bytes)
 
     def mapped(self, name: str, num_bytes: int) -> mmap.mmap:
@@ -86,12 +60,7 @@ class RankContext:
         self._link.tell(Progress(iteration=iteration, time_s=time.monotonic()))
 
     def log(self, name: str, **details: Any) -> None:
-        """Write something that happened now into the log of events.
-
-        Args:
-            name: what.
-            details: more of it; small, and picklable.
-        """
+        """Write something that happened now into the log of events."""
         self._link.tell(Logged(name=name, time_s=time.monotonic(), details=details))
 
     @contextmanager
@@ -107,13 +76,7 @@ class RankContext:
 
 
 def run_program(link: RankLink, *, program: bytes, seat: Seat) -> Any:
-    """Join the generation's process group and call the user's function.
-
-    Args:
-        link: to the machine and to the user's process.
-        program: the function, its arguments and keyword arguments, packed with cloudpickle.
-        seat: where the rank sits.
-    """
+    """Join the generation's process group and call the user's function."""
     function, args, kwargs = cloudpickle.loads(program)
     context = RankContext(link, seat)
     _join(seat)

@@ -15,19 +15,7 @@ __all__ = ["election_step"]
 def election_step(
     *, me: str, record: RootRecord | None, known: RootRecord | None, root_is_lost: bool, seen_term: int
 ) -> RootRecord | None:
-    """Return the record that this machine should try to write in place of the one it has read.
-
-    Args:
-        me: this machine.
-        record: what the store says now; None if it says nothing, at the start or after it has lost everything.
-        known: the newest record this machine has ever read, or None.
-        root_is_lost: whether the lease of the root has expired: of `record`'s, else of `known`'s; without either,
-            whether this machine may take the first root's place.
-        seen_term: highest term this machine knows of, from any record, order or heartbeat.
-
-    Returns:
-        The record to write, or None to leave things as they are.
-    """
+    """Return the record that this machine should try to write in place of the one it has read."""
     candidate = RootRecord(term=seen_term + 1, name=me)
     if record is None:
         if known is not None and known.name == me and known.term == seen_term:

@@ -16,17 +16,7 @@ __all__ = ["EtcdKeyValueStore"]
 
 
 class EtcdKeyValueStore:
-    """A client of an etcd server.
-
-    Args:
-        url: of the server, such as "http://127.0.0.1:2379".
-        prefix: put before every key, so that several trainings may share a server.
-        timeout_s: most seconds a call may take.
-
-    Raises:
-        ValueError: if the URL is not of the form http://host:port or https://host:port.
-        ImportError: if etcd3gw is not installed.
-    """
+    """A client of an etcd server."""
 
     def __init__(self, url: str, *, prefix: str = "", timeout_s: float = 1.0):
         parts = urlsplit(url)
@@ -88,11 +78,7 @@ class EtcdKeyValueStore:
         return [one["key"].decode()[len(self._prefix) :] for _, one in found]
 
     def delete_all(self) -> None:
-        """Remove every key with this store's prefix.
-
-        Raises:
-            ValueError: if the prefix is empty: it would be all that the server keeps.
-        """
+        """Remove every key with this store's prefix."""
         if not self._prefix:
             raise ValueError("prefix is empty; delete_all needs one")
         with self._asking():

@@ -58,16 +58,7 @@ SPANS = (
 
 
 def recovery_timeline(events: Sequence[Event]) -> Timeline:
-    """Draw the log as a timeline: one row for the control plane, one a machine number.
-
-    Args:
-        events: of a training, earliest first.
-
-    Returns:
-        A timeline that starts at 0 s. The control row shows what recovery spends its time on: detect (from the
-        failure), replace (until the order of a new generation), restart (until the first rank has joined); a machine's
-        row what its ranks logged with a duration.
-    """
+    """Draw the log as a timeline: one row for the control plane, one a machine number."""
     rows = sorted({event.number for event in events if event.number is not None})
     names = ("control", *(f"machine {number}" for number in rows))
     actions = [*_recovery_spans(events), *_logged_spans(events)]

@@ -21,11 +21,7 @@ class Victim(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """One failure, at one moment of a training; what is gone already at that moment is left alone.
-
-    Raises:
-        ValueError: if it does not say what and when.
-    """
+    """One failure, at one moment of a training; what is gone already at that moment is left alone."""
 
     kills: Victim  # what
     numbers: tuple[int, ...] = ()  # of the machines or ranks, which die at once; empty for root and store
@@ -52,11 +48,7 @@ class Fault:
                 raise ValueError(f"Fault.{name} is {getattr(self, name)!r}; it must not be negative")
 
     def check_fits(self, num_machines: int, num_ranks: int, has_store: bool) -> None:
-        """Refuse a fault that the training cannot have.
-
-        Raises:
-            ValueError: if a number is out of range, or the store is not the training's own.
-        """
+        """Refuse a fault that the training cannot have."""
         limit = num_machines if self.kills is Victim.MACHINE else num_ranks
         wrong = [number for number in self.numbers if not 0 <= number < limit]
         if wrong:

@@ -11,13 +11,7 @@ __all__ = ["LeaseBook", "is_expired_by_definition"]
 
 
 def is_expired_by_definition(seen: Sequence[tuple[float, int | None]], lease_s: float, now_s: float) -> bool:
-    """Tell from all that a watcher has seen of a machine whether its lease has expired.
-
-    Args:
-        seen: what was read when, earliest first: a count, or None if there was none; the first look starts the lease.
-        lease_s: how long a count may stay the same.
-        now_s: the watcher's clock.
-    """
+    """Tell from all that a watcher has seen of a machine whether its lease has expired."""
     first_seen_s: dict[int, float] = {}
     for time_s, count in seen:
         if count is not None:
@@ -27,15 +21,7 @@ def is_expired_by_definition(seen: Sequence[tuple[float, int | None]], lease_s: 
 
 
 class LeaseBook:
-    """What a watcher knows of the machines it watches.
-
-    Args:
-        lease_s: seconds for which a count may stay the same.
-        start_s: seconds until the first count of a machine must have been seen; None for the same.
-
-    Raises:
-        ValueError: if a time is not positive.
-    """
+    """The counts that a watcher has seen, and when; a count may stay the same for `lease_s`."""
 
     def __init__(self, lease_s: float, start_s: float | None = None):
         self.lease_s = lease_s
@@ -46,25 +32,13 @@ class LeaseBook:
         self._seen: dict[str, tuple[int | None, float]] = {}  # count, when it was first seen
 
     def look(self, name: str, count: int | None, now_s: float) -> None:
-        """Note what was read of a machine; the first look, also at nothing, starts its lease.
-
-        Args:
-            name: of the machine.
-            count: its heartbeat's count, or None if there is none.
-            now_s: the watcher's clock.
-        """
+        """Note what was read of a machine; the first look, also at nothing, starts its lease."""
         last, _ = self._seen.get(name, (None, now_s))
         if name not in self._seen or (count is not None and count != last):
             self._seen[name] = count, now_s
 
     def is_expired(self, name: str, now_s: float, *, leases: float = 1.0) -> bool:
-        """Return whether a machine that was looked for is lost.
-
-        Args:
-            name: of the machine; one never looked for is not lost.
-            now_s: the watcher's clock.
-            leases: how many leases must have passed.
-        """
+        """Return whether a machine that was looked for is lost."""
         if name not in self._seen:
             return False
         count, renewed_s = self._seen[name]
@@ -75,11 +49,7 @@ class LeaseBook:
         self._seen = {name: (count, now_s) for name, (count, _) in self._seen.items()}
 
     def taken_over(self, start_s: float) -> "LeaseBook":
-        """Return a book of the same lease that knows what this one knows.
-
-        Args:
-            start_s: seconds until the first count of a machine must have been seen.
-        """
+        """Return a book of the same lease that knows what this one knows."""
         book = LeaseBook(self.lease_s, start_s)
         book._seen.update(self._seen)
         return book

@@ -24,11 +24,7 @@ STANDBY_LEASES = 2.0  # a standby lets the machines with a number go first in an
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """How often machines show that they are alive, and how long they are believed to be.
-
-    Raises:
-        ValueError: unless 0 < 4 · heartbeat_s <= lease_s <= start_s.
-    """
+    """How often machines show that they are alive, and how long they are believed to be."""
 
     heartbeat_s: float = 0.1  # seconds between two heartbeats
     lease_s: float = 2.0  # seconds for which a heartbeat counts
@@ -55,21 +51,7 @@ class Step:
 
 
 class ControlAgent:
-    """The agent of one machine.
-
-    Args:
-        name: of the machine, in no other's use.
-        store: where machines meet.
-        initial: machines by number, before the first order.
-        roster: all machines, the standbys included.
-        timing: of heartbeats and leases.
-        meeting: gives host:port at which this machine's ranks could let others meet.
-
-    Attributes:
-        roster: may be set when the operator starts a machine.
-        phase: what this machine's ranks do; to be set when they end.
-        order: the newest that was accepted.
-    """
+    """The agent of one machine."""
 
     def __init__(
         self,
@@ -106,14 +88,7 @@ class ControlAgent:
         self._reason = ""  # why, as root, it last wanted a new generation
 
     def step(self, now_s: float) -> Step:
-        """Do one round of the loop.
-
-        Args:
-            now_s: this machine's clock.
-
-        Returns:
-            What is to be done; nothing while the store does not answer.
-        """
+        """Do one round of the loop."""
         step = Step()
         try:
             if self._had_outage or now_s - self._last_step_s > self._timing.lease_s / 2:

@@ -34,17 +34,7 @@ LOOK_S = 0.05  # seconds between two looks at what is due or was asked for by an
 
 
 class Operator:
-    """Runs one training.
-
-    Args:
-        machines: none started yet.
-        task: what to do.
-
-    Attributes:
-        events: the log so far.
-        requests: faults that another thread asks for now.
-        give_up: set by another thread to end the training.
-    """
+    """Runs one training."""
 
     def __init__(self, machines: Machines, task: Task):
         self.events: list[Event] = []
@@ -71,12 +61,7 @@ class Operator:
         self._repeats = Repeats()
 
     def run(self, timeout_s: float) -> list[Any]:
-        """Start everything and wait for the results, in rank order.
-
-        Raises:
-            RankFailed: if the same error ends 3 generations in a row without progress.
-            TimeoutError: if it takes longer; the message says what was going on.
-        """
+        """Start everything and wait for the results, in rank order."""
         deadline_s = time.monotonic() + timeout_s
         self._start_store()
         while self._store_address is None:

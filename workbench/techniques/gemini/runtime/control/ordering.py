@@ -46,11 +46,7 @@ class Decision:
 
 
 def decide(view: View) -> Decision:
-    """Return what the root does now.
-
-    Args:
-        view: what it sees.
-    """
+    """Return what the root does now."""
     members = view.order.members if view.order else view.initial
     if view.order is not None and _all_returned(view, members):
         return Decision(finished=True)
@@ -76,10 +72,7 @@ def _to_replace(view: View, members: tuple[str, ...]) -> tuple[Replacement, ...]
 
 
 def _filled(view: View, members: tuple[str, ...]) -> tuple[str | None, ...]:
-    """Return the members with the lost ones replaced, by their own replacements where those are there.
-
-    None stands where there is nobody to take the number.
-    """
+    """Return the members with the lost ones replaced, by their own replacements where those are there."""
     spares = [
         name for name in view.roster if name in view.alive and name not in members and not view.statuses[name].served
     ]

@@ -17,16 +17,7 @@ class Repeats:
         self._signature, self._generation, self._progress, self._times = "", 0, 0, 0
 
     def is_hopeless(self, signature: str, generation: int, progress: int) -> bool:
-        """Count an error; only the first of a generation does.
-
-        Args:
-            signature: what is the same for the same error.
-            generation: that it ended.
-            progress: newest iteration that was ever reported.
-
-        Returns:
-            Whether it was one too many.
-        """
+        """Count an error; only the first of a generation does."""
         if generation == self._generation:
             return False
         before = self._signature, self._generation, self._progress

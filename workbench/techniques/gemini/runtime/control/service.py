@@ -76,12 +76,7 @@ class StoreReady:
 
 
 def serve_store(machine: Machine, port: int = 0) -> None:
-    """Be the embedded store, empty at first, until the owner lets go.
-
-    Args:
-        machine: the process to be it in.
-        port: 0 for a free one; the same again to be found by clients of one that was killed.
-    """
+    """Be the embedded store, empty at first, until the owner lets go."""
     listening = listening_socket(machine.address, port)
     address = listening.getsockname()
     server = serve_tcp_store(listening)
@@ -91,13 +86,7 @@ def serve_store(machine: Machine, port: int = 0) -> None:
 
 
 def serve_agent(machine: Machine, plan: AgentPlan, start: Callable[..., Any]) -> None:
-    """Be the agent of a machine until the owner lets go.
-
-    Args:
-        machine: the process to be it in.
-        plan: what it needs to know.
-        start: called in each rank as `start(link, program, seat)`.
-    """
+    """Be the agent of a machine until the owner lets go."""
     _Service(machine, plan, start).run()
 
 

@@ -24,42 +24,16 @@ class KeyValueStore(Protocol):
     """Keys and values that all machines see; every call returns or raises within a time."""
 
     def get(self, key: str) -> bytes | None:
-        """Return the value, or None if there is none.
-
-        Raises:
-            StoreUnavailable: if the store does not answer.
-        """
+        """Return the value, or None if there is none."""
 
     def set(self, key: str, value: bytes) -> None:
-        """Write a value, which must not be empty.
-
-        Raises:
-            StoreUnavailable: if the store does not answer.
-            ValueError: if the value is empty.
-        """
+        """Write a value, which must not be empty."""
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        """Write `desired` if the value is `expected`, in one step.
-
-        Args:
-            key: what to write.
-            expected: None writes only if there is no value yet.
-            desired: the new value, not empty.
-
-        Returns:
-            The value that is there afterwards: `desired` if it was written, None if there is none.
-
-        Raises:
-            StoreUnavailable: if the store does not answer; whether it wrote is then unknown.
-            ValueError: if `desired` or `expected` is empty.
-        """
+        """Write `desired` if the value is `expected`, in one step."""
 
     def delete(self, key: str) -> bool:
-        """Remove a value; return whether there was one.
-
-        Raises:
-            StoreUnavailable: if the store does not answer.
-        """
+        """Remove a value; return whether there was one."""
 
     def close(self) -> None:
         """Let go of the connection; calling it again does nothing."""
@@ -97,30 +71,14 @@ class MemoryKeyValueStore:
 
 
 def checked_value(name: str, value: bytes) -> bytes:
-    """Return a value that a store can keep.
-
-    Raises:
-        ValueError: if it is not bytes, or empty.
-    """
+    """Return a value that a store can keep."""
     if not isinstance(value, bytes) or not value:
         raise ValueError(f"{name} is {value!r}; it must be bytes, at least one")
     return value
 
 
 def wait_for_keys(store: KeyValueStore, keys: Mapping[str, str], timeout_s: float) -> dict[str, bytes]:
-    """Wait until several keys have a value.
-
-    Args:
-        store: where; while it does not answer, its keys count as missing.
-        keys: by the name of who is to write it, the key.
-        timeout_s: most seconds to wait.
-
-    Returns:
-        The values by the same names.
-
-    Raises:
-        TimeoutError: if some are missing after the time; the message names who.
-    """
+    """Wait until several keys have a value."""
     found: dict[str, bytes] = {}
     deadline_s = time.monotonic() + timeout_s
     while True:

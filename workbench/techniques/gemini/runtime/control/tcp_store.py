@@ -40,13 +40,7 @@ def serve_tcp_store(listening: socket.socket) -> dist.TCPStore:
 
 
 class TcpKeyValueStore:
-    """A client that finds its server again after it was restarted.
-
-    Args:
-        address: of the server.
-        port: of the server.
-        timeout_s: most seconds to wait for a connection, or for a key that was there a moment before.
-    """
+    """A client that finds its server again after it was restarted."""
 
     def __init__(self, address: str, port: int, *, timeout_s: float = 1.0):
         self._place = address, port
