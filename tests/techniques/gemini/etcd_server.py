@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from workbench.techniques.gemini.runtime.control.etcd_store import EtcdKeyValueStore
+from workbench.techniques.gemini.runtime.control.store import EtcdKeyValueStore
 from workbench.techniques.gemini.runtime.control.store import wait_for_keys
 
 START_S = 30.0  # most seconds a server needs on a busy machine

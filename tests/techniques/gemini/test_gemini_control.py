@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from workbench.techniques.gemini.runtime.control.election import election_step
-from workbench.techniques.gemini.runtime.control.leases import LeaseBook, is_expired_by_definition
-from workbench.techniques.gemini.runtime.control.member import ControlAgent, Timing
+from workbench.techniques.gemini.runtime.control.ordering import election_step
+from workbench.techniques.gemini.runtime.control.agent import LeaseBook, is_expired_by_definition
+from workbench.techniques.gemini.runtime.control.agent import ControlAgent, Timing
 from workbench.techniques.gemini.runtime.control.ordering import Replacement, View, decide
 from workbench.techniques.gemini.runtime.control.records import (
     ORDER_KEY,

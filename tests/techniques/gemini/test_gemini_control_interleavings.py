@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from workbench.techniques.gemini.runtime.control.member import ControlAgent, Timing
+from workbench.techniques.gemini.runtime.control.agent import ControlAgent, Timing
 from workbench.techniques.gemini.runtime.control.records import ORDER_KEY, Order, Phase
 from workbench.techniques.gemini.runtime.control.store import MemoryKeyValueStore, StoreUnavailable
 

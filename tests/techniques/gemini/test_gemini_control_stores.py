@@ -8,14 +8,14 @@ import warnings
 import pytest
 from etcd_server import free_port, running_etcd
 
-from workbench.techniques.gemini.runtime.control.etcd_store import EtcdKeyValueStore
+from workbench.techniques.gemini.runtime.control.store import EtcdKeyValueStore
 from workbench.techniques.gemini.runtime.control.store import (
     KeyValueStore,
     MemoryKeyValueStore,
     StoreUnavailable,
     wait_for_keys,
 )
-from workbench.techniques.gemini.runtime.control.tcp_store import TcpKeyValueStore, listening_socket, serve_tcp_store
+from workbench.techniques.gemini.runtime.control.store import TcpKeyValueStore, listening_socket, serve_tcp_store
 
 pytestmark = pytest.mark.timeout(60)
 STORES = ("dictionary", "tcp", "etcd")

@@ -6,8 +6,8 @@ from math import comb
 
 import pytest
 
-from workbench.techniques.gemini.method.estimate import clopper_pearson, estimate_recovery_probability
-from workbench.techniques.gemini.method.optimal import best_placement
+from workbench.techniques.gemini.method.probability import clopper_pearson, estimate_recovery_probability
+from workbench.techniques.gemini.method.probability import best_placement
 from workbench.techniques.gemini.method.placement import Placement, placement
 from workbench.techniques.gemini.method.probability import (
     gap_bound,

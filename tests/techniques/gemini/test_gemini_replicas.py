@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from workbench.techniques.gemini.runtime.checksums import checksum
+from workbench.techniques.gemini.runtime.encoding import checksum
 from workbench.techniques.gemini.runtime.replicas import RECORD_BYTES, BufferState, ChunkCorrupt, Slot
 
 CAPACITY = 1000

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workbench.launch import RankFailed, Ranks
 from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.techniques.gemini.runtime.replicas import Slot
-from workbench.techniques.gemini.runtime.resume import keep, resume_
+from workbench.techniques.gemini.runtime.state import keep, resume_
 from workbench.techniques.gemini.runtime.state import StateMismatch, TrainingState
 
 pytestmark = pytest.mark.timeout(240)

@@ -9,7 +9,7 @@ from torch import nn
 
 from workbench.compression.codec import site_seed
 from workbench.parallel.dropout import Dropout
-from workbench.techniques.gemini.runtime.leaves import pack_tree, raw_bytes, unpack_tree
+from workbench.techniques.gemini.runtime.encoding import pack_tree, raw_bytes, unpack_tree
 from workbench.techniques.gemini.runtime.state import StateMismatch, TrainingState
 
 

@@ -12,10 +12,10 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from workbench.techniques.gemini.runtime.resume import resume_
+from workbench.techniques.gemini.runtime.state import resume_
 from workbench.techniques.gemini.runtime.state import StateMismatch, TrainingState
-from workbench.techniques.gemini.runtime.storage_files import MARKER, read_marker
-from workbench.techniques.gemini.runtime.tiers import PersistentTier, StorageCorrupt
+from workbench.techniques.gemini.runtime.storage import MARKER, read_marker
+from workbench.techniques.gemini.runtime.storage import PersistentTier, StorageCorrupt
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -195,7 +195,7 @@ def test_ranks_of_ddp_store_what_is_equal_once_and_each_its_own_buffers(two_rank
 
 def resharded_on_a_rank(folder: str) -> torch.Tensor:
     """Read with torch's own load into an unsharded tensor."""
-    from workbench.techniques.gemini.runtime.storage_files import CheckpointReader
+    from workbench.techniques.gemini.runtime.storage import CheckpointReader
 
     fs = fsspec.filesystem("file")
     place = f"{folder}/iteration-000000001"

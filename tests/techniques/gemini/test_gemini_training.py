@@ -16,7 +16,7 @@ from etcd_server import running_etcd
 
 from workbench.cluster import Link
 from workbench.launch import RankFailed, ShapedHosts
-from workbench.techniques.gemini.runtime.control.etcd_store import EtcdKeyValueStore
+from workbench.techniques.gemini.runtime.control.store import EtcdKeyValueStore
 from workbench.techniques.gemini.runtime.control.events import Event, EventName, recovery_timeline
 from workbench.techniques.gemini.runtime.training import Fault, Timing, Training, Victim, run_training
 from workbench.timeline import chrome_trace

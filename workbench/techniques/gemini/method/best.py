@@ -1,13 +1,4 @@
-"""How many replicas, and a checkpoint every how many iterations, waste least.
-
-What: `best_checkpointing` minimises the expected seconds lost in a second of training over both; beside it Young's and
-Daly's intervals, and the search of everything that it is proved against.
-Source: ours, beyond the paper. Eq. 6.1 and 6.2: thesis, chapter 6 (Gemini), section 6.2.1. Young: "A first order
-approximation to the optimum checkpoint interval", CACM 17(9), 1974. Daly: "A higher order estimate of the optimum
-checkpoint interval for restart dumps", FGCS 22(3), 2006, Eq. 37.
-Simplified: to first order in the failure rate (no failure within a recovery); machines fail independently, and those
-that fail within one window do so at once; replicas are sent in idle spans as far as these last.
-Left out: what a recovery takes whatever the checkpoints are (detection, warm-up), which moves no minimum.
+"""The number of replicas and the interval of checkpoints that waste least; beside them Young's and Daly's intervals.
 
 With m replicas of s bytes, n iterations of T seconds with b idle ones each, and blocking a, a checkpoint takes
 v = (m - 1) s / B to send, its interval is W = nT + a + max(0, v - nb), and a second of training loses
@@ -16,6 +7,7 @@ v = (m - 1) s / B to send, its interval is W = nT + a + max(0, v - nb), and a se
 
 where t_ckpt is the sending, spread over the idle spans of whole iterations. Both terms are convex in n where the
 traffic fits the idle time and where it does not, so that each part has its minimum at a root or at its end.
+Young: CACM 17(9), 1974. Daly: FGCS 22(3), 2006, Eq. 37.
 """
 
 from __future__ import annotations

@@ -1,25 +1,9 @@
-"""Five ways to send checkpoints beside training's own traffic, placed on the timeline of one iteration.
+"""Five ways to send checkpoints beside training's own traffic, placed on the timeline of one iteration (section 6.5).
 
-Source: thesis, chapter 6 (Gemini), sections 6.5.1, 6.5.2 and 6.7.4, figures 6.4, 6.5 and 6.16.
-- baseline: no checkpoint;
-- blocking: the whole checkpoint goes first, training's traffic after it;
-- naive: one chunk in each idle span, as large as the span has room for, so one buffer must be as large as the largest;
-- unpipelined: many chunks a span through one buffer, so that the next may arrive only when the last has been copied to
-  host memory;
-- Gemini's: the same through p sub-buffers, a copy running while the next chunk arrives.
-
-An iteration is a list of phases. Each may wait for a message (parameters gathered), compute, and send (gradients
-scattered). The network carries one message at a time in a fixed order, as one communication stream does: what is
-gathered for phase k + 2 goes when phase k has been computed, and before what phase k sends. The update comes last and
-waits for all of it, chunks as well: the checkpoint is of the states that the update overwrites.
-What is planned with: the idle spans of the iteration without checkpoints (each before a message of training, and a last
-one, of no length, before the update), times μ. The rate is B for the naive plan, min(B, D) for Gemini's (D is the rate
-of copying), and that of both one after the other for the unpipelined one; algorithm 6.2 has B alone, its B and D being
-alike.
-Simplified: one device, receiving as much as it sends; its network and its copy engine do nothing else.
-Left out: the copy of a machine's own replica, which needs no network; buffers on the sender.
-
-Units: seconds, bytes.
+The network carries one message at a time in a fixed order: the gather for phase k + 2 goes when phase k has been
+computed, before the scatter of phase k. The update comes last and waits for all messages and chunks. Chunks are planned
+for the idle spans of the iteration without checkpoints, times μ, at the rate B for the naive plan, min(B, D) for
+Gemini's (D is the rate of copying), and that of both one after the other for the unpipelined one.
 """
 
 from __future__ import annotations
@@ -53,11 +37,11 @@ _AHEAD = 2  # phases between a computation and the message that may start after 
 class Scheme(StrEnum):
     """How checkpoints are sent; names as figures write them."""
 
-    BASELINE = "Baseline"
-    BLOCKING = "Blocking"
-    NAIVE = "Naive"
-    UNPIPELINED = "Unpipelined"
-    GEMINI = "Gemini"
+    BASELINE = "Baseline"  # no checkpoint
+    BLOCKING = "Blocking"  # the whole checkpoint first, training's traffic after it
+    NAIVE = "Naive"  # one chunk in each idle span, as large as the span has room for
+    UNPIPELINED = "Unpipelined"  # many chunks through one buffer, free again when copied to host memory
+    GEMINI = "Gemini"  # the same through p sub-buffers: a copy runs while the next chunk arrives
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,8 +235,9 @@ def _tasks(
             number, chunk = next(waiting, (0, None))
         if place < len(messages):
             _add_message(network, messages[place])
-    update = _update(network, len(phases), update_s)
-    return [*network, *copies, *_computations(phases, messages), *update]
+    after = (f"compute {len(phases) - 1}", *(task.name for task in network[-1:]))
+    update = Task(name="update", resources=(COMPUTE,), duration_s=update_s, after=after, kind=Kind.OTHER, label="U")
+    return [*network, *copies, *_computations(phases, messages), update]
 
 
 def _add_chunk(
@@ -261,27 +246,12 @@ def _add_chunk(
     """Append the arrival of a chunk, once its buffer is free, and its copy."""
     free = (f"copy {number - num_buffers}",) if number >= num_buffers else ()
     before = (network[-1].name,) if network else ()
-    label = str(number)
-    network.append(
-        Task(
-            name=f"receive {number}",
-            resources=(NETWORK,),
-            after=before + free,
-            kind=Kind.ENCODE,
-            duration_s=traffic.receive_s(chunk.size_bytes),
-            label=f"c{label}",
-        )
-    )
-    copies.append(
-        Task(
-            name=f"copy {number}",
-            resources=(COPY_ENGINE,),
-            after=(f"receive {number}",),
-            kind=Kind.DECODE,
-            duration_s=traffic.copy_s(chunk.size_bytes),
-            label=f"c{label}",
-        )
-    )
+    arrival, copied = f"receive {number}", f"copy {number}"
+    label, size = f"c{number}", chunk.size_bytes
+    on_network = {"resources": (NETWORK,), "kind": Kind.ENCODE, "duration_s": traffic.receive_s(size)}
+    on_engine = {"resources": (COPY_ENGINE,), "kind": Kind.DECODE, "duration_s": traffic.copy_s(size)}
+    network.append(Task(name=arrival, after=before + free, label=label, **on_network))
+    copies.append(Task(name=copied, after=(arrival,), label=label, **on_engine))
 
 
 def _add_message(network: list[Task], message: _Message) -> None:
@@ -315,11 +285,6 @@ def _computations(phases: Sequence[Phase], messages: Sequence[_Message]) -> list
             )
         )
     return tasks
-
-
-def _update(network: Sequence[Task], num_phases: int, update_s: float) -> list[Task]:
-    after = (f"compute {num_phases - 1}", *([network[-1].name] if network else []))
-    return [Task(name="update", resources=(COMPUTE,), duration_s=update_s, after=after, kind=Kind.OTHER, label="U")]
 
 
 def _checked_scheme(scheme: Scheme | str) -> Scheme:

@@ -1,24 +1,16 @@
-"""Which machines keep a replica of which machine's shard: groups, a ring, or groups and one ring.
-
-What: the placements of algorithm 6.1 and the ring it is compared with; what each machine then keeps and sends; whether
-what is left after a failure is enough.
-Source: thesis, chapter 6 (Gemini), section 6.4, algorithm 6.1, figure 6.3; two buffers a replica: section 6.7.1.
-Simplified: shards of one size; machines count from 0 (the paper counts from 1).
-Left out: where a machine that fails is replaced, which changes nothing in a placement: it takes over the number.
-"""
+"""Which machines keep a replica of which machine's shard: groups, groups and one ring (algorithm 6.1), or a ring."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-
-from .parts import connected_parts
 
 __all__ = [
     "BUFFERS_PER_REPLICA",
     "KINDS",
     "Placement",
     "components",
+    "connected_parts",
     "is_recoverable",
     "kept_bytes",
     "placement",
@@ -28,10 +20,9 @@ __all__ = [
 ]
 
 KINDS = ("group", "mixed", "ring")  # What `placement` knows; a placement of one's own is of the kind "own"
-
 OWN = "own"
-
 BUFFERS_PER_REPLICA = 2  # One holds the complete checkpoint, one the checkpoint in progress (section 6.7.1)
+Part = tuple[tuple[int, ...], frozenset[frozenset[int]]]  # Things, ascending, and the sets that they make up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +32,7 @@ class Placement:
     num_machines: int  # N
     num_replicas: int  # m, the machine's own included
     kind: str  # "group", "mixed" or "ring"; "own" for one that a user made
-    # holders[i] are the machines that keep a replica of machine i's shard, i itself first, then the others in the order
-    # in which it sends to them
+    # holders[i] are the machines that keep machine i's shard: i itself, then the others in the order of sending.
     holders: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
@@ -56,7 +46,7 @@ class Placement:
 
     @classmethod
     def own(cls, holders: Sequence[Sequence[int]]) -> Placement:
-        """Make a placement of one's own: a list a machine, itself first, then the other machines that keep its shard."""
+        """Make a placement of one's own: for each machine itself, then the others that keep its shard."""
         rows = tuple(tuple(row) for row in holders)
         return cls(num_machines=len(rows), num_replicas=len(rows[0]) if rows else 0, kind=OWN, holders=rows)
 
@@ -134,6 +124,30 @@ def is_recoverable(placed: Placement, failed: Collection[int]) -> bool:
 def components(placed: Placement) -> tuple[tuple[int, ...], ...]:
     """Part the machines so that no replica crosses from one part to another: the groups and rings."""
     return tuple(machines for machines, _ in connected_parts(placed.holders))
+
+
+def connected_parts(sets: Iterable[Iterable[int]]) -> tuple[Part, ...]:
+    """Part sets into the smallest parts that share nothing, by their smallest member; equal sets count once."""
+    distinct = {frozenset(each) for each in sets}
+    root = {thing: thing for each in distinct for thing in each}
+
+    def find(thing: int) -> int:
+        while root[thing] != thing:
+            root[thing] = root[root[thing]]
+            thing = root[thing]
+        return thing
+
+    for each in distinct:
+        first, *others = each
+        for other in others:
+            root[find(other)] = find(first)
+    things: dict[int, list[int]] = {}
+    within: dict[int, set[frozenset[int]]] = {}
+    for thing in sorted(root):
+        things.setdefault(find(thing), []).append(thing)
+    for each in distinct:
+        within.setdefault(find(next(iter(each))), set()).add(each)
+    return tuple((tuple(members), frozenset(within[top])) for top, members in things.items())
 
 
 def _next_in(circle: Sequence[int], place: int, count: int) -> tuple[int, ...]:

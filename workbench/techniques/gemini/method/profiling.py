@@ -1,16 +1,8 @@
-"""From time-stamped communication to the idle spans that checkpoints may fill.
+"""From time-stamped communication to the idle spans that checkpoints may fill (section 6.5.4), on any one clock.
 
-Source: thesis, chapter 6 (Gemini), section 6.5.4: the first iterations (20 there) run without checkpoints, the start
-and end of each operation are noted, and each idle span is averaged over the iterations; its normalised standard
-deviation stayed under 10 % there.
-What a span is: span k is the time in which nothing travels before operation k, counted in order of starting; the last
-one lies between the last operation and the end. n operations have n + 1 spans, of which those between overlapping
-operations are 0: so spans of different iterations match by index, also where operations overlap in some and not in
-others.
-Simplified: one network; operations that run at once count as one.
-Left out: iterations that communicate differently, which are refused.
-
-Units: seconds, on any one clock.
+Span k is the time in which nothing travels before operation k, in order of starting; the last one lies between the last
+operation and the end. n operations have n + 1 spans, of which those between overlapping operations are 0: so spans of
+different iterations match by index.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
 """Racks that fail as a whole: the exact probability of recovery, and a placement that knows the racks.
 
-What: r of R racks are lost at once, with every machine in them. A shard is lost if all of its holders stand in lost
-racks, so the sets of racks in which holders stand take the place of the sets of holders.
-Source: ours, beyond the paper, which lets machines fail independently of each other. Keeping the number of different
-sets of racks small is theorem 6.1 once more, one level up.
-Simplified: every set of r racks is as likely as any other, and machines fail with their rack only.
-Left out: racks in rows, rooms and power feeds; the traffic between racks, which spreading costs.
+A shard is lost if all of its holders stand in lost racks, so sets of racks take the place of the sets of holders.
 """
 
 from __future__ import annotations
@@ -36,7 +31,7 @@ def racks_in_order(num_machines: int, machines_per_rack: int) -> tuple[int, ...]
 
 
 def num_racks(rack_of: Sequence[int]) -> int:
-    """Count the racks."""
+    """Count the racks, of which none may be empty."""
     racks = set(rack_of)
     if not racks or racks != set(range(len(racks))):
         raise ValueError(f"rack_of names the racks {sorted(racks)}; they must be 0, 1, ... with none left out")
@@ -74,7 +69,7 @@ def rack_placement(rack_of: Sequence[int], num_replicas: int, kind: str = "mixed
 
     A group takes its machines from the racks that have the most left, the lower number first: racks of one size are
     then paired off for good, and the groups share few different sets of racks. The ring, where there is one, goes
-    through the racks in turn. Where a rack has more than its share of the machines, some holders share a rack all the same.
+    through the racks in turn. Where a rack has more than its share of the machines, some holders share a rack.
     """
     num_racks(rack_of)
     plain = placement(len(rack_of), num_replicas, kind)

@@ -1,12 +1,7 @@
-"""From which iteration training resumes after a failure, and which tier serves each rank.
+"""From which iteration training resumes after a failure, and which tier serves each rank (section 6.6.2).
 
-What: the newest iteration that every rank can reach, the same on all ranks; each rank takes it from the first of local
-memory, a peer's memory, persistent storage; ranks that need a peer are spread so that the busiest peer serves as few as
-can be.
-Source: thesis, chapter 6 (Gemini), sections 6.3.1 (tiers) and 6.6.2 (software failure: all local; hardware failure:
-from a peer; a whole group lost: all from persistent storage, since what is left is of another iteration).
-Simplified: a rank's replica is whole or not at all; all peers are equally fast.
-Left out: racks; a rank that could take half of its shard from each of two peers.
+All ranks go back to the newest iteration that every rank can reach. Each takes it from local memory, else from a peer's
+memory, else from persistent storage; the peers are chosen so that the busiest serves as few ranks as can be.
 """
 
 from __future__ import annotations
@@ -14,16 +9,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-
-from .tiers import Tier
+from enum import StrEnum
 
 __all__ = ["Held", "RecoveryPlan", "Source", "Tier", "plan_recovery", "plan_recovery_by_definition"]
 
 START = 0  # The iteration that needs no checkpoint: initial weights are made again from their seed
-
-
 # Why a good replica is passed over
 NOT_ALL, OLDER = "cannot be reached by every rank", "older than what every rank can reach"
+
+
+class Tier(StrEnum):
+    """A place that keeps checkpoints, and beginning again where none does."""
+
+    LOCAL = "local memory"
+    PEER = "peer memory"
+    STORAGE = "persistent storage"
+    START = "the start"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +33,13 @@ class Held:
 
     iteration: int  # whose state it is, or was to be
     fault: str = ""  # why it cannot be used, such as "incomplete"; empty if it can
+
+
+# Machine -> rank whose shard it is -> replicas, at most two. A machine that is lost or new is absent or empty.
+Holdings = Mapping[int, Mapping[int, Sequence[Held]]]
+Copies = list[
+    dict[int, Sequence[Held]]
+]  # for each rank, machine -> its replicas of the rank's shard, machines in order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,16 +58,6 @@ class RecoveryPlan:
 
     iteration: int  # the same for all; 0 is the start
     sources: tuple[Source, ...]  # one a rank
-
-    @property
-    def peer_load(self) -> dict[int, int]:
-        """How many ranks each peer serves."""
-        peers = [source.machine for source in self.sources if source.tier is Tier.PEER]
-        return {peer: peers.count(peer) for peer in sorted(set(peers))}
-
-
-# Machine -> rank whose shard it is -> replicas, at most two. A machine that is lost or new is absent or empty
-Holdings = Mapping[int, Mapping[int, Sequence[Held]]]
 
 
 def plan_recovery_by_definition(
@@ -109,19 +107,6 @@ def plan_recovery(
     return _plan(copies, homes, iteration, stored, chosen)
 
 
-def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
-    """Choose a peer for each rank: the smallest largest load, then the first choice in rank order."""
-    if not needed:
-        return {}
-    options = dict(needed)
-    load = -(-len(options) // len({peer for peers in options.values() for peer in peers}))
-    while not (matching := Matching(options, load)).place_all():
-        load += 1
-    for rank in options:
-        matching.prefer_first(rank)
-    return matching.peer_of
-
-
 class Matching:
     """Ranks and the peers that serve them, no peer serving more than `load` ranks."""
 
@@ -167,8 +152,17 @@ class Matching:
         self.peer_of[rank] = peer
 
 
-# For each rank, machine -> what that machine holds of its shard, machines in order
-Copies = list[dict[int, Sequence[Held]]]
+def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
+    """Choose a peer for each rank: the smallest largest load, then the first choice in rank order."""
+    if not needed:
+        return {}
+    options = dict(needed)
+    load = -(-len(options) // len({peer for peers in options.values() for peer in peers}))
+    while not (matching := Matching(options, load)).place_all():
+        load += 1
+    for rank in options:
+        matching.prefer_first(rank)
+    return matching.peer_of
 
 
 def _copies(holdings: Holdings, num_ranks: int) -> Copies:

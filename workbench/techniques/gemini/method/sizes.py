@@ -1,10 +1,7 @@
-"""How large checkpoints are: bytes a parameter, parameters of the models of table 6.2, shards, room in memory.
+"""How large checkpoints are: parameters of the models of table 6.2, bytes a parameter, a machine's shard.
 
-What: closed forms; nothing is built.
-Source: thesis, tables 2.1 and 6.2, sections 2.4, 6.5.2 and 6.7.1. Layers: Radford et al. (GPT-2), Devlin et al. (BERT),
-Liu et al. (RoBERTa), counted as in Hugging Face's implementations with their language-model heads.
-Simplified: as many positions as the sequence is long, 512 (RoBERTa keeps two more); shards of one size.
-Left out: buffers that are no parameters; padding of shards.
+Parameters are counted as in Hugging Face's implementations with their language-model heads; RoBERTa has two more
+positions.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""How many ways there are to lose k things so that none of given sets is lost as a whole.
+"""How many ways there are to lose k things so that none of given sets is lost as a whole; all counts are whole numbers.
 
-What: the count behind every recovery probability. The things are machines and the sets are the holders of a shard; or
-the things are racks and the sets are the racks in which a shard's holders stand.
-Source: ours. Groups are counted by inclusion and exclusion, rings by the runs between living machines, everything else
-by dynamic programming over a frontier of half-seen sets; parts that share nothing are multiplied as polynomials, in
-which the coefficient of x^k counts the ways to lose k things.
-Simplified: nothing; all counts are whole numbers.
-Left out: parts that are neither group nor ring and too tangled for the frontier: `TooTangled`.
+The things are machines or racks, the sets the holders of a shard. Groups are counted by inclusion and exclusion, rings
+by the runs between living machines, everything else by dynamic programming over a frontier of half-seen sets; parts
+that share nothing are multiplied as polynomials, whose coefficient of x^k counts the ways to lose k things.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from functools import partial, reduce
 from itertools import combinations
 from math import comb
 
-from .parts import connected_parts
+from .placement import connected_parts
 
 __all__ = [
     "TooTangled",

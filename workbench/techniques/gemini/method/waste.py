@@ -1,12 +1,7 @@
-"""The time that a failure wastes, and the three ways of checkpointing that are compared by it.
+"""The time that a failure wastes, Eqs. 6.1 and 6.2, and the three ways of checkpointing that are compared by it.
 
-What: Eq. 6.1 and its constraint 6.2; a `Job` (what is trained, and what moving its checkpoints takes); the policies
-Strawman, HighFreq and Gemini as plain numbers; the average that each wastes by the tier that it recovers from.
-Source: thesis, chapter 6 (Gemini), sections 6.2.1, 6.7.1 (baselines) and 6.7.2; serialising: section 6.7.3.
-Simplified: a shard takes the same time from every peer; storage serves all machines with one bandwidth.
-Left out: detection, replacement, warm-up, which are no fault of checkpoints (see `simulating`).
-
-Where the paper has a frequency f we have the interval 1/f, in seconds or in whole iterations.
+Where the paper has a frequency f, this has the interval 1/f, in seconds or in whole iterations. Detection, replacement
+and warm-up do not depend on checkpoints and are left to `simulating`.
 """
 
 from __future__ import annotations
@@ -14,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .tiers import Tier
+from .recovery import Tier
 
 __all__ = [
     "STRAWMAN_INTERVAL_S",
@@ -174,7 +169,7 @@ def gemini(
 ) -> CheckpointPolicy:
     """Return the policy that checkpoints to memory every iteration, and to storage every three hours besides.
 
-    Writing to storage does not stop training here: an agent can serialise what it keeps in memory anyway. `transfer_s` of
+    Writing to storage does not stop training here: an agent can serialise its replicas in memory. A `transfer_s` of
     None spreads a checkpoint over one iteration, whose idle spans it fills.
     """
     memory = Level(

@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from workbench import plots
 from workbench.plots.style import INK
 
-from ..method.tiers import Tier
+from ..method.recovery import Tier
 from .drawing import TIER_COLOR
 from .schedules import FLIPPED
 
