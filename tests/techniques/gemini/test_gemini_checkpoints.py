@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
-from workbench.techniques.gemini.runtime.replicas import Slot
-from workbench.techniques.gemini.runtime.training import Fault, Victim, run_training
+from workbench.techniques.gemini.runtime import Fault, InMemoryCheckpoints, Slot, Victim, run_training
 
 NUM_MACHINES, NUM_ITERATIONS = 4, 9
 SMALL = {"reserved_bytes": 4096, "num_buffers": 4, "num_profiled": 2}  # so that some iterations interleave

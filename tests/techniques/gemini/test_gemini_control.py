@@ -3,11 +3,11 @@
 import random
 
 import pytest
+from stores import MemoryKeyValueStore
 
-from workbench.techniques.gemini.runtime.control.ordering import election_step
-from workbench.techniques.gemini.runtime.control.agent import LeaseBook, is_expired_by_definition
-from workbench.techniques.gemini.runtime.control.agent import ControlAgent, Timing
-from workbench.techniques.gemini.runtime.control.ordering import Replacement, View, decide
+from workbench.techniques.gemini.runtime import ControlAgent, LeaseBook, StoreUnavailable, Timing
+from workbench.techniques.gemini.runtime.control.agent import is_expired_by_definition
+from workbench.techniques.gemini.runtime.control.ordering import Replacement, View, decide, election_step
 from workbench.techniques.gemini.runtime.control.records import (
     ORDER_KEY,
     ROOT_KEY,
@@ -17,7 +17,6 @@ from workbench.techniques.gemini.runtime.control.records import (
     RootRecord,
     status_key,
 )
-from workbench.techniques.gemini.runtime.control.store import MemoryKeyValueStore, StoreUnavailable
 
 # Leases
 

@@ -3,10 +3,10 @@
 import random
 
 import pytest
+from stores import MemoryKeyValueStore
 
-from workbench.techniques.gemini.runtime.control.agent import ControlAgent, Timing
+from workbench.techniques.gemini.runtime import ControlAgent, StoreUnavailable, Timing
 from workbench.techniques.gemini.runtime.control.records import ORDER_KEY, Order, Phase
-from workbench.techniques.gemini.runtime.control.store import MemoryKeyValueStore, StoreUnavailable
 
 TIMING = Timing(heartbeat_s=0.1, lease_s=1.0, start_s=3.0)
 

@@ -6,10 +6,11 @@ from math import comb
 
 import pytest
 
-from workbench.techniques.gemini.method.probability import clopper_pearson, estimate_recovery_probability
-from workbench.techniques.gemini.method.probability import best_placement
 from workbench.techniques.gemini.method.placement import Placement, placement
 from workbench.techniques.gemini.method.probability import (
+    best_placement,
+    clopper_pearson,
+    estimate_recovery_probability,
     gap_bound,
     gap_to_upper_bound,
     group_bound,

@@ -229,16 +229,16 @@ def _checked(
 ) -> Sequence[int]:
     """Refuse numbers that cannot be; give each rank's machine."""
     if num_ranks < 1:
-        raise ValueError(f"num_ranks: {num_ranks} must be at least 1")
+        raise ValueError(f"num_ranks is {num_ranks}; it must be at least 1")
     homes = range(num_ranks) if machine_of is None else machine_of
     if len(homes) != num_ranks:
-        raise ValueError(f"machine_of: {len(homes)} entries; it must have num_ranks, {num_ranks}")
+        raise ValueError(f"machine_of has {len(homes)} entries; it must have num_ranks, {num_ranks}")
     if any(iteration < START for iteration in stored):
-        raise ValueError(f"stored: {min(stored)} must be at least {START}")
+        raise ValueError(f"stored is {min(stored)}; it must be at least {START}")
     for machine, shards in holdings.items():
         for rank, row in shards.items():
             if not 0 <= rank < num_ranks:
-                raise ValueError(f"holdings: machine {machine} holds the shard of rank {rank} of {num_ranks}")
+                raise ValueError(f"holdings has rank {rank} on machine {machine}; ranks are 0 to {num_ranks - 1}")
             if any(held.iteration < START for held in row):
-                raise ValueError(f"holdings: machine {machine}, rank {rank}: an iteration is below {START}")
+                raise ValueError(f"holdings of machine {machine}, rank {rank} has an iteration below {START}")
     return homes

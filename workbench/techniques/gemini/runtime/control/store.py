@@ -101,7 +101,7 @@ class TcpKeyValueStore(KeyValueStore):
             client.set(key, value)
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        _check_change(expected, desired)
+        check_change(expected, desired)
         with self._asking() as client:
             now = bytes(client.compare_set(key, expected or b"", desired))
         # For a missing key the server echoes what was expected.
@@ -169,7 +169,7 @@ class EtcdKeyValueStore(KeyValueStore):
             self._client.put(self._prefix + key, value)
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        _check_change(expected, desired)
+        check_change(expected, desired)
         name = _base64(self._prefix.encode() + key.encode())
         with self._asking():
             answer = self._client.transaction(
@@ -205,7 +205,7 @@ class EtcdKeyValueStore(KeyValueStore):
         self._client.session.close()
 
 
-def _check_change(expected: bytes | None, desired: bytes) -> None:
+def check_change(expected: bytes | None, desired: bytes) -> None:
     checked_value("desired", desired)
     if expected is not None:
         checked_value("expected", expected)
