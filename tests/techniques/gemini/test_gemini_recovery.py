@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.recovery import Held, Tier, plan_recovery, plan_recovery_by_definition
+from workbench.techniques.gemini.method import Held, Tier, placement, plan_recovery
+from workbench.techniques.gemini.method.recovery import plan_recovery_by_definition
 
 
 def full(num_machines=4, num_replicas=2, iteration=9, kind="mixed", lost=()):

@@ -17,7 +17,7 @@ RECORD_BYTES = 128
 @pytest.fixture(autouse=True)
 def _small_tables(monkeypatch):
     """Room for 8 chunks, so that every byte of a slot can be tried."""
-    monkeypatch.setattr(replicas, "MAX_CHUNKS")
+    monkeypatch.setattr(replicas, "MAX_CHUNKS", 8)
     monkeypatch.setattr(replicas, "DATA_START", RECORD_BYTES + 8 * 32)
 
 
@@ -220,12 +220,12 @@ while kills < KILLS or (torn < MET and kills < AT_MOST):
     if writer == 0:
         write_for_ever(newest + 1, writing)
     os.close(writing)
-    os.read(told)
+    os.read(reading, 8)
     time.sleep(generator.random() * 0.01)
     os.kill(writer, signal.SIGKILL)
     os.waitpid(writer, 0)
     reported = newest + 1
-    while number := os.read(told):
+    while number := os.read(reading, 8):
         reported = int.from_bytes(number, "little")
     os.close(reading)
     slot = Slot(fd, SIZE)

@@ -238,6 +238,6 @@ def test_watching_changes_no_bit_and_sees_every_message(pools):
             assert plain[0] == watched[0], f"{kind}: other parameters when watched"
             assert watched[2], f"{kind}: a message outside its iteration"
             assert plain[1] == [0, 0, 0]
-        # DDP: one bucket. FSDP: two blocks gather forward, the last also stays or gathers again backward, each scatters.
+        # DDP: one bucket. FSDP: two blocks gather forward, the last stays or gathers again backward, each scatters.
         assert by_kind["ddp"][1][1] == [1, 1, 1]
         assert by_kind["fsdp"][1][1][0] == by_kind["fsdp"][1][1][2] >= 4

@@ -21,15 +21,7 @@ from .placement import BUFFERS_PER_REPLICA, placement
 from .probability import recovery_probability
 from .waste import Job, Level, Tier, gemini, wasted_time_s
 
-__all__ = [
-    "BestCheckpointing",
-    "CheckpointingNeeds",
-    "best_checkpointing",
-    "best_checkpointing_by_definition",
-    "daly_interval_s",
-    "expected_waste",
-    "young_interval_s",
-]
+__all__ = ["BestCheckpointing", "CheckpointingNeeds", "best_checkpointing", "expected_waste"]
 
 _DAY_S = 86_400.0
 _NEGLIGIBLE = 1e-12  # probability below which still more simultaneous failures are left out
@@ -120,7 +112,13 @@ def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterat
     from_memory_s = level.blocking_s + level.transfer_s + interval_s / 2
     lost_share = storage_share(needs, num_replicas) * needs.hardware_share
     peer_s = (needs.hardware_share - lost_share) * needs.job.retrieval_s(Tier.PEER)
-    failure_s = (1 - lost_share) * from_memory_s + peer_s + lost_share * _from_storage_s(needs)
+    storage = gemini(needs.job, storage_interval_s=needs.storage_interval_s).storage
+    from_storage_s = wasted_time_s(
+        checkpoint_s=storage.transfer_s,
+        interval_s=storage.interval_iterations * needs.job.iteration_s,
+        retrieval_s=needs.job.retrieval_s(Tier.STORAGE),
+    )
+    failure_s = (1 - lost_share) * from_memory_s + peer_s + lost_share * from_storage_s
     return level.blocking_s / interval_s + needs.failures_per_s * failure_s
 
 
@@ -202,14 +200,6 @@ def _iterations_to_send(needs: CheckpointingNeeds, num_replicas: int) -> int:
         return 1
     never = needs.most_iterations + 1
     return min(never, math.ceil(needs.sending_s(num_replicas) / needs.idle_s)) if needs.idle_s else never
-
-
-def _from_storage_s(needs: CheckpointingNeeds) -> float:
-    level = gemini(needs.job, storage_interval_s=needs.storage_interval_s).storage
-    interval_s = level.interval_iterations * needs.job.iteration_s
-    return wasted_time_s(
-        checkpoint_s=level.transfer_s, interval_s=interval_s, retrieval_s=needs.job.retrieval_s(Tier.STORAGE)
-    )
 
 
 @cache

@@ -18,17 +18,7 @@ from workbench.timeline import Kind, Task, Timeline, simulate
 from .partition import Chunk, partition_checkpoint
 from .profiling import Operation, ProfiledIteration, idle_spans_s
 
-__all__ = [
-    "COMPUTE",
-    "COPY_ENGINE",
-    "NETWORK",
-    "CheckpointTraffic",
-    "InterleavedIteration",
-    "Phase",
-    "Scheme",
-    "interleave",
-    "planning_spans_s",
-]
+__all__ = ["CheckpointTraffic", "InterleavedIteration", "Phase", "Scheme", "interleave", "planning_spans_s"]
 
 NETWORK, COPY_ENGINE, COMPUTE = "network", "copy engine", "compute"
 _AHEAD = 2  # phases between a computation and the message that may start after it

@@ -160,7 +160,8 @@ def best_placement(num_machines: int, num_replicas: int, k: int, *, balanced: bo
     choices = [_choices(machine, num_machines, num_replicas, losses) for machine in range(num_machines)]
     fewest, example, num_best, num_tried = len(losses) + 1, None, 0, 0
     for rows in product(*choices):
-        if balanced and not _is_balanced([row for row, _ in rows], num_replicas):
+        kept = Counter(holder for row, _ in rows for holder in row)
+        if balanced and set(kept.values()) != {num_replicas}:
             continue
         num_tried += 1
         fatal = 0
@@ -195,10 +196,6 @@ def _choices(
     others = [other for other in range(num_machines) if other != machine]
     rows = [(machine, *chosen) for chosen in combinations(others, num_replicas - 1)]
     return [(row, sum(1 << bit for bit, lost in enumerate(losses) if lost.issuperset(row))) for row in rows]
-
-
-def _is_balanced(rows: list[tuple[int, ...]], num_replicas: int) -> bool:
-    return set(Counter(holder for row in rows for holder in row).values()) == {num_replicas}
 
 
 def _check_number(num_machines: int, num_replicas: int) -> None:

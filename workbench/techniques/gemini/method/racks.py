@@ -13,13 +13,7 @@ from math import comb
 from .placement import Placement, is_recoverable, placement
 from .surviving import num_surviving
 
-__all__ = [
-    "num_racks",
-    "rack_placement",
-    "rack_recovery_probability",
-    "rack_recovery_probability_by_definition",
-    "racks_in_order",
-]
+__all__ = ["rack_placement", "rack_recovery_probability", "racks_in_order"]
 
 
 def racks_in_order(num_machines: int, machines_per_rack: int) -> tuple[int, ...]:

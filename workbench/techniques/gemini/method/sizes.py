@@ -11,16 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-__all__ = [
-    "BYTES_PER_PARAMETER",
-    "GPU_BYTES_PER_PARAMETER",
-    "TABLE_6_2",
-    "Family",
-    "ModelSizes",
-    "checkpoint_bytes",
-    "machine_shard_bytes",
-    "num_parameters",
-]
+__all__ = ["TABLE_6_2", "Family", "ModelSizes", "checkpoint_bytes", "machine_shard_bytes", "num_parameters"]
 
 # Of a checkpoint: the parameter and Adam's two moments, 4 bytes each (table 2.1's sizes over its parameters)
 BYTES_PER_PARAMETER = 12

@@ -15,14 +15,7 @@ from math import comb
 
 from .placement import connected_parts
 
-__all__ = [
-    "TooTangled",
-    "num_surviving",
-    "num_surviving_by_definition",
-    "surviving_of_frontier",
-    "surviving_of_groups",
-    "surviving_of_ring",
-]
+__all__ = ["TooTangled", "num_surviving", "num_surviving_by_definition"]
 
 # States: about a second of work for every three or four machines that are passed at that width
 LARGEST_FRONTIER = 50_000

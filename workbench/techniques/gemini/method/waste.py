@@ -11,19 +11,7 @@ from dataclasses import dataclass
 
 from .recovery import Tier
 
-__all__ = [
-    "STRAWMAN_INTERVAL_S",
-    "CheckpointPolicy",
-    "Job",
-    "Level",
-    "Tier",
-    "average_wasted_s",
-    "gemini",
-    "high_frequency",
-    "strawman",
-    "wasted_time_s",
-    "wasted_time_s_by_definition",
-]
+__all__ = ["CheckpointPolicy", "Job", "Level", "Tier", "average_wasted_s", "gemini", "high_frequency", "strawman"]
 
 STRAWMAN_INTERVAL_S = 3 * 3600.0  # section 6.7.1: every three hours, as BLOOM's training did
 

@@ -44,8 +44,7 @@ def pack_tree(tree: Any) -> bytes:
     """
     blobs: list[bytes] = []
     text = json.dumps(_encode(tree, "", blobs), separators=(",", ":")).encode()
-    parts = [LENGTH.pack(len(text)), _padded(text, LENGTH.size), *(_padded(blob) for blob in blobs)]
-    return b"".join(parts)
+    return b"".join([LENGTH.pack(len(text)), *map(_padded, (text, *blobs))])
 
 
 def unpack_tree(data: bytes | bytearray | memoryview) -> Any:
@@ -53,10 +52,8 @@ def unpack_tree(data: bytes | bytearray | memoryview) -> Any:
     data = memoryview(data).cast("B")
     if len(data) < LENGTH.size or LENGTH.unpack_from(data)[0] > len(data) - LENGTH.size:
         raise ValueError(f"data is {len(data)} bytes; it must be as long as the state that it should hold")
-    size = LENGTH.unpack_from(data)[0]
-    start = LENGTH.size + size
-    tree = json.loads(bytes(data[LENGTH.size : start]))
-    return _decode(tree, data[_aligned(start) :])
+    start = LENGTH.size + LENGTH.unpack_from(data)[0]
+    return _decode(json.loads(bytes(data[LENGTH.size : start])), data[_aligned(start) :])
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:
@@ -123,10 +120,9 @@ def _encode_mapping(tree: Mapping, path: str, blobs: list[bytes]) -> Any:
     """Keep text keys as they are; write others as pairs, in the order in which they are."""
     if all(type(key) is str and key != TAG for key in tree):
         return {key: _encode(value, f"{path}[{key!r}]", blobs) for key, value in tree.items()}
-    pairs = []
-    for key, value in tree.items():
-        pairs.append([_encode(key, f"{path}.keys()", blobs), _encode(value, f"{path}[{key!r}]", blobs)])
-    return {TAG: "pairs", "items": pairs}
+    pairs = tree.items()
+    items = [[_encode(key, f"{path}.keys()", blobs), _encode(value, f"{path}[{key!r}]", blobs)] for key, value in pairs]
+    return {TAG: "pairs", "items": items}
 
 
 def _decode(tree: Any, data: memoryview) -> Any:
@@ -167,6 +163,5 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def _padded(data: bytes, before: int = 0) -> bytes:
-    """Append what is missing to the next aligned place, `before` bytes lying ahead of the data."""
-    return data + bytes(_aligned(before + len(data)) - before - len(data))
+def _padded(data: bytes) -> bytes:
+    return data + bytes(_aligned(len(data)) - len(data))

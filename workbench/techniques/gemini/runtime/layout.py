@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from .encoding import raw_bytes
 
-__all__ = ["Entry", "Pieces", "StateLayout", "StateMismatch", "entry_of", "local_of", "plain_name", "prefix_of"]
+__all__ = ["Entry", "Pieces", "StateLayout", "StateMismatch"]
 
 ALIGNMENT_BYTES = 64  # tensors start at multiples of it: a cache line, and no dtype is wider
 MARK = b"GEMINI-1"

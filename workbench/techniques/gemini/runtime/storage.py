@@ -45,7 +45,7 @@ from .encoding import as_bytes, checksum, dtype_named, raw_bytes
 from .layout import Entry, StateLayout, StateMismatch, local_of
 from .state import TrainingState
 
-__all__ = ["MARKER", "CheckpointReader", "CheckpointWriter", "PersistentTier", "StorageCorrupt", "read_marker"]
+__all__ = ["MARKER", "CheckpointReader", "PersistentTier", "StorageCorrupt", "read_marker"]
 
 MARKER = "complete.json"  # a checkpoint without a valid marker does not count
 DTYPES = {  # torch's names -> the safetensors format's

@@ -104,7 +104,8 @@ class Training:
         threads_per_rank: int = 1,
         echo: bool = True,
     ):
-        hosts = hosts if machines is None else _hosts_of(machines, hosts)
+        if machines is not None:
+            hosts = _hosts_of(machines, hosts)
         self._task = Task(
             program=cloudpickle.dumps((function, tuple(args), dict(kwargs or {}))),
             names=_checked_names(names, _at_least("num_machines", num_machines, 1)),
@@ -229,13 +230,7 @@ def run_training(
         timeout_s: most seconds it may take.
         choices: the others of `Training`: args, kwargs, standbys, store, hosts, faults, names, timing and so on.
 
-    Returns:
-        Results in rank order, and the log.
-
-    Raises:
-        ValueError: if an argument is out of range; nothing is started then.
-        RankFailed: if the same error ends 3 generations in a row without progress.
-        TimeoutError: if it takes longer.
+    It raises the errors of `Training` and of `Training.run`.
     """
     _positive("timeout_s", timeout_s)
     with Training(function, num_machines, ranks_per_machine, **choices) as training:

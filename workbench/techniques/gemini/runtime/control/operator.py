@@ -26,7 +26,6 @@ from .service import (
     Roster,
     StoreReady,
     TrainingEnded,
-    Wanted,
     run_program,
     serve_agent,
     serve_store,
@@ -81,6 +80,7 @@ class Operator:
         self.give_up = threading.Event()
         self._machines = machines
         self._task = task
+        self._num_ranks = len(task.names) * task.ranks_per_machine
         self._roster: list[str] = []
         self._members: tuple[str, ...] = task.names
         self._host_of: dict[str, int] = {}
@@ -116,10 +116,8 @@ class Operator:
         return [results[rank] for rank in sorted(results)]
 
     def _is_over(self) -> bool:
-        if self._finished is None:
-            return False
-        num_ranks = len(self._finished.members) * self._task.ranks_per_machine
-        return len(self._results.get(self._finished.generation, {})) == num_ranks
+        done = self._finished and self._results.get(self._finished.generation)
+        return bool(done) and len(done) == self._num_ranks
 
     def _turn(self, deadline_s: float, timeout_s: float) -> None:
         now_s = time.monotonic()
@@ -137,8 +135,7 @@ class Operator:
 
     def _situation(self) -> str:
         done = self._results.get(self._generation, {})
-        num_ranks = len(self._members) * self._task.ranks_per_machine
-        missing = [rank for rank in range(num_ranks) if rank not in done]
+        missing = [rank for rank in range(self._num_ranks) if rank not in done]
         gone = [name for name in self._members if name not in self._machines.names]
         joined = {
             event.rank
@@ -260,8 +257,8 @@ class Operator:
             case StoreReady(address=address):
                 self._store_address = address
                 self._note(EventName.STORE_STARTED)
-            case Wanted(replacement=replacement):
-                self._replace(replacement)
+            case Replacement():
+                self._replace(message)
             case TrainingEnded(order=order):
                 self._finished = order
                 self._note(EventName.FINISHED, machine=name, generation=order.generation)

@@ -82,7 +82,9 @@ def decide(view: View) -> Decision:
     reason = "machines were replaced" if seats != members else _reason_to_restart(view, members)
     if not reason:
         return Decision(replace=replace)
-    return Decision(replace=replace, members=seats, generation=_newest_generation(view) + 1, reason=reason)
+    generations = [status.generation for status in view.statuses.values()]
+    newest = max([view.order.generation if view.order else 0, *generations])
+    return Decision(replace=replace, members=seats, generation=newest + 1, reason=reason)
 
 
 def _to_replace(view: View, members: tuple[str, ...]) -> tuple[Replacement, ...]:
@@ -112,11 +114,6 @@ def _place_of(name: str) -> str:
 def _all_returned(view: View, members: tuple[str, ...]) -> bool:
     statuses = [view.statuses.get(name) for name in members]
     return all(status is not None and _phase_in(view.order, status) == Phase.RETURNED for status in statuses)
-
-
-def _newest_generation(view: View) -> int:
-    reported = [status.generation for status in view.statuses.values()]
-    return max([view.order.generation if view.order else 0, *reported])
 
 
 def _reason_to_restart(view: View, members: tuple[str, ...]) -> str:

@@ -17,23 +17,10 @@ import cloudpickle
 from workbench.launch.machines import Machine, RankEnded, RankExit, RankLink
 
 from .agent import ControlAgent, Step, Timing
-from .ordering import Replacement
 from .records import Order, Phase
 from .store import EtcdKeyValueStore, KeyValueStore, TcpKeyValueStore, listening_socket, serve_tcp_store
 
-__all__ = [
-    "AgentPlan",
-    "Logged",
-    "Progress",
-    "RankContext",
-    "Roster",
-    "StoreReady",
-    "TrainingEnded",
-    "Wanted",
-    "run_program",
-    "serve_agent",
-    "serve_store",
-]
+__all__ = ["AgentPlan", "Logged", "RankContext", "Seat", "run_program", "serve_agent", "serve_store"]
 
 STORE_CALL_S = 0.5  # most seconds a call to the store may take, well below a lease
 FOREVER_S = 3600.0  # seconds between two looks of a process that has nothing to do
@@ -56,13 +43,6 @@ class Roster:
     """The operator tells agents which machines there are."""
 
     names: tuple[str, ...]  # oldest first
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """The root asks the operator to replace a machine."""
-
-    replacement: Replacement  # of which machine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +147,7 @@ class _Service:
         for name, details in step.events:
             self._machine.tell(Logged(name=name, time_s=now_s, details=details))
         for replacement in step.replace:
-            self._machine.tell(Wanted(replacement=replacement))
+            self._machine.tell(replacement)
         if step.finished is not None:
             self._machine.tell(TrainingEnded(order=step.finished))
         if step.order is not None:

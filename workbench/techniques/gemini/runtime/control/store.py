@@ -14,15 +14,7 @@ from urllib.parse import urlsplit
 
 import torch.distributed as dist
 
-__all__ = [
-    "EtcdKeyValueStore",
-    "KeyValueStore",
-    "StoreUnavailable",
-    "TcpKeyValueStore",
-    "checked_value",
-    "listening_socket",
-    "serve_tcp_store",
-]
+__all__ = ["EtcdKeyValueStore", "KeyValueStore", "StoreUnavailable", "TcpKeyValueStore"]
 
 BACKLOG = 512  # connections that may wait to be accepted
 
