@@ -15,11 +15,10 @@ from matplotlib.figure import Figure
 
 from workbench.explore.controls import choice, steps
 from workbench.explore.explorer import Explorer
-from workbench.plots import figure, gantt
+from workbench.plots import gantts, kind_legend
 from workbench.techniques.gemini.cost import GeminiMachine, Workload, calibrated, phases_of, traffic_of
 from workbench.techniques.gemini.method.interleaving import InterleavedIteration, Scheme, interleave
-from workbench.techniques.gemini.predicting.drawing import gantt_legend
-from workbench.timeline import Kind
+from workbench.techniques.gemini.plots import ITERATION_KINDS
 
 __all__ = ["Interleaving", "compare", "describe", "draw", "explore_interleaving"]
 
@@ -34,7 +33,6 @@ SAFETIES = (0.5, 0.7, 0.9, 1.0)  # μ
 COPY_RATES = MappingProxyType({"400 Gbit/s (p4d)": 400, "100 Gbit/s": 100, "50 Gbit/s": 50})
 GIGABIT_BYTES = 1e9 / 8
 MEBIBYTE = 2**20
-_KINDS = (Kind.COMMUNICATE, Kind.ENCODE, Kind.DECODE, Kind.FORWARD, Kind.BACKWARD, Kind.OTHER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,16 +98,12 @@ def describe(found: Interleaving) -> str:
 
 def draw(found: Interleaving) -> Figure:
     """Draw the iteration without checkpoints above the one with them, on one scale."""
-    drawn, (above, below) = figure(2, 1, figsize=(9, 5), sharex=True)
-    end_s = max(found.plain.timeline.end_s, found.chosen.timeline.end_s)
-    gantt(found.plain.timeline, ax=above, end_s=end_s, legend=False)
-    gantt(found.chosen.timeline, ax=below, end_s=end_s, legend=False)
-    above.set_title(f"Baseline: {found.plain.iteration_s:.2f} s, {found.link} Gbit/s a machine")
-    above.label_outer()
     out = ", out of memory" if found.chosen.is_out_of_memory else ""
-    below.set_title(f"{found.chosen.scheme}: {found.chosen.iteration_s:.2f} s ({found.overhead:+.1%}){out}")
-    gantt_legend(drawn, _KINDS)
-    return drawn
+    plain = f"Baseline: {found.plain.iteration_s:.2f} s, {found.link} Gbit/s a machine"
+    chosen = f"{found.chosen.scheme}: {found.chosen.iteration_s:.2f} s ({found.overhead:+.1%}){out}"
+    axes = gantts({plain: found.plain.timeline, chosen: found.chosen.timeline}, figsize=(9, 5), legend=False)
+    kind_legend(axes[0].figure, ITERATION_KINDS)
+    return axes[0].figure
 
 
 def explore_interleaving() -> Explorer[Interleaving]:

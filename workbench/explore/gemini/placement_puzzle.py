@@ -21,8 +21,7 @@ from workbench.plots import figure
 from workbench.plots.style import BLUE, GREY, PALE, VERMILION
 from workbench.techniques.gemini.method.placement import Placement, is_recoverable, placement, survivors
 from workbench.techniques.gemini.method.probability import recovery_probability
-
-from .placement_picture import draw_placement
+from workbench.techniques.gemini.plots import draw_placement
 
 __all__ = ["Puzzle", "describe", "draw", "explore_placement", "solve"]
 
