@@ -343,7 +343,7 @@ def test_sources_are_told_once():
 
 def test_the_table_shows_mean_and_spread():
     rows = accuracy.score_rows([cell("w/o", 0.80), cell("w/o", 0.84, seed=1), cell("A1", 0.8)])
-    table = accuracy.score_table(rows)
+    table = pictures.score_table(rows)
     assert table.loc["mrpc"].to_dict() == {"w/o": "82.0 (80.0 to 84.0)", "A1": "80.0", "chance": "50.0"}
 
 
@@ -406,7 +406,7 @@ def test_the_papers_scores_stand_beside_ours_by_method():
     published = pd.DataFrame(
         [{"task": "mrpc", "method": "T1", "value": 0.8}, {"task": "sst2", "method": "Q3", "value": 0.1}]
     )
-    beside = accuracy.beside_published(rows, published, "mrpc").set_index("method")
+    beside = pictures.scores_beside_published(rows, published, "mrpc").set_index("method")
     assert beside.published["T1"] == 0.8 and pd.isna(beside.published["Q3"]) and beside.ours["Q3"] == 1.0
 
 

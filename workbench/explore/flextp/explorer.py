@@ -13,8 +13,7 @@ from types import MappingProxyType
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workbench.explore.controls import choice, steps
-from workbench.explore.explorer import Explorer
+from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots import figure, gantt, lines
 from workbench.plots.style import GREY
 from workbench.techniques.flextp.cost import (

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 BASELINE = "Baseline"  # the solution that does nothing
+BALANCED = "with balance"  # the model that balancing watches, where nobody straggles
 LABELS = MappingProxyType(
     {
         "pruning_ratio": "pruning ratio γ",
@@ -108,7 +109,7 @@ def draw_epochs(rows: Iterable[Mapping], along: str, *, ax: Axes | None = None) 
 def draw_machinery(rows: Iterable[Mapping], *, asked: float) -> Figure:
     """Draw the cost of balancing where there is nothing to balance, beside the largest that is asked for."""
     figure, ax = plots.figure(figsize=(8, 2.6))
-    measured = {row["quantity"]: row for row in rows}
+    measured = {row["quantity"]: row for row in rows if row["solution"] == BALANCED}
     named = {"iterations": measured["over_unbalanced"], "processor time": measured["cpu_over_unbalanced"]}
     for place, row in enumerate(named.values()):
         ax.plot([row["low"], row["high"]], [place, place], lw=3, alpha=0.5, color="C0", solid_capstyle="butt")
