@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from workbench.explore.controls import choice, steps
-from workbench.explore.explorer import Explorer
+from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots import figure, gantt, lines, matrix
 from workbench.plots.style import GREY
 from workbench.techniques.flextp.cost import (
