@@ -9,8 +9,8 @@ from workbench.explore.exercises import Exercise, Mistake
 from workbench.techniques.gemini.method.placement import kept_bytes, placement, survivors
 from workbench.techniques.gemini.method.probability import group_bound, recovery_probability
 from workbench.techniques.gemini.method.racks import rack_placement, racks_in_order
-from workbench.techniques.gemini.method.sizes import machine_shard_bytes
 from workbench.techniques.gemini.method.recovery import Tier
+from workbench.techniques.gemini.method.sizes import machine_shard_bytes
 from workbench.techniques.gemini.method.waste import wasted_time_s
 
 from .tiers import plan_after
