@@ -110,9 +110,9 @@ class _Hiding(KeptShards):
         super().__init__(place)
         self._hidden = hidden
 
-    def found(self) -> dict[int, list[tuple[int, str]]]:
+    def examined(self) -> dict[int, list[tuple[int, str]]]:
         """Leave out what is hidden."""
-        return {rank: held for rank, held in super().found().items() if rank not in self._hidden}
+        return {rank: held for rank, held in super().examined().items() if rank not in self._hidden}
 
 
 def measure_tiers(

@@ -1,9 +1,4 @@
-"""The placement puzzle: machines, replicas, a placement and a failure; what is left, and how lucky that was.
-
-Source: thesis, chapter 6 (Gemini), section 6.4, figure 6.3; recovery from the nearest tier: section 6.6.2.
-Simplified: machines fail together and for good.
-Left out: when they fail, and what recovery takes.
-"""
+"""The placement puzzle: machines, replicas, a placement and a failure; what is left, and how lucky that was."""
 
 from __future__ import annotations
 
@@ -15,14 +10,12 @@ from types import MappingProxyType
 import ipywidgets
 from matplotlib.figure import Figure
 
-from workbench.explore.controls import Control, choice, steps
-from workbench.explore.explorer import Explorer
-from workbench.plots import figure
+from workbench.explore.explorer import Control, Explorer, choice, steps
+from workbench.plots import beside, figure
 from workbench.plots.style import BLUE, GREY, PALE, VERMILION
 from workbench.techniques.gemini.method.placement import Placement, is_recoverable, placement, survivors
 from workbench.techniques.gemini.method.probability import recovery_probability
-
-from .placement_picture import draw_placement
+from workbench.techniques.gemini.plots import draw_placement
 
 __all__ = ["Puzzle", "describe", "draw", "explore_placement", "solve"]
 
@@ -42,41 +35,23 @@ class _Machines(Control):
 
     def widget(self) -> ipywidgets.Widget:
         """Build the widget; several lines are chosen with control or shift, also from the keyboard."""
-        layout = ipywidgets.Layout(width="26em", max_width="100%")
-        return ipywidgets.SelectMultiple(
-            options=self.options,
-            value=self.value,
-            description=self.label,
-            tooltip=self.help,
-            rows=_LIST_ROWS,
-            style={"description_width": "6em"},
-            layout=layout,
-        )
+        return ipywidgets.SelectMultiple(rows=_LIST_ROWS, **self.common)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Puzzle:
     """A placement after a failure."""
 
-    placed: Placement  #: who keeps what
-    failed: tuple[int, ...]  #: whose memory is lost
-    lost: tuple[int, ...]  #: shards without a living replica
-    recovers: bool  #: whether training goes on from memory
-    probability: Fraction  #: exact, over all failures of as many machines
-    curves: Mapping[str, tuple[Fraction, ...]]  #: its kind and the ring: the probability at k = 0, 1, ...
+    placed: Placement  # the holders of each shard
+    failed: tuple[int, ...]  # whose memory is lost
+    lost: tuple[int, ...]  # shards without a living replica
+    recovers: bool  # whether training goes on from memory
+    probability: Fraction  # exact, over all failures of as many machines
+    curves: Mapping[str, tuple[Fraction, ...]]  # its kind and the ring: the probability at k = 0, 1, ...
 
 
 def solve(*, num_machines: int, num_replicas: int, kind: str, failed: Collection[int]) -> Puzzle:
     """Place replicas, let machines fail, and see what is left.
-
-    Args:
-        num_machines: N.
-        num_replicas: m.
-        kind: "group", "mixed" or "ring".
-        failed: which machines fail.
-
-    Returns:
-        The puzzle, solved.
 
     Raises:
         ValueError: for a placement or a failed machine that does not exist.
@@ -84,8 +59,8 @@ def solve(*, num_machines: int, num_replicas: int, kind: str, failed: Collection
     placed = placement(num_machines, num_replicas, kind)
     lost = tuple(shard for shard, alive in enumerate(survivors(placed, failed)) if not alive)
     counts = range(min(num_machines, max(MOST_FAILURES, len(failed))) + 1)
-    beside = {name: placement(num_machines, num_replicas, name) for name in dict.fromkeys((placed.kind, "ring"))}
-    curves = {name: tuple(recovery_probability(each, k) for k in counts) for name, each in beside.items()}
+    others = {name: placement(num_machines, num_replicas, name) for name in dict.fromkeys((placed.kind, "ring"))}
+    curves = {name: tuple(recovery_probability(other, k) for k in counts) for name, other in others.items()}
     return Puzzle(
         placed=placed,
         failed=tuple(sorted(failed)),
@@ -97,14 +72,7 @@ def solve(*, num_machines: int, num_replicas: int, kind: str, failed: Collection
 
 
 def describe(puzzle: Puzzle) -> str:
-    """Say in a sentence what is left.
-
-    Args:
-        puzzle: solved.
-
-    Returns:
-        For the status line and for screen readers.
-    """
+    """Say in a sentence what is left."""
     if not puzzle.failed:
         return "no machine failed: nothing is lost."
     k = len(puzzle.failed)
@@ -118,14 +86,7 @@ def describe(puzzle: Puzzle) -> str:
 
 
 def draw(puzzle: Puzzle) -> Figure:
-    """Draw what is left, and the probability by the number of failed machines.
-
-    Args:
-        puzzle: solved.
-
-    Returns:
-        A new figure.
-    """
+    """Draw what is left, and the probability by the number of failed machines."""
     height = 1.2 + 0.45 * puzzle.placed.num_replicas
     drawn, axes = figure(2, 1, figsize=(9.6, height + 3.0), height_ratios=[height, 2.4])
     verdict = "recovers from memory" if puzzle.recovers else "starts from persistent storage"
@@ -133,20 +94,16 @@ def draw(puzzle: Puzzle) -> Figure:
     draw_placement(puzzle.placed, ax=axes[0], failed=puzzle.failed, title=title)
     k = len(puzzle.failed)
     for (kind, values), color in zip(puzzle.curves.items(), (BLUE, VERMILION), strict=False):
-        axes[1].plot(range(len(values)), [float(100 * each) for each in values], "o-", color=color, label=kind)
+        axes[1].plot(range(len(values)), [float(100 * value) for value in values], "o-", color=color, label=kind)
     axes[1].axvline(k, color=PALE, linewidth=6, zorder=0)
     axes[1].plot(k, float(100 * puzzle.probability), "D", color=GREY, markersize=11, zorder=1, label="this puzzle")
     axes[1].set(xlabel="machines lost at once", ylabel="recovered\nfrom memory (%)", ylim=(-5, 108))
-    axes[1].legend(loc="lower left")
+    beside(axes[1])
     return drawn
 
 
 def explore_placement() -> Explorer[Puzzle]:
-    """Return the control: N, m, the placement, and which machines fail.
-
-    Returns:
-        The explorer, complete before it is touched.
-    """
+    """Return the control: N, m, the placement, and which machines fail."""
     machines = range(2, MOST_MACHINES + 1)
     return Explorer(
         solve,
@@ -162,7 +119,7 @@ def explore_placement() -> Explorer[Puzzle]:
         ),
         failed=_Machines(
             label="failed",
-            options=tuple((f"machine {each}", each) for each in range(MOST_MACHINES)),
+            options=tuple((f"machine {number}", number) for number in range(MOST_MACHINES)),
             value=(0, 1),
             is_slider=False,
             help="Which machines are lost at once; several with control or shift held.",
@@ -174,8 +131,8 @@ def _written(probability: Fraction) -> str:
     return f"{float(100 * probability):.1f} % ({probability})"
 
 
-def _counted(what: str, things: Collection[int]) -> str:
-    return f"{len(things)} {what}{'' if len(things) == 1 else 's'}"
+def _counted(what: str, numbers: Collection[int]) -> str:
+    return f"{len(numbers)} {what}{'' if len(numbers) == 1 else 's'}"
 
 
 def _named(what: str, numbers: Collection[int]) -> str:

@@ -1,25 +1,71 @@
-"""The log of a training in words, printed while the training runs.
-
-What: one line an event that a reader wants to know of, with its second; iterations in a row share a line, which comes
-when something else happens or enough of them are done.
-Source: ours; the events are those of `workbench.techniques.gemini.runtime`.
-Simplified: events are printed in the order in which they are heard, which is not always that in which they happened.
-Left out: joining, checkpoints, results; `Training.events` has everything.
-"""
+"""A small training that a reader can kill and see go on, and its log in words while it runs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from workbench.techniques.gemini.runtime.checkpoints import PRELOAD as OF_CHECKPOINTS
+from workbench.techniques.gemini.runtime.checkpoints import Context
 from workbench.techniques.gemini.runtime.control.events import Event, EventName
+from workbench.techniques.gemini.study.gpt2_training import digest_of
+from workbench.techniques.gemini.study.recovery import train_gpt2
 
-__all__ = ["LiveLog", "in_words"]
+__all__ = ["PRELOAD", "LiveLog", "SmallTraining", "in_words"]
 
+PRELOAD = (*OF_CHECKPOINTS, train_gpt2.__module__, __name__)  # for machines that the lesson keeps warm
+WIDTH, NUM_LAYERS, BATCH = 32, 3, 8  # of the model; examples of a rank
+LEARNING_RATE = 1e-2  # chosen: weights move visibly in a few iterations
+PAUSE_S = 0.1  # of an iteration, so that there is time to look on and to strike
+MOST_RANKS = 10_000  # that draw different batches
 LOOK_S = 0.02  # between two looks at the log
 SILENCE_S = 60.0  # without any event, after which nothing more is expected
 ITERATION = "iteration"  # as ranks report it
+
+
+class SmallTraining:
+    """Model, optimizer and updates of one rank of a training that a reader can kill and see go on.
+
+    A few linear layers are sharded over the ranks as the paper's models are (ZeRO-3), with Adam. A batch is drawn from
+    the number of its iteration, so a resumed training sees the batches that the interrupted one would have seen.
+
+    Args:
+        context: of the rank, as `run_training` gives it.
+        pause_s: for which every update sleeps.
+        seed: of weights and batches.
+    """
+
+    def __init__(self, context: Context, *, pause_s: float = PAUSE_S, seed: int = 0):
+        self._rank, self._pause_s, self._seed = context.rank, pause_s, seed
+        draw = torch.Generator().manual_seed(seed)
+        layers = [nn.Linear(WIDTH, WIDTH) for _ in range(NUM_LAYERS)]
+        for layer in layers:
+            nn.init.normal_(layer.weight, std=WIDTH**-0.5, generator=draw)
+            nn.init.zeros_(layer.bias)
+        self.model = nn.Sequential(*layers)
+        for module in (*layers, self.model):
+            fully_shard(module)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
+
+    def updates(self, first: int, num_iterations: int) -> Iterator[int]:
+        """Update the model once an iteration, from `first` on; a number comes when its update is done."""
+        for iteration in range(first, num_iterations):
+            time.sleep(self._pause_s)
+            draw = torch.Generator().manual_seed((self._seed + iteration) * MOST_RANKS + self._rank)
+            x = torch.randn(BATCH, WIDTH, generator=draw)
+            (self.model(x) - x.flip(1)).square().mean().backward()  # learn to turn rows round
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            yield iteration
+
+    def digest(self) -> str:
+        """Return a digest of every bit of this rank's parameters and of Adam's moments."""
+        return digest_of(self.model, self.optimizer)
 
 
 class _Logged(Protocol):
@@ -28,10 +74,10 @@ class _Logged(Protocol):
 
 
 class LiveLog:
-    """Prints what happens in a training, as it happens.
+    """Prints the log of a training in words while it runs, a line an event; iterations in a row share a line.
 
     Args:
-        training: one that was started.
+        training: a training that was started.
         write: called with each line; None prints them.
         silence_s: seconds without any event after which waiting is given up.
     """
@@ -45,13 +91,10 @@ class LiveLog:
         self._counted: list[Event] = []  # iterations that are not written yet
 
     def until_iteration(self, iteration: int) -> None:
-        """Print until rank 0 has done an iteration.
-
-        Args:
-            iteration: its number, which counts from here on: one that was done before and is done again counts anew.
+        """Print until rank 0 has done an iteration, counted from here on: one that is done again counts anew.
 
         Raises:
-            TimeoutError: if nothing is heard of the training for `silence_s`.
+            TimeoutError: if no event comes for `silence_s`.
         """
         awaited = f"iteration {iteration}"
         self._until(lambda event: _is_counted(event) and event.details["iteration"] >= iteration, awaited)
@@ -60,7 +103,7 @@ class LiveLog:
         """Print until all ranks have returned.
 
         Raises:
-            TimeoutError: if nothing is heard of the training for `silence_s`.
+            TimeoutError: if no event comes for `silence_s`.
         """
         self._until(lambda event: event.name == EventName.FINISHED, "the end")
 
@@ -98,14 +141,7 @@ class LiveLog:
 
 
 def in_words(event: Event) -> str:
-    """Say what happened.
-
-    Args:
-        event: of a training's log.
-
-    Returns:
-        A few words; empty for what goes without saying.
-    """
+    """Say in a few words what happened; events that go without saying are empty."""
     detail, machine = event.details, event.machine
     match event.name:
         case EventName.MACHINE_STARTED:

@@ -1,14 +1,12 @@
-"""What the timing notebook draws and claims: parts of an iteration and speedups beside the paper's, worked by hand."""
+"""The pictures of activation compression: parts of an iteration, speedups beside the paper's, singular values."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.techniques.activation_compression.timing import (
-    beside_largest,
-    beside_published,
-    stacked_parts,
-    with_intervals,
-)
+from workbench import plots
+from workbench.techniques.activation_compression import plots as pictures
+from workbench.techniques.activation_compression.timing import beside_largest
 
 SETTING = {"link": "slow", "nvlink": 0, "tp": 4, "pp": 1, "micro_batch": 4, "sequence": 128}
 TIMES = {
@@ -42,7 +40,7 @@ def speedup(method, value, **keys):
 
 def test_the_parts_of_an_iteration_are_taken_out_of_forward_and_add_up():
     rows = [{"quantity": name, "method": "A1", **SETTING, "value": ms, "unit": "ms"} for name, ms in TIMES.items()]
-    parts = stacked_parts(rows, SETTING).set_index("part").time
+    parts = pictures.stacked_parts(rows, SETTING).set_index("part").time
     assert parts["forward computation"] == 50 - 2 - 1 - 20 - 4
     assert parts["waiting and pipeline"] == 4 + 7
     assert parts["tensor communication"] == 20
@@ -55,11 +53,13 @@ def test_parts_of_another_link_stay_out():
         for link, factor in (("slow", 1), ("carried over", 2))
         for name, ms in TIMES.items()
     ]
-    assert stacked_parts(rows, SETTING).time.sum() == 100
+    assert pictures.stacked_parts(rows, SETTING).time.sum() == 100
 
 
 def test_speedups_stand_beside_those_of_the_same_setting_and_variants_beside_nothing():
-    table = beside_published([speedup("A1", 1.15), speedup("A1 fused", 1.2)], SETTING, PUBLISHED).set_index("method")
+    table = pictures.speedups_beside_published(
+        [speedup("A1", 1.15), speedup("A1 fused", 1.2)], SETTING, PUBLISHED
+    ).set_index("method")
     assert table.published["A1"] == 1.178
     assert pd.isna(table.published["A1 fused"])
     assert (table.ours["A1"], table.low["A1"]) == (1.15, pytest.approx(1.14))
@@ -91,9 +91,26 @@ def test_tables_without_tp_4_over_slow_links_have_no_largest_speedup():
     assert beside_largest([speedup("A1", 1.1)], PUBLISHED.drop(columns="nvlink")) == []
 
 
-def test_a_quantity_is_written_with_its_interval_a_column_a_method():
-    rows = [speedup("A1", 1.2), speedup("A2", 1.1), speedup("A1", 1.05, tp=2, pp=2)]
-    table = with_intervals(rows, "speedup")
-    assert list(table.columns) == ["A1", "A2"]
-    assert table["A1"].tolist() == ["1.200 (1.190 to 1.210)", "1.050 (1.040 to 1.060)"]
-    assert table["A2"].tolist()[0] == "1.100 (1.090 to 1.110)"
+def test_a_setting_is_drawn_with_its_parts_and_its_speedups_beside_the_papers():
+    rows = [{"quantity": name, "method": "A1", **SETTING, "value": ms, "unit": "ms"} for name, ms in TIMES.items()]
+    _, axes = plots.figure(1, 2)
+    pictures.draw_setting([*rows, speedup("A1", 1.15)], SETTING, PUBLISHED, axes=axes, legend=False)
+    assert sum(bar.get_height() for bar in axes[0].patches) == 100
+    assert [bar.get_height() for bar in axes[1].patches] == [1.178, 1.15]
+    assert axes[0].get_title() == "TP 4, PP 1, slow links" and axes[0].get_legend() is None
+
+
+def test_a_spectrum_starts_at_the_origin_and_is_the_mean_over_seeds_with_their_range():
+    _, ax = plots.figure()
+    pictures.draw_spectrum({"one": [[0.5, 1.0]], "two": [[0.6, 1.0], [0.8, 1.0]]}, ax=ax)
+    line = next(line for line in ax.lines if line.get_label() == "two")
+    np.testing.assert_allclose(line.get_xydata(), [[0, 0], [0.5, 0.7], [1, 1]])
+    band = ax.collections[-1].get_paths()[0].vertices
+    middle = band[np.isclose(band[:, 0], 0.5), 1]
+    assert (middle.min(), middle.max()) == pytest.approx((0.6, 0.8))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "two", "all values equal"]
+
+
+def test_a_spectrum_without_seeds_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"curves\['one'\] has shape \(2,\); it must be \[seeds, K\]"):
+        pictures.draw_spectrum({"one": [0.5, 1.0]}, ax=plots.figure()[1])
