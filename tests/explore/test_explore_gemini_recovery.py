@@ -9,7 +9,7 @@ import pytest
 from workbench.explore import Standing, check
 from workbench.explore import gemini as lesson
 from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.tiers import Tier
+from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
 from workbench.techniques.gemini.runtime.control.events import Event
 from workbench.techniques.gemini.runtime.training import Fault, Victim, run_training

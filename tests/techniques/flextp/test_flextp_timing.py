@@ -14,7 +14,7 @@ from workbench.reproduction import Project, load_catalogue
 from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp.method.levelling import SPEED_SHARE
 from workbench.techniques.flextp.method.plan import Plan, RankPlan
-from workbench.techniques.flextp.runtime.balance import PATIENCE
+from workbench.techniques.flextp.runtime.balancer import PATIENCE
 from workbench.techniques.flextp.runtime.meter import Meter
 from workbench.techniques.flextp.study import timing
 from workbench.techniques.flextp.study.timing.beside import Beside, beside, plain_baseline
@@ -349,7 +349,7 @@ def test_semi_selects_alike_wherever_it_is_measured_and_the_refined_one_is_the_d
 
 
 def test_bad_input_is_refused_before_any_rank_starts():
-    with pytest.raises(ValueError, match="num_senders is 2, must be at most 1 of 2 ranks"):
+    with pytest.raises(ValueError, match="num_senders is 2; it must be at most 1"):
         timing.measure_variants(
             {"a": Variant(solution="SEMI", num_senders=2, skewness=(4.0,))}, size=TINY, num_ranks=2, rounds=6
         )

@@ -6,8 +6,8 @@ import pytest
 
 from workbench.techniques.gemini import plots as pictures
 from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.tiers import Tier
-from workbench.techniques.gemini.runtime.control.faults import Fault, Victim
+from workbench.techniques.gemini.method.recovery import Tier
+from workbench.techniques.gemini.runtime.control.events import Fault, Victim
 from workbench.techniques.gemini.study import reliability
 from workbench.techniques.gemini.study.reliability import Undisturbed, reliability_cells, reliability_rows, run_schedule
 from workbench.techniques.gemini.study.schedules import Failure, Flip, Schedule, draw_schedule

@@ -1,34 +1,74 @@
-"""An agent's control loop, one step at a time: heartbeat, election, orders.
+"""An agent's control loop, one step at a time: heartbeat, leases, election, orders.
 
 It knows the store and a clock, and nothing of processes: `service` runs it in a machine, tests run many of them in one
 process and let them interleave.
-
-Source: thesis, section 6.3.2 (worker and root agents) and 6.6.2.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .election import election_step
-from .leases import LeaseBook
-from .ordering import Replacement, View, decide
+from .ordering import Decision, Replacement, View, decide, election_step
 from .records import ORDER_KEY, ROOT_KEY, AgentStatus, Order, Phase, RootRecord, status_key
 from .store import KeyValueStore, StoreUnavailable
 
-__all__ = ["ControlAgent", "Step", "Timing"]
+__all__ = ["ControlAgent", "LeaseBook", "Step", "Timing", "is_expired_by_definition"]
 
 STANDBY_LEASES = 2.0  # a standby lets the machines with a number go first in an election
 
 
+def is_expired_by_definition(seen: Sequence[tuple[float, int | None]], lease_s: float, now_s: float) -> bool:
+    """Judge a lease from all counts of a machine that a watcher has read, and when; the first look starts the lease."""
+    first_seen_s: dict[int, float] = {}
+    for time_s, count in seen:
+        if count is not None:
+            first_seen_s.setdefault(count, time_s)
+    renewed_s = max([seen[0][0], *first_seen_s.values()])
+    return now_s - renewed_s > lease_s
+
+
+class LeaseBook:
+    """Judges who is alive by counters that grow and the watcher's own clock: no clocks have to agree.
+
+    A count may stay the same for `lease_s`; the first one must have been seen after `start_s`, or None for the same.
+    """
+
+    def __init__(self, lease_s: float, start_s: float | None = None):
+        self.lease_s = lease_s
+        self.start_s = lease_s if start_s is None else start_s
+        for name in ("lease_s", "start_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be above 0")
+        self._seen: dict[str, tuple[int | None, float]] = {}  # count, when it was first seen
+
+    def look(self, name: str, count: int | None, now_s: float) -> None:
+        """Note the count that was read of a machine; the first look, also at None, starts its lease."""
+        last, _ = self._seen.get(name, (None, now_s))
+        if name not in self._seen or (count is not None and count != last):
+            self._seen[name] = count, now_s
+
+    def is_expired(self, name: str, now_s: float, *, leases: float = 1.0) -> bool:
+        """Return whether a machine was silent for so many leases; one that was never looked for is not lost."""
+        if name not in self._seen:
+            return False
+        count, renewed_s = self._seen[name]
+        return now_s - renewed_s > leases * (self.start_s if count is None else self.lease_s)
+
+    def pardon(self, now_s: float) -> None:
+        """Give all machines a fresh lease, because the watcher itself could not look for a while."""
+        self._seen = {name: (count, now_s) for name, (count, _) in self._seen.items()}
+
+    def taken_over(self, start_s: float) -> "LeaseBook":
+        """Return a book of the same lease and content, with another `start_s`."""
+        book = LeaseBook(self.lease_s, start_s)
+        book._seen.update(self._seen)
+        return book
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """How often machines show that they are alive, and how long they are believed to be.
-
-    Raises:
-        ValueError: unless 0 < 4 · heartbeat_s <= lease_s <= start_s.
-    """
+    """How often machines show that they are alive, and how long they are believed to be."""
 
     heartbeat_s: float = 0.1  # seconds between two heartbeats
     lease_s: float = 2.0  # seconds for which a heartbeat counts
@@ -46,7 +86,7 @@ class Timing:
 
 @dataclass(kw_only=True, slots=True)
 class Step:
-    """What one step of the loop asks its surroundings to do."""
+    """The requests of one step of the loop to its surroundings."""
 
     order: Order | None = None  # newly accepted: stop the old ranks, start those of this machine
     replace: list[Replacement] = field(default_factory=list)  # to ask of the operator
@@ -61,14 +101,9 @@ class ControlAgent:
         name: of the machine, in no other's use.
         store: where machines meet.
         initial: machines by number, before the first order.
-        roster: all machines, the standbys included.
+        roster: all machines, the standbys included; to be set when the operator starts another.
         timing: of heartbeats and leases.
         meeting: gives host:port at which this machine's ranks could let others meet.
-
-    Attributes:
-        roster: may be set when the operator starts a machine.
-        phase: what this machine's ranks do; to be set when they end.
-        order: the newest that was accepted.
     """
 
     def __init__(
@@ -106,22 +141,16 @@ class ControlAgent:
         self._reason = ""  # why, as root, it last wanted a new generation
 
     def step(self, now_s: float) -> Step:
-        """Do one round of the loop.
-
-        Args:
-            now_s: this machine's clock.
-
-        Returns:
-            What is to be done; nothing while the store does not answer.
-        """
+        """Do one round of the loop and return its requests; none while the store does not answer."""
         step = Step()
         try:
             if self._had_outage or now_s - self._last_step_s > self._timing.lease_s / 2:
-                # I could not look, or could not write either: silence says nothing about the others.
+                # This machine could not look, or not write: silence says nothing about the others.
                 self._leases.pardon(now_s)
                 self._root_leases.pardon(now_s)
             self._last_step_s = now_s
-            self._beat()
+            self._count += 1
+            self._store.set(status_key(self.name), self.status().to_bytes())
             record = self._follow_root(now_s, step)
             raw = self._store.get(ORDER_KEY)
             self._accept(raw, step)
@@ -136,12 +165,8 @@ class ControlAgent:
             self._had_outage = True
         return step
 
-    def _beat(self) -> None:
-        self._count += 1
-        self._store.set(status_key(self.name), self.status().to_bytes())
-
     def status(self) -> AgentStatus:
-        """Return the heartbeat this machine writes now."""
+        """Return the heartbeat of this moment."""
         generation, term, root = self.order.identity if self.order else (0, 0, "")
         return AgentStatus(
             name=self.name,
@@ -156,7 +181,7 @@ class ControlAgent:
         )
 
     def _follow_root(self, now_s: float, step: Step) -> RootRecord | None:
-        """Read who is the root, and try to become it if that one is lost; return the record after that."""
+        """Read the root's record, and try to become root if it is lost; return the record after that."""
         raw = self._store.get(ROOT_KEY)
         record = RootRecord.from_bytes(raw) if raw else None
         self._note_root(record)
@@ -187,7 +212,7 @@ class ControlAgent:
     def _root_is_lost(self, root: RootRecord | None, now_s: float) -> bool:
         members = self.order.members if self.order else self._initial
         leases = 1.0 if self.name in members else STANDBY_LEASES
-        if root is None:  # nobody has ever been root: those with a number may be it at once
+        if root is None:  # there was no root yet: machines with a number may be it at once
             self._root_leases.look("", None, now_s)
             return self.name in members or self._root_leases.is_expired("", now_s, leases=leases)
         if root.name == self.name:
@@ -198,7 +223,7 @@ class ControlAgent:
         return self._root_leases.is_expired(root.name, now_s, leases=leases)
 
     def _accept(self, raw: bytes | None, step: Step) -> None:
-        """Take the order that the store holds, if it is newer than the one held and of no outdated root."""
+        """Take the store's order, if it is newer than the accepted one and of no outdated root."""
         if raw is None:
             return
         order = Order.from_bytes(raw)
@@ -280,7 +305,7 @@ class ControlAgent:
                 self._asked_s[replacement.lost] = now_s
                 step.replace.append(replacement)
 
-    def _order(self, record: RootRecord, raw: bytes | None, decision: Any, step: Step) -> None:
+    def _order(self, record: RootRecord, raw: bytes | None, decision: Decision, step: Step) -> None:
         order = Order(
             generation=decision.generation,
             term=record.term,
@@ -291,6 +316,6 @@ class ControlAgent:
         now = self._store.compare_set(ORDER_KEY, raw, order.to_bytes())
         if now != order.to_bytes():
             return  # another root was faster
-        told = {"generation": order.generation, "members": list(order.members), "reason": decision.reason}
-        step.events.append(("generation ordered", {**told, "term": order.term}))
+        details = {"generation": order.generation, "members": list(order.members), "reason": decision.reason}
+        step.events.append(("generation ordered", {**details, "term": order.term}))
         self._accept(now, step)

@@ -12,10 +12,8 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from workbench.techniques.gemini.runtime.resume import resume_
-from workbench.techniques.gemini.runtime.state import StateMismatch, TrainingState
-from workbench.techniques.gemini.runtime.storage_files import MARKER, read_marker
-from workbench.techniques.gemini.runtime.tiers import PersistentTier, StorageCorrupt
+from workbench.techniques.gemini.runtime import PersistentTier, StateMismatch, StorageCorrupt, TrainingState, resume_
+from workbench.techniques.gemini.runtime.storage import MARKER, CheckpointReader, read_marker
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -75,8 +73,6 @@ def test_what_was_stored_comes_back_bit_for_bit_into_a_fresh_run(url):
     assert resume_(fresh.state, image) == 1
     assert fresh.image(1) == expected
     assert fresh.step().image(2) == later != expected
-    assert tier.load_(run.state, 1) == 1
-    assert run.image(1) == expected
 
 
 def test_only_the_last_complete_checkpoints_are_kept(url):
@@ -101,11 +97,9 @@ def test_a_checkpoint_without_its_marker_or_with_a_changed_one_does_not_count(ur
     place = f"{root}/iteration-000000002/{MARKER}"
     fs.pipe_file(place, fs.cat_file(place).replace(b"world_size", b"world_sizE"))
     assert tier.iterations() == (1,)
-    faults = tier.faults()
-    assert "its checksum is wrong" in faults[2]
-    assert "is not there: the checkpoint is incomplete" in faults[3]
-    with pytest.raises(StorageCorrupt, match="incomplete"):
-        tier.read(run.state, 3)
+    for iteration, fault in ((2, "its checksum is wrong"), (3, "is not there: the checkpoint is incomplete")):
+        with pytest.raises(StorageCorrupt, match=fault):
+            tier.read(run.state, iteration)
 
 
 def test_a_flipped_bit_in_any_stored_tensor_is_found_and_names_the_tensor(tmp_path):
@@ -149,11 +143,11 @@ def test_another_model_or_world_size_is_refused_by_name(url):
 
 def test_a_url_that_cannot_be_written_is_refused_before_training(tmp_path):
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(ValueError, match=r"url: 'file://.*/file/run' cannot be written to: NotADirectoryError"):
+    with pytest.raises(ValueError, match=r"url is 'file://.*/file/run'; it must be writable: NotADirectoryError"):
         PersistentTier(f"file://{tmp_path}/file/run")
-    with pytest.raises(ValueError, match="url: 'nowhere://run' cannot be written to: ValueError: Protocol not known"):
+    with pytest.raises(ValueError, match="url is 'nowhere://run'; it must be writable: ValueError: Protocol not known"):
         PersistentTier("nowhere://run")
-    with pytest.raises(ValueError, match="keep_last: 0 must be at least 1"):
+    with pytest.raises(ValueError, match="keep_last is 0; it must be at least 1"):
         PersistentTier("memory://x", keep_last=0)
     assert (tmp_path / "file").read_text() == "not a folder"
 
@@ -195,8 +189,6 @@ def test_ranks_of_ddp_store_what_is_equal_once_and_each_its_own_buffers(two_rank
 
 def resharded_on_a_rank(folder: str) -> torch.Tensor:
     """Read with torch's own load into an unsharded tensor."""
-    from workbench.techniques.gemini.runtime.storage_files import CheckpointReader
-
     fs = fsspec.filesystem("file")
     place = f"{folder}/iteration-000000001"
     whole = {"model/0.weight": torch.empty(8, 4)}
