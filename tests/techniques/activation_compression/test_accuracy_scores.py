@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from workbench.reproduction import Project, find_item, load_catalogue, published
 from workbench.reproduction.claims import Bound, Ordering, Within
 from workbench.reproduction.judge import judge
-from workbench.reproduction.verdicts import Verdict
+from workbench.reproduction.comparing import Verdict
 from workbench.study.rows import read_rows
 from workbench.techniques.activation_compression import accuracy
 from workbench.techniques.activation_compression.accuracy import drawing

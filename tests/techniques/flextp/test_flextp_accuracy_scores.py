@@ -7,7 +7,7 @@ from matplotlib.container import BarContainer
 from workbench.reproduction import Project, load_catalogue
 from workbench.reproduction.judge import judge
 from workbench.reproduction.published import published_rows
-from workbench.reproduction.verdicts import Verdict
+from workbench.reproduction.comparing import Verdict
 from workbench.study.rows import read_rows
 from workbench.techniques.flextp.study import cells, drawing, scores
 from workbench.techniques.flextp.study.as_timed import CONTROL, blind_reason, rows_as_timed, variants_as_timed
