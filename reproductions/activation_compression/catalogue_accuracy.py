@@ -409,7 +409,7 @@ CLAIMED = [
     "cola",
     "rte",
 ]  # of full and of paper; two epochs of STS-B are too few to judge, and it is not in print
-NONE, A_THIRD, HALF, ALL = 0, 0.333, 0.5, 1  # of the layers, as accuracy.told_by_layers rounds it
+NONE, A_THIRD, HALF, ALL = 0, 0.333, 0.5, 1  # of the layers, as accuracy.with_layers rounds it
 FIRST, LAST = 0, 1  # places of the compressed layers
 STAND_IN = {"tasks": ["mrpc"], "seeds": [0], "limit": 64, "max_tokens": 32, "encoder": "stand-in"}
 REPAIRED = (

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from workbench.training.batches import Examples, shuffled_batches, sorted_batches
-from workbench.training.schedule import linear_factor, linear_warm_up_and_decay
+from workbench.training.loop import linear_factor, linear_warm_up_and_decay
 
 
 def examples(*lengths: int, **options) -> Examples:
@@ -55,5 +55,5 @@ def test_the_learning_rate_rises_and_falls_in_lines():
 
 def test_a_schedule_without_steps_is_refused():
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    with pytest.raises(ValueError, match="num_steps is 0, must be at least 1"):
+    with pytest.raises(ValueError, match="num_steps is 0; it must be at least 1"):
         linear_warm_up_and_decay(optimizer, 0, warm_up=0.1)

@@ -67,9 +67,9 @@ def test_frozen_words_that_two_stages_share_stay_as_they_were():
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"batch": 0}, "batch is 0, must be at least 1"),
-        ({"precision": "fp8"}, "precision is 'fp8', must be one of fp32, bf16"),
-        ({"learning_rate": -1.0}, "learning_rate is -1.0, must be above 0"),
+        ({"batch": 0}, "batch is 0; it must be at least 1"),
+        ({"precision": "fp8"}, "precision is 'fp8'; it must be one of fp32, bf16"),
+        ({"learning_rate": -1.0}, "learning_rate is -1.0; it must be above 0"),
     ],
 )
 def test_a_recipe_says_what_is_wrong_with_it(wrong, told):
@@ -78,5 +78,5 @@ def test_a_recipe_says_what_is_wrong_with_it(wrong, told):
 
 
 def test_examples_that_fill_no_batch_are_refused():
-    with pytest.raises(ValueError, match="batch is 4, must be at most the number of examples, 2"):
+    with pytest.raises(ValueError, match="batch is 4; it must be at most the number of examples, 2"):
         train(classifier(), examples(2), Recipe(epochs=1, batch=4, learning_rate=1e-3, drop_last=True))

@@ -7,7 +7,15 @@ from typing import Any
 from workbench.reproduction.claims import Bound, Claim, Decidable, Ordering, Within
 from workbench.reproduction.comparing import CALIBRATED, ClaimVerdict, Comparison, Verdict, worst
 from workbench.study.rows import Row, canonical, matches, merge_seeds
-from workbench.study.training import CHANCE_ERRORS, PER_CENT, chance_reason, is_at_chance, score_text, standard_error
+from workbench.study.training import (
+    CHANCE_ERRORS,
+    PER_CENT,
+    chance_of_accuracy,
+    chance_reason,
+    is_at_chance,
+    score_text,
+    standard_error,
+)
 
 __all__ = ["judge"]
 
@@ -155,8 +163,7 @@ def _trained(rule: Decidable, rows: Sequence[Row], sources: Sequence[Mapping[str
             continue
         known, known_chance, measure = row.value / PER_CENT, chance.value / PER_CENT, rule.score
         if rule.by_accuracy and accuracy is not None:
-            share = known_chance / (2 - known_chance)  # of yes, since the F1 of always yes is 2 share / (1 + share)
-            known, known_chance, measure = accuracy.value / PER_CENT, max(share, 1 - share), "accuracy"
+            known, known_chance, measure = accuracy.value / PER_CENT, chance_of_accuracy(known_chance), "accuracy"
         yield _Trained(
             row=row,
             chance=chance.value / PER_CENT,

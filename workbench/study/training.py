@@ -15,6 +15,7 @@ __all__ = [
     "CHANCE_ERRORS",
     "PER_CENT",
     "by_seed",
+    "chance_of_accuracy",
     "chance_reason",
     "compare_on_ranks",
     "is_at_chance",
@@ -49,6 +50,12 @@ def standard_error(score: float, num_tested: int) -> float:
 def is_at_chance(score: float, chance: float, num_tested: int) -> bool:
     """Say whether a score lies less than two standard errors above the score of a constant answer."""
     return score <= chance + CHANCE_ERRORS * standard_error(chance, num_tested)
+
+
+def chance_of_accuracy(chance: float) -> float:
+    """Return the accuracy of the best constant answer from the F1 of always yes, 2 share / (1 + share)."""
+    share = chance / (2 - chance)  # of yes
+    return max(share, 1 - share)
 
 
 def score_text(score: float, chance: float, num_tested: int, measure: str = "score") -> str:

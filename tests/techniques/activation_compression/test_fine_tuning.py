@@ -5,10 +5,14 @@ import torch
 
 from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
-from workbench.techniques.activation_compression.accuracy import fine_tune, fine_tune_on_ranks
-from workbench.techniques.activation_compression.accuracy.ledger import Ledger
-from workbench.techniques.activation_compression.accuracy.model import classifier, on_virtual_ranks
-from workbench.techniques.activation_compression.accuracy.setting import FineTuning
+from workbench.techniques.activation_compression.accuracy import (
+    FineTuning,
+    Ledger,
+    classifier,
+    fine_tune,
+    fine_tune_on_ranks,
+    on_virtual_ranks,
+)
 from workbench.training.loop import Recipe
 
 TINY = {
@@ -95,16 +99,16 @@ def test_bytes_of_the_largest_elements():
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"task": "wnli"}, "task is 'wnli', must be one of cola"),
+        ({"task": "wnli"}, "task is 'wnli'; it must be one of cola"),
         ({"method": "A9"}, "method='A9': one of"),
-        ({"precision": "fp8"}, "precision is 'fp8', must be one of fp32, bf16"),
-        ({"epochs": 0}, "epochs is 0, must be at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0, must be above 0"),
-        ({"limit": 4}, "limit is 4, must be at least the batch, 8"),
-        ({"error_feedback": True}, "error_feedback is True: needs fixed_length"),
-        ({"layers": 3}, "layers is 3, must be 1 to 2"),
-        ({"layers": [0, 2]}, r"layers is \[0, 2\], must be different indices in 0..1"),
-        ({"tp": 0}, "tp is 0, must be at least 1"),
+        ({"precision": "fp8"}, "precision is 'fp8'; it must be one of fp32, bf16"),
+        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above 0"),
+        ({"limit": 4}, "limit is 4; it must be at least the batch, 8"),
+        ({"error_feedback": True}, "error_feedback is True; it must be False without fixed_length"),
+        ({"layers": 3}, "layers is 3; it must be 1 to 2"),
+        ({"layers": [0, 2]}, r"layers is \[0, 2\]; it must be different indices in 0..1"),
+        ({"tp": 0}, "tp is 0; it must be at least 1"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(wrong, told):

@@ -9,8 +9,7 @@ from workbench.models.hugging_face import to_hugging_face
 from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.pipeline import open_mesh
-from workbench.techniques.activation_compression.accuracy.model import classifier, on_real_ranks, on_virtual_ranks
-from workbench.techniques.activation_compression.accuracy.setting import FineTuning
+from workbench.techniques.activation_compression.accuracy import FineTuning, classifier, on_real_ranks, on_virtual_ranks
 from workbench.techniques.activation_compression.method import METHODS
 from workbench.training.loop import Recipe
 from workbench.training.precision import PRECISIONS, computing_in

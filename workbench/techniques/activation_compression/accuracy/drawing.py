@@ -19,8 +19,7 @@ from matplotlib.patches import Rectangle
 from workbench import plots
 from workbench.plots.style import PALETTE
 
-from .finding import told_bytes
-from .scores import BASELINE, CLOSE_POINTS
+from .scores import BASELINE, CLOSE_POINTS, bytes_text
 
 __all__ = [
     "beside_published",
@@ -193,7 +192,7 @@ def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection
     names = [f"{task}\nat chance" if task in at_chance else f"{task}\nof {most[task]:.0f}" for task in tasks]
     ax.set_xticks(range(len(tasks)), names)
     ax.set_yticks(
-        range(len(shares)), [f"{name}  {told_bytes([share], [sent[name]])}" for name, share in shares.items()]
+        range(len(shares)), [f"{name}  {bytes_text([share], [sent[name]])}" for name, share in shares.items()]
     )
     ax.set_ylabel("method and its bytes")
     ax.grid(False)
