@@ -23,7 +23,7 @@ def test_a_batch_is_padded_to_its_longest_sequence():
 
 def test_a_fixed_width_pads_every_batch_alike():
     assert examples(2, 1, padded_to=4).batch([1]).ids_BS.tolist() == [[1, 0, 0, 0]]
-    with pytest.raises(ValueError, match="padded_to is 4, must be at least the longest sequence, 5"):
+    with pytest.raises(ValueError, match="padded_to is 4; it must be at least the longest sequence, 5"):
         examples(5, padded_to=4)
 
 

@@ -47,5 +47,5 @@ def test_chance_is_the_best_constant_answer(task, labels, expected):
 
 
 def test_predictions_without_labels_are_refused():
-    with pytest.raises(ValueError, match="predictions: 1 given for 2 labels"):
+    with pytest.raises(ValueError, match="predictions has 1 rows; it must have 2"):
         glue_scores(TASKS["rte"], [0], [0, 1])

@@ -37,23 +37,23 @@ END_SHARE = 0.1  # of the steps, whose losses are those at the end
 
 
 class LabelledBatch(Protocol):
-    """What a step learns from."""
+    """The batch that a step learns from."""
 
     labels: Tensor
 
     @property
     def inputs(self) -> Tensor:
-        """What the model takes first, [B, ...]."""
+        """The first argument of the model, [B, ...]."""
         ...
 
     @property
     def context(self) -> dict[str, Tensor]:
-        """What it takes beside that, by the names of its arguments."""
+        """Its further arguments, by name."""
         ...
 
 
 class LabelledExamples(Protocol):
-    """What batches are drawn from."""
+    """The examples that batches are drawn from."""
 
     @property
     def lengths(self) -> np.ndarray:
@@ -68,7 +68,7 @@ class LabelledExamples(Protocol):
 
 
 class Trainable(Protocol):
-    """What the loop needs of a pipeline, on real or on virtual ranks."""
+    """The part of a pipeline that the loop needs, on real or on virtual ranks."""
 
     module: nn.Module
 
@@ -107,7 +107,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingRun:
-    """What a training left behind."""
+    """The losses, the size and the time of a training."""
 
     losses: tuple[float, ...]  # one a step; empty except in the last stage
     num_steps: int  # updates
@@ -128,13 +128,13 @@ def train(
     augment: Callable[[LabelledBatch, int], LabelledBatch] | None = None,
     on_step: Callable[[LabelledBatch], None] | None = None,
 ) -> TrainingRun:
-    """Train all parameters of a pipeline that want a gradient.
+    """Train all parameters of a pipeline that want a gradient; leave it in training mode.
 
     Args:
-        pipeline: changed in place; left in training mode.
-        examples: to learn from.
+        pipeline: changed in place.
+        examples: training data.
         recipe: how.
-        augment: gives what to learn from in place of a batch, from the batch and the number of its step.
+        augment: takes a batch and the number of its step; returns the batch to learn from.
         on_step: called after every update with its batch.
 
     Raises:
@@ -180,13 +180,7 @@ def _update(
 def predict(
     pipeline: Trainable, examples: LabelledExamples, recipe: Recipe, *, batch: int = EVALUATION_BATCH
 ) -> Tensor | None:
-    """Run all examples forward, in batches of about the same length.
-
-    Args:
-        pipeline: in whatever mode; evaluated without dropout.
-        examples: whose labels are not looked at.
-        recipe: gives precision and device.
-        batch: rows of a batch.
+    """Run all examples forward without dropout, in batches of about the same length.
 
     Returns:
         Outputs in the order of the examples, float32; None except in the last stage.
