@@ -28,7 +28,7 @@ POINTS, RELATIVE = "points", "relative"  # readings of "% accuracy loss"
 
 def name_of(variant: Values) -> str:
     """Return the paper's name of a variant, such as ZERO-Pri."""
-    solution = variant["solution"]
+    solution = variant.get("solution", BASELINE)
     if solution == "ZERO":
         one_shot = variant.get("reference") == Reference.MEAN.value
         return f"ZERO-{variant.get('selection', 'Pri')}{', one shot' if one_shot else ''}"
