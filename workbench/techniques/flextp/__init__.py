@@ -24,8 +24,8 @@ One line for your own tensor-parallel model: `balancer = balance(model, group)`,
 and `check_model(build, num_ranks)` a model.
 
 Simplified: one pair of shares (dropped, migrated) a rank for all layers, but for PriDiff's ratios by layer; stragglers
-are slow in the products of parallel linears, and in nothing else. The accuracy study trains small models with AdamW, flips
-of images and no shifts, and scores them once, at the end.
+are slow in the products of parallel linears, and in nothing else. The accuracy study trains small models with AdamW,
+flips of images and no shifts, and scores them once, at the end.
 Left out: pipelines around the tensor group.
 """
 
