@@ -25,15 +25,6 @@ _HOMES = {
         "shorter_rows",
         "with_layers",
     ),
-    "drawing": (
-        "beside_published",
-        "draw_by_layers",
-        "draw_per_byte",
-        "draw_points_lost",
-        "draw_relative_scores",
-        "merged",
-        "score_table",
-    ),
 }
 
 __all__ = [name for names in _HOMES.values() for name in names]

@@ -18,7 +18,6 @@ __all__ = [
     "CLOSE_POINTS",
     "QUANTITIES_PER_BYTE",
     "at_chance",
-    "bytes_text",
     "feedback_rows",
     "finding_per_byte",
     "layer_rows",
@@ -60,9 +59,9 @@ def score_rows(cells: Iterable[Values], keys: Sequence[str] = ()) -> Rows:
 
     Returns:
         For each cell `score` (%), `chance` (%), steps, bytes a step and seconds. Where the uncompressed cell of its
-        task and seed is among them also `relative_score`, `points_lost`, `constant_share` (the share of the score that a
-        constant answer keeps), and of the bytes at compressed sites `message_share` and, with the gradients of learned
-        codes, which no smaller batch makes smaller, `sent_share`. Over the seeds `points_below`.
+        task and seed is among them also `relative_score`, `points_lost`, `constant_share` (of the score, what a constant
+        answer keeps), and of the bytes at compressed sites `message_share` and, with the gradients of learned codes,
+        which no smaller batch makes smaller, `sent_share`. Over the seeds `points_below`.
     """
     cells = list(cells)
     baselines = {(cell["task"], cell["seed"]): cell for cell in cells if cell["method"] == BASELINE}
@@ -214,7 +213,7 @@ def finding_per_byte(rows: Iterable[Values], tasks: Collection[str], batch: int)
         return ""
     means = ", ".join(f"{method} ({_share(shares[method])}) {_share(kept[method])}" for method in methods)
     average = f"Kept of the score, on average over {_listed(sorted(tasks))}: {means}."
-    bytes_of = {method: bytes_text(shares[method], with_codes[method]) for method in methods}
+    bytes_of = {method: _bytes_text(shares[method], with_codes[method]) for method in methods}
     return " ".join([*_preserving(counted, bytes_of, batch), average, "(A: learned codes, T: Top-K, Q: quantised.)"])
 
 
@@ -272,7 +271,7 @@ def _by_method(rows: Sequence[Values], quantity: str) -> dict[str, list[float]]:
     return values
 
 
-def bytes_text(shares: Sequence[float], with_codes: Sequence[float]) -> str:
+def _bytes_text(shares: Sequence[float], with_codes: Sequence[float]) -> str:
     """Write the mean share of the bytes, and with the gradients of learned codes where these can be seen in it."""
     share, more = _share(shares), _share(with_codes)
     return share if share == more else f"{share} ({more} with gradients)"

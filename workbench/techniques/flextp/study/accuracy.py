@@ -34,10 +34,9 @@ from workbench.training.loop import Recipe, train
 from ..cost import iteration_parts, model_costs, model_times, paper_machine
 from ..cost import workload as workloads
 from ..method.priority import micro_threshold
-from ..runtime.balance import balance
-from ..runtime.balancer import Balancer
-from ..runtime.planning import check_policy
-from ..runtime.timing import ModelledTimes
+from ..runtime.balancer import Balancer, balance
+from ..runtime.meter import ModelledTimes
+from ..runtime.policy import check_policy
 from .scores import BASELINE, name_of
 from .variant import Variant
 

@@ -15,7 +15,7 @@ from workbench.study import training
 from workbench.study.rows import value_row
 from workbench.study.training import PER_CENT, over_seeds, sources, standard_error
 
-from ..method.ratio import Reference
+from ..method.planners import Reference
 
 __all__ = ["BASELINE", "POINTS", "RELATIVE", "accuracy_rows", "chance_reason", "name_of", "sources"]
 
