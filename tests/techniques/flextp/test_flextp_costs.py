@@ -14,7 +14,6 @@ from workbench.techniques.flextp.method import (
     RankTimes,
     ideal_s,
     iteration_s,
-    own_speed,
     rank_parts,
     rank_s,
 )
@@ -86,10 +85,6 @@ def test_costs_survive_json():
     assert Costs.from_record(json.loads(json.dumps(costs.as_record()))) == costs
 
 
-def test_a_plain_plan_takes_as_long_as_the_slowest_rank():
-    assert iteration_s(ranks(8, 1, 1, other_s=2), Plan.plain(3), COSTS) == 10
-
-
 def test_every_rank_pays_for_what_it_keeps_removes_sends_and_receives():
     # V = 0.5, sent in 1 s on all ranks; each of two receivers multiplies 0.25 more.
     # rank 0: 2 + 8 x (1 - 0.75) + 0.25 + 0.5 x 0.75 + 1 = 5.625; rank 1, twice as slow as rank 2: 2 + 2 + 0.5 + 1;
@@ -98,6 +93,9 @@ def test_every_rank_pays_for_what_it_keeps_removes_sends_and_receives():
     sender, receiver, _ = rank_parts(ranks(8, 2, 1, other_s=2), SENT, COSTS)
     assert sender == RankParts(other_s=2, kept_s=2, removing_s=0.625, received_s=0, transfer_s=1)
     assert receiver == RankParts(other_s=2, kept_s=2, removing_s=0, received_s=0.5, transfer_s=1)
+    # Without senders 8 x 0.5 + 0.25 + 0.25, and without a plan the slowest rank's own time.
+    assert rank_s(ranks(8, 1), Plan.of_shares([0.5, 0], [0, 0]), COSTS) == (4.5, 1.0)
+    assert iteration_s(ranks(8, 1, 1, other_s=2), Plan.plain(3), COSTS) == 10
 
 
 def test_all_ranks_wait_for_the_messages_of_every_sender():
@@ -105,12 +103,6 @@ def test_all_ranks_wait_for_the_messages_of_every_sender():
     costs = replace(Costs.straight(compute_s=1.0), communicate=PiecewiseLinear.straight(1.0, at_zero_s=0.3))
     plan = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(migrated=0.5), RankPlan()))
     assert rank_s(ranks(4, 2, 1), plan, costs) == pytest.approx((2 + 1.6, 1 + 1.6, 1 + 1 + 1.6))
-
-
-def test_a_plan_that_only_drops_sends_nothing():
-    # 8 x 0.5 + 0.25 + 0.25.
-    plan = Plan(ranks=(RankPlan(dropped=0.5), RankPlan()))
-    assert rank_s(ranks(8, 1), plan, COSTS) == (4.5, 1.0)
 
 
 def test_the_model_starts_from_unresized_times():
@@ -123,10 +115,6 @@ def test_what_a_product_takes_however_narrow_is_paid_whatever_is_moved():
     # and keeps half: 2 (1 + 3 x 0.5) s; ranks 1 and 2 multiply a quarter more: 4 + 2 + 3 x 0.25. All do 1 s else.
     plan = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(), RankPlan()))
     assert rank_s(list(map(NARROW.proportional, ranks(8, 4, 4, other_s=1))), plan, NARROW) == (6, 7.75, 7.75)
-
-
-def test_own_speed_is_counted_from_the_fastest():
-    assert own_speed(ranks(8, 2, 4, other_s=1)) == (4, 1, 2)
 
 
 @pytest.mark.parametrize(

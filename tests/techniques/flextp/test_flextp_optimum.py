@@ -251,10 +251,7 @@ def test_the_front_holds_the_plans_that_no_other_beats():
         (1.25, 0.5, 0.25),
         (1.5, 0.0, 0.5),
     ]
-
-
-def test_ranks_of_one_speed_have_one_plan():
-    assert [each.plan for each in best_plan_by_search(ranks(1, 1, 1), FREE, 8)] == [Plan.plain(3)]
+    assert [scored.plan for scored in best_plan_by_search(ranks(1, 1, 1), FREE, 8)] == [Plan.plain(3)]
 
 
 BENT = replace(FREE, extract=PiecewiseLinear(shares=(0, 0.5, 1), seconds=(0, 0.1, 0.9)))

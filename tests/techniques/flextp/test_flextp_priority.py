@@ -111,49 +111,6 @@ def test_random_choices_and_ties_and_the_first_choice_follow_the_callers_generat
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_more_columns_than_can_be_dropped_are_refused():
-    statistics = statistics_of([1.0, 2.0])
-    for num_dropped in (-1, 2):
-        with pytest.raises(ValueError, match=f"num_dropped is {num_dropped}"):
-            choose_columns(statistics, num_dropped, selection=Selection.PRIORITY, generator=generator())
-
-
-def test_a_weight_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"\[2, 4\]; it must be \[2, 3\]"):
-        ColumnStatistics(torch.zeros(2, 3)).update_(torch.zeros(2, 4), [])
-
-
-def dropped_by_epoch(*, is_incremental, num_epochs=24, num_dropped=2):
-    """Fit a least-squares problem by resized SGD: the columns dropped in each epoch, Zero in the missing gradients."""
-    num_columns, random = 6, generator(1)
-    x_NK = torch.randn(32, num_columns, generator=random)
-    target_NO = x_NK @ torch.randn(3, num_columns, generator=random).T
-    weight_OK = torch.zeros(3, num_columns)
-    statistics, choices = ColumnStatistics(weight_OK, is_incremental=is_incremental), []
-    for _ in range(num_epochs):
-        dropped = choose_columns(statistics, num_dropped, selection=Selection.PRIORITY, generator=random)
-        kept = method.kept_columns(dropped, num_columns)
-        for batch in range(4):
-            x, target = x_NK[8 * batch : 8 * batch + 8], target_NO[8 * batch : 8 * batch + 8]
-            error = (method.product_of_columns(x, weight_OK, kept) - target) / 8
-            gradient = method.recovered(method.weight_gradient_of_columns(error, x, kept), kept, num_columns)
-            weight_OK -= 0.05 * gradient
-        statistics.update_(weight_OK, dropped)
-        choices.append(tuple(dropped.tolist()))
-    return choices
-
-
-def test_without_the_increment_the_same_columns_are_dropped_for_ever():
-    choices = dropped_by_epoch(is_incremental=False)
-    assert set(choices) == {choices[0]}
-
-
-def test_with_the_increment_the_choice_rotates_over_all_columns():
-    choices = dropped_by_epoch(is_incremental=True)
-    assert {column for choice in choices for column in choice} == set(range(6))
-    assert max(choices.count(choice) for choice in set(choices)) < len(choices) / 2
-
-
 def test_the_threshold_is_a_quarter_of_the_random_walk_of_an_epoch():
     # θ_micro = 0.25 · 0.01 / √100, θ = 100 θ_micro = 0.25 · 0.01 · 10
     assert method.micro_threshold(0.01, 100) == pytest.approx(0.00025)
@@ -170,15 +127,15 @@ def test_a_layer_drops_its_candidates_but_at_least_the_decayed_ratio_and_never_a
     # a γ = 0.8 · 0.5 = 0.4
     assert method.layer_ratios([0.0, 0.4, 0.75, 1.0], 0.5) == pytest.approx([0.4, 0.4, 0.75, 0.95])
     assert method.layer_ratios([0.3, 0.3], 0.5, decay=0.0) == [0.3, 0.3]
-
-
-def test_a_rank_with_nothing_to_lose_drops_nothing_whatever_its_candidates():
-    assert method.layer_ratios([0.0, 1.0], 0.0) == [0.0, 0.0]
+    assert method.layer_ratios([0.0, 1.0], 0.0) == [0.0, 0.0]  # a rank with nothing to lose drops nothing
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: method.first_columns(torch.arange(2), -1), r"num_dropped is -1; it must be in \[0, 2\)"),
+        (lambda: method.first_columns(torch.arange(2), 2), "num_dropped is 2"),
+        (lambda: ColumnStatistics(torch.zeros(2, 3)).update_(torch.zeros(2, 4), []), r"\[2, 4\]; it must be \[2, 3\]"),
         (lambda: method.layer_ratios([0.5], 1.0), "pruning_ratio is 1.0"),
         (lambda: method.layer_ratios([1.5], 0.5), "candidate_shares has 1.5"),
         (lambda: method.layer_ratios([0.5], 0.5, decay=-1), "decay is -1"),

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from matplotlib.figure import Figure
 
 from workbench import plots
-from workbench.explore.explorer import Explorer, choice, steps
+from workbench.explore.explorer import Control, Explorer, choice, steps
 from workbench.plots.style import GREY
 from workbench.techniques.gemini.cost import Workload, calibrated, phases_of, traffic_of
 from workbench.techniques.gemini.method.interleaving import InterleavedIteration, Scheme, interleave
@@ -128,33 +128,7 @@ def explore_interleaving() -> Explorer[Interleaving]:
             text=lambda rate: f"{rate} Gbit/s",
             help="Of a machine, shared by its eight devices. Training needs it, too.",
         ),
-        copy_rate=choice(
-            "copying",
-            COPY_RATES,
-            value=400,
-            help="From a machine's devices to its host memory. A chunk's buffer is free when it has been copied.",
-        ),
-        reserved_mib=steps(
-            "R",
-            RESERVED_MIB,
-            value=128,
-            text=lambda size: f"{size} MiB",
-            help="Device memory for buffers, in all. Naive takes what its largest chunk needs instead.",
-        ),
-        num_buffers=steps(
-            "p",
-            NUMS_BUFFERS,
-            value=4,
-            text=lambda number: f"{number} buffers",
-            help="In how many sub-buffers R is divided. One is unpipelined.",
-        ),
-        safety=steps(
-            "μ",
-            SAFETIES,
-            value=0.9,
-            text=lambda share: f"{share:.0%} of a span",
-            help="How much of an idle span is planned with, since the next iteration's may be shorter.",
-        ),
+        **_buffer_controls(),
         num_replicas=steps(
             "m",
             (1, 2, 3),
@@ -163,6 +137,38 @@ def explore_interleaving() -> Explorer[Interleaving]:
             help="The local one included, which needs no network.",
         ),
     )
+
+
+def _buffer_controls() -> dict[str, Control]:
+    return {
+        "copy_rate": choice(
+            "copying",
+            COPY_RATES,
+            value=400,
+            help="From a machine's devices to its host memory. A chunk's buffer is free when it has been copied.",
+        ),
+        "reserved_mib": steps(
+            "R",
+            RESERVED_MIB,
+            value=128,
+            text=lambda size: f"{size} MiB",
+            help="Device memory for buffers, in all. Naive takes what its largest chunk needs instead.",
+        ),
+        "num_buffers": steps(
+            "p",
+            NUMS_BUFFERS,
+            value=4,
+            text=lambda number: f"{number} buffers",
+            help="In how many sub-buffers R is divided. One is unpipelined.",
+        ),
+        "safety": steps(
+            "μ",
+            SAFETIES,
+            value=0.9,
+            text=lambda share: f"{share:.0%} of a span",
+            help="How much of an idle span is planned with, since the next iteration's may be shorter.",
+        ),
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
