@@ -210,7 +210,8 @@ def _build_bridge(host_files: list[int], cable: Cable) -> bool:
         _lift(bridge_side, "lo")
         _step("a bridge", bridge_side.link, "add", ifname=BRIDGE, kind="bridge")
         _lift(bridge_side, BRIDGE)
-        return all(_plug(bridge_side, host, host_file, cable) for host, host_file in enumerate(host_files))
+        delayed = [_plug(bridge_side, host, host_file, cable) for host, host_file in enumerate(host_files)]
+        return all(delayed)  # after all hosts are plugged in: all() itself stops at the first without a delay
 
 
 def _plug(bridge_side, host: int, host_file: int, cable: Cable) -> bool:
