@@ -11,7 +11,7 @@ import pytest
 from processes_seen import assert_all_dead_within, family, living, wait_for, wait_for_text
 
 from workbench.launch.machines import MachineEnded, Machines, MachineSaid, RankEnded, RankExit, RankSaid
-from workbench.launch.machines.memory import MachineMemory
+from workbench.launch.machine import MachineMemory
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.timeout(60)
 def agent(machine):
     """Start the ranks it is told to: (rank, function), or stop them all when told None."""
     while True:
-        for happening in machine.wait(60.0):
-            match happening:
+        for event in machine.wait(60.0):
+            match event:
                 case (rank, function):
                     machine.start_rank(rank, function, label="life")
                 case None:
@@ -61,13 +61,13 @@ def start(machines):
 
 
 def until(machines, kind, **fields):
-    """Return the next happening of a kind with these fields."""
+    """Return the next event of a kind with these fields."""
     end_s = time.monotonic() + 20
     while time.monotonic() < end_s:
         happened = machines.wait(end_s - time.monotonic())
-        machines._untold = happened  # look at them one by one, and keep the rest
-        while machines._untold:
-            one = machines._untold.pop(0)
+        machines._unread = happened  # look at them one by one, and keep the rest
+        while machines._unread:
+            one = machines._unread.pop(0)
             if isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items()):
                 return one
     raise AssertionError(f"no {kind.__name__} with {fields}")
@@ -215,7 +215,7 @@ def test_no_process_is_left_two_seconds_after_the_owner_was_killed(number, tmp_p
     owner = subprocess.Popen([sys.executable, "-c", program, str(mark)])
     wait_for_text(mark)
     everyone = family(owner.pid)
-    assert len(everyone) == 9  # owner, guard, fleet, and twice agent, rank, sleep
+    assert len(everyone) == 9  # owner, guard, fork server, and twice agent, rank, sleep
     owner.send_signal(number)
     assert_all_dead_within(everyone, 2.0)
     owner.wait()

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from processes_seen import assert_all_dead_within
 
-from workbench.launch import RankFailed, Ranks, crew, run_on_ranks
+from workbench.launch import RankFailed, Ranks, run_on_ranks, worker_group
 from workbench.launch.failures import FailureKind, RankFailure, describe_end, in_order_of_cause
 
 pytestmark = pytest.mark.timeout(60)
@@ -56,7 +56,7 @@ def test_the_pool_starts_new_ranks_after_a_failure_but_old_handles_are_refused(r
 
 
 def test_all_failing_tracebacks_are_told_first_cause_first(ranks, monkeypatch):
-    monkeypatch.setattr(crew, "GRACE_S", 3.0)  # so that a busy machine cannot turn the order round, or miss the second
+    monkeypatch.setattr(worker_group, "GRACE_S", 3.0)  # so that a busy machine cannot turn the order round, or miss the second
 
     def fail_in_turn():
         rank = dist.get_rank()
@@ -169,7 +169,7 @@ def test_an_error_of_the_system_while_a_result_is_pickled_is_an_exception_of_the
 
 
 def test_a_nursery_that_does_not_answer_is_killed_and_the_next_run_starts_another(monkeypatch):
-    monkeypatch.setattr(crew, "STOP_PATIENCE_S", 0.5)
+    monkeypatch.setattr(worker_group, "STOP_PATIENCE_S", 0.5)
     with Ranks(2, echo=False) as ranks:
         before = ranks.pids
         nursery = psutil.Process(before[0]).ppid()
@@ -185,7 +185,7 @@ def test_a_nursery_killed_between_two_crews_is_told(ranks):
         ranks.run(raise_on_rank_2)  # these ranks are stopped, no others were started yet
     [guard] = psutil.Process().children()
     os.kill(guard.children()[0].pid, signal.SIGKILL)
-    with pytest.raises(RankFailed, match="rank 0 ended with its nursery"):
+    with pytest.raises(RankFailed, match="rank 0 ended with its fork server"):
         ranks.run(dist.get_rank)
     assert ranks.run(dist.get_rank) == [0, 1, 2]
 
@@ -225,7 +225,7 @@ def test_killing_the_nursery_is_told_and_the_next_run_starts_another(ranks):
     before = ranks.pids
     os.kill(psutil.Process(before[0]).ppid(), signal.SIGKILL)
     assert_all_dead_within(before, 1.0)
-    with pytest.raises(RankFailed, match="rank 0 ended with its nursery"):
+    with pytest.raises(RankFailed, match="rank 0 ended with its fork server"):
         ranks.run(dist.get_rank)
     assert ranks.run(dist.get_rank) == [0, 1, 2]
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from workbench.launch import RankFailed, Ranks
-from workbench.launch.output import MOST_CHARACTERS, RankOutput
+from workbench.launch.rank_process import MOST_CHARACTERS, RankOutput
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.launch.parcels import Handle, Parcel, pack
+from workbench.launch.messages import Handle, Message, pack
 from workbench.launch.protocol import Request
 
 __all__ = ["PerRank", "pack_call", "part_for"]
@@ -36,7 +36,7 @@ def pack_call(
     num_ranks: int,
     name_of: Callable[[Handle], str],
     keep_as: str | None = None,
-) -> list[Parcel]:
+) -> list[Message]:
     """Pack a call, once for all ranks, or once a rank if an argument is PerRank.
 
     Args:
@@ -55,15 +55,15 @@ def pack_call(
     """
     differ = any(isinstance(value, PerRank) for value in (*args, *kwargs.values()))
     sources = _cell_sources(function)
-    parcels = []
+    messages = []
     for rank in range(num_ranks if differ else 1):
         own_args = tuple(part_for(rank, value, num_ranks) for value in args)
         own_kwargs = {name: part_for(rank, value, num_ranks) for name, value in kwargs.items()}
         request = Request(function=function, args=own_args, kwargs=own_kwargs, keep_as=keep_as, sources=sources)
-        parcels.append(pack(request, name_of))
-    if parcels[0].num_bytes > MAX_CAPTURED_BYTES:
+        messages.append(pack(request, name_of))
+    if messages[0].num_bytes > MAX_CAPTURED_BYTES:
         _warn_of_captured(function)
-    return parcels
+    return messages
 
 
 def part_for(rank: int, value: Any, num_ranks: int) -> Any:

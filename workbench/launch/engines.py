@@ -19,9 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workbench.launch.calls import part_for
-from workbench.launch.crew import GRACE_S
 from workbench.launch.environment import rank_environment
-from workbench.launch.failures import FailureKind, RankFailed, RankFailure, kind_of_words
+from workbench.launch.failures import GRACE_S, FailureKind, RankFailed, RankFailure, kind_of_words
 
 __all__ = ["IPyParallelRanks", "run_here"]
 
