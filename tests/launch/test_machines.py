@@ -1,4 +1,4 @@
-"""Machines are killed one by one for real; what they keep in memory outlives their ranks and dies with them."""
+"""Machines are killed one by one for real; the memory they keep outlives their ranks and dies with them."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ import psutil
 import pytest
 from processes_seen import assert_all_dead_within, family, living, wait_for, wait_for_text
 
-from workbench.launch.machines import MachineEnded, Machines, MachineSaid, RankEnded, RankExit, RankSaid
 from workbench.launch.machine import MachineMemory
+from workbench.launch.machines import MachineEnded, Machines, MachineSaid, RankEnded, RankExit, RankSaid
 
 pytestmark = pytest.mark.timeout(60)
 
 
 def agent(machine):
-    """Start the ranks it is told to: (rank, function), or stop them all when told None."""
+    """Start the ranks of the owner's messages (rank, function), or stop them all on None."""
     while True:
         for event in machine.wait(60.0):
             match event:
@@ -138,7 +138,7 @@ def fail(link):
     raise KeyError("no such layer")
 
 
-def test_a_rank_that_raises_tells_where_and_its_agent_learns_only_how_it_ended(machines, start):
+def test_a_rank_that_raises_reports_where_and_its_agent_learns_only_how_it_ended(machines, start):
     start("a")
     machines.tell("a", (0, fail))
     reply = until(machines, RankSaid).message
@@ -169,7 +169,7 @@ def broken(machine):
     raise RuntimeError("no network card")
 
 
-def test_an_agent_whose_function_raises_tells_why_and_ends(machines, start):
+def test_an_agent_whose_function_raises_reports_why_and_ends(machines, start):
     start("a", broken)
     assert until(machines, MachineSaid).message.message == "RuntimeError: no network card"
     assert os.waitstatus_to_exitcode(until(machines, MachineEnded).status) == 1

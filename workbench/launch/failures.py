@@ -14,7 +14,6 @@ __all__ = [
     "RankFailed",
     "RankFailure",
     "describe_end",
-    "in_order_of_cause",
     "is_complete",
     "kind_of_error",
     "kind_of_words",
@@ -66,14 +65,10 @@ class RankFailed(RuntimeError):
     """A run failed on at least one rank; `failures` has the first cause first, and `note` what to do next."""
 
     def __init__(self, failures: Iterable[RankFailure], note: str = ""):
-        self.failures = in_order_of_cause(failures)
+        # By time, with ranks that failed only because a peer did at the end.
+        self.failures = tuple(sorted(failures, key=lambda one: (one.kind is FailureKind.PEER_LOST, one.time_s)))
         self.note = note
         super().__init__("\n\n".join([*map(str, self.failures), *([note] if note else [])]))
-
-
-def in_order_of_cause(failures: Iterable[RankFailure]) -> tuple[RankFailure, ...]:
-    """Sort failures by time, with ranks that failed only because a peer did at the end."""
-    return tuple(sorted(failures, key=lambda failure: (failure.kind is FailureKind.PEER_LOST, failure.time_s)))
 
 
 def kind_of_error(error: BaseException) -> FailureKind:

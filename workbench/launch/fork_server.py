@@ -21,15 +21,14 @@ import traceback
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from workbench.launch.environment import rank_environment
-from workbench.launch.machine import AgentPlace, live
+from workbench.launch.environment import own_environment, rank_environment
+from workbench.launch.machine import be_machine
 from workbench.launch.messages import Channel, channel_pair
-from workbench.launch.processes import ProcessWatch, adopt_orphans, go_below_guard, kill_descendants
-from workbench.launch.protocol import KillMachine, MachineStarted, Ready, Setup, StartMachine, StartRanks, Stop, Stopped
-from workbench.launch.rank import GroupPlace, serve_requests
+from workbench.launch.processes import ProcessWatch, go_below_guard, kill_descendants
+from workbench.launch.protocol import GroupOrder, KillMachine, MachineStarted, Ready, Setup, StartMachine
+from workbench.launch.rank import serve_requests
 from workbench.launch.supervisor import Supervisor
 
 __all__ = ["ForkServer", "main"]
@@ -55,7 +54,8 @@ class ForkServer:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(channel_of_server.fileno()), str(os.getpid())],
             pass_fds=[channel_of_server.fileno()],
-            env={**(defaults or {}), **_environment()},
+            # One thread here, whatever the ranks get: a process that used OpenMP must not fork.
+            env={**(defaults or {}), **own_environment(), **rank_environment(1)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a terminal's Ctrl-C is for the owner alone
         )
@@ -107,13 +107,6 @@ class ForkServer:
         self._close()
 
 
-def _environment() -> dict[str, str]:
-    package_root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
-    # One thread here, whatever the ranks get: a process that used OpenMP must not fork.
-    return {**os.environ, **rank_environment(1), "PYTHONPATH": path}
-
-
 def _end(process: subprocess.Popen, channel: Channel, owner_pid: int) -> None:
     if os.getpid() != owner_pid:
         return  # a forked copy of the owner: the fork server is not its own
@@ -138,7 +131,6 @@ def main(control_fd: int, owner_pid: int) -> None:
     control = Channel(socket.socket(fileno=control_fd))
     owner = ProcessWatch(owner_pid)
     guard = go_below_guard(owner, let_go=control.close)
-    adopt_orphans()
     setup: Setup = control.receive()
     with _dying_on_hang_up(control):
         try:
@@ -198,12 +190,12 @@ class _Server(Supervisor):
     def _hear_owner(self) -> None:
         message, fds = self._owner.receive_with_fds()
         match message:
-            case StartRanks():
+            case GroupOrder.START:
                 self._start_ranks()
-            case Stop():
+            case GroupOrder.STOP:
                 self._children.clear()
                 kill_descendants()
-                self._owner.send(Stopped())
+                self._owner.send(GroupOrder.STOP)
             case StartMachine():
                 self._start_machine(message, fds[0])
             case KillMachine(name=name):
@@ -213,9 +205,9 @@ class _Server(Supervisor):
 
     def _start_ranks(self) -> None:
         meeting_fd, meeting_path = self._meeting_place()
-        place = {"setup": self._setup, "hosts": self._hosts, "meeting_path": meeting_path, "parent_pid": os.getpid()}
         for rank in range(self._setup.num_ranks):
-            self._fork_rank(partial(serve_requests, GroupPlace(rank=rank, **place)), rank=rank)
+            life = partial(serve_requests, rank, self._setup, self._hosts, meeting_path, os.getpid())
+            self._fork_rank(life, rank=rank)
         os.close(meeting_fd)
 
     def _meeting_place(self) -> tuple[int, str]:
@@ -227,8 +219,7 @@ class _Server(Supervisor):
         return os.open(path, os.O_CREAT | os.O_RDWR, 0o600), path
 
     def _start_machine(self, order: StartMachine, fd: int) -> None:
-        place = AgentPlace(order=order, setup=self._setup, hosts=self._hosts, fd=fd, parent_pid=os.getpid())
-        pid = self._fork(partial(live, place))
+        pid = self._fork(partial(be_machine, order, self._setup, self._hosts, os.getpid(), fd))
         with contextlib.suppress(PermissionError, ProcessLookupError):
             os.setpgid(pid, pid)  # the agent does so too; the first to come counts
         os.close(fd)

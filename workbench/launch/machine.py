@@ -8,60 +8,49 @@ import os
 import socket
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from workbench.launch.environment import LOOPBACK
 from workbench.launch.failures import FailureKind
 from workbench.launch.messages import Channel, channel_pair
-from workbench.launch.processes import adopt_orphans, die_with_parent, kill_descendants
+from workbench.launch.processes import die_with_parent, kill_descendants
 from workbench.launch.protocol import MemoryAnswer, MemoryRequest, Reply, Request, Setup, StartMachine
 from workbench.launch.rank import MachinePlace, RankLink, run_function
 from workbench.launch.supervisor import Supervisor
 
-__all__ = ["AgentPlace", "Machine", "MachineMemory", "live"]
+__all__ = ["Machine", "MachineMemory", "be_machine"]
 
 THIS_HOST = "127.0.0.1"  # address of a machine that is on no shaped host
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AgentPlace:
-    """Where an agent finds itself after the fork."""
+def be_machine(order: StartMachine, setup: Setup, hosts: Any, parent_pid: int, fd: int) -> int:
+    """Be a machine until its function returns or its owner ends; return the exit status.
 
-    order: StartMachine  # what the owner asked for
-    setup: Setup  # of the fork server
-    hosts: Any  # opened namespaces, or None
-    fd: int  # its channel to the owner
-    parent_pid: int  # the fork server
-
-
-def live(place: AgentPlace) -> int:
-    """Be a machine until its function returns or its owner ends; return the exit status."""
+    Args:
+        order: what the owner asked for.
+        setup: of the fork server.
+        hosts: opened namespaces, or None.
+        parent_pid: the fork server.
+        fd: channel to the owner.
+    """
+    owner = Channel(socket.socket(fileno=fd))
     try:
         os.setpgid(0, 0)  # one signal kills all of it
-        adopt_orphans()
-        if place.hosts is not None:
-            place.hosts.enter(place.order.host)
-        die_with_parent(place.parent_pid)  # last: a change of credentials would undo it
-        _serve(place, Channel(socket.socket(fileno=place.fd)))
+        if hosts is not None:
+            hosts.enter(order.host)
+        die_with_parent(parent_pid)  # last: a change of credentials would undo it
+        request: Request = owner.receive()
+        request.function(Machine(order, setup, hosts, owner), *request.args, **request.kwargs)
     except (EOFError, ConnectionError):
         pass  # the owner let go of this machine
-    finally:
-        kill_descendants()
-    return 0
-
-
-def _serve(place: AgentPlace, owner: Channel) -> None:
-    try:
-        request: Request = owner.receive()
-        request.function(Machine(place, owner), *request.args, **request.kwargs)
-    except (EOFError, ConnectionError):
-        raise
     except BaseException as error:
         message = traceback.format_exception_only(error)[-1].strip()
         owner.send(Reply(failure=FailureKind.RAISED, message=message, traceback=traceback.format_exc()))
         raise
+    finally:
+        kill_descendants()
+    return 0
 
 
 class Machine(Supervisor):
@@ -74,13 +63,13 @@ class Machine(Supervisor):
         memory: what it keeps for its ranks.
     """
 
-    def __init__(self, place: AgentPlace, owner: Channel):
+    def __init__(self, order: StartMachine, setup: Setup, hosts: Any, owner: Channel):
         super().__init__(owner)
-        self.name = place.order.name
-        self.address = THIS_HOST if place.hosts is None else place.hosts.address(place.order.host)
-        self.interface = LOOPBACK if place.hosts is None else place.hosts.interface
-        self.memory = MachineMemory(place.order.memory_limit_bytes)
-        self._num_threads = place.setup.threads_per_rank
+        self.name = order.name
+        self.address = THIS_HOST if hosts is None else hosts.address(order.host)
+        self.interface = LOOPBACK if hosts is None else hosts.interface
+        self.memory = MachineMemory(order.memory_limit_bytes)
+        self._num_threads = setup.threads_per_rank
         self._requests: dict[int, Channel] = {}  # where ranks ask for memory, by process id
 
     @property
@@ -180,11 +169,6 @@ class MachineMemory:
         self.limit_bytes = limit_bytes
         self._files: dict[str, tuple[int, int]] = {}  # name -> descriptor, bytes
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all files together."""
-        return sum(self.names().values())
-
     def names(self) -> dict[str, int]:
         """Return the bytes of each file by its name."""
         return {name: num_bytes for name, (_, num_bytes) in self._files.items()}
@@ -211,8 +195,9 @@ class MachineMemory:
             raise ValueError(f"name is {name!r}; it must not be empty")
         if isinstance(num_bytes, bool) or not isinstance(num_bytes, int) or num_bytes < 1:
             raise ValueError(f"num_bytes of {name!r} is {num_bytes!r}; it must be an integer of at least 1")
-        if self.limit_bytes is not None and self.num_bytes + num_bytes > self.limit_bytes:
-            rule = f"with the {self.num_bytes} kept already it must stay within {self.limit_bytes}"
+        kept_bytes = sum(self.names().values())
+        if self.limit_bytes is not None and kept_bytes + num_bytes > self.limit_bytes:
+            rule = f"with the {kept_bytes} kept already it must stay within {self.limit_bytes}"
             raise ValueError(f"num_bytes of {name!r} is {num_bytes}; {rule}")
 
     def close(self) -> None:

@@ -1,9 +1,7 @@
 """Messages over socket pairs: an object is pickled with cloudpickle, its large buffers travel in shared memory.
 
-Tensors and arrays of 64 KiB and more, and a pickle that is as large, lie in an anonymous shared-memory file whose
-descriptor travels in their place. It has no name, so nothing is left when a process is killed. The receiver maps it
-copy-on-write: one message to four ranks occupies memory once, and every rank may change its tensors. Only inherited
-socket pairs carry messages, so nothing is unpickled that another user or machine could have sent.
+The shared memory has no name, so nothing is left when a process is killed. The receiver maps it copy-on-write: one
+message to four ranks occupies memory once, and every rank may change its tensors.
 """
 
 import ctypes

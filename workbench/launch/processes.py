@@ -25,9 +25,7 @@ import psutil
 __all__ = [
     "Listener",
     "ProcessWatch",
-    "adopt_orphans",
-    "catch_signals",
-    "descendants",
+    "adopt_children",
     "die_with_parent",
     "end_like",
     "flush_streams",
@@ -132,10 +130,9 @@ def is_readable(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _prctl(option: int, value: int) -> bool:
-    if not sys.platform.startswith("linux"):
-        return False
-    return ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0
+def _prctl(option: int, value: int) -> None:
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -143,11 +140,6 @@ def die_with_parent(parent_pid: int) -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before this call
         os._exit(1)
-
-
-def adopt_orphans() -> bool:
-    """Become the new parent of descendants whose parent dies; return whether that works."""
-    return _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def flush_streams() -> None:
@@ -186,13 +178,17 @@ def _let_go_of_signals() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def catch_signals(numbers: Collection[int] = ()) -> socket.socket:
-    """Let signals, and the ends of children, arrive as bytes, their numbers, on the returned socket."""
+def adopt_children(signals: Collection[int] = ()) -> socket.socket:
+    """Become the parent of descendants whose parent dies, and return a socket for signals and the ends of children.
+
+    Each arrives as a byte, its number.
+    """
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
     reader, writer = socket.socketpair()
     for end in (reader, writer):
         end.setblocking(False)
     signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
-    for number in (*numbers, signal.SIGCHLD):
+    for number in (*signals, signal.SIGCHLD):
         signal.signal(number, lambda number, frame: None)
     return reader
 
@@ -229,12 +225,8 @@ def kill_descendants(spared: Collection[int] = ()) -> None:
         time.sleep(0.002)
 
 
-def descendants() -> list[int]:
-    """Return the ids of all processes below this one, zombies included, as one look finds them."""
-    return _below([os.getpid()])
-
-
 def _below(pids: Iterable[int]) -> list[int]:
+    """Return all processes below others, zombies included, as one look finds them."""
     below: list[int] = []
     parents = list(pids)
     while parents:
@@ -265,9 +257,8 @@ def go_below_guard(owner: ProcessWatch, let_go: Callable[[], None]) -> ProcessWa
     kills all that is left below it when the child or the owner ends, or when a signal asks for it. It calls `let_go` to
     close what only the child may hold.
     """
-    adopt_orphans()
     before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGCHLD)}
-    signals = catch_signals(ENDING)
+    signals = adopt_children(ENDING)
     guard = ProcessWatch(os.getpid())
     child_pid = os.fork()
     if child_pid == 0:

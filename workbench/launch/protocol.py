@@ -1,7 +1,7 @@
 """Messages between the owner of ranks or machines, its fork server, the machines' agents, and the ranks.
 
-Owner to fork server: `Setup` once, then `StartRanks` and `Stop`, or `StartMachine` and `KillMachine`.
-Fork server to owner: `Ready` once, then `RankStarted`, `RankEnded` and `Stopped`, or `MachineStarted`, `MachineEnded`.
+Owner to fork server: `Setup` once, then `GroupOrder`, or `StartMachine` and `KillMachine`.
+Fork server to owner: `Ready` once, then `RankStarted` and `RankEnded`, or `MachineStarted` and `MachineEnded`.
 Owner to agent: `Request` once, then the caller's messages. Agent to owner: `RankStarted`, `RankEnded`, and its own.
 Owner to a pool's rank: `Request`. Rank to owner: `Reply`, in a pool the first one when the rank is ready; a machine's
 rank sends messages of its own before it.
@@ -17,6 +17,7 @@ from typing import Any
 from workbench.launch.failures import FailureKind
 
 __all__ = [
+    "GroupOrder",
     "KillMachine",
     "MachineEnded",
     "MachineSaid",
@@ -32,9 +33,6 @@ __all__ = [
     "Request",
     "Setup",
     "StartMachine",
-    "StartRanks",
-    "Stop",
-    "Stopped",
 ]
 
 
@@ -59,19 +57,11 @@ class Ready:
     error: str = ""  # why it could not, with a traceback
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StartRanks:
-    """Fork a worker group."""
+class GroupOrder(enum.Enum):
+    """An order about the worker group."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stop:
-    """End the worker group and everything it started."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stopped:
-    """Nothing of the worker group is left."""
+    START = "fork it"
+    STOP = "end it and everything it started"  # sent back when nothing of it is left
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

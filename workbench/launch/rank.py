@@ -26,34 +26,33 @@ from workbench.launch.messages import CannotUnpack, Channel, Message, pack
 from workbench.launch.processes import POLL_S, die_with_parent, flush_streams
 from workbench.launch.protocol import MemoryAnswer, MemoryRequest, RankExit, Reply, Request, Setup
 
-__all__ = ["GROUP_PATIENCE", "STACK_SIGNAL", "GroupPlace", "MachinePlace", "RankLink", "run_function", "serve_requests"]
+__all__ = ["GROUP_PATIENCE", "STACK_SIGNAL", "MachinePlace", "RankLink", "run_function", "serve_requests"]
 
 STACK_SIGNAL = signal.SIGUSR1  # makes a rank write down where it is
 # The owner watches the clock of every run; the group's own limit must only be later.
 GROUP_PATIENCE = datetime.timedelta(days=30)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupPlace:
-    """The place of a rank in a worker group."""
+def serve_requests(rank: int, setup: Setup, hosts: Any, meeting_path: str, parent_pid: int, fds: Sequence[int]) -> int:
+    """Be a pool's rank: join the group, then answer requests until the owner closes the channel.
 
-    rank: int  # its number
-    setup: Setup  # what the owner asked for
-    hosts: Any  # opened namespaces, or None
-    meeting_path: str  # file of the store
-    parent_pid: int  # the fork server
-
-
-def serve_requests(place: GroupPlace, fds: Sequence[int]) -> int:
-    """Be a pool's rank: join the group, then answer requests until the owner closes the channel."""
+    Args:
+        rank: its number.
+        setup: what the owner asked for.
+        hosts: opened namespaces, or None.
+        meeting_path: file of the store.
+        parent_pid: the fork server.
+        fds: channel, standard output, standard error, stack dumps.
+    """
     channel = _take_streams(fds)
     os.setpgid(0, 0)  # Ctrl-C is the owner's business
-    if place.hosts is not None:
-        place.hosts.enter(place.setup.hosts.host_of(place.rank, place.setup.num_ranks))
-    die_with_parent(place.parent_pid)  # last: a change of credentials would undo it
+    if hosts is not None:
+        hosts.enter(setup.hosts.host_of(rank, setup.num_ranks))
+    die_with_parent(parent_pid)  # last: a change of credentials would undo it
     if not sys.platform.startswith("linux"):
-        threading.Thread(target=_end_with, args=[place.parent_pid], daemon=True).start()
-    _answer(channel.send_message, partial(_join, place))
+        threading.Thread(target=_end_with, args=[parent_pid], daemon=True).start()
+    interface = LOOPBACK if hosts is None else hosts.interface
+    _answer(channel.send_message, partial(_join, rank, setup, interface, meeting_path))
     kept: dict[str, Any] = {}
     while True:
         try:
@@ -119,16 +118,15 @@ def _failed(error: BaseException) -> Reply:
     )
 
 
-def _join(place: GroupPlace) -> None:
+def _join(rank: int, setup: Setup, interface: str, meeting_path: str) -> None:
     import torch.distributed as dist
 
-    setup = place.setup
-    for name, value in (("RANK", place.rank), ("LOCAL_RANK", place.rank), ("WORLD_SIZE", setup.num_ranks)):
+    for name, value in (("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", setup.num_ranks)):
         os.environ[name] = str(value)
-    _prepare_torch(setup.threads_per_rank, LOOPBACK if place.hosts is None else place.hosts.interface)
-    store = dist.FileStore(place.meeting_path, setup.num_ranks)
-    backend = _take_device(place.rank, setup)
-    dist.init_process_group(backend, store=store, rank=place.rank, world_size=setup.num_ranks, timeout=GROUP_PATIENCE)
+    _prepare_torch(setup.threads_per_rank, interface)
+    store = dist.FileStore(meeting_path, setup.num_ranks)
+    backend = _take_device(rank, setup)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=setup.num_ranks, timeout=GROUP_PATIENCE)
 
 
 def _prepare_torch(num_threads: int, interface: str) -> None:
@@ -156,17 +154,11 @@ def _take_device(rank: int, setup: Setup) -> str:
 
 
 class RankLink:
-    """What the function of a machine's rank works with besides torch.distributed.
-
-    Args:
-        rank: its number.
-        requests: channel to the agent, which keeps memory for the rank.
-        owner: channel to the owner, which hears the rank's messages and at last its result.
-    """
+    """What the function of a machine's rank works with besides torch.distributed."""
 
     def __init__(self, rank: int, requests: Channel, owner: Channel):
         self.rank = rank
-        self._requests = requests
+        self._requests = requests  # to the agent, which keeps memory for the rank
         self._owner = owner
         self._turn = threading.Lock()
 

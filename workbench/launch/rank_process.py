@@ -25,13 +25,9 @@ MOST_STACK_BYTES = 1 << 20  # of a stack dump; faulthandler stops after 100 fram
 
 
 class RankProcess:
-    """A rank that was started; a listener passes on what it writes and returns its messages as events.
+    """A rank that was started, by the message of its start and the descriptors beside it.
 
-    Args:
-        started: the message of its start.
-        fds: the descriptors beside that message.
-        listener: where the owner waits.
-        echo: whether its output is shown.
+    The listener shows what the rank writes, if `echo`, and returns its messages as events.
     """
 
     def __init__(self, started: RankStarted, fds: Sequence[int], listener: Listener, echo: bool):

@@ -134,19 +134,10 @@ class Ranks:
         return Run(lambda: self._finish(group, messages, timeout_s), group.interrupt)
 
     def put(self, name: str, build: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Handle:
-        """Build an object on every rank and keep it there under a name.
-
-        Args:
-            name: replaces what was kept under the same name.
-            build: called on every rank, with arguments as in `run`; its value is kept and not sent back.
-            args: its arguments.
-            kwargs: its keyword arguments.
+        """Build an object on every rank, with arguments as in `run`, and keep it there under a name.
 
         Returns:
             A handle; given to `run` as an argument it arrives as the object.
-
-        Raises:
-            RankFailed: if building fails on a rank.
         """
         with self._exclusively():
             group = self._ready_group()

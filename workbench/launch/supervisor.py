@@ -10,24 +10,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from workbench.launch.messages import Channel, anonymous_file, channel_pair
-from workbench.launch.processes import Listener, ProcessWatch, catch_signals, fork, kill_descendants, reap
+from workbench.launch.processes import Listener, ProcessWatch, adopt_children, fork, kill_descendants, reap
 from workbench.launch.protocol import MachineEnded, MachineStarted, RankEnded, RankStarted
 
 __all__ = ["Supervisor"]
 
 
 class Supervisor:
-    """Forks children and hears of their ends.
-
-    Args:
-        owner: channel to the process that gives the orders.
-        watches: of processes whose end ends this one.
-    """
+    """Forks children and hears of their ends; the watches are of processes whose end ends this one."""
 
     def __init__(self, owner: Channel, watches: Sequence[ProcessWatch] = ()):
-        self._owner = owner
+        self._owner = owner  # gives the orders
         self._children: dict[int, MachineStarted | RankStarted] = {}  # by process id
-        self._signals = catch_signals()
+        self._signals = adopt_children()
         self._listener = Listener(watches)
         self._listener.add(owner, self._hear_owner)
         self._listener.add(self._signals, self._hear_of_ends)

@@ -16,8 +16,7 @@ from typing import NoReturn
 
 from workbench.launch.processes import (
     ProcessWatch,
-    adopt_orphans,
-    catch_signals,
+    adopt_children,
     die_with_parent,
     end_like,
     fork,
@@ -55,9 +54,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """Run a command until it, its owner (the parent unless named) or its guard ends."""
     owner_pid, command = _parse(arguments)
     owner = ProcessWatch(owner_pid)
-    adopt_orphans()
     tether_pid = os.getpid()
-    signals = catch_signals(PASSED_ON)
+    signals = adopt_children(PASSED_ON)
     guard_pid = fork(lambda: _guard(command, [owner, ProcessWatch(tether_pid)], tether_pid))
     end_like(stand_by(guard_pid, [owner], signals, os.kill))
 
@@ -75,8 +73,7 @@ def _parse(arguments: Sequence[str]) -> tuple[int, list[str]]:
 def _guard(command: Sequence[str], watches: Sequence[ProcessWatch], tether_pid: int) -> int:
     try:
         os.setsid()  # what is sent to the tether's group arrives once, through the tether
-        adopt_orphans()
-        signals = catch_signals(PASSED_ON)
+        signals = adopt_children(PASSED_ON)
         guard_pid = os.getpid()
         command_pid = fork(lambda: _become(command, guard_pid))
         with contextlib.suppress(OSError):  # both sides do it: the first signal finds the group

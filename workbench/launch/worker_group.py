@@ -23,7 +23,7 @@ from workbench.launch.failures import (
 from workbench.launch.fork_server import ForkServer
 from workbench.launch.messages import CannotUnpack, Message, SharedFile
 from workbench.launch.processes import Listener
-from workbench.launch.protocol import RankEnded, RankSaid, RankStarted, Reply, StartRanks, Stop, Stopped
+from workbench.launch.protocol import GroupOrder, RankEnded, RankSaid, RankStarted, Reply
 from workbench.launch.rank import STACK_SIGNAL
 from workbench.launch.rank_process import RankProcess
 
@@ -48,7 +48,7 @@ class WorkerGroup:
         self._listener = Listener()
         self._listener.add(self._interrupt, _raise_interrupt)
         self._listener.add(server.channel, self._hear_server)
-        server.send(StartRanks())
+        server.send(GroupOrder.START)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -141,7 +141,7 @@ class WorkerGroup:
         if not self.alive:
             return
         self.alive = False
-        self._server.send(Stop())
+        self._server.send(GroupOrder.STOP)
         if not self._server_has_stopped_all():
             self._server.kill()
         self._show_rest()
@@ -157,7 +157,7 @@ class WorkerGroup:
         listener.add(self._server.channel, self._hear_server)
         with contextlib.closing(listener):
             while self._server.alive and (left_s := deadline_s - time.monotonic()) > 0:
-                if any(isinstance(event, Stopped) for event in listener.listen(left_s)):
+                if GroupOrder.STOP in listener.listen(left_s):
                     return True
         return False
 

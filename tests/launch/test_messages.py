@@ -1,4 +1,4 @@
-"""Packing: what lies in the pickle, what beside it, and that nothing stays behind."""
+"""Messages: what lies in the pickle, what beside it, and that nothing stays behind."""
 
 import gc
 import os
@@ -9,8 +9,7 @@ import psutil
 import pytest
 import torch
 
-from workbench.launch.messages import channel_pair
-from workbench.launch.messages import INLINE_BYTES, Handle, SharedFile, pack, unpack
+from workbench.launch.messages import INLINE_BYTES, Handle, SharedFile, channel_pair, pack, unpack
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -82,7 +81,7 @@ def mappings() -> int:
         return file.read().count("workbench-message")
 
 
-def test_a_closed_end_is_told_as_the_end_of_the_channel(ends):
+def test_a_closed_end_is_reported_as_the_end_of_the_channel(ends):
     ends[0].close()
     with pytest.raises(EOFError, match="closed"):
         ends[1].receive()
