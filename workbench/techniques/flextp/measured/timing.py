@@ -114,9 +114,8 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, fused=True)
         self.images, self.labels = (tensor.to(device) for tensor in setting.size.images_and_labels(turns.seed))
         self.recorder, self.balancer, self.num_settling = recorder, None, 0
-        (rank,), trace = group.local_ranks, None
-        if variant is not None:
-            trace = variant.trace(group.size, turns.iterations_per_repeat)
+        (rank,) = group.local_ranks
+        trace = None if variant is None else variant.trace(group.size, turns.iterations_per_repeat)
         watch = recorder.during if records_products else nullcontext
         self.meter = Meter(rank, trace, slowness=setting.slowness, device=device, watch=watch)
         if variant is not None:
