@@ -329,6 +329,7 @@ def test_semi_selects_alike_wherever_it_is_measured_and_the_refined_one_is_the_d
         ),
         ({"selection": "PriDiffE", "dropped": [0.5]}, "selection is PriDiffE; it must be Rd or Pri"),
         ({"solution": "SEMI", "dropped": [0.5]}, r"dropped is \(0.5,\); it must be \(\) but for a ZERO"),
+        ({"pruning_ratio": 0.5, "dropped": [0.5]}, r"dropped is \(0.5,\); it must be \(\) but for a ZERO"),
         ({"solution": "SEMI", "migrated": 0.5}, "migrated is 0.5; it must be None where solution is SEMI"),
         ({"solution": "MIG", "migrated": 0.5, "refine": True}, "refine is True; it must be False where migrated"),
         ({"solution": "MIG", "migrated": 0.5, "pruning_ratio": 0.5}, "pruning_ratio is 0.5; it must be None where"),
