@@ -1,9 +1,8 @@
 """Two checks of a timing study: the model's iteration beside the measured one, and trainings that drop as much.
 
-`map_points` and `predicted_rows` judge the map of winners at a few places: plans by the method's own planners from one
-Baseline without stragglers and the costs of the pre-test. `variants_as_timed` and `rows_as_timed` train with the shares
-that were dropped while timed, so that speed and loss are of one plan; a control, in which every rank drops the share of
-Pri's straggler, shows whether such a training can show a loss at all (`blind_reason`).
+The model plans from one Baseline without stragglers and the costs of the pre-test. The trainings drop the shares that
+were dropped while timed, so that speed and loss are of one plan; in a control every rank drops the share of Pri's
+straggler, which shows whether such a training can show a loss at all.
 """
 
 from __future__ import annotations
@@ -149,14 +148,14 @@ def blind_reason(trained: Iterable[Mapping[str, Any]]) -> str:
 
 
 def rows_as_timed(
-    variants: Mapping[str, Options], seeds: Sequence[int], found: Sequence[Mapping[str, Any]], **same: Any
+    variants: Mapping[str, Options], seeds: Sequence[int], results: Sequence[Mapping[str, Any]], **same: Any
 ) -> list[dict[str, Any]]:
     """Return rows of trainings by solution.
 
     Args:
         variants: of `variants_as_timed`.
         seeds: of the trainings.
-        found: results of `train_vit` for `compared_by_seed(variants.values(), seeds)`.
+        results: of `train_vit` for `compared_by_seed(variants.values(), seeds)`.
         same: further keys of all rows.
 
     Returns:
@@ -164,7 +163,7 @@ def rows_as_timed(
         (%); `loss_in_spreads` (of the Baseline over its seeds).
     """
     places = [(seed, name) for seed in seeds for name in (BASELINE, *variants)]
-    trainings, rows = dict(zip(places, found, strict=True)), []
+    trainings, rows = dict(zip(places, results, strict=True)), []
     for name, options in variants.items():
         pair = {BASELINE: {"solution": BASELINE}, name: options}
         wanted = [{**entry, "seed": seed} for seed in seeds for entry in pair.values()]
