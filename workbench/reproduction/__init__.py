@@ -7,7 +7,8 @@ Left out: importing torch, papermill or pandas before they are needed, so that l
 
 from workbench.reproduction.catalogue import find_item, load_catalogue, select
 from workbench.reproduction.cells import CellResult, CellsFailed, run_cells
-from workbench.reproduction.claims import Bound, Crossover, Ordering, Trend, Within
+from workbench.reproduction.claims import Bound, Crossover, Decidable, Ordering, Trend, Within
+from workbench.reproduction.comparing import ClaimVerdict, Comparison, Verdict
 from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
 from workbench.reproduction.project import Project
@@ -27,7 +28,6 @@ from workbench.reproduction.runner import (
     plan,
     run,
 )
-from workbench.reproduction.verdicts import ClaimVerdict, Comparison, Verdict
 
 __all__ = [
     "Bound",
@@ -38,6 +38,7 @@ __all__ = [
     "ClaimVerdict",
     "Comparison",
     "Crossover",
+    "Decidable",
     "Evidence",
     "ItemFinished",
     "ItemOutcome",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from workbench.reproduction.verdicts import ORDERS
+from workbench.reproduction.comparing import ORDERS
 
 from .numbers import key_text, number_text, pairs_text, relative_text, seconds_text, value_text
 

@@ -1,8 +1,7 @@
 """Methods of table 1 and their timed variants, by name.
 
-"T1 int32" sends narrower indices, "R4 literal" draws positions as the paper does, "A1 feedback" adds the errors of
-earlier messages, "A1 fused" takes the code of the weight in place of the activation's: the same numbers from fewer
-operations.
+"T1 int32" sends narrower indices, "R4 literal" draws positions as the paper does, "A1 feedback" adds earlier errors,
+"A1 fused" takes the code of the weight in place of the activation's: the same numbers from fewer operations.
 """
 
 from __future__ import annotations
