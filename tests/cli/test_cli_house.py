@@ -107,7 +107,7 @@ def test_kernels_are_installed_listed_and_removed(line, capsys, monkeypatch, tmp
 
 
 def test_cleaning_keeps_what_is_in_use_and_what_is_not_its_own(line, capsys):
-    from workbench.reproduction.runner.lock import hold_lock
+    from workbench.reproduction.files import hold_lock
 
     results = line.root / "results"
     for profile in ("smoke", "laptop"):

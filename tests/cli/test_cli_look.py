@@ -5,7 +5,7 @@ import json
 import pytest
 
 from workbench.cli import exit_code
-from workbench.reproduction.records import write_record
+from workbench.reproduction.files import write_record
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -163,9 +163,7 @@ def test_a_record_in_the_wrong_folder_is_named_by_every_command_that_would_have_
     path = line.root / "results/laptop/toy/table-1/counted/record.json"
     path.parent.mkdir(parents=True)
     write_record(path, {"schema": 1, "id": "toy/table-2/counted", "profile": "laptop"})
-    said = (
-        f"{path}: refused, it is the record of toy/table-2/counted, and lies where that of toy/table-1/counted belongs"
-    )
+    said = f"{path}: refused, it is the record of toy/table-2/counted in the place of toy/table-1/counted"
     for command in (["show", "table-1"], ["reproduce", "table-1", "--dry-run"]):
         assert exit_code(command) == 0
         assert said in " ".join(capsys.readouterr().out.split())  # both break long lines

@@ -9,8 +9,7 @@ from bs4 import BeautifulSoup
 
 from workbench.cli import exit_code
 from workbench.reproduction import Project, load_catalogue
-from workbench.reproduction.artifacts import checksums
-from workbench.reproduction.records import write_record
+from workbench.reproduction.files import checksums, write_record
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -111,7 +110,7 @@ def _draw(line, figure: bytes) -> None:
 
 
 def _write(line, record: dict) -> None:
-    from workbench.reproduction.records import write_record
+    from workbench.reproduction.files import write_record
 
     project = Project(line.root)
     write_record(project.folder(load_catalogue(project)[0], "laptop") / "record.json", record)

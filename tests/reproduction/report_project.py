@@ -9,8 +9,7 @@ from pathlib import Path
 from bs4 import BeautifulSoup
 
 from workbench.reproduction import Project, load_catalogue, verdicts_of
-from workbench.reproduction.artifacts import checksums
-from workbench.reproduction.records import write_record
+from workbench.reproduction.files import checksums, write_record
 from workbench.reproduction.report import write_report
 
 CATALOGUE = """

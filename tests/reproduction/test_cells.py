@@ -11,12 +11,8 @@ from cell_functions import drawn, hangs, returns_a_number, score
 from toy_project import ToyProject
 
 from workbench.reproduction import CellsFailed, Project, RecordError, UsageError, load_catalogue, run_cells
-from workbench.reproduction.cells import study
-from workbench.reproduction.cells.cell import Cell
-from workbench.reproduction.cells.claims import Claims
-from workbench.reproduction.cells.pool import Ended
-from workbench.reproduction.cells.work import Finished
-from workbench.reproduction.records import sealed
+from workbench.reproduction.cells import Cell, CellClaims, Ended, Finished, study
+from workbench.reproduction.files import write_record
 
 ITEM = "toy/table-1/counted"
 TASKS = [{"task": "rte", "seed": 1}, {"task": "rte", "seed": 2}, {"task": "cola", "seed": 1}]
@@ -79,7 +75,7 @@ def change(path: Path, **fields) -> None:
     """Change a cell and seal it again, as another checkout or machine would have."""
     held = json.loads(path.read_text())
     held.pop("checksum")
-    path.write_text(json.dumps(sealed(held | fields)))
+    write_record(path, held | fields)
 
 
 def test_cells_run_on_ranks_of_one_thread_and_a_failed_one_is_named_while_the_others_stay(toy, capsys):
@@ -180,7 +176,7 @@ def test_a_cell_that_cannot_be_trusted_is_refused_by_name_before_anything_runs_a
     run_cells(ITEM, score, TASKS, jobs=1)
     first, second, third = files(toy)
     first.write_text(first.read_text().replace('"score": ', '"score": 1'))
-    second.write_text(json.dumps(sealed(json.loads(second.read_text()) | {"schema": 99})))
+    write_record(second, json.loads(second.read_text()) | {"schema": 99})
     third.write_text("{")
     before = [path.read_text() for path in files(toy)]
     with pytest.raises(RecordError) as refused:
@@ -222,16 +218,16 @@ def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, poo
     monkeypatch.setattr(study, "LOOK_S", 0.01)
     looks = []
 
-    def take(claims, cell, take=Claims.take):
+    def take(claims, cell, take=CellClaims.take):
         looks.append(cell.digest)
         if cell.digest == other.digest and looks.count(other.digest) == 3:  # the other one finishes it meanwhile
             (cells_folder(toy) / f"{other.digest}.json").write_text(result)
             theirs.free(other)
         return take(claims, cell)
 
-    with Claims(cells_folder(toy)) as theirs:
+    with CellClaims(cells_folder(toy)) as theirs:
         assert theirs.take(other)
-        monkeypatch.setattr(Claims, "take", take)
+        monkeypatch.setattr(CellClaims, "take", take)
         results = run_cells(ITEM, score, TASKS[:2], jobs=1)
     assert [result.reused for result in results] == [False, True] and pool.began[2:] == [TASKS[0]]
     assert not list(cells_folder(toy).glob(".*"))  # no claim is left

@@ -2,8 +2,7 @@
 
 import pytest
 
-from workbench.reproduction.cells.cell import Cell
-from workbench.reproduction.cells.progress import Estimate, describe
+from workbench.reproduction.cells import Cell, Estimate, describe
 
 
 def cell(**arguments) -> Cell:

@@ -6,7 +6,7 @@ import pytest
 from bs4 import BeautifulSoup
 from report_project import ReportProject
 
-from workbench.reproduction.report.formulas import formula_html
+from workbench.reproduction.report import formula_html
 
 pytestmark = pytest.mark.timeout(30)
 

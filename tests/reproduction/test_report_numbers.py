@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from workbench.reproduction.report.numbers import (
+from workbench.reproduction.report.texts import (
     about_text,
     key_text,
     number_text,

@@ -17,24 +17,24 @@ def declare_beside(toy: ToyProject, name: str, item: str, claim: str = "WITHIN")
 
 
 def test_items_of_a_second_file_follow_those_of_the_first(toy: ToyProject):
-    declare_beside(toy, "catalogue_more.py", "table-2")
+    declare_beside(toy, "simulated_more.py", "table-2")
     assert [item.id for item in load_catalogue(Project())] == ["toy/table-1/counted", "toy/table-2/counted"]
 
 
 def test_other_files_beside_a_catalogue_declare_nothing(toy: ToyProject):
-    declare_beside(toy, "catalogued.py", "table-2")
+    declare_beside(toy, "catalogue_more.py", "table-2")
     assert len(load_catalogue(Project())) == 1
 
 
 def test_one_id_in_two_files_is_refused(toy: ToyProject):
-    declare_beside(toy, "catalogue_more.py", "table-1")
+    declare_beside(toy, "simulated_more.py", "table-1")
     with pytest.raises(CatalogueError, match="toy/table-1/counted is declared twice"):
         load_catalogue(Project())
 
 
 def test_a_malformed_second_file_is_named(toy: ToyProject):
-    (toy.root / "reproductions/toy/catalogue_more.py").write_text("CATALOGUE = 3")
-    with pytest.raises(CatalogueError, match="catalogue_more.py: CATALOGUE must be"):
+    (toy.root / "reproductions/toy/simulated_more.py").write_text("CATALOGUE = 3")
+    with pytest.raises(CatalogueError, match="simulated_more.py: CATALOGUE must be"):
         load_catalogue(Project())
 
 
@@ -43,8 +43,8 @@ def test_a_changed_claim_of_the_second_file_changes_the_fingerprint_of_its_item_
         project = Project()
         return [Fingerprinter(project)(item, "laptop") for item in load_catalogue(project)]
 
-    declare_beside(toy, "catalogue_more.py", "table-2")
+    declare_beside(toy, "simulated_more.py", "table-2")
     before = fingerprints()
     looser = 'Within("twice the size", quantity="bytes", where={"method": "A1"}, rel=0.5, because="it is counted")'
-    declare_beside(toy, "catalogue_more.py", "table-2", looser)
+    declare_beside(toy, "simulated_more.py", "table-2", looser)
     assert [changes(*pair) for pair in zip(before, fingerprints(), strict=True)] == ["", "declaration changed"]

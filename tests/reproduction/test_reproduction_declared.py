@@ -15,8 +15,7 @@ from workbench.reproduction import (
     run,
     select,
 )
-from workbench.reproduction.notebook_cells import read_notebook
-from workbench.reproduction.parameters import check_parameters
+from workbench.reproduction.notebook_cells import check_parameters, read_notebook
 
 ITEM = "Reproduction(item='{0}', notebook='notebooks/toy/one.ipynb', parameters={1}, claims=(WITHIN,), **ITEM)"
 

@@ -10,8 +10,7 @@ from toy_project import RECORD, ToyProject
 
 from workbench.datasets import places
 from workbench.reproduction import Project, load_catalogue, plan
-from workbench.reproduction.fingerprint import Fingerprinter, changes
-from workbench.reproduction.imports import Library, by_room
+from workbench.reproduction.fingerprint import Fingerprinter, Library, by_room, changes
 from workbench.reproduction.machine import commit_of
 
 

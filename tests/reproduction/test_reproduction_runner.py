@@ -9,7 +9,8 @@ import subprocess
 import pytest
 from toy_project import RECORD, ToyProject, alive, kill, processes_below, wait_for
 
-from workbench.reproduction.records import SCHEMA, write_record
+from workbench.reproduction.files import write_record
+from workbench.reproduction.records import SCHEMA
 
 HOLDS_THE_INTERPRETER = """
 import ctypes, subprocess, sys, pathlib

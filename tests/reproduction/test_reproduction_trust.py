@@ -18,10 +18,9 @@ from workbench.reproduction import (
     promote,
     read_record,
 )
-from workbench.reproduction.artifacts import checksums
+from workbench.reproduction.files import checksums, write_record
 from workbench.reproduction.fingerprint import Fingerprinter
-from workbench.reproduction.records import write_record
-from workbench.reproduction.runner.placing import sweep
+from workbench.reproduction.runner import sweep
 
 pytestmark = pytest.mark.timeout(30)
 ITEM, OTHER = "toy/table-1/counted", "toy/table-2/counted"
@@ -77,7 +76,7 @@ def test_a_record_in_the_folder_of_another_item_is_refused_by_name_everywhere(to
     sealed(toy)
     shutil.copytree(toy.folder("table-1"), toy.folder("table-2"))
     path = toy.folder("table-2") / "record.json"
-    said = f"{path}: refused, it is the record of {ITEM}, and lies where that of {OTHER} belongs"
+    said = f"{path}: refused, it is the record of {ITEM} in the place of {OTHER}"
     with pytest.raises(RecordError) as caught:
         read_record(path, id=OTHER, profile="laptop")
     assert str(caught.value) == said
@@ -95,7 +94,7 @@ def test_a_record_in_the_folder_of_another_item_is_refused_by_name_everywhere(to
 def test_a_record_in_the_folder_of_another_profile_is_refused_by_name(toy: ToyProject):
     sealed(toy, profile="smoke")
     shutil.copytree(toy.folder(profile="smoke"), toy.folder())
-    with pytest.raises(RecordError, match="refused, it is of the profile smoke, and lies where one of laptop belongs"):
+    with pytest.raises(RecordError, match="refused, it is of the profile smoke in the place of laptop"):
         promote(Project(), "laptop", [ITEM])
     assert "profile smoke" in find_records(Project()).refused[0] and "profile smoke" in why(toy)
 

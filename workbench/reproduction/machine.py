@@ -1,9 +1,4 @@
-"""The facts of a run that are not its numbers: machine, versions, commit, rank environment.
-
-Source: the operating system, package metadata and git.
-Simplified: a GPU is named only where the process has already imported torch.
-Left out: clock speeds, load, temperature.
-"""
+"""The facts of a run that are not its numbers: machine, versions, commit, rank environment."""
 
 import importlib.metadata
 import os
@@ -91,13 +86,7 @@ def _gpus() -> list[str]:
 
 
 def commit_of(root: Path) -> str:
-    """Return the commit of a checkout, with "+changes" if tracked files that numbers depend on differ from it.
-
-    Source files, notebooks, catalogues and pinned versions count; texts such as a README, tests and recorded runs do not.
-
-    Returns:
-        "unknown" outside git.
-    """
+    """Return a checkout's commit or "unknown", with "+changes" if tracked files that numbers depend on differ."""
     head = _git(root, "rev-parse", "HEAD")
     if head is None:
         return "unknown"

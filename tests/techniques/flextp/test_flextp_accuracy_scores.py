@@ -6,7 +6,7 @@ from matplotlib.container import BarContainer
 
 from workbench.reproduction import Project, load_catalogue
 from workbench.reproduction.judge import judge
-from workbench.reproduction.published import published_rows
+from workbench.reproduction.catalogue import published_rows
 from workbench.reproduction.verdicts import Verdict
 from workbench.study.rows import read_rows
 from workbench.techniques.flextp.study import cells, drawing, scores

@@ -8,7 +8,7 @@ from matplotlib import pyplot
 from workbench.reproduction import load_catalogue
 from workbench.reproduction.judge import judge
 from workbench.reproduction.project import Project
-from workbench.reproduction.published import published_rows
+from workbench.reproduction.catalogue import published_rows
 from workbench.study.rows import read_rows
 from workbench.techniques.flextp import simulating
 from workbench.techniques.flextp.cost import (

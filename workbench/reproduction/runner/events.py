@@ -1,16 +1,10 @@
-"""What a run tells while it goes: the plan, each item's start and end, the time spent and to go, the outcome.
-
-Source: the workbench's own convention; the command line draws its progress bar from these.
-Simplified: the time to go adds what each item took last time, or what its catalogue expects.
-Left out: progress inside an item, but for its cells.
-"""
+"""Events of a run: the plan, the start and end of each item, the time spent and to go, the outcome."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from workbench.reproduction.cells.notes import CellProgress
-from workbench.reproduction.cells.there import CellsThere
+from workbench.reproduction.cells.store import CellProgress, CellsThere
 
 __all__ = [
     "Action",
@@ -29,7 +23,7 @@ __all__ = [
 
 
 class Action(StrEnum):
-    """What a run does about an item."""
+    """The part of an item in a run."""
 
     RUN = "run"
     NOTHING = "nothing"  # it is up to date
@@ -37,7 +31,7 @@ class Action(StrEnum):
 
 
 class Status(StrEnum):
-    """What came of an item."""
+    """The state of an item after a run."""
 
     RECORDED = "recorded"  # ran, and its record was written
     UP_TO_DATE = "up to date"  # nothing had to be done
@@ -47,10 +41,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedItem:
-    """What will be done about one item."""
+    """The plan for one item."""
 
     id: str  # of the item
-    action: Action  # what will be done
+    action: Action
     why: str  # the reason, such as which part of its fingerprint changed
     expected_s: float  # seconds it is expected to take if it runs
     times: bool  # whether it runs alone
@@ -89,10 +83,10 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ItemOutcome:
-    """What came of one item."""
+    """The outcome of one item."""
 
     id: str  # of the item
-    status: Status  # what came of it
+    status: Status
     seconds: float = 0.0  # it took in this run
     reason: str = ""  # of a failure, in one line
     verdicts: Mapping[str, int] = field(default_factory=dict)  # verdict to the number of claims
@@ -102,12 +96,12 @@ class ItemOutcome:
 class ItemFinished:
     """An item has ended and its folder is in place."""
 
-    outcome: ItemOutcome  # what came of it
+    outcome: ItemOutcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What came of a run."""
+    """The outcome of a run."""
 
     profile: str  # it ran in
     items: Sequence[ItemOutcome]  # in the order of the catalogue
@@ -133,7 +127,7 @@ class Outcome:
 class RunFinished:
     """The run has ended; sent once, last."""
 
-    outcome: Outcome  # what came of it
+    outcome: Outcome
 
 
 Event = Planned | ItemStarted | Progress | ItemFinished | RunFinished

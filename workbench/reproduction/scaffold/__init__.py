@@ -68,9 +68,8 @@ def _check_name(name: str) -> None:
     if not NAME_RULE.fullmatch(name):
         likely = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
         hint = f"; did you mean {likely!r}?" if NAME_RULE.fullmatch(likely) and likely != name else ""
-        raise UsageError(
-            f"technique name {name!r} must be lower case letters, digits and single underscores, and begin with a letter{hint}"
-        )
+        rule = "it must be lower case letters, digits and single underscores, and begin with a letter"
+        raise UsageError(f"technique name is {name!r}; {rule}{hint}")
 
 
 def _render(template: str, name: str) -> str:
