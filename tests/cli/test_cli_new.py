@@ -39,7 +39,11 @@ def test_a_new_technique_is_listed_runs_and_passes_its_own_test(checkout, capsys
     assert written == list(furniture("ring_sum")) and all((checkout / path).is_file() for path in written)
 
     assert exit_code(["list", "--json"]) == 0
-    assert [item["id"] for item in json.loads(capsys.readouterr().out)] == ["ring-sum/table-1/counted"]
+    assert [item["id"] for item in json.loads(capsys.readouterr().out)] == [
+        "ring-sum/table-1/counted",
+        "ring-sum/fig-2/measured",
+        "ring-sum/fig-2/simulated",
+    ]
 
     tested = python(
         checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "tests/techniques/ring_sum"
@@ -52,6 +56,8 @@ def test_a_new_technique_is_listed_runs_and_passes_its_own_test(checkout, capsys
     assert ran.returncode == 0, ran.stdout + ran.stderr
     record = json.loads((checkout / "results/smoke/ring-sum/table-1/counted/record.json").read_text())
     assert [(row["num_ranks"], row["value"]) for row in record["values"]] == [(2, 1000), (4, 1500), (8, 1750)]
+    times = json.loads((checkout / "results/smoke/ring-sum/fig-2/measured/record.json").read_text())["values"]
+    assert [row["message_bytes"] for row in times] == [1000, 4000000] and all(row["low"] > 0 for row in times)
 
 
 def test_a_name_that_is_taken_is_refused_and_nothing_is_overwritten(checkout, capsys):

@@ -30,9 +30,9 @@ OVERVIEW = """Reproduce published results on real ranks, and check each claim ag
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from workbench.reproduction.machine import own_version
 
-        print(f"workbench {version('workbench')}")
+        print(f"workbench {own_version()}")
         raise typer.Exit
 
 
