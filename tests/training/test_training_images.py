@@ -101,9 +101,9 @@ def test_real_ranks_learn_as_one_process_does():
 
 
 def test_images_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="labels: 1 given for 2 images"):
+    with pytest.raises(ValueError, match="labels has 1 rows; it must have 2"):
         ImageExamples(images=torch.zeros(2, 3, 8, 8, dtype=torch.uint8), labels=torch.zeros(1))
-    with pytest.raises(ValueError, match=r"images: shape \(2, 1, 8, 8\), must be \[N, 3, H, W\]"):
+    with pytest.raises(ValueError, match=r"shape of images is \(2, 1, 8, 8\); it must be \[N, 3, H, W\]"):
         ImageExamples(images=torch.zeros(2, 1, 8, 8, dtype=torch.uint8), labels=torch.zeros(2))
-    with pytest.raises(ValueError, match="shift_pixels is -1, must be at least 0"):
+    with pytest.raises(ValueError, match="shift_pixels is -1; it must be at least 0"):
         Augmentation(shift_pixels=-1)

@@ -1,14 +1,19 @@
-"""The training loop on a pipeline of two virtual stages: order, precision, frozen weights, refusals."""
+"""The training loop on a pipeline of two virtual stages, its batches, its learning rate, and GLUE's measures."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from workbench.datasets.glue import TASKS
 from workbench.models.bert import BertConfig, BertForMaskedLM, BertForSequenceClassification
 from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.virtual_pipeline import VirtualPipeline
-from workbench.training.batches import Examples
-from workbench.training.loop import Recipe, predict, train
+from workbench.training.batches import Examples, shuffled_batches, sorted_batches
+from workbench.training.loop import Recipe, linear_factor, linear_warm_up_and_decay, predict, train
+from workbench.training.metrics import chance_score, glue_scores
 
 RECIPE = Recipe(epochs=2, batch=4, learning_rate=1e-2)
 
@@ -67,9 +72,9 @@ def test_frozen_words_that_two_stages_share_stay_as_they_were():
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"batch": 0}, "batch is 0, must be at least 1"),
-        ({"precision": "fp8"}, "precision is 'fp8', must be one of fp32, bf16"),
-        ({"learning_rate": -1.0}, "learning_rate is -1.0, must be above 0"),
+        ({"batch": 0}, "batch is 0; it must be at least 1"),
+        ({"precision": "fp8"}, "precision is 'fp8'; it must be one of fp32, bf16"),
+        ({"learning_rate": -1.0}, "learning_rate is -1.0; it must be above 0"),
     ],
 )
 def test_a_recipe_says_what_is_wrong_with_it(wrong, told):
@@ -78,5 +83,99 @@ def test_a_recipe_says_what_is_wrong_with_it(wrong, told):
 
 
 def test_examples_that_fill_no_batch_are_refused():
-    with pytest.raises(ValueError, match="batch is 4, must be at most the number of examples, 2"):
+    with pytest.raises(ValueError, match="batch is 4; it must be at most the number of examples, 2"):
         train(classifier(), examples(2), Recipe(epochs=1, batch=4, learning_rate=1e-3, drop_last=True))
+
+
+def of_lengths(*lengths: int, **options) -> Examples:
+    ids = [torch.arange(1, length + 1) for length in lengths]
+    types = [torch.ones(length, dtype=torch.int64) for length in lengths]
+    return Examples(ids=ids, types=types, labels=torch.arange(len(lengths)), **options)
+
+
+def test_a_batch_is_padded_to_its_longest_sequence():
+    batch = of_lengths(5, 1, 3).batch([1, 2])
+    assert batch.ids_BS.tolist() == [[1, 0, 0], [1, 2, 3]]
+    assert batch.mask_BS.tolist() == batch.types_BS.tolist() == [[1, 0, 0], [1, 1, 1]]
+    assert batch.labels.tolist() == [1, 2]
+
+
+def test_a_fixed_width_pads_every_batch_alike():
+    assert of_lengths(2, 1, padded_to=4).batch([1]).ids_BS.tolist() == [[1, 0, 0, 0]]
+    with pytest.raises(ValueError, match="padded_to is 4; it must be at least the longest sequence, 5"):
+        of_lengths(5, padded_to=4)
+
+
+def test_sorted_batches_run_from_the_longest_to_the_shortest():
+    assert [batch.tolist() for batch in sorted_batches(np.array([3, 9, 5, 9, 1]), 2)] == [[1, 3], [2, 0], [4]]
+
+
+def test_an_epoch_has_every_row_once_and_lengths_of_a_batch_lie_together():
+    lengths = np.random.default_rng(1).integers(1, 100, size=70)
+    batches = list(shuffled_batches(lengths, 8, np.random.default_rng(2)))
+    assert sorted(row for batch in batches for row in batch) == list(range(70))
+    assert [len(batch) for batch in batches].count(8) == 8 and len(batches) == 9
+    # All rows fit one pool, so sorted batches do not overlap in length.
+    spans = sorted((lengths[batch].min(), lengths[batch].max()) for batch in batches)
+    assert all(left[1] <= right[0] for left, right in zip(spans, spans[1:], strict=False))
+    assert [list(a) for a in batches] != [list(a) for a in shuffled_batches(lengths, 8, np.random.default_rng(3))]
+
+
+def test_rows_that_fill_no_batch_can_be_left_out():
+    batches = list(shuffled_batches(np.arange(10), 4, np.random.default_rng(0), drop_last=True))
+    assert [len(batch) for batch in batches] == [4, 4]
+
+
+def test_the_learning_rate_rises_and_falls_in_lines():
+    # 10 steps, 20 % warm-up: 1/2, 1, then 8 steps from 8/8 down to 1/8, and 0 after the end.
+    factors = [linear_factor(step, 10, 0.2) for step in range(11)]
+    assert factors == [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0]
+
+
+def test_a_schedule_without_steps_is_refused():
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    with pytest.raises(ValueError, match="num_steps is 0; it must be at least 1"):
+        linear_warm_up_and_decay(optimizer, 0, warm_up=0.1)
+
+
+def test_f1_and_accuracy_of_a_paraphrase_task():
+    # One true positive, one false positive, one false negative, one true negative: precision = recall = 1/2.
+    scores = glue_scores(TASKS["mrpc"], [1, 1, 0, 0], [1, 0, 1, 0])
+    assert scores == {"f1": 0.5, "accuracy": 0.5} and list(scores) == ["f1", "accuracy"]
+
+
+def test_matthews_correlation():
+    # tp 2, tn 1, fp 1, fn 0: (2·1 − 1·0) / sqrt(3·2·2·1) = 2/sqrt(12).
+    assert glue_scores(TASKS["cola"], [1, 1, 1, 0], [1, 1, 0, 0])["matthews"] == pytest.approx(2 / math.sqrt(12))
+
+
+def test_spearman_looks_at_ranks_and_pearson_at_values():
+    # Ranks agree but for the last two: rho = 1 − 6·(1 + 1)/(4·15) = 0.8.
+    scores = glue_scores(TASKS["stsb"], [0.0, 1.0, 3.0, 2.0], [0.0, 1.0, 2.0, 10.0])
+    assert scores["spearman"] == pytest.approx(0.8)
+    # Deviations (−1.5, −.5, 1.5, .5) and (−3.25, −2.25, −1.25, 6.75): 7.5 / sqrt(5 · 62.75).
+    assert scores["pearson"] == pytest.approx(7.5 / math.sqrt(5 * 62.75))
+
+
+def test_a_constant_prediction_ranks_nothing():
+    assert glue_scores(TASKS["stsb"], [2.0, 2.0, 2.0], [0.0, 1.0, 2.0]) == {"spearman": 0.0, "pearson": 0.0}
+    assert glue_scores(TASKS["cola"], [1, 1, 1], [1, 0, 1]) == {"matthews": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "expected"),
+    [
+        ("sst2", [0, 1, 1, 1], 0.75),
+        ("mrpc", [0, 1, 1, 1], 2 * 0.75 / 1.75),  # always yes: precision 3/4, recall 1
+        ("mnli", [0, 1, 2, 2], 0.5),
+        ("cola", [0, 1, 1, 1], 0.0),
+        ("stsb", [0.0, 5.0], 0.0),
+    ],
+)
+def test_chance_is_the_best_constant_answer(task, labels, expected):
+    assert chance_score(TASKS[task], labels) == pytest.approx(expected)
+
+
+def test_predictions_without_labels_are_refused():
+    with pytest.raises(ValueError, match="predictions has 1 rows; it must have 2"):
+        glue_scores(TASKS["rte"], [0], [0, 1])

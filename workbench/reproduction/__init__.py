@@ -2,7 +2,8 @@
 
 from workbench.reproduction.catalogue import find_item, load_catalogue, published_rows, read_published, select
 from workbench.reproduction.cells import CellResult, CellsFailed, run_cells
-from workbench.reproduction.claims import Bound, Crossover, Ordering, Trend, Within
+from workbench.reproduction.claims import Bound, Crossover, Decidable, Ordering, Trend, Within
+from workbench.reproduction.comparing import ClaimVerdict, Comparison, Verdict
 from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
 from workbench.reproduction.judge import judge
@@ -31,7 +32,6 @@ from workbench.reproduction.runner import (
     plan,
     run,
 )
-from workbench.reproduction.verdicts import ClaimVerdict, Comparison, Verdict
 
 __all__ = [
     "Bound",
@@ -42,6 +42,7 @@ __all__ = [
     "ClaimVerdict",
     "Comparison",
     "Crossover",
+    "Decidable",
     "Evidence",
     "ItemFinished",
     "ItemOutcome",

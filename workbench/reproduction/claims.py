@@ -1,10 +1,8 @@
 """The five kinds of claim: a value within a tolerance, a bound, an ordering, a trend, a crossover.
 
-Source: the workbench's own rules, stated at each class. Tolerances are fixed before the first run, each with its
-reason. A row that is published, or that a list in `where` or an order asks for, and that ours lacks is "not run", so
-that a claim never agrees by what is missing.
-Simplified: groups are formed by the key columns a claim does not name; each group has to hold by itself.
-Left out: statistical tests; a spread is an interval, and an ordering inside it is not a finding.
+Groups are formed by the key columns that a claim does not name; each group has to hold by itself. A row that is
+published, or that a list in `where` or an order asks for, and that ours lacks is "not run": a claim never agrees by a
+missing value.
 """
 
 import math
@@ -14,40 +12,67 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from workbench.reproduction.comparing import (
+    Comparison,
+    Verdict,
     bounded,
     comparison,
     crossing,
     gaps,
     inside,
+    keys_text,
     listed,
     missing,
     numeric,
     outside,
     reaching,
     rising,
-    told,
 )
 from workbench.reproduction.errors import ClaimError
-from workbench.reproduction.verdicts import Comparison, Verdict
 from workbench.study.rows import Key, Row, canonical, grouped, matches
 
-__all__ = ["Bound", "Claim", "Crossover", "Ordering", "Trend", "Within"]
+__all__ = ["Bound", "Claim", "Crossover", "Decidable", "Ordering", "Trend", "Within"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decidable:
+    """When trainings can decide a claim: not at chance, not after too few steps, not within the error of a score.
+
+    Scores, losses and steps are rows as `workbench.study.training` builds them.
+    """
+
+    baseline: Mapping[str, Key | None]  # key columns of the baseline's rows; None for a column that they lack
+    num_tested: int  # examples that a score is about
+    score: str = "score"  # quantity of the score, in per cent
+    by_accuracy: bool = False  # the score is an F1, which a constant answer has much of: accuracy decides on chance
+    where: Mapping[str, Any] = field(default_factory=dict)  # which scores decide, where the claim names none
+    least_steps: int = 0  # of the baseline; before these a loss is mostly what is not learned yet
+    learns_after: int = 0  # steps before which a variant at chance may only have learned nothing yet
+    steps_of: str = ""  # data source that both numbers of steps were found with; they count with no other
+    contrast: Mapping[str, Key] = field(default_factory=dict)  # the variant that is to lose more than a bound allows
+    printed: Mapping[str, float] = field(default_factory=dict)  # the paper's value by setting, where ours has just one
+
+    def __post_init__(self) -> None:
+        if not self.baseline:
+            raise ValueError(f"baseline is {self.baseline!r}; it must name the key columns of the baseline's rows")
+        if self.num_tested < 1:
+            raise ValueError(f"num_tested is {self.num_tested!r}; it must be at least 1")
+        if (self.least_steps or self.learns_after) and not self.steps_of:
+            raise ValueError(f"steps_of is {self.steps_of!r}; it must name the data source that the steps are of")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim(ABC):
-    """What the paper says about one quantity; see the kinds."""
+    """A statement of the paper about one quantity; see the kinds."""
 
     name: str  # the claim in words, unique within its item
     _: KW_ONLY
     quantity: str  # which rows it is about
     because: str  # reason of the tolerance, or of the rule
-    where: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # key column to its value, or a list: any fits, all are needed
+    where: Mapping[str, Any] = field(default_factory=dict)  # column to its value, or a list: any fits, all are needed
     needs_real_data: bool = False  # a stand-in then gives "not comparable"
     source: str = ""  # where the paper says it
     explanation: str = ""  # shown where the claim disagrees or cannot be compared
+    decidable: Decidable | None = None  # of claims about trainings: when they can decide it
 
     def __post_init__(self) -> None:
         for text in ("name", "quantity", "because"):
@@ -66,17 +91,17 @@ class Claim(ABC):
 
         Ours must have every column of `where`; a published table may lack one that only ours needs.
         """
-        mine, theirs = ([row for row in rows if row.quantity == self.quantity] for rows in (ours, published))
-        their_columns = {name for row in theirs for name in row.keys}
-        known = their_columns | {name for row in mine for name in row.keys}
-        if mine and (strange := set(self.where) - known):  # without rows of ours their columns are unknown
+        ours, published = ([row for row in rows if row.quantity == self.quantity] for rows in (ours, published))
+        columns = {name for row in published for name in row.keys}
+        known = columns | {name for row in ours for name in row.keys}
+        if ours and (strange := set(self.where) - known):  # without rows of ours their columns are unknown
             raise ClaimError(
                 f"claim {self.name!r}: where names {sorted(strange)}; "
                 f"the columns of {self.quantity!r} are {sorted(known)}"
             )
         return (
-            [row for row in mine if matches(row, self.where)],
-            [row for row in theirs if matches(row, self.where, their_columns)],
+            [row for row in ours if matches(row, self.where)],
+            [row for row in published if matches(row, self.where, columns)],
         )
 
     def same_unit(self, ours: Row, published: Row) -> None:
@@ -111,14 +136,14 @@ class Within(Claim):
         """Compare each published row of the quantity with the one of ours that has all its keys."""
         if self.expected is not None:
             return self._compare_by_definition(self.select(ours, ())[0])
-        candidates, theirs = self.select(ours, published)
-        columns = {name for row in theirs for name in row.keys}
+        candidates, printed = self.select(ours, published)
+        columns = {name for row in printed for name in row.keys}
         for name, key in listed(self):
-            if not any(matches(row, {name: key}) for row in theirs) and (name in columns or not theirs):
+            if not any(matches(row, {name: key}) for row in printed) and (name in columns or not printed):
                 raise ClaimError(
                     f"claim {self.name!r}: where lists {name}={key!r}, and no published row of {self.quantity!r} has it"
                 )
-        rows = [self._one(row, candidates) for row in theirs]
+        rows = [self._one(row, candidates) for row in printed]
         return (*rows, *gaps(self, candidates, (), rows))
 
     def _compare_by_definition(self, ours: Sequence[Row]) -> tuple[Comparison, ...]:
@@ -126,17 +151,17 @@ class Within(Claim):
         return _beside_definition(self, ours, self.expected, [self._judged(row, implied) for row in ours])
 
     def _one(self, published: Row, candidates: Sequence[Row]) -> Comparison:
-        found = [row for row in candidates if matches(row, published.keys)]
-        if not found:
+        fitting = [row for row in candidates if matches(row, published.keys)]
+        if not fitting:
             return missing(published.keys, published.unit, published)
-        if len(found) > 1:
-            more = sorted({name for row in found for name in row.keys} - set(published.keys))
+        if len(fitting) > 1:
+            more = sorted({name for row in fitting for name in row.keys} - set(published.keys))
             raise ClaimError(
-                f"claim {self.name!r}: {len(found)} of our rows fit the published one with {told(published.keys)}; "
-                f"say in `where` which {', '.join(more)}"
+                f"claim {self.name!r}: {len(fitting)} of our rows fit the published one with "
+                f"{keys_text(published.keys)}; say in `where` which {', '.join(more)}"
             )
-        self.same_unit(found[0], published)
-        return self._judged(found[0], published)
+        self.same_unit(fitting[0], published)
+        return self._judged(fitting[0], published)
 
     def _judged(self, ours: Row, published: Row) -> Comparison:
         agrees = inside(ours.value, published.value, self)
@@ -171,12 +196,9 @@ class Bound(Claim):
 
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare each of our rows with the bound, which stands in the published one's place."""
-        found = self.select(ours, ())[0]
-        rows = [
-            bounded(row, Row(quantity=self.quantity, value=self.limit, unit="", source=self.source), self)
-            for row in found
-        ]
-        return _beside_definition(self, found, self.limit, rows)
+        ours = self.select(ours, ())[0]
+        asked = Row(quantity=self.quantity, value=self.limit, unit="", source=self.source)
+        return _beside_definition(self, ours, self.limit, [bounded(row, asked, self) for row in ours])
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +218,14 @@ class Ordering(Claim):
 
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare each row with the one before it in the order."""
-        rows, theirs = self.select(ours, published)
+        rows, printed = self.select(ours, published)
         result: list[Comparison] = []
         for rest, group in grouped(rows, {self.along}):
             ordered = [[row for row in group if matches(row, {self.along: key})] for key in self.order]
-            absent = [key for key, found in zip(self.order, ordered, strict=True) if not found]
+            absent = [key for key, fitting in zip(self.order, ordered, strict=True) if not fitting]
             result += [missing({**rest, self.along: canonical(key)}, group[0].unit) for key in absent]
-            result += rising([found[0] for found in ordered if found], theirs, self)
-        needed = [row for row in theirs if matches(row, {self.along: self.order})]
+            result += rising([fitting[0] for fitting in ordered if fitting], printed, self)
+        needed = [row for row in printed if matches(row, {self.along: self.order})]
         return (*result, *gaps(self, rows, needed, result))
 
 
@@ -224,14 +246,14 @@ class Trend(Claim):
 
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare each row with the one before it along the column."""
-        rows, theirs = self.select(ours, published)
+        rows, printed = self.select(ours, published)
         result: list[Comparison] = []
         for rest, group in grouped([row for row in rows if self.along in row.keys], {self.along}):
             ordered = sorted(group, key=lambda row: numeric(row, self), reverse=self.direction == "decreasing")
             if len(ordered) < 2:
                 result.append(missing({**rest, self.along: "a second value"}, group[0].unit))
-            result += rising(ordered, theirs, self)
-        return (*result, *gaps(self, rows, [row for row in theirs if self.along in row.keys], result))
+            result += rising(ordered, printed, self)
+        return (*result, *gaps(self, rows, [row for row in printed if self.along in row.keys], result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,31 +294,25 @@ class Crossover(Claim):
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Find the crossing of every group and compare it with the published one."""
         rows = [row for row in self.select(ours, published)[0] if self.along in row.keys]
-        groups = grouped(rows, {self.along, self.series})
-        found = [crossing(rest, group, self) for rest, group in groups]
-        return (*found, *gaps(self, rows, (), found))
+        crossings = [crossing(rest, group, self) for rest, group in grouped(rows, {self.along, self.series})]
+        return (*crossings, *gaps(self, rows, (), crossings))
 
 
 def _beside_definition(
     claim: Within | Bound, ours: Sequence[Row], value: float, rows: Sequence[Comparison]
 ) -> tuple[Comparison, ...]:
-    """Add what is missing to comparisons with a value that no table prints, and say of all that it is none."""
-    found = [*rows, *(replace(gap, published=value, source=claim.source) for gap in gaps(claim, ours, (), ()))]
+    """Add missing rows to comparisons with a value that no table prints, and mark them all as such."""
+    rows = [*rows, *(replace(gap, published=value, source=claim.source) for gap in gaps(claim, ours, (), ()))]
     single = {name: canonical(key) for name, key in claim.where.items() if not isinstance(key, (list, tuple))}
     implied = Row(quantity=claim.quantity, value=value, unit="", source=claim.source)
-    return tuple(replace(row, by_definition=True) for row in found or [missing(single, "", implied)])
+    return tuple(replace(row, by_definition=True) for row in rows or [missing(single, "", implied)])
 
 
 def _check_tolerance(claim: Within | Crossover) -> None:
     given = [value for value in (claim.rel, claim.abs) if value is not None]
     if len(given) != 1:
         raise ValueError(f"rel, abs of claim {claim.name!r} are {claim.rel!r}, {claim.abs!r}; give exactly one")
-    if (
-        isinstance(given[0], bool)
-        or not isinstance(given[0], (int, float))
-        or not math.isfinite(given[0])
-        or given[0] < 0
-    ):
+    if not _is_finite(given[0]) or given[0] < 0:
         raise ValueError(f"tolerance of claim {claim.name!r} is {given[0]!r}; it must be a finite number, zero or more")
 
 
@@ -307,8 +323,12 @@ def _check_expected(claim: Within) -> None:
         raise ValueError(f"expected of claim {claim.name!r} is 0, of which rel is no tolerance; give abs")
 
 
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _check_finite(claim: Within | Bound, name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not _is_finite(value):
         raise ValueError(f"{name} of claim {claim.name!r} is {value!r}; it must be a finite number")
 
 

@@ -1,17 +1,16 @@
-"""How values are compared: within a tolerance, rising step by step, crossing once.
+"""Verdicts, and how values are compared: within a tolerance, against a bound, rising step by step, crossing once.
 
-Source: the workbench's own rules, see `workbench.reproduction.claims`, whose classes call these functions.
-Simplified: a spread is an interval; two overlapping ones cannot be told apart.
-Left out: which rows are compared with which.
+A spread is an interval; two values whose intervals overlap cannot be told apart. A claim's verdict is the worst of its
+rows: disagrees, then not run, then not comparable, then agrees.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from workbench.reproduction.errors import ClaimError
-from workbench.reproduction.verdicts import Comparison, Verdict
 from workbench.study.rows import Key, Row, canonical, matches
 
 if TYPE_CHECKING:
@@ -19,24 +18,101 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CALIBRATED",
+    "MANIFOLD",
+    "ORDERS",
+    "ClaimVerdict",
+    "Comparison",
+    "Verdict",
     "bounded",
     "comparison",
     "crossing",
     "gaps",
     "inside",
+    "keys_text",
     "listed",
     "missing",
     "numeric",
     "outside",
     "reaching",
     "rising",
-    "told",
+    "worst",
 ]
 
+ORDERS = ("Ordering", "Trend")  # the kinds of claim whose rows have a verdict only together
 CALIBRATED = "the cost model was calibrated on this cell, so it does not count"
 CALIBRATED_SWEEP = "the cost model was calibrated on all places of this sweep but one at most, so it does not count"
 ALONE = "the cost model was calibrated on every other value beside this one, so it does not count"
 MANIFOLD = 10  # times the published value, from which on a factor reads better than percents
+
+
+class Verdict(StrEnum):
+    """The result of a comparison; always computed."""
+
+    AGREES = "agrees"
+    DISAGREES = "disagrees"
+    NOT_COMPARABLE = "not comparable"
+    NOT_RUN = "not run"
+
+
+SEVERITY = (Verdict.DISAGREES, Verdict.NOT_RUN, Verdict.NOT_COMPARABLE, Verdict.AGREES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """One published value beside ours."""
+
+    where: Mapping[str, Key]  # the key columns of the row
+    published: float | None  # the paper's value in `unit`, or the value it implies; None where it gives none
+    ours: float | None  # ours in `unit`; None where there is none
+    unit: str  # of published, ours, difference, low and high
+    verdict: Verdict  # of this row alone
+    reason: str = ""  # why, where it is not AGREES
+    source: str = ""  # where the paper says it
+    low: float | None = None  # lower end of our spread
+    high: float | None = None  # upper end of our spread
+    by_definition: bool = False  # `published` is implied by a definition, not printed
+    counts: bool = True  # False: a cell of the calibration, or alone beside such cells
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus published, in `unit`; None where one of them is missing."""
+        if self.published is None or self.ours is None:
+            return None
+        return self.ours - self.published
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row of the record."""
+        names = ("published", "ours", "unit", "difference", "source", "low", "high", "reason", "by_definition")
+        return {
+            "where": dict(self.where),
+            "verdict": self.verdict.value,
+            **{name: getattr(self, name) for name in names},
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimVerdict:
+    """The verdict of one claim, with its comparisons."""
+
+    claim: str  # name of the claim
+    kind: str  # Within, Bound, Ordering, Trend or Crossover
+    verdict: Verdict  # the worst of the rows, or the override
+    reason: str = ""  # why, where it is not AGREES
+    because: str = ""  # reason of the tolerance or rule, fixed before the first run
+    explanation: str = ""  # shown where the claim disagrees or cannot be compared
+    source: str = ""  # where the paper says it
+    rows: Sequence[Comparison] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of the record."""
+        names = ("claim", "kind", "reason", "because", "explanation", "source")
+        rows = [row.to_json() for row in self.rows]
+        return {"verdict": self.verdict.value, "rows": rows, **{name: getattr(self, name) for name in names}}
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the worst verdict; nothing compared is NOT_RUN."""
+    return next((verdict for verdict in SEVERITY if verdict in verdicts), Verdict.NOT_RUN)
 
 
 def inside(ours: float, published: float, claim: "Within | Crossover") -> bool:
@@ -85,9 +161,8 @@ def bounded(ours: Row, asked: Row, claim: "Bound") -> Comparison:
     words = f"at most {limit:.10g}" if claim.at_least is None else f"at least {limit:.10g}"
     keeps, misses = (high <= limit, low > limit) if claim.at_least is None else (low >= limit, high < limit)
     if not math.isfinite(ours.value):
-        return comparison(
-            ours, asked, Verdict.DISAGREES, f"ours is {ours.value:g}; a value that is not finite keeps no bound"
-        )
+        reason = f"ours is {ours.value:g}; a value that is not finite keeps no bound"
+        return comparison(ours, asked, Verdict.DISAGREES, reason)
     if keeps:
         return comparison(ours, asked, Verdict.AGREES, "")
     if misses or not ours.spread_known:
@@ -96,19 +171,20 @@ def bounded(ours: Row, asked: Row, claim: "Bound") -> Comparison:
     return comparison(ours, asked, Verdict.NOT_COMPARABLE, reason)
 
 
-def told(keys: Mapping[str, Key]) -> str:
+def keys_text(keys: Mapping[str, Key]) -> str:
     """Write keys for a reader."""
     return ", ".join(f"{name}={key}" for name, key in keys.items()) or "no keys"
 
 
 def comparison(ours: Row, published: Row | None, verdict: Verdict, reason: str) -> Comparison:
     """Put one of our rows beside the published one."""
+    value, source = (None, "") if published is None else (published.value, published.source)
     return Comparison(
         where=ours.keys,
-        published=None if published is None else published.value,
+        published=value,
         ours=ours.value,
         unit=ours.unit,
-        source="" if published is None else published.source,
+        source=source,
         low=ours.low,
         high=ours.high,
         verdict=verdict,
@@ -117,16 +193,11 @@ def comparison(ours: Row, published: Row | None, verdict: Verdict, reason: str) 
 
 
 def missing(where: Mapping[str, Key], unit: str, published: Row | None = None) -> Comparison:
-    """Say that we have no value where one is needed."""
-    return Comparison(
-        where=where,
-        published=None if published is None else published.value,
-        ours=None,
-        unit=unit,
-        source="" if published is None else published.source,
-        verdict=Verdict.NOT_RUN,
-        reason=f"no value of ours for {told(where)}" if where else "no value of ours",
-    )
+    """Say that a value of ours is missing."""
+    value, source = (None, "") if published is None else (published.value, published.source)
+    reason = f"no value of ours for {keys_text(where)}" if where else "no value of ours"
+    verdict = Verdict.NOT_RUN
+    return Comparison(where=where, published=value, ours=None, unit=unit, source=source, verdict=verdict, reason=reason)
 
 
 def listed(claim: "Claim") -> list[tuple[str, Key]]:
@@ -136,26 +207,17 @@ def listed(claim: "Claim") -> list[tuple[str, Key]]:
 
 
 def gaps(
-    claim: "Claim", ours: Sequence[Row], published: Sequence[Row], told_of: Iterable[Comparison]
+    claim: "Claim", ours: Sequence[Row], published: Sequence[Row], compared: Iterable[Comparison]
 ) -> list[Comparison]:
-    """Say which published rows, and which values listed in `where`, no row of ours has.
-
-    Args:
-        claim: the claim that asks for them.
-        ours: our rows that fit the claim.
-        published: the published rows that ours must have.
-        told_of: comparisons made already; what they say is missing is not said again.
-    """
-    known = [row for row in told_of if row.ours is None]
-    found: list[Comparison] = []
-    asked = [(row.keys, row) for row in published if not any(matches(mine, row.keys) for mine in ours)]
-    asked += [
-        ({name: key}, None) for name, key in listed(claim) if not any(matches(mine, {name: key}) for mine in ours)
-    ]
-    for keys, row in asked:
-        if not any(keys.items() <= other.where.items() for other in [*known, *found]):
-            found.append(missing(keys, row.unit if row else "", row))
-    return found
+    """Return published rows, and values listed in `where`, that ours lacks and `compared` does not name."""
+    known = [row for row in compared if row.ours is None]
+    result: list[Comparison] = []
+    asked = [(row.keys, row) for row in published] + [({name: key}, None) for name, key in listed(claim)]
+    lacking = [(keys, row) for keys, row in asked if not any(matches(own, keys) for own in ours)]
+    for keys, row in lacking:
+        if not any(keys.items() <= other.where.items() for other in [*known, *result]):
+            result.append(missing(keys, row.unit if row else "", row))
+    return result
 
 
 def numeric(row: Row, claim: "Trend | Crossover") -> float:
@@ -173,32 +235,29 @@ def rising(ordered: Sequence[Row], published: Sequence[Row], claim: "Ordering | 
     """
     result: list[Comparison] = []
     before, before_published = None, None
-    passed_over = [
-        row.calibrated or sum(not each.calibrated for each in ordered) < 2 <= len(ordered) for row in ordered
-    ]
-    for row, passed in zip(ordered, passed_over, strict=True):
-        theirs = _published_for(row, published, claim)
-        if passed:
+    alone = sum(not row.calibrated for row in ordered) < 2 <= len(ordered)
+    for row in ordered:
+        printed = _published_for(row, published, claim)
+        if row.calibrated or alone:
             reason = CALIBRATED if row.calibrated else ALONE
-            result.append(replace(comparison(row, theirs, Verdict.NOT_COMPARABLE, reason), counts=False))
+            result.append(replace(comparison(row, printed, Verdict.NOT_COMPARABLE, reason), counts=False))
             continue
-        falls = _published_fall(before_published, theirs, claim.along)
+        falls = _published_fall(before_published, printed, claim.along)
         verdict, reason = (Verdict.DISAGREES, falls) if falls else _step(before, row, claim.along)
-        result.append(comparison(row, theirs, verdict, reason))
-        before, before_published = row, theirs or before_published
+        result.append(comparison(row, printed, verdict, reason))
+        before, before_published = row, printed or before_published
     return result
 
 
 def _published_for(row: Row, published: Sequence[Row], claim: "Ordering | Trend") -> Row | None:
-    found = [theirs for theirs in published if claim.along in theirs.keys and matches(row, theirs.keys)]
-    if len(found) > 1:
-        raise ClaimError(
-            f"claim {claim.name!r}: {len(found)} published rows fit ours with {told(row.keys)}; say in `where` which"
-        )
-    if not found:
+    fitting = [printed for printed in published if claim.along in printed.keys and matches(row, printed.keys)]
+    if len(fitting) > 1:
+        count, keys = len(fitting), keys_text(row.keys)
+        raise ClaimError(f"claim {claim.name!r}: {count} published rows fit ours with {keys}; say in `where` which")
+    if not fitting:
         return None
-    claim.same_unit(row, found[0])
-    return found[0]
+    claim.same_unit(row, fitting[0])
+    return fitting[0]
 
 
 def _published_fall(before: Row | None, now: Row | None, along: str) -> str:
@@ -217,10 +276,10 @@ def _step(before: Row | None, row: Row, along: str) -> tuple[Verdict, str]:
         raise ClaimError(f"the values at {names} are in different units, {before.unit!r} and {row.unit!r}")
     if before.interval[1] < row.interval[0]:
         return Verdict.AGREES, ""
-    told_of = f"{_expected(before, row, along)}; found {_pair(before, row)}"
+    reason = f"{_expected(before, row, along)}; found {_pair(before, row)}"
     if row.interval[1] < before.interval[0] or not (before.spread_known or row.spread_known):
-        return Verdict.DISAGREES, told_of
-    return Verdict.NOT_COMPARABLE, f"{told_of}: the intervals overlap, so neither order is shown"
+        return Verdict.DISAGREES, reason
+    return Verdict.NOT_COMPARABLE, f"{reason}: the intervals overlap, so neither order is shown"
 
 
 def _expected(before: Row, now: Row, along: str) -> str:
@@ -252,18 +311,9 @@ def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") 
     counted = [(place, a, b) for place, a, b in points if not (a.calibrated or b.calibrated)]
     if len(points) < 2:
         return missing({**rest, claim.along: "at least two places"}, claim.unit)
-    if len(counted) < 2:
-        return Comparison(
-            where=dict(rest),
-            published=claim.at,
-            unit=claim.unit,
-            source=claim.source,
-            ours=None,
-            verdict=Verdict.NOT_COMPARABLE,
-            reason=CALIBRATED_SWEEP,
-            counts=False,
-        )
-    place, verdict, reason = _judged_crossing(counted, claim)
+    counts = len(counted) >= 2
+    judged = _judged_crossing(counted, claim) if counts else (None, Verdict.NOT_COMPARABLE, CALIBRATED_SWEEP)
+    place, verdict, reason = judged
     return Comparison(
         where=dict(rest),
         published=claim.at,
@@ -272,6 +322,7 @@ def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") 
         ours=place,
         verdict=verdict,
         reason=reason,
+        counts=counts,
     )
 
 
@@ -300,16 +351,12 @@ def _apart(a: Row, b: Row) -> bool:
 
 def _places(differences: Sequence[tuple[float, float]], scale: str) -> list[float]:
     signed = [(place, difference) for place, difference in differences if difference != 0]
-    found: list[float] = []
+    places: list[float] = []
     for (left, before), (right, after) in zip(signed, signed[1:], strict=False):
         if (before < 0) == (after < 0):
             continue
         touching = [place for place, difference in differences if left < place < right]
-        found.append(
-            touching[len(touching) // 2] if touching else _between(left, right, before / (before - after), scale)
-        )
-    return found
-
-
-def _between(left: float, right: float, share: float, scale: str) -> float:
-    return left * (right / left) ** share if scale == "log" else left + (right - left) * share
+        share = before / (before - after)
+        between = left * (right / left) ** share if scale == "log" else left + (right - left) * share
+        places.append(touching[len(touching) // 2] if touching else between)
+    return places

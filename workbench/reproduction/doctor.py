@@ -30,6 +30,18 @@ PACKAGES = (
     "ipyparallel",
 )
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+ADVICE = {
+    "python": "Install Python 3.11 or later and make the environment anew.",
+    "packages": "Run make, or: pip install -c constraints.txt -e .",
+    "catalogue": "Mend the file named.",
+    "results": "Free some space (workbench clean), or make the folder writable.",
+    "ranks": "A firewall must let this machine talk to itself, and /dev/shm must have room.",
+    "kernels": "Run: python -m ipykernel install --sys-prefix; for ranks in a kernel: workbench kernels install",
+    "GPUs": "Not needed: the laptop profile runs on the processor. With one, install the CUDA build of torch.",
+    "shaped hosts": "Items on links of a given speed are not run; on Linux, allow unprivileged user namespaces.",
+    "browser": "Only the browser test needs it: pip install playwright, and the system's chromium package.",
+}
+OPTIONAL = {"GPUs", "shaped hosts", "browser"}
 Found = tuple[bool, str]  # whether the thing is there, and a line on it
 
 
@@ -54,53 +66,33 @@ class Check:
 
 def examine(project: Any) -> Iterator[Check]:
     """Look at everything in turn; each outcome comes as soon as it is known."""
-    for name, required, look, advice in _looks(project):
+    looks: dict[str, Callable[[], Found]] = {
+        "python": _python,
+        "packages": _packages,
+        "catalogue": lambda: _catalogue(project),
+        "results": lambda: _results(project),
+        "ranks": _ranks,
+        "kernels": _kernels,
+        "GPUs": _gpus,
+        "shaped hosts": _shaped_hosts,
+        "browser": _browser,
+    }
+    for name, look in looks.items():
         try:
             ok, found = look()
         except Exception as error:  # the outcome of a look, not an error of the doctor's
-            ok, found = False, f"{type(error).__name__}: {error}".split("\n", 1)[0]
-        broken = name == "catalogue" and not ok
-        yield Check(name=name, ok=ok, required=required, found=found, advice=advice, broken=broken)
+            ok, found = False, _in_a_line(error)
+        required, broken = name not in OPTIONAL, name == "catalogue" and not ok
+        yield Check(name=name, ok=ok, required=required, found=found, advice=ADVICE[name], broken=broken)
     try:
         yield from _data()
     except Exception as error:
-        found = f"{type(error).__name__}: {error}".split("\n", 1)[0]
-        yield Check(name="data", ok=False, required=False, found=found, advice="Mend data/manifest.csv.")
+        advice = "Mend data/manifest.csv."
+        yield Check(name="data", ok=False, required=False, found=_in_a_line(error), advice=advice)
 
 
-def _looks(project: Any) -> tuple[tuple[str, bool, Callable[[], Found], str], ...]:
-    """Return name, whether it is required, look and advice of each thing but data."""
-    return (
-        ("python", True, _python, "Install Python 3.11 or later and make the environment anew."),
-        ("packages", True, _packages, "Run make, or: pip install -c constraints.txt -e ."),
-        ("catalogue", True, lambda: _catalogue(project), "Mend the file named."),
-        ("results", True, lambda: _results(project), "Free some space (workbench clean), or make the folder writable."),
-        ("ranks", True, _ranks, "A firewall must let this machine talk to itself, and /dev/shm must have room."),
-        (
-            "kernels",
-            True,
-            _kernels,
-            "Run: python -m ipykernel install --sys-prefix; for kernels with ranks: workbench kernels install",
-        ),
-        (
-            "GPUs",
-            False,
-            _gpus,
-            "Not needed: the laptop profile runs on the processor. With one, install the CUDA build of torch.",
-        ),
-        (
-            "shaped hosts",
-            False,
-            _shaped_hosts,
-            "Items that need links of a given speed are not run; on Linux, allow unprivileged user namespaces.",
-        ),
-        (
-            "browser",
-            False,
-            _browser,
-            "Only the browser test needs it: pip install playwright, and the system's chromium package.",
-        ),
-    )
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".split("\n", 1)[0]
 
 
 def _python() -> Found:

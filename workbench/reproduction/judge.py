@@ -1,22 +1,26 @@
-"""From values and claims to verdicts: the one place where a verdict comes from.
+"""From values and claims to verdicts: the one place where a verdict comes from."""
 
-Source: the workbench's own rules.
-Simplified: a claim about real data is comparable with real data alone; nothing in between.
-Left out: how each kind of claim compares, see `workbench.reproduction.claims`.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.reproduction.claims import Claim
-from workbench.reproduction.comparing import CALIBRATED
-from workbench.reproduction.verdicts import ClaimVerdict, Comparison, Verdict, worst
-from workbench.study.rows import Row, matches, merge_seeds
+from workbench.reproduction.claims import Bound, Claim, Decidable, Ordering, Within
+from workbench.reproduction.comparing import CALIBRATED, ClaimVerdict, Comparison, Verdict, worst
+from workbench.study.rows import Row, canonical, matches, merge_seeds
+from workbench.study.training import (
+    CHANCE_ERRORS,
+    PER_CENT,
+    chance_of_accuracy,
+    chance_reason,
+    is_at_chance,
+    score_text,
+    standard_error,
+)
 
 __all__ = ["judge"]
 
 STAND_IN = "stand-in"
+MOST_TOLERATED = 0.5  # of all that can be lost, the score above the score of a constant answer
 
 
 def judge(
@@ -36,7 +40,7 @@ def judge(
         published: the paper's values.
         sources: where our data came from, each with `name` and `source`.
         calibrated_on: keys (and `quantity`) of the published cells that a cost model was calibrated on.
-        not_comparable: name of a claim to the reason why it cannot be compared.
+        not_comparable: name of a claim to a reason of this run, such as data that is missing.
 
     Returns:
         One verdict a claim, in their order.
@@ -51,23 +55,19 @@ def judge(
     if bare := [name for name, reason in reasons.items() if not str(reason).strip()]:
         raise ValueError(f"not_comparable gives no reason for {bare[0]!r}")
     merged, cells = merge_seeds(ours), list(calibrated_on)
-    return tuple(_judge_one(claim, merged, published, sources, cells, reasons.get(claim.name, "")) for claim in claims)
+    marked = [replace(row, calibrated=_is_calibrated(row, cells)) for row in merged]
+    verdicts = []
+    for claim in claims:
+        rows = [_without_calibration(row, claim, cells) for row in claim.compare(marked, published)]
+        override = reasons.get(claim.name, "") or _undecidable(claim, merged, ours, published, sources)
+        verdicts.append(_verdict(claim, rows, override or (_unreal(sources) if claim.needs_real_data else "")))
+    return tuple(verdicts)
 
 
-def _judge_one(
-    claim: Claim,
-    ours: Sequence[Row],
-    published: Sequence[Row],
-    sources: Sequence[Mapping[str, Any]],
-    cells: Sequence[Mapping[str, Any]],
-    not_comparable: str,
-) -> ClaimVerdict:
-    marked = [replace(row, calibrated=_is_calibrated(row, cells)) for row in ours]
-    rows = [_without_calibration(row, claim, cells) for row in claim.compare(marked, published)]
+def _verdict(claim: Claim, rows: Sequence[Comparison], override: str) -> ClaimVerdict:
     counted = [row for row in rows if row.counts] or rows
     verdict = worst([row.verdict for row in counted])
     reason = _reason(claim, verdict, counted)
-    override = not_comparable or (_unreal(sources) if claim.needs_real_data else "")
     if override and verdict is not Verdict.NOT_RUN:
         verdict, reason = Verdict.NOT_COMPARABLE, override
         rows = [replace(row, verdict=verdict, reason=override) for row in rows]
@@ -112,3 +112,200 @@ def _reason(claim: Claim, verdict: Verdict, rows: Sequence[Comparison]) -> str:
     guilty = [row for row in rows if row.verdict is verdict]
     first = guilty[0].reason
     return first if len(guilty) == 1 else f"{len(guilty)} of {len(rows)} rows; the first: {first}"
+
+
+# Claims about trainings: a verdict is taken away only where our value cannot mean it.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Trained:
+    """The score of one variant, the mean over its seeds, as a share."""
+
+    row: Row  # of the score
+    chance: float  # score of a constant answer
+    known: float  # the score that decides on chance: accuracy in place of an F1
+    known_chance: float  # the same of a constant answer
+    measure: str  # name of that score
+    rule: Decidable
+    steps: float  # the fewest of the seeds; infinite where the record does not say
+
+    @property
+    def score(self) -> float:
+        return self.row.value / PER_CENT
+
+    @property
+    def is_baseline(self) -> bool:
+        return all(self.row.keys.get(name) == canonical(key) for name, key in self.rule.baseline.items())
+
+    @property
+    def is_at_chance(self) -> bool:
+        return is_at_chance(self.known, self.known_chance, self.rule.num_tested)
+
+    @property
+    def name(self) -> str:
+        return " ".join(map(str, self.row.keys.values()))
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}: {score_text(self.known, self.known_chance, self.rule.num_tested, self.measure)}"
+
+    def fits(self, where: Mapping[str, Any]) -> bool:
+        return matches(self.row, where, self.row.keys)
+
+
+def _trained(rule: Decidable, rows: Sequence[Row], sources: Sequence[Mapping[str, Any]]) -> Iterator[_Trained]:
+    beside = {(row.quantity, tuple(sorted(row.keys.items()))): row for row in rows}
+    steps_count = any(source["name"] == rule.steps_of for source in sources)
+    for row in rows:
+        keys = tuple(sorted(row.keys.items()))
+        chance, accuracy, steps = (beside.get((name, keys)) for name in ("chance", "accuracy", "num_steps"))
+        if row.quantity != rule.score or chance is None or not matches(row, rule.where):
+            continue
+        known, known_chance, measure = row.value / PER_CENT, chance.value / PER_CENT, rule.score
+        if rule.by_accuracy and accuracy is not None:
+            known, known_chance, measure = accuracy.value / PER_CENT, chance_of_accuracy(known_chance), "accuracy"
+        yield _Trained(
+            row=row,
+            chance=chance.value / PER_CENT,
+            known=known,
+            known_chance=known_chance,
+            measure=measure,
+            rule=rule,
+            steps=steps.interval[0] if steps is not None and steps_count else float("inf"),
+        )
+
+
+def _undecidable(
+    claim: Claim, rows: Sequence[Row], ours: Sequence[Row], published: Sequence[Row], sources: Sequence[Mapping]
+) -> str:
+    """Return why the trainings cannot decide a claim, by its declaration; empty where they can."""
+    rule = claim.decidable
+    if rule is None:
+        return ""
+    task = {name: key for name, key in claim.where.items() if name not in rule.baseline}
+    trained = list(_trained(rule, rows, sources))
+    of_task = [variant for variant in trained if variant.fits(task)]
+    baseline = next((variant for variant in of_task if variant.is_baseline), None)
+    if baseline is None:
+        return ""
+    compared = [variant for variant in trained if variant.fits(claim.where) and not variant.is_baseline]
+    return (
+        chance_reason(baseline.known, baseline.known_chance, rule.num_tested, baseline.measure)
+        or _unfinished(baseline)
+        or _order_at_chance(claim, [variant for variant in trained if variant.fits(claim.where)])
+        or _not_learned(claim, compared)
+        or _order_of_no_loss(claim, baseline, compared)
+        or _few_points(claim, baseline, compared)
+        or _no_contrast(claim, baseline, [variant for variant in of_task if variant.fits(rule.contrast)])
+        or _undecidable_share(claim, baseline, [row for row in rows if _is_kept_share(row, claim)], published, ours)
+    )
+
+
+def _unfinished(baseline: _Trained) -> str:
+    enough = baseline.rule.least_steps
+    if baseline.steps >= enough:
+        return ""
+    return f"{baseline.steps:.0f} steps are too few: before {enough:,} a loss is mostly what is not learned yet"
+
+
+def _in_order(claim: Claim, variants: Sequence[_Trained]) -> list[list[_Trained]]:
+    """Group variants by the values that an order compares; all of them for the other kinds of claim."""
+    if not isinstance(claim, Ordering):
+        return [list(variants)]
+    keys = [canonical(key) for key in claim.order]
+    return [[variant for variant in variants if variant.row.keys.get(claim.along) == key] for key in keys]
+
+
+def _order_at_chance(claim: Claim, variants: Sequence[_Trained]) -> str:
+    if not isinstance(claim, Ordering) or claim.quantity != claim.decidable.score:
+        return ""
+    groups = _in_order(claim, variants)
+    if not all(group and all(variant.is_at_chance for variant in group) for group in groups):
+        return ""
+    return f"{' and '.join(group[0].text for group in groups)}: at chance, no order can be seen"
+
+
+def _not_learned(claim: Claim, compared: Sequence[_Trained]) -> str:
+    for variant in (variant for group in _in_order(claim, compared) for variant in group):
+        if variant.steps < claim.decidable.learns_after and variant.is_at_chance:
+            return f"{variant.name} is at chance after {variant.steps:.0f} steps: it may only have learned nothing yet"
+    return ""
+
+
+def _order_of_no_loss(claim: Claim, baseline: _Trained, compared: Sequence[_Trained]) -> str:
+    """Give a reason where the least of an order of variants scores no less than the baseline."""
+    if not isinstance(claim, Ordering) or claim.quantity != claim.decidable.score:
+        return ""
+    of_baseline = claim.decidable.baseline.get(claim.along)
+    lowest = _in_order(claim, compared)[0]
+    if of_baseline is None or of_baseline in claim.order or not lowest or lowest[0].score < baseline.score:
+        return ""
+    scores = f"{lowest[0].score:.1%}, no less than {baseline.score:.1%} of the baseline"
+    return f"{claim.order[0]} scores {scores}: there is no harm to order"
+
+
+def _few_points(claim: Claim, baseline: _Trained, compared: Sequence[_Trained]) -> str:
+    """Give a reason where few points are lost of few, or by a variant at chance, or where more are asked for."""
+    if not (isinstance(claim, Bound) and claim.quantity == "points_below" and compared):
+        return ""
+    most = PER_CENT * (baseline.score - baseline.chance)
+    if claim.at_least is not None:
+        return f"{baseline.text}: {most:.1f} points are all there is to lose" if most < claim.limit else ""
+    lost = PER_CENT * (baseline.score - compared[0].score)
+    if lost > claim.limit:
+        return ""
+    if claim.limit > MOST_TOLERATED * most:
+        return f"{most:.1f} points above a constant answer are all there is to lose: {claim.limit:.0f} are most of them"
+    if not compared[0].is_at_chance:
+        return ""
+    return f"{compared[0].text}: at chance, where {lost:.1f} points are all there is to lose"
+
+
+def _no_contrast(claim: Claim, baseline: _Trained, contrast: Sequence[_Trained]) -> str:
+    """Give a reason where the variant that is to lose more than the claim allows loses no more either."""
+    if not (claim.decidable.contrast and isinstance(claim, Bound) and claim.at_most is not None and contrast):
+        return ""
+    lost = PER_CENT * (baseline.score - contrast[0].score)
+    if lost > claim.limit:
+        return ""
+    return f"{contrast[0].name}, which is to lose more, loses {lost:.1f} points: none of the two harms enough to tell"
+
+
+def _is_kept_share(row: Row, claim: Claim) -> bool:
+    return row.quantity == claim.quantity == "relative_score" and matches(row, claim.where)
+
+
+def _undecidable_share(
+    claim: Claim, baseline: _Trained, kept: Sequence[Row], published: Sequence[Row], ours: Sequence[Row]
+) -> str:
+    """Give a reason why our share of the score, beside the paper's, would mean nothing."""
+    target = next((row.value for row in published if _is_kept_share(row, claim)), None)
+    if not (isinstance(claim, Within) and claim.abs is not None and kept) or target is None:
+        return ""
+    share, tolerance, constant = kept[0].value, claim.abs, baseline.chance / baseline.score
+    of_seeds = [
+        row.value / PER_CENT for row in ours if (row.quantity, row.keys) == (baseline.row.quantity, baseline.row.keys)
+    ]
+    # A mean of shares is as uncertain as that of the seed which has least to share.
+    error = standard_error(baseline.chance, claim.decidable.num_tested) / min(score for score in of_seeds if score > 0)
+    off = abs(share - target)
+    of_constant = f"a constant answer keeps {constant:.2f} of the score"
+    if tolerance < error and off <= tolerance + CHANCE_ERRORS * error:
+        return (
+            f"the tolerance, {tolerance:.2f}, is less than the score's standard error, {error:.2f} of it, and ours, "
+            f"{share:.2f}, is within two of them of {target:.2f}"
+        )
+    if off <= tolerance and abs(constant - target) <= tolerance:
+        return f"{of_constant}, which is within the tolerance of {target:.2f}, too"
+    if off <= tolerance and tolerance > MOST_TOLERATED * (1 - constant):
+        return f"{of_constant}: the tolerance, {tolerance:.2f}, is most of what there is to lose"
+    return _near_one_of_two(share, tolerance, claim.decidable.printed)
+
+
+def _near_one_of_two(share: float, tolerance: float, printed: Mapping[str, float]) -> str:
+    """Give a reason where the paper prints values further apart than both tolerances, and ours is near one."""
+    near = any(abs(share - value) <= tolerance for value in printed.values())
+    if not near or max(printed.values()) - min(printed.values()) <= 2 * tolerance:
+        return ""
+    values = " and ".join(f"{value:.2f} at {setting}" for setting, value in printed.items())
+    return f"the paper prints {values}, which are one setting here, and ours, {share:.2f}, is near one of them"

@@ -1,4 +1,1 @@
-"""Training: the loop, evaluation, and measuring.
-
-Source: none of its own. Simplified and left out: see each module.
-"""
+"""The training loop, its batches, measures and precision; measuring of times."""

@@ -1,9 +1,4 @@
-"""Batches of token sequences of about the same length.
-
-What: `Examples` holds encoded sequences with their labels; `shuffled_batches` and `sorted_batches` choose rows;
-`Examples.batch` pads the chosen ones.
-Source: none; the usual bucketing by length.
-Simplified: all sequences are in memory. Left out: packing several sequences in one row.
+"""Batches of token sequences of about the same length: all are in memory, chosen by length, padded together.
 
 Shapes: B = batch, S = longest sequence of the batch.
 """
@@ -44,25 +39,18 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examples:
-    """Encoded sequences with their labels.
+    """Encoded sequences with their labels."""
 
-    Attributes:
-        ids: token ids of each row.
-        types: segments of each row's tokens.
-        labels: one a row, int64 or float32.
-        padded_to: number of tokens that every batch is padded to; 0 pads each to its longest sequence.
-    """
-
-    ids: Sequence[Tensor]
-    types: Sequence[Tensor]
-    labels: Tensor
-    padded_to: int = 0
+    ids: Sequence[Tensor]  # token ids of each row
+    types: Sequence[Tensor]  # segments of each row's tokens
+    labels: Tensor  # one a row, int64 or float32
+    padded_to: int = 0  # number of tokens that every batch is padded to; 0 pads each to its longest sequence
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.types) == len(self.labels):
-            raise ValueError(f"labels: {len(self.labels)} given for {len(self.ids)} sequences, must be as many")
+            raise ValueError(f"labels has {len(self.labels)} rows; it must have {len(self.ids)}, as ids and types")
         if self.padded_to and self.padded_to < self.longest:
-            raise ValueError(f"padded_to is {self.padded_to}, must be at least the longest sequence, {self.longest}")
+            raise ValueError(f"padded_to is {self.padded_to}; it must be at least the longest sequence, {self.longest}")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -78,12 +66,7 @@ class Examples:
         return int(self.lengths.max(initial=0))
 
     def batch(self, rows: Sequence[int], device: str | torch.device = "cpu") -> Batch:
-        """Pad the chosen rows to the longest of them, or to `padded_to`.
-
-        Args:
-            rows: row numbers.
-            device: where the batch goes.
-        """
+        """Pad the rows of these numbers to the longest of them, or to `padded_to`."""
         width = self.padded_to or max(len(self.ids[row]) for row in rows)
         ids_BS, mask_BS, types_BS = (torch.zeros(len(rows), width, dtype=torch.int64) for _ in range(3))
         for place, row in enumerate(rows):
@@ -98,12 +81,7 @@ class Examples:
 
 
 def sorted_batches(lengths: np.ndarray, size: int) -> list[np.ndarray]:
-    """Cut all rows into batches, from the longest to the shortest; for evaluation.
-
-    Args:
-        lengths: tokens of each row.
-        size: rows of a batch; the last may have fewer.
-    """
+    """Cut all rows into batches of `size` rows, from the longest to the shortest; for evaluation."""
     return _cut(np.argsort(-lengths, kind="stable"), size)
 
 
@@ -112,13 +90,8 @@ def shuffled_batches(
 ) -> Iterator[np.ndarray]:
     """Yield the batches of one epoch: random rows, alike in length within a batch, in random order.
 
-    Rows are shuffled and cut into pools of 16 batches; a pool is sorted by length and cut into batches.
-
-    Args:
-        lengths: tokens of each row.
-        size: rows of a batch; one batch may have fewer.
-        draw: the random stream; it advances.
-        drop_last: leave out the rows that do not fill a batch.
+    Rows are shuffled and cut into pools of 16 batches; a pool is sorted by length and cut into batches of `size` rows.
+    One batch may have fewer, unless `drop_last` leaves it out.
     """
     rows = draw.permutation(len(lengths))
     if drop_last:
@@ -131,5 +104,5 @@ def shuffled_batches(
 
 def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
     if size < 1:
-        raise ValueError(f"size is {size}, must be at least 1")
+        raise ValueError(f"size is {size}; it must be at least 1")
     return [rows[start : start + size] for start in range(0, len(rows), size)]

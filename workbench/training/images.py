@@ -1,13 +1,7 @@
-"""Labelled images to learn from, varied at random alike on every rank.
+"""Labelled images to learn from, normalised, and flipped and shifted at random alike on every rank.
 
-What: `ImageExamples` normalises the images of a data set for `workbench.training.loop`, with any tensor-parallel
-model of images; `Augmentation` flips and shifts a training batch; `accuracy` scores a model. A model on one stage is
-`VirtualPipeline([model], loss=cross_entropy)`, on real tensor-parallel ranks too.
-Source: flips and shifts by up to 4 pixels: Krizhevsky et al., "ImageNet classification with deep convolutional
-neural networks", 2012, section 4.1, in the sizes that He et al., "Deep residual learning", 2016, section 4.2, take for
-CIFAR-10.
-Simplified: what a shift uncovers is grey (zero after normalisation), and a batch is shifted by whole pixels.
-Left out: colours, mixing of images, resizing.
+Flips and shifts by whole pixels follow Krizhevsky et al., 2012, section 4.1, in the sizes of He et al., 2016, 4.2.
+A model on one stage is `VirtualPipeline([model], loss=cross_entropy)`, on real tensor-parallel ranks too.
 
 Shapes: B = batch, C = colours, H = height, W = width.
 """
@@ -49,21 +43,16 @@ class ImageBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageExamples:
-    """Images with their labels.
+    """Images with their labels."""
 
-    Attributes:
-        images: uint8 [N, C, H, W].
-        labels: int64 [N].
-    """
-
-    images: Tensor
-    labels: Tensor
+    images: Tensor  # uint8 [N, C, H, W]
+    labels: Tensor  # int64 [N]
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
-            raise ValueError(f"labels: {len(self.labels)} given for {len(self.images)} images, must be as many")
+            raise ValueError(f"labels has {len(self.labels)} rows; it must have {len(self.images)}, as images")
         if self.images.ndim != 4 or self.images.shape[1] != len(MEAN):
-            raise ValueError(f"images: shape {tuple(self.images.shape)}, must be [N, {len(MEAN)}, H, W]")
+            raise ValueError(f"shape of images is {tuple(self.images.shape)}; it must be [N, {len(MEAN)}, H, W]")
 
     @classmethod
     def of(cls, dataset: ImageDataset) -> ImageExamples:
@@ -79,12 +68,7 @@ class ImageExamples:
         return np.ones(len(self), dtype=np.int64)
 
     def batch(self, rows: Sequence[int], device: str | torch.device = "cpu") -> ImageBatch:
-        """Normalise the chosen images.
-
-        Args:
-            rows: row numbers.
-            device: where the batch goes.
-        """
+        """Normalise the images of these row numbers."""
         chosen = torch.as_tensor(rows)
         pixels_BCHW = self.images[chosen].to(device).float() / WHITE
         mean, deviation = (torch.tensor(each, device=device).view(-1, 1, 1) for each in (MEAN, DEVIATION))
@@ -93,32 +77,18 @@ class ImageExamples:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Augmentation:
-    """Random variations of training images, the same for equal (seed, step) whatever the rank or the method.
+    """Random variations of training images, the same for equal (seed, step) whatever the rank or the method."""
 
-    Attributes:
-        seed: of all draws.
-        flips: whether images are mirrored, each with probability 1/2.
-        shift_pixels: an image moves by up to this many pixels up, down and sideways.
-    """
-
-    seed: int = 0
-    flips: bool = True
-    shift_pixels: int = SHIFT_PIXELS
+    seed: int = 0  # of all draws
+    flips: bool = True  # mirror each image with probability 1/2
+    shift_pixels: int = SHIFT_PIXELS  # most pixels that an image moves up, down and sideways; uncovered ones are grey
 
     def __post_init__(self) -> None:
         if self.shift_pixels < 0:
-            raise ValueError(f"shift_pixels is {self.shift_pixels}, must be at least 0")
+            raise ValueError(f"shift_pixels is {self.shift_pixels}; it must be at least 0")
 
     def __call__(self, batch: ImageBatch, step: int) -> ImageBatch:
-        """Vary a batch.
-
-        Args:
-            batch: of images.
-            step: number of the training step, from 0.
-
-        Returns:
-            The varied images with the labels as they are.
-        """
+        """Vary the images of a batch, by the number of the training step, from 0."""
         draw = generator_for(self.seed, f"augmentation.{step}")
         images_BCHW = batch.inputs
         if self.flips:
@@ -143,15 +113,6 @@ class Augmentation:
 
 
 def accuracy(pipeline: Trainable, examples: ImageExamples, recipe: Recipe) -> float | None:
-    """Return the share of images whose label a model scores highest.
-
-    Args:
-        pipeline: in whatever mode; evaluated without dropout.
-        examples: with true labels.
-        recipe: gives precision and device.
-
-    Returns:
-        From 0 to 1; None except in the last stage.
-    """
+    """Return the share of images whose label a model scores highest; None except in the last stage."""
     logits = predict(pipeline, examples, recipe)
     return None if logits is None else (logits.argmax(-1) == examples.labels.cpu()).double().mean().item()

@@ -1,10 +1,7 @@
-"""Train a pipelined model over epochs, and predict with it.
+"""Train a pipelined model over epochs, and predict with it, on real ranks or on virtual ranks in one process.
 
-What: `train` and `predict` drive a `Pipeline` on real ranks or a `VirtualPipeline` in one process; every rank runs the
-same loop on the same batches, which come from the examples of `batches` (text) or `images`.
-Source: Devlin et al., BERT, appendix A.2 (Adam with decoupled weight decay, warm-up, linear decay).
-Simplified: no gradient clipping, which would need a norm over all ranks; one weight decay for all parameters.
-Left out: checkpoints, loss scaling (bfloat16 needs none).
+Every rank runs the same loop on the same batches: AdamW, a learning rate that rises and falls in lines (Devlin et al.,
+BERT, appendix A.2), no gradient clipping.
 """
 
 from __future__ import annotations
@@ -17,35 +14,46 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from workbench.parallel.pipeline import StepResult
 from workbench.training.batches import shuffled_batches, sorted_batches
 from workbench.training.precision import PRECISIONS, computing_in
-from workbench.training.schedule import linear_warm_up_and_decay
 
-__all__ = ["LabelledBatch", "LabelledExamples", "Recipe", "Trainable", "TrainingRun", "predict", "train"]
+__all__ = [
+    "LabelledBatch",
+    "LabelledExamples",
+    "Recipe",
+    "Trainable",
+    "TrainingRun",
+    "linear_factor",
+    "linear_warm_up_and_decay",
+    "predict",
+    "train",
+]
 
 EVALUATION_BATCH = 128  # rows
+END_SHARE = 0.1  # of the steps, whose losses are those at the end
 
 
 class LabelledBatch(Protocol):
-    """What a step learns from."""
+    """The batch that a step learns from."""
 
     labels: Tensor
 
     @property
     def inputs(self) -> Tensor:
-        """What the model takes first, [B, ...]."""
+        """The first argument of the model, [B, ...]."""
         ...
 
     @property
     def context(self) -> dict[str, Tensor]:
-        """What it takes beside that, by the names of its arguments."""
+        """Its further arguments, by name."""
         ...
 
 
 class LabelledExamples(Protocol):
-    """What batches are drawn from."""
+    """The examples that batches are drawn from."""
 
     @property
     def lengths(self) -> np.ndarray:
@@ -60,7 +68,7 @@ class LabelledExamples(Protocol):
 
 
 class Trainable(Protocol):
-    """What the loop needs of a pipeline, on real or on virtual ranks."""
+    """The part of a pipeline that the loop needs, on real or on virtual ranks."""
 
     module: nn.Module
 
@@ -75,48 +83,41 @@ class Trainable(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """How to train.
+    """How to train."""
 
-    Attributes:
-        epochs: times that every example is seen.
-        batch: examples of a step.
-        learning_rate: at its peak.
-        precision: "fp32", or "bf16": matrix products in bfloat16 by autocast, weights and their updates in fp32.
-        seed: of the order of the examples.
-        warm_up: share of the steps in which the learning rate rises.
-        weight_decay: of AdamW.
-        drop_last: leave out the examples that do not fill a batch, so that all batches have one shape.
-        device: of model and batches.
-    """
-
-    epochs: int
-    batch: int
-    learning_rate: float
-    precision: str = "fp32"
-    seed: int = 0
-    warm_up: float = 0.1
-    weight_decay: float = 0.01
-    drop_last: bool = False
-    device: str = "cpu"
+    epochs: int  # times that every example is seen
+    batch: int  # examples of a step
+    learning_rate: float  # at its peak
+    precision: str = "fp32"  # or "bf16": matrix products in bfloat16 by autocast, weights and their updates in fp32
+    seed: int = 0  # of the order of the examples
+    warm_up: float = 0.1  # share of the steps in which the learning rate rises
+    weight_decay: float = 0.01  # of AdamW
+    drop_last: bool = False  # leave out the examples that do not fill a batch, so that all batches have one shape
+    device: str = "cpu"  # of model and batches
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate is {self.learning_rate}, must be above 0")
+            raise ValueError(f"learning_rate is {self.learning_rate}; it must be above 0")
         if self.precision not in PRECISIONS:
-            raise ValueError(f"precision is {self.precision!r}, must be one of {', '.join(PRECISIONS)}")
+            raise ValueError(f"precision is {self.precision!r}; it must be one of {', '.join(PRECISIONS)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingRun:
-    """What a training left behind."""
+    """The losses, the size and the time of a training."""
 
     losses: tuple[float, ...]  # one a step; empty except in the last stage
     num_steps: int  # updates
     num_examples: int  # examples seen, each as often as it was
     seconds: float  # wall clock, data included
+
+    @property
+    def losses_at_end(self) -> tuple[float, ...]:
+        """The losses of the last tenth of the steps, one at least; empty except in the last stage."""
+        return self.losses[-max(1, round(END_SHARE * self.num_steps)) :]
 
 
 def train(
@@ -127,13 +128,13 @@ def train(
     augment: Callable[[LabelledBatch, int], LabelledBatch] | None = None,
     on_step: Callable[[LabelledBatch], None] | None = None,
 ) -> TrainingRun:
-    """Train all parameters of a pipeline that want a gradient.
+    """Train all parameters of a pipeline that want a gradient; leave it in training mode.
 
     Args:
-        pipeline: changed in place; left in training mode.
-        examples: to learn from.
+        pipeline: changed in place.
+        examples: training data.
         recipe: how.
-        augment: gives what to learn from in place of a batch, from the batch and the number of its step.
+        augment: takes a batch and the number of its step; returns the batch to learn from.
         on_step: called after every update with its batch.
 
     Raises:
@@ -141,7 +142,7 @@ def train(
     """
     batches = list(_batches(examples, recipe))
     if not batches:
-        raise ValueError(f"batch is {recipe.batch}, must be at most the number of examples, {len(examples)}")
+        raise ValueError(f"batch is {recipe.batch}; it must be at most the number of examples, {len(examples)}")
     weights = [weight for weight in pipeline.module.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
     schedule = linear_warm_up_and_decay(optimizer, len(batches), warm_up=recipe.warm_up)
@@ -179,13 +180,7 @@ def _update(
 def predict(
     pipeline: Trainable, examples: LabelledExamples, recipe: Recipe, *, batch: int = EVALUATION_BATCH
 ) -> Tensor | None:
-    """Run all examples forward, in batches of about the same length.
-
-    Args:
-        pipeline: in whatever mode; evaluated without dropout.
-        examples: whose labels are not looked at.
-        recipe: gives precision and device.
-        batch: rows of a batch.
+    """Run all examples forward without dropout, in batches of about the same length.
 
     Returns:
         Outputs in the order of the examples, float32; None except in the last stage.
@@ -199,3 +194,30 @@ def predict(
         return None
     found = torch.cat([output.float() for output in outputs]).cpu()
     return found[torch.as_tensor(np.argsort(np.concatenate(order)))]
+
+
+def linear_factor(step: int, num_steps: int, warm_up: float) -> float:
+    """Return the share of the peak learning rate at a step.
+
+    The rate rises over a share `warm_up` of the steps, in [0, 1), and falls over the rest.
+    """
+    num_rising = round(warm_up * num_steps)
+    if step < num_rising:
+        return (step + 1) / num_rising
+    return max(0.0, (num_steps - step) / (num_steps - num_rising))
+
+
+def linear_warm_up_and_decay(optimizer: torch.optim.Optimizer, num_steps: int, *, warm_up: float) -> LambdaLR:
+    """Let an optimizer's learning rate rise to its peak and fall to nothing.
+
+    Returns:
+        The schedule; call its `step()` after each of the optimizer's.
+
+    Raises:
+        ValueError: for fewer than 1 step or a share outside [0, 1).
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps is {num_steps}; it must be at least 1")
+    if not 0 <= warm_up < 1:
+        raise ValueError(f"warm_up is {warm_up}; it must lie in [0, 1)")
+    return LambdaLR(optimizer, lambda step: linear_factor(step, num_steps, warm_up))

@@ -1,20 +1,7 @@
-"""Measuring: paired ratios of times, and benchmarks that ask something of them.
+"""Paired ratios of times, and benchmarks, each file of which runs in a process of its own in the environment of a rank.
 
-On a machine that others use too, a time says little and a ratio of two times
-taken right after one another says much. `paired_ratio` runs A B A B ..., takes
-the ratio of each pair and gives their median with an interval that assumes
-nothing about the distribution.
-
-A benchmark is a `Benchmark` in the list `BENCHMARKS` of a file
-tests/benchmarks/bench_*.py. `run_benchmarks` runs each file in a process of
-its own, with one thread and the environment of a rank, so that allocator and
-threads are those of the real thing. ``python -m workbench.training.measuring
-[PATTERN]`` does so without the command line tool.
-
-Source: the interval of the median from order statistics is the sign test's
-(H. A. David and H. N. Nagaraja, Order Statistics, section 7.1).
-Simplified: pairs are taken to be independent of one another.
-Left out: pinning to a core and fixing its clock; both need root.
+The interval of a median is the sign test's: H. A. David and H. N. Nagaraja, Order Statistics, section 7.1.
+``python -m workbench.training.measuring [PATTERN]`` runs benchmarks without the command line tool.
 """
 
 import contextlib
@@ -31,81 +18,65 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
-from types import ModuleType
 from typing import IO
 
 from workbench.launch.environment import rank_environment
 
-__all__ = ["Benchmark", "BenchmarkRow", "Ratio", "median_interval", "paired_ratio", "run_benchmarks"]
+__all__ = [
+    "Benchmark",
+    "BenchmarkRow",
+    "Ratio",
+    "median_interval",
+    "paired_ratio",
+    "run_benchmarks",
+    "without_garbage_collection",
+]
 
-# Probability that the interval of a median misses it, both sides together.
-MISS = 0.05
-# Fewer pairs than this have no interval at that probability: 2 · 0.5**5 > 0.05.
-FEWEST_ROUNDS = 6
+MISS = 0.05  # probability that the interval of a median misses it, both sides together
+FEWEST_ROUNDS = 6  # fewer values have no interval at that probability: 2 · 0.5**5 > 0.05
 
 BENCHMARK_FOLDER = Path(__file__).parents[2] / "tests" / "benchmarks"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ratio:
-    """Time of A over time of B, measured in pairs.
+    """Time of A over time of B, measured in pairs."""
 
-    median: median of the ratios of the pairs.
-    low: lower end of the median's 95 % interval.
-    high: upper end of it.
-    a_s: median time of A in seconds.
-    b_s: median time of B in seconds.
-    """
-
-    median: float
-    low: float
-    high: float
-    a_s: float
-    b_s: float
+    median: float  # of the ratios of the pairs
+    low: float  # lower end of the median's 95 % interval
+    high: float  # upper end of it
+    a_s: float  # median time of A
+    b_s: float  # median time of B
 
     def __post_init__(self) -> None:
         if not 0 < self.low <= self.median <= self.high:
-            raise ValueError(f"median is {self.median}: it must lie in the interval {self.low} .. {self.high}, above 0")
+            raise ValueError(f"median is {self.median}; it must lie in the interval {self.low} .. {self.high}, above 0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchmarkRow:
-    """One line of a benchmark's result.
+    """One line of a benchmark's result."""
 
-    name: what was measured.
-    figure: the number, in `unit`.
-    unit: "x" for a ratio, else an SI unit or "%".
-    asked: what was asked of the figure, in words; empty where nothing was.
-    holds: whether it holds; None where nothing was asked.
-    low: lower end of the figure's 95 % interval, where there is one.
-    high: upper end of it.
-    """
-
-    name: str
-    figure: float
-    unit: str
-    asked: str = ""
-    holds: bool | None = None
-    low: float | None = None
-    high: float | None = None
+    name: str  # of the measurement
+    figure: float  # in `unit`
+    unit: str  # "x" for a ratio, else an SI unit or "%"
+    asked: str = ""  # requirement on the figure, in words; empty for none
+    holds: bool | None = None  # whether the figure meets it; None where nothing is asked
+    low: float | None = None  # lower end of the figure's 95 % interval
+    high: float | None = None  # upper end of it
 
     def __post_init__(self) -> None:
         if bool(self.asked) != (self.holds is not None):
-            raise ValueError(f"holds is {self.holds}: it must be given exactly where something is asked ({self.name})")
+            raise ValueError(f"holds is {self.holds}; it must be given exactly where something is asked ({self.name})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Benchmark:
-    """A named measurement.
+    """A named measurement."""
 
-    name: short name, matched by patterns.
-    asks: what it asks, one sentence.
-    run: measures; gives the rows.
-    """
-
-    name: str
-    asks: str
-    run: Callable[[], Sequence[BenchmarkRow]]
+    name: str  # matched by patterns
+    asks: str  # its question, one sentence
+    run: Callable[[], Sequence[BenchmarkRow]]  # measures and returns the rows
 
 
 def paired_ratio(
@@ -116,27 +87,22 @@ def paired_ratio(
     warmup: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Ratio:
-    """Time two functions in turn and give the ratio of A's time to B's.
+    """Time two functions in turn (A B A B ...) and return the ratio of A's time to B's.
 
     Args:
-        fn_a: function without arguments; its result is dropped before B starts.
-        fn_b: the same.
-        rounds: number of pairs, at least 6.
-        warmup: number of pairs run before, not counted.
-        clock: gives seconds; time.thread_time leaves out what other processes
-            take from a function that works in one thread.
-
-    Returns:
-        The median ratio, its interval, and both median times.
+        fn_a, fn_b: Functions without arguments; a result is dropped before the next call.
+        rounds: Pairs, at least 6.
+        warmup: Pairs run before, not counted.
+        clock: Returns seconds; time.thread_time leaves out what other processes take from a function of one thread.
 
     Raises:
-        ValueError: if rounds or warmup is too small.
+        ValueError: If rounds or warmup is too small.
     """
     if rounds < FEWEST_ROUNDS:
-        raise ValueError(f"rounds is {rounds}: an interval needs at least {FEWEST_ROUNDS} pairs")
+        raise ValueError(f"rounds is {rounds}; it must be at least {FEWEST_ROUNDS} for an interval")
     if warmup < 0:
-        raise ValueError(f"warmup is {warmup}: it must be at least 0")
-    with _no_garbage_collection():
+        raise ValueError(f"warmup is {warmup}; it must be at least 0")
+    with without_garbage_collection():
         pairs = [(_seconds(fn_a, clock), _seconds(fn_b, clock)) for _ in range(warmup + rounds)][warmup:]
     ratios = [a / b for a, b in pairs]
     low, high = median_interval(ratios)
@@ -145,20 +111,19 @@ def paired_ratio(
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Give an interval that holds the median with probability 95 % or more.
+    """Return an interval that holds the median with probability 95 % or more.
 
     Args:
-        values: at least 6 independent values of any one distribution.
+        values: At least 6 independent values of any one distribution.
 
     Returns:
-        The j-th smallest and the j-th largest value, j as large as a binomial
-        distribution with probability 1/2 allows.
+        The j-th smallest and the j-th largest value, j as large as a binomial distribution with probability 1/2 allows.
 
     Raises:
-        ValueError: if there are too few values.
+        ValueError: If there are too few values.
     """
     if len(values) < FEWEST_ROUNDS:
-        raise ValueError(f"values has {len(values)} entries: an interval needs at least {FEWEST_ROUNDS}")
+        raise ValueError(f"values has {len(values)} entries; it must have at least {FEWEST_ROUNDS} for an interval")
     outside, tail = 0, 2.0 ** -len(values)
     while 2 * (tail + math.comb(len(values), outside + 1) * 2.0 ** -len(values)) <= MISS:
         outside += 1
@@ -167,32 +132,41 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[outside], ordered[-1 - outside]
 
 
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Collect now, and keep the collector from running inside the body."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def run_benchmarks(
     pattern: str = "*", folder: Path | str = BENCHMARK_FOLDER, *, on_row: Callable[[BenchmarkRow], None] | None = None
 ) -> list[BenchmarkRow]:
     """Run the benchmarks of a folder, each file in a process of its own.
 
     Args:
-        pattern: shell-style pattern of benchmark names.
-        folder: where the files bench_*.py are.
-        on_row: called with each row as soon as it is there.
-
-    Returns:
-        All rows, by file and benchmark.
+        pattern: Shell-style pattern of benchmark names.
+        folder: Folder of the files bench_*.py.
+        on_row: Called with each row as soon as it is there.
 
     Raises:
-        ValueError: if the folder has no benchmark of that name.
-        RuntimeError: if a file fails.
+        ValueError: If the folder has no benchmark of that name.
+        RuntimeError: If a file fails.
     """
-    files = sorted(Path(folder).glob("bench_*.py"))
-    rows = []
+    files, rows = sorted(Path(folder).glob("bench_*.py")), []
     for file in files:
         for row in _rows_of(file, pattern):
             rows.append(row)
             if on_row is not None:
                 on_row(row)
     if not rows:
-        raise ValueError(f"pattern is {pattern!r}: none of the {len(files)} benchmark files in {folder} has that name")
+        raise ValueError(f"pattern is {pattern!r}; it must match a benchmark of the {len(files)} files in {folder}")
     return rows
 
 
@@ -204,21 +178,8 @@ def _seconds(fn: Callable[[], object], clock: Callable[[], float]) -> float:
     return seconds
 
 
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Keep the collector from running inside a timed call."""
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def _rows_of(file: Path, pattern: str) -> Iterator[BenchmarkRow]:
-    """Run one file in a rank's environment and give its rows as they come."""
+    """Run one file in the environment of a rank and yield its rows as they come."""
     command = [sys.executable, "-m", "workbench.training.measuring", "--file", str(file), pattern]
     environment = {**os.environ, **rank_environment()}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -234,20 +195,15 @@ def _rows_of(file: Path, pattern: str) -> Iterator[BenchmarkRow]:
 
 def _run_file(file: Path, pattern: str, rows: IO[str]) -> None:
     """Run one file's benchmarks in this process, writing a JSON line a row."""
-    for benchmark in _load(file).BENCHMARKS:
-        if fnmatchcase(benchmark.name, pattern):
-            for row in benchmark.run():
-                rows.write(json.dumps(asdict(row)) + "\n")
-                rows.flush()
-
-
-def _load(file: Path) -> ModuleType:
-    """Import a file by its path."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)
-    return module
+    for benchmark in module.BENCHMARKS:
+        if fnmatchcase(benchmark.name, pattern):
+            for row in benchmark.run():
+                rows.write(json.dumps(asdict(row)) + "\n")
+                rows.flush()
 
 
 def _line(row: BenchmarkRow) -> str:

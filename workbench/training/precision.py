@@ -1,11 +1,8 @@
 """The precision in which a model computes: float32, or bfloat16 also where the processor has no instructions for it.
 
-What: `computing_in("bf16")` is autocast; on a processor without bfloat16 instructions the matrix products of bfloat16
-operands are computed in float32 and rounded once, which is what the instructions do: they multiply exactly, add in
-float32 and round the sum. torch's emulation of them takes about four times as long there.
-Source: Intel, "BFLOAT16 - Hardware Numerics Definition" (2018), for what the instructions round.
-Simplified: only the order of the additions differs, so a sum may fall on the neighbouring bfloat16.
-Left out: float16; convolutions.
+There matrix products of bfloat16 operands are computed in float32 and rounded once, as the instructions do (Intel,
+"BFLOAT16 - Hardware Numerics Definition", 2018); only the order of the additions differs. torch's emulation takes about
+four times as long.
 """
 
 from __future__ import annotations

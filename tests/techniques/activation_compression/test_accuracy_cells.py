@@ -5,9 +5,7 @@ import torch
 
 from workbench.models.pretrained import stand_in_encoder
 from workbench.techniques.activation_compression import accuracy
-from workbench.techniques.activation_compression.accuracy.cells import cells_by_layers, longest_sequence
-from workbench.techniques.activation_compression.accuracy.pretraining import NOT_ASKED, masked_blocks
-from workbench.techniques.activation_compression.accuracy.setting import PreTraining
+from workbench.techniques.activation_compression.accuracy import PreTraining, longest_sequence, masked_blocks
 from workbench.training.loop import Recipe
 
 FOX = "the quick brown fox jumps over the lazy dog"
@@ -79,7 +77,7 @@ def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(
 
 def test_the_last_half_and_no_layers_are_the_tables_own_cells():
     options = {"max_tokens": 64, **STAND_IN}
-    none, half, both = cells_by_layers(["rte"], "A2", [[], [1], [0, 1]], [0], **options)
+    none, half, both = accuracy.cells_by_layers(["rte"], "A2", [[], [1], [0, 1]], [0], **options)
     assert [none, half] == accuracy.fine_tuning_cells(["rte"], ["w/o", "A2"], [0], **options)
     assert both["layers"] == [0, 1]
 
@@ -98,7 +96,7 @@ def pieces(seed: int, num_blocks: int = 200):
 def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_masked():
     encoder, found = stand_in_encoder(), pieces(0)
     ids_BS, labels_BS = torch.stack(list(found.ids)), found.labels
-    asked_BS = labels_BS != NOT_ASKED
+    asked_BS = labels_BS != -100
     # 200 pieces of 30 words: 15 % with a standard error of 0.5 %, and of these 80 % with one of 1.3 %.
     assert abs(asked_BS[:, 1:-1].float().mean() - 0.15) < 0.02
     assert abs((ids_BS[asked_BS] == encoder.tokenizer.mask_token_id).float().mean() - 0.8) < 0.05
@@ -115,9 +113,9 @@ def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_mask
 def test_a_text_that_fills_no_batch_is_refused():
     recipe = Recipe(epochs=1, batch=8, learning_rate=1e-3)
     setting = PreTraining(method="w/o", recipe=recipe, num_blocks=8, max_tokens=32, encoder="stand-in")
-    with pytest.raises(ValueError, match="the text gives 0 pieces, fewer than a batch"):
+    with pytest.raises(ValueError, match="it must leave a batch of 8 pieces of the text, which gives 0"):
         masked_blocks(["short"], stand_in_encoder(), setting)
-    with pytest.raises(ValueError, match="num_blocks is 4, must be at least the batch, 8"):
+    with pytest.raises(ValueError, match="num_blocks is 4; it must be at least the batch, 8"):
         PreTraining(method="w/o", recipe=recipe, num_blocks=4, encoder="stand-in")
 
 
@@ -134,6 +132,6 @@ def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
 
 
 def test_what_fine_tuning_refuses_is_refused_before_pretraining(monkeypatch):
-    monkeypatch.setattr(accuracy.pretraining, "load_encoder", lambda *_, **__: pytest.fail("work has begun"))
-    with pytest.raises(ValueError, match="limit is 0, must be at least the batch"):
+    monkeypatch.setattr(accuracy.fine_tuning, "load_encoder", lambda *_, **__: pytest.fail("work has begun"))
+    with pytest.raises(ValueError, match="limit is 0; it must be at least the batch"):
         accuracy.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], limit=0)

@@ -1,25 +1,31 @@
-"""One cell of the accuracy tables: repeatable, counted by hand, refused before work, the same on real ranks."""
+"""Fine-tuning under compression: repeatable, bytes counted by hand, refused before work, the same on real ranks."""
 
 import pytest
 import torch
 
+from workbench.datasets.glue import TASKS
+from workbench.launch import Ranks
+from workbench.models.hugging_face import to_hugging_face
 from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
-from workbench.techniques.activation_compression.accuracy import fine_tune, fine_tune_on_ranks
-from workbench.techniques.activation_compression.accuracy.ledger import Ledger
-from workbench.techniques.activation_compression.accuracy.model import classifier, on_virtual_ranks
-from workbench.techniques.activation_compression.accuracy.setting import FineTuning
+from workbench.parallel.pipeline import open_mesh
+from workbench.techniques.activation_compression.accuracy import (
+    FineTuning,
+    Ledger,
+    classifier,
+    fine_tune,
+    fine_tune_on_ranks,
+    on_real_ranks,
+    on_virtual_ranks,
+)
+from workbench.techniques.activation_compression.method import METHODS
 from workbench.training.loop import Recipe
+from workbench.training.precision import PRECISIONS, computing_in
 
-TINY = {
-    "task": "mrpc",
-    "encoder": "stand-in",
-    "limit": 32,
-    "epochs": 1,
-    "batch": 8,
-    "learning_rate": 1e-3,
-    "max_tokens": 16,
-}
+pytestmark = pytest.mark.timeout(90)
+
+TINY = {"task": "mrpc", "encoder": "stand-in", "limit": 32, "epochs": 1, "batch": 8, "learning_rate": 1e-3}
+TINY |= {"max_tokens": 16}
 TIMES = ("seconds", "training_s", "examples_per_s")
 
 
@@ -95,16 +101,16 @@ def test_bytes_of_the_largest_elements():
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"task": "wnli"}, "task is 'wnli', must be one of cola"),
+        ({"task": "wnli"}, "task is 'wnli'; it must be one of cola"),
         ({"method": "A9"}, "method='A9': one of"),
-        ({"precision": "fp8"}, "precision is 'fp8', must be one of fp32, bf16"),
-        ({"epochs": 0}, "epochs is 0, must be at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0, must be above 0"),
-        ({"limit": 4}, "limit is 4, must be at least the batch, 8"),
-        ({"error_feedback": True}, "error_feedback is True: needs fixed_length"),
-        ({"layers": 3}, "layers is 3, must be 1 to 2"),
-        ({"layers": [0, 2]}, r"layers is \[0, 2\], must be different indices in 0..1"),
-        ({"tp": 0}, "tp is 0, must be at least 1"),
+        ({"precision": "fp8"}, "precision is 'fp8'; it must be one of fp32, bf16"),
+        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above 0"),
+        ({"limit": 4}, "limit is 4; it must be at least the batch, 8"),
+        ({"error_feedback": True}, "error_feedback is True; it must be False without fixed_length"),
+        ({"layers": 3}, "layers is 3; it must be 1 to 2"),
+        ({"layers": [0, 2]}, r"layers is \[0, 2\]; it must be different indices in 0..1"),
+        ({"tp": 0}, "tp is 0; it must be at least 1"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(wrong, told):
@@ -126,7 +132,6 @@ def test_a_window_of_layers_is_compressed_and_the_boundary_in_front_of_it():
     assert first["boundary_bytes"] > last["boundary_bytes"]
 
 
-@pytest.mark.timeout(90)
 def test_a_whole_run_on_real_ranks_scores_as_on_virtual_ones():
     here = fine_tune(**TINY, method="A1", seed=0)
     there = fine_tune_on_ranks(**TINY, method="A1", seed=0, timeout_s=80)
@@ -143,3 +148,75 @@ def test_a_gpu_counts_the_same_bytes_and_ends_near_the_same_loss(method):
     here, there = (fine_tune(**TINY, method=method, seed=0, device=device) for device in ("cpu", "cuda"))
     assert there["compressed_site_bytes"] == here["compressed_site_bytes"]
     assert there["train_loss"] == pytest.approx(here["train_loss"], rel=0.1)
+
+
+RECIPE = Recipe(epochs=1, batch=4, learning_rate=1e-3, seed=3)
+IDS = torch.arange(4 * 7).reshape(4, 7) % 50 + 5
+LABELS = torch.tensor([0, 1, 1, 0])
+MASK = torch.ones(4, 7, dtype=torch.int64)
+MASK[2, 5:] = 0
+
+
+def setting(method: str, **changes) -> FineTuning:
+    return FineTuning(task="mrpc", method=method, recipe=RECIPE, encoder="stand-in", **changes)
+
+
+def codec_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return gradients of learned codes by site and kind, whatever modules hold them."""
+    weights = ((name, weight) for name, weight in module.named_parameters() if name.endswith((".encoder", ".decoder")))
+    return {name.split("layers.")[-1]: weight.grad for name, weight in weights if weight.grad is not None}
+
+
+def on_a_rank(method: str, precision: str) -> dict:
+    mesh = open_mesh(tensor=2, pipeline=2)
+    pipeline = on_real_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), mesh)
+    with computing_in(precision):
+        result = pipeline.step(IDS, LABELS, attention_mask=MASK)
+    part = pipeline.module.part
+    return {
+        "loss": result.loss,
+        "output": result.output,
+        "gradients": to_hugging_face(part, gradients=True),
+        "codecs": codec_gradients(part),
+        "boundary": [w.grad for end in (pipeline.before, pipeline.after) if end is not None for w in end.parameters()],
+    }
+
+
+def in_this_process(method: str, precision: str) -> dict:
+    pipeline = on_virtual_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), VirtualTensorGroup(2))
+    with computing_in(precision):
+        result = pipeline.step(IDS, LABELS, attention_mask=MASK)
+    gradients = {}
+    for part in pipeline.parts:
+        gradients |= to_hugging_face(part, gradients=True)
+    return {
+        "loss": result.loss,
+        "output": result.output,
+        "gradients": gradients,
+        "codecs": codec_gradients(pipeline.parts),
+        "boundary": [weight.grad for weight in pipeline.boundaries.parameters()],
+    }
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(4, preload=("workbench.techniques.activation_compression.accuracy",)) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_virtual_ranks_equal_real_ranks_in_loss_and_gradients(method, precision, ranks):
+    here, there = in_this_process(method, precision), ranks.run(on_a_rank, method, precision)
+    assert bool(here["codecs"]) == bool(here["boundary"]) == (method in ("A1", "A2"))
+    for rank in (2, 3):  # the second stage's
+        torch.testing.assert_close(there[rank]["loss"], here["loss"])
+        torch.testing.assert_close(there[rank]["output"], here["output"])
+    for first, second in ((0, 2), (1, 3)):
+        torch.testing.assert_close(there[first]["gradients"] | there[second]["gradients"], here["gradients"])
+        torch.testing.assert_close(there[second]["codecs"], here["codecs"])
+        # The sender trains the encoding half of the boundary's codec, the receiver the decoding half.
+        halves = [
+            a if a is not None else b for a, b in zip(there[first]["boundary"], there[second]["boundary"], strict=True)
+        ]
+        torch.testing.assert_close(halves, here["boundary"])

@@ -27,7 +27,7 @@ def test_the_best_linear_code_keeps_the_largest_singular_values():
     matrix = torch.diag(torch.tensor([1.0, 6.0, 2.0]))
     torch.testing.assert_close(study.best_linear_code(matrix, 1), torch.diag(torch.tensor([0.0, 6.0, 0.0])))
     torch.testing.assert_close(study.best_linear_code(matrix, 3), matrix)
-    with pytest.raises(ValueError, match="code_size=0: at least 1"):
+    with pytest.raises(ValueError, match="code_size is 0; it must be at least 1"):
         study.best_linear_code(matrix, 0)
 
 

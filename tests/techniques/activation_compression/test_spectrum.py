@@ -8,6 +8,7 @@ from workbench.datasets import SourceKind, glue
 from workbench.models.bert import BertConfig, BertForSequenceClassification
 from workbench.models.hugging_face import load_hugging_face, to_hugging_face
 from workbench.models.pretrained import load_encoder
+from workbench.parallel import VirtualTensorGroup
 from workbench.techniques.activation_compression import spectrum
 from workbench.techniques.activation_compression.spectrum import Setting, Spectrum
 
@@ -63,15 +64,23 @@ def test_the_curve_and_its_numbers_for_singular_values_4_3_2_1():
     assert spectrum.dimension_share(values, 0.9) == 3 / 4
 
 
-def test_shares_outside_their_range_and_empty_matrices_are_refused():
-    with pytest.raises(ValueError, match=r"share is 90, must be in \(0, 1\]"):
-        spectrum.dimension_share(torch.ones(3), 90)
-    with pytest.raises(ValueError, match="values are all zero"):
-        spectrum.cumulative_share(torch.zeros(3))
-    with pytest.raises(ValueError, match="task is 'stsb', must be a GLUE task with classes"):
-        Setting(task="stsb")
-    with pytest.raises(ValueError, match="seeds is empty"):
-        Setting(seeds=[])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: spectrum.dimension_share(torch.ones(3), 90), r"share is 90; it must be in \(0, 1\]"),
+        (lambda: spectrum.cumulative_share(torch.zeros(3)), "values is all zero; it must hold"),
+        (lambda: Setting(task="stsb"), "task is 'stsb'; it must be a GLUE task with classes"),
+        (lambda: Setting(seeds=[]), "seeds is empty; it must hold at least one number"),
+        (lambda: Setting(sentences=[0]), r"sentences is \[0\]; it must hold numbers of at least 1"),
+        (
+            lambda: spectrum.measure(Setting(), VirtualTensorGroup(3)),
+            "tensor_ranks is 2; it must be the group's size, 3",
+        ),
+    ],
+)
+def test_wrong_shares_matrices_settings_and_groups_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        wrong()
 
 
 def test_summaries_average_parts_first_and_give_the_range_over_seeds():

@@ -11,8 +11,14 @@ from workbench.techniques.activation_compression.timing import (
     measure_table,
     ranks_at_share,
 )
-from workbench.techniques.activation_compression.timing.links import Trial, next_rate, share_row, slower_by
-from workbench.techniques.activation_compression.timing.tables import _by_link, _places
+from workbench.techniques.activation_compression.timing.links import (
+    Trial,
+    _by_link,
+    _places,
+    next_rate,
+    share_row,
+    slower_by,
+)
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -37,11 +43,11 @@ def test_the_share_stays_where_the_ranks_do_and_grows_with_them():
 def test_a_share_that_no_link_gives_and_a_single_rank_are_refused():
     with pytest.raises(ValueError, match=r"0 < share < 0\.5"):
         carried_over_share(0.5, tp=2, to_tp=4)
-    with pytest.raises(ValueError, match="to_tp=1: at least 2"):
+    with pytest.raises(ValueError, match="to_tp is 1; it must be at least 2"):
         carried_over_share(0.2, tp=2, to_tp=1)
     with pytest.raises(ValueError, match=r"0 < share < 0\.5"), ranks_at_share(0.6, **TINY):
         pass
-    with pytest.raises(ValueError, match="runs=1"), ranks_at_share(0.2, runs=1, **TINY):
+    with pytest.raises(ValueError, match="runs is 1"), ranks_at_share(0.2, runs=1, **TINY):
         pass
 
 
@@ -75,7 +81,7 @@ def test_a_boundarys_share_is_that_of_its_bytes_over_the_links_rate():
     link = Link(bandwidth_bytes_per_s=100e6, source="made up")
     found = share_row(rows, link, ShareOf.BOUNDARY, setting, num_hosts=4)
     assert found == pytest.approx({"value": 0.08388608, "low": 0.08388608 / 1.2, "high": 0.08388608 / 0.8})
-    with pytest.raises(ValueError, match="tp=2: a multiple of the 4"):
+    with pytest.raises(ValueError, match="tp is 2; it must be a multiple of the 4"):
         share_row(rows, link, ShareOf.BOUNDARY, Setting(tp=2, pp=8, **(shape | {"layers": 8})), num_hosts=4)
 
 
@@ -131,7 +137,7 @@ def table(**changes):
 def test_links_without_a_name_or_a_calibrating_mesh_are_refused_before_any_rank_starts():
     with pytest.raises(ValueError, match="'quick'"):
         table(links=["quick"])
-    with pytest.raises(ValueError, match=r"share_mesh=\(1, 2\)"):
+    with pytest.raises(ValueError, match=r"share_mesh is \(1, 2\)"):
         table(links=["slow"], share_mesh=[1, 2])
 
 

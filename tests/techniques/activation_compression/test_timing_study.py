@@ -7,9 +7,9 @@ import torch
 
 from workbench.launch import Ranks
 from workbench.parallel.pipeline import open_mesh
-from workbench.techniques.activation_compression.timing import break_down, measure_iterations, timed
-from workbench.techniques.activation_compression.timing.rank import record_rounds
-from workbench.techniques.activation_compression.timing.study import PRELOAD
+from workbench.study.breakdown import break_down_stages
+from workbench.study.timing import Timed, Turns, take_turns
+from workbench.techniques.activation_compression.timing import PRELOAD, measure_iterations, timed, trials
 from workbench.techniques.activation_compression.training import compressed_pipeline, small_batch
 from workbench.timeline import Recorder
 
@@ -22,13 +22,13 @@ def test_a_variant_says_what_differs_from_its_method():
     assert timed("T1 int32", **TINY).setting.index_bytes == 4
     assert timed("T1", **TINY).setting.index_bytes == 8
     assert "literal" in timed("R1 literal", **TINY).name
-    with pytest.raises(ValueError, match="has no variant 'int32'"):
+    with pytest.raises(ValueError, match="name is 'A1 int32'"):
         timed("A1 int32", **TINY)
-    with pytest.raises(ValueError, match="has no variant 'literal'"):
+    with pytest.raises(ValueError, match="name is 'T1 literal'"):
         timed("T1 literal", **TINY)
     assert timed("A1 fused", **TINY).setting.is_fused
     assert not timed("A1", **TINY).setting.is_fused
-    with pytest.raises(ValueError, match="has no variant 'fused'"):
+    with pytest.raises(ValueError, match="name is 'T1 fused'"):
         timed("T1 fused", **TINY)
 
 
@@ -70,8 +70,8 @@ def pair_of_gpus():
 
 
 def two_rounds(tp, pp, device):
-    things = [timed(name, tp=tp, pp=pp, **TINY) for name in ("w/o", "A1", "T1", "Q1")]
-    return record_rounds(things, rounds=2, warmup=1, seed=0, device=device)
+    methods = [timed(name, tp=tp, pp=pp, **TINY) for name in ("w/o", "A1", "T1", "Q1")]
+    return take_turns(trials, (methods, 0, device), Turns(rounds=2, warmup=1), device)
 
 
 @pytest.mark.cuda
@@ -87,19 +87,18 @@ def test_methods_take_turns_on_real_ranks_and_each_breakdown_adds_up(pair, tp, p
 
 
 def assert_breakdowns(by_rank, tp, pp):
-    turns = [[one.name for one in recordings] for recordings in by_rank]
-    assert turns[0] == turns[1]
-    assert [sorted(turns[0][:4]), sorted(turns[0][4:])] == [["A1", "Q1", "T1", "w/o"]] * 2
-    assert turns[0][:4] != turns[0][4:]  # orders of seed 0
-    for iteration in zip(*by_rank, strict=True):
-        found = break_down([one.actions for one in iteration], tp=tp)
-        parts = found.forward_s + found.backward_s + found.optimizer_s + found.waiting_and_pipeline_s
-        assert math.isclose(parts, found.iteration_s)
-        inside = found.encode_s + found.decode_s + found.tensor_s + found.tensor_waiting_s
-        assert inside <= found.forward_s
-        assert (found.tensor_s > 0) == (tp > 1)
-        assert (found.encode_s > 0) == (tp > 1 and iteration[0].name != "w/o")
-        assert len(found.boundaries_s) == pp - 1
+    order = [turn.name for turn in by_rank[0][0]]
+    assert [sorted(order[:4]), sorted(order[4:])] == [["A1", "Q1", "T1", "w/o"]] * 2
+    for name, rounds in Timed.of(by_rank).rounds.items():
+        for turns in rounds:
+            parts = break_down_stages([turn.actions for turn in turns], tp=tp)
+            outside = parts.forward_s + parts.backward_s + parts.optimizer_s + parts.waiting_and_pipeline_s
+            assert math.isclose(outside, parts.iteration_s)
+            inside = parts.encode_s + parts.decode_s + parts.tensor_s + parts.tensor_waiting_s
+            assert inside <= parts.forward_s
+            assert (parts.tensor_s > 0) == (tp > 1)
+            assert (parts.encode_s > 0) == (tp > 1 and name != "w/o")
+            assert len(parts.boundaries_s) == pp - 1
 
 
 def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_one():
@@ -148,10 +147,10 @@ def test_the_fused_variant_trains_with_the_same_gradients_as_the_papers_way(pair
 
 
 def test_a_fused_code_passes_through_the_recorder_and_is_noted(pair):
-    recordings = pair.run(fused_round)[0]
-    labels = [action.label for action in recordings[0].actions if action.kind.name in ("ENCODE", "DECODE")]
+    turns, _ = pair.run(fused_round)[0]
+    labels = [action.label for action in turns[0].actions if action.kind.name in ("ENCODE", "DECODE")]
     assert len(labels) == 2 * 2 * 2  # both halves, two reductions in each of two layers
 
 
 def fused_round():
-    return record_rounds([timed("A1 fused", tp=2, pp=1, **TINY)], rounds=1, warmup=0, seed=0)
+    return take_turns(trials, ([timed("A1 fused", tp=2, pp=1, **TINY)], 0), Turns(rounds=1))

@@ -3,9 +3,8 @@
 import pytest
 
 from workbench.launch import Ranks
-from workbench.techniques.flextp.study import cells
-from workbench.techniques.flextp.study.accuracy import train_vit, train_vit_on_ranks
-from workbench.techniques.flextp.study.on_ranks import compare_on_ranks
+from workbench.techniques.flextp.study import accuracy
+from workbench.techniques.flextp.study.accuracy import compare_on_ranks, train_vit, train_vit_on_ranks
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -71,7 +70,7 @@ def test_four_real_ranks_with_two_stragglers_train_as_virtual_ones_do(how):
 
 
 def test_a_pool_of_another_size_is_refused(ranks):
-    with pytest.raises(ValueError, match="num_ranks is 4, must be the pool's 2"):
+    with pytest.raises(ValueError, match="num_ranks is 4; it must be the pool's 2"):
         train_vit_on_ranks(ranks, num_ranks=4)
 
 
@@ -92,7 +91,7 @@ def test_without_their_statistics_dropped_columns_are_chosen_again():
 
 def test_every_training_can_be_run_as_it_is_listed():
     recipe = {name: value for name, value in FEW.items() if name != "seed"}
-    (plain, zero) = cells.training_cells(cells.compared_by_seed([SOLUTIONS["ZERO-Rd"]], [3]), **recipe)
+    (plain, zero) = accuracy.training_cells(accuracy.compared_by_seed([SOLUTIONS["ZERO-Rd"]], [3]), **recipe)
     assert train_vit(**zero)["dropped_share"] > train_vit(**plain)["dropped_share"] == 0
 
 
@@ -105,14 +104,14 @@ def test_ranks_drop_the_shares_that_each_is_given():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"size": "huge"}, "size is 'huge', must be one of tiny, small, 1B, 3B"),
-        ({"num_ranks": 3}, "num_ranks is 3, must be at least 2 and divide the model's 8 attention heads"),
-        ({"num_ranks": 1}, "num_ranks is 1, must be at least 2"),
-        ({"limit": 0}, "limit is 0, must be at least 1, or None for all images"),
+        ({"size": "huge"}, "size is 'huge'; it must be one of tiny, small, 1B, 3B"),
+        ({"num_ranks": 3}, "num_ranks is 3; it must be at least 2 and divide the model's 8 attention heads"),
+        ({"num_ranks": 1}, "num_ranks is 1; it must be at least 2"),
+        ({"limit": 0}, "limit is 0; it must be at least 1, or None for all images"),
         ({"skewness": [2.0, 2.0, 2.0]}, "skewness has 3 values, must have at most 2"),
         ({"skewness": [0.5]}, "skewness of rank 0 is 0.5"),
-        ({"solution": "SEMI", "skewness": [2.0], "num_senders": 2}, "num_senders is 2, must be at most 1"),
-        ({"solution": "ZERO", "pruning_ratio": 1.0}, "pruning_ratio is 1.0, must be in"),
+        ({"solution": "SEMI", "skewness": [2.0], "num_senders": 2}, "num_senders is 2; it must be at most 1"),
+        ({"solution": "ZERO", "pruning_ratio": 1.0}, "pruning_ratio is 1.0; it must be in"),
         ({"solution": "MIG", "dropped": [0.5]}, "dropped is .0.5,., must be empty except for a ZERO"),
         (
             {"solution": "ZERO", "pruning_ratio": 0.5, "dropped": [0.5]},
@@ -130,6 +129,6 @@ def test_bad_arguments_are_refused_before_any_work(wrong, message, monkeypatch):
 
 
 def test_every_variant_is_looked_at_before_ranks_start(monkeypatch):
-    monkeypatch.setattr("workbench.techniques.flextp.study.on_ranks.Ranks", None)
+    monkeypatch.setattr("workbench.techniques.flextp.study.accuracy.Ranks", None)
     with pytest.raises(ValueError, match="skewness of rank 0 is 0.5"):
         compare_on_ranks([{}, {"skewness": [0.5]}], **{**FEW, "num_ranks": 2})

@@ -5,11 +5,17 @@ import pytest
 from matplotlib.container import BarContainer
 
 from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction.comparing import Verdict
 from workbench.reproduction.judge import judge
+<<<<<<< HEAD
 from workbench.reproduction.catalogue import published_rows
 from workbench.reproduction.verdicts import Verdict
+=======
+from workbench.reproduction.published import published_rows
+>>>>>>> main
 from workbench.study.rows import read_rows
-from workbench.techniques.flextp.study import cells, drawing, scores
+from workbench.techniques.flextp import plots as pictures
+from workbench.techniques.flextp.study import accuracy, scores
 from workbench.techniques.flextp.study.as_timed import CONTROL, blind_reason, rows_as_timed, variants_as_timed
 from workbench.techniques.flextp.study.variant import Variant
 
@@ -131,27 +137,29 @@ def test_variants_have_the_papers_names(told, name):
 def test_all_figures_share_their_baselines():
     straggler = {**PRI, "everywhere": False, "skewness": [8], "moves": True}
     nobody = {**straggler, "pruning_ratio": None, "skewness": [1]}
-    one, two = (cells.training_cells(cells.compared_by_seed([each], [3]), epochs=2) for each in (PRI, straggler))
+    one, two = (accuracy.training_cells(accuracy.compared_by_seed([each], [3]), epochs=2) for each in (PRI, straggler))
     assert one[0] == two[0] and one[1] != two[1] and one[0]["seed"] == 3 and one[0]["epochs"] == 2
-    assert cells.training_cells(cells.compared_by_seed([nobody], [3]), epochs=2) == [one[0], one[0]]
+    assert accuracy.training_cells(accuracy.compared_by_seed([nobody], [3]), epochs=2) == [one[0], one[0]]
 
 
 def test_ranks_that_all_drop_are_the_same_whoever_straggles():
     straggling = {**PRI, "skewness": [8], "moves": True}
-    (plain, one), (_, two) = (cells.training_cells(cells.compared_by_seed([each], [0])) for each in (PRI, straggling))
+    (plain, one), (_, two) = (
+        accuracy.training_cells(accuracy.compared_by_seed([each], [0])) for each in (PRI, straggling)
+    )
     assert one == two != plain
 
 
 def test_an_argument_that_training_does_not_have_is_refused():
-    with pytest.raises(ValueError, match="migrated is given, must be among solution, "):
-        cells.training_cells(cells.compared_by_seed([{"migrated": 0.5}], [0]))
+    with pytest.raises(ValueError, match="migrated is given; it must be among solution, "):
+        accuracy.training_cells(accuracy.compared_by_seed([{"migrated": 0.5}], [0]))
 
 
 def made_up(item: str, profile: str) -> list[dict]:
     """Return rows of an item in a profile: all lose ten points, and seed 1 is a point ahead of seed 0."""
     given = ITEMS[item].parameters[profile]
-    wanted = cells.compared_by_seed(given["compared"], given["seeds"])
-    cells.training_cells(wanted)
+    wanted = accuracy.compared_by_seed(given["compared"], given["seeds"])
+    accuracy.training_cells(wanted)
     accuracies = {"Baseline": 0.5}
     found = [training(accuracies.get(told["solution"], 0.4) + told["seed"] / 100) for told in wanted]
     return scores.accuracy_rows(wanted, found, given["keys"], model=given["model"])
@@ -194,14 +202,14 @@ def heights(ax) -> list[float]:
 def test_bars_stand_beside_the_baseline():
     rows = rows_of(*zip(at(0, PLAIN, RD, PRI), (0.5, 0.3, 0.4), strict=True))
     figure, ax = plt.subplots()
-    drawing.draw_accuracies(rows, ax=ax, along="pruning_ratio")
+    pictures.draw_accuracies(rows, ax=ax, along="pruning_ratio")
     assert heights(ax) == pytest.approx([30.0, 40.0])
     assert list(ax.lines[-1].get_ydata()) == pytest.approx([50.0, 50.0])
     plt.close(figure)
 
 
 def test_the_table_sets_what_is_lost_beside_what_was_dropped():
-    table = drawing.loss_table(rows_of(*zip(at(0, PLAIN, RD), (0.5, 0.3), strict=True)), ["pruning_ratio"])
+    table = pictures.loss_table(rows_of(*zip(at(0, PLAIN, RD), (0.5, 0.3), strict=True)), ["pruning_ratio"])
     (row,) = table.to_dict("records")
     assert row == {
         "solution": "ZERO-Rd",
@@ -219,9 +227,9 @@ def test_semis_own_choice_stands_in_the_table_and_not_along_the_numbers_of_sende
     semi = {"solution": "SEMI", "skewness": [8, 4]}
     told = at(0, PLAIN, {**semi, "num_senders": 0}, {**semi, "num_senders": 2}, semi)
     rows = rows_of(*zip(told, (0.5, 0.3, 0.45, 0.4), strict=True), keys=["num_senders"])
-    assert list(drawing.loss_table(rows, ["num_senders"]).solution) == ["SEMI(x)", "SEMI(x)", "SEMI"]
+    assert list(pictures.loss_table(rows, ["num_senders"]).solution) == ["SEMI(x)", "SEMI(x)", "SEMI"]
     figure, ax = plt.subplots()
-    drawing.draw_accuracies(rows, ax=ax, along="num_senders")
+    pictures.draw_accuracies(rows, ax=ax, along="num_senders")
     assert heights(ax) == pytest.approx([30.0, 45.0])
     plt.close(figure)
 

@@ -176,25 +176,9 @@ class ClaimView:
         is_odd = any(other.verdict in EXPLAINED for other in self.recorded)
         return bool(self.explanation) and is_odd and not self.is_explained
 
-    @property
-    def has_recorded(self) -> bool:
-        """Whether any row has a value of a recorded run beside ours."""
-        return any(row.recorded for row in self.rows)
-
-    @property
-    def has_verdicts(self) -> bool:
-        """Whether any row has a verdict of its own."""
-        return any(row.verdict for row in self.rows)
-
-    @property
-    def has_differences(self) -> bool:
-        """Whether any row is judged by its difference; the rows of an order are not."""
-        return any(row.difference for row in self.rows)
-
-    @property
-    def has_sources(self) -> bool:
-        """Whether any row names its place in the paper."""
-        return any(row.source for row in self.rows)
+    def has(self, name: str) -> bool:
+        """Say whether any row has a text of this name."""
+        return any(getattr(row, name) for row in self.rows)
 
     @property
     def published_label(self) -> str:

@@ -1,13 +1,8 @@
 """What arrives of an activation: how much each method loses, layer by layer, and how far the loss travels.
 
-What: real sentences run through a pretrained encoder on tensor-parallel ranks, forward only. `losses` encodes and
-decodes every message by itself, everything before it untouched. `error_path` compresses some layers and follows the
-deviation from the uncompressed encoder through all layers after them.
-Source: "Does compressing activations help model parallel training?", sections 3.2, 4.3 and 4.5, which report scores;
-these pictures of the messages themselves are ours. The best linear code is the truncated singular value decomposition
-(Eckart and Young, 1936).
-Simplified: virtual ranks in one process, fp32, no dropout, learned codes as they are before training.
-Left out: what training makes of it, which the accuracy items measure.
+Real sentences run through a pretrained encoder on virtual tensor-parallel ranks, forward only, in fp32, with learned
+codes as they are before training. The best linear code is the truncated singular value decomposition (Eckart and Young,
+1936).
 
 Shapes: B = sentences, S = longest sentence, N = tokens (padding left out), H = hidden size, R = tensor-parallel ranks.
 """
@@ -40,23 +35,14 @@ PARTS = {"attention.output": "attention", "mlp.output": "MLP"}  # a layer's redu
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodedText:
-    """An encoder, sentences, and what the encoder makes of them without compression.
+    """An encoder, sentences, and the outputs and messages of the encoder without compression."""
 
-    Attributes:
-        model: the encoder, on virtual ranks.
-        tokens: input_ids, attention_mask and token_type_ids, each [B, S].
-        words: the tokens as text, N of them.
-        hidden_NH: the output of every layer.
-        messages_RNH: (layer, part) to the partial sums of all ranks, for both reductions of every layer.
-        data: sources of the text and of the weights.
-    """
-
-    model: BertEncoder
-    tokens: Mapping[str, Tensor]
-    words: Sequence[str]
-    hidden_NH: Sequence[Tensor]
-    messages_RNH: Mapping[tuple[int, str], Tensor]
-    data: tuple[DataSource, ...]
+    model: BertEncoder  # on virtual ranks
+    tokens: Mapping[str, Tensor]  # input_ids, attention_mask and token_type_ids, each [B, S]
+    words: Sequence[str]  # the tokens as text, N of them
+    hidden_NH: Sequence[Tensor]  # the output of every layer
+    messages_RNH: Mapping[tuple[int, str], Tensor]  # (layer, part) to the partial sums of all ranks
+    data: tuple[DataSource, ...]  # sources of the text and of the weights
 
     @property
     def hidden_size(self) -> int:
@@ -67,11 +53,11 @@ class EncodedText:
 def encode_text(
     sentences: int = 32, *, encoder: str = DEFAULT_ENCODER, task: str = "sst2", tensor_ranks: int = 2, seed: int = 0
 ) -> EncodedText:
-    """Run sentences through an encoder and keep what every layer sends and returns.
+    """Run sentences through an encoder and keep the messages and outputs of every layer.
 
     Args:
         sentences: B, drawn from the task's validation split.
-        encoder: a pretrained model's name, or "stand-in"; where it is missing a stand-in is used, and the source says so.
+        encoder: a pretrained model's name, or "stand-in", which also replaces a missing one, and the source says so.
         task: a GLUE task.
         tensor_ranks: R.
         seed: of the drawn sentences.
@@ -99,16 +85,12 @@ def encode_text(
 
 
 def lost_share(arrived: Tensor, sent: Tensor) -> float:
-    """Return the Frobenius norm of what is wrong, as a share of the norm of what was sent.
-
-    Args:
-        arrived, sent: of one shape; 0 is perfect, 1 is what sending nothing at all would lose.
-    """
+    """Return the norm of the error as a share of the norm of the message: 0 is perfect, an empty message loses 1."""
     return float((arrived - sent).norm() / sent.norm())
 
 
 def best_linear_code(matrix_NH: Tensor, code_size: int) -> Tensor:
-    """Return what the best of all linear codes of one size makes of a matrix: no other loses less of it.
+    """Decode a matrix from the best of all linear codes of one size: no other loses less of it.
 
     Args:
         matrix_NH: [N, H].
@@ -119,21 +101,19 @@ def best_linear_code(matrix_NH: Tensor, code_size: int) -> Tensor:
 
     Raises:
         ValueError: for a size below 1.
-
-    Source: Eckart and Young: the leading singular directions.
     """
     if code_size < 1:
-        raise ValueError(f"code_size={code_size}: at least 1")
+        raise ValueError(f"code_size is {code_size}; it must be at least 1")
     left, values, right = torch.linalg.svd(matrix_NH, full_matrices=False)
     return (left[:, :code_size] * values[:code_size]) @ right[:code_size]
 
 
 @torch.no_grad()
 def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
-    """Tell how much each method loses of every reduction's result, all else uncompressed.
+    """Return how much each method loses of every reduction's result, all else uncompressed.
 
     Args:
-        text: what was sent.
+        text: the messages.
         names: methods of table 1; `BEST_LINEAR_CODE` is the best that a code of A2's size could do.
 
     Returns:
@@ -157,7 +137,7 @@ def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
 
 @torch.no_grad()
 def error_path(text: EncodedText, name: str, layers: Iterable[int]) -> list[dict]:
-    """Compress some layers and tell how far the output of every layer is from the uncompressed encoder's.
+    """Compress some layers and return how far the output of every layer is from the uncompressed encoder's.
 
     Args:
         text: the encoder and what it returns without compression; unchanged afterwards.
@@ -190,7 +170,7 @@ def error_path(text: EncodedText, name: str, layers: Iterable[int]) -> list[dict
 
 
 def _arrival(name: str, hidden: int) -> Callable[[str, Tensor], Tensor]:
-    """Return what makes, of a call site's partial sums [R, N, H], the sum [N, H] that arrives under a method."""
+    """Return a function from a call site and its partial sums [R, N, H] to the sum [N, H] that arrives."""
     if name == BEST_LINEAR_CODE:
         size = method("A2").codec(hidden, dtype=torch.float32).code_size
         return lambda site, message_RNH: best_linear_code(message_RNH.sum(0), size)

@@ -1,9 +1,4 @@
-"""A small BERT under compression on real ranks, and the bytes that its sockets send.
-
-Source: "Does compressing activations help model parallel training?", sections 3.2, 3.3 and 4.1.
-Simplified: the loss is the mean square of the last hidden states, since only what travels matters here.
-Left out: optimizers and data; the accuracy study brings them.
-"""
+"""A small BERT under compression on real ranks, and the bytes that its sockets send; no optimizer, no data."""
 
 from __future__ import annotations
 
@@ -49,9 +44,7 @@ def compressed_pipeline(
         seed: of the weights.
 
     Returns:
-        A pipeline ready to `step`.
-
-    Source: section 3.3; both forward reductions of a compressed layer, and the boundary in front of it.
+        A pipeline ready to `step`; its loss is the mean square of the last hidden states.
     """
     dtype = DTYPES[setting.value_bytes]
     if codec is None:
@@ -100,11 +93,8 @@ def sent_bytes(settings: list[Setting]) -> list[int]:
 
     Runs on every rank of a group whose size is tp·pp of each setting. A first step, not counted, opens connections.
 
-    Args:
-        settings: what to run, one after the other.
-
     Returns:
-        Bytes that this rank wrote to TCP sockets, a setting each; headers of the transport's own messages included.
+        Bytes that this rank wrote to TCP sockets for each setting, headers of the transport's messages included.
     """
     meshes = {(s.tp, s.pp): None for s in settings}
     meshes = {(tp, pp): open_mesh(tensor=tp, pipeline=pp) for tp, pp in meshes}

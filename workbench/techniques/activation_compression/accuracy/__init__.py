@@ -1,9 +1,7 @@
 """Does compression keep accuracy? Fine-tuning a pretrained encoder on GLUE with encoded messages.
 
-What: `fine_tune` is one cell (task, method, seed) of tables 5, 15 and 16, `fine_tuning_cells` lists those of a table,
-`score_rows` turns what they return into rows of a record.
-Source: "Does compressing activations help model parallel training?", sections 4.3 to 4.5.
-Simplified and left out: see the modules.
+`fine_tune` is one cell (task, method, seed) of tables 5, 15 and 16, `fine_tuning_cells` lists the cells of a table,
+`score_rows` turns their results into rows of a record.
 """
 
 from __future__ import annotations
@@ -11,30 +9,21 @@ from __future__ import annotations
 import importlib
 
 _HOMES = {
-    "fine_tuning": ("fine_tune", "fine_tune_on_ranks"),
-    "pretraining": ("pretrain_then_fine_tune",),
-    "on_ranks": ("compare_on_ranks",),
-    "cells": ("RECIPES", "cells_by_layers", "fine_tuning_cells"),
+    "fine_tuning": ("compare_on_ranks", "fine_tune", "fine_tune_on_ranks", "masked_blocks", "pretrain_then_fine_tune"),
+    "cells": ("RECIPES", "cells_by_layers", "fine_tuning_cells", "longest_sequence"),
+    "model": ("FineTuning", "Ledger", "PreTraining", "classifier", "on_real_ranks", "on_virtual_ranks"),
     "scores": (
+        "QUANTITIES_PER_BYTE",
+        "at_chance",
         "feedback_rows",
+        "finding_per_byte",
         "layer_rows",
         "mean_rows",
         "precision_rows",
+        "pretraining_rows",
         "score_rows",
         "shorter_rows",
-        "sources",
-        "told_by_layers",
-    ),
-    "finding": ("TOLD_PER_BYTE", "told_per_byte"),
-    "deciding": ("chance_reasons", "methods_at_chance", "not_comparable"),
-    "drawing": (
-        "beside_published",
-        "draw_by_layers",
-        "draw_per_byte",
-        "draw_points_lost",
-        "draw_relative_scores",
-        "merged",
-        "score_table",
+        "with_layers",
     ),
 }
 

@@ -1,42 +1,49 @@
-"""Fine-tune a pretrained encoder on a GLUE task with encoded messages, and score it: one cell of tables 5, 15 and 16.
+"""Trainings of tables 5, 8, 15 and 16: fine-tuning under compression, and after a pre-training under compression.
 
-What: `fine_tune` on virtual ranks in one process, `fine_tune_on_ranks` on real ones; both run the same loop on the
-same batches, and tests say that loss and gradients of every method are equal.
-Source: "Does compressing activations help model parallel training?", sections 4.1 and 4.3.
-Simplified: another encoder than BERT-large; no dropout; frozen word embeddings; batches of sequences of about the same
-length, padded to the longest of the batch (the paper pads to 512). Messages therefore hold little padding, for which
-Top-K would otherwise send values, too. In evaluation codecs see batches of 128.
-Left out: the choice of the best of several checkpoints or learning rates; the last one is scored.
+Virtual and real ranks run the same loop on the same batches.
 """
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from workbench.datasets import Dataset, glue
+from workbench.datasets import Dataset, DataSource, glue, wikitext2
+from workbench.launch import run_on_ranks
+from workbench.models.hugging_face import to_hugging_face
 from workbench.models.pretrained import DEFAULT_ENCODER, PretrainedEncoder, load_encoder
-from workbench.parallel import Traffic, VirtualTensorGroup
+from workbench.parallel import Traffic, VirtualTensorGroup, generator_for
 from workbench.parallel.pipeline import open_mesh
+from workbench.study import training
 from workbench.study.cells import named
 from workbench.training.batches import Examples
 from workbench.training.loop import Recipe, Trainable, TrainingRun, predict, train
 from workbench.training.metrics import chance_score, glue_scores
 
-from .ledger import QUANTITIES, Ledger
-from .model import classifier, on_real_ranks, on_virtual_ranks
-from .setting import FineTuning
+from .cells import fine_tuning_cells
+from .model import BYTES, FineTuning, Ledger, PreTraining, classifier, masked_words, on_real_ranks, on_virtual_ranks
 
-__all__ = ["fine_tune", "fine_tune_on_ranks", "fine_tuning_of", "mean_loss_at_end", "train_and_score"]
+__all__ = [
+    "NOT_ASKED",
+    "compare_on_ranks",
+    "fine_tune",
+    "fine_tune_on_ranks",
+    "masked_blocks",
+    "pretrain_then_fine_tune",
+]
 
 Build = Callable[[FineTuning, PretrainedEncoder], tuple[Trainable, Traffic]]
 PRELOAD = (__name__, "transformers.models.bert.tokenization_bert")  # imported once for all ranks
-END_SHARE = 0.1  # of the steps, whose mean loss is the loss at the end
+# Devlin et al., BERT, section 3.1: 15 % of the tokens are asked for, of these 80 % masked, 10 % random, 10 % kept.
+MASKED_SHARE, KEPT_SHARE, RANDOM_SHARE = 0.15, 0.1, 0.1  # the last two of the first
+LINES_AT_A_TIME = 500
+NOT_ASKED = -100  # the label that cross entropy leaves out
 
 
 @named("activation_compression/fine_tune")
@@ -86,40 +93,131 @@ def fine_tune(
     Raises:
         ValueError: for an argument outside its range, before any work.
     """
-    setting = fine_tuning_of(**locals())
-    return _run(setting, _on_virtual_ranks) | {"ranks": "virtual"}
+    return _run(_setting_of(locals()), _on_virtual_ranks) | {"ranks": "virtual"}
 
 
 def fine_tune_on_ranks(*, timeout_s: float = 600, **arguments: Any) -> dict[str, Any]:
-    """Fine-tune on real ranks of this machine, tp times pp of them.
-
-    Args:
-        timeout_s: seconds after which the ranks are stopped.
-        arguments: those of `fine_tune`.
+    """Fine-tune on tp times pp real ranks of this machine, stopped after a time limit.
 
     Returns:
         As `fine_tune`; bytes are those of the stages' first ranks together.
     """
-    from workbench.launch import run_on_ranks
-
-    setting = fine_tuning_of(**arguments)
+    setting = _setting_of(arguments)
     by_rank = run_on_ranks(_run, setting.tp * setting.pp, setting, _on_real_ranks, timeout_s=timeout_s, preload=PRELOAD)
     of_stages = by_rank[:: setting.tp]
-    sums = {name: sum(cell[name] for cell in of_stages) for name in QUANTITIES}
+    sums = {name: sum(cell[name] for cell in of_stages) for name in BYTES}
     return of_stages[-1] | sums | {"ranks": "real"}
 
 
-def fine_tuning_of(**arguments: Any) -> FineTuning:
-    """Return the setting that arguments of `fine_tune` say, with its defaults.
+def compare_on_ranks(methods: Sequence[str], **arguments: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Fine-tune under each method on real and on virtual ranks.
+
+    Returns:
+        Rows by method: `score_difference` (%), `loss_difference` (a share of the virtual ranks' loss) and
+        `bytes_difference`, real less virtual; and all cells.
+    """
+    return training.compare_on_ranks(
+        [(name, {**arguments, "method": name}) for name in methods],
+        on_real=fine_tune_on_ranks,
+        on_virtual=fine_tune,
+        more=lambda real, virtual: [("bytes_difference", sum(real[name] - virtual[name] for name in BYTES), "B")],
+        key="method",
+    )
+
+
+@named("activation_compression/pretrain_then_fine_tune")
+def pretrain_then_fine_tune(
+    *,
+    method: str,
+    seed: int,
+    tasks: Sequence[str],
+    num_blocks: int = 4_000,
+    epochs: int = 1,
+    learning_rate: float = 1e-4,
+    max_tokens: int = 64,
+    batch: int = 16,
+    limit: int | None = None,
+    precision: str = "fp32",
+    encoder: str = DEFAULT_ENCODER,
+    tp: int = 2,
+    pp: int = 2,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Train a masked language model under compression, then fine-tune it on each task without codecs.
+
+    Args:
+        method: a row of table 1, for the masked language model.
+        seed: of heads, codecs, masks and the order of the examples.
+        tasks: GLUE tasks, fine-tuned one by one from the same weights.
+        num_blocks: pieces of WikiText-2, of max_tokens each, that are learned from.
+        epochs: times that every piece is seen.
+        learning_rate: of the masked language model, at its peak.
+        max_tokens: of a piece.
+        batch: pieces of a step.
+        limit: training examples of a task, at most.
+        precision: "fp32" or "bf16".
+        encoder: a pretrained encoder's name, or "stand-in".
+        tp: tensor-parallel ranks.
+        pp: pipeline stages.
+        device: of model and batches.
+
+    Returns:
+        Plain values: `pretraining_loss` at the end, and `cells`, what `fine_tune` returns for each task, each with
+        the method of the masked language model as its `method`.
 
     Raises:
-        ValueError: for an argument outside its range.
+        ValueError: for an argument outside its range, before any work.
     """
+    recipe = Recipe(
+        epochs=epochs, batch=batch, learning_rate=learning_rate, precision=precision, seed=seed, device=device
+    )
+    setting = PreTraining(
+        method=method, recipe=recipe, num_blocks=num_blocks, max_tokens=max_tokens, encoder=encoder, tp=tp, pp=pp
+    )
+    cells = fine_tuning_cells(
+        tasks,
+        ["w/o"],
+        [seed],
+        max_tokens=128,
+        precision=precision,
+        limit=limit,
+        encoder=encoder,
+        tp=tp,
+        pp=pp,
+        device=device,
+    )
+    later = [_setting_of(cell) for cell in cells]
+    trained, loss, source = _pretrained(setting, load_encoder(encoder, or_stand_in=True))
+    cells = [_train_and_score(each, trained, _on_virtual_ranks) for each in later]
+    cells = [cell | {"method": method, "data": [*cell["data"], source.as_record()]} for cell in cells]
+    return {"method": method, "seed": seed, "pretraining_loss": loss, "cells": cells}
+
+
+def masked_blocks(lines: Sequence[str], encoder: PretrainedEncoder, setting: PreTraining) -> Examples:
+    """Cut running text into pieces between [CLS] and [SEP], and mask some of their words; labels ask for these alone.
+
+    Raises:
+        ValueError: if the text is too short.
+    """
+    tokenizer, inner = encoder.tokenizer, setting.max_tokens - 2
+    tokens = _first_tokens(lines, encoder, setting.num_blocks * inner)
+    num_blocks = min(setting.num_blocks, len(tokens) // inner)
+    if num_blocks < setting.recipe.batch:
+        rule = f"it must leave a batch of {setting.recipe.batch} pieces of the text, which gives {num_blocks}"
+        raise ValueError(f"max_tokens is {setting.max_tokens}; {rule}")
+    blocks_BS = torch.tensor(tokens[: num_blocks * inner]).view(num_blocks, inner)
+    ends = (torch.full((num_blocks, 1), token) for token in (tokenizer.cls_token_id, tokenizer.sep_token_id))
+    before, after = ends
+    ids_BS, labels_BS = _masked(torch.cat((before, blocks_BS, after), 1), encoder, setting.recipe.seed)
+    return Examples(ids=list(ids_BS), types=list(torch.zeros_like(ids_BS)), labels=labels_BS)
+
+
+def _setting_of(arguments: Mapping[str, Any]) -> FineTuning:
     bound = inspect.signature(fine_tune).bind(**arguments)
     bound.apply_defaults()
-    found = bound.arguments
-    trained = {name: found.pop(name) for name in ("epochs", "batch", "learning_rate", "precision", "seed", "device")}
-    return FineTuning(recipe=Recipe(**trained, drop_last=found["fixed_length"]), **found)
+    given = bound.arguments
+    trained = {name: given.pop(name) for name in ("epochs", "batch", "learning_rate", "precision", "seed", "device")}
+    return FineTuning(recipe=Recipe(**trained, drop_last=given["fixed_length"]), **given)
 
 
 def _on_virtual_ranks(setting: FineTuning, encoder: PretrainedEncoder) -> tuple[Trainable, Traffic]:
@@ -133,22 +231,11 @@ def _on_real_ranks(setting: FineTuning, encoder: PretrainedEncoder) -> tuple[Tra
 
 
 def _run(setting: FineTuning, build: Build) -> dict[str, Any]:
-    return train_and_score(setting, load_encoder(setting.encoder, or_stand_in=True), build)
+    return _train_and_score(setting, load_encoder(setting.encoder, or_stand_in=True), build)
 
 
-def train_and_score(
-    setting: FineTuning, encoder: PretrainedEncoder, build: Build = _on_virtual_ranks
-) -> dict[str, Any]:
-    """Build, train and score.
-
-    Args:
-        setting: what is trained.
-        encoder: what is trained further; not changed.
-        build: gives the pipeline, and the ledger of what this process sends.
-
-    Returns:
-        As `fine_tune`; without scores except in the last stage.
-    """
+def _train_and_score(setting: FineTuning, encoder: PretrainedEncoder, build: Build) -> dict[str, Any]:
+    """Build, train and score; there are no scores except in the last stage."""
     start = time.perf_counter()
     layers = setting.compressed_layers(encoder.config["num_hidden_layers"])
     learning, scored = (_load(setting, split) for split in ("train", setting.glue_task.validation_split))
@@ -196,7 +283,7 @@ def _scores(setting: FineTuning, outputs: Tensor | None, scored: Dataset) -> dic
 
 
 def _described(setting: FineTuning, layers: Sequence[int], run: TrainingRun) -> dict[str, Any]:
-    """Say what was trained, how it ended and how long it took."""
+    """Describe the training, its loss at the end and its time."""
     recipe = setting.recipe
     return {
         "task": setting.task,
@@ -204,14 +291,49 @@ def _described(setting: FineTuning, layers: Sequence[int], run: TrainingRun) -> 
         "seed": recipe.seed,
         "layers": list(layers),
         "precision": recipe.precision,
-        "train_loss": mean_loss_at_end(run),
+        "train_loss": _loss_at_end(run),
         "num_steps": run.num_steps,
         "training_s": run.seconds,
         "examples_per_s": run.num_examples / run.seconds,
     }
 
 
-def mean_loss_at_end(run: TrainingRun) -> float | None:
-    """Return the mean loss of the last tenth of the steps; None except in the last stage."""
-    at_end = run.losses[-max(1, round(END_SHARE * run.num_steps)) :]
-    return sum(at_end) / len(at_end) if at_end else None
+def _loss_at_end(run: TrainingRun) -> float | None:
+    return sum(run.losses_at_end) / len(run.losses_at_end) if run.losses_at_end else None
+
+
+def _pretrained(setting: PreTraining, encoder: PretrainedEncoder) -> tuple[PretrainedEncoder, float, DataSource]:
+    """Train the masked language model: the encoder with new weights, the loss at the end, the source of the text."""
+    text = wikitext2.load("train")
+    examples = masked_blocks(text.columns["text"], encoder, setting)
+    pipeline = on_virtual_ranks(setting, encoder, masked_words(), VirtualTensorGroup(setting.tp))
+    run = train(pipeline, examples, setting.recipe)
+    weights = {name.removeprefix("bert."): value for name, value in encoder.state_dict.items()}
+    for part in pipeline.parts:
+        weights |= {name: value.cpu() for name, value in to_hugging_face(part).items()}
+    return replace(encoder, state_dict=weights), _loss_at_end(run), text.source
+
+
+def _first_tokens(lines: Sequence[str], encoder: PretrainedEncoder, wanted: int) -> list[int]:
+    """Encode lines until there are enough tokens."""
+    tokens: list[int] = []
+    for start in range(0, len(lines), LINES_AT_A_TIME):
+        part = list(lines[start : start + LINES_AT_A_TIME])
+        for line in encoder.tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]:
+            tokens += line
+        if len(tokens) >= wanted:
+            break
+    return tokens
+
+
+def _masked(ids_BS: Tensor, encoder: PretrainedEncoder, seed: int) -> tuple[Tensor, Tensor]:
+    generator = generator_for(seed, "masked words")
+    tokenizer = encoder.tokenizer
+    asked_BS = torch.rand(ids_BS.shape, generator=generator) < MASKED_SHARE
+    asked_BS[:, 0] = asked_BS[:, -1] = False
+    fate_BS = torch.rand(ids_BS.shape, generator=generator)
+    random_BS = torch.randint(len(tokenizer), ids_BS.shape, generator=generator)
+    shown_BS = torch.where(fate_BS < KEPT_SHARE, ids_BS, torch.full_like(ids_BS, tokenizer.mask_token_id))
+    shown_BS = torch.where((fate_BS >= KEPT_SHARE) & (fate_BS < KEPT_SHARE + RANDOM_SHARE), random_BS, shown_BS)
+    labels_BS = torch.where(asked_BS, ids_BS, torch.full_like(ids_BS, NOT_ASKED))
+    return torch.where(asked_BS, shown_BS, ids_BS), labels_BS

@@ -1,48 +1,152 @@
-"""A pretrained encoder with a head whose messages are encoded, on virtual or on real ranks.
+"""A pretrained encoder whose messages are encoded, on virtual or on real ranks: setting, model, and the bytes it sends.
 
-Source: "Does compressing activations help model parallel training?", sections 3.2, 3.3 and 4.1.
 Of each compressed layer both forward tensor-parallel reductions are encoded, and so is the pipeline boundary whose
 receiving stage starts with a compressed layer.
-Simplified: no dropout; the word embeddings, half of a small encoder's weights, stay as they were pretrained.
-Left out: dropout of codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from workbench.datasets.glue import Task
+from workbench.compression import Codec, ErrorFeedback
+from workbench.datasets import glue
 from workbench.models.bert import BertConfig, BertForMaskedLM, BertForSequenceClassification
 from workbench.models.hugging_face import load_hugging_face
-from workbench.models.pretrained import PretrainedEncoder
-from workbench.parallel import Stage, TensorGroup, VirtualTensorGroup
+from workbench.models.pretrained import DEFAULT_ENCODER, PretrainedEncoder
+from workbench.parallel import MessageKind, Phase, Stage, TensorGroup, Traffic, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
-from workbench.parallel.pipeline import Loss, Mesh, Pipeline
+from workbench.parallel.pipeline import Loss, Mesh, Pipeline, boundary_site
 from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.training.loop import Recipe
 
+from ..method import Family, method
 from ..runtime import compress
-from .setting import Compressed
 
-__all__ = ["Head", "classifier", "masked_words", "on_real_ranks", "on_virtual_ranks"]
+__all__ = [
+    "BYTES",
+    "Compressed",
+    "FineTuning",
+    "Head",
+    "Ledger",
+    "PreTraining",
+    "classifier",
+    "masked_words",
+    "on_real_ranks",
+    "on_virtual_ranks",
+]
 
 Part = BertForSequenceClassification | BertForMaskedLM
 ACTIVATION_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PAPER_DTYPE = torch.float16  # its size decides how many elements T1, T2, R1 and R2 keep, whatever the precision here
+BYTES = ("tensor_bytes", "boundary_bytes", "compressed_site_bytes", "encoder_gradient_bytes")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compressed:
+    """A training of a pretrained encoder whose messages are encoded."""
+
+    method: str  # a row of table 1, such as "A1"
+    recipe: Recipe  # its seed is also that of head, codecs and drawn examples
+    layers: int | Sequence[int] | None = None  # number of last layers, or indices, compressed; None: the last half
+    max_tokens: int = 128  # longer sequences are cut
+    error_feedback: bool = False  # each call site adds the loss of its last message to the next
+    encoder: str = DEFAULT_ENCODER  # a pretrained encoder's name, or "stand-in"
+    tp: int = 2  # tensor-parallel ranks
+    pp: int = 2  # pipeline stages
+
+    def __post_init__(self) -> None:
+        method(self.method)
+        for name in ("max_tokens", "tp", "pp"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether anything is encoded."""
+        return method(self.method).family is not Family.NONE
+
+    def compressed_layers(self, num_layers: int) -> tuple[int, ...]:
+        """Return the indices of the compressed layers of a model, ascending.
+
+        Raises:
+            ValueError: for layers that a model of `num_layers` does not have, that come twice or that are none.
+        """
+        if self.layers is None or isinstance(self.layers, int):
+            count = -(-num_layers // 2) if self.layers is None else self.layers
+            if not 1 <= count <= num_layers:
+                raise ValueError(f"layers is {self.layers}; it must be 1 to {num_layers}; method 'w/o' compresses none")
+            return tuple(range(num_layers - count, num_layers))
+        chosen = tuple(sorted(self.layers))
+        if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(num_layers)):
+            rule = f"it must be different indices in 0..{num_layers - 1}, at least one"
+            raise ValueError(f"layers is {list(self.layers)}; {rule}")
+        return chosen
+
+    def compressed_boundaries(self, num_layers: int) -> tuple[int, ...]:
+        """Return the stages whose first layer is compressed, and with it the message that they receive."""
+        stages = [Stage(index=index, num_stages=self.pp) for index in range(1, self.pp)]
+        chosen = self.compressed_layers(num_layers)
+        return tuple(stage.index for stage in stages if stage.layers(num_layers).start in chosen)
+
+    def codec(self, hidden: int) -> Codec:
+        """Build the codec that each call site copies, for a hidden size."""
+        row = method(self.method)
+        dtype = torch.float32 if row.family is Family.AUTOENCODER else PAPER_DTYPE  # learned weights stay in fp32
+        codec = row.codec(hidden, dtype=dtype, seed=self.recipe.seed)
+        return ErrorFeedback(codec) if self.error_feedback else codec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FineTuning(Compressed):
+    """One cell of tables 5, 15 and 16."""
+
+    task: str  # a GLUE task
+    fixed_length: bool = False  # pad every batch to the longest sequence of all, not to its own longest
+    limit: int | None = None  # training examples drawn with the seed; None takes all
+
+    def __post_init__(self) -> None:
+        Compressed.__post_init__(self)  # slots make a new class, which super() misses
+        if self.task not in glue.TASKS:
+            raise ValueError(f"task is {self.task!r}; it must be one of {', '.join(glue.TASKS)}")
+        if self.limit is not None and self.limit < self.recipe.batch:
+            raise ValueError(f"limit is {self.limit}; it must be at least the batch, {self.recipe.batch}")
+        if self.error_feedback and not (self.fixed_length and self.recipe.drop_last):
+            rule = "it must be False without fixed_length, since an error is added to messages of its shape"
+            raise ValueError(f"error_feedback is True; {rule}")
+
+    @property
+    def glue_task(self) -> glue.Task:
+        """The task with its measures."""
+        return glue.TASKS[self.task]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreTraining(Compressed):
+    """One masked language model of table 8."""
+
+    num_blocks: int  # pieces of running text, of max_tokens each, that are learned from
+
+    def __post_init__(self) -> None:
+        Compressed.__post_init__(self)
+        if self.num_blocks < self.recipe.batch:
+            raise ValueError(f"num_blocks is {self.num_blocks}; it must be at least the batch, {self.recipe.batch}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
-    """What is trained on top of the encoder."""
+    """The part that is trained on top of the encoder."""
 
     build: Callable[[BertConfig, TensorGroup, Stage], Part]  # one stage's part of the model
     loss: Loss  # of the last stage's output
 
 
-def classifier(task: Task) -> Head:
+def classifier(task: glue.Task) -> Head:
     """Return the head of a GLUE task: classes, or one number for a regression."""
 
     def build(config: BertConfig, group: TensorGroup, stage: Stage) -> Part:
@@ -59,14 +163,7 @@ def masked_words() -> Head:
 def on_virtual_ranks(
     setting: Compressed, encoder: PretrainedEncoder, head: Head, group: VirtualTensorGroup
 ) -> VirtualPipeline:
-    """Build all stages in this process.
-
-    Args:
-        setting: what is compressed, and how.
-        encoder: gives the weights.
-        head: what is trained on top of it.
-        group: `setting.tp` virtual ranks; its ledger also counts the boundaries.
-    """
+    """Build all stages in this process, on `setting.tp` virtual ranks, whose traffic also counts the boundaries."""
     stages = [Stage(index=index, num_stages=setting.pp) for index in range(setting.pp)]
     parts = [_part(setting, encoder, head, group, stage) for stage in stages]
     boundaries = [_boundary(setting, encoder, stage, group) for stage in stages[1:]]
@@ -76,14 +173,7 @@ def on_virtual_ranks(
 
 
 def on_real_ranks(setting: Compressed, encoder: PretrainedEncoder, head: Head, mesh: Mesh) -> Pipeline:
-    """Build this rank's stage.
-
-    Args:
-        setting: what is compressed, and how.
-        encoder: gives the weights.
-        head: what is trained on top of it.
-        mesh: this rank's place among `setting.tp` times `setting.pp` ranks.
-    """
+    """Build the stage of this rank, at its place in a mesh of `setting.tp` times `setting.pp` ranks."""
     group, stage, device = mesh.tensor_group, mesh.stage, setting.recipe.device
     after = None if stage.is_last else Stage(index=stage.index + 1, num_stages=stage.num_stages)
     return Pipeline(
@@ -139,3 +229,38 @@ def _squared_error(output: Tensor, targets: Tensor) -> Tensor:
 
 def _cross_entropy(output: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(output.float().flatten(0, -2), targets.flatten())
+
+
+class Ledger:
+    """Adds up the payload bytes of training steps that one rank contributes, by what they are for.
+
+    Args:
+        traffic: messages of the ranks of this process; cleared after each step.
+        layers: the layers that are, or would be, compressed.
+        boundaries: the stages in front of which messages are, or would be, compressed.
+    """
+
+    def __init__(self, traffic: Traffic, layers: Iterable[int], boundaries: Iterable[int]) -> None:
+        self.traffic = traffic
+        self.sites = {f"layers.{layer}.{part}.output" for layer in layers for part in ("attention", "mlp")}
+        self.sites |= {boundary_site(index) for index in boundaries}
+        self.totals, self.num_steps = Counter(), 0
+
+    def close_step(self, batch: object = None) -> None:
+        """Add the messages of one step, of any batch, and clear them."""
+        self.num_steps += 1
+        for message in self.traffic:
+            for quantity in self._quantities(message):
+                self.totals[quantity] += message.message_bytes
+        self.traffic.clear()
+
+    def _quantities(self, message) -> list[str]:
+        is_boundary = message.what is MessageKind.SEND
+        if message.phase is Phase.BACKWARD and not is_boundary:
+            return ["encoder_gradient_bytes"] if message.site in self.sites else []
+        quantity = "boundary_bytes" if is_boundary else "tensor_bytes"
+        return [quantity, "compressed_site_bytes"] if message.site in self.sites else [quantity]
+
+    def per_step(self) -> dict[str, float]:
+        """Return each quantity in bytes a step."""
+        return {quantity: self.totals[quantity] / max(1, self.num_steps) for quantity in BYTES}

@@ -1,32 +1,36 @@
-"""Timing studies: real ranks on shaped hosts, methods in turn, rows with intervals.
+"""Methods timed in turn on real ranks, and the rows of tables 2 to 9: times in milliseconds, and ratios within rounds.
 
-Source: "Does compressing activations help model parallel training?", tables 2, 3, 4, 6, 7, 9, 12 and figure 1.
-A small BERT on the cores of this machine; hosts whose links are slowed until forward tensor communication takes the
-share of an iteration that it has in the paper. Times are in milliseconds of this machine, so they are compared with
-the paper's by ratio: `speedup` = uncompressed iteration / iteration, taken within rounds.
-Simplified: a median over rounds with the interval of order statistics (95 % or more; with 6 to 8 rounds it reaches from
-the smallest ratio to the largest); rounds are taken to be independent.
-Left out: more than one machine.
+`speedup` = uncompressed iteration / iteration; one small batch, always the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, median
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+import torch
 
 from workbench.cluster import Link
-from workbench.launch import Ranks, ShapedHosts
-from workbench.timeline import Timeline, chrome_trace
-from workbench.training.measuring import median_interval
+from workbench.launch import Ranks
+from workbench.parallel.pipeline import Mesh, open_mesh
+from workbench.parallel.recorded import RecordedTensorGroup
+from workbench.study.breakdown import OPTIMIZER, StageBreakdown, break_down_stages
+from workbench.study.rows import median_row, ratio_row
+from workbench.study.timing import Timed as Rounds
+from workbench.study.timing import Trial, Turns, keep_to_one_core, open_ranks, time_variants
+from workbench.timeline import Kind, Recorder, Timeline, chrome_trace
+from workbench.training.measuring import FEWEST_ROUNDS
 
-from .breakdown import Breakdown, break_down
-from .rank import Recording, record_rounds
+from ..training import compressed_pipeline, small_batch
 from .variants import Timed, Variant, timed
 
-__all__ = ["BASELINE", "Measured", "measure_iterations", "measure_on", "open_ranks"]
+__all__ = ["BASELINE", "PRELOAD", "Measured", "measure_iterations", "measure_on", "trials"]
 
-PRELOAD = ("workbench.models.bert", "workbench.techniques.activation_compression.timing")
+PRELOAD = ("workbench.models.bert", __name__)
+LEARNING_RATE = 1e-4  # of Adam, section 4.1; any, since only the time of a step is looked at
 PARTS = (
     "iteration",
     "forward",
@@ -40,29 +44,42 @@ PARTS = (
     "tensor_backward",
 )
 BASELINE = "w/o"
-FEWEST_ROUNDS = 6  # an interval of 95 % needs as many
 MS_PER_S = 1e3
+Breakdowns = Mapping[str, Sequence[StageBreakdown]]  # by method, round by round
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """What a study found.
+    """Rows of measured iterations."""
 
-    Attributes:
-        rows: medians over rounds with intervals, by method, tp, pp.
-        trace: Chrome trace of the last iteration of the last mesh.
-        hosts: description of the shaped hosts; None for this machine's loopback.
-    """
-
-    rows: list[dict]
-    trace: dict
-    hosts: dict | None
+    rows: list[dict]  # medians over rounds with intervals, by method, tp, pp
+    trace: dict  # Chrome trace of the last iteration of the last mesh
+    hosts: dict | None  # description of the shaped hosts; None for this machine's loopback
 
 
-def open_ranks(num_ranks: int, *, link: Link | None, num_hosts: int, device: str | None = None) -> Ranks:
-    """Start ranks on hosts joined by a link, or with None as this machine joins them; close them afterwards."""
-    hosts = None if link is None else ShapedHosts(num_hosts, link)
-    return Ranks(num_ranks, hosts=hosts, device=device, preload=PRELOAD)
+def trials(recorder: Recorder, methods: Sequence[Timed], seed: int, device: str = "cpu") -> dict[str, Trial]:
+    """Build the model and the training step of every method on this rank; all methods are of one (TP, PP)."""
+    first = methods[0].setting
+    if device == "cpu" and first.num_micro_batches == 1:
+        keep_to_one_core()  # with several micro-batches stages work at once, and the scheduler balances them better
+    mesh = open_mesh(tensor=first.tp, pipeline=first.pp, device=device)
+    mesh = replace(mesh, tensor_group=RecordedTensorGroup(mesh.tensor_group.process_group, recorder=recorder))
+    return {each.name: Trial(step=_step_of(each, mesh, recorder, seed, device)) for each in methods}
+
+
+def _step_of(method: Timed, mesh: Mesh, recorder: Recorder, seed: int, device: str):
+    codec = method.codec(recorder, seed)
+    pipeline = compressed_pipeline(method.setting, mesh, codec=codec, recorder=recorder, device=device, seed=seed)
+    optimizer = torch.optim.Adam(pipeline.module.parameters(), lr=LEARNING_RATE, fused=True)  # the paper's takes 1 %
+    inputs, targets = (tensor.to(device) for tensor in small_batch(method.setting))
+
+    def step() -> None:
+        pipeline.step(inputs, targets)
+        with recorder.during(OPTIMIZER, Kind.OTHER):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
 
 
 def measure_on(
@@ -79,30 +96,25 @@ def measure_on(
     """Train every method on every (TP, PP) and break the iterations down.
 
     Args:
-        ranks: open ranks, as many as a mesh has; models and batches are on the device they were opened for.
-        names: methods, perhaps with a variant ("T1 int32"); "w/o" must be among them.
+        ranks: Open ranks, as many as a mesh has.
+        names: Methods, perhaps with a variant ("T1 int32"); "w/o" must be among them.
         meshes: (TP, PP) pairs with one product, the number of ranks.
-        num_iterations: of each method that are kept, at least 6.
-        seed: of weights, random methods and the order in which methods take turns.
-        warmup: iterations of each method before.
-        keys: further keys of every row, such as {"nvlink": 0}.
-        sizes: further fields of Setting.
-
-    Returns:
-        Rows, a trace and what the hosts were.
+        num_iterations: Of each method that are kept, at least 6.
+        seed: Of weights, random methods and the order in which methods take turns.
+        warmup: Iterations of each method before.
+        keys: Further keys of every row, such as {"nvlink": 0}.
+        sizes: Further fields of Setting.
 
     Raises:
-        ValueError: for too few iterations, or names without "w/o".
+        ValueError: For too few iterations, or names without "w/o".
     """
-    _check(names, num_iterations)
-    rows, trace = [], {}
+    turns, rows, trace = _turns(names, num_iterations, warmup=warmup, seed=seed), [], {}
     for tp, pp in meshes:
-        things = [timed(name, tp=tp, pp=pp, **sizes) for name in names]
-        turns = {"rounds": num_iterations, "warmup": warmup, "seed": seed}
-        by_rank = ranks.run(record_rounds, things, **turns, device=ranks.device)
-        found = _breakdowns(things, by_rank)
-        rows += [row for thing in things for row in _rows(thing, found, keys or {})]
-        trace = _trace(by_rank)
+        methods = [timed(name, tp=tp, pp=pp, **sizes) for name in names]
+        found = time_variants(ranks, trials, methods, seed, ranks.device, turns=turns)
+        parts = _breakdowns(methods, found)
+        rows += [row for method in methods for row in _rows(method, parts, keys or {})]
+        trace = _trace(found)
     return Measured(rows=rows, trace=trace, hosts=ranks.hosts)
 
 
@@ -116,89 +128,71 @@ def measure_iterations(
     device: str | None = None,
     **more,
 ) -> Measured:
-    """Open ranks over a link, and measure on them.
-
-    Args:
-        names, meshes, num_iterations: as `measure_on`.
-        link: between hosts; None leaves the ranks on this machine's loopback.
-        num_hosts: hosts that the ranks are spread over, where there is a link.
-        device: "cpu" or "cuda"; None takes WORKBENCH_DEVICE, else "cpu".
-        more: further arguments of `measure_on`.
-    """
-    _check(names, num_iterations)
-    with open_ranks(meshes[0][0] * meshes[0][1], link=link, num_hosts=num_hosts, device=device) as ranks:
+    """Open ranks on hosts joined by a link (None: this machine's loopback), and measure on them; see `measure_on`."""
+    _turns(names, num_iterations)
+    tp, pp = meshes[0]
+    with open_ranks(tp * pp, link=link, num_hosts=num_hosts, device=device, preload=PRELOAD) as ranks:
         return measure_on(ranks, names, meshes, num_iterations=num_iterations, **more)
 
 
-def _check(names: Sequence[str], num_iterations: int) -> None:
+def _turns(names: Sequence[str], num_iterations: int, **more: Any) -> Turns:
     if num_iterations < FEWEST_ROUNDS:
-        raise ValueError(f"num_iterations={num_iterations}: an interval needs at least {FEWEST_ROUNDS}")
+        raise ValueError(f"num_iterations is {num_iterations}; it must be at least {FEWEST_ROUNDS} for an interval")
     if BASELINE not in names:
-        raise ValueError(f"names={list(names)}: {BASELINE!r} must be among them, speedups are over it")
+        raise ValueError(f"names is {list(names)}; {BASELINE!r} must be among them, speedups are over it")
+    return Turns(rounds=num_iterations, **more)
 
 
-def _breakdowns(things: Sequence[Timed], by_rank: Sequence[Sequence[Recording]]) -> dict[str, list[Breakdown]]:
-    settings = {thing.name: thing.setting for thing in things}
-    found: dict[str, list[Breakdown]] = {name: [] for name in settings}
-    for iteration in zip(*by_rank, strict=True):
-        name = iteration[0].name
-        actions = [recording.actions for recording in iteration]
-        sizes = {"tp": settings[name].tp, "num_micro_batches": settings[name].num_micro_batches}
-        found[name].append(break_down(actions, **sizes))
-    return found
+def _breakdowns(methods: Sequence[Timed], found: Rounds) -> dict[str, list[StageBreakdown]]:
+    settings = {method.name: method.setting for method in methods}
+    return {
+        name: [
+            break_down_stages(
+                [turn.actions for turn in turns],
+                tp=settings[name].tp,
+                num_micro_batches=settings[name].num_micro_batches,
+            )
+            for turns in rounds
+        ]
+        for name, rounds in found.rounds.items()
+    }
 
 
-def _rows(thing: Timed, found: Mapping[str, Sequence[Breakdown]], keys: Mapping[str, int | str]) -> list[dict]:
-    mine, plain = found[thing.name], found[BASELINE]
-    common = {"method": thing.name, "tp": thing.setting.tp, "pp": thing.setting.pp, **keys}
-    rows = [_row(f"{part}_ms", [MS_PER_S * getattr(one, f"{part}_s") for one in mine], "ms", common) for part in PARTS]
-    for number in range(thing.setting.pp - 1):
-        rows += _boundary_rows(mine, plain, number, common)
-    iterations, plain_iterations = ([one.iteration_s for one in each] for each in (mine, plain))
-    if thing.setting.pp > 1:
-        mean = [fmean(one.boundaries_s) for one in mine]
-        rows.append(_row("boundary_of_iteration", _ratios(mean, iterations), "1", common))
-    rows.append(_row("speedup", _ratios(plain_iterations, iterations), "1", common))
-    tensor = [one.tensor_s for one in mine]
-    rows.append(_row("communication_share", _ratios(tensor, iterations), "1", common))
-    if thing.setting.tp > 1:
-        rows.append(_row("tensor_share", _ratios(tensor, [one.tensor_s for one in plain]), "1", common))
-    return rows + _fusing_rows(thing, found, common)
+def _rows(method: Timed, parts: Breakdowns, keys: Mapping[str, int | str]) -> list[dict]:
+    own, plain = parts[method.name], parts[BASELINE]
+    common = {"method": method.name, "tp": method.setting.tp, "pp": method.setting.pp, **keys}
+    rows = [median_row(f"{part}_ms", _in_ms(own, part), "ms", **common) for part in PARTS]
+    for number in range(method.setting.pp - 1):
+        times, plain_times = ([each.boundaries_s[number] for each in rounds] for rounds in (own, plain))
+        rows.append(median_row("boundary_ms", [MS_PER_S * time for time in times], "ms", **common, boundary=number))
+        rows.append(ratio_row("boundary_share", times, plain_times, **common, boundary=number))
+    iterations, plain_iterations = ([each.iteration_s for each in rounds] for rounds in (own, plain))
+    if method.setting.pp > 1:
+        boundaries = [fmean(each.boundaries_s) for each in own]
+        rows.append(ratio_row("boundary_of_iteration", boundaries, iterations, **common))
+    rows.append(ratio_row("speedup", plain_iterations, iterations, **common))
+    tensor, plain_tensor = ([each.tensor_s for each in rounds] for rounds in (own, plain))
+    rows.append(ratio_row("communication_share", tensor, iterations, **common))
+    if method.setting.tp > 1:
+        rows.append(ratio_row("tensor_share", tensor, plain_tensor, **common))
+    return rows + _fusing_rows(method, parts, common)
 
 
-def _fusing_rows(thing: Timed, found: Mapping[str, Sequence[Breakdown]], common: Mapping) -> list[dict]:
+def _in_ms(rounds: Sequence[StageBreakdown], part: str) -> list[float]:
+    return [MS_PER_S * getattr(each, f"{part}_s") for each in rounds]
+
+
+def _fusing_rows(method: Timed, parts: Breakdowns, common: Mapping) -> list[dict]:
     """Compare a fused code with the same code as the paper executes it, within rounds."""
-    base = thing.setting.method
-    if thing.variant is not Variant.FUSED or base not in found:
+    base = method.setting.method
+    if method.variant is not Variant.FUSED or base not in parts:
         return []
-    papers, mine = ([one.iteration_s for one in found[name]] for name in (base, thing.name))
-    keys = {**common, "method": base}
-    return [
-        _row("speedup_of_fusing", [1.0] * len(mine), "1", {**keys, "execution": "as in the paper"}),
-        _row("speedup_of_fusing", _ratios(papers, mine), "1", {**keys, "execution": "fused"}),
-    ]
+    papers, fused = ([each.iteration_s for each in parts[name]] for name in (base, method.name))
+    row = partial(ratio_row, "speedup_of_fusing", papers, **{**common, "method": base})
+    return [row(papers, execution="as in the paper"), row(fused, execution="fused")]
 
 
-def _boundary_rows(mine: Sequence[Breakdown], plain: Sequence[Breakdown], number: int, common: Mapping) -> list[dict]:
-    keys = {**common, "boundary": number}
-    times, plain_times = ([one.boundaries_s[number] for one in each] for each in (mine, plain))
-    return [
-        _row("boundary_ms", [MS_PER_S * time for time in times], "ms", keys),
-        _row("boundary_share", _ratios(times, plain_times), "1", keys),
-    ]
-
-
-def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Divide round by round."""
-    return [a / b for a, b in zip(above, below, strict=True)]
-
-
-def _row(quantity: str, values: Sequence[float], unit: str, keys: Mapping) -> dict:
-    low, high = median_interval(values)
-    return {"quantity": quantity, **keys, "value": median(values), "low": low, "high": high, "unit": unit}
-
-
-def _trace(by_rank: Sequence[Sequence[Recording]]) -> dict:
-    """Draw the last iteration of the last method."""
-    last = [recordings[-1] for recordings in by_rank]
-    return chrome_trace(Timeline.merged([one.actions for one in last]), name=last[0].name)
+def _trace(found: Rounds) -> dict:
+    """Draw the last iteration that was measured."""
+    last = max((rounds[-1] for rounds in found.rounds.values()), key=lambda turns: turns[0].actions[-1].end_s)
+    return chrome_trace(Timeline.merged([turn.actions for turn in last]), name=last[0].name)

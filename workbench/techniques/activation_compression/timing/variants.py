@@ -1,11 +1,7 @@
-"""What is timed: a method of table 1, or a variant of it that the tables show beside it.
+"""Methods of table 1 and their timed variants, by name.
 
-Names: a method ("T1"), or a method and a variant: "T1 int32" sends narrower indices, "R4 literal" draws positions as
-the paper does, "A1 feedback" adds what earlier messages lost, "A1 fused" takes the code of the weight in place of the
-activation's: the same numbers from fewer operations.
-Source: "Does compressing activations help model parallel training?", table 1; section 3.2 for error feedback.
-Simplified: one variant at a time.
-Left out: nothing.
+"T1 int32" sends narrower indices, "R4 literal" draws positions as the paper does, "A1 feedback" adds earlier errors,
+"A1 fused" takes the code of the weight in place of the activation's: the same numbers from fewer operations.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ __all__ = ["LiteralRandomK", "RecordedCodec", "Timed", "Variant", "timed"]
 
 
 class Variant(Enum):
-    """What differs from the method of table 1."""
+    """Difference from the method of table 1."""
 
     PLAIN = ""
     NARROW_INDEX = "int32"
@@ -42,32 +38,25 @@ class Variant(Enum):
 
 
 NARROW_INDEX_BYTES = 4
-FAMILIES = MappingProxyType(
+FAMILIES = MappingProxyType(  # of methods that can have a variant; any can where none is named
     {
         Variant.NARROW_INDEX: (Family.TOP_K, Family.RANDOM_K),
         Variant.LITERAL: (Family.RANDOM_K,),
         Variant.FUSED: (Family.AUTOENCODER,),
     }
 )
-"""Families of methods that can have a variant; one that is not named here goes with all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timed:
-    """One thing that is timed.
+    """A method or a variant of it, with its sizes."""
 
-    Attributes:
-        name: what rows call it: the method, then the variant if there is one.
-        setting: sizes, method and place.
-        variant: what differs from the method.
-    """
-
-    name: str
-    setting: Setting
-    variant: Variant
+    name: str  # in rows: the method, then the variant if there is one
+    setting: Setting  # sizes, method and place
+    variant: Variant  # difference from the method
 
     def codec(self, recorder: Recorder | None = None, seed: int = 0) -> Codec:
-        """Build what compresses; with a recorder, every encoding and decoding is noted."""
+        """Build the codec; with a recorder, every encoding and decoding is noted."""
         setting = self.setting
         index_dtype = torch.int32 if setting.index_bytes == NARROW_INDEX_BYTES else torch.int64
         dtype = DTYPES[setting.value_bytes]
@@ -80,20 +69,17 @@ class Timed:
 
 
 def timed(name: str, **sizes) -> Timed:
-    """Read a name such as "A1" or "T1 int32".
-
-    Args:
-        name: a method of table 1, then perhaps a variant.
-        sizes: further fields of Setting.
+    """Read a name such as "A1" or "T1 int32"; `sizes` are further fields of Setting.
 
     Raises:
-        ValueError: for a method or variant that does not exist, or a variant that the method cannot have.
+        ValueError: For a method or variant that does not exist, or a variant that the method cannot have.
     """
     base, _, suffix = name.partition(" ")
     family = method(base).family
+    possible = [variant.value for variant in Variant if family in FAMILIES.get(variant, tuple(Family))]
+    if suffix not in possible:
+        raise ValueError(f"name is {name!r}; the variant of {base} must be one of {possible}")
     variant = Variant(suffix)
-    if family not in FAMILIES.get(variant, tuple(Family)):
-        raise ValueError(f"name={name!r}: {base} has no variant {suffix!r}")
     if variant is Variant.NARROW_INDEX:
         sizes = sizes | {"index_bytes": NARROW_INDEX_BYTES}
     if variant is Variant.FUSED:

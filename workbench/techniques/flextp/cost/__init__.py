@@ -4,8 +4,7 @@ Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Con
 Simplified, left out: see each module. Nothing here imports torch.
 """
 
-from ..method.migration import Scheme
-from ..method.solution import Solution
+from ..method.plan import Scheme, Solution
 from .iteration import IterationParts, extraction_s, iteration_parts
 from .machine import PAPER_MACHINE, FlexMachine
 from .migration import MigrationTime, migration_time

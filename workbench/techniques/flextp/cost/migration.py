@@ -42,7 +42,7 @@ from numbers import Integral, Real
 
 from workbench.cluster import Backend, Collective, Link, algorithm_of, collective_time_s
 
-from ..method.migration import Scheme
+from ..method.plan import Scheme
 from .iteration import iteration_parts
 from .machine import FlexMachine
 from .workload import NUM_PRODUCTS, Cut, ShardedLinear, Workload

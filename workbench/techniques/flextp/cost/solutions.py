@@ -22,13 +22,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..method.costs import Costs, PiecewiseLinear
-from ..method.migration import Scheme
-from ..method.model import iteration_s, rank_s
-from ..method.plan import Plan, RankPlan, RankTimes
-from ..method.ratio import Reference
-from ..method.semi import plan_division, plan_migration, plan_resizing, plan_semi, settled_resizing, stragglers
-from ..method.solution import Solution
+from ..method.costs import Costs, PiecewiseLinear, iteration_s, rank_s
+from ..method.plan import Plan, RankPlan, RankTimes, Scheme, Solution
+from ..method.planners import (
+    Reference,
+    plan_division,
+    plan_migration,
+    plan_resizing,
+    plan_semi,
+    settled_resizing,
+    stragglers,
+)
 from .iteration import extraction_s, iteration_parts
 from .machine import FlexMachine
 from .migration import migration_time

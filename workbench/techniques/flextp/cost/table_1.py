@@ -29,7 +29,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from ..method.migration import Scheme
+from ..method.plan import Scheme
 from .iteration import iteration_parts, parts_beside_flops
 from .machine import FlexMachine
 from .migration import migration_time

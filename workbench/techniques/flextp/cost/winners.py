@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ..method.model import ideal_s
-from ..method.solution import COMPARED, Solution
+from ..method.costs import ideal_s
+from ..method.plan import COMPARED, Solution
 from .machine import FlexMachine
 from .solutions import PlannedEpoch, model_times, planned_epoch
 from .table_1 import paper_machine

@@ -5,7 +5,6 @@ Simplified, left out: see each module.
 """
 
 from .certificates import case_rows, draw_case, search_rows, summary_rows
-from .drawing import draw_divisions, draw_map, draw_migration, draw_ratios, draw_skewness, draw_text
 from .epochs import ONE_RATIO, SOLUTIONS, simulate_divisions, simulate_ratios, simulate_skewness
 from .migrating import calibration_cells, simulate_migration
 from .text import efficiency_rows, ratio_needed, simulate_text
@@ -17,12 +16,6 @@ __all__ = [
     "calibration_cells",
     "case_rows",
     "draw_case",
-    "draw_divisions",
-    "draw_map",
-    "draw_migration",
-    "draw_ratios",
-    "draw_skewness",
-    "draw_text",
     "efficiency_rows",
     "map_rows",
     "ratio_needed",

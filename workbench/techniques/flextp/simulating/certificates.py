@@ -19,10 +19,9 @@ from itertools import product
 from types import MappingProxyType
 
 from ..method.costs import Costs, PiecewiseLinear
-from ..method.optimum import certify, fastest_division
+from ..method.optimum import best_plan_by_search, certify, fastest_division
 from ..method.plan import RankTimes
-from ..method.search import best_plan_by_search
-from ..method.semi import plan_semi
+from ..method.planners import plan_semi
 from .epochs import Rows
 
 __all__ = ["Case", "case_rows", "draw_case", "search_rows", "summary_rows"]

@@ -26,9 +26,9 @@ from ..cost import (
     paper_machine,
     planned_epoch,
 )
-from ..method.model import ideal_s
-from ..method.ratio import Reference, speedup_bound
-from ..method.solution import Solution
+from ..method.costs import ideal_s
+from ..method.plan import Solution
+from ..method.planners import Reference, speedup_bound
 
 __all__ = [
     "ONE_RATIO",

@@ -1,22 +1,18 @@
-"""Train a Vision Transformer while its stragglers are helped, and score it: one cell of figures 3 and 5 to 11.
+"""Train a Vision Transformer while its stragglers are helped, and score it: the cells of figures 3 and 5 to 11.
 
-What: `train_vit` on virtual ranks in one process, `train_vit_on_ranks` on real ones; both run the same loop on the same
-batches and make the same plans, and a test says that their losses are equal.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V.
-Plans follow the times that the model of the paper's machine gives (`cost`), so that what is dropped is what would be
-dropped there; how long anything takes here plays no part.
-Simplified: AdamW with warm-up and linear decay; flips of images, no shifts, which need more epochs than a laptop has;
-one evaluation, at the end.
-Left out: the paper's models and its 150 epochs (profile `paper` has the models).
+Virtual and real ranks run the same loop on the same batches and make the same plans. Plans follow the modelled times of
+the paper's machine (`cost`), so that the dropped columns are those that would be dropped there.
 """
 
 from __future__ import annotations
 
 import inspect
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import zip_longest
 from math import fsum
 from types import MappingProxyType
 from typing import Any
@@ -26,10 +22,11 @@ from torch.nn import functional
 
 from workbench.datasets import cifar10
 from workbench.launch import Ranks
-from workbench.models.vit import VIT_1B, VIT_3B, VIT_TINY, ViTConfig, ViTForImageClassification
+from workbench.models.vit import VIT_1B, VIT_3B, VIT_TINY, ViTForImageClassification
 from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
 from workbench.parallel.pipeline import StepResult
 from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.study import training
 from workbench.study.cells import named
 from workbench.training.images import Augmentation, ImageExamples, accuracy
 from workbench.training.loop import Recipe, train
@@ -37,13 +34,13 @@ from workbench.training.loop import Recipe, train
 from ..cost import iteration_parts, model_costs, model_times, paper_machine
 from ..cost import workload as workloads
 from ..method.priority import micro_threshold
-from ..runtime.balance import balance
-from ..runtime.balancer import Balancer
-from ..runtime.planning import check_policy
-from ..runtime.timing import ModelledTimes
+from ..runtime.balancer import Balancer, balance
+from ..runtime.meter import ModelledTimes
+from ..runtime.policy import check_policy
+from .scores import BASELINE, name_of
 from .variant import Variant
 
-__all__ = ["SIZES", "check_training", "train_vit", "train_vit_on_ranks"]
+__all__ = ["SIZES", "compare_on_ranks", "compared_by_seed", "train_vit", "train_vit_on_ranks", "training_cells"]
 
 SIZES = MappingProxyType(
     {
@@ -61,7 +58,7 @@ WORKLOADS = MappingProxyType(
 """The paper's model and batch whose times plans follow."""
 
 MEAN_LEARNING_RATE = 0.5  # of its peak, over a short warm-up and a linear decay to zero
-END_SHARE = 0.1  # of the steps, whose mean loss is the loss at the end
+VARIANT = tuple(field.name for field in fields(Variant))
 
 
 @named("flextp/train_vit")
@@ -112,11 +109,7 @@ def train_vit(
 
 
 def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
-    """Train on real ranks of this machine, sleeping for no one: plans are those of `train_vit`.
-
-    Args:
-        ranks: as many as `num_ranks` says.
-        arguments: those of `train_vit`.
+    """Train on `num_ranks` real ranks of this machine, without injected delays: plans are those of `train_vit`.
 
     Returns:
         As `train_vit`: of rank 0, and the dropped share of all.
@@ -126,14 +119,78 @@ def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
     """
     setting = _setting_of(arguments)
     if ranks.num_ranks != setting.num_ranks:
-        raise ValueError(f"num_ranks is {setting.num_ranks}, must be the pool's {ranks.num_ranks}")
-    found = ranks.run(_on_a_rank, setting)
-    return {**found[0], "dropped_share": fsum(each["dropped_share"] for each in found) / len(found)}
+        raise ValueError(f"num_ranks is {setting.num_ranks}; it must be the pool's {ranks.num_ranks}")
+    results = ranks.run(_on_a_rank, setting)
+    return {**results[0], "dropped_share": fsum(result["dropped_share"] for result in results) / len(results)}
 
 
-def check_training(**arguments: Any) -> None:
-    """Refuse what `train_vit` would refuse, without any work; takes its arguments."""
-    _setting_of(arguments)
+def compare_on_ranks(
+    compared: Sequence[Mapping[str, Any]], *, num_ranks: int, timeout_s: float = 600, **recipe: Any
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Train every variant on real and on virtual ranks, `timeout_s` at most on real ones.
+
+    Returns:
+        Rows by solution: `accuracy_difference` (points), `loss_difference` (a share of the virtual ranks' loss),
+        `dropped_difference` (points of all products) and `plans_difference` (plans that are not the same), real less
+        virtual; and all results, each with its `solution` and `ranks`.
+
+    Raises:
+        ValueError: as `train_vit`, before any rank starts.
+    """
+    variants = [(name_of(variant), {**recipe, **variant, "num_ranks": num_ranks}) for variant in compared]
+    for _, arguments in variants:
+        _setting_of(arguments)
+    with Ranks(num_ranks, timeout_s=timeout_s, preload=(__name__,)) as ranks:
+        return training.compare_on_ranks(
+            variants,
+            on_real=partial(train_vit_on_ranks, ranks),
+            on_virtual=train_vit,
+            more=_differences,
+            key="solution",
+            score="accuracy",
+        )
+
+
+def compared_by_seed(compared: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """List fields of `Variant` that are compared, with the Baseline before them, seed by seed."""
+    return training.by_seed(compared, seeds, {"solution": BASELINE})
+
+
+def training_cells(wanted: Sequence[Mapping[str, Any]], **recipe: Any) -> list[dict[str, Any]]:
+    """Return every argument of `train_vit` for each training of `compared_by_seed`; some may be equal.
+
+    Where nobody straggles nobody drops or migrates, so that is the Baseline, as is any Baseline under stragglers, which
+    cost it time alone.
+
+    Raises:
+        ValueError: for an argument that `train_vit` does not have.
+    """
+    defaults = {name: parameter.default for name, parameter in inspect.signature(train_vit).parameters.items()}
+    return [_cell(defaults, {**recipe, **variant}) for variant in wanted]
+
+
+def _cell(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    if unknown := sorted(set(given) - set(defaults)):
+        raise ValueError(f"{unknown[0]} is given; it must be among {', '.join(defaults)}")
+    cell = {**defaults, **given}
+    if _is_plain(cell):
+        cell |= {name: defaults[name] for name in VARIANT if name in defaults}
+    elif cell["everywhere"] or cell["dropped"]:
+        cell |= {"skewness": (), "moves": False}  # a constant plan follows nobody's times
+    return {**cell, "skewness": list(cell["skewness"]), "dropped": list(cell["dropped"])}
+
+
+def _is_plain(cell: Mapping[str, Any]) -> bool:
+    """Return whether every product is computed whole, by the rank that owns it."""
+    nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
+    drops_anyway = cell["everywhere"] or any(cell["dropped"])
+    return cell["solution"] == BASELINE or (nobody_straggles and not drops_anyway)
+
+
+def _differences(real: Mapping[str, Any], virtual: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+    yield "dropped_difference", training.PER_CENT * (real["dropped_share"] - virtual["dropped_share"]), "%"
+    pairs = zip_longest(real["plans"], virtual["plans"])
+    yield "plans_difference", float(sum(one != other for one, other in pairs)), "1"
 
 
 def _setting_of(arguments: Mapping[str, Any]) -> _Setting:
@@ -154,14 +211,14 @@ class _Setting:
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
-            raise ValueError(f"size is {self.size!r}, must be one of {', '.join(SIZES)}")
+            raise ValueError(f"size is {self.size!r}; it must be one of {', '.join(SIZES)}")
         heads = SIZES[self.size].num_heads
         if self.num_ranks < 2 or heads % self.num_ranks:
             raise ValueError(
-                f"num_ranks is {self.num_ranks}, must be at least 2 and divide the model's {heads} attention heads"
+                f"num_ranks is {self.num_ranks}; it must be at least 2 and divide the model's {heads} attention heads"
             )
         if self.limit is not None and self.limit < 1:
-            raise ValueError(f"limit is {self.limit}, must be at least 1, or None for all images")
+            raise ValueError(f"limit is {self.limit}; it must be at least 1, or None for all images")
         self.variant.trace(self.num_ranks, 1)
         check_policy(self.variant.policy(self.num_ranks), self.num_ranks)
 
@@ -182,16 +239,16 @@ def _run(group: TensorGroup, setting: _Setting) -> dict[str, Any]:
     learning = cifar10.load("train", limit=setting.limit, seed=recipe.seed)
     scored = cifar10.load("test")
     iterations = -(-len(learning) // recipe.batch)
-    model = ViTForImageClassification(_config(setting), group).to(recipe.device)
+    config = replace(SIZES[setting.size], seed=recipe.seed)
+    model = ViTForImageClassification(config, group).to(recipe.device)
     balancer = balance(model, group, **_balancing(setting, iterations))
     pipeline = _Balanced(VirtualPipeline([model], loss=functional.cross_entropy), balancer)
     run = train(pipeline, ImageExamples.of(learning), recipe, augment=Augmentation(seed=recipe.seed, shift_pixels=0))
-    at_end = run.losses[-max(1, round(END_SHARE * run.num_steps)) :]
     return {
         "accuracy": accuracy(pipeline, ImageExamples.of(scored), recipe),
-        "chance": _largest_share(scored.labels),
+        "chance": Counter(map(int, scored.labels)).most_common(1)[0][1] / len(scored),
         "num_test": len(scored),
-        "train_loss": fsum(at_end) / len(at_end),
+        "train_loss": fsum(run.losses_at_end) / len(run.losses_at_end),
         "dropped_share": pipeline.dropped_share,
         "migrated_share": pipeline.migrated_share,
         "plans": [{"iteration": step.iteration, **step.plan.as_record()} for step in balancer.steps],
@@ -200,10 +257,6 @@ def _run(group: TensorGroup, setting: _Setting) -> dict[str, Any]:
         "num_train": len(learning),
         "data": [learning.source.as_record(), scored.source.as_record()],
     }
-
-
-def _config(setting: _Setting) -> ViTConfig:
-    return replace(SIZES[setting.size], seed=setting.recipe.seed)
 
 
 def _balancing(setting: _Setting, iterations_per_epoch: int) -> dict[str, Any]:
@@ -221,7 +274,7 @@ def _balancing(setting: _Setting, iterations_per_epoch: int) -> dict[str, Any]:
 
 
 class _Balanced:
-    """A pipeline whose steps are balanced, and that adds up what its ranks drop and migrate."""
+    """A pipeline whose steps are balanced; adds up the shares that its ranks drop and migrate."""
 
     def __init__(self, pipeline: VirtualPipeline, balancer: Balancer):
         self._pipeline, self._balancer = pipeline, balancer
@@ -231,7 +284,7 @@ class _Balanced:
 
     @property
     def dropped_share(self) -> float:
-        """Share of the local ranks' products so far that nobody computed."""
+        """Share of the local ranks' products so far that no rank computed."""
         return fsum(self._dropped) / max(1, len(self._dropped))
 
     @property
@@ -241,22 +294,13 @@ class _Balanced:
 
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
         """Run one batch forward and backward, balanced."""
-        with self._noted(), self._balancer.iteration():
-            return self._pipeline.step(inputs, targets, **context)
+        with self._balancer.iteration():
+            result = self._pipeline.step(inputs, targets, **context)
+        ranks = self._balancer.plan.ranks
+        self._dropped.append(self._balancer.dropped_share)
+        self._migrated.append(fsum(rank.migrated for rank in ranks) / len(ranks))
+        return result
 
     def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor | None:
         """Run one batch forward with all columns."""
         return self._pipeline.evaluate(inputs, **context)
-
-    @contextmanager
-    def _noted(self) -> Iterator[None]:
-        yield
-        ranks = self._balancer.plan.ranks
-        self._dropped.append(self._balancer.dropped_share)
-        self._migrated.append(fsum(rank.migrated for rank in ranks) / len(ranks))
-
-
-def _largest_share(labels: Sequence[int]) -> float:
-    """Return the accuracy of the best constant answer."""
-    values = list(map(int, labels))
-    return max(values.count(label) for label in set(values)) / len(values)

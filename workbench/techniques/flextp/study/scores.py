@@ -1,51 +1,48 @@
-"""From finished trainings to rows: accuracy, what of the Baseline's is lost, and how much was dropped for it.
+"""From finished trainings to rows: accuracy, losses against the Baseline, and the dropped shares.
 
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V-B and V-C. Its "%
-accuracy loss" may be points or a share of the Baseline's accuracy; rows hold both, told apart by `reading`.
-Simplified: a run is compared with the Baseline of its seed, which saw the same images in the same order. Its interval
-is one standard error of a share of the test images, either way; rows of several seeds are later merged into the mean,
-with the lowest and the highest end, so that neither the spread of the seeds nor chance among the images is a finding.
-Left out: tests of significance.
+The "% accuracy loss" of section V may be points or a share of the Baseline's accuracy; rows hold both, told apart by
+`reading`. A training is compared with the Baseline of its seed, which saw the same images in the same order. Its
+interval is one standard error of a share of the test images, either way.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-from ..method.ratio import Reference
+from workbench.study import training
+from workbench.study.rows import value_row
+from workbench.study.training import PER_CENT, over_seeds, sources, standard_error
 
-__all__ = ["POINTS", "RELATIVE", "accuracy_rows", "chance_reason", "name_of", "sources"]
+from ..method.planners import Reference
 
-Told = Mapping[str, Any]  # a variant and a seed
-Values = Mapping[str, Any]  # what `train_vit` returned
+__all__ = ["BASELINE", "POINTS", "RELATIVE", "accuracy_rows", "chance_reason", "name_of", "sources"]
+
+Values = Mapping[str, Any]  # a variant and a seed, or the results of `train_vit`
 Rows = list[dict[str, Any]]
 
 BASELINE = "Baseline"
-PER_CENT = 100.0
 POINTS, RELATIVE = "points", "relative"  # readings of "% accuracy loss"
-NO_KEYS = ("quantity", "value", "low", "high", "unit", "seed", "reading")
-CHANCE_ERRORS = 2.0  # standard errors by which the Baseline must lie above chance
 
 
-def name_of(told: Told) -> str:
+def name_of(variant: Values) -> str:
     """Return the paper's name of a variant, such as ZERO-Pri."""
-    solution = told["solution"]
+    solution = variant.get("solution", BASELINE)
     if solution == "ZERO":
-        one_shot = told.get("reference") == Reference.MEAN.value
-        return f"ZERO-{told.get('selection', 'Pri')}{', one shot' if one_shot else ''}"
-    if told.get("num_senders") is not None:
+        one_shot = variant.get("reference") == Reference.MEAN.value
+        return f"ZERO-{variant.get('selection', 'Pri')}{', one shot' if one_shot else ''}"
+    if variant.get("num_senders") is not None:
         return f"{solution}(x)"
-    return f"{solution} refined" if told.get("refine") else solution
+    return f"{solution} refined" if variant.get("refine") else solution
 
 
-def accuracy_rows(wanted: Sequence[Told], found: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
-    """Turn trainings into rows for a record.
+def accuracy_rows(wanted: Sequence[Values], found: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
+    """Return rows of trainings.
 
     Args:
-        wanted: what was compared, seed by seed, the Baselines among it.
-        found: what `train_vit` returned for each.
+        wanted: the variants, seed by seed, the Baselines among them.
+        found: results of `train_vit` for each.
         keys: fields of a variant that tell rows apart, beside the solution's name.
         same: further keys of all rows.
 
@@ -54,148 +51,103 @@ def accuracy_rows(wanted: Sequence[Told], found: Sequence[Values], keys: Sequenc
         of all products); against the Baseline of its seed `accuracy_loss` (%, by reading, with the same error); over
         seeds `loss_in_spreads`; for Pri and Rd `loss_narrowed` (%), for PriDiffR and Pri `points_behind` (%).
     """
-    plain = {told["seed"]: each["accuracy"] for told, each in zip(wanted, found, strict=True) if _is_baseline(told)}
+    pairs = list(zip(wanted, found, strict=True))
+    baselines = {variant["seed"]: result["accuracy"] for variant, result in pairs if variant["solution"] == BASELINE}
     rows: Rows = []
-    for told, each in zip(wanted, found, strict=True):
-        said = {**_keys(told, keys), **same, "seed": told["seed"]}
-        rows += [{**said, **row} for row in _own(each)]
-        if _is_baseline(told):
-            rows.append({**said, "quantity": "chance", "value": PER_CENT * each["chance"], "unit": "%"})
+    for variant, result in pairs:
+        of_variant = {**_keys(variant, keys), **same, "seed": variant["seed"]}
+        rows += _own(result, of_variant)
+        if variant["solution"] == BASELINE:
+            rows.append(value_row("chance", PER_CENT * result["chance"], "%", **of_variant))
         else:
-            rows += [{**said, **row} for row in _against(each, plain[told["seed"]])]
-    return [*rows, *_in_spreads(rows, list(plain.values())), *_behind(rows), *_narrowed(rows)]
+            rows += _losses(result, baselines[variant["seed"]], of_variant)
+    points = list(over_seeds((row for row in rows if row.get("reading") == POINTS), "accuracy_loss"))
+    return [*rows, *_in_spreads(points, list(baselines.values())), *_behind(points), *_narrowed(points)]
 
 
-def _is_baseline(told: Told) -> bool:
-    return told["solution"] == BASELINE
-
-
-def _keys(told: Told, names: Sequence[str]) -> dict[str, Any]:
+def _keys(variant: Values, names: Sequence[str]) -> dict[str, Any]:
     """Return the name, and the fields that are given; a single straggler's skewness is a number."""
-    given = {name: told[name] for name in names if told.get(name) is not None}
+    given = {name: variant[name] for name in names if variant.get(name) is not None}
     if "skewness" in given:
         (given["skewness"],) = given["skewness"]
-    plain = {name: int(value) if isinstance(value, bool) else value for name, value in given.items()}
-    return {"solution": name_of(told), **plain}
+    numbers = {name: int(value) if isinstance(value, bool) else value for name, value in given.items()}
+    return {"solution": name_of(variant), **numbers}
 
 
-def _own(found: Values) -> Iterator[dict[str, Any]]:
-    yield {"quantity": "accuracy", **_give_or_take(PER_CENT * found["accuracy"], _error(found)), "unit": "%"}
+def _own(result: Values, keys: Values) -> Iterator[dict[str, Any]]:
+    yield _with_error("accuracy", PER_CENT * result["accuracy"], _error(result), **keys)
     for quantity in ("dropped_share", "migrated_share"):
-        yield {"quantity": quantity, "value": PER_CENT * found[quantity], "unit": "%"}
-    yield {"quantity": "train_loss", "value": found["train_loss"], "unit": "1"}
-    yield {"quantity": "cell_s", "value": found["seconds"], "unit": "s"}
+        yield value_row(quantity, PER_CENT * result[quantity], "%", **keys)
+    yield value_row("train_loss", result["train_loss"], **keys)
+    yield value_row("cell_s", result["seconds"], "s", **keys)
 
 
-def _error(found: Values) -> float:
-    """Return the standard error of an accuracy, in per cent."""
-    return PER_CENT * math.sqrt(found["accuracy"] * (1 - found["accuracy"]) / found["num_test"])
+def _error(result: Values) -> float:
+    return PER_CENT * standard_error(result["accuracy"], result["num_test"])
 
 
-def _give_or_take(value: float, error: float) -> dict[str, float]:
-    return {"value": value, "low": value - error, "high": value + error}
+def _with_error(quantity: str, value: float, error: float, **keys: Any) -> dict[str, Any]:
+    return value_row(quantity, value, "%", low=value - error, high=value + error, **keys)
 
 
-def _against(found: Values, plain: float) -> Iterator[dict[str, Any]]:
-    points, error = PER_CENT * (plain - found["accuracy"]), _error(found)
-    yield {"quantity": "accuracy_loss", "reading": POINTS, **_give_or_take(points, error), "unit": "%"}
-    if plain > 0:
-        relative = _give_or_take(points / plain, error / plain)
-        yield {"quantity": "accuracy_loss", "reading": RELATIVE, **relative, "unit": "%"}
+def _losses(result: Values, baseline: float, keys: Values) -> Iterator[dict[str, Any]]:
+    points, error = PER_CENT * (baseline - result["accuracy"]), _error(result)
+    yield _with_error("accuracy_loss", points, error, reading=POINTS, **keys)
+    if baseline > 0:
+        yield _with_error("accuracy_loss", points / baseline, error / baseline, reading=RELATIVE, **keys)
 
 
-def _points(rows: Rows) -> dict[tuple, dict[int, float]]:
-    """Return points lost by keys, and in these by seed."""
-    found: dict[tuple, dict[int, float]] = {}
-    for row in rows:
-        if row["quantity"] == "accuracy_loss" and row["reading"] == POINTS:
-            found.setdefault(_told_apart_by(row), {})[row["seed"]] = row["value"]
-    return found
+Points = Sequence[tuple[dict[str, Any], dict[int, float]]]  # keys, and points lost by seed
 
 
-def _told_apart_by(row: Mapping[str, Any]) -> tuple:
-    return tuple((name, key) for name, key in row.items() if name not in NO_KEYS)
+def _in_spreads(points: Points, baselines: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """Return the mean loss in spreads of the Baseline, largest less smallest over its seeds."""
+    spread = PER_CENT * (max(baselines) - min(baselines)) if len(baselines) > 1 else 0.0
+    for keys, by_seed in points if spread else ():
+        yield value_row("loss_in_spreads", max(0.0, fmean(by_seed.values())) / spread, **_plain(keys))
 
 
-def _mean(values: Iterable[float]) -> float:
-    values = list(values)
-    return math.fsum(values) / len(values)
+def _plain(keys: Values, *but: str) -> dict[str, Any]:
+    return {name: key for name, key in keys.items() if name not in ("reading", *but)}
 
 
-def _in_spreads(rows: Rows, plain: Sequence[float]) -> Rows:
-    """Say how many spreads of the Baseline over its seeds are lost on average."""
-    spread = PER_CENT * (max(plain) - min(plain)) if len(plain) > 1 else 0.0
-    if not spread:
-        return []
-    return [
-        {"quantity": "loss_in_spreads", **dict(keys), "value": max(0.0, _mean(by_seed.values())) / spread, "unit": "1"}
-        for keys, by_seed in _points(rows).items()
-    ]
+def _pairs(points: Points, one: str, other: str) -> Iterator[tuple[dict, dict[int, float], dict[int, float]]]:
+    """Yield the points that two solutions lose where all other keys are equal, after these keys."""
+    for keys, lost in points:
+        for other_keys, other_lost in points if keys["solution"] == one else ():
+            if other_keys == {**keys, "solution": other}:
+                yield _plain(keys, "solution"), lost, other_lost
 
 
-def _pairs(rows: Rows, one: str, other: str) -> Iterator[tuple[dict, dict[int, float], dict[int, float]]]:
-    """Give the points that two solutions lose where all else is equal: what is equal, and points by seed of each."""
-    points = _points(rows)
-    for keys, mine in points.items():
-        if dict(keys)["solution"] == one:
-            theirs = points.get(tuple((name, other if name == "solution" else key) for name, key in keys))
-            if theirs is not None:
-                yield {name: key for name, key in keys if name != "solution"}, mine, theirs
+def _behind(points: Points) -> Iterator[dict[str, Any]]:
+    """Return the points that PriDiffR loses beyond Pri, 0 where it loses fewer."""
+    for keys, diff_r, pri in _pairs(points, "ZERO-PriDiffR", "ZERO-Pri"):
+        for seed, lost in diff_r.items():
+            yield value_row("points_behind", max(0.0, lost - pri[seed]), "%", seed=seed, **keys)
 
 
-def _behind(rows: Rows) -> Rows:
-    """Say how many points PriDiffR loses beyond what Pri loses, 0 where it loses fewer."""
-    return [
-        {"quantity": "points_behind", **same, "seed": seed, "value": max(0.0, mine[seed] - theirs[seed]), "unit": "%"}
-        for same, mine, theirs in _pairs(rows, "ZERO-PriDiffR", "ZERO-Pri")
-        for seed in mine
-    ]
-
-
-def _narrowed(rows: Rows) -> Rows:
-    """Say how much less Pri loses than Rd, where that is most on average over the seeds ("by up to")."""
-    pairs = list(_pairs(rows, "ZERO-Rd", "ZERO-Pri"))
-    found = []
-    for reading, narrowed in ((POINTS, _narrowed_points), (RELATIVE, _narrowed_share)):
-        by_seed = [(same, {seed: narrowed(rd[seed], pri[seed]) for seed in rd}) for same, rd, pri in pairs]
-        known = [(same, values) for same, values in by_seed if None not in values.values()]
+def _narrowed(points: Points) -> Iterator[dict[str, Any]]:
+    """Return how much less Pri loses than Rd, where that is most on average over the seeds ("by up to")."""
+    pairs = list(_pairs(points, "ZERO-Rd", "ZERO-Pri"))
+    for reading in (POINTS, RELATIVE):
+        known = [
+            (keys, {seed: _narrowed_by(lost, pri[seed], reading) for seed, lost in rd.items()})
+            for keys, rd, pri in pairs
+            if reading == POINTS or min(rd.values()) > 0
+        ]
         if known:
-            same, most = max(known, key=lambda each: _mean(each[1].values()))
-            told = {"quantity": "loss_narrowed", **_but_ratio(same), "reading": reading, "unit": "%"}
-            found += [{**told, "seed": seed, "value": value} for seed, value in most.items()]
-    return found
+            keys, most = max(known, key=lambda pair: fmean(pair[1].values()))
+            more = {**_plain(keys, "pruning_ratio"), "reading": reading}
+            yield from (value_row("loss_narrowed", value, "%", seed=seed, **more) for seed, value in most.items())
 
 
-def _narrowed_points(random: float, priority: float) -> float:
-    return random - priority
+def _narrowed_by(random: float, priority: float, reading: str) -> float:
+    return random - priority if reading == POINTS else PER_CENT * (random - priority) / random
 
 
-def _narrowed_share(random: float, priority: float) -> float | None:
-    return PER_CENT * (random - priority) / random if random > 0 else None
-
-
-def _but_ratio(same: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: key for name, key in same.items() if name != "pruning_ratio"}
-
-
-def chance_reason(wanted: Sequence[Told], found: Sequence[Values]) -> str:
-    """Say why accuracies tell nothing, where the Baseline is no better than a constant answer; empty if it is better.
-
-    Args:
-        wanted, found: as in `accuracy_rows`.
-    """
-    plain = [each for told, each in zip(wanted, found, strict=True) if _is_baseline(told)]
-    accuracy, chance = _mean(each["accuracy"] for each in plain), plain[0]["chance"]
-    error = math.sqrt(chance * (1 - chance) / plain[0]["num_test"])
-    if accuracy > chance + CHANCE_ERRORS * error:
-        return ""
-    return (
-        f"the Baseline scores {accuracy:.1%}, a constant answer {chance:.1%} (standard error {error:.1%}): at chance, "
-        "there is nothing to lose"
-    )
-
-
-def sources(found: Iterable[Values]) -> list[dict[str, str]]:
-    """Return where the images of all trainings came from, each source once."""
-    distinct = {tuple(source.items()): source for each in found for source in each["data"]}
-    return list(distinct.values())
+def chance_reason(wanted: Sequence[Values], found: Sequence[Values]) -> str:
+    """Say why accuracies mean nothing where the Baseline is at chance; empty where it is not."""
+    pairs = zip(wanted, found, strict=True)
+    baselines = [result for variant, result in pairs if variant["solution"] == BASELINE]
+    accuracy = fmean(result["accuracy"] for result in baselines)
+    return training.chance_reason(accuracy, baselines[0]["chance"], baselines[0]["num_test"], "accuracy")

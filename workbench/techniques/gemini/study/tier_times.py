@@ -29,10 +29,10 @@ from ..method.interleaving import Scheme
 from ..method.recovery import Tier
 from ..runtime.agreement import tell_all
 from ..runtime.checkpoints import PRELOAD, InMemoryCheckpoints
-from ..runtime.keeping import KeptShards
 from ..runtime.recovering import recover_
+from ..runtime.replicas import KeptShards
 from ..runtime.state import TrainingState
-from ..runtime.tiers import PersistentTier
+from ..runtime.storage import PersistentTier
 from .gpt2_training import LEARNING_RATE, Size, Tokens
 from .pool_context import PoolContext
 
@@ -110,9 +110,9 @@ class _Hiding(KeptShards):
         super().__init__(place)
         self._hidden = hidden
 
-    def found(self) -> dict[int, list[tuple[int, str]]]:
+    def examined(self) -> dict[int, list[tuple[int, str]]]:
         """Leave out what is hidden."""
-        return {rank: held for rank, held in super().found().items() if rank not in self._hidden}
+        return {rank: held for rank, held in super().examined().items() if rank not in self._hidden}
 
 
 def measure_tiers(

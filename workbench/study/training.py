@@ -1,0 +1,143 @@
+"""What every accuracy study needs, once: seeds, losses against a baseline, chance, virtual ranks beside real ranks.
+
+Scores are shares of 1 or correlations; rows hold per cent. A score is at chance within two standard errors of the score
+of a constant answer.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from workbench.study.rows import Key, value_row
+
+__all__ = [
+    "CHANCE_ERRORS",
+    "PER_CENT",
+    "by_seed",
+    "chance_of_accuracy",
+    "chance_reason",
+    "compare_on_ranks",
+    "is_at_chance",
+    "loss_rows",
+    "over_seeds",
+    "points_below_rows",
+    "score_text",
+    "sources",
+    "standard_error",
+    "steps_row",
+]
+
+Values = Mapping[str, Any]  # a variant, or the results of a training
+Rows = list[dict[str, Any]]
+
+PER_CENT = 100.0
+CHANCE_ERRORS = 2.0  # standard errors by which a score must lie above chance
+NOT_KEYS = frozenset({"quantity", "value", "unit", "low", "high", "seed", "source"})
+
+
+def by_seed(compared: Iterable[Values], seeds: Sequence[int], baseline: Values) -> list[dict[str, Any]]:
+    """List the trainings of a comparison, seed by seed, the baseline of a seed before its variants."""
+    compared = list(compared)
+    return [{**variant, "seed": seed} for seed in seeds for variant in (baseline, *compared)]
+
+
+def standard_error(score: float, num_tested: int) -> float:
+    """Return the standard error of a share of `num_tested` examples; 1/√num_tested for correlations, about 0."""
+    return math.sqrt(score * (1 - score) / num_tested) if score > 0 else 1 / math.sqrt(num_tested)
+
+
+def is_at_chance(score: float, chance: float, num_tested: int) -> bool:
+    """Say whether a score lies less than two standard errors above the score of a constant answer."""
+    return score <= chance + CHANCE_ERRORS * standard_error(chance, num_tested)
+
+
+def chance_of_accuracy(chance: float) -> float:
+    """Return the accuracy of the best constant answer from the F1 of always yes, 2 share / (1 + share)."""
+    share = chance / (2 - chance)  # of yes
+    return max(share, 1 - share)
+
+
+def score_text(score: float, chance: float, num_tested: int, measure: str = "score") -> str:
+    """Write a score beside the score of a constant answer."""
+    error = standard_error(chance, num_tested)
+    return f"{score:.1%} ({measure}), a constant answer {chance:.1%} (standard error {error:.1%})"
+
+
+def chance_reason(score: float, chance: float, num_tested: int, measure: str = "score") -> str:
+    """Say why losses mean nothing where the baseline is at chance; empty where it is not."""
+    if not is_at_chance(score, chance, num_tested):
+        return ""
+    return f"the baseline scores {score_text(score, chance, num_tested, measure)}: at chance, there is nothing to lose"
+
+
+def loss_rows(score: float, baseline: float, **keys: Key) -> Rows:
+    """Return `points_lost` (%) and `relative_score` of a score against the baseline of its seed."""
+    rows = [value_row("points_lost", PER_CENT * (baseline - score), "%", **keys)]
+    return [*rows, value_row("relative_score", score / baseline, **keys)] if baseline > 0 else rows
+
+
+def steps_row(num_steps: int, **keys: Key) -> dict[str, Any]:
+    """Return the number of training steps as a row, by which a claim can say that they are too few."""
+    return value_row("num_steps", num_steps, **keys)
+
+
+def over_seeds(rows: Iterable[Values], quantity: str) -> Iterator[tuple[dict[str, Any], dict[int, float]]]:
+    """Yield the keys of each value of a quantity but its seed, and its values by seed."""
+    groups: dict[tuple, dict[int, float]] = {}
+    for row in rows:
+        if row["quantity"] == quantity:
+            keys = tuple((name, key) for name, key in row.items() if name not in NOT_KEYS)
+            groups.setdefault(keys, {})[row.get("seed")] = row["value"]
+    yield from ((dict(keys), values) for keys, values in groups.items())
+
+
+def points_below_rows(rows: Iterable[Values]) -> Rows:
+    """Average `points_lost` over the seeds as `points_below` (%): a gain on average is no loss."""
+    result = []
+    for keys, values in over_seeds(rows, "points_lost"):
+        lost = [*values.values()]
+        ends = {"low": max(0.0, min(lost)), "high": max(0.0, max(lost))}
+        result.append(value_row("points_below", max(0.0, fmean(lost)), "%", **ends, **keys))
+    return result
+
+
+def sources(trainings: Iterable[Values]) -> list[dict[str, str]]:
+    """Return the data sources of all trainings, each source once."""
+    distinct = {tuple(source.items()): source for training in trainings for source in training["data"]}
+    return list(distinct.values())
+
+
+def compare_on_ranks(
+    variants: Iterable[tuple[str, Values]],
+    *,
+    on_real: Callable[..., Values],
+    on_virtual: Callable[..., Values],
+    more: Callable[[Values, Values], Iterable[tuple[str, float, str]]],
+    key: str,
+    score: str = "score",
+) -> tuple[Rows, list[dict[str, Any]]]:
+    """Train every variant on real and on virtual ranks.
+
+    Args:
+        variants: name and arguments of each training.
+        on_real, on_virtual: train with these arguments, on either kind of ranks.
+        more: gives further differences of two results, real less virtual: quantity, value, unit.
+        key: key column that holds the names.
+        score: entry of a result that holds the score, a share.
+
+    Returns:
+        Rows `<score>_difference` (points), `loss_difference` (share of the virtual loss) and those of `more`; and
+        all results, each with its name and `ranks`.
+    """
+    rows, trainings = [], []
+    for name, arguments in variants:
+        real, virtual = on_real(**arguments), on_virtual(**arguments)
+        trainings += [{key: name, **real, "ranks": "real"}, {key: name, **virtual, "ranks": "virtual"}]
+        differences = (
+            (f"{score}_difference", PER_CENT * (real[score] - virtual[score]), "%"),
+            ("loss_difference", real["train_loss"] / virtual["train_loss"] - 1, "1"),
+            *more(real, virtual),
+        )
+        rows += [value_row(quantity, value, unit, **{key: name}) for quantity, value, unit in differences]
+    return rows, trainings
