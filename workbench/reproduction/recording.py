@@ -8,23 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-<<<<<<< HEAD
 from workbench.reproduction.catalogue import find_item, load_catalogue, published_rows, published_table
-=======
-from workbench.reproduction.catalogue import find_item, load_catalogue
 from workbench.reproduction.comparing import ORDERS, ClaimVerdict, Verdict
->>>>>>> main
 from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.files import jsonable, write_json
 from workbench.reproduction.judge import judge
 from workbench.reproduction.machine import machine_facts, rank_environment_facts, versions
 from workbench.reproduction.project import Project
-<<<<<<< HEAD
-from workbench.reproduction.verdicts import ORDERS, ClaimVerdict, Verdict
-=======
-from workbench.reproduction.published import published_rows, published_table
-from workbench.reproduction.records import jsonable, write_json
->>>>>>> main
 from workbench.study.rows import read_rows
 
 if TYPE_CHECKING:

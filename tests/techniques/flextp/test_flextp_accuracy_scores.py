@@ -4,15 +4,9 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.container import BarContainer
 
-from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction import Project, load_catalogue, published_rows
 from workbench.reproduction.comparing import Verdict
 from workbench.reproduction.judge import judge
-<<<<<<< HEAD
-from workbench.reproduction.catalogue import published_rows
-from workbench.reproduction.verdicts import Verdict
-=======
-from workbench.reproduction.published import published_rows
->>>>>>> main
 from workbench.study.rows import read_rows
 from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp.study import accuracy, scores

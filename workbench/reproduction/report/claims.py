@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Trend, Within
+from workbench.reproduction.comparing import ORDERS
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.project import Project
 from workbench.reproduction.recording import verdicts_of
 from workbench.reproduction.records import promoted_path, record_of
-from workbench.reproduction.verdicts import ORDERS
 
 from .texts import exact_text, key_text, machine_text, number_text, relative_text, slug, value_text, when_text
 

@@ -9,7 +9,9 @@ from workbench.reproduction.errors import UsageError
 from workbench.reproduction.files import MIN_FREE_BYTES, check_folder, hold_lock
 from workbench.reproduction.machine import num_cores
 from workbench.reproduction.project import Project
-from workbench.reproduction.runner.events import (
+from workbench.reproduction.runner.execute import Failure, ItemRun
+from workbench.reproduction.runner.placing import clear, partial_folder, place_failure, place_record, sweep
+from workbench.reproduction.runner.plan import (
     Action,
     Event,
     ItemFinished,
@@ -22,10 +24,10 @@ from workbench.reproduction.runner.events import (
     Progress,
     RunFinished,
     Status,
+    check_use,
+    plan,
+    plan_checked,
 )
-from workbench.reproduction.runner.execute import Failure, ItemRun
-from workbench.reproduction.runner.placing import clear, partial_folder, place_failure, place_record, sweep
-from workbench.reproduction.runner.plan import check_use, plan, plan_checked
 from workbench.reproduction.runner.schedule import Schedule, expected_s, in_order
 
 __all__ = [

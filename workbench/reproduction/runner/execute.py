@@ -28,8 +28,8 @@ from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.notebook_cells import read_notebook
 from workbench.reproduction.project import ROOT_VARIABLE, Project
 from workbench.reproduction.recording import KEEP_CELLS, RECORDING_FILE, RUN_DIR, RUN_ITEM, RUN_PROFILE
-from workbench.reproduction.runner.events import ItemOutcome, Status
 from workbench.reproduction.runner.placing import LOG_FILE, NOTEBOOK_FILE, partial_folder, place_failure, place_record
+from workbench.reproduction.runner.plan import ItemOutcome, Status
 
 __all__ = ["INTERRUPTED", "Failure", "ItemRun"]
 

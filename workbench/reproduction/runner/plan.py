@@ -1,11 +1,13 @@
-"""A run before it starts: what is wrong with its use, and for each item whether it would run and why."""
+"""A run before it starts and as it goes: what is wrong with its use, what would run and why, and the events it sends."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from workbench.reproduction.cells.store import cells_there
+from workbench.reproduction.cells.store import CellProgress, CellsThere, cells_there
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.files import misfits
@@ -13,13 +15,140 @@ from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.notebook_cells import check_parameters, read_notebook
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, read_record
-from workbench.reproduction.runner.events import Action, PlannedItem
 
-__all__ = ["check_use", "plan", "plan_checked"]
+__all__ = [
+    "Action",
+    "Event",
+    "ItemFinished",
+    "ItemOutcome",
+    "ItemStarted",
+    "OnEvent",
+    "Outcome",
+    "Planned",
+    "PlannedItem",
+    "Progress",
+    "RunFinished",
+    "Status",
+    "check_use",
+    "plan",
+    "plan_checked",
+]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
 UNKNOWN_S = 30.0  # seconds assumed for an item that nobody has timed or estimated
 NOTEBOOK_S = 15.0  # seconds assumed for a notebook beside its cells: a kernel, imports, a figure
+
+
+class Action(StrEnum):
+    """The part of an item in a run."""
+
+    RUN = "run"
+    NOTHING = "nothing"  # it is up to date
+    SKIP = "skip"  # it is not declared for the profile
+
+
+class Status(StrEnum):
+    """The state of an item after a run."""
+
+    RECORDED = "recorded"  # ran, and its record was written
+    UP_TO_DATE = "up to date"  # nothing had to be done
+    FAILED = "failed"  # its old record, if any, was kept
+    NOT_DECLARED = "not declared"  # it has no parameters for the profile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedItem:
+    """The plan for one item."""
+
+    id: str  # of the item
+    action: Action
+    why: str  # the reason, such as which part of its fingerprint changed
+    expected_s: float  # seconds it is expected to take if it runs
+    times: bool  # whether it runs alone
+    cells: CellsThere | None = None  # how many of its cells are there, where that is known
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """The run has been checked and planned; sent once, first."""
+
+    items: Sequence[PlannedItem]  # in the order of the catalogue
+    expected_s: float  # seconds expected for those that run, with the jobs given
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemStarted:
+    """An item's kernel is being started."""
+
+    id: str  # of the item
+    number: int  # 1 for the first item started
+    num_items: int  # items that run in all
+    expected_s: float  # seconds it is expected to take
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Sent about once a second while items run."""
+
+    running: Mapping[str, float]  # id to seconds so far
+    num_done: int  # items that have ended
+    num_items: int  # items that run in all
+    elapsed_s: float  # seconds since the run began
+    remaining_s: float  # estimate of the seconds to go
+    cells: Mapping[str, CellProgress] = field(default_factory=dict)  # id to how far its cells are, where it has any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemOutcome:
+    """The outcome of one item."""
+
+    id: str  # of the item
+    status: Status
+    seconds: float = 0.0  # it took in this run
+    reason: str = ""  # of a failure, in one line
+    verdicts: Mapping[str, int] = field(default_factory=dict)  # verdict to the number of claims
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemFinished:
+    """An item has ended and its folder is in place."""
+
+    outcome: ItemOutcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """The outcome of a run."""
+
+    profile: str  # it ran in
+    items: Sequence[ItemOutcome]  # in the order of the catalogue
+    seconds: float  # it took
+
+    @property
+    def failed(self) -> tuple[ItemOutcome, ...]:
+        """The items that failed."""
+        return tuple(item for item in self.items if item.status is Status.FAILED)
+
+    @property
+    def did_nothing(self) -> bool:
+        """Whether no item had to run."""
+        return not any(item.status in (Status.RECORDED, Status.FAILED) for item in self.items)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if an item failed, else 0, whatever the verdicts."""
+        return 1 if self.failed else 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFinished:
+    """The run has ended; sent once, last."""
+
+    outcome: Outcome
+
+
+Event = Planned | ItemStarted | Progress | ItemFinished | RunFinished
+OnEvent = Callable[[Event], None]
 
 
 def plan(

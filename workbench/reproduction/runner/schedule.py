@@ -8,7 +8,8 @@ from itertools import zip_longest
 from time import monotonic
 
 from workbench.reproduction.cells.store import CellProgress
-from workbench.reproduction.runner.events import (
+from workbench.reproduction.runner.execute import INTERRUPTED, Failure, ItemRun
+from workbench.reproduction.runner.plan import (
     Action,
     ItemFinished,
     ItemOutcome,
@@ -18,7 +19,6 @@ from workbench.reproduction.runner.events import (
     Progress,
     Status,
 )
-from workbench.reproduction.runner.execute import INTERRUPTED, Failure, ItemRun
 
 __all__ = ["Schedule", "expected_s", "in_order"]
 
