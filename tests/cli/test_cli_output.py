@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from workbench.cli import exit_code, reproduce
-from workbench.reproduction.runner import events
+from workbench.reproduction import runner as events
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -1,4 +1,4 @@
-"""A run before it starts and as it goes: what is wrong with its use, what would run and why, and the events it sends."""
+"""A run before it starts and as it goes: wrong use, the items that would run and why, and the events it sends."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
