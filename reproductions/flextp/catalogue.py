@@ -1,6 +1,6 @@
 """What is reproduced of "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control".
 
-The worked example of figure 2; further items stand in the files catalogue_*.py beside this one, which are read with it.
+The worked example of figure 2; further items stand beside it, in files by evidence.
 Tolerances were fixed before the first run.
 """
 

@@ -1,7 +1,7 @@
 """What is reproduced of "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints".
 
-Here what is measured on real ranks: a process is killed, and training goes on. Further items stand in the files
-catalogue_*.py beside this one, which are read with it. Tolerances were fixed before the first recorded run.
+Here what is measured on real ranks: a process is killed, and training goes on. Further items stand beside
+it, in files by evidence. Tolerances were fixed before the first recorded run.
 """
 
 from workbench.reproduction import Evidence, Ordering, Reproduction, Within

@@ -16,14 +16,17 @@ CLAIMS = (Within("It sends 1500 bytes", quantity="bytes", rel=0.0, because="a co
 
 def item(name, notebook, profiles=("smoke", "laptop")):
     return Reproduction(
-        technique="toy", item=name, evidence=Evidence.COUNTED, title=f"Bytes of {name}", notebook=f"notebooks/toy/{notebook}.ipynb",
-        published="table.csv", parameters={profile: {"num_ranks": 4} for profile in profiles}, expected_s={"laptop": 3}, claims=CLAIMS,
+        technique="toy", item=name, evidence=Evidence.COUNTED, title=f"Bytes of {name}", published="table.csv",
+        notebook=f"notebooks/toy/{notebook}.ipynb", parameters={profile: {"num_ranks": 4} for profile in profiles},
+        expected_s={"laptop": 3}, claims=CLAIMS,
     )
 
 
 CATALOGUE = (item("table-1", "good"), item("table-2", "bad"), item("fig-3", "slow", profiles=("full",)))
 """
-RECORD = 'from workbench.reproduction import record\nrecord(item, [{"quantity": "bytes", "num_ranks": num_ranks, "value": 1500, "unit": "bytes"}])'
+VALUE = '{"quantity": "bytes", "num_ranks": num_ranks, "value": 1500, "unit": "bytes"}'
+RECORD = f"from workbench.reproduction import record\nrecord(item, [{VALUE}])"
+HEAVY = ("torch", "papermill", "pandas", "matplotlib", "transformers")
 NOTEBOOKS = {
     "good": RECORD,
     "bad": 'raise RuntimeError("boom")',
@@ -33,25 +36,12 @@ NOTEBOOKS = {
 
 def notebook(code: str) -> str:
     """Return a notebook of a parameters cell and one cell of code."""
-    cells = [("parameters", 'item = "toy/table-1/counted"  # id\nnum_ranks = 4  # ranks'), (None, code)]
-    return json.dumps(
-        {
-            "nbformat": 4,
-            "nbformat_minor": 5,
-            "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-            "cells": [
-                {
-                    "cell_type": "code",
-                    "id": f"cell-{place}",
-                    "execution_count": None,
-                    "outputs": [],
-                    "source": source,
-                    "metadata": {"tags": [tag] if tag else []},
-                }
-                for place, (tag, source) in enumerate(cells)
-            ],
-        }
-    )
+    common = {"cell_type": "code", "outputs": [], "execution_count": None}
+    parameters = 'item = "toy/table-1/counted"  # id\nnum_ranks = 4  # ranks'
+    first = common | {"id": "cell-0", "metadata": {"tags": ["parameters"]}, "source": parameters}
+    second = common | {"id": "cell-1", "metadata": {}, "source": code}
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": [first, second]})
 
 
 class CommandLine:
@@ -64,14 +54,8 @@ class CommandLine:
 
     def start(self, *words: str) -> subprocess.Popen:
         command = [sys.executable, "-c", "from workbench.cli import main; main()", *words]
-        return subprocess.Popen(
-            command,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, env=self.environment, text=True, **pipes)
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Run in a process of its own; return exit code, output and errors."""
@@ -81,13 +65,10 @@ class CommandLine:
 
     def heavy_imports(self, *words: str) -> str:
         """Run in a process of its own; return its first line, which slow packages it imported, and the exit code."""
-        code = (
-            f"import sys; from workbench.cli import exit_code; code = exit_code({list(words)!r});"
-            "print([name for name in ('torch', 'papermill', 'pandas', 'matplotlib', 'transformers') if name in sys.modules], code)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=self.environment, capture_output=True, text=True, check=True
-        )
+        code = f"import sys; from workbench.cli import exit_code; code = exit_code({list(words)!r})\n"
+        code += f"print([name for name in {HEAVY!r} if name in sys.modules], code)"
+        options = {"env": self.environment, "capture_output": True, "text": True, "check": True}
+        done = subprocess.run([sys.executable, "-c", code], **options)
         lines = done.stdout.splitlines()
         return f"{lines[0]} {lines[-1]}"
 
@@ -99,9 +80,8 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     (root / "reproductions/toy/published").mkdir(parents=True)
     (root / "notebooks/toy").mkdir(parents=True)
     (root / "reproductions/toy/catalogue.py").write_text(CATALOGUE)
-    (root / "reproductions/toy/published/table.csv").write_text(
-        "quantity,num_ranks,value,unit,source\nbytes,4,1500,bytes,by hand\n"
-    )
+    table = "quantity,num_ranks,value,unit,source\nbytes,4,1500,bytes,by hand\n"
+    (root / "reproductions/toy/published/table.csv").write_text(table)
     for name, code in NOTEBOOKS.items():
         (root / f"notebooks/toy/{name}.ipynb").write_text(notebook(code))
     monkeypatch.setenv("WORKBENCH_ROOT", str(root))

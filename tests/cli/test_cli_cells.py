@@ -8,13 +8,10 @@ from bs4 import BeautifulSoup
 from workbench.cli import exit_code
 from workbench.cli.progress import running_words
 from workbench.reproduction import Project, load_catalogue
-from workbench.reproduction.cells.cell import Cell
-from workbench.reproduction.cells.notes import CellProgress, Notes, needs_file
-from workbench.reproduction.cells.store import CellStore
-from workbench.reproduction.cells.work import Finished
+from workbench.reproduction.cells import Cell, CellProgress, CellStore, Finished, Notes, needs_file
+from workbench.reproduction.files import write_record
 from workbench.reproduction.machine import machine_facts
-from workbench.reproduction.records import sealed
-from workbench.reproduction.runner.events import Progress
+from workbench.reproduction.runner import Progress
 
 pytestmark = pytest.mark.timeout(90)
 MODULE = "def measure(seed):\n    return {'bytes': 1500}\n"
@@ -43,7 +40,7 @@ def study(line):
         store = CellStore.of(project, "toy", "laptop", cell, source, keep=False)
         finished = Finished(values={"bytes": 1500}, started="2026-01-01T00:00:00+00:00", seconds=60.0, machine=machine)
         held = store.write(cell, finished)
-        store.path(cell).write_text(json.dumps(sealed({**held, "commit": commit})))
+        write_record(store.path(cell), {**held, "commit": commit})
     return cells
 
 

@@ -5,34 +5,29 @@ import json
 import pytest
 
 from workbench.cli import exit_code
-from workbench.reproduction.records import write_record
+from workbench.reproduction.files import write_record
 
 pytestmark = pytest.mark.timeout(30)
+IDS = ["toy/table-1/counted", "toy/table-2/counted", "toy/fig-3/counted"]
+COMMANDS = ["list", "show", "reproduce", "report", "records", "doctor", "data", "kernels", "bench", "clean", "new"]
+WITH_EXAMPLE = ["list", "show", "reproduce", "report", "records promote", "records diff", "clean", "bench"]
 
 
 def test_list_json_gives_id_technique_item_title_evidence_profiles_and_claims(line, capsys):
     assert exit_code(["list", "--json", "table-1"]) == 0
-    assert json.loads(capsys.readouterr().out) == [
-        {
-            "id": "toy/table-1/counted",
-            "technique": "toy",
-            "item": "table-1",
-            "title": "Bytes of table-1",
-            "evidence": "COUNTED",
-            "profiles": ["smoke", "laptop"],
-            "claims": ["It sends 1500 bytes"],
-        }
-    ]
+    (item,) = json.loads(capsys.readouterr().out)
+    assert {name: item.pop(name) for name in ("profiles", "claims")} == {
+        "profiles": ["smoke", "laptop"],
+        "claims": ["It sends 1500 bytes"],
+    }
+    about = {"id": "toy/table-1/counted", "technique": "toy", "item": "table-1"}
+    assert item == about | {"title": "Bytes of table-1", "evidence": "COUNTED"}
 
 
 def test_list_writes_one_line_an_item_where_there_is_no_terminal(line, capsys):
     exit_code(["list"])
     lines = capsys.readouterr().out.splitlines()
-    assert [text.split()[0] for text in lines[1:4]] == [
-        "toy/table-1/counted",
-        "toy/table-2/counted",
-        "toy/fig-3/counted",
-    ]
+    assert [text.split()[0] for text in lines[1:4]] == IDS
     assert lines[3].rstrip().endswith("Bytes of fig-3")
 
 
@@ -41,7 +36,7 @@ def test_a_narrow_list_never_cuts_an_id(line, capsys, monkeypatch, width):
     monkeypatch.setattr("workbench.cli.common.PIPED_WIDTH", width)
     exit_code(["list"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0:9:3] == ["toy/table-1/counted", "toy/table-2/counted", "toy/fig-3/counted"]
+    assert lines[0:9:3] == IDS
     assert lines[7:9] == ["    Bytes of fig-3", "    1 claim; full"]
 
 
@@ -77,11 +72,11 @@ def test_looking_imports_neither_torch_nor_papermill(line, words):
         (["records", "diff"], "no item has both"),
         (["clean", "everything"], "there is no profile 'everything'"),
         (["new", "technique", "Ring-Sum"], "did you mean 'ring_sum'?"),
-        (["new", "technique", "class"], "technique name 'class' is a keyword of Python"),
+        (["new", "technique", "class"], "technique name is 'class'; it must be no keyword of Python"),
         (["kernels", "install", "--device", "gpu"], "there is no device 'gpu'; did you mean 'cpu'?"),
         (
             ["kernels", "remove", "workbench-9-ranks"],
-            "kernel is 'workbench-9-ranks'; it must be one that the workbench installed",
+            "kernel is 'workbench-9-ranks'; it must be one that the workbench",
         ),
         (["data", "verify", "glue/none"], "manifest"),
     ],
@@ -110,10 +105,8 @@ def test_a_root_that_is_no_checkout_is_named(line, capsys, monkeypatch, tmp_path
 
 def test_a_report_without_records_is_a_remark_and_the_version_is_told(line, capsys):
     assert exit_code(["report", "--profile", "full"]) == 0
-    assert (
-        capsys.readouterr().err == "workbench: no records in profile full yet\n"
-        and not (line.root / "results").exists()
-    )
+    assert capsys.readouterr().err == "workbench: no records in profile full yet\n"
+    assert not (line.root / "results").exists()
     assert exit_code(["--version"]) == 0
     assert capsys.readouterr().out.startswith("workbench 0.")
 
@@ -121,51 +114,20 @@ def test_a_report_without_records_is_a_remark_and_the_version_is_told(line, caps
 def test_the_help_names_every_command_of_the_house(line, capsys):
     assert exit_code(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(
-        name in text
-        for name in (
-            "list",
-            "show",
-            "reproduce",
-            "report",
-            "records",
-            "doctor",
-            "data",
-            "kernels",
-            "bench",
-            "clean",
-            "new",
-        )
-    )
+    assert all(name in text for name in COMMANDS)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["list"],
-        ["show"],
-        ["reproduce"],
-        ["report"],
-        ["records", "promote"],
-        ["records", "diff"],
-        ["clean"],
-        ["bench"],
-        ["new", "technique"],
-    ],
-)
+@pytest.mark.parametrize("words", [*WITH_EXAMPLE, "new technique"])
 def test_the_help_of_a_command_has_an_example_of_it(line, capsys, words):
-    assert exit_code([*words, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert f"workbench {' '.join(words)}" in text.split("Example", 1)[1]
+    assert exit_code([*words.split(), "--help"]) == 0
+    assert f"workbench {words}" in capsys.readouterr().out.split("Example", 1)[1]
 
 
 def test_a_record_in_the_wrong_folder_is_named_by_every_command_that_would_have_read_it(line, capsys):
     path = line.root / "results/laptop/toy/table-1/counted/record.json"
     path.parent.mkdir(parents=True)
     write_record(path, {"schema": 1, "id": "toy/table-2/counted", "profile": "laptop"})
-    said = (
-        f"{path}: refused, it is the record of toy/table-2/counted, and lies where that of toy/table-1/counted belongs"
-    )
+    said = f"{path}: refused, it is the record of toy/table-2/counted in the place of toy/table-1/counted"
     for command in (["show", "table-1"], ["reproduce", "table-1", "--dry-run"]):
         assert exit_code(command) == 0
         assert said in " ".join(capsys.readouterr().out.split())  # both break long lines

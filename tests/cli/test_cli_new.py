@@ -27,10 +27,11 @@ def checkout(tmp_path, monkeypatch) -> Path:
     return root
 
 
-def python(root: Path, *words: str) -> subprocess.CompletedProcess:
+def python(root: Path, *words: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("WORKBENCH_DATA", None)
-    return subprocess.run([sys.executable, *words], cwd=root, env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, *words], cwd=root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_new_technique_is_listed_runs_and_passes_its_own_test(checkout, capsys):
@@ -39,27 +40,24 @@ def test_a_new_technique_is_listed_runs_and_passes_its_own_test(checkout, capsys
     assert written == list(furniture("ring_sum")) and all((checkout / path).is_file() for path in written)
 
     assert exit_code(["list", "--json"]) == 0
-    assert [item["id"] for item in json.loads(capsys.readouterr().out)] == ["ring-sum/table-1/counted"]
+    assert [item["id"] for item in json.loads(capsys.readouterr().out)] == [
+        "ring-sum/table-1/counted",
+        "ring-sum/fig-2/measured",
+        "ring-sum/fig-2/simulated",
+    ]
 
-    tested = python(
-        checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "tests/techniques/ring_sum"
-    )
-    assert tested.returncode == 0, tested.stdout + tested.stderr
-
-    ran = python(
-        checkout, "-c", "from workbench.cli import main; main()", "reproduce", "ring-sum", "--profile", "smoke"
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    python(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "tests/techniques/ring_sum")
+    python(checkout, "-m", "workbench.cli", "reproduce", "ring-sum", "--profile", "smoke")
     record = json.loads((checkout / "results/smoke/ring-sum/table-1/counted/record.json").read_text())
     assert [(row["num_ranks"], row["value"]) for row in record["values"]] == [(2, 1000), (4, 1500), (8, 1750)]
+    times = json.loads((checkout / "results/smoke/ring-sum/fig-2/measured/record.json").read_text())["values"]
+    assert [row["message_bytes"] for row in times] == [1000, 4000000] and all(row["low"] > 0 for row in times)
 
 
 def test_a_name_that_is_taken_is_refused_and_nothing_is_overwritten(checkout, capsys):
     assert exit_code(["new", "technique", "activation_compression"]) == 2
-    assert (
-        "'activation_compression' exists already: workbench/techniques/activation_compression"
-        in capsys.readouterr().err
-    )
+    message = "'activation_compression' exists already: workbench/techniques/activation_compression"
+    assert message in capsys.readouterr().err
     assert not (checkout / "reproductions/activation_compression").exists()
 
 
@@ -69,9 +67,8 @@ def test_notebooks_are_valid_have_no_outputs_and_keep_to_short_cells(checkout):
         notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)
         assert all(cell.source.count("\n") < 15 for cell in notebook.cells)
-        assert all(
-            not cell.outputs and cell.execution_count is None for cell in notebook.cells if cell.cell_type == "code"
-        )
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert not any(cell.outputs or cell.execution_count for cell in code)
 
 
 def test_cells_are_cut_at_their_marks_and_the_parameters_are_tagged():

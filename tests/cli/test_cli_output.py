@@ -1,4 +1,4 @@
-"""Output that cannot be written is one line or none, and the report of a run is not written more often than it is worth."""
+"""Output that cannot be written is one line or none; a run writes its report no more often than it is worth."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from workbench.cli import exit_code, reproduce
-from workbench.reproduction.runner import events
+from workbench.reproduction import runner as events
 
 pytestmark = pytest.mark.timeout(60)
 

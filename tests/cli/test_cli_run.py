@@ -9,8 +9,7 @@ from bs4 import BeautifulSoup
 
 from workbench.cli import exit_code
 from workbench.reproduction import Project, load_catalogue
-from workbench.reproduction.artifacts import checksums
-from workbench.reproduction.records import write_record
+from workbench.reproduction.files import checksums, write_record
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -33,19 +32,16 @@ def test_a_run_tells_its_time_first_fails_one_item_and_goes_on_then_does_nothing
     code, out, err = line.run("reproduce")
     assert (code, err) == (1, "")
     lines = out.splitlines()
-    assert (
-        lines[0].startswith("2 of 3 items to run in the profile laptop: about ") and "1 not declared for it" in lines[0]
-    )
+    assert lines[0].startswith("2 of 3 items to run in the profile laptop: about ")
+    assert "1 not declared for it" in lines[0]
     assert any(text.startswith("toy/table-1/counted  COUNTED   ✓ 1 agrees") for text in lines)
     assert any(text.startswith("toy/table-2/counted  COUNTED   failed RuntimeError: boom") for text in lines)
     assert lines[-1] == f"Report: {line.root}/results/laptop/report/index.html"
     assert "boom" in report(line).select_one("#failures ~ div").get_text()
     assert not report(line).select_one("meta[http-equiv=refresh]")
 
-    assert (
-        line.heavy_imports("reproduce", "table-1")
-        == "Nothing to do: 1 up to date in the profile laptop. (--fresh runs it again.) [] 0"
-    )
+    nothing = "Nothing to do: 1 up to date in the profile laptop. (--fresh runs it again.) [] 0"
+    assert line.heavy_imports("reproduce", "table-1") == nothing
 
     published = line.root / "reproductions/toy/published/table.csv"
     published.write_text(published.read_text().replace("1500", "1400"))
@@ -77,11 +73,8 @@ def test_a_data_folder_that_is_not_there_stops_only_what_uses_data(line, capsys,
     monkeypatch.setenv("WORKBENCH_DATA", str(line.root / "nowhere"))
     assert exit_code(["reproduce", "table-1", "--dry-run"]) == 0
     notebook = line.root / "notebooks/toy/good.ipynb"
-    notebook.write_text(
-        notebook.read_text().replace(
-            "from workbench.reproduction", "import workbench.datasets\\nfrom workbench.reproduction"
-        )
-    )
+    old = "from workbench.reproduction"
+    notebook.write_text(notebook.read_text().replace(old, f"import workbench.datasets\\n{old}"))
     capsys.readouterr()
     assert exit_code(["reproduce", "table-1", "--dry-run"]) == 2
     assert "nowhere', which is not a folder, and toy/table-1/counted uses data" in capsys.readouterr().err
@@ -90,9 +83,8 @@ def test_a_data_folder_that_is_not_there_stops_only_what_uses_data(line, capsys,
 def test_a_long_failure_is_told_once_and_its_row_shows_its_own_time(line):
     notebook = line.root / "notebooks/toy/good.ipynb"
     assert line.run("reproduce", "table-1", "--profile", "smoke")[1].count("s; no verdicts") == 1
-    notebook.write_text(
-        notebook.read_text().replace("from workbench", "raise RuntimeError('long ' * 30 + 'end')\\nfrom workbench")
-    )
+    raises = "raise RuntimeError('long ' * 30 + 'end')\\nfrom workbench"
+    notebook.write_text(notebook.read_text().replace("from workbench", raises))
     path = line.root / "results/smoke/toy/table-1/counted/record.json"
     write_record(path, json.loads(path.read_text()) | {"seconds": 99.0})
     code, out, _ = line.run("reproduce", "table-1", "--profile", "smoke")
@@ -111,8 +103,6 @@ def _draw(line, figure: bytes) -> None:
 
 
 def _write(line, record: dict) -> None:
-    from workbench.reproduction.records import write_record
-
     project = Project(line.root)
     write_record(project.folder(load_catalogue(project)[0], "laptop") / "record.json", record)
 
@@ -127,9 +117,7 @@ def test_ctrl_c_is_a_clean_message_and_exit_code_130(line):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert (
-        err.strip()
-        == "Interrupted. Kept: nothing new, and every earlier record. The same command goes on with what is missing."
-    )
+    kept = "Interrupted. Kept: nothing new, and every earlier record."
+    assert err.strip() == f"{kept} The same command goes on with what is missing."
     assert not list(log.glob(".partial-*")) and not list(log.rglob("record.json"))
     assert not report(line, "full").select_one("meta[http-equiv=refresh]")

@@ -9,38 +9,34 @@ from pathlib import Path
 from bs4 import BeautifulSoup
 
 from workbench.reproduction import Project, load_catalogue, verdicts_of
-from workbench.reproduction.artifacts import checksums
-from workbench.reproduction.records import write_record
+from workbench.reproduction.files import checksums, write_record
 from workbench.reproduction.report import write_report
 
 CATALOGUE = """
 from workbench.reproduction import Evidence, Ordering, Reproduction, Within
 
-BOTH = {"smoke": {}, "laptop": {}}
+HEADERS = "headers are not counted"
+HALF = {"where": {"method": "A1"}, "source": "table 1", "explanation": "The paper counts in another unit."}
+ORDER = {"along": "method", "order": ["A1", "plain"], "because": "the figure's order"}
+
+def item(name, evidence, title, *claims, parameters={"smoke": {}, "laptop": {}}, published="table-1.csv"):
+    return Reproduction(technique="toy_sum", item=name, evidence=evidence, title=title, published=published,
+                        notebook="notebooks/toy_sum/one.ipynb", parameters=parameters, claims=claims)
+
 CATALOGUE = (
-    Reproduction(
-        technique="toy_sum", item="table-1", evidence=Evidence.COUNTED, title="Bytes of a <message>",
-        notebook="notebooks/toy_sum/one.ipynb", published="table-1.csv", parameters=BOTH,
-        claims=(
-            Within("A1 sends half", quantity="bytes", where={"method": "A1"}, rel=0.02, because="headers are not counted",
-                   source="table 1", explanation="The paper counts in another unit."),
-            Ordering("A1 sends least", quantity="bytes", along="method", order=["A1", "plain"], because="it sends half"),
-        ),
-    ),
-    Reproduction(
-        technique="toy_sum", item="fig-2", evidence=Evidence.MEASURED, title="Accuracy on real text",
-        notebook="notebooks/toy_sum/one.ipynb", parameters=BOTH,
-        claims=(Ordering("Plain is most accurate", quantity="accuracy", along="method", order=["A1", "plain"],
-                         because="the figure's order", needs_real_data=True),),
-    ),
-    Reproduction(
-        technique="toy_sum", item="table-9", evidence=Evidence.SIMULATED, title="Sixteen devices",
-        notebook="notebooks/toy_sum/one.ipynb", published="table-1.csv", parameters={"full": {}},
-        claims=(Within("Bytes on sixteen", quantity="bytes", rel=0.02, because="headers are not counted"),),
-    ),
+    item("table-1", Evidence.COUNTED, "Bytes of a <message>",
+         Within("A1 sends half", quantity="bytes", rel=0.02, because=HEADERS, **HALF),
+         Ordering("A1 sends least", quantity="bytes", **ORDER)),
+    item("fig-2", Evidence.MEASURED, "Accuracy on real text",
+         Ordering("Plain is most accurate", quantity="accuracy", needs_real_data=True, **ORDER), published=None),
+    item("table-9", Evidence.SIMULATED, "Sixteen devices",
+         Within("Bytes on sixteen", quantity="bytes", rel=0.02, because=HEADERS), parameters={"full": {}}),
 )
 """
-PUBLISHED = 'quantity,method,value,unit,source\nbytes,A1,1000000,bytes,"table 1, row 2"\nbytes,plain,2000000,bytes,"table 1, row 1"\n'
+PUBLISHED = """quantity,method,value,unit,source
+bytes,A1,1000000,bytes,"table 1, row 2"
+bytes,plain,2000000,bytes,"table 1, row 1"
+"""
 ARTIFACTS = {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}
 EMPTY_NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 MACHINE = {"host": "here", "cpu": "Two-core processor", "cores": 2, "gpus": []}
@@ -59,7 +55,7 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-def spread(value) -> dict[str, float]:
+def columns(value) -> dict[str, float]:
     """Return the columns of a value, or of (value, low, high)."""
     return dict(zip(("value", "low", "high"), value, strict=True)) if isinstance(value, tuple) else {"value": value}
 
@@ -71,13 +67,19 @@ class ReportProject:
         (root / "reproductions/toy_sum/published").mkdir(parents=True)
         (root / "notebooks/toy_sum").mkdir(parents=True)
         (root / "notebooks/toy_sum/one.ipynb").write_text("{}")
-        (root / "reproductions/toy_sum/catalogue.py").write_text(CATALOGUE)
+        self.catalogue = root / "reproductions/toy_sum/catalogue.py"
+        self.catalogue.write_text(CATALOGUE)
         self.root = root
         self.publish(PUBLISHED)
         self.project = Project(root)
 
     def publish(self, text: str) -> None:
         (self.root / "reproductions/toy_sum/published/table-1.csv").write_text(text)
+
+    def declare(self, old: str, new: str) -> None:
+        """Replace a text of the catalogue."""
+        assert old in self.catalogue.read_text()
+        self.catalogue.write_text(self.catalogue.read_text().replace(old, new))
 
     def item(self, name: str):
         return next(item for item in load_catalogue(self.project) if item.item == name)
@@ -89,13 +91,13 @@ class ReportProject:
         self,
         name: str = "table-1",
         *,
-        values: dict | None = None,
+        values: dict = TWO_METHODS,
         profile: str = "laptop",
         data=(),
-        machine=None,
+        machine=MACHINE,
         path=None,
         figure: bytes | None = None,
-        notebook: str | None = None,
+        notebook: str = EMPTY_NOTEBOOK,
         finding: str = "",
     ) -> Path:
         """Write a record with a figure, a log and a notebook beside it; a value may be (value, low, high)."""
@@ -103,53 +105,27 @@ class ReportProject:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "figure.png").write_bytes(png(720, 360) if figure is None else figure)
         (folder / "log.txt").write_text("a log\n")
-        (folder / "notebook.ipynb").write_text(EMPTY_NOTEBOOK if notebook is None else notebook)
+        (folder / "notebook.ipynb").write_text(notebook)
         quantity, unit = ("accuracy", "") if name == "fig-2" else ("bytes", "bytes")
-        rows = [
-            {"quantity": quantity, "method": method, "unit": unit} | spread(value)
-            for method, value in (values or TWO_METHODS).items()
-        ]
-        said = {"values": rows, "data": list(data), "calibration": None, "not_comparable": {}, "finding": finding}
-        about = {
-            "schema": 1,
-            "id": item.id,
-            "technique": item.technique,
-            "item": item.item,
-            "evidence": item.evidence.value,
-            "title": item.title,
-            "profile": profile,
-            "seeds": [0],
-            "configuration": {"num_ranks": 4},
-            "parameters": {},
-            "machine": machine or MACHINE,
-            "versions": {"torch": "2.13.0"},
-            "commit": "abc123",
-            "environment": {},
-            "started": "2026-01-02T03:04:05+00:00",
-            "seconds": 12.5,
-            "fingerprint": {},
-            "artifacts": ARTIFACTS,
-            "artifact_sha256": checksums(folder, ARTIFACTS),
-        }
-        verdicts = [verdict.to_json() for verdict in verdicts_of(self.project, item, said)]
+        keys = {"quantity": quantity, "unit": unit}
+        rows = [keys | {"method": method} | columns(value) for method, value in values.items()]
+        recording = {"values": rows, "data": list(data), "calibration": None, "not_comparable": {}, "finding": finding}
+        about = {"schema": 1, "id": item.id, "technique": item.technique, "item": item.item, "title": item.title}
+        about |= {"evidence": item.evidence.value, "profile": profile, "machine": machine, "fingerprint": {}}
+        settings = {"seeds": [0], "configuration": {"num_ranks": 4}, "parameters": {}, "environment": {}}
+        run = {"versions": {"torch": "2.13.0"}, "commit": "abc123", "seconds": 12.5}
+        run |= {"started": "2026-01-02T03:04:05+00:00", "artifacts": ARTIFACTS}
+        sealed = {"artifact_sha256": checksums(folder, ARTIFACTS)}
+        verdicts = [verdict.to_json() for verdict in verdicts_of(self.project, item, recording)]
         target = path or folder / "record.json"
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_record(target, about | said | {"verdicts": verdicts})
+        write_record(target, about | settings | run | sealed | recording | {"verdicts": verdicts})
         return target
 
-    def promoted(
-        self,
-        name: str = "table-1",
-        profile: str = "full",
-        values: dict | None = None,
-        figure: bytes | None = None,
-        finding: str = "",
-    ) -> Path:
+    def promoted(self, name: str = "table-1", profile: str = "full", figure: bytes | None = None, **options) -> Path:
         """Write a recorded run of another machine, with its figure where one is given, and leave nothing else of it."""
         path = self.root / f"reproductions/toy_sum/recorded/{profile}/{name}/{self.item(name).evidence.value}.json"
-        self.record(
-            name, values=values, profile=profile, machine=BIG_MACHINE, path=path, figure=figure, finding=finding
-        )
+        self.record(name, profile=profile, machine=BIG_MACHINE, path=path, figure=figure, **options)
         if figure is not None:
             path.with_suffix(".png").write_bytes(figure)
         shutil.rmtree(self.root / "results" / profile)
@@ -158,17 +134,8 @@ class ReportProject:
     def fail(self, name: str, traceback: str) -> None:
         folder = self.folder(name)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "failure.json").write_text(
-            json.dumps(
-                {
-                    "schema": 1,
-                    "reason": traceback.splitlines()[-1],
-                    "traceback": traceback,
-                    "started": "2026-01-03T00:00:00+00:00",
-                    "artifacts": {},
-                }
-            )
-        )
+        failure = {"schema": 1, "reason": traceback.splitlines()[-1], "traceback": traceback, "artifacts": {}}
+        (folder / "failure.json").write_text(json.dumps(failure | {"started": "2026-01-03T00:00:00+00:00"}))
 
     def report(self, profile: str = "laptop", **options) -> Path:
         return write_report(self.project, load_catalogue(self.project), profile, **options)
@@ -182,8 +149,16 @@ def index(held: ReportProject, profile: str = "laptop", **options) -> BeautifulS
     return soup(held.report(profile, **options))
 
 
-def technique(held: ReportProject, profile: str = "laptop") -> BeautifulSoup:
-    return soup(held.report(profile).with_name("toy-sum.html"))
+def technique(held: ReportProject, profile: str = "laptop", **options) -> BeautifulSoup:
+    return soup(held.report(profile, **options).with_name("toy-sum.html"))
+
+
+def notebook_page(held: ReportProject, *cells) -> Path:
+    """Record with an executed notebook of these cells and return its page."""
+    from nbformat.v4 import new_notebook
+
+    held.record(notebook=json.dumps(new_notebook(cells=list(cells))))
+    return held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html"
 
 
 def claim(page: BeautifulSoup, name: str):

@@ -10,13 +10,9 @@ import pytest
 from cell_functions import drawn, hangs, returns_a_number, score
 from toy_project import ToyProject
 
-from workbench.reproduction import CellsFailed, Project, RecordError, UsageError, load_catalogue, run_cells
-from workbench.reproduction.cells import study
-from workbench.reproduction.cells.cell import Cell
-from workbench.reproduction.cells.claims import Claims
-from workbench.reproduction.cells.pool import Ended
-from workbench.reproduction.cells.work import Finished
-from workbench.reproduction.records import sealed
+from workbench.reproduction import CellsFailed, RecordError, UsageError, run_cells
+from workbench.reproduction.cells import Cell, CellClaims, Ended, Estimate, Finished, describe, study
+from workbench.reproduction.files import write_record
 
 ITEM = "toy/table-1/counted"
 TASKS = [{"task": "rte", "seed": 1}, {"task": "rte", "seed": 2}, {"task": "cola", "seed": 1}]
@@ -79,7 +75,7 @@ def change(path: Path, **fields) -> None:
     """Change a cell and seal it again, as another checkout or machine would have."""
     held = json.loads(path.read_text())
     held.pop("checksum")
-    path.write_text(json.dumps(sealed(held | fields)))
+    write_record(path, held | fields)
 
 
 def test_cells_run_on_ranks_of_one_thread_and_a_failed_one_is_named_while_the_others_stay(toy, capsys):
@@ -180,7 +176,7 @@ def test_a_cell_that_cannot_be_trusted_is_refused_by_name_before_anything_runs_a
     run_cells(ITEM, score, TASKS, jobs=1)
     first, second, third = files(toy)
     first.write_text(first.read_text().replace('"score": ', '"score": 1'))
-    second.write_text(json.dumps(sealed(json.loads(second.read_text()) | {"schema": 99})))
+    write_record(second, json.loads(second.read_text()) | {"schema": 99})
     third.write_text("{")
     before = [path.read_text() for path in files(toy)]
     with pytest.raises(RecordError) as refused:
@@ -222,16 +218,16 @@ def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, poo
     monkeypatch.setattr(study, "LOOK_S", 0.01)
     looks = []
 
-    def take(claims, cell, take=Claims.take):
+    def take(claims, cell, take=CellClaims.take):
         looks.append(cell.digest)
         if cell.digest == other.digest and looks.count(other.digest) == 3:  # the other one finishes it meanwhile
             (cells_folder(toy) / f"{other.digest}.json").write_text(result)
             theirs.free(other)
         return take(claims, cell)
 
-    with Claims(cells_folder(toy)) as theirs:
+    with CellClaims(cells_folder(toy)) as theirs:
         assert theirs.take(other)
-        monkeypatch.setattr(Claims, "take", take)
+        monkeypatch.setattr(CellClaims, "take", take)
         results = run_cells(ITEM, score, TASKS[:2], jobs=1)
     assert [result.reused for result in results] == [False, True] and pool.began[2:] == [TASKS[0]]
     assert not list(cells_folder(toy).glob(".*"))  # no claim is left
@@ -267,12 +263,52 @@ def test_an_unknown_item_is_refused_and_no_cells_are_no_work(toy):
     assert run_cells(ITEM, score, []) == []
 
 
-def test_no_item_is_named_like_the_folder_of_the_cells(toy):
-    toy.declare('Reproduction(item="cells", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, **ITEM)')
-    with pytest.raises(UsageError, match="item is 'cells'; that is the folder of the technique's cells"):
-        load_catalogue(Project())
-
-
 def test_the_modules_that_a_function_needs_are_in_its_cells(toy, pool):
     run_cells(ITEM, score, TASKS[:1], jobs=1)
     assert json.loads(files(toy)[0].read_text())["library"].keys() == {Path(cell_functions.__file__).stem}
+
+
+def cell(**arguments) -> Cell:
+    return Cell(function="module.function", arguments=arguments)
+
+
+def test_nothing_is_expected_before_anything_has_run():
+    estimate = Estimate([])
+    assert estimate.seconds(cell(task="rte")) is None and estimate.remaining_s([cell(task="rte")], [], 2) is None
+
+
+def test_an_argument_that_explains_the_times_counts_more_than_one_that_does_not():
+    times = {("rte", 0): 100.0, ("rte", 1): 110.0, ("cola", 0): 10.0, ("cola", 1): 12.0}
+    estimate = Estimate([({"task": task, "seed": seed}, seconds) for (task, seed), seconds in times.items()])
+    assert estimate.seconds(cell(task="rte", seed=2)) == 105.0  # the mean of its task
+    assert estimate.seconds(cell(task="sst2", seed=1)) == 61.0  # an unknown task: the mean of its seed, (110 + 12) / 2
+    assert estimate.seconds(cell(task="cola", seed=1)) == 12.0
+
+
+def test_two_arguments_that_both_matter_are_both_looked_at():
+    times = {("rte", "A1"): 10.0, ("rte", "Q1"): 40.0, ("cola", "A1"): 100.0, ("cola", "Q1"): 400.0}
+    pairs = [({"task": task, "method": method}, seconds) for (task, method), seconds in times.items()]
+    estimate = Estimate([(pair | {"seed": seed}, seconds) for pair, seconds in pairs for seed in (0, 1)])
+    assert [estimate.seconds(cell(task=task, method=method, seed=2)) for task, method in times] == list(times.values())
+
+
+def test_what_has_run_changes_what_is_expected():
+    estimate = Estimate([({"task": "cola"}, 10.0)])
+    assert estimate.seconds(cell(task="rte")) == 10.0
+    estimate.add({"task": "rte"}, 100.0)
+    assert estimate.seconds(cell(task="rte")) == 100.0
+
+
+@pytest.mark.parametrize(("jobs", "seconds"), [(1, 210.0), (2, 105.0), (4, 100.0)])
+def test_the_time_left_is_shared_by_the_jobs_and_no_shorter_than_the_longest_cell(jobs, seconds):
+    estimate = Estimate([({"task": "rte"}, 100.0), ({"task": "cola"}, 10.0)])
+    waiting = [cell(task="rte"), cell(task="cola"), cell(task="cola")]
+    running = [(cell(task="rte"), 10.0), (cell(task="cola"), 25.0)]
+    assert estimate.remaining_s(waiting, running, jobs) == seconds  # 100 + 10 + 10, 90 of the one, none of the other
+
+
+def test_a_cell_is_named_by_the_arguments_in_which_the_cells_differ():
+    same = {"method": "A1", "epochs": 3}
+    cells = [cell(task="rte", seed=2, feedback=True, **same), cell(task="cola", seed=1, feedback=False, **same)]
+    assert describe(cells[0], cells) == "rte seed 2 feedback true"
+    assert describe(cells[0], cells[:1]) == "function"

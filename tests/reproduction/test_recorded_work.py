@@ -10,7 +10,7 @@ import pytest
 
 import workbench
 from workbench.reproduction import Project, load_catalogue, read_record, verdicts_of
-from workbench.reproduction.cells.store import read_lines
+from workbench.reproduction.cells import read_lines
 from workbench.study.cells import declared_name, named
 
 LIBRARY = Path(workbench.__file__).parent

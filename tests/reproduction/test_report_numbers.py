@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from workbench.reproduction.report.numbers import (
+from workbench.reproduction.report.texts import (
     about_text,
     key_text,
     number_text,
@@ -39,47 +39,32 @@ def test_a_value_is_written_with_four_digits_and_a_prefix_that_fits(value, unit,
     assert value_text(value, unit) == text
 
 
-def test_infinity_is_written_as_it_is():
-    assert number_text(math.inf) == "inf"
+@pytest.mark.parametrize(
+    ("ours", "published", "text"),
+    [
+        (1.01e6, 1.0e6, "+1 %"),
+        (-1.5, -1.0, "-50 %"),
+        (3.0, 3.0, "exact"),
+        (0.25, 0.0, "+0.25"),
+        (None, 1.0, "—"),
+        (1.0 + 1e-9, 1.0, "+1e-07 %"),  # tiny, and not called exact
+        (0.1 + 0.2, 0.3, "exact"),  # 0.30000000000000004: what the rounding of float64 leaves
+        (0.0, 0.0, "exact"),
+        (13.1, 1.0, "13 times"),  # +1,210 %
+        (426.0, 2.0, "213 times"),
+        (9.9, 1.0, "+890 %"),
+        (-12.0, 1.0, "-12 times"),
+    ],
+)
+def test_a_difference_is_a_share_of_the_published_value_and_from_ten_times_on_a_factor(ours, published, text):
+    assert relative_text(ours, published) == text
 
 
-def test_a_difference_is_a_share_of_the_published_value_and_exact_only_where_it_is():
-    assert relative_text(1.01e6, 1.0e6) == "+1 %"
-    assert relative_text(-1.5, -1.0) == "-50 %"
-    assert relative_text(3.0, 3.0) == "exact"
-    assert relative_text(0.25, 0.0) == "+0.25"
-    assert relative_text(None, 1.0) == "—"
-
-
-def test_a_tiny_difference_is_not_called_exact():
-    assert relative_text(1.0 + 1e-9, 1.0) == "+1e-07 %"
-
-
-def test_what_the_rounding_of_float64_leaves_is_no_difference():
-    assert relative_text(0.1 + 0.2, 0.3) == "exact"  # 0.30000000000000004
-    assert relative_text(0.0, 0.0) == "exact"
-
-
-def test_ten_times_the_published_value_and_more_is_a_factor():
-    assert relative_text(13.1, 1.0) == "13 times"  # +1,210 %
-    assert relative_text(426.0, 2.0) == "213 times"
-    assert relative_text(9.9, 1.0) == "+890 %"
-    assert relative_text(-12.0, 1.0) == "-12 times"
-
-
-def test_keys_are_words():
+def test_keys_are_words_no_time_is_zero_seconds_and_infinity_stays():
     assert key_text({"num_ranks": 4, "method": "A1"}) == "num ranks 4, method A1"
-
-
-def test_no_time_is_zero_seconds():
-    assert seconds_text(0) == "0 s"
+    assert (seconds_text(0), number_text(math.inf)) == ("0 s", "inf")
 
 
 def test_an_expected_time_is_given_to_a_second_and_below_one_to_a_digit():
-    assert [about_text(value) for value in (6.954, 0.4321, 0.0, 75.6, 3725.0)] == [
-        "7 s",
-        "400 ms",
-        "0 s",
-        "76 s",
-        "1 h 02 min",
-    ]
+    texts = [about_text(value) for value in (6.954, 0.4321, 0.0, 75.6, 3725.0)]
+    assert texts == ["7 s", "400 ms", "0 s", "76 s", "1 h 02 min"]

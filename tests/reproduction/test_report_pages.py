@@ -1,17 +1,20 @@
-"""The report says of every claim what was published, what is ours and what it comes to, and cannot hide a wrong number."""
+"""The report says of every claim what was published, what is ours and its verdict, and cannot hide a wrong number."""
 
 import base64
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from report_project import PUBLISHED, ReportProject, claim, index, png, row, soup, technique, verdict
+from bs4 import BeautifulSoup
+from report_project import PUBLISHED, ReportProject, claim, index, notebook_page, png, row, soup, technique, verdict
 
-from workbench.reproduction.report.notebooks import mark_current
+from workbench.reproduction.files import write_record
+from workbench.reproduction.report import formula_html
 
 pytestmark = pytest.mark.timeout(30)
 STAND_IN = [{"name": "glue/sst2", "source": "stand-in", "detail": "generated sentences", "sha256": "ab" * 32}]
@@ -21,6 +24,12 @@ REAL = [{"name": "glue/sst2", "source": "hub", "detail": "the hub's", "sha256": 
 @pytest.fixture
 def held(tmp_path: Path) -> ReportProject:
     return ReportProject(tmp_path / "project")
+
+
+def shown(page: BeautifulSoup) -> list[bytes]:
+    """Return the pictures of an item in the order in which they stand."""
+    images = page.select("#table-1-counted figure.shot img")
+    return [base64.b64decode(image["src"].removeprefix("data:image/png;base64,")) for image in images]
 
 
 def test_a_wrong_number_in_published_turns_the_verdict_red_without_a_new_run(held):
@@ -103,9 +112,7 @@ def test_a_stand_in_is_labelled_and_never_agrees(held):
 
 
 def test_a_claim_that_cannot_be_compared_is_explained_and_one_that_agrees_is_not(held):
-    path = held.root / "reproductions/toy_sum/catalogue.py"
-    old, new = "needs_real_data=True", "needs_real_data=True, explanation='Invented words'"
-    path.write_text(path.read_text().replace(old, new))
+    held.declare("needs_real_data=True", "needs_real_data=True, explanation='Invented words'")
     held.record("fig-2", values={"A1": 0.7, "plain": 0.9}, data=STAND_IN)
     section = claim(technique(held), "Plain is most accurate")
     assert section.select_one(".note.odd strong").parent.get_text() == "Explanation. Invented words"
@@ -134,12 +141,12 @@ def test_an_item_that_did_not_run_says_what_is_missing_and_what_the_paper_says(h
     assert row(page, "A1 sends half", "A1")["Published"] == "1 MB"
 
 
-def test_a_record_that_was_tampered_with_is_refused_by_name(held):
-    path = held.record()
-    path.write_text(path.read_text().replace("1010000", "1000000"))
-    item = technique(held).select_one("#table-1-counted")
-    assert "its checksum does not fit" in item.get_text()
-    assert "AGREES" not in item.get_text()
+def test_a_record_of_another_profile_is_refused_by_name(held):
+    held.record(profile="smoke")
+    shutil.copytree(held.root / "results/smoke", held.root / "results/laptop")
+    page = technique(held)
+    assert verdict(page, "A1 sends half") == "○NOT RUN"
+    assert "record.json: refused, it is of the profile smoke" in page.select_one("#table-1-counted").get_text()
 
 
 def test_the_smoke_profile_gives_no_verdicts(held):
@@ -151,44 +158,38 @@ def test_the_smoke_profile_gives_no_verdicts(held):
 
 def test_claims_that_changed_since_the_record_are_told_instead_of_ending_the_report(held):
     held.record()
-    catalogue = held.root / "reproductions/toy_sum/catalogue.py"
-    catalogue.write_text(catalogue.read_text().replace('where={"method": "A1"}', 'where={"colour": "red"}'))
+    held.declare('"where": {"method": "A1"}', '"where": {"colour": "red"}')
     page = technique(held)
     assert verdict(page, "A1 sends half") == "○NOT RUN"
     assert "cannot be judged" in claim(page, "A1 sends half").get_text()
 
 
-def test_texts_of_others_are_shown_and_never_interpreted(held):
-    held.record()
-    page = technique(held)
-    assert page.select_one("#table-1-counted h2").get_text() == "Bytes of a <message>"
-    assert not page.find_all("message")
-
-
-def test_pages_need_no_network_no_script_and_no_other_file_to_be_read(held):
+def test_pages_need_no_network_no_script_and_no_other_file_and_interpret_no_text_of_others(held):
     held.record()
     held.promoted(figure=png(400, 300))
+    page = technique(held)
+    assert page.select_one("#table-1-counted h2").get_text() == "Bytes of a <message>" and not page.find_all("message")
     for path in held.report().parent.glob("*.html"):
-        page = soup(path)
+        page, text = soup(path), path.read_text()
         assert not page.find_all(["script", "link", "iframe"])
-        assert "http:" not in path.read_text() and "https:" not in path.read_text() and "url(" not in path.read_text()
+        assert "http:" not in text and "https:" not in text and "url(" not in text
         assert all(image["src"].startswith("data:image/png;base64,") and image["alt"] for image in page.find_all("img"))
 
 
 def test_every_page_forbids_scripts_and_the_network_before_it_shows_anything(held):
-    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
     output = new_output("display_data", data={"text/html": "<script>document.title = 'ran'</script>"})
-    cells = [new_markdown_cell("<script>document.title = 'ran'</script>"), new_code_cell("1", outputs=[output])]
-    held.record(notebook=json.dumps(new_notebook(cells=cells)))
-    for path in held.report(notebooks=True).parent.rglob("*.html"):
+    script = new_markdown_cell("<script>document.title = 'ran'</script>")
+    page = notebook_page(held, script, new_code_cell("1", outputs=[output]))
+    for path in (page, *page.parents[1].glob("*.html")):
         policy, first = soup(path).select_one("meta[http-equiv=Content-Security-Policy]"), soup(path).head.find(True)
         assert policy == first, path
         assert {"default-src 'none'", "script-src 'none'", "form-action 'none'"} <= set(policy["content"].split("; "))
 
 
 def test_a_widget_in_an_executed_notebook_is_shown_as_its_picture(held):
-    from nbformat.v4 import new_code_cell, new_notebook, new_output
+    from nbformat.v4 import new_code_cell, new_output
 
     picture = base64.b64encode(png(2, 1)).decode("ascii")
     kinds = {
@@ -197,51 +198,37 @@ def test_a_widget_in_an_executed_notebook_is_shown_as_its_picture(held):
         "text/plain": "Explorer()",
     }
     cell = new_code_cell("explore()", outputs=[new_output("display_data", data=kinds)])
-    held.record(notebook=json.dumps(new_notebook(cells=[cell])))
-    page = soup(held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html")
+    page = soup(notebook_page(held, cell))
     assert page.select_one(".output img")["src"].replace("\n", "") == f"data:image/png;base64,{picture}"
     assert not page.find_all("script")
 
 
-def test_every_link_leads_to_a_file_or_an_anchor_that_is_there(held):
+def test_every_link_leads_to_a_file_or_an_anchor_ids_are_unique_and_headings_do_not_skip_a_level(held):
     held.record()
     held.promoted(figure=png(400, 300))
-    first = held.report()
-    targets = {path.name: {tag["id"] for tag in soup(path).find_all(id=True)} for path in first.parent.glob("*.html")}
-    followed = 0
-    for path in first.parent.glob("*.html"):
-        for link in soup(path).find_all("a", href=True):
+    pages = {path: soup(path) for path in held.report().parent.glob("*.html")}
+    ids = {path.name: [tag["id"] for tag in page.find_all(id=True)] for path, page in pages.items()}
+    assert all(len(names) == len(set(names)) for names in ids.values())
+    for path, page in pages.items():
+        links = page.find_all("a", href=True)
+        assert len(links) > 3
+        for link in links:
             file, _, anchor = link["href"].partition("#")
             assert (path.parent / (file or path.name)).resolve().is_file(), link
-            assert not anchor or anchor in targets[file or path.name], link
-            followed += 1
-    assert followed > 10
-
-
-def test_a_thumbnail_is_small_and_leads_to_the_figure(held):
-    held.record()
-    page = index(held)
-    (thumbnail,) = page.select("a.thumb")
-    assert thumbnail["href"] == "toy-sum.html#table-1-counted-figure"
-    figure = technique(held).select_one("figure#table-1-counted-figure img")
-    assert len(thumbnail.img["src"]) < len(figure["src"])
-
-
-def test_a_broken_figure_does_not_end_the_report(held):
-    held.record(figure=b"\x89PNG broken")
-    assert "no figure" in index(held).select_one("#t-toy-sum ~ div").get_text()
-
-
-def test_ids_are_unique_and_headings_do_not_skip_a_level(held):
-    held.record()
-    held.promoted(figure=png(400, 300))
-    for path in held.report().parent.glob("*.html"):
-        page = soup(path)
-        ids = [tag["id"] for tag in page.find_all(id=True)]
-        assert len(ids) == len(set(ids))
+            assert not anchor or anchor in ids[file or path.name], link
         levels = [int(tag.name[1]) for tag in page.find_all(re.compile(r"^h[1-6]$"))]
         assert levels[0] == 1 and levels.count(1) == 1
         assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+
+
+def test_a_thumbnail_is_small_and_leads_to_the_figure_and_a_broken_figure_does_not_end_the_report(held):
+    held.record()
+    (thumbnail,) = index(held).select("a.thumb")
+    assert thumbnail["href"] == "toy-sum.html#table-1-counted-figure"
+    figure = technique(held).select_one("figure#table-1-counted-figure img")
+    assert len(thumbnail.img["src"]) < len(figure["src"])
+    held.record(figure=b"\x89PNG broken")
+    assert "no figure" in index(held).select_one("#t-toy-sum ~ div").get_text()
 
 
 def test_during_a_run_the_first_page_reloads_itself_and_names_what_runs(held):
@@ -254,15 +241,11 @@ def test_during_a_run_the_first_page_reloads_itself_and_names_what_runs(held):
 def test_the_page_of_a_technique_that_is_gone_goes_and_backticks_become_code(held):
     gone = held.report().with_name("gone.html")
     gone.write_text("old")
-    pages = [
-        gone.parent / f"{folder}/gone-table-1-counted.{kind}"
-        for folder, kind in (("notebooks", "html"), ("thumbnails", "png"))
-    ]
+    pages = [gone.parent / "notebooks/gone-table-1-counted.html", gone.parent / "thumbnails/gone-table-1-counted.png"]
     for page in pages:
         page.parent.mkdir(exist_ok=True)
         page.write_text("old")
-    path = held.root / "reproductions/toy_sum/catalogue.py"
-    path.write_text(path.read_text().replace("in another unit", "in `unit<s>`"))
+    held.declare("in another unit", "in `unit<s>`")
     held.record(values={"A1": 1030000, "plain": 2000000})
     page = technique(held)
     assert not gone.exists() and not any(page.exists() for page in pages)
@@ -270,47 +253,210 @@ def test_the_page_of_a_technique_that_is_gone_goes_and_backticks_become_code(hel
     assert "off by +3 %, more than 2 %" in page.get_text()
 
 
-def test_no_partial_page_stays_behind(held):
-    held.record()
-    assert sorted(path.name for path in held.report().parent.iterdir()) == ["index.html", "thumbnails", "toy-sum.html"]
-    assert [path.name for path in (held.report().parent / "thumbnails").iterdir()] == ["toy-sum-table-1-counted.png"]
-
-
 def test_an_update_imports_neither_torch_nor_papermill(held):
     held.record()
-    code = (
-        "import sys; from workbench.reproduction import Project, load_catalogue; from workbench.reproduction.report import write_report;"
-        "project = Project(); write_report(project, load_catalogue(project), 'laptop');"
-        "print([name for name in ('torch', 'papermill', 'pandas', 'matplotlib') if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "WORKBENCH_ROOT": str(held.root)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    code = "import sys; from workbench.reproduction import Project, load_catalogue\n"
+    code += "from workbench.reproduction.report import write_report\n"
+    code += "project = Project(); write_report(project, load_catalogue(project), 'laptop')\n"
+    code += "print([name for name in ('torch', 'papermill', 'pandas', 'matplotlib') if name in sys.modules])"
+    environment = {**os.environ, "WORKBENCH_ROOT": str(held.root)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_an_executed_notebook_becomes_a_page_once_a_run(held):
-    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
     output = new_output("stream", name="stdout", text="forty-two bytes")
-    cells = [new_markdown_cell("# The question"), new_code_cell("print('forty-two bytes')", outputs=[output])]
-    held.record(notebook=json.dumps(new_notebook(cells=cells)))
+    page = notebook_page(held, new_markdown_cell("# The question"), new_code_cell("print()", outputs=[output]))
     notebook = held.folder("table-1") / "notebook.ipynb"
-
-    page = held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html"
     text = page.read_text()
     assert "The question" in text and "forty-two bytes" in soup(page).select_one(".output").get_text()
     assert "<script" not in text and "http:" not in text and "https:" not in text
     assert technique(held).find("a", href="notebooks/toy-sum-table-1-counted.html")
 
     page.write_text("old")
-    mark_current(page, notebook)
+    os.utime(page, ns=(notebook.stat().st_mtime_ns,) * 2)
     held.report(notebooks=True)
     assert page.read_text() == "old"  # of this run already
     os.utime(notebook)
     held.report(notebooks=True)
     assert "forty-two bytes" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "title"), [("figure.png", "Figure"), ("notebook.ipynb", "Notebook"), ("log.txt", "Log")]
+)
+def test_the_report_refuses_a_changed_file_by_name_and_shows_the_others(held, name, title):
+    held.record()
+    page = technique(held, notebooks=True)
+    titles = ["Notebook", "Figure", "Log", "Record"]
+    assert [link.get_text() for link in page.select("nav.files a")] == ["Notebook, to read", *titles]
+    (held.folder("table-1") / name).write_bytes(png(720, 300))
+    page = technique(held, notebooks=True)
+    links = [link.get_text() for link in page.select("nav.files a")]
+    assert title not in links and set(titles) - {title} <= set(links)
+    assert ("Notebook, to read" in links) == (name != "notebook.ipynb")
+    assert bool(page.select("figure.shot")) == (name != "figure.png")
+    assert f"{name} is not the file that its record was sealed with" in page.select_one("#table-1-counted").get_text()
+    assert verdict(page, "A1 sends half") == "✓AGREES"  # the values are the record's own
+
+
+def test_what_is_expected_by_definition_is_shown_as_such(held):
+    held.declare('Within("A1 sends half",', 'Within("A1 sends half", expected=1e6,')
+    held.record()
+    section = claim(technique(held), "A1 sends half")
+    assert section.select_one("td[data-label='By definition']").get_text() == "1 MB"
+    assert [head.get_text() for head in section.select("thead th")][1:3] == ["By definition", "Ours"]
+    assert "within 2 % of 1,000,000, expected by definition" in section.get_text().lower()
+
+
+def test_formulas_of_an_executed_notebook_are_drawn(held):
+    from nbformat.v4 import new_markdown_cell
+
+    text = "Of $a \\le b$ and\n\n$$\\frac{a}{b}$$\n\nand `$PATH`, $\\underbrace{a<b}_{c}$."
+    page = soup(notebook_page(held, new_markdown_cell(text)))
+    body = page.select_one(".notebook")
+    assert [drawing["aria-label"] for drawing in body.select("svg.math")] == [r"a \le b", r"\frac{a}{b}"]
+    assert body.select_one("svg.math.block")["aria-label"] == r"\frac{a}{b}"
+    assert body.select_one("code.math").get_text() == r"\underbrace{a<b}_{c}"
+    assert body.get_text().count("$") == 1  # that of the shell's variable
+
+
+def test_a_fraction_is_taller_than_a_letter_and_hangs_below_the_line():
+    letter, fraction = (BeautifulSoup(formula_html(tex), "html.parser").svg for tex in ("a", r"\frac{a}{b}"))
+    assert float(fraction["viewbox"].split()[3]) > 1.5 * float(letter["viewbox"].split()[3])
+    assert "vertical-align:-" in fraction["style"]
+
+
+# recorded runs beside this machine's own
+
+
+def test_the_report_does_not_show_a_promoted_record_of_another_item_beside_ours(held):
+    held.promoted(values={"A1": 1500000, "plain": 2000000})
+    held.record()
+    full = held.root / "reproductions/toy_sum/recorded/full"
+    assert "Recorded full run" in claim(technique(held), "A1 sends half").get_text()
+    path = full / "table-1/counted.json"
+    write_record(path, json.loads(path.read_text()) | {"id": "toy-sum/table-9/simulated"})
+    page = technique(held)
+    assert "Recorded full run" not in claim(page, "A1 sends half").get_text()
+    message = f"{path}: refused, it is the record of toy-sum/table-9/simulated"
+    assert message in page.select_one("#table-1-counted").get_text()
+
+
+def test_a_recorded_full_run_stands_beside_the_laptop_run_with_machine_and_date(held):
+    held.record()
+    held.promoted(values={"A1": 1500000, "plain": 2000000})
+    section = claim(technique(held), "A1 sends half")
+    assert row(technique(held), "A1 sends half", "A1")["Recorded full run"] == "1.5 MB"
+    told = next(p.get_text() for p in section.select("p") if p.get_text().startswith("Recorded full run"))
+    assert "✕DISAGREES" in told and "Large processor, 64 cores, Some GPU" in told and "2026-01-02" in told
+    assert verdict(technique(held), "A1 sends half") == "✓AGREES"  # the laptop run's own
+
+
+def test_the_recorded_value_stands_with_its_spread_also_where_ours_has_none(held):
+    held.record()
+    held.promoted(values={"A1": (1500000, 1400000, 1700000), "plain": 2000000})
+    page = technique(held)
+    assert row(page, "A1 sends half", "A1")["Recorded full run"] == "1.5 MB (1.4 MB to 1.7 MB)"
+    assert row(page, "A1 sends half", "A1")["Ours"] == "1.01 MB"
+    assert row(page, "A1 sends least", "plain")["Recorded full run"] == "2 MB"
+    (wrapped,) = claim(page, "A1 sends half").select("td[data-label='Recorded full run']")
+    assert "wide" in wrapped["class"]  # so that a phone can break the line
+
+
+def test_the_first_page_counts_the_verdicts_of_recorded_runs_by_item_and_by_technique(held):
+    held.record()
+    held.promoted(values={"A1": 1500000, "plain": 2000000})
+    page = index(held)
+    item = next(line for line in page.select("li.line") if "table-1/counted" in line.get_text())
+    told = [" ".join(line.get_text().split()) for line in item.select("p.tally")]
+    assert told == ["Recorded full run: ✕1 DISAGREES ✓1 AGREES"]
+    short = " ".join(page.select_one("#short").parent.get_text().split())
+    assert "Recorded full run of 1 item: ✕1 DISAGREES ✓1 AGREES" in short
+
+
+def test_what_runs_found_stands_first_and_the_recorded_run_speaks_for_the_item(held):
+    held.record(finding="A1 sends 1.01 MB.")
+    held.promoted(values={"A1": 1500000, "plain": 2000000}, finding="A1 sends 1.5 MB.")
+    page = technique(held)
+    told = [" ".join(line.get_text().split()) for line in page.select("article .finding")]
+    assert told == [
+        "Found: A1 sends 1.01 MB. (this run)",
+        "Found: A1 sends 1.5 MB. (recorded full run, 2026-01-02 03:04)",
+    ]
+    for where in (page.select_one("header .finding"), index(held).select_one("#short").parent):
+        assert "A1 sends 1.5 MB." in where.get_text() and "1.01" not in where.get_text()
+
+
+def test_a_run_without_a_finding_shows_none_and_smoke_and_a_stand_in_never_do(held):
+    held.record()
+    held.record(profile="smoke", finding="Half of everything.")
+    assert not technique(held).select(".finding")
+    assert "Half of everything" not in index(held, "smoke").get_text()
+    held.record(finding="Half of everything.", data=STAND_IN)
+    assert not technique(held).select(".finding") and "Half of everything" not in index(held).get_text()
+
+
+def test_where_nothing_ran_here_the_report_is_that_of_the_recorded_runs(held):
+    held.promoted(values={"A1": 1500000, "plain": 2000000}, figure=png(400, 300))
+    page = index(held)
+    headline = "Nothing ran on this machine yet: these are the recorded runs, full."
+    assert page.select_one(".headline").get_text() == headline
+    assert not page.select(".tiles") and not page.select("#ran")
+    assert "NOT RUN" not in page.select_one("#t-toy-sum ~ div").get_text()
+    (thumbnail,) = page.select("a.thumb")
+    file, anchor = thumbnail["href"].split("#")
+    assert shown(technique(held)) == [png(400, 300)]
+    assert technique(held).find(id=anchor).img and file == "toy-sum.html"
+    assert thumbnail.img["src"].startswith("data:image/png")
+
+
+def test_a_failure_here_is_told_also_where_only_recorded_runs_have_verdicts(held):
+    held.promoted(values={"A1": 1500000, "plain": 2000000})
+    held.fail("fig-2", "ValueError: no text")
+    assert index(held).select(".tiles") and "no text" in index(held).select_one("#failures ~ div").get_text()
+
+
+def test_the_figure_of_the_recorded_run_stands_below_ours_with_its_profile_machine_and_date(held):
+    held.record(figure=png(720, 360))
+    held.promoted(figure=png(400, 300))
+    page = technique(held)
+    assert shown(page) == [png(720, 360), png(400, 300)]
+    ours, recorded = (caption.get_text() for caption in page.select("#table-1-counted figcaption"))
+    assert ours.startswith("Laptop run, Two-core processor, 2 cores, 2026-01-02")
+    assert recorded.startswith("Recorded full run, Large processor, 64 cores, Some GPU, 2026-01-02")
+    link = page.select("#table-1-counted figcaption a")[1]["href"]
+    promoted = held.root / "reproductions/toy_sum/recorded/full/table-1/counted.png"
+    assert (held.report().parent / link).resolve() == promoted
+
+
+@pytest.mark.parametrize("figure", [png(1, 1), b""])
+def test_a_recorded_figure_of_another_run_is_named_and_not_shown(held, figure):
+    held.record(figure=png(720, 360))
+    held.promoted(figure=png(400, 300)).with_suffix(".png").write_bytes(figure)
+    page = technique(held)
+    assert shown(page) == [png(720, 360)]
+    said = "Not shown. recorded full run: counted.png is not the file that its record was sealed with."
+    assert said in page.select_one("#table-1-counted").get_text()
+    assert row(page, "A1 sends half", "A1")["Recorded full run"] == "1.01 MB"
+
+
+def test_a_run_recorded_without_its_figure_shows_its_values_and_says_nothing_of_a_figure(held):
+    held.record(figure=png(720, 360))
+    held.promoted()
+    page = technique(held)
+    assert shown(page) == [png(720, 360)]
+    assert "Not shown" not in page.get_text()
+    assert page.select_one("#table-1-counted figcaption").get_text() == "Bytes of a <message>. Open the file."
+
+
+def test_a_disagreement_of_the_recorded_run_alone_is_explained_as_the_recorded_runs(held):
+    held.promoted(values={"A1": 1500000, "plain": 2000000})
+    folded = claim(technique(held), "A1 sends half").select_one("details")
+    assert folded.summary.get_text() == "Explanation, for the recorded run"
+    assert "The paper counts in another unit." in folded.get_text()
+    held.record(values={"A1": 1500000, "plain": 2000000})
+    section = claim(technique(held), "A1 sends half")
+    assert section.get_text().count("The paper counts in another unit.") == 1 and not section.select("details")

@@ -15,10 +15,7 @@ from workbench.reproduction import (
     run,
     select,
 )
-from workbench.reproduction.notebook_cells import read_notebook
-from workbench.reproduction.parameters import check_parameters
-
-ITEM = "Reproduction(item='{0}', notebook='notebooks/toy/one.ipynb', parameters={1}, claims=(WITHIN,), **ITEM)"
+from workbench.reproduction.notebook_cells import check_parameters, read_notebook
 
 
 def declared(**changes):
@@ -67,10 +64,7 @@ def test_a_wrong_declaration_names_field_value_and_rule(changes, said):
         ("CATALOGUE = (", "catalogue.py:1"),
         ("import nothing_of_this_name", "catalogue.py:1: No module"),
         ("x = 1", "CATALOGUE must be a tuple"),
-        (
-            "from workbench.reproduction import *\n\nCATALOGUE = (Reproduction(technique='toy', item='a b', evidence=Evidence.COUNTED, title='t', notebook='n.ipynb', parameters={'smoke': {}}),)",
-            "catalogue.py:3: item is 'a b'",
-        ),
+        ("from workbench.reproduction import *\n\nCATALOGUE = (Reproduction(item='a'),)", "catalogue.py:3: "),
     ],
 )
 def test_a_malformed_catalogue_is_named_with_its_line(toy: ToyProject, source, said):
@@ -79,13 +73,32 @@ def test_a_malformed_catalogue_is_named_with_its_line(toy: ToyProject, source, s
         load_catalogue(Project())
 
 
+def test_items_of_files_named_by_evidence_follow_those_of_the_page_and_other_files_declare_nothing(toy: ToyProject):
+    for position, name in enumerate(("simulated_more", "measured", "counted", "catalogue_more", "accuracy"), start=2):
+        toy.declare(f'item("table-{position}")', file=f"{name}.py")
+    assert [item.item for item in load_catalogue(Project())] == ["table-1", "table-4", "table-3", "table-2"]
+
+
+def test_one_id_in_two_files_and_a_malformed_second_file_are_refused_by_name(toy: ToyProject):
+    toy.declare('item("table-1")', file="simulated.py")
+    with pytest.raises(CatalogueError, match="toy/table-1/counted is declared twice"):
+        load_catalogue(Project())
+    (toy.root / "reproductions/toy/simulated.py").write_text("CATALOGUE = 3")
+    with pytest.raises(CatalogueError, match="simulated.py: CATALOGUE must be"):
+        load_catalogue(Project())
+
+
+def test_an_item_named_like_the_folder_of_cells_is_refused(toy: ToyProject):
+    toy.declare('item("cells")')
+    with pytest.raises(UsageError, match="item is 'cells'; that is the folder of the technique's cells"):
+        load_catalogue(Project())
+
+
 def test_a_missing_notebook_and_a_foreign_technique_are_named(toy: ToyProject):
-    toy.declare("Reproduction(item='table-1', notebook='notebooks/toy/absent.ipynb', parameters=PARAMETERS, **ITEM)")
+    toy.declare('item("table-1", "absent")')
     with pytest.raises(CatalogueError, match=r"notebook of toy/table-1/counted is 'notebooks/toy/absent.ipynb'"):
         load_catalogue(Project())
-    toy.declare(
-        "Reproduction(item='table-1', notebook='notebooks/toy/one.ipynb', parameters=PARAMETERS, **(ITEM | {'technique': 'other'}))"
-    )
+    toy.declare('item("table-1", technique="other")')
     with pytest.raises(CatalogueError, match="must be its folder's name, 'toy'"):
         load_catalogue(Project())
 
@@ -110,7 +123,7 @@ def test_a_wrong_published_file_is_named_with_its_line(toy: ToyProject, text, sa
 
 
 def test_items_are_selected_by_id_beginning_or_glob_and_a_wrong_one_says_what_comes_close(toy: ToyProject):
-    toy.declare(*(ITEM.format(name, "PARAMETERS") for name in ("table-1", "table-10", "fig-2")))
+    toy.declare(*(f'item("{name}")' for name in ("table-1", "table-10", "fig-2")))
     catalogue = load_catalogue(Project())
     chosen = lambda *patterns: [item.item for item in select(catalogue, patterns)]  # noqa: E731
     assert chosen() == ["table-1", "table-10", "fig-2"]
@@ -167,10 +180,11 @@ def test_wrong_use_is_one_clear_line_and_nothing_is_run(toy: ToyProject, options
 
 
 def test_data_that_is_required_and_missing_and_a_wrong_data_folder_are_named(toy: ToyProject, monkeypatch):
-    manifest = "name,split,file,rows,bytes,sha256,hub_split,licence,origin,hub_id,hub_config,package,note\nglue/sst2,train,sst2/train.tsv,1,1,,train,x,x,no-one/glue,sst2,,\n"
+    manifest = "name,split,file,rows,bytes,sha256,hub_split,licence,origin,hub_id,hub_config,package,note\n"
+    manifest += "glue/sst2,train,sst2/train.tsv,1,1,,train,x,x,no-one/glue,sst2,,\n"
     (toy.root / "data").mkdir()
     (toy.root / "data/manifest.csv").write_text(manifest)
-    toy.declare(ITEM.format("table-1", "PARAMETERS").replace("claims=", "requires=('data:glue/sst2',), claims="))
+    toy.declare('item("table-1", requires=("data:glue/sst2",))')
     project = Project()
     with pytest.raises(UsageError, match="requires the data 'glue/sst2', and sst2/train.tsv is not here"):
         plan(project, load_catalogue(project), "laptop")

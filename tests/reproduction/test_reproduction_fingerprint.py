@@ -10,8 +10,7 @@ from toy_project import RECORD, ToyProject
 
 from workbench.datasets import places
 from workbench.reproduction import Project, load_catalogue, plan
-from workbench.reproduction.fingerprint import Fingerprinter, changes
-from workbench.reproduction.imports import Library, by_room
+from workbench.reproduction.fingerprint import Fingerprinter, Library, by_room, changes
 from workbench.reproduction.machine import commit_of
 
 
@@ -34,13 +33,8 @@ def test_modules_are_found_through_imports_of_imports_and_packages_on_the_way(tm
         lib__deep__c="import os",
         lib__other="",
     )
-    assert list(library.needed_by(["%matplotlib inline\nimport lib.a as a"])) == [
-        "lib",
-        "lib.a",
-        "lib.b",
-        "lib.deep",
-        "lib.deep.c",
-    ]
+    found = list(library.needed_by(["%matplotlib inline\nimport lib.a as a"]))
+    assert found == ["lib", "lib.a", "lib.b", "lib.deep", "lib.deep.c"]
     assert list(library.needed_by(["from lib import other"])) == ["lib", "lib.other"]
     assert list(library.needed_by(["import os, numpy"])) == []
 
@@ -100,17 +94,6 @@ def test_each_part_that_changes_is_named(toy: ToyProject, monkeypatch):
 
     toy.notebook("one", "import beside  # again", RECORD)
     assert "notebook changed" in changes(before, fingerprint(toy))
-
-
-def test_outputs_of_a_notebook_do_not_matter_and_its_code_does(toy: ToyProject):
-    before = fingerprint(toy)
-    path = toy.root / "notebooks/toy/one.ipynb"
-    path.write_text(
-        path.read_text().replace(
-            '"outputs": []', '"outputs": [{"output_type": "stream", "name": "stdout", "text": "x"}]'
-        )
-    )
-    assert changes(before, fingerprint(toy)) == ""
 
 
 def test_every_cell_of_a_notebook_matters_and_what_running_it_leaves_behind_does_not(toy: ToyProject):
@@ -197,13 +180,24 @@ def test_an_item_without_a_record_or_with_a_failure_runs_and_says_why(toy: ToyPr
     toy.folder().mkdir(parents=True)
     (toy.folder() / "failure.json").write_text("{}")
     assert reasons(toy) == "its last run failed"
-    (toy.folder() / "record.json").write_text('{"schema": 1, "checksum": "0"}')
-    assert "record.json: refused, its checksum does not fit" in reasons(toy)
+
+
+def test_a_changed_claim_changes_the_fingerprint_of_its_item_alone(toy: ToyProject):
+    def fingerprints():
+        project = Project()
+        return [Fingerprinter(project)(item, "laptop") for item in load_catalogue(project)]
+
+    toy.declare('item("table-2")', file="simulated.py")
+    before = fingerprints()
+    looser = 'Within("twice the size", quantity="bytes", where={"method": "A1"}, rel=0.5, because="it is counted")'
+    toy.declare(f'item("table-2", claims=({looser},))', file="simulated.py")
+    assert [changes(*pair) for pair in zip(before, fingerprints(), strict=True)] == ["", "declaration changed"]
 
 
 @pytest.mark.timeout(60)
 def test_planning_imports_neither_torch_nor_papermill(toy: ToyProject):
-    code = "import sys\nfrom workbench.reproduction import *\nplan(Project(), load_catalogue(), 'laptop')\nprint([name for name in ('torch', 'papermill', 'pandas', 'nbformat') if name in sys.modules])"
+    code = "import sys\nfrom workbench.reproduction import *\nplan(Project(), load_catalogue(), 'laptop')\n"
+    code += "print([name for name in ('torch', 'papermill', 'pandas', 'nbformat') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -1,7 +1,8 @@
-"""Records are whole or absent, checked when read, and compared value by value."""
+"""Records are whole or absent, trusted only where they belong, and compared value by value."""
 
 import json
 import math
+import shutil
 import types
 
 import numpy
@@ -15,65 +16,96 @@ from workbench.reproduction import (
     UsageError,
     diff,
     find_records,
+    load_catalogue,
     load_records,
     load_verdicts,
+    plan,
     promote,
     read_record,
     record,
 )
-from workbench.reproduction.artifacts import checksums
-from workbench.reproduction.records import checksum, write_json, write_record
+from workbench.reproduction.files import checksum, write_json
+from workbench.reproduction.runner import sweep
 
-ITEM = "toy/table-1/counted"
+ITEM, OTHER = "toy/table-1/counted", "toy/table-2/counted"
 
 
 def values(value, **keys):
     return [{"quantity": "bytes", "method": "A1", "value": value, "unit": "bytes", **keys}]
 
 
-def whole_record(toy: ToyProject, value=8.0, path=None, figure: bytes | None = None) -> dict:
-    path = path or toy.folder() / "record.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    artifacts = {"figure": None if figure is None else "figure.png", "log": "log.txt"}
-    if figure is not None:
-        path.with_name("figure.png").write_bytes(figure)
-    content = {
-        "schema": 1,
-        "id": ITEM,
-        "technique": "toy",
-        "item": "table-1",
-        "evidence": "counted",
-        "profile": "laptop",
-        "values": values(value),
-        "started": "2026-01-01T00:00:00+00:00",
-        "seconds": 2.0,
-        "commit": "abc",
-        "verdicts": [
-            {"claim": "twice the size", "kind": "Within", "verdict": "agrees", "reason": "", "rows": [{}, {}]}
-        ],
-        "artifacts": artifacts,
-        "artifact_sha256": checksums(path.parent, artifacts),
-    }
-    return write_record(path, content)
+def why(toy: ToyProject, position: int = 0) -> str:
+    return plan(Project(), load_catalogue(Project()), "laptop")[position].why
 
 
-def test_a_record_whose_number_was_edited_is_refused_by_name(toy: ToyProject):
-    whole_record(toy)
-    path = toy.folder() / "record.json"
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda text: text.replace("8.0", "9.0"), "its checksum does not fit its content"),
+        (lambda text: text[:50], "it cannot be read"),
+        (lambda text: "{}", "it is no record of schema 1"),
+    ],
+)
+def test_a_record_that_was_changed_is_refused_by_name_everywhere(toy: ToyProject, change, reason):
+    toy.sealed()
     assert load_records()["value"].tolist() == [8.0]
-    path.write_text(path.read_text().replace("8.0", "9.0"))
-    with pytest.raises(RecordError, match=r"table-1/counted/record.json: refused, its checksum does not fit"):
-        load_records()
-    found = find_records(Project())
-    assert found.records == () and len(found.refused) == 1
-
-
-def test_a_record_cut_short_is_refused_by_name(toy: ToyProject):
-    whole_record(toy)
     path = toy.folder() / "record.json"
-    path.write_text(path.read_text()[:50])
-    with pytest.raises(RecordError, match="record.json: refused, it cannot be read"):
+    path.write_text(change(path.read_text()))
+    message = f"{path}: refused, {reason}"
+    with pytest.raises(RecordError, match=message):
         read_record(path, id=ITEM, profile="laptop")
+    for use in (load_records, load_verdicts, lambda: promote(Project(), "laptop"), lambda: diff(Project(), "laptop")):
+        with pytest.raises(RecordError, match=message):
+            use()
+    assert find_records(Project()).records == () and find_records(Project()).refused[0].startswith(message)
+    assert why(toy).startswith(f"its record is refused: {message}")
+    assert not (toy.root / "reproductions/toy/recorded").exists()
+
+
+def test_a_record_in_the_folder_of_another_item_or_profile_is_refused_by_name(toy: ToyProject):
+    toy.declare('item("table-1")', 'item("table-2")')
+    toy.sealed()
+    shutil.copytree(toy.folder("table-1"), toy.folder("table-2"))
+    path = toy.folder("table-2") / "record.json"
+    message = f"{path}: refused, it is the record of {ITEM} in the place of {OTHER}"
+    found = find_records(Project())
+    assert [one["id"] for one in found.records] == [ITEM] and found.refused == (message,)
+    assert why(toy, 1) == f"its record is refused: {message}"
+    shutil.rmtree(toy.folder("table-2"))
+
+    (promoted,) = promote(Project(), "laptop", [ITEM])
+    other = promoted.parent.with_name("table-2") / promoted.name
+    other.parent.mkdir()
+    shutil.copy(promoted, other)
+    with pytest.raises(RecordError, match=r"recorded/laptop/table-2/counted.json: refused, it is the record of toy/"):
+        diff(Project(), "laptop", [OTHER])
+
+    toy.sealed(profile="smoke")
+    shutil.rmtree(toy.folder())
+    shutil.copytree(toy.folder(profile="smoke"), toy.folder())
+    assert "refused, it is of the profile smoke in the place of laptop" in why(toy)
+
+
+def test_a_dead_runners_folder_with_the_record_of_another_item_is_not_moved_into_place(toy: ToyProject):
+    results = toy.root / "results/laptop"
+    for name in ("table-2", "table-1"):
+        toy.sealed(folder=results / f".partial-1/toy/{name}/counted")
+    sweep(results)
+    assert [str(path.parent.relative_to(results)) for path in results.rglob("record.json")] == [ITEM]
+
+
+@pytest.mark.parametrize("name", ["notebook.ipynb", "figure.png", "log.txt"])
+def test_a_file_beside_a_record_that_changed_or_is_missing_makes_it_run_again_and_is_named(toy: ToyProject, name):
+    sealed = toy.sealed()
+    # printf 'content of log.txt' | sha256sum
+    assert sealed["artifact_sha256"]["log"] == "6f47c524008c4f8efc0aad34f2a0e5aac9f2939452d9990045b1d206c775cd18"
+    assert why(toy) == "up to date"
+    (toy.folder() / name).write_text(f"Content of {name}")
+    assert why(toy) == f"{name} is not the file that its record was sealed with"
+    (toy.folder() / name).unlink()
+    assert why(toy) == f"{name} is missing beside its record"
+    toy.sealed(artifact_sha256={})
+    assert why(toy) == "notebook.ipynb has no checksum in its record"
 
 
 def test_the_checksum_is_that_of_the_canonical_json_without_it():
@@ -88,23 +120,16 @@ def test_numbers_of_numpy_become_plain_and_what_is_not_finite_survives_as_text(t
     path = tmp_path / "x.json"
     write_json(path, {"a": numpy.float32(0.5), "b": numpy.arange(2), "c": math.inf, "d": (1, 2)})
     assert json.loads(path.read_text()) == {"a": 0.5, "b": [0, 1], "c": "inf", "d": [1, 2]}
-    with pytest.raises(ValueError, match="object.*has no place in a record"):
+    with pytest.raises(ValueError, match="value is <object.*; it must be a plain number"):
         write_json(path, {"a": object()})
-    assert json.loads(path.read_text())["a"] == 0.5 and [each.name for each in tmp_path.iterdir()] == ["x.json"]
+    assert json.loads(path.read_text())["a"] == 0.5 and [file.name for file in tmp_path.iterdir()] == ["x.json"]
 
 
 def test_records_load_as_one_row_a_value_and_verdicts_as_one_row_a_claim(toy: ToyProject):
     assert load_records().empty
-    whole_record(toy)
-    table = load_records()
-    assert table.loc[0, ["id", "quantity", "method", "value", "unit", "seconds"]].tolist() == [
-        ITEM,
-        "bytes",
-        "A1",
-        8.0,
-        "bytes",
-        2.0,
-    ]
+    toy.sealed()
+    columns = ["id", "quantity", "method", "value", "unit", "seconds"]
+    assert load_records().loc[0, columns].tolist() == [ITEM, "bytes", "A1", 8.0, "bytes", 2.0]
     assert load_verdicts().loc[0, ["claim", "verdict", "rows"]].tolist() == ["twice the size", "agrees", 2]
 
 
@@ -130,15 +155,8 @@ def test_record_inside_a_run_keeps_values_figure_trace_and_sources(toy: ToyProje
     folder = in_a_run(toy, monkeypatch)
     figure = types.SimpleNamespace(savefig=lambda path, **options: path.write_bytes(b"png"))
     source = types.SimpleNamespace(as_record=lambda: {"name": "sst2", "source": "hub", "detail": "", "sha256": "00"})
-    record(
-        ITEM,
-        values(8),
-        figure=figure,
-        trace=[{"ph": "X"}],
-        data=[source],
-        seeds=[numpy.int64(3)],
-        configuration={"tp": numpy.int64(4)},
-    )
+    numbers = {"seeds": [numpy.int64(3)], "configuration": {"tp": numpy.int64(4)}}
+    record(ITEM, values(8), figure=figure, trace=[{"ph": "X"}], data=[source], **numbers)
     held = json.loads((folder / "recording.json").read_text())
     assert held["artifacts"] == {"figure": "figure.png", "trace": "trace.json"}
     assert held["data"] == [{"name": "sst2", "source": "hub", "detail": "", "sha256": "00"}]
@@ -189,46 +207,38 @@ def test_a_recording_of_another_item_or_an_unknown_one_or_in_another_unit_is_ref
 
 
 def test_simulated_evidence_must_say_what_it_was_calibrated_on(toy: ToyProject):
-    catalogue = toy.root / "reproductions/toy/catalogue.py"
-    catalogue.write_text(catalogue.read_text().replace("Evidence.COUNTED", "Evidence.SIMULATED"))
+    toy.declare('item("table-1", evidence=Evidence.SIMULATED)')
     with pytest.raises(ValueError, match="calibration is None"):
         record("toy/table-1/simulated", values(8))
-    assert record("toy/table-1/simulated", values(8), calibration={"from": "the data sheet"})["verdict"].tolist() == [
-        "agrees"
-    ]
+    table = record("toy/table-1/simulated", values(8), calibration={"from": "the data sheet"})
+    assert table["verdict"].tolist() == ["agrees"]
 
 
 def test_promoting_copies_records_and_the_difference_names_each_value_that_changed(toy: ToyProject):
-    project = Project()
+    project, folder = Project(), toy.root / "reproductions/toy/recorded/laptop/table-1"
     with pytest.raises(UsageError, match="none of the selected items has a record"):
         promote(project, "laptop")
-    whole_record(toy, 8.0)
-    assert promote(project, "laptop", ["toy/table-1"]) == (
-        toy.root / "reproductions/toy/recorded/laptop/table-1/counted.json",
-    )
+    toy.sealed()
+    assert promote(project, "laptop", ["toy/table-1"]) == (folder / "counted.json",)
     assert diff(project, "laptop").empty
-    whole_record(toy, 9.5)
+    toy.sealed(value=9.5)
     assert diff(project, "laptop").iloc[0].tolist() == [ITEM, "bytes", "method=A1", 8.0, 9.5, "bytes", 1.5, "differs"]
     (toy.folder() / "record.json").unlink()
     assert diff(project, "laptop")["what"].tolist() == ["only promoted"]
 
 
 def test_promoting_copies_the_figure_beside_the_record_and_a_run_without_one_takes_the_older_away(toy: ToyProject):
-    whole_record(toy, figure=b"a figure")
     folder = toy.root / "reproductions/toy/recorded/laptop/table-1"
-    assert promote(Project(), "laptop") == (folder / "counted.json",)
-    assert {path.name for path in folder.iterdir()} == {"counted.json", "counted.png"}
-    assert (folder / "counted.png").read_bytes() == b"a figure"
-    whole_record(toy, figure=b"another")
+    toy.sealed()
     promote(Project(), "laptop")
-    assert (folder / "counted.png").read_bytes() == b"another"
-    whole_record(toy)
+    assert (folder / "counted.png").read_text() == "content of figure.png"
+    toy.sealed(files={"figure": None})
     promote(Project(), "laptop")
     assert [path.name for path in folder.iterdir()] == ["counted.json"]
 
 
 def test_a_figure_of_another_run_or_none_where_one_was_sealed_is_not_promoted(toy: ToyProject):
-    whole_record(toy, figure=b"a figure")
+    toy.sealed()
     figure = toy.folder() / "figure.png"
     figure.write_bytes(b"of another run")
     with pytest.raises(RecordError, match="figure.png: refused, figure.png is not the file that its record was sealed"):
@@ -239,20 +249,9 @@ def test_a_figure_of_another_run_or_none_where_one_was_sealed_is_not_promoted(to
     assert not (toy.root / "reproductions/toy/recorded").exists()
 
 
-def test_a_tampered_record_is_not_promoted(toy: ToyProject):
-    whole_record(toy)
-    path = toy.folder() / "record.json"
-    path.write_text(path.read_text().replace("8.0", "9.0"))
-    with pytest.raises(RecordError, match="checksum"):
-        promote(Project(), "laptop")
-    assert not (toy.root / "reproductions/toy/recorded").exists()
-
-
 def test_the_verdict_of_an_order_stands_in_a_row_of_its_own_and_its_values_have_none(toy: ToyProject):
-    toy.declare(
-        'Reproduction(item="table-1", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, **ITEM, claims=('
-        'Ordering("o", quantity="time", along="x", order=[1, 2, 3], because="the figure shows it"),))'
-    )
+    order = 'Ordering("o", quantity="time", along="x", order=[1, 2, 3], because="the figure shows it")'
+    toy.declare(f'item("table-1", claims=({order},))')
     rows = [{"quantity": "time", "x": x, "value": value, "unit": "s"} for x, value in ((1, 1.0), (2, 3.0), (3, 2.0))]
     table = record(ITEM, rows)
     found = "expected less at 2 than at 3; found 3 and 2"

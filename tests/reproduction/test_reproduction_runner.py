@@ -9,8 +9,6 @@ import subprocess
 import pytest
 from toy_project import RECORD, ToyProject, alive, kill, processes_below, wait_for
 
-from workbench.reproduction.records import SCHEMA, write_record
-
 HOLDS_THE_INTERPRETER = """
 import ctypes, subprocess, sys, pathlib
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -117,21 +115,6 @@ def test_ctrl_c_ends_the_kernels_keeps_what_was_finished_and_leaves_no_partial_f
     assert not list((toy.root / "results/laptop").glob(".partial-*"))
 
 
-def old_record(toy: ToyProject) -> dict:
-    toy.folder().mkdir(parents=True)
-    return write_record(
-        toy.folder() / "record.json",
-        {
-            "schema": SCHEMA,
-            "id": "toy/table-1/counted",
-            "profile": "laptop",
-            "seconds": 1.0,
-            "artifacts": {},
-            "fingerprint": {},
-        },
-    )
-
-
 def test_a_disk_that_fills_up_fails_the_item_and_keeps_its_old_record(toy: ToyProject, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -140,7 +123,7 @@ def test_a_disk_that_fills_up_fails_the_item_and_keeps_its_old_record(toy: ToyPr
         pytest.skip("only root can mount the small disk this test fills")
     try:
         (toy.root / "results").symlink_to(disk)
-        old = old_record(toy)
+        old = toy.sealed(files={}, fingerprint={})
         toy.notebook("one", "print('x' * 400_000)", RECORD)
         code, outcome, err = toy.run(min_free_bytes=0)
         assert code == 1, err
@@ -152,7 +135,7 @@ def test_a_disk_that_fills_up_fails_the_item_and_keeps_its_old_record(toy: ToyPr
 
 
 def test_a_recording_that_cannot_be_written_fails_the_item_and_keeps_its_old_record(toy: ToyProject):
-    old = old_record(toy)
+    old = toy.sealed(files={}, fingerprint={})
     toy.notebook("one", "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))", RECORD)
     code, outcome, err = toy.run()
     assert code == 1, err

@@ -13,108 +13,127 @@ import pytest
 from toy_project import ToyProject, kill
 
 from workbench.reproduction import Project, UsageError, load_catalogue, run
-from workbench.reproduction.cells.notes import CellProgress
-from workbench.reproduction.records import SCHEMA, read_record, write_record
-from workbench.reproduction.runner.events import (
+from workbench.reproduction.cells import CellProgress
+from workbench.reproduction.files import hold_lock, write_record
+from workbench.reproduction.records import SCHEMA, read_record
+from workbench.reproduction.runner import (
     Action,
+    Failure,
     ItemFinished,
     ItemOutcome,
+    ItemRun,
     ItemStarted,
     PlannedItem,
     Progress,
+    Schedule,
     Status,
+    expected_s,
+    in_order,
+    place_failure,
+    sweep,
 )
-from workbench.reproduction.runner.execute import Execution, Failure
-from workbench.reproduction.runner.lock import hold_lock
-from workbench.reproduction.runner.placing import place_failure, sweep
-from workbench.reproduction.runner.schedule import Schedule, expected_s
 
 
 def planned(id, times=False, expected=1.0):
     return PlannedItem(id=id, action=Action.RUN, why="", expected_s=expected, times=times)
 
 
-class FakeWork:
-    """Sleeps instead of running a kernel and notes who ran beside whom."""
+class Beside:
+    """Notes which fake items run beside which."""
 
-    def __init__(self, seconds=0.15):
-        self.seconds, self.running, self.seen, self.stopped = seconds, set(), [], {}
-        self.lock, self.ends = threading.Lock(), {}
+    def __init__(self):
+        self.lock, self.running, self.seen = threading.Lock(), set(), []
 
-    def run(self, id):
-        with self.lock:
-            self.running.add(id)
-            self.seen.append(frozenset(self.running))
-            self.ends[id] = threading.Event()
-        self.ends[id].wait(self.seconds)
-        with self.lock:
-            self.running.discard(id)
-        return ItemOutcome(
-            id=id, status=Status.FAILED if id in self.stopped else Status.RECORDED, reason=self.stopped.get(id, "")
-        )
+    def runs(self, ids, **options):
+        return {id: FakeRun(self, id, **options) for id in ids}
 
-    def stop(self, id, because):
-        self.stopped.setdefault(id, because)
-        if id in self.ends:
-            self.ends[id].set()
 
-    def seconds_so_far(self, id):
-        return 0.0 if id not in self.ends else 1.0
+class FakeRun:
+    """Sleeps instead of running a kernel."""
 
-    def cells_so_far(self, id):
-        return None
+    def __init__(self, beside, id, seconds=0.15, cells=None):
+        self.beside, self.id, self.seconds, self.cells = beside, id, seconds, cells or {}
+        self.stopped, self.began, self.end = "", False, threading.Event()
+
+    def run(self):
+        with self.beside.lock:
+            self.began = True
+            self.beside.running.add(self.id)
+            self.beside.seen.append(frozenset(self.beside.running))
+        self.end.wait(self.seconds)
+        with self.beside.lock:
+            self.beside.running.discard(self.id)
+        return ItemOutcome(id=self.id, status=Status.FAILED if self.stopped else Status.RECORDED, reason=self.stopped)
+
+    def stop(self, because):
+        self.stopped = self.stopped or because
+        self.end.set()
+
+    def seconds_so_far(self):
+        return 1.0 if self.began else 0.0
+
+    def cells_so_far(self):
+        return self.cells.get(self.id)
+
+
+def schedule(runs, items, jobs=2, timeout_s=None, on_event=lambda event: None):
+    return Schedule(runs=runs, jobs=jobs, timeout_s=timeout_s, on_event=on_event).run(items)
 
 
 def test_timed_items_run_alone_and_the_others_side_by_side_up_to_the_jobs():
-    work, events = FakeWork(), []
+    beside, events = Beside(), []
     items = [planned("t1", times=True), *map(planned, "abcd"), planned("t2", times=True)]
-    done = Schedule(work=work, jobs=2, timeout_s=None, on_event=events.append).run(items)
+    done = schedule(beside.runs(item.id for item in items), items, on_event=events.append)
     assert set(done) == {item.id for item in items}
-    assert max(len(beside) for beside in work.seen) == 2
-    assert [beside for beside in work.seen if beside & {"t1", "t2"}] == [{"t1"}, {"t2"}]
+    assert max(map(len, beside.seen)) == 2
+    assert [seen for seen in beside.seen if seen & {"t1", "t2"}] == [{"t1"}, {"t2"}]
     started = [event for event in events if isinstance(event, ItemStarted)]
     assert [event.id for event in started] == ["a", "b", "c", "d", "t1", "t2"]
     assert [event.number for event in started] == [1, 2, 3, 4, 5, 6]
     assert sum(isinstance(event, ItemFinished) for event in events) == 6
 
 
-class BrokenWork(FakeWork):
-    """Raises where it should give an outcome."""
-
-    def run(self, id):
-        raise NotADirectoryError(20, "Not a directory", "results/laptop/toy")
+def test_quick_items_of_all_techniques_come_first_in_turn_and_of_each_the_quickest():
+    items = [
+        planned("one/accuracy", expected=250),
+        planned("one/fig-1", expected=8),
+        planned("one/fig-2", expected=6),
+        planned("one/fig-3", expected=30),
+        planned("one/speed", expected=25, times=True),
+        planned("two/long-speed", expected=100, times=True),
+        planned("two/fig-1", expected=20),
+        planned("two/speed", expected=10, times=True),
+    ]
+    assert [item.id for item in in_order(items)] == [
+        *("one/fig-2", "two/fig-1", "one/fig-1", "one/fig-3"),  # untimed and at most 30 s
+        *("one/speed", "two/speed"),
+        "one/accuracy",
+        "two/long-speed",
+    ]
 
 
 @pytest.mark.timeout(10)
-def test_an_item_whose_thread_raises_has_failed_and_the_run_goes_on():
-    done = Schedule(work=BrokenWork(), jobs=1, timeout_s=None, on_event=lambda event: None).run(
-        [planned("a"), planned("b")]
-    )
+def test_an_item_whose_thread_raises_has_failed_and_the_run_goes_on(monkeypatch):
+    def run(self):
+        raise NotADirectoryError(20, "Not a directory", "results/laptop/toy")
+
+    monkeypatch.setattr(FakeRun, "run", run)
+    done = schedule(Beside().runs("ab"), [planned("a"), planned("b")], jobs=1)
     assert [outcome.status for outcome in done.values()] == [Status.FAILED, Status.FAILED]
     assert done["a"].reason == "NotADirectoryError: [Errno 20] Not a directory: 'results/laptop/toy'"
 
 
-def test_progress_tells_who_runs_and_how_long_it_will_take():
-    work, events = FakeWork(seconds=1.15), []
-    Schedule(work=work, jobs=2, timeout_s=None, on_event=events.append).run(
-        [planned("a", expected=3.0), planned("t", times=True, expected=5.0)]
-    )
+@pytest.mark.parametrize(
+    ("cells", "remaining_s"),
+    [({}, (3.0 - 1.0) + 5.0), ({"a": CellProgress(num_done=3, num_cells=9, remaining_s=600.0)}, 600.0 + 5.0)],
+)
+def test_progress_names_the_running_items_and_the_time_to_go_which_cells_know_best(cells, remaining_s):
+    events = []
+    items = [planned("a", expected=3.0), planned("t", times=True, expected=5.0)]
+    schedule(Beside().runs("at", seconds=1.15, cells=cells), items, on_event=events.append)
     first = next(event for event in events if isinstance(event, Progress))
     assert first.running == {"a": 1.0} and (first.num_done, first.num_items) == (0, 2)
-    assert first.remaining_s == (3.0 - 1.0) + 5.0
-
-
-class WorkInCells(FakeWork):
-    def cells_so_far(self, id):
-        return CellProgress(num_done=3, num_cells=9, remaining_s=600.0) if id == "a" else None
-
-
-def test_the_time_to_go_of_an_item_in_cells_is_what_its_cells_say():
-    events = []
-    schedule = Schedule(work=WorkInCells(seconds=1.15), jobs=1, timeout_s=None, on_event=events.append)
-    schedule.run([planned("a", expected=3.0), planned("b", expected=5.0)])
-    first = next(event for event in events if isinstance(event, Progress))
-    assert first.cells["a"].num_done == 3 and first.remaining_s == 600.0 + 5.0
+    assert (first.remaining_s, first.cells) == (remaining_s, cells)
 
 
 def test_the_expected_time_adds_timed_items_and_divides_the_others():
@@ -124,14 +143,13 @@ def test_the_expected_time_adds_timed_items_and_divides_the_others():
     assert expected_s(items, jobs=2, spent={"t": 11}) == 4.0
 
 
-def test_an_item_past_its_timeout_is_stopped_and_the_next_runs():
-    work = FakeWork(seconds=5.0)
-    done = Schedule(work=work, jobs=2, timeout_s=0.5, on_event=lambda event: None).run([planned("a")])
+def test_an_item_past_its_timeout_is_stopped():
+    done = schedule(Beside().runs("a", seconds=5.0), [planned("a")], timeout_s=0.5)
     assert done["a"].reason == "took longer than the timeout of 0.5 s"
 
 
 def test_an_interrupt_stops_every_item_before_it_goes_on():
-    work = FakeWork(seconds=30.0)
+    runs = Beside().runs("ab", seconds=30.0)
 
     def interrupt(event):
         if isinstance(event, ItemStarted) and event.number == 2:
@@ -139,20 +157,24 @@ def test_an_interrupt_stops_every_item_before_it_goes_on():
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        Schedule(work=work, jobs=2, timeout_s=None, on_event=interrupt).run([planned("a"), planned("b")])
-    assert "a" in work.stopped and time.monotonic() - began < 5.0
+        schedule(runs, [planned("a"), planned("b")], on_event=interrupt)
+    assert runs["a"].stopped and time.monotonic() - began < 5.0
 
 
-HOLDER = "import sys, time, pathlib\nfrom workbench.reproduction.runner.lock import hold_lock\nwith hold_lock(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+HOLDER = """
+import pathlib, sys, time
+from workbench.reproduction.files import hold_lock
+with hold_lock(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
 
 
 def test_the_lock_names_its_holder_and_is_free_as_soon_as_that_is_dead(tmp_path: Path):
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    with (
-        pytest.raises(UsageError, match=rf"is in use by another run: pid {holder.pid} on \S+, since 20"),
-        hold_lock(tmp_path),
-    ):
+    message = rf"is in use by another run: pid {holder.pid} on \S+, since 20"
+    with pytest.raises(UsageError, match=message), hold_lock(tmp_path):
         pass
     kill(holder.pid)
     holder.communicate()
@@ -172,9 +194,7 @@ def test_a_second_runner_in_one_profile_runs_nothing(toy: ToyProject):
 PLACES = """
 import json, os, pathlib, signal, sys
 from workbench.reproduction import Project, load_catalogue
-from workbench.reproduction.runner import placing
-from workbench.reproduction.runner.execute import Execution
-from workbench.reproduction.runner.work import partial_folder
+from workbench.reproduction.runner import ItemRun, place_record
 
 renames, replaces = os.rename, os.replace
 count = int(sys.argv[1])
@@ -189,12 +209,11 @@ def dying(move):
 os.rename, os.replace = dying(renames), dying(replaces)
 project = Project()
 item = load_catalogue(project)[0]
-folder = partial_folder(project.results_of("laptop")) / item.id
-folder.mkdir(parents=True)
-(folder / "recording.json").write_bytes(pathlib.Path(sys.argv[2]).read_bytes())
-(folder / "notebook.ipynb").write_text("new")
-execution = Execution(project=project, item=item, profile="laptop", kernel_name="python3", folder=folder, started="now", seconds=1.0)
-placing.place_record(execution, {}, project.folder(item, "laptop"))
+run = ItemRun(project, item, "laptop", started="now", seconds=1.0)
+run.folder.mkdir(parents=True)
+(run.folder / "recording.json").write_bytes(pathlib.Path(sys.argv[2]).read_bytes())
+(run.folder / "notebook.ipynb").write_text("new")
+place_record(run)
 """
 
 
@@ -202,13 +221,8 @@ placing.place_record(execution, {}, project.folder(item, "laptop"))
 def test_a_runner_killed_at_any_step_of_placing_leaves_the_old_record_or_the_new_one_whole(
     toy: ToyProject, tmp_path, moves, left
 ):
-    recording = {
-        "values": [{"quantity": "bytes", "method": "A1", "value": 8, "unit": "bytes"}],
-        "data": [],
-        "calibration": None,
-        "not_comparable": {},
-        "artifacts": {},
-    }
+    recording = {"data": [], "calibration": None, "not_comparable": {}, "artifacts": {}}
+    recording["values"] = [{"quantity": "bytes", "method": "A1", "value": 8, "unit": "bytes"}]
     (tmp_path / "recording.json").write_text(json.dumps(recording))
     place = [sys.executable, "-c", PLACES]
     subprocess.run([*place, "99", tmp_path / "recording.json"], check=True)
@@ -248,9 +262,7 @@ def test_a_failure_that_cannot_be_kept_raises_nothing(toy: ToyProject):
     barred = toy.root / "results/laptop/toy"
     barred.parent.mkdir(parents=True)
     barred.write_text("put there while the item ran")
-    folder = toy.root / "results/laptop/.partial-1" / item.id
-    execution = Execution(project=project, item=item, profile="laptop", kernel_name="python3", folder=folder)
-    place_failure(execution, Failure(reason="boom", traceback=""), {}, project.folder(item, "laptop"))
+    place_failure(ItemRun(project, item, "laptop"), Failure(reason="boom", traceback=""))
     assert barred.read_text() == "put there while the item ran"
 
 
@@ -262,10 +274,8 @@ def test_a_file_where_a_folder_of_results_belongs_is_refused_by_name_before_anyt
     path = toy.root / "results/laptop" / barred
     path.parent.mkdir(parents=True)
     path.symlink_to(toy.root / "nowhere") if dangling else path.write_text("a file")
-    project = Project()
-    with pytest.raises(
-        UsageError, match=f"{path} is not a folder, and the record of toy/table-1/counted belongs there"
-    ):
+    project, message = Project(), f"{path} is not a folder, and the record of toy/table-1/counted belongs there"
+    with pytest.raises(UsageError, match=message):
         run(project, load_catalogue(project))
 
 

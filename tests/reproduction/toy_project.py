@@ -11,14 +11,23 @@ from pathlib import Path
 
 import psutil
 
+from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction.files import checksums, write_record
+from workbench.reproduction.fingerprint import Fingerprinter
+
 HEADER = """
 from workbench.reproduction import Crossover, Evidence, Ordering, Reproduction, Trend, Within
-ITEM = dict(technique="toy", evidence=Evidence.COUNTED, title="A toy", published="numbers.csv")
 PARAMETERS = {"smoke": {"size": 2}, "laptop": {"size": 4}}
 WITHIN = Within("twice the size", quantity="bytes", where={"method": "A1"}, rel=0.0, because="it is counted")
+
+def item(name, notebook="one", **options):
+    fields = {"technique": "toy", "evidence": Evidence.COUNTED, "title": "A toy", "published": "numbers.csv"}
+    fields |= {"parameters": PARAMETERS, "claims": (WITHIN,), "notebook": f"notebooks/toy/{notebook}.ipynb"}
+    return Reproduction(item=name, **(fields | options))
 """
 PUBLISHED = "quantity,method,value,unit,source\nbytes,A1,8,bytes,table 1\n"
-RECORD = 'from workbench.reproduction import record\nrecord(item, [{"quantity": "bytes", "method": "A1", "value": 2 * size, "unit": "bytes"}])'
+VALUE = '{"quantity": "bytes", "method": "A1", "value": 2 * size, "unit": "bytes"}'
+RECORD = f"from workbench.reproduction import record\nrecord(item, [{VALUE}])"
 PARAMETERS_CELL = 'item = "toy/table-1/counted"  # id\nsize = 1  # elements'
 DRIVER = """
 import dataclasses, json, sys
@@ -26,20 +35,30 @@ from workbench.reproduction import Project, UsageError, load_catalogue, run, sel
 
 options = json.loads(sys.argv[1])
 project = Project()
-def tell(event):
-    if type(event).__name__ == "ItemStarted":
-        print("started", event.id, flush=True)
 try:
-    outcome = run(project, select(load_catalogue(project), options.pop("patterns", [])), on_event=tell, **options)
+    outcome = run(project, select(load_catalogue(project), options.pop("patterns", [])), **options)
 except UsageError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
 except KeyboardInterrupt:
     sys.exit(130)
 heavy = [name for name in ("torch", "papermill", "pandas", "nbformat") if name in sys.modules]
-print(json.dumps({"items": [dataclasses.asdict(item) for item in outcome.items], "seconds": outcome.seconds, "heavy": heavy}))
+items = [dataclasses.asdict(item) for item in outcome.items]
+print(json.dumps({"items": items, "seconds": outcome.seconds, "heavy": heavy}))
 sys.exit(outcome.exit_code)
 """
+FILES = {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}
+
+
+def notebook_json(cells: list[tuple[str, list[str]]]) -> str:
+    """Return a notebook of code cells, each a source and its tags."""
+    common = {"cell_type": "code", "outputs": [], "execution_count": None}
+    written = [
+        common | {"id": f"cell-{place}", "metadata": {"tags": tags}, "source": source}
+        for place, (source, tags) in enumerate(cells)
+    ]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": written})
 
 
 class ToyProject:
@@ -50,49 +69,25 @@ class ToyProject:
         (root / "reproductions/toy/published").mkdir(parents=True)
         (root / "notebooks/toy").mkdir(parents=True)
         self.publish(PUBLISHED)
-        self.declare(
-            'Reproduction(item="table-1", notebook="notebooks/toy/one.ipynb", parameters=PARAMETERS, claims=(WITHIN,), **ITEM)'
-        )
+        self.declare('item("table-1")')
         self.notebook("one", RECORD)
 
     def publish(self, text: str) -> None:
         (self.root / "reproductions/toy/published/numbers.csv").write_text(text)
 
-    def declare(self, *items: str) -> None:
-        (self.root / "reproductions/toy/catalogue.py").write_text(
-            f"{HEADER}\nCATALOGUE = (\n" + ",\n".join(items) + ",\n)\n"
-        )
+    def declare(self, *items: str, file: str = "catalogue.py") -> None:
+        path = self.root / "reproductions/toy" / file
+        path.write_text(f"{HEADER}\nCATALOGUE = (\n" + ",\n".join(items) + ",\n)\n")
 
     def declare_each(self, **cells: str) -> None:
-        """One item a keyword, named like it, whose notebook runs the given cell and then records."""
-        self.declare(
-            *(
-                f'Reproduction(item="{name}", notebook="notebooks/toy/{name}.ipynb", parameters=PARAMETERS, claims=(WITHIN,), **ITEM)'
-                for name in cells
-            )
-        )
+        """Declare one item a keyword, named like it, whose notebook runs the given cell and then records."""
+        self.declare(*(f'item("{name}", "{name}")' for name in cells))
         for name, cell in cells.items():
             self.notebook(name, textwrap.dedent(cell), RECORD)
 
     def notebook(self, name: str, *cells: str, parameters: str = PARAMETERS_CELL) -> None:
-        sources = [(parameters, ["parameters"]), *((cell, []) for cell in cells)]
-        held = {
-            "nbformat": 4,
-            "nbformat_minor": 5,
-            "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-            "cells": [
-                {
-                    "cell_type": "code",
-                    "id": f"cell-{position}",
-                    "metadata": {"tags": tags},
-                    "outputs": [],
-                    "execution_count": None,
-                    "source": source,
-                }
-                for position, (source, tags) in enumerate(sources)
-            ],
-        }
-        (self.root / f"notebooks/toy/{name}.ipynb").write_text(json.dumps(held))
+        path = self.root / f"notebooks/toy/{name}.ipynb"
+        path.write_text(notebook_json([(parameters, ["parameters"]), *((cell, []) for cell in cells)]))
 
     def folder(self, item: str = "table-1", profile: str = "laptop") -> Path:
         return self.root / "results" / profile / "toy" / item / "counted"
@@ -103,18 +98,36 @@ class ToyProject:
     def failure(self, item: str, profile: str = "laptop") -> dict:
         return json.loads((self.folder(item, profile) / "failure.json").read_text())
 
+    def sealed(self, item="table-1", profile="laptop", *, value=8.0, files=FILES, folder=None, **more) -> dict:
+        """Write a record with the fingerprint of now and its files beside it."""
+        folder = folder or self.folder(item, profile)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in filter(None, files.values()):
+            (folder / name).write_text(f"content of {name}")
+        project, id = Project(self.root), f"toy/{item}/counted"
+        declared = next(one for one in load_catalogue(project) if one.id == id)
+        about = {"id": id, "technique": "toy", "item": item, "evidence": "counted", "profile": profile}
+        verdict = {"claim": "twice the size", "kind": "Within", "verdict": "agrees", "reason": "", "rows": [{}, {}]}
+        content = {
+            "schema": 1,
+            "values": [{"quantity": "bytes", "method": "A1", "value": value, "unit": "bytes"}],
+            "verdicts": [verdict],
+            "started": "2026-01-01T00:00:00+00:00",
+            "seconds": 2.0,
+            "commit": "abc",
+            "artifacts": files,
+            "artifact_sha256": checksums(folder, files),
+            "fingerprint": Fingerprinter(project)(declared, profile),
+        }
+        return write_record(folder / "record.json", about | content | more)
+
     def start(self, **options) -> subprocess.Popen:
         """Start a runner in a process of its own."""
         environment = {**os.environ, "WORKBENCH_ROOT": str(self.root), "PYTHONWARNINGS": "default"}
         environment.pop("WORKBENCH_DATA", None)
-        return subprocess.Popen(
-            [sys.executable, "-c", DRIVER, json.dumps(options)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        command = [sys.executable, "-c", DRIVER, json.dumps(options)]
+        return subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
 
     def run(self, **options) -> tuple[int, dict, str]:
         """Run to the end; return exit code, outcome and standard error."""

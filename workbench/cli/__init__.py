@@ -1,9 +1,4 @@
-"""The command line: `workbench list`, `reproduce`, `report` and what surrounds them.
-
-Source: the workbench's own conventions; typer for parsing, rich for tables and progress.
-Simplified: commands import what they need when they are called, so that `list` and `show` start in a fraction of a second.
-Left out: anything that computes; every command calls one function of the library.
-"""
+"""The command line: every command calls one function of the library, and imports it when it is called."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import catalogue, furnish, house, records, report, reproduce
+from . import author, house, look, reproduce
 from .common import INTERRUPTED
 
 __all__ = ["app", "main"]
@@ -35,9 +30,9 @@ OVERVIEW = """Reproduce published results on real ranks, and check each claim ag
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from workbench.reproduction.machine import own_version
 
-        print(f"workbench {version('workbench')}")
+        print(f"workbench {own_version()}")
         raise typer.Exit
 
 
@@ -49,8 +44,7 @@ def _any_command(
     """Take the options that stand before a command."""
 
 
-def build() -> typer.Typer:
-    """Put the commands together, grouped as the help shows them."""
+def _build() -> typer.Typer:
     app = typer.Typer(
         name="workbench",
         help=OVERVIEW,
@@ -61,32 +55,28 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_any_command)
-    for module in (catalogue, reproduce, report, records, house, furnish):
+    for module in (look, reproduce, author, house):
         module.register(app)
     return app
 
 
-app = build()
+app = _build()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and leave with its exit code.
-
-    Args:
-        arguments: the words after `workbench`; those of the process by default.
-    """
+    """Run one command, by default that of the process's arguments, and leave with its exit code."""
     sys.exit(exit_code(sys.argv[1:] if arguments is None else list(arguments)))
 
 
 def exit_code(arguments: Sequence[str]) -> int:
-    """Run one command; wrong use becomes one line on stderr and exit code 2, output that nobody reads exit code 1."""
+    """Run one command; wrong use is one line on stderr and exit code 2, output that nobody reads is exit code 1."""
     from typer.exceptions import Abort, TyperException
 
     from workbench.reproduction import UsageError
 
     try:
         code = int(app(args=list(arguments), prog_name="workbench", standalone_mode=False) or 0)
-        sys.stdout.flush()  # here, where what goes wrong can still be told
+        sys.stdout.flush()  # here, where an error can still be reported
         return code
     except TyperException as error:
         return _refuse(error.format_message(), error.exit_code)

@@ -2,6 +2,4 @@
 
 from workbench.cli import main
 
-__all__: list[str] = []
-
 main()

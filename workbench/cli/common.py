@@ -1,9 +1,4 @@
-"""What several commands share: the project, the profile option, consoles.
-
-Source: none, the command line's own.
-Simplified: one console for output, one for messages.
-Left out: the commands.
-"""
+"""Shared by the commands: the project and its items, the profile option, consoles, verdicts in words."""
 
 from __future__ import annotations
 
@@ -15,18 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-__all__ = [
-    "INTERRUPTED",
-    "PROFILES",
-    "AskYes",
-    "OneProfile",
-    "choose",
-    "console",
-    "load",
-    "pick",
-    "print_json",
-    "verdict_words",
-]
+__all__ = ["AskYes", "OneProfile", "Patterns", "choose", "console", "load", "pick", "print_json", "verdict_words"]
 
 LOOK, RUN, HOUSE, AUTHOR = "Look", "Run", "Look after the house", "Write"  # groups of the help
 INTERRUPTED = 130  # exit code: 128 + SIGINT, as shells count it
@@ -37,11 +21,7 @@ MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "?", "NOT_RUN": 
 
 
 def choose(word: str, choices: tuple[str, ...], what: str) -> str:
-    """Return `word` where it is one of the choices, else refuse and name the closest.
-
-    Raises:
-        typer.BadParameter: naming the word, the choices and the closest one.
-    """
+    """Return `word` where it is one of the choices, else refuse and name the closest."""
     from workbench.reproduction import UsageError
 
     if word in choices:
@@ -65,6 +45,7 @@ OneProfile = Annotated[
         help="smoke checks the plumbing, laptop takes minutes, full hours, paper the paper's GPUs.",
     ),
 ]
+Patterns = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")]
 AskYes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -83,11 +64,7 @@ def load() -> tuple[Any, tuple[Any, ...]]:
 
 
 def pick(catalogue: Sequence[Any], patterns: Sequence[str]) -> tuple[Any, ...]:
-    """Select items as the library does, and also by a bare item such as "table-1".
-
-    Raises:
-        UsageError: naming the pattern that fits nothing.
-    """
+    """Select items as the library does, and also by a bare item such as "table-1"."""
     from workbench.reproduction import select
 
     items = {item.item for item in catalogue}

@@ -1,9 +1,4 @@
-"""What looks after the house: `doctor`, `data`, `kernels`, `bench`, `clean`.
-
-Source: the library functions each command names.
-Simplified: each command prints what its function returns.
-Left out: repairing what the doctor finds.
-"""
+"""`workbench doctor`, `bench`, `clean`, `data` and `kernels`: the machine, its files and what notebooks need."""
 
 from __future__ import annotations
 
@@ -24,10 +19,15 @@ NOT_MATERIAL = {".lock"}  # stays, since its holder is what makes removal safe
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    from . import supplies
-
     app.command("doctor", rich_help_panel=common.HOUSE)(doctor)
-    supplies.register(app)
+    data = typer.Typer(no_args_is_help=True, help="List, fetch and verify data sets and models.")
+    for name, command in (("list", list_data), ("fetch", fetch), ("verify", verify)):
+        data.command(name)(command)
+    kernels = typer.Typer(no_args_is_help=True, help="Jupyter kernels for a number of ranks or GPUs.")
+    for name, command in (("install", install_kernel), ("list", list_kernels), ("remove", remove_kernel)):
+        kernels.command(name)(command)
+    app.add_typer(data, name="data", rich_help_panel=common.HOUSE)
+    app.add_typer(kernels, name="kernels", rich_help_panel=common.HOUSE)
     app.command("bench", rich_help_panel=common.HOUSE)(bench)
     app.command("clean", rich_help_panel=common.HOUSE)(clean)
 
@@ -46,21 +46,15 @@ def doctor(as_json: AsJson = False) -> int:
         if not as_json:
             _print_check(out, check)
     if as_json:
-        common.print_json(
-            [
-                {name: getattr(check, name) for name in ("name", "state", "required", "found", "advice")}
-                for check in checks
-            ]
-        )
-    wanting = {state: [check.name for check in checks if check.state == state] for state in ("missing", "broken")}
-    told = [
-        f"{words}: {', '.join(wanting[state])}."
-        for state, words in (("missing", "Missing and required"), ("broken", "Broken"))
-        if wanting[state]
-    ]
+        names = ("name", "state", "required", "found", "advice")
+        common.print_json([{name: getattr(check, name) for name in names} for check in checks])
+    parts = []
+    for state, words in (("missing", "Missing and required"), ("broken", "Broken")):
+        if names := [check.name for check in checks if check.state == state]:
+            parts.append(f"{words}: {', '.join(names)}.")
     if not as_json:
-        out.print("\n" + (" ".join(told) or "Nothing required is missing."), markup=False)
-    return 1 if told else 0
+        out.print("\n" + (" ".join(parts) or "Nothing required is missing."), markup=False)
+    return 1 if parts else 0
 
 
 def _print_check(out: Any, check: Any) -> None:
@@ -103,7 +97,7 @@ def bench(pattern: Annotated[str, typer.Argument(help="Names of benchmarks, as a
 def _bench_line(row: Any) -> str:
     from rich.markup import escape
 
-    from workbench.reproduction.report.numbers import number_text
+    from workbench.reproduction.report import number_text
 
     spread = f" ({number_text(row.low)} to {number_text(row.high)})" if row.low is not None else ""
     holds = "[green]holds[/]" if row.holds else "[bold red]does not hold[/]"
@@ -135,7 +129,7 @@ def clean(
         out.print(f"Nothing to remove in {project.results}.", markup=False)
         return 0
     for folder in folders:
-        out.print(f"{folder}: {_told(folder, cells)}", markup=False)
+        out.print(f"{folder}: {_size_words(folder, cells)}", markup=False)
     if not yes and not sys.stdin.isatty():
         raise UsageError("clean asks before it removes; without a terminal say --yes")
     if not yes and not typer.confirm("Remove them?"):
@@ -143,15 +137,13 @@ def clean(
         return 0
     for folder in folders:
         _empty(folder, cells)
-        out.print(
-            f"Removed what {folder} held{'' if cells or not _num_cells(folder) else ', but for its finished cells'}.",
-            markup=False,
-        )
+        rest = "" if cells or not _num_cells(folder) else ", but for its finished cells"
+        out.print(f"Removed what {folder} held{rest}.", markup=False)
     return 0
 
 
 def _material(folder: Path, cells: bool) -> Sequence[Path]:
-    """Return what to remove: all that a folder holds, but the finished cells of its techniques unless they are meant too."""
+    """Return the paths to remove: all in a folder, but the finished cells of its techniques unless asked for."""
     from workbench.reproduction.declare import CELLS
 
     held = [path for path in folder.iterdir() if path.name not in NOT_MATERIAL] if folder.is_dir() else []
@@ -162,17 +154,12 @@ def _material(folder: Path, cells: bool) -> Sequence[Path]:
     return [path for path in held if path not in kept] + inside
 
 
-def _told(folder: Path, cells: bool) -> str:
-    size_bytes = sum(_size_bytes(path) for path in _material(folder, cells))
-    told = f"{len(list(folder.glob('*/*/*/record.json')))} records, {size_bytes / 1e6:.1f} MB"
-    found = _num_cells(folder)
-    return (
-        f"{told}, {found} finished cells"
-        if found and cells
-        else f"{told}; {found} finished cells stay (--cells)"
-        if found
-        else told
-    )
+def _size_words(folder: Path, cells: bool) -> str:
+    size_bytes, num_cells = sum(_size_bytes(path) for path in _material(folder, cells)), _num_cells(folder)
+    words = f"{len(list(folder.glob('*/*/*/record.json')))} records, {size_bytes / 1e6:.1f} MB"
+    if not num_cells:
+        return words
+    return f"{words}, {num_cells} finished cells" if cells else f"{words}; {num_cells} finished cells stay (--cells)"
 
 
 def _num_cells(folder: Path) -> int:
@@ -190,8 +177,110 @@ def _empty(folder: Path, cells: bool) -> None:
     """Remove what a folder holds while holding its lock, so that no run loses its results under way."""
     import shutil
 
-    from workbench.reproduction.runner.lock import hold_lock
+    from workbench.reproduction.files import hold_lock
 
     with hold_lock(folder):
         for path in _material(folder, cells):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def list_data() -> None:
+    """List the data sets and models the items can use, and where each would come from now."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from workbench.datasets import manifest
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("name", "here", "licence", "origin"):
+        table.add_column(name, no_wrap=name == "name")
+    for entry in _checked(manifest.list_data):
+        places = dict.fromkeys(check.place for check in _checked(manifest.verify, entry.name) if check.place)
+        here = ", ".join(places) or ("no" if entry.is_model else "no (a stand-in is used)")
+        table.add_row(entry.name, here, escape(entry.licence), escape(entry.origin))
+    common.console().print(table)
+
+
+def fetch(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="As workbench data list names them.")],
+) -> None:
+    """Download data sets or models. The only command that goes online.
+
+    \b
+    Example
+      workbench data fetch glue/sst2
+    """
+    from workbench.datasets import manifest
+
+    for name in names:
+        for path in _checked(manifest.fetch, name):
+            common.console().print(str(path), markup=False)
+
+
+def verify(names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="All by default.")] = None) -> int:
+    """Compare the files on this machine with the manifest's checksums; exit code 1 where one differs."""
+    from workbench.datasets import manifest
+
+    out, differs, found = common.console(), False, False
+    for name in names or [entry.name for entry in _checked(manifest.list_data)]:
+        for check in _checked(manifest.verify, name):
+            differs |= check.status is manifest.FileStatus.DIFFERS
+            found |= check.status is not manifest.FileStatus.MISSING
+            place = f"  ({check.place})" if check.place else ""
+            out.print(f"{name}  {check.file}  {check.status.value}{place}", markup=False)
+    if not found:
+        out.print("None of these files is on this machine; workbench data fetch NAME downloads them.", markup=False)
+    return 1 if differs else 0
+
+
+def install_kernel(
+    num_ranks: Annotated[
+        int, typer.Option("--ranks", "-n", min=1, help="Ranks that Ranks() starts in this kernel.")
+    ] = 4,
+    device: Annotated[
+        str, typer.Option(metavar="cpu|cuda", help="Where its ranks compute: cuda gives each its own GPU.")
+    ] = "cpu",
+    user: Annotated[
+        bool, typer.Option("--user", help="For every Jupyter of this user, not this environment's alone.")
+    ] = False,
+) -> None:
+    """Register a Jupyter kernel for a number of ranks or GPUs; reproduce --kernel NAME takes it.
+
+    \b
+    Examples
+      workbench kernels install --ranks 4
+      workbench kernels install --ranks 2 --device cuda
+    """
+    from workbench.launch import kernels
+
+    place = kernels.KernelPlace.USER if user else kernels.KernelPlace.ENVIRONMENT
+    folder = kernels.install(num_ranks, device=common.choose(device, ("cpu", "cuda"), "device"), place=place)
+    common.console().print(f"{folder.name}  {folder}", markup=False)
+
+
+def list_kernels() -> None:
+    """List the Jupyter kernels that notebooks and reproduce --kernel can use."""
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    for name, folder in sorted(KernelSpecManager().find_kernel_specs().items()):
+        common.console().print(f"{name}  {folder}", markup=False)
+
+
+def remove_kernel(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As workbench kernels list names it.")],
+) -> None:
+    """Remove a kernel that workbench kernels install registered."""
+    from workbench.launch import kernels
+
+    common.console().print(f"removed {_checked(kernels.remove, name)}", markup=False)
+
+
+def _checked(function: Any, *names: Any) -> Any:
+    """Call a function of the library; a name it does not know, or data it cannot get, is wrong use."""
+    from workbench.datasets.places import DataError
+    from workbench.reproduction import UsageError
+
+    try:
+        return function(*names)
+    except (ValueError, DataError) as error:
+        raise UsageError(str(error)) from None

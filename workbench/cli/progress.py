@@ -1,33 +1,27 @@
-"""Showing a run: the item, the time spent and the time to go; a bar on a terminal, plain lines elsewhere.
-
-Source: the events of `workbench.reproduction.runner`; rich draws.
-Simplified: between two events the bar stands still; they come about once a second.
-Left out: running anything.
-"""
+"""Showing a run: the item, the time spent and the time to go; a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from workbench.reproduction.cells.notes import CellProgress
-from workbench.reproduction.report.numbers import about_text, seconds_text
-from workbench.reproduction.runner.events import Event, ItemFinished, ItemOutcome, ItemStarted, Progress, Status
+from workbench.reproduction.cells import CellProgress
+from workbench.reproduction.report import about_text, seconds_text
+from workbench.reproduction.runner import Event, ItemFinished, ItemOutcome, ItemStarted, Progress, Status
 
 from .common import verdict_words
 
-__all__ = ["BarDisplay", "LineDisplay", "display", "ended_words"]
+__all__ = ["BarDisplay", "LineDisplay", "display", "running_words", "spent_words"]
 
 REFRESH_PER_S = 4  # redraws of the bar a second
 HEARTBEAT_S = 60.0  # seconds between two lines of a log in which nothing else happens
 
 
 def display(console: Any) -> LineDisplay | BarDisplay:
-    """Return what shows a run on this console."""
+    """Return the display of a run on this console."""
     return BarDisplay(console) if console.is_terminal else LineDisplay(console)
 
 
-def ended_words(outcome: ItemOutcome) -> str:
-    """Say in rich's marks how an item ended."""
+def _ended_words(outcome: ItemOutcome) -> str:
     from rich.markup import escape
 
     took = seconds_text(round(outcome.seconds, 1))
@@ -73,11 +67,11 @@ class LineDisplay:
             place, about = f"{event.number}/{event.num_items}", seconds_text(round(event.expected_s))
             self.console.print(f"{place} {event.id} starts; about {about}", markup=False)
         elif isinstance(event, ItemFinished) and event.outcome.status in (Status.RECORDED, Status.FAILED):
-            self.console.print(ended_words(event.outcome))
+            self.console.print(_ended_words(event.outcome))
         elif isinstance(event, Progress) and event.elapsed_s - self.spoke_s >= HEARTBEAT_S:
             self.spoke_s = event.elapsed_s
-            told = f"{event.num_done}/{event.num_items} done, {spent_words(event)}; running: {running_words(event)}"
-            self.console.print(told, markup=False)
+            done = f"{event.num_done}/{event.num_items} done"
+            self.console.print(f"{done}, {spent_words(event)}; running: {running_words(event)}", markup=False)
 
 
 class BarDisplay:
@@ -109,11 +103,7 @@ class BarDisplay:
         if isinstance(event, ItemStarted):
             self.bar.update(self.task, total=event.num_items, description=event.id)
         elif isinstance(event, Progress):
-            self.bar.update(
-                self.task,
-                completed=event.num_done,
-                total=event.num_items,
-                description=f"{spent_words(event)}  {running_words(event)}",
-            )
+            words = f"{spent_words(event)}  {running_words(event)}"
+            self.bar.update(self.task, completed=event.num_done, total=event.num_items, description=words)
         elif isinstance(event, ItemFinished) and event.outcome.status in (Status.RECORDED, Status.FAILED):
-            self.bar.console.print(ended_words(event.outcome))
+            self.bar.console.print(_ended_words(event.outcome))

@@ -1,15 +1,12 @@
-"""`workbench reproduce`: run what is not up to date, keep the report current, end with a table.
-
-Source: `workbench.reproduction.runner` runs; the report follows the starts and ends of items, within a tenth of the time.
-Simplified: nothing.
-Left out: the running itself.
-"""
+"""`workbench reproduce`: run the items that are not up to date, keep the report current, end with a table."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
 
@@ -20,7 +17,7 @@ from . import common
 __all__ = ["Run", "register", "reproduce"]
 
 LEAST_BETWEEN_S = 5.0  # seconds from one report of a run under way to the next; its page reloads every 15
-REASON_SHOWN = 40  # characters of a failure's reason in the table; the whole of it was told as the item ended
+REASON_SHOWN = 40  # characters of a failure's reason in the table; all of it was printed as the item ended
 COSTS_BETWEEN = 10  # and as many times what the last one cost, since it is written where items are scheduled
 
 
@@ -30,9 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def reproduce(
-    patterns: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")
-    ] = None,
+    patterns: common.Patterns = None,
     profile: common.OneProfile = "laptop",
     kernel: Annotated[
         str | None, typer.Option(metavar="NAME", help="Jupyter kernel; see workbench kernels list.")
@@ -83,60 +78,48 @@ def _print_plan(planned: Sequence[Any], profile: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from workbench.reproduction.report.numbers import about_text
+    from workbench.reproduction.report import about_text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("id", "would", "time", "why"):
         table.add_column(name, no_wrap=name == "id")
+    running = [item for item in planned if item.action == "run"]
     for item in planned:
-        runs = item.action == "run"
+        why = item.why if item.cells is None else f"{item.why}; {item.cells}"
         table.add_row(
-            item.id, str(item.action), f"about {about_text(item.expected_s)}" if runs else "", escape(_why(item))
+            item.id, str(item.action), f"about {about_text(item.expected_s)}" if item in running else "", escape(why)
         )
-    out, running = common.console(), [item for item in planned if item.action == "run"]
+    out, total = common.console(), about_text(sum(item.expected_s for item in running))
     out.print(table)
-    total = about_text(sum(item.expected_s for item in running))
-    out.print(
-        f"\n{len(running)} of {len(planned)} items would run in the profile {profile}, about {total} one after the other."
-    )
-
-
-def _why(item: Any) -> str:
-    return item.why if item.cells is None else f"{item.why}; {item.cells}"
+    count = f"{len(running)} of {len(planned)} items would run in the profile {profile}"
+    out.print(f"\n{count}, about {total} one after the other.")
 
 
 class Run:
-    """One call of `workbench reproduce`: what is shown, the report, the table at the end."""
+    """One call of `workbench reproduce`: its display, its report, the table at the end."""
 
     def __init__(self, project: Any, catalogue: Sequence[Any], chosen: Sequence[Any], profile: str) -> None:
         self.project, self.catalogue, self.chosen, self.profile = project, catalogue, chosen, profile
         self.out = common.console()
         self.running: set[str] = set()
-        self.kept: list[str] = []
+        self.num_recorded = 0
         self.progress = ""
         self.report_trouble = ""
         self.num_cells = 0  # done, of the items under way
-        self.behind = False  # whether the report has yet to tell of a start or an end
+        self.behind = False  # whether a start or an end is not yet on the report
         self.next_report_s = 0.0  # on the monotonic clock
 
     def go(self, **options: Any) -> int:
         """Run, and return the exit code."""
-        import logging
-
-        from workbench.reproduction.runner import run
+        from workbench.reproduction import run
 
         from .progress import display
 
-        logging.getLogger("papermill").setLevel(logging.CRITICAL)  # an item's failure is told once, by us
+        logging.getLogger("papermill").setLevel(logging.CRITICAL)  # an item's failure is printed once, by us
         try:
             with display(self.out) as shown:
-                outcome = run(
-                    self.project,
-                    self.chosen,
-                    self.profile,
-                    on_event=lambda event: self.on_event(event, shown),
-                    **options,
-                )
+                options["on_event"] = lambda event: self.on_event(event, shown)
+                outcome = run(self.project, self.chosen, self.profile, **options)
         except KeyboardInterrupt:
             self.interrupted()
             return common.INTERRUPTED
@@ -145,7 +128,7 @@ class Run:
 
     def on_event(self, event: Any, shown: Any) -> None:
         """Show an event and bring the report up to date with it."""
-        from workbench.reproduction.runner import events
+        from workbench.reproduction import runner as events
 
         from .progress import running_words, spent_words
 
@@ -156,140 +139,104 @@ class Run:
             self.behind = True
         elif isinstance(event, events.ItemFinished):
             self.running.discard(event.outcome.id)
-            self.kept += [event.outcome.id] if event.outcome.status is events.Status.RECORDED else []
+            self.num_recorded += event.outcome.status is events.Status.RECORDED
             self.behind = True
         elif isinstance(event, events.Progress):
-            self.progress = f"{event.num_done} of {event.num_items} items are done, {spent_words(event)}; running: {running_words(event)}."
+            done = f"{event.num_done} of {event.num_items} items are done"
+            self.progress = f"{done}, {spent_words(event)}; running: {running_words(event)}."
             num_cells = sum(cells.num_done for cells in event.cells.values())
             self.behind, self.num_cells = self.behind or num_cells != self.num_cells, num_cells
         if self.behind and monotonic() >= self.next_report_s:
-            self.update_report()
+            began = monotonic()
+            self.write_report(under_way=True)
+            ended = monotonic()
+            self.behind, self.next_report_s = False, ended + max(LEAST_BETWEEN_S, COSTS_BETWEEN * (ended - began))
         shown(event)
 
-    def update_report(self) -> None:
-        """Write the report of a run under way, and say when it may be written again."""
-        began = monotonic()
-        self.write_report(under_way=True)
-        ended = monotonic()
-        self.behind, self.next_report_s = False, ended + max(LEAST_BETWEEN_S, COSTS_BETWEEN * (ended - began))
-
     def announce(self, planned: Any) -> None:
-        """Say before anything starts how long the run will take."""
-        from workbench.reproduction.report.numbers import seconds_text
+        """Print before anything starts how long the run will take."""
+        from workbench.reproduction.report import seconds_text
 
-        actions = [str(item.action) for item in planned.items]
+        actions = Counter(str(item.action) for item in planned.items)
         rest = [
-            f"; {actions.count(action)} {words}"
+            f"; {actions[action]} {words}"
             for action, words in (("nothing", "up to date"), ("skip", "not declared for it"))
-            if action in actions
+            if actions[action]
         ]
-        if "run" in actions:
-            self.out.print(
-                f"{actions.count('run')} of {len(actions)} items to run in the profile {self.profile}: "
-                f"about {seconds_text(round(planned.expected_s))}{''.join(rest)}.",
-                markup=False,
-            )
+        if actions["run"]:
+            count = f"{actions['run']} of {len(planned.items)} items to run in the profile {self.profile}"
+            about = seconds_text(round(planned.expected_s))
+            self.out.print(f"{count}: about {about}{''.join(rest)}.", markup=False)
 
-    def write_report(self, under_way: bool = False) -> Any:
-        """Write the report; a report that cannot be written does not stop the run, and is told of at its end."""
+    def write_report(self, under_way: bool = False) -> Path:
+        """Write the report; a report that cannot be written does not stop the run, and is named at its end."""
         from workbench.reproduction.report import report_path, write_report
 
+        options = {"running": tuple(self.running), "progress": self.progress, "under_way": under_way}
         try:
-            return write_report(
-                self.project,
-                self.catalogue,
-                self.profile,
-                running=tuple(self.running),
-                progress=self.progress,
-                under_way=under_way,
-                notebooks=not under_way,
-            )
+            return write_report(self.project, self.catalogue, self.profile, notebooks=not under_way, **options)
         except Exception as error:  # hours of items are worth more than a page
             self.report_trouble = f"the report could not be written: {type(error).__name__}: {error}"
             return report_path(self.project, self.profile)
 
     def finished(self, outcome: Any) -> None:
-        """Print the table and the report's path."""
+        """Print the table, the logs of failed items and the report's path."""
         self.running.clear()
         path = self.write_report()
         if outcome.did_nothing:
-            self.out.print(f"Nothing to do: {_up_to_date(outcome)}. (--fresh runs it again.)", markup=False)
+            counts = Counter(item.status.value for item in outcome.items)
+            words = ", ".join(f"{number} {name}" for name, number in counts.items())
+            self.out.print(
+                f"Nothing to do: {words} in the profile {outcome.profile}. (--fresh runs it again.)", markup=False
+            )
         self.out.print(_table(self.project, self.chosen, self.profile, outcome))
-        for told in _failed_lines(self.project, self.chosen, outcome):
-            self.out.print(told, markup=False, soft_wrap=True)
+        by_id = {item.id: item for item in self.chosen}
+        for item in outcome.failed:
+            folder = self.project.folder(by_id[item.id], outcome.profile)
+            logs = [folder / name for name in ("failure.txt", "failure.json") if (folder / name).is_file()]
+            self.out.print(f"{item.id} failed: {(logs or [folder])[0]}", markup=False, soft_wrap=True)
         self.out.print(f"\nReport: {path}", markup=False)
         if self.report_trouble:
             print(f"workbench: {self.report_trouble}", file=sys.stderr)
 
     def interrupted(self) -> None:
-        """Say what is kept and how to go on."""
+        """Print what is kept and how to go on."""
         self.running.clear()
         self.write_report()
-        kept = f"{len(self.kept)} item{'s' if len(self.kept) != 1 else ''} of this run" if self.kept else "nothing new"
+        number = self.num_recorded
+        kept = f"{number} item{'s' if number != 1 else ''} of this run" if number else "nothing new"
         cells = ", every finished cell" if self.num_cells else ""
-        print(
-            f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. The same command goes on with what is missing.",
-            file=sys.stderr,
-        )
-
-
-def _up_to_date(outcome: Any) -> str:
-    counts = Counter(item.status.value for item in outcome.items)
-    return f"{', '.join(f'{number} {name}' for name, number in counts.items())} in the profile {outcome.profile}"
-
-
-def _failed_lines(project: Any, chosen: Sequence[Any], outcome: Any) -> list[str]:
-    """Say of each item that failed where its log lies; why it failed was said as it ended."""
-    failed, by_id = (
-        [item.id for item in outcome.items if item.status.value == "failed"],
-        {item.id: item for item in chosen},
-    )
-    folders = {id: project.folder(by_id[id], outcome.profile) for id in failed}
-    logs = {
-        id: next((folder / name for name in ("failure.txt", "failure.json") if (folder / name).is_file()), folder)
-        for id, folder in folders.items()
-    }
-    return [f"{id} failed: {log}" for id, log in logs.items()]
+        rest = "The same command goes on with what is missing."
+        print(f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. {rest}", file=sys.stderr)
 
 
 def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> Any:
-    from rich.markup import escape
     from rich.table import Table
 
     from workbench.reproduction.report import gather
 
     ended = {item.id: item for item in outcome.items}
+    failed = {item.id: item for item in outcome.failed}
     table = Table(header_style="bold", box=None, pad_edge=False)
     for name, justify in (("item", "left"), ("evidence", "left"), ("verdicts", "left"), ("seconds", "right")):
         table.add_column(name, justify=justify, no_wrap=name == "item")
     for technique in gather(project, chosen, profile).techniques:
         for view in technique.items:
-            table.add_row(
-                view.id, view.evidence, _verdicts(view, ended.get(view.id), escape), _seconds(view, ended.get(view.id))
-            )
+            seconds = f"{view.seconds:.1f}" if view.has_record else ""
+            if view.id in failed:  # the time of a record beside it is that of another run
+                seconds = f"{failed[view.id].seconds:.1f}"
+            table.add_row(view.id, view.evidence, _verdicts(view, failed.get(view.id), view.id in ended), seconds)
     return table
 
 
-def _seconds(view: Any, ended: Any) -> str:
-    if _failed(ended):  # the time of a record beside it is that of another run
-        return f"{ended.seconds:.1f}"
-    return f"{view.seconds:.1f}" if view.has_record else ""
+def _verdicts(view: Any, failed: Any, has_ended: bool) -> str:
+    from rich.markup import escape
 
-
-def _failed(ended: Any) -> bool:
-    return ended is not None and ended.status.value == "failed"
-
-
-def _verdicts(view: Any, ended: Any, escape: Any) -> str:
-    if _failed(ended):
-        reason = ended.reason if len(ended.reason) <= REASON_SHOWN else f"{ended.reason[: REASON_SHOWN - 1]}…"
+    if failed is not None:
+        reason = failed.reason if len(failed.reason) <= REASON_SHOWN else f"{failed.reason[: REASON_SHOWN - 1]}…"
         return f"[bold red]failed[/] {escape(reason)}"
-    if view.refused and not view.has_record:
+    if view.has_record:
+        return common.verdict_words(view.counts) if any(view.counts.values()) else "[dim]ran; no verdicts[/]"
+    if view.refused:
         return f"[bold red]refused[/] {escape(view.refused[0])}"
-    if not view.has_record:
-        return "[dim]not declared for this profile[/]" if ended is not None else ""
-    return (
-        common.verdict_words(dict(view.counts))
-        if view.counts and any(view.counts.values())
-        else "[dim]ran; no verdicts[/]"
-    )
+    return "[dim]not declared for this profile[/]" if has_ended else ""

@@ -1,20 +1,24 @@
-"""Declare, run, record, compare and report what the papers show.
+"""Declare, run, record, compare and report the results of the papers."""
 
-Source: the workbench's own conventions; what each item reproduces stands in reproductions/<technique>/catalogue.py.
-Simplified: verdicts are agrees, disagrees, not comparable, not run; nothing in between.
-Left out: importing torch, papermill or pandas before they are needed, so that listing and checking stay quick.
-"""
-
-from workbench.reproduction.catalogue import find_item, load_catalogue, select
+from workbench.reproduction.catalogue import find_item, load_catalogue, published_rows, read_published, select
 from workbench.reproduction.cells import CellResult, CellsFailed, run_cells
 from workbench.reproduction.claims import Bound, Crossover, Decidable, Ordering, Trend, Within
 from workbench.reproduction.comparing import ClaimVerdict, Comparison, Verdict
 from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
+from workbench.reproduction.judge import judge
 from workbench.reproduction.project import Project
-from workbench.reproduction.recorded import diff, promote
 from workbench.reproduction.recording import published, record, verdicts_of
-from workbench.reproduction.records import find_records, load_records, load_verdicts, read_record
+from workbench.reproduction.records import (
+    diff,
+    find_records,
+    load_records,
+    load_verdicts,
+    promote,
+    promoted_figure,
+    promoted_path,
+    read_record,
+)
 from workbench.reproduction.runner import (
     ItemFinished,
     ItemOutcome,
@@ -61,12 +65,17 @@ __all__ = [
     "diff",
     "find_item",
     "find_records",
+    "judge",
     "load_catalogue",
     "load_records",
     "load_verdicts",
     "plan",
     "promote",
+    "promoted_figure",
+    "promoted_path",
     "published",
+    "published_rows",
+    "read_published",
     "read_record",
     "record",
     "run",

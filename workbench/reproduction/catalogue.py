@@ -1,50 +1,43 @@
-"""Loading and selecting what is declared: reproductions/*/catalogue.py, and catalogue_*.py beside it.
+"""Declared items and published numbers of reproductions/<technique>: catalogue.py, <evidence>*.py, published/*.csv."""
 
-Source: the workbench's own convention.
-Simplified: a catalogue is Python that is executed afresh each time; it imports nothing heavy.
-Left out: checks that need the notebook's cells, see `workbench.reproduction.parameters`.
-"""
-
+import csv
 import difflib
 import fnmatch
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.reproduction.claims import Within
-from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.declare import Evidence, Reproduction
 from workbench.reproduction.errors import CatalogueError, UsageError
 from workbench.reproduction.project import Project
-from workbench.reproduction.published import published_rows
+from workbench.study.rows import Row, read_row, read_rows
 
-__all__ = ["find_item", "load_catalogue", "select"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
+__all__ = ["find_item", "load_catalogue", "published_rows", "published_table", "read_published", "select"]
 
-CLOSE, CLOSE_SHOWN = 0.6, 3  # likeness from which a name is suggested, and how many are
+FILES = ("catalogue.py", *(f"{evidence}*.py" for evidence in Evidence))  # the technique's page, then its files
+COLUMNS = ("quantity", "value", "unit", "source")  # of every file of published numbers
+CLOSE, CLOSE_SHOWN = 0.6, 3  # likeness from which a name is suggested, and the number of suggestions
 
 
 def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
-    """Load every declared item, in the order of the techniques' names and then of their catalogues.
+    """Load every declared item, in the order of the techniques' names, then of their files.
 
     Raises:
         CatalogueError: naming the file, the line where Python knows it, and the field.
     """
     project = project or Project()
-    items: list[Reproduction] = []
-    for path in _catalogues(project):
-        items += _load_one(path, project)
+    folders = sorted(path.parent for path in project.reproductions.glob("*/catalogue.py"))
+    paths = [path for folder in folders for name in FILES for path in sorted(folder.glob(name))]
+    items = tuple(item for path in paths for item in _load_one(path, project))
     ids = [item.id for item in items]
     if twice := [name for name in ids if ids.count(name) > 1]:
         raise CatalogueError(f"{project.reproductions}: the id {twice[0]} is declared twice")
-    return tuple(items)
-
-
-def _catalogues(project: Project) -> list[Path]:
-    """Return the files that declare, technique by technique; a technique with many items has several."""
-    return sorted(
-        {path for name in ("catalogue.py", "catalogue_*.py") for path in project.reproductions.glob(f"*/{name}")}
-    )
+    return items
 
 
 def _load_one(path: Path, project: Project) -> Sequence[Reproduction]:
@@ -53,10 +46,8 @@ def _load_one(path: Path, project: Project) -> Sequence[Reproduction]:
         raise CatalogueError(f"{path}: CATALOGUE must be a tuple of Reproduction objects")
     for item in catalogue:
         if item.technique != path.parent.name:
-            raise CatalogueError(
-                f"{path}: technique of {item.id} is {item.technique!r}; "
-                f"it must be its folder's name, {path.parent.name!r}"
-            )
+            rule = f"it must be its folder's name, {path.parent.name!r}"
+            raise CatalogueError(f"{path}: technique of {item.id} is {item.technique!r}; {rule}")
         if not project.notebook(item).is_file():
             raise CatalogueError(
                 f"{path}: notebook of {item.id} is {item.notebook!r}; there is no such file in {project.root}"
@@ -69,8 +60,8 @@ def _check_quantities(path: Path, item: Reproduction, published: set[str]) -> No
     for claim in item.claims:
         if isinstance(claim, Within) and claim.expected is None and claim.quantity not in published:
             raise CatalogueError(
-                f"{path}: claim {claim.name!r} of {item.id} compares {claim.quantity!r}, which {item.published} does not have; "
-                f"it has {', '.join(sorted(published)) or 'no rows'}"
+                f"{path}: claim {claim.name!r} of {item.id} compares {claim.quantity!r}, "
+                f"which {item.published} does not have; it has {', '.join(sorted(published)) or 'no rows'}"
             )
 
 
@@ -88,11 +79,7 @@ def _execute(path: Path) -> dict[str, Any]:
 
 
 def find_item(catalogue: Iterable[Reproduction], id: str) -> Reproduction:
-    """Return the item of exactly this id.
-
-    Raises:
-        UsageError: naming the id and what comes close.
-    """
+    """Return the item of exactly this id."""
     known = {item.id: item for item in catalogue}
     if id not in known:
         raise UsageError(f"no item {id!r}{_close(id, known)}")
@@ -100,11 +87,7 @@ def find_item(catalogue: Iterable[Reproduction], id: str) -> Reproduction:
 
 
 def select(catalogue: Sequence[Reproduction], patterns: Iterable[str] = ()) -> tuple[Reproduction, ...]:
-    """Select items by id, the beginning of an id (whole parts of it), or a glob; all of them without patterns.
-
-    Raises:
-        UsageError: naming the pattern that fits nothing.
-    """
+    """Select items by id, the beginning of an id (whole parts of it), or a glob; all of them without patterns."""
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     chosen: set[str] = set()
     for pattern in patterns:
@@ -135,3 +118,45 @@ def _close(wanted: str, known: Iterable[str]) -> str:
     near = same or _nearest(wanted, pool) or _nearest(wanted, parts)
     near = near[:CLOSE_SHOWN]
     return f"; did you mean {' or '.join(near)}?" if near else f"; `workbench list` names all {len(known)}"
+
+
+def read_published(path: Path) -> tuple[Row, ...]:
+    """Read one file of published numbers."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file, strict=True)
+            rows = list(reader)
+            columns = reader.fieldnames or []
+    except OSError as error:
+        raise CatalogueError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise CatalogueError(f"{path}: cannot be read: {error}") from None
+    if missing := [name for name in COLUMNS if name not in columns]:
+        raise CatalogueError(f"{path}: column {missing[0]!r} is missing; every file has {', '.join(COLUMNS)}")
+    for line, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise CatalogueError(f"{path}: line {line} does not have {len(columns)} columns")
+        if not row["source"].strip():
+            raise CatalogueError(f"{path}: line {line} has no source; say where the paper gives the number")
+        try:
+            read_row(row)
+        except ValueError as error:
+            raise CatalogueError(f"{path}: line {line}: {error}") from None
+    try:
+        return read_rows(rows, path.name)
+    except ValueError as error:
+        raise CatalogueError(f"{path.parent}: {error}") from None
+
+
+def published_rows(project: Project, item: Reproduction) -> tuple[Row, ...]:
+    """Return the published numbers of an item; none where its paper gives none."""
+    path = project.published(item)
+    return () if path is None else read_published(path)
+
+
+def published_table(project: Project, item: Reproduction, quantity: str) -> "DataFrame":
+    """Return the published rows of one quantity, a key column each, for figures; empty where there are none."""
+    import pandas
+
+    rows = [row.to_json() for row in published_rows(project, item) if row.quantity == quantity]
+    return pandas.DataFrame(rows, columns=None if rows else list(COLUMNS))

@@ -1,9 +1,4 @@
-"""Declaring what is reproduced: one `Reproduction` a table or figure and kind of evidence.
-
-Source: the workbench's own convention; a technique's items stand in reproductions/<technique>/catalogue.py.
-Simplified: parameters are plain values, the same kinds a notebook's parameters cell can hold.
-Left out: how an item is run (`workbench.reproduction.runner`) and judged (`workbench.reproduction.judge`).
-"""
+"""Declaring what is reproduced: one `Reproduction` a table or figure and kind of evidence."""
 
 import math
 import re
@@ -114,11 +109,7 @@ def _check_parameters(item: Reproduction) -> None:
 
 
 def check_plain(what: str, value: Any) -> None:
-    """Refuse what is not a plain text, number, truth value, None, list or dictionary of these, naming it.
-
-    Raises:
-        ValueError: naming what and the value.
-    """
+    """Refuse what is not a plain text, number, truth value, None, list or dictionary of these, naming it."""
     if type(value) is list:
         for position, inner in enumerate(value):
             check_plain(f"{what}[{position}]", inner)

@@ -1,17 +1,10 @@
-"""What can go wrong before anything runs, each as one clear line.
-
-`UsageError` is wrong use (a wrong id, profile, kernel, parameter, folder): the command line shows its text and exits
-with code 2.
-Source: none, this is the workbench's own convention.
-Simplified: one class of wrong use; its text, not its type, says what to do.
-Left out: failures of an item while it runs; those are recorded, see `workbench.reproduction.runner`.
-"""
+"""Errors of wrong use: each is one clear line, and nothing was run or written."""
 
 __all__ = ["CatalogueError", "ClaimError", "RecordError", "UsageError"]
 
 
 class UsageError(Exception):
-    """Wrong use, told in one line that names the thing; nothing was run and nothing was written."""
+    """Wrong use, such as an unknown id, profile or kernel; the command line shows the text and exits with code 2."""
 
 
 class CatalogueError(UsageError):

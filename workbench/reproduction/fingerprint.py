@@ -1,81 +1,66 @@
-"""What an item's record depends on, part by part, so that a changed part can be named.
+"""The fingerprint of an item: its notebook, the library modules it imports, parameters, data, versions and declaration.
 
-Source: the workbench's own rule: an item is up to date while its notebook, the library modules it imports, its
-parameters, data, versions, kernel, published numbers and declaration are unchanged.
-Simplified: data is identified by name, size and time of change of its files, not by reading them.
-Left out: the machine; a record says on which one it was made.
+Modules are found in the source without importing anything: an import counts wherever it stands, and so does a text that
+is the dotted name of a module. An item may run again without need, and never stays without one.
 """
 
+from __future__ import annotations
+
+import ast
 import hashlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import workbench
 from workbench.reproduction.declare import Reproduction
-from workbench.reproduction.imports import Library, by_room
+from workbench.reproduction.files import canonical_json, jsonable, sha256
 from workbench.reproduction.machine import versions
-from workbench.reproduction.notebook_cells import NotebookCells, read_notebook
+from workbench.reproduction.notebook_cells import NotebookCells, parse_cell, parse_source, read_notebook
 from workbench.reproduction.project import Project
-from workbench.reproduction.records import canonical_json, jsonable
 
-__all__ = ["Fingerprinter", "changes"]
+__all__ = ["Fingerprinter", "Library", "by_room", "changes"]
 
 Parts = dict[str, Any]  # part to a digest, or to digests by name
 DATA_PACKAGES = ("workbench.datasets", "workbench.models.pretrained")  # items that need these depend on data
 MANIFEST = "manifest.csv"  # in the project's data folder
 SNAPSHOTS, BUILDS = "*--*/snapshots/*", "*/*/*/*"  # folders of files in the hub's cache, and in that of prepared data
-LONGEST_TOLD = 3  # names in one reason
+NAMES_SHOWN = 3  # names in one reason
+DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+FOLDER = re.compile(r"\w+(/\w+)+")  # as a module may name one below the root, such as reproductions/tool/published
+DATA_FILES = frozenset({".csv", ".json", ".mplstyle", ".txt", ".yaml", ".yml", ".toml"})
+HARNESS = "workbench.reproduction"  # running and reporting touch no number ...
+RECORDING = "workbench.reproduction.recording"  # ... but what `record` does counts
 
 
 @dataclass(slots=True)
 class Fingerprinter:
-    """Computes fingerprints of items, reading each file once.
+    """Computes fingerprints of items, reading each file once."""
 
-    Attributes:
-        project: where notebooks, catalogues and data lie.
-    """
-
-    project: Project
+    project: Project  # where notebooks, catalogues and data lie
     _library: dict[Path, Library] = field(default_factory=dict)
     _shared: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, item: Reproduction, profile: str, kernel: str | None = None) -> Parts:
-        """Return the fingerprint of one item in one profile.
-
-        Args:
-            item: the item.
-            profile: a profile it is declared for.
-            kernel: the kernel asked for; by default the notebook's own.
-
-        Raises:
-            CatalogueError: where the notebook cannot be read.
-        """
+        """Return the fingerprint of one item in one profile."""
         notebook = read_notebook(self.project.notebook(item))
         modules = self._modules_of(notebook)
         published = self.project.published(item)
         return {
-            "notebook": _digest(canonical_json(notebook.cells)),
+            "notebook": sha256(canonical_json(notebook.cells)),
             "library": {name: digest[:16] for name, digest in modules.items()},
             "parameters": jsonable(item.parameters[profile]),
             "data": self._data() if _need_data(modules) else {},
             "versions": self._once("versions", versions),
             "kernel": kernel or notebook.kernel,
-            "published": None if published is None else _digest(published.read_bytes()),
-            "declaration": _digest(canonical_json(_declaration(item))),
+            "published": None if published is None else sha256(published.read_bytes()),
+            "declaration": sha256(canonical_json(_declaration(item))),
         }
 
     def basis(self, folder: Path, module: str) -> Parts:
-        """Return what the values of a function depend on besides its arguments.
-
-        Args:
-            folder: where its module is looked for first, as for a notebook's.
-            module: dotted name of its module.
-
-        Returns:
-            library (room to digest), data and versions.
-        """
+        """Return what a function of a module depends on besides its arguments: library (by room), data and versions."""
         modules = self._library_at(folder).needed_by([f"import {module}"])
         data = self._data() if _need_data(modules) else {}
         return {"library": by_room(modules), "data": data, "versions": self._once("versions", versions)}
@@ -117,9 +102,9 @@ def data_identity(project: Project) -> dict[str, str]:
     manifest = project.data / MANIFEST
     folder = places.workbench_data()
     return {
-        "manifest": _digest(manifest.read_bytes()) if manifest.is_file() else "none",
-        "WORKBENCH_DATA": "none" if folder is None else _digest("\n".join(_listing(folder))),
-        "hub": _digest("\n".join([*_cached(places.hub_cache(), SNAPSHOTS), *_cached(places.prepared_cache(), BUILDS)])),
+        "manifest": sha256(manifest.read_bytes()) if manifest.is_file() else "none",
+        "WORKBENCH_DATA": "none" if folder is None else sha256("\n".join(_listing(folder))),
+        "hub": sha256("\n".join([*_cached(places.hub_cache(), SNAPSHOTS), *_cached(places.prepared_cache(), BUILDS)])),
     }
 
 
@@ -137,18 +122,144 @@ def _cached(cache: Path, pattern: str) -> Iterator[str]:
             yield from _listing(folder)
 
 
-def _digest(content: str | bytes) -> str:
-    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
-
-
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Say in one line which parts of a fingerprint changed; empty if none did."""
-    return "; ".join(_told(part, before.get(part), now.get(part)) for part in now if before.get(part) != now.get(part))
+    return "; ".join(
+        _change(part, before.get(part), now.get(part)) for part in now if before.get(part) != now.get(part)
+    )
 
 
-def _told(part: str, before: Any, now: Any) -> str:
+def _change(part: str, before: Any, now: Any) -> str:
     if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
         return f"{part} changed"
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    rest = f" and {len(names) - LONGEST_TOLD} more" if len(names) > LONGEST_TOLD else ""
-    return f"{part}: {', '.join(names[:LONGEST_TOLD])}{rest} changed"
+    rest = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return f"{part}: {', '.join(names[:NAMES_SHOWN])}{rest} changed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Module:
+    """One source file."""
+
+    digest: str  # sha256 of its code without docstrings, and of the data files beside a package or in folders it names
+    imports: frozenset[str]  # dotted names it may import
+    lazy: frozenset[str]  # modules it may load later, for what is asked of it by name
+
+
+@dataclass(slots=True)
+class Library:
+    """Modules below some roots, each read once."""
+
+    roots: Sequence[Path]  # folders that packages lie in, searched in order
+    _modules: dict[str, Module | None] = field(default_factory=dict)
+
+    def needed_by(self, cells: Sequence[str]) -> dict[str, str]:
+        """Return the modules that a notebook's code cells need, directly or not: dotted name to digest."""
+        waiting = [name for cell in cells if (tree := parse_cell(cell)) for name in _imported(tree, "")]
+        found: dict[str, str] = {}
+        seen: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            name = RECORDING if name == HARNESS else name
+            module = self._module(name)
+            if module is None or name in seen:
+                continue
+            seen.add(name)
+            found |= {name: module.digest} | self._executed_on_the_way(name, waiting)
+            waiting += module.imports | module.lazy
+        return dict(sorted(found.items()))
+
+    def _executed_on_the_way(self, name: str, waiting: list[str]) -> dict[str, str]:
+        parents = {parent: self._module(parent) for parent in _parents(name) if parent != HARNESS}
+        for module in filter(None, parents.values()):
+            waiting += module.imports
+        return {parent: module.digest for parent, module in parents.items() if module}
+
+    def _module(self, name: str) -> Module | None:
+        if name not in self._modules:
+            self._modules[name] = self._find(name)
+        return self._modules[name]
+
+    def _find(self, name: str) -> Module | None:
+        for root in self.roots:
+            base = root.joinpath(*name.split("."))
+            for path in (base / "__init__.py", base.with_suffix(".py")):
+                if path.is_file():
+                    return _read(path, name, root)
+        return None
+
+
+def by_room(modules: Mapping[str, str]) -> dict[str, str]:
+    """Return one digest a room, such as workbench.compression or workbench.techniques.tool, from its modules'."""
+    rooms: dict[str, list[str]] = {}
+    for name in sorted(modules):
+        parts = name.split(".")
+        rooms.setdefault(".".join(parts[: 3 if parts[1:2] == ["techniques"] else 2]), []).append(modules[name])
+    return {room: sha256(" ".join(digests))[:16] for room, digests in rooms.items()}
+
+
+def _read(path: Path, name: str, root: Path) -> Module:
+    source = path.read_bytes()
+    is_package = path.name == "__init__.py"
+    try:
+        tree = parse_source(source)
+        digest = hashlib.sha256(_code(tree).encode())
+    except SyntaxError:
+        return Module(digest=sha256(source), imports=frozenset(), lazy=frozenset())
+    if is_package:
+        _add_data_files(digest, path.parent)
+    for folder in sorted(_named_folders(tree)):
+        if (root / folder).is_dir():
+            _add_data_files(digest, root / folder)
+    imports = frozenset(_imported(tree, name if is_package else name.rpartition(".")[0]))
+    is_lazy = is_package and any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
+    inside = (f"{name}.{file.stem}" for file in path.parent.glob("*.py") if file.stem != "__init__")
+    return Module(digest=digest.hexdigest(), imports=imports, lazy=frozenset(inside if is_lazy else ()))
+
+
+def _code(tree: ast.Module) -> str:
+    """Return the syntax tree as a text, without docstrings: what cannot change a number is left out."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and _is_text(body[0]):
+            del body[0]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _add_data_files(digest: hashlib._Hash, folder: Path) -> None:
+    for file in sorted(folder.iterdir()):
+        if file.suffix in DATA_FILES and file.is_file():
+            digest.update(file.name.encode() + file.read_bytes())
+
+
+def _named_folders(tree: ast.Module) -> set[str]:
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return {text for text in texts if FOLDER.fullmatch(text)}
+
+
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, package)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+            yield node.value
+
+
+def _base(node: ast.ImportFrom, package: str) -> str:
+    if node.level == 0:
+        return node.module or ""
+    above = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]

@@ -1,9 +1,4 @@
-"""The facts of a run that are not its numbers: machine, versions, commit, rank environment.
-
-Source: the operating system, package metadata and git.
-Simplified: a GPU is named only where the process has already imported torch.
-Left out: clock speeds, load, temperature.
-"""
+"""The facts of a run that are not its numbers: machine, versions, commit, rank environment."""
 
 import importlib.metadata
 import os
@@ -13,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["commit_of", "machine_facts", "num_cores", "rank_environment_facts", "versions"]
+__all__ = ["commit_of", "machine_facts", "num_cores", "own_version", "rank_environment_facts", "versions"]
 
 NUMBERS_DEPEND_ON = (
     "workbench",
@@ -42,19 +37,26 @@ PACKAGES = (
     "tokenizers",
     "torch",
     "transformers",
-    "workbench",
-)  # those a number can depend on
+)  # those a number can depend on, beside our own
+DISTRIBUTIONS = ("distributed-training-workbench", "workbench")  # of our own; the second is that of older installations
 
 
 def versions() -> dict[str, str]:
     """Return the version of Python and of every package a number can depend on, as far as installed."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    installed = {name: version for name in PACKAGES if (version := _installed(name))}
+    return {"python": platform.python_version(), **installed, "workbench": own_version()}
+
+
+def own_version() -> str:
+    """Return the version of the workbench itself; "unknown" where it is not installed."""
+    return next(filter(None, map(_installed, DISTRIBUTIONS)), "unknown")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def machine_facts() -> dict[str, Any]:
@@ -91,13 +93,7 @@ def _gpus() -> list[str]:
 
 
 def commit_of(root: Path) -> str:
-    """Return the commit of a checkout, with "+changes" if tracked files that numbers depend on differ from it.
-
-    Source files, notebooks, catalogues and pinned versions count; texts such as a README, tests and recorded runs do not.
-
-    Returns:
-        "unknown" outside git.
-    """
+    """Return a checkout's commit or "unknown", with "+changes" if tracked files that numbers depend on differ."""
     head = _git(root, "rev-parse", "HEAD")
     if head is None:
         return "unknown"

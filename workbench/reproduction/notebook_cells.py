@@ -1,8 +1,7 @@
-"""What a notebook says before it runs: its cells, the tagged parameters cell, its kernel.
+"""A notebook before it runs: its cells, its tagged parameters, its kernel, and whether a catalogue's parameters fit.
 
-Source: the notebook format (nbformat 4); the tag `parameters` is papermill's.
-Simplified: the JSON is read as it stands, so that neither nbformat nor papermill is imported.
-Left out: older notebook formats.
+papermill only warns about an unknown name, and silently turns tuples, paths and NumPy scalars into texts; here both are
+refused.
 """
 
 import ast
@@ -13,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import CatalogueError
 
-__all__ = ["NotebookCells", "parse_cell", "parse_source", "read_notebook"]
+__all__ = ["NotebookCells", "check_parameters", "parse_cell", "parse_source", "read_notebook"]
 
 DEFAULT_KERNEL = "python3"
 PARSING = threading.Lock()  # CPython 3.11 miscounts the depth of syntax trees that two threads build at once
@@ -33,11 +33,7 @@ class NotebookCells:
 
 
 def read_notebook(path: Path) -> NotebookCells:
-    """Read the cells of a notebook.
-
-    Raises:
-        CatalogueError: naming the notebook and what is wrong with it.
-    """
+    """Read the cells of a notebook."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
         written = [_as_written(cell) for cell in held["cells"]]
@@ -80,11 +76,7 @@ def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 
 def parse_source(source: str | bytes) -> ast.Module:
-    """Parse Python, one thread at a time.
-
-    Raises:
-        SyntaxError: where it is not Python.
-    """
+    """Parse Python, one thread at a time."""
     with PARSING:
         return ast.parse(source)
 
@@ -96,3 +88,49 @@ def parse_cell(source: str) -> ast.Module | None:
         return parse_source("\n".join(lines))
     except SyntaxError:
         return None
+
+
+def check_parameters(item: Reproduction, notebook: NotebookCells) -> None:
+    """Check names and types of an item's parameters, in all its profiles, against its notebook."""
+    defaults = {name: _default(name, expression, item) for name, expression in notebook.parameters.items()}
+    if not isinstance(defaults.get("item"), str):
+        raise CatalogueError(f"{item.notebook}: the parameters cell must begin with item = {item.id!r}")
+    for profile, parameters in item.parameters.items():
+        for name, value in parameters.items():
+            if name not in defaults:
+                known = ", ".join(name for name in defaults if name != "item")
+                raise CatalogueError(
+                    f"{item.id}, profile {profile}: the notebook has no parameter {name!r}; it has {known or 'none'}"
+                )
+            _check_kind(f"{item.id}, profile {profile}: parameter {name!r}", value, defaults[name])
+
+
+def _default(name: str, expression: ast.expr, item: Reproduction) -> Any:
+    try:
+        value = ast.literal_eval(expression)
+    except ValueError:
+        raise CatalogueError(
+            f"{item.notebook}: default of parameter {name!r} is {ast.unparse(expression)}; it must be a literal"
+        ) from None
+    if not isinstance(value, (str, bool, int, float, list, dict, type(None))):
+        raise CatalogueError(
+            f"{item.notebook}: default of parameter {name!r} is {_kind(value)}; "
+            "it must be a text, number, truth value, None, list or dict"
+        )
+    return value
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _check_kind(what: str, value: Any, default: Any) -> None:
+    if default is None or (type(default) is float and type(value) is int):
+        return
+    if type(value) is not type(default):
+        raise CatalogueError(f"{what} is {value!r}, {_kind(value)}; the notebook has {_kind(default)}")
+    kinds = {type(inner) for inner in default} if isinstance(default, list) else set()
+    if len(kinds) == 1:
+        for position, inner in enumerate(value):
+            _check_kind(f"{what}[{position}]", inner, default[0])

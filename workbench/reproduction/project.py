@@ -1,9 +1,4 @@
-"""Where things lie: catalogues, notebooks, results and data of one checkout.
-
-Source: the workbench's own layout, see the README.
-Simplified: one root; nothing is searched for upwards.
-Left out: who may write where.
-"""
+"""Where things lie: catalogues, notebooks, results and data of one checkout."""
 
 import os
 from dataclasses import dataclass
@@ -25,14 +20,7 @@ class Project:
     root: Path  # absolute path of the checkout
 
     def __init__(self, root: str | os.PathLike | None = None) -> None:
-        """Find the project.
-
-        Args:
-            root: its folder; by default what WORKBENCH_ROOT names, else the checkout that holds this package.
-
-        Raises:
-            UsageError: where there is no folder reproductions/ in it.
-        """
+        """Find the project."""
         chosen = root or os.environ.get(ROOT_VARIABLE) or Path(workbench.__file__).parents[1]
         object.__setattr__(self, "root", Path(chosen).resolve())
         if not self.reproductions.is_dir():
@@ -61,11 +49,7 @@ class Project:
         return self.root / "results"
 
     def results_of(self, profile: str) -> Path:
-        """Return the folder of one profile's records.
-
-        Raises:
-            UsageError: for an unknown profile.
-        """
+        """Return the folder of one profile's records."""
         if profile not in [known.value for known in Profile]:
             raise UsageError(f"profile {profile!r} is unknown; it must be one of {', '.join(Profile)}")
         return self.results / str(profile)

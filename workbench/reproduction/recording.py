@@ -1,9 +1,4 @@
-"""`record(...)`, the last call of every notebook: compares, and inside a run keeps the result.
-
-Source: the workbench's own convention; inside a run the runner names the folder in WORKBENCH_RUN_DIR.
-Simplified: one call a run; a second one is refused.
-Left out: the record itself, which the runner completes and seals when the whole notebook has succeeded.
-"""
+"""`record(...)`, the last call of every notebook: compares, and inside a run keeps the result."""
 
 import json
 import os
@@ -13,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.reproduction.catalogue import find_item, load_catalogue
+from workbench.reproduction.catalogue import find_item, load_catalogue, published_rows, published_table
 from workbench.reproduction.comparing import ORDERS, ClaimVerdict, Verdict
 from workbench.reproduction.declare import Evidence, Profile, Reproduction
+from workbench.reproduction.files import jsonable, write_json
 from workbench.reproduction.judge import judge
 from workbench.reproduction.machine import machine_facts, rank_environment_facts, versions
 from workbench.reproduction.project import Project
-from workbench.reproduction.published import published_rows, published_table
-from workbench.reproduction.records import jsonable, write_json
 from workbench.study.rows import read_rows
 
 if TYPE_CHECKING:
@@ -51,8 +45,8 @@ FIGURE_DPI = 144  # dots per inch: sharp on a phone, about 100 kB a figure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
-    """What a notebook says of its run, checked."""
+class Recording:
+    """The checked arguments of `record`."""
 
     values: Sequence[Mapping[str, Any]]  # as in `record`
     configuration: Mapping[str, Any]
@@ -96,11 +90,11 @@ def record(
         figure: a matplotlib figure, or anything else with `savefig`.
         trace: a Chrome trace as a list or dictionary, or the path of one.
         data: where the data came from: objects or dictionaries with name, source, detail, sha256.
-        configuration: what was run, as plain values.
+        configuration: settings of the run, as plain values.
         seeds: the seeds that were used.
-        calibration: of a simulation: what it was calibrated on; its entry "cells" lists the published cells used.
+        calibration: source of a simulation's constants; its entry "cells" lists the published cells used.
         not_comparable: name of a claim to the reason why this run cannot be compared with it.
-        finding: what the values answer to the notebook's question, in a sentence or two computed from them; the report
+        finding: the answer to the notebook's question, in a sentence or two computed from the values; the report
             shows it first.
 
     Returns:
@@ -111,43 +105,23 @@ def record(
         ValueError, UsageError: naming the field that is wrong or the item that is not declared; nothing is written.
     """
     project = Project()
-    reproduction = find_item(load_catalogue(project), item)
-    said = _checked(reproduction, values, data, configuration, seeds, calibration, not_comparable, finding)
-    verdicts = verdicts_of(project, reproduction, jsonable(said))
+    declared = find_item(load_catalogue(project), item)
+    recording = _checked(declared, values, data, configuration, seeds, calibration, not_comparable, finding)
+    verdicts = verdicts_of(project, declared, jsonable(recording))
     folder, profile = os.environ.get(RUN_DIR), os.environ.get(RUN_PROFILE, Profile.LAPTOP.value)
     if folder:
-        _keep(Path(folder), reproduction, said, figure, trace)
+        _keep(Path(folder), declared, recording, figure, trace)
     return comparison_table(verdicts, judged=not folder or profile != Profile.SMOKE)
 
 
 def published(item: str, quantity: str) -> "DataFrame":
-    """Return what the paper publishes of one quantity of an item, to draw beside ours.
-
-    Args:
-        item: id of the item, as its catalogue declares it.
-        quantity: which rows.
-
-    Returns:
-        One row a published value: its key columns, value, unit and source; empty where the paper gives none.
-
-    Raises:
-        UsageError: for an item that is not declared.
-    """
+    """Return the paper's values of one quantity of an item, one row each; empty where the paper gives none."""
     project = Project()
     return published_table(project, find_item(load_catalogue(project), item), quantity)
 
 
 def verdicts_of(project: Project, item: Reproduction, recorded: Mapping[str, Any]) -> tuple[ClaimVerdict, ...]:
-    """Judge recorded values by the claims and the published numbers as they are now.
-
-    Args:
-        project: where the published numbers lie.
-        item: the item as it is declared now.
-        recorded: a record, or anything with its fields values, data, calibration and not_comparable.
-
-    Raises:
-        ClaimError: where a claim cannot be judged as it is written.
-    """
+    """Judge recorded values by the claims and the published numbers as they are now."""
     return judge(
         item.claims,
         read_rows(recorded["values"], "values"),
@@ -158,11 +132,11 @@ def verdicts_of(project: Project, item: Reproduction, recorded: Mapping[str, Any
     )
 
 
-def _checked(item, values, data, configuration, seeds, calibration, not_comparable, finding) -> Said:
+def _checked(item, values, data, configuration, seeds, calibration, not_comparable, finding) -> Recording:
     if item.evidence is Evidence.SIMULATED and not calibration:
         raise ValueError(f"calibration is {calibration!r}; simulated evidence says what it was calibrated on")
     rows = read_rows(values, "values")
-    return Said(
+    return Recording(
         values=[row.to_json() for row in rows],
         configuration=jsonable(configuration or {}),
         seeds=[int(seed) if hasattr(seed, "item") else seed for seed in seeds],
@@ -182,7 +156,7 @@ def _source(source: Any) -> dict[str, str]:
     return {name: str(getattr(source.get(name, ""), "value", source.get(name, ""))) for name in fields}
 
 
-def _keep(folder: Path, item: Reproduction, said: Said, figure: Any, trace: Any) -> None:
+def _keep(folder: Path, item: Reproduction, recording: Recording, figure: Any, trace: Any) -> None:
     expected = os.environ.get(RUN_ITEM, item.id)
     if item.id != expected:
         raise ValueError(
@@ -192,22 +166,14 @@ def _keep(folder: Path, item: Reproduction, said: Said, figure: Any, trace: Any)
         raise ValueError(f"record(...) was already called for {item.id}; one run records once")
     if figure is not None:
         figure.savefig(folder / FIGURE_FILE, format="png", dpi=FIGURE_DPI, bbox_inches="tight")
-    if trace is not None:
-        _keep_trace(folder / TRACE_FILE, trace)
-    artifacts = {
-        "figure": FIGURE_FILE if figure is not None else None,
-        "trace": TRACE_FILE if trace is not None else None,
-    }
-    facts = {"machine": machine_facts(), "versions": versions(), "environment": rank_environment_facts()}
-    write_json(folder / RECORDING_FILE, jsonable(said) | facts | {"artifacts": artifacts})
-
-
-def _keep_trace(path: Path, trace: Any) -> None:
     if isinstance(trace, (str, os.PathLike)):
         json.loads(Path(trace).read_text(encoding="utf-8"))
-        shutil.copyfile(trace, path)
-    else:
-        write_json(path, trace)
+        shutil.copyfile(trace, folder / TRACE_FILE)
+    elif trace is not None:
+        write_json(folder / TRACE_FILE, trace)
+    artifacts = {"figure": None if figure is None else FIGURE_FILE, "trace": None if trace is None else TRACE_FILE}
+    facts = {"machine": machine_facts(), "versions": versions(), "environment": rank_environment_facts()}
+    write_json(folder / RECORDING_FILE, jsonable(recording) | facts | {"artifacts": artifacts})
 
 
 def comparison_table(verdicts: Sequence[ClaimVerdict], *, judged: bool = True) -> "DataFrame":
@@ -219,14 +185,14 @@ def comparison_table(verdicts: Sequence[ClaimVerdict], *, judged: bool = True) -
     for verdict in verdicts:
         of_order = verdict.kind in ORDERS
         for row in [None, *verdict.rows] if of_order or not verdict.rows else verdict.rows:
-            told = "" if row is None else ", ".join(f"{name}={key}" for name, key in row.where.items())
+            keys = "" if row is None else ", ".join(f"{name}={key}" for name, key in row.where.items())
             numbers = (None, None, "", None) if row is None else (row.published, row.ours, row.unit, row.difference)
             implied = "expected by definition" if row is not None and row.by_definition else ""
-            own = verdict if row is None or (row.verdict is not Verdict.AGREES and not row.reason) else row
-            said = ((row or verdict).verdict.value, "; ".join(filter(None, (own.reason, implied))))
+            reasoned = verdict if row is None or (row.verdict is not Verdict.AGREES and not row.reason) else row
+            words = ((row or verdict).verdict.value, "; ".join(filter(None, (reasoned.reason, implied))))
             if of_order and row is not None:
-                numbers, said = (*numbers[:3], None), ("", row.reason)
+                numbers, words = (*numbers[:3], None), ("", row.reason)
             if not judged:
-                said = ("", "no verdicts in the smoke profile")
-            rows.append([verdict.claim, told, *numbers, *said])
+                words = ("", "no verdicts in the smoke profile")
+            rows.append([verdict.claim, keys, *numbers, *words])
     return pandas.DataFrame(rows, columns=columns)

@@ -1,135 +1,46 @@
-"""Records: JSON with a schema and a checksum, written whole or not at all, read only if it fits.
+"""Records of items: read only where they can be trusted, as tables, and promoted to reproductions/*/recorded."""
 
-Source: the workbench's own format; the checksum is the sha256 of the canonical JSON (sorted keys, no spaces)
-without it.
-Simplified: numbers that JSON does not have are the texts "nan", "inf" and "-inf", which `float` reads.
-Left out: what a record says (`recording`, `runner`).
-"""
-
-import hashlib
-import json
 import math
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.reproduction.errors import RecordError
+from workbench.reproduction.catalogue import load_catalogue, select
+from workbench.reproduction.cells.store import promote_cells
+from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.errors import RecordError, UsageError
+from workbench.reproduction.files import checksum, misfits, read_json, write_json, write_whole
 from workbench.reproduction.project import Project
+from workbench.study.rows import Row, read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
+    "FAILURE_FILE",
+    "RECORD_FILE",
     "SCHEMA",
     "FoundRecords",
-    "canonical_json",
-    "checksum",
+    "diff",
     "find_records",
     "load_records",
     "load_verdicts",
+    "promote",
+    "promoted_figure",
+    "promoted_path",
     "read_record",
-    "sealed",
-    "write_json",
-    "write_record",
-    "write_whole",
+    "record_of",
 ]
 
 SCHEMA = 1  # of record.json and failure.json
+RECORD_FILE, FAILURE_FILE = "record.json", "failure.json"
 ABOUT = ("id", "technique", "item", "evidence", "profile")  # columns of every table of records
-
-
-def jsonable(value: Any) -> Any:
-    """Return a value as JSON can hold it: plain numbers, lists and dictionaries with text keys.
-
-    Raises:
-        ValueError: for a value that has no such form.
-    """
-    if value is None or isinstance(value, (bool, int, str)):
-        return value if not hasattr(value, "value") else value.value
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [jsonable(inner) for inner in (sorted(value, key=str) if isinstance(value, (set, frozenset)) else value)]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else str(float(value))
-    if hasattr(value, "tolist"):
-        return jsonable(value.tolist())
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: jsonable(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, os.PathLike) or hasattr(value, "__fspath__"):
-        return os.fspath(value)
-    raise ValueError(
-        f"{value!r}, a {type(value).__name__}, has no place in a record; "
-        "give plain numbers, texts, lists and dictionaries"
-    )
-
-
-def canonical_json(value: Any) -> str:
-    """Return the one JSON text of a value: sorted keys, no spaces."""
-    return json.dumps(jsonable(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-
-
-def checksum(record: Mapping[str, Any]) -> str:
-    """Return the sha256 of a record without its field `checksum`, as hexadecimal digits."""
-    rest = {name: value for name, value in record.items() if name != "checksum"}
-    return hashlib.sha256(canonical_json(rest).encode()).hexdigest()
-
-
-def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with its checksum."""
-    plain = jsonable(record)
-    return plain | {"checksum": checksum(plain)}
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file so that a reader, a kill or a full disk sees the old file or the new one, never a part."""
-    write_whole(path, f"{json.dumps(jsonable(value), indent=1, allow_nan=False, ensure_ascii=False)}\n")
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader, a kill or a full disk sees the old file or the new one, never a part."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        FileNotFoundError: where there is none.
-        RecordError: naming the file, where it cannot be read.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: refused, it cannot be read: {error}") from None
-
-
-def write_record(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Seal a record, write it and return it as written."""
-    written = sealed(record)
-    write_json(path, written)
-    return written
+DIFF_COLUMNS = ("id", "quantity", "of", "promoted", "now", "unit", "difference", "what")
 
 
 def read_record(path: Path, *, id: str, profile: str) -> dict[str, Any]:
-    """Read a record and check it.
-
-    Args:
-        path: where it lies.
-        id: the item whose record belongs there.
-        profile: the profile whose record belongs there.
+    """Read the record of one item in one profile.
 
     Raises:
         RecordError: naming the file, where it cannot be read, its checksum does not fit, or it belongs elsewhere.
@@ -141,40 +52,41 @@ def read_record(path: Path, *, id: str, profile: str) -> dict[str, Any]:
     if record.get("checksum") != checksum(record):
         raise RecordError(f"{path}: refused, its checksum does not fit its content")
     if record.get("id") != id:
-        raise RecordError(
-            f"{path}: refused, it is the record of {record.get('id')}, and lies where that of {id} belongs"
-        )
+        raise RecordError(f"{path}: refused, it is the record of {record.get('id')} in the place of {id}")
     if record.get("profile") != profile:
-        raise RecordError(
-            f"{path}: refused, it is of the profile {record.get('profile')}, and lies where one of {profile} belongs"
-        )
+        raise RecordError(f"{path}: refused, it is of the profile {record.get('profile')} in the place of {profile}")
     return record
+
+
+def record_of(path: Path, item: Reproduction, profile: str) -> dict[str, Any] | None:
+    """Read the record of an item; None where there is none."""
+    try:
+        return read_record(path, id=item.id, profile=profile)
+    except FileNotFoundError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundRecords:
-    """The records of one profile, and those that were refused."""
+    """The records of one profile."""
 
     records: tuple[dict[str, Any], ...]  # in the order of their ids
-    refused: tuple[str, ...]  # one line for each file that was refused, naming it
+    refused: tuple[str, ...]  # one line for each file that cannot be trusted, naming it
 
 
 def find_records(project: Project, profile: str = "laptop") -> FoundRecords:
     """Read every record of one profile, keeping apart those that cannot be trusted."""
     records, refused = [], []
     folder = project.results_of(profile)
-    for path in _record_files(folder):
+    for path in sorted(folder.glob(f"*/*/*/{RECORD_FILE}")):
+        id = path.parent.relative_to(folder).as_posix()
+        if id.startswith("."):
+            continue
         try:
-            records.append(read_record(path, id=path.parent.relative_to(folder).as_posix(), profile=profile))
+            records.append(read_record(path, id=id, profile=profile))
         except RecordError as error:
             refused.append(str(error))
     return FoundRecords(records=tuple(records), refused=tuple(refused))
-
-
-def _record_files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.glob("*/*/*/record.json")):
-        if not path.relative_to(folder).parts[0].startswith("."):
-            yield path
 
 
 def _trusted(project: Project | None, profile: str) -> tuple[dict[str, Any], ...]:
@@ -185,15 +97,7 @@ def _trusted(project: Project | None, profile: str) -> tuple[dict[str, Any], ...
 
 
 def load_records(profile: str = "laptop", project: Project | None = None) -> "DataFrame":
-    """Return every recorded value as one table.
-
-    Args:
-        profile: whose records.
-        project: where they lie; by default this checkout.
-
-    Returns:
-        One row a value: id, technique, item, evidence, profile, quantity, the key columns, value, unit, low, high,
-        seed, and of its run `started`, `seconds`, `commit`.
+    """Return every recorded value as one table, one row a value: id, quantity, key columns, value, unit, commit, ...
 
     Raises:
         RecordError: naming every record that cannot be trusted.
@@ -203,7 +107,7 @@ def load_records(profile: str = "laptop", project: Project | None = None) -> "Da
     rows = []
     for record in _trusted(project, profile):
         about = {name: record[name] for name in ABOUT}
-        run = {"started": record["started"], "seconds": record["seconds"], "commit": record["commit"]}
+        run = {name: record[name] for name in ("started", "seconds", "commit")}
         rows += [about | value | {"value": float(value["value"])} | run for value in record["values"]]
     return pandas.DataFrame(rows, columns=None if rows else [*ABOUT, "quantity", "value", "unit"])
 
@@ -222,3 +126,86 @@ def load_verdicts(profile: str = "laptop", project: Project | None = None) -> "D
         for verdict in record["verdicts"]
     ]
     return pandas.DataFrame(rows, columns=None if rows else [*ABOUT, "claim", "kind", "verdict", "reason", "rows"])
+
+
+def promoted_path(project: Project, item: Reproduction, profile: str) -> Path:
+    """Return the path of an item's promoted record."""
+    return project.recorded_folder(item.technique, profile) / item.item / f"{item.evidence.value}.json"
+
+
+def promoted_figure(project: Project, item: Reproduction, profile: str) -> Path:
+    """Return the path of the figure beside an item's promoted record; a record may have none."""
+    return promoted_path(project, item, profile).with_suffix(".png")
+
+
+def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tuple[Path, ...]:
+    """Copy the selected records, figures and cells of results/<profile> to the committed ones, once all are checked.
+
+    Returns:
+        The records and the files of cells written.
+
+    Raises:
+        UsageError: where none of the selected items has a record.
+        RecordError: naming a record that cannot be trusted, or a figure that is not the one it was sealed with.
+    """
+    items = select(load_catalogue(project), patterns)
+    records = {item.id: record_of(project.folder(item, profile) / RECORD_FILE, item, profile) for item in items}
+    finished = [item for item in items if records[item.id]]
+    if not finished:
+        raise UsageError(f"none of the selected items has a record in {project.results_of(profile)}")
+    figures = {item.id: _figure(project.folder(item, profile), records[item.id]) for item in finished}
+    written = []
+    for item in finished:
+        path, picture = promoted_path(project, item, profile), promoted_figure(project, item, profile)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if figures[item.id] is None:  # that of an older record goes
+            picture.unlink(missing_ok=True)
+        else:
+            write_whole(picture, figures[item.id])
+        write_json(path, records[item.id])
+        written.append(path)
+    return (*written, *promote_cells(project, finished, profile))
+
+
+def _figure(folder: Path, record: Mapping[str, Any]) -> bytes | None:
+    name = (record.get("artifacts") or {}).get("figure")
+    if not name:
+        return None
+    if wrong := misfits(folder, dict(record) | {"artifacts": {"figure": name}}):
+        raise RecordError(f"{folder / name}: refused, {wrong['figure']}")
+    return (folder / name).read_bytes()
+
+
+def diff(project: Project, profile: str, patterns: Iterable[str] = ()) -> "DataFrame":
+    """Compare the values of results/<profile> with the promoted ones, one row for each that differs.
+
+    Raises:
+        RecordError: naming a record that cannot be trusted.
+    """
+    import pandas
+
+    rows: list[list[Any]] = []
+    for item in select(load_catalogue(project), patterns):
+        promoted = _rows(record_of(promoted_path(project, item, profile), item, profile))
+        now = _rows(record_of(project.folder(item, profile) / RECORD_FILE, item, profile))
+        for key in {**promoted, **now}:
+            rows += _difference(item.id, promoted.get(key), now.get(key))
+    return pandas.DataFrame(rows, columns=list(DIFF_COLUMNS))
+
+
+def _rows(record: Mapping[str, Any] | None) -> dict[tuple, Row]:
+    rows = read_rows(record["values"], "values") if record else ()
+    return {(row.quantity, row.unit, row.seed, str(sorted(row.keys.items()))): row for row in rows}
+
+
+def _difference(id: str, promoted: Row | None, now: Row | None) -> list[list[Any]]:
+    row = promoted or now
+    seed = {} if row.seed is None else {"seed": row.seed}
+    keys = ", ".join(f"{name}={key}" for name, key in (row.keys | seed).items())
+    if promoted is None or now is None:
+        values = [None if side is None else side.value for side in (promoted, now)]
+        return [[id, row.quantity, keys, *values, row.unit, None, "only now" if promoted is None else "only promoted"]]
+    if promoted.value == now.value or (math.isnan(promoted.value) and math.isnan(now.value)):
+        return []
+    change = now.value - promoted.value
+    return [[id, row.quantity, keys, promoted.value, now.value, row.unit, change, "differs"]]

@@ -4,10 +4,9 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.container import BarContainer
 
-from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction import Project, load_catalogue, published_rows
 from workbench.reproduction.comparing import Verdict
 from workbench.reproduction.judge import judge
-from workbench.reproduction.published import published_rows
 from workbench.study.rows import read_rows
 from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp.measured import CONTROL, Variant, blind_reason, rows_as_timed, variants_as_timed

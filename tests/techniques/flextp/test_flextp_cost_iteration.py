@@ -10,7 +10,7 @@ import pytest
 
 from workbench.cluster import Device, Link
 from workbench.models import vit_config
-from workbench.reproduction.published import read_published
+from workbench.reproduction import read_published
 from workbench.techniques.flextp.cost import (
     VIT_1B,
     VIT_3B,

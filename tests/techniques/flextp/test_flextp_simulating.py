@@ -5,10 +5,9 @@ import itertools
 import pytest
 from matplotlib import pyplot
 
-from workbench.reproduction import load_catalogue
+from workbench.reproduction import load_catalogue, published_rows
 from workbench.reproduction.judge import judge
 from workbench.reproduction.project import Project
-from workbench.reproduction.published import published_rows
 from workbench.study.rows import read_rows
 from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp import simulating

@@ -2,10 +2,7 @@
 
     results = run_cells(item, fine_tune, [{"task": "rte", "method": "A1", "seed": 2}, ...])
 
-What has been run is not run again; what is killed loses the cells under way and nothing else.
-Source: the workbench's own convention; see the modules of this folder.
-Simplified: one machine; cells of another one can be accepted (`keep_cells`), and the record says how many.
-Left out: dependencies between cells.
+A finished cell is not run again; a killed run loses the cells under way and nothing else.
 """
 
 import os
@@ -15,16 +12,43 @@ from pathlib import Path
 from typing import Any
 
 from workbench.reproduction.catalogue import find_item, load_catalogue
-from workbench.reproduction.cells.cell import CellResult, check_function, make_cell
-from workbench.reproduction.cells.notes import Notes, needs_file
-from workbench.reproduction.cells.store import CellStore
-from workbench.reproduction.cells.study import CellsFailed, Study
+from workbench.reproduction.cells.cell import Cell, CellResult, Finished, check_function, make_cell
+from workbench.reproduction.cells.store import (
+    CellClaims,
+    CellProgress,
+    CellsThere,
+    CellStore,
+    Notes,
+    needs_file,
+    num_cells,
+    promote_cells,
+    read_lines,
+)
+from workbench.reproduction.cells.study import CellsFailed, Ended, Estimate, Study, describe
 from workbench.reproduction.declare import Profile
+from workbench.reproduction.files import check_folder
 from workbench.reproduction.project import Project
 from workbench.reproduction.recording import KEEP_CELLS, RUN_DIR, RUN_PROFILE
-from workbench.reproduction.runner.preflight import check_folder
 
-__all__ = ["CellResult", "CellsFailed", "run_cells"]
+__all__ = [
+    "Cell",
+    "CellClaims",
+    "CellProgress",
+    "CellResult",
+    "CellStore",
+    "CellsFailed",
+    "CellsThere",
+    "Ended",
+    "Estimate",
+    "Finished",
+    "Notes",
+    "describe",
+    "needs_file",
+    "num_cells",
+    "promote_cells",
+    "read_lines",
+    "run_cells",
+]
 
 
 def run_cells(
@@ -41,8 +65,8 @@ def run_cells(
 
     Args:
         item: id of the item that needs the cells; its technique's items share them.
-        function: at the top level of a module; returns a mapping or dataclass of plain values. Where it loads data it
-            returns from where, since a cell may come from another machine.
+        function: at the top level of a module; returns a mapping or dataclass of plain values, the source of data
+            included, since a cell may come from another machine.
         cells: keyword arguments of each call, plain values.
         jobs: processes of one thread each; by default one a GPU, without GPUs one a core.
         timeout_s: seconds one cell may take; None for no limit.
@@ -70,7 +94,8 @@ def run_cells(
     keep = os.environ.get(KEEP_CELLS) == "1" if keep_cells is None else keep_cells
     source = Path(sys.modules[wanted[0].module].__file__)
     store = CellStore.of(project, declared.technique, profile, wanted[0], source, keep=keep)
-    notes = Notes(needs=needs_file(project, declared, profile), run_folder=_run_folder())
+    run_folder = Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None
+    notes = Notes(needs=needs_file(project, declared, profile), run_folder=run_folder)
     study = Study(store=store, notes=notes, cells=wanted)
     study.take_what_is_there()
     study.run_the_rest(jobs, timeout_s)
@@ -82,7 +107,3 @@ def _check_limits(jobs: int | None, timeout_s: float | None) -> None:
         raise ValueError(f"jobs is {jobs!r}; it must be a whole number of at least 1, or None")
     if timeout_s is not None and not timeout_s > 0:
         raise ValueError(f"timeout_s is {timeout_s!r}; it must be above 0, or None")
-
-
-def _run_folder() -> Path | None:
-    return Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None

@@ -1,24 +1,29 @@
-"""One cell: a call of one function with plain arguments, named by what it is, not by who asks for it.
+"""One cell: a call of one function with plain arguments, and its run on a rank.
 
-Source: the workbench's own rule: the name of a cell is the sha256 of its function's declared name (`study.cells.named`)
-and its arguments, so that two items that need the same cell share it, and moving the function loses none.
-Simplified: 1 and 1.0 are different arguments, and so is an argument that is left out and one that is given its default.
-Left out: methods, closures and functions of a notebook, which another process could not find again.
+A cell is named by the sha256 of its function's declared name and arguments: items share it, and moving the function
+loses none. It gives the same values in any process, whatever ran there before.
 """
 
-import hashlib
+import ctypes
+import dataclasses
+import gc
+import importlib
 import inspect
+import random
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import monotonic
 from typing import Any
 
 from workbench.reproduction.declare import check_plain
-from workbench.reproduction.records import canonical_json
+from workbench.reproduction.files import canonical_json, jsonable, sha256
+from workbench.reproduction.machine import machine_facts
 from workbench.study.cells import declared_name
 
-__all__ = ["Cell", "CellResult", "check_function", "make_cell"]
+__all__ = ["Cell", "CellResult", "Finished", "check_function", "make_cell", "perform"]
 
 DIGEST_DIGITS = 32  # hexadecimal digits of the sha256: no two cells of one function will ever meet
 RULE = "it must be a function at the top level of a module that can be imported, not of a notebook"
@@ -44,9 +49,8 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """What the cell is known by among those of functions of this name."""
-        text = canonical_json([self.function, self.arguments])
-        return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
+        """Its name among the cells of functions of this name."""
+        return sha256(canonical_json([self.function, self.arguments]))[:DIGEST_DIGITS]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,31 +67,17 @@ class CellResult:
     reused: bool  # whether it was there already
 
 
-def check_function(function: Callable[..., Any]) -> str:
-    """Return the qualified name of a function that another process can import.
-
-    Raises:
-        ValueError: for a function of a notebook, a closure, a method or a lambda.
-    """
+def check_function(function: Callable[..., Any]) -> None:
+    """Refuse a function that another process cannot import: of a notebook, a closure, a method or a lambda."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     name = getattr(function, "__qualname__", "")
     found = None if module is None or module.__name__ == "__main__" else getattr(module, name, None)
     if not inspect.isfunction(function) or found is not function or getattr(module, "__file__", None) is None:
         raise ValueError(f"function is {name or function!r} of {getattr(function, '__module__', 'no module')}; {RULE}")
-    return f"{module.__name__}.{name}"
 
 
 def make_cell(function: Callable[..., Any], position: int, arguments: Mapping[str, Any]) -> Cell:
-    """Check the arguments of one cell and name it.
-
-    Args:
-        function: what is called.
-        position: the cell's place in the list, for the error.
-        arguments: keyword arguments.
-
-    Raises:
-        ValueError: for an argument that is not plain or that the function does not take.
-    """
+    """Check the arguments of one cell and name it."""
     if not isinstance(arguments, Mapping):
         raise ValueError(f"cells[{position}] is {arguments!r}; it must be a dictionary of keyword arguments")
     check_plain(f"cells[{position}]", dict(arguments))
@@ -97,3 +87,49 @@ def make_cell(function: Callable[..., Any], position: int, arguments: Mapping[st
         raise ValueError(f"cells[{position}] is {dict(arguments)!r}; {function.__name__} refuses it: {error}") from None
     place = (function.__module__, function.__qualname__)
     return Cell(function=declared_name(function), arguments=dict(arguments), place=place)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished:
+    """The outcome of a cell on a rank."""
+
+    values: Mapping[str, Any]  # what the function returned, as JSON holds it
+    started: str  # when, ISO 8601
+    seconds: float  # it took
+    machine: Mapping[str, Any]  # see `machine_facts`
+
+
+def perform(cell: Cell, slot: int) -> Finished:
+    """Run one cell in this process, which takes the GPU of number `slot`."""
+    function = getattr(importlib.import_module(cell.module), cell.place[1])
+    _settle(cell, slot)
+    started, began = datetime.now(UTC).isoformat(timespec="seconds"), monotonic()
+    returned = function(**cell.arguments)
+    seconds = round(monotonic() - began, 3)
+    return Finished(values=_plain(returned, cell), started=started, seconds=seconds, machine=machine_facts())
+
+
+def _settle(cell: Cell, slot: int) -> None:
+    """Free the memory of the last cell, seed this process's generators from the cell's digest, choose a GPU."""
+    import numpy
+    import torch
+
+    gc.collect()  # the last cell's model refers to itself through its hooks, so it would stay for long
+    if trim := getattr(
+        ctypes.CDLL(None), "malloc_trim", None
+    ):  # ranks keep freed blocks, and cells of many sizes add up
+        trim(0)
+    seed = int(cell.digest[:8], 16)
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(slot % torch.cuda.device_count())
+
+
+def _plain(returned: Any, cell: Cell) -> dict[str, Any]:
+    is_dataclass = dataclasses.is_dataclass(returned) and not isinstance(returned, type)
+    if not isinstance(returned, Mapping) and not is_dataclass:
+        kind = type(returned).__name__
+        raise ValueError(f"{cell.name} returned a value of type {kind}; it must be a mapping or dataclass")
+    return jsonable(returned)

@@ -1,70 +1,80 @@
-"""Finished cells on disk: one sealed JSON file a cell, written whole or not at all, named by what it is.
+"""Finished cells on disk: sealed JSON, one file a cell, or one line of recorded/<profile>/cells/*.jsonl once committed.
 
-Source: the workbench's own rule: a cell is up to date while the library modules that its function's module needs, the
-data and the versions are unchanged; its arguments are in its name.
-Simplified: no lock; two runs that finish the same cell write the same file, and the last one stays.
-Left out: which cells an item needs (`workbench.reproduction.cells`).
+A study notes beside them which cells its item needs, and in the folder of the run its progress and each cell's origin.
 """
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workbench.reproduction.cells.cell import Cell
-from workbench.reproduction.cells.work import Finished
+from workbench.reproduction.cells.cell import Cell, Finished
+from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError
+from workbench.reproduction.files import (
+    canonical_json,
+    checksum,
+    read_json,
+    take_lock,
+    write_json,
+    write_record,
+    write_whole,
+)
 from workbench.reproduction.fingerprint import Fingerprinter, changes
-from workbench.reproduction.machine import commit_of
+from workbench.reproduction.machine import commit_of, num_cores
 from workbench.reproduction.project import Project
-from workbench.reproduction.records import checksum, read_json, write_record
 
-__all__ = ["CellStore", "check_cell", "read_cell", "read_lines"]
+__all__ = [
+    "CELLS_FILE",
+    "PROGRESS_FILE",
+    "CellClaims",
+    "CellProgress",
+    "CellStore",
+    "CellsThere",
+    "Notes",
+    "cells_there",
+    "needs_file",
+    "num_cells",
+    "origins",
+    "promote_cells",
+    "read_lines",
+    "read_progress",
+]
 
 SCHEMA = 1  # of a cell
 FIELDS = frozenset({"arguments", "commit", "data", "library", "machine", "seconds", "started", "values", "versions"})
+PROGRESS_FILE, CELLS_FILE = "cells_progress.json", "cells.json"  # in the folder of the run
+StoredCell = Mapping[str, Any]
 
 
-def check_cell(held: Any, cell: Cell | None, place: str) -> dict[str, Any]:
-    """Return a cell as it was read, where it can be trusted.
-
-    Args:
-        held: what was read.
-        cell: the cell that belongs there; None for any.
-        place: the file, and the line where it has several.
-
-    Raises:
-        RecordError: naming the place.
-    """
-    if not isinstance(held, dict) or held.get("schema") != SCHEMA or not held.keys() >= FIELDS:
+def _trusted(stored: Any, cell: Cell | None, place: str) -> dict[str, Any]:
+    """Return what was read, where it is a sealed cell: this one, or any where none is given."""
+    if not isinstance(stored, dict) or stored.get("schema") != SCHEMA or not stored.keys() >= FIELDS:
         raise RecordError(f"{place}: refused, it is no cell of schema {SCHEMA}; move it away and run again")
-    if held.get("checksum") != checksum(held):
+    if stored.get("checksum") != checksum(stored):
         raise RecordError(f"{place}: refused, its checksum does not fit its content; move it away and run again")
-    if cell is not None and (held.get("function"), held["arguments"]) != (cell.function, cell.arguments):
+    if cell is not None and (stored.get("function"), stored["arguments"]) != (cell.function, cell.arguments):
         raise RecordError(f"{place}: refused, it is the cell of other arguments or another function; move it away")
-    return held
+    return stored
 
 
-def read_cell(path: Path, cell: Cell | None = None) -> dict[str, Any]:
-    """Read the file of one cell and check it; see `check_cell`.
+def _digest(stored: StoredCell) -> str:
+    return Cell(function=stored["function"], arguments=stored["arguments"]).digest
 
-    Raises:
-        FileNotFoundError: where there is none.
-    """
+
+def _read_cell(path: Path, cell: Cell | None = None) -> dict[str, Any]:
     try:
-        held = read_json(path)
+        stored = read_json(path)
     except RecordError as error:
         raise RecordError(f"{error}; move it away and run again") from None
-    return check_cell(held, cell, str(path))
+    return _trusted(stored, cell, str(path))
 
 
 def read_lines(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the committed cells of one function.
-
-    Returns:
-        Digest to cell; empty where there is no file.
+    """Read the committed cells of one function: digest to cell; none where there is no file.
 
     Raises:
         RecordError: naming the file and the line that cannot be trusted.
@@ -75,8 +85,8 @@ def read_lines(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: refused, it cannot be read: {error}") from None
-    found = [check_cell(_parsed(line), None, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line]
-    return {Cell(function=held["function"], arguments=held["arguments"]).digest: held for held in found}
+    cells = [_trusted(_parsed(line), None, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line]
+    return {_digest(cell): cell for cell in cells}
 
 
 def _parsed(line: str) -> Any:
@@ -88,37 +98,19 @@ def _parsed(line: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellStore:
-    """The cells of one function in one profile.
+    """The cells of one function in one profile."""
 
-    Attributes:
-        folder: where they are written.
-        basis: what they depend on now, see `Fingerprinter.basis`.
-        commit: of the checkout.
-        keep: whether cells that are not up to date are accepted.
-        committed: digest to committed cell, of those that are accepted.
-    """
-
-    folder: Path
-    basis: Mapping[str, Mapping[str, str]]
-    commit: str
-    keep: bool = False
-    committed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    folder: Path  # where they are written
+    basis: Mapping[str, Mapping[str, str]]  # what they depend on now, see `Fingerprinter.basis`
+    commit: str  # of the checkout
+    keep: bool = False  # whether cells that are out of date are accepted, the committed ones included
+    committed: Mapping[str, StoredCell] = field(default_factory=dict)  # digest to accepted committed cell
 
     @classmethod
     def of(cls, project: Project, technique: str, profile: str, cell: Cell, file: Path, *, keep: bool) -> "CellStore":
-        """Open the store that a cell belongs to.
-
-        Args:
-            project, technique, profile: whose cells.
-            cell: any one of the function.
-            file: source of the function.
-            keep: accept cells that are not up to date, the committed ones included.
-
-        Raises:
-            RecordError: naming a committed cell that cannot be trusted.
-        """
+        """Open the store of a cell's function, whose source is `file`."""
         recorded = project.recorded_cells_folder(technique, profile) / f"{cell.name}.jsonl"
-        above = file.parents[cell.module.count(".") + (file.name == "__init__.py")]  # what its package lies in
+        above = file.parents[cell.module.count(".") + (file.name == "__init__.py")]  # the folder of its package
         return cls(
             folder=project.cells_folder(technique, profile) / cell.name,
             basis=Fingerprinter(project).basis(above, cell.module),
@@ -128,33 +120,26 @@ class CellStore:
         )
 
     def path(self, cell: Cell) -> Path:
-        """Return where a cell lies, whether it is there or not."""
+        """Return the path of a cell, whether it exists or not."""
         return self.folder / f"{cell.digest}.json"
 
-    def find(self, cell: Cell) -> tuple[Mapping[str, Any] | None, str]:
-        """Look for a cell that can be used: one that is up to date, else the newest where such are accepted.
-
-        Returns:
-            The cell or None, and what has changed since the one that was found ran; empty where it is up to date.
+    def find(self, cell: Cell) -> tuple[StoredCell | None, str]:
+        """Return a cell that is up to date, else the newest where such are accepted, and what has changed since it ran.
 
         Raises:
             RecordError: where it cannot be trusted.
         """
-        found = [self.committed[cell.digest]] if cell.digest in self.committed else []
+        stored = [self.committed[cell.digest]] if cell.digest in self.committed else []
         with contextlib.suppress(FileNotFoundError):
-            found.append(read_cell(self.path(cell), cell))
-        found.sort(key=lambda held: held["started"], reverse=True)
-        told = [changes(held, self.basis) for held in found]
-        if "" in told:
-            return found[told.index("")], ""
-        return (found[0] if found and self.keep else None), told[0] if told else ""
+            stored.append(_read_cell(self.path(cell), cell))
+        stored.sort(key=lambda one: one["started"], reverse=True)
+        reasons = [changes(one, self.basis) for one in stored]
+        if "" in reasons:
+            return stored[reasons.index("")], ""
+        return (stored[0] if stored and self.keep else None), reasons[0] if reasons else ""
 
     def write(self, cell: Cell, finished: Finished) -> dict[str, Any]:
-        """Seal a finished cell and write it; return it as written.
-
-        Raises:
-            OSError: where the disk is full or cannot be written.
-        """
+        """Seal a finished cell and write it; return it as written."""
         self.folder.mkdir(parents=True, exist_ok=True)
         about = {"schema": SCHEMA, "function": cell.function, "module": cell.module, "arguments": cell.arguments}
         run = {name: getattr(finished, name) for name in ("values", "started", "seconds", "machine")}
@@ -163,8 +148,227 @@ class CellStore:
     def durations(self) -> Iterator[tuple[Mapping[str, Any], float]]:
         """Return arguments and seconds of every cell of the folder that can be read, to estimate others by."""
         for path in sorted(self.folder.glob("*.json")):
-            try:
-                held = json.loads(path.read_text(encoding="utf-8"))
-                yield dict(held["arguments"]), float(held["seconds"])
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # it helps no estimate; whether it is refused is decided where it is asked for
+            if stored := _timed(path):
+                yield dict(stored["arguments"]), float(stored["seconds"])
+
+
+@dataclass(frozen=True, slots=True)
+class CellClaims:
+    """The cells that this process has claimed, so that no other study runs them; leaving the block frees them."""
+
+    folder: Path  # of the cells
+    _handles: dict[str, int] = field(default_factory=dict)
+
+    def __enter__(self) -> "CellClaims":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for digest in list(self._handles):
+            self._free(digest)
+
+    def take(self, cell: Cell) -> bool:
+        """Claim a cell; return False where another process has it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = take_lock(self._path(cell.digest))
+        except OSError:  # a file system without locks: both run the cell, and the last result stays
+            return True
+        if handle is not None:
+            self._handles[cell.digest] = handle
+        return handle is not None
+
+    def free(self, cell: Cell) -> None:
+        """Give a cell back."""
+        self._free(cell.digest)
+
+    def _free(self, digest: str) -> None:
+        handle = self._handles.pop(digest, None)
+        if handle is not None:
+            with contextlib.suppress(OSError):
+                self._path(digest).unlink(missing_ok=True)
+            os.close(handle)
+
+    def _path(self, digest: str) -> Path:
+        return self.folder / f".{digest}.claim"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellProgress:
+    """How far the cells of an item are."""
+
+    num_done: int  # cells that have ended, reused ones included
+    num_cells: int  # cells in all
+    remaining_s: float | None  # estimate of the seconds to go; None while nothing has been timed
+
+
+def needs_file(project: Project, item: Reproduction, profile: str) -> Path:
+    """Return the file that lists the cells an item needs: function's name to digests."""
+    return project.cells_folder(item.technique, profile) / f"{item.item}.{item.evidence.value}.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Notes:
+    """Notes of one study: the cells its item needs, and inside a run its progress and the origin of each cell."""
+
+    needs: Path  # file of the item's needs
+    run_folder: Path | None  # folder of the run, None outside one
+
+    def begin(self, cells: Sequence[Cell]) -> None:
+        """Note these cells beside those of the run's earlier studies (outside a run, of any)."""
+        if self.run_folder is None:
+            needed = _read(self.needs)
+        else:
+            needed = {}
+            for key in _read(self.run_folder / CELLS_FILE):
+                name, _, digest = key.partition("/")
+                needed.setdefault(name, []).append(digest)
+        digests = needed.setdefault(cells[0].name, [])
+        digests += [cell.digest for cell in cells if cell.digest not in digests]
+        self.needs.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.needs, needed)
+
+    def progress(self, progress: CellProgress) -> None:
+        """Note how far the study is; on a full disk the last note stays."""
+        if self.run_folder is not None:
+            with contextlib.suppress(OSError):
+                write_json(self.run_folder / PROGRESS_FILE, progress)
+
+    def end(self, cells: Sequence[Cell], stored: Mapping[str, StoredCell]) -> None:
+        """Note the origin of each cell, for the record of the run."""
+        if self.run_folder is None:
+            return
+        facts = {
+            f"{cell.name}/{cell.digest}": {name: stored[cell.digest][name] for name in ("commit", "machine", "seconds")}
+            for cell in cells
+        }
+        write_json(self.run_folder / CELLS_FILE, _read(self.run_folder / CELLS_FILE) | facts)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there, or not ours: then nothing is known
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_progress(run_folder: Path) -> CellProgress | None:
+    """Return how far the cells of a run are; None where it has none, or none yet."""
+    try:
+        return CellProgress(**_read(run_folder / PROGRESS_FILE))
+    except TypeError:
+        return None
+
+
+def origins(run_folder: Path) -> list[dict[str, Any]]:
+    """Return the origin of a run's cells: for each commit and machine their number and their seconds together."""
+    by_place: dict[str, dict[str, Any]] = {}
+    for facts in _read(run_folder / CELLS_FILE).values():
+        key = canonical_json([facts["commit"], facts["machine"]])
+        none_yet = {"commit": facts["commit"], "machine": facts["machine"], "num_cells": 0, "seconds": 0.0}
+        origin = by_place.setdefault(key, none_yet)
+        origin["num_cells"] += 1
+        origin["seconds"] = round(origin["seconds"] + facts["seconds"], 3)
+    return sorted(by_place.values(), key=lambda origin: -origin["num_cells"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellsThere:
+    """The cells of one item."""
+
+    num_cells: int  # that it needs
+    num_there: int  # that are there, those out of date included
+    num_stale: int  # that are there and out of date
+    remaining_s: float | None  # estimate for those that would run, on this machine's cores; None while nothing is known
+
+    def __str__(self) -> str:
+        stale = f", {self.num_stale} of them out of date" if self.num_stale else ""
+        return f"{self.num_there} of {self.num_cells} cells are there{stale}"
+
+
+def num_cells(project: Project, item: Reproduction, profile: str) -> tuple[int, int]:
+    """Count an item's cells without reading them: those that are there, and those it needs; 0, 0 if none are known."""
+    needs, folder = _read(needs_file(project, item, profile)), project.cells_folder(item.technique, profile)
+    paths = [folder / name / f"{digest}.json" for name, digests in needs.items() for digest in digests]
+    return sum(path.is_file() for path in paths), len(paths)
+
+
+def cells_there(
+    project: Project, item: Reproduction, profile: str, fingerprinter: Fingerprinter, *, keep: bool = False
+) -> CellsThere | None:
+    """Count the cells of an item without running anything; None where no study of it has begun.
+
+    With `keep`, those that are out of date count as up to date, and the committed ones as there.
+    """
+    needs = _read(needs_file(project, item, profile))
+    num_cells = sum(map(len, needs.values()))
+    if not num_cells:
+        return None
+    stored = [one for name, digests in needs.items() for one in _stored(project, item, profile, name, digests, keep)]
+    num_stale = 0 if keep else _num_stale(stored, project.notebook(item).parent, fingerprinter)
+    to_run = num_cells - len(stored) + num_stale
+    mean_s = sum(one["seconds"] for one in stored) / len(stored) if stored else None
+    remaining_s = 0.0 if not to_run else None if mean_s is None else mean_s * to_run / min(num_cores(), to_run)
+    return CellsThere(num_cells=num_cells, num_there=len(stored), num_stale=num_stale, remaining_s=remaining_s)
+
+
+def _num_stale(stored: list[StoredCell], folder: Path, fingerprinter: Fingerprinter) -> int:
+    modules = [str(one["module"]) for one in stored]
+    basis = {module: fingerprinter.basis(folder, module) for module in set(modules)}
+    return sum(bool(changes(one, basis[module])) for one, module in zip(stored, modules, strict=True))
+
+
+def _stored(
+    project: Project, item: Reproduction, profile: str, name: str, digests: list[str], keep: bool
+) -> Iterator[StoredCell]:
+    folder, committed = project.cells_folder(item.technique, profile) / name, {}
+    if keep:
+        with contextlib.suppress(RecordError):  # a study says so
+            committed = read_lines(project.recorded_cells_folder(item.technique, profile) / f"{name}.jsonl")
+    for digest in digests:
+        if stored := _timed(folder / f"{digest}.json") or committed.get(digest):
+            yield stored
+
+
+def _timed(path: Path) -> StoredCell | None:
+    """Read a cell without checking it; None where its function, arguments or seconds are missing."""
+    stored = _read(path)
+    try:
+        is_timed = stored["function"] and stored["seconds"] >= 0 and isinstance(stored["arguments"], dict)
+    except (KeyError, TypeError):
+        return None
+    return stored if is_timed else None
+
+
+def promote_cells(project: Project, items: Iterable[Reproduction], profile: str) -> dict[Path, int]:
+    """Copy the finished cells that items need to the committed ones, once all are checked; the newer of two stays.
+
+    Returns:
+        Each file written, with the number of cells it now holds.
+
+    Raises:
+        RecordError: naming a cell that cannot be trusted.
+    """
+    files: dict[Path, dict[str, Any]] = {}
+    for item in items:
+        for name, digests in _read(needs_file(project, item, profile)).items():
+            path = project.recorded_cells_folder(item.technique, profile) / f"{name}.jsonl"
+            for digest, stored in _finished(project.cells_folder(item.technique, profile) / name, digests):
+                committed = files.setdefault(path, read_lines(path))
+                if digest not in committed or committed[digest]["started"] <= stored["started"]:
+                    committed[digest] = stored
+    for path, cells in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, "".join(f"{canonical_json(cells[digest])}\n" for digest in sorted(cells)))
+    return {path: len(cells) for path, cells in files.items()}
+
+
+def _finished(folder: Path, digests: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for digest in digests:
+        path = folder / f"{digest}.json"
+        if not path.exists():
+            continue
+        stored = _read_cell(path)
+        if _digest(stored) != digest:
+            raise RecordError(f"{path}: refused, it is the cell of other arguments or another function")
+        yield digest, stored

@@ -1,32 +1,34 @@
-"""The course of a study: take what is there, run the rest, longest first, keep each result at once.
+"""A study in cells: take the cells that are there, run the rest side by side, longest first, keep each result at once.
 
-Source: the workbench's own convention.
-Simplified: a result that cannot be written, on a full disk, ends the study; it is tried again at the end, and what
-still cannot be written stands in the error.
-Left out: what a cell is (`cell`), where it lies (`store`), who runs it (`pool`).
+Each process is a worker group of one rank, so that its death costs one cell. A cell is expected to take the mean of the
+finished cells most like it, where an argument counts by how much of the differences in time it explains (adjusted R
+squared of its groups, on logarithms).
 """
 
-from collections import Counter
-from collections.abc import Mapping
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
-from workbench.reproduction.cells.cell import Cell, CellResult
-from workbench.reproduction.cells.claims import Claims
-from workbench.reproduction.cells.notes import CellProgress, Notes
-from workbench.reproduction.cells.pool import Ended, Pool
-from workbench.reproduction.cells.progress import Estimate, describe, say
-from workbench.reproduction.cells.store import CellStore
-from workbench.reproduction.cells.work import Finished
+from workbench.reproduction.cells.cell import Cell, CellResult, Finished, perform
+from workbench.reproduction.cells.store import CellClaims, CellProgress, CellStore, Notes
 from workbench.reproduction.errors import RecordError
+from workbench.reproduction.files import canonical_json
 from workbench.reproduction.machine import num_cores
-from workbench.reproduction.records import canonical_json
 
-__all__ = ["CellsFailed", "Study"]
+__all__ = ["CellsFailed", "Ended", "Estimate", "Pool", "Study", "describe"]
 
 NOTE_S = 1.0  # seconds between two notes of the progress, as often as the runner looks
 LOOK_S = 1.0  # seconds between two looks at cells that another study is running
+TICK_S = 0.05  # seconds between two looks at what has ended; cells take seconds to hours
+NO_LIMIT_S = 7 * 86_400.0  # seconds: longer than any cell, and short enough for a selector's milliseconds
+LEAST_WEIGHT = 0.01  # of an argument that explains nothing: it decides between cells that are alike in all else
+LEAST_S = 1e-3  # seconds below which times are taken for equal
 
 
 class CellsFailed(RuntimeError):
@@ -35,19 +37,13 @@ class CellsFailed(RuntimeError):
 
 @dataclass(slots=True)
 class Study:
-    """The cells that one call asks for.
+    """The cells that one call asks for."""
 
-    Attributes:
-        store: where they are kept.
-        notes: what is noted for others.
-        cells: those asked for, in order.
-    """
-
-    store: CellStore
-    notes: Notes
-    cells: list[Cell]
+    store: CellStore  # where they are kept
+    notes: Notes  # what is noted for others
+    cells: list[Cell]  # those asked for, in order
     _distinct: dict[str, Cell] = field(init=False)  # by digest
-    _held: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # digest to what is on disk
+    _stored: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # digest to what is on disk
     _new: set[str] = field(default_factory=set)  # digests of the cells of this call
     _failures: dict[str, str] = field(default_factory=dict)  # digest to traceback
     _unwritten: dict[str, Finished] = field(default_factory=dict)  # digest to what could not be written
@@ -58,57 +54,49 @@ class Study:
         self._distinct = {cell.digest: cell for cell in self.cells}
 
     def take_what_is_there(self) -> None:
-        """Take the cells that can be used, and say how many and why not the others.
-
-        Raises:
-            RecordError: naming every cell that cannot be trusted.
-        """
+        """Take the cells that can be used, and say how many and why not the others."""
         refused, kept, stale = [], Counter(), Counter()
         for digest, cell in self._distinct.items():
             try:
-                held, why = self.store.find(cell)
+                stored, why = self.store.find(cell)
             except RecordError as error:
                 refused.append(str(error))
                 continue
-            if held is not None:
-                self._held[digest] = held
-            (stale if held is None else kept).update([why] if why else [])
+            if stored is not None:
+                self._stored[digest] = stored
+            (stale if stored is None else kept).update([why] if why else [])
         if refused:
             raise RecordError("; ".join(refused))
-        there = f"{len(self._held)} are there{_reasons(kept, 'kept')}"
-        to_run = f"{len(self._distinct) - len(self._held)} to run{_reasons(stale, 'out of date')}"
-        say(f"{len(self._distinct)} cells: {there}, {to_run}")
+        there = f"{len(self._stored)} are there{_reasons(kept, 'kept')}"
+        to_run = f"{len(self._distinct) - len(self._stored)} to run{_reasons(stale, 'out of date')}"
+        _say(f"{len(self._distinct)} cells: {there}, {to_run}")
 
     def run_the_rest(self, jobs: int | None, timeout_s: float | None) -> None:
-        """Run what is missing, and note where everything came from.
-
-        Raises:
-            CellsFailed: naming each cell that failed, once all others have finished.
-        """
-        waiting = [cell for digest, cell in self._distinct.items() if digest not in self._held]
+        """Run what is missing, and note where everything came from."""
+        waiting = [cell for digest, cell in self._distinct.items() if digest not in self._stored]
         self.notes.begin(self.cells)
         if waiting:
             jobs = min(jobs or _default_jobs(), len(waiting))
             processes = Pool(jobs=jobs, preload=waiting[0].module, timeout_s=timeout_s)
-            with processes as pool, Claims(self.store.folder) as claims:
+            with processes as pool, CellClaims(self.store.folder) as claims:
                 self._run(waiting, pool, claims, Estimate(self.store.durations()))
         self._raise_failures()
-        self.notes.end(self.cells, self._held)
+        self.notes.end(self.cells, self._stored)
 
-    def _run(self, waiting: list[Cell], pool: Pool, claims: Claims, estimate: Estimate) -> None:
+    def _run(self, waiting: list[Cell], pool: Pool, claims: CellClaims, estimate: Estimate) -> None:
         while waiting or pool.running():
             while pool.has_room and (cell := self._next(waiting, claims, estimate)):
                 pool.start(cell)
             for ended in pool.ended():
                 self._take(ended, estimate)
                 claims.free(ended.cell)
-                self._tell(ended, estimate.remaining_s(waiting, pool.running(), pool.jobs))
+                self._say_ended(ended, estimate.remaining_s(waiting, pool.running(), pool.jobs))
             if self._unwritten:
                 waiting.clear()
             if monotonic() >= self._next_note_s:
                 self._note(estimate.remaining_s(waiting, pool.running(), pool.jobs))
 
-    def _next(self, waiting: list[Cell], claims: Claims, estimate: Estimate) -> Cell | None:
+    def _next(self, waiting: list[Cell], claims: CellClaims, estimate: Estimate) -> Cell | None:
         """Take the longest waiting cell that no other study runs; what another has finished meanwhile is there."""
         if monotonic() < self._next_look_s:
             return None
@@ -116,10 +104,10 @@ class Study:
             if not claims.take(cell):
                 continue
             waiting.remove(cell)
-            held, why = self.store.find(cell)
-            if held is None or why:
+            stored, why = self.store.find(cell)
+            if stored is None or why:
                 return cell
-            self._held[cell.digest] = held
+            self._stored[cell.digest] = stored
             claims.free(cell)
         self._next_look_s = monotonic() + LOOK_S if waiting else 0.0
         return None
@@ -134,36 +122,36 @@ class Study:
             self._keep(ended.cell, ended.finished)
         except OSError as error:
             self._unwritten[digest] = ended.finished
-            say(f"{self.store.path(ended.cell)} cannot be written: {error.strerror}; no more cells are started")
+            _say(f"{self.store.path(ended.cell)} cannot be written: {error.strerror}; no more cells are started")
 
     def _keep(self, cell: Cell, finished: Finished) -> None:
-        self._held[cell.digest] = self.store.write(cell, finished)
+        self._stored[cell.digest] = self.store.write(cell, finished)
         self._new.add(cell.digest)
 
     def _num_ended(self) -> int:
-        return len(self._held) + len(self._failures) + len(self._unwritten)
+        return len(self._stored) + len(self._failures) + len(self._unwritten)
 
-    def _tell(self, ended: Ended, left_s: float | None) -> None:
-        from workbench.reproduction.report.numbers import about_text
+    def _say_ended(self, ended: Ended, left_s: float | None) -> None:
+        from workbench.reproduction.report.texts import about_text
 
         what = "failed" if ended.finished is None else about_text(ended.finished.seconds)
         left = f" · about {about_text(left_s)} left" if left_s else ""
-        say(f"cell {self._num_ended()} of {len(self._distinct)} · {describe(ended.cell, self.cells)} · {what}{left}")
+        _say(f"cell {self._num_ended()} of {len(self._distinct)} · {describe(ended.cell, self.cells)} · {what}{left}")
 
     def _note(self, left_s: float | None) -> None:
         self._next_note_s = monotonic() + NOTE_S
-        told = CellProgress(num_done=self._num_ended(), num_cells=len(self._distinct), remaining_s=left_s)
-        self.notes.progress(told)
+        num_done, num_cells = self._num_ended(), len(self._distinct)
+        self.notes.progress(CellProgress(num_done=num_done, num_cells=num_cells, remaining_s=left_s))
 
     def _raise_failures(self) -> None:
         failed = self._failures | self._still_unwritten()
-        not_begun = len(self._distinct) - len(self._held) - len(failed)
+        not_begun = len(self._distinct) - len(self._stored) - len(failed)
         if failed or not_begun:
             names = ", ".join(map(self._name, failed))
             rest = f"; {not_begun} were not begun" if not_begun else ""
             first = f"{len(failed)} of {len(self._distinct)} cells failed ({names}){rest}; the others are kept"
-            told = [f"{self._name(digest)}: {failure}" for digest, failure in failed.items()]
-            raise CellsFailed("\n\n".join([first, *told]))
+            reasons = [f"{self._name(digest)}: {failure}" for digest, failure in failed.items()]
+            raise CellsFailed("\n\n".join([first, *reasons]))
 
     def _still_unwritten(self) -> dict[str, str]:
         """Try once more to write what could not be written; return what still cannot, digest to the reason."""
@@ -180,20 +168,12 @@ class Study:
 
     def results(self) -> list[CellResult]:
         """Return the result of every cell that was asked for, in order."""
-        return [self._result(cell) for cell in self.cells]
+        return [self._result(cell, self._stored[cell.digest]) for cell in self.cells]
 
-    def _result(self, cell: Cell) -> CellResult:
-        held = self._held[cell.digest]
-        return CellResult(
-            arguments=cell.arguments,
-            values=held["values"],
-            seconds=held["seconds"],
-            started=held["started"],
-            commit=held["commit"],
-            machine=str(held["machine"].get("host", "")),
-            versions=held["versions"],
-            reused=cell.digest not in self._new,
-        )
+    def _result(self, cell: Cell, stored: Mapping[str, Any]) -> CellResult:
+        copied = {name: stored[name] for name in ("values", "seconds", "started", "commit", "versions")}
+        machine, is_new = str(stored["machine"].get("host", "")), cell.digest in self._new
+        return CellResult(arguments=cell.arguments, machine=machine, reused=not is_new, **copied)
 
 
 def _reasons(counts: Mapping[str, int], what: str) -> str:
@@ -204,3 +184,164 @@ def _default_jobs() -> int:
     import torch
 
     return torch.cuda.device_count() or num_cores()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """A cell that has ended: finished, or failed."""
+
+    cell: Cell
+    finished: Finished | None  # None where it failed
+    failure: str = ""  # with its traceback
+
+
+@dataclass(slots=True)
+class Slot:
+    """A process that runs one cell after the other."""
+
+    number: int
+    ranks: Any  # Ranks of one rank
+    run: Any = None  # what it runs now; None: nothing
+    cell: Cell | None = None
+    began_s: float = 0.0  # on the monotonic clock
+
+
+@dataclass(slots=True)
+class Pool:
+    """Processes for cells; leaving the block ends them."""
+
+    jobs: int  # how many processes at most
+    preload: str  # module that is imported before the processes are forked
+    timeout_s: float | None  # seconds one cell may take; None for no limit
+    _slots: list[Slot] = field(default_factory=list)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for slot in self._slots:
+            slot.ranks.close()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another cell may start now."""
+        return len(self._slots) < self.jobs or any(slot.run is None for slot in self._slots)
+
+    def running(self) -> list[tuple[Cell, float]]:
+        """Return the cells under way, each with the seconds spent on it."""
+        now = monotonic()
+        return [(slot.cell, now - slot.began_s) for slot in self._slots if slot.run is not None]
+
+    def start(self, cell: Cell) -> None:
+        """Start a cell in a process that is free, or in a new one."""
+        slot = next((slot for slot in self._slots if slot.run is None), None) or self._new_slot()
+        slot.run = slot.ranks.start(perform, cell, slot.number, timeout_s=self.timeout_s or NO_LIMIT_S)
+        slot.cell, slot.began_s = cell, monotonic()
+
+    def _new_slot(self) -> Slot:
+        from workbench.launch import Ranks
+
+        # The CPU's process group: cells do not talk to each other, and each chooses its GPU by itself.
+        ranks = Ranks(1, device="cpu", preload=(self.preload,), echo=False)
+        self._slots.append(Slot(number=len(self._slots), ranks=ranks))
+        return self._slots[-1]
+
+    def ended(self) -> Iterator[Ended]:
+        """Wait a moment and return the cells that have ended."""
+        sleep(TICK_S)
+        for slot in self._slots:
+            if slot.run is not None and slot.run.done():
+                run, slot.run = slot.run, None
+                yield _end_of(run, slot.cell)
+
+
+def _end_of(run: Any, cell: Cell) -> Ended:
+    from workbench.launch import RankFailed
+
+    try:
+        return Ended(cell=cell, finished=run.result()[0])
+    except RankFailed as error:
+        failure = error.failures[0]
+        return Ended(cell=cell, finished=None, failure=f"{failure.message}\n{failure.traceback.rstrip()}".rstrip())
+
+
+class Estimate:
+    """Expected seconds of cells, from those that have run."""
+
+    def __init__(self, timed: Iterable[tuple[Mapping[str, Any], float]]):
+        self._timed = [(_canonical(arguments), seconds) for arguments, seconds in timed]
+        self._weights: dict[str, float] = {}
+        self._expected: dict[str, float] = {}  # by digest, as long as no other cell has run
+
+    def add(self, arguments: Mapping[str, Any], seconds: float) -> None:
+        """Learn from one more cell."""
+        self._timed.append((_canonical(arguments), seconds))
+        self._weights, self._expected = {}, {}
+
+    def seconds(self, cell: Cell) -> float | None:
+        """Return the seconds expected of a cell; None while none has run."""
+        if self._timed and cell.digest not in self._expected:
+            self._expected[cell.digest] = self._mean_of_the_nearest(_canonical(cell.arguments))
+        return self._expected.get(cell.digest)
+
+    def _mean_of_the_nearest(self, own: Mapping[str, str]) -> float:
+        self._weights = self._weights or _weights(self._timed)
+        likeness = [
+            sum(weight for name, weight in self._weights.items() if own.get(name) == other.get(name))
+            for other, _ in self._timed
+        ]
+        nearest = [seconds for like, (_, seconds) in zip(likeness, self._timed, strict=True) if like == max(likeness)]
+        return sum(nearest) / len(nearest)
+
+    def remaining_s(self, waiting: Iterable[Cell], running: Iterable[tuple[Cell, float]], jobs: int) -> float | None:
+        """Return the seconds until all have run; None while none has."""
+        if not self._timed:
+            return None
+        left = [self.seconds(cell) for cell in waiting]
+        left += [max(self.seconds(cell) - spent_s, 0.0) for cell, spent_s in running]
+        return max(sum(left) / jobs, max(left)) if left else 0.0
+
+
+def _canonical(arguments: Mapping[str, Any]) -> dict[str, str]:
+    return {name: canonical_json(value) for name, value in arguments.items()}
+
+
+def _weights(timed: Sequence[tuple[Mapping[str, str], float]]) -> dict[str, float]:
+    """Return for each argument how much of the differences in time it explains, from LEAST_WEIGHT to 1."""
+    logs = [math.log(max(seconds, LEAST_S)) for _, seconds in timed]
+    names = dict.fromkeys(name for arguments, _ in timed for name in arguments)
+    total = _squares(logs)
+    weights = {}
+    for name in names:
+        groups = defaultdict(list)
+        for (arguments, _), value in zip(timed, logs, strict=True):
+            groups[arguments.get(name)].append(value)
+        freedom = len(logs) - len(groups)  # without any, groups of one explain everything and say nothing
+        within = sum(map(_squares, groups.values()))
+        explained = 1 - (within / freedom) / (total / (len(logs) - 1)) if freedom and total else 0.0
+        weights[name] = max(explained, LEAST_WEIGHT)
+    return weights
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values)
+
+
+def describe(cell: Cell, cells: Sequence[Cell]) -> str:
+    """Name a cell by the arguments in which the cells differ: "rte A1 seed 2"."""
+    first = cells[0].arguments
+    differing = [
+        name for name in cell.arguments if any(first.get(name) != other.arguments.get(name) for other in cells)
+    ]
+    return " ".join(_word(name, cell.arguments[name]) for name in differing) or cell.name
+
+
+def _word(name: str, value: Any) -> str:
+    return value if isinstance(value, str) else f"{name.replace('_', ' ')} {canonical_json(value)}"
+
+
+def _say(line: str) -> None:
+    """Write one line to standard output: in a run to the item's log and notebook."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,44 +1,62 @@
-"""The report: one static page over all items of a profile and one a technique, readable from disk and on a phone.
+"""The report: one static page over all items of a profile and one a technique; a page needs no other file.
 
-Source: the workbench's own rule: of each claim the paper's value, ours, the difference, the evidence and the verdict.
-Simplified: every page is written anew at each update; figures are embedded, so a page needs no other file.
-Left out: scripts, fonts and anything from the network; a page's policy forbids them, also those in a notebook's outputs.
+Scripts, fonts and anything from the network are forbidden by a page's policy, also those in a notebook's outputs.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.files import misfits, write_whole
 from workbench.reproduction.project import Project
-from workbench.reproduction.records import write_whole
+from workbench.reproduction.records import RECORD_FILE
 
-from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, Report, gather
-from .judged import rule_text
-from .notebooks import mark_current, notebook_body, notebook_page, stale_notebooks
+from .claims import rule_text, trusted_record
+from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, gather
+from .items import notebook_page
+from .pictures import formula_html
+from .texts import about_text, number_text, relative_text, seconds_text, value_text
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 __all__ = [
     "EVIDENCE_MEANINGS",
     "PROFILE_MEANINGS",
     "VERDICT_MEANINGS",
+    "about_text",
+    "formula_html",
     "gather",
+    "number_text",
+    "relative_text",
     "report_path",
     "rule_text",
+    "seconds_text",
+    "value_text",
     "write_report",
 ]
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
+NOTEBOOK_FILE = "notebook.ipynb"
+SHOWN = (
+    "text/html",
+    "text/markdown",
+    "image/svg+xml",
+    "text/latex",
+    "image/png",
+    "image/jpeg",
+    "text/plain",
+)  # forms of an output, best first; no scripts
 MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
 
 
 def report_path(project: Project, profile: str) -> Path:
-    """Return where the report of a profile begins: results/<profile>/report/index.html."""
+    """Return the first page of a profile's report."""
     return project.results_of(profile) / "report" / "index.html"
 
 
@@ -52,65 +70,31 @@ def write_report(
     under_way: bool = False,
     notebooks: bool = False,
 ) -> Path:
-    """Write the pages of one profile, each moved into place when it is whole.
+    """Write the pages of one profile, each moved into place when it is whole, and return the path of the first.
 
-    Args:
-        project: where the folders are.
-        catalogue: the declared items.
-        profile: "smoke", "laptop", "full" or "paper".
-        running: ids of the items that run now.
-        progress: a sentence on the run under way.
-        under_way: whether a run is under way; the first page then reloads itself.
-        notebooks: whether to turn executed notebooks into pages too, which takes seconds where one is new.
-
-    Returns:
-        The path of the first page.
+    The options are those of `gather`; with `notebooks`, executed notebooks become pages too, which takes seconds each.
     """
     templates, first = _templates(), report_path(project, profile)
     first.parent.mkdir(parents=True, exist_ok=True)
     style = files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
     report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
-    for item, notebook in stale_notebooks(project, catalogue, profile) if notebooks else ():
-        _write_notebook(templates, report, project, item, notebook, style)
     if notebooks:
+        views = {view.id: view for technique in report.techniques for view in technique.items}
+        template = templates.get_template("notebook.html.j2")
+        for item, notebook, page in _stale_notebooks(project, catalogue, profile):
+            body = _notebook_body(notebook)
+            page.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(page, template.render(report=report, item=views[item.id], body=body, style=style))
+            changed_ns = notebook.stat().st_mtime_ns
+            os.utime(page, ns=(changed_ns, changed_ns))  # by which the page is known to be of this run
         report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
-    page = templates.get_template("technique.html.j2")
+    template = templates.get_template("technique.html.j2")
     for technique in report.techniques:
-        write_whole(first.with_name(technique.page), page.render(report=report, technique=technique, style=style))
+        write_whole(first.with_name(technique.page), template.render(report=report, technique=technique, style=style))
     write_whole(first, templates.get_template("index.html.j2").render(report=report, style=style))
-    for stale in {*first.parent.glob("*.html")} - {
-        first,
-        *(first.with_name(technique.page) for technique in report.techniques),
-    }:
-        stale.unlink(missing_ok=True)  # of a technique that is gone
-    _remove_pages_of_no_item(project, catalogue, profile)
+    pages = {first.name, *(technique.page for technique in report.techniques)}
+    _remove_old_pages(first.parent, pages, {notebook_page(project, item, profile).stem for item in catalogue})
     return first
-
-
-def _remove_pages_of_no_item(project: Project, catalogue: Sequence[Reproduction], profile: str) -> None:
-    report, names = (
-        report_path(project, profile).parent,
-        {notebook_page(project, item, profile).stem for item in catalogue},
-    )
-    for path in (*report.glob("notebooks/*.html"), *report.glob("thumbnails/*.png")):
-        if path.stem not in names:
-            path.unlink(missing_ok=True)
-
-
-def _write_notebook(
-    templates: Environment, report: Report, project: Project, item: Reproduction, notebook: Path, style: str
-) -> None:
-    page = notebook_page(project, item, report.profile)
-    page.parent.mkdir(parents=True, exist_ok=True)
-    view = next(view for technique in report.techniques for view in technique.items if view.id == item.id)
-    template = templates.get_template("notebook.html.j2")
-    write_whole(
-        page,
-        template.render(
-            report=report, item=item, page=view.page, anchor=view.anchor, body=notebook_body(notebook), style=style
-        ),
-    )
-    mark_current(page, notebook)
 
 
 def _templates() -> Environment:
@@ -120,12 +104,77 @@ def _templates() -> Environment:
     environment = Environment(
         loader=PackageLoader(__package__, "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters["mark"] = lambda word: MARKS.get(word, "·")
-    environment.filters["words"] = lambda word: str(word).replace("_", " ")
-    environment.filters["css"] = lambda word: str(word).lower().replace("_", "-")
-    environment.filters["explain"] = lambda word: EVIDENCE_MEANINGS.get(word, "")
-    environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-    environment.filters["trusted"] = (
-        Markup  # our own style sheet, and what nbconvert made, whose scripts the page's policy forbids
-    )
+    environment.filters |= {
+        "mark": lambda word: MARKS.get(word, "·"),
+        "words": lambda word: str(word).replace("_", " "),
+        "css": lambda word: str(word).lower().replace("_", "-"),
+        "explain": lambda word: EVIDENCE_MEANINGS.get(word, ""),
+        "code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
+        "trusted": Markup,  # our own style sheet, and nbconvert's output, whose scripts the page's policy forbids
+    }
     return environment
+
+
+def _remove_old_pages(folder: Path, pages: set[str], items: set[str]) -> None:
+    """Remove the pages of techniques and items that are gone."""
+    for path in folder.glob("*.html"):
+        if path.name not in pages:
+            path.unlink(missing_ok=True)
+    for path in (*folder.glob("notebooks/*.html"), *folder.glob("thumbnails/*.png")):
+        if path.stem not in items:
+            path.unlink(missing_ok=True)
+
+
+def _stale_notebooks(
+    project: Project, catalogue: Sequence[Reproduction], profile: str
+) -> Iterator[tuple[Reproduction, Path, Path]]:
+    """Return item, executed notebook and page, where there is no page of this run; each notebook fits its record."""
+    for item in catalogue:
+        folder, page = project.folder(item, profile), notebook_page(project, item, profile)
+        notebook = folder / NOTEBOOK_FILE
+        if not notebook.is_file() or (page.is_file() and page.stat().st_mtime_ns == notebook.stat().st_mtime_ns):
+            continue
+        record, _ = trusted_record(folder / RECORD_FILE, item, profile)
+        if record is not None and "notebook" not in misfits(folder, record):
+            yield item, notebook, page
+
+
+def _notebook_body(notebook: Path) -> str:
+    """Turn an executed notebook into HTML without a head; figures are embedded."""
+    import nbformat
+    from traitlets.config import Config
+
+    content = nbformat.read(notebook, as_version=4)
+    for cell in content.cells:
+        if cell.cell_type == "code":  # of its outputs, texts of streams and errors stay, and forms that are no script
+            cell.outputs = [
+                output for output in cell.outputs if "data" not in output or any(kind in output.data for kind in SHOWN)
+            ]
+    shown = Config({"NbConvertBase": {"display_data_priority": list(SHOWN)}})
+    exporter = _exporter_class()(
+        config=shown, template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True
+    )
+    body, _ = exporter.from_notebook_node(content)
+    return body
+
+
+def _exporter_class() -> type[Any]:
+    """Return nbconvert's exporter with formulas drawn; made here, since importing nbconvert takes a second."""
+    from jinja2 import pass_context
+    from nbconvert import HTMLExporter
+    from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+
+    class Renderer(IPythonRenderer):
+        def block_math(self, body: str) -> str:
+            return formula_html(body, block=True)
+
+        def inline_math(self, body: str) -> str:
+            return formula_html(body)
+
+    class Exporter(HTMLExporter):
+        @pass_context
+        def markdown2html(self, context: Any, source: str) -> str:
+            attachments = context.get("cell", {}).get("attachments", {})
+            return MarkdownWithMath(renderer=Renderer(escape=False, attachments=attachments)).render(source)
+
+    return Exporter

@@ -1,21 +1,21 @@
-"""Figures as data addresses, so that a page needs no other file and no network.
+"""Pictures inside a page, which then needs no other file: figures as data addresses, formulas as SVG paths.
 
-Source: RFC 2397 (data URLs).
-Simplified: a thumbnail is always PNG; a vector figure is its own thumbnail.
-Left out: formats a browser cannot draw.
+matplotlib's mathtext sets the TeX of a formula; TeX that it does not know stays as text.
 """
 
 from __future__ import annotations
 
 import base64
 import os
+import re
 from functools import lru_cache
+from html import escape
 from io import BytesIO
 from pathlib import Path
 
-from workbench.reproduction.records import write_whole
+from workbench.reproduction.files import write_whole
 
-__all__ = ["figure_uri", "thumbnail_uri"]
+__all__ = ["figure_uri", "formula_html", "thumbnail_uri"]
 
 MEDIA_TYPES = {
     ".png": "image/png",
@@ -27,17 +27,17 @@ MEDIA_TYPES = {
 THUMBNAIL_PIXELS = (360, 240)  # twice the size on the page, for dense screens
 COLOURS = 64  # of a thumbnail, a third of the bytes of full colour
 KEPT = 256  # figures remembered while a run updates the report item by item
+SIZE = 100  # units of an em in the drawing, which leaves two digits to its coordinates
+SPELLINGS = (
+    (r"\\ge(?![a-zA-Z])", r"\\geq"),
+    (r"\\le(?![a-zA-Z])", r"\\leq"),
+    (r"\\[bB]igg?[lr]?(?=[()\[\]|])", ""),
+)  # TeX, mathtext's
+COMMANDS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}  # codes of matplotlib's paths, SVG's letters
 
 
 def figure_uri(path: Path) -> str:
-    """Return a figure's file as a data address, or "" where a browser could not show it.
-
-    Args:
-        path: the figure.
-
-    Returns:
-        "data:image/png;base64,..." or "".
-    """
+    """Return a figure's file as a data address, or "" where a browser could not show it."""
     if path.suffix.lower() not in MEDIA_TYPES or not path.is_file():
         return ""
     state = path.stat()
@@ -45,15 +45,7 @@ def figure_uri(path: Path) -> str:
 
 
 def thumbnail_uri(path: Path, kept: Path) -> str:
-    """Return a small picture of a figure as a data address, or "" where there is none.
-
-    Args:
-        path: the figure.
-        kept: file that keeps the small picture from one update to the next; it has the figure's time of change.
-
-    Returns:
-        "data:image/png;base64,..." or "".
-    """
+    """Return a small picture of a figure as a data address, kept in a file from one update to the next; or ""."""
     if path.suffix.lower() not in MEDIA_TYPES or not path.is_file():
         return ""
     if path.suffix.lower() == ".svg":
@@ -89,3 +81,46 @@ def _shrink(path: Path, kept: Path) -> None:
 
 def _data_address(content: bytes, media_type: str) -> str:
     return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+@lru_cache(maxsize=1024)
+def formula_html(tex: str, *, block: bool = False) -> str:
+    """Turn a formula without its dollar signs into a drawing that reads itself aloud as TeX, or into code."""
+    kind, tex = "math block" if block else "math", " ".join(tex.split())
+    try:
+        return _drawing(tex, kind)
+    except ValueError:  # what mathtext raises for TeX that it does not know
+        return f'<code class="{kind}">{escape(tex)}</code>'
+
+
+def _drawing(tex: str, kind: str) -> str:
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    known = tex
+    for pattern, spelling in SPELLINGS:
+        known = re.sub(pattern, spelling, known)
+    font = FontProperties(size=SIZE)
+    scale = SIZE / text_to_path.FONT_SCALE
+    width, height, depth = (
+        scale * length for length in text_to_path.get_text_width_height_descent(f"${known}$", font, ismath=True)
+    )
+    vertices, codes = text_to_path.get_text_path(font, f"${known}$", ismath=True)
+    path = _path([(scale * x, height - depth - scale * y) for x, y in vertices], codes)
+    style = f"width:{width / SIZE:.3f}em;height:{height / SIZE:.3f}em;vertical-align:{-depth / SIZE:.3f}em"
+    label = f'class="{kind}" role="img" aria-label="{escape(tex)}"'
+    box = f'viewBox="0 0 {width:.0f} {height:.0f}" style="{style}"'
+    return f'<svg {label} {box}><path fill="currentColor" d="{path}"/></svg>'
+
+
+def _path(points: list[tuple[float, float]], codes: list[int]) -> str:
+    """Write matplotlib's points and codes as SVG's path; a curve has its code at each of its points."""
+    words, open_curve = [], 0
+    for (x, y), code in zip(points, codes, strict=True):
+        letter = COMMANDS[int(code)]
+        if letter == "Z":
+            words.append("Z")
+            continue
+        words.append(f"{'' if open_curve else letter}{x:.0f} {y:.0f}")
+        open_curve = open_curve - 1 if open_curve else {"Q": 1, "C": 2}.get(letter, 0)
+    return " ".join(words)

@@ -1,33 +1,150 @@
-"""Running one item's notebook with papermill in a folder of its own.
+"""The run of one item: its notebook by papermill, in a kernel that cannot outlive its runner and a folder of its own.
 
-Source: papermill; the notebook's last cell calls `record`, which leaves its recording in the same folder.
-Simplified: papermill runs in a thread of the runner, since importing it for each item would cost more than a second;
-all that can hang or die is in the kernel's processes.
-Left out: moving the finished folder into place, see `workbench.reproduction.runner.placing`.
+papermill runs in a thread of the runner, since importing it for each item would cost more than a second; whatever can
+hang or die is in the kernel's processes.
 """
 
+import contextlib
 import json
+import os
 import re
+import subprocess
+import threading
 import traceback
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import psutil
+
+from workbench.launch.tether import tethered
+from workbench.reproduction.cells.store import CellProgress, read_progress
 from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.fingerprint import Fingerprinter
+from workbench.reproduction.notebook_cells import read_notebook
 from workbench.reproduction.project import ROOT_VARIABLE, Project
 from workbench.reproduction.recording import KEEP_CELLS, RECORDING_FILE, RUN_DIR, RUN_ITEM, RUN_PROFILE
-from workbench.reproduction.runner.kernel import KernelProcess, tethered_kernel_manager
+from workbench.reproduction.runner.placing import LOG_FILE, NOTEBOOK_FILE, partial_folder, place_failure, place_record
+from workbench.reproduction.runner.plan import ItemOutcome, Status
 
-__all__ = ["LOG_FILE", "NOTEBOOK_FILE", "Execution", "Failure"]
+__all__ = ["INTERRUPTED", "Failure", "ItemRun"]
 
-NOTEBOOK_FILE = "notebook.ipynb"
-LOG_FILE = "log.txt"
+INTERRUPTED = "the run was interrupted"
 CONNECTION_FILE = ".kernel.json"
 START_PATIENCE_S = 60  # seconds a kernel may take to answer, generous for a cold disk
-LOG_TOLD = 2000  # characters of the log's end that a failure repeats
+LOG_SHOWN = 2000  # characters of the log's end that a failure repeats
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(slots=True)
+class ItemRun:
+    """One item being run, which can be stopped from another thread."""
+
+    project: Project
+    item: Reproduction
+    profile: str
+    kernel_asked: str | None = None  # name of a Jupyter kernel; None for the notebook's own
+    keep_cells: bool = False  # accept cells that are out of date
+    kernel: "KernelProcess" = field(default_factory=lambda: KernelProcess())
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # as the item starts: a change during the run counts
+    started: str = ""  # ISO 8601
+    seconds: float = 0.0  # it took, once it has ended
+    _began: float = 0.0
+
+    @property
+    def kernel_name(self) -> str:
+        """The kernel it runs in."""
+        return self.kernel_asked or read_notebook(self.project.notebook(self.item)).kernel
+
+    @property
+    def folder(self) -> Path:
+        """The folder it writes into, until it is moved into place."""
+        return partial_folder(self.project.results_of(self.profile)) / self.item.id
+
+    @property
+    def target(self) -> Path:
+        """The folder of the item's record."""
+        return self.project.folder(self.item, self.profile)
+
+    def run(self) -> ItemOutcome:
+        """Run the notebook, judge its recording and place its record; every error is in the outcome."""
+        try:
+            self.fingerprint = Fingerprinter(self.project)(self.item, self.profile, self.kernel_asked)
+            failure = self.execute()
+            if failure is None:
+                record = place_record(self)
+                verdicts = dict(Counter(verdict["verdict"] for verdict in record["verdicts"]))
+                return ItemOutcome(id=self.item.id, status=Status.RECORDED, seconds=self.seconds, verdicts=verdicts)
+        except Exception as error:  # of this item alone: a full disk, a claim that cannot be judged
+            failure = Failure.of(error)
+        if self.kernel.stopped_because != INTERRUPTED:
+            place_failure(self, failure)
+        return ItemOutcome(id=self.item.id, status=Status.FAILED, seconds=self.seconds, reason=failure.reason)
+
+    def stop(self, because: str) -> None:
+        """End the kernel and everything below it."""
+        self.kernel.stop(because)
+
+    def seconds_so_far(self) -> float:
+        """Return the seconds since it began, 0 before that."""
+        return monotonic() - self._began if self._began else 0.0
+
+    def cells_so_far(self) -> CellProgress | None:
+        """Return how far its cells are; None where it has none, or none yet."""
+        return read_progress(self.folder)
+
+    def execute(self) -> "Failure | None":
+        """Execute the notebook; return why it failed, or None once its recording is there."""
+        self.started, self._began = datetime.now(UTC).isoformat(timespec="seconds"), monotonic()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / LOG_FILE).open("a", encoding="utf-8", buffering=1) as log:
+                self._call_papermill(log)
+            if not (self.folder / RECORDING_FILE).exists():
+                raise LookupError(f"{self.item.notebook} ended without calling record(...)")
+        except Exception as error:  # whatever it is, it is this item's failure and no other's
+            return self._failure(error)
+        finally:
+            self.seconds = monotonic() - self._began
+            (self.folder / CONNECTION_FILE).unlink(missing_ok=True)
+        return None
+
+    def _call_papermill(self, log: Any) -> None:
+        import papermill
+
+        environment = {
+            RUN_DIR: str(self.folder),
+            RUN_ITEM: self.item.id,
+            RUN_PROFILE: self.profile,
+            ROOT_VARIABLE: str(self.project.root),
+            KEEP_CELLS: "1" if self.keep_cells else "0",
+        }
+        source = self.project.notebook(self.item)
+        papermill.execute_notebook(
+            _no_format(source),
+            _no_format(self.folder / NOTEBOOK_FILE),
+            parameters={"item": self.item.id, **self.item.parameters[self.profile]},
+            kernel_name=self.kernel_name,
+            progress_bar=False,
+            start_timeout=START_PATIENCE_S,
+            stdout_file=log,
+            stderr_file=log,
+            kernel_manager_class=_tethered_kernel_manager(
+                self.kernel, environment, source.parent, self.folder / CONNECTION_FILE, log
+            ),
+        )
+
+    def _failure(self, error: Exception) -> "Failure":
+        if self.kernel.stopped_because:
+            return Failure(reason=self.kernel.stopped_because, traceback=_last_cell_and_log(self.folder))
+        died = isinstance(error, RuntimeError) and "kernel died" in str(error).lower()  # nbclient, jupyter_client
+        if died and not hasattr(error, "ename"):
+            return Failure(reason=_end_of_kernel(self.kernel.exit_code), traceback=_last_cell_and_log(self.folder))
+        return Failure.of(error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,94 +168,8 @@ class Failure:
         return cls(reason=_reason(type(error).__name__, str(error), trace), traceback=trace)
 
 
-@dataclass(slots=True)
-class Execution:
-    """One item being run.
-
-    Attributes:
-        project: where the notebook lies.
-        item: the item.
-        profile: the profile it runs in.
-        kernel_name: name of the Jupyter kernel.
-        folder: the partial folder it writes into.
-        keep_cells: accept cells that are out of date.
-        kernel: its kernel's process, to be stopped from outside.
-        started: when it began.
-        seconds: it took, once it has ended.
-    """
-
-    project: Project
-    item: Reproduction
-    profile: str
-    kernel_name: str
-    folder: Path
-    keep_cells: bool = False
-    kernel: KernelProcess = field(default_factory=KernelProcess)
-    started: str = ""
-    seconds: float = 0.0
-    _began: float = 0.0
-
-    def run(self) -> Failure | None:
-        """Run the notebook; return why it failed, or None once its recording is there."""
-        self.started, self._began = datetime.now(UTC).isoformat(timespec="seconds"), monotonic()
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with (self.folder / LOG_FILE).open("a", encoding="utf-8", buffering=1) as log:
-                self._execute(log)
-            self._recording()
-        except Exception as error:  # whatever it is, it is this item's failure and nobody else's
-            return self._failure(error)
-        finally:
-            self.seconds = monotonic() - self._began
-            (self.folder / CONNECTION_FILE).unlink(missing_ok=True)
-        return None
-
-    def seconds_so_far(self) -> float:
-        """Return the seconds since it began."""
-        return monotonic() - self._began if self._began else 0.0
-
-    def _execute(self, log: Any) -> None:
-        import papermill
-
-        environment = {
-            RUN_DIR: str(self.folder),
-            RUN_ITEM: self.item.id,
-            RUN_PROFILE: self.profile,
-            ROOT_VARIABLE: str(self.project.root),
-            KEEP_CELLS: "1" if self.keep_cells else "0",
-        }
-        source = self.project.notebook(self.item)
-        papermill.execute_notebook(
-            _no_format(source),
-            _no_format(self.folder / NOTEBOOK_FILE),
-            parameters={"item": self.item.id, **self.item.parameters[self.profile]},
-            kernel_name=self.kernel_name,
-            progress_bar=False,
-            start_timeout=START_PATIENCE_S,
-            stdout_file=log,
-            stderr_file=log,
-            kernel_manager_class=tethered_kernel_manager(
-                self.kernel, environment, source.parent, self.folder / CONNECTION_FILE, log
-            ),
-        )
-
-    def _recording(self) -> None:
-        if not (self.folder / RECORDING_FILE).exists():
-            raise LookupError(f"{self.item.notebook} ended without calling record(...)")
-
-    def _failure(self, error: Exception) -> Failure:
-        if self.kernel.stopped_because:
-            return Failure(reason=self.kernel.stopped_because, traceback=_where(self.folder))
-        died = (
-            isinstance(error, RuntimeError) and "kernel died" in str(error).lower()
-        )  # nbclient's, jupyter_client's words
-        if died and not hasattr(error, "ename"):
-            return Failure(reason=_told(self.kernel.exit_code), traceback=_where(self.folder))
-        return Failure.of(error)
-
-
 def _reason(name: str, text: str, trace: str) -> str:
-    """Say an exception in one line; where its text is lost or empty, the last line of its traceback has what there is."""
+    """Return an exception in one line; where its text is empty, the last line of its traceback."""
     if text.strip():
         return f"{name}: {text.strip().splitlines()[0]}"
     last = next((line.strip() for line in reversed(trace.splitlines()) if line.strip()), name)
@@ -149,17 +180,16 @@ def _no_format(path: Path) -> str:
     return str(path).replace("{", "{{").replace("}", "}}")  # papermill formats its paths with the parameters
 
 
-def _told(exit_code: int | None) -> str:
+def _end_of_kernel(exit_code: int | None) -> str:
     number = 0 if exit_code is None else -exit_code if exit_code < 0 else exit_code - 128 if exit_code > 128 else 0
     if number == 9:
         return "the kernel was killed by signal 9, likely out of memory or from outside"
-    return (
-        f"the kernel was killed by signal {number}" if number else f"the kernel ended by itself (exit code {exit_code})"
-    )
+    if number:
+        return f"the kernel was killed by signal {number}"
+    return f"the kernel ended by itself (exit code {exit_code})"
 
 
-def _where(folder: Path) -> str:
-    """Return the cell that was running and the end of the log."""
+def _last_cell_and_log(folder: Path) -> str:
     try:
         cells = json.loads((folder / NOTEBOOK_FILE).read_text(encoding="utf-8"))["cells"]
         log = (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
@@ -167,4 +197,67 @@ def _where(folder: Path) -> str:
         return "it had not begun its first cell"
     begun = [cell for cell in cells if cell.get("metadata", {}).get("papermill", {}).get("start_time")]
     source = "".join(begun[-1]["source"]) if begun else "none yet"
-    return f"The last cell it began:\n{source}\n\nEnd of the log:\n{log[-LOG_TOLD:]}"
+    return f"The last cell it began:\n{source}\n\nEnd of the log:\n{log[-LOG_SHOWN:]}"
+
+
+@dataclass(slots=True)
+class KernelProcess:
+    """The tether of one item's kernel, which can be stopped from another thread at any moment."""
+
+    stopped_because: str = ""  # why it was stopped; empty while it was not
+    _process: subprocess.Popen | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def started(self, process: subprocess.Popen) -> None:
+        """Take note of the tether's process, and end it at once if a stop came first."""
+        with self._lock:
+            self._process = process
+            if self.stopped_because:
+                _end(process)
+
+    def stop(self, because: str) -> None:
+        """End the kernel and everything below it; a later kernel ends as it starts."""
+        with self._lock:
+            self.stopped_because = self.stopped_because or because
+            if self._process is not None:
+                _end(self._process)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit status of the tether once it has ended; negative for a signal."""
+        return None if self._process is None else self._process.poll()
+
+
+def _end(process: subprocess.Popen) -> None:
+    below: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        below = psutil.Process(process.pid).children(recursive=True)
+    process.kill()  # a signal that cannot be passed on: the tether's guard sees its end and kills all that is below
+    for child in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
+def _tethered_kernel_manager(
+    kernel: KernelProcess, environment: Mapping[str, str], working_folder: Path, connection: Path, log: Any
+) -> type:
+    """Return the kernel manager class of one item; output past Jupyter, such as that of a crash, goes to the log."""
+    from jupyter_client.manager import AsyncKernelManager
+    from traitlets import Unicode
+
+    class TetheredKernelManager(AsyncKernelManager):
+        connection_file = Unicode(str(connection))
+
+        def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
+            return tethered(super().format_kernel_cmd(extra_arguments), os.getpid())
+
+        async def _async_pre_start_kernel(self, **options: Any) -> Any:
+            options |= {"env": {**os.environ, **environment}, "cwd": str(working_folder), "stdout": log, "stderr": log}
+            options["transport_encryption"] = "auto"  # where the kernel can; others on this machine then cannot listen
+            return await super()._async_pre_start_kernel(**options)
+
+        async def _async_launch_kernel(self, command: list[str], **options: Any) -> None:
+            await super()._async_launch_kernel(command, **options)
+            kernel.started(self.provisioner.process)
+
+    return TetheredKernelManager

@@ -1,29 +1,154 @@
-"""What a run would do and why, found without starting anything.
+"""A run before it starts and as it goes: wrong use, the items that would run and why, and the events it sends."""
 
-Source: the workbench's own rule, see `workbench.reproduction.fingerprint`.
-Simplified: an item whose last run failed is always run again.
-Left out: importing torch or papermill.
-"""
-
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from workbench.reproduction.artifacts import misfits
-from workbench.reproduction.cells.there import cells_there
+from workbench.reproduction.cells.store import CellProgress, CellsThere, cells_there
 from workbench.reproduction.declare import Reproduction
-from workbench.reproduction.errors import RecordError
+from workbench.reproduction.errors import RecordError, UsageError
+from workbench.reproduction.files import misfits
 from workbench.reproduction.fingerprint import Fingerprinter, changes
+from workbench.reproduction.notebook_cells import check_parameters, read_notebook
 from workbench.reproduction.project import Project
-from workbench.reproduction.records import read_record
-from workbench.reproduction.runner.events import Action, PlannedItem
-from workbench.reproduction.runner.preflight import check_before, check_targets
+from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, read_record
 
-__all__ = ["FAILURE_FILE", "RECORD_FILE", "plan", "plan_checked"]
+__all__ = [
+    "Action",
+    "Event",
+    "ItemFinished",
+    "ItemOutcome",
+    "ItemStarted",
+    "OnEvent",
+    "Outcome",
+    "Planned",
+    "PlannedItem",
+    "Progress",
+    "RunFinished",
+    "Status",
+    "check_use",
+    "plan",
+    "plan_checked",
+]
 
-RECORD_FILE = "record.json"
-FAILURE_FILE = "failure.json"
+DATA_VARIABLE = "WORKBENCH_DATA"
 UNKNOWN_S = 30.0  # seconds assumed for an item that nobody has timed or estimated
 NOTEBOOK_S = 15.0  # seconds assumed for a notebook beside its cells: a kernel, imports, a figure
+
+
+class Action(StrEnum):
+    """The part of an item in a run."""
+
+    RUN = "run"
+    NOTHING = "nothing"  # it is up to date
+    SKIP = "skip"  # it is not declared for the profile
+
+
+class Status(StrEnum):
+    """The state of an item after a run."""
+
+    RECORDED = "recorded"  # ran, and its record was written
+    UP_TO_DATE = "up to date"  # nothing had to be done
+    FAILED = "failed"  # its old record, if any, was kept
+    NOT_DECLARED = "not declared"  # it has no parameters for the profile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedItem:
+    """The plan for one item."""
+
+    id: str  # of the item
+    action: Action
+    why: str  # the reason, such as which part of its fingerprint changed
+    expected_s: float  # seconds it is expected to take if it runs
+    times: bool  # whether it runs alone
+    cells: CellsThere | None = None  # how many of its cells are there, where that is known
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """The run has been checked and planned; sent once, first."""
+
+    items: Sequence[PlannedItem]  # in the order of the catalogue
+    expected_s: float  # seconds expected for those that run, with the jobs given
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemStarted:
+    """An item's kernel is being started."""
+
+    id: str  # of the item
+    number: int  # 1 for the first item started
+    num_items: int  # items that run in all
+    expected_s: float  # seconds it is expected to take
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Sent about once a second while items run."""
+
+    running: Mapping[str, float]  # id to seconds so far
+    num_done: int  # items that have ended
+    num_items: int  # items that run in all
+    elapsed_s: float  # seconds since the run began
+    remaining_s: float  # estimate of the seconds to go
+    cells: Mapping[str, CellProgress] = field(default_factory=dict)  # id to how far its cells are, where it has any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemOutcome:
+    """The outcome of one item."""
+
+    id: str  # of the item
+    status: Status
+    seconds: float = 0.0  # it took in this run
+    reason: str = ""  # of a failure, in one line
+    verdicts: Mapping[str, int] = field(default_factory=dict)  # verdict to the number of claims
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemFinished:
+    """An item has ended and its folder is in place."""
+
+    outcome: ItemOutcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """The outcome of a run."""
+
+    profile: str  # it ran in
+    items: Sequence[ItemOutcome]  # in the order of the catalogue
+    seconds: float  # it took
+
+    @property
+    def failed(self) -> tuple[ItemOutcome, ...]:
+        """The items that failed."""
+        return tuple(item for item in self.items if item.status is Status.FAILED)
+
+    @property
+    def did_nothing(self) -> bool:
+        """Whether no item had to run."""
+        return not any(item.status in (Status.RECORDED, Status.FAILED) for item in self.items)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if an item failed, else 0, whatever the verdicts."""
+        return 1 if self.failed else 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFinished:
+    """The run has ended; sent once, last."""
+
+    outcome: Outcome
+
+
+Event = Planned | ItemStarted | Progress | ItemFinished | RunFinished
+OnEvent = Callable[[Event], None]
 
 
 def plan(
@@ -35,21 +160,12 @@ def plan(
     fresh: bool = False,
     keep_cells: bool = False,
 ) -> tuple[PlannedItem, ...]:
-    """Say for each item whether it would run, and why.
-
-    Args:
-        project: where everything lies.
-        items: the items asked for.
-        profile: the profile to run them in.
-        kernel: name of a Jupyter kernel; by default each notebook's own.
-        fresh: run also what is up to date.
-        keep_cells: accept cells that are out of date.
+    """Say for each item whether it would run, and why; the options are those of `run`.
 
     Raises:
         UsageError: for wrong use, in one line that names the thing.
     """
-    check_before(project, items, profile, kernel)
-    check_targets(project, items, profile)
+    check_use(project, items, profile, kernel)
     return plan_checked(project, items, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells)
 
 
@@ -57,11 +173,11 @@ def plan_checked(
     project: Project, items: Sequence[Reproduction], profile: str, *, kernel: str | None, fresh: bool, keep_cells: bool
 ) -> tuple[PlannedItem, ...]:
     """Plan what has been checked already; see `plan`."""
-    fingerprint = Fingerprinter(project)
+    fingerprinter = Fingerprinter(project)
     planned = []
     for item in items:
         if profile in item.parameters:
-            planned.append(_plan_one(project, item, profile, kernel, fresh, keep_cells, fingerprint))
+            planned.append(_plan_one(project, item, profile, kernel, fresh, keep_cells, fingerprinter))
         else:
             why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
             planned.append(PlannedItem(id=item.id, action=Action.SKIP, why=why, expected_s=0.0, times=item.times))
@@ -75,12 +191,12 @@ def _plan_one(
     kernel: str | None,
     fresh: bool,
     keep_cells: bool,
-    fingerprint: Fingerprinter,
+    fingerprinter: Fingerprinter,
 ) -> PlannedItem:
     folder = project.folder(item, profile)
-    why, seconds = _why(folder, item.id, profile, fingerprint(item, profile, kernel), fresh)
+    why, seconds = _why(folder, item.id, profile, fingerprinter(item, profile, kernel), fresh)
     expected = seconds or item.expected_s.get(profile, UNKNOWN_S)
-    cells = cells_there(project, item, profile, fingerprint, keep=keep_cells)
+    cells = cells_there(project, item, profile, fingerprinter, keep=keep_cells)
     if cells is not None and cells.remaining_s is not None:  # the last run may have found fewer of them, or more
         expected = cells.remaining_s + NOTEBOOK_S
     action = Action.RUN if why else Action.NOTHING
@@ -89,7 +205,7 @@ def _plan_one(
     )
 
 
-def _why(folder: Path, id: str, profile: str, fingerprint: dict, fresh: bool) -> tuple[str, float]:
+def _why(folder: Path, id: str, profile: str, fingerprint: Mapping[str, Any], fresh: bool) -> tuple[str, float]:
     try:
         record = read_record(folder / RECORD_FILE, id=id, profile=profile)
     except FileNotFoundError:
@@ -105,3 +221,72 @@ def _why(folder: Path, id: str, profile: str, fingerprint: dict, fresh: bool) ->
     if wrong := misfits(folder, record):
         return next(iter(wrong.values())), seconds
     return changes(record["fingerprint"], fingerprint), seconds
+
+
+def check_use(project: Project, items: Sequence[Reproduction], profile: str, kernel: str | None) -> None:
+    """Check profile, kernels, parameters, data and folders of the items to run; nothing is started or written."""
+    results = project.results_of(profile)
+    if items and not any(profile in item.parameters for item in items):
+        raise UsageError(f"{items[0].id} is not declared for profile {profile}; it has {', '.join(items[0].profiles)}")
+    for item in items:
+        check_parameters(item, read_notebook(project.notebook(item)))
+    _check_kernels({kernel} if kernel else {read_notebook(project.notebook(item)).kernel for item in items})
+    declared = [item for item in items if profile in item.parameters]
+    _check_data_folder(project, declared)
+    for item in items:
+        for need in item.requires:
+            _check_data(item, need.removeprefix("data:"))
+    for item in declared:
+        _check_target(results, project.folder(item, profile), item.id)
+
+
+def _check_kernels(names: set[str]) -> None:
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+    manager = KernelSpecManager()
+    for name in sorted(names):
+        try:
+            manager.get_kernel_spec(name)
+        except (NoSuchKernel, OSError, ValueError):
+            known = ", ".join(sorted(manager.find_kernel_specs())) or "none"
+            raise UsageError(f"there is no kernel {name!r}; installed are {known} (see `workbench kernels`)") from None
+
+
+def _check_data_folder(project: Project, items: Sequence[Reproduction]) -> None:
+    folder = os.environ.get(DATA_VARIABLE)
+    if not folder or Path(folder).expanduser().is_dir():
+        return
+    fingerprinter = Fingerprinter(project)
+    if user := next((item for item in items if item.requires or fingerprinter.uses_data(item)), None):
+        raise UsageError(
+            f"{DATA_VARIABLE} is {folder!r}, which is not a folder, and {user.id} uses data; correct or unset it"
+        )
+
+
+def _check_data(item: Reproduction, name: str) -> None:
+    from workbench.datasets import manifest
+
+    try:
+        checks = manifest.verify(name)
+    except ValueError as error:
+        raise UsageError(f"{item.id} requires the data {name!r}: {error}") from None
+    if missing := [check.file for check in checks if check.status is manifest.FileStatus.MISSING]:
+        raise UsageError(
+            f"{item.id} requires the data {name!r}, and {missing[0]} is not here: "
+            f"set {DATA_VARIABLE} or run `workbench data fetch {name}`"
+        )
+
+
+def _check_target(results: Path, target: Path, id: str) -> None:
+    """Check that a finished folder can be moved into place: folders all the way, on the disk of the results."""
+    between = [target, *target.parents][: len(target.relative_to(results).parts)]
+    there = [path for path in reversed(between) if os.path.lexists(path)]
+    for path in there:
+        if not path.is_dir():
+            raise UsageError(f"{path} is not a folder, and the record of {id} belongs there")
+    for path in there:
+        if path != target and path.stat().st_dev != results.stat().st_dev:
+            raise UsageError(
+                f"{path} lies on another disk than {results}, and the record of {id} is moved there in one step: "
+                f"move all of {results} instead, and leave a link in its place"
+            )

@@ -1,18 +1,15 @@
-"""Running the planned items: side by side where nothing is timed, alone where something is.
-
-Source: the workbench's own rule: an item whose evidence is a measured time runs alone.
-Simplified: what can run side by side runs first, the timed items after it, each group in the order of the catalogue.
-Left out: priorities and memory.
-"""
+"""The order of a run: quick items of all techniques first; untimed items side by side, timed ones alone."""
 
 import queue
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from time import monotonic
 
-from workbench.reproduction.cells.notes import CellProgress
-from workbench.reproduction.runner.events import (
+from workbench.reproduction.cells.store import CellProgress
+from workbench.reproduction.runner.execute import INTERRUPTED, Failure, ItemRun
+from workbench.reproduction.runner.plan import (
     Action,
     ItemFinished,
     ItemOutcome,
@@ -22,28 +19,37 @@ from workbench.reproduction.runner.events import (
     Progress,
     Status,
 )
-from workbench.reproduction.runner.execute import Failure
-from workbench.reproduction.runner.work import INTERRUPTED, Work
 
-__all__ = ["Schedule", "expected_s"]
+__all__ = ["Schedule", "expected_s", "in_order"]
 
+QUICK_S = 30.0  # expected seconds up to which an item is quick
 TICK_S = 0.1  # seconds between two looks at timeouts
 PROGRESS_S = 1.0  # seconds between two Progress events
 STOP_PATIENCE_S = 10.0  # seconds the threads of stopped kernels may take to notice
 
 
 def expected_s(items: Sequence[PlannedItem], jobs: int, spent: Mapping[str, float] | None = None) -> float:
-    """Estimate the seconds until items have run: timed ones one after another, the others `jobs` at a time.
-
-    Args:
-        items: those still to end.
-        jobs: how many run side by side.
-        spent: id to seconds already spent on it.
-    """
+    """Estimate the seconds until items have run: timed ones one after another, the others `jobs` at a time."""
     left = {item.id: max(item.expected_s - (spent or {}).get(item.id, 0.0), 0.0) for item in items}
     alone = sum(left[item.id] for item in items if item.times)
     shared = [left[item.id] for item in items if not item.times]
     return alone + (max(sum(shared) / jobs, max(shared)) if shared else 0.0)
+
+
+def in_order(items: Sequence[PlannedItem]) -> list[PlannedItem]:
+    """Put quick items before long ones, in both the untimed before the timed, and in turn one of each technique.
+
+    Of one technique the quickest is first, so that every technique soon has verdicts on the report.
+    """
+    ordered = []
+    for is_long, times in ((False, False), (False, True), (True, False), (True, True)):
+        of_technique: dict[str, list[PlannedItem]] = {}
+        for item in sorted(items, key=lambda item: item.expected_s):
+            if (item.expected_s > QUICK_S, item.times) == (is_long, times):
+                of_technique.setdefault(item.id.split("/")[0], []).append(item)
+        techniques = [of_technique[name] for name in sorted(of_technique)]
+        ordered += [item for turn in zip_longest(*techniques) for item in turn if item is not None]
+    return ordered
 
 
 def _by_its_cells(item: PlannedItem, spent_s: float, cells: CellProgress | None) -> PlannedItem:
@@ -55,31 +61,21 @@ def _by_its_cells(item: PlannedItem, spent_s: float, cells: CellProgress | None)
 
 @dataclass(slots=True)
 class Schedule:
-    """Runs items in threads and tells what happens.
+    """Runs items in threads and sends events."""
 
-    Attributes:
-        work: what running one item means.
-        jobs: how many untimed items may run side by side.
-        timeout_s: seconds one item may take; None for no limit.
-        on_event: told of every event, in the calling thread.
-    """
-
-    work: Work
-    jobs: int
-    timeout_s: float | None
-    on_event: OnEvent
+    runs: Mapping[str, ItemRun]  # by id
+    jobs: int  # untimed items that may run side by side
+    timeout_s: float | None  # seconds one item may take; None for no limit
+    on_event: OnEvent  # called with every event, in the calling thread
     _ended: "queue.Queue[ItemOutcome]" = field(default_factory=queue.Queue)
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
 
     def run(self, planned: Sequence[PlannedItem]) -> dict[str, ItemOutcome]:
-        """Run the planned items; return id to outcome.
-
-        On any exception, an interrupt included, all kernels are ended before it goes on.
-        """
+        """Run the planned items; return id to outcome. On any exception all kernels are ended before it is raised."""
         todo = [item for item in planned if item.action is Action.RUN]
-        waiting = [item for item in todo if not item.times] + [item for item in todo if item.times]
+        waiting = in_order(todo)
         done: dict[str, ItemOutcome] = {}
-        began = told = monotonic()
+        began = reported = monotonic()
         try:
             while len(done) < len(todo):
                 while waiting and self._may_start(waiting[0], todo):
@@ -89,16 +85,16 @@ class Schedule:
                     self._threads.pop(outcome.id).join()
                     done[outcome.id] = outcome
                     self.on_event(ItemFinished(outcome=outcome))
-                if monotonic() - told >= PROGRESS_S:
-                    told = monotonic()
-                    self._tell(todo, done, told - began)
+                if monotonic() - reported >= PROGRESS_S:
+                    reported = monotonic()
+                    self._report(todo, done, reported - began)
         except BaseException:
             self._stop_all()
             raise
         return done
 
     def _may_start(self, item: PlannedItem, todo: Sequence[PlannedItem]) -> bool:
-        running_alone = any(each.times for each in todo if each.id in self._threads)
+        running_alone = any(other.times for other in todo if other.id in self._threads)
         return not self._threads if item.times else not running_alone and len(self._threads) < self.jobs
 
     def _start(self, item: PlannedItem, number: int, num_items: int) -> None:
@@ -110,25 +106,25 @@ class Schedule:
     def _run_one(self, id: str) -> None:
         outcome = ItemOutcome(id=id, status=Status.FAILED, reason="its thread ended without an outcome")
         try:
-            outcome = self.work.run(id)
-        except Exception as error:  # an item whose end nobody tells would be waited for for ever
+            outcome = self.runs[id].run()
+        except Exception as error:  # an item without an end would be waited for for ever
             outcome = ItemOutcome(id=id, status=Status.FAILED, reason=Failure.of(error).reason)
         finally:
             self._ended.put(outcome)
 
     def _next_end(self) -> ItemOutcome | None:
         for id in self._threads:
-            if self.timeout_s is not None and self.work.seconds_so_far(id) > self.timeout_s:
-                self.work.stop(id, f"took longer than the timeout of {self.timeout_s:g} s")
+            if self.timeout_s is not None and self.runs[id].seconds_so_far() > self.timeout_s:
+                self.runs[id].stop(f"took longer than the timeout of {self.timeout_s:g} s")
         try:
             return self._ended.get(timeout=TICK_S)
         except queue.Empty:
             return None
 
-    def _tell(self, todo: Sequence[PlannedItem], done: Mapping[str, ItemOutcome], elapsed_s: float) -> None:
-        spent = {id: self.work.seconds_so_far(id) for id in self._threads}
+    def _report(self, todo: Sequence[PlannedItem], done: Mapping[str, ItemOutcome], elapsed_s: float) -> None:
+        spent = {id: self.runs[id].seconds_so_far() for id in self._threads}
         left = [item for item in todo if item.id not in done]
-        cells = {id: progress for id in self._threads if (progress := self.work.cells_so_far(id))}
+        cells = {id: progress for id in self._threads if (progress := self.runs[id].cells_so_far())}
         left = [_by_its_cells(item, spent.get(item.id, 0.0), cells.get(item.id)) for item in left]
         self.on_event(
             Progress(
@@ -143,7 +139,7 @@ class Schedule:
 
     def _stop_all(self) -> None:
         for id in self._threads:
-            self.work.stop(id, INTERRUPTED)
+            self.runs[id].stop(INTERRUPTED)
         give_up = monotonic() + STOP_PATIENCE_S
         for thread in self._threads.values():
             thread.join(max(give_up - monotonic(), 0.0))

@@ -1,12 +1,8 @@
-"""`workbench list` and `workbench show`: what can be reproduced, without importing torch or papermill.
-
-Source: the catalogues, reproductions/<technique>/catalogue.py.
-Simplified: nothing is hidden behind options; a pattern narrows the list.
-Left out: running (`workbench reproduce`).
-"""
+"""`workbench list`, `show` and `report`: the items and their results, without importing torch or papermill."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -14,21 +10,19 @@ import typer
 
 from . import common
 
-__all__ = ["item_json", "list_items", "register", "show_item"]
+__all__ = ["list_items", "register", "show_item", "write"]
 
 LEAST_TITLE = 30  # columns for the title, below which each item takes lines of its own
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    app.command("list", rich_help_panel=common.LOOK)(list_items)
-    app.command("show", rich_help_panel=common.LOOK)(show_item)
+    for name, command in (("list", list_items), ("show", show_item), ("report", write)):
+        app.command(name, rich_help_panel=common.LOOK)(command)
 
 
 def list_items(
-    patterns: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")
-    ] = None,
+    patterns: common.Patterns = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="id, technique, item, title, evidence, profiles, claims.")
     ] = False,
@@ -45,22 +39,22 @@ def list_items(
     chosen = common.pick(catalogue, patterns or [])
     cells = {item.id: _num_cells(project, item) for item in chosen}
     if as_json:
-        common.print_json([item_json(item) | ({"cells": cells[item.id]} if cells[item.id] else {}) for item in chosen])
+        common.print_json([_item_json(item) | ({"cells": cells[item.id]} if cells[item.id] else {}) for item in chosen])
         return
     _print_table(chosen, {item.id: _profiles(item, cells[item.id]) for item in chosen})
 
 
 def _num_cells(project: Any, item: Any) -> dict[str, dict[str, int]]:
     """Count an item's cells in each profile, where a study of it has begun."""
-    from workbench.reproduction.cells.there import num_cells
+    from workbench.reproduction.cells import num_cells
 
     counts = {profile: num_cells(project, item, profile) for profile in item.profiles}
     return {profile: {"there": there, "of": of} for profile, (there, of) in counts.items() if of}
 
 
 def _profiles(item: Any, cells: Mapping[str, Mapping[str, int]]) -> str:
-    told = {profile: f"{profile} ({counts['there']} of {counts['of']} cells)" for profile, counts in cells.items()}
-    return " ".join(told.get(profile, profile) for profile in item.profiles)
+    words = {profile: f"{profile} ({counts['there']} of {counts['of']} cells)" for profile, counts in cells.items()}
+    return " ".join(words.get(profile, profile) for profile in item.profiles)
 
 
 def _print_table(chosen: Sequence[Any], profiles: Mapping[str, str]) -> None:
@@ -72,13 +66,8 @@ def _print_table(chosen: Sequence[Any], profiles: Mapping[str, str]) -> None:
         for item in chosen:  # ids are what one copies, so they are never cut
             claims = f"{len(item.claims)} claim{'s' if len(item.claims) != 1 else ''}"
             out.print(f"{item.id}\n    {item.title}\n    {claims}; {profiles[item.id]}", markup=False, soft_wrap=True)
-    out.print(
-        f"\n{len(chosen)} items. One of them: workbench show {chosen[0].id}"
-        if chosen
-        else "No items are declared yet.",
-        style="dim",
-        soft_wrap=True,
-    )
+    hint = f"\n{len(chosen)} items. One of them: workbench show {chosen[0].id}" if chosen else ""
+    out.print(hint or "No items are declared yet.", style="dim", soft_wrap=True)
 
 
 def _wide_table(chosen: Sequence[Any], profiles: Mapping[str, str]) -> Any:
@@ -93,17 +82,10 @@ def _wide_table(chosen: Sequence[Any], profiles: Mapping[str, str]) -> Any:
     return table
 
 
-def item_json(item: Any) -> dict[str, Any]:
-    """Return what `list --json` says of one item."""
-    return {
-        "id": item.id,
-        "technique": item.technique,
-        "item": item.item,
-        "title": item.title,
-        "evidence": item.evidence.name,
-        "profiles": list(item.profiles),
-        "claims": [claim.name for claim in item.claims],
-    }
+def _item_json(item: Any) -> dict[str, Any]:
+    copied = {name: getattr(item, name) for name in ("id", "technique", "item", "title")}
+    claims = [claim.name for claim in item.claims]
+    return copied | {"evidence": item.evidence.name, "profiles": list(item.profiles), "claims": claims}
 
 
 def show_item(
@@ -129,38 +111,26 @@ def show_item(
 def _show(out: Any, project: Any, item: Any) -> None:
     from rich.markup import escape
 
-    from workbench.reproduction.report import rule_text
+    from workbench.reproduction.report import about_text, rule_text
 
+    path = f"reproductions/{item.technique}/published/{item.published}" if item.published else "none"
     out.print(f"[bold]{escape(item.title)}[/bold]\n{item.id}   evidence {item.evidence.name}")
-    out.print(f"notebook   {item.notebook}\npublished  {_published(item)}")
+    out.print(f"notebook   {item.notebook}\npublished  {path}")
     for profile, parameters in item.parameters.items():
-        expected = item.expected_s.get(profile)
-        out.print(f"{profile:<10} {_duration(expected):<12} [dim]{escape(_pairs(parameters))}[/dim]")
+        expected_s = item.expected_s.get(profile)
+        time = "time unknown" if expected_s is None else f"about {about_text(expected_s)}"
+        pairs = ", ".join(f"{name}={value!r}" for name, value in parameters.items()) or "no parameters"
+        out.print(f"{profile:<10} {time:<12} [dim]{escape(pairs)}[/dim]")
     out.print("\n[bold]Claims[/bold]" if item.claims else "\nNo claims.")
     for claim in item.claims:
-        out.print(
-            f"  [bold]{escape(claim.name)}[/bold]  [dim]{type(claim).__name__}[/dim]\n    {escape(rule_text(claim))}"
-        )
+        kind = type(claim).__name__
+        out.print(f"  [bold]{escape(claim.name)}[/bold]  [dim]{kind}[/dim]\n    {escape(rule_text(claim))}")
     for line in _states(project, item):
         out.print(line)
 
 
-def _published(item: Any) -> str:
-    return f"reproductions/{item.technique}/published/{item.published}" if item.published else "none"
-
-
-def _duration(expected_s: float | None) -> str:
-    from workbench.reproduction.report.numbers import about_text
-
-    return "time unknown" if expected_s is None else f"about {about_text(expected_s)}"
-
-
-def _pairs(parameters: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in parameters.items()) or "no parameters"
-
-
 def _states(project: Any, item: Any) -> list[str]:
-    """Say for each profile whether a record exists, what it came to, and how many of its cells are there."""
+    """Return lines on each profile: its record, its verdicts, and how many of its cells are there."""
     from rich.markup import escape
 
     from workbench.reproduction.report import gather
@@ -172,11 +142,42 @@ def _states(project: Any, item: Any) -> list[str]:
     for profile in item.profiles:
         view = gather(project, [item], profile).techniques[0].items[0]
         if view.has_record:
-            lines.append(
-                f"\n[bold]Last {profile} run[/bold]  {view.date}, {view.duration}  {common.verdict_words(dict(view.counts))}"
-            )
+            verdicts = common.verdict_words(view.counts)
+            lines.append(f"\n[bold]Last {profile} run[/bold]  {view.date}, {view.duration}  {verdicts}")
         lines += [f"\n[bold red]Refused[/] ({profile})  {escape(line)}" for line in view.refused]
         lines += [f"[bold red]Not shown[/]  {escape(line)}" for line in view.wrong_files]
         if view.failure:
             lines.append(f"[bold red]Last {profile} run failed[/]  {view.failure.message}")
     return lines
+
+
+def write(
+    profile: common.OneProfile = "laptop",
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Write the report from the records there are, recorded runs included; every verdict is computed anew.
+
+    \b
+    Examples
+      workbench report --open
+      workbench report --profile full
+    """
+    from workbench.reproduction.report import gather, write_report
+
+    project, catalogue = common.load()
+    report = gather(project, catalogue, profile)
+    items = [item for technique in report.techniques for item in technique.items]
+    if not report.only_recorded and not any(item.has_record or item.failure or item.refused for item in items):
+        print(f"workbench: no records in profile {profile} yet", file=sys.stderr)
+        return
+    path = write_report(project, catalogue, profile, notebooks=True)
+    common.console().print(str(path), markup=False)
+    if report.only_recorded:
+        print(f"workbench: {report.headline}", file=sys.stderr)
+    for item in items:
+        for line in (*item.refused, *(f"{item.id}: {wrong}" for wrong in item.wrong_files)):
+            print(f"workbench: {line}", file=sys.stderr)
+    if open_it:
+        import webbrowser
+
+        webbrowser.open(path.as_uri())

@@ -1,9 +1,4 @@
-"""`workbench records`: keep a run in the repository, and compare a new run with the one kept.
-
-Source: `workbench.reproduction.recorded`.
-Simplified: verdicts are compared as they were recorded; the report judges both anew.
-Left out: deleting what was kept; git does that.
-"""
+"""`workbench records` keeps a run in the repository and compares it; `workbench new technique` writes furniture."""
 
 from __future__ import annotations
 
@@ -16,22 +11,25 @@ import typer
 
 from . import common
 
-__all__ = ["diff", "promote", "register"]
+__all__ = ["diff", "promote", "register", "technique"]
 
-Patterns = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")]
 CIRCUMSTANCES = ("machine", "parameters", "configuration", "versions", "environment")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Keep runs in the repository; compare new ones with them.")
-    group.command("promote")(promote)
-    group.command("diff")(diff)
-    app.add_typer(group, name="records", rich_help_panel=common.AUTHOR)
+    records = typer.Typer(no_args_is_help=True, help="Keep runs in the repository; compare new ones with them.")
+    records.command("promote")(promote)
+    records.command("diff")(diff)
+    app.add_typer(records, name="records", rich_help_panel=common.AUTHOR)
+    new = typer.Typer(no_args_is_help=True, help="Write the furniture of something new.")
+    new.callback()(lambda: None)
+    new.command("technique")(technique)
+    app.add_typer(new, name="new", rich_help_panel=common.AUTHOR)
 
 
 def promote(
-    patterns: Patterns = None,
+    patterns: common.Patterns = None,
     profile: common.OneProfile = "laptop",
     cells: Annotated[
         bool, typer.Option("--cells", help="Finished cells alone, also of items that are not finished.")
@@ -45,47 +43,37 @@ def promote(
       workbench records promote table-1 --profile full
       workbench records promote --cells --profile full
     """
-    from workbench.reproduction import UsageError
-    from workbench.reproduction.recorded import promote as keep
-    from workbench.reproduction.recorded import promote_cells
+    from workbench import reproduction
 
     if profile == "smoke":
-        raise UsageError("the profile smoke gives no verdicts; there is nothing to promote")
+        raise reproduction.UsageError("the profile smoke gives no verdicts; there is nothing to promote")
     project, catalogue = common.load()
     chosen = common.pick(catalogue, patterns or [])
-    paths = (
-        tuple(promote_cells(project, chosen, profile))
-        if cells
-        else keep(project, profile, [item.id for item in chosen])
-    )
+    if cells:
+        paths = tuple(reproduction.cells.promote_cells(project, chosen, profile))
+    else:
+        paths = reproduction.promote(project, profile, [item.id for item in chosen])
     if not paths:
-        raise UsageError(f"none of the selected items has a finished cell in {project.results_of(profile)}")
+        raise reproduction.UsageError(
+            f"none of the selected items has a finished cell in {project.results_of(profile)}"
+        )
     for path in paths:
-        common.console().print(f"{path}{_counted(path)}", markup=False)
-        _warn_of_changes(path)
+        _print_promoted(path)
 
 
-def _counted(path: Path) -> str:
-    return f"  {len(_held(path))} cells" if path.suffix == ".jsonl" else ""
-
-
-def _held(path: Path) -> list[Mapping[str, Any]]:
-    """Return what a promoted file holds: a record, or cells; it was checked as it was promoted."""
+def _print_promoted(path: Path) -> None:
+    """Print the path of a record or of cells, and warn where they ran on changes that are in no commit."""
     import json
 
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
+    text, is_cells = path.read_text(encoding="utf-8"), path.suffix == ".jsonl"
+    runs = [json.loads(line) for line in text.splitlines()] if is_cells else [json.loads(text)]
+    common.console().print(f"{path}  {len(runs)} cells" if is_cells else str(path), markup=False)
+    if changed := sum("+changes" in str(run.get("commit")) for run in runs):
+        name = f"{path.name}: {changed} of {len(runs)} cells" if is_cells else path.name
+        print(f"workbench: {name} ran on a checkout with changes that are in no commit", file=sys.stderr)
 
 
-def _warn_of_changes(path: Path) -> None:
-    held = _held(path)
-    changed = sum("+changes" in str(each.get("commit")) for each in held)
-    if changed:
-        what = path.name if path.suffix == ".json" else f"{path.name}: {changed} of {len(held)} cells"
-        print(f"workbench: {what} ran on a checkout with changes that are in no commit", file=sys.stderr)
-
-
-def diff(patterns: Patterns = None, profile: common.OneProfile = "laptop") -> None:
+def diff(patterns: common.Patterns = None, profile: common.OneProfile = "laptop") -> None:
     """Compare this machine's records with the recorded ones: verdicts, values, and what the runs had different.
 
     \b
@@ -110,10 +98,9 @@ def diff(patterns: Patterns = None, profile: common.OneProfile = "laptop") -> No
 
 
 def _differences(project: Any, item: Any, profile: str) -> list[str] | None:
-    """Say how the two records of an item differ, or None where one is absent."""
-    from workbench.reproduction import read_record
-    from workbench.reproduction.recorded import diff as value_table
-    from workbench.reproduction.recorded import promoted_path
+    """Return lines on how the two records of an item differ, or None where one is absent."""
+    from workbench.reproduction import diff as value_table
+    from workbench.reproduction import promoted_path, read_record
 
     paths = promoted_path(project, item, profile), project.folder(item, profile) / "record.json"
     if not all(path.is_file() for path in paths):
@@ -135,7 +122,7 @@ def _verdict_lines(recorded: Mapping[str, Any], ours: Mapping[str, Any]) -> list
 
 
 def _value_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    from workbench.reproduction.report.numbers import relative_text, value_text
+    from workbench.reproduction.report import relative_text, value_text
 
     lines = []
     for row in rows:
@@ -155,3 +142,26 @@ def _circumstance_lines(recorded: Mapping[str, Any], ours: Mapping[str, Any]) ->
             if old.get(name) != new.get(name)
         ]
     return lines
+
+
+def technique(
+    name: Annotated[str, typer.Argument(help="Lower case, digits and underscores, such as ring_sum.")],
+) -> None:
+    """Write library, lesson, catalogue, published table and test of a new technique; they pass and run as they are.
+
+    \b
+    Example
+      workbench new technique ring_sum
+    """
+    from workbench.reproduction import Project
+    from workbench.reproduction.scaffold import new_technique
+
+    project, out = Project(), common.console()
+    for path in new_technique(project, name):
+        out.print(str(path.relative_to(project.root)), markup=False)
+    slug = name.replace("_", "-")
+    out.print(
+        f"\nNext: python -m pytest tests/techniques/{name}\n      workbench reproduce {slug} --profile smoke\n"
+        "Then put the technique in place of the example, file by file, in the order above.",
+        markup=False,
+    )

@@ -1,20 +1,29 @@
-"""Numbers as a reader wants them: four significant digits, a prefix that fits the unit, no false exactness.
-
-Source: the decimal prefixes are those of the SI; the library keeps plain SI units inside and converts only here.
-Simplified: one rule of rounding for every quantity.
-Left out: binary prefixes (KiB, MiB): the papers use decimal ones.
-"""
+"""Numbers, times and machines as a reader wants them: four significant digits, an SI prefix that fits the unit."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from datetime import datetime
 from numbers import Real
 from typing import Any
 
 from workbench.reproduction.comparing import MANIFOLD
 
-__all__ = ["about_text", "key_text", "number_text", "pairs_text", "relative_text", "seconds_text", "value_text"]
+__all__ = [
+    "about_text",
+    "exact_text",
+    "key_text",
+    "machine_text",
+    "number_text",
+    "pairs_text",
+    "relative_text",
+    "seconds_text",
+    "slug",
+    "value_text",
+    "when_text",
+]
 
 SIGNIFICANT_DIGITS = 4  # more than any of the papers prints
 EXACT_INTEGERS_BELOW = 100_000  # a count of this many digits is still read at a glance
@@ -37,14 +46,7 @@ SILENT_UNITS = {"", "1", "-", "count", "ratio", "share", "none", "dimensionless"
 
 
 def number_text(value: float) -> str:
-    """Write a number with at most four significant digits, thousands apart.
-
-    Args:
-        value: the number, in any unit.
-
-    Returns:
-        Text such as "1,234", "0.5012" or "1.2e-07".
-    """
+    """Write a number with at most four significant digits, thousands apart."""
     if isinstance(value, Real) and not math.isfinite(value):
         return str(value)
     if float(value).is_integer() and abs(value) < EXACT_INTEGERS_BELOW:
@@ -57,15 +59,7 @@ def number_text(value: float) -> str:
 
 
 def value_text(value: Any, unit: str | None = None) -> str:
-    """Write a value with its unit, at a scale that reads well.
-
-    Args:
-        value: a number, a text, a list of them, or None where there is none.
-        unit: the unit of the number, as records name it ("bytes", "s", "%", ...).
-
-    Returns:
-        Text such as "12.6 MB", "3.2 ms", "A1 < A2" or a dash.
-    """
+    """Write a value with its unit, at a scale that reads well."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "—"
     if isinstance(value, bool):
@@ -109,15 +103,7 @@ def about_text(value_s: float) -> str:
 
 
 def relative_text(ours: Any, published: Any) -> str:
-    """Write how far ours lies from the published value, in percent of the published one.
-
-    Args:
-        ours: our value; anything but a number gives a dash.
-        published: the paper's value, in the same unit.
-
-    Returns:
-        Text such as "+2.3 %", "13 times", "exact" (to the rounding of float64) or a dash.
-    """
+    """Write how far ours lies from the published value, in percent of the published one."""
     numbers = [v for v in (ours, published) if isinstance(v, Real) and not isinstance(v, bool) and math.isfinite(v)]
     if len(numbers) < 2:
         return "—"
@@ -138,3 +124,31 @@ def key_text(where: Mapping[str, Any] | None) -> str:
 def pairs_text(held: Mapping[str, Any]) -> str:
     """Write settings as they are named in code: "OMP_NUM_THREADS=1, hidden=1024"."""
     return ", ".join(f"{name}={value}" for name, value in held.items())
+
+
+def exact_text(value: Any, unit: str | None) -> str:
+    """Write a value as it was recorded, with its unit; nothing where there is none."""
+    return "" if value is None else f"{value} {unit or ''}".strip()
+
+
+def slug(text: str) -> str:
+    """Turn a name into a part of an address."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def when_text(stamp: Any) -> str:
+    """Write an ISO time stamp as a date and minute of this machine."""
+    try:
+        moment = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return str(stamp or "")
+    return (moment.astimezone() if moment.tzinfo else moment).strftime("%Y-%m-%d %H:%M")
+
+
+def machine_text(machine: Any) -> str:
+    """Name a machine in one line from its record."""
+    if not isinstance(machine, Mapping):
+        return str(machine or "")
+    cores = machine.get("cores")
+    words = [str(machine.get("cpu") or ""), f"{cores} cores" if cores else "", *map(str, machine.get("gpus") or [])]
+    return ", ".join(word for word in words if word) or key_text(machine)

@@ -23,8 +23,7 @@ added, the losses of the proxy, knowing them.
 import math
 from pathlib import Path
 
-from workbench.reproduction import Bound, Decidable, Evidence, Ordering, Reproduction, Within
-from workbench.reproduction.published import read_published
+from workbench.reproduction import Bound, Decidable, Evidence, Ordering, Reproduction, Within, read_published
 
 __all__ = ["CATALOGUE"]
 

@@ -1,0 +1,209 @@
+"""Files: written whole or not at all, sealed with checksums, and locked by one process at a time."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from errno import EACCES, EWOULDBLOCK
+from pathlib import Path
+from typing import Any
+
+from workbench.reproduction.errors import RecordError, UsageError
+
+__all__ = [
+    "LOCK_FILE",
+    "MIN_FREE_BYTES",
+    "canonical_json",
+    "check_folder",
+    "checksum",
+    "checksums",
+    "hold_lock",
+    "jsonable",
+    "misfits",
+    "read_json",
+    "sha256",
+    "take_lock",
+    "write_json",
+    "write_record",
+    "write_whole",
+]
+
+LOCK_FILE = ".lock"
+MIN_FREE_BYTES = 200_000_000  # a laptop run of all items leaves well under 100 MB of notebooks, figures and traces
+
+
+def jsonable(value: Any) -> Any:
+    """Return a value as JSON can hold it; numbers that JSON lacks are the texts "nan", "inf" and "-inf".
+
+    Raises:
+        ValueError: for a value that has no such form.
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value if not hasattr(value, "value") else value.value
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value, key=str)
+    if isinstance(value, (list, tuple)):
+        return [jsonable(inner) for inner in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if hasattr(value, "tolist"):
+        return jsonable(value.tolist())
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: jsonable(getattr(value, name)) for name in value.__dataclass_fields__}
+    if hasattr(value, "__fspath__"):
+        return os.fspath(value)
+    kind = type(value).__name__
+    raise ValueError(f"value is {value!r}, a {kind}; it must be a plain number, text, list or dictionary")
+
+
+def canonical_json(value: Any) -> str:
+    """Return the one JSON text of a value: sorted keys, no spaces."""
+    return json.dumps(jsonable(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, whole or not at all."""
+    write_whole(path, f"{json.dumps(jsonable(value), indent=1, allow_nan=False, ensure_ascii=False)}\n")
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader, a kill or a full disk sees the old file or the new one, never a part."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        FileNotFoundError: where there is none.
+        RecordError: naming the file, where it cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: refused, it cannot be read: {error}") from None
+
+
+def sha256(content: str | bytes) -> str:
+    """Return the sha256 of a text or of bytes, as hexadecimal digits."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
+
+
+def checksum(record: Mapping[str, Any]) -> str:
+    """Return the sha256 of the canonical JSON of a record without its field `checksum`."""
+    return sha256(canonical_json({name: value for name, value in record.items() if name != "checksum"}))
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Seal a record with its checksum, write it and return it as written."""
+    plain = jsonable(record)
+    sealed = plain | {"checksum": checksum(plain)}
+    write_json(path, sealed)
+    return sealed
+
+
+def checksums(folder: Path, artifacts: Mapping[str, str | None]) -> dict[str, str]:
+    """Return kind of file to sha256, of each file of a folder that exists."""
+    files = {kind: folder / name for kind, name in artifacts.items() if name}
+    return {kind: sha256(path.read_bytes()) for kind, path in files.items() if path.is_file()}
+
+
+def misfits(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
+    """Return kind of file to the reason, of each file that is missing beside a record or differs from its checksum."""
+    artifacts, sealed = record.get("artifacts") or {}, record.get("artifact_sha256") or {}
+    actual = checksums(folder, artifacts)
+    reasons = {kind: _misfit(name, sealed.get(kind), actual.get(kind)) for kind, name in artifacts.items() if name}
+    return {kind: reason for kind, reason in reasons.items() if reason}
+
+
+def _misfit(name: str, sealed: str | None, actual: str | None) -> str:
+    if actual is None:
+        return f"{name} is missing beside its record"
+    if sealed is None:
+        return f"{name} has no checksum in its record"
+    return "" if actual == sealed else f"{name} is not the file that its record was sealed with"
+
+
+def check_folder(folder: Path, min_free_bytes: int = MIN_FREE_BYTES) -> None:
+    """Make a folder of results if need be, and check that it can be written and that the disk has room.
+
+    Raises:
+        UsageError: naming the folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder, prefix=".probe-"):
+            pass
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}") from None
+    free = shutil.disk_usage(folder).free
+    if free < min_free_bytes:
+        raise UsageError(f"{folder} has {free / 1e6:.0f} MB free; a run needs at least {min_free_bytes / 1e6:.0f} MB")
+
+
+def take_lock(path: Path) -> int | None:
+    """Lock a file until its handle is closed or this process dies; None where another process holds it.
+
+    Raises:
+        OSError: where the file cannot be opened, or its file system has no locks.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        if error.errno in (EWOULDBLOCK, EACCES):
+            return None
+        raise
+    return handle
+
+
+@contextlib.contextmanager
+def hold_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder while the block runs; its file stays, and names the holder.
+
+    Raises:
+        UsageError: naming the holder, or the reason why the folder cannot be locked.
+    """
+    path = folder / LOCK_FILE
+    try:
+        handle = take_lock(path)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be locked: {error.strerror}") from None
+    if handle is None:
+        raise UsageError(f"{folder} is in use by another run: {_holder(path)}")
+    try:
+        holder = {"pid": os.getpid(), "host": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(holder).encode(), 0)
+        yield
+        os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_text(encoding="utf-8"))
+        return f"pid {holder['pid']} on {holder['host']}, since {holder['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "it has only just begun"

@@ -1,0 +1,288 @@
+"""One item as the report shows it: its claims, values, figure, files, failure and recorded runs, as plain texts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.files import misfits
+from workbench.reproduction.project import Project
+from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, promoted_figure
+
+from .claims import ClaimView, RecordedRun, claims_of, count_verdicts, recorded_beside, spread_text, trusted_record
+from .pictures import figure_uri, thumbnail_uri
+from .texts import exact_text, key_text, machine_text, pairs_text, seconds_text, slug, value_text, when_text
+
+__all__ = ["ItemView", "item_view", "notebook_page"]
+
+NO_VERDICTS = "The smoke profile checks the plumbing only and gives no verdicts."
+FILES = (("Notebook", "notebook"), ("Figure", "figure"), ("Log", "log"), ("Trace", "trace"))
+HASH_SHOWN = 12  # characters of a checksum that tell two files apart
+NOT_KEYS = {"quantity", "value", "unit", "low", "high"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedFigure:
+    """The figure of a recorded run."""
+
+    profile: str
+    machine: str
+    date: str
+    picture: str  # as a data address
+    link: str  # the file, from the page
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """The answer of a run to its notebook's question."""
+
+    run: str  # "this run", or a recorded one with its date
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailureView:
+    """The last failure of an item."""
+
+    message: str
+    traceback: str
+    when: str
+    links: tuple[tuple[str, str], ...]  # the failed run's notebook and log
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemView:
+    """One item of the catalogue as the report shows it."""
+
+    id: str
+    technique: str
+    item: str
+    evidence: str
+    title: str
+    page: str
+    anchor: str
+    has_record: bool
+    date: str = ""
+    duration: str = ""
+    seconds: float = 0.0
+    claims: tuple[ClaimView, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)  # verdict to number of claims
+    recorded_counts: Mapping[str, Mapping[str, int]] = field(
+        default_factory=dict
+    )  # the same of recorded runs, by profile
+    values: tuple[Mapping[str, str], ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    figure: str = ""
+    figure_link: str = ""
+    thumbnail: str = ""
+    recorded_figures: tuple[RecordedFigure, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    failure: FailureView | None = None
+    not_run: str = ""
+    no_verdicts: str = ""
+    refused: tuple[str, ...] = ()  # records of it that cannot be trusted, each in one line that names it
+    wrong_files: tuple[str, ...] = ()  # files that are not those its record was sealed with
+    standin: str = ""
+    running: bool = False
+    data: tuple[Mapping[str, str], ...] = ()
+    machine: str = ""
+
+    @property
+    def figure_anchor(self) -> str:
+        """The anchor of its first figure: this run's, or else that of a recorded run."""
+        is_recorded = not self.figure and self.recorded_figures
+        return f"{self.anchor}-figure" + (f"-{self.recorded_figures[0].profile}" if is_recorded else "")
+
+
+def notebook_page(project: Project, item: Reproduction, profile: str) -> Path:
+    """Return the path of the page of an item's executed notebook, whether it exists or not."""
+    return project.results_of(profile) / "report" / "notebooks" / f"{item.id.replace('/', '-')}.html"
+
+
+def item_view(project: Project, item: Reproduction, profile: str, *, running: bool) -> ItemView:
+    """Read the files of one item and lay them out."""
+    folder, anchor = project.folder(item, profile), slug(f"{item.item} {item.evidence.value}")
+    record, refused = trusted_record(folder / RECORD_FILE, item, profile)
+    failure = _failure(folder, item.id)
+    missing = refused or _why_not_run(item, profile)
+    beside, refused_beside = recorded_beside(project, item, profile, record)
+    claims = claims_of(project, item, profile, record, beside=beside, anchor=anchor, missing=missing)
+    figures, wrong_figures = _recorded_figures(project, item, profile, beside)
+    wrong = misfits(folder, record) if record else {}
+    page = notebook_page(project, item, profile)
+    kept = page.parents[1] / "thumbnails" / f"{page.stem}.png"
+    if record:
+        own = _of_record(record, wrong, folder, item.id, page, kept)
+    else:
+        picture = promoted_figure(project, item, figures[0].profile) if figures else Path()
+        own = {"not_run": missing if refused or not failure else "", "thumbnail": thumbnail_uri(picture, kept)}
+    return ItemView(
+        id=item.id,
+        technique=item.technique.replace("_", " "),
+        item=item.item,
+        title=item.title,
+        evidence=item.evidence.name,
+        page=f"{slug(item.technique)}.html",
+        anchor=anchor,
+        running=running,
+        has_record=record is not None,
+        failure=failure,
+        claims=claims,
+        refused=((refused,) if refused else ()) + refused_beside,
+        recorded_figures=figures,
+        findings=_findings(profile, record, beside),
+        wrong_files=(*wrong.values(), *wrong_figures),
+        counts=count_verdicts([claim.verdict for claim in claims]),
+        recorded_counts=_recorded_counts(claims),
+        no_verdicts=NO_VERDICTS if record and profile == Profile.SMOKE else "",
+        **own,
+    )
+
+
+def _why_not_run(item: Reproduction, profile: str) -> str:
+    if profile not in item.parameters:
+        return f"It declares no parameters for the profile {profile}; it has {', '.join(item.profiles)}."
+    return f"To run it: workbench reproduce {item.id} --profile {profile}"
+
+
+def _recorded_counts(claims: Sequence[ClaimView]) -> dict[str, dict[str, int]]:
+    words: dict[str, list[str]] = {}
+    for claim in claims:
+        for other in claim.recorded:
+            words.setdefault(other.profile, []).append(other.verdict)
+    return {profile: count_verdicts(verdicts) for profile, verdicts in words.items()}
+
+
+def _findings(profile: str, record: Mapping[str, Any] | None, beside: Sequence[RecordedRun]) -> tuple[Finding, ...]:
+    """Return the answers of runs, the recorded ones last; a check of the plumbing and a stand-in answer nothing."""
+    if profile == Profile.SMOKE:
+        return ()
+    runs = [("this run", record or {})]
+    runs += [(f"recorded {other} run, {when_text(held.get('started'))}", held) for other, held, _ in beside]
+    answers = [(run, held) for run, held in runs if held.get("finding") and not _standin(held)]
+    return tuple(Finding(run=run, text=str(held["finding"])) for run, held in answers)
+
+
+def _recorded_figures(
+    project: Project, item: Reproduction, profile: str, beside: Sequence[RecordedRun]
+) -> tuple[tuple[RecordedFigure, ...], tuple[str, ...]]:
+    """Return the figures of recorded runs, and one line for each that is not the one its record was sealed with."""
+    pages, figures, wrong = notebook_page(project, item, profile).parents[1], [], []
+    for other, record, _ in beside:
+        path = promoted_figure(project, item, other)
+        if not path.is_file():
+            continue  # the record has none, or was promoted before figures were
+        if line := misfits(path.parent, dict(record) | {"artifacts": {"figure": path.name}}).get("figure"):
+            wrong.append(f"recorded {other} run: {line}")
+            continue
+        figure = RecordedFigure(
+            profile=other,
+            machine=machine_text(record.get("machine")),
+            date=when_text(record.get("started")),
+            picture=figure_uri(path),
+            link=quote(os.path.relpath(path, pages)),
+        )
+        figures.append(figure)
+    return tuple(figures), tuple(wrong)
+
+
+def _of_record(
+    record: Mapping[str, Any], wrong: Mapping[str, str], folder: Path, id: str, page: Path, kept: Path
+) -> dict[str, Any]:
+    artifacts = {kind: name for kind, name in (record.get("artifacts") or {}).items() if kind not in wrong}
+    picture, seconds = folder / str(artifacts.get("figure") or ""), float(record["seconds"])
+    is_readable = artifacts.get("notebook") and page.is_file()
+    readable = (("Notebook, to read", f"notebooks/{quote(page.name)}"),) if is_readable else ()
+    return {
+        "date": when_text(record.get("started")),
+        "duration": seconds_text(round(seconds, 1)),
+        "seconds": seconds,
+        "values": tuple(_value(value) for value in record.get("values") or ()),
+        "facts": _facts(record),
+        "links": readable + _links(folder, artifacts, id) + (("Record", _address(id, RECORD_FILE)),),
+        "figure": figure_uri(picture),
+        "thumbnail": thumbnail_uri(picture, kept),
+        "figure_link": _address(id, artifacts.get("figure")),
+        "standin": _standin(record),
+        "data": tuple(record.get("data") or ()),
+        "machine": machine_text(record.get("machine")),
+    }
+
+
+def _failure(folder: Path, id: str) -> FailureView | None:
+    try:
+        failure = json.loads((folder / FAILURE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return FailureView(
+        message=str(failure.get("reason") or ""),
+        traceback=str(failure.get("traceback") or ""),
+        when=when_text(failure.get("started")),
+        links=_links(folder, failure.get("artifacts") or {}, id),
+    )
+
+
+def _address(id: str, name: str | None) -> str:
+    return quote(f"../{id}/{name}") if name else ""
+
+
+def _links(folder: Path, artifacts: Mapping[str, Any], id: str) -> tuple[tuple[str, str], ...]:
+    named = [(title, artifacts[kind]) for title, kind in FILES if artifacts.get(kind)]
+    return tuple((title, _address(id, name)) for title, name in named if (folder / str(name)).is_file())
+
+
+def _standin(record: Mapping[str, Any]) -> str:
+    sources = [source for source in record.get("data") or () if source.get("source") == "stand-in"]
+    return " ".join(f"{source.get('name')}: {source.get('detail') or 'generated'}." for source in sources)
+
+
+def _value(value: Mapping[str, Any]) -> dict[str, str]:
+    keys = {name: part for name, part in value.items() if name not in NOT_KEYS and part is not None}
+    words = (str(value.get("quantity", "")).replace("_", " "), key_text(keys))
+    return {
+        "name": ", ".join(filter(None, words)),
+        "text": value_text(value.get("value"), value.get("unit")) + spread_text(value),
+        "exact": exact_text(value.get("value"), value.get("unit")),
+    }
+
+
+def _facts(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """List what a reader needs to repeat the run: machine, data, configuration, versions."""
+    pairs = [
+        ("Machine", machine_text(record.get("machine"))),
+        ("Date", when_text(record.get("started"))),
+        ("Took", seconds_text(float(record.get("seconds") or 0))),
+        ("Commit", str(record.get("commit") or "")),
+    ]
+    settings = {"calibration": "Calibrated on"}
+    for name in ("parameters", "configuration", "calibration", "versions", "environment"):
+        held = record.get(name)
+        text = pairs_text(held) if isinstance(held, Mapping) else str(held or "")
+        pairs.append((settings.get(name, name.capitalize()), text))
+    pairs += [("Cells", _origins_text(record)), ("Seeds", ", ".join(map(str, record.get("seeds") or ())))]
+    for source in record.get("data") or ():
+        digest = str(source.get("sha256") or "")[:HASH_SHOWN]
+        words = (source.get("source"), source.get("detail"), f"sha256 {digest}" if digest else "")
+        pairs.append((f"Data: {source.get('name')}", ", ".join(str(word) for word in words if word)))
+    return tuple((name, text) for name, text in pairs if text)
+
+
+def _origins_text(record: Mapping[str, Any]) -> str:
+    """Name the origins of a record's cells: "120 of commit abc on machine X, 30 here; they took 3 h 20 min"."""
+    origins = record.get("cells") or ()
+    parts = []
+    for origin in origins:
+        here, machine = record.get("machine") or {}, origin.get("machine") or {}
+        is_here = all(machine.get(name) == here.get(name) for name in ("host", "cpu"))
+        same = is_here and origin.get("commit") == record.get("commit")
+        commit = "" if same else f" of commit {str(origin.get('commit'))[:HASH_SHOWN]}"
+        parts.append(f"{origin.get('num_cells')}{commit} {'here' if is_here else f'on {machine_text(machine)}'}")
+    took = seconds_text(round(sum(float(origin.get("seconds") or 0) for origin in origins)))
+    return f"{', '.join(parts)}; they took {took}" if parts else ""
