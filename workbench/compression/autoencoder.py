@@ -1,16 +1,8 @@
-"""The linear auto-encoder: a learned projection before the sum, its partner after it.
+"""The linear auto-encoder (A1, A2): a learned projection before the sum, its partner after it.
 
-Encoding is linear, so sums of codes are codes of sums and one all-reduce of
-the codes suffices, provided every rank of the group holds the same encoder:
-equal seeds give equal weights, and the encoder's gradients are summed over
-the group by the layer that uses it.
-
-Source: section 3.2 of "Does compressing activations help model parallel
-training?", methods A1 (code size 50) and A2 (100).
-Simplified: the paper does not state the initial weights. Here the encoder is
-uniform with variance 1/hidden and the decoder starts as its transpose, so the
-pair begins close to a projection on code_size random directions.
-Left out: biases and non-linearities, which would break the sum.
+Encoding is linear, so one all-reduce of the codes suffices if every rank holds the same encoder: equal seeds give equal
+weights, and the layer sums the encoder's gradients over the group. The paper does not state the initial weights; here
+the encoder is uniform with variance 1/hidden, and the decoder starts as its transpose.
 """
 
 import math

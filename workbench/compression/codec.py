@@ -1,15 +1,7 @@
-"""The contract every tensor codec keeps.
+"""The contract of every codec: `encode` a tensor into the `Payload` that crosses a link, and `decode` it.
 
-A codec turns a tensor into the `Payload` that crosses a link (``encode``) and a
-payload back into a tensor of the original shape and dtype (``decode``).
-`Aggregation` says what a group of ranks may do with payloads:
-add them tensor by tensor and decode once, or gather all of them, decode each
-and add. Layers go by that and never by the class of a codec.
-
-Source: section 3.2 of "Does compressing activations help model parallel
-training?" for the two ways to aggregate.
-Simplified: a payload has no header; shape and dtype are known to the receiver.
-Left out: entropy coding, and payloads whose size depends on the data.
+`Aggregation` says whether a group of ranks may sum payloads and decode once, or must gather them, decode each and add.
+Shape and dtype are known to the receiver and are not part of a payload.
 """
 
 import copy

@@ -1,15 +1,7 @@
-"""Error feedback: add what the last payload lost to the next tensor.
+"""Error feedback: encode x + e, and let e become the loss (x + e) − decode(encode(x + e)); e starts at 0.
 
-Source: section 3.2 of "Does compressing activations help model parallel
-training?"; optional for all of its methods.
-e starts at 0; in each call the codec encodes x + e, and e becomes what was
-lost: (x + e) − decode(encode(x + e)). In evaluation (``eval()``) the codec
-works on x alone and e is neither used nor changed. Elements of e that an
-overflow made infinite or NaN become 0: the receiver sees the overflow (loss
-scaling skips such a step), and later tensors do not.
-e is part of the module's state dict, of the size of one activation a call site,
-so that a resumed run continues as an uninterrupted one would.
-Simplified: e is rounded to x's dtype. Left out: nothing.
+In evaluation e is neither used nor changed. Elements of e that overflow become 0. e is part of the state dict, so that
+a resumed run continues as an uninterrupted one would.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,6 @@
-"""The codec that sends IEEE half precision (float16).
+"""IEEE half precision (float16), the honest baseline: a plain cast that rounds to nearest even.
 
-Source: the honest baseline for compression, and what DDP's fp16 communication
-hook sends.
-Simplified: a plain cast, rounding to nearest even; magnitudes from 65520 on
-become infinite, and so do gradients, which the backward pass rounds alike.
-Left out: scaling before the cast.
+Magnitudes from 65520 on become infinite, gradients alike.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,5 @@
 """Codes of 1 to 8 bits in bytes, row by row: code i in the bits from i·bits on, lowest bit first.
 
-Source: ours. Simplified: nothing. Left out: streams over the ends of rows.
 Shapes: R rows, C columns, W bytes of a row's codes.
 """
 

@@ -1,30 +1,14 @@
-"""Row-wise uniform quantisation to 1 to 8 bits, values packed into bytes.
+"""Row-wise uniform quantisation to 1 to 8 bits (Q1 to Q3, with one scale a row), codes packed into bytes.
 
-Each row (last dimension) is mapped from [its minimum, its maximum] to the
-integers 0 .. 2**bits − 1, in float32:
+Each row (last dimension) is mapped to the integers 0 .. 2**bits − 1, in float32:
 
-    bias  = fp16(min)                     scale = fp16((max − bias) / (2**bits − 1))
-    code  = clamp(round((x − bias) · (1 / scale)), 0, 2**bits − 1)
+    bias  = fp16(min)                     scale = fp16((max − bias) / (2**bits − 1)), 1 where it would be 0
+    code  = clamp(round((x − bias) · (1 / scale)), 0, 2**bits − 1), ties to even
     value = code · scale + bias
 
-with ties rounded to even, and scale 1 where it would be 0. A payload is one
-uint8 tensor [R, W = packed + 4]: the codes of a row, code i in the bits from
-i·bits on, lowest bit first, then scale and bias, two bytes each in the
-machine's byte order. All of it is counted.
-
-Stated behaviour: a constant row comes back as its value, to half precision or
-better. A row that holds NaN or an infinity, or whose scale or bias does not
-fit float16, comes back as NaN throughout, so that an overflow is seen. An
-empty tensor gives an empty payload. Other dtypes are cast to float32 first
-and back at the end. The gradient passes straight through.
-
-Source: methods Q1 (2 bits), Q2 (4) and Q3 (8) of "Does compressing
-activations help model parallel training?", in our variant: a row shares a
-scale here, in the code that the paper builds on a feature (`quantize_features`).
-Fast path: on CPU, for 2 and 4 bits and rows that fill their bytes, PyTorch's
-own row-wise packing operators, which use this layout and rounding.
+A payload is uint8 [R, W]: the packed codes of a row, then its scale and bias (float16 each). A row with NaN or an
+infinity, or whose scale or bias overflows float16, comes back as NaN. The gradient passes straight through.
 Shapes: R rows, C columns, W bytes of a row on the wire.
-Simplified: nearest rounding, not stochastic. Left out: nothing.
 """
 
 from collections.abc import Sequence

@@ -1,24 +1,15 @@
-"""Uniform quantisation with one scale a feature: symmetric, 1 to 8 bits, values packed into bytes.
+"""Uniform quantisation with one scale a feature (column of the last dimension), as in the released code (Q1 to Q3).
 
-Each feature (column of the last dimension) is divided by its largest magnitude over all rows (batch and sequence) and
-rounded to one of 2**bits values, in float32:
+Each feature is divided by its largest magnitude over batch and sequence and rounded to 2**bits values, in float32:
 
-    scale = fp16(max |x|)                 levels = 2**(bits − 1)
-    code  = clamp(round(x / scale · levels), −levels, levels − 1) + levels
+    scale = fp16(max |x|), 1 where it would be 0      levels = 2**(bits − 1)
+    code  = clamp(round(x / scale · levels), −levels, levels − 1) + levels, ties to even
     value = (code − levels) / levels · scale
 
-with ties rounded to even, and scale 1 where it would be 0. The largest positive value is therefore one level short of
-the scale. A payload is the packed codes, uint8 [R, W], and the scales, float16 [C]; all of it is counted.
-
-Stated behaviour: a feature that holds NaN or an infinity, or whose scale does not fit float16, comes back as NaN
-throughout, so that an overflow is seen. An empty tensor gives an empty payload. Other dtypes are cast to float32 first
-and back at the end. The gradient passes straight through.
-
-Source: Wang et al. (2022), "Fine-tuning language models over slow networks using activation compression with
-guarantees", whose released code "Does compressing activations help model parallel training?" builds its methods Q1 to
-Q3 on (section 3.2): by default it takes scales over batch and sequence, as the released code of the latter does.
-Simplified: nothing is added to the scale before the division (there 1e-6). Left out: stochastic rounding, scales from
-the second moment.
+A payload is the packed codes, uint8 [R, W], and the scales, float16 [C]. A feature with NaN or an infinity, or whose
+scale overflows float16, comes back as NaN. The gradient passes straight through.
+Source: the released code of Wang et al. (2022), "Fine-tuning language models over slow networks using activation
+compression with guarantees", without the 1e-6 that it adds to the scale.
 Shapes: R rows, C columns, W bytes of a row's codes.
 """
 

@@ -1,16 +1,7 @@
-"""Random-K: keep elements chosen uniformly, without replacement.
+"""Random-K (R1 to R4): keep elements chosen uniformly without replacement; values are not scaled by the inverse share.
 
-Source: table 1 of "Does compressing activations help model parallel
-training?", methods R1 to R4; its implementation calls `random.sample`.
-Distribution: every set of k positions is equally likely. The fast path draws
-independent positions, enough of them that k are different, and drops the
-surplus by the same method. Given its size, the set of different draws is a
-uniform one, and so is a uniform choice from it.
-Simplified: values are sent as they are, not scaled by the inverse share, as
-in the paper; the decoded tensor is therefore a biased estimate.
-The stream's position is part of the module's state dict, as a tensor, so that a
-resumed run draws what an uninterrupted one would.
-Left out: sharing one seed instead of sending indices.
+The fast path draws independent positions until k differ and drops the surplus by the same method: given its size, the
+set of distinct draws is uniform, and so is a uniform choice from it. The stream's position is part of the state dict.
 """
 
 import math

@@ -1,14 +1,6 @@
-"""What codecs that keep some elements share: payloads of values and indices.
+"""Payloads of values and indices (ascending) of the flattened tensor, which Top-K and Random-K share.
 
-A sparse payload is (values, indices) taken from the flattened tensor, indices
-ascending. Partial sums of different ranks keep different positions, so the
-payloads are gathered. A kept negative zero is sent as a positive one, so that
-it is as the zeros that are not sent, and sums do not depend on which was kept.
-
-Source: Top-K and Random-K in section 3.1 and table 1 of "Does compressing
-activations help model parallel training?"; its times fit int64 indices.
-Simplified: nothing.
-Left out: denser codings of the indices (bitmaps, differences).
+A kept negative zero is sent as a positive one, so that sums do not depend on which zeros were kept.
 """
 
 from abc import abstractmethod

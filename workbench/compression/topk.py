@@ -1,16 +1,8 @@
-"""Top-K: keep the elements of largest magnitude.
+"""Top-K (T1 to T4): keep the elements of largest magnitude; of equal magnitudes the lowest index.
 
-Rule for ties: of equal magnitudes the lowest index of the flattened tensor is
-kept. Zeros of both signs tie. NaN counts as larger than every number, and all
-NaN tie, so that an overflow is seen by the receiver.
-
-Source: table 1 of "Does compressing activations help model parallel
-training?", methods T1 to T4.
-Fast path on CPU: a sample gives a threshold, one pass collects what reaches
-it, and the exact selection runs on these candidates. A sample that misled
-(too few or far too many candidates) is found out by counting, and the exact
-selection then runs on everything.
-Simplified: nothing. Left out: nothing.
+Zeros of both signs tie; NaN counts as largest, so that the receiver sees an overflow. On a CPU a sample gives a
+threshold, one pass collects the candidates above it, and the exact selection runs on them; where the sample misled, it
+runs on everything.
 """
 
 import math

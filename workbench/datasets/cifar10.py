@@ -1,11 +1,6 @@
-"""CIFAR-10: colour images of 32 x 32 pixels in ten classes.
+"""CIFAR-10 (Krizhevsky, 2009): colour images of 32 x 32 pixels in ten classes; without it, scikit-learn's digits.
 
-What: `load("train")` returns the images and says where they came from; without CIFAR-10 on this machine they are
-scikit-learn's digits (`workbench.datasets.digits`), and the source says so.
-Source: Krizhevsky, "Learning multiple layers of features from tiny images", 2009; licences and origins are in
-`data/manifest.csv`.
-Simplified: the folder layout holds a balanced subset that was decoded from JPEG; its source says so.
-Left out: the names of the image files.
+The folder layout holds a balanced subset that was decoded from JPEG; its source says so.
 """
 
 from __future__ import annotations

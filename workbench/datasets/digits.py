@@ -1,12 +1,7 @@
-"""Scikit-learn's handwritten digits: small real images that every machine has, in place of ones it has not.
+"""Scikit-learn's handwritten digits, real images that every machine has, in the shape of the images they stand in for.
 
-What: `load("train", instead_of="cifar10", ...)` returns digits in the shape of the images they stand in for. They are
-real images but another data set, far easier than CIFAR-10: a model's accuracy on them says nothing about the other.
-Source: Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI, 1998; the part that scikit-learn
-carries (1,797 images of 8 x 8, 17 grey levels).
-Simplified: the first 1,500 are for training, the others, by other writers, for testing; pixels are repeated to
-enlarge, and grey is repeated for every colour.
-Left out: the digits as a data set of their own.
+They are far easier than CIFAR-10, so accuracy on them says nothing about it. The first 1,500 of 1,797 are for training,
+the others, by other writers, for testing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""GLUE: eight tasks of sentences and sentence pairs, with the columns and label codes of `nyu-mll/glue`.
+"""GLUE (Wang et al., 2018): eight tasks of sentences and sentence pairs, with the columns and labels of `nyu-mll/glue`.
 
-What: `load("sst2", "train")` returns the rows and says where they came from.
-Source: Wang et al., "GLUE: A multi-task benchmark and analysis platform for natural language understanding",
-2018; the row counts are those of the published splits; licences and origins are in `data/manifest.csv`.
-Simplified: MNLI's validation split is the matched one; further columns (a genre) are dropped.
-Left out: the test splits, whose labels are not public, WNLI, and MNLI's mismatched split.
+MNLI's validation split is the matched one; the test splits, whose labels are not public, are left out.
 """
 
 from __future__ import annotations
@@ -23,21 +19,13 @@ __all__ = ["TASKS", "Task", "load"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What is fixed about one GLUE task.
+    """What is fixed about one GLUE task."""
 
-    Attributes:
-        name: such as "sst2".
-        text_columns: the one or two columns of text.
-        label_names: meaning of the codes 0, 1, ...; empty for a regression (scores 0 to 5).
-        metrics: GLUE's measures of it, the first one leading.
-        published_rows: split name to the number of rows of the published split.
-    """
-
-    name: str
-    text_columns: tuple[str, ...]
-    label_names: tuple[str, ...]
-    metrics: tuple[str, ...]
-    published_rows: Mapping[str, int]
+    name: str  # such as "sst2"
+    text_columns: tuple[str, ...]  # the one or two columns of text
+    label_names: tuple[str, ...]  # meaning of the codes 0, 1, ...; empty for a regression (scores 0 to 5)
+    metrics: tuple[str, ...]  # GLUE's measures of it, the first one leading
+    published_rows: Mapping[str, int]  # split name to the number of rows of the published split
 
     @property
     def is_regression(self) -> bool:

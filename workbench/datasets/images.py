@@ -1,7 +1,4 @@
-"""A loaded set of labelled images.
-
-Source: none. Simplified: all images are of one size and in memory. Left out: anything a model does to them.
-"""
+"""A loaded set of labelled images, all of one size and in memory."""
 
 from __future__ import annotations
 
@@ -16,23 +13,14 @@ __all__ = ["ImageDataset"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageDataset:
-    """Labelled images of one split with their source.
+    """Labelled images of one split with their source."""
 
-    Attributes:
-        name: the data set, such as "cifar10".
-        split: the split's name.
-        images: uint8 [N, colours, height, width].
-        labels: int64 [N], 0, 1, ...
-        class_names: meaning of the labels.
-        source: where the images came from.
-    """
-
-    name: str
-    split: str
-    images: np.ndarray
-    labels: np.ndarray
-    class_names: tuple[str, ...]
-    source: DataSource
+    name: str  # the data set, such as "cifar10"
+    split: str  # the split's name
+    images: np.ndarray  # uint8 [N, colours, height, width]
+    labels: np.ndarray  # int64 [N], 0, 1,
+    class_names: tuple[str, ...]  # meaning of the labels
+    source: DataSource  # where the images came from
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or self.images.dtype != np.uint8:

@@ -1,11 +1,7 @@
-"""The list of data this project can use: files, checksums, licences, and how to fetch and verify them.
+"""The list of data this project can use, one row a file of `data/manifest.csv`; `fetch` alone goes online.
 
-What: reads `data/manifest.csv`, one row a file. `list_data` and `verify` stay offline; `fetch` is the only function
-of the project that goes online for data. None of them imports torch.
-Source: the origins (public projects) and checksums are columns of the manifest.
-Simplified: files from the hub are verified against the sha256 the hub itself stores them under, since the hub's
-Parquet files hold the same rows in other bytes than the folder layout that the manifest describes.
-Left out: building the folder layout of `WORKBENCH_DATA`; it is brought from elsewhere.
+Files from the hub are verified against the sha256 that the hub stores them under, since its Parquet files hold the same
+rows in other bytes than the folder layout.
 """
 
 from __future__ import annotations
@@ -39,48 +35,28 @@ PROBE_TIMEOUT_S = 20  # seconds to wait for the hub's first answer; downloads re
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFile:
-    """One file of an entry.
+    """One file of an entry."""
 
-    Attributes:
-        split: the split it holds; empty for a model's weights.
-        file: path below `WORKBENCH_DATA`, or below the model's folder.
-        rows: number of rows or lines, None for a model.
-        num_bytes: size, None where it is not known beforehand.
-        sha256: of the file, empty where it is not known beforehand.
-        hub_split: the same split's name on the hub.
-    """
-
-    split: str
-    file: str
-    rows: int | None
-    num_bytes: int | None
-    sha256: str
-    hub_split: str
+    split: str  # the split it holds; empty for a model's weights
+    file: str  # path below `WORKBENCH_DATA`, or below the model's folder
+    rows: int | None  # number of rows or lines, None for a model
+    num_bytes: int | None  # size, None where it is not known beforehand
+    sha256: str  # of the file, empty where it is not known beforehand
+    hub_split: str  # the same split's name on the hub
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One data set or model of the manifest.
+    """One data set or model of the manifest."""
 
-    Attributes:
-        name: such as "glue/sst2".
-        files: its files.
-        licence: terms of use.
-        origin: the public project the files come from.
-        hub_id: owner and name on the Hugging Face hub.
-        hub_config: the configuration there; empty marks a model.
-        package: optional installed package and folder that carries the files, such as "package/model".
-        note: what a reader must know before comparing scores.
-    """
-
-    name: str
-    files: tuple[DataFile, ...]
-    licence: str
-    origin: str
-    hub_id: str
-    hub_config: str
-    package: str
-    note: str
+    name: str  # such as "glue/sst2"
+    files: tuple[DataFile, ...]  # its files
+    licence: str  # terms of use
+    origin: str  # the public project the files come from
+    hub_id: str  # owner and name on the Hugging Face hub
+    hub_config: str  # the configuration there; empty marks a model
+    package: str  # optional installed package and folder that carries the files, such as "package/model"
+    note: str  # what a reader must know before comparing scores
 
     @property
     def is_model(self) -> bool:
@@ -99,19 +75,12 @@ class FileStatus(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileCheck:
-    """The outcome of checking one file.
+    """The outcome of checking one file."""
 
-    Attributes:
-        file: the file's name in the manifest.
-        place: "WORKBENCH_DATA", "hub" or "package"; empty where it was not found.
-        path: where it lies, None if nowhere.
-        status: the outcome.
-    """
-
-    file: str
-    place: str
-    path: Path | None
-    status: FileStatus
+    file: str  # the file's name in the manifest
+    place: str  # "WORKBENCH_DATA", "hub" or "package"; empty where it was not found
+    path: Path | None  # where it lies, None if nowhere
+    status: FileStatus  # the outcome
 
 
 def manifest_path() -> Path:

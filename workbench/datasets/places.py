@@ -1,11 +1,6 @@
-"""Where data can lie on this machine, and how its bytes are identified.
+"""Where data can lie on this machine: the folder of `WORKBENCH_DATA`, the Hugging Face cache, an installed package.
 
-What: the three places that are searched, in this order: the folder that the environment variable
-`WORKBENCH_DATA` names, the Hugging Face cache, an installed package that carries the files.
-Source: the cache's layout is that of `huggingface_hub` (folders `datasets--owner--name/snapshots/<commit>`,
-whose large files are named by their own sha256) and of `datasets` (`owner___name/<config>/<version>/<hash>`).
-Simplified: of several cached snapshots the newest is taken.
-Left out: anything that goes online; `workbench.datasets.manifest.fetch` alone does that.
+Of several cached snapshots the newest is taken.
 """
 
 from __future__ import annotations

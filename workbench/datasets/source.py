@@ -1,10 +1,7 @@
-"""A loaded data set, where it came from, and the search that found it.
+"""A loaded data set, its `DataSource`, and the search that found it.
 
-What: `resolve` looks in `WORKBENCH_DATA`, then in the Hugging Face cache, and reports what it found; a caller
-that gets None generates a stand-in. Whichever it was travels with the data as a `DataSource` and ends in the record.
-Source: the order is this project's own; the checksums are those of `data/manifest.csv`.
-Simplified: whole files are read into memory; the largest here has 67,349 short rows.
-Left out: streaming, and any network access.
+`resolve` looks in `WORKBENCH_DATA`, then in the Hugging Face cache; a caller that gets None generates a stand-in. The
+source travels with the data and ends in the record.
 """
 
 from __future__ import annotations
@@ -35,21 +32,13 @@ class SourceKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSource:
-    """Where a data set came from, as it is written into a record.
+    """Where a data set came from, as it is written into a record."""
 
-    Attributes:
-        name: the data set and split, such as "glue/sst2/train".
-        kind: which place it came from.
-        detail: rows used, and a warning where they are not the published split.
-        sha256: of the files that were read, or of the generated rows.
-        complete: whether all rows of the published split were there to choose from.
-    """
-
-    name: str
-    kind: SourceKind
-    detail: str
-    sha256: str
-    complete: bool = True
+    name: str  # the data set and split, such as "glue/sst2/train"
+    kind: SourceKind  # which place it came from
+    detail: str  # rows used, and a warning where they are not the published split
+    sha256: str  # of the files that were read, or of the generated rows
+    complete: bool = True  # whether all rows of the published split were there to choose from
 
     @property
     def is_real(self) -> bool:
@@ -78,21 +67,13 @@ def drawn_rows(num_rows: int, limit: int, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
-    """Rows of one split, column by column, with their source.
+    """Rows of one split, column by column, with their source."""
 
-    Attributes:
-        name: the data set, such as "glue/sst2".
-        split: the split's name.
-        columns: column name to its values, all of equal length.
-        text_columns: the columns a model reads, in order: one, or two for sentence pairs.
-        source: where the rows came from.
-    """
-
-    name: str
-    split: str
-    columns: Mapping[str, Sequence[Any]]
-    text_columns: tuple[str, ...]
-    source: DataSource
+    name: str  # the data set, such as "glue/sst2"
+    split: str  # the split's name
+    columns: Mapping[str, Sequence[Any]]  # column name to its values, all of equal length
+    text_columns: tuple[str, ...]  # the columns a model reads, in order: one, or two for sentence pairs
+    source: DataSource  # where the rows came from
 
     def __post_init__(self) -> None:
         lengths = {column: len(values) for column, values in self.columns.items()}
@@ -144,19 +125,12 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """Files of one split that were found on this machine.
+    """Files of one split that were found on this machine."""
 
-    Attributes:
-        paths: the files, in order.
-        kind: the place.
-        sha256: of their bytes, one after the other.
-        note: what else a reader should know, empty if nothing.
-    """
-
-    paths: tuple[Path, ...]
-    kind: SourceKind
-    sha256: str
-    note: str = ""
+    paths: tuple[Path, ...]  # the files, in order
+    kind: SourceKind  # the place
+    sha256: str  # of their bytes, one after the other
+    note: str = ""  # what else a reader should know, empty if nothing
 
 
 def _in_workbench_data(folder: Path, entry: Entry, file: DataFile) -> Found:

@@ -1,10 +1,6 @@
-"""Generated text for machines without the real data: sentences, sentence pairs and running text.
+"""Generated text for machines without the real data: a small grammar whose labels follow by rule.
 
-What: a small grammar whose sentences have a known sentiment, topic and grammaticality, from which every task's
-labels follow by rule. The text can be learnt, so notebooks and training loops run; it is no sample of English.
-Source: this project's own.
-Simplified: about 60 words, no clause structure; the label rules are stated at each function.
-Left out: any likeness to the real data sets' difficulty. A stand-in never supports a claim about accuracy.
+It can be learnt, so notebooks run, but it never supports a claim about accuracy.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Compute seconds of real ranks, step by step: three training jobs of ByteDance, one with a worker slowed on purpose.
 
-What: `load("AR")` gives the seconds that ranks doing equal work spent in forward and backward computation; divided by
-the fastest one's they are the skewness of real stragglers (`workbench.timeline.StragglerTrace.measured`).
-Source: the traces published with Lin et al., "Understanding stragglers in large model training using what-if
-analysis", 2025 (project StragglerAnalysis, Apache-2.0): one row an operation, with rank, step and duration.
-Simplified: ranks that do equal work are the data-parallel ranks of one pipeline stage; steps are not contiguous.
-Left out: communication, whose durations contain waiting. Neither the hub nor a stand-in has these files, so they come
-from the folder that `WORKBENCH_DATA` names or not at all, and their checksums are here instead of in the manifest.
+Source: the traces published with Lin et al., "Understanding stragglers in large model training using what-if analysis",
+2025 (Apache-2.0). Ranks of equal work are the data-parallel ranks of a pipeline stage; their times divided by the
+fastest one's are a real `StragglerTrace`. The files come from `WORKBENCH_DATA` or not at all.
 """
 
 from __future__ import annotations
@@ -37,15 +33,10 @@ JOBS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTimes:
-    """Seconds of ranks that do equal work.
+    """Seconds of ranks that do equal work."""
 
-    Attributes:
-        seconds: a row a rank, each with its compute seconds step by step.
-        source: where they came from.
-    """
-
-    seconds: tuple[tuple[float, ...], ...]
-    source: DataSource
+    seconds: tuple[tuple[float, ...], ...]  # a row a rank, each with its compute seconds step by step
+    source: DataSource  # where they came from
 
 
 def load(job: str = "AR", *, stage: int = 0, num_ranks: int = 4) -> StepTimes:

@@ -1,12 +1,8 @@
-"""What went wrong while two large models were trained: the dated events of BLOOM's and OPT-175B's public diaries.
+"""The dated failures of two large trainings, from the public diaries of BLOOM and OPT-175B.
 
-What: `load("bloom-176b")` and `load("opt-175b")` give events with their days, category and, where the diary says so,
-how many there were.
-Source: facts read by hand from bigscience-workshop/bigscience, `train/tr11-176B-ml/chronicles.md` (facts only, licence
-not checked), and facebookresearch/metaseq, `projects/OPT/chronicles/` (MIT), in our own words.
-Simplified: a day where the diary gives a minute; a range of days where it gives no more.
-Left out: what the diaries do not tell: most of OPT's restarts are only counted. Neither the hub nor a stand-in has
-these files, so they come from the folder that `WORKBENCH_DATA` names or not at all; their checksums are here.
+Source: facts read by hand from bigscience-workshop/bigscience, `train/tr11-176B-ml/chronicles.md`, and
+facebookresearch/metaseq, `projects/OPT/chronicles/` (MIT). Most of OPT's restarts are only counted there. The files
+come from `WORKBENCH_DATA` or not at all.
 """
 
 from __future__ import annotations
@@ -37,38 +33,24 @@ LOGBOOKS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedEvent:
-    """One line of a diary.
+    """One line of a diary."""
 
-    Attributes:
-        first_day: on which it can have happened at the earliest.
-        last_day: at the latest.
-        category: such as "hardware", "software_hang", "milestone".
-        text: what happened, in words.
-        count: how many of them, or how many machines, as the text says; None where the table has no number.
-        lost_hours: that were lost; None where the diary does not say.
-    """
-
-    first_day: date
-    last_day: date
-    category: str
-    text: str
+    first_day: date  # on which it can have happened at the earliest
+    last_day: date  # at the latest
+    category: str  # such as "hardware", "software_hang", "milestone"
+    text: str  # what happened, in words
+    # how many of them, or how many machines, as the text says; None where the table has no number
     count: int | None = None
-    lost_hours: float | None = None
+    lost_hours: float | None = None  # that were lost; None where the diary does not say
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logbook:
-    """A diary.
+    """A diary."""
 
-    Attributes:
-        name: one of LOGBOOKS.
-        events: in the order of the table.
-        source: where it came from.
-    """
-
-    name: str
-    events: tuple[LoggedEvent, ...]
-    source: DataSource
+    name: str  # one of LOGBOOKS
+    events: tuple[LoggedEvent, ...]  # in the order of the table
+    source: DataSource  # where it came from
 
 
 def load(name: str) -> Logbook:

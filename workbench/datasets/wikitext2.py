@@ -1,9 +1,6 @@
-"""WikiText-2: running text of Wikipedia articles, word-level with `<unk>`, for language modelling.
+"""WikiText-2 (Merity et al., 2016): running text of Wikipedia articles, word-level with `<unk>`.
 
-What: `load("train")` returns the lines in order and says where they came from.
-Source: Merity et al., "Pointer sentinel mixture models", 2016; licence and origin are in `data/manifest.csv`.
-Simplified: blanks around a line are dropped, so that the folder layout and the hub's files give equal lines.
-Left out: the raw (character-level) release.
+Blanks around a line are dropped, so that the folder layout and the hub's files give equal lines.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
-"""BERT, cut over tensor-parallel ranks and pipeline stages.
+"""BERT (Devlin et al.) with two heads, cut over tensor-parallel ranks and pipeline stages.
 
-What: the encoder and two heads (sequence classification, masked language model).
-Weights of Hugging Face checkpoints load with `workbench.models.hugging_face`, and
-outputs and gradients then equal those of `transformers`.
-Source: Devlin et al., BERT; sizes from the paper's table of models and, for MiniLM,
-Wang et al., MiniLM (6 layers of 384).
-Simplified: embeddings, pooler and heads are replicated on all tensor-parallel ranks
-(Megatron-LM cuts the vocabulary); GELU only; absolute positions only.
-Left out: next-sentence head, decoding.
+Hugging Face checkpoints load, and outputs and gradients then equal those of `transformers`. Embeddings, pooler and
+heads are replicated on all tensor-parallel ranks; GELU and absolute positions only.
 
 Shapes: B = batch, S = sequence, H = hidden, V = vocabulary, C = labels.
 """

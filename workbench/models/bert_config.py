@@ -1,8 +1,4 @@
-"""Sizes of BERT models.
-
-Source: Devlin et al., BERT (large, base); Wang et al., MiniLM (6 layers of 384).
-Simplified: GELU and absolute positions only (`ValueError` otherwise).
-"""
+"""Sizes of BERT models: Devlin et al. (large, base) and MiniLM (Wang et al., 6 layers of 384)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

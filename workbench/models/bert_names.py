@@ -1,7 +1,4 @@
-"""BERT's weights under their Hugging Face names.
-
-Source: the layout of `transformers`' BERT models. Simplified: only the modules of `workbench.models.bert`.
-"""
+"""BERT's weights under their Hugging Face names."""
 
 from collections.abc import Iterator
 

@@ -1,12 +1,7 @@
-"""GPT-2, for data-parallel and fully sharded training.
+"""GPT-2 (Radford et al.) for data-parallel and fully sharded training; `fully_shard` is applied to each of `blocks`.
 
-What: the decoder with its tied language-model head; weights of Hugging Face checkpoints load, and logits, loss and
-gradients then equal those of `transformers`. `blocks` is what `fully_shard` is applied to, one block at a time.
-Source: Radford et al., Language models are unsupervised multitask learners; the larger sizes: thesis, chapter 6
-(Gemini), table 6.2, where the intermediate size is four times the hidden size.
-Simplified: weights are drawn by name, so that all ranks start equal and the global generator is left alone; dropout
-draws from the global generator.
-Left out: key-value caches, decoding, cross-attention, tensor parallelism.
+Hugging Face checkpoints load, and logits, loss and gradients then equal those of `transformers`. The larger sizes are
+those of Gemini's table 6.2. Dropout draws from the global generator.
 
 Shapes: B = batch, S = sequence, H = hidden, V = vocabulary, A = heads, D = H / A.
 """

@@ -1,9 +1,6 @@
-"""Moving weights between our cut models and Hugging Face's full ones.
+"""Moving weights between our cut models and Hugging Face's full ones, by one table of names a family, both ways.
 
-What: one table of names a family, read in both directions, so that a model, or a stage
-of one, loads exactly what it holds and its weights and gradients can be compared with
-those of `transformers`.
-Simplified: only the modules of `workbench.models`; other entries are reported.
+A stage of a model loads exactly the weights that it holds; other entries are reported.
 """
 
 from collections.abc import Mapping

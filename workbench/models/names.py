@@ -1,7 +1,4 @@
-"""What one model family's weights are called in Hugging Face checkpoints.
-
-Source: none. Simplified: a full weight is a stack of whole linears, or replicated.
-"""
+"""The table of one model family's weights in Hugging Face checkpoints."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

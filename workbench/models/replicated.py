@@ -1,10 +1,4 @@
-"""Modules that every rank holds whole, drawn alike wherever they are made.
-
-What: weights come from a generator named by the model's seed and the module's site, so
-that replicas on several ranks are equal without being sent, and the global generator is
-left alone.
-Source: none. Simplified: normal distributions only. Left out: copies that are cut (`workbench.parallel.linear`).
-"""
+"""Modules that every rank holds whole, drawn from a generator named by seed and site, so that replicas are equal."""
 
 import torch
 from torch import Tensor, nn

@@ -1,13 +1,7 @@
-"""The Vision Transformer, cut over tensor-parallel ranks.
+"""The Vision Transformer (Dosovitskiy et al., section 3.1), cut over tensor-parallel ranks.
 
-What: patch embedding, class token, learned positions, pre-norm transformer layers, a
-final norm, and a classifier on the class token. Weights of Hugging Face checkpoints load
-with `workbench.models.hugging_face`, and outputs and gradients then equal those of
-`transformers`.
-Source: Dosovitskiy et al., An image is worth 16x16 words, section 3.1.
-Simplified: embeddings, norms and classifier are replicated on all tensor-parallel ranks;
-images of one size.
-Left out: pipeline stages, masked-image modelling, interpolated positions.
+Hugging Face checkpoints load, and outputs and gradients then equal those of `transformers`. Embeddings, norms and
+classifier are replicated on all ranks; images are of one size.
 
 Shapes: B = batch, C = colours, P = patch side, S = tokens (patches and class token), H = hidden, L = labels.
 """

@@ -1,18 +1,10 @@
-"""Sizes of Vision Transformers.
+"""Sizes of Vision Transformers; ViT-1B and ViT-3B are those of FlexTP (sections II-B and V-A).
 
-Source: Dosovitskiy et al., An image is worth 16x16 words (the architecture); "Accelerating
-heterogeneous tensor parallelism via flexible workload control", sections II-B and V-A
-(ViT-1B: hidden 2048, 24 layers, 1.2 billion parameters; ViT-3B: 2.7 billion).
-Simplified: square images of one size, GELU, biases everywhere (`ValueError` otherwise).
-
-Inferred, since that paper does not say: ViT-3B's hidden size 3072 and 24 layers (they
-give the 2.7 billion), perceptrons four times as wide as the hidden states (they give
-the 1.2 billion), heads of 64 (as in the published ViTs), and whole CIFAR-10 images of
-32 x 32 in patches of 4, that is, 65 tokens. Images resized to 224 in patches of 16 (197
-tokens) would have as many parameters but not fit the paper's Table I, if that is of
-ViT-1B: 373 s an epoch of 50,000 images are 0.48 s an iteration of 64. Even in FP16 its 96
-all-reduces of 64 x 197 x 2048 numbers would take 8.7 GB into and out of each of eight
-GPUs, 18 GB/s, which PCIe 3 (16 GB/s) does not carry. With 65 tokens it is 6 GB/s.
+Inferred, since that paper does not say: hidden size 3072 and 24 layers of ViT-3B (they give its 2.7 billion
+parameters), perceptrons four times as wide as the hidden states (they give ViT-1B's 1.2 billion), heads of 64, and
+CIFAR-10 images of 32 x 32 in patches of 4, that is, 65 tokens. With 224 x 224 in patches of 16 (197 tokens) the paper's
+Table I would need 18 GB/s into and out of each GPU (373 s an epoch, 96 all-reduces of 64 x 197 x 2048 numbers in FP16),
+more than PCIe 3 carries; with 65 tokens it is 6 GB/s.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,4 @@
-"""The Vision Transformer's weights under their Hugging Face names.
-
-Source: the layout of `transformers`' ViT models since version 5; the names of earlier files load too.
-Simplified: only the modules of `workbench.models.vit`.
-"""
+"""The Vision Transformer's weights under their Hugging Face names, those of older files included."""
 
 import re
 from collections.abc import Iterator

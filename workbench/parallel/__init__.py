@@ -1,8 +1,4 @@
-"""Plain tensor, pipeline and data parallelism: what the techniques build on and compare with.
-
-`groups` says what a layer may ask of its ranks, `linear` and `transformer` are the cut
-layers, `pipeline` the stages. All of them run on real and on virtual ranks.
-"""
+"""Plain tensor, pipeline and data parallelism on real and virtual ranks: the baselines of the techniques."""
 
 from workbench.parallel.dropout import Dropout
 from workbench.parallel.groups import ProcessTensorGroup, TensorGroup, VirtualTensorGroup

@@ -1,7 +1,4 @@
-"""The message between two pipeline stages, with or without a codec.
-
-What: `Boundary.send` turns an activation into the tensors that cross the link,
-`Boundary.receive` turns them back, and both carry gradients the other way:
+"""The message between two pipeline stages, with or without a codec, and its gradient.
 
 | codec                                | forward         | backward                    |
 |--------------------------------------|-----------------|-----------------------------|
@@ -10,15 +7,9 @@ What: `Boundary.send` turns an activation into the tensors that cross the link,
 | gathered, float values (TopK, ...)   | values, indices | gradient of the kept values |
 | gathered, no float values (Quantize) | packed integers | full-size gradient          |
 
-Why the last row is special: autograd has no gradients for integers, and
-`torch.distributed.pipelining` sends back exactly one gradient for each float tensor it
-sent, of the same size. An integer message therefore travels beside an empty float
-tensor, the *token*, which ties the graphs of the two stages together, and the full-size
-gradient is handed over in a `GradientSlot`. The schedule stays torch's own; only the
-stage adds that one tensor to the backward messages (see `pipeline`).
-
-Source: "Does compressing activations help model parallel training?", section 3.3.
-Simplified: a message's shape and dtype are known to both sides before it is sent.
+Autograd has no gradients for integers, and torch.distributed.pipelining returns one gradient for each float tensor that
+it sent. An integer message therefore travels beside an empty float tensor, the *token*, which ties the graphs of the
+two stages together, and the full-size gradient is handed over in a `GradientSlot`.
 """
 
 from collections import deque

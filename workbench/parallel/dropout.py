@@ -1,9 +1,4 @@
-"""Dropout that tensor-parallel ranks agree on.
-
-What: every rank draws the same full mask from its own generator of the same seed and
-keeps the part it needs, so a cut layer drops the units that the uncut one drops.
-Simplified: each rank draws the whole mask also where it needs only its heads.
-"""
+"""Dropout that tensor-parallel ranks agree on: every rank draws the full mask from one seed and keeps its part."""
 
 import torch
 from torch import Tensor, nn

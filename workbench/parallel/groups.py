@@ -1,12 +1,7 @@
-"""Tensor-parallel groups: what a layer may ask of the ranks that share it.
+"""Tensor-parallel groups: real ranks (one shard a process) and virtual ranks (all shards in one process).
 
-The same layer code runs on real ranks (`ProcessTensorGroup`, one weight shard a
-process) and on virtual ranks (`VirtualTensorGroup`, all shards in one process).
-A layer keeps one shard for every *local* rank and never asks which group it has.
-
-Source: Shoeybi et al., Megatron-LM, section 3: `copy` is its operator f, `sum` its g.
-Simplified: collectives block; nothing overlaps with computation.
-Left out: sequence parallelism, reduce-scatter.
+A layer keeps one shard for every *local* rank and never asks which group it has. `copy` and `sum` are Megatron-LM's
+operators f and g (Shoeybi et al., section 3); collectives block.
 """
 
 from collections.abc import Callable, Iterator, Sequence

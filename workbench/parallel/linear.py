@@ -1,12 +1,7 @@
-"""Linear layers whose weight is cut over tensor-parallel ranks.
+"""Linear layers whose weight is cut over tensor-parallel ranks: by outputs or by inputs (Megatron-LM, section 3).
 
-What: `ColumnParallelLinear` cuts the outputs, `RowParallelLinear` the inputs, so that
-one after the other needs a single sum of partial results. The matrix product and the
-reduction are arguments: techniques replace them without touching the layers. A
-reduction that is a `ReductionOfProducts` replaces the weights of the products too.
-Source: Shoeybi et al., Megatron-LM, section 3.
-Simplified: even cuts only (`ValueError` otherwise); a full weight is drawn and then
-cut, so that every number of ranks starts from the same weights.
+The matrix product and the reduction are arguments, so that techniques replace them without touching the layers. Cuts
+are even, and a full weight is drawn before it is cut, so that any number of ranks starts from the same weights.
 
 Shapes: N = leading dimensions, I = in_features, O = out_features, T = ranks.
 """

@@ -1,10 +1,6 @@
-"""Messages between some ranks of a tensor group: broadcast, reduce to one rank, exchange.
+"""Messages between some ranks of a tensor group: broadcast, reduce to one rank, exchange; none is differentiable.
 
-What: what a technique needs whose ranks work for one another. `moves_of(group)` gives the moves of real or of virtual
-ranks; all ranks of a group call the same moves in the same order. None of them is differentiable.
-Source: the collectives of MPI (Message Passing Interface Forum, MPI 4.1, chapter 6).
-Simplified: who waits for an exchange waits for all of its messages.
-Left out: tags; messages match by their order.
+All ranks of a group call the same moves in the same order.
 """
 
 from __future__ import annotations

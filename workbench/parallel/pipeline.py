@@ -1,12 +1,7 @@
-"""Pipeline stages: a model's layers on consecutive ranks, micro-batches flowing through.
+"""Pipeline stages on consecutive ranks, by a schedule of torch.distributed.pipelining (GPipe or 1F1B).
 
-What: `Pipeline` runs this rank's stage with a schedule of `torch.distributed.pipelining`
-(GPipe or one-forward-one-backward); `open_mesh` arranges ranks as tensor groups inside
-a pipeline. `virtual_pipeline` does the same in one process.
-Source: Huang et al., GPipe; Narayanan et al., PipeDream (1F1B).
-Simplified: every rank is given the whole batch and reads shapes, targets and masks from
-it; messages are [B, S, H] with B, S of the micro-batch; one stage a rank.
-Left out: interleaved and zero-bubble schedules.
+Every rank is given the whole batch and reads shapes, targets and masks from it; messages are [B, S, H] of a
+micro-batch. `open_mesh` arranges ranks as tensor groups inside a pipeline.
 """
 
 from collections.abc import Callable, Iterator

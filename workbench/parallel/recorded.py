@@ -1,11 +1,6 @@
-"""A tensor-parallel group that notes when its collectives run.
+"""A tensor-parallel group that records its collectives, from this rank's entry until the result is there.
 
-What: every all-reduce and all-gather becomes one action of a recorder, from the moment
-this rank is ready for it until its result is there. Ranks of one group run the same
-collectives in the same order, so the k-th action of one rank belongs to the k-th of all
-others: the latest start ends the waiting, and what remains is transfer.
-Simplified: a blocking collective only, as in `ProcessTensorGroup`.
-Left out: virtual ranks, which transfer nothing.
+The k-th action of one rank belongs to the k-th of all others: the latest start ends the waiting, the rest is transfer.
 """
 
 import torch.distributed as dist

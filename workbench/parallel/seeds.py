@@ -1,9 +1,6 @@
-"""One random stream for every named place in a model.
+"""One random stream for every named place in a model, so that ranks that hold the same place draw the same numbers.
 
-What: a generator whose seed follows from a run's seed and a name. Ranks that draw
-for the same name draw the same numbers, whichever layers they hold, so a model cut
-over tensor or pipeline ranks starts equal to the uncut one and drops the same units.
-The global generator is never touched. Codecs derive their seeds by the same rule.
+A model that is cut over ranks thus starts equal to the uncut one. The global generator is never touched.
 """
 
 import torch

@@ -1,8 +1,4 @@
-"""Cutting a full tensor into the shards of tensor-parallel ranks, and joining them.
-
-Simplified: only even cuts. A size that the ranks do not divide is refused, because
-every collective of the layers then carries messages of one size.
-"""
+"""Cutting a full tensor into even shards of tensor-parallel ranks, and joining them."""
 
 from collections.abc import Sequence
 

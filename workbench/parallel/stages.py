@@ -1,9 +1,4 @@
-"""Which layers a pipeline stage holds.
-
-What: layers are cut into consecutive, equal runs; the first stage also holds what
-comes before the layers, the last what comes after.
-Simplified: even cuts only (`ValueError` otherwise); one stage a rank.
-"""
+"""Which layers a pipeline stage holds: equal runs; the first stage also embeds, the last has the head."""
 
 from dataclasses import dataclass
 

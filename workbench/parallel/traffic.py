@@ -1,9 +1,6 @@
-"""A ledger of messages: what a group of ranks sent, when, from where and how much.
+"""A ledger of messages: one entry for every collective or point-to-point message of a group.
 
-What: one entry for every collective or point-to-point message that a group carried.
-Simplified: an entry says how many bytes *one* rank contributes; what crosses a wire
-follows from it and from the collective's algorithm (see `workbench.cluster`).
-Left out: time. Traces have it.
+An entry counts the bytes that *one* rank contributes; `workbench.cluster` turns them into bytes on the wire.
 """
 
 from collections.abc import Iterator

@@ -1,15 +1,8 @@
-"""A transformer layer cut over tensor-parallel ranks, layer norm after the residual sum or before it.
+"""A transformer layer cut over tensor-parallel ranks: two all-reduces forward, two backward (Megatron-LM, section 3).
 
-What: self-attention with its heads split over the ranks, then a two-layer perceptron
-with its inner units split; two all-reduces forward, two backward.
-Source: Vaswani et al., Attention is all you need (post-norm); Dosovitskiy et al., An
-image is worth 16x16 words, equations 2 and 3 (pre-norm); Shoeybi et al., Megatron-LM,
-section 3 (the cut).
-Simplified: dropout masks are drawn in full on every rank (see `dropout`).
-Left out: causal masks, key-value caches, sequence parallelism.
+Post-norm as in Vaswani et al., pre-norm as in Dosovitskiy et al., equations 2 and 3.
 
-Shapes: B = batch, S = sequence, H = hidden, M = mlp (inner) size, T = tensor ranks,
-A = heads of one rank, D = H / heads.
+Shapes: B = batch, S = sequence, H = hidden, M = inner size, T = tensor ranks, A = heads of one rank, D = H / heads.
 """
 
 from dataclasses import dataclass

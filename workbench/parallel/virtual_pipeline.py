@@ -1,9 +1,6 @@
-"""All stages of a pipeline in one process.
+"""All stages of a pipeline in one process, equal to `pipeline.Pipeline` to float tolerance.
 
-What: the same stage modules, micro-batches and boundaries as on real ranks, without
-ranks; equal to `pipeline.Pipeline` to float tolerance.
-Simplified: micro-batches run one after the other, forward and backward, whatever the
-schedule: no schedule changes what is computed.
+Micro-batches run one after the other; no schedule changes what is computed.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,4 @@
-"""The bytes a process has really sent: read from the kernel's own TCP counters.
-
-What: the sum, over every TCP socket this process has open, of the bytes that it has handed to TCP.
-Source: Linux man page tcp(7), TCP_INFO; field order of struct tcp_info in <linux/tcp.h>.
-Simplified: Linux 4.19 or later only, where tcp_info has all fields that are needed.
-Left out: UDP, shared memory, RDMA, and sockets that were closed before the call.
-"""
+"""The bytes that this process has handed to TCP, from the kernel's counters (TCP_INFO; Linux 4.19 or later)."""
 
 from __future__ import annotations
 

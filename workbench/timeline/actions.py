@@ -1,13 +1,7 @@
-"""What happened when, and where: actions and timelines.
+"""Actions and timelines: a resource (rank, link, copy engine) does something from one moment to another.
 
-A timeline is a tuple of actions, and an action says which resource (a rank, a link, a
-copy engine) did what from when until when. Simulations, recordings of real ranks,
-Gantt charts and Chrome traces all share it.
-
-Source: the workbench's own vocabulary; the kinds follow the columns of the tables that
-break an iteration down (forward, backward, encode, communicate, decode, wait).
-Simplified: an action has one resource; a collective is one action on each of its ranks.
-Left out: nesting and links between actions.
+Simulations, recordings of real ranks, Gantt charts and Chrome traces share them; a collective is one action on each of
+its ranks.
 """
 
 import math

@@ -1,14 +1,7 @@
 """Fault traces drawn from a seed: machine by machine, rack by rack, or within the days that a diary names.
 
-What: `poisson_faults` gives every machine its own Poisson process, `rack_faults` takes whole racks, `dated_faults`
-places a known number of faults somewhere in known spans of time.
-Source: a rate of 1.5 % of machines a day is that of OPT-175B as "Gemini: Fast Failure Recovery in Distributed Training
-with In-Memory Checkpoints" cites it, section 6.7.2.
-Simplified: rates stay the same all the time; a replaced machine fails at the rate of the one before.
-Left out: early failures of new machines, faults that one another cause.
-
-Each machine (rack, span) has a generator of its own: its faults do not depend on how many others there are, and those
-of a longer trace begin with those of a shorter one.
+Every machine (rack, span) has its own generator: its faults do not depend on the number of machines, and a longer trace
+begins with the faults of a shorter one. Rates are constant.
 """
 
 from __future__ import annotations
@@ -96,21 +89,13 @@ def rack_faults(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FaultSpan:
-    """A known number of faults somewhere in a span of time.
+    """A known number of faults somewhere in a span of time."""
 
-    Attributes:
-        start_s: where the span begins, in seconds from the trace's start.
-        end_s: where it ends, above start_s.
-        num_faults: how many there are in it.
-        kind: whether machines are lost.
-        machines_each: how many machines each of them hits; None means all.
-    """
-
-    start_s: float
-    end_s: float
-    num_faults: int = 1
-    kind: FaultKind = FaultKind.HARDWARE
-    machines_each: int | None = 1
+    start_s: float  # where the span begins, in seconds from the trace's start
+    end_s: float  # where it ends, above start_s
+    num_faults: int = 1  # how many there are in it
+    kind: FaultKind = FaultKind.HARDWARE  # whether machines are lost
+    machines_each: int | None = 1  # how many machines each of them hits; None means all
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_s < self.end_s < math.inf:

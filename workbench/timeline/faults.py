@@ -1,11 +1,4 @@
-"""Faults by a trace: what fails when, on which machines, the same for every policy that is compared.
-
-What: a `FaultTrace` holds `Fault`s, each with a time, a kind (software: memory stays; hardware: the machines are
-lost), a scope and the machines hit; fixed, regular, drawn from a seed (`fault_draws`), or read from a text grid.
-Source: ours; kinds as in "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints",
-section 6.6.1.
-Simplified: a fault is a moment; how long its repair takes is for those to say who replay it.
-Left out: slow machines (`stragglers`); links that lose packets.
+"""Fault traces: which machines fail, when and how; the same for every policy that is compared.
 
 A trace prints as a grid, a row a machine and a column a step of time: `S` a software failure of a machine's
 processes, `r3` of its rank 3 alone, `H` hardware lost at once (all of a column are one fault), `R` the same for a rack,
@@ -70,21 +63,13 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """One thing that fails.
+    """One thing that fails."""
 
-    Attributes:
-        time_s: when, in seconds from the trace's start.
-        kind: whether machines are lost.
-        scope: how much fails.
-        machines: those hit, ascending; none for the root and the store.
-        rank: the process of the machine, counted on it, for scope RANK only.
-    """
-
-    time_s: float
-    kind: FaultKind
-    scope: FaultScope = FaultScope.MACHINE
-    machines: tuple[int, ...] = ()
-    rank: int | None = None
+    time_s: float  # when, in seconds from the trace's start
+    kind: FaultKind  # whether machines are lost
+    scope: FaultScope = FaultScope.MACHINE  # how much fails
+    machines: tuple[int, ...] = ()  # those hit, ascending; none for the root and the store
+    rank: int | None = None  # the process of the machine, counted on it, for scope RANK only
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "machines", tuple(sorted(self.machines)))
@@ -112,17 +97,11 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FaultTrace:
-    """Everything that fails while some machines run for some time.
+    """Everything that fails while some machines run for some time."""
 
-    Attributes:
-        num_machines: how many machines there are.
-        duration_s: seconds that the trace covers; it does not start again.
-        faults: by time.
-    """
-
-    num_machines: int
-    duration_s: float
-    faults: tuple[Fault, ...] = ()
+    num_machines: int  # how many machines there are
+    duration_s: float  # seconds that the trace covers; it does not start again
+    faults: tuple[Fault, ...] = ()  # by time
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "faults", tuple(sorted(self.faults, key=attrgetter("time_s"))))

@@ -3,12 +3,8 @@
     rank 0 | F0 -  .  B0
     rank 1 | .  F0 B0 .
 
-A row is a resource, a column one step of time. A word starts an action, `-` continues
-it, `.` is idle. Times that are no multiple of the step are refused rather than rounded.
-
-Source: the idea of a printed table of actions is that of torch.distributed.pipelining.
-Simplified: actions of one resource must not overlap, and last at least one step.
-Left out: kinds are not printed; parsing takes them from a function of the label.
+A row is a resource, a column one step of time. A word starts an action, `-` continues it, `.` is idle. Times that are
+not a multiple of the step are refused.
 """
 
 from collections.abc import Callable

@@ -1,18 +1,12 @@
-"""Recording what a real rank does.
+"""Recording the actions of a real rank.
 
     recorder = Recorder(resource=f"rank {rank}")
     with recorder.during("all-reduce", Kind.COMMUNICATE):
         dist.all_reduce(x)
     return recorder.actions
 
-The monotonic clock counts from one moment for all processes of a machine, in network
-namespaces too, so recordings of ranks that share a machine need no alignment:
-`Timeline.merged` puts them on one timeline.
-
-Source: the POSIX clock CLOCK_MONOTONIC.
-Simplified: work that was only queued (CUDA) counts when it is waited for; give
-`synchronize` to wait at both ends of an action.
-Left out: ranks of several machines, whose clocks start at different moments.
+All processes of a machine share the monotonic clock, so `Timeline.merged` needs no alignment. On CUDA give
+`synchronize`, which waits at both ends of an action.
 """
 
 import time

@@ -1,15 +1,9 @@
-"""Pipeline schedules as data: which stage does which micro-batch, in which order.
+"""Pipeline schedules as data: which stage runs which micro-batch, in which order (GPipe and 1F1B).
 
     rank 0 | 0F0 0F1 .   0B0 .   0B1
     rank 1 | .   1F0 1B0 1F1 1B1 .
 
-A cell `1F0` is stage 1's forward of micro-batch 0, as torch.distributed.pipelining
-writes it, so the schedules it prints can be read here.
-
-Source: the cell format of torch.distributed.pipelining; GPipe and 1F1B as in
-Narayanan et al. (2019).
-Simplified: forward and whole backward only, one stage a rank.
-Left out: interleaved stages, split backward passes, communication as cells.
+A cell `1F0` is stage 1's forward of micro-batch 0, in the format of torch.distributed.pipelining.
 """
 
 import re

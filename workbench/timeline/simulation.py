@@ -1,12 +1,7 @@
-"""A small deterministic event simulation: tasks, what they occupy, what they wait for.
+"""A deterministic event simulation by list scheduling (Graham, 1969): tasks, their resources, and what they wait for.
 
-A task starts as soon as every task it waits for has ended and every resource it needs
-is free. Of several that could start at the same moment, the one listed first goes
+A task starts as soon as its predecessors have ended and its resources are free; of several the first in the list goes
 first. A started task is never interrupted.
-
-Source: list scheduling (Graham, 1969), without look-ahead.
-Simplified: durations are given; a resource is free or busy, never shared at half speed.
-Left out: random durations; give each run its own tasks instead.
 """
 
 import heapq

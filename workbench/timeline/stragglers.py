@@ -1,13 +1,7 @@
-"""Stragglers by a seeded trace: how many times slower each rank is at each iteration, and sleeping it off.
+"""Stragglers by a seeded trace: how many times slower each rank is at each iteration, and the sleep that makes it so.
 
-What: a `StragglerTrace` gives the skewness of any rank at any iteration, the same for every solution that is compared;
-a `Sleeper` turns it into a sleep of (skewness - 1) x the CPU seconds of the rank's products, and counts the dose.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V-A (stragglers are
-made by sleeping, skewness by matrix products); its axis value 0 is our 1, no straggler.
-Simplified: skewness changes between epochs only; a trace starts again when it has ended.
-Left out: faults; slow links.
-
-A trace prints as a grid, a row a rank and a column an epoch, `.` where a rank is no straggler:
+A `Sleeper` sleeps (skewness - 1) x the CPU seconds of the rank's products and counts the dose. Skewness 1 is no
+straggler (the paper's 0). A trace prints as a grid, a row a rank and a column an epoch:
 
     rank 0 | 8 . .
     rank 1 | . 8 .
@@ -36,15 +30,11 @@ _SKEWNESS_DECIMALS = 2  # of drawn values, so that a grid stays readable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StragglerTrace:
-    """The skewness of every rank in every epoch.
+    """The skewness of every rank in every epoch."""
 
-    Attributes:
-        rows: a row a rank, each with its skewness epoch by epoch, all at least 1; after the last epoch comes the first.
-        iterations_per_epoch: iterations for which a column holds.
-    """
-
+    # a row a rank, each with its skewness epoch by epoch, all at least 1; after the last epoch comes the first
     rows: tuple[tuple[float, ...], ...]
-    iterations_per_epoch: int = 1
+    iterations_per_epoch: int = 1  # iterations for which a column holds
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(tuple(float(value) for value in row) for row in self.rows))
@@ -215,19 +205,12 @@ class StragglerTrace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dose:
-    """How much one rank was to sleep, and how much it did.
+    """How much one rank was to sleep, and how much it did."""
 
-    Attributes:
-        intended_s: seconds owed.
-        straggling_s: of them, those that make a straggler of the rank; the rest slows all ranks alike.
-        delivered_s: seconds slept, as measured, and those that had passed anyway.
-        passed_s: of them, those that had passed anyway, such as while the rank waited for a core.
-    """
-
-    intended_s: float = 0.0
-    straggling_s: float = 0.0
-    delivered_s: float = 0.0
-    passed_s: float = 0.0
+    intended_s: float = 0.0  # seconds owed
+    straggling_s: float = 0.0  # of them, those that make a straggler of the rank; the rest slows all ranks alike
+    delivered_s: float = 0.0  # seconds slept, as measured, and those that had passed anyway
+    passed_s: float = 0.0  # of them, those that had passed anyway, such as while the rank waited for a core
 
     def __sub__(self, before: Dose) -> Dose:
         """Return what has been added since another dose of the same rank."""

@@ -1,9 +1,4 @@
-"""Timelines in the Chrome trace format, for chrome://tracing and ui.perfetto.dev.
-
-Source: the Trace Event Format, complete events (`ph: X`) and metadata events (`ph: M`).
-Simplified: one process; a row is a thread.
-Left out: flow arrows, counters, nested processes.
-"""
+"""Timelines in the Chrome trace format, for chrome://tracing and ui.perfetto.dev; one thread a row."""
 
 import json
 
