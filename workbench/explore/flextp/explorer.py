@@ -13,13 +13,13 @@ from types import MappingProxyType
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from workbench.cluster import FittedMachine
 from workbench.explore.controls import choice, steps
 from workbench.explore.explorer import Explorer
 from workbench.plots import figure, gantt, lines
 from workbench.plots.style import GREY
 from workbench.techniques.flextp.cost import (
     VIT_1B,
-    FlexMachine,
     PlannedEpoch,
     Solution,
     iteration_parts,
@@ -200,7 +200,7 @@ def explore_flextp() -> Explorer[Comparison]:
 
 
 def _planned(
-    choice: Choice, *, skewness: float, num_stragglers: int, machine: FlexMachine, pruning_ratio: float | None
+    choice: Choice, *, skewness: float, num_stragglers: int, machine: FittedMachine, pruning_ratio: float | None
 ) -> PlannedEpoch:
     slow = dict.fromkeys(range(num_stragglers), skewness)
     ratio = pruning_ratio if choice.solution is Solution.ZERO else None
@@ -215,7 +215,7 @@ def _curve(choice: Choice, skewness: float, common: Mapping[str, object]) -> lis
     return [{"skewness": each, "epoch (s)": epoch_s, "solution": name} for each, epoch_s in epochs_s]
 
 
-def _epoch(choice: Choice, *, skewness: float, num_stragglers: int, machine: FlexMachine, **more) -> Epoch:
+def _epoch(choice: Choice, *, skewness: float, num_stragglers: int, machine: FittedMachine, **more) -> Epoch:
     planned = _planned(choice, skewness=skewness, num_stragglers=num_stragglers, machine=machine, **more)
     times = model_times(dict.fromkeys(range(num_stragglers), skewness), VIT_1B, machine)
     costs = model_costs(VIT_1B, machine, times, num_senders=max(1, len(planned.plan.senders)))

@@ -34,8 +34,7 @@ from workbench.study.cells import named
 from workbench.training.images import Augmentation, ImageExamples, accuracy
 from workbench.training.loop import Recipe, train
 
-from ..cost import iteration_parts, model_costs, model_times, paper_machine
-from ..cost import workload as workloads
+from ..cost import VIT_1B, VIT_3B, iteration_parts, model_costs, model_times, paper_machine
 from ..method.priority import micro_threshold
 from ..runtime.balance import balance
 from ..runtime.balancer import Balancer
@@ -56,7 +55,7 @@ SIZES = MappingProxyType(
 """Models by name."""
 
 WORKLOADS = MappingProxyType(
-    {"tiny": workloads.VIT_1B, "small": workloads.VIT_3B, "1B": workloads.VIT_1B, "3B": workloads.VIT_3B}
+    {"tiny": VIT_1B, "small": VIT_3B, "1B": VIT_1B, "3B": VIT_3B}
 )
 """The paper's model and batch whose times plans follow."""
 
@@ -208,7 +207,7 @@ def _config(setting: _Setting) -> ViTConfig:
 
 def _balancing(setting: _Setting, iterations_per_epoch: int) -> dict[str, Any]:
     """Return the policy, and the times and costs of the paper's machine with as many ranks."""
-    workload, machine = WORKLOADS[setting.size], replace(paper_machine(), num_ranks=setting.num_ranks)
+    workload, machine = WORKLOADS[setting.size], replace(paper_machine(), devices_per_host=setting.num_ranks)
     parts, recipe = iteration_parts(workload, machine), setting.recipe
     drift = micro_threshold(MEAN_LEARNING_RATE * recipe.learning_rate, iterations_per_epoch)
     more = {"iterations_per_epoch": iterations_per_epoch, "micro_threshold": drift, "seed": recipe.seed}

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...cost.solutions import PlannedEpoch
-from ...cost.winners import ENOUGH, winner_of
+from ...cost import ENOUGH, PlannedEpoch, winner_of
 from ...method.costs import Costs
 from ...method.model import ideal_s, rank_s
 from ...method.plan import Plan, RankPlan, RankTimes
