@@ -10,8 +10,7 @@ from workbench.launch import Ranks
 from workbench.parallel import TransformerConfig, TransformerLayer
 from workbench.techniques import flextp
 from workbench.techniques.flextp.cost import VIT_1B, Solution
-from workbench.techniques.flextp.method.costs import Costs
-from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
+from workbench.techniques.flextp.method import Costs, Plan, RankPlan, RankTimes
 from workbench.techniques.flextp.method.worked_example import worked_example
 from workbench.timeline import Action, Kind
 from workbench.timeline.stragglers import StragglerTrace

@@ -8,9 +8,8 @@ import pytest
 
 from workbench.explore import Standing, check
 from workbench.explore import gemini as lesson
-from workbench.explore.gemini.live_log import in_words
 from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.tiers import Tier
+from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
 from workbench.techniques.gemini.runtime.control.events import Event
 from workbench.techniques.gemini.runtime.training import Fault, Victim, run_training
@@ -51,7 +50,7 @@ def test_a_whole_group_that_is_lost_sends_everybody_back_to_storage():
 
 
 def test_a_machine_that_does_not_exist_cannot_be_lost():
-    with pytest.raises(ValueError, match=r"lost is \[2, 4\]; machines are 0 to 3"):
+    with pytest.raises(ValueError, match=r"lost is \[2, 4\]; it must name machines from 0 to 3"):
         _tiers([4, 2])
 
 
@@ -99,11 +98,11 @@ def test_silence_ends_the_waiting_with_what_was_waited_for():
 
 def test_an_event_is_told_with_what_a_reader_wants_to_know():
     served = Event(name="retrieve", time_s=0.0, rank=1, details={"tier": "peer memory", "iteration": 7})
-    assert in_words(served) == "rank 1: iteration 7 from peer memory"
+    assert lesson.in_words(served) == "rank 1: iteration 7 from peer memory"
     died = Event(name="rank failed", time_s=0.0, rank=2, machine="machine-2", details={"kind": "died", "message": ""})
-    assert in_words(died) == "rank 2 of machine-2: died"
-    assert in_words(Event(name="killed", time_s=0.0)) == "KILLED: the store"
-    assert in_words(Event(name="joined", time_s=0.0, rank=2)) == ""
+    assert lesson.in_words(died) == "rank 2 of machine-2: died"
+    assert lesson.in_words(Event(name="killed", time_s=0.0)) == "KILLED: the store"
+    assert lesson.in_words(Event(name="joined", time_s=0.0, rank=2)) == ""
 
 
 # The small training

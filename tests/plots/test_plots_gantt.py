@@ -42,6 +42,22 @@ def test_the_legend_names_the_kinds_that_are_drawn():
     assert plots.gantt(TIMELINE, legend=False).get_legend() is None
 
 
+def test_timelines_under_each_other_share_one_scale_and_one_legend():
+    longer = Timeline(actions=(Action(resource="rank 0", start_s=0, end_s=0.02),))
+    above, below = plots.gantts({"plain": TIMELINE, "longer": longer}, figsize=(8, 4))
+    assert above.get_xlim() == below.get_xlim() == pytest.approx((0, 20))
+    assert above.get_legend() is None and below.get_legend() is not None
+    assert [ax.get_title(loc="left") for ax in (above, below)] == ["plain", "longer"]
+
+
+def test_a_legend_can_say_what_the_kinds_stand_for():
+    figure, _ = plots.figure()
+    plots.kind_legend(figure, {"training": Kind.COMPUTE, "checkpoint": Kind.COMMUNICATE})
+    patches = figure.legends[0].get_patches()
+    assert [patch.get_label() for patch in patches] == ["training", "checkpoint"]
+    assert patches[1].get_hatch() == KIND_HATCH[Kind.COMMUNICATE]
+
+
 def test_every_kind_has_a_colour_and_those_of_a_compressed_layer_differ_in_both_colour_and_hatch():
     assert set(KIND_COLOR) == set(KIND_HATCH) == set(Kind)
     layer = (Kind.COMPUTE, Kind.ENCODE, Kind.COMMUNICATE, Kind.DECODE)

@@ -22,9 +22,29 @@ def test_the_spread_is_a_band_from_low_to_high():
     assert set(band.get_paths()[0].vertices[:, 1]) == {1.0, 4.0}
 
 
-def test_a_missing_column_is_named():
-    with pytest.raises(ValueError, match="column is 'y'"):
-        plots.lines([{"x": 1, "value": 2}], x="x", y="y")
+def test_eight_series_have_eight_colours_and_markers_and_the_next_eight_another_line():
+    rows = [{"x": x, "value": x, "series": number} for number in range(16) for x in (0, 1)]
+    drawn = plots.lines(rows, x="x", by="series").lines
+    looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in drawn]
+    assert len({color for color, _, _ in looks[:8]}) == len({marker for _, marker, _ in looks[:8]}) == 8
+    assert len(set(looks)) == 16
+
+
+def test_the_legend_and_the_edge_hide_no_marker():
+    ax = plots.lines([{"x": x, "value": x, "of": "one"} for x in (0, 1)], x="x", by="of")
+    ax.figure.canvas.draw()
+    assert not ax.lines[0].get_clip_on()
+    assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
+
+
+def test_one_legend_below_names_the_series_of_all_axes_once():
+    figure, (left, right) = plots.figure(1, 2)
+    for ax, names in ((left, "ab"), (right, "bc")):
+        plots.lines([{"x": 0, "value": 1, "of": name} for name in names], ax=ax, x="x", by="of")
+    plots.published_line(right, 1.0, "the paper")
+    plots.below(figure)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c", "the paper"]
+    assert left.get_legend() is right.get_legend() is None
 
 
 def test_drawing_leaves_the_settings_of_matplotlib_as_they_were():

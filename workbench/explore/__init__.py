@@ -1,7 +1,6 @@
-"""Explorers and exercises: controls that compute, then draw, and answers that are checked."""
+"""Explorers, whose controls compute and then draw, and exercises that check themselves."""
 
-from .controls import Control, choice, steps
 from .exercises import Exercise, Feedback, Mistake, Standing, check, solution
-from .explorer import Explorer
+from .explorer import Control, Explorer, choice, steps
 
 __all__ = ["Control", "Exercise", "Explorer", "Feedback", "Mistake", "Standing", "check", "choice", "solution", "steps"]

@@ -2,12 +2,7 @@
 
     check(exercise, 42)     -> Feedback, which a notebook shows as a line of text
 
-An unanswered exercise says so and fails nothing. The solution is shown only to a reader
-who asks for it with `solution(exercise)`.
-
-Source: none.
-Simplified: an answer is a number or a list of numbers.
-Left out: marks, and memory of earlier attempts.
+An unanswered exercise says so and fails nothing; `solution(exercise)` shows the answer to a reader who asks.
 """
 
 import math
@@ -31,22 +26,22 @@ class Standing(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mistake:
-    """A wrong answer that many give, and what helps them."""
+    """A wrong answer that many give, with its hint."""
 
-    answer: Answer  #: the wrong answer
-    hint: str  #: what to think about; does not give the answer away
+    answer: Answer  # the wrong answer
+    hint: str  # what to think about; does not give the answer away
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exercise:
     """A question with a numerical answer."""
 
-    question: str  #: as the notebook asks it, with the unit of the answer
-    answer: Answer  #: computed by the library, not typed
-    hint: str  #: for a wrong answer that is none of the known mistakes
-    reason: str  #: why the answer is right; shown with a right answer
-    mistakes: tuple[Mistake, ...] = ()  #: the known ones
-    rel: float = 1e-6  #: how far an answer may be off, as a share of it
+    question: str  # as the notebook asks it, with the unit of the answer
+    answer: Answer  # computed by the library, not typed
+    hint: str  # for any other wrong answer
+    reason: str  # why the answer is right; shown with a right answer
+    mistakes: tuple[Mistake, ...] = ()  # the known ones
+    rel: float = 1e-6  # how far an answer may be off, as a share of it
 
     def __post_init__(self) -> None:
         if any(_agree(mistake.answer, self.answer, self.rel) for mistake in self.mistakes):
@@ -55,10 +50,10 @@ class Exercise:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Feedback:
-    """What a reader is told about an answer."""
+    """The reaction to an answer."""
 
-    standing: Standing  #: how the answer stands
-    text: str  #: a hint or the reason; empty if there is no answer
+    standing: Standing  # how the answer stands
+    text: str  # a hint or the reason; empty if there is no answer
 
     def __str__(self) -> str:
         return f"{self.standing.value}. {self.text}".rstrip()
@@ -71,15 +66,7 @@ class Feedback:
 
 
 def check(exercise: Exercise, answer: object) -> Feedback:
-    """Say whether an answer is right, and help if it is not.
-
-    Args:
-        exercise: the question.
-        answer: a number or a sequence of numbers; None or `...` is no answer.
-
-    Returns:
-        The feedback; never the answer itself.
-    """
+    """Say whether a number or a sequence of numbers is right, and help if it is not; None or `...` is no answer."""
     if answer is None or answer is ...:
         return Feedback(standing=Standing.NOT_ANSWERED, text="")
     numbers = _numbers(answer)
@@ -108,8 +95,8 @@ def _numbers(answer: object) -> Answer | None:
         answer = answer.tolist()
     if isinstance(answer, Real):
         return float(answer)
-    if isinstance(answer, Sequence) and all(isinstance(each, Real) for each in answer):
-        return tuple(float(each) for each in answer)
+    if isinstance(answer, Sequence) and all(isinstance(number, Real) for number in answer):
+        return tuple(float(number) for number in answer)
     return None
 
 

@@ -2,20 +2,15 @@
 
     Explorer(compute, draw, describe=describe, ratio=steps("ratio", ...), method=choice("method", ...))
 
-`compute(ratio=..., method=...)` returns a result and is cached; `draw(result)` returns a
-figure. The explorer is complete before any control is touched: it computes and draws as
-it is built, and a notebook that is only read later shows that first figure.
-
-Source: none; the pattern of `ipywidgets.interactive`, with a cache, help and a status.
-Simplified: the figure is a picture, drawn anew for each change.
-Left out: computing in the background; a result that takes longer than a second or two
-belongs in a record, and the explorer reads it.
+`compute(ratio=..., method=...)` is cached and returns a result; `draw(result)` returns a figure. The first figure is
+drawn before any control is touched, so a notebook that is only read later shows it.
 """
 
 import base64
 import html
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, TypeVar
 
@@ -25,14 +20,55 @@ from matplotlib.figure import Figure
 
 from workbench.plots import styled
 
-from .controls import Control
-
-__all__ = ["Explorer"]
+__all__ = ["Control", "Explorer", "choice", "steps"]
 
 Result = TypeVar("Result")
 
 _CACHED_RESULTS = 256  # settings whose results are kept
 _PNG_DPI = 120
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Control:
+    """One choice of the reader, among a finite list, so that a test or the keyboard alone can walk through all."""
+
+    label: str  # written in front of it
+    options: tuple[tuple[str, object], ...]  # what is shown, and the value it stands for
+    value: object  # chosen at first
+    help: str  # one sentence: what it changes
+    is_slider: bool  # a slider over ordered values, else a list to choose from
+
+    def __post_init__(self) -> None:
+        if not self.help:
+            raise ValueError(f"help of {self.label!r} is empty; it must say what the control changes")
+        if self.value not in [value for _, value in self.options]:
+            raise ValueError(f"value of {self.label!r} is {self.value!r}; it must be one of {self.options!r}")
+
+    def widget(self) -> ipywidgets.Widget:
+        """Build the widget, which works with the mouse and the keyboard."""
+        if self.is_slider:
+            return ipywidgets.SelectionSlider(continuous_update=False, **self.common)
+        return ipywidgets.Dropdown(**self.common)
+
+    @property
+    def common(self) -> dict:
+        """What every widget takes."""
+        layout = ipywidgets.Layout(width="26em", max_width="100%")
+        style = {"description_width": "6em"}
+        shown = {"options": self.options, "value": self.value, "description": self.label, "tooltip": self.help}
+        return {**shown, "style": style, "layout": layout}
+
+
+def choice(label: str, options: Mapping[str, object] | Iterable[str], *, value: object, help: str) -> Control:
+    """Return a control that chooses one of several unordered values, given by their texts or as plain texts."""
+    pairs = options.items() if isinstance(options, Mapping) else ((text, text) for text in options)
+    return Control(label=label, options=tuple(pairs), value=value, help=help, is_slider=False)
+
+
+def steps(label: str, values: Iterable, *, value: object, help: str, text: Callable[[object], str] = str) -> Control:
+    """Return a slider over ordered values; `text` writes a value with its unit."""
+    options = tuple((text(option), option) for option in values)
+    return Control(label=label, options=options, value=value, help=help, is_slider=True)
 
 
 class Explorer(Generic[Result]):
@@ -69,13 +105,13 @@ class Explorer(Generic[Result]):
         rows = [_control_row(name, self._widgets[name], control.help) for name, control in controls.items()]
         self.widget = ipywidgets.VBox([*rows, self._status, self._figure])
         self.widget.add_class("workbench-explorer")
-        for each in self._widgets.values():
-            each.observe(self._changed, names="value")
+        for widget in self._widgets.values():
+            widget.observe(self._changed, names="value")
 
     @property
     def values(self) -> dict[str, object]:
         """What the controls stand at."""
-        return {name: each.value for name, each in self._widgets.items()}
+        return {name: widget.value for name, widget in self._widgets.items()}
 
     @property
     def result(self) -> Result:

@@ -1,24 +1,31 @@
-"""One file a kind of plot, one style sheet; every function returns the Axes it drew on."""
+"""Kinds of plot, one a file, in one style; each draws on the axes given, or on new ones, and returns them."""
 
-from .bars import bars
-from .comparison import comparison
-from .gantt import gantt
-from .heatmap import heatmap
+from .bars import bars, comparison
+from .gantt import gantt, gantts, kind_legend
+from .heatmap import heatmap, matrix
 from .lines import lines
-from .matrix import matrix
-from .style import beside, figure, styled
+from .style import below, beside, figure, mark_published, published_line, styled
+from .tables import merged, rows_of, with_intervals
 from .units import format_bytes, format_time
 
 __all__ = [
     "bars",
+    "below",
     "beside",
     "comparison",
     "figure",
     "format_bytes",
     "format_time",
     "gantt",
+    "gantts",
     "heatmap",
+    "kind_legend",
     "lines",
+    "mark_published",
     "matrix",
+    "merged",
+    "published_line",
+    "rows_of",
     "styled",
+    "with_intervals",
 ]

@@ -1,9 +1,4 @@
-"""Bars: one value a category, in groups or stacked, with the spread where there is one.
-
-Source: none; a plain bar chart.
-Simplified: categories keep the order of the rows.
-Left out: bars in both directions.
-"""
+"""Bars: one value a category, side by side or stacked, with the spread where there is one; a paper's beside ours."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -12,12 +7,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from .style import beside, new_axes, styled
+from .style import OURS, PUBLISHED, beside, log_scale, new_axes, styled
+from .tables import table_of
 
-__all__ = ["bars"]
+__all__ = ["bars", "comparison"]
 
 _GROUP_WIDTH = 0.8  # of the distance between two categories
+_SIDE_COLOR = MappingProxyType({"published": PUBLISHED, "ours": OURS})
 _ON_BAR = MappingProxyType({"label_type": "center", "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}})
+_ROOM = 0.12  # above the highest bar, for its number
 
 
 @styled()
@@ -28,55 +26,89 @@ def bars(
     x: str,
     y: str = "value",
     by: str | None = None,
-    stacked: bool = False,
+    x_label: str = "",
+    y_label: str | None = None,
     unit: str = "",
+    log_y: bool = False,
+    stacked: bool = False,
     value_labels: bool = False,
     colors: Mapping[str, str] | None = None,
 ) -> Axes:
-    """Draw a bar a row on the given axes, or on those of a new figure, and return them.
+    """Draw a bar a row.
 
     Args:
         data: rows with the columns named below; `low` and `high` become error bars.
-        ax: where to draw.
-        x: column of the categories.
+        ax: where to draw; None starts a figure.
+        x: column of the categories, which keep the order of the rows.
         y: column of the heights.
         by: column that makes series: bars side by side, or on top of each other.
+        x_label: at the axis of categories.
+        y_label: at the axis of heights; None takes the column's name.
+        unit: written behind it.
+        log_y: a logarithmic axis of heights.
         stacked: put the series on top of each other.
-        unit: written beside the name of the height.
         value_labels: write each bar's value on it.
         colors: the colour of a series; those not named take the style's, in order.
 
     Raises:
         ValueError: if a column is missing, or a category and series come twice.
     """
-    rows = _checked(pd.DataFrame(data), x, y, by)
+    rows = table_of(data, (x, by, y))
+    keys = [column for column in (x, by) if column is not None]
+    if rows.duplicated(keys).any():
+        raise ValueError(f"rows repeat {keys!r}; each bar must come once")
     ax = new_axes(ax)
     categories = list(dict.fromkeys(rows[x]))
     series = {None: rows} if by is None else {name: rows[rows[by] == name] for name in dict.fromkeys(rows[by])}
     series = {name: part.set_index(x).reindex(categories) for name, part in series.items()}
     for name, place in _places(series, y, stacked):
-        drawn = ax.bar(
-            **place,
-            height=series[name][y],
-            yerr=_spread(series[name], y),
-            capsize=2,
-            label=name,
-            color=(colors or {}).get(name),
-        )
+        color, part = (colors or {}).get(name), series[name]
+        drawn = ax.bar(**place, height=part[y], yerr=_spread(part, y), capsize=2, label=name, color=color)
         if value_labels:
-            ax.bar_label(drawn, fmt="%.3g", fontsize=8, **(_ON_BAR if stacked else {}))
-    _finish(ax, categories, f"{y} ({unit})" if unit else y, by)
+            ax.bar_label(drawn, fmt=_number, fontsize=8, **(_ON_BAR if stacked else {}))
+    if value_labels and not stacked:
+        ax.margins(y=_ROOM)
+    ax.set_xticks(range(len(categories)), [str(category) for category in categories])
+    label = y if y_label is None else y_label
+    ax.set(xlabel=x_label, ylabel=f"{label} ({unit})" if unit else label)
+    ax.grid(visible=False, axis="x")
+    log_scale(ax, y=log_y)
+    if by:
+        beside(ax, title=by)
     return ax
 
 
-def _checked(rows: pd.DataFrame, x: str, y: str, by: str | None) -> pd.DataFrame:
-    keys = [column for column in (x, by) if column is not None]
-    for column in (*keys, y):
-        if column not in rows:
-            raise ValueError(f"column is {column!r}; it must be one of {list(rows)!r}")
-    if rows.duplicated(keys).any():
-        raise ValueError(f"rows repeat {keys!r}; each bar must come once")
-    return rows
+@styled()
+def comparison(
+    data: pd.DataFrame | Iterable[Mapping],
+    *,
+    ax: Axes | None = None,
+    x: str,
+    published: str = "published",
+    ours: str = "ours",
+    **options: object,
+) -> Axes:
+    """Draw the paper's value and ours side by side; a side without any value is left out.
+
+    Args:
+        data: rows with the columns named below; `low` and `high` are the spread of ours.
+        ax: where to draw; None starts a figure.
+        x: column that names the rows.
+        published: column of the paper's values.
+        ours: column of our values.
+        options: those of `bars`.
+
+    Raises:
+        ValueError: if a column is missing or a row's name comes twice.
+    """
+    rows = table_of(data, (x, published, ours))
+    spread = [column for column in ("low", "high") if column in rows]
+    left = rows[[x, published]].rename(columns={published: "value"}).assign(source="published")
+    right = rows[[x, ours, *spread]].rename(columns={ours: "value"}).assign(source="ours")
+    known = [side for side in (left, right) if side.value.notna().any()]
+    ax = bars(pd.concat(known or [left, right]), ax=ax, x=x, by="source", colors=_SIDE_COLOR, **options)
+    beside(ax)
+    return ax
 
 
 def _places(series: Mapping[str | None, pd.DataFrame], y: str, stacked: bool) -> Iterator[tuple[str | None, dict]]:
@@ -93,14 +125,10 @@ def _places(series: Mapping[str | None, pd.DataFrame], y: str, stacked: bool) ->
 
 
 def _spread(part: pd.DataFrame, y: str) -> np.ndarray | None:
-    if not {"low", "high"} <= set(part):
+    if not {"low", "high"} <= set(part) or part.low.isna().all():
         return None
     return np.stack([part[y] - part["low"], part["high"] - part[y]])
 
 
-def _finish(ax: Axes, categories: list, y_label: str, by: str | None) -> None:
-    ax.set_xticks(range(len(categories)), [str(category) for category in categories])
-    ax.set_ylabel(y_label)
-    ax.grid(visible=False, axis="x")
-    if by:
-        beside(ax, title=by)
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

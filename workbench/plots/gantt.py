@@ -1,20 +1,20 @@
-"""Timelines as Gantt charts: a row a resource, a bar an action.
+"""Timelines as Gantt charts: a row a resource, a bar an action, labelled where the label fits."""
 
-Source: Gantt's chart, as pipeline papers draw it.
-Simplified: a label is written only where it fits into its bar.
-Left out: arrows between actions.
-"""
+import math
+from collections.abc import Mapping
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation
 
-from workbench.timeline import Action, Timeline
+from workbench.timeline import Action, Kind, Timeline
 
-from .style import INK, KIND_COLOR, KIND_HATCH, new_axes, styled
+from .style import INK, KIND_COLOR, KIND_HATCH, figure, new_axes, styled
 from .units import time_unit
 
-__all__ = ["gantt"]
+__all__ = ["gantt", "gantts", "kind_legend"]
 
 _BAR_HEIGHT = 0.7  # of the row
 _LETTER_SHARE = 0.012  # of the axes' width that one letter needs, at the style's size of text
@@ -24,16 +24,13 @@ _LABEL_ALPHA = 0.8  # of the white behind a label, so that hatching does not cro
 
 @styled()
 def gantt(timeline: Timeline, *, ax: Axes | None = None, end_s: float | None = None, legend: bool = True) -> Axes:
-    """Draw a timeline.
+    """Draw a timeline; the label of the time axis names its unit.
 
     Args:
         timeline: its resources are the rows, from top to bottom.
         ax: where to draw; None starts a figure.
         end_s: right end of the time axis, to compare figures; None takes the timeline's.
         legend: name the kinds of action under the chart.
-
-    Returns:
-        The axes; time in the unit its label names.
     """
     ax = new_axes(ax)
     end_s = timeline.end_s if end_s is None else end_s
@@ -46,48 +43,53 @@ def gantt(timeline: Timeline, *, ax: Axes | None = None, end_s: float | None = N
     ax.set_xlim(min(timeline.start_s, 0.0) / unit.size, end_s / unit.size or 1.0)
     ax.set_xlabel(f"time ({unit.symbol})")
     ax.grid(visible=False, axis="y")
-    if legend:
-        _legend(ax, timeline)
+    patches = _patches({kind.value: kind for kind in dict.fromkeys(action.kind for action in timeline.actions)})
+    if legend and patches:
+        below = ax.transAxes + ScaledTranslation(0, -_LEGEND_BELOW_IN, ax.figure.dpi_scale_trans)
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below, "borderaxespad": 0}
+        ax.legend(handles=patches, ncols=len(patches), **place)
     return ax
 
 
+@styled()
+def gantts(timelines: Mapping[str, Timeline], *, figsize: tuple[float, float], legend: bool = True) -> np.ndarray:
+    """Draw timelines one under the other, on one scale of time, each under its title.
+
+    Args:
+        timelines: by title, from top to bottom.
+        figsize: width and height in inches.
+        legend: name the kinds of action under the last one.
+
+    Returns:
+        The axes, from top to bottom.
+    """
+    _, axes = figure(len(timelines), 1, figsize=figsize, sharex=True, squeeze=False)
+    end_s = max(timeline.end_s for timeline in timelines.values())
+    for ax, (title, timeline) in zip(axes[:, 0], timelines.items(), strict=True):
+        gantt(timeline, ax=ax, end_s=end_s, legend=legend and ax is axes[-1, 0])
+        ax.set_title(title)
+        ax.label_outer()
+    return axes[:, 0]
+
+
+def kind_legend(drawn: Figure, names: Mapping[str, Kind], *, num_rows: int = 2) -> None:
+    """Say under a figure what its colours stand for, where a name says more than the kind of action."""
+    columns = math.ceil(len(names) / num_rows)
+    drawn.legend(handles=_patches(names), loc="outside lower center", ncols=columns)
+
+
 def _bar(ax: Axes, action: Action, row: int, unit_s: float, end_s: float) -> None:
-    ax.barh(
-        row,
-        action.duration_s / unit_s,
-        left=action.start_s / unit_s,
-        height=_BAR_HEIGHT,
-        color=KIND_COLOR[action.kind],
-        hatch=KIND_HATCH[action.kind],
-        edgecolor="white",
-        linewidth=0.5,
-    )
+    place = {"left": action.start_s / unit_s, "height": _BAR_HEIGHT}
+    look = {"color": KIND_COLOR[action.kind], "hatch": KIND_HATCH[action.kind], "edgecolor": "white", "linewidth": 0.5}
+    ax.barh(row, action.duration_s / unit_s, **place, **look)
     if action.label and action.duration_s > len(action.label) * _LETTER_SHARE * end_s:
         middle = (action.start_s + action.end_s) / 2 / unit_s
-        ax.text(
-            middle,
-            row,
-            action.label,
-            ha="center",
-            va="center",
-            fontsize=8,
-            color=INK,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": _LABEL_ALPHA, "pad": 1},
-        )
+        behind = {"facecolor": "white", "edgecolor": "none", "alpha": _LABEL_ALPHA, "pad": 1}
+        ax.text(middle, row, action.label, ha="center", va="center", fontsize=8, color=INK, bbox=behind)
 
 
-def _legend(ax: Axes, timeline: Timeline) -> None:
-    kinds = dict.fromkeys(action.kind for action in timeline.actions)
-    patches = [
-        Patch(facecolor=KIND_COLOR[kind], hatch=KIND_HATCH[kind], edgecolor="white", label=kind.value) for kind in kinds
+def _patches(names: Mapping[str, Kind]) -> list[Patch]:
+    return [
+        Patch(facecolor=KIND_COLOR[kind], hatch=KIND_HATCH[kind], edgecolor="white", label=name)
+        for name, kind in names.items()
     ]
-    if patches:
-        below = ax.transAxes + ScaledTranslation(0, -_LEGEND_BELOW_IN, ax.figure.dpi_scale_trans)
-        ax.legend(
-            handles=patches,
-            loc="upper center",
-            bbox_to_anchor=(0.5, 0),
-            bbox_transform=below,
-            ncols=len(patches),
-            borderaxespad=0,
-        )

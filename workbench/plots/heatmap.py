@@ -1,27 +1,25 @@
-"""A heat map: a matrix as colours, zero in the middle, the same scale for all that are compared.
+"""A matrix as colours, zero in the middle, on a scale that is shared by all that are compared; or as its numbers."""
 
-Source: none; a plain picture of a matrix.
-Simplified: what lies beyond the scale takes its end's colour.
-Left out: other scales of colour.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import MappingProxyType
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
-from .style import new_axes, styled
+from .style import GREY, INK, PALE, SKY, new_axes, styled
 
-__all__ = ["heatmap"]
+__all__ = ["heatmap", "matrix"]
 
 _ON_CELL = MappingProxyType({"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.7})  # text stays legible
-COLORS = "RdBu_r"  # blue below zero, red above: told apart by colour-blind readers
+_COLORS = "RdBu_r"  # blue below zero, red above: colour-blind readers can tell them apart
+_FILL_ALPHA = 0.35  # of a cell that counts, so that its number stays legible
 
 
 @styled()
 def heatmap(
-    matrix: ArrayLike,
+    values: ArrayLike,
     *,
     ax: Axes | None = None,
     limit: float,
@@ -31,17 +29,17 @@ def heatmap(
     y_ticks: Sequence[object] | None = None,
     texts: Sequence[Sequence[str]] | None = None,
 ) -> Axes:
-    """Draw a matrix on the given axes, or on those of a new figure, and return them.
+    """Draw a matrix as colours.
 
     Args:
-        matrix: [rows, columns]; row 0 on top.
-        ax: where to draw.
-        limit: the value of the darkest colours, with either sign.
-        x_label: what the columns are.
-        y_label: what the rows are.
-        x_ticks: what each column is; None numbers them.
-        y_ticks: what each row is; None numbers them.
-        texts: [rows, columns]; what to write into each cell.
+        values: [rows, columns]; row 0 on top.
+        ax: where to draw; None starts a figure.
+        limit: the value of the darkest colours, with either sign; beyond it nothing changes.
+        x_label: at the axis of columns.
+        y_label: at the axis of rows.
+        x_ticks: the name of each column; None numbers them.
+        y_ticks: the name of each row; None numbers them.
+        texts: [rows, columns]; written into the cells.
 
     Raises:
         ValueError: if limit is not above 0.
@@ -49,14 +47,44 @@ def heatmap(
     if not limit > 0:
         raise ValueError(f"limit is {limit!r}; it must be more than 0")
     ax = new_axes(ax)
-    ax.imshow(matrix, cmap=COLORS, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    ax.imshow(values, cmap=_COLORS, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
     ax.set(xlabel=x_label, ylabel=y_label)
     ax.grid(visible=False)
-    if x_ticks is not None:
-        ax.set_xticks(range(len(x_ticks)), list(map(str, x_ticks)))
-    if y_ticks is not None:
-        ax.set_yticks(range(len(y_ticks)), list(map(str, y_ticks)))
+    for set_ticks, names in ((ax.set_xticks, x_ticks), (ax.set_yticks, y_ticks)):
+        if names is not None:
+            set_ticks(range(len(names)), list(map(str, names)))
     for row, line in enumerate(texts or ()):
         for column, text in enumerate(line):
             ax.text(column, row, text, ha="center", va="center", bbox=_ON_CELL)
+    return ax
+
+
+@styled()
+def matrix(
+    values: ArrayLike, *, ax: Axes | None = None, faded_rows: Collection[int] = (), faded_columns: Collection[int] = ()
+) -> Axes:
+    """Write a small matrix as a grid of its numbers, as on a blackboard.
+
+    Args:
+        values: [rows, columns]; row 0 on top.
+        ax: where to draw; None starts a figure.
+        faded_rows: rows that do not count.
+        faded_columns: columns that do not count.
+
+    Raises:
+        ValueError: if `values` does not have two dims.
+    """
+    table = np.asarray(values)
+    if table.ndim != 2:
+        raise ValueError(f"values has {table.ndim} dims; it must have 2")
+    ax = new_axes(ax)
+    for row, line in enumerate(table.tolist()):
+        for column, value in enumerate(line):
+            is_faded = row in faded_rows or column in faded_columns
+            fill, color, weight = (PALE, GREY, "normal") if is_faded else (SKY, INK, "bold")
+            ax.add_patch(Rectangle((column, row), 1, 1, facecolor=fill, edgecolor="white", alpha=_FILL_ALPHA))
+            ax.text(column + 0.5, row + 0.5, f"{value:g}", ha="center", va="center", color=color, weight=weight)
+    num_rows, num_columns = table.shape
+    ax.set(xlim=(0, num_columns), ylim=(num_rows, 0), aspect="equal")
+    ax.axis("off")
     return ax

@@ -1,20 +1,15 @@
-"""Lines: a value along a quantity, a line a series, a band where there is a spread.
-
-Source: none; a plain line chart.
-Simplified: points are joined in the order of x.
-Left out: two y axes.
-"""
+"""Lines: a value along a quantity, a line a series, a band where there is a spread."""
 
 from collections.abc import Iterable, Mapping
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from .style import new_axes, styled
+from .style import LINE_STYLES, MARKERS, PALETTE, beside, log_scale, new_axes, styled
+from .tables import table_of
 
 __all__ = ["lines"]
 
-_MARKERS = "osD^vPX"
 _BAND_ALPHA = 0.2
 
 
@@ -30,45 +25,38 @@ def lines(
     y_label: str | None = None,
     log_x: bool = False,
     log_y: bool = False,
+    markers: bool = True,
 ) -> Axes:
-    """Draw a line a series on the given axes, or on those of a new figure, and return them.
+    """Draw a line a series, its points joined in the order of x.
 
     Args:
         data: rows with the columns named below; `low` and `high` become a band.
-        ax: where to draw.
+        ax: where to draw; None starts a figure.
         x: column along the axis.
         y: column of the values.
         by: column that makes series; None draws one line.
-        x_label: what to write at the axis; None takes the column's name.
-        y_label: what to write at the axis; None takes the column's name.
+        x_label: at the axis; None takes the column's name.
+        y_label: at the axis; None takes the column's name.
         log_x: a logarithmic x axis.
         log_y: a logarithmic y axis.
+        markers: mark the points; without, series differ by the style of their lines as well as by colour.
 
     Raises:
         ValueError: if a column is missing.
     """
-    rows = pd.DataFrame(data)
-    for column in filter(None, (x, y, by)):
-        if column not in rows:
-            raise ValueError(f"column is {column!r}; it must be one of {list(rows)!r}")
+    rows = table_of(data, (x, y, by))
     ax = new_axes(ax)
     for number, (name, part) in enumerate([(None, rows)] if by is None else rows.groupby(by, sort=False)):
-        _line(ax, part.sort_values(x), x, y, marker=_MARKERS[number % len(_MARKERS)], label=name)
-    ax.set(xlabel=x_label or x, ylabel=y_label or y)
-    _scale(ax, log_x, log_y)
+        lap, place = divmod(number, len(PALETTE))
+        look = {"clip_on": False, "in_layout": False}  # markers at the edge are drawn whole
+        look |= {"marker": MARKERS[place]} if markers else {}
+        style = LINE_STYLES[(lap if markers else number) % len(LINE_STYLES)]
+        part, color = part.sort_values(x), PALETTE[place]
+        ax.plot(part[x], part[y], color=color, linestyle=style, label=name, **look)
+        if {"low", "high"} <= set(part) and part.low.notna().any():
+            ax.fill_between(part[x], part["low"], part["high"], color=color, alpha=_BAND_ALPHA, linewidth=0)
+    ax.set(xlabel=x if x_label is None else x_label, ylabel=y if y_label is None else y_label)
+    log_scale(ax, x=log_x, y=log_y)
     if by:
-        ax.legend(title=by)
+        beside(ax, title=by)
     return ax
-
-
-def _scale(ax: Axes, log_x: bool, log_y: bool) -> None:
-    for axis, set_scale, log in ((ax.xaxis, ax.set_xscale, log_x), (ax.yaxis, ax.set_yscale, log_y)):
-        if log:
-            set_scale("log")
-            axis.set_major_formatter("{x:g}")
-
-
-def _line(ax: Axes, part: pd.DataFrame, x: str, y: str, *, marker: str, label: str | None) -> None:
-    (line,) = ax.plot(part[x], part[y], marker=marker, label=label)
-    if {"low", "high"} <= set(part):
-        ax.fill_between(part[x], part["low"], part["high"], color=line.get_color(), alpha=_BAND_ALPHA, linewidth=0)

@@ -1,9 +1,7 @@
-"""The one style sheet of every figure, and the colours of the words we use.
+"""The one style sheet of every figure, and the colours of its words.
 
-Source: the palette of Okabe and Ito (2008), told apart by colour-blind readers and in
-print; kinds of action also differ by hatching, so that no meaning hangs on colour alone.
-Simplified: one size of text for notebooks, reports and phones.
-Left out: dark themes; figures keep their white ground there.
+The palette is that of Okabe and Ito (2008), which colour-blind readers can tell apart, with a dark brown for its
+yellow. Kinds of action also differ by hatching and series by markers, so that no meaning hangs on colour alone.
 """
 
 from collections.abc import Iterator
@@ -14,31 +12,39 @@ import matplotlib.pyplot as plt
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+from numpy.typing import ArrayLike
 
 from workbench.timeline import Kind
 
 __all__ = [
     "KIND_COLOR",
     "KIND_HATCH",
+    "LINE_STYLES",
+    "MARKERS",
     "OURS",
     "PALETTE",
     "PUBLISHED",
     "STYLE",
+    "below",
     "beside",
     "figure",
+    "log_scale",
+    "mark_published",
     "new_axes",
+    "published_line",
     "styled",
 ]
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+BROWN = "#6E3B00"
 GREY, PALE, INK = "#999999", "#DDDDDD", "#222222"
 
-#: The colours of series, in order.
-PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
-
-#: What a paper says beside what we found, in every figure of the two.
-PUBLISHED, OURS = GREY, BLUE
+PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, BROWN)  # of series, in order
+MARKERS = "osD^vPX*"  # of series, as many
+LINE_STYLES = ("-", "--", "-.", ":")  # of the first eight series, of the next eight, ...
+PUBLISHED, OURS = GREY, BLUE  # a paper's value and ours, where a figure shows both
 
 KIND_COLOR = MappingProxyType(
     {
@@ -90,11 +96,9 @@ STYLE = MappingProxyType(
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Give the style to everything drawn in the body, and to nothing outside it; also a decorator.
-
-    Only the settings of the style are put back: a notebook's backend is loaded at the first
-    figure and turns interactive drawing on, which `matplotlib.rc_context` would undo.
-    """
+    """Give the style to everything drawn in the body, and to nothing outside it; also a decorator."""
+    # Only these settings are put back: a notebook's backend, which is loaded at the first figure, turns interactive
+    # drawing on, and `matplotlib.rc_context` would undo that.
     before = {name: plt.rcParams[name] for name in STYLE}
     plt.rcParams.update(STYLE)
     try:
@@ -104,30 +108,46 @@ def styled() -> Iterator[None]:
 
 
 def figure(num_rows: int = 1, num_columns: int = 1, **options) -> tuple[Figure, Axes]:
-    """Start a figure in the style.
-
-    Args:
-        num_rows: rows of axes.
-        num_columns: columns of axes.
-        options: what `matplotlib.pyplot.subplots` takes, such as `figsize` in inches.
-
-    Returns:
-        The figure, and its axes: one, or an array of them.
-    """
+    """Start a figure in the style, with one Axes or an array of them; takes what `matplotlib.pyplot.subplots` takes."""
     with styled():
         return plt.subplots(num_rows, num_columns, **options)
-
-
-def beside(ax: Axes, *, title: str | None = None) -> None:
-    """Put the legend to the right of the axes, where it hides nothing.
-
-    Args:
-        ax: what it explains.
-        title: of the legend.
-    """
-    ax.legend(title=title, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def new_axes(ax: Axes | None) -> Axes:
     """Return the axes given, or those of a new figure in the style."""
     return figure()[1] if ax is None else ax
+
+
+def beside(ax: Axes, *, title: str | None = None) -> None:
+    """Put the legend to the right of the axes, where it hides nothing."""
+    ax.legend(title=title, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def below(drawn: Figure, *, num_columns: int = 3) -> None:
+    """Put one legend of all series under the figure in place of those of its axes."""
+    found = {}
+    for ax in drawn.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+        if ax.get_legend():
+            ax.get_legend().remove()
+    drawn.legend(found.values(), found.keys(), loc="outside lower center", ncols=num_columns)
+
+
+def log_scale(ax: Axes, *, x: bool = False, y: bool = False) -> None:
+    """Make axes logarithmic, with plain numbers at their ticks."""
+    for axis, set_scale, is_log in ((ax.xaxis, ax.set_xscale, x), (ax.yaxis, ax.set_yscale, y)):
+        if is_log:
+            set_scale("log")
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter(LogFormatter())
+
+
+def published_line(ax: Axes, value: float, label: str, *, along_x: bool = False) -> None:
+    """Draw a paper's value as a dashed line, across the heights or along the x axis."""
+    (ax.axvline if along_x else ax.axhline)(value, color=PUBLISHED, linestyle="--", label=label)
+
+
+def mark_published(ax: Axes, x: ArrayLike, y: ArrayLike, label: str) -> None:
+    """Mark a paper's points with black crosses."""
+    ax.plot(x, y, "x", color=BLACK, markersize=9, clip_on=False, in_layout=False, label=label)

@@ -1,46 +1,29 @@
-"""SI units at the edge: seconds and bytes inside, readable ones on axes and in sentences.
-
-Source: SI prefixes, powers of 1000 also for bytes.
-Simplified: one unit a figure, the one of its largest value.
-Left out: binary prefixes.
-"""
+"""Seconds and bytes in readable units, with prefixes of a thousand."""
 
 from dataclasses import dataclass
 
-__all__ = ["Unit", "byte_unit", "format_bytes", "format_time", "time_unit"]
+__all__ = ["Unit", "format_bytes", "format_time", "time_unit"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
-    """A unit and its size in the SI unit without prefix."""
+    """A unit and its size."""
 
-    size: float  #: in seconds or bytes
-    symbol: str  #: what to write
+    size: float  # in seconds or bytes
+    symbol: str  # written behind a number
 
 
-_TIMES = (
-    Unit(size=1.0, symbol="s"),
-    Unit(size=1e-3, symbol="ms"),
-    Unit(size=1e-6, symbol="µs"),
-    Unit(size=1e-9, symbol="ns"),
+_TIMES = tuple(
+    Unit(size=size, symbol=symbol) for size, symbol in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 )
-_BYTES = (
-    Unit(size=1e12, symbol="TB"),
-    Unit(size=1e9, symbol="GB"),
-    Unit(size=1e6, symbol="MB"),
-    Unit(size=1e3, symbol="kB"),
-    Unit(size=1.0, symbol="B"),
+_BYTES = tuple(
+    Unit(size=size, symbol=symbol) for size, symbol in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 )
 
 
 def time_unit(largest_s: float) -> Unit:
     """Return the unit in which a time of `largest_s` seconds is at least 1."""
     return _largest_below(_TIMES, largest_s)
-
-
-def byte_unit(largest_bytes: float) -> Unit:
-    """Return the unit in which a size of `largest_bytes` is at least 1."""
-    return _largest_below(_BYTES, largest_bytes)
 
 
 def format_time(time_s: float) -> str:
@@ -50,7 +33,7 @@ def format_time(time_s: float) -> str:
 
 def format_bytes(num_bytes: float) -> str:
     """Write bytes with three digits in a readable unit, such as `33.6 MB`."""
-    return _format(num_bytes, byte_unit(num_bytes))
+    return _format(num_bytes, _largest_below(_BYTES, num_bytes))
 
 
 def _largest_below(units: tuple[Unit, ...], value: float) -> Unit:

@@ -15,7 +15,7 @@ from workbench.reproduction.judge import judge
 from workbench.reproduction.verdicts import Verdict
 from workbench.study.rows import read_rows
 from workbench.techniques.activation_compression import accuracy
-from workbench.techniques.activation_compression.accuracy import drawing
+from workbench.techniques.activation_compression import plots as pictures
 
 REPEATED = {
     "512 tokens": "activation-compression/table-5/measured",
@@ -343,7 +343,7 @@ def test_sources_are_told_once():
 
 def test_the_table_shows_mean_and_spread():
     rows = accuracy.score_rows([cell("w/o", 0.80), cell("w/o", 0.84, seed=1), cell("A1", 0.8)])
-    table = accuracy.score_table(rows)
+    table = pictures.score_table(rows)
     assert table.loc["mrpc"].to_dict() == {"w/o": "82.0 (80.0 to 84.0)", "A1": "80.0", "chance": "50.0"}
 
 
@@ -351,7 +351,7 @@ def test_points_of_a_scatter_lie_at_bytes_and_score():
     rows = accuracy.score_rows(
         [cell("w/o", 0.8), cell("T1", 0.4, sent=10), cell("A1", 0.8, sent=5, encoder_gradient_bytes=15)]
     )
-    ax = accuracy.draw_per_byte(accuracy.mean_rows(rows, ["mrpc"]), ax=plt.figure().add_subplot())
+    ax = pictures.draw_per_byte(accuracy.mean_rows(rows, ["mrpc"]), ax=plt.figure().add_subplot())
     assert {text.get_text(): text.xy for text in ax.texts} == {"T1": (0.1, 0.5), "A1": (0.05, 1.0), "w/o": (1.0, 1.0)}
     rings = [line.get_xydata().tolist() for line in ax.lines if line.get_fillstyle() == "none"]
     assert rings == [[[0.2, 1.0]]]
@@ -370,7 +370,7 @@ def test_a_table_of_points_lost_has_what_sends_least_at_the_top():
             cell("A1", 0.6, task="rte", **{**code, "sent": 9}),  # not told: at chance
         ]
     )
-    ax = accuracy.draw_points_lost(rows, ax=plt.figure().add_subplot(), at_chance=["rte", ("mrpc", "A1")])
+    ax = pictures.draw_points_lost(rows, ax=plt.figure().add_subplot(), at_chance=["rte", ("mrpc", "A1")])
     assert [label.get_text() for label in ax.get_yticklabels()] == [
         "A1  5\u00a0% (9\u00a0% with gradients)",
         "Q1  13\u00a0%",
@@ -391,10 +391,10 @@ def test_green_needs_every_seed_within_three_points_and_red_every_seed_beyond():
         for sent, (method, both) in enumerate(scores.items())
         for seed, score in enumerate(both)
     ]
-    ax = accuracy.draw_points_lost(accuracy.score_rows([*plain, *tried]), ax=plt.figure().add_subplot())
+    ax = pictures.draw_points_lost(accuracy.score_rows([*plain, *tried]), ax=plt.figure().add_subplot())
     green, blue, red, dark = (to_hex(patch.get_facecolor()) for patch in ax.patches)
-    assert (green, blue) == (drawing.KEPT_COLOR, drawing.OPEN_COLOR)
-    assert [red, dark] == [drawing.LOST_COLORS[0], drawing.LOST_COLORS[2]]
+    assert (green, blue) == (pictures.KEPT_COLOR, pictures.OPEN_COLOR)
+    assert [red, dark] == [pictures.LOST_COLORS[0], pictures.LOST_COLORS[2]]
     spread = {text.get_text(): text.get_position()[1] for text in ax.texts}
     assert list(spread) == ["-0.5", "-3.0 to 2.0", "0.5", "-3.0 to 4.0", "5.0", "4.0 to 6.0", "21.0", "20.0 to 22.0"]
     assert spread["-0.5"] < 0 < spread["-3.0 to 2.0"] < 0.5  # above each other, in the line of A1
@@ -406,7 +406,7 @@ def test_the_papers_scores_stand_beside_ours_by_method():
     published = pd.DataFrame(
         [{"task": "mrpc", "method": "T1", "value": 0.8}, {"task": "sst2", "method": "Q3", "value": 0.1}]
     )
-    beside = accuracy.beside_published(rows, published, "mrpc").set_index("method")
+    beside = pictures.scores_beside_published(rows, published, "mrpc").set_index("method")
     assert beside.published["T1"] == 0.8 and pd.isna(beside.published["Q3"]) and beside.ours["Q3"] == 1.0
 
 

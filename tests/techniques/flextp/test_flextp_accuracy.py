@@ -111,8 +111,8 @@ def test_ranks_drop_the_shares_that_each_is_given():
         ({"limit": 0}, "limit is 0, must be at least 1, or None for all images"),
         ({"skewness": [2.0, 2.0, 2.0]}, "skewness has 3 values, must have at most 2"),
         ({"skewness": [0.5]}, "skewness of rank 0 is 0.5"),
-        ({"solution": "SEMI", "skewness": [2.0], "num_senders": 2}, "num_senders is 2, must be at most 1"),
-        ({"solution": "ZERO", "pruning_ratio": 1.0}, "pruning_ratio is 1.0, must be in"),
+        ({"solution": "SEMI", "skewness": [2.0], "num_senders": 2}, "num_senders is 2; it must be at most 1"),
+        ({"solution": "ZERO", "pruning_ratio": 1.0}, "pruning_ratio is 1.0; it must be in"),
         ({"solution": "MIG", "dropped": [0.5]}, "dropped is .0.5,., must be empty except for a ZERO"),
         (
             {"solution": "ZERO", "pruning_ratio": 0.5, "dropped": [0.5]},

@@ -9,7 +9,8 @@ from workbench.reproduction.judge import judge
 from workbench.reproduction.published import published_rows
 from workbench.reproduction.verdicts import Verdict
 from workbench.study.rows import read_rows
-from workbench.techniques.flextp.study import cells, drawing, scores
+from workbench.techniques.flextp import plots as pictures
+from workbench.techniques.flextp.study import cells, scores
 from workbench.techniques.flextp.study.as_timed import CONTROL, blind_reason, rows_as_timed, variants_as_timed
 from workbench.techniques.flextp.study.variant import Variant
 
@@ -194,14 +195,14 @@ def heights(ax) -> list[float]:
 def test_bars_stand_beside_the_baseline():
     rows = rows_of(*zip(at(0, PLAIN, RD, PRI), (0.5, 0.3, 0.4), strict=True))
     figure, ax = plt.subplots()
-    drawing.draw_accuracies(rows, ax=ax, along="pruning_ratio")
+    pictures.draw_accuracies(rows, ax=ax, along="pruning_ratio")
     assert heights(ax) == pytest.approx([30.0, 40.0])
     assert list(ax.lines[-1].get_ydata()) == pytest.approx([50.0, 50.0])
     plt.close(figure)
 
 
 def test_the_table_sets_what_is_lost_beside_what_was_dropped():
-    table = drawing.loss_table(rows_of(*zip(at(0, PLAIN, RD), (0.5, 0.3), strict=True)), ["pruning_ratio"])
+    table = pictures.loss_table(rows_of(*zip(at(0, PLAIN, RD), (0.5, 0.3), strict=True)), ["pruning_ratio"])
     (row,) = table.to_dict("records")
     assert row == {
         "solution": "ZERO-Rd",
@@ -219,9 +220,9 @@ def test_semis_own_choice_stands_in_the_table_and_not_along_the_numbers_of_sende
     semi = {"solution": "SEMI", "skewness": [8, 4]}
     told = at(0, PLAIN, {**semi, "num_senders": 0}, {**semi, "num_senders": 2}, semi)
     rows = rows_of(*zip(told, (0.5, 0.3, 0.45, 0.4), strict=True), keys=["num_senders"])
-    assert list(drawing.loss_table(rows, ["num_senders"]).solution) == ["SEMI(x)", "SEMI(x)", "SEMI"]
+    assert list(pictures.loss_table(rows, ["num_senders"]).solution) == ["SEMI(x)", "SEMI(x)", "SEMI"]
     figure, ax = plt.subplots()
-    drawing.draw_accuracies(rows, ax=ax, along="num_senders")
+    pictures.draw_accuracies(rows, ax=ax, along="num_senders")
     assert heights(ax) == pytest.approx([30.0, 45.0])
     plt.close(figure)
 

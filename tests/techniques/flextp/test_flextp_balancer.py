@@ -1,6 +1,5 @@
 """Balancing reacts at run time, all ranks alike, on virtual and on real ranks."""
 
-import math
 import os
 import random
 import signal
@@ -15,15 +14,17 @@ from torch import nn
 
 from workbench.launch import RankFailed, run_on_ranks
 from workbench.parallel import ProcessTensorGroup, TransformerConfig, TransformerLayer, VirtualTensorGroup
-from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
-from workbench.techniques.flextp.method.levelling import SPEED_SHARE
-from workbench.techniques.flextp.method.migration import Scheme
-from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.runtime.balance import PATIENCE, balance, check_model
-from workbench.techniques.flextp.runtime.balancer import Balancer
-from workbench.techniques.flextp.runtime.meter import Meter
-from workbench.techniques.flextp.runtime.policy import Policy
-from workbench.techniques.flextp.runtime.timing import MeasuredTimes, ModelledTimes
+from workbench.techniques.flextp.method import SPEED_SHARE, Costs, PiecewiseLinear, Plan, RankPlan, RankTimes, Scheme
+from workbench.techniques.flextp.runtime import (
+    PATIENCE,
+    Balancer,
+    MeasuredTimes,
+    Meter,
+    ModelledTimes,
+    Policy,
+    balance,
+    check_model,
+)
 from workbench.timeline.stragglers import StragglerTrace
 
 CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32)
@@ -134,6 +135,8 @@ def test_with_patience_the_times_of_as_many_iterations_travel_as_one_message():
     train(model, balancer, 8)
     told = [message for message in balancer.group.traffic.messages if message.site == "flextp.times"]
     assert [message.message_bytes for message in told] == [3 * 3 * 8] * 2 and balancer.plan.ranks[1].removed > 0
+    plans = [message for message in balancer.group.traffic.messages if message.site == "flextp.plan"]
+    assert len(plans) == len(balancer.steps) == 1  # rank 0 plans for all
 
 
 def test_with_patience_two_ranks_that_are_disturbed_one_after_the_other_move_neither():
@@ -161,13 +164,6 @@ def test_the_times_before_an_iteration_that_is_broken_off_count_once():
             raise KeyboardInterrupt
     train(model, balancer, 2)
     assert [step.plan.is_plain for step in balancer.steps] == [True]
-
-
-def test_rank_0_plans_for_all_and_says_what():
-    model, balancer = balanced(StragglerTrace.fixed(4, {1: 4.0}), solution="SEMI")
-    train(model, balancer, 3)
-    told = [message for message in balancer.group.traffic.messages if message.site == "flextp.plan"]
-    assert len(told) == len(balancer.steps) == 1
 
 
 def test_with_patience_the_median_iteration_is_planned_from():
@@ -245,22 +241,26 @@ class NarrowTimes(ModelledTimes):
     """Products take a quarter of their time however few their columns."""
 
     is_proportional = False
+    fixed_part = 0.25
 
     def end(self, rank, work):
         skewness = self.trace.skewness(rank, self._iteration)
-        product_s = skewness * self.product_s * (0.25 + 0.75 * work)
+        product_s = skewness * self.product_s * (self.fixed_part + (1 - self.fixed_part) * work)
         return RankTimes(own_s=self.other_s + product_s, product_s=product_s, work=work)
+
+
+def balanced_where_messages_are_dear(skewness, fixed_share, config=CONFIG):
+    group, trace = VirtualTensorGroup(4), StragglerTrace.fixed(4, {0: skewness})
+    dear = PiecewiseLinear.straight(0.0, at_zero_s=100.0)
+    costs = replace(Costs.straight(compute_s=1.0), communicate=dear, fixed_share=fixed_share)
+    times, model = NarrowTimes(trace, product_s=1.0, other_s=0.2), two_layers(group, config)
+    return model, balance(model, group, policy=Policy(selection="Rd"), modelled=times, costs=costs)
 
 
 def test_a_straggler_whose_narrow_products_take_long_looks_no_slower_for_it():
     # Rank 0 takes 2 s, the others 1; it must drop 2/3 to be down to 2 (0.25 + 0.75 / 3) = 1. Were its time then divided
     # by 1/3, it would look as if products took 3 s, and drop more, for ever.
-    group, trace = VirtualTensorGroup(4), StragglerTrace.fixed(4, {0: 2.0})
-    model = two_layers(group)
-    dear = {"communicate": PiecewiseLinear.straight(0.0, at_zero_s=100.0), "fixed_share": 0.25}
-    costs = replace(COSTS, **dear, alloc_s=0.0, extract=PiecewiseLinear.straight(0.0))
-    times = NarrowTimes(trace, product_s=1.0, other_s=0.2)
-    balancer = balance(model, group, policy=Policy(selection="Rd"), modelled=times, costs=costs)
+    model, balancer = balanced_where_messages_are_dear(2.0, fixed_share=0.25)
     train(model, balancer, 6)
     (step,) = balancer.steps
     assert (step.plan.ranks[0].dropped, step.plan.migrated) == (pytest.approx(2 / 3), 0)
@@ -270,12 +270,7 @@ def test_a_straggler_whose_narrow_products_take_long_looks_no_slower_for_it():
 @pytest.mark.parametrize("fixed_share", [0.0, 0.1, 0.2])
 def test_who_knows_too_little_of_narrow_products_drops_more_step_by_step_and_no_more_than_it_takes(fixed_share):
     # A rank three times slower is down to 3 (0.25 + 0.75 w) = 1 at w = 1/9, and at 1.2 at w = 1/5.
-    group, trace = VirtualTensorGroup(4), StragglerTrace.fixed(4, {0: 3.0})
-    model = two_layers(group, WIDE)
-    dear = {"communicate": PiecewiseLinear.straight(0.0, at_zero_s=100.0), "fixed_share": fixed_share}
-    costs = replace(COSTS, **dear, alloc_s=0.0, extract=PiecewiseLinear.straight(0.0))
-    times = NarrowTimes(trace, product_s=1.0, other_s=0.2)
-    balancer = balance(model, group, policy=Policy(selection="Rd"), modelled=times, costs=costs)
+    model, balancer = balanced_where_messages_are_dear(3.0, fixed_share, WIDE)
     train(model, balancer, 12, shape=(2, 3, 128))
     dropped = [step.plan.ranks[0].dropped for step in balancer.steps]
     assert dropped == sorted(dropped) and len(dropped) > 1 and 4 / 5 < dropped[-1] <= 8 / 9
@@ -314,25 +309,18 @@ def test_a_rank_that_is_as_fast_as_the_fastest_never_drops():
             assert plan.dropped == 0 or each.unresized().own_s > 1.1 * least_s
 
 
-def test_layers_of_a_rank_have_ratios_of_their_own_only_where_the_policy_says_so():
-    found = {}
-    for selection in ("Pri", "PriDiffR"):
-        model, balancer = balanced(
-            StragglerTrace.fixed(2, {0: 3.0}),
-            solution="ZERO",
-            selection=selection,
-            iterations_per_epoch=2,
-            micro_threshold=0.0015,
-        )
-        train(model, balancer, 7)
-        widths = {"mlp.output": 16, "mlp.input": 16, "attention.output": 8, "attention.query_key_value": 16}
-        found[selection] = {
-            len(entry.dropped) / next(width for name, width in widths.items() if name in entry.layer_name)
-            for entry in balancer.lineage.entries()
-            if entry.layer_name.endswith("rank 0")
-        }
-    assert len(found["Pri"]) == 1
-    assert len(found["PriDiffR"]) > 1
+@pytest.mark.parametrize(("selection", "differ"), [("Pri", False), ("PriDiffR", True)])
+def test_layers_of_a_rank_have_ratios_of_their_own_only_where_the_policy_says_so(selection, differ):
+    policy = {"selection": selection, "iterations_per_epoch": 2, "micro_threshold": 0.0015}
+    model, balancer = balanced(StragglerTrace.fixed(2, {0: 3.0}), solution="ZERO", **policy)
+    train(model, balancer, 7)
+    widths = {"mlp.output": 16, "mlp.input": 16, "attention.output": 8, "attention.query_key_value": 16}
+    ratios = {
+        len(entry.dropped) / next(width for name, width in widths.items() if name in entry.layer_name)
+        for entry in balancer.lineage.entries()
+        if entry.layer_name.endswith("rank 0")
+    }
+    assert (len(ratios) > 1) is differ
 
 
 def test_a_batch_without_products_says_nothing():
@@ -387,21 +375,11 @@ def test_with_patience_a_straggler_is_helped_after_the_first_window_of_which_it_
     assert balancer.plan.is_plain
 
 
-@dataclass
-class Stubborn(ModelledTimes):
-    """Of whose products a fifth of the time is there however few their columns are."""
-
-    def end(self, rank, work):
-        skewness = self.trace.skewness(rank, self._iteration)
-        product_s = skewness * self.product_s * (0.2 + 0.8 * work)
-        return RankTimes(own_s=self.other_s + product_s, product_s=product_s, work=work)
-
-
 def test_with_a_constant_ratio_a_rank_that_has_recovered_drops_nothing_any_more():
     group = VirtualTensorGroup(4)
     model = two_layers(group)
     grid = f"rank 0 | 8 8 8 8 8 8 {'. ' * 12}\n" + "\n".join(f"rank {rank} | {'. ' * 18}" for rank in (1, 2, 3))
-    times = Stubborn(StragglerTrace.from_grid(grid, iterations_per_epoch=1), product_s=1.0, other_s=0.2)
+    times = NarrowTimes(StragglerTrace.from_grid(grid, iterations_per_epoch=1), product_s=1.0, other_s=0.2)
     policy = Policy(solution="ZERO", selection="PriDiffE", pruning_ratio=0.5, micro_threshold=1e-4)
     balancer = balance(model, group, policy=policy, modelled=times)
     train(model, balancer, 6)
@@ -410,42 +388,22 @@ def test_with_a_constant_ratio_a_rank_that_has_recovered_drops_nothing_any_more(
     assert balancer.plan.is_plain
 
 
-def test_one_rank_alone_has_nobody_to_wait_for():
-    group = VirtualTensorGroup(1)
-    model = two_layers(group)
-    times = ModelledTimes(StragglerTrace.none(1))
-    train(model, balance(model, group, modelled=times, costs=COSTS), PATIENCE + 2)
+@pytest.mark.parametrize("is_incremental", [False, True])
+def test_without_the_increment_the_same_columns_are_dropped_for_ever_and_with_it_the_choice_rotates(is_incremental):
+    policy = {"solution": "ZERO", "pruning_ratio": 0.25, "iterations_per_epoch": 2, "is_incremental": is_incremental}
+    model, balancer = balanced(StragglerTrace.fixed(2, {0: 3.0}), **policy)
+    choices = []
+    train(model, balancer, 40, before=lambda _: choices.append(balancer.lineage.entries()[0].dropped))
+    assert (len(set(choices[-20:])) > 1) is is_incremental
 
 
-def test_without_the_increment_the_same_columns_are_dropped_for_ever_and_with_it_the_choice_rotates():
-    for is_incremental, rotates in ((False, False), (True, True)):
-        model, balancer = balanced(
-            StragglerTrace.fixed(2, {0: 3.0}),
-            solution="ZERO",
-            selection="Pri",
-            pruning_ratio=0.25,
-            iterations_per_epoch=2,
-            is_incremental=is_incremental,
-        )
-        choices = []
-        train(model, balancer, 40, before=lambda _: choices.append(balancer.lineage.entries()[0].dropped))
-        late = set(choices[-20:])
-        assert (len(late) > 1) is rotates
-
-
-def test_every_policy_trains():
-    for selection in ("Rd", "Pri", "PriDiffR"):
-        for imputation in ("Zero", "Average", "Same"):
-            model, balancer = balanced(
-                StragglerTrace.fixed(2, {1: 4.0}),
-                solution="ZERO",
-                selection=selection,
-                imputation=imputation,
-                iterations_per_epoch=3,
-                micro_threshold=1e-4,
-            )
-            losses = train(model, balancer, 12)
-            assert losses[-1] < losses[0]
+@pytest.mark.parametrize("imputation", ["Zero", "Average", "Same"])
+@pytest.mark.parametrize("selection", ["Rd", "Pri", "PriDiffR"])
+def test_every_policy_trains(selection, imputation):
+    policy = {"selection": selection, "imputation": imputation, "iterations_per_epoch": 3, "micro_threshold": 1e-4}
+    model, balancer = balanced(StragglerTrace.fixed(2, {1: 4.0}), solution="ZERO", **policy)
+    losses = train(model, balancer, 12)
+    assert losses[-1] < losses[0]
 
 
 def on_a_rank(trace, policy, hesitate=False):
@@ -520,7 +478,7 @@ def test_metered_products_without_a_plan_are_the_plain_ones_bit_for_bit():
 def with_a_policy_of_its_own():
     group = ProcessTensorGroup()
     policy = Policy(solution="ZERO", iterations_per_epoch=2 + group.local_ranks[0])
-    with pytest.raises(ValueError, match="rank 1 was given another policy"):
+    with pytest.raises(ValueError, match="policy of rank 1 differs"):
         balance(two_layers(group), group, policy=policy)
     return True
 
@@ -537,7 +495,7 @@ def with_weights_of_its_own():
         model = two_layers(group)
         if is_second:
             differ(model)
-        with pytest.raises(ValueError, match="rank 1 was given another policy, costs or layers"):
+        with pytest.raises(ValueError, match="policy of rank 1 differs"):
             balance(model, group)
         refused.append(True)
     return refused
@@ -556,9 +514,7 @@ def dies_while_migrating(scheme, step):
     def die(iteration):
         if iteration == 2 and group.local_ranks == (2,):
             delivery = model[1].mlp.input.matrix_product.delivery
-            setattr(
-                delivery, step, lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-            )  # where others wait for its columns
+            setattr(delivery, step, lambda *_: os.kill(os.getpid(), signal.SIGKILL))  # others wait for its columns
 
     return train(model, balancer, 4, before=die)
 
@@ -590,41 +546,46 @@ def test_outside_of_an_iteration_products_are_plain():
     assert torch.equal(model(x), after)
 
 
-def test_a_model_is_refused_before_any_rank_starts():
-    check_model(two_layers, 2)
-    with pytest.raises(ValueError, match="Linear has no parallel linears"):
-        check_model(lambda group: nn.Linear(2, 2), 2)
-    with pytest.raises(ValueError, match="belongs to another group"):
-        check_model(lambda group: two_layers(VirtualTensorGroup(2)), 2)
+NO_STRAGGLER = ModelledTimes(StragglerTrace.none(2))
+OTHER_RANKS = ModelledTimes(StragglerTrace.none(3))
 
 
-def test_bad_input_is_refused_before_any_work():
+def refused(build=two_layers, **arguments):
     group = VirtualTensorGroup(2)
-    model, times = two_layers(group), ModelledTimes(StragglerTrace.none(2))
-    with pytest.raises(ValueError, match="no parallel linears"):
-        balance(nn.Linear(2, 2), group, modelled=times, costs=COSTS)
-    with pytest.raises(ValueError, match=r"num_senders is 2, must be at most 1"):
-        balance(model, group, policy=Policy(num_senders=2), modelled=times, costs=COSTS)
-    with pytest.raises(ValueError, match="trace is of 3 ranks, must be of the group's 2"):
-        balance(model, group, modelled=ModelledTimes(StragglerTrace.none(3)), costs=COSTS)
-    with pytest.raises(ValueError, match="modelled is None"):
-        balance(model, group)
-    with pytest.raises(ValueError, match="plan is of 3 ranks, must be of the group's 2"):
-        balance(model, group, policy=Policy(solution="given", plan=Plan.plain(3)), modelled=times)
-    with pytest.raises(ValueError, match=r"pruning_ratio is 1.0, must be in \[0, 1\)"):
-        Policy(solution="ZERO", pruning_ratio=1.0)
-    with pytest.raises(ValueError, match="costs is None"):
-        balance(model, group, modelled=times)
-    with pytest.raises(ValueError, match="trace is given, must be None where `modelled` is"):
-        balance(model, group, modelled=times, costs=COSTS, trace=StragglerTrace.none(2))
-    with pytest.raises(ValueError, match="slowness is 2, must be 1"):
-        balance(model, group, modelled=times, costs=COSTS, slowness=2)
-    for field, value in (("speed_share", 1.5), ("decay", 3.0), ("micro_threshold", math.nan), ("threshold", math.inf)):
-        with pytest.raises(ValueError, match=f"{field} is {value}, must be"):
-            Policy(**{field: value})
-    balance(model, group, modelled=times, costs=COSTS)
+    balance(build(group), group, **{"modelled": NO_STRAGGLER, "costs": COSTS, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: check_model(lambda group: nn.Linear(2, 2), 2), "model is a Linear without parallel linears"),
+        (lambda: check_model(lambda _: two_layers(VirtualTensorGroup(2)), 2), "group of .* is another one"),
+        (lambda: refused(lambda group: nn.Linear(2, 2)), "model is a Linear without parallel linears"),
+        (lambda: refused(policy=Policy(num_senders=2)), "num_senders is 2; it must be at most 1"),
+        (
+            lambda: refused(policy=Policy(solution="given", plan=Plan.plain(3))),
+            "plan is of 3 ranks; it must be of .* 2",
+        ),
+        (lambda: refused(modelled=OTHER_RANKS), "trace is of 3 ranks; it must be of the group's 2"),
+        (lambda: refused(trace=StragglerTrace.none(2)), "trace is given; it must be None where `modelled` is"),
+        (lambda: refused(modelled=None), "modelled is None"),
+        (lambda: refused(costs=None), "costs is None"),
+        (lambda: refused(slowness=2), "slowness is 2; it must be 1"),
+        (lambda: Meter(0, slowness=0.5), "slowness is 0.5; it must be at least 1"),
+    ],
+)
+def test_bad_input_is_refused_before_any_rank_starts(call, message):
+    check_model(two_layers, 2)
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_balanced_model_is_refused_until_balancing_is_removed():
+    model, balancer = balanced(StragglerTrace.none(2), solution="SEMI")
     with pytest.raises(ValueError, match="replaced already"):
-        balance(model, group, modelled=times, costs=COSTS)
+        balance(model, balancer.group, modelled=NO_STRAGGLER, costs=COSTS)
+    balancer.remove()
+    balance(model, balancer.group, modelled=NO_STRAGGLER, costs=COSTS)
 
 
 def test_an_iteration_is_refused_inside_of_another_after_removal_and_on_another_device():
@@ -649,9 +610,3 @@ def test_weights_that_are_assigned_by_loading_are_followed():
     train(model, balancer, 1)  # closes the epoch
     after = [statistics._then_OK.abs().sum() for statistics in balancer._choosers[0]._statistics]
     assert all(later > 1.5 * sooner for sooner, later in zip(held, after, strict=True))
-
-
-def test_removed_balancing_gives_the_plain_products_back():
-    model, balancer = balanced(StragglerTrace.none(2), solution="SEMI")
-    balancer.remove()
-    balance(model, balancer.group, modelled=ModelledTimes(StragglerTrace.none(2)), costs=COSTS)

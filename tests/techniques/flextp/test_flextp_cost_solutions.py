@@ -20,9 +20,8 @@ from workbench.techniques.flextp.cost import (
     winner_map,
     winner_of,
 )
-from workbench.techniques.flextp.method.plan import Plan, RankPlan
-from workbench.techniques.flextp.method.ratio import Reference, speedup_bound
-from workbench.techniques.flextp.method.solution import COMPARED
+from workbench.techniques.flextp.method.plan import COMPARED, Plan, RankPlan
+from workbench.techniques.flextp.method.planners import Reference, speedup_bound
 
 PARTS = iteration_parts(VIT_1B, paper_machine())
 ITERATIONS = 782

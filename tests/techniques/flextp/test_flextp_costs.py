@@ -1,33 +1,44 @@
+"""Costs of a pre-test, and the time of an iteration under a plan."""
+
 import json
 from dataclasses import replace
 
 import pytest
 
-from workbench.techniques.flextp.method.costs import Costs, PiecewiseLinear
-from workbench.techniques.flextp.method.plan import RankTimes
+from workbench.techniques.flextp.method import (
+    Costs,
+    PiecewiseLinear,
+    Plan,
+    RankParts,
+    RankPlan,
+    RankTimes,
+    ideal_s,
+    iteration_s,
+    own_speed,
+    rank_parts,
+    rank_s,
+)
+
+COSTS = Costs.straight(alloc_s=0.25, extract_s=0.5, communicate_s=2, compute_s=1)
+SENT = Plan(ranks=(RankPlan(dropped=0.25, migrated=0.5), RankPlan(), RankPlan()))
+
+
+def ranks(*product_s, other_s=0.0):
+    return [RankTimes(own_s=other_s + seconds, product_s=seconds) for seconds in product_s]
 
 
 def test_a_function_goes_through_its_points_and_straight_on():
     seconds = PiecewiseLinear(shares=(0.25, 0.5, 1.0), seconds=(1.0, 2.0, 6.0))
     # Between 0.25 and 0.5 4 s a share, beyond 8 s a share.
     assert [seconds(share) for share in (0, 0.25, 0.375, 0.5, 0.75, 1, 1.5)] == [0, 1, 1.5, 2, 4, 6, 10]
-
-
-def test_a_function_is_never_negative():
-    # 8 s a share through (0.5, 2): at 0 it would be -2.
+    # 8 s a share through (0.5, 2): at 0 it would be -2. A single point makes a constant.
     assert PiecewiseLinear(shares=(0.5, 1.0), seconds=(2.0, 6.0))(0) == 0
-
-
-def test_a_single_point_makes_a_constant():
     assert PiecewiseLinear(shares=(0.5,), seconds=(2.0,))(0.9) == 2
 
 
-def test_of_several_samples_at_one_share_the_median_counts():
+def test_of_several_samples_at_one_share_the_median_counts_and_samples_that_fall_are_levelled():
     samples = [(0.5, 2.0), (1.0, 4.0), (0.5, 90.0), (0.5, 1.0), (1.0, 6.0)]
     assert PiecewiseLinear.fitted(samples) == PiecewiseLinear(shares=(0.5, 1.0), seconds=(2.0, 5.0))
-
-
-def test_samples_that_fall_are_levelled():
     # 3 then 2 fall: the nearest that do not are both 2.5.
     samples = [(0.25, 1.0), (0.5, 3.0), (0.75, 2.0), (1.0, 4.0)]
     assert PiecewiseLinear.fitted(samples).seconds == pytest.approx((1.0, 2.5, 2.5, 4.0))
@@ -35,24 +46,13 @@ def test_samples_that_fall_are_levelled():
 
 def test_every_sender_pays_for_what_travels_however_few_its_columns():
     # 3 s of whole tensors and 2 s a share: one sender of 1.5 pays 6, three of 0.5 pay 3 (3 + 1); nobody pays nothing.
-    costs = Costs(
-        alloc_s=0.0,
-        extract=PiecewiseLinear.straight(0.0),
-        compute=PiecewiseLinear.straight(1.0),
-        communicate=PiecewiseLinear.straight(2.0, at_zero_s=3.0),
-    )
+    costs = replace(Costs.straight(compute_s=1.0), communicate=PiecewiseLinear.straight(2.0, at_zero_s=3.0))
     assert [costs.communicate_s(1.5, senders) for senders in (1, 3)] == [6, 12]
     assert costs.communicate_s(0.0, 0) == 0
     assert Costs.straight(communicate_s=2.0, compute_s=1.0).communicate_s(1.5, 3) == pytest.approx(3)
 
 
-NARROW = Costs(
-    alloc_s=0.0,
-    extract=PiecewiseLinear.straight(0.0),
-    communicate=PiecewiseLinear.straight(0.0),
-    compute=PiecewiseLinear.straight(3.0, at_zero_s=2.0),
-    fixed_share=0.25,
-)
+NARROW = replace(Costs.straight(compute_s=1.0), compute=PiecewiseLinear.straight(3.0, at_zero_s=2.0), fixed_share=0.25)
 
 
 def test_a_receiver_multiplies_for_every_sender_by_itself():
@@ -86,6 +86,75 @@ def test_costs_survive_json():
     assert Costs.from_record(json.loads(json.dumps(costs.as_record()))) == costs
 
 
+def test_a_plain_plan_takes_as_long_as_the_slowest_rank():
+    assert iteration_s(ranks(8, 1, 1, other_s=2), Plan.plain(3), COSTS) == 10
+
+
+def test_every_rank_pays_for_what_it_keeps_removes_sends_and_receives():
+    # V = 0.5, sent in 1 s on all ranks; each of two receivers multiplies 0.25 more.
+    # rank 0: 2 + 8 x (1 - 0.75) + 0.25 + 0.5 x 0.75 + 1 = 5.625; rank 1, twice as slow as rank 2: 2 + 2 + 0.5 + 1;
+    # rank 2: 2 + 1 + 0.25 + 1.
+    assert rank_s(ranks(8, 2, 1, other_s=2), SENT, COSTS) == (5.625, 5.5, 4.25)
+    sender, receiver, _ = rank_parts(ranks(8, 2, 1, other_s=2), SENT, COSTS)
+    assert sender == RankParts(other_s=2, kept_s=2, removing_s=0.625, received_s=0, transfer_s=1)
+    assert receiver == RankParts(other_s=2, kept_s=2, removing_s=0, received_s=0.5, transfer_s=1)
+
+
+def test_all_ranks_wait_for_the_messages_of_every_sender():
+    # Two senders of a half each, one receiver: 2 (0.3 + 0.5 x 1) = 1.6 s on all; it also multiplies their columns.
+    costs = replace(Costs.straight(compute_s=1.0), communicate=PiecewiseLinear.straight(1.0, at_zero_s=0.3))
+    plan = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(migrated=0.5), RankPlan()))
+    assert rank_s(ranks(4, 2, 1), plan, costs) == pytest.approx((2 + 1.6, 1 + 1.6, 1 + 1 + 1.6))
+
+
+def test_a_plan_that_only_drops_sends_nothing():
+    # 8 x 0.5 + 0.25 + 0.25.
+    plan = Plan(ranks=(RankPlan(dropped=0.5), RankPlan()))
+    assert rank_s(ranks(8, 1), plan, COSTS) == (4.5, 1.0)
+
+
+def test_the_model_starts_from_unresized_times():
+    resized = [RankTimes(own_s=4, product_s=2, work=0.25), *ranks(1, other_s=2)]
+    assert rank_s(resized, Plan.plain(2), COSTS) == (10, 3)
+
+
+def test_what_a_product_takes_however_narrow_is_paid_whatever_is_moved():
+    # A normal rank's products take 4 s, 1 of them however narrow, and 2 s more of each sender. Rank 0 is twice as slow
+    # and keeps half: 2 (1 + 3 x 0.5) s; ranks 1 and 2 multiply a quarter more: 4 + 2 + 3 x 0.25. All do 1 s else.
+    plan = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(), RankPlan()))
+    assert rank_s(list(map(NARROW.proportional, ranks(8, 4, 4, other_s=1))), plan, NARROW) == (6, 7.75, 7.75)
+
+
+def test_own_speed_is_counted_from_the_fastest():
+    assert own_speed(ranks(8, 2, 4, other_s=1)) == (4, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("product_s", "level_s"),
+    [
+        ((8, 1, 1, 1), 1.28),  # L / 8 + 3 L = 4
+        ((8, 4, 1, 1), 32 / 19),  # L / 8 + L / 4 + 2 L = 4
+        ((1, 1), 1.0),
+    ],
+)
+def test_a_balance_that_costs_nothing_ends_at_one_level(product_s, level_s):
+    assert ideal_s(ranks(*product_s)) == pytest.approx(level_s)
+    assert ideal_s(ranks(*product_s, other_s=3)) == pytest.approx(3 + level_s)
+
+
+def test_no_balance_is_faster_than_a_rank_s_other_time():
+    # Rank 0 gives all its columns away and still takes 10 s.
+    assert ideal_s([RankTimes(own_s=11, product_s=1), *ranks(1, 1)]) == pytest.approx(10)
+
+
+def test_more_costs_never_make_an_iteration_faster():
+    times = ranks(8, 2, 1, other_s=2)
+    base = {"alloc_s": 0.25, "extract_s": 0.5, "communicate_s": 2, "compute_s": 1}
+    for name, value in base.items():
+        dearer = Costs.straight(**{**base, name: 2 * value})
+        assert iteration_s(times, SENT, dearer) >= iteration_s(times, SENT, COSTS)
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -97,6 +166,8 @@ def test_costs_survive_json():
         (lambda: PiecewiseLinear.straight(1.0)(-0.5), "share is -0.5"),
         (lambda: Costs.straight(alloc_s=-1, compute_s=1), "alloc_s is -1"),
         (lambda: replace(NARROW, fixed_share=1.0), "fixed_share is 1.0"),
+        (lambda: ideal_s([*ranks(1, other_s=1), *ranks(0, other_s=1)]), "product_s of rank 1 is 0"),
+        (lambda: rank_s(ranks(1, 1), Plan.plain(3), COSTS), "times has 2 ranks; it must have as many as plan, 3"),
     ],
 )
 def test_costs_that_cannot_be_are_refused(build, message):

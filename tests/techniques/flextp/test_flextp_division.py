@@ -1,15 +1,17 @@
-"""How columns are divided: who gets which, who gets one more, and how much work that is."""
+"""Which columns a rank drops and migrates, who computes them, and how much work that is."""
 
 import pytest
 import torch
 from torch import nn
 
-from workbench.parallel import ColumnParallelLinear, RowParallelLinear, VirtualTensorGroup
-from workbench.techniques.flextp.method.migration import column_ranges
-from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.runtime.balancer import Balancer
-from workbench.techniques.flextp.runtime.division import divide
-from workbench.techniques.flextp.runtime.policy import Policy
+from workbench.launch import run_on_ranks
+from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
+from workbench.parallel.seeds import generator_for
+from workbench.techniques.flextp.method import Plan, RankPlan, RankTimes
+from workbench.techniques.flextp.runtime import Balancer, ColumnChooser, ModelledTimes, Policy, balance, divide
+from workbench.timeline.stragglers import StragglerTrace
+
+pytestmark = pytest.mark.timeout(60)
 
 
 def columns(*indices):
@@ -31,26 +33,6 @@ def test_receivers_are_served_in_the_order_of_their_numbers_counted_from_the_sen
     # Eight columns for ranks 2, 3 and 0 end at 8/3, 16/3 and 8, rounded down: 2, 5 and 8.
     assert dealt_out(DIVISION) == [(1, {2: [7, 0], 3: [3, 9, 4], 0: [2, 8, 5]})]
     assert list(DIVISION.migrations[0].parts) == [2, 3, 0]
-
-
-@pytest.mark.parametrize(
-    ("num_columns", "widths"),
-    [
-        (0, [0, 0, 0]),
-        (1, [0, 0, 1]),
-        (2, [0, 1, 1]),
-        (3, [1, 1, 1]),
-        (4, [1, 1, 2]),
-        (5, [1, 2, 2]),
-        (7, [1, 2, 2, 2]),
-        (10, [2, 3, 2, 3]),
-        (11, [2, 3, 3, 3]),
-    ],
-)
-def test_where_columns_do_not_divide_both_ends_are_rounded_down(num_columns, widths):
-    ranges = column_ranges(num_columns, len(widths))
-    assert [len(each) for each in ranges] == widths
-    assert [place for each in ranges for place in each] == list(range(num_columns))
 
 
 def test_several_senders_are_left_out_of_the_count_of_each():
@@ -90,15 +72,13 @@ def test_a_division_is_plain_if_local_ranks_keep_all_and_nobody_migrates():
 @pytest.mark.parametrize(
     ("dropped", "migrated", "message"),
     [
-        ({0: [4]}, {}, r"dropped and migrated columns of rank 0 are 4 to 4, must be in 0\.\.3"),
-        ({0: [-1, 2]}, {}, r"dropped and migrated columns of rank 0 are -1 to 2, must be in 0\.\.3"),
+        ({0: [4]}, {}, r"dropped and migrated columns of rank 0 are 4 to 4; must be in 0\.\.3"),
+        ({0: [-1, 2]}, {}, r"dropped and migrated columns of rank 0 are -1 to 2; must be in 0\.\.3"),
         ({0: [1, 1]}, {}, "dropped and migrated columns of rank 0 name a column twice"),
         ({0: [1]}, {0: [2, 1]}, "dropped and migrated columns of rank 0 name a column twice"),
-        ({0: []}, {1: [0, 4]}, r"migrated columns of rank 1 are 0 to 4, must be in 0\.\.3"),
+        ({0: []}, {1: [0, 4]}, r"migrated columns of rank 1 are 0 to 4; must be in 0\.\.3"),
         ({0: []}, {1: [3, 3]}, "migrated columns of rank 1 name a column twice"),
-        ({0: [1, 2]}, {0: [0, 3]}, "rank 0 drops or migrates all of its 4 columns, must keep at least one"),
-        ({0: []}, {2: [1]}, r"senders has rank 2, must be in 0\.\.1"),
-        ({0: []}, {0: [1], 1: [1]}, "senders has 2 of 2 ranks, must leave one to receive"),
+        ({0: [1, 2]}, {0: [0, 3]}, "rank 0 drops or migrates all of its 4 columns; it must keep at least one"),
     ],
 )
 def test_columns_that_cannot_be_divided_are_refused(dropped, migrated, message):
@@ -133,3 +113,206 @@ def test_layers_weigh_as_much_as_their_weights_in_what_a_rank_has_kept_and_dropp
         second(first(torch.ones(2, 3))).sum().backward()
     assert times.work == pytest.approx({0: (12 * 2 / 3 + 20 * 3 / 4) / 32, 1: (12 * 1 / 3 + 20 * 2 / 4) / 32})
     assert balancer.dropped_share == pytest.approx((12 * 1 / 3 + 20 * 1 / 4) / 32 / 2)  # the mean of both ranks
+
+
+def chosen(chooser, **shares):
+    """(dropped, migrated) of every layer."""
+    found = chooser.choose(RankPlan(**shares))
+    return [(each.dropped.tolist(), each.migrated.tolist()) for each in found]
+
+
+def move(weight, *steps):
+    """Move the columns of a weight of two rows by so much on average: twice as much in one row, not in the other."""
+    with torch.no_grad():
+        weight[0] += 2 * torch.tensor(steps)
+
+
+def measured(*changes, **policy):
+    """A chooser whose one weight has moved by so much in its first epoch, and the weight."""
+    weight = nn.Parameter(torch.zeros(2, len(changes)))
+    chooser = ColumnChooser([weight], Policy(**{"solution": "ZERO", "selection": "Pri", **policy}), rank=0)
+    move(weight, *changes)
+    chooser.close_epoch([weight])
+    return chooser, weight
+
+
+SIX = (5.0, 1.0, 3.0, 0.0, 4.0, 2.0)  # least moved first: 3, 1, 5, 2, 4, 0
+
+
+def test_the_least_moved_columns_are_dropped_and_the_next_ones_migrate():
+    chooser, _ = measured(*SIX)
+    assert chosen(chooser, dropped=0.5) == [([1, 3, 5], [])]
+    assert chosen(chooser, migrated=0.5) == [([], [3, 1, 5])]
+    assert chosen(chooser, dropped=1 / 3, migrated=1 / 3) == [([1, 3], [5, 2])]
+    assert chosen(chooser) == [([], [])]
+
+
+def test_what_migrates_follows_from_the_plan_alone_and_one_column_is_kept():
+    # 0.4 of 6 are 2 columns; 0.59 would be 4, and none be left.
+    chooser, _ = measured(*SIX)
+    assert chosen(chooser, dropped=0.59, migrated=0.4) == [([1, 3, 5], [2, 4])]
+    assert chosen(chooser, dropped=0.005, migrated=0.99) == [([], [3, 1, 5, 2, 4])]
+
+
+def test_dropped_columns_keep_their_statistic_while_migrated_ones_are_measured_anew():
+    # Columns 1 and 3 are dropped, 5 and 2 migrated; those and 0 and 4 have moved since. Least first: 3, 5, 2, 0, 4, 1.
+    chooser, weight = measured(*SIX)
+    chosen(chooser, dropped=1 / 3, migrated=1 / 3)
+    move(weight, 0.5, 0.0, 0.25, 0.0, 0.75, 0.125)
+    chooser.close_epoch([weight])
+    assert chosen(chooser, migrated=0.9) == [([], [3, 5, 2, 0, 4])]
+    # Nothing was dropped in this epoch: column 1 has not moved, and goes to the head with all others that have not.
+    chooser.close_epoch([weight])
+    move(weight, 1.0, 0.0, 2.0, 3.0, 4.0, 5.0)
+    chooser.close_epoch([weight])
+    assert chosen(chooser, migrated=0.9) == [([], [1, 0, 2, 3, 4])]
+
+
+def test_a_column_that_was_dropped_at_any_time_in_an_epoch_counts_as_dropped_in_it():
+    chooser, weight = measured(*SIX)
+    chosen(chooser, dropped=0.5)
+    chosen(chooser)  # the straggler has vanished within the epoch
+    move(weight, 0.5, 0.0, 0.25, 0.0, 0.75, 0.0)
+    chooser.close_epoch([weight])
+    assert chosen(chooser, migrated=0.9) == [([], [3, 2, 0, 4, 1])]  # statistics 0.5, 1, 0.25, 0, 0.75, 2
+
+
+def test_without_the_increment_dropped_columns_seem_not_to_move_and_are_dropped_again():
+    chooser, weight = measured(*SIX, is_incremental=False)
+    assert chosen(chooser, dropped=0.5) == [([1, 3, 5], [])]
+    move(weight, 0.5, 0.0, 0.25, 0.0, 0.75, 0.0)
+    chooser.close_epoch([weight])
+    assert chosen(chooser, dropped=0.5) == [([1, 3, 5], [])]
+
+
+def two_layers(frozen=(), **policy):
+    """Layers of 4 and of 8 columns. Two of the first have moved by less than 1 = 4 iterations · 0.25."""
+    weights = [nn.Parameter(torch.zeros(2, 4)), nn.Parameter(torch.zeros(2, 8))]
+    for layer in frozen:
+        weights[layer].requires_grad_(False)
+    more = {"solution": "ZERO", "iterations_per_epoch": 4, "micro_threshold": 0.25, **policy}
+    chooser = ColumnChooser(weights, Policy(**more), rank=0)
+    for layer, steps in enumerate([(3.0, 0.5, 1.0, 0.75), (9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0)]):
+        if layer not in frozen:
+            move(weights[layer], *steps)
+    chooser.close_epoch(weights)
+    return chooser
+
+
+def test_layers_that_move_little_drop_more_where_layers_have_ratios_of_their_own():
+    # γ = 1/4. The first layer has 2 of 4 candidates; the second none and drops 0.8 γ = 0.2: 1.6 of 8 columns.
+    assert chosen(two_layers(selection="PriDiffR"), dropped=0.25) == [([1, 3], []), ([6, 7], [])]
+    assert chosen(two_layers(selection="PriDiffR", decay=0.4), dropped=0.25) == [([1, 3], []), ([7], [])]
+    more = {"selection": "PriDiffE", "pruning_ratio": 0.25}
+    assert chosen(two_layers(**more), dropped=0.25) == [([1, 3], []), ([6, 7], [])]
+    assert chosen(two_layers(selection="Pri"), dropped=0.25) == [([1], []), ([6, 7], [])]
+    # Before the first statistics no column is a candidate: 0.8 columns of 4, and 1.6 of 8.
+    differs = Policy(solution="ZERO", selection="PriDiffR", micro_threshold=0.25)
+    fresh = ColumnChooser([torch.zeros(2, 4), torch.zeros(2, 8)], differs, rank=0)
+    assert [len(dropped) for dropped, _ in chosen(fresh, dropped=0.25)] == [1, 2]
+
+
+def test_ratios_by_layer_are_refused_where_no_change_is_small():
+    with pytest.raises(ValueError, match="micro_threshold is 0; it must be above 0 where selection is PriDiffR"):
+        ColumnChooser([torch.zeros(2, 4)], Policy(solution="ZERO", selection="PriDiffR"), rank=0)
+
+
+def test_a_frozen_layer_has_no_candidates_since_it_has_not_moved_because_it_may_not():
+    # 0.8 γ of 4 columns are 0.8, of 8 are 1.6; which ones of the frozen layer is left to chance.
+    (first, _), (second, _) = chosen(two_layers(selection="PriDiffR", frozen=[0]), dropped=0.25)
+    assert (len(first), second) == (1, [6, 7])
+    thawed = [nn.Parameter(torch.zeros(2, 4), requires_grad=False)]
+    policy = Policy(solution="ZERO", selection="PriDiffR", micro_threshold=0.25, iterations_per_epoch=4)
+    chooser = ColumnChooser(thawed, policy, rank=0)
+    thawed[0].requires_grad_()
+    move(thawed[0], 3.0, 0.5, 1.0, 0.75)
+    chooser.close_epoch(thawed)
+    assert chosen(chooser, dropped=0.25) == [([1, 3], [])]
+
+
+def test_a_rank_that_is_no_straggler_drops_no_candidates_and_migration_knows_none():
+    assert chosen(two_layers(selection="PriDiffR")) == [([], []), ([], [])]
+    assert [len(migrated) for _, migrated in chosen(two_layers(selection="PriDiffR"), migrated=0.25)] == [1, 2]
+
+
+def test_the_first_choice_is_random_and_every_rank_and_seed_has_a_stream_of_its_own():
+    def first(seed=0, rank=0, selection="Pri"):
+        policy = Policy(solution="ZERO", selection=selection, seed=seed)
+        return chosen(ColumnChooser([torch.zeros(1, 64)] * 2, policy, rank), migrated=0.5)
+
+    assert first() == first()
+    stream = generator_for(0, "flextp.columns.0")  # one list after the other, layer by layer
+    assert [migrated for _, migrated in first()] == [
+        torch.randperm(64, generator=stream)[:32].tolist() for _ in range(2)
+    ]
+    layers = {tuple(migrated) for each in (first(), first(rank=1), first(seed=1)) for _, migrated in each}
+    assert len(layers) == 6
+    assert first(selection="Rd") == first()
+
+
+def test_a_choice_holds_for_an_epoch_and_nests():
+    weight = torch.zeros(1, 64)
+    chooser = ColumnChooser([weight], Policy(solution="ZERO", selection="Rd"), rank=0)
+    choices = [chosen(chooser, dropped=share)[0][0] for share in (0.25, 0.5, 0.25)]
+    assert choices[0] == choices[2]
+    assert set(choices[0]) < set(choices[1])
+    chooser.close_epoch([weight])
+    assert chosen(chooser, dropped=0.25)[0][0] != choices[0]  # equal by chance once in 10 ** 14
+
+
+def test_random_choices_look_at_no_weights():
+    chooser, _weight = measured(*SIX, selection="Rd")
+    twin, _ = measured(*reversed(SIX), selection="Rd")
+    assert chosen(chooser, migrated=0.9) == chosen(twin, migrated=0.9)
+    assert chooser._statistics[0].num_bytes == 4 * len(SIX)  # no copy of the weight
+
+
+@pytest.mark.parametrize("solution", ["Baseline", "MIG"])
+def test_who_never_drops_chooses_at_random_whatever_the_selection(solution):
+    chooser, _ = measured(*SIX, solution=solution, selection="Pri")
+    assert chooser._statistics[0].num_bytes == 4 * len(SIX)
+    assert chosen(chooser, migrated=0.9) == chosen(measured(*SIX, solution="ZERO", selection="Rd")[0], migrated=0.9)
+
+
+PRELOAD = ("workbench.techniques.flextp.runtime", "pytest")
+PLAN = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(dropped=0.25), RankPlan(dropped=0.125, migrated=0.25)))
+
+
+def divided(group):
+    """Let weights move for two epochs, and give how each layer is divided in the third."""
+    layers = [ColumnParallelLinear(8, 12, group), RowParallelLinear(24, 8, group)]
+    policy = Policy(solution="given", plan=PLAN, selection="Pri", iterations_per_epoch=1)
+    times = ModelledTimes(StragglerTrace.none(3))
+    balancer = balance(nn.ModuleList(layers), group, policy=policy, modelled=times)
+    for iteration in range(2):
+        with balancer.iteration(), torch.no_grad():
+            for layer in layers:
+                for rank, weight in zip(group.local_ranks, layer.weights, strict=True):
+                    weight += torch.randn(weight.shape, generator=generator_for(iteration, f"{layer.site} {rank}"))
+    group.traffic.clear()
+    with balancer.iteration():
+        divisions = [layer.matrix_product.division for layer in layers]
+    own = {rank: [division.own[rank].dropped.tolist() for division in divisions] for rank in group.local_ranks}
+    migrated = [(each.sender, each.columns.tolist(), dict(each.parts)) for d in divisions for each in d.migrations]
+    noted = {entry.layer_name: entry.dropped for entry in balancer.lineage.entries() if entry.matrix_name == "weight"}
+    return own, migrated, noted, group.traffic.num_bytes(site="flextp.columns")
+
+
+def divided_on_a_rank():
+    return divided(ProcessTensorGroup())
+
+
+def test_real_ranks_choose_for_themselves_and_all_know_what_migrates():
+    own, migrated, noted, num_bytes = divided(VirtualTensorGroup(3))
+    # Both layers have 8 columns a rank; rank 1 is the only receiver. Rank 0 migrates 4 of 8, rank 2 migrates 2.
+    assert [(sender, len(columns), parts) for sender, columns, parts in migrated] == [
+        (0, 4, {1: range(0, 4)}),
+        (2, 2, {1: range(0, 2)}),
+    ] * 2
+    assert {rank: list(map(len, dropped)) for rank, dropped in own.items()} == {0: [0, 0], 1: [2, 2], 2: [1, 1]}
+    assert num_bytes == 8 * (4 + 4 + 2 + 2)  # int64
+    for rank, found in enumerate(run_on_ranks(divided_on_a_rank, 3, timeout_s=50, preload=PRELOAD)):
+        assert found[0] == {rank: own[rank]}
+        assert found[1] == migrated
+        assert found[2] == {name: dropped for name, dropped in noted.items() if name.endswith(f"rank {rank}")}
+        assert found[3] == num_bytes

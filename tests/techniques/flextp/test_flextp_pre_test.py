@@ -14,21 +14,23 @@ from torch.nn import functional
 
 from workbench.launch import run_on_ranks
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
-from workbench.techniques.flextp.method.plan import RankTimes
-from workbench.techniques.flextp.method.resizing import Imputation
-from workbench.techniques.flextp.runtime import pre_test
-from workbench.techniques.flextp.runtime.balance import balance
-from workbench.techniques.flextp.runtime.delivery import Scheme, delivery_of
-from workbench.techniques.flextp.runtime.division import divide
-from workbench.techniques.flextp.runtime.meter import Meter
-from workbench.techniques.flextp.runtime.policy import Policy
-from workbench.techniques.flextp.runtime.pre_test import measure_costs
-from workbench.techniques.flextp.runtime.products import Cut, FlexibleProduct
+from workbench.techniques.flextp.method import Imputation, RankTimes, Scheme
+from workbench.techniques.flextp.runtime import (
+    Cut,
+    FlexibleProduct,
+    Meter,
+    Policy,
+    balance,
+    delivery_of,
+    divide,
+    measure_costs,
+    pre_test,
+)
 from workbench.timeline.stragglers import Sleeper, StragglerTrace
 
 pytestmark = pytest.mark.timeout(60)
 
-PRELOAD = ("workbench.techniques.flextp.runtime.balance", "scipy.optimize", "pytest")
+PRELOAD = ("workbench.techniques.flextp.runtime", "scipy.optimize", "pytest")
 # Rank 1 needed 2 + 3 s, on half of its columns: with all 2 + 6 s, the slowest. The fastest multiplies for 1.5 s.
 TIMES = [
     RankTimes(own_s=6.0, product_s=4.0),
@@ -96,10 +98,10 @@ def set_clocks(wall, thread):
 
 
 def test_costs_are_medians_without_the_first_run_times_the_number_of_layers_of_a_shape(monkeypatch, three_repeats):
-    # Messages: five kinds of runs take turns, four times each, the first to fill caches: of 2 equal layers in 1 + 4 k s, k
-    # from 0 to 19, then of 1 layer, k from 20. What migrates a quarter is the fourth kind, k = 3, 8, 13, 18: the median of
-    # 33, 53, 73 s twice and of 113, 133, 153 s. Three quarters are the fifth, k one more: 4 s more.
-    # Taking apart: three runs that are timed: 1, 5, 9 twice and 13, 17, 21; 25, 29, 33 twice and 37, 41, 45.
+    # Messages: five kinds of runs take turns, four times each, the first to fill caches: of 2 equal layers in 1 + 4 k
+    # s, k from 0 to 19, then of 1 layer, k from 20. What migrates a quarter is the fourth kind, k = 3, 8, 13, 18: the
+    # median of 33, 53, 73 s twice and of 113, 133, 153 s. Three quarters are the fifth, k one more: 4 s more. Taking
+    # apart: three runs that are timed: 1, 5, 9 twice and 13, 17, 21; 25, 29, 33 twice and 37, 41, 45.
     monkeypatch.setattr(pre_test, "time", set_clocks(squares(), squares()))
     costs = Model(VirtualTensorGroup(3)).costs()
     assert [costs.communicate(share) for share in (0.25, 0.75)] == [2 * 53 + 133, 2 * 57 + 137]
@@ -168,9 +170,10 @@ def test_what_the_busiest_rank_multiplies_is_no_cost_of_messages(monkeypatch):
 
 
 def test_what_a_product_takes_however_narrow_is_told_by_ranks_that_drop_and_by_receivers(monkeypatch):
-    # A product takes a second for every number it writes: of 5 rows the column-parallel ones 5 x 4 for the output and
-    # 8 (5 + 4) for gradients, which alone grow with the 8 columns, the row-parallel one 5 x 8 and 4 (5 + 8). With two of
-    # the former 2 x 20 + 40 = 80 of 276 s do not depend on columns, where a rank drops as where it multiplies for another.
+    # A product takes a second for every number it writes: of 5 rows the column-parallel ones 5 x 4 for the output and 8
+    # (5 + 4) for gradients, which alone grow with the 8 columns, the row-parallel one 5 x 8 and 4 (5 + 8). With two of
+    # the former 2 x 20 + 40 = 80 of 276 s do not depend on columns, where a rank drops as where it multiplies for
+    # another.
     monkeypatch.setattr(Meter, "time", seconds_by_size)
     model = Model(VirtualTensorGroup(3), {rank: Meter(rank) for rank in range(3)})
     costs = measure_costs(model.layers, model.products, model.group, TIMES, shares=(0.5,))
@@ -185,9 +188,9 @@ def runs(*product_s):
 
 
 def test_of_what_ranks_say_of_narrow_products_the_least_counts_for_kept_columns_and_the_median_for_received_ones():
-    # Half of their columns save the ranks 0.3, 0.35 and 0.4 of 10 s, so that all would save 0.6, 0.7 and 0.8. Rank 2 says
-    # least of a fixed part, 0.2. Rank 1 migrates half, a quarter to each of the others, which is 0.8 / 4 s in proportion;
-    # they take 0.4 and 0.6 more, in the median 0.5.
+    # Half of their columns save the ranks 0.3, 0.35 and 0.4 of 10 s, so that all would save 0.6, 0.7 and 0.8. Rank 2
+    # says least of a fixed part, 0.2. Rank 1 migrates half, a quarter to each of the others, which is 0.8 / 4 s in
+    # proportion; they take 0.4 and 0.6 more, in the median 0.5.
     found = pre_test._fixed_shares(runs([10, 10, 10]), [runs([7, 6.5, 6])], [runs([14, 5, 16])], [0.5], 1)
     assert (found.kept, found.received) == (pytest.approx(0.2), pytest.approx(0.5 - 0.2))
 
@@ -297,8 +300,8 @@ def test_all_ranks_plan_from_the_largest_that_any_of_them_has_measured():
         assert costs["communicate"] == {"shares": [0.25, 0.75], "seconds": [13.5, 13.5]}
         assert costs["alloc_s"] == 9
         assert costs["extract"] == {"shares": [0.25, 0.75], "seconds": [0, 0]}
-        # Broadcast seven times at each share: of 8 columns 2 and 6 of the weight [4, 8], and the gradient [5, 4] at both
-        # shares; of 4 columns 1 and 3 of x [5, 4] and the weight [8, 4].
+        # Broadcast seven times at each share: of 8 columns 2 and 6 of the weight [4, 8], and the gradient [5, 4] at
+        # both shares; of 4 columns 1 and 3 of x [5, 4] and the weight [8, 4].
         assert num_bytes == 7 * 4 * (4 * (2 + 6) + 2 * 5 * 4 + (5 + 8) * (1 + 3))
         assert slept == pytest.approx(3 / 4)  # of a balanced model's products at slowness 4
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from workbench.techniques.flextp.method import priority, resizing
-from workbench.techniques.flextp.method.priority import ColumnStatistics, Selection
+from workbench.techniques.flextp import method
+from workbench.techniques.flextp.method import ColumnStatistics, Selection
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -16,7 +16,7 @@ def generator(seed=0):
 
 
 def choose_columns(statistics, num_dropped, **how):
-    return priority.first_columns(priority.priority_list(statistics, **how), num_dropped)
+    return method.first_columns(method.priority_list(statistics, **how), num_dropped)
 
 
 def statistics_of(change):
@@ -40,7 +40,7 @@ def test_one_pass_measures_what_the_definition_says(num_rows):
     then, now = (torch.randn(num_rows, 7, generator=generator(seed)) for seed in (0, 1))
     statistics = ColumnStatistics(then)
     statistics.update_(now, [])
-    torch.testing.assert_close(statistics.change, priority.column_change_by_definition(now, then))
+    torch.testing.assert_close(statistics.change, method.column_change_by_definition(now, then))
 
 
 def test_half_precision_weights_are_measured_in_single_precision():
@@ -64,7 +64,7 @@ def test_a_column_dropped_before_it_was_ever_measured_is_not_dropped_next():
     statistics = ColumnStatistics(torch.zeros(1, 3))
     statistics.update_(torch.tensor([[5.0, 0.0, 7.0]]), [1])
     assert statistics.change.tolist() == [5.0, INF, 7.0]
-    order = priority.priority_list(statistics, selection=Selection.PRIORITY, generator=generator())
+    order = method.priority_list(statistics, selection=Selection.PRIORITY, generator=generator())
     assert order.tolist() == [0, 2, 1]
 
 
@@ -80,7 +80,7 @@ def test_the_copy_is_the_weights_own_size_and_is_not_the_weight():
 @pytest.mark.parametrize("selection", [s for s in Selection if s is not Selection.RANDOM], ids=lambda s: s.value)
 def test_the_least_moved_columns_are_dropped_first(selection):
     statistics = statistics_of([4.0, 1.0, 3.0, 2.0, 5.0])
-    order = priority.priority_list(statistics, selection=selection, generator=generator())
+    order = method.priority_list(statistics, selection=selection, generator=generator())
     assert order.tolist() == [1, 3, 2, 0, 4]
     assert choose_columns(statistics, 3, selection=selection, generator=generator()).tolist() == [1, 2, 3]
 
@@ -88,8 +88,8 @@ def test_the_least_moved_columns_are_dropped_first(selection):
 def test_choices_of_one_list_nest_when_the_ratio_changes_within_an_epoch():
     statistics = ColumnStatistics(torch.zeros(1, 12))
     for selection in Selection:
-        order = priority.priority_list(statistics, selection=selection, generator=generator(3))
-        choices = [set(priority.first_columns(order, num_dropped).tolist()) for num_dropped in range(12)]
+        order = method.priority_list(statistics, selection=selection, generator=generator(3))
+        choices = [set(method.first_columns(order, num_dropped).tolist()) for num_dropped in range(12)]
         assert [len(choice) for choice in choices] == list(range(12))
         assert all(small < large for small, large in zip(choices, choices[1:], strict=False))
 
@@ -119,7 +119,7 @@ def test_more_columns_than_can_be_dropped_are_refused():
 
 
 def test_a_weight_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"\[2, 4\]: it must be \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"\[2, 4\]; it must be \[2, 3\]"):
         ColumnStatistics(torch.zeros(2, 3)).update_(torch.zeros(2, 4), [])
 
 
@@ -132,11 +132,11 @@ def dropped_by_epoch(*, is_incremental, num_epochs=24, num_dropped=2):
     statistics, choices = ColumnStatistics(weight_OK, is_incremental=is_incremental), []
     for _ in range(num_epochs):
         dropped = choose_columns(statistics, num_dropped, selection=Selection.PRIORITY, generator=random)
-        kept = resizing.kept_columns(dropped, num_columns)
+        kept = method.kept_columns(dropped, num_columns)
         for batch in range(4):
             x, target = x_NK[8 * batch : 8 * batch + 8], target_NO[8 * batch : 8 * batch + 8]
-            error = (resizing.product_of_columns(x, weight_OK, kept) - target) / 8
-            gradient = resizing.recovered(resizing.weight_gradient_of_columns(error, x, kept), kept, num_columns)
+            error = (method.product_of_columns(x, weight_OK, kept) - target) / 8
+            gradient = method.recovered(method.weight_gradient_of_columns(error, x, kept), kept, num_columns)
             weight_OK -= 0.05 * gradient
         statistics.update_(weight_OK, dropped)
         choices.append(tuple(dropped.tolist()))
@@ -156,36 +156,36 @@ def test_with_the_increment_the_choice_rotates_over_all_columns():
 
 def test_the_threshold_is_a_quarter_of_the_random_walk_of_an_epoch():
     # θ_micro = 0.25 · 0.01 / √100, θ = 100 θ_micro = 0.25 · 0.01 · 10
-    assert priority.micro_threshold(0.01, 100) == pytest.approx(0.00025)
-    assert priority.change_threshold(100, priority.micro_threshold(0.01, 100)) == pytest.approx(0.025)
+    assert method.micro_threshold(0.01, 100) == pytest.approx(0.00025)
+    assert method.change_threshold(100, method.micro_threshold(0.01, 100)) == pytest.approx(0.025)
 
 
 def test_candidates_are_the_columns_that_moved_less_than_the_threshold():
     statistics = statistics_of([1.0, 2.0, 3.0, 4.0])
-    assert [priority.candidate_share(statistics, threshold) for threshold in (0.5, 2.0, 2.5, 9.0)] == [0, 0.25, 0.5, 1]
-    assert priority.candidate_share(ColumnStatistics(torch.zeros(1, 4)), 1e9) == 0  # nothing measured yet
+    assert [method.candidate_share(statistics, threshold) for threshold in (0.5, 2.0, 2.5, 9.0)] == [0, 0.25, 0.5, 1]
+    assert method.candidate_share(ColumnStatistics(torch.zeros(1, 4)), 1e9) == 0  # nothing measured yet
 
 
 def test_a_layer_drops_its_candidates_but_at_least_the_decayed_ratio_and_never_all():
     # a γ = 0.8 · 0.5 = 0.4
-    assert priority.layer_ratios([0.0, 0.4, 0.75, 1.0], 0.5) == pytest.approx([0.4, 0.4, 0.75, 0.95])
-    assert priority.layer_ratios([0.3, 0.3], 0.5, decay=0.0) == [0.3, 0.3]
+    assert method.layer_ratios([0.0, 0.4, 0.75, 1.0], 0.5) == pytest.approx([0.4, 0.4, 0.75, 0.95])
+    assert method.layer_ratios([0.3, 0.3], 0.5, decay=0.0) == [0.3, 0.3]
 
 
 def test_a_rank_with_nothing_to_lose_drops_nothing_whatever_its_candidates():
-    assert priority.layer_ratios([0.0, 1.0], 0.0) == [0.0, 0.0]
+    assert method.layer_ratios([0.0, 1.0], 0.0) == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: priority.layer_ratios([0.5], 1.0), "pruning_ratio is 1.0"),
-        (lambda: priority.layer_ratios([1.5], 0.5), "candidate_shares has 1.5"),
-        (lambda: priority.layer_ratios([0.5], 0.5, decay=-1), "decay is -1"),
-        (lambda: priority.micro_threshold(0.0, 10), "learning_rate is 0.0"),
-        (lambda: priority.micro_threshold(0.1, 0), "iterations_per_epoch is 0"),
-        (lambda: priority.change_threshold(0, 0.1), "iterations_per_epoch is 0"),
-        (lambda: priority.change_threshold(10, -0.1), "micro_threshold is -0.1"),
+        (lambda: method.layer_ratios([0.5], 1.0), "pruning_ratio is 1.0"),
+        (lambda: method.layer_ratios([1.5], 0.5), "candidate_shares has 1.5"),
+        (lambda: method.layer_ratios([0.5], 0.5, decay=-1), "decay is -1"),
+        (lambda: method.micro_threshold(0.0, 10), "learning_rate is 0.0"),
+        (lambda: method.micro_threshold(0.1, 0), "iterations_per_epoch is 0"),
+        (lambda: method.change_threshold(0, 0.1), "iterations_per_epoch is 0"),
+        (lambda: method.change_threshold(10, -0.1), "micro_threshold is -0.1"),
     ],
 )
 def test_values_outside_their_range_are_refused(call, message):

@@ -1,15 +1,16 @@
-"""Resized products: fast equals definition, all columns kept is the plain layer, gradients come back to their place."""
+"""Resized products and their lineage: fast equals definition, all columns kept is the plain layer, figure 2."""
 
 import pytest
 import torch
 from torch.nn import functional
 
-from workbench.techniques.flextp.method import resizing
-from workbench.techniques.flextp.method.resizing import Buffers, Imputation
+from workbench.techniques.flextp import method
+from workbench.techniques.flextp.method import Buffers, Imputation, Lineage, LineageEntry
+from workbench.techniques.flextp.method.worked_example import worked_example
 
 pytestmark = pytest.mark.timeout(60)
 
-N, K, O = 6, 9, 5
+N, K, NUM_OUTPUTS = 6, 9, 5
 
 
 def integers(*shape, seed):
@@ -23,7 +24,7 @@ def normals(*shape, seed):
 
 def operands(draw):
     """Draw x [N, K], weight [O, K] and the output's gradient [N, O]."""
-    return draw(N, K, seed=0), draw(O, K, seed=1), draw(N, O, seed=2)
+    return draw(N, K, seed=0), draw(NUM_OUTPUTS, K, seed=1), draw(N, NUM_OUTPUTS, seed=2)
 
 
 DROPPED = [[], [0], [8], [1, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7]]
@@ -33,22 +34,22 @@ def fast_results(x, weight, grad, kept, imputation, previous, buffers):
     """Run the three products and recover both gradients, all into memory that is given."""
     num_columns = x.shape[1]
     part_OC, part_NC = x.new_empty(len(weight), len(kept)), x.new_empty(len(x), len(kept))
-    resizing.weight_gradient_of_columns(grad, x, kept, out=part_OC, buffers=buffers)
-    resizing.input_gradient_of_columns(grad, weight, kept, out=part_NC, buffers=buffers)
+    method.weight_gradient_of_columns(grad, x, kept, out=part_OC, buffers=buffers)
+    method.input_gradient_of_columns(grad, weight, kept, out=part_NC, buffers=buffers)
     output, grad_weight, grad_input = x.new_empty(len(x), len(weight)), torch.empty_like(weight), torch.empty_like(x)
     return (
-        resizing.product_of_columns(x, weight, kept, out=output, buffers=buffers),
-        resizing.recovered(part_OC, kept, num_columns, imputation, previous[0], out=grad_weight),
-        resizing.recovered(part_NC, kept, num_columns, imputation, previous[1], out=grad_input),
+        method.product_of_columns(x, weight, kept, out=output, buffers=buffers),
+        method.recovered(part_OC, kept, num_columns, imputation, previous[0], out=grad_weight),
+        method.recovered(part_NC, kept, num_columns, imputation, previous[1], out=grad_input),
     )
 
 
 def results_by_definition(x, weight, grad, dropped, imputation, previous):
     previous_weight, previous_input = previous
     return (
-        resizing.resized_product_by_definition(x, weight, dropped),
-        resizing.resized_weight_gradient_by_definition(grad, x, dropped, imputation, previous_weight),
-        resizing.resized_input_gradient_by_definition(grad, weight, dropped, imputation, previous_input),
+        method.resized_product_by_definition(x, weight, dropped),
+        method.resized_weight_gradient_by_definition(grad, x, dropped, imputation, previous_weight),
+        method.resized_input_gradient_by_definition(grad, weight, dropped, imputation, previous_input),
     )
 
 
@@ -56,8 +57,8 @@ def results_by_definition(x, weight, grad, dropped, imputation, previous):
 @pytest.mark.parametrize("imputation", [Imputation.ZERO, Imputation.SAME], ids=lambda i: i.value)
 def test_fast_and_definition_agree_bit_for_bit_where_sums_are_exact(dropped, imputation):
     x, weight, grad = operands(integers)
-    previous = integers(O, K, seed=3), integers(N, K, seed=4)
-    kept = resizing.kept_columns(dropped, K)
+    previous = integers(NUM_OUTPUTS, K, seed=3), integers(N, K, seed=4)
+    kept = method.kept_columns(dropped, K)
     fast = fast_results(x, weight, grad, kept, imputation, previous, Buffers())
     for ours, defined in zip(fast, results_by_definition(x, weight, grad, dropped, imputation, previous), strict=True):
         assert torch.equal(ours, defined)
@@ -67,8 +68,8 @@ def test_fast_and_definition_agree_bit_for_bit_where_sums_are_exact(dropped, imp
 @pytest.mark.parametrize("imputation", Imputation, ids=lambda i: i.value)
 def test_fast_and_definition_agree_to_float_tolerance_on_any_numbers(dropped, imputation):
     x, weight, grad = operands(normals)
-    previous = normals(O, K, seed=3), normals(N, K, seed=4)
-    kept = resizing.kept_columns(dropped, K)
+    previous = normals(NUM_OUTPUTS, K, seed=3), normals(N, K, seed=4)
+    kept = method.kept_columns(dropped, K)
     fast = fast_results(x, weight, grad, kept, imputation, previous, None)
     for ours, defined in zip(fast, results_by_definition(x, weight, grad, dropped, imputation, previous), strict=True):
         torch.testing.assert_close(ours, defined)
@@ -78,33 +79,35 @@ def test_with_all_columns_kept_everything_is_the_plain_layer_bit_for_bit():
     x, weight, grad = (tensor.requires_grad_() for tensor in operands(normals))
     functional.linear(x, weight).backward(grad.detach())
     x_plain, weight_plain, grad = x.detach(), weight.detach(), grad.detach()
-    every = resizing.kept_columns([], K)
-    product = resizing.product_of_columns(x_plain, weight_plain, every)
+    every = method.kept_columns([], K)
+    product = method.product_of_columns(x_plain, weight_plain, every)
     assert torch.equal(product, functional.linear(x_plain, weight_plain))
-    assert torch.equal(resizing.product_of_columns(x_plain, weight_plain, every, out=torch.empty(N, O)), product)
-    grad_weight = resizing.weight_gradient_of_columns(grad, x_plain, every)
-    grad_input = resizing.input_gradient_of_columns(grad, weight_plain, every)
-    assert torch.equal(resizing.recovered(grad_weight, every, K), weight.grad)
-    assert torch.equal(resizing.recovered(grad_input, every, K), x.grad)
+    assert torch.equal(
+        method.product_of_columns(x_plain, weight_plain, every, out=torch.empty(N, NUM_OUTPUTS)), product
+    )
+    grad_weight = method.weight_gradient_of_columns(grad, x_plain, every)
+    grad_input = method.input_gradient_of_columns(grad, weight_plain, every)
+    assert torch.equal(method.recovered(grad_weight, every, K), weight.grad)
+    assert torch.equal(method.recovered(grad_input, every, K), x.grad)
 
 
 def test_with_all_columns_kept_the_product_is_functional_linear_and_copies_nothing(monkeypatch):
     calls = []
-    monkeypatch.setattr(resizing.functional, "linear", lambda *matrices: calls.append(matrices) or "the product")
+    monkeypatch.setattr(functional, "linear", lambda *matrices: calls.append(matrices) or "the product")
     x, weight, _ = operands(normals)
-    assert resizing.product_of_columns(x, weight, torch.arange(K), buffers=(buffers := Buffers())) == "the product"
+    assert method.product_of_columns(x, weight, torch.arange(K), buffers=(buffers := Buffers())) == "the product"
     assert calls == [(x, weight)] and buffers.num_bytes == 0
 
 
 def test_kept_gradients_are_those_of_the_plain_layer_on_the_kept_columns():
     x, weight, grad = operands(integers)
-    kept = resizing.kept_columns([2, 5, 6], K)
+    kept = method.kept_columns([2, 5, 6], K)
     x_kept, weight_kept = x[:, kept].requires_grad_(), weight[:, kept].requires_grad_()
     functional.linear(x_kept, weight_kept).backward(grad)
-    grad_weight = resizing.weight_gradient_of_columns(grad, x, kept)
-    grad_input = resizing.input_gradient_of_columns(grad, weight, kept)
-    assert torch.equal(resizing.recovered(grad_weight, kept, K)[:, kept], weight_kept.grad)
-    assert torch.equal(resizing.recovered(grad_input, kept, K)[:, kept], x_kept.grad)
+    grad_weight = method.weight_gradient_of_columns(grad, x, kept)
+    grad_input = method.input_gradient_of_columns(grad, weight, kept)
+    assert torch.equal(method.recovered(grad_weight, kept, K)[:, kept], weight_kept.grad)
+    assert torch.equal(method.recovered(grad_input, kept, K)[:, kept], x_kept.grad)
 
 
 def test_missing_columns_are_zero_or_the_rows_average_or_what_stood_there_before():
@@ -114,11 +117,11 @@ def test_missing_columns_are_zero_or_the_rows_average_or_what_stood_there_before
     zero = torch.tensor([[1.0, 0.0, 5.0], [4.0, 0.0, -2.0]])
     average = torch.tensor([[1.0, 3.0, 5.0], [4.0, 1.0, -2.0]])  # (1 + 5) / 2 and (4 - 2) / 2
     same = torch.tensor([[1.0, 8.0, 5.0], [4.0, 5.0, -2.0]])
-    assert torch.equal(resizing.recovered(part, kept, 3), zero)
-    assert torch.equal(resizing.recovered(part, kept, 3, Imputation.AVERAGE), average)
-    assert torch.equal(resizing.recovered(part, kept, 3, Imputation.SAME, previous), same)
-    assert torch.equal(resizing.recovered(part, kept, 3, Imputation.SAME), zero)  # no previous iteration yet
-    assert torch.equal(resizing.recovered(part, kept, 3, Imputation.SAME, previous, out=previous), same)
+    assert torch.equal(method.recovered(part, kept, 3), zero)
+    assert torch.equal(method.recovered(part, kept, 3, Imputation.AVERAGE), average)
+    assert torch.equal(method.recovered(part, kept, 3, Imputation.SAME, previous), same)
+    assert torch.equal(method.recovered(part, kept, 3, Imputation.SAME), zero)  # no previous iteration yet
+    assert torch.equal(method.recovered(part, kept, 3, Imputation.SAME, previous, out=previous), same)
     assert torch.equal(previous, same)  # the next iteration's previous one, in place
 
 
@@ -126,37 +129,110 @@ def test_buffers_of_one_rank_serve_layers_of_different_size_without_growing_agai
     buffers, large, small = Buffers(), (normals(8, 10, seed=0), normals(7, 10, seed=1)), operands(normals)[:2]
     for _ in range(2):
         for x, weight in (large, small, large):
-            kept = resizing.kept_columns([1, 2], x.shape[1])
-            product = resizing.product_of_columns(x, weight, kept, buffers=buffers)
+            kept = method.kept_columns([1, 2], x.shape[1])
+            product = method.product_of_columns(x, weight, kept, buffers=buffers)
             torch.testing.assert_close(product, x[:, kept] @ weight[:, kept].T)
         assert buffers.num_bytes == 4 * (8 * 8 + 7 * 8)  # the larger layer's extracted input and weight
 
 
 def test_a_ratio_drops_the_nearest_number_of_columns_and_never_all():
     counts = {(0.0, 8): 0, (0.5, 8): 4, (0.5, 5): 3, (0.24, 4): 1, (0.1, 4): 0, (0.99, 4): 3, (0.9, 1): 0}
-    assert {case: resizing.num_dropped_columns(*case) for case in counts} == counts
-
-
-@pytest.mark.parametrize("ratio", [-0.1, 1.0, float("nan")])
-def test_a_ratio_outside_its_range_is_refused(ratio):
-    with pytest.raises(ValueError, match=r"pruning_ratio is .*: it must be in \[0, 1\)"):
-        resizing.num_dropped_columns(ratio, 4)
+    assert {case: method.num_dropped_columns(*case) for case in counts} == counts
 
 
 @pytest.mark.parametrize(
-    ("dropped", "message"), [([4], "column 4"), ([-1], "column -1"), ([1, 1], "twice"), ([3, 0, 2, 1], "all 4 columns")]
+    ("call", "message"),
+    [
+        (lambda: method.num_dropped_columns(-0.1, 4), r"pruning_ratio is -0.1; it must be in \[0, 1\)"),
+        (lambda: method.num_dropped_columns(1.0, 4), r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
+        (lambda: method.num_dropped_columns(float("nan"), 4), r"pruning_ratio is nan; it must be in \[0, 1\)"),
+        (lambda: method.num_dropped_columns(0.5, 0), "num_columns is 0; it must be at least 1"),
+        (lambda: method.kept_columns([4], 4), "column 4"),
+        (lambda: method.kept_columns([-1], 4), "column -1"),
+        (lambda: method.kept_columns([1, 1], 4), "twice"),
+        (lambda: method.kept_columns([3, 0, 2, 1], 4), "all 4 columns"),
+    ],
 )
-def test_columns_that_do_not_exist_or_leave_nothing_are_refused(dropped, message):
+def test_ratios_and_columns_that_cannot_be_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
-        resizing.kept_columns(dropped, 4)
+        call()
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_the_resized_products_are_those_of_the_cpu():
     x, weight, grad = operands(integers)
-    kept, previous = resizing.kept_columns([1, 3, 4], K), (None, None)
+    kept, previous = method.kept_columns([1, 3, 4], K), (None, None)
     on_cpu = fast_results(x, weight, grad, kept, Imputation.ZERO, previous, Buffers())
     on_gpu = fast_results(x.cuda(), weight.cuda(), grad.cuda(), kept.cuda(), Imputation.ZERO, previous, Buffers())
     for ours, theirs in zip(on_gpu, on_cpu, strict=True):
         assert torch.equal(ours.cpu(), theirs)
+
+
+def test_it_prints_as_a_table_with_runs_of_neighbours_written_short():
+    lineage = Lineage()
+    lineage.record_("blocks.0.mlp.input", "weight", [5, 0, 1, 2])
+    lineage.record_("head", "input", torch.tensor([], dtype=torch.int64))
+    lineage.record_("head", "weight", [3])
+    assert str(lineage).splitlines() == [
+        "layer               matrix  dropped columns",
+        "blocks.0.mlp.input  weight  0-2 5",
+        "head                input   none",
+        "head                weight  3",
+    ]
+
+
+def test_an_entry_replaces_the_one_before_it_and_comes_back_in_ascending_order():
+    lineage = Lineage()
+    lineage.record_("head", "weight", [7])
+    lineage.record_("head", "weight", torch.tensor([4, 1]))
+    assert lineage["head", "weight"].tolist() == [1, 4]
+    assert lineage.entries() == [("head", "weight", (1, 4))] == [LineageEntry("head", "weight", (1, 4))]
+
+
+# The worked example of figure 2, columns 2 and 4 of 4 dropped, against numbers worked by hand.
+# x = 1 2 3 1    W = 1 1 2 1    grad_output = 1 0 2
+#     2 1 1 3        2 1 1 2                  2 1 1
+#                    1 3 2 1
+
+
+def test_the_output_of_the_kept_columns_has_its_normal_shape():
+    output = worked_example().products[0]
+    assert output.left.tolist() == [[1, 3], [2, 1]]  # columns 1 and 3 of x
+    assert output.right.T.tolist() == [[1, 2], [2, 1], [1, 2]]
+    # [1·1 + 3·2, 1·2 + 3·1, 1·1 + 3·2], [2·1 + 1·2, 2·2 + 1·1, 2·1 + 1·2]
+    assert output.result.tolist() == output.computed.tolist() == [[7, 5, 7], [4, 5, 4]]
+    assert output.plain.tolist() == [[10, 9, 14], [8, 12, 10]]
+
+
+def test_grad_weight_comes_out_with_two_columns_and_is_recovered_by_the_lineage():
+    grad_weight = worked_example().products[1]
+    assert grad_weight.left.tolist() == [[1, 2], [0, 1], [2, 1]]  # grad_output, not pruned
+    assert grad_weight.computed.tolist() == [[5, 5], [2, 1], [4, 7]]
+    assert grad_weight.result.tolist() == [[5, 0, 5, 0], [2, 0, 1, 0], [4, 0, 7, 0]]
+    assert grad_weight.plain.tolist() == [[5, 4, 5, 7], [2, 1, 1, 3], [4, 5, 7, 5]]
+
+
+def test_grad_input_is_recovered_in_the_same_way():
+    grad_input = worked_example().products[2]
+    assert grad_input.computed.tolist() == [[3, 6], [5, 7]]
+    assert grad_input.result.tolist() == [[3, 0, 6, 0], [5, 0, 7, 0]]
+    assert grad_input.plain.tolist() == [[3, 7, 6, 3], [5, 6, 7, 5]]
+
+
+def test_averages_stand_in_the_missing_columns_where_they_are_asked_for():
+    _, grad_weight, grad_input = worked_example(Imputation.AVERAGE).products
+    assert grad_weight.result.tolist() == [[5, 5, 5, 5], [2, 1.5, 1, 1.5], [4, 5.5, 7, 5.5]]
+    assert grad_input.result.tolist() == [[3, 4.5, 6, 4.5], [5, 6, 7, 6]]
+
+
+def test_every_product_needs_half_of_its_multiplications():
+    example = worked_example()
+    # 2 rows · 4 columns · 3 outputs, and 2 · 2 · 3
+    assert [(p.plain_multiplications, p.multiplications) for p in example.products] == [(24, 12)] * 3
+    assert (example.plain_multiplications, example.multiplications) == (72, 36)
+
+
+def test_the_lineage_names_the_dropped_columns_of_input_and_weight():
+    entries = worked_example().lineage.entries()
+    assert entries == [LineageEntry("linear", "input", (1, 3)), LineageEntry("linear", "weight", (1, 3))]

@@ -10,6 +10,7 @@ from workbench.reproduction.judge import judge
 from workbench.reproduction.project import Project
 from workbench.reproduction.published import published_rows
 from workbench.study.rows import read_rows
+from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp import simulating
 from workbench.techniques.flextp.cost import (
     VIT_1B,
@@ -252,12 +253,12 @@ def test_the_setting_turns_red_where_a_count_is_off_by_one():
 
 
 def test_every_simulated_figure_is_drawn_with_its_lines_and_bars():
-    ratios = simulating.draw_ratios(simulating.simulate_ratios("ViT-3B", [0.25, 0.5], ["Baseline", "ZERO-Pri"]))
+    ratios = pictures.draw_ratios(simulating.simulate_ratios("ViT-3B", [0.25, 0.5], ["Baseline", "ZERO-Pri"]))
     assert len(ratios.axes[0].patches) == 4
     rows = simulating.simulate_skewness("ViT-1B", [1.0, 8.0], ["Baseline", "SEMI"], 0.5)
-    assert [len(ax.lines) for ax in simulating.draw_skewness(rows).axes] == [3, 3]
+    assert [len(ax.lines) for ax in pictures.draw_skewness(rows).axes] == [3, 3]
     divisions = simulating.simulate_divisions("ViT-1B", [8.0, 4.0])
-    drawn = simulating.draw_divisions(divisions).axes[0].lines
+    drawn = pictures.draw_divisions(divisions).axes[0].lines
     assert list(drawn[0].get_xdata()) == [0, 1, 2]
     assert drawn[1].get_xdata()[0] == found(divisions, "planned_senders", solution="SEMI")
 
@@ -265,7 +266,7 @@ def test_every_simulated_figure_is_drawn_with_its_lines_and_bars():
 def test_the_map_is_drawn_with_a_panel_a_link_and_a_letter_a_place():
     links = {"skewnesses": [2.0, 8.0], "nums_stragglers": [1, 2, 3], "bandwidths_gb_per_s": [1.0, 16.0]}
     rows = simulating.map_rows(simulating.simulate_map("ViT-1B", **links, refine=False))
-    axes = simulating.draw_map(rows).axes
+    axes = pictures.draw_map(rows).axes
     assert [ax.get_title(loc="left") or ax.get_title() for ax in axes] == ["1 GB/s", "16 GB/s"]
     place = {"quantity": "speed_of_ideal", "skewness": 8.0, "num_stragglers": 3, "bandwidth_gb_per_s": 16.0}
     (means,) = [row["means"] for row in rows if all(row.get(key) == value for key, value in place.items())]

@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
-from workbench.techniques.gemini.runtime.replicas import Slot
-from workbench.techniques.gemini.runtime.training import Fault, Victim, run_training
+from workbench.techniques.gemini.runtime import Fault, InMemoryCheckpoints, Slot, Victim, run_training
 
 NUM_MACHINES, NUM_ITERATIONS = 4, 9
 SMALL = {"reserved_bytes": 4096, "num_buffers": 4, "num_profiled": 2}  # so that some iterations interleave
@@ -94,7 +92,7 @@ def test_a_lost_machine_is_replaced_from_its_peer(trained, undisturbed, kind):
     ranks = trained(kind, [Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=7)])
     assert [rank["values"] for rank in ranks] == undisturbed[kind]
     assert ranks[0]["tiers"] == ["local memory", "peer memory", "local memory", "local memory"]
-    # Of 7 iterations at most two are lost: one whose checkpoint travels, and one that not all ranks know to be complete.
+    # Of 7 iterations at most two are lost: one on its way, and one that not all ranks know to be complete.
     assert ranks[0]["resumed"] >= 5
 
 
@@ -128,7 +126,7 @@ def test_a_further_optimizer_waits_for_what_is_being_sent_and_comes_back_with_th
 
 
 def skip_an_update(context) -> tuple[int, int]:
-    """Train with an update left out, as a loss scaler does; return what the last checkpoint holds, and what it should."""
+    """Train with an update left out, as a loss scaler does; return both iteration numbers."""
     model, optimizer = build("fsdp")
     checkpoints = InMemoryCheckpoints(context, model, optimizer, **SMALL)
     for iteration in range(NUM_ITERATIONS):

@@ -11,14 +11,15 @@ from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.utils._pytree import tree_leaves, tree_map
 
+from workbench import plots
 from workbench.cluster import Link
 from workbench.launch import Ranks, ShapedHosts
+from workbench.techniques.gemini import plots as pictures
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.runtime.idle import Interleaving, measure_link
 from workbench.techniques.gemini.runtime.transfer import Route
 from workbench.techniques.gemini.study.gpt2_training import Size, Tokens
 from workbench.techniques.gemini.study.overhead import measure_overhead, overhead_rows, predict
-from workbench.techniques.gemini.study.overhead_drawing import draw_overhead, in_words
 from workbench.techniques.gemini.study.pool_context import PoolContext
 from workbench.techniques.gemini.study.turns import AsyncSave, Facts, Turn, Turns, idle_s
 from workbench.techniques.gemini.study.voting_replicas import is_installed
@@ -177,11 +178,11 @@ def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_
     assert by_name["shard_bytes", "Gemini"] == by_name["shard_bytes", "Blocking"] > 0
     assert [len(values) for values in found.rounds.values()] == [6] * 4
     assert by_name["checkpoint_s", "Gemini"] > 0 and ("network_s", "Blocking") not in by_name
-    figure = draw_overhead(found.rows)
+    figure = pictures.draw_overhead(found.rows)
     assert [ax.get_ylabel() for ax in figure.axes] == [
         "seconds",
         "idle network (s)",
         "longer than without (%)",
         "MiB a rank",
     ]
-    assert "Gemini" in in_words(found.rows).columns and json.dumps(found.rows)
+    assert "Gemini" in str(plots.with_intervals(found.rows).T.columns) and json.dumps(found.rows)

@@ -7,6 +7,7 @@ from matplotlib import pyplot
 
 from workbench.plots import styled
 from workbench.reproduction import load_catalogue
+from workbench.techniques.gemini import plots as pictures
 from workbench.techniques.gemini import predicting
 from workbench.techniques.gemini.predicting.worked_example import STEP_S
 
@@ -80,7 +81,7 @@ def test_fitted_cells_are_named_with_their_quantity():
 
 def test_every_scheme_of_the_worked_example_has_its_own_timeline():
     with styled():
-        figure = predicting.draw_schemes(predicting.example_iterations(SCHEMES))
+        figure = pictures.draw_schemes(predicting.example_iterations(SCHEMES))
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert [title.split(":")[0] for title in titles] == SCHEMES
     assert "out of memory" in titles[2]

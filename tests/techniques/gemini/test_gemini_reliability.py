@@ -4,12 +4,12 @@ import os
 
 import pytest
 
+from workbench.techniques.gemini import plots as pictures
 from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.tiers import Tier
-from workbench.techniques.gemini.runtime.control.faults import Fault, Victim
+from workbench.techniques.gemini.method.recovery import Tier
+from workbench.techniques.gemini.runtime.control.events import Fault, Victim
 from workbench.techniques.gemini.study import reliability
 from workbench.techniques.gemini.study.reliability import Undisturbed, reliability_cells, reliability_rows, run_schedule
-from workbench.techniques.gemini.study.reliability_drawing import draw_schedules
 from workbench.techniques.gemini.study.schedules import Failure, Flip, Schedule, draw_schedule
 
 ITERATIONS = 6  # of the short trainings
@@ -145,6 +145,6 @@ def test_the_rows_count_recoveries_by_tier_and_the_picture_has_a_bar_a_generatio
     }
     values = {(each["quantity"], each.get("tier")): each["value"] for each in reliability_rows([row])}
     assert values["num_recoveries", "peer memory"] == 1.0 and values["num_recoveries", "the start"] == 0.0
-    [ax] = draw_schedules([row]).axes
+    [ax] = pictures.draw_schedules([row]).axes
     assert [patch.get_width() for patch in ax.patches] == [1.0, 1.0]
     assert ax.get_title() == "1 of 1 trainings ended with the bits of an undisturbed one"

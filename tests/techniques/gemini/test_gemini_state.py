@@ -1,16 +1,24 @@
 """One rank's state as bytes: what is in it, what is refused, and that it goes back bit for bit."""
 
+import os
 import random
+import signal
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression.codec import site_seed
+from workbench.launch import RankFailed, Ranks
+from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.parallel.dropout import Dropout
-from workbench.techniques.gemini.runtime.leaves import pack_tree, raw_bytes, unpack_tree
-from workbench.techniques.gemini.runtime.state import StateMismatch, TrainingState
+from workbench.techniques.gemini.runtime import StateMismatch, TrainingState, resume_
+from workbench.techniques.gemini.runtime.encoding import pack_tree, raw_bytes, unpack_tree
+
+pytestmark = pytest.mark.timeout(240)
 
 
 class Net(nn.Module):
@@ -134,7 +142,7 @@ def test_every_chunk_size_reads_the_same_bytes_and_reading_copies_no_tensor():
     entry = next(entry for entry in run.state.layout.entries if entry.name == "model/second.weight")
     (view,) = run.state.views(entry.offset, entry.num_bytes)
     assert view.data_ptr() == run.model.second.weight.data_ptr()
-    with pytest.raises(ValueError, match=r"are not within \[0, "):
+    with pytest.raises(ValueError, match=r"they must be within \[0, "):
         run.state.views(len(whole) - 1, 2)
 
 
@@ -220,12 +228,12 @@ def test_what_cannot_be_written_is_refused_by_its_place():
             raise AssertionError
 
     run = Training()
-    with pytest.raises(ValueError, match="'odd' is a int without state_dict"):
+    with pytest.raises(ValueError, match=r"extra\['odd'\] is int; it must have state_dict"):
         TrainingState(run.model, run.optimizer, extra={"odd": 3})
-    with pytest.raises(ValueError, match="group 0 has parameters that the model has not"):
+    with pytest.raises(ValueError, match="optimizer's group 0 has other parameters"):
         TrainingState(nn.Linear(1, 1), run.optimizer)
     state = TrainingState(run.model, run.optimizer, extra={"odd": Odd()})
-    with pytest.raises(ValueError, match=r"state\['extra'\]\['odd'\]\['items'\]\[1\]\['inner'\]: object is neither"):
+    with pytest.raises(ValueError, match=r"state\['extra'\]\['odd'\]\['items'\]\[1\]\['inner'\] is of class object"):
         state.capture(0)
     with pytest.raises(RuntimeError, match="nothing has been captured|layout is fixed by"):
         run.state.views(0, 1)
@@ -270,3 +278,143 @@ def test_bytes_of_a_permuted_tensor_are_those_of_its_memory_and_gaps_are_refused
         raw_bytes(tensor[:, :2])
     with pytest.raises(ValueError, match="leave gaps or overlap"):
         raw_bytes(torch.zeros(1).expand(3))
+
+
+# Resuming on real ranks: new processes end with the same bits as a run without failure
+
+
+def seed(number: int) -> None:
+    """Seed every global generator; a process that was forked has a state of its own in Python's."""
+    torch.manual_seed(number), random.seed(number), np.random.seed(number)
+
+
+class Batches:
+    """An endless stream of batches with a position that can be stored."""
+
+    def __init__(self, rank: int):
+        self.generator = torch.Generator().manual_seed(100 + rank)
+
+    def next(self) -> torch.Tensor:
+        return torch.randint(0, 64, (2, 12), generator=self.generator)
+
+    def state_dict(self):
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state):
+        self.generator.set_state(state["generator"])
+
+
+class RankTraining:
+    """One rank's training of a tiny GPT-2."""
+
+    def __init__(self, kind: str):
+        rank = torch.distributed.get_rank()
+        seed(1000 + rank)
+        model = GPT2(GPT2Config.tiny(dropout=0.1))
+        if kind == "ddp":
+            model = DistributedDataParallel(model, bucket_cap_mb=0.02)  # several buckets, as a large model has
+        else:
+            for block in model.blocks:
+                fully_shard(block)
+            fully_shard(model)
+        self.model, self.batches = model, Batches(rank)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 8)
+        self.state = TrainingState(model, self.optimizer, scheduler=self.scheduler, extra={"data": self.batches})
+
+    def loss(self) -> torch.Tensor:
+        ids = self.batches.next()
+        return self.model(ids, ids)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.loss().backward()
+        self.optimizer.step()
+        self.scheduler.step()
+
+    def image(self, iteration: int) -> bytes:
+        self.state.capture(iteration)
+        data = bytearray(self.state.num_bytes)
+        self.state.read_into_(0, data)
+        return bytes(data)
+
+
+def train(kind: str, images: list[bytes] | None, start: int, end: int, passes: bool = True) -> bytes:
+    """Train from `start`, 0 or that of the images, to `end`; return the last image."""
+    training, iteration = RankTraining(kind), 0
+    if images is not None:
+        seed(5)  # a new process has drawn other numbers
+        image = images[torch.distributed.get_rank()]
+        iteration = resume_(training.state, image, training.loss) if passes else training.state.load_(image)
+    assert iteration == start
+    for done in range(start + 1, end + 1):
+        training.step()
+        last = training.image(done)  # the first one fixes the layout
+    return last
+
+
+def kill(ranks: Ranks) -> None:
+    """Kill the first rank, as a failure does."""
+    before = ranks.pids
+    with pytest.raises(RankFailed):
+        ranks.run(lambda: torch.distributed.get_rank() or os.kill(os.getpid(), signal.SIGKILL))
+    assert not set(before) & set(ranks.pids)
+
+
+def without_and_with_a_failure(ranks: Ranks, kind: str, passes: bool = True) -> tuple[list[bytes], list[bytes]]:
+    """Train 8 iterations at once, and 4 and then 4 in new processes: the last images of all ranks."""
+    kill(ranks)
+    expected = ranks.run(train, kind, None, 0, 8)
+    kill(ranks)
+    half = ranks.run(train, kind, None, 0, 4)
+    kill(ranks)
+    return expected, ranks.run(train, kind, half, 4, 8, passes)
+
+
+@pytest.mark.parametrize(("kind", "num_ranks"), [("ddp", 2), ("ddp", 4), ("fsdp2", 2), ("fsdp2", 4)])
+def test_resumed_ranks_end_with_every_bit_of_parameters_optimizer_schedule_and_random_numbers(pools, kind, num_ranks):
+    # An image holds all of these, and the data position: it is compared byte for byte.
+    expected, resumed = without_and_with_a_failure(pools(num_ranks), kind)
+    assert [len(image) for image in resumed] == [len(image) for image in expected]
+    assert resumed == expected
+    assert len(set(resumed)) == num_ranks  # each rank has its own random numbers
+
+
+def test_without_the_throw_away_passes_ddp_on_four_ranks_ends_with_other_bits(pools):
+    expected, resumed = without_and_with_a_failure(pools(4), "ddp", passes=False)
+    assert resumed != expected
+
+
+def test_a_run_from_the_start_runs_no_pass_and_loads_nothing():
+    model = nn.Linear(2, 2)
+    state = TrainingState(model, torch.optim.SGD(model.parameters()), rank=0, world_size=1)
+    before = model.weight.clone()
+
+    def throw_away():
+        raise AssertionError("a pass was run")
+
+    assert resume_(state, None, throw_away) == 0
+    assert torch.equal(model.weight, before)
+
+
+def refuse_on_a_rank() -> list[str]:
+    """Offer a state to a model that it is not of, and to DDP without a batch."""
+    training = RankTraining("ddp")
+    training.step()
+    image, messages, passes = training.image(1), [], []
+    sharded, without = RankTraining("fsdp2").state, RankTraining("ddp").state
+    for state, throw_away in ((sharded, lambda: passes.append(1)), (without, None)):
+        before = [tensor.clone() for tensor in state.tensors().values()]
+        with pytest.raises(ValueError) as caught:
+            resume_(state, image, throw_away)
+        messages.append(f"{type(caught.value) is StateMismatch}: {caught.value}")
+        assert all(torch.equal(a, b) for a, b in zip(before, state.tensors().values(), strict=True))
+    assert not passes
+    return messages
+
+
+def test_a_state_of_another_kind_of_parallelism_is_refused_before_anything_runs(pools):
+    for sharded, without in pools(2).run(refuse_on_a_rank):
+        assert sharded.startswith("True: checkpoint: 'model/word.weight' is float32 [64, 32]; this run's is float32")
+        assert "[32, 32] of [64, 32] Shard(dim=0)" in sharded
+        assert without.startswith("False: throw_away is None; it must give a loss")

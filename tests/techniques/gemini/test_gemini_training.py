@@ -11,14 +11,23 @@ import threading
 import time
 from collections import Counter
 
+import psutil
 import pytest
-from etcd_server import running_etcd
+from stores import running_etcd
 
 from workbench.cluster import Link
 from workbench.launch import RankFailed, ShapedHosts
-from workbench.techniques.gemini.runtime.control.etcd_store import EtcdKeyValueStore
-from workbench.techniques.gemini.runtime.control.events import Event, EventName, recovery_timeline
-from workbench.techniques.gemini.runtime.training import Fault, Timing, Training, Victim, run_training
+from workbench.techniques.gemini.runtime import (
+    EtcdKeyValueStore,
+    Event,
+    EventName,
+    Fault,
+    Timing,
+    Training,
+    Victim,
+    recovery_timeline,
+    run_training,
+)
 from workbench.timeline import chrome_trace
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "launch"))
@@ -241,7 +250,7 @@ def return_something_odd(context):
 
 
 def test_a_result_that_cannot_be_read_here_is_an_error_and_not_waited_for(train):
-    with pytest.raises(RankFailed, match="rank 0 returned what cannot be unpickled here: ValueError: made in"):
+    with pytest.raises(RankFailed, match="rank 0 returned a value that cannot be unpickled here: ValueError: made in"):
         train(1, function=return_something_odd, args=())
 
 
@@ -284,12 +293,11 @@ def test_training_recovers_with_etcd_and_leaves_nothing_in_it(train, tmp_path):
         outcome = train(store=url, faults=[Fault(kills=Victim.ROOT, at_iteration=5)])
         assert outcome.named("root elected")[-1].details["term"] == 2
         assert sum(result["kept"] == 0 for result in outcome.results) == 1
-        assert EtcdKeyValueStore(url).keys_with("workbench/") == []
+        assert EtcdKeyValueStore(url)._client.get_prefix("workbench/") == []
 
 
 def own_address(context):
     """Say which address this machine has on the shaped network, after an all-reduce over it."""
-    import psutil
     import torch
     import torch.distributed as dist
 
@@ -361,3 +369,56 @@ def test_the_timeline_of_a_log_worked_by_hand():
     spans = [(action.label, action.start_s, action.end_s) for action in timeline.of("control")]
     assert spans == [("detect", 3.0, 5.0), ("replace", 5.0, 8.0), ("restart", 8.0, 9.0)]
     assert [(action.label, action.duration_s) for action in timeline.of("machine 0")] == [("step", 2.0)]
+
+
+# Bad input
+
+
+def children():
+    return {child.pid for child in psutil.Process().children()}
+
+
+@pytest.mark.parametrize(
+    ("message", "choices"),
+    [
+        ("num_machines is 0; it must be an integer of at least 1", {"num_machines": 0}),
+        ("ranks_per_machine is 1.5; it must be an integer", {"ranks_per_machine": 1.5}),
+        ("standbys is -1; it must be an integer of at least 0", {"standbys": -1}),
+        ("names is .*; two machines must not have one name", {"names": ["a", "a"]}),
+        ("names is .*; 'standby-0' is the name of a standby machine", {"names": ["a", "standby-0"], "standbys": 1}),
+        ("names is .*; it must have one for each of 2 machines", {"names": ["a"]}),
+        ("store is 'redis://x'; it must be", {"store": "redis://x"}),
+        ("replacement_s is -1; it must be finite and not negative", {"replacement_s": -1}),
+        ("names has 'a[+]1'; it must be a text without a plus sign", {"names": ["a+1", "b"]}),
+        ("timeout_s is 0; it must be above 0", {"timeout_s": 0}),
+        (
+            "Fault.numbers is .2,.; each must lie in 0..1",
+            {"faults": [Fault(kills=Victim.MACHINE, numbers=(2,), at_iteration=1)]},
+        ),
+        (
+            "only the embedded store can be killed",
+            {"store": "http://127.0.0.1:1", "faults": [Fault(kills=Victim.STORE, at_iteration=1)]},
+        ),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(message, choices):
+    before = children()
+    with pytest.raises(ValueError, match=message):
+        run_training(**{"function": print, "num_machines": 2, **choices})
+    assert children() <= before
+
+
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        ("one of them must be given", {"kills": Victim.ROOT}),
+        ("one of them must be given", {"kills": Victim.ROOT, "at_iteration": 1, "after_event": "x"}),
+        ("for a machine it must be different numbers", {"kills": Victim.MACHINE, "at_iteration": 1}),
+        ("for a root it must be empty", {"kills": Victim.ROOT, "numbers": (1,), "at_iteration": 1}),
+        ("Fault.occurrence is 0", {"kills": Victim.ROOT, "after_event": "x", "occurrence": 0}),
+        ("Fault.delay_s is -1", {"kills": Victim.ROOT, "after_event": "x", "delay_s": -1}),
+    ],
+)
+def test_a_fault_says_what_and_when(message, fields):
+    with pytest.raises(ValueError, match=message):
+        Fault(**fields)

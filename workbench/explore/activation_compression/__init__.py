@@ -1,13 +1,21 @@
-"""What the lesson on activation compression shows: predicted layers, recorded ranks, exercises, the break-even map."""
+"""The lesson on activation compression: predicted layers, recorded ranks, exercises, the break-even map."""
 
-from .break_even import BreakEvenMap, explore_break_even
+from .break_even import CODE_SIZES, BreakEvenMap, explore_break_even
 from .error_path import explore_error_path
 from .exercises import break_even, code_bytes, loss_of_best_code, share_kept_by_top_k, sum_of_top_1, value_in_two_bits
-from .explorer import explore_activation_compression
-from .layer import Approach, LayerPrediction, break_even_bytes_per_s, predict_layer
+from .layer import (
+    BITS,
+    Approach,
+    LayerPrediction,
+    break_even_bytes_per_s,
+    explore_activation_compression,
+    predict_layer,
+)
 from .ranks import RecordedReduction, partial_of, record_reduction
 
 __all__ = [
+    "BITS",
+    "CODE_SIZES",
     "Approach",
     "BreakEvenMap",
     "LayerPrediction",

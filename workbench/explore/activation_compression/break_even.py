@@ -1,13 +1,9 @@
-"""Where compression begins to pay, for a machine with your own numbers.
+"""Where compression begins to pay, for a machine with your own numbers; beyond the paper.
 
     explore_break_even()                                      # the paper's machine without NVLink
     explore_break_even(FittedMachine(name="mine", source="measured today", flops_per_s=3e10, link=link, ...))
 
-Below a curve compression pays. The controls start at the machine's own numbers; every other choice replaces one.
-
-Source: beyond the paper; `workbench.techniques.activation_compression.cost.break_even`.
-Simplified: four tensor-parallel ranks of one host, BERT-large, the last 12 of 24 layers compressed by a learned code.
-Left out: accuracy.
+Shown are four tensor-parallel ranks of one host, BERT-large, the last 12 of 24 layers compressed by a learned code.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,10 +13,9 @@ from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
-from workbench.explore.controls import Control, choice, steps
-from workbench.explore.explorer import Explorer
-from workbench.plots import figure, lines
-from workbench.plots.style import BLACK, beside
+from workbench.explore.explorer import Control, Explorer, choice, steps
+from workbench.plots import beside, figure, lines
+from workbench.plots.style import BLACK
 from workbench.techniques.activation_compression.cost import (
     BreakEven,
     FittedMachine,
@@ -31,10 +26,11 @@ from workbench.techniques.activation_compression.cost import (
 )
 from workbench.techniques.activation_compression.method import Family
 
-__all__ = ["BreakEvenMap", "compare_at", "describe_map", "draw_map", "explore_break_even"]
+from .layer import CODE_SIZES
+
+__all__ = ["CODE_SIZES", "BreakEvenMap", "compare_at", "describe_map", "draw_map", "explore_break_even"]
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)  # B, sequences
-CODE_SIZES = (25, 50, 100, 200, 400)  # c of 1024 columns
 RATES = (1e10, 3e10, 1e11, 1e12, 1e13, 3e13, 5e13, 1e14, 3e14, 1e15)  # FLOP/s, from one CPU core to an H100
 BANDWIDTHS = (1e7, 1.25e8, 1.25e9, 3.125e9, 1e10, 2.5e10, 5e10, 1e11, 3e11)  # bytes/s
 LAUNCHES = (0.0, 2e-4, 5e-4, 1e-3, 2e-3)  # s, one layer forward
@@ -54,11 +50,11 @@ SCALED = (
 class BreakEvenMap:
     """The curves, and the chosen point among them."""
 
-    points: tuple[BreakEven, ...]  #: every batch and code size
-    micro_batch: int  #: chosen
-    code_size: int  #: chosen
-    bandwidth_bytes_per_s: float  #: chosen
-    speedup: float  #: at the chosen point
+    points: tuple[BreakEven, ...]  # every batch and code size
+    micro_batch: int  # chosen
+    code_size: int  # chosen
+    bandwidth_bytes_per_s: float  # chosen
+    speedup: float  # at the chosen point
 
     @property
     def chosen(self) -> BreakEven:
@@ -79,67 +75,50 @@ def compare_at(
     codec_factor: float,
     fused: bool,
 ) -> BreakEvenMap:
-    """Compute the map of a machine of which some numbers are replaced.
-
-    Args:
-        machine: the one to start from.
-        sequence: s, tokens.
-        micro_batch: of the chosen point.
-        code_size: of the chosen point, of 1024 columns.
-        bandwidth_bytes_per_s: of the chosen point.
-        flops_per_s: reached by one device.
-        layer_launch_s: launching one layer, forward.
-        codec_factor: times the machine's encoding and decoding.
-        fused: whether the code is computed together with the layer in front of it.
-    """
+    """Compute the map of a machine of which some numbers are replaced; codec_factor scales encoding and decoding."""
     codec = machine.codec(Family.AUTOENCODER)
     scaled = replace(codec, **{name: codec_factor * getattr(codec, name) for name in SCALED})
     codecs = MappingProxyType({**machine.codecs, Family.AUTOENCODER: scaled})
-    yours = replace(machine, flops_per_s=flops_per_s, layer_launch_s=layer_launch_s, codecs=codecs)
-    setting = Setting(
-        method="A2", tp=TENSOR_RANKS, pp=1, sequence=sequence, micro_batch=micro_batch, code_size=code_size, fused=fused
-    )
+    changed = replace(machine, flops_per_s=flops_per_s, layer_launch_s=layer_launch_s, codecs=codecs)
+    sizes = {"sequence": sequence, "micro_batch": micro_batch, "code_size": code_size}
+    setting = Setting(method="A2", tp=TENSOR_RANKS, pp=1, fused=fused, **sizes)
     return BreakEvenMap(
-        points=break_even_map(yours, setting, micro_batches=BATCHES, code_sizes=CODE_SIZES),
+        points=break_even_map(changed, setting, micro_batches=BATCHES, code_sizes=CODE_SIZES),
         micro_batch=micro_batch,
         code_size=code_size,
         bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-        speedup=speedup_at(yours, setting, bandwidth_bytes_per_s),
+        speedup=speedup_at(changed, setting, bandwidth_bytes_per_s),
     )
 
 
-def describe_map(found: BreakEvenMap) -> str:
+def describe_map(result: BreakEvenMap) -> str:
     """Say in a sentence whether the chosen point pays, and where it would begin to."""
-    where = f"batch {found.micro_batch}, code of {found.code_size}, {_gigabytes(found.bandwidth_bytes_per_s)}"
-    pays = "pays" if found.speedup > 1 else "does not pay"
-    limit = found.chosen.bandwidth_bytes_per_s
-    return f"Compression {pays} at {where}: {found.speedup:.3g} times as fast. It pays below {_gigabytes(limit)}."
+    where = f"batch {result.micro_batch}, code of {result.code_size}, {_gigabytes(result.bandwidth_bytes_per_s)}"
+    pays = "pays" if result.speedup > 1 else "does not pay"
+    limit = result.chosen.bandwidth_bytes_per_s
+    return f"Compression {pays} at {where}: {result.speedup:.3g} times as fast. It pays below {_gigabytes(limit)}."
 
 
-def draw_map(found: BreakEvenMap) -> Figure:
+def draw_map(result: BreakEvenMap) -> Figure:
     """Draw the break-even bandwidth against the batch, a curve a code size, and the chosen point."""
     drawn, ax = figure(figsize=(8, 4.2))
     rows = [
         {"batch": point.micro_batch, "bandwidth": point.bandwidth_bytes_per_s / 1e9, "code": point.code_size}
-        for point in found.points
+        for point in result.points
         if 0 < point.bandwidth_bytes_per_s < float("inf")
     ]
     if rows:
         labels = {"x_label": "batch (sequences)", "y_label": "bandwidth (GB/s)"}
         lines(rows, ax=ax, x="batch", y="bandwidth", by="code", log_x=True, log_y=True, **labels)
     star = {"marker": "*", "markersize": 14, "color": BLACK, "linestyle": "none"}
-    ax.plot(found.micro_batch, found.bandwidth_bytes_per_s / 1e9, label="chosen", **star)
-    ax.set_title(f"compression pays below the curve of its code size; chosen point: {found.speedup:.4g} times as fast")
+    ax.plot(result.micro_batch, result.bandwidth_bytes_per_s / 1e9, label="chosen", **star)
+    ax.set_title(f"compression pays below the curve of its code size; chosen point: {result.speedup:.4g} times as fast")
     beside(ax, title="code size")
     return drawn
 
 
 def explore_break_even(machine: FittedMachine | None = None) -> Explorer[BreakEvenMap]:
-    """Return the explorer of a machine; its own numbers are among the choices and chosen at first.
-
-    Args:
-        machine: fitted to yours; by default the paper's local machine, four V100 on a PCIe bridge.
-    """
+    """Return the explorer that starts at a machine's numbers, by default the paper's: four V100 on a PCIe bridge."""
     machine = paper_machine(nvlink=False) if machine is None else machine
     controls = _work_controls() | _machine_controls(machine)
     return Explorer(partial(compare_at, machine), draw_map, describe=describe_map, **controls)

@@ -1,17 +1,11 @@
-"""The control of the lesson's second part: which layers are compressed, and how far the loss travels.
-
-Source: `workbench.techniques.activation_compression.reconstruction`; the layers that can be chosen are those of
-section 4.5 of the paper.
-Simplified: as there. Left out: training.
-"""
+"""The control of the lesson's second part: which layers are compressed, and how far the loss travels."""
 
 from dataclasses import dataclass
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from workbench.explore.controls import choice, steps
-from workbench.explore.explorer import Explorer
+from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots import figure, lines
 from workbench.techniques.activation_compression.reconstruction import EncodedText, error_path
 
@@ -32,7 +26,7 @@ METHODS = {
 class ErrorPath:
     """How far each layer's output is from the uncompressed one's."""
 
-    rows: pd.DataFrame  #: method, layer, is_compressed, lost_share
+    rows: pd.DataFrame  # method, layer, is_compressed, lost_share
 
     @property
     def at_the_end(self) -> float:
@@ -41,11 +35,7 @@ class ErrorPath:
 
 
 def explore_error_path(text: EncodedText) -> Explorer[ErrorPath]:
-    """Return the explorer of compressed layers.
-
-    Args:
-        text: the encoder and its sentences.
-    """
+    """Return the explorer of compressed layers, for an encoder and its sentences."""
     num_layers = len(text.hidden_NH)
 
     def compute(*, method: str, first_layer: int, num_compressed: int) -> ErrorPath:
@@ -70,8 +60,8 @@ def describe(path: ErrorPath) -> str:
     layers = path.rows.loc[path.rows["is_compressed"], "layer"]
     which = f"layer {layers.iloc[0]}" if len(layers) == 1 else f"layers {layers.iloc[0]} to {layers.iloc[-1]}"
     own = path.rows.set_index("layer")["lost_share"][layers.iloc[-1]]
-    method = path.rows["method"].iloc[0]
-    return f"{method} in {which}: the output of layer {layers.iloc[-1]} is {own:.0%} off, the last layer's {path.at_the_end:.0%}."
+    output = f"the output of layer {layers.iloc[-1]} is {own:.0%} off, the last layer's {path.at_the_end:.0%}"
+    return f"{path.rows['method'].iloc[0]} in {which}: {output}."
 
 
 def draw(path: ErrorPath) -> Figure:
@@ -79,14 +69,8 @@ def draw(path: ErrorPath) -> Figure:
     drawn, ax = figure(figsize=(8, 3))
     for layer in path.rows.loc[path.rows["is_compressed"], "layer"]:
         ax.axvspan(layer - 0.5, layer + 0.5, color="0.9", zorder=0)
-    lines(
-        path.rows,
-        ax=ax,
-        x="layer",
-        y="lost_share",
-        x_label="layer (compressed ones shaded)",
-        y_label="share of its output lost",
-    )
+    labels = {"x_label": "layer (compressed ones shaded)", "y_label": "share of its output lost"}
+    lines(path.rows, ax=ax, x="layer", y="lost_share", **labels)
     ax.set_ylim(0, max(1.0, 1.1 * path.rows["lost_share"].max()))
     ax.set_xticks(path.rows["layer"])
     return drawn

@@ -1,9 +1,4 @@
-"""The exercises of both parts of the lesson, their answers computed by the library.
-
-Source: "Does compressing activations help model parallel training?", tables 1 and 4,
-sections 3.2 and 4.7.
-Simplified: as the predicted layer. Left out: nothing.
-"""
+"""The exercises of both parts of the lesson; the library computes their answers."""
 
 import torch
 
@@ -58,7 +53,8 @@ def sum_of_top_1() -> Exercise:
 def break_even() -> Exercise:
     """Return the exercise on the bandwidth above which the auto-encoder does not pay."""
     return Exercise(
-        question="Above which bandwidth, in GB/s, does this model predict that a code of 100 columns makes a layer slower?",
+        question="Above which bandwidth, in GB/s, does this model predict that a code of 100 columns makes a layer "
+        "slower?",
         answer=break_even_bytes_per_s(Approach.AUTO_ENCODER, A2_CODE_SIZE) / 1e9,
         hint="Move the bandwidth until the number beside the curve passes 1.00; the answer lies between two steps. "
         "A value within a fifth is accepted.",
@@ -74,7 +70,7 @@ def value_in_two_bits() -> Exercise:
         question="The row [0, 1, 3, 30] travels in 2 bits. What arrives?",
         answer=tuple(Quantize(2)(row).tolist()),
         hint="2 bits make 4 levels, evenly spaced from the row's smallest to its largest value. Which one is nearest?",
-        reason="The levels are 0, 10, 20 and 30. One large value spaces them so far apart that all the others arrive as 0.",
+        reason="The levels are 0, 10, 20 and 30. One large value spaces them so far apart that all others arrive as 0.",
         mistakes=(
             Mistake(
                 answer=tuple(row.tolist()), hint="That is what was sent. Four levels cannot tell all numbers apart."

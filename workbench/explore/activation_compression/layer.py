@@ -1,12 +1,7 @@
-"""The predicted time of one tensor-parallel layer, with the timeline that adds up to it.
+"""The predicted time of one tensor-parallel layer, with the timeline that adds up to it, and the lesson's control.
 
-Source: "Does compressing activations help model parallel training?", sections 3.2 and
-4.7; the seconds are `workbench.techniques.activation_compression.cost.layer_time`.
-Simplified: the paper times two sizes of each method; every other size lies on the line
-through these two, which is exact for bytes and an assumption for encoding and decoding.
-Attention and MLP share a layer's compute equally. A rank computes and communicates in
-turn, so one row shows it all.
-Left out: pipeline stages, the optimizer, the encoder's own gradients.
+The paper times two sizes of each method; every other size lies on the line through these two, which is exact for bytes
+and an assumption for encoding and decoding. A rank computes and communicates in turn, so one row shows it all.
 """
 
 from collections.abc import Mapping
@@ -14,23 +9,48 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from workbench.cluster import Link
+from workbench.explore.explorer import Explorer, choice, steps
+from workbench.plots import figure, format_bytes, format_time, gantt, lines
+from workbench.plots.style import GREY
 from workbench.techniques.activation_compression.cost import LayerTime, Setting, layer_time
 from workbench.timeline import Kind, Task, Timeline, simulate
 
-__all__ = ["BITS", "CODE_SIZES", "Approach", "LayerPrediction", "break_even_bytes_per_s", "predict_layer"]
+__all__ = [
+    "BITS",
+    "CODE_SIZES",
+    "Approach",
+    "Comparison",
+    "LayerPrediction",
+    "break_even_bytes_per_s",
+    "explore_activation_compression",
+    "predict_layer",
+]
 
 HIDDEN = 1024  # columns of an activation of BERT-large, section 4.1
 VALUE_BITS = 16  # of an uncompressed value, fp16
 NUM_RANKS = 4  # tensor-parallel ranks: the four GPUs of one machine, section 4.1
 
-#: Sizes to choose from: columns of the code, or as much of a sparse message.
-CODE_SIZES = (25, 50, 100, 200, 400)
-#: Bits that quantisation packs a value into.
-BITS = (2, 4, 8)
-
+CODE_SIZES = (25, 50, 100, 200, 400)  # to choose from: columns of the code, or as much of a sparse message
+BITS = (2, 4, 8)  # that quantisation packs a value into
 PCIE_3_BYTES_PER_S = 10e9  # a PCIe 3.0 bridge with 16 lanes, what is reached of 15.75e9
 LATENCY_S = 10e-6  # of one message between two GPUs of a machine; an order of magnitude
+BANDWIDTHS = (  # to choose from, bytes/s, and a link that has about as much
+    (0.125e9, "1 Gbit/s Ethernet"),
+    (0.5e9, "4 Gbit/s"),
+    (1.25e9, "10 Gbit/s Ethernet"),
+    (2.5e9, "20 Gbit/s"),
+    (5e9, "40 Gbit/s"),
+    (PCIE_3_BYTES_PER_S, "PCIe 3"),
+    (20e9, "PCIe 4"),
+    (40e9, "NVLink of a V100"),
+    (80e9, "two such NVLinks"),
+    (160e9, "four such NVLinks"),
+    (320e9, "NVLink of an A100"),
+)
 
 
 class Approach(Enum):
@@ -44,8 +64,7 @@ class Approach(Enum):
     QUANTIZATION = "quantisation"
 
 
-#: Whose messages an all-reduce can add; the others are gathered.
-SUMMED = frozenset({Approach.NONE, Approach.AUTO_ENCODER})
+SUMMED = frozenset({Approach.NONE, Approach.AUTO_ENCODER})  # an all-reduce can add these messages; others are gathered
 
 # The two sizes that the paper times: the methods' names in table 1, and their sizes (columns of the code, or bits).
 _TIMED: Mapping[Approach, tuple[tuple[str, int], tuple[str, int]]] = MappingProxyType(
@@ -63,11 +82,11 @@ _TIMED: Mapping[Approach, tuple[tuple[str, int], tuple[str, int]]] = MappingProx
 class LayerPrediction:
     """One layer, forward and backward, on each of four ranks."""
 
-    approach: Approach  #: what is done to the activations
-    code_size: int  #: columns of the code it is compared with
-    bandwidth_bytes_per_s: float  #: of the link between the ranks
-    time: LayerTime  #: where the seconds go
-    message_bytes: float  #: what a rank hands to one forward reduction
+    approach: Approach  # what is done to the activations
+    code_size: int  # columns of the code, or as much of another method
+    bandwidth_bytes_per_s: float  # of the link between the ranks
+    time: LayerTime  # seconds by part
+    message_bytes: float  # handed by a rank to one forward reduction
 
     @property
     def times_smaller(self) -> float:
@@ -84,23 +103,15 @@ class LayerPrediction:
         """What a rank does, in order: each task waits for the one before."""
         time, half = self.time, 0.5
         forward_label = "sum" if self.approach in SUMMED else "gather"
-        steps = [
-            step
-            for part in ("attention", "MLP")
-            for step in (
-                (f"{part}", half * time.forward_s, Kind.FORWARD),
-                ("encode", half * time.encode_s, Kind.ENCODE),
-                (forward_label, half * time.transfer_s, Kind.COMMUNICATE),
-                ("decode", half * time.decode_s, Kind.DECODE),
-            )
-        ] + [
-            step
-            for part in ("MLP", "attention")
-            for step in (
-                (f"{part}", half * time.backward_s, Kind.BACKWARD),
-                ("sum", half * time.backward_transfer_s, Kind.COMMUNICATE),
-            )
-        ]
+        parts = []
+        for part in ("attention", "MLP"):
+            parts.append((part, half * time.forward_s, Kind.FORWARD))
+            parts.append(("encode", half * time.encode_s, Kind.ENCODE))
+            parts.append((forward_label, half * time.transfer_s, Kind.COMMUNICATE))
+            parts.append(("decode", half * time.decode_s, Kind.DECODE))
+        for part in ("MLP", "attention"):
+            parts.append((part, half * time.backward_s, Kind.BACKWARD))
+            parts.append(("sum", half * time.backward_transfer_s, Kind.COMMUNICATE))
         return tuple(
             Task(
                 name=f"{number}",
@@ -110,7 +121,7 @@ class LayerPrediction:
                 kind=kind,
                 after=(f"{number - 1}",) if number else (),
             )
-            for number, (label, seconds, kind) in enumerate(steps)
+            for number, (label, seconds, kind) in enumerate(parts)
         )
 
     @property
@@ -125,16 +136,10 @@ def predict_layer(
 ) -> LayerPrediction:
     """Predict one layer of BERT-large on four ranks, micro-batch 32, 512 tokens, fp16.
 
-    Args:
-        approach: what is done to the activations on their way forward.
-        code_size: columns of the code; a sparse message has as many bytes or elements, and
-            quantisation takes the number of bits that comes nearest.
-        bandwidth_bytes_per_s: of the link between the ranks.
+    A sparse message has as many bytes or elements as the code, and quantisation takes the nearest number of bits.
 
     Raises:
         ValueError: if the code does not have 1 to 1023 columns.
-
-    Source: section 4.7, tables 1 and 4.
     """
     if not 1 <= code_size < HIDDEN:
         raise ValueError(f"code_size is {code_size!r}; it must lie in 1..{HIDDEN - 1}")
@@ -143,13 +148,8 @@ def predict_layer(
         time, message_bytes = _timed("w/o", link)
     else:
         time, message_bytes = _between(approach, code_size, link)
-    return LayerPrediction(
-        approach=approach,
-        code_size=code_size,
-        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-        time=time,
-        message_bytes=message_bytes,
-    )
+    chosen = {"approach": approach, "code_size": code_size, "bandwidth_bytes_per_s": bandwidth_bytes_per_s}
+    return LayerPrediction(**chosen, time=time, message_bytes=message_bytes)
 
 
 def break_even_bytes_per_s(approach: Approach, code_size: int) -> float:
@@ -163,8 +163,8 @@ def break_even_bytes_per_s(approach: Approach, code_size: int) -> float:
 
     def saved_s(bandwidth_bytes_per_s: float) -> float:
         plain, compressed = (
-            predict_layer(approach=each, code_size=code_size, bandwidth_bytes_per_s=bandwidth_bytes_per_s).time.total_s
-            for each in (Approach.NONE, approach)
+            predict_layer(approach=way, code_size=code_size, bandwidth_bytes_per_s=bandwidth_bytes_per_s).time.total_s
+            for way in (Approach.NONE, approach)
         )
         return plain - compressed
 
@@ -174,6 +174,113 @@ def break_even_bytes_per_s(approach: Approach, code_size: int) -> float:
     if slope <= 0 or constant_s >= 0:
         raise ValueError(f"approach is {approach!r}; it must cost time and save bytes to have a break-even")
     return -slope / constant_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """One layer without and with compression, at the chosen bandwidth and at all of them."""
+
+    plain: LayerPrediction  # uncompressed, at the chosen bandwidth
+    chosen: LayerPrediction  # as chosen
+    curves: tuple[LayerPrediction, ...]  # both, at every bandwidth
+
+    @property
+    def speedup(self) -> float:
+        """Time without compression over time with it."""
+        return self.plain.time.total_s / self.chosen.time.total_s
+
+    @property
+    def timeline(self) -> Timeline:
+        """Both layers under each other."""
+        return Timeline(actions=self.plain.timeline.actions + self.chosen.timeline.actions)
+
+
+def compare(*, approach: Approach, code_size: int, bandwidth_bytes_per_s: float) -> Comparison:
+    """Predict the layer without and with compression, at the chosen bandwidth and at all others."""
+    plain, chosen = (
+        predict_layer(approach=way, code_size=code_size, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+        for way in (Approach.NONE, approach)
+    )
+    curves = tuple(
+        predict_layer(approach=way, code_size=code_size, bandwidth_bytes_per_s=bandwidth)
+        for way in dict.fromkeys((Approach.NONE, approach))
+        for bandwidth, _ in BANDWIDTHS
+    )
+    return Comparison(plain=plain, chosen=chosen, curves=curves)
+
+
+def describe(comparison: Comparison) -> str:
+    """Say in a sentence what the figure shows."""
+    chosen, speedup = comparison.chosen, comparison.speedup
+    total = format_time(chosen.time.total_s)
+    if chosen.approach is Approach.NONE:
+        return f"Without compression a layer takes {total}, {chosen.communication_share:.0%} of it in all-reduces."
+    name = chosen.approach.value[0].upper() + chosen.approach.value[1:]
+    return (
+        f"{name}: a message of {format_bytes(chosen.message_bytes)} "
+        f"({chosen.times_smaller:.3g} times smaller), a layer of {total}: "
+        f"{_in_words(speedup)} than without compression ({format_time(comparison.plain.time.total_s)})."
+    )
+
+
+def draw(comparison: Comparison) -> Figure:
+    """Draw time against bandwidth, and below it the timelines at the chosen bandwidth."""
+    drawn, (above, below) = figure(2, 1, figsize=(8, 5.2), height_ratios=(3, 2))
+    _curves(above, comparison)
+    gantt(comparison.timeline, ax=below)
+    bandwidth = comparison.chosen.bandwidth_bytes_per_s
+    result = "" if comparison.chosen.approach is Approach.NONE else f": {_in_words(comparison.speedup)}"
+    below.set_title(f"where the time goes at {_gigabytes(bandwidth)} ({dict(BANDWIDTHS)[bandwidth]}){result}")
+    return drawn
+
+
+def explore_activation_compression() -> Explorer[Comparison]:
+    """Return the explorer: three controls, the predicted time of a layer, its timeline."""
+    return Explorer(
+        compare,
+        draw,
+        describe=describe,
+        approach=choice(
+            "method",
+            {approach.value: approach for approach in Approach},
+            value=Approach.AUTO_ENCODER,
+            help="What a rank does to its activation before it is sent. Only the auto-encoder's codes can be summed.",
+        ),
+        code_size=steps(
+            "code size",
+            CODE_SIZES,
+            value=100,
+            text=lambda size: f"{size} columns",
+            help=f"Of {HIDDEN} columns. Sparse methods send as many bytes or elements as the code; quantisation takes "
+            "the nearest of 2, 4 and 8 bits.",
+        ),
+        bandwidth_bytes_per_s=steps(
+            "bandwidth",
+            [bandwidth for bandwidth, _ in BANDWIDTHS],
+            value=PCIE_3_BYTES_PER_S,
+            text=_gigabytes,
+            help="Of the link between the four ranks. The slower it is, the more a saved byte is worth.",
+        ),
+    )
+
+
+def _curves(ax: Axes, comparison: Comparison) -> None:
+    rows = [
+        {"bandwidth": at.bandwidth_bytes_per_s / 1e9, "time": at.time.total_s * 1e3, "method": at.approach.value}
+        for at in comparison.curves
+    ]
+    labels = {"x_label": "bandwidth (GB/s)", "y_label": "one layer (ms)"}
+    lines(rows, ax=ax, x="bandwidth", y="time", by="method", log_x=True, log_y=True, **labels)
+    ax.axvline(comparison.chosen.bandwidth_bytes_per_s / 1e9, color=GREY, linestyle="--", linewidth=1)
+    ax.set_title("predicted time of one tensor-parallel layer, forward and backward")
+
+
+def _in_words(speedup: float) -> str:
+    return f"{speedup:.2f} times faster" if speedup >= 1 else f"{1 / speedup:.2f} times slower"
+
+
+def _gigabytes(bandwidth_bytes_per_s: float) -> str:
+    return f"{bandwidth_bytes_per_s / 1e9:.3g} GB/s"
 
 
 def _timed(name: str, link: Link) -> tuple[LayerTime, float]:

@@ -1,9 +1,4 @@
-"""One reduction on real ranks, step by step, so that a lesson can show where its time goes.
-
-Source: "Does compressing activations help model parallel training?", section 3.2.
-Simplified: a rank's partial sum is random numbers seeded by its rank.
-Left out: gradients; `workbench.techniques.activation_compression.runtime` has them.
-"""
+"""One reduction on real ranks, step by step, so that a lesson can show where its time goes."""
 
 from dataclasses import dataclass, replace
 
@@ -21,32 +16,21 @@ __all__ = ["RecordedReduction", "partial_of", "record_reduction"]
 class RecordedReduction:
     """What one rank did in one reduction."""
 
-    total: Tensor  #: the sum as this rank knows it, [tokens, hidden]
-    message_bytes: int  #: what it handed to the collective
-    actions: tuple[Action, ...]  #: encode, the collective, decode
+    total: Tensor  # the sum as this rank knows it, [tokens, hidden]
+    message_bytes: int  # handed to the collective
+    actions: tuple[Action, ...]  # encode, the collective, decode
 
 
 def partial_of(rank: int, shape: tuple[int, ...]) -> Tensor:
-    """Return a rank's partial sum: standard normal fp32 numbers, seeded by the rank.
-
-    Args:
-        rank: whose partial.
-        shape: of the partial, such as (tokens, hidden).
-    """
+    """Return a rank's partial sum, [tokens, hidden]: standard normal fp32 numbers, seeded by the rank."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(rank))
 
 
 def record_reduction(codec: Codec, shape: tuple[int, ...]) -> RecordedReduction:
     """Reduce the partials of all ranks through a codec; call it on every rank.
 
-    A first reduction is not recorded: it makes the connections.
-
-    Args:
-        codec: its aggregation decides between an all-reduce of codes and an all-gather of messages.
-        shape: of a partial.
-
-    Returns:
-        This rank's sum, bytes and actions.
+    The codec's aggregation decides between an all-reduce of codes and an all-gather of messages. A first reduction is
+    not recorded: it makes the connections.
     """
     group = ProcessTensorGroup()
     (rank,) = group.local_ranks

@@ -1,10 +1,8 @@
 """What the lesson on straggler-tolerant tensor parallelism shows: a worked example, predicted epochs, real ranks."""
 
 from .exercises import bound_of_eight, columns_of_receivers, ratio_of_straggler, split_of_columns
-from .explorer import CHOICES, Choice, Comparison, Epoch, explore_flextp
+from .explorer import CHOICES, Choice, Comparison, Epoch, draw_worked_example, explore_flextp, plan_timeline
 from .ranks import PRELOAD, WatchedIteration, WatchedRank, iteration_timeline, watch_training
-from .timelines import parts_timeline, plan_timeline
-from .worked_example import draw_worked_example
 
 __all__ = [
     "CHOICES",
@@ -19,7 +17,6 @@ __all__ = [
     "draw_worked_example",
     "explore_flextp",
     "iteration_timeline",
-    "parts_timeline",
     "plan_timeline",
     "ratio_of_straggler",
     "split_of_columns",

@@ -1,15 +1,14 @@
-"""The exercises of the lesson, their answers computed by the library.
-
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", Eqs. 1 and 2, section IV-A.
-Simplified: small round numbers.
-Left out: nothing.
-"""
+"""The exercises of the lesson (Eqs. 1 and 2, section IV-A), their answers computed by the library."""
 
 from workbench.explore.exercises import Exercise, Mistake
-from workbench.techniques.flextp.method.costs import Costs
-from workbench.techniques.flextp.method.migration import column_ranges, receivers_of
-from workbench.techniques.flextp.method.ratio import pruning_ratio, speedup_bound
-from workbench.techniques.flextp.method.semi import split_of_one
+from workbench.techniques.flextp.method import (
+    Costs,
+    column_ranges,
+    pruning_ratio,
+    receivers_of,
+    speedup_bound,
+    split_of_one,
+)
 
 __all__ = ["bound_of_eight", "columns_of_receivers", "ratio_of_straggler", "split_of_columns"]
 

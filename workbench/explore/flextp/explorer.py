@@ -1,22 +1,19 @@
-"""The control of the lesson: who is slow, how ranks are helped, over which link; epoch, timeline and price.
+"""The pictures of the lesson: the explorer of epochs on eight V100s, timelines of an iteration, the worked example.
 
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III, IV and V-A; the
-seconds are `workbench.techniques.flextp.cost`, ViT-1B on eight V100s, fitted to three of ten cells of table I.
-Simplified: all stragglers are equally slow; the timeline is that of `timelines`.
-Left out: accuracy, of which the share of products that nobody computes is all that a model of time can say.
+In a timeline the parts of an iteration follow one another, each in one piece, and ranks wait once, at the end.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from workbench.cluster import FittedMachine
-from workbench.explore.controls import choice, steps
-from workbench.explore.explorer import Explorer
-from workbench.plots import figure, gantt, lines
+from workbench.explore.explorer import Explorer, choice, steps
+from workbench.plots import figure, gantt, lines, matrix
 from workbench.plots.style import GREY
 from workbench.techniques.flextp.cost import (
     VIT_1B,
@@ -28,12 +25,28 @@ from workbench.techniques.flextp.cost import (
     paper_machine,
     planned_epoch,
 )
-from workbench.techniques.flextp.method.model import RankParts, rank_parts
-from workbench.timeline import Timeline
+from workbench.techniques.flextp.method import (
+    Costs,
+    Plan,
+    RankParts,
+    RankTimes,
+    ResizedProduct,
+    WorkedExample,
+    rank_parts,
+)
+from workbench.timeline import Action, Kind, Timeline
 
-from .timelines import parts_timeline
-
-__all__ = ["CHOICES", "Choice", "Comparison", "Epoch", "compare", "describe", "draw", "explore_flextp"]
+__all__ = [
+    "CHOICES",
+    "Choice",
+    "Comparison",
+    "Epoch",
+    "compare",
+    "draw_worked_example",
+    "explore_flextp",
+    "parts_timeline",
+    "plan_timeline",
+]
 
 SKEWNESSES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # χ, the paper's axis and some between
 PRUNING_RATIOS = MappingProxyType({"as Eq. 1 says": None, "1/4": 0.25, "1/2": 0.5, "3/4": 0.75})
@@ -42,14 +55,21 @@ BANDWIDTHS = MappingProxyType(
 )
 PAPER_BANDWIDTH = 15.75e9  # bytes/s of the paper's link, one way
 _SAME_SCALE = 1.05  # speedup up to which two timelines look alike
+_SIGNS = ("×", "=", "")  # between two matrices
+_LARGEST = 4  # rows or columns: every cell is drawn as large as the others
+_NAMES = {
+    "output": ("input", "weightᵀ", "output"),
+    "grad_weight": ("grad_outputᵀ", "input", "grad_weight"),
+    "grad_input": ("grad_output", "weight", "grad_input"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
     """A solution, as the paper has it or refined."""
 
-    solution: Solution  #: how stragglers are helped
-    refine: bool = False  #: all ranks are brought to one level
+    solution: Solution  # how stragglers are helped
+    refine: bool = False  # all ranks are brought to one level
 
     @property
     def name(self) -> str:
@@ -73,10 +93,10 @@ BASELINE, *_, REFINED = CHOICES.values()
 class Epoch:
     """An epoch with one solution."""
 
-    choice: Choice  #: how stragglers are helped
-    planned: PlannedEpoch  #: plan, seconds, seconds by rank
-    parts: tuple[RankParts, ...]  #: where each rank's seconds of an iteration go
-    all_reduce_s: float  #: of the other time of an iteration, in all-reduces
+    choice: Choice  # how stragglers are helped
+    planned: PlannedEpoch  # plan, seconds, seconds by rank
+    parts: tuple[RankParts, ...]  # where each rank's seconds of an iteration go
+    all_reduce_s: float  # of the other time of an iteration, in all-reduces
 
     @property
     def timeline(self) -> Timeline:
@@ -88,13 +108,13 @@ class Epoch:
 class Comparison:
     """A solution beside none, and all of them over the skewness."""
 
-    skewness: float  #: χ of every straggler
-    num_stragglers: int  #: how many ranks are slow, from rank 0 on
-    bandwidth_bytes_per_s: float  #: of the link between any two ranks
-    pruning_ratio: float | None  #: ZERO's, or None for Eq. 1
-    plain: Epoch  #: nothing is done
-    chosen: Epoch  #: with the solution
-    curves: tuple[Mapping[str, object], ...]  #: rows: skewness, epoch seconds, solution and its price
+    skewness: float  # χ of every straggler
+    num_stragglers: int  # how many ranks are slow, from rank 0 on
+    bandwidth_bytes_per_s: float  # of the link between any two ranks
+    pruning_ratio: float | None  # ZERO's, or None for Eq. 1
+    plain: Epoch  # nothing is done
+    chosen: Epoch  # with the solution
+    curves: tuple[Mapping[str, object], ...]  # rows: skewness, epoch seconds, solution and its price
 
     @property
     def speedup(self) -> float:
@@ -105,15 +125,7 @@ class Comparison:
 def compare(
     *, choice: Choice, skewness: float, num_stragglers: int, pruning_ratio: float | None, bandwidth_bytes_per_s: float
 ) -> Comparison:
-    """Compute an epoch with a solution and without.
-
-    Args:
-        choice: how stragglers are helped.
-        skewness: χ of every straggler, at least 1.
-        num_stragglers: 0 to 7 of eight ranks.
-        pruning_ratio: a constant γ for ZERO; None follows Eq. 1. Others take no notice of it.
-        bandwidth_bytes_per_s: of the link.
-    """
+    """Compute an epoch with a solution and without; only ZERO takes notice of the pruning ratio."""
     machine = paper_machine().with_bandwidth(bandwidth_bytes_per_s)
     common = {"machine": machine, "num_stragglers": num_stragglers, "pruning_ratio": pruning_ratio}
     plain, chosen = (_epoch(each, skewness=skewness, **common) for each in (BASELINE, choice))
@@ -199,6 +211,26 @@ def explore_flextp() -> Explorer[Comparison]:
     )
 
 
+def plan_timeline(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Timeline:
+    """Return an iteration under a plan; arguments as for `rank_parts`."""
+    return parts_timeline(rank_parts(times, plan, costs))
+
+
+def parts_timeline(ranks: Sequence[RankParts], *, all_reduce_s: float = 0.0) -> Timeline:
+    """Return an iteration by the parts of its ranks; of the other time, `all_reduce_s` is drawn as transfer."""
+    end_s = max(parts.busy_s for parts in ranks)
+    return Timeline.merged(_actions(f"rank {rank}", each, all_reduce_s, end_s) for rank, each in enumerate(ranks))
+
+
+def draw_worked_example(example: WorkedExample) -> Figure:
+    """Draw a row a product: its operands, its result, and the plain layer's; faded columns are not computed."""
+    drawn, axes = figure(3, 4, figsize=(8.4, 6.6))
+    dropped = tuple(example.lineage["linear", "input"].tolist())
+    for row, product in zip(axes, example.products, strict=True):
+        _draw_product(row, example, product, dropped)
+    return drawn
+
+
 def _planned(
     choice: Choice, *, skewness: float, num_stragglers: int, machine: FittedMachine, pruning_ratio: float | None
 ) -> PlannedEpoch:
@@ -235,3 +267,57 @@ def _curves(ax: Axes, comparison: Comparison) -> None:
     number, link = comparison.num_stragglers, comparison.bandwidth_bytes_per_s / 1e9
     ax.set_title(f"predicted epoch of ViT-1B on eight V100s, {number} slow, {link:g} GB/s")
     ax.legend(title=None)
+
+
+def _actions(resource: str, parts: RankParts, all_reduce_s: float, end_s: float) -> list[Action]:
+    pieces = (
+        ("other", parts.other_s - all_reduce_s + parts.removing_s, Kind.OTHER),
+        ("products", parts.kept_s, Kind.COMPUTE),
+        ("for others", parts.received_s, Kind.COMPUTE),
+        ("transfer", all_reduce_s + parts.transfer_s, Kind.COMMUNICATE),
+        ("wait", end_s - parts.busy_s, Kind.WAIT),
+    )
+    actions, now_s = [], 0.0
+    for label, seconds, kind in pieces:
+        if seconds > 0:
+            actions.append(Action(resource=resource, start_s=now_s, end_s=now_s + seconds, kind=kind, label=label))
+            now_s += seconds
+    return actions
+
+
+def _draw_product(
+    row: Collection[Axes], example: WorkedExample, product: ResizedProduct, dropped: tuple[int, ...]
+) -> None:
+    left, right = _operands(example, product.name)
+    names = (*_NAMES[product.name], "without resizing")
+    is_gradient = product.name != "output"
+    faded = [
+        {} if is_gradient else {"faded_columns": dropped},
+        {"faded_columns": dropped} if is_gradient else {"faded_rows": dropped},
+        {"faded_columns": dropped} if is_gradient else {},
+        {},
+    ]
+    pairs = zip(row, (left, right, product.result, product.plain), names, faded, strict=True)
+    for place, (ax, values, name, options) in enumerate(pairs):
+        matrix(values, ax=ax, **options)
+        num_rows, num_columns = values.shape
+        ax.set(xlim=_around(num_columns), ylim=_around(num_rows)[::-1])
+        ax.text(num_columns / 2, -0.15, name, ha="center", va="bottom")
+        if place:
+            ax.annotate(_SIGNS[place - 1], (-0.06, 0.5), xycoords="axes fraction", ha="center", va="center")
+    spared = f"{product.multiplications} of {product.plain_multiplications} multiplications"
+    row[2].text(product.result.shape[1] / 2, product.result.shape[0] + 0.15, spared, ha="center", va="top", fontsize=8)
+
+
+def _around(size: int) -> tuple[float, float]:
+    """Return limits of an axis that put a matrix in the middle."""
+    return (size - _LARGEST) / 2, (size + _LARGEST) / 2
+
+
+def _operands(example: WorkedExample, name: str) -> tuple[Tensor, Tensor]:
+    """Return both operands whole."""
+    if name == "output":
+        return example.input_NK, example.weight_OK.T
+    if name == "grad_weight":
+        return example.grad_output_NO.T, example.input_NK
+    return example.grad_output_NO, example.weight_OK

@@ -1,10 +1,4 @@
-"""A few training steps on real ranks, watched: who works, who waits, and under which plan.
-
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections II and V-A.
-Simplified: one batch, always the same, whose rolled self is to be learnt. What a rank does outside of collectives
-counts as its own work; what of the rest is waiting and what transfer, `workbench.techniques.flextp.study.timing` says.
-Left out: medians over many iterations, which `workbench.techniques.flextp.study` has.
-"""
+"""A few training steps on real ranks, watched: who works, who waits, and under which plan."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +8,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from workbench.parallel.recorded import RecordedTensorGroup
-from workbench.techniques.flextp.method.plan import Plan
-from workbench.techniques.flextp.runtime.balancer import Balancer
+from workbench.techniques.flextp.method import Plan
+from workbench.techniques.flextp.runtime import Balancer
 from workbench.timeline import Action, Kind, Recorder, Timeline
 
 __all__ = ["PRELOAD", "WatchedIteration", "WatchedRank", "iteration_timeline", "watch_training"]
 
 ITERATION = "iteration"  # the action that spans all others of it
+# What the ranks import sooner or later, the last two in the pre-test: seconds, once instead of on every rank.
 PRELOAD = ("workbench.explore.flextp", "scipy.optimize", "torch.fx.experimental.symbolic_shapes")
-"""What the ranks import sooner or later, the last two in the pre-test: seconds, once instead of on every rank."""
 LEARNING_RATE = 0.05  # any: only what ranks do is looked at
 
 
@@ -30,11 +24,11 @@ LEARNING_RATE = 0.05  # any: only what ranks do is looked at
 class WatchedIteration:
     """One iteration of one rank."""
 
-    plan: Plan  #: in force
-    start_s: float  #: of the common clock
-    end_s: float  #: of the common clock
-    actions: tuple[Action, ...]  #: its collectives, in their order
-    loss: float  #: of the batch
+    plan: Plan  # in force
+    start_s: float  # of the common clock
+    end_s: float  # of the common clock
+    actions: tuple[Action, ...]  # its collectives, in their order
+    loss: float  # of the batch
 
     @property
     def duration_s(self) -> float:
@@ -50,12 +44,7 @@ class WatchedRank:
         self.group = RecordedTensorGroup(recorder=self._recorder)
 
     def iterate(self, balancer: Balancer, step: Callable[[], Tensor]) -> WatchedIteration:
-        """Do one step of training inside `balancer.iteration()`.
-
-        Args:
-            balancer: of a model on this group.
-            step: forward, backward, update; returns the loss.
-        """
+        """Do one step of training, which returns its loss, inside `balancer.iteration()`."""
         before = len(self._recorder.actions)
         with self._recorder.during(ITERATION), balancer.iteration():
             loss = step()
@@ -68,15 +57,7 @@ class WatchedRank:
 def watch_training(
     rank: WatchedRank, model: nn.Module, balancer: Balancer, x: Tensor, num_iterations: int
 ) -> list[WatchedIteration]:
-    """Train a model on one batch; call it on every rank.
-
-    Args:
-        rank: this one.
-        model: on its group, from the batch's shape to the same.
-        balancer: of the model.
-        x: the batch; the target is x rolled by one feature.
-        num_iterations: steps.
-    """
+    """Train a model on the batch x, whose target is x rolled by one feature; call it on every rank."""
     weights = list(model.parameters())
 
     def step() -> Tensor:
@@ -91,17 +72,10 @@ def watch_training(
 
 
 def iteration_timeline(ranks: Sequence[WatchedIteration]) -> Timeline:
-    """Put one iteration of all ranks on a timeline: own work, waiting, transfer.
-
-    Args:
-        ranks: the same iteration of every rank, in rank order.
-    """
+    """Put the same iteration of all ranks, in rank order, on a timeline: own work, waiting, transfer."""
     from workbench.techniques.flextp.study.timing import told_apart  # here, since the ranks need no matplotlib
 
     whole = [Action(resource="rank", start_s=each.start_s, end_s=each.end_s, label=ITERATION) for each in ranks]
     apart = told_apart([(*each.actions, one) for each, one in zip(ranks, whole, strict=True)])
-    return Timeline.merged([[_as_own_work(action) for action in apart.actions]])
-
-
-def _as_own_work(action: Action) -> Action:
-    return replace(action, kind=Kind.COMPUTE) if action.kind is Kind.OTHER else action
+    actions = (replace(one, kind=Kind.COMPUTE) if one.kind is Kind.OTHER else one for one in apart.actions)
+    return Timeline.merged([list(actions)])

@@ -1,6 +1,6 @@
-"""What the lesson on in-memory checkpoints shows: puzzles, controls, a training to kill, its log, pictures, exercises.
+"""The lesson on in-memory checkpoints: puzzles, controls, a training to kill, its log, exercises.
 
-Imported when it is asked for: a puzzle needs no ranks, and an item that draws a placement no simulator.
+Imported when it is asked for, since a puzzle needs neither ranks nor the simulator.
 """
 
 from __future__ import annotations
@@ -8,32 +8,27 @@ from __future__ import annotations
 import importlib
 
 _HOMES = {
-    "LiveLog": "live_log",
-    "PRELOAD": "own_loop",
-    "Puzzle": "placement_puzzle",
-    "SmallTraining": "own_loop",
-    "draw_placement": "placement_picture",
-    "draw_probabilities": "probability_picture",
-    "draw_rack_recovery": "probability_picture",
-    "explore_failures": "failures_explorer",
-    "explore_interleaving": "interleaving_explorer",
-    "explore_placement": "placement_puzzle",
-    "fatal_pairs_of_ring": "exercises",
-    "holders_of_shard": "exercises",
-    "lost_shards": "exercises",
-    "memory_for_replicas": "exercises",
-    "partner_in_another_rack": "exercises",
-    "plan_after": "tiers",
-    "probability_of_four_lost": "exercises",
-    "resumed_from": "exercises",
-    "seconds_wasted": "exercises",
-    "solve": "placement_puzzle",
+    "exercises": (
+        "fatal_pairs_of_ring",
+        "holders_of_shard",
+        "lost_shards",
+        "memory_for_replicas",
+        "partner_in_another_rack",
+        "plan_after",
+        "probability_of_four_lost",
+        "resumed_from",
+        "seconds_wasted",
+    ),
+    "explorers": ("compare_failures", "compare_schemes", "explore_failures", "explore_interleaving", "from_storage"),
+    "placement": ("Puzzle", "explore_placement", "solve"),
+    "training": ("LiveLog", "PRELOAD", "SmallTraining", "in_words"),
 }
 
-__all__ = list(_HOMES)
+__all__ = [name for names in _HOMES.values() for name in names]
 
 
 def __getattr__(name: str):
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f".{home}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,19 +1,14 @@
-"""The exercises of the lesson on in-memory checkpoints, their answers computed by the library.
+"""The exercises of the lesson on in-memory checkpoints; the library computes their answers."""
 
-Source: thesis, chapter 6 (Gemini), sections 6.2.1, 6.4, 6.6.2 and 6.7.
-Simplified: small round numbers.
-Left out: nothing.
-"""
+from collections.abc import Collection
 
 from workbench.explore.exercises import Exercise, Mistake
-from workbench.techniques.gemini.method.placement import kept_bytes, placement, survivors
+from workbench.techniques.gemini.method.placement import Placement, kept_bytes, placement, replicas_kept, survivors
 from workbench.techniques.gemini.method.probability import group_bound, recovery_probability
 from workbench.techniques.gemini.method.racks import rack_placement, racks_in_order
+from workbench.techniques.gemini.method.recovery import Held, RecoveryPlan, Tier, plan_recovery
 from workbench.techniques.gemini.method.sizes import machine_shard_bytes
-from workbench.techniques.gemini.method.tiers import Tier
 from workbench.techniques.gemini.method.waste import wasted_time_s
-
-from .tiers import plan_after
 
 __all__ = [
     "fatal_pairs_of_ring",
@@ -21,6 +16,7 @@ __all__ = [
     "lost_shards",
     "memory_for_replicas",
     "partner_in_another_rack",
+    "plan_after",
     "probability_of_four_lost",
     "resumed_from",
     "seconds_wasted",
@@ -29,12 +25,30 @@ __all__ = [
 TOLERANCE = 0.005  # of answers that are divisions
 
 
-def holders_of_shard() -> Exercise:
-    """Return the exercise on the mixed placement.
+def plan_after(
+    placed: Placement, lost: Collection[int], *, in_memory: int, in_storage: Collection[int] = ()
+) -> RecoveryPlan:
+    """Plan the recovery after machines were lost and replaced by others, whose memory is empty; one rank a machine.
 
-    Returns:
-        The exercise.
+    Every replica is complete and of iteration `in_memory`; `in_storage` are the iterations in persistent storage.
+
+    Raises:
+        ValueError: if a machine that does not exist is lost, or an iteration is negative.
     """
+    unknown = sorted(set(lost) - set(range(placed.num_machines)))
+    if unknown:
+        raise ValueError(f"lost is {sorted(lost)!r}; it must name machines from 0 to {placed.num_machines - 1}")
+    held = Held(iteration=in_memory)
+    holdings = {
+        machine: {shard: [held] for shard in shards}
+        for machine, shards in enumerate(replicas_kept(placed))
+        if machine not in lost
+    }
+    return plan_recovery(holdings, placed.num_machines, in_storage)
+
+
+def holders_of_shard() -> Exercise:
+    """Return the exercise on the mixed placement."""
     placed = placement(7, 3)
     return Exercise(
         question="Seven machines, three replicas, algorithm 6.1. Which machines keep the shard of machine 5? Give "
@@ -52,11 +66,7 @@ def holders_of_shard() -> Exercise:
 
 
 def lost_shards() -> Exercise:
-    """Return the exercise on what a failure takes.
-
-    Returns:
-        The exercise.
-    """
+    """Return the exercise on what a failure takes."""
     placed = placement(6, 2, "ring")
     lost = tuple(float(shard) for shard, alive in enumerate(survivors(placed, {2, 3, 5})) if not alive)
     return Exercise(
@@ -73,11 +83,7 @@ def lost_shards() -> Exercise:
 
 
 def fatal_pairs_of_ring() -> Exercise:
-    """Return the exercise on counting fatal pairs.
-
-    Returns:
-        The exercise.
-    """
+    """Return the exercise on counting fatal pairs."""
     num_pairs = 8 * 7 // 2
     fatal = (1 - recovery_probability(placement(8, 2, "ring"), 2)) * num_pairs
     group = (1 - recovery_probability(placement(8, 2), 2)) * num_pairs
@@ -95,11 +101,7 @@ def fatal_pairs_of_ring() -> Exercise:
 
 
 def probability_of_four_lost() -> Exercise:
-    """Return the exercise on where the bound is not the probability.
-
-    Returns:
-        The exercise.
-    """
+    """Return the exercise on where the bound is not the probability."""
     return Exercise(
         question="Eight machines in groups of two; four machines are lost at once. With which probability does "
         "training recover from memory?",
@@ -119,11 +121,7 @@ def probability_of_four_lost() -> Exercise:
 
 
 def memory_for_replicas() -> Exercise:
-    """Return the exercise on memory.
-
-    Returns:
-        The exercise, its answer in gigabytes.
-    """
+    """Return the exercise on memory. Its answer is in gigabytes."""
     shard_bytes = machine_shard_bytes(100e9, 16)
     kept = kept_bytes(placement(16, 2), 0, shard_bytes)
     return Exercise(
@@ -142,11 +140,7 @@ def memory_for_replicas() -> Exercise:
 
 
 def partner_in_another_rack() -> Exercise:
-    """Return the exercise on racks.
-
-    Returns:
-        The exercise.
-    """
+    """Return the exercise on racks."""
     placed = rack_placement(racks_in_order(8, 2), 2)
     return Exercise(
         question="Eight machines in four racks, 0 and 1 in the first, and so on. Groups of two are made across racks, "
@@ -165,11 +159,7 @@ def partner_in_another_rack() -> Exercise:
 
 
 def seconds_wasted() -> Exercise:
-    """Return the exercise on Eq. 6.1.
-
-    Returns:
-        The exercise, its answer in seconds.
-    """
+    """Return the exercise on Eq. 6.1. Its answer is in seconds."""
     checkpoint_s, interval_s, retrieval_s = 40.0, 120.0, 30.0
     wasted_s = wasted_time_s(checkpoint_s=checkpoint_s, interval_s=interval_s, retrieval_s=retrieval_s)
     return Exercise(
@@ -192,11 +182,7 @@ def seconds_wasted() -> Exercise:
 
 
 def resumed_from() -> Exercise:
-    """Return the exercise on what a lost group costs everybody.
-
-    Returns:
-        The exercise, its answer an iteration and a count.
-    """
+    """Return the exercise on what a lost group costs everybody. Its answer is an iteration and a count."""
     plan = plan_after(placement(6, 2), {0, 2, 3}, in_memory=57, in_storage=(20, 40))
     num_reading = sum(source.tier is Tier.STORAGE for source in plan.sources)
     return Exercise(

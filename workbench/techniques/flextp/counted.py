@@ -21,11 +21,10 @@ from workbench.study.rows import value_row
 
 from .cost import VIT_1B, VIT_3B
 from .method.costs import Costs, PiecewiseLinear
-from .method.optimum import certify, fastest_division
+from .method.optimum import best_plan_by_search, certify, fastest_division
 from .method.plan import RankTimes
+from .method.planners import plan_semi
 from .method.resizing import Imputation
-from .method.search import best_plan_by_search
-from .method.semi import plan_semi
 from .method.worked_example import ResizedProduct, WorkedExample, worked_example
 
 __all__ = [

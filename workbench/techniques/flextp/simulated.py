@@ -34,10 +34,9 @@ from .cost import (
     table_1_cell,
     winner_map,
 )
-from .method.model import ideal_s
-from .method.plan import Plan
-from .method.ratio import Reference, speedup_bound
-from .method.solution import Solution
+from .method.costs import ideal_s
+from .method.plan import Plan, Solution
+from .method.planners import Reference, speedup_bound
 
 __all__ = [
     "ONE_RATIO",

@@ -10,14 +10,14 @@ than a thirteenth of the time is wasted.
 
 Where to find it
 - Eqs. 6.1 and 6.2, the time that a failure wastes, and the three policies: `method.waste`
-- algorithm 6.1 (group, mixed, ring): `method.placement`; corollary 6.1 and the exact probability of recovering from
-  memory: `method.probability`; theorem 6.1: `method.optimal`
+- algorithm 6.1 (group, mixed, ring): `method.placement`; corollary 6.1, theorem 6.1 and the exact probability of
+  recovering from memory: `method.probability`, counted in `method.surviving`
 - section 6.5.4, idle spans: `method.profiling`; algorithm 6.2: `method.partition`; figures 6.4, 6.5 and 6.16:
-  `method.interleaving`
+  `method.interleaving`; table 6.2: `method.sizes`
 - section 6.6, which iteration and which tier: `method.recovery`
-- on real ranks: a user's loop `runtime.checkpoints`, training's own traffic `runtime.traffic`, chunks on their way
-  `runtime.transfer`, replicas with checksums `runtime.replicas`, a rank's state as bytes `runtime.state`, persistent
-  storage `runtime.tiers`, resuming bit for bit `runtime.resume`
+- on real ranks: a user's loop `runtime.checkpoints`, training's own traffic `runtime.traffic`, idle spans
+  `runtime.idle`, chunks on their way `runtime.transfer`, replicas with checksums `runtime.replicas`, a rank's state as
+  bytes and resuming bit for bit `runtime.state`, persistent storage `runtime.storage`, going back `runtime.recovering`
 - section 6.3.2, agents, heartbeats, root, standby machines: `runtime.control`; the launcher that restarts:
   `runtime.training`
 - the paper's machines and models: `cost`; figures 6.10 to 6.15, trainings under failures: `simulating`
@@ -26,8 +26,12 @@ Where to find it
 Three lines in your own loop: `checkpoints = InMemoryCheckpoints(context, model, optimizer)`, `checkpoints.step()` after
 the optimizer's, and `run_training(train, num_machines)` to start it.
 
-Simplified: machines are processes of one computer, each with its own memory, and its own network card if asked for.
-Left out: elastic training; moving shards when the number of machines changes.
+Simplified: machines are processes of one computer, each with its own memory, and its own network card if asked for;
+shards are of one size; every set of k machines is as likely to fail as any other; one network, on which a chunk that
+has begun is not interrupted; the loop is profiled once a generation, on the CPU with gloo; one CUDA device a rank.
+Ours: checksums, and resuming bit for bit; all ranks meet before the checkpoint before the last is overwritten; replicas
+of a lost machine are sent again at once.
+Left out: elastic training; moving shards when the number of machines changes; FSDP1.
 """
 
 from __future__ import annotations

@@ -27,15 +27,6 @@ _HOMES = {
     ),
     "finding": ("TOLD_PER_BYTE", "told_per_byte"),
     "deciding": ("chance_reasons", "methods_at_chance", "not_comparable"),
-    "drawing": (
-        "beside_published",
-        "draw_by_layers",
-        "draw_per_byte",
-        "draw_points_lost",
-        "draw_relative_scores",
-        "merged",
-        "score_table",
-    ),
 }
 
 __all__ = [name for names in _HOMES.values() for name in names]

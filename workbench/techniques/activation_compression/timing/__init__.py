@@ -11,24 +11,14 @@ Simplified, left out: see each module.
 """
 
 from .breakdown import Breakdown, break_down
-from .drawing import (
-    KIND_OF_PART,
-    SMALL_BERT,
-    beside_largest,
-    beside_published,
-    label_axes,
-    stacked_parts,
-    with_intervals,
-)
 from .fitting import Fitted, fit_machine, settings_of
 from .links import Calibration, ShareOf, carried_over_share, ranks_at_share
 from .predicting import FitStudy, measure_fit
 from .study import Measured, measure_iterations, measure_on
-from .tables import TableTimes, measure_table
+from .tables import SMALL_BERT, TableTimes, beside_largest, measure_table
 from .variants import Timed, Variant, timed
 
 __all__ = [
-    "KIND_OF_PART",
     "SMALL_BERT",
     "Breakdown",
     "Calibration",
@@ -40,18 +30,14 @@ __all__ = [
     "Timed",
     "Variant",
     "beside_largest",
-    "beside_published",
     "break_down",
     "carried_over_share",
     "fit_machine",
-    "label_axes",
     "measure_fit",
     "measure_iterations",
     "measure_on",
     "measure_table",
     "ranks_at_share",
     "settings_of",
-    "stacked_parts",
     "timed",
-    "with_intervals",
 ]

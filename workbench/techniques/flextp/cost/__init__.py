@@ -1,7 +1,6 @@
 """Seconds of an epoch under stragglers, with and without resizing and migration; nothing here imports torch."""
 
-from ..method.migration import Scheme
-from ..method.solution import Solution
+from ..method.plan import Scheme, Solution
 from .iteration import VIT_1B, VIT_3B, IterationParts, extraction_s, iteration_parts
 from .migration import (
     CALIBRATION,

@@ -27,7 +27,7 @@ from workbench.cluster import Backend, Collective, FittedMachine, Link, algorith
 from workbench.models import Cut, Linear, Workload
 from workbench.study.published import Cell
 
-from ..method.migration import Scheme
+from ..method.plan import Scheme
 from .iteration import PASSES, VIT_1B, attention_flops, iteration_parts, parts_beside_flops, product_flops
 
 __all__ = [

@@ -15,13 +15,17 @@ from typing import Any
 from workbench.cluster import FittedMachine
 from workbench.models import Workload
 
-from ..method.costs import Costs, PiecewiseLinear
-from ..method.migration import Scheme
-from ..method.model import ideal_s, iteration_s, rank_s
-from ..method.plan import Plan, RankPlan, RankTimes
-from ..method.ratio import Reference
-from ..method.semi import plan_division, plan_migration, plan_resizing, plan_semi, settled_resizing, stragglers
-from ..method.solution import COMPARED, Solution
+from ..method.costs import Costs, PiecewiseLinear, ideal_s, iteration_s, rank_s
+from ..method.plan import COMPARED, Plan, RankPlan, RankTimes, Scheme, Solution
+from ..method.planners import (
+    Reference,
+    plan_division,
+    plan_migration,
+    plan_resizing,
+    plan_semi,
+    settled_resizing,
+    stragglers,
+)
 from .iteration import VIT_1B, extraction_s, iteration_parts
 from .migration import migration_time, paper_machine
 

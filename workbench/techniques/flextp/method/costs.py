@@ -1,53 +1,41 @@
-"""What removing columns costs, as functions of their share, from a pre-test.
+"""The costs of a pre-test, and the time of an iteration under a plan: the terms of Eqs. 2 and 3 added up by rank.
 
-What: `PiecewiseLinear` is a function through measured points; `Costs` holds the four quantities of Eqs. 2 and 3, and what a
-product takes however narrow.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections IV-B and IV-C
-(several sampling points simulate the curve's trend).
-Simplified: a cost never falls when the share grows; where samples do, the nearest function that does not is taken. The
-time of a product is a straight line in its columns that does not begin at nothing (`fixed_share`): a narrow product
-writes as large an output as a wide one.
-Left out: the pre-test itself, which needs ranks.
-
-Units: seconds of a whole iteration, all layers and all three products; a share is columns divided by a rank's own.
+Seconds are those of a whole iteration, all layers and all three products; a share is columns divided by a rank's own.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from statistics import median
 from typing import Any
 
-from workbench.techniques.flextp.method.plan import RankTimes
+from .plan import Plan, RankTimes
 
-__all__ = ["Costs", "PiecewiseLinear"]
+__all__ = ["Costs", "PiecewiseLinear", "RankParts", "ideal_s", "iteration_s", "own_speed", "rank_parts", "rank_s"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PiecewiseLinear:
-    """A function of a share through points, continued in a straight line on both sides, never negative or falling.
+    """A function of a share through points, continued in a straight line on both sides, never negative or falling."""
 
-    Attributes:
-        shares: ascending, at least one; a single point makes a constant.
-        seconds: as many, never falling.
-    """
-
-    shares: tuple[float, ...]
-    seconds: tuple[float, ...]
+    shares: tuple[float, ...]  # ascending, at least one; a single point makes a constant
+    seconds: tuple[float, ...]  # as many, never falling
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shares", tuple(self.shares))
         object.__setattr__(self, "seconds", tuple(self.seconds))
         if not self.shares or len(self.shares) != len(self.seconds):
             raise ValueError(f"shares is {self.shares!r}; it must have one entry or more, as many as seconds has")
-        if not all(0 <= share < math.inf for share in self.shares) or not _rises(self.shares, strictly=True):
-            raise ValueError(f"shares is {self.shares!r}; they must be finite, not negative and ascending")
-        if not all(0 <= value < math.inf for value in self.seconds) or not _rises(self.seconds, strictly=False):
-            raise ValueError(f"seconds is {self.seconds!r}; they must be finite, not negative and never fall")
+        ascending = all(share < after for share, after in pairwise(self.shares))
+        if not ascending or not all(0 <= share < math.inf for share in self.shares):
+            raise ValueError(f"shares is {self.shares!r}; it must be finite, not negative and ascending")
+        never_falls = all(value <= after for value, after in pairwise(self.seconds))
+        if not never_falls or not all(0 <= value < math.inf for value in self.seconds):
+            raise ValueError(f"seconds is {self.seconds!r}; it must be finite, not negative and never fall")
 
     @classmethod
     def straight(cls, seconds_per_share: float, *, at_zero_s: float = 0.0) -> PiecewiseLinear:
@@ -56,10 +44,7 @@ class PiecewiseLinear:
 
     @classmethod
     def fitted(cls, samples: Iterable[tuple[float, float]]) -> PiecewiseLinear:
-        """Fit a function to measured points.
-
-        Args:
-            samples: pairs (share, seconds), in any order; of several at one share the median counts.
+        """Fit a function to pairs (share, seconds) in any order; of several at one share the median counts.
 
         Returns:
             The function through the medians, or, where they fall, through the nearest never falling ones (least
@@ -72,16 +57,12 @@ class PiecewiseLinear:
 
         by_share = groupby(sorted(samples), key=lambda sample: sample[0])
         medians = {share: median(seconds for _, seconds in group) for share, group in by_share}
-        cls(shares=tuple(medians), seconds=tuple(sorted(medians.values())))
+        cls(shares=tuple(medians), seconds=tuple(sorted(medians.values())))  # refuses bad samples
         seconds = isotonic_regression(list(medians.values())).x
         return cls(shares=tuple(medians), seconds=tuple(float(value) for value in seconds))
 
     def __call__(self, share: float) -> float:
-        """Return the seconds at a share.
-
-        Raises:
-            ValueError: if the share is negative or not finite.
-        """
+        """Return the seconds at a share; ValueError if it is negative or not finite."""
         if not 0 <= share < math.inf:
             raise ValueError(f"share is {share!r}; it must be finite and not negative")
         if len(self.shares) == 1:
@@ -97,21 +78,13 @@ class PiecewiseLinear:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """The measured costs of one iteration.
+    """The measured costs of one iteration."""
 
-    Attributes:
-        alloc_s: on a rank that removes columns, however many: room for smaller operands.
-        extract: on it, taking operands apart when that share is removed.
-        communicate: on every rank, one sender's sending that share of its columns and collecting the results.
-        compute: on a normal rank, multiplying that share of columns for one sender.
-        fixed_share: of the time of a rank's own products, what they take however few columns it keeps (ours).
-    """
-
-    alloc_s: float
-    extract: PiecewiseLinear
-    communicate: PiecewiseLinear
-    compute: PiecewiseLinear
-    fixed_share: float = 0.0
+    alloc_s: float  # on a rank that removes columns, however many: room for smaller operands
+    extract: PiecewiseLinear  # on it: taking operands apart when that share is removed
+    communicate: PiecewiseLinear  # on every rank: one sender's sending that share and collecting the results
+    compute: PiecewiseLinear  # on a normal rank: multiplying that share of columns for one sender
+    fixed_share: float = 0.0  # of the time of a rank's own products, the part that fewer columns do not shorten (ours)
 
     def __post_init__(self) -> None:
         if not 0 <= self.fixed_share < 1:
@@ -132,34 +105,25 @@ class Costs:
         )
 
     def communicate_s(self, volume: float, num_senders: int) -> float:
-        """Return what every rank pays for the messages of several senders, one after the other.
+        """Return the cost, on every rank, of the messages of x senders that migrate the volume V, one after the other.
 
-        Eqs. 2 and 3 write communicate(V) of a volume V. What travels with every sender however few its columns, such as
-        whole outputs, is in the cost of one sender at a share of nothing, so that each sender has to be priced by itself;
-        a cost in proportion to the share is communicate(V) however many they are.
-
-        Args:
-            volume: V, what all senders migrate, in shares of one rank's columns.
-            num_senders: x; volumes are priced as if divided evenly, which is exact on a straight line.
+        Each sender is priced by itself: whole outputs travel however few its columns are. In proportion to the share
+        this is communicate(V) of Eqs. 2 and 3, whatever x. V is in shares of one rank's columns, divided evenly.
         """
         return num_senders * self.communicate(volume / num_senders) if num_senders else 0.0
 
     def compute_s(self, volume: float, num_senders: int, num_receivers: int) -> float:
-        """Return what a normal rank multiplies for several senders, one product each.
+        """Return the cost, on a normal rank, of one product for each of x senders that migrate the volume V.
 
-        Args:
-            volume: V, what all senders migrate, in shares of one rank's columns.
-            num_senders: x; with a cost in proportion to the share this is compute(V / (N - x)), as Eq. 3 has it.
-            num_receivers: N - x, which each get as much of every sender's.
+        In proportion to the share this is compute(V / (N - x)) of Eq. 3.
         """
         return num_senders * self.compute(volume / (num_senders * num_receivers)) if num_senders else 0.0
 
     def proportional(self, times: RankTimes) -> RankTimes:
-        """Return a rank's times with what its products take however narrow as other time.
+        """Return a rank's times with the fixed part of its products as other time.
 
-        Divided by its share of the columns, as section III-A's un-resized times are, all of a narrow product's time
-        would make a rank that drops or migrates much look slower than it is, and the next plan would do more of the
-        same.
+        Otherwise `unresized` would make a rank that drops or migrates much look slower than it is, and the next plan
+        would remove more.
 
         Source: ours.
         """
@@ -176,11 +140,89 @@ class Costs:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Costs:
-        """Read what `as_record` wrote."""
+        """Read a record of `as_record`."""
         functions = {name: PiecewiseLinear(**record[name]) for name in ("extract", "communicate", "compute")}
         return cls(alloc_s=record["alloc_s"], fixed_share=record.get("fixed_share", 0.0), **functions)
 
 
-def _rises(values: tuple[float, ...], *, strictly: bool) -> bool:
-    pairs = list(zip(values[:-1], values[1:], strict=True))
-    return all(one < other for one, other in pairs) if strictly else all(one <= other for one, other in pairs)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankParts:
+    """The parts of one rank's busy time in an iteration."""
+
+    other_s: float  # outside of products, as without a plan
+    kept_s: float  # products on its own columns that it keeps
+    removing_s: float  # taking its operands apart, if it drops or migrates any
+    received_s: float  # products on columns of others
+    transfer_s: float  # messages of migration, which keep all ranks busy alike
+
+    @property
+    def busy_s(self) -> float:
+        """All of it."""
+        return self.other_s + self.kept_s + self.removing_s + self.received_s + self.transfer_s
+
+
+def own_speed(times: Sequence[RankTimes]) -> tuple[float, ...]:
+    """Return how many times longer each rank takes for a product than the fastest rank, at least 1."""
+    product_s = [rank.unresized().product_s for rank in times]
+    least_s = min(product_s)
+    return tuple(seconds / least_s if least_s else 1.0 for seconds in product_s)
+
+
+def rank_parts(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[RankParts, ...]:
+    """Return the parts of each rank's busy time under a plan; the times may be measured under any plan.
+
+    Raises:
+        ValueError: if there are not as many times as ranks in the plan.
+    """
+    if len(times) != plan.num_ranks:
+        raise ValueError(f"times has {len(times)} ranks; it must have as many as plan, {plan.num_ranks}")
+    transfer_s = costs.communicate_s(plan.migrated, len(plan.senders))
+    compute_s = costs.compute_s(plan.migrated, len(plan.senders), len(plan.receivers))
+    parts = []
+    for rank, slowness, measured in zip(plan.ranks, own_speed(times), times, strict=True):
+        unresized = measured.unresized()
+        parts.append(
+            RankParts(
+                other_s=unresized.other_s,
+                kept_s=unresized.product_s * (1 - rank.removed),
+                removing_s=costs.alloc_s + costs.extract(rank.removed) if rank.removed > 0 else 0.0,
+                received_s=compute_s * slowness if rank.migrated == 0 else 0.0,
+                transfer_s=transfer_s,
+            )
+        )
+    return tuple(parts)
+
+
+def rank_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[float, ...]:
+    """Return for how long each rank is busy under a plan; arguments as for `rank_parts`."""
+    return tuple(parts.busy_s for parts in rank_parts(times, plan, costs))
+
+
+def iteration_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> float:
+    """Return the seconds of an iteration under a plan: the busy time of the slowest rank."""
+    return max(rank_s(times, plan, costs))
+
+
+def ideal_s(times: Sequence[RankTimes]) -> float:
+    """Return the seconds of an iteration if columns moved for nothing and none were dropped.
+
+    Every rank then ends at the level L at which ranks below it take as many columns as ranks above it give away; a
+    rank whose other time alone exceeds L gives away all of its columns.
+
+    Returns:
+        With one straggler of skewness chi among N and equal other time o: o + N chi / ((N - 1) chi + 1).
+
+    Raises:
+        ValueError: if a rank spends no time in products, which says nothing about its speed.
+    """
+    unresized = [rank.unresized() for rank in times]
+    for rank, measured in enumerate(unresized):
+        if measured.product_s == 0:
+            raise ValueError(f"product_s of rank {rank} is {measured.product_s!r}; it must be above 0")
+    level_s, rows, per_s = 0.0, 0.0, 0.0  # of the ranks below the level: sum of other / product, and of 1 / product
+    for measured in sorted(unresized, key=lambda rank: rank.other_s):
+        if per_s and measured.other_s >= level_s:
+            break
+        rows, per_s = rows + measured.other_s / measured.product_s, per_s + 1 / measured.product_s
+        level_s = (len(unresized) + rows) / per_s
+    return max(level_s, max(measured.other_s for measured in unresized))

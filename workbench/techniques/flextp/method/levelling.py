@@ -1,13 +1,8 @@
-"""Plans that bring senders and receivers to one level: what SEMI-migration leaves on the table.
+"""Plans that bring all ranks to one level, by water-filling on the costs of Eqs. 2 and 3 (ours).
 
-What: the paper brings senders down to the fastest rank's time and so makes its receivers, who now work for them, the
-slowest; and Eq. 2, which keeps that excess small, has one heavy straggler drop most of what it removes. Here all
-ranks end at one level instead: the least at which nothing is dropped, or, where moving columns is so dear that this
-would be slow, a given share of the speed of the ideal (`model.ideal_s`), with as little dropped as reaches it.
-Source: ours; the costs are those of Eqs. 2 and 3 of "Accelerating Heterogeneous Tensor Parallelism via Flexible
-Workload Control". Filling to a common level is the textbook's water-filling.
-Simplified: senders drop in proportion to what they migrate; the costs are taken to grow slower than the work saved.
-Left out: receivers that drop columns of their own to make room for others'.
+The paper brings senders down to the fastest rank's time, which makes receivers the slowest, and Eq. 2 has one heavy
+straggler drop most of its share. Here all ranks end at the least level at which nothing is dropped, or, where that is
+slow, at a share of the ideal's speed with as little dropped as reaches it; senders drop in proportion to their share.
 """
 
 from __future__ import annotations
@@ -18,18 +13,16 @@ from types import MappingProxyType
 
 from scipy.optimize import brentq
 
-from workbench.techniques.flextp.method.costs import Costs
-from workbench.techniques.flextp.method.model import ideal_s, iteration_s, own_speed
-from workbench.techniques.flextp.method.plan import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.method.ratio import MOST_REMOVED
+from .costs import Costs, ideal_s, iteration_s, own_speed
+from .plan import MOST_REMOVED, Plan, RankTimes
 
 __all__ = ["SPEED_SHARE", "levelled_plan"]
 
-# Share of the ideal's speed below which columns are dropped. Ours: the paper names no price of accuracy. On shared cores
-# an iteration strays from the model by a tenth and more: at 0.9 noise said whether all is dropped or nothing.
+# Share of the ideal's speed below which columns are dropped. Ours: the paper names no price of accuracy. On shared
+# cores an iteration strays from the model by a tenth and more: at 0.9 noise decided whether all is dropped or nothing.
 SPEED_SHARE = 0.8
-# Least share that a sender migrates. Who sends anything receives nothing, which is worth more to a light straggler
-# than the columns are: as a receiver it would be slow at others' columns, too.
+# Least share that a sender migrates. A sender receives nothing, which is worth more to a light straggler than the
+# columns are: as a receiver it would be slow at others' columns, too.
 LEAST_MIGRATED = 1 / 32
 _PRECISION = 1e-9  # of shares: a weight has far fewer columns
 _NEAR = 1e-6  # of a level: as near as shares of such a precision come
@@ -49,8 +42,8 @@ def levelled_plan(
         speed_share: in [0, 1); with 0 nothing is ever dropped.
 
     Returns:
-        Of the plans that drop nothing the fastest, if it reaches that share of the ideal's speed; else of those that
-        reach it the one that drops least, or the fastest where none does.
+        Of the plans that drop nothing the fastest, if it reaches that share of the ideal's speed; else of the plans
+        that reach it the one that drops least, or the fastest where none does.
 
     Raises:
         ValueError: if speed_share is outside [0, 1), all ranks are stragglers, or one spends no time in products.
@@ -70,26 +63,22 @@ def levelled_plan(
     plans = [*lossless, *(_at_level(ranks, senders, allowed_s) for senders in divisions)]
     seconds = [iteration_s(times, plan, costs) for plan in plans]
     reached_s = max(allowed_s, min(seconds)) * (1 + _NEAR)  # where none reaches the level, the fastest one's
-    return min((plan for plan, each_s in zip(plans, seconds, strict=True) if each_s <= reached_s), key=_dropped)
+    reaching = (plan for plan, plan_s in zip(plans, seconds, strict=True) if plan_s <= reached_s)
+    return min(reaching, key=lambda plan: plan.dropped)
 
 
 class _Unresized:
-    """All ranks as they would be without a plan, in numbers that a search asks for a thousand times.
-
-    Args:
-        times: of all ranks, as measured under any plan.
-        costs: of the pre-test.
-    """
+    """All ranks without a plan, in numbers that a search asks for a thousand times."""
 
     def __init__(self, times: Sequence[RankTimes], costs: Costs):
-        unresized = [each.unresized() for each in times]
+        unresized = [rank.unresized() for rank in times]
         self.costs, self.size = costs, len(unresized)
-        self.own_s = [each.own_s for each in unresized]
+        self.own_s = [rank.own_s for rank in unresized]
         self.slowness = own_speed(unresized)
-        self.product_s = [each.product_s for each in unresized]
+        self.product_s = [rank.product_s for rank in unresized]
 
     def needed(self, rank: int, level_s: float) -> float:
-        """Return the share that a rank must give up to end at a level, what giving up costs included; above 1 it cannot."""
+        """Return the share that a rank must give up to end at a level, its cost included; above 1 it cannot."""
         if self.own_s[rank] <= level_s:
             return 0.0
         excess_s, product_s, share = self.own_s[rank] + self.costs.alloc_s - level_s, self.product_s[rank], 0.0
@@ -104,13 +93,17 @@ class _Unresized:
         return min(self.needed(rank, level_s), MOST_REMOVED)
 
     def received_s(self, senders: Sequence[int], volume: float) -> dict[int, float]:
-        """Return what each receiver's part of a migrated volume adds to its own seconds, without communication."""
+        """Return the seconds that each receiver multiplies for others, without communication."""
         compute_s = self.costs.compute_s(volume, len(senders), self.size - len(senders)) if volume > 0 else 0.0
         return {rank: compute_s * self.slowness[rank] for rank in range(self.size) if rank not in senders}
 
+    def plan(self, migrated: Mapping[int, float], dropped: Mapping[int, float] = MappingProxyType({})) -> Plan:
+        """Return the plan of these shares."""
+        return Plan.of_shares(*([shares.get(rank, 0.0) for rank in range(self.size)] for shares in (dropped, migrated)))
+
 
 def _lossless(ranks: _Unresized, senders: tuple[int, ...]) -> Plan:
-    """Return the plan in which these migrate until they are as fast as the slowest receiver, and nobody drops.
+    """Return the plan in which senders migrate until they are as fast as the slowest receiver, and nobody drops.
 
     Communication does not enter: all ranks pay it alike.
     """
@@ -119,12 +112,12 @@ def _lossless(ranks: _Unresized, senders: tuple[int, ...]) -> Plan:
         level_s = max(ranks.own_s[rank] + more_s for rank, more_s in ranks.received_s(senders, volume).items())
         return [max(ranks.removed(rank, level_s), LEAST_MIGRATED) for rank in senders]
 
-    volume = _largest(lambda each: math.fsum(wanted(each)) - each, len(senders) * MOST_REMOVED)
-    return _plan(ranks.size, dict(zip(senders, wanted(volume), strict=True)))
+    volume = _largest(lambda volume: math.fsum(wanted(volume)) - volume, len(senders) * MOST_REMOVED)
+    return ranks.plan(dict(zip(senders, wanted(volume), strict=True)))
 
 
 def _at_level(ranks: _Unresized, senders: tuple[int, ...], level_s: float) -> Plan:
-    """Return the plan in which these migrate what fast receivers can take below a level, and all drop the rest."""
+    """Return the plan in which senders migrate as much as fast receivers take below a level, and all drop the rest."""
 
     def levels_s(volume: float) -> list[float]:
         left_s = level_s - (ranks.costs.communicate_s(volume, len(senders)) if volume > 0 else 0.0)
@@ -148,13 +141,7 @@ def _at_level(ranks: _Unresized, senders: tuple[int, ...], level_s: float) -> Pl
     shares = removed(volume)
     wanted = math.fsum(shares[rank] for rank in senders)
     migrated = {rank: shares[rank] * volume / wanted for rank in senders if wanted > 0}
-    dropped = {rank: max(share - migrated.get(rank, 0.0), 0.0) for rank, share in enumerate(shares)}
-    return _plan(ranks.size, migrated, dropped)
-
-
-def _plan(num_ranks: int, migrated: Mapping[int, float], dropped: Mapping[int, float] = MappingProxyType({})) -> Plan:
-    ranks = (RankPlan(migrated=migrated.get(rank, 0.0), dropped=dropped.get(rank, 0.0)) for rank in range(num_ranks))
-    return Plan(ranks=tuple(ranks))
+    return ranks.plan(migrated, {rank: max(share - migrated.get(rank, 0.0), 0.0) for rank, share in enumerate(shares)})
 
 
 def _largest(room: Callable[[float], float], most: float) -> float:
@@ -164,7 +151,3 @@ def _largest(room: Callable[[float], float], most: float) -> float:
     if room(0.0) <= 0:
         return 0.0
     return max(brentq(room, 0.0, most, xtol=_PRECISION / 2) - _PRECISION / 2, 0.0)
-
-
-def _dropped(plan: Plan) -> float:
-    return math.fsum(rank.dropped for rank in plan.ranks)

@@ -1,42 +1,63 @@
-"""What was measured of each rank, and what each rank is to do about it.
+"""Times of the ranks, plans made from them, and section IV-B's virtual renumbering of the receivers.
 
-What: `RankTimes` are the seconds of one rank in one iteration; a `Plan` says which share of its columns each rank
-drops (resizing) and which share it hands to others (migration). The planners (`ratio`, `semi`) turn the first into
-the second; the runtime carries a plan out.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III-A and IV.
-Simplified: one pair of shares a rank, for all its layers alike; every rank owns equally many columns, so that a share
-of a sender's columns is the same amount of work on a receiver.
-Left out: which columns (`priority`), and how shares are rounded to whole columns (the runtime's matter).
-
-Units: seconds; shares and `RankTimes.work` are columns divided by the rank's own columns K.
+Seconds are those of one iteration. Shares and `work` are columns divided by the rank's own columns K.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
-__all__ = ["NEAR", "Plan", "RankPlan", "RankTimes"]
+__all__ = [
+    "COMPARED",
+    "MOST_REMOVED",
+    "NEAR",
+    "Plan",
+    "RankPlan",
+    "RankTimes",
+    "Scheme",
+    "Solution",
+    "column_ranges",
+    "receivers_of",
+    "virtual_number",
+]
 
 NEAR = 1 / 400  # of a rank's columns: 2 % of a normal rank's products where the skewness is 8
+# Largest share of its columns that a rank gives up. Ours: Eq. 1 leaves the end of [0, 1) open, and a rank must go on
+# multiplying something, or nobody could measure that it has become fast again.
+MOST_REMOVED = 0.99
+
+
+class Solution(StrEnum):
+    """How stragglers are helped, by the names of sections V-A and V-C."""
+
+    BASELINE = "Baseline"  # not at all
+    ZERO = "ZERO"  # they drop columns
+    MIG = "MIG"  # they migrate columns
+    SEMI = "SEMI"  # both, divided by cost
+    GIVEN = "given"  # by a given plan, whatever the times
+
+
+COMPARED = (Solution.BASELINE, Solution.ZERO, Solution.MIG, Solution.SEMI)  # the solutions that plan by themselves
+
+
+class Scheme(StrEnum):
+    """How migrated columns travel; the names of table I."""
+
+    BROADCAST_REDUCE = "broadcast-reduce"
+    SCATTER_GATHER = "scatter-gather"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTimes:
-    """What one rank measured in one iteration.
+    """The measured times of one rank in one iteration."""
 
-    Attributes:
-        own_s: seconds without waiting for others, and without products on columns of others.
-        product_s: seconds of them in matrix products; only those in proportion to the columns, once a pre-test has found
-            what products take however narrow (`costs.Costs.proportional`).
-        work: of its own columns the share that the rank multiplied, 1 - dropped - migrated.
-    """
-
-    own_s: float
-    product_s: float
-    work: float = 1.0
+    own_s: float  # seconds without waiting for others, and without products on columns of others
+    product_s: float  # of them in products; after a pre-test without their fixed part (`Costs.proportional`)
+    work: float = 1.0  # share of its own columns that the rank multiplied, 1 - dropped - migrated
 
     def __post_init__(self) -> None:
         if not 0 <= self.own_s < math.inf:
@@ -46,14 +67,17 @@ class RankTimes:
         if not 0 <= self.work <= 1:
             raise ValueError(f"work is {self.work!r}; it must be in [0, 1]")
 
-    def unresized(self) -> RankTimes:
-        """Return the times that the rank would have had with all its own columns and no others.
+    @property
+    def other_s(self) -> float:
+        """Seconds outside matrix products."""
+        return self.own_s - self.product_s
 
-        Product time is taken to be proportional to the columns multiplied.
+    def unresized(self) -> RankTimes:
+        """Return the times with all own columns and no others; product time is proportional to the columns.
 
         Raises:
             ValueError: if no column was multiplied and yet products took time.
-        Source: section III-A; without this Eq. 1 swings between two plans (`ratio.printed_ratio`).
+        Source: section III-A; without this Eq. 1 swings between two plans (`printed_ratio`).
         """
         if self.product_s == 0:
             return RankTimes(own_s=self.own_s, product_s=0.0)
@@ -63,28 +87,18 @@ class RankTimes:
         return RankTimes(own_s=self.other_s + product_s, product_s=product_s)
 
     def at_work(self, work: float) -> RankTimes:
-        """Return what the rank would measure if it multiplied `work` times its own columns."""
+        """Return the times if the rank multiplied `work` times its own columns."""
         unresized = self.unresized()
         product_s = unresized.product_s * work
         return RankTimes(own_s=unresized.other_s + product_s, product_s=product_s, work=work)
 
-    @property
-    def other_s(self) -> float:
-        """Seconds outside matrix products."""
-        return self.own_s - self.product_s
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlan:
-    """What one rank does until the next plan.
+    """The task of one rank until the next plan."""
 
-    Attributes:
-        dropped: share of its columns that nobody multiplies.
-        migrated: share of its columns that other ranks multiply.
-    """
-
-    dropped: float = 0.0
-    migrated: float = 0.0
+    dropped: float = 0.0  # share of its columns that nobody multiplies
+    migrated: float = 0.0  # share of its columns that other ranks multiply
 
     def __post_init__(self) -> None:
         for field in ("dropped", "migrated"):
@@ -101,28 +115,31 @@ class RankPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What every rank does until the next plan.
+    """The tasks of all ranks until the next plan.
 
-    A rank that migrates columns is a sender; all others are receivers, also those that drop columns of their own.
+    A rank that migrates columns is a sender. All others are receivers, also ranks that drop columns of their own.
     Each sender's migrated columns are divided evenly over the receivers.
-
-    Attributes:
-        ranks: in rank order.
     """
 
-    ranks: tuple[RankPlan, ...]
+    ranks: tuple[RankPlan, ...]  # in rank order
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ranks", tuple(self.ranks))
         if not self.ranks:
             raise ValueError("ranks is (); it must hold a plan for at least one rank")
         if not self.receivers:
-            raise ValueError(f"senders is {self.senders!r}; at most num_ranks - 1 = {self.num_ranks - 1} can migrate")
+            raise ValueError(f"senders is {self.senders!r}; it must have at most num_ranks - 1 = {self.num_ranks - 1}")
 
     @classmethod
     def plain(cls, num_ranks: int) -> Plan:
         """Return the plan under which every rank multiplies its own columns."""
         return cls(ranks=(RankPlan(),) * num_ranks)
+
+    @classmethod
+    def of_shares(cls, dropped: Sequence[float], migrated: Sequence[float]) -> Plan:
+        """Return the plan of two shares a rank, in rank order."""
+        pairs = zip(dropped, migrated, strict=True)
+        return cls(ranks=tuple(RankPlan(dropped=drops, migrated=migrates) for drops, migrates in pairs))
 
     @property
     def num_ranks(self) -> int:
@@ -137,16 +154,21 @@ class Plan:
     @property
     def senders(self) -> tuple[int, ...]:
         """The ranks that migrate columns, ascending."""
-        return tuple(rank for rank, each in enumerate(self.ranks) if each.migrated > 0)
+        return tuple(rank for rank, share in enumerate(self.ranks) if share.migrated > 0)
 
     @property
     def receivers(self) -> tuple[int, ...]:
         """The ranks that migrate nothing, ascending."""
-        return tuple(rank for rank, each in enumerate(self.ranks) if each.migrated == 0)
+        return tuple(rank for rank, share in enumerate(self.ranks) if share.migrated == 0)
+
+    @property
+    def dropped(self) -> float:
+        """Dropped shares of all ranks, added up."""
+        return math.fsum(rank.dropped for rank in self.ranks)
 
     @property
     def migrated(self) -> float:
-        """The migrated volume V of Eq. 3: shares of all senders added up."""
+        """The migrated volume V of Eq. 3: shares of all senders, added up."""
         return math.fsum(rank.migrated for rank in self.ranks)
 
     def received_share(self, rank: int) -> float:
@@ -154,22 +176,33 @@ class Plan:
         return self.migrated / len(self.receivers) if self.ranks[rank].migrated == 0 else 0.0
 
     def is_near(self, other: Plan, tolerance: float = NEAR) -> bool:
-        """Return whether two plans differ by less than some columns, so that choosing columns anew is not worth it.
-
-        Args:
-            other: of as many ranks.
-            tolerance: share of a rank's columns. Dropping or migrating something is never near to nothing.
-        """
+        """Return whether no share differs by `tolerance` or more; something is never near to nothing."""
         pairs = [
-            (getattr(mine, field), getattr(others, field))
-            for mine, others in zip(self.ranks, other.ranks, strict=True)
+            (getattr(rank, field), getattr(other_rank, field))
+            for rank, other_rank in zip(self.ranks, other.ranks, strict=True)
             for field in ("dropped", "migrated")
         ]
         return all((a > 0) == (b > 0) and abs(a - b) < tolerance for a, b in pairs)
 
     def describe(self) -> str:
-        """Say the plan in words, one sentence and one line a rank."""
+        """Return the plan in words, one sentence and one line a rank."""
         return "\n".join(self._sentence(rank) for rank in range(self.num_ranks))
+
+    def _sentence(self, rank: int) -> str:
+        task, received = self.ranks[rank], self.received_share(rank)
+        clauses = []
+        if task.dropped > 0:
+            clauses.append(f"drops {task.dropped:.1%} of its columns")
+        if task.migrated > 0:
+            share = task.migrated / len(self.receivers)
+            clauses.append(
+                f"migrates {task.migrated:.1%} of its columns ({share:.1%} to each of {_ranks(self.receivers)})"
+            )
+        if not clauses:
+            clauses.append("multiplies all its columns")
+        if received > 0:
+            clauses.append(f"receives {received:.1%} as many from {_ranks(self.senders)}")
+        return f"rank {rank} {_listed(clauses)}."
 
     def as_record(self) -> dict[str, list[float]]:
         """Return the plan as JSON values."""
@@ -177,24 +210,49 @@ class Plan:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Plan:
-        """Read what `as_record` wrote."""
-        pairs = zip(record["dropped"], record["migrated"], strict=True)
-        return cls(ranks=tuple(RankPlan(dropped=dropped, migrated=migrated) for dropped, migrated in pairs))
+        """Read a record of `as_record`."""
+        return cls.of_shares(record["dropped"], record["migrated"])
 
-    def _sentence(self, rank: int) -> str:
-        mine, received = self.ranks[rank], self.received_share(rank)
-        clauses = []
-        if mine.dropped > 0:
-            clauses.append(f"drops {mine.dropped:.1%} of its columns")
-        if mine.migrated > 0:
-            share = mine.migrated / len(self.receivers)
-            each = f"{share:.1%} to each of {_ranks(self.receivers)}"
-            clauses.append(f"migrates {mine.migrated:.1%} of its columns ({each})")
-        if not clauses:
-            clauses.append("multiplies all its columns")
-        if received > 0:
-            clauses.append(f"receives {received:.1%} as many from {_ranks(self.senders)}")
-        return f"rank {rank} {_listed(clauses)}."
+
+def virtual_number(rank: int, sender: int, num_ranks: int) -> int:
+    """Return a rank's number r' counted from the sender, whose own is 0. Source: section IV-B."""
+    return (rank + num_ranks - sender) % num_ranks
+
+
+def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[int, ...]:
+    """List the ranks that compute a sender's columns, in the order of their virtual numbers.
+
+    Other senders are left out of the count (ours; the paper has one sender).
+
+    Raises:
+        ValueError: if the sender is not among the senders, a rank does not exist, or nobody is left to receive.
+    """
+    if outside := [rank for rank in (sender, *senders) if not 0 <= rank < num_ranks]:
+        raise ValueError(f"senders has rank {outside[0]}; it must be in 0..{num_ranks - 1}")
+    if sender not in senders:
+        raise ValueError(f"sender is {sender}; it must be among the senders {tuple(senders)}")
+    if len(set(senders)) >= num_ranks:
+        raise ValueError(f"senders has {len(set(senders))} of {num_ranks} ranks; it must leave one to receive")
+    order = sorted(range(num_ranks), key=lambda rank: virtual_number(rank, sender, num_ranks))
+    return tuple(rank for rank in order if rank not in senders)
+
+
+def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
+    """Divide m migrated columns among the receivers, in the order of their virtual numbers.
+
+    Returns:
+        Receiver r' has positions (r' - 1) m / (N - 1) to r' m / (N - 1), both rounded down; together 0..m-1.
+
+    Raises:
+        ValueError: for a negative number of columns, or no receiver.
+    Source: section IV-B.
+    """
+    if num_columns < 0:
+        raise ValueError(f"num_columns is {num_columns}; it must be 0 or more")
+    if num_receivers < 1:
+        raise ValueError(f"num_receivers is {num_receivers}; it must be at least 1")
+    ends = [number * num_columns // num_receivers for number in range(num_receivers + 1)]
+    return tuple(range(first, last) for first, last in zip(ends[:-1], ends[1:], strict=True))
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

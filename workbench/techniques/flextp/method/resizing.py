@@ -1,21 +1,15 @@
-"""ZERO-resizing: a product of fewer columns, forward and backward, whose results keep their shape.
+"""ZERO-resizing, figure 2: products of fewer columns, forward and backward, whose results keep their shape.
 
-What: a straggler leaves the same columns of the contracted dimension K out of its input and its weight. The output
-y = x Wᵀ keeps its shape; both gradients come out with the kept columns only and are recovered by imputation.
-`*_by_definition` are written as the paper writes them; the other functions are what a rank runs.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section III-A, figure 2.
-Simplified: matrices only; leading dimensions are flattened by the caller. Columns count from 0, the paper's from 1.
-Left out: autograd, bias and processes, which are the runtime's; which columns, which is `priority`'s.
-
-Definition and fast functions agree bit for bit where sums are exact, else to float tolerance: a matrix product may sum
-in another order for another memory layout. With all columns kept, the product is `functional.linear` and the gradients
-are those of its autograd rule, bit for bit.
+Fast functions and `*_by_definition` agree bit for bit where sums are exact, else to float tolerance. With all columns
+kept, products and gradients are those of `functional.linear`, bit for bit. Columns count from 0.
 
 Shapes: N = rows of the input, K = columns, O = outputs, C = kept columns, R = rows of any matrix.
 """
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +18,8 @@ from torch.nn import functional
 __all__ = [
     "Buffers",
     "Imputation",
+    "Lineage",
+    "LineageEntry",
     "input_gradient_of_columns",
     "kept_columns",
     "num_dropped_columns",
@@ -40,14 +36,9 @@ __all__ = [
 class Imputation(Enum):
     """What stands in the columns of a gradient that were not computed."""
 
-    ZERO = "Zero"
-    """Nothing: the paper's choice."""
-
-    AVERAGE = "Average"
-    """The mean of the kept columns, row by row."""
-
-    SAME = "Same"
-    """What stood there in the previous iteration; zero before there is one."""
+    ZERO = "Zero"  # nothing: the paper's choice
+    AVERAGE = "Average"  # the mean of the kept columns, row by row
+    SAME = "Same"  # the value of the previous iteration; zero before there is one
 
 
 class Buffers:
@@ -60,13 +51,7 @@ class Buffers:
         self._tensors: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Give memory of a shape; it grows to the largest shape asked for and never shrinks.
-
-        Args:
-            name: what it is for; two tensors in use at once need two names.
-            shape: of the tensor.
-            like: has the dtype and the device.
-        """
+        """Return memory of a shape, with the dtype and device of `like`; two tensors in use at once need two names."""
         key = name, like.dtype, like.device
         if key not in self._tensors:
             self._tensors[key] = like.new_empty(shape)
@@ -79,31 +64,27 @@ class Buffers:
 
 
 def num_dropped_columns(pruning_ratio: float, num_columns: int) -> int:
-    """Give the number of columns that a ratio drops: γK to the nearest, halves up, and at most K − 1.
-
-    Args:
-        pruning_ratio: γ in [0, 1).
-        num_columns: K.
+    """Return the number of columns that a ratio γ in [0, 1) drops: γK to the nearest, halves up, and at most K − 1.
 
     Raises:
         ValueError: if γ is outside [0, 1) or there is no column.
     """
     if not 0 <= pruning_ratio < 1:
-        raise ValueError(f"pruning_ratio is {pruning_ratio}: it must be in [0, 1)")
+        raise ValueError(f"pruning_ratio is {pruning_ratio}; it must be in [0, 1)")
     if num_columns < 1:
-        raise ValueError(f"num_columns is {num_columns}: it must be at least 1")
+        raise ValueError(f"num_columns is {num_columns}; it must be at least 1")
     return min(int(pruning_ratio * num_columns + 0.5), num_columns - 1)
 
 
 def kept_columns(dropped: Tensor | Sequence[int], num_columns: int) -> Tensor:
-    """Give the columns that are left, in ascending order, on the device of the dropped ones.
+    """Return the columns that are left, ascending, on the device of the dropped ones.
 
     Args:
         dropped: distinct indices in any order, int64.
         num_columns: K.
 
     Returns:
-        [C], int64, C = K − number of dropped.
+        [C], int64.
 
     Raises:
         ValueError: if a dropped column does not exist, is named twice, or none would be left.
@@ -111,14 +92,14 @@ def kept_columns(dropped: Tensor | Sequence[int], num_columns: int) -> Tensor:
     dropped = torch.as_tensor(dropped, dtype=torch.int64)
     outside = dropped[(dropped < 0) | (dropped >= num_columns)]
     if len(outside):
-        raise ValueError(f"dropped has column {int(outside[0])}: it must be in [0, {num_columns})")
+        raise ValueError(f"dropped has column {int(outside[0])}; it must be in [0, {num_columns})")
     is_kept = torch.ones(num_columns, dtype=torch.bool, device=dropped.device)
     is_kept[dropped] = False
     kept = is_kept.nonzero().flatten()
     if len(kept) != num_columns - len(dropped):
-        raise ValueError("dropped names a column twice: its columns must be distinct")
+        raise ValueError("dropped names a column twice; its columns must be distinct")
     if not len(kept):
-        raise ValueError(f"dropped has all {num_columns} columns: at least one must be kept")
+        raise ValueError(f"dropped has all {num_columns} columns; it must leave at least one")
     return kept
 
 
@@ -140,7 +121,7 @@ def product_of_columns(
         columns: [C], distinct indices, int64; K of them are all columns.
         out: [N, O], written where given.
         buffers: memory for the extracted columns; without it they are allocated anew.
-        multiply: what multiplies two matrices; whoever times products gives one that notes it.
+        multiply: multiplies two matrices; a meter gives one that notes the time.
 
     Returns:
         y [N, O] = x[:, columns] weight[:, columns]ᵀ.
@@ -162,18 +143,7 @@ def weight_gradient_of_columns(
     buffers: Buffers | None = None,
     multiply: Callable[..., Tensor] = torch.mm,
 ) -> Tensor:
-    """Compute some columns of the weight's gradient.
-
-    Args:
-        grad_NO: gradient of the output, [N, O].
-        x_NK: the input, [N, K].
-        columns: as in `product_of_columns`.
-        out: [O, C], written where given.
-        buffers, multiply: as in `product_of_columns`.
-
-    Returns:
-        [O, C] = gradᵀ x[:, columns].
-    """
+    """Return some columns of the weight's gradient, [O, C] = gradᵀ x[:, columns]; see `product_of_columns`."""
     return multiply(grad_NO.t(), _extracted("x", x_NK, columns, buffers), out=out)
 
 
@@ -187,18 +157,7 @@ def input_gradient_of_columns(
     buffers: Buffers | None = None,
     multiply: Callable[..., Tensor] = torch.mm,
 ) -> Tensor:
-    """Compute some columns of the input's gradient.
-
-    Args:
-        grad_NO: gradient of the output, [N, O].
-        weight_OK: the weight, [O, K].
-        columns: as in `product_of_columns`.
-        out: [N, C], written where given.
-        buffers, multiply: as in `product_of_columns`.
-
-    Returns:
-        [N, C] = grad weight[:, columns].
-    """
+    """Return some columns of the input's gradient, [N, C] = grad weight[:, columns]; see `product_of_columns`."""
     return multiply(grad_NO, _extracted("weight", weight_OK, columns, buffers), out=out)
 
 
@@ -238,10 +197,7 @@ def recovered(
 
 
 def resized_product_by_definition(x_NK: Tensor, weight_OK: Tensor, dropped: Sequence[int]) -> Tensor:
-    """Remove columns from input and weight, then multiply: `product_of_columns` of the kept ones.
-
-    Source: section III-A, figure 2 (left).
-    """
+    """Remove columns from input and weight, then multiply; figure 2 (left)."""
     return _pruned_by_definition(x_NK, dropped) @ _pruned_by_definition(weight_OK, dropped).T
 
 
@@ -252,10 +208,7 @@ def resized_weight_gradient_by_definition(
     imputation: Imputation = Imputation.ZERO,
     previous: Tensor | None = None,
 ) -> Tensor:
-    """Multiply the output's whole gradient with the pruned input and recover: grad_weight [O, K].
-
-    Source: section III-A, figure 2 (right).
-    """
+    """Multiply the output's whole gradient with the pruned input and recover grad_weight [O, K]; figure 2 (right)."""
     part_OC = grad_NO.T @ _pruned_by_definition(x_NK, dropped)
     return recovered_by_definition(part_OC, dropped, imputation, previous)
 
@@ -267,10 +220,7 @@ def resized_input_gradient_by_definition(
     imputation: Imputation = Imputation.ZERO,
     previous: Tensor | None = None,
 ) -> Tensor:
-    """Multiply the output's whole gradient with the pruned weight and recover: grad_input [N, K].
-
-    Source: section III-A ("in another dataflow").
-    """
+    """Multiply the output's whole gradient with the pruned weight and recover grad_input [N, K]; section III-A."""
     part_NC = grad_NO @ _pruned_by_definition(weight_OK, dropped)
     return recovered_by_definition(part_NC, dropped, imputation, previous)
 
@@ -278,10 +228,7 @@ def resized_input_gradient_by_definition(
 def recovered_by_definition(
     part_RC: Tensor, dropped: Sequence[int], imputation: Imputation = Imputation.ZERO, previous: Tensor | None = None
 ) -> Tensor:
-    """Go through the columns: the next computed one where it was kept, an imputed one where it was dropped.
-
-    Source: section III-A, figure 2 (right bottom); imputation policies of figure 3.
-    """
+    """Go through the columns: the next computed one where it was kept, else an imputed one; figure 3."""
     computed = iter(part_RC.unbind(dim=1))
     columns = []
     for column in range(part_RC.shape[1] + len(dropped)):
@@ -296,6 +243,39 @@ def recovered_by_definition(
     return torch.stack(columns, dim=1)
 
 
+class LineageEntry(NamedTuple):
+    """The three-tuple of section III-A."""
+
+    layer_name: str  # such as "blocks.0.mlp.input"
+    matrix_name: str  # such as "input" or "weight"
+    dropped: tuple[int, ...]  # ascending indices
+
+
+class Lineage:
+    """Dropped columns by layer and matrix, for users to look at; prints as a table."""
+
+    def __init__(self):
+        self._dropped: dict[tuple[str, str], Tensor] = {}
+
+    def record_(self, layer_name: str, matrix_name: str, dropped: Tensor | Sequence[int]) -> None:
+        """Write an entry over the one before it; distinct indices in any order, none where the matrix is whole."""
+        indices = torch.as_tensor(dropped, dtype=torch.int64)
+        self._dropped[layer_name, matrix_name] = indices.sort().values
+
+    def __getitem__(self, key: tuple[str, str]) -> Tensor:
+        """Return the ascending dropped indices of (layer, matrix); KeyError where none were recorded."""
+        return self._dropped[key]
+
+    def entries(self) -> list[LineageEntry]:
+        """Return the three-tuples in the order of their first recording."""
+        return [LineageEntry(*key, tuple(dropped.tolist())) for key, dropped in self._dropped.items()]
+
+    def __str__(self) -> str:
+        rows = [("layer", "matrix", "dropped columns"), *((e[0], e[1], _runs(e.dropped)) for e in self.entries())]
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        return "\n".join(f"{layer:<{widths[0]}}  {matrix:<{widths[1]}}  {dropped}" for layer, matrix, dropped in rows)
+
+
 def _extracted(name: str, matrix_RK: Tensor, columns: Tensor, buffers: Buffers | None) -> Tensor:
     """Copy some columns into memory of their own; all columns are the matrix itself."""
     num_rows, num_columns = matrix_RK.shape
@@ -308,3 +288,12 @@ def _extracted(name: str, matrix_RK: Tensor, columns: Tensor, buffers: Buffers |
 def _pruned_by_definition(matrix_RK: Tensor, dropped: Sequence[int]) -> Tensor:
     """Concatenate the columns that are not dropped, in their order."""
     return torch.cat([column for k, column in enumerate(matrix_RK.split(1, dim=1)) if k not in dropped], dim=1)
+
+
+def _runs(indices: Sequence[int]) -> str:
+    """Write ascending indices, runs of neighbours as first-last: 0-2 5."""
+    if not indices:
+        return "none"
+    starts = [indices[0], *(after for before, after in pairwise(indices) if after != before + 1)]
+    ends = [*(before for before, after in pairwise(indices) if after != before + 1), indices[-1]]
+    return " ".join(str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True))

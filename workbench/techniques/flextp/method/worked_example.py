@@ -1,12 +1,7 @@
-"""The worked example of figure 2: one linear layer, columns 2 and 4 of 4 dropped, forward and backward.
+"""The worked example of figure 2: one linear layer, columns 2 and 4 of 4 dropped, with its multiplications counted.
 
-What: every matrix on the way and the multiplications of every product, counted while it runs.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section III-A, figure 2.
-Simplified: the figure's own values did not survive; these are small integers of our own, exact in any order of sums.
-Left out: bias, which is neither multiplied nor dropped.
-
-The paper calls the gradient that arrives from the layer above grad_input and the one handed on grad_output; here, as in
-PyTorch, grad_output arrives and grad_input is handed on. Columns count from 0, so 2 and 4 are 1 and 3.
+The numbers are small integers of our own, exact in any order of sums. As in PyTorch, grad_output arrives and grad_input
+is handed on; the paper has the names the other way round. Columns count from 0, so 2 and 4 are 1 and 3.
 
 Shapes: N = 2 rows, K = 4 columns, O = 3 outputs, C = 2 kept columns.
 """
@@ -19,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from workbench.techniques.flextp.method.lineage import Lineage
-from workbench.techniques.flextp.method.resizing import (
+from .resizing import (
     Imputation,
+    Lineage,
     input_gradient_of_columns,
+    kept_columns,
     product_of_columns,
     recovered,
     weight_gradient_of_columns,
@@ -38,44 +34,27 @@ DROPPED = (1, 3)
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ResizedProduct:
-    """One of the three products of a linear layer.
+    """One of the three products of a linear layer."""
 
-    name: "output", "grad_weight" or "grad_input".
-    left: left operand, pruned where it has columns to drop.
-    right: right operand, likewise.
-    computed: their product; of a gradient, its kept columns.
-    result: `computed` in its normal shape, missing columns imputed.
-    plain: what the layer computes without resizing.
-    multiplications: of numbers, with resizing.
-    plain_multiplications: without.
-    """
-
-    name: str
-    left: Tensor
-    right: Tensor
-    computed: Tensor
-    result: Tensor
-    plain: Tensor
-    multiplications: int
-    plain_multiplications: int
+    name: str  # "output", "grad_weight" or "grad_input"
+    left: Tensor  # left operand, pruned where it has columns to drop
+    right: Tensor  # right operand, likewise
+    computed: Tensor  # their product; of a gradient, its kept columns
+    result: Tensor  # `computed` in its normal shape, missing columns imputed
+    plain: Tensor  # the layer's result without resizing
+    multiplications: int  # of numbers, with resizing
+    plain_multiplications: int  # without
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WorkedExample:
-    """The example, step by step.
+    """The example, step by step."""
 
-    input_NK: [2, 4].
-    weight_OK: [3, 4].
-    grad_output_NO: arrives from the layer above, [2, 3].
-    lineage: dropped columns of input and weight.
-    products: output, grad_weight, grad_input.
-    """
-
-    input_NK: Tensor
-    weight_OK: Tensor
-    grad_output_NO: Tensor
-    lineage: Lineage
-    products: tuple[ResizedProduct, ResizedProduct, ResizedProduct]
+    input_NK: Tensor  # [2, 4]
+    weight_OK: Tensor  # [3, 4]
+    grad_output_NO: Tensor  # arrives from the layer above, [2, 3]
+    lineage: Lineage  # dropped columns of input and weight
+    products: tuple[ResizedProduct, ResizedProduct, ResizedProduct]  # output, grad_weight, grad_input
 
     @property
     def multiplications(self) -> int:
@@ -89,19 +68,12 @@ class WorkedExample:
 
 
 def worked_example(imputation: Imputation = Imputation.ZERO) -> WorkedExample:
-    """Run the example.
-
-    Args:
-        imputation: what stands in the missing columns of the gradients; with `Imputation.SAME`, whose previous
-            iteration there is none, zeros.
-
-    Source: figure 2.
-    """
+    """Run the example with an imputation; with `Imputation.SAME`, which has no iteration before, zeros."""
     x_NK, weight_OK, grad_NO = (torch.tensor(rows).float() for rows in (INPUT_NK, WEIGHT_OK, GRAD_OUTPUT_NO))
     lineage = Lineage()
     for matrix_name in ("input", "weight"):
         lineage.record_("linear", matrix_name, DROPPED)
-    kept = lineage.kept("linear", "input", num_columns=x_NK.shape[1])
+    kept = kept_columns(lineage["linear", "input"], x_NK.shape[1])
     x_NC, weight_OC = x_NK[:, kept], weight_OK[:, kept]
     output = partial(product_of_columns, x_NK, weight_OK)
     grad_weight = partial(weight_gradient_of_columns, grad_NO, x_NK)

@@ -1,19 +1,8 @@
-"""Balancing a model's ranks while it is trained.
+"""Balancing a model's ranks while it is trained: algorithms 1 and 2.
 
-    balancer = balance(model, group, policy=Policy(solution="SEMI"))
-    for batch in batches:
-        with balancer.iteration():
-            loss = ...; loss.backward(); optimizer.step()
-
-What: every rank hands its times to all others, and at the start of the next iteration all of them see from the same
-numbers whether a plan is due, and rank 0 makes it for all. Ranks cannot disagree: a plan is made once,
-epochs are counted in iterations, and which columns a sender migrates is said by the sender alone.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", algorithms 1 and 2.
-Ours: times are gathered while ranks fetch their next batch; whether a plan is due then needs no further message, where
-the paper's ranks each watch their own time. With a patience above one, the times of as many iterations travel as one
-message, and a rank's median of them counts.
-Left out: reentrant checkpointing, whose first pass looks like an evaluation; pipelines (one plan for all layers of a
-tensor group); saving and loading: a resumed run measures and plans anew.
+Ranks hand their times to all others while they fetch the next batch, and see from the same numbers whether a plan is
+due. They cannot disagree: rank 0 makes the plan for all, epochs are counted in iterations, and only the sender says
+which columns migrate. Reentrant checkpointing is not supported; a resumed run measures and plans anew.
 """
 
 from __future__ import annotations
@@ -29,56 +18,109 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workbench.parallel import TensorGroup
+from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, TensorGroup, VirtualTensorGroup
 from workbench.parallel.groups import both
 from workbench.parallel.linear import ShardedLinear
 from workbench.parallel.moves import Arrival, Shape, moves_of
+from workbench.timeline.stragglers import StragglerTrace
 
 from ..method.costs import Costs
-from ..method.lineage import Lineage
-from ..method.plan import Plan, RankPlan, RankTimes
-from ..method.ratio import Reference, ranks_that_moved
-from ..method.resizing import Buffers, num_dropped_columns
-from ..method.solution import Solution
-from .choosing import ColumnChooser, Columns
+from ..method.plan import Plan, RankTimes, Solution
+from ..method.planners import Reference, have_moved
+from ..method.resizing import Buffers, Lineage, num_dropped_columns
 from .delivery import delivery_of
-from .division import Division, divide
-from .layers import cut_of, described, parallel_linears
-from .meter import Meter
-from .planning import Planner, needs_costs, planner_of
-from .policy import Policy
+from .division import ColumnChooser, Columns, Division, divide
+from .meter import MeasuredTimes, Meter, ModelledTimes, Times
+from .policy import Planner, Policy, check_policy, needs_costs, planner_of
 from .pre_test import measure_costs
-from .products import FlexibleProduct
-from .timing import Times
+from .products import Cut, FlexibleProduct
 
-__all__ = ["Balancer", "Step"]
+__all__ = ["PATIENCE", "Balancer", "Step", "balance", "check_model"]
 
+PATIENCE = 8  # iterations; on shared cores times stray by a tenth for two in a row every few dozen
 PRE_TEST_AFTER = 2  # iterations: the first one opens connections and fills caches
 STEPS_KEPT = 10_000  # of a long training with restless ranks
 
 
+def balance(
+    model: nn.Module,
+    group: TensorGroup,
+    *,
+    policy: Policy | None = None,
+    costs: Costs | None = None,
+    trace: StragglerTrace | None = None,
+    slowness: float = 1.0,
+    modelled: ModelledTimes | None = None,
+) -> Balancer:
+    """Let the ranks of a tensor-parallel model help their stragglers.
+
+    Wrap each training step in `with balancer.iteration():`; evaluation needs nothing. Balance a model once it is on its
+    device and loaded. As with any tensor-parallel model, `group.traffic` notes every message until it is cleared.
+
+    Args:
+        model: any model with the workbench's parallel linears; their matrix products are replaced.
+        group: its ranks, real or virtual.
+        policy: how to balance; by default SEMI-migration that levels all ranks, with a patience of eight iterations for
+            machines that are shared; `Policy()` is the paper's.
+        costs: of migration; by default measured in a pre-test once the first times are known, for which training
+            halts for as long as some 35 iterations of one layer of every kind.
+        trace: makes stragglers of ranks, by sleeping after their products.
+        slowness: how many times slower than this machine all ranks' products are, by sleeping (see `Meter`).
+        modelled: times to plan from in place of measured ones; virtual ranks, which share a process, need them.
+
+    Raises:
+        ValueError: for a model without parallel linears, of another group or balanced already, a trace of another
+            number of ranks, more senders than ranks minus one, ranks that were given different policies, a trace
+            beside modelled times, and virtual ranks without modelled times or costs, or with a slowness.
+    """
+    policy = Policy(refine=True, patience=PATIENCE) if policy is None else policy
+    check_policy(policy, group.size)
+    for given in (trace, None if modelled is None else modelled.trace):
+        if given is not None and given.num_ranks != group.size:
+            raise ValueError(f"trace is of {given.num_ranks} ranks; it must be of the group's {group.size}")
+    if trace is not None and modelled is not None:
+        raise ValueError("trace is given; it must be None where `modelled` is given, which has a trace of its own")
+    if isinstance(group, ProcessTensorGroup):
+        (rank,) = group.local_ranks
+        meter = Meter(rank, trace, slowness=slowness, device=next(model.parameters()).device)
+        times = MeasuredTimes(meter) if modelled is None else modelled
+        return Balancer(model, group, policy, times=times, costs=costs, meters={rank: meter})
+    if modelled is None:
+        raise ValueError("modelled is None; it must be given for virtual ranks, which have no times of their own")
+    if costs is None and needs_costs(policy):
+        raise ValueError("costs is None; it must be given for virtual ranks, which have no messages to test")
+    if slowness != 1:
+        raise ValueError(f"slowness is {slowness}; it must be 1 for virtual ranks, which cannot sleep for one another")
+    return Balancer(model, group, policy, times=modelled, costs=costs)
+
+
+def check_model(build: Callable[[TensorGroup], nn.Module], num_ranks: int) -> None:
+    """Refuse, before any rank starts, a model without parallel linears, or with some of another group.
+
+    Args:
+        build: makes the model of a group's ranks; called once, with virtual ranks of this process, so that this takes
+            the memory of the whole model for a moment.
+        num_ranks: N.
+    """
+    group = VirtualTensorGroup(num_ranks)
+    _parallel_linears(build(group), group)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One plan, and what it was made from.
+    """One plan, and the times that it was made from."""
 
-    Attributes:
-        iteration: the first one under the plan.
-        times: of all ranks, of the iterations before; where SEMI or a refined plan knows what products take however narrow,
-            product time is that in proportion to the columns alone.
-        plan: what each rank does from then on.
-    """
-
-    iteration: int
-    times: tuple[RankTimes, ...]
+    iteration: int  # the first one under the plan
+    times: tuple[RankTimes, ...]  # of all ranks, of the iterations before; corrected by `Costs.proportional`
     plan: Plan
 
 
 @dataclass(slots=True)
 class _State:
-    """What changes from iteration to iteration, and is the same on every rank."""
+    """The changing part of a balancer, the same on every rank."""
 
+    plan: Plan
     iteration: int = 0
-    plan: Plan | None = None
     planned_from: tuple[RankTimes, ...] | None = None
     pending: Arrival | None = None
     unsent: list[list[tuple[float, float, float]]] = field(default_factory=list)  # iteration -> local rank -> its times
@@ -94,9 +136,9 @@ class Balancer:
         model: has parallel linears, all of one group; their matrix products are replaced.
         group: their ranks.
         policy: how to balance.
-        costs: what migration costs; where the policy needs them and there are none, a pre-test measures them after
-            the second iteration, or the last of the policy's patience, and nothing is planned before.
-        times: where times come from.
+        times: the source of times.
+        costs: of migration; where the policy needs them and there are none, a pre-test measures them after the second
+            iteration, or the last of the policy's patience, and nothing is planned before.
         meters: local rank -> times (and slows) its products.
 
     Raises:
@@ -114,11 +156,10 @@ class Balancer:
         costs: Costs | None = None,
         meters: Mapping[int, Meter] | None = None,
     ):
-        self.group, self.policy = group, policy
-        self._names, self._layers = parallel_linears(model, group)
-        self._device = self._layers[0].weights[0].device
-        self.costs, self._times, self._moves = costs, times, moves_of(group)
-        self._undo: list[Callable[[], None]] = []
+        self.group, self.policy, self.costs, self.lineage = group, policy, costs, Lineage()
+        self._layers = _parallel_linears(model, group)
+        self._device = next(iter(self._layers.values())).weights[0].device
+        self._times, self._moves, self._is_inside = times, moves_of(group), False
         self._check_equal_on_all_ranks()
         waits = group.size > 1 and costs is None and needs_costs(policy)  # one rank has nobody to hand columns to
         self._is_corrected = needs_costs(policy) and not times.is_proportional
@@ -128,27 +169,26 @@ class Balancer:
         }
         delivery = delivery_of(policy.scheme, group)
         options = {"delivery": delivery, "imputation": policy.imputation, "meters": meters, "buffers": Buffers()}
-        self._products = [FlexibleProduct(group, cut_of(layer), layer.site, **options) for layer in self._layers]
-        for layer, product in zip(self._layers, self._products, strict=True):
+        self._products = [FlexibleProduct(group, _cut(one), one.site, **options) for one in self._layers.values()]
+        for layer, product in zip(self._layers.values(), self._products, strict=True):
             layer.matrix_product = product
+        self._undo: list[Callable[[], None]] = []
         for meter in (meters or {}).values():
             if meter.is_wall_clock:
                 self._undo.append(partial(setattr, group, "watch", group.watch))
                 group.watch = both(group.watch, meter.waiting)
-        self._is_inside = False
         self._state = _State(plan=policy.plan or Plan.plain(group.size))
-        self.lineage = Lineage()
         self._divisions = self._divided()
 
     @property
     def plan(self) -> Plan:
-        """What each rank does at the moment."""
+        """The plan at the moment."""
         return self._state.plan
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All plans that were made, in their order."""
-        return tuple(self._state.steps)  # the last `STEPS_KEPT`
+        """All plans that were made, in their order; the last `STEPS_KEPT` of them."""
+        return tuple(self._state.steps)
 
     @property
     def dropped_share(self) -> float:
@@ -166,7 +206,7 @@ class Balancer:
         if self._state.pending is not None:
             self._state.pending.wait()
             self._state.pending = None
-        for layer in self._layers:
+        for layer in self._layers.values():
             layer.matrix_product = functional.linear
         while self._undo:
             self._undo.pop()()
@@ -200,21 +240,19 @@ class Balancer:
     def _check_ready(self) -> None:
         if self._is_inside:
             raise RuntimeError("iteration: the one before has not ended; each wraps one training step")
-        if any(
-            layer.matrix_product is not product for layer, product in zip(self._layers, self._products, strict=True)
-        ):
+        layers = list(self._layers.values())
+        if any(layer.matrix_product is not product for layer, product in zip(layers, self._products, strict=True)):
             raise RuntimeError("iteration: the model is not balanced any more; call `balance` anew after `remove`")
-        if self._layers[0].weights[0].device != self._device:
-            moved = f"from {self._device} to {self._layers[0].weights[0].device}"
-            raise RuntimeError(
-                f"iteration: the model has moved {moved} since it was balanced; balance it after moving it"
-            )
+        device = layers[0].weights[0].device
+        if device != self._device:
+            moved = f"the model has moved from {self._device} to {device} since it was balanced"
+            raise RuntimeError(f"iteration: {moved}; balance it after moving it")
 
     def _prepare(self) -> None:
         """Plan anew if a time has moved, and choose columns anew if the plan or the epoch has changed."""
         state = self._state
         pending, state.pending = state.pending, None  # considered once, even if the next iteration is broken off
-        if pending is not None:
+        if pending is not None and self.policy.solution not in (Solution.BASELINE, Solution.GIVEN):
             self._consider(pending.wait().transpose(0, 1).tolist())
         if not state.is_chosen:
             self._divisions, state.is_chosen = self._divided(), True
@@ -222,23 +260,24 @@ class Balancer:
     def _consider(self, iterations: Sequence[Sequence[Sequence[float]]]) -> None:
         """Plan anew if the times of some iterations, by iteration and rank, say that a rank's have moved."""
         state = self._state
-        if self.policy.solution in (Solution.BASELINE, Solution.GIVEN):
-            return  # nothing to plan
-        found = [tuple(RankTimes(own_s=o, product_s=p, work=w) for o, p, w in ranks) for ranks in iterations]
-        found = [times for times in found if all(each.product_s and each.work for each in times)]  # no skipped batch
-        if not found:
-            return
+        measured = [tuple(RankTimes(own_s=o, product_s=p, work=w) for o, p, w in ranks) for ranks in iterations]
+        measured = [times for times in measured if all(rank.product_s and rank.work for rank in times)]
+        if not measured:
+            return  # batches were skipped
         if self._planner is None:
             if state.iteration < PRE_TEST_AFTER:
                 return
-            self._run_pre_test([self._middle(rank, found) for rank in range(self.group.size)])
+            self._run_pre_test([self._middle(rank, measured) for rank in range(self.group.size)])
         if self.costs is not None and self._is_corrected:
-            found = [tuple(map(self.costs.proportional, times)) for times in found]
-        state.recent = [*state.recent, *found][-self.policy.patience :]
+            measured = [tuple(map(self.costs.proportional, times)) for times in measured]
+        state.recent = [*state.recent, *measured][-self.policy.patience :]
         if len(state.recent) < self.policy.patience:
             return
         times = tuple(self._middle(rank, state.recent) for rank in range(self.group.size))
-        if not self._have_moved(times):
+        # Only against the current mean does the plan itself move what matters.
+        reference = self.policy.reference if self.policy.solution is Solution.ZERO else Reference.MIN
+        before = state.planned_from
+        if before is not None and not have_moved(times, before, self.policy.threshold, reference=reference):
             return
         plan, state.planned_from = self._agreed(times), times
         if state.steps and plan.is_near(state.plan):
@@ -250,53 +289,53 @@ class Balancer:
         """Measure costs, and plan by them from now on; messages of the test are entered under a name of their own."""
         messages = self.group.traffic.messages
         num_before = len(messages)
-        self.costs = measure_costs(self._layers, self._products, self.group, times)
+        self.costs = measure_costs(list(self._layers.values()), self._products, self.group, times)
         self._planner = planner_of(self.policy, self.group.size, self.costs)
         messages[num_before:] = [replace(message, site="flextp.pre_test") for message in messages[num_before:]]
 
     def _check_equal_on_all_ranks(self) -> None:
         """Refuse ranks that would plan differently, or divide different layers: they would wait for ever."""
-        said = f"{self.policy} {self.costs} {described(self._names, self._layers)}".encode()
-        digest = torch.frombuffer(bytearray(hashlib.sha256(said).digest()), dtype=torch.uint8).to(self._device)
+        layers = [
+            (name, _cut(layer), tuple(layer.weights[0].shape), layer.weights[0].dtype, layer.weights[0].requires_grad)
+            for name, layer in self._layers.items()
+        ]
+        settings = f"{self.policy} {self.costs} {layers}".encode()
+        digest = torch.frombuffer(bytearray(hashlib.sha256(settings).digest()), dtype=torch.uint8).to(self._device)
         with self.group.traffic.at("flextp.policy"):
-            everyone = self._moves.gather([digest for _ in self.group.local_ranks]).wait()
-        others = [rank for rank in range(self.group.size) if not torch.equal(everyone[rank], everyone[0])]
+            digests = self._moves.gather([digest for _ in self.group.local_ranks]).wait()
+        others = [rank for rank in range(self.group.size) if not torch.equal(digests[rank], digests[0])]
         if others:
-            raise ValueError(f"policy: rank {others[0]} was given another policy, costs or layers than rank 0")
+            raise ValueError(f"policy of rank {others[0]} differs; policy, costs and layers must be those of rank 0")
 
     def _middle(self, rank: int, iterations: Sequence[Sequence[RankTimes]]) -> RankTimes:
         """Return a rank's median time of some iterations; of two middle ones that most like the one planned from."""
         state = self._state
-        recent = sorted((times[rank] for times in iterations), key=lambda each: each.unresized().own_s)
+        recent = sorted((times[rank] for times in iterations), key=lambda times: times.unresized().own_s)
         before_s = 0.0 if state.planned_from is None else state.planned_from[rank].unresized().own_s
         middle = recent[(len(recent) - 1) // 2 : len(recent) // 2 + 1]
-        return min(middle, key=lambda each: abs(each.unresized().own_s - before_s))
-
-    def _have_moved(self, times: Sequence[RankTimes]) -> bool:
-        """Return whether any rank's time has moved since the current plan; before the first one it has."""
-        state, policy = self._state, self.policy
-        if state.planned_from is None:
-            return True
-        # Only against the current mean does the plan itself move what matters.
-        reference = policy.reference if policy.solution is Solution.ZERO else Reference.MIN
-        return bool(ranks_that_moved(times, state.planned_from, policy.threshold, reference=reference))
+        return min(middle, key=lambda times: abs(times.unresized().own_s - before_s))
 
     def _agreed(self, times: Sequence[RankTimes]) -> Plan:
         """Let rank 0 plan for all: planners search with floats, which two kinds of hosts may round differently."""
-        shape, mine = Shape(sizes=(self.group.size, 2), dtype=torch.float64, device=self._device), None
+        shares = None
         if 0 in self.group.local_ranks:
-            shares = [(each.dropped, each.migrated) for each in self._planner(times).ranks]
-            mine = torch.tensor(shares, dtype=torch.float64, device=self._device)
-        with self.group.traffic.at("flextp.plan"):
-            held = [mine if rank == 0 else None for rank in self.group.local_ranks]
-            told = self._moves.broadcast(held, 0, shape).wait()
-        return Plan(ranks=tuple(RankPlan(dropped=dropped, migrated=migrated) for dropped, migrated in told.tolist()))
+            ranks = self._planner(times).ranks
+            shares = torch.tensor([(rank.dropped, rank.migrated) for rank in ranks], dtype=torch.float64)
+        shape = Shape(sizes=(self.group.size, 2), dtype=torch.float64, device=self._device)
+        agreed = self._broadcast("flextp.plan", 0, shares, shape)
+        return Plan.of_shares(*agreed.t().tolist())
+
+    def _broadcast(self, site: str, source: int, tensor: Tensor | None, shape: Shape) -> Tensor:
+        """Hand a rank's tensor to all ranks."""
+        held = [tensor.to(self._device) if rank == source else None for rank in self.group.local_ranks]
+        with self.group.traffic.at(site):
+            return self._moves.broadcast(held, source, shape).wait()
 
     def _finish(self) -> None:
-        """Note this rank's times, hand them out if it is time to, and close the epoch if it is over."""
+        """Note the local ranks' times, hand them out if it is time to, and close the epoch if it is over."""
         state = self._state
-        found = [self._times.end(rank, self._work(rank)) for rank in self.group.local_ranks]
-        state.unsent.append([(each.own_s, each.product_s, each.work) for each in found])
+        measured = [self._times.end(rank, self._work(rank)) for rank in self.group.local_ranks]
+        state.unsent.append([(times.own_s, times.product_s, times.work) for times in measured])
         state.iteration += 1
         if len(state.unsent) == self.policy.patience:
             values, state.unsent = torch.tensor(state.unsent, dtype=torch.float64, device=self._device), []
@@ -309,45 +348,61 @@ class Balancer:
 
     def _weights_by_rank(self) -> dict[int, list[Tensor]]:
         """Return the shards of every local rank, layer by layer, as they are now."""
-        shards = zip(*(layer.weights for layer in self._layers), strict=True)
+        shards = zip(*(layer.weights for layer in self._layers.values()), strict=True)
         return {rank: list(weights) for rank, weights in zip(self.group.local_ranks, shards, strict=True)}
 
     def _work(self, rank: int) -> float:
         """Return the columns of its own that a local rank multiplied, as a share of them."""
         if self._state.plan.is_plain:
             return 1.0
-        return self._weighted(lambda division: division.kept(rank), otherwise=1.0)
+        return self._weighted(partial(Division.kept, rank=rank), otherwise=1.0)
 
     def _weighted(self, share: Callable[[Division], float], otherwise: float) -> float:
         """Average a share of columns over the layers that have multiplied, each by its weight's size."""
-        places = [place for place, product in enumerate(self._products) if product.has_multiplied]
-        if not places:
+        layers = zip(self._layers.values(), self._products, self._divisions, strict=True)
+        sizes = [
+            (layer.weights[0].numel(), share(division)) for layer, product, division in layers if product.has_multiplied
+        ]
+        if not sizes:
             return otherwise
-        sizes = [self._layers[place].weights[0].numel() for place in places]
-        shares = [share(self._divisions[place]) for place in places]
-        return sum(size * each for size, each in zip(sizes, shares, strict=True)) / sum(sizes)
+        return sum(size * part for size, part in sizes) / sum(size for size, _ in sizes)
 
-    def _divided(self) -> list:
+    def _divided(self) -> list[Division]:
         """Divide the columns of every layer as the plan says; every rank of the group calls it."""
-        plan = self._state.plan
+        plan, divisions = self._state.plan, []
         chosen = {rank: chooser.choose(plan.ranks[rank]) for rank, chooser in self._choosers.items()}
-        migrated = {sender: self._announced(sender, chosen.get(sender)) for sender in plan.senders}
-        return [self._divide(place, layer, chosen, migrated) for place, layer in enumerate(self._layers)]
-
-    def _divide(self, place: int, layer: ShardedLinear, chosen: Mapping[int, list[Columns]], migrated: Mapping):
-        dropped = {rank: columns[place].dropped for rank, columns in chosen.items()}
-        for rank, columns in dropped.items():
-            for matrix in ("input", "weight"):
-                self.lineage.record_(f"{self._names[place]}, rank {rank}", matrix, columns)
-        moved = {sender: columns[place] for sender, columns in migrated.items() if len(columns[place])}
-        return divide(layer.weights[0].shape[1], num_ranks=self.group.size, dropped=dropped, migrated=moved)
+        announced = {sender: self._announced(sender, chosen.get(sender)) for sender in plan.senders}
+        for place, (name, layer) in enumerate(self._layers.items()):
+            dropped = {rank: columns[place].dropped for rank, columns in chosen.items()}
+            for rank, columns in dropped.items():
+                for matrix in ("input", "weight"):
+                    self.lineage.record_(f"{name}, rank {rank}", matrix, columns)
+            migrated = {sender: columns[place] for sender, columns in announced.items() if len(columns[place])}
+            num_columns = layer.weights[0].shape[1]
+            divisions.append(divide(num_columns, num_ranks=self.group.size, dropped=dropped, migrated=migrated))
+        return divisions
 
     def _announced(self, sender: int, columns: list[Columns] | None) -> Sequence[Tensor]:
-        """Tell all ranks which columns a sender migrates, layer by layer."""
+        """Broadcast which columns a sender migrates, layer by layer."""
         share = self._state.plan.ranks[sender].migrated
-        counts = [num_dropped_columns(share, layer.weights[0].shape[1]) for layer in self._layers]
-        mine = None if columns is None else torch.cat([each.migrated for each in columns])
-        held = [mine if rank == sender else None for rank in self.group.local_ranks]
+        counts = [num_dropped_columns(share, layer.weights[0].shape[1]) for layer in self._layers.values()]
+        migrated = None if columns is None else torch.cat([layer.migrated for layer in columns])
         shape = Shape(sizes=(sum(counts),), dtype=torch.int64, device=self._device)
-        with self.group.traffic.at("flextp.columns"):
-            return self._moves.broadcast(held, sender, shape).wait().split(counts)
+        return self._broadcast("flextp.columns", sender, migrated, shape).split(counts)
+
+
+def _cut(layer: ShardedLinear) -> Cut:
+    return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
+
+
+def _parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, ShardedLinear]:
+    """Return the parallel linears of a model by their names; ValueError if `balance` cannot take them."""
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, ShardedLinear)}
+    if not layers:
+        raise ValueError(f"model is a {type(model).__name__} without parallel linears; it must have one")
+    for layer in layers.values():
+        if layer.group is not group:
+            raise ValueError(f"group of {layer.site} is another one; it must be the given group")
+        if layer.matrix_product is not functional.linear:
+            raise ValueError(f"matrix_product of {layer.site} is replaced already; `Balancer.remove` gives it back")
+    return layers

@@ -1,16 +1,9 @@
-"""How migrated columns reach their receivers, and how results come back: broadcast-reduce and scatter-gather.
+"""How migrated columns reach their receivers and results come back, section IV-A: broadcast-reduce, scatter-gather.
 
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-A. Broadcast-reduce
-sends every receiver all migrated columns down a tree, and leaves results where an all-reduce collects them anyway;
-scatter-gather sends each receiver its own columns and has every result sent back.
-The model of the paper's machine (`cost.migration`) sends each of them all columns, the other reading of the text, since
-table I then asks for no slower links; so that on ranks scatter-gather moves fewer bytes than in that model.
-Ours: every message travels while ranks multiply, as far as there is something left to multiply; columns of a gradient
-are disjoint, so both schemes have them sent back one by one, where the paper reduces them.
-Left out: trees of our own; the collective library builds them.
+Every message travels while ranks multiply. Every rank of the group calls the same methods in the same order. `held` is
+the sender's tensor, on its own rank; results are for local receivers.
 
-Every rank of the group calls the same methods in the same order. `held` has what the sender hands out, on its own
-rank; results are for local receivers. Shapes: R = rows, m = migrated columns, w = columns of one receiver.
+Shapes: R = rows, m = migrated columns, w = columns of one receiver.
 """
 
 from __future__ import annotations
@@ -25,27 +18,19 @@ from torch import Tensor
 from workbench.parallel.groups import TensorGroup
 from workbench.parallel.moves import Shape, moves_of
 
-from ..method.migration import Scheme
+from ..method.plan import Scheme
 from .division import Migration
 
-__all__ = ["BroadcastReduce", "Collect", "Delivery", "ScatterGather", "Scheme", "delivery_of"]
+__all__ = ["BroadcastReduce", "Collect", "Delivery", "ScatterGather", "delivery_of"]
 
-Receive = Callable[[], dict[int, Tensor]]
-"""Waits for what was handed out; local receiver -> what it got."""
-
-Collect = Callable[[], Tensor | None]
-"""Waits for what receivers return; the tensor where the sender is local."""
+Receive = Callable[[], dict[int, Tensor]]  # waits for the handed-out tensors, by local receiver
+Collect = Callable[[], Tensor | None]  # waits for the receivers' results; the tensor where the sender is local
 
 
 class Delivery(ABC):
-    """What both schemes share.
+    """The common part of both schemes."""
 
-    Args:
-        group: the ranks.
-    """
-
-    merges: bool
-    """Whether a result that an all-reduce follows is left on its receiver, to be summed there."""
+    merges: bool  # whether a result that an all-reduce follows is left on its receiver, to be summed there
 
     def __init__(self, group: TensorGroup):
         self.local_ranks, self.moves = group.local_ranks, moves_of(group)
@@ -94,16 +79,11 @@ class BroadcastReduce(Delivery):
     merges = True
 
     def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        """Broadcast all migrated columns; a receiver keeps its own, until backward, and none of the others."""
-        receive = self.hand_out(held, migration, shape)
-
-        def own_columns() -> dict[int, Tensor]:
-            parts = migration.parts
-            return {
-                rank: whole[:, parts[rank].start : parts[rank].stop].contiguous() for rank, whole in receive().items()
-            }
-
-        return own_columns
+        """Broadcast all migrated columns; a receiver keeps its own, until backward."""
+        receive, parts = self.hand_out(held, migration, shape), migration.parts
+        return lambda: {
+            rank: whole[:, parts[rank].start : parts[rank].stop].contiguous() for rank, whole in receive().items()
+        }
 
     def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
         """Broadcast."""
@@ -123,7 +103,7 @@ class BroadcastReduce(Delivery):
 
 
 class ScatterGather(Delivery):
-    """What the paper compares with: the sender serves one receiver after the other, and collects every result."""
+    """The alternative: the sender serves one receiver after the other, and collects every result."""
 
     merges = False
 

@@ -1,51 +1,46 @@
-"""How the columns of one layer are divided at the moment: kept, dropped, migrated.
-
-What: a `Division` holds what every rank must know of a layer (which columns each sender migrates, and to whom), and
-what only a local rank knows (which of its columns it drops).
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III-A and IV-A.
-Simplified: a receiver computes whole columns; every sender's columns go to all receivers alike.
-Left out: nothing.
-"""
+"""Which columns of a layer are kept, dropped, migrated: chosen by each rank (section III-B) and dealt out (IV-A)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..method.migration import column_ranges, receivers_of
+from workbench.parallel.seeds import generator_for
 
-__all__ = ["Division", "Migration", "Own", "divide"]
+from ..method.plan import RankPlan, Solution, column_ranges, receivers_of
+from ..method.priority import (
+    ColumnStatistics,
+    Selection,
+    candidate_share,
+    change_threshold,
+    first_columns,
+    layer_ratios,
+    priority_list,
+)
+from ..method.resizing import num_dropped_columns
+from .policy import Policy
+
+__all__ = ["ColumnChooser", "Columns", "Division", "Migration", "Own", "divide"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Own:
-    """What a local rank does with its own columns; ascending int64 indices.
+    """The use of a local rank's own columns; ascending int64 indices."""
 
-    Attributes:
-        kept: multiplied by the rank itself; None for all of them.
-        dropped: multiplied by nobody.
-    """
-
-    kept: Tensor | None
-    dropped: Tensor
+    kept: Tensor | None  # multiplied by the rank itself; None for all of them
+    dropped: Tensor  # multiplied by nobody
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Migration:
-    """A sender's columns, which other ranks compute.
+    """A sender's columns, which other ranks compute."""
 
-    Attributes:
-        sender: rank in the group.
-        columns: indices of the migrated columns, int64, in the order in which they are dealt out.
-        parts: receiving rank -> its positions among `columns`.
-    """
-
-    sender: int
-    columns: Tensor
-    parts: Mapping[int, range]
+    sender: int  # rank in the group
+    columns: Tensor  # indices of the migrated columns, int64, in the order in which they are dealt out
+    parts: Mapping[int, range]  # receiving rank -> its positions among `columns`
 
     def columns_of(self, receiver: int) -> Tensor:
         """Return the indices of the columns that one receiver computes."""
@@ -55,17 +50,11 @@ class Migration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Division:
-    """How the columns of a layer are divided, until the next plan.
+    """How the columns of a layer are divided, until the next plan."""
 
-    Attributes:
-        num_columns: K of every rank.
-        own: local rank -> what it does with its own columns.
-        migrations: one a sender, in rank order; the same on every rank.
-    """
-
-    num_columns: int
-    own: Mapping[int, Own]
-    migrations: tuple[Migration, ...]
+    num_columns: int  # K of every rank
+    own: Mapping[int, Own]  # of the local ranks
+    migrations: tuple[Migration, ...]  # one a sender, in rank order; the same on every rank
 
     @property
     def is_plain(self) -> bool:
@@ -96,18 +85,15 @@ def divide(
     Raises:
         ValueError: for a column that does not exist, that is named twice, and where a rank keeps none.
     """
-    migrations = tuple(_migration(sender, tuple(migrated), migrated[sender], num_ranks) for sender in sorted(migrated))
-    none = torch.empty(0, dtype=torch.int64)
-    for sender, columns in migrated.items():
+    migrations = []
+    for sender, columns in sorted(migrated.items()):
+        receivers = receivers_of(sender, tuple(migrated), num_ranks)
+        parts = dict(zip(receivers, column_ranges(len(columns), len(receivers)), strict=True))
         _check(f"migrated columns of rank {sender}", columns, num_columns)
+        migrations.append(Migration(sender=sender, columns=columns, parts=parts))
+    none = torch.empty(0, dtype=torch.int64)
     own = {rank: _own(rank, num_columns, columns, migrated.get(rank, none)) for rank, columns in dropped.items()}
-    return Division(num_columns=num_columns, own=own, migrations=migrations)
-
-
-def _migration(sender: int, senders: tuple[int, ...], columns: Tensor, num_ranks: int) -> Migration:
-    receivers = receivers_of(sender, senders, num_ranks)
-    ranges = column_ranges(len(columns), len(receivers))
-    return Migration(sender=sender, columns=columns, parts=dict(zip(receivers, ranges, strict=True)))
+    return Division(num_columns=num_columns, own=own, migrations=tuple(migrations))
 
 
 def _own(rank: int, num_columns: int, dropped: Tensor, migrated: Tensor) -> Own:
@@ -116,7 +102,7 @@ def _own(rank: int, num_columns: int, dropped: Tensor, migrated: Tensor) -> Own:
     if len(removed) == 0:
         return Own(kept=None, dropped=dropped)
     if len(removed) == num_columns:
-        raise ValueError(f"rank {rank} drops or migrates all of its {num_columns} columns, must keep at least one")
+        raise ValueError(f"rank {rank} drops or migrates all of its {num_columns} columns; it must keep at least one")
     stays = torch.ones(num_columns, dtype=torch.bool, device=dropped.device)
     stays[removed] = False
     return Own(kept=stays.nonzero().squeeze(-1), dropped=dropped.sort().values)
@@ -124,6 +110,81 @@ def _own(rank: int, num_columns: int, dropped: Tensor, migrated: Tensor) -> Own:
 
 def _check(name: str, columns: Tensor, num_columns: int) -> None:
     if len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < num_columns:
-        raise ValueError(f"{name} are {int(columns.min())} to {int(columns.max())}, must be in 0..{num_columns - 1}")
+        raise ValueError(f"{name} are {int(columns.min())} to {int(columns.max())}; must be in 0..{num_columns - 1}")
     if len(columns.unique()) != len(columns):
-        raise ValueError(f"{name} name a column twice, must name each once")
+        raise ValueError(f"{name} name a column twice; they must be distinct")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """The removed columns of a rank in one layer: int64 indices."""
+
+    dropped: Tensor
+    migrated: Tensor
+
+
+class ColumnChooser:
+    """Chooses columns for one rank: the head of a priority list is dropped, the next ones are migrated.
+
+    Args:
+        weights: the rank's shard [O, K] of every layer. A frozen one has no candidates: it may not move, which says
+            nothing about its columns.
+        policy: how to choose; the micro-threshold must be above 0 where layers have ratios of their own.
+        rank: names the random stream.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):
+        self._policy, self._is_trained = policy, [weight.requires_grad for weight in weights]
+        self._generator = generator_for(policy.seed, f"flextp.columns.{rank}")
+        drops = policy.solution not in (Solution.BASELINE, Solution.MIG)
+        self._selection = policy.selection if drops else Selection.RANDOM  # any columns may migrate: nothing is lost
+        self._has_ratios_by_layer = self._selection.is_differentiated and policy.solution is not Solution.GIVEN
+        if self._has_ratios_by_layer and not policy.micro_threshold:
+            raise ValueError(
+                f"micro_threshold is 0; it must be above 0 where selection is {self._selection.value} "
+                "(`method.priority.micro_threshold` gives one for a learning rate)"
+            )
+        self._needs_statistics = self._selection is not Selection.RANDOM
+        self._statistics = [
+            ColumnStatistics(weight if self._needs_statistics else weight[:0], is_incremental=policy.is_incremental)
+            for weight in weights
+        ]
+        self._was_dropped = [torch.zeros(weight.shape[1], dtype=torch.bool, device=weight.device) for weight in weights]
+        self._renew_lists()
+
+    def choose(self, plan: RankPlan) -> list[Columns]:
+        """Choose columns of every layer; nothing is drawn, so that equal plans within an epoch choose the same."""
+        ratios = self._ratios(plan.dropped)
+        return [self._choose(layer, ratio, plan.migrated) for layer, ratio in enumerate(ratios)]
+
+    def _choose(self, layer: int, ratio: float, migrated: float) -> Columns:
+        order = self._lists[layer]
+        num_migrated = num_dropped_columns(migrated, len(order))  # every rank knows this number from the plan alone
+        num_dropped = min(num_dropped_columns(ratio, len(order)), len(order) - 1 - num_migrated)
+        dropped = first_columns(order, num_dropped)
+        self._was_dropped[layer][dropped] = True
+        return Columns(dropped=dropped, migrated=order[num_dropped : num_dropped + num_migrated])
+
+    def _ratios(self, dropped: float) -> list[float]:
+        if not self._has_ratios_by_layer:
+            return [dropped] * len(self._lists)
+        threshold = change_threshold(self._policy.iterations_per_epoch, self._policy.micro_threshold)
+        measured = zip(self._statistics, self._is_trained, strict=True)
+        shares = [candidate_share(statistics, threshold) if trained else 0.0 for statistics, trained in measured]
+        return layer_ratios(shares, dropped, self._policy.decay)
+
+    def close_epoch(self, weights: Sequence[Tensor]) -> None:
+        """Renew the statistics from the weights as they are now, and draw new priority lists."""
+        self._is_trained = [weight.requires_grad for weight in weights]
+        if self._needs_statistics:
+            for statistics, weight, dropped in zip(self._statistics, weights, self._was_dropped, strict=True):
+                statistics.update_(weight, dropped.nonzero().squeeze(-1))
+        for dropped in self._was_dropped:
+            dropped.zero_()
+        self._renew_lists()
+
+    def _renew_lists(self) -> None:
+        self._lists = [
+            priority_list(statistics, selection=self._selection, generator=self._generator)
+            for statistics in self._statistics
+        ]

@@ -1,16 +1,7 @@
-"""What a rank measures of itself: seconds of its own, and of them in matrix products.
+"""The times that plans are made from: a rank's own seconds, and of them in products, measured or modelled.
 
-What: a `Meter` times products and iterations. With a straggler trace it also sleeps after each product, so that the
-rank's products take as many times longer as the trace says. Products on columns of others are counted apart: how long
-a rank would take without a plan must not depend on what it multiplies for others; copies around them do count. With a
-slowness k above 1 every rank's products take k times longer; ranks that share cores then leave each other room, and
-what a product waited for a core counts as part of those k times instead of coming on top.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III-A and V-A.
-On a processor time is the thread's CPU time: wall time on shared cores would count contention, and a rank that waits
-for others uses none. Taking columns out is no product: it is other time, and no straggler is slower at it.
-Simplified: on CUDA every product is waited for, and own time is what passes outside of `waiting`; a message that is
-still under way when a product begins is waited for there, and counts as own time.
-Left out: products outside parallel linears (the attention core), which are never slowed.
+A thread's CPU time counts, since wall time on shared cores would count contention; on CUDA the wall, with every product
+waited for. Only products of parallel linears are timed and slowed; taking columns out is other time.
 """
 
 from __future__ import annotations
@@ -18,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -28,27 +20,22 @@ from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
 
 from ..method.plan import RankTimes
 
-__all__ = ["Meter", "clock_of"]
+__all__ = ["MeasuredTimes", "Meter", "ModelledTimes", "Times", "clock_of"]
 
 
 class Meter:
-    """Times one rank.
+    """Times one rank, and slows its products by sleeping after each of them.
+
+    Products on columns of others are counted apart: a rank's time without a plan must not depend on them.
 
     Args:
         rank: its number in the trace.
-        trace: slows the rank; None slows nothing.
-        slowness: how many times slower than this machine the rank's products are even where it is no straggler, so
-            that ranks which share cores leave each other room.
+        trace: makes the rank a straggler; None slows nothing.
+        slowness: how many times slower than this machine the rank's products are even where it is no straggler, at
+            least 1. Ranks that share cores then leave each other room; waiting for a core counts as part of it.
         device: of the model.
-        watch: what is entered for the time of each product, sleep included, such as a recorder's action.
-        sleeper: sleeps off what the trace says.
-
-    Attributes:
-        clock: seconds; the thread's CPU time, or on CUDA the wall's once queued work is done.
-        is_wall_clock: whether it runs on while the rank waits, so that `waiting` has to be told.
-
-    Raises:
-        ValueError: for a slowness below 1.
+        watch: is entered for the time of each product, sleep included, such as a recorder's action.
+        sleeper: sleeps.
     """
 
     def __init__(
@@ -62,10 +49,10 @@ class Meter:
         sleeper: Sleeper | None = None,
     ):
         if not slowness >= 1:
-            raise ValueError(f"slowness is {slowness}, must be at least 1")
+            raise ValueError(f"slowness is {slowness}; it must be at least 1")
         self._rank, self._trace, self._slowness = rank, trace, slowness
         self._sleeper, self._watch = Sleeper() if sleeper is None else sleeper, watch
-        self.is_wall_clock = torch.device(device).type == "cuda"
+        self.is_wall_clock = torch.device(device).type == "cuda"  # it runs on while the rank waits in `waiting`
         self.clock = clock_of(device, time.thread_time)
         self._owed, self._straggles, self._straggling_s = slowness - 1, 0.0, 0.0
         self._product_s = self._received_s = self._slept_s = self._waited_s = self._start_s = 0.0
@@ -77,7 +64,7 @@ class Meter:
 
     @property
     def product_s(self) -> float:
-        """Seconds in products since the iteration began, as a straggler's, those on columns of others included."""
+        """Seconds in products since the iteration began, as a straggler's, with products on columns of others."""
         return self._product_s
 
     def begin(self, iteration: int) -> None:
@@ -88,27 +75,18 @@ class Meter:
         self._start_s = self.clock()
 
     def stop_straggling(self) -> None:
-        """Be no straggler by the trace until the next iteration begins."""
+        """Inject no delay by the trace until the next iteration begins."""
         self._owed, self._straggles = self._slowness - 1, 0.0
 
     def end(self, work: float) -> RankTimes:
-        """End the iteration, and return its times without products on columns of others.
-
-        Args:
-            work: of its own columns the share that the rank multiplied.
-        """
+        """End the iteration and return its times; `work` is the share of its own columns that the rank multiplied."""
         slept_s = 0.0 if self.is_wall_clock else self._slept_s  # a wall clock has seen the sleep pass
         passed_s = max(self.clock() - self._start_s + slept_s - self._waited_s, self._product_s)
         product_s = max(self._product_s - self._received_s, 0.0)  # the difference of two sums, rounded
         return RankTimes(own_s=max(passed_s - self._received_s, product_s), product_s=product_s, work=work)
 
     def time(self, multiply: Callable[..., Tensor], *operands: Tensor, **more) -> Tensor:
-        """Multiply, charge the time, and sleep for a straggler before going on.
-
-        Args:
-            multiply: the product.
-            operands, more: its arguments.
-        """
+        """Multiply, charge the time, and sleep for a straggler before going on."""
         with self._watch("product"):
             begun_s, start_s = time.perf_counter(), self.clock()
             result = multiply(*operands, **more)
@@ -119,14 +97,14 @@ class Meter:
         return result
 
     def time_for_others(self, multiply: Callable[..., Tensor], *operands: Tensor) -> Tensor:
-        """Multiply columns of another rank, as `time` does: no slower than one's own, but no time of one's own."""
+        """Multiply columns of another rank as `time` does; the time is not the rank's own."""
         before_s = self._product_s
         result = self.time(multiply, *operands)
         self._received_s += self._product_s - before_s
         return result
 
     def _sleep(self, seconds: float, passed_s: float) -> None:
-        """Sleep off what a product owes that took some seconds of the clock while others passed on the wall."""
+        """Sleep off the debt of a product that took some seconds of the clock while others passed on the wall."""
         owed_s = seconds * self._owed
         self._straggling_s += seconds * self._straggles
         self._product_s += owed_s
@@ -143,7 +121,7 @@ class Meter:
 
 
 def clock_of(device: torch.device | str, on_processor: Callable[[], float]) -> Callable[[], float]:
-    """Return a clock of seconds: on CUDA the wall's once queued work is done, elsewhere the one given."""
+    """Return a clock of seconds: on CUDA the wall's once queued work is done, elsewhere the given one."""
     if torch.device(device).type != "cuda":
         return on_processor
 
@@ -152,3 +130,54 @@ def clock_of(device: torch.device | str, on_processor: Callable[[], float]) -> C
         return time.perf_counter()
 
     return synchronized
+
+
+class Times(Protocol):
+    """The source of a local rank's times."""
+
+    is_proportional: bool  # whether product time is in proportion to the columns, without a fixed part
+
+    def begin(self, rank: int, iteration: int) -> None:
+        """Start an iteration of a local rank."""
+        ...
+
+    def end(self, rank: int, work: float) -> RankTimes:
+        """End it; `work` is the share of its own columns that the rank multiplied."""
+        ...
+
+
+class MeasuredTimes:
+    """Times of this process's rank, by its meter."""
+
+    is_proportional = False
+
+    def __init__(self, meter: Meter):
+        self._meter = meter
+
+    def begin(self, rank: int, iteration: int) -> None:
+        """Start an iteration."""
+        self._meter.begin(iteration)
+
+    def end(self, rank: int, work: float) -> RankTimes:
+        """End it."""
+        return self._meter.end(work)
+
+
+@dataclass(slots=True)
+class ModelledTimes:
+    """Times by a trace and two constants, so that virtual ranks, which share a process, follow the same plans."""
+
+    trace: StragglerTrace  # skewness of every rank
+    product_s: float = 1.0  # seconds of a normal rank's products in an iteration, nothing dropped or received
+    other_s: float = 0.0  # seconds of everything else that a rank does itself
+    is_proportional: ClassVar[bool] = True
+    _iteration: int = 0
+
+    def begin(self, rank: int, iteration: int) -> None:
+        """Note the iteration."""
+        self._iteration = iteration
+
+    def end(self, rank: int, work: float) -> RankTimes:
+        """Return the modelled times."""
+        product_s = self.trace.skewness(rank, self._iteration) * self.product_s * work
+        return RankTimes(own_s=self.other_s + product_s, product_s=product_s, work=work)

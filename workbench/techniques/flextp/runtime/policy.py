@@ -1,119 +1,169 @@
-"""What a user decides about balancing: which solution, which columns, and its constants.
-
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V-A names the solutions.
-"""
+"""The user's decisions about balancing, and the planner that follows from them, which rank 0 calls for all ranks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from ..method.costs import Costs
 from ..method.levelling import SPEED_SHARE
-from ..method.migration import Scheme
-from ..method.plan import Plan
+from ..method.plan import Plan, RankPlan, RankTimes, Scheme, Solution
+from ..method.planners import (
+    SIGNIFICANT_CHANGE,
+    Reference,
+    plan_division,
+    plan_migration,
+    plan_resizing,
+    plan_semi,
+    stragglers,
+)
 from ..method.priority import DECAY, Selection
-from ..method.ratio import SIGNIFICANT_CHANGE, Reference
 from ..method.resizing import Imputation
-from ..method.solution import Solution
 
-__all__ = ["Policy"]
+__all__ = ["Planner", "Policy", "check_policy", "needs_costs", "planner_of"]
+
+Planner = Callable[[Sequence[RankTimes]], Plan]  # times of all ranks -> their plan; the same for the same times
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """How to balance.
+    """How to balance; section V-A names the solutions."""
 
-    Attributes:
-        solution: how stragglers are helped.
-        selection: which columns are dropped, and whether layers have ratios of their own.
-        pruning_ratio: a constant γ in [0, 1) for ZERO; None follows Eq. 1.
-        plan: what every rank does with GIVEN, None otherwise (the paper's figures 5 and 6, and its table I).
-        refine: SEMI and MIG level all ranks instead of bringing senders down to the fastest one's time (ours).
-        speed_share: with `refine`, SEMI drops no more than it must to reach this share of a free, lossless balance's
-            speed; what is planned must then be dropped, so that ratios by layer are refused.
-        num_senders: with SEMI, how many of the slowest migrate while the others resize (the paper's figure 11); None
-            lets Eqs. 2 and 3 say.
-        reference: what ZERO compares a rank with; SEMI and MIG compare with the least time.
-        imputation: what stands in dropped columns of gradients.
-        scheme: how migrated columns travel.
-        threshold: share by which a rank's own time must move before all plan anew, and by which it must exceed the
-            reference before the rank counts as a straggler, with a constant γ twice that share (the second use is ours:
-            times are never quite equal, and a rank that drops looks slower than it is).
-        patience: iterations whose times are handed out together, and of which a rank's median counts, so that a
-            straggler is helped after half to one and a half times as many. 1 in the paper, where a single iteration that
-            something else disturbed makes a straggler.
-        decay: a, share of γ that every layer drops at least, where layers have ratios of their own.
-        micro_threshold: θ_micro, weight change an iteration below which a column may be dropped beyond that; has
-            to be given to balance with ratios by layer (`method.priority.micro_threshold` gives one for a learning rate).
-        iterations_per_epoch: after as many, statistics are renewed and columns chosen anew.
-        is_incremental: dropped columns keep their statistics; False shows the endless loop.
-        seed: of random choices.
-    """
-
-    solution: Solution = Solution.SEMI
-    selection: Selection = Selection.PRIORITY
-    pruning_ratio: float | None = None
-    plan: Plan | None = None
+    solution: Solution = Solution.SEMI  # how stragglers are helped
+    selection: Selection = Selection.PRIORITY  # which columns are dropped; whether layers have ratios of their own
+    pruning_ratio: float | None = None  # a constant γ in [0, 1) for ZERO; None follows Eq. 1
+    plan: Plan | None = None  # the plan of GIVEN, None otherwise (the paper's figures 5 and 6, and its table I)
+    # SEMI and MIG level all ranks instead of bringing senders down to the fastest one's time (ours). Ratios by layer
+    # are then refused: they drop another share than is planned.
     refine: bool = False
+    # With `refine`, SEMI drops no more than it must to reach this share of a free, lossless balance's speed.
     speed_share: float = SPEED_SHARE
+    # With SEMI, how many of the slowest migrate while the others resize (figure 11); None lets Eqs. 2 and 3 say.
     num_senders: int | None = None
-    reference: Reference = Reference.CURRENT_MEAN
-    imputation: Imputation = Imputation.ZERO
-    scheme: Scheme = Scheme.BROADCAST_REDUCE
+    reference: Reference = Reference.CURRENT_MEAN  # of ZERO; SEMI and MIG compare with the least time
+    imputation: Imputation = Imputation.ZERO  # in dropped columns of gradients
+    scheme: Scheme = Scheme.BROADCAST_REDUCE  # how migrated columns travel
+    # Share by which a rank's own time must move before all plan anew. Ours: also the share by which it must exceed the
+    # reference before the rank counts as a straggler, with a constant γ twice that share, since times are never quite
+    # equal and a rank that drops looks slower than it is.
     threshold: float = SIGNIFICANT_CHANGE
+    # Iterations whose times are handed out together, and of which a rank's median counts, so that a straggler is helped
+    # after half to one and a half times as many. In the paper 1: a single disturbed iteration makes a straggler.
     patience: int = 1
-    decay: float = DECAY
+    decay: float = DECAY  # a, share of γ that every layer drops at least, where layers have ratios of their own
+    # θ_micro, weight change an iteration below which a column may be dropped beyond that; needed for ratios by layer
+    # (`method.priority.micro_threshold` gives one for a learning rate).
     micro_threshold: float = 0.0
-    iterations_per_epoch: int = 100
-    is_incremental: bool = True
-    seed: int = 0
+    iterations_per_epoch: int = 100  # after as many, statistics are renewed and columns chosen anew
+    is_incremental: bool = True  # dropped columns keep their statistics; False shows the endless loop
+    seed: int = 0  # of random choices
 
     def __post_init__(self) -> None:
-        for field, kind in (("solution", Solution), ("scheme", Scheme)):
+        kinds = {"solution": Solution, "scheme": Scheme, "selection": Selection, "reference": Reference}
+        for field, kind in (*kinds.items(), ("imputation", Imputation)):
             object.__setattr__(self, field, kind(getattr(self, field)))
-        for field, kind in (("selection", Selection), ("reference", Reference), ("imputation", Imputation)):
-            object.__setattr__(self, field, kind(getattr(self, field)))
-        self._check_kinds()
-        if self.pruning_ratio is not None and not 0 <= self.pruning_ratio < 1:
-            raise ValueError(f"pruning_ratio is {self.pruning_ratio}, must be in [0, 1)")
+        self._check_types()
+        self._check_ranges()
         if self.pruning_ratio is not None and self.solution is not Solution.ZERO:
-            raise ValueError(f"pruning_ratio is {self.pruning_ratio}, must be None where solution is {self.solution}")
+            raise ValueError(f"pruning_ratio is {self.pruning_ratio}; it must be None with {self.solution}")
         if (self.plan is not None) != (self.solution is Solution.GIVEN):
-            raise ValueError(f"plan is {self.plan}, must be given where solution is {Solution.GIVEN}, and only there")
+            raise ValueError(f"plan is {self.plan}; it must be given with {Solution.GIVEN}, and only there")
         if self.selection is Selection.DIFFERENTIATED_EMPIRICAL and self.pruning_ratio is None:
-            raise ValueError("selection PriDiffE takes a constant γ: pruning_ratio is None, must be in [0, 1)")
+            raise ValueError("pruning_ratio is None; it must be in [0, 1) where selection is PriDiffE")
         if self.num_senders is not None and (self.solution is not Solution.SEMI or self.num_senders < 0):
-            raise ValueError(f"num_senders is {self.num_senders}, must be None, or 0 or more where solution is SEMI")
+            raise ValueError(f"num_senders is {self.num_senders}; it must be None, or 0 or more where solution is SEMI")
         if self.refine and self.solution not in (Solution.MIG, Solution.SEMI):
-            raise ValueError(f"refine is True, must be False where solution is {self.solution}")
+            raise ValueError(f"refine is True; it must be False where solution is {self.solution}")
         if self.refine and self.selection.is_differentiated:
-            raise ValueError(
-                f"selection is {self.selection.value}, must be Rd or Pri where refine is True: ratios by layer drop "
-                f"another share than is planned"
-            )
+            raise ValueError(f"selection is {self.selection.value}; it must be Rd or Pri where refine is True")
         if self.refine and self.num_senders is not None:
-            raise ValueError(f"num_senders is {self.num_senders}, must be None where refine is True, which finds them")
-        if not 0 < self.threshold < math.inf:
-            raise ValueError(f"threshold is {self.threshold}, must be finite and above 0")
-        if self.patience < 1:
-            raise ValueError(f"patience is {self.patience}, must be at least 1")
-        if not 0 <= self.micro_threshold < math.inf:
-            raise ValueError(f"micro_threshold is {self.micro_threshold}, must be finite and 0 or more")
-        if not 0 <= self.speed_share < 1:
-            raise ValueError(f"speed_share is {self.speed_share}, must be in [0, 1)")
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"decay is {self.decay}, must be in [0, 1]")
-        if self.iterations_per_epoch < 1:
-            raise ValueError(f"iterations_per_epoch is {self.iterations_per_epoch}, must be at least 1")
+            raise ValueError(f"num_senders is {self.num_senders}; it must be None where refine is True")
 
-    def _check_kinds(self) -> None:
+    def _check_types(self) -> None:
         for field in ("num_senders", "patience", "iterations_per_epoch", "seed"):
             value = getattr(self, field)
             if not isinstance(value, int) and (field, value) != ("num_senders", None):
-                raise ValueError(f"{field} is {value!r}, must be a whole number")
+                raise ValueError(f"{field} is {value!r}; it must be a whole number")
         for field in ("pruning_ratio", "speed_share", "threshold", "decay", "micro_threshold"):
             value = getattr(self, field)
             if not isinstance(value, int | float) and (field, value) != ("pruning_ratio", None):
-                raise ValueError(f"{field} is {value!r}, must be a number")
+                raise ValueError(f"{field} is {value!r}; it must be a number")
         if not isinstance(self.plan, Plan | None):
-            raise ValueError(f"plan is {self.plan!r}, must be a Plan or None")
+            raise ValueError(f"plan is {self.plan!r}; it must be a Plan or None")
+
+    def _check_ranges(self) -> None:
+        rules = (
+            ("pruning_ratio", self.pruning_ratio is None or 0 <= self.pruning_ratio < 1, "in [0, 1)"),
+            ("threshold", 0 < self.threshold < math.inf, "finite and above 0"),
+            ("patience", self.patience >= 1, "at least 1"),
+            ("micro_threshold", 0 <= self.micro_threshold < math.inf, "finite and 0 or more"),
+            ("speed_share", 0 <= self.speed_share < 1, "in [0, 1)"),
+            ("decay", 0 <= self.decay <= 1, "in [0, 1]"),
+            ("iterations_per_epoch", self.iterations_per_epoch >= 1, "at least 1"),
+        )
+        for field, holds, rule in rules:
+            if not holds:
+                raise ValueError(f"{field} is {getattr(self, field)}; it must be {rule}")
+
+
+def needs_costs(policy: Policy) -> bool:
+    """Return whether plans depend on a pre-test: on migration's cost, or on the fixed part of products.
+
+    Plans of ZERO and of the paper's MIG do not. Plans of SEMI do also where the number of senders is given.
+    """
+    return policy.solution is Solution.SEMI or policy.refine
+
+
+def check_policy(policy: Policy, num_ranks: int) -> None:
+    """Refuse a policy that asks for more senders than num_ranks - 1, or has a plan for other ranks."""
+    if policy.plan is not None and policy.plan.num_ranks != num_ranks:
+        raise ValueError(f"plan is of {policy.plan.num_ranks} ranks; it must be of the group's {num_ranks}")
+    if policy.num_senders is not None and policy.num_senders > num_ranks - 1:
+        raise ValueError(f"num_senders is {policy.num_senders}; it must be at most {num_ranks - 1}")
+
+
+def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Planner:
+    """Return the planner of a policy: algorithms 1 and 2.
+
+    Args:
+        policy: how to balance.
+        num_ranks: N.
+        costs: of a pre-test.
+
+    Raises:
+        ValueError: if the policy needs costs and there are none, or asks for more senders than N - 1.
+    """
+    check_policy(policy, num_ranks)
+    if num_ranks == 1 or policy.solution in (Solution.BASELINE, Solution.GIVEN):
+        return lambda times: policy.plan or Plan.plain(num_ranks)
+    if needs_costs(policy) and policy.num_senders is None and costs is None:
+        raise ValueError(f"costs is None; it must be given where solution is {policy.solution}")
+    if policy.solution is Solution.ZERO and policy.pruning_ratio is not None:
+        return partial(_constant, policy)
+    if policy.num_senders is not None:
+        return partial(_divided, policy)
+    tolerance = policy.threshold
+    if policy.solution is Solution.ZERO:
+        return partial(plan_resizing, reference=policy.reference, tolerance=tolerance)
+    if policy.solution is Solution.MIG:
+        return partial(plan_migration, costs=costs, refine=policy.refine, tolerance=tolerance)
+    speed_share = policy.speed_share
+    return partial(plan_semi, costs=costs, refine=policy.refine, speed_share=speed_share, tolerance=tolerance)
+
+
+def _divided(policy: Policy, times: Sequence[RankTimes]) -> Plan:
+    """Let a given number of stragglers migrate, as far as there are so many at the moment."""
+    num_senders = min(policy.num_senders, len(stragglers(times, tolerance=policy.threshold)))
+    return plan_division(times, num_senders, tolerance=policy.threshold)
+
+
+def _constant(policy: Policy, times: Sequence[RankTimes]) -> Plan:
+    """Drop a constant share on every rank that is a straggler by twice the threshold.
+
+    A product of half its columns takes more than half its time: un-resized, a rank that drops would look like a
+    straggler for ever.
+    """
+    slow, dropped = stragglers(times, tolerance=2 * policy.threshold), RankPlan(dropped=policy.pruning_ratio)
+    return Plan(ranks=tuple(dropped if rank in slow else RankPlan() for rank in range(len(times))))

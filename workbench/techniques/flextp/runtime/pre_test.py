@@ -1,26 +1,9 @@
-"""The pre-test: what dropping and migrating cost on these ranks, for this model.
+"""The pre-test, algorithm 2, line 1: the costs of dropping and migrating on these ranks, for this model.
 
-What: for a few shares, the products of every kind of layer are run on buffers of the real sizes: whole; with all ranks
-dropping that share of their columns; and with the slowest rank handing it to the others, as a plan would have it. They
-take turns, seven times each. From them follow
-- messages: what migrating takes on the wall beyond the products of the busiest rank; what travels while ranks multiply
-  costs nothing. Whole tensors travel as soon as one column migrates, so that the line does not start at nothing.
-- narrow products: what those of ranks that drop, and of receivers, take beyond their share of the columns.
-- extraction: taking columns out is timed by itself, their indices being known, as they are from one plan to the next.
-Of messages and extraction all ranks take the largest that any of them measured, of kept columns the least fixed part and
-of received ones the median, so that all of them plan from the same numbers. Who straggles by a
-trace does not in the test: behind a slow sender's own products its messages would hide, and under a plan it is slow no
-more. Layers of one shape cost the same, so that one of each is run: a model of many layers is tested as quickly as one
-of a few, in the time of some 35 iterations' products of one layer of every kind. A layer that multiplies several times
-an iteration, as where gradients are accumulated, counts as often.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section IV-C, algorithm 2,
-line 1.
-Simplified: one sender, which is as slow as its machine is; a product's time is a straight line in its columns; shares
-count as they are asked for, not as rounded to whole columns; room for smaller operands is not told from filling it, so
-that the cheaper of the shares stands for the room. A cost that falls with the share, as taking out the columns that stay
-does, is made level (`PiecewiseLinear.fitted`): on real ranks the right side of Eq. 2 then hardly grows with what is
-dropped.
-Left out: renewing the costs during training.
+Products of one layer of every shape run on buffers of the real sizes, in turns: whole, with all ranks dropping a share
+of their columns, and with the slowest rank migrating it. The wall beyond the busiest rank's products is the cost of
+messages; products beyond their share of the columns are the fixed part; extraction is timed by itself, and its cheapest
+share stands for the room. All ranks plan from the same numbers. There are no injected delays.
 """
 
 from __future__ import annotations
@@ -42,7 +25,7 @@ from workbench.parallel.moves import moves_of
 from ..method.costs import Costs, PiecewiseLinear
 from ..method.plan import RankTimes
 from ..method.resizing import num_dropped_columns, recovered
-from .division import Division, divide
+from .division import divide
 from .meter import clock_of
 from .products import FlexibleProduct
 
@@ -55,50 +38,35 @@ LEAST_MOVING = 1 / 16  # of a product's time that is in proportion to its column
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Layers of one shape: one of them, and how many products they all have in an iteration."""
+    """Layers of one shape."""
 
-    layer: ShardedLinear
-    product: FlexibleProduct
-    num_products: int
+    layer: ShardedLinear  # the one that is run
+    product: FlexibleProduct  # its product
+    num_products: int  # of all of them in an iteration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Removed:
-    """What is removed in a run.
+    """The columns that are removed in a run."""
 
-    Attributes:
-        dropped: share of its columns that every rank drops.
-        migrated: sender -> the share that it migrates.
-    """
-
-    dropped: float = 0.0
-    migrated: Mapping[int, float] = field(default_factory=dict)
+    dropped: float = 0.0  # share of its columns that every rank drops
+    migrated: Mapping[int, float] = field(default_factory=dict)  # sender -> the share that it migrates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Run:
-    """What an iteration's products took.
+    """The times of an iteration's products."""
 
-    Attributes:
-        messages_s: on the wall beyond the products of the busiest rank.
-        product_s: in products, in rank order.
-    """
-
-    messages_s: float
-    product_s: Sequence[float]
+    messages_s: float  # on the wall beyond the products of the busiest rank
+    product_s: Sequence[float]  # in products, in rank order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Fixed:
-    """What a product takes however narrow, as a share of a rank's own products.
+    """The time of a product that fewer columns do not shorten, as a share of a rank's own products."""
 
-    Attributes:
-        kept: of the columns that a rank keeps.
-        received: of those of one sender.
-    """
-
-    kept: float
-    received: float
+    kept: float  # of the columns that a rank keeps
+    received: float  # of the columns of one sender
 
 
 def measure_costs(
@@ -118,12 +86,12 @@ def measure_costs(
         shares: of a rank's columns that are removed in the test.
 
     Returns:
-        Costs, the same on every rank.
+        Costs, the same on every rank: of messages and extraction the largest that any rank measured.
     """
     kinds = _kinds(layers, products)
     for meter in (meter for product in products for meter in product.meters.values()):
         meter.stop_straggling()
-    unresized = [each.unresized() for each in times]
+    unresized = [rank.unresized() for rank in times]
     sender = max(range(len(times)), key=lambda rank: unresized[rank].own_s)
     removed = [_Removed(), *(_Removed(dropped=share) for share in shares)]
     removed += [_Removed(migrated={sender: share}) for share in shares]
@@ -132,7 +100,7 @@ def measure_costs(
     fixed = _fixed_shares(plain, dropped, migrated, shares, sender)
     extraction_s = [[fsum(kind.num_products * _extraction_s(kind, share) for kind in kinds)] for share in shares]
     extraction_s = [max(seconds) for seconds in _of_all_ranks(extraction_s, kinds[0], group)]
-    alloc_s, product_s = min(extraction_s), min(each.product_s for each in unresized)
+    alloc_s, product_s = min(extraction_s), min(rank.product_s for rank in unresized)
     messages_s = [median(run.messages_s for run in runs) for runs in migrated]
     return Costs(
         alloc_s=alloc_s,
@@ -144,74 +112,77 @@ def measure_costs(
 
 
 def _kinds(layers: Sequence[ShardedLinear], products: Sequence[FlexibleProduct]) -> list[_Kind]:
-    found: dict[tuple, list] = {}
+    by_shape: dict[tuple, list] = {}
     for layer, product in zip(layers, products, strict=True):
-        if not product.num_rows:
-            continue  # not used by the model
-        found.setdefault((product.cut, layer.weights[0].shape, product.num_rows, product.dtype), []).append(
-            (layer, product)
-        )
-    return [_Kind(*same[0], sum(product.num_products for _, product in same)) for same in found.values()]
+        if product.num_rows:  # 0: not used by the model
+            key = product.cut, layer.weights[0].shape, product.num_rows, product.dtype
+            by_shape.setdefault(key, []).append((layer, product))
+    return [_Kind(*same[0], sum(product.num_products for _, product in same)) for same in by_shape.values()]
 
 
 def _of_all_ranks(values: Sequence[Sequence[float]], kind: _Kind, group: TensorGroup) -> list[list[float]]:
     """Collect numbers of every rank: one list a number, in rank order.
 
-    Args:
-        values: by number, of the local ranks, or one for all of them.
-        kind: says where its ranks keep numbers.
-        group: the ranks.
+    `values` are, by number, those of the local ranks, or one for all of them.
     """
     by_rank = [[each[place % len(each)] for each in values] for place in range(len(group.local_ranks))]
-    mine = torch.tensor(by_rank, dtype=torch.float64, device=kind.layer.weights[0].device)
-    return moves_of(group).gather(mine.unbind()).wait().t().tolist()
+    messages = torch.tensor(by_rank, dtype=torch.float64, device=kind.layer.weights[0].device)
+    return moves_of(group).gather(messages.unbind()).wait().t().tolist()
 
 
 def _all_run(kinds: Sequence[_Kind], group: TensorGroup, removed: Sequence[_Removed]) -> list[list[_Run]]:
-    """Run one layer of every kind, and count each kind as often as it multiplies.
-
-    Args:
-        kinds: of layers.
-        group: the ranks.
-        removed: what is removed, in turns.
-
-    Returns:
-        For everything that is removed a run a repeat.
-    """
+    """Run one layer of every kind, and count each kind as often as it multiplies: a run a repeat for each removal."""
     by_kind = [_runs_of_kind(kind, group, removed) for kind in kinds]
     counts = [kind.num_products for kind in kinds]
-    return [[_added_up(each, counts) for each in zip(*same, strict=True)] for same in zip(*by_kind, strict=True)]
+    return [[_added_up(runs, counts) for runs in zip(*same, strict=True)] for same in zip(*by_kind, strict=True)]
 
 
 def _added_up(runs: Sequence[_Run], counts: Sequence[int]) -> _Run:
     by_rank = zip(*(run.product_s for run in runs), strict=True)
     return _Run(
         messages_s=fsum(count * run.messages_s for count, run in zip(counts, runs, strict=True)),
-        product_s=[fsum(count * each_s for count, each_s in zip(counts, rank, strict=True)) for rank in by_rank],
+        product_s=[fsum(count * run_s for count, run_s in zip(counts, rank, strict=True)) for rank in by_rank],
     )
 
 
 def _runs_of_kind(kind: _Kind, group: TensorGroup, removed: Sequence[_Removed]) -> list[list[_Run]]:
     """Time a divided product, forward and backward, a few times.
 
-    What is removed takes turns, so that a machine which becomes slower meanwhile says nothing about what is removed.
+    Removals take turns, so that a machine which becomes slower meanwhile slows all of them.
     """
-    operands, found = _operands(kind), []
-    for _ in range(1 + REPEATS):
-        found.append([_timed_run(kind, group, each, operands) for each in removed])
-    return [list(runs) for runs in zip(*found[1:], strict=True)]  # the first ones fill caches
+    weights = [weight.detach().to(kind.product.dtype, copy=True).requires_grad_() for weight in kind.layer.weights]
+    xs = [weight.new_zeros(kind.product.num_rows, weight.shape[1]).requires_grad_() for weight in weights]
+    rounds = [[_timed_run(kind, group, removal, xs, weights) for removal in removed] for _ in range(1 + REPEATS)]
+    return [list(runs) for runs in zip(*rounds[1:], strict=True)]  # the first ones fill caches
 
 
-def _timed_run(kind: _Kind, group: TensorGroup, removed: _Removed, operands: tuple[list[Tensor], list[Tensor]]) -> _Run:
+def _timed_run(kind: _Kind, group: TensorGroup, removed: _Removed, xs: list[Tensor], weights: list[Tensor]) -> _Run:
     meters, clock = kind.product.meters, clock_of(kind.layer.weights[0].device, time.perf_counter)
-    with _divided(kind, group, removed):
+    # Operands have the type of training already.
+    with _divided(kind, group, removed), torch.autocast(xs[0].device.type, enabled=False):
         _of_all_ranks([[0.0]], kind, group)  # all ranks start together
         start_s, charged_s = clock(), {rank: meter.product_s for rank, meter in meters.items()}
-        _run(kind.product, *operands)
+        with torch.enable_grad():
+            ys = kind.product.multiply(xs, weights)
+        torch.autograd.grad(ys, [*xs, *weights], [torch.zeros_like(y) for y in ys])
         wall_s = clock() - start_s
-        mine_s = [meters[rank].product_s - charged_s[rank] if rank in meters else 0.0 for rank in group.local_ranks]
-        walls_s, busy_s, product_s = _of_all_ranks([[wall_s], [fsum(mine_s)], mine_s], kind, group)
+        local_s = [meters[rank].product_s - charged_s[rank] if rank in meters else 0.0 for rank in group.local_ranks]
+        walls_s, busy_s, product_s = _of_all_ranks([[wall_s], [fsum(local_s)], local_s], kind, group)
     return _Run(messages_s=max(max(walls_s) - max(busy_s), 0.0), product_s=product_s)
+
+
+@contextmanager
+def _divided(kind: _Kind, group: TensorGroup, removed: _Removed) -> Iterator[None]:
+    """Let senders migrate shares of their columns, and all ranks drop one, for as long as the block runs."""
+    weight, previous = kind.layer.weights[0], dict(kind.product.previous)
+    order = torch.arange(weight.shape[1], device=weight.device)
+    migrated = {rank: order[: num_dropped_columns(share, len(order))] for rank, share in removed.migrated.items()}
+    dropped = {rank: order[: num_dropped_columns(removed.dropped, len(order))] for rank in group.local_ranks}
+    kind.product.division = divide(len(order), num_ranks=group.size, dropped=dropped, migrated=migrated)
+    try:
+        yield
+    finally:
+        kind.product.division, kind.product.previous = None, previous  # gradients of the test are none to impute
 
 
 def _fixed_shares(
@@ -221,11 +192,11 @@ def _fixed_shares(
     shares: Sequence[float],
     sender: int,
 ) -> _Fixed:
-    """Return what products take however narrow, from straight lines through what was measured.
+    """Return the fixed part of products, from straight lines through the measured points.
 
-    Of what the ranks say of their kept columns the least counts: from too little plans come to rest after a few more
-    steps, each asking for more. From too much they swing: who keeps few columns looks too fast, takes more of them back
-    than it can multiply in time, and looks slow again.
+    Of the ranks' fixed parts of kept columns the least counts. Too little, and plans come to rest after a few more
+    steps. Too much, and they swing: a rank that keeps few columns looks too fast, takes back more of them than it can
+    multiply in time, and looks slow again. Of received columns the median counts.
 
     Args:
         plain: runs in which nothing is removed.
@@ -235,50 +206,23 @@ def _fixed_shares(
         sender: its rank.
     """
     if not all(all(run.product_s) for run in plain):
-        return _Fixed(kept=0.0, received=0.0)  # ranks without meters say nothing of their products
-    saved = [[share * (1 - each) for each in _over(runs, plain)] for share, runs in zip(shares, dropped, strict=True)]
-    by_rank = [fsum(each) / fsum(share**2 for share in shares) for each in zip(*saved, strict=True)]
+        return _Fixed(kept=0.0, received=0.0)  # ranks without meters have no times of products
+    saved = [[share * (1 - ratio) for ratio in _over(runs, plain)] for share, runs in zip(shares, dropped, strict=True)]
+    by_rank = [fsum(rank) / fsum(share**2 for share in shares) for rank in zip(*saved, strict=True)]
     moving = min(max(*by_rank, LEAST_MOVING), 1.0)
     receivers = [rank for rank in range(len(by_rank)) if rank != sender]
     more = [median(_over(runs, plain)[rank] for rank in receivers) - 1 for runs in migrated]
-    fixed = [each - moving * share / len(receivers) for share, each in zip(shares, more, strict=True)]
+    fixed = [ratio - moving * share / len(receivers) for share, ratio in zip(shares, more, strict=True)]
     return _Fixed(kept=1 - moving, received=max(fsum(fixed) / len(fixed), 0.0))
 
 
 def _over(runs: Sequence[_Run], plain: Sequence[_Run]) -> list[float]:
     """Return each rank's products over its plain ones of the same repeat, in the median repeat."""
     by_repeat = [
-        [now / before for now, before in zip(run.product_s, other.product_s, strict=True)]
-        for run, other in zip(runs, plain, strict=True)
+        [now / before for now, before in zip(run.product_s, plain_run.product_s, strict=True)]
+        for run, plain_run in zip(runs, plain, strict=True)
     ]
     return [median(rank) for rank in zip(*by_repeat, strict=True)]
-
-
-@contextmanager
-def _divided(kind: _Kind, group: TensorGroup, removed: _Removed) -> Iterator[Division]:
-    """Let senders migrate shares of their columns, and all ranks drop one, for as long as the block runs."""
-    weight, previous = kind.layer.weights[0], dict(kind.product.previous)
-    order = torch.arange(weight.shape[1], device=weight.device)
-    columns = {rank: order[: num_dropped_columns(share, len(order))] for rank, share in removed.migrated.items()}
-    gone = {rank: order[: num_dropped_columns(removed.dropped, len(order))] for rank in group.local_ranks}
-    kind.product.division = divide(len(order), num_ranks=group.size, dropped=gone, migrated=columns)
-    try:
-        yield kind.product.division
-    finally:
-        kind.product.division, kind.product.previous = None, previous  # gradients of the test are none to impute
-
-
-def _operands(kind: _Kind) -> tuple[list[Tensor], list[Tensor]]:
-    """Return inputs and weights of the local ranks' sizes, which ask for gradients."""
-    weights = [weight.detach().to(kind.product.dtype, copy=True).requires_grad_() for weight in kind.layer.weights]
-    return [weight.new_zeros(kind.product.num_rows, weight.shape[1]).requires_grad_() for weight in weights], weights
-
-
-def _run(product: FlexibleProduct, xs: list[Tensor], weights: list[Tensor]) -> None:
-    with torch.autocast(xs[0].device.type, enabled=False):  # operands are as narrow as in training
-        with torch.enable_grad():
-            ys = product.multiply(xs, weights)
-        torch.autograd.grad(ys, [*xs, *weights], [torch.zeros_like(y) for y in ys])
 
 
 def _extraction_s(kind: _Kind, share: float) -> float:

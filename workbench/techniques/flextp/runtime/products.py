@@ -1,19 +1,16 @@
-"""The matrix product of a parallel linear whose ranks drop columns, or compute columns for one another.
+"""The matrix product of a parallel linear whose ranks drop columns, or compute columns for one another (III-A, IV-A).
 
-What: a `FlexibleProduct` takes the place of a layer's product. While it is under way, a `Division` says which columns
-of the contracted dimension each rank keeps, drops and migrates, and `calls` carries that out; without one, or without
-gradients, it is the plain product.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections III-A (resizing,
-imputation) and IV-A (which operands a receiver still needs, which results merge into the all-reduce).
-Simplified: the layer's bias and its all-reduces are untouched. Under autocast operands are rounded before they are
-divided, so that columns travel as narrow as they are multiplied.
-Left out: nothing.
+The order is ours: results for others are computed first, and results from others are awaited last, so that messages
+travel while ranks multiply their own columns. Receivers keep migrated weights from forward to backward.
+
+Shapes: N = rows, K = columns of a rank, O = outputs of a rank, M = migrated columns, w = columns of one receiver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,35 +19,44 @@ from torch.nn import functional
 
 from workbench.parallel.groups import TensorGroup
 from workbench.parallel.linear import MatrixProduct
+from workbench.parallel.moves import Shape
 from workbench.parallel.traffic import Phase
 
-from ..method.resizing import Buffers, Imputation
-from .calls import Call, ColumnCall, RowCall
-from .delivery import Delivery
-from .division import Division
+from ..method.resizing import (
+    Buffers,
+    Imputation,
+    input_gradient_of_columns,
+    product_of_columns,
+    recovered,
+    weight_gradient_of_columns,
+)
+from .delivery import Collect, Delivery
+from .division import Division, Migration
 from .meter import Meter
 
 __all__ = ["Cut", "FlexibleProduct"]
 
+SIZES_KEPT = 4  # numbers of rows whose last gradient `Imputation.SAME` looks back at: a last batch may be smaller
+
 
 class Cut(StrEnum):
-    """What of the layer is cut over the ranks, which says what a receiver already holds."""
+    """The cut of the layer over the ranks, from which follows which operand a receiver already holds."""
 
-    COLUMN = "column-parallel"
-    """Outputs: every rank holds the input; gradients of the input are summed."""
-    ROW = "row-parallel"
-    """Inputs: every rank holds the gradient of the output; outputs are summed."""
+    COLUMN = "column-parallel"  # outputs: every rank holds the input; gradients of the input are summed
+    ROW = "row-parallel"  # inputs: every rank holds the gradient of the output; outputs are summed
 
 
 class FlexibleProduct:
-    """A `JointProduct` that follows a division of its columns.
+    """A `JointProduct` that follows a division of its columns; plain without a division, or without gradients.
+
+    Under autocast operands are rounded before they are divided, so that columns travel as narrow as products are.
 
     Args:
         group: the layer's ranks.
-        cut: what of the layer is cut.
+        cut: of the layer.
         site: the layer's name, for the ledger of traffic.
         delivery: how migrated columns travel.
-        imputation: what stands in the dropped columns of gradients.
+        imputation: in the dropped columns of gradients.
         meters: local rank -> times its products; ranks without one are not timed.
         buffers: memory for extracted columns, which all layers of a model can share.
     """
@@ -85,7 +91,7 @@ class FlexibleProduct:
         self.num_rows, self.dtype, self.has_multiplied = xs[0].shape[:-1].numel(), xs[0].dtype, True
         if self.division.is_plain and self.imputation is not Imputation.SAME:  # which needs gradients to look back at
             return [self._plain(rank, x, w) for rank, x, w in zip(self.group.local_ranks, xs, weights, strict=True)]
-        call = (ColumnCall if self.cut is Cut.COLUMN else RowCall)(self, self.division)
+        call = (_ColumnCall if self.cut is Cut.COLUMN else _RowCall)(self, self.division)
         leading = xs[0].shape[:-1]
         ys = _Divided.apply(call, *(x.flatten(0, -2) for x in xs), *weights)
         return [y.unflatten(0, leading) for y in ys]
@@ -99,7 +105,7 @@ class FlexibleProduct:
 
 
 def _as_autocast(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Round operands as autocast does those of a product: outside of it and in float64 they stay as they are."""
+    """Round operands as autocast rounds those of a product: outside of it and in float64 they stay as they are."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return tensors
@@ -143,7 +149,7 @@ class _Divided(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx, call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         half = len(tensors) // 2
         ctx.call = call
         ctx.save_for_backward(*tensors)
@@ -155,11 +161,255 @@ class _Divided(torch.autograd.Function):
     def backward(ctx, *grads: Tensor):
         tensors, call = ctx.saved_tensors, ctx.call  # read once: checkpointing gives them away
         half = len(tensors) // 2
-        call.needs_inputs, call.needs_weights = (any(ctx.needs_input_grad[1:][s]) for s in _halves(half))
+        needs = ctx.needs_input_grad[1:]
+        call.needs_inputs, call.needs_weights = any(needs[:half]), any(needs[half:])
         with call.traffic(Phase.BACKWARD):
-            found = call.backward([grad.contiguous() for grad in grads], tensors[:half], tensors[half:])
-        return None, *found
+            gradients = call.backward([grad.contiguous() for grad in grads], tensors[:half], tensors[half:])
+        return None, *gradients
 
 
-def _halves(half: int) -> tuple[slice, slice]:
-    return slice(half), slice(half, None)
+class _Call:
+    """One product under one division: the common part of both kinds of layer."""
+
+    def __init__(self, product: FlexibleProduct, division: Division):
+        self.product, self.division, self.delivery = product, division, product.delivery
+        self.ranks = product.group.local_ranks
+        self.received: list = []  # operands of each migration by local receiver, until backward
+        self.needs_inputs = self.needs_weights = True
+
+    def traffic(self, phase: Phase):
+        """Name the call site of the messages inside the block."""
+        return self.product.group.traffic.at(f"{self.product.site}.migration", phase)
+
+    def by_rank(self, tensors: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Return tensors by their local ranks."""
+        return dict(zip(self.ranks, tensors, strict=True))
+
+    def timed(self, rank: int, multiply, *operands: Tensor, **more) -> Tensor:
+        """Multiply, and charge the time to the rank."""
+        meter = self.product.meters.get(rank)
+        return multiply(*operands, **more) if meter is None else meter.time(multiply, *operands, **more)
+
+    def timed_for_others(self, rank: int, multiply, *operands: Tensor) -> Tensor:
+        """Multiply a sender's columns, and charge the time to the rank, but not as its own."""
+        meter = self.product.meters.get(rank)
+        return multiply(*operands) if meter is None else meter.time_for_others(multiply, *operands)
+
+    def own_outputs(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Multiply each local rank's kept columns: [N, O]."""
+        outputs = {}
+        for rank, x, weight in zip(self.ranks, xs, weights, strict=True):
+            kept = self.division.own[rank].kept
+            if kept is None:
+                outputs[rank] = self.timed(rank, functional.linear, x, weight)
+            else:
+                outputs[rank] = product_of_columns(x, weight, kept, **self._columns(rank))
+        return outputs
+
+    def own_gradients(
+        self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[dict[int, Tensor | None], dict[int, Tensor | None]]:
+        """Compute the local ranks' gradients of inputs and weights; columns that they migrated are zero."""
+        operands = list(zip(self.ranks, grads, xs, weights, strict=True))
+        inputs = {rank: self._own_input_gradient(rank, grad, weight) for rank, grad, _, weight in operands}
+        return inputs, {rank: self._own_weight_gradient(rank, grad, x) for rank, grad, x, _ in operands}
+
+    def _own_input_gradient(self, rank: int, grad: Tensor, weight: Tensor) -> Tensor | None:
+        if not self.needs_inputs:
+            return None
+        kept = self.division.own[rank].kept
+        if kept is None:
+            return self.timed(rank, torch.mm, grad, weight)
+        part = input_gradient_of_columns(grad, weight, kept, **self._columns(rank))
+        return self._recovered(rank, "input", part, kept)
+
+    def _own_weight_gradient(self, rank: int, grad: Tensor, x: Tensor) -> Tensor | None:
+        if not self.needs_weights:
+            return None
+        kept = self.division.own[rank].kept
+        if kept is None:
+            return self.timed(rank, torch.mm, grad.t(), x)
+        part = weight_gradient_of_columns(grad, x, kept, **self._columns(rank))
+        return self._recovered(rank, "weight", part, kept)
+
+    def _columns(self, rank: int) -> dict:
+        """Return how a local rank multiplies some columns: only the product itself is charged."""
+        return {"buffers": self.product.buffers, "multiply": partial(self.timed, rank, torch.mm)}
+
+    def _recovered(self, rank: int, matrix: str, part: Tensor, kept: Tensor) -> Tensor:
+        previous = self.product.previous.get((rank, matrix, len(part)))  # of a batch of as many rows
+        full = recovered(part, kept, self.division.num_columns, self.product.imputation, previous)
+        for migration in self.division.migrations:
+            if migration.sender == rank:
+                full[:, migration.columns] = 0
+        return full
+
+    def remember(self, matrix: str, grads: Mapping[int, Tensor | None]) -> None:
+        """Keep a rank's own gradients for the next iteration, where the imputation asks for them.
+
+        A receiver's addition for a sender is not among them: imputed, it would be added again.
+        """
+        if self.product.imputation is not Imputation.SAME:
+            return
+        previous = self.product.previous
+        for rank, grad in grads.items():
+            if grad is not None:
+                previous.pop((rank, matrix, len(grad)), None)  # the newest ones are at the end
+                previous[rank, matrix, len(grad)] = grad.clone()
+                for oldest in [key for key in previous if key[:2] == (rank, matrix)][:-SIZES_KEPT]:
+                    del previous[oldest]
+
+    def columns_of_sender(self, migration: Migration, *tensors: Mapping[int, Tensor]) -> Tensor | None:
+        """Copy the migrated columns of the sender's tensors, one above the other, where the sender is local."""
+        if migration.sender not in self.ranks:
+            return None
+        columns = [by_rank[migration.sender].index_select(1, migration.columns) for by_rank in tensors]
+        return columns[0] if len(columns) == 1 else torch.cat(columns)
+
+    def place(self, grads: dict[int, Tensor | None], migration: Migration, returned: Tensor | None) -> None:
+        """Put columns that came back into the sender's gradient."""
+        if returned is not None:
+            grads[migration.sender][:, migration.columns] = returned
+
+
+class _ColumnCall(_Call):
+    """A column-parallel layer's: every rank holds x; a receiver needs weight columns and the gradient of the output.
+
+    With `Imputation.SAME` and broadcast-reduce, the sender's previous input gradient is zero in a column that has just
+    come back from a receiver.
+    """
+
+    def forward(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+        """Return the outputs of the local ranks, [N, O]."""
+        by_rank, inputs, migrations = self.by_rank(weights), self.by_rank(xs), self.division.migrations
+        shape, output = Shape.of(weights[0]), Shape.of(xs[0], (len(xs[0]), len(weights[0])))
+        pending = [
+            self.delivery.hand_out_columns(self.columns_of_sender(m, by_rank), m, shape.with_width(len(m.columns)))
+            for m in migrations
+        ]
+        totals = [self._outputs(m, receive(), inputs, output) for m, receive in zip(migrations, pending, strict=True)]
+        ys = self.own_outputs(xs, weights)
+        for migration, collect in zip(migrations, totals, strict=True):
+            total = collect()
+            if total is not None:
+                ys[migration.sender] += total
+        return list(ys.values())
+
+    def _outputs(self, migration: Migration, columns: dict, inputs: dict, shape: Shape) -> Collect:
+        """Multiply a sender's columns, and send it the result."""
+        self.received.append(columns)
+        parts = {
+            rank: self.timed_for_others(rank, functional.linear, inputs[rank][:, migration.columns_of(rank)], weight)
+            for rank, weight in columns.items()
+        }
+        return self.delivery.add_up(parts, migration, shape)
+
+    def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
+        """Return the gradients of the local ranks' inputs, then of their weights; None where they are not needed."""
+        by_rank, inputs, migrations = self.by_rank(grads), self.by_rank(xs), self.division.migrations
+        shape = Shape.of(grads[0])
+        pending = [self.delivery.hand_out(by_rank.get(m.sender), m, shape) for m in migrations]
+        input_grads, weight_grads = self.own_gradients(grads, xs, weights)
+        self.remember("input", input_grads)
+        returns = []
+        for migration, receive, columns in zip(migrations, pending, self.received, strict=True):
+            handed = receive()
+            collect = self._weight_columns(migration, handed, inputs, Shape.of(weights[0]))
+            returns.append((weight_grads, migration, collect))
+            collect = self._input_columns(input_grads, migration, handed, columns, Shape.of(xs[0]))
+            returns.append((input_grads, migration, collect))
+        for gradients, migration, collect in returns:
+            self.place(gradients, migration, collect())
+        self.remember("weight", weight_grads)
+        return *input_grads.values(), *weight_grads.values()
+
+    def _input_columns(self, grads: dict, migration: Migration, handed: dict, columns: dict, shape: Shape) -> Collect:
+        if not self.needs_inputs:
+            return _nothing
+        parts = {rank: self.timed_for_others(rank, torch.mm, grad, columns[rank]) for rank, grad in handed.items()}
+        if not self.delivery.merges:
+            return self.delivery.bring_back(parts, migration, shape.with_width(len(migration.columns)))
+        for rank, part in parts.items():
+            grads[rank].index_add_(1, migration.columns_of(rank), part)
+        return _nothing
+
+    def _weight_columns(self, migration: Migration, handed: dict, inputs: dict, shape: Shape) -> Collect:
+        if not self.needs_weights:
+            return _nothing
+        parts = {
+            rank: self.timed_for_others(rank, torch.mm, grad.t(), inputs[rank][:, migration.columns_of(rank)])
+            for rank, grad in handed.items()
+        }
+        return self.delivery.bring_back(parts, migration, shape.with_width(len(migration.columns)))
+
+
+class _RowCall(_Call):
+    """A row-parallel layer's: every rank holds the gradient of the output; a receiver needs columns of x and weight.
+
+    Both have as many columns and travel as one message, x above the weight; so do both gradients on their way back.
+    """
+
+    def forward(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+        """Return the outputs of the local ranks, [N, O]."""
+        inputs, by_rank, migrations = self.by_rank(xs), self.by_rank(weights), self.division.migrations
+        num_rows, shape = len(xs[0]), _above(xs[0], weights[0])
+        pending = [
+            self.delivery.hand_out_columns(
+                self.columns_of_sender(m, inputs, by_rank), m, shape.with_width(len(m.columns))
+            )
+            for m in migrations
+        ]
+        ys = self.own_outputs(xs, weights)
+        for migration, receive in zip(migrations, pending, strict=True):
+            both = {rank: (columns[:num_rows], columns[num_rows:]) for rank, columns in receive().items()}
+            self.received.append(both)
+            parts = {rank: self.timed_for_others(rank, functional.linear, *columns) for rank, columns in both.items()}
+            self._add_outputs(ys, parts, migration)
+        return list(ys.values())
+
+    def _add_outputs(self, ys: dict[int, Tensor], parts: Mapping[int, Tensor], migration: Migration) -> None:
+        if self.delivery.merges:
+            for rank, part in parts.items():
+                ys[rank] += part
+            return
+        total = self.delivery.add_up(parts, migration, Shape.of(next(iter(ys.values()))))()
+        if total is not None:
+            ys[migration.sender] += total
+
+    def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
+        """Return the gradients of the local ranks' inputs, then of their weights; None where they are not needed."""
+        by_rank, migrations = self.by_rank(grads), self.division.migrations
+        shape = _above(*((xs[0],) if self.needs_inputs else ()), *((weights[0],) if self.needs_weights else ()))
+        returns = [
+            self.delivery.bring_back(self._gradients(both, by_rank), m, shape.with_width(len(m.columns)))
+            for m, both in zip(migrations, self.received, strict=True)
+        ]
+        input_grads, weight_grads = self.own_gradients(grads, xs, weights)
+        num_rows = len(xs[0]) if self.needs_inputs else 0
+        for migration, collect in zip(migrations, returns, strict=True):
+            columns = collect()
+            if columns is not None and self.needs_inputs:
+                self.place(input_grads, migration, columns[:num_rows])
+            if columns is not None and self.needs_weights:
+                self.place(weight_grads, migration, columns[num_rows:])
+        self.remember("input", input_grads)
+        self.remember("weight", weight_grads)
+        return *input_grads.values(), *weight_grads.values()
+
+    def _gradients(self, both: Mapping[int, tuple[Tensor, Tensor]], grads: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Compute a sender's columns of the needed gradients, one above the other."""
+        gradients = {}
+        for rank, (x, weight) in both.items():
+            parts = [self.timed_for_others(rank, torch.mm, grads[rank], weight)] if self.needs_inputs else []
+            parts += [self.timed_for_others(rank, torch.mm, grads[rank].t(), x)] if self.needs_weights else []
+            gradients[rank] = torch.cat(parts)
+        return gradients
+
+
+def _nothing() -> None:
+    """Collect nothing."""
+
+
+def _above(*matrices: Tensor) -> Shape:
+    """Describe matrices of one width, one above the other."""
+    return Shape.of(matrices[0], (sum(map(len, matrices)), matrices[0].shape[1]))

@@ -34,12 +34,12 @@ from workbench.study.cells import named
 from workbench.training.images import Augmentation, ImageExamples, accuracy
 from workbench.training.loop import Recipe, train
 
-from ..cost import VIT_1B, VIT_3B, iteration_parts, model_costs, model_times, paper_machine
+from .. import cost as modelled
+from ..cost import iteration_parts, model_costs, model_times, paper_machine
 from ..method.priority import micro_threshold
-from ..runtime.balance import balance
-from ..runtime.balancer import Balancer
-from ..runtime.planning import check_policy
-from ..runtime.timing import ModelledTimes
+from ..runtime.balancer import Balancer, balance
+from ..runtime.meter import ModelledTimes
+from ..runtime.policy import check_policy
 from .variant import Variant
 
 __all__ = ["SIZES", "check_training", "train_vit", "train_vit_on_ranks"]
@@ -55,7 +55,7 @@ SIZES = MappingProxyType(
 """Models by name."""
 
 WORKLOADS = MappingProxyType(
-    {"tiny": VIT_1B, "small": VIT_3B, "1B": VIT_1B, "3B": VIT_3B}
+    {"tiny": modelled.VIT_1B, "small": modelled.VIT_3B, "1B": modelled.VIT_1B, "3B": modelled.VIT_3B}
 )
 """The paper's model and batch whose times plans follow."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..method.ratio import MOST_REMOVED
+from ..method.plan import MOST_REMOVED
 from .scores import accuracy_rows
 
 __all__ = ["CONTROL", "blind_reason", "rows_as_timed", "variants_as_timed"]

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..method.ratio import Reference
+from ..method.planners import Reference
 
 __all__ = ["POINTS", "RELATIVE", "accuracy_rows", "chance_reason", "name_of", "sources"]
 

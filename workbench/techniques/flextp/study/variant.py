@@ -12,11 +12,9 @@ from typing import Any
 from workbench.timeline.stragglers import StragglerTrace
 
 from ..method.levelling import SPEED_SHARE
-from ..method.migration import Scheme
-from ..method.plan import Plan, RankPlan
+from ..method.plan import Plan, RankPlan, Scheme, Solution
+from ..method.planners import Reference
 from ..method.priority import Selection
-from ..method.ratio import Reference
-from ..method.solution import Solution
 from ..runtime.policy import Policy
 
 __all__ = ["Variant"]

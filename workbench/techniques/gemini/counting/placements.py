@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import comb
 
-from ..method.optimal import best_placement
+from ..method.probability import best_placement
 from ..method.placement import Placement, components, placement
 from ..method.probability import (
     gap_bound,

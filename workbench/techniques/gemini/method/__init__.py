@@ -1,7 +1,6 @@
 """Placement, probabilities, interleaving and recovery on plain numbers; knows nothing of processes.
 
-`placement` here is the function, not the module that it stands in: it is imported at once, after which the module's
-own name no longer reaches the room. The rest is imported when it is asked for.
+`placement` here is the function, not its module: it is imported at once, and the rest when it is asked for.
 """
 
 from __future__ import annotations
@@ -19,42 +18,29 @@ from .placement import (
     survivors,
 )
 
-_HOMES = {
-    "BestCheckpointing": "best",
-    "BestPlacement": "optimal",
-    "CheckpointPolicy": "waste",
-    "CheckpointTraffic": "interleaving",
-    "CheckpointingNeeds": "best",
-    "Chunk": "partition",
-    "Held": "recovery",
-    "IdleProfile": "profiling",
-    "Job": "waste",
-    "Phase": "interleaving",
-    "RecoveryEstimate": "estimate",
-    "RecoveryPlan": "recovery",
-    "Scheme": "interleaving",
-    "TooTangled": "surviving",
-    "average_wasted_s": "waste",
-    "best_checkpointing": "best",
-    "best_placement": "optimal",
-    "estimate_recovery_probability": "estimate",
-    "expected_waste": "best",
-    "gap_bound": "probability",
-    "gap_to_upper_bound": "probability",
-    "group_bound": "probability",
-    "interleave": "interleaving",
-    "partition_checkpoint": "partition",
-    "partition_checkpoint_by_definition": "partition",
-    "plan_recovery": "recovery",
-    "profile_idle_spans": "profiling",
-    "rack_placement": "racks",
-    "rack_recovery_probability": "racks",
-    "racks_in_order": "racks",
-    "recovery_probability": "probability",
-    "recovery_probability_by_definition": "probability",
-    "upper_bound": "probability",
-    "wasted_time_s": "waste",
+_ROOMS = {
+    "best": ("BestCheckpointing", "CheckpointingNeeds", "best_checkpointing", "expected_waste"),
+    "interleaving": ("CheckpointTraffic", "Phase", "Scheme", "interleave"),
+    "partition": ("Chunk", "partition_checkpoint", "partition_checkpoint_by_definition"),
+    "probability": (
+        "BestPlacement",
+        "RecoveryEstimate",
+        "best_placement",
+        "estimate_recovery_probability",
+        "gap_bound",
+        "gap_to_upper_bound",
+        "group_bound",
+        "recovery_probability",
+        "recovery_probability_by_definition",
+        "upper_bound",
+    ),
+    "profiling": ("IdleProfile", "profile_idle_spans"),
+    "racks": ("rack_placement", "rack_recovery_probability", "racks_in_order"),
+    "recovery": ("Held", "RecoveryPlan", "Tier", "plan_recovery"),
+    "surviving": ("TooTangled",),
+    "waste": ("CheckpointPolicy", "Job", "average_wasted_s", "wasted_time_s"),
 }
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "Placement",

@@ -1,13 +1,4 @@
-"""How many replicas, and a checkpoint every how many iterations, waste least.
-
-What: `best_checkpointing` minimises the expected seconds lost in a second of training over both; beside it Young's and
-Daly's intervals, and the search of everything that it is proved against.
-Source: ours, beyond the paper. Eq. 6.1 and 6.2: thesis, chapter 6 (Gemini), section 6.2.1. Young: "A first order
-approximation to the optimum checkpoint interval", CACM 17(9), 1974. Daly: "A higher order estimate of the optimum
-checkpoint interval for restart dumps", FGCS 22(3), 2006, Eq. 37.
-Simplified: to first order in the failure rate (no failure within a recovery); machines fail independently, and those
-that fail within one window do so at once; replicas are sent in idle spans as far as these last.
-Left out: what a recovery takes whatever the checkpoints are (detection, warm-up), which moves no minimum.
+"""The number of replicas and the interval of checkpoints that waste least; beside them Young's and Daly's intervals.
 
 With m replicas of s bytes, n iterations of T seconds with b idle ones each, and blocking a, a checkpoint takes
 v = (m - 1) s / B to send, its interval is W = nT + a + max(0, v - nb), and a second of training loses
@@ -16,6 +7,7 @@ v = (m - 1) s / B to send, its interval is W = nT + a + max(0, v - nb), and a se
 
 where t_ckpt is the sending, spread over the idle spans of whole iterations. Both terms are convex in n where the
 traffic fits the idle time and where it does not, so that each part has its minimum at a root or at its end.
+Young: CACM 17(9), 1974. Daly: FGCS 22(3), 2006, Eq. 37.
 """
 
 from __future__ import annotations
@@ -29,15 +21,7 @@ from .placement import BUFFERS_PER_REPLICA, placement
 from .probability import recovery_probability
 from .waste import Job, Level, Tier, gemini, wasted_time_s
 
-__all__ = [
-    "BestCheckpointing",
-    "CheckpointingNeeds",
-    "best_checkpointing",
-    "best_checkpointing_by_definition",
-    "daly_interval_s",
-    "expected_waste",
-    "young_interval_s",
-]
+__all__ = ["BestCheckpointing", "CheckpointingNeeds", "best_checkpointing", "expected_waste"]
 
 _DAY_S = 86_400.0
 _NEGLIGIBLE = 1e-12  # probability below which still more simultaneous failures are left out
@@ -45,29 +29,17 @@ _NEGLIGIBLE = 1e-12  # probability below which still more simultaneous failures 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointingNeeds:
-    """What the choice depends on.
+    """What the choice depends on."""
 
-    Attributes:
-        job: iteration, states, machines, storage and link.
-        idle_s: seconds of an iteration in which the network is idle.
-        memory_bytes: of one machine, for replicas.
-        failures_per_machine_day: rate of one machine, hardware and software together.
-        hardware_share: of the failures; these lose the machine's memory.
-        window_s: machines that fail within so long of one another count as lost at once.
-        blocking_s: for which every checkpoint stops training, however it is sent.
-        storage_interval_s: seconds between checkpoints in storage, the last resort.
-        most_iterations: longest interval that is considered.
-    """
-
-    job: Job
-    idle_s: float
-    memory_bytes: float
-    failures_per_machine_day: float
-    hardware_share: float = 1.0
-    window_s: float = 600.0
-    blocking_s: float = 0.0
-    storage_interval_s: float = 3 * 3600.0
-    most_iterations: int = 10_000
+    job: Job  # iteration, states, machines, storage and link
+    idle_s: float  # seconds of an iteration in which the network is idle
+    memory_bytes: float  # of one machine, for replicas
+    failures_per_machine_day: float  # rate of one machine, hardware and software together
+    hardware_share: float = 1.0  # of the failures; these lose the machine's memory
+    window_s: float = 600.0  # machines that fail within so long of one another count as lost at once
+    blocking_s: float = 0.0  # for which every checkpoint stops training, however it is sent
+    storage_interval_s: float = 3 * 3600.0  # seconds between checkpoints in storage, the last resort
+    most_iterations: int = 10_000  # longest interval that is considered
 
     def __post_init__(self) -> None:
         if not 0 <= self.idle_s <= self.job.iteration_s:
@@ -105,33 +77,19 @@ class CheckpointingNeeds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BestCheckpointing:
-    """A choice and what it loses.
+    """A choice and what it loses."""
 
-    Attributes:
-        num_replicas: m, the machine's own included.
-        interval_iterations: n, from checkpoint to checkpoint.
-        waste: expected seconds lost in a second of training.
-        storage_share: probability that a hardware failure has to be recovered from storage.
-        young_s: Young's interval for the time that a checkpoint stops training; 0 where it stops none.
-        daly_s: Daly's.
-    """
-
-    num_replicas: int
-    interval_iterations: int
-    waste: float
-    storage_share: float
-    young_s: float
-    daly_s: float
+    num_replicas: int  # m, the machine's own included
+    interval_iterations: int  # n, from checkpoint to checkpoint
+    waste: float  # expected seconds lost in a second of training
+    storage_share: float  # probability that a hardware failure has to be recovered from storage
+    young_s: float  # Young's interval for the time that a checkpoint stops training; 0 where it stops none
+    daly_s: float  # Daly's
 
 
 def best_checkpointing(needs: CheckpointingNeeds) -> BestCheckpointing:
-    """Find how many replicas and which interval lose least, without trying all intervals.
-
-    Args:
-        needs: job, machine and failures.
-
-    Returns:
-        The best choice; of equals the one with fewer replicas, then the shorter interval.
+    """Find the number of replicas and the interval that lose least; of equals fewer replicas, then the shorter
+    interval.
     """
     numbers = range(1, needs.most_replicas + 1)
     return _best(needs, ((m, n) for m in numbers for n in _candidates(needs, m)))
@@ -144,16 +102,7 @@ def best_checkpointing_by_definition(needs: CheckpointingNeeds) -> BestCheckpoin
 
 
 def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterations: int) -> float:
-    """Return the expected seconds lost in a second of training.
-
-    Args:
-        needs: job, machine and failures.
-        num_replicas: m, in 1..needs.most_replicas.
-        interval_iterations: n, at least 1.
-
-    Raises:
-        ValueError: if a number is out of range.
-    """
+    """Return the expected seconds lost in a second of training."""
     if not 1 <= num_replicas <= needs.most_replicas:
         raise ValueError(f"num_replicas is {num_replicas!r}; it must be in 1..{needs.most_replicas}, what memory holds")
     if interval_iterations < 1:
@@ -163,7 +112,13 @@ def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterat
     from_memory_s = level.blocking_s + level.transfer_s + interval_s / 2
     lost_share = storage_share(needs, num_replicas) * needs.hardware_share
     peer_s = (needs.hardware_share - lost_share) * needs.job.retrieval_s(Tier.PEER)
-    failure_s = (1 - lost_share) * from_memory_s + peer_s + lost_share * _from_storage_s(needs)
+    storage = gemini(needs.job, storage_interval_s=needs.storage_interval_s).storage
+    from_storage_s = wasted_time_s(
+        checkpoint_s=storage.transfer_s,
+        interval_s=storage.interval_iterations * needs.job.iteration_s,
+        retrieval_s=needs.job.retrieval_s(Tier.STORAGE),
+    )
+    failure_s = (1 - lost_share) * from_memory_s + peer_s + lost_share * from_storage_s
     return level.blocking_s / interval_s + needs.failures_per_s * failure_s
 
 
@@ -181,10 +136,7 @@ def memory_level(needs: CheckpointingNeeds, num_replicas: int, interval_iteratio
 
 
 def storage_share(needs: CheckpointingNeeds, num_replicas: int) -> float:
-    """Return the probability that a hardware failure finds all replicas of some shard gone.
-
-    The number of further machines lost within the window is Poisson; the placement is Gemini's mixed one.
-    """
+    """Return the probability that a hardware failure finds all replicas of some shard gone."""
     return _storage_share(
         needs.job.num_machines,
         num_replicas,
@@ -193,12 +145,7 @@ def storage_share(needs: CheckpointingNeeds, num_replicas: int) -> float:
 
 
 def young_interval_s(blocking_s: float, mean_time_between_failures_s: float) -> float:
-    """Return Young's interval: the time of training between two checkpoints, sqrt(2 * blocking * MTBF).
-
-    Args:
-        blocking_s: for which a checkpoint stops training.
-        mean_time_between_failures_s: of all machines together.
-    """
+    """Return Young's interval: the time of training between two checkpoints, sqrt(2 * blocking * MTBF)."""
     _check_interval(blocking_s, mean_time_between_failures_s)
     return math.sqrt(2 * blocking_s * mean_time_between_failures_s)
 
@@ -253,14 +200,6 @@ def _iterations_to_send(needs: CheckpointingNeeds, num_replicas: int) -> int:
         return 1
     never = needs.most_iterations + 1
     return min(never, math.ceil(needs.sending_s(num_replicas) / needs.idle_s)) if needs.idle_s else never
-
-
-def _from_storage_s(needs: CheckpointingNeeds) -> float:
-    level = gemini(needs.job, storage_interval_s=needs.storage_interval_s).storage
-    interval_s = level.interval_iterations * needs.job.iteration_s
-    return wasted_time_s(
-        checkpoint_s=level.transfer_s, interval_s=interval_s, retrieval_s=needs.job.retrieval_s(Tier.STORAGE)
-    )
 
 
 @cache

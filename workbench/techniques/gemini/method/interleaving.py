@@ -1,25 +1,9 @@
-"""Five ways to send checkpoints beside training's own traffic, placed on the timeline of one iteration.
+"""Five ways to send checkpoints beside training's own traffic, placed on the timeline of one iteration (section 6.5).
 
-Source: thesis, chapter 6 (Gemini), sections 6.5.1, 6.5.2 and 6.7.4, figures 6.4, 6.5 and 6.16.
-- baseline: no checkpoint;
-- blocking: the whole checkpoint goes first, training's traffic after it;
-- naive: one chunk in each idle span, as large as the span has room for, so one buffer must be as large as the largest;
-- unpipelined: many chunks a span through one buffer, so that the next may arrive only when the last has been copied to
-  host memory;
-- Gemini's: the same through p sub-buffers, a copy running while the next chunk arrives.
-
-An iteration is a list of phases. Each may wait for a message (parameters gathered), compute, and send (gradients
-scattered). The network carries one message at a time in a fixed order, as one communication stream does: what is
-gathered for phase k + 2 goes when phase k has been computed, and before what phase k sends. The update comes last and
-waits for all of it, chunks as well: the checkpoint is of the states that the update overwrites.
-What is planned with: the idle spans of the iteration without checkpoints (each before a message of training, and a last
-one, of no length, before the update), times μ. The rate is B for the naive plan, min(B, D) for Gemini's (D is the rate
-of copying), and that of both one after the other for the unpipelined one; algorithm 6.2 has B alone, its B and D being
-alike.
-Simplified: one device, receiving as much as it sends; its network and its copy engine do nothing else.
-Left out: the copy of a machine's own replica, which needs no network; buffers on the sender.
-
-Units: seconds, bytes.
+The network carries one message at a time in a fixed order: the gather for phase k + 2 goes when phase k has been
+computed, before the scatter of phase k. The update comes last and waits for all messages and chunks. Chunks are planned
+for the idle spans of the iteration without checkpoints, times μ, at the rate B for the naive plan, min(B, D) for
+Gemini's (D is the rate of copying), and that of both one after the other for the unpipelined one.
 """
 
 from __future__ import annotations
@@ -34,17 +18,7 @@ from workbench.timeline import Kind, Task, Timeline, simulate
 from .partition import Chunk, partition_checkpoint
 from .profiling import Operation, ProfiledIteration, idle_spans_s
 
-__all__ = [
-    "COMPUTE",
-    "COPY_ENGINE",
-    "NETWORK",
-    "CheckpointTraffic",
-    "InterleavedIteration",
-    "Phase",
-    "Scheme",
-    "interleave",
-    "planning_spans_s",
-]
+__all__ = ["CheckpointTraffic", "InterleavedIteration", "Phase", "Scheme", "interleave", "planning_spans_s"]
 
 NETWORK, COPY_ENGINE, COMPUTE = "network", "copy engine", "compute"
 _AHEAD = 2  # phases between a computation and the message that may start after it
@@ -53,29 +27,22 @@ _AHEAD = 2  # phases between a computation and the message that may start after 
 class Scheme(StrEnum):
     """How checkpoints are sent; names as figures write them."""
 
-    BASELINE = "Baseline"
-    BLOCKING = "Blocking"
-    NAIVE = "Naive"
-    UNPIPELINED = "Unpipelined"
-    GEMINI = "Gemini"
+    BASELINE = "Baseline"  # no checkpoint
+    BLOCKING = "Blocking"  # the whole checkpoint first, training's traffic after it
+    NAIVE = "Naive"  # one chunk in each idle span, as large as the span has room for
+    UNPIPELINED = "Unpipelined"  # many chunks through one buffer, free again when copied to host memory
+    GEMINI = "Gemini"  # the same through p sub-buffers: a copy runs while the next chunk arrives
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
-    """One step of an iteration.
+    """One step of an iteration."""
 
-    label: one word, for pictures.
-    compute_s: of the device.
-    gather_s: of the message that it waits for; 0 for none.
-    scatter_s: of the message that it sends when computed; 0 for none.
-    kind: FORWARD, BACKWARD or OTHER.
-    """
-
-    label: str
-    compute_s: float
-    gather_s: float = 0.0
-    scatter_s: float = 0.0
-    kind: Kind = Kind.FORWARD
+    label: str  # one word, for pictures
+    compute_s: float  # of the device
+    gather_s: float = 0.0  # of the message that it waits for; 0 for none
+    scatter_s: float = 0.0  # of the message that it sends when computed; 0 for none
+    kind: Kind = Kind.FORWARD  # FORWARD, BACKWARD or OTHER
 
     def __post_init__(self) -> None:
         if len(self.label.split()) != 1:
@@ -86,28 +53,17 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointTraffic:
-    """What one device receives in an iteration, and through what.
+    """What one device receives in an iteration, and through what."""
 
-    checkpoint_bytes: C, its share of one replica.
-    num_replicas: m; m - 1 travel.
-    bandwidth_bytes_per_s: B, of the network, for this device.
-    copy_bytes_per_s: D, from the device to host memory.
-    reserved_bytes: R, for buffers.
-    num_buffers: p.
-    startup_s: α of a message.
-    safety: μ.
-    free_bytes: device memory that is free for buffers; infinite where that is no matter.
-    """
-
-    checkpoint_bytes: int
-    num_replicas: int = 2
-    bandwidth_bytes_per_s: float
-    copy_bytes_per_s: float
-    reserved_bytes: int
-    num_buffers: int
-    startup_s: float = 0.0
-    safety: float = 0.9
-    free_bytes: float = math.inf
+    checkpoint_bytes: int  # C, its share of one replica
+    num_replicas: int = 2  # m; m - 1 travel
+    bandwidth_bytes_per_s: float  # B, of the network, for this device
+    copy_bytes_per_s: float  # D, from the device to host memory
+    reserved_bytes: int  # R, for buffers
+    num_buffers: int  # p
+    startup_s: float = 0.0  # α of a message
+    safety: float = 0.9  # μ
+    free_bytes: float = math.inf  # device memory that is free for buffers; infinite where that is no matter
 
     def __post_init__(self) -> None:
         self.chunks((0.0,), self.bandwidth_bytes_per_s)  # checks all but what follows
@@ -147,28 +103,17 @@ class CheckpointTraffic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InterleavedIteration:
-    """An iteration under a scheme.
+    """An iteration under a scheme."""
 
-    scheme: which.
-    timeline: rows network, copy engine, compute.
-    iteration_s: until the update is done.
-    checkpoint_s: in which chunks travel, without waiting for buffers.
-    completed_s: when the last chunk is in host memory; 0 without a checkpoint.
-    idle_s: of the network, in the iteration.
-    buffer_bytes: device memory that chunks need at once.
-    is_out_of_memory: whether that is more than is free; the times are then those of a larger device.
-    chunks: in the order in which they travel.
-    """
-
-    scheme: Scheme
-    timeline: Timeline
-    iteration_s: float
-    checkpoint_s: float
-    completed_s: float
-    idle_s: float
-    buffer_bytes: int
-    is_out_of_memory: bool
-    chunks: tuple[Chunk, ...]
+    scheme: Scheme  # which
+    timeline: Timeline  # rows network, copy engine, compute
+    iteration_s: float  # until the update is done
+    checkpoint_s: float  # in which chunks travel, without waiting for buffers
+    completed_s: float  # when the last chunk is in host memory; 0 without a checkpoint
+    idle_s: float  # of the network, in the iteration
+    buffer_bytes: int  # device memory that chunks need at once
+    is_out_of_memory: bool  # whether that is more than is free; the times are then those of a larger device
+    chunks: tuple[Chunk, ...]  # in the order in which they travel
 
 
 def interleave(
@@ -181,12 +126,6 @@ def interleave(
         traffic: of the checkpoint.
         scheme: one of `Scheme`.
         update_s: of the optimizer, after all phases and all messages.
-
-    Returns:
-        The timeline and what follows from it.
-
-    Raises:
-        ValueError: if there is no phase, update_s is negative, or there is no such scheme.
     """
     scheme = _checked_scheme(scheme)
     _require_time("update_s", update_s)
@@ -212,14 +151,7 @@ def interleave(
 
 
 def planning_spans_s(phases: Sequence[Phase]) -> tuple[float, ...]:
-    """Return the idle spans of an iteration without checkpoints: before each message, and before the update.
-
-    Args:
-        phases: in the order in which they are computed.
-
-    Raises:
-        ValueError: if there is no phase.
-    """
+    """Return the idle spans of an iteration without checkpoints: before each message, and before the update."""
     timeline = simulate(_tasks(phases, None, (), 1, 0.0))
     messages = timeline.of(NETWORK) if NETWORK in timeline.resources else ()
     operations = tuple(Operation(start_s=action.start_s, end_s=action.end_s) for action in messages)
@@ -293,8 +225,9 @@ def _tasks(
             number, chunk = next(waiting, (0, None))
         if place < len(messages):
             _add_message(network, messages[place])
-    update = _update(network, len(phases), update_s)
-    return [*network, *copies, *_computations(phases, messages), *update]
+    after = (f"compute {len(phases) - 1}", *(task.name for task in network[-1:]))
+    update = Task(name="update", resources=(COMPUTE,), duration_s=update_s, after=after, kind=Kind.OTHER, label="U")
+    return [*network, *copies, *_computations(phases, messages), update]
 
 
 def _add_chunk(
@@ -303,27 +236,12 @@ def _add_chunk(
     """Append the arrival of a chunk, once its buffer is free, and its copy."""
     free = (f"copy {number - num_buffers}",) if number >= num_buffers else ()
     before = (network[-1].name,) if network else ()
-    label = str(number)
-    network.append(
-        Task(
-            name=f"receive {number}",
-            resources=(NETWORK,),
-            after=before + free,
-            kind=Kind.ENCODE,
-            duration_s=traffic.receive_s(chunk.size_bytes),
-            label=f"c{label}",
-        )
-    )
-    copies.append(
-        Task(
-            name=f"copy {number}",
-            resources=(COPY_ENGINE,),
-            after=(f"receive {number}",),
-            kind=Kind.DECODE,
-            duration_s=traffic.copy_s(chunk.size_bytes),
-            label=f"c{label}",
-        )
-    )
+    arrival, copied = f"receive {number}", f"copy {number}"
+    label, size = f"c{number}", chunk.size_bytes
+    on_network = {"resources": (NETWORK,), "kind": Kind.ENCODE, "duration_s": traffic.receive_s(size)}
+    on_engine = {"resources": (COPY_ENGINE,), "kind": Kind.DECODE, "duration_s": traffic.copy_s(size)}
+    network.append(Task(name=arrival, after=before + free, label=label, **on_network))
+    copies.append(Task(name=copied, after=(arrival,), label=label, **on_engine))
 
 
 def _add_message(network: list[Task], message: _Message) -> None:
@@ -357,11 +275,6 @@ def _computations(phases: Sequence[Phase], messages: Sequence[_Message]) -> list
             )
         )
     return tasks
-
-
-def _update(network: Sequence[Task], num_phases: int, update_s: float) -> list[Task]:
-    after = (f"compute {num_phases - 1}", *([network[-1].name] if network else []))
-    return [Task(name="update", resources=(COMPUTE,), duration_s=update_s, after=after, kind=Kind.OTHER, label="U")]
 
 
 def _checked_scheme(scheme: Scheme | str) -> Scheme:

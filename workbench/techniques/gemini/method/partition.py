@@ -1,13 +1,7 @@
-"""Which part of a checkpoint travels in which idle span of the network.
+"""Which part of a checkpoint travels in which idle span of the network: algorithm 6.2. A chunk takes f(s) = α + s / B.
 
-Source: thesis, chapter 6 (Gemini), section 6.5.3, algorithm 6.2. A chunk of s bytes takes f(s) = α + s / B.
-As printed the algorithm has three slips, of which the intent is clear from the text and which are not carried over: it
-takes the time of the bytes that are left, f(remain_size), from the span instead of that of the chunk, f(size); its
-counter lets m replicas through although m - 1 travel (it is compared after the last one was finished); and where a
-span, or what is left of one, is shorter than α, the size is 0, nothing changes, and the inner loop never ends.
-Simplified: chunks are whole bytes, rounded down. The safety factor may also be 1, for spans that are known exactly.
-Left out: a least size of a chunk; the copy from device to host (`interleaving`).
-
+Three slips of the printed algorithm are not carried over: it takes f(remain_size) from the span instead of f(size); its
+counter lets m replicas through although m - 1 travel; and where a span is shorter than α, its inner loop never ends.
 Times are compared as fractions, so that the slow and the fast form agree to the byte.
 """
 
@@ -24,18 +18,12 @@ __all__ = ["Chunk", "partition_checkpoint", "partition_checkpoint_by_definition"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """One message of a checkpoint.
+    """One message of a checkpoint."""
 
-    span: index of the idle span that it travels in.
-    replica: which of the remote replicas it belongs to, from 0 to num_replicas - 2.
-    offset_bytes: where it begins in the replica.
-    size_bytes: how long it is, at least 1.
-    """
-
-    span: int
-    replica: int
-    offset_bytes: int
-    size_bytes: int
+    span: int  # index of the idle span that it travels in
+    replica: int  # which of the remote replicas it belongs to, from 0 to num_replicas - 2
+    offset_bytes: int  # where it begins in the replica
+    size_bytes: int  # how long it is, at least 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +61,6 @@ def partition_checkpoint(
 ) -> tuple[Chunk, ...]:
     """Divide the remote replicas of a checkpoint into chunks that fill idle spans in their order.
 
-    In a span each replica has a number of full chunks and one rest, which a division finds.
-
     Args:
         idle_spans_s: lengths of the profiled spans; the last one takes all that is left.
         checkpoint_bytes: C, of one replica.
@@ -87,46 +73,25 @@ def partition_checkpoint(
 
     Returns:
         Chunks in the order in which they travel.
-
-    Raises:
-        ValueError: naming the argument that is out of range.
     """
     setting = _setting(
         idle_spans_s,
         checkpoint_bytes,
-        num_replicas,
-        reserved_bytes,
-        num_buffers,
-        bandwidth_bytes_per_s,
-        startup_s,
-        safety,
+        num_replicas=num_replicas,
+        reserved_bytes=reserved_bytes,
+        num_buffers=num_buffers,
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+        startup_s=startup_s,
+        safety=safety,
     )
     return tuple(_chunks_by_division(setting))
 
 
 def partition_checkpoint_by_definition(
-    idle_spans_s: Sequence[float],
-    checkpoint_bytes: int,
-    *,
-    num_replicas: int,
-    reserved_bytes: int,
-    num_buffers: int,
-    bandwidth_bytes_per_s: float,
-    startup_s: float = 0.0,
-    safety: float = 0.9,
+    idle_spans_s: Sequence[float], checkpoint_bytes: int, **choices: float
 ) -> tuple[Chunk, ...]:
-    """Do the same one chunk after the other, as algorithm 6.2 means to; arguments as for `partition_checkpoint`."""
-    setting = _setting(
-        idle_spans_s,
-        checkpoint_bytes,
-        num_replicas,
-        reserved_bytes,
-        num_buffers,
-        bandwidth_bytes_per_s,
-        startup_s,
-        safety,
-    )
-    return tuple(_chunks_one_by_one(setting))
+    """Do the same one chunk after the other, as algorithm 6.2 means to; the choices are its keyword arguments."""
+    return tuple(_chunks_one_by_one(_setting(idle_spans_s, checkpoint_bytes, **choices)))
 
 
 def _chunks_by_division(setting: _Setting) -> Iterator[Chunk]:
@@ -177,12 +142,13 @@ def _fill(setting: _Setting, wanted: int, left_s: Fraction | None) -> tuple[list
 def _setting(
     idle_spans_s: Sequence[float],
     checkpoint_bytes: int,
+    *,
     num_replicas: int,
     reserved_bytes: int,
     num_buffers: int,
     bandwidth_bytes_per_s: float,
-    startup_s: float,
-    safety: float,
+    startup_s: float = 0.0,
+    safety: float = 0.9,
 ) -> _Setting:
     spans_s = tuple(idle_spans_s)
     if not spans_s:

@@ -1,24 +1,16 @@
-"""Which machines keep a replica of which machine's shard: groups, a ring, or groups and one ring.
-
-What: the placements of algorithm 6.1 and the ring it is compared with; what each machine then keeps and sends; whether
-what is left after a failure is enough.
-Source: thesis, chapter 6 (Gemini), section 6.4, algorithm 6.1, figure 6.3; two buffers a replica: section 6.7.1.
-Simplified: shards of one size; machines count from 0 (the paper counts from 1).
-Left out: where a machine that fails is replaced, which changes nothing in a placement: it takes over the number.
-"""
+"""Which machines keep a replica of which machine's shard: groups, groups and one ring (algorithm 6.1), or a ring."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-
-from .parts import connected_parts
 
 __all__ = [
     "BUFFERS_PER_REPLICA",
     "KINDS",
     "Placement",
     "components",
+    "connected_parts",
     "is_recoverable",
     "kept_bytes",
     "placement",
@@ -27,29 +19,20 @@ __all__ = [
     "survivors",
 ]
 
-KINDS = ("group", "mixed", "ring")
-"""What `placement` knows; a placement of one's own is of the kind "own"."""
-
+KINDS = ("group", "mixed", "ring")  # What `placement` knows; a placement of one's own is of the kind "own"
 OWN = "own"
-
-BUFFERS_PER_REPLICA = 2
-"""One holds the complete checkpoint, one the checkpoint in progress (section 6.7.1)."""
+BUFFERS_PER_REPLICA = 2  # One holds the complete checkpoint, one the checkpoint in progress (section 6.7.1)
+Part = tuple[tuple[int, ...], frozenset[frozenset[int]]]  # Things, ascending, and the sets that they make up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """Who keeps what.
+    """Who keeps what."""
 
-    num_machines: N.
-    num_replicas: m, the machine's own included.
-    kind: "group", "mixed" or "ring"; "own" for one that a user made.
-    holders: holders[i] are the machines that keep a replica of machine i's shard, i itself first, then the others in
-        the order in which it sends to them.
-    """
-
-    num_machines: int
-    num_replicas: int
-    kind: str
+    num_machines: int  # N
+    num_replicas: int  # m, the machine's own included
+    kind: str  # "group", "mixed" or "ring"; "own" for one that a user made
+    # holders[i] are the machines that keep machine i's shard: i itself, then the others in the order of sending.
     holders: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
@@ -63,18 +46,7 @@ class Placement:
 
     @classmethod
     def own(cls, holders: Sequence[Sequence[int]]) -> Placement:
-        """Make a placement from one's own lists.
-
-        Args:
-            holders: one list a machine: itself, then the other machines that keep its shard.
-
-        Returns:
-            The placement, its kind "own".
-
-        Raises:
-            ValueError: if a list does not begin with its machine, repeats one, names one that does not exist, or is
-                longer or shorter than the others.
-        """
+        """Make a placement of one's own: for each machine itself, then the others that keep its shard."""
         rows = tuple(tuple(row) for row in holders)
         return cls(num_machines=len(rows), num_replicas=len(rows[0]) if rows else 0, kind=OWN, holders=rows)
 
@@ -90,11 +62,6 @@ def placement(num_machines: int, num_replicas: int, kind: str = "mixed") -> Plac
 
     Returns:
         The placement. Where m divides N, "mixed" gives the group placement, of the kind "group", as algorithm 6.1 does.
-
-    Raises:
-        ValueError: for an unknown kind, m < 1, m > N, or "group" where m does not divide N.
-
-    Source: algorithm 6.1; the ring: section 6.7.2.
     """
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
@@ -118,14 +85,7 @@ def placement(num_machines: int, num_replicas: int, kind: str = "mixed") -> Plac
 
 
 def replicas_kept(placed: Placement) -> tuple[tuple[int, ...], ...]:
-    """List for each machine the machines whose shards it keeps, its own first.
-
-    Args:
-        placed: a placement.
-
-    Returns:
-        One tuple a machine: m entries in the placements of this module, more or fewer in one's own.
-    """
+    """List for each machine the machines whose shards it keeps, its own first."""
     kept: list[list[int]] = [[machine] for machine in range(placed.num_machines)]
     for machine, holders in enumerate(placed.holders):
         for holder in holders[1:]:
@@ -134,19 +94,7 @@ def replicas_kept(placed: Placement) -> tuple[tuple[int, ...], ...]:
 
 
 def kept_bytes(placed: Placement, machine: int, shard_bytes: int) -> int:
-    """Return how much of its memory a machine gives to replicas: 2·m·shard.
-
-    Args:
-        placed: a placement.
-        machine: its number.
-        shard_bytes: model states of one machine.
-
-    Returns:
-        Bytes of both buffers of every replica that it keeps.
-
-    Raises:
-        ValueError: if there is no such machine or the shard is smaller than nothing.
-    """
+    """Return the bytes of memory that a machine gives to replicas, two buffers each: 2·m·shard."""
     _check_machine("machine", machine, placed.num_machines)
     _check_bytes(shard_bytes)
     num_kept = sum(machine in holders for holders in placed.holders)
@@ -154,37 +102,14 @@ def kept_bytes(placed: Placement, machine: int, shard_bytes: int) -> int:
 
 
 def sent_bytes(placed: Placement, machine: int, shard_bytes: int) -> int:
-    """Return how much a machine sends to others for one checkpoint: (m - 1)·shard.
-
-    Args:
-        placed: a placement.
-        machine: its number.
-        shard_bytes: model states of one machine.
-
-    Returns:
-        Bytes; the copy to its own memory crosses no network.
-
-    Raises:
-        ValueError: if there is no such machine or the shard is smaller than nothing.
-    """
+    """Return the bytes that a machine sends to others for one checkpoint: (m - 1)·shard."""
     _check_machine("machine", machine, placed.num_machines)
     _check_bytes(shard_bytes)
     return (len(placed.holders[machine]) - 1) * shard_bytes
 
 
 def survivors(placed: Placement, failed: Collection[int]) -> tuple[tuple[int, ...], ...]:
-    """List for each machine's shard the living machines that keep it.
-
-    Args:
-        placed: a placement.
-        failed: numbers of the machines whose memory is lost.
-
-    Returns:
-        One tuple a machine, in the order of its holders; an empty one is a shard that is lost.
-
-    Raises:
-        ValueError: if a failed machine does not exist.
-    """
+    """List for each machine's shard the living machines that keep it; an empty list is a shard that is lost."""
     lost = frozenset(failed)
     for machine in lost:
         _check_machine("failed", machine, placed.num_machines)
@@ -192,31 +117,37 @@ def survivors(placed: Placement, failed: Collection[int]) -> tuple[tuple[int, ..
 
 
 def is_recoverable(placed: Placement, failed: Collection[int]) -> bool:
-    """Say whether training can go on from memory alone: every shard has a living replica.
-
-    Args:
-        placed: a placement.
-        failed: numbers of the machines whose memory is lost.
-
-    Returns:
-        Whether it can; else it starts from persistent storage.
-
-    Raises:
-        ValueError: if a failed machine does not exist.
-    """
+    """Return whether training can go on from memory alone: every shard has a living replica."""
     return all(survivors(placed, failed))
 
 
 def components(placed: Placement) -> tuple[tuple[int, ...], ...]:
-    """Part the machines so that no replica crosses from one part to another.
-
-    Args:
-        placed: a placement.
-
-    Returns:
-        The smallest such parts, machines ascending: the groups and rings, in the placements of this module.
-    """
+    """Part the machines so that no replica crosses from one part to another: the groups and rings."""
     return tuple(machines for machines, _ in connected_parts(placed.holders))
+
+
+def connected_parts(sets: Iterable[Iterable[int]]) -> tuple[Part, ...]:
+    """Part sets into the smallest parts that share nothing, by their smallest member; equal sets count once."""
+    distinct = {frozenset(each) for each in sets}
+    root = {thing: thing for each in distinct for thing in each}
+
+    def find(thing: int) -> int:
+        while root[thing] != thing:
+            root[thing] = root[root[thing]]
+            thing = root[thing]
+        return thing
+
+    for each in distinct:
+        first, *others = each
+        for other in others:
+            root[find(other)] = find(first)
+    things: dict[int, list[int]] = {}
+    within: dict[int, set[frozenset[int]]] = {}
+    for thing in sorted(root):
+        things.setdefault(find(thing), []).append(thing)
+    for each in distinct:
+        within.setdefault(find(next(iter(each))), set()).add(each)
+    return tuple((tuple(members), frozenset(within[top])) for top, members in things.items())
 
 
 def _next_in(circle: Sequence[int], place: int, count: int) -> tuple[int, ...]:

@@ -1,16 +1,8 @@
-"""From time-stamped communication to the idle spans that checkpoints may fill.
+"""From time-stamped communication to the idle spans that checkpoints may fill (section 6.5.4), on any one clock.
 
-Source: thesis, chapter 6 (Gemini), section 6.5.4: the first iterations (20 there) run without checkpoints, the start
-and end of each operation are noted, and each idle span is averaged over the iterations; its normalised standard
-deviation stayed under 10 % there.
-What a span is: span k is the time in which nothing travels before operation k, counted in order of starting; the last
-one lies between the last operation and the end. n operations have n + 1 spans, of which those between overlapping
-operations are 0: so spans of different iterations match by index, also where operations overlap in some and not in
-others.
-Simplified: one network; operations that run at once count as one.
-Left out: iterations that communicate differently, which are refused.
-
-Units: seconds, on any one clock.
+Span k is the time in which nothing travels before operation k, in order of starting; the last one lies between the last
+operation and the end. n operations have n + 1 spans, of which those between overlapping operations are 0: so spans of
+different iterations match by index.
 """
 
 from __future__ import annotations
@@ -25,14 +17,10 @@ __all__ = ["IdleProfile", "Operation", "ProfiledIteration", "idle_spans_s", "lea
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operation:
-    """One communication.
+    """One communication."""
 
-    start_s: when it began.
-    end_s: when it ended.
-    """
-
-    start_s: float
-    end_s: float
+    start_s: float  # when it began
+    end_s: float  # when it ended
 
     def __post_init__(self) -> None:
         _require_order("Operation", self.start_s, self.end_s)
@@ -40,18 +28,12 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfiledIteration:
-    """One iteration of one rank.
+    """One iteration of one rank."""
 
-    name: what errors call it, such as "iteration 3".
-    start_s: when it began.
-    end_s: until when idle time counts: where the update begins, which the checkpoint must not outlast.
-    operations: in any order, inside the iteration.
-    """
-
-    name: str
-    start_s: float
-    end_s: float
-    operations: tuple[Operation, ...]
+    name: str  # what errors call it, such as "iteration 3"
+    start_s: float  # when it began
+    end_s: float  # until when idle time counts: where the update begins, which the checkpoint must not outlast
+    operations: tuple[Operation, ...]  # in any order, inside the iteration
 
     def __post_init__(self) -> None:
         _require_order(self.name, self.start_s, self.end_s)
@@ -64,14 +46,10 @@ class ProfiledIteration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdleProfile:
-    """Idle spans to plan with.
+    """Idle spans to plan with."""
 
-    spans_s: lengths, by index.
-    deviations: normalised standard deviation of each over the iterations, 0 where the span is 0.
-    """
-
-    spans_s: tuple[float, ...]
-    deviations: tuple[float, ...]
+    spans_s: tuple[float, ...]  # lengths, by index
+    deviations: tuple[float, ...]  # normalised standard deviation of each over the iterations, 0 where the span is 0
 
     @property
     def total_s(self) -> float:
@@ -80,11 +58,7 @@ class IdleProfile:
 
 
 def idle_spans_s(iteration: ProfiledIteration) -> tuple[float, ...]:
-    """Return the idle spans of one iteration, one before each operation and one at the end.
-
-    Args:
-        iteration: with its operations.
-    """
+    """Return the idle spans of one iteration, one before each operation and one at the end."""
     spans, busy_until_s = [], iteration.start_s
     for operation in sorted(iteration.operations, key=lambda each: (each.start_s, each.end_s)):
         spans.append(max(0.0, operation.start_s - busy_until_s))
@@ -93,14 +67,7 @@ def idle_spans_s(iteration: ProfiledIteration) -> tuple[float, ...]:
 
 
 def profile_idle_spans(iterations: Sequence[ProfiledIteration]) -> IdleProfile:
-    """Average the idle spans of one rank over iterations.
-
-    Args:
-        iterations: at least one; all with equally many operations.
-
-    Raises:
-        ValueError: if there is none, or one has another number of operations than the first, naming it.
-    """
+    """Average the idle spans of one rank over iterations."""
     if not iterations:
         raise ValueError("iterations is empty; at least one must be profiled")
     expected = len(iterations[0].operations)
@@ -117,14 +84,7 @@ def profile_idle_spans(iterations: Sequence[ProfiledIteration]) -> IdleProfile:
 
 
 def least_spans(profiles: Sequence[IdleProfile]) -> IdleProfile:
-    """Return the profile that every rank has room for: of each span the shortest, and its largest deviation.
-
-    Args:
-        profiles: one a rank, in rank order; all with equally many spans.
-
-    Raises:
-        ValueError: if there is none, or a rank has another number of spans than rank 0, naming it.
-    """
+    """Return the profile that every rank has room for: of each span the shortest, and its largest deviation."""
     if not profiles:
         raise ValueError("profiles is empty; at least one rank must have one")
     expected = len(profiles[0].spans_s)

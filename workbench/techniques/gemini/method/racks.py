@@ -1,11 +1,6 @@
 """Racks that fail as a whole: the exact probability of recovery, and a placement that knows the racks.
 
-What: r of R racks are lost at once, with every machine in them. A shard is lost if all of its holders stand in lost
-racks, so the sets of racks in which holders stand take the place of the sets of holders.
-Source: ours, beyond the paper, which lets machines fail independently of each other. Keeping the number of different
-sets of racks small is theorem 6.1 once more, one level up.
-Simplified: every set of r racks is as likely as any other, and machines fail with their rack only.
-Left out: racks in rows, rooms and power feeds; the traffic between racks, which spreading costs.
+A shard is lost if all of its holders stand in lost racks, so sets of racks take the place of the sets of holders.
 """
 
 from __future__ import annotations
@@ -18,28 +13,11 @@ from math import comb
 from .placement import Placement, is_recoverable, placement
 from .surviving import num_surviving
 
-__all__ = [
-    "num_racks",
-    "rack_placement",
-    "rack_recovery_probability",
-    "rack_recovery_probability_by_definition",
-    "racks_in_order",
-]
+__all__ = ["rack_placement", "rack_recovery_probability", "racks_in_order"]
 
 
 def racks_in_order(num_machines: int, machines_per_rack: int) -> tuple[int, ...]:
-    """Fill one rack after the other.
-
-    Args:
-        num_machines: N.
-        machines_per_rack: in each rack; the last may hold fewer.
-
-    Returns:
-        The rack of every machine, racks counting from 0.
-
-    Raises:
-        ValueError: if either is less than 1.
-    """
+    """Fill one rack after the other; return the rack of every machine, racks counting from 0."""
     for name, value in (("num_machines", num_machines), ("machines_per_rack", machines_per_rack)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
@@ -47,17 +25,7 @@ def racks_in_order(num_machines: int, machines_per_rack: int) -> tuple[int, ...]
 
 
 def num_racks(rack_of: Sequence[int]) -> int:
-    """Count the racks.
-
-    Args:
-        rack_of: the rack of every machine; racks count from 0 and none is empty.
-
-    Returns:
-        R.
-
-    Raises:
-        ValueError: if there is no machine or a number is left out.
-    """
+    """Count the racks, of which none may be empty."""
     racks = set(rack_of)
     if not racks or racks != set(range(len(racks))):
         raise ValueError(f"rack_of names the racks {sorted(racks)}; they must be 0, 1, ... with none left out")
@@ -65,19 +33,7 @@ def num_racks(rack_of: Sequence[int]) -> int:
 
 
 def rack_recovery_probability_by_definition(placed: Placement, rack_of: Sequence[int], num_lost: int) -> Fraction:
-    """Try every set of lost racks.
-
-    Args:
-        placed: any placement.
-        rack_of: the rack of every machine.
-        num_lost: r, racks lost at once.
-
-    Returns:
-        The share of the sets after which every shard has a living replica.
-
-    Raises:
-        ValueError: if the racks do not fit the placement, or r is not 0 to R.
-    """
+    """Try every set of lost racks."""
     racks = _checked_racks(placed.num_machines, rack_of, num_lost)
     recovered = sum(
         is_recoverable(placed, [machine for machine, rack in enumerate(rack_of) if rack in lost])
@@ -87,18 +43,14 @@ def rack_recovery_probability_by_definition(placed: Placement, rack_of: Sequence
 
 
 def rack_recovery_probability(placed: Placement, rack_of: Sequence[int], num_lost: int) -> Fraction:
-    """Compute the same by counting over the sets of racks in which holders stand.
+    """Count the exact probability of recovery when r racks are lost, over the sets of racks in which holders stand.
 
     Args:
         placed: any placement.
         rack_of: the rack of every machine.
         num_lost: r, racks lost at once.
 
-    Returns:
-        The exact probability that training recovers from memory.
-
     Raises:
-        ValueError: if the racks do not fit the placement, or r is not 0 to R.
         TooTangled: for a placement of one's own that has no exact way in reasonable time.
     """
     racks = _checked_racks(placed.num_machines, rack_of, num_lost)
@@ -111,19 +63,7 @@ def rack_placement(rack_of: Sequence[int], num_replicas: int, kind: str = "mixed
 
     A group takes its machines from the racks that have the most left, the lower number first: racks of one size are
     then paired off for good, and the groups share few different sets of racks. The ring, where there is one, goes
-    through the racks in turn.
-
-    Args:
-        rack_of: the rack of every machine; racks count from 0 and none is empty.
-        num_replicas: m.
-        kind: as for `placement`.
-
-    Returns:
-        The placement, its kind as `placement` gives it. Where a rack has more than its share of the machines, some
-        holders share a rack all the same.
-
-    Raises:
-        ValueError: for a rack that is left out, and as `placement`.
+    through the racks in turn. Where a rack has more than its share of the machines, some holders share a rack.
     """
     num_racks(rack_of)
     plain = placement(len(rack_of), num_replicas, kind)

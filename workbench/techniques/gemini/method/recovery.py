@@ -1,12 +1,7 @@
-"""From which iteration training resumes after a failure, and which tier serves each rank.
+"""From which iteration training resumes after a failure, and which tier serves each rank (section 6.6.2).
 
-What: the newest iteration that every rank can reach, the same on all ranks; each rank takes it from the first of local
-memory, a peer's memory, persistent storage; ranks that need a peer are spread so that the busiest peer serves as few as
-can be.
-Source: thesis, chapter 6 (Gemini), sections 6.3.1 (tiers) and 6.6.2 (software failure: all local; hardware failure:
-from a peer; a whole group lost: all from persistent storage, since what is left is of another iteration).
-Simplified: a rank's replica is whole or not at all; all peers are equally fast.
-Left out: racks; a rank that could take half of its shard from each of two peers.
+All ranks go back to the newest iteration that every rank can reach. Each takes it from local memory, else from a peer's
+memory, else from persistent storage; the peers are chosen so that the busiest serves as few ranks as can be.
 """
 
 from __future__ import annotations
@@ -14,76 +9,61 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-
-from .tiers import Tier
+from enum import StrEnum
 
 __all__ = ["Held", "RecoveryPlan", "Source", "Tier", "plan_recovery", "plan_recovery_by_definition"]
 
-START = 0
-"""The iteration that needs no checkpoint: initial weights are made again from their seed."""
-
-
+START = 0  # The iteration that needs no checkpoint: initial weights are made again from their seed
+# Why a good replica is passed over
 NOT_ALL, OLDER = "cannot be reached by every rank", "older than what every rank can reach"
-"""Why a good replica is passed over."""
+
+
+class Tier(StrEnum):
+    """A place that keeps checkpoints, and beginning again where none does."""
+
+    LOCAL = "local memory"
+    PEER = "peer memory"
+    STORAGE = "persistent storage"
+    START = "the start"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """One replica in one machine's memory.
+    """One replica in one machine's memory."""
 
-    iteration: whose state it is, or was to be.
-    fault: why it cannot be used, such as "incomplete"; empty if it can.
-    """
+    iteration: int  # whose state it is, or was to be
+    fault: str = ""  # why it cannot be used, such as "incomplete"; empty if it can
 
-    iteration: int
-    fault: str = ""
+
+# Machine -> rank whose shard it is -> replicas, at most two. A machine that is lost or new is absent or empty.
+Holdings = Mapping[int, Mapping[int, Sequence[Held]]]
+Copies = list[
+    dict[int, Sequence[Held]]
+]  # for each rank, machine -> its replicas of the rank's shard, machines in order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """What serves one rank.
+    """What serves one rank."""
 
-    rank: which.
-    tier: where from.
-    machine: whose memory; None for storage and the start.
-    passed_over: why each faster place was not taken.
-    """
-
-    rank: int
-    tier: Tier
-    machine: int | None
-    passed_over: tuple[str, ...]
+    rank: int  # which
+    tier: Tier  # where from
+    machine: int | None  # whose memory; None for storage and the start
+    passed_over: tuple[str, ...]  # why each faster place was not taken
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryPlan:
-    """How all ranks resume.
+    """How all ranks resume."""
 
-    iteration: the same for all; 0 is the start.
-    sources: one a rank.
-    """
-
-    iteration: int
-    sources: tuple[Source, ...]
-
-    @property
-    def peer_load(self) -> dict[int, int]:
-        """How many ranks each peer serves."""
-        peers = [source.machine for source in self.sources if source.tier is Tier.PEER]
-        return {peer: peers.count(peer) for peer in sorted(set(peers))}
-
-
-Holdings = Mapping[int, Mapping[int, Sequence[Held]]]
-"""Machine -> rank whose shard it is -> replicas, at most two. A machine that is lost or new is absent or empty."""
+    iteration: int  # the same for all; 0 is the start
+    sources: tuple[Source, ...]  # one a rank
 
 
 def plan_recovery_by_definition(
     holdings: Holdings, num_ranks: int, stored: Collection[int] = (), machine_of: Sequence[int] | None = None
 ) -> RecoveryPlan:
-    """Plan a recovery as its definition says: try every iteration, and every choice of peers.
-
-    Args, Returns, Raises: As in `plan_recovery`; time grows with (replicas - 1) ^ ranks.
-    """
+    """Plan a recovery as its definition says: try every iteration, and every choice of peers."""
     homes = _checked(holdings, num_ranks, stored, machine_of)
     copies = _copies(holdings, num_ranks)
     mentioned = {held.iteration for shards in holdings.values() for row in shards.values() for held in row}
@@ -106,17 +86,14 @@ def plan_recovery(
     """Plan a recovery.
 
     Args:
-        holdings: What the machines' memories hold.
-        num_ranks: Number of ranks, whose shards are numbered as they are.
-        stored: Iterations that are complete in persistent storage, for all ranks.
-        machine_of: Machine of each rank; None is rank r on machine r.
+        holdings: the replicas in the machines' memories.
+        num_ranks: ranks, whose shards are numbered as they are.
+        stored: iterations that are complete in persistent storage, for all ranks.
+        machine_of: machine of each rank; None is rank r on machine r.
 
     Returns:
         The plan. Of several choices of peers with the same largest load, the one that comes first when each rank's
         peer is compared in rank order.
-
-    Raises:
-        ValueError: If a number is out of range, or a machine holds the shard of a rank that does not exist.
     """
     homes = _checked(holdings, num_ranks, stored, machine_of)
     copies = _copies(holdings, num_ranks)
@@ -130,33 +107,8 @@ def plan_recovery(
     return _plan(copies, homes, iteration, stored, chosen)
 
 
-def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
-    """Choose a peer for each rank: the smallest largest load, and then the first choice in rank order.
-
-    The load is raised until the ranks can be matched (augmenting paths); then each rank in turn takes the first peer
-    that leaves a matching for those after it.
-    """
-    if not needed:
-        return {}
-    options = dict(needed)
-    load = -(-len(options) // len({peer for peers in options.values() for peer in peers}))
-    while not (matching := Matching(options, load)).place_all():
-        load += 1
-    for rank in options:
-        matching.prefer_first(rank)
-    return matching.peer_of
-
-
 class Matching:
-    """Ranks and the peers that serve them, none serving more than a number.
-
-    Args:
-        options: Rank -> peers that can serve it, in the order of preference.
-        load: Most ranks a peer may serve.
-
-    Attributes:
-        peer_of: Rank -> peer, as far as it has been placed.
-    """
+    """Ranks and the peers that serve them, no peer serving more than `load` ranks."""
 
     def __init__(self, options: dict[int, list[int]], load: int):
         self._options, self._load = dict(options), load
@@ -168,15 +120,7 @@ class Matching:
         return all(self.place(rank, set()) for rank in self._options)
 
     def place(self, rank: int, tried: set[int]) -> bool:
-        """Give a rank a peer, moving others along an augmenting path if need be.
-
-        Args:
-            rank: Which.
-            tried: Peers already tried on this path; grows.
-
-        Returns:
-            Whether there was a place; if not, nothing has changed.
-        """
+        """Give a rank a peer, moving others along an augmenting path if need be."""
         for peer in self._options[rank]:
             if peer in tried:
                 continue
@@ -208,8 +152,17 @@ class Matching:
         self.peer_of[rank] = peer
 
 
-Copies = list[dict[int, Sequence[Held]]]
-"""For each rank, machine -> what that machine holds of its shard, machines in order."""
+def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
+    """Choose a peer for each rank: the smallest largest load, then the first choice in rank order."""
+    if not needed:
+        return {}
+    options = dict(needed)
+    load = -(-len(options) // len({peer for peers in options.values() for peer in peers}))
+    while not (matching := Matching(options, load)).place_all():
+        load += 1
+    for rank in options:
+        matching.prefer_first(rank)
+    return matching.peer_of
 
 
 def _copies(holdings: Holdings, num_ranks: int) -> Copies:
@@ -276,16 +229,16 @@ def _checked(
 ) -> Sequence[int]:
     """Refuse numbers that cannot be; give each rank's machine."""
     if num_ranks < 1:
-        raise ValueError(f"num_ranks: {num_ranks} must be at least 1")
+        raise ValueError(f"num_ranks is {num_ranks}; it must be at least 1")
     homes = range(num_ranks) if machine_of is None else machine_of
     if len(homes) != num_ranks:
-        raise ValueError(f"machine_of: {len(homes)} entries; it must have num_ranks, {num_ranks}")
+        raise ValueError(f"machine_of has {len(homes)} entries; it must have num_ranks, {num_ranks}")
     if any(iteration < START for iteration in stored):
-        raise ValueError(f"stored: {min(stored)} must be at least {START}")
+        raise ValueError(f"stored is {min(stored)}; it must be at least {START}")
     for machine, shards in holdings.items():
         for rank, row in shards.items():
             if not 0 <= rank < num_ranks:
-                raise ValueError(f"holdings: machine {machine} holds the shard of rank {rank} of {num_ranks}")
+                raise ValueError(f"holdings has rank {rank} on machine {machine}; ranks are 0 to {num_ranks - 1}")
             if any(held.iteration < START for held in row):
-                raise ValueError(f"holdings: machine {machine}, rank {rank}: an iteration is below {START}")
+                raise ValueError(f"holdings of machine {machine}, rank {rank} has an iteration below {START}")
     return homes

@@ -1,10 +1,7 @@
-"""How large checkpoints are: bytes a parameter, parameters of the models of table 6.2, shards, room in memory.
+"""How large checkpoints are: parameters of the models of table 6.2, bytes a parameter, a machine's shard.
 
-What: closed forms; nothing is built.
-Source: thesis, tables 2.1 and 6.2, sections 2.4, 6.5.2 and 6.7.1. Layers: Radford et al. (GPT-2), Devlin et al. (BERT),
-Liu et al. (RoBERTa), counted as in Hugging Face's implementations with their language-model heads.
-Simplified: as many positions as the sequence is long, 512 (RoBERTa keeps two more); shards of one size.
-Left out: buffers that are no parameters; padding of shards.
+Parameters are counted as in Hugging Face's implementations with their language-model heads; RoBERTa has two more
+positions.
 """
 
 from __future__ import annotations
@@ -14,29 +11,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-__all__ = [
-    "BYTES_PER_PARAMETER",
-    "GPU_BYTES_PER_PARAMETER",
-    "TABLE_6_2",
-    "Family",
-    "ModelSizes",
-    "checkpoint_bytes",
-    "machine_shard_bytes",
-    "num_parameters",
-]
+__all__ = ["TABLE_6_2", "Family", "ModelSizes", "checkpoint_bytes", "machine_shard_bytes", "num_parameters"]
 
+# Of a checkpoint: the parameter and Adam's two moments, 4 bytes each (table 2.1's sizes over its parameters)
 BYTES_PER_PARAMETER = 12
-"""Of a checkpoint: the parameter and Adam's two moments, 4 bytes each (table 2.1's sizes over its parameters)."""
 
+# Of mixed-precision training with Adam: the 12, and 2 each for a half-precision parameter and its gradient (Rajbhandari
+# et al., ZeRO, section 3.1)
 GPU_BYTES_PER_PARAMETER = 16
-"""Of mixed-precision training with Adam: the 12, and 2 each for a half-precision parameter and its gradient
-(Rajbhandari et al., ZeRO, section 3.1)."""
 
-VOCABULARY = 50_265
-"""Tokens (section 6.7.1)."""
+VOCABULARY = 50_265  # Tokens (section 6.7.1)
 
-SEQUENCE = 512
-"""Tokens (section 6.7.1)."""
+SEQUENCE = 512  # Tokens (section 6.7.1)
 
 
 class Family(StrEnum):
@@ -49,24 +35,15 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSizes:
-    """A row of table 6.2.
+    """A row of table 6.2."""
 
-    family: GPT-2, RoBERTa or BERT.
-    hidden_size: h.
-    intermediate_size: i, inner units of a perceptron.
-    num_layers: L.
-    num_heads: attention heads, which change no count.
-    vocab_size: V.
-    max_positions: P, of the learned position embedding; RoBERTa adds its two.
-    """
-
-    family: Family
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    vocab_size: int = VOCABULARY
-    max_positions: int = SEQUENCE
+    family: Family  # GPT-2, RoBERTa or BERT
+    hidden_size: int  # h
+    intermediate_size: int  # i, inner units of a perceptron
+    num_layers: int  # L
+    num_heads: int  # attention heads, which change no count
+    vocab_size: int = VOCABULARY  # V
+    max_positions: int = SEQUENCE  # P, of the learned position embedding; RoBERTa adds its two
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "intermediate_size", "num_layers", "num_heads", "vocab_size", "max_positions"):
@@ -81,12 +58,6 @@ def num_parameters(sizes: ModelSizes) -> int:
     head shares its matrix with the token embedding. GPT-2: a norm at the end. BERT: two token types, a norm behind the
     embeddings, the pooler, a head of h² + h, a norm and V biases. RoBERTa: as BERT, with one token type, two more
     positions and no pooler.
-
-    Args:
-        sizes: of the model.
-
-    Returns:
-        The count.
     """
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     layer = (4 * hidden**2 + 4 * hidden) + (2 * hidden * inner + inner + hidden) + 4 * hidden
@@ -101,35 +72,14 @@ def num_parameters(sizes: ModelSizes) -> int:
 
 
 def checkpoint_bytes(parameters: float) -> float:
-    """Return the bytes of a checkpoint.
-
-    Args:
-        parameters: how many the model has.
-
-    Returns:
-        12 bytes each.
-
-    Raises:
-        ValueError: if there are fewer than none.
-    """
+    """Return the bytes of a checkpoint, 12 a parameter."""
     if parameters < 0:
         raise ValueError(f"parameters is {parameters}; it must be zero or more")
     return BYTES_PER_PARAMETER * parameters
 
 
 def machine_shard_bytes(parameters: float, num_machines: int) -> float:
-    """Return the bytes of one machine's shard, the states being shared out evenly (ZeRO-3).
-
-    Args:
-        parameters: how many the model has.
-        num_machines: how many machines share them.
-
-    Returns:
-        The share.
-
-    Raises:
-        ValueError: if there is no machine or fewer than no parameters.
-    """
+    """Return the bytes of one machine's shard, the states being shared out evenly (ZeRO-3)."""
     if num_machines < 1:
         raise ValueError(f"num_machines is {num_machines}; it must be at least 1")
     return checkpoint_bytes(parameters) / num_machines
@@ -146,6 +96,7 @@ def _sizes(family: Family, hidden_size: int, num_layers: int, num_heads: int) ->
     )
 
 
+# The models of the evaluation, by the paper's names
 TABLE_6_2: Mapping[str, ModelSizes] = MappingProxyType(
     {
         "GPT-2 10B": _sizes(Family.GPT_2, 2560, 46, 40),
@@ -158,4 +109,3 @@ TABLE_6_2: Mapping[str, ModelSizes] = MappingProxyType(
         "BERT 100B": _sizes(Family.BERT, 8192, 124, 64),
     }
 )
-"""The models of the evaluation, by the paper's names."""

@@ -1,12 +1,8 @@
-"""How many ways there are to lose k things so that none of given sets is lost as a whole.
+"""How many ways there are to lose k things so that none of given sets is lost as a whole; all counts are whole numbers.
 
-What: the count behind every recovery probability. The things are machines and the sets are the holders of a shard; or
-the things are racks and the sets are the racks in which a shard's holders stand.
-Source: ours. Groups are counted by inclusion and exclusion, rings by the runs between living machines, everything else
-by dynamic programming over a frontier of half-seen sets; parts that share nothing are multiplied as polynomials, in
-which the coefficient of x^k counts the ways to lose k things.
-Simplified: nothing; all counts are whole numbers.
-Left out: parts that are neither group nor ring and too tangled for the frontier: `TooTangled`.
+The things are machines or racks, the sets the holders of a shard. Groups are counted by inclusion and exclusion, rings
+by the runs between living machines, everything else by dynamic programming over a frontier of half-seen sets; parts
+that share nothing are multiplied as polynomials, whose coefficient of x^k counts the ways to lose k things.
 """
 
 from __future__ import annotations
@@ -17,19 +13,12 @@ from functools import partial, reduce
 from itertools import combinations
 from math import comb
 
-from .parts import connected_parts
+from .placement import connected_parts
 
-__all__ = [
-    "TooTangled",
-    "num_surviving",
-    "num_surviving_by_definition",
-    "surviving_of_frontier",
-    "surviving_of_groups",
-    "surviving_of_ring",
-]
+__all__ = ["TooTangled", "num_surviving", "num_surviving_by_definition"]
 
+# States: about a second of work for every three or four machines that are passed at that width
 LARGEST_FRONTIER = 50_000
-"""States: about a second of work for every three or four machines that are passed at that width."""
 
 
 class TooTangled(ValueError):
@@ -37,30 +26,13 @@ class TooTangled(ValueError):
 
 
 def num_surviving_by_definition(sets: Iterable[Iterable[int]], num_things: int, k: int) -> int:
-    """Try every subset of k things.
-
-    Args:
-        sets: each of which must keep a member.
-        num_things: how many there are; they count from 0.
-        k: how many are lost.
-
-    Returns:
-        The number of subsets that contain none of the sets.
-    """
+    """Try every subset of k things."""
     distinct = {frozenset(each) for each in sets}
     return sum(not any(each <= set(lost) for each in distinct) for lost in combinations(range(num_things), k))
 
 
 def num_surviving(sets: Iterable[Iterable[int]], num_things: int, k: int) -> int:
-    """Count the same without trying.
-
-    Args:
-        sets: each of which must keep a member; none is empty.
-        num_things: how many there are; they count from 0.
-        k: how many are lost, at most `num_things`.
-
-    Returns:
-        The number of subsets of k things that contain none of the sets.
+    """Count the ways to lose k things so that no set is lost as a whole, without trying.
 
     Raises:
         TooTangled: where a part of the things is neither group nor ring, large, and much entwined.
@@ -78,16 +50,7 @@ def num_surviving(sets: Iterable[Iterable[int]], num_things: int, k: int) -> int
 
 
 def surviving_of_groups(num_groups: int, size: int, k: int) -> int:
-    """Count the ways to lose k members of equal groups and no whole group: the coefficient in ((1+x)^s - x^s)^g.
-
-    Args:
-        num_groups: g.
-        size: s, members of each.
-        k: how many are lost.
-
-    Returns:
-        The count: of j groups that are lost whole, inclusion and exclusion takes turns.
-    """
+    """Count the ways to lose k members of g groups of s and no whole group: the coefficient in ((1+x)^s - x^s)^g."""
     num_members = num_groups * size
     return sum(
         (-1) ** whole * comb(num_groups, whole) * comb(num_members - size * whole, k - size * whole)
@@ -96,19 +59,11 @@ def surviving_of_groups(num_groups: int, size: int, k: int) -> int:
 
 
 def surviving_of_ring(num_members: int, size: int, k: int) -> int:
-    """Count the ways to lose k members of a ring and no `size` neighbours in a row.
+    """Count the ways to lose k of the n members of a ring and no s neighbours in a row.
 
     Cut the ring behind each of its a = n - k living members: a runs of lost ones, each shorter than s, which together
     are k. There are c = sum over j of (-1)^j C(a, j) C(n - 1 - s·j, a - 1) such rows of runs, and each of n rotations
     of a ring is met a times: n·c/a.
-
-    Args:
-        num_members: n, at least `size`.
-        size: s, members of each set.
-        k: how many are lost.
-
-    Returns:
-        The count.
     """
     alive = num_members - k
     if alive <= 0:
@@ -121,19 +76,7 @@ def surviving_of_ring(num_members: int, size: int, k: int) -> int:
 
 
 def surviving_of_frontier(things: Sequence[int], sets: Iterable[frozenset[int]], k: int) -> list[int]:
-    """Count for any sets, thing by thing, remembering of every set that has begun whether all of it is lost so far.
-
-    Args:
-        things: all members of the sets.
-        sets: each of which must keep a member.
-        k: largest number of lost things that is asked for.
-
-    Returns:
-        Ways to lose 0, 1, ... of the things, up to k or the most that can be lost.
-
-    Raises:
-        TooTangled: where more sets are half seen at once than can be remembered.
-    """
+    """Count for any sets, thing by thing, remembering of every set that has begun whether all of it is lost so far."""
     order = _order(things, sets)
     place = {thing: number for number, thing in enumerate(order)}
     spans = [sorted(place[thing] for thing in each) for each in sets]

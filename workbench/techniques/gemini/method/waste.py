@@ -1,12 +1,7 @@
-"""The time that a failure wastes, and the three ways of checkpointing that are compared by it.
+"""The time that a failure wastes, Eqs. 6.1 and 6.2, and the three ways of checkpointing that are compared by it.
 
-What: Eq. 6.1 and its constraint 6.2; a `Job` (what is trained, and what moving its checkpoints takes); the policies
-Strawman, HighFreq and Gemini as plain numbers; the average that each wastes by the tier that it recovers from.
-Source: thesis, chapter 6 (Gemini), sections 6.2.1, 6.7.1 (baselines) and 6.7.2; serialising: section 6.7.3.
-Simplified: a shard takes the same time from every peer; storage serves all machines with one bandwidth.
-Left out: detection, replacement, warm-up, which are no fault of checkpoints (see `simulating`).
-
-Where the paper has a frequency f we have the interval 1/f, in seconds or in whole iterations.
+Where the paper has a frequency f, this has the interval 1/f, in seconds or in whole iterations. Detection, replacement
+and warm-up do not depend on checkpoints and are left to `simulating`.
 """
 
 from __future__ import annotations
@@ -14,21 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .tiers import Tier
+from .recovery import Tier
 
-__all__ = [
-    "STRAWMAN_INTERVAL_S",
-    "CheckpointPolicy",
-    "Job",
-    "Level",
-    "Tier",
-    "average_wasted_s",
-    "gemini",
-    "high_frequency",
-    "strawman",
-    "wasted_time_s",
-    "wasted_time_s_by_definition",
-]
+__all__ = ["CheckpointPolicy", "Job", "Level", "Tier", "average_wasted_s", "gemini", "high_frequency", "strawman"]
 
 STRAWMAN_INTERVAL_S = 3 * 3600.0  # section 6.7.1: every three hours, as BLOOM's training did
 
@@ -58,16 +41,7 @@ def wasted_time_s(*, checkpoint_s: float, interval_s: float, retrieval_s: float,
 def wasted_time_s_by_definition(
     *, checkpoint_s: float, interval_s: float, retrieval_s: float, num_moments: int
 ) -> float:
-    """Average what is wasted over failures at evenly spread moments of one interval, each looked up by itself.
-
-    Snapshots are taken at multiples of the interval; a failure goes back to the newest whose checkpoint is complete.
-
-    Args:
-        checkpoint_s: seconds from a snapshot to its checkpoint being complete.
-        interval_s: seconds from snapshot to snapshot.
-        retrieval_s: seconds to read a checkpoint back.
-        num_moments: how many failures.
-    """
+    """Average the waste over evenly spread moments of failure, each going back to its newest complete checkpoint."""
     first_s = 10 * interval_s  # late enough for a complete checkpoint, whatever the times
     wasted_s = 0.0
     for moment in range(num_moments):
@@ -79,25 +53,15 @@ def wasted_time_s_by_definition(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A training and what its checkpoints take, as far as waste depends on it.
+    """A training and what its checkpoints take, as far as waste depends on it."""
 
-    Attributes:
-        name: of the model and machines.
-        iteration_s: T_iter, without checkpoints.
-        state_bytes: model states of all machines together.
-        num_machines: that the states are divided over.
-        storage_bytes_per_s: of persistent storage, for all machines together, either way.
-        network_bytes_per_s: of one machine's link to its peers.
-        serialise_s: for which writing a checkpoint to storage stops training, by `torch.save`.
-    """
-
-    name: str = "job"
-    iteration_s: float
-    state_bytes: float
-    num_machines: int
-    storage_bytes_per_s: float
-    network_bytes_per_s: float
-    serialise_s: float = 0.0
+    name: str = "job"  # of the model and machines
+    iteration_s: float  # T_iter, without checkpoints
+    state_bytes: float  # model states of all machines together
+    num_machines: int  # that the states are divided over
+    storage_bytes_per_s: float  # of persistent storage, for all machines together, either way
+    network_bytes_per_s: float  # of one machine's link to its peers
+    serialise_s: float = 0.0  # for which writing a checkpoint to storage stops training, by `torch.save`
 
     def __post_init__(self) -> None:
         for name in ("iteration_s", "state_bytes", "num_machines", "storage_bytes_per_s", "network_bytes_per_s"):
@@ -124,19 +88,12 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """One kind of checkpoint that a policy takes.
+    """One kind of checkpoint that a policy takes."""
 
-    Attributes:
-        in_memory: in the machines' memory; otherwise in persistent storage.
-        interval_iterations: iterations from snapshot to snapshot.
-        blocking_s: for which training stops at a snapshot.
-        transfer_s: from then on until the checkpoint is complete, beside training.
-    """
-
-    in_memory: bool
-    interval_iterations: int
-    blocking_s: float = 0.0
-    transfer_s: float = 0.0
+    in_memory: bool  # in the machines' memory; otherwise in persistent storage
+    interval_iterations: int  # iterations from snapshot to snapshot
+    blocking_s: float = 0.0  # for which training stops at a snapshot
+    transfer_s: float = 0.0  # from then on until the checkpoint is complete, beside training
 
     def __post_init__(self) -> None:
         if self.interval_iterations < 1:
@@ -148,19 +105,12 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointPolicy:
-    """When a job checkpoints, and where to.
+    """When a job checkpoints, and where to."""
 
-    Attributes:
-        name: as figures write it.
-        iteration_s: of the job.
-        storage: its checkpoints in persistent storage.
-        memory: those in memory; None where there are none.
-    """
-
-    name: str
-    iteration_s: float
-    storage: Level
-    memory: Level | None = None
+    name: str  # as figures write it
+    iteration_s: float  # of the job
+    storage: Level  # its checkpoints in persistent storage
+    memory: Level | None = None  # those in memory; None where there are none
 
     def __post_init__(self) -> None:
         if self.storage.in_memory or (self.memory is not None and not self.memory.in_memory):
@@ -191,12 +141,7 @@ def strawman(job: Job, *, interval_s: float = STRAWMAN_INTERVAL_S) -> Checkpoint
 
 
 def high_frequency(job: Job, *, interval_iterations: int | None = None) -> CheckpointPolicy:
-    """Return the policy that writes to storage as often as its bandwidth allows.
-
-    Args:
-        job: what is trained.
-        interval_iterations: iterations from checkpoint to checkpoint; None takes the paper's ceil(t_ckpt / T_iter).
-    """
+    """Return the policy that writes to storage as often as bandwidth allows: every ceil(t_ckpt / T_iter) iterations."""
     iterations = _least_iterations(job) if interval_iterations is None else interval_iterations
     level = Level(in_memory=False, interval_iterations=iterations, blocking_s=job.serialise_s, transfer_s=job.storage_s)
     return CheckpointPolicy(name="HighFreq", iteration_s=job.iteration_s, storage=level)
@@ -212,14 +157,8 @@ def gemini(
 ) -> CheckpointPolicy:
     """Return the policy that checkpoints to memory every iteration, and to storage every three hours besides.
 
-    Writing to storage does not stop training here: an agent can serialise what it keeps in memory anyway.
-
-    Args:
-        job: what is trained.
-        interval_iterations: iterations from one checkpoint in memory to the next.
-        blocking_s: for which each of them stops training; the paper measured none.
-        transfer_s: until each is complete; None spreads it over one iteration, whose idle spans it fills.
-        storage_interval_s: seconds between checkpoints in storage.
+    Writing to storage does not stop training here: an agent can serialise its replicas in memory. A `transfer_s` of
+    None spreads a checkpoint over one iteration, whose idle spans it fills.
     """
     memory = Level(
         in_memory=True,
@@ -233,15 +172,8 @@ def gemini(
 
 
 def average_wasted_s(policy: CheckpointPolicy, job: Job, tier: Tier) -> float:
-    """Return what a failure wastes on average, Eq. 6.1, where a policy recovers from a tier.
-
-    Args:
-        policy: when it checkpoints; the seconds for which checkpoints stop training are not counted, as in the paper.
-        job: what is trained.
-        tier: where the checkpoint comes from.
-
-    Raises:
-        ValueError: if the policy keeps no checkpoints in memory and the tier is one of memory.
+    """Return the average waste of a failure, Eq. 6.1, where a policy recovers from a tier; blocking is not counted, as
+    in the paper.
     """
     level = policy.storage if tier is Tier.STORAGE else policy.memory
     if level is None:

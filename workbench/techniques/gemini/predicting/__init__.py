@@ -4,7 +4,6 @@ Source: thesis, chapter 6 (Gemini), figures 6.4, 6.5, 6.7, 6.8, 6.11, 6.12, 6.13
 Simplified, left out: see each module. Nothing here imports torch.
 """
 
-from .drawing import draw_ablation, draw_frequencies, draw_models, draw_reductions, draw_schemes
 from .rows import calibration_of, predict_ablation, predict_frequencies, predict_models, predict_reductions
 from .worked_example import WORKED_EXAMPLE, WorkedExample, example_iterations, predict_schemes
 
@@ -12,11 +11,6 @@ __all__ = [
     "WORKED_EXAMPLE",
     "WorkedExample",
     "calibration_of",
-    "draw_ablation",
-    "draw_frequencies",
-    "draw_models",
-    "draw_reductions",
-    "draw_schemes",
     "example_iterations",
     "predict_ablation",
     "predict_frequencies",

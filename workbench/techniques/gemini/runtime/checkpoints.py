@@ -9,15 +9,12 @@
 
     run_training(train, num_machines=4, args=(1000,))
 
-What: constructing it resumes: all ranks tell each other what their machines keep, plan alike, and load the newest
+Constructing it resumes: all ranks gather the contents of their machines' memories, plan alike, and load the newest
 iteration that all can reach. `step()` after the optimizer begins a checkpoint of the iteration just done; its chunks
-travel in the idle spans of the next iteration and are all there before the next update, which would change what is
+travel in the idle spans of the next iteration and are complete before the next update, which would change the tensors
 being sent. Until the first iterations have been profiled, checkpoints are sent at once and training waits.
-Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.3 to 6.6.
-Ours: all meet before a checkpoint travels, beside training; only then is the one before the last overwritten, since
-otherwise a failure could leave no iteration that all ranks have. At most two iterations that a rank has done are lost.
-The paper profiles without checkpoints.
-Left out: changing the number of ranks.
+All ranks meet before a checkpoint travels, and only then is the one before the last overwritten: a failure loses at
+most two iterations of a rank.
 """
 
 from __future__ import annotations
@@ -25,9 +22,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch.distributed as dist
 from torch import Tensor, nn, optim
@@ -36,14 +32,13 @@ from torch.nn.parallel import DistributedDataParallel
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.partition import Chunk
 from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.recovery import RecoveryPlan
 
 from .agreement import meet, tell_all
 from .idle import Interleaving
-from .keeping import KeptShards, Place, holders_of_ranks
-from .recovering import PersistentTier, recover_, replicate_
-from .replicas import MAX_CHUNKS, Slot
+from .recovering import Log, recover_, replicate_
+from .replicas import MAX_CHUNKS, KeptShards, Place, Slot, holders_of_ranks
 from .state import HasState, TrainingState
+from .storage import PersistentTier
 from .traffic import TrafficWatch, watch_traffic
 from .transfer import Transfer, routes_of
 
@@ -59,22 +54,14 @@ TIMEOUT_S = 300.0  # in which a checkpoint must be done once training waits for 
 
 
 class CheckpointTimeout(TimeoutError):
-    """A checkpoint was not done in time; the message names the rank that waited and for whom."""
+    """A checkpoint was not done in time; the message names the waiting rank and its peers."""
 
 
-class Context(Place, Protocol):
-    """Where a rank runs, and who is told what happens; see `RankContext`."""
+class Context(Place, Log, Protocol):
+    """A rank's numbers, its machine's memory, and its log; see `RankContext`."""
 
     def report(self, iteration: int) -> None:
-        """Tell that an iteration is done."""
-        ...
-
-    def during(self, name: str, **details: Any) -> AbstractContextManager:
-        """Log the body as something that took time."""
-        ...
-
-    def log(self, name: str, **details: Any) -> None:
-        """Log something that happened."""
+        """Report that an iteration is done."""
         ...
 
 
@@ -86,7 +73,7 @@ class _UnderWay:
     began_s: float
     sending: Future[None]
     receiving: Future[None]
-    ended_s: dict[str, float]  # when all was sent, and all received
+    ended_s: dict[str, float]  # of sending, and of receiving
 
 
 class InMemoryCheckpoints:
@@ -108,12 +95,14 @@ class InMemoryCheckpoints:
         reserved_bytes: R, of sub-buffers.
         num_buffers: p.
         num_profiled: iterations to profile.
-        throw_away: gives the loss of any batch of the usual shape; DDP needs it to go on bit for bit (see `resume`).
+        throw_away: gives the loss of any batch of the usual shape; DDP needs it to go on bit for bit (see `resume_`).
         timeout_s: in which a checkpoint must be done once training waits for it.
 
     Attributes:
-        iteration: iterations that are in the state; where to begin.
+        iteration: iterations that are in the state; the one to begin with.
         plan: how this generation resumed.
+        interleaving: the profile, the link's speed and the chunks' sizes, once they are known.
+        watch: of training's own messages; a loop wraps its own in `with watch.message():`.
 
     Raises:
         ValueError: for m above the number of machines, m below 1, or a number out of range; nothing is changed then.
@@ -143,29 +132,27 @@ class InMemoryCheckpoints:
         placed = placement(context.num_machines, num_replicas, kind)
         for name, value, least in (("every", every, 1), ("storage_every", storage_every, 0)):
             if value < least:
-                raise ValueError(f"{name} is {value}, must be at least {least}")
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
         if not timeout_s > 0:
-            raise ValueError(f"timeout_s is {timeout_s}, must be above 0")
+            raise ValueError(f"timeout_s is {timeout_s}; it must be above 0")
         if isinstance(model, DistributedDataParallel) and throw_away is None:
-            raise ValueError("throw_away is None, must give a loss: in DDP a model cannot resume bit for bit without")
+            raise ValueError("throw_away is None; it must give a loss, or a DDP model cannot resume bit for bit")
         if storage_every and storage is None:
-            raise ValueError(f"storage_every is {storage_every}, must be 0 where there is no storage")
+            raise ValueError(f"storage_every is {storage_every}; it must be 0 where there is no storage")
         self._context, self._every, self._timeout_s = context, every, timeout_s
         self._storage, self._storage_every = storage, storage_every
-        self._interleaving = Interleaving(
+        self.interleaving = Interleaving(
             Scheme(scheme),
             num_replicas=num_replicas,
             reserved_bytes=reserved_bytes,
             num_buffers=num_buffers,
             num_profiled=num_profiled,
         )
-        self._watch = TrafficWatch()
-        watch_traffic(model, self._watch)
+        self.watch = TrafficWatch()
+        watch_traffic(model, self.watch)
         self._state = TrainingState(model, optimizer, scheduler=scheduler, extra=extra)
         self._kept = KeptShards(context)
-        self.plan: RecoveryPlan = recover_(
-            self._state, context, self._kept, storage, log=context, throw_away=throw_away
-        )
+        self.plan = recover_(self._state, context, self._kept, storage, log=context, throw_away=throw_away)
         self.iteration = self.plan.iteration
         holders = holders_of_ranks(placed, context.ranks_per_machine)
         if self.iteration > 0:
@@ -174,8 +161,8 @@ class InMemoryCheckpoints:
         self._routes = routes_of(context.rank, holders)
         self._group = dist.new_group(backend="gloo")  # what it carries lies in processors' memory
         self._transfer: Transfer | None = None
-        optimizers = [optimizer, *(each for each in (extra or {}).values() if isinstance(each, optim.Optimizer))]
-        self._hooks = [each.register_step_pre_hook(lambda *_: self._before_update()) for each in optimizers]
+        optimizers = [item for item in (optimizer, *(extra or {}).values()) if isinstance(item, optim.Optimizer)]
+        self._hooks = [item.register_step_pre_hook(lambda *_: self._before_update()) for item in optimizers]
         self._under_way: _UnderWay | None = None
         self._sizes: list[int] = []  # bytes of each rank's shard
         self._chunks: dict[int, tuple[Chunk, ...]] = {}  # rank -> those of its shard
@@ -184,7 +171,7 @@ class InMemoryCheckpoints:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the machine's memory that hold replicas which this rank looks after, all their buffers."""
+        """Bytes of the machine's memory for the replicas that this rank looks after, all their buffers."""
         return self._kept.num_bytes
 
     @property
@@ -197,19 +184,9 @@ class InMemoryCheckpoints:
         """Bytes of this rank's sub-buffers."""
         return 0 if self._transfer is None else self._transfer.buffer_bytes
 
-    @property
-    def interleaving(self) -> Interleaving:
-        """The profile, the link's speed and the chunks' sizes, once they are known."""
-        return self._interleaving
-
-    @property
-    def watch(self) -> TrafficWatch:
-        """What training's own messages are told to; a loop that sends some itself tells it of them."""
-        return self._watch
-
     def step(self) -> None:
         """End an iteration, after the optimizer's step, and begin its checkpoint; every rank calls it."""
-        self.wait()  # where no update did, since there was none
+        self.wait()  # an iteration without update has not waited yet
         self.iteration += 1
         self._note_iteration()
         if self._storage_every and self.iteration % self._storage_every == 0:
@@ -224,7 +201,7 @@ class InMemoryCheckpoints:
         """Wait until the checkpoint under way is complete on all machines; every rank calls it."""
         if self._under_way is None:
             return
-        self._watch.finish_iteration()
+        self.watch.finish_iteration()
         under_way = self._under_way
         for name, end in (("sent to", under_way.sending), ("received from", under_way.receiving)):
             try:
@@ -240,7 +217,7 @@ class InMemoryCheckpoints:
         self._context.log("checkpoint", iteration=under_way.iteration, began_s=under_way.began_s, **ended)
 
     def close(self) -> None:
-        """Finish what is under way and leave the optimizer alone."""
+        """Finish the checkpoint under way and leave the optimizer alone."""
         self.wait()
         for hook in self._hooks:
             hook.remove()
@@ -248,24 +225,24 @@ class InMemoryCheckpoints:
             self._transfer.close()
 
     def _before_update(self) -> None:
-        """Let no update change what is still being sent."""
+        """Let no update change the tensors that are still being sent."""
         self._update_began_s = time.monotonic()
         self.wait()
 
     def _note_iteration(self) -> None:
         """Profile the iteration that has ended, and settle when there are enough."""
-        started_s, operations = self._watch.started_s, self._watch.next_iteration()
-        if not self._interleaving.wants_iterations:
+        started_s, operations = self.watch.started_s, self.watch.next_iteration()
+        if not self.interleaving.wants_iterations:
             return
-        self._interleaving.note(self.iteration, started_s, self._update_began_s, operations)
-        if self._interleaving.settle(self._routes, self._group):
+        self.interleaving.note(self.iteration, started_s, self._update_began_s, operations)
+        if self.interleaving.settle(self._routes, self._group):
             self._chunks = {}  # to be divided anew
-            self._context.log("profiled", idle_s=self._interleaving.profile.total_s)
+            self._context.log("profiled", idle_s=self.interleaving.profile.total_s)
 
     def _begin(self) -> None:
         """Begin the checkpoint of this iteration; where chunks have no spans yet, also end it."""
         iteration = self.iteration
-        num_bytes = self._state.capture(self.iteration).num_bytes
+        num_bytes = self._state.capture(iteration).num_bytes
         if not self._chunks:
             self._divide(num_bytes)
         me, senders = self._context.rank, [route.source for route in self._routes]
@@ -297,14 +274,14 @@ class InMemoryCheckpoints:
             received=received,
             prepare=lambda: self._make_room(iteration, slots),
             keep=lambda rank, offset, arrived: slots[rank].write(offset, arrived),
-            wait=lambda span: self._watch.wait_for_idle(span, self._timeout_s),
+            wait=lambda span: self.watch.wait_for_idle(span, self._timeout_s),
         )
         self._under_way = _UnderWay(
             iteration=iteration, began_s=began_s, sending=sending, receiving=receiving, ended_s=ended_s
         )
-        if not self._interleaving.is_settled:
+        if not self.interleaving.is_settled:
             self.wait()
-            self._watch.next_iteration()  # which begins only now
+            self.watch.next_iteration()  # which begins only now
 
     def _make_room(self, iteration: int, slots: Mapping[int, Slot]) -> None:
         """Let go of the checkpoint before the last once the last one is complete everywhere: once all are here."""
@@ -315,21 +292,21 @@ class InMemoryCheckpoints:
     def _divide(self, num_bytes: int) -> None:
         """Divide all ranks' shards into chunks; every rank calls it."""
         self._sizes = tell_all(num_bytes)
-        self._chunks = {rank: self._interleaving.chunks(size) for rank, size in enumerate(self._sizes)}
+        self._chunks = {rank: self.interleaving.chunks(size) for rank, size in enumerate(self._sizes)}
         if self._transfer is not None:
             self._transfer.close()
         most = max(len(chunks) // max(1, len(self._routes)) for chunks in self._chunks.values())
         if most > MAX_CHUNKS:
-            rule = f"a shard would travel in {most} chunks, more than {MAX_CHUNKS}"
-            raise ValueError(f"reserved_bytes is {self._interleaving.reserved_bytes}, must be larger: {rule}")
+            rule = f"it must be larger: a shard would travel in {most} chunks, more than {MAX_CHUNKS}"
+            raise ValueError(f"reserved_bytes is {self.interleaving.reserved_bytes}; {rule}")
         largest = max((chunk.size_bytes for chunks in self._chunks.values() for chunk in chunks), default=1)
         self._transfer = Transfer(
-            self._routes, group=self._group, chunk_bytes=largest, num_buffers=self._interleaving.num_buffers
+            self._routes, group=self._group, chunk_bytes=largest, num_buffers=self.interleaving.num_buffers
         )
 
     def _keep_alone(self, slot: Slot, num_bytes: int) -> None:
-        """Copy the shard into the machine's own memory, where no peer gets it."""
-        for offset in range(0, num_bytes, self._interleaving.chunk_bytes):
-            size = min(self._interleaving.chunk_bytes, num_bytes - offset)
+        """Copy the shard into the machine's own memory, where no peer keeps it."""
+        for offset in range(0, num_bytes, self.interleaving.chunk_bytes):
+            size = min(self.interleaving.chunk_bytes, num_bytes - offset)
             self._state.read_into_(offset, slot.view(offset, size))
             slot.commit(offset, size)

@@ -1,12 +1,6 @@
-"""When to send what: the idle spans of a training loop, profiled, and chunks that fill them.
+"""When to send what: the profiled idle spans of a training loop, and chunks that fill them (sections 6.5.3 and 6.5.4).
 
-What: an `Interleaving` collects the messages of some iterations, agrees with all ranks on the shortest spans, measures
-the link once, and divides every rank's shard into chunks. Before that, and where checkpoints are to block, everything
-goes into one unbounded span.
-Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.5.3 and 6.5.4,
-and figure 6.16.
-Simplified: profiled once a generation.
-Left out: profiling anew when the loop changes.
+Before a profile is known, and where checkpoints are to block, everything goes into one unbounded span.
 """
 
 from __future__ import annotations
@@ -37,7 +31,7 @@ __all__ = ["Interleaving", "LinkSpeed", "measure_link"]
 
 TRIALS = 5  # messages of either size; their median is taken
 SMALL_BYTES = 1024
-LARGE_BYTES = 2**20  # at least: well above what an idle link lets through at once, and long beside waking a process
+LARGE_BYTES = 2**20  # at least: well above the burst of an idle link, and long beside waking a process
 SAFETY = 0.9  # μ: the text gives none, and says that spans vary by less than 10 %
 PATIENCE = 3  # times the iterations that are to be profiled, after which it is given up
 SKIPPED = 1  # iterations before the profile: the first one opens connections and makes the optimizer's state
@@ -45,25 +39,14 @@ SKIPPED = 1  # iterations before the profile: the first one opens connections an
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkSpeed:
-    """f(s) = α + s / B.
+    """f(s) = α + s / B."""
 
-    Attributes:
-        startup_s: α, seconds.
-        bandwidth_bytes_per_s: B.
-    """
-
-    startup_s: float
-    bandwidth_bytes_per_s: float
+    startup_s: float  # α, seconds
+    bandwidth_bytes_per_s: float  # B
 
 
 def measure_link(routes: Sequence[Route], group: dist.ProcessGroup, num_bytes: int) -> LinkSpeed:
-    """Time messages to the first peer, all ranks at once, and take the slowest rank's; every rank calls it.
-
-    Args:
-        routes: of this rank.
-        group: of the transfers.
-        num_bytes: of a chunk; the large message is of a MiB at least, since of less a link's burst lets much through.
-    """
+    """Time messages to the first peer, all ranks at once, and take the slowest rank's; every rank calls it."""
     large = max(num_bytes, LARGE_BYTES)
     small_s, large_s = (max(tell_all(_median_s(routes[0], group, size))) for size in (SMALL_BYTES, large))
     seconds_per_byte = max(large_s - small_s, 1e-9) / (large - SMALL_BYTES)
@@ -88,7 +71,7 @@ class Interleaving:
     """Decides which chunks travel when.
 
     Args:
-        scheme: how.
+        scheme: how checkpoint traffic goes with training's.
         num_replicas: m.
         reserved_bytes: R, of the sub-buffers of one direction.
         num_buffers: p.
@@ -107,12 +90,12 @@ class Interleaving:
         safety: float = SAFETY,
     ):
         if scheme is Scheme.BASELINE:
-            raise ValueError(f"scheme is {scheme.value!r}, must be one that checkpoints")
+            raise ValueError(f"scheme is {scheme.value!r}; it must be one that checkpoints")
         given = {"num_profiled": num_profiled, "num_buffers": num_buffers, "reserved_bytes": reserved_bytes}
         for name, value in given.items():
             least = num_buffers if name == "reserved_bytes" else 1
             if value < least:
-                raise ValueError(f"{name} is {value}, must be at least {least}")
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
         self.scheme, self.num_replicas, self.safety = scheme, num_replicas, safety
         self.num_buffers = 1 if scheme in (Scheme.NAIVE, Scheme.UNPIPELINED) else num_buffers
         self.reserved_bytes = reserved_bytes
@@ -137,13 +120,7 @@ class Interleaving:
         return self.scheme is not Scheme.BLOCKING and not self.is_settled and not self._gave_up
 
     def note(self, iteration: int, started_s: float, ended_s: float, operations: Sequence[tuple[float, float]]) -> None:
-        """Take in one iteration up to its update, in which no checkpoint was under way; without update it says nothing.
-
-        Args:
-            iteration: its number, for errors.
-            started_s, ended_s: monotonic clock.
-            operations: start and end of its messages.
-        """
+        """Note the messages of one iteration up to its update; an iteration without update is skipped."""
         self._num_noted += 1
         if self._num_noted <= SKIPPED or ended_s < started_s:
             return
@@ -157,39 +134,35 @@ class Interleaving:
         )
 
     def settle(self, routes: Sequence[Route], group: dist.ProcessGroup) -> bool:
-        """Agree with all ranks on spans once enough iterations were profiled; every rank calls it at the same one.
+        """Agree with all ranks on spans once enough iterations were profiled, and return whether there are spans now.
 
-        Where iterations communicate so differently that there never are enough alike, it gives up: checkpoints block.
-
-        Returns:
-            Whether there are spans now.
+        Every rank calls it at the same iteration. Where iterations communicate so differently that there never are
+        enough alike, it gives up: checkpoints block.
         """
         if self._num_noted < SKIPPED + self._num_profiled:
             return False
-        mine = self._profile_of_those_alike()
-        told = tell_all(None if mine is None else {"spans_s": mine.spans_s, "deviations": mine.deviations})
-        if None in told or len({len(each["spans_s"]) for each in told}) > 1:
+        own = self._profile_of_those_alike()
+        of_ranks = tell_all(None if own is None else {"spans_s": own.spans_s, "deviations": own.deviations})
+        if None in of_ranks or len({len(profile["spans_s"]) for profile in of_ranks}) > 1:
             self._gave_up = self._num_noted >= SKIPPED + PATIENCE * self._num_profiled
             return False
-        profiles = [IdleProfile(**{name: tuple(value) for name, value in each.items()}) for each in told]
+        profiles = [IdleProfile(**{name: tuple(value) for name, value in profile.items()}) for profile in of_ranks]
         self.profile = least_spans(profiles)
         self.link = measure_link(routes, group, self.chunk_bytes)
         return True
 
     def _profile_of_those_alike(self) -> IdleProfile | None:
         """Profile the iterations with the commonest number of messages; None while there are too few of them."""
-        counts = Counter(len(each.operations) for each in self._iterations)
+        counts = Counter(len(iteration.operations) for iteration in self._iterations)
         commonest, number = counts.most_common(1)[0] if counts else (0, 0)
         if number < self._num_profiled:
             return None
-        return profile_idle_spans([each for each in self._iterations if len(each.operations) == commonest])
+        return profile_idle_spans(
+            [iteration for iteration in self._iterations if len(iteration.operations) == commonest]
+        )
 
     def chunks(self, num_bytes: int) -> tuple[Chunk, ...]:
-        """Divide the remote replicas of a shard of so many bytes.
-
-        Returns:
-            Chunks with the index of their idle span; all 0 until spans are known.
-        """
+        """Divide the remote replicas of a shard into chunks; their spans are all 0 until spans are known."""
         if self.num_replicas == 1:
             return ()
         spans = (1.0,) if self.profile is None else self.profile.spans_s  # the last one takes all that is left

@@ -1,15 +1,12 @@
-"""Where each part of one rank's training state lies in the flat run of bytes that a checkpoint is.
+"""Where each part of one rank's training state lies in the flat run of bytes that a checkpoint is: its image.
 
-What: an image is, from its first byte: a prefix (mark, iteration, sizes), a header (JSON: the run, and the name, dtype,
-shape and place of every tensor), the captured part (everything small that changes during an iteration, see `leaves`),
-and the tensors' own bytes. A layout does not change during a run; the iteration is in the prefix.
-Source: thesis, chapter 6 (Gemini), section 6.5.2: a checkpoint is cut into chunks of any size, so it is bytes.
-Simplified: byte order is the machine's, little endian on all that this runs on; tensors start at multiples of 64 bytes.
-Left out: reading an image into another number of ranks: persistent storage's files can do that, replicas cannot.
+An image is: a prefix (mark, iteration, sizes), a header (JSON: the run, and the name, dtype, shape and place of every
+tensor), the captured part (everything small that changes during an iteration), and the tensors' own bytes.
 """
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
 import struct
@@ -17,14 +14,16 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-__all__ = ["ALIGNMENT_BYTES", "Entry", "StateLayout", "StateMismatch", "as_bytes", "prefix_of"]
+from .encoding import raw_bytes
 
-ALIGNMENT_BYTES = 64
-"""Tensors start at multiples of it: a cache line, and no dtype is wider."""
+__all__ = ["Entry", "Pieces", "StateLayout", "StateMismatch"]
+
+ALIGNMENT_BYTES = 64  # tensors start at multiples of it: a cache line, and no dtype is wider
 MARK = b"GEMINI-1"
-PREFIX = struct.Struct("<8sQQQ")
-"""Mark, iteration, bytes of the header, bytes of the captured part in use."""
+PREFIX = struct.Struct("<8sQQQ")  # mark, iteration, bytes of the header, bytes of the captured part in use
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # of torch.compile and activation checkpointing
 
 
 class StateMismatch(ValueError):
@@ -33,30 +32,20 @@ class StateMismatch(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One tensor of the state.
+    """One tensor of the state."""
 
-    name: such as "model/blocks.0.output.weight" or "optimizer/blocks.0.output.weight/exp_avg".
-    dtype: torch's name, such as "float32".
-    shape: of what this rank holds.
-    stride: of the same, in elements.
-    whole_shape: of the tensor over all ranks; equal to `shape` where it is not sharded.
-    placements: how a sharded tensor is placed on its mesh, such as ["Shard(dim=0)"]; empty for a plain one.
-    offset: its first byte in the image.
-    num_bytes: its bytes.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    whole_shape: tuple[int, ...]
-    placements: tuple[str, ...]
-    offset: int
-    num_bytes: int
+    name: str  # such as "model/blocks.0.output.weight" or "optimizer/blocks.0.output.weight/exp_avg"
+    dtype: str  # torch's name, such as "float32"
+    shape: tuple[int, ...]  # of what this rank holds
+    stride: tuple[int, ...]  # of the same, in elements
+    whole_shape: tuple[int, ...]  # of the tensor over all ranks; equal to `shape` where it is not sharded
+    placements: tuple[str, ...]  # of a sharded tensor on its mesh, such as ["Shard(dim=0)"]; empty for a plain one
+    offset: int  # its first byte in the image
+    num_bytes: int  # its size
 
     @property
     def kind(self) -> tuple:
-        """What must be equal for its bytes to be read as another's."""
+        """The fields that must be equal for its bytes to be read as another tensor's."""
         return self.dtype, self.shape, self.stride, self.whole_shape, self.placements
 
     def __str__(self) -> str:
@@ -66,31 +55,22 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateLayout:
-    """The layout of one rank's image.
+    """The layout of one rank's image."""
 
-    model: class of the model.
-    optimizer: class of the optimizer.
-    rank: whose state it is.
-    world_size: number of ranks.
-    captured_offset: first byte of the captured part.
-    captured_capacity_bytes: room for it.
-    entries: the tensors, in the order of their offsets.
-    """
-
-    model: str
-    optimizer: str
-    rank: int
-    world_size: int
-    captured_offset: int
-    captured_capacity_bytes: int
-    entries: tuple[Entry, ...]
+    model: str  # class of the model
+    optimizer: str  # class of the optimizer
+    rank: int  # whose state it is
+    world_size: int  # number of ranks
+    captured_offset: int  # first byte of the captured part
+    captured_capacity_bytes: int  # room for it
+    entries: tuple[Entry, ...]  # the tensors, in the order of their offsets
 
     @property
     def header(self) -> bytes:
         """The header's bytes, without the prefix."""
         entries = [_fields_of(entry) for entry in self.entries]
-        told = {**_fields_of(self), "entries": entries, "fingerprint": self.fingerprint}
-        return json.dumps(told, separators=(",", ":")).encode()
+        header = {**_fields_of(self), "entries": entries, "fingerprint": self.fingerprint}
+        return json.dumps(header, separators=(",", ":")).encode()
 
     @property
     def fingerprint(self) -> str:
@@ -110,16 +90,7 @@ class StateLayout:
 
     @classmethod
     def of(cls, *, captured_capacity_bytes: int, entries: list[Entry], **run) -> StateLayout:
-        """Lay out tensors one after the other.
-
-        Args:
-            captured_capacity_bytes: Room for the captured part; rounded up to the alignment.
-            entries: The tensors; their offsets are ignored.
-            run: model, optimizer, rank, world_size.
-
-        Returns:
-            The layout. Offsets are in the header and decide its length, so the header is written until both agree.
-        """
+        """Lay out tensors one after the other; the header holds their offsets, so its length is iterated."""
         capacity, before = _aligned(captured_capacity_bytes), 0
         while True:
             placed, offset = [], before + capacity
@@ -133,39 +104,24 @@ class StateLayout:
             before = needed
 
     def refuse_unless_loadable(self, live: StateLayout, part: str = "") -> None:
-        """Refuse to read this layout's image into the live state.
-
-        Args:
-            live: Layout of the state that would be overwritten.
-            part: Compare only tensors whose name starts so, and what is not a tensor.
-
-        Raises:
-            StateMismatch: Naming the first difference.
-        """
+        """Refuse to read this layout's image into the live state; compare the tensors whose name starts with `part`."""
         for field in ("model", "optimizer", "world_size", "rank"):
-            found, wanted = getattr(self, field), getattr(live, field)
-            if found != wanted:
-                raise StateMismatch(f"checkpoint: {field} is {found!r}; this run's is {wanted!r}")
-        found = {entry.name: entry for entry in self.entries if entry.name.startswith(part)}
-        wanted = {entry.name: entry for entry in live.entries if entry.name.startswith(part)}
-        for name in [*found, *wanted]:
-            if name not in wanted:
+            if getattr(self, field) != getattr(live, field):
+                rule = f"this run's is {getattr(live, field)!r}"
+                raise StateMismatch(f"checkpoint: {field} is {getattr(self, field)!r}; {rule}")
+        stored = {entry.name: entry for entry in self.entries if entry.name.startswith(part)}
+        own = {entry.name: entry for entry in live.entries if entry.name.startswith(part)}
+        for name in [*stored, *own]:
+            if name not in own:
                 raise StateMismatch(f"checkpoint: {name!r} is in it and not in this run")
-            if name not in found:
+            if name not in stored:
                 raise StateMismatch(f"checkpoint: {name!r} is in this run and not in it")
-            if found[name].kind != wanted[name].kind:
-                raise StateMismatch(f"checkpoint: {name!r} is {found[name]}; this run's is {wanted[name]}")
+            if stored[name].kind != own[name].kind:
+                raise StateMismatch(f"checkpoint: {name!r} is {stored[name]}; this run's is {own[name]}")
 
     @classmethod
     def read(cls, image: Tensor) -> StateLayout:
-        """Read the layout at the start of an image.
-
-        Args:
-            image: uint8; the image, or as much of it as holds the header.
-
-        Raises:
-            StateMismatch: If it is not an image.
-        """
+        """Read the layout at the start of an image."""
         _, header_bytes, _ = prefix_of(image)
         if PREFIX.size + header_bytes > image.numel():
             raise StateMismatch(f"checkpoint: its header has {header_bytes} bytes, more than the image")
@@ -179,11 +135,7 @@ class StateLayout:
         return layout
 
     def blank_head(self) -> Tensor:
-        """Write what is before the tensors and the same in every iteration: the header, at its place.
-
-        Returns:
-            uint8, `head_bytes` long, to be completed with `fill_head`.
-        """
+        """Return the bytes before the tensors, with the header, which is the same in every iteration."""
         header = self.header
         head = torch.zeros(self.head_bytes, dtype=torch.uint8)
         view = memoryview(head.numpy())
@@ -192,23 +144,11 @@ class StateLayout:
         return head
 
     def fill_head(self, blank: Tensor, iteration: int, captured: bytes) -> Tensor:
-        """Complete a head with what changes: the iteration and the captured part.
-
-        Args:
-            blank: What `blank_head` gave; stays as it is.
-            iteration: Which iteration's state it is.
-            captured: The captured part.
-
-        Returns:
-            A new tensor.
-
-        Raises:
-            ValueError: If the captured part has outgrown its room.
-        """
+        """Return a copy of a head, completed by the iteration and the captured part."""
         if len(captured) > self.captured_capacity_bytes:
             raise ValueError(
-                f"captured part: {len(captured)} bytes are more than the {self.captured_capacity_bytes} that were kept "
-                "for it at the first capture; raise spare_bytes"
+                f"captured part is {len(captured)} bytes; it must be at most {self.captured_capacity_bytes}, its room "
+                "since the first capture: raise spare_bytes"
             )
         head = blank.clone()
         view = memoryview(head.numpy())
@@ -217,22 +157,13 @@ class StateLayout:
         return head
 
     def captured(self, image: Tensor) -> memoryview:
-        """Give an image's captured part, as long as it is in use."""
+        """Return an image's captured part, as long as it is in use."""
         length = prefix_of(image)[2]
         return memoryview(image[self.captured_offset : self.captured_offset + length].numpy())
 
 
-def _fields_of(item: Entry | StateLayout) -> dict[str, object]:
-    """Name the fields; `dataclasses.asdict` would copy each of thousands of names and numbers."""
-    return {field.name: getattr(item, field.name) for field in fields(item)}
-
-
 def prefix_of(image: Tensor) -> tuple[int, int, int]:
-    """Read an image's iteration, bytes of its header and bytes of its captured part.
-
-    Raises:
-        StateMismatch: If it does not begin as an image does.
-    """
+    """Return an image's iteration, the bytes of its header, and the bytes of its captured part."""
     if image.numel() < PREFIX.size:
         raise StateMismatch(f"checkpoint: {image.numel()} bytes are fewer than its prefix has, {PREFIX.size}")
     mark, *numbers = PREFIX.unpack(image[: PREFIX.size].numpy().tobytes())
@@ -241,12 +172,103 @@ def prefix_of(image: Tensor) -> tuple[int, int, int]:
     return tuple(numbers)
 
 
-def as_bytes(buffer) -> Tensor:
-    """View any buffer as a uint8 tensor; one that cannot be written to is copied, since torch has no such tensors."""
-    if isinstance(buffer, Tensor):
-        return buffer
-    view = memoryview(buffer).cast("B")
-    return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=torch.uint8)
+def plain_name(name: str) -> str:
+    """Return a parameter's name without the wrappers' parts."""
+    for wrapper in WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """Return this rank's shard of a tensor, or the tensor where it is not sharded. Gradients must be off."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def entry_of(name: str, tensor: Tensor) -> Entry:
+    """Describe a tensor; its offset is decided later."""
+    local = local_of(tensor)
+    try:
+        raw_bytes(local)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return Entry(
+        name=name,
+        dtype=str(local.dtype).removeprefix("torch."),
+        shape=tuple(local.shape),
+        stride=tuple(local.stride()),
+        whole_shape=tuple(tensor.shape),
+        placements=tuple(map(repr, tensor.placements)) if isinstance(tensor, DTensor) else (),
+        offset=0,
+        num_bytes=local.numel() * local.itemsize,
+    )
+
+
+class Pieces:
+    """Views of a head and of live tensors, laid out one after the other."""
+
+    def __init__(self, layout: StateLayout, live: dict[str, Tensor]):
+        self._blank = layout.blank_head()
+        self.head = self._blank
+        self._layout = layout
+        self._num_bytes = layout.num_bytes
+        self._entries = layout.entries
+        self._starts = [entry.offset for entry in layout.entries]
+        self._live = [live[entry.name] for entry in layout.entries]
+        locals_ = [local_of(tensor) for tensor in self._live]
+        self._places = [local.data_ptr() for local in locals_]
+        self._raw = [raw_bytes(local) for local in locals_]
+        self._gap = torch.zeros(ALIGNMENT_BYTES, dtype=torch.uint8)
+
+    def are_of(self, live: dict[str, Tensor]) -> bool:
+        """Say whether these tensors, and no others, are still where they were."""
+        return len(live) == len(self._live) and all(
+            live.get(entry.name) is tensor and local_of(tensor).data_ptr() == place
+            for entry, tensor, place in zip(self._entries, self._live, self._places, strict=True)
+        )
+
+    def fill_head_(self, iteration: int, captured: bytes) -> None:
+        """Replace the head by that of an iteration; see `StateLayout.fill_head`."""
+        self.head = self._layout.fill_head(self._blank, iteration, captured)
+
+    def views(self, offset: int, size: int) -> list[Tensor]:
+        """Return views that together are a range of bytes; no byte is copied."""
+        if offset < 0 or size < 0 or offset + size > self._num_bytes:
+            raise ValueError(f"bytes are [{offset}, {offset + size}); they must be within [0, {self._num_bytes})")
+        views, end = [], offset + size
+        if offset < self.head.numel():
+            views.append(self.head[offset:end])
+            offset += views[0].numel()
+        index = max(bisect.bisect_right(self._starts, offset) - 1, 0)
+        while offset < end:
+            view = self._view(index, offset, end)
+            if view.numel():
+                views.append(view)
+            offset += view.numel()
+            if index + 1 < len(self._starts) and offset >= self._starts[index + 1]:
+                index += 1
+        return views
+
+    def read_into_(self, offset: int, out: Tensor) -> None:
+        """Copy a range of bytes into a buffer that is as long."""
+        views, done = self.views(offset, out.numel()), 0
+        if all(view.device == out.device for view in views):
+            torch.cat(views, out=out)  # one call for all of them
+            return
+        for view in views:
+            out[done : done + view.numel()].copy_(view)
+            done += view.numel()
+
+    def _view(self, index: int, offset: int, end: int) -> Tensor:
+        """View the part of a range that lies in one tensor, or in the gap behind it."""
+        entry = self._entries[index]
+        if offset < entry.offset + entry.num_bytes:
+            return self._raw[index][offset - entry.offset : end - entry.offset]
+        return self._gap[: min(end, self._starts[index + 1]) - offset]
+
+
+def _fields_of(item: Entry | StateLayout) -> dict[str, object]:
+    """Name the fields; `dataclasses.asdict` would copy each of thousands of names and numbers."""
+    return {field.name: getattr(item, field.name) for field in fields(item)}
 
 
 def _aligned(size: int) -> int:

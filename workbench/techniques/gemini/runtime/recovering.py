@@ -1,15 +1,12 @@
-"""Going back to the newest iteration that every rank can reach, and fetching it from wherever each rank can.
+"""Going back to the newest iteration that every rank can reach, and fetching it from memory, a peer or storage.
 
-What: ranks tell each other what their machines keep, plan alike (`method.recovery`), and load: from the machine's own
-memory, from a peer's over the network, or from persistent storage. What was newer is forgotten.
-Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", section 6.6.2.
-Ours: what a lost machine kept is sent again at once, so that the next loss finds as many replicas as the first.
-Simplified: a replica travels in one message.
+All ranks gather the contents of their machines' memories and plan alike (`method.recovery`). The replicas of a lost
+machine are sent again at once, so that the next loss finds as many as the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -20,63 +17,37 @@ from torch import Tensor
 from workbench.techniques.gemini.method.recovery import RecoveryPlan, Source, Tier, plan_recovery
 
 from .agreement import tell_all
-from .checksums import checksum
-from .keeping import KeptShards, Place, holdings_of
-from .resume import resume_
-from .state import TrainingState
-from .tiers import StorageCorrupt
+from .encoding import checksum
+from .replicas import KeptShards, Place, holdings_of
+from .state import TrainingState, resume_
+from .storage import PersistentTier, StorageCorrupt
 
-__all__ = ["PersistentTier", "ReplicaDamaged", "agree_on_recovery", "recover_", "replicate_"]
+__all__ = ["Log", "ReplicaDamaged", "agree_on_recovery", "recover_", "replicate_"]
 
 
 class ReplicaDamaged(RuntimeError):
     """A replica that was whole in a peer's memory arrived changed."""
 
 
-class PersistentTier(Protocol):
-    """Where checkpoints outlive all machines."""
-
-    def iterations(self) -> Iterable[int]:
-        """Return the iterations that seem complete there."""
-        ...
-
-    def read(self, state: TrainingState, iteration: int) -> Tensor:
-        """Return this rank's image of one, verified; not collective.
-
-        Raises:
-            StorageCorrupt: if it is not what was written.
-        """
-        ...
-
-
 class Log(Protocol):
-    """Is told what happens; see `RankContext`."""
+    """The log of a rank; see `RankContext`."""
 
     def during(self, name: str, **details: Any) -> AbstractContextManager:
-        """Log the body as something that took time."""
-        ...
+        """Log the body with its duration."""
 
     def log(self, name: str, **details: Any) -> None:
-        """Log something that happened."""
-        ...
+        """Log an event."""
 
 
 def agree_on_recovery(
     place: Place, kept: KeptShards, storage: PersistentTier | None, damaged: Collection[int] = ()
 ) -> RecoveryPlan:
-    """Plan the recovery; every rank calls it and gets the same plan.
-
-    Args:
-        place: of this rank.
-        kept: what its machine keeps, as far as this rank looks after it.
-        storage: the last tier; None for none.
-        damaged: iterations that turned out to be damaged in storage; the same on all ranks.
-    """
+    """Plan the recovery, passing over iterations that are damaged in storage; every rank calls it and gets one plan."""
     stored = [] if storage is None or place.rank != 0 else sorted(set(storage.iterations()) - set(damaged))
-    told = tell_all({"found": kept.found(), "stored": stored})
-    holdings = holdings_of([each["found"] for each in told], place.ranks_per_machine)
+    reports = tell_all({"kept": kept.examined(), "stored": stored})
+    holdings = holdings_of([report["kept"] for report in reports], place.ranks_per_machine)
     machine_of = [rank // place.ranks_per_machine for rank in range(place.world_size)]
-    return plan_recovery(holdings, place.world_size, stored=told[0]["stored"], machine_of=machine_of)
+    return plan_recovery(holdings, place.world_size, stored=reports[0]["stored"], machine_of=machine_of)
 
 
 def recover_(
@@ -93,13 +64,10 @@ def recover_(
     Args:
         state: loaded in place.
         place: of this rank.
-        kept: what its machine keeps; what is newer is forgotten.
+        kept: the replicas in its machine's memory; newer ones are forgotten.
         storage: the last tier; an iteration that is damaged there is passed over, and the log says so.
-        log: told what served this rank.
+        log: of the tier that served this rank.
         throw_away: gives a loss of any batch; see `resume_`.
-
-    Returns:
-        The plan that was carried out.
 
     Raises:
         StateMismatch: for a checkpoint of another model, optimizer or number of ranks.
@@ -108,12 +76,12 @@ def recover_(
     damaged: list[int] = []
     while True:
         plan = agree_on_recovery(place, kept, storage, damaged)
-        mine = plan.sources[place.rank]
-        told = {"tier": mine.tier.value, "iteration": plan.iteration, "passed_over": list(mine.passed_over)}
-        told["unusable"] = list(kept.unusable)  # also of others' shards, who may go back further for it
-        with log.during("retrieve", **told):
+        source = plan.sources[place.rank]
+        details = {"tier": source.tier.value, "iteration": plan.iteration, "passed_over": list(source.passed_over)}
+        details["unusable"] = list(kept.unusable)  # also other ranks' shards, which may go back further for it
+        with log.during("retrieve", **details):
             image, fault = _fetched(plan, state, place, kept, storage)
-            faults = [each for each in tell_all(fault) if each]
+            faults = [fault for fault in tell_all(fault) if fault]
             if not faults:
                 kept.discard_after(plan.iteration)
                 resume_(state, image, throw_away)
@@ -125,7 +93,7 @@ def recover_(
 def _fetched(
     plan: RecoveryPlan, state: TrainingState, place: Place, kept: KeptShards, storage: PersistentTier | None
 ) -> tuple[Tensor | None, str]:
-    """Return this rank's image, and what is wrong with the one in storage, if anything is."""
+    """Return this rank's image, and the fault of the one in storage; "" for none."""
     tier = plan.sources[place.rank].tier
     received = _exchange(plan, place, kept)
     if tier is Tier.LOCAL:
@@ -141,31 +109,27 @@ def _fetched(
 def replicate_(
     state: TrainingState, iteration: int, holders: Sequence[Sequence[int]], place: Place, kept: KeptShards
 ) -> None:
-    """Give every machine the replicas of an iteration that it should keep and has not; every rank calls it.
+    """Give every machine the replicas of an iteration that it should keep and lacks; every rank calls it.
 
-    Until that is done a second loss could take the last replica of a shard.
+    Until that is done, a second loss could take the last replica of a shard.
 
     Args:
         state: of this rank, just loaded.
         iteration: that is in it.
-        holders: of each rank's shard the ranks that keep it, itself first.
+        holders: for each rank's shard the ranks that keep it, itself first.
         place: of this rank.
-        kept: what its machine keeps; grows.
+        kept: the replicas in its machine's memory; grows.
     """
     state.capture(iteration)
     sizes = tell_all(state.num_bytes)
-    there = {rank for rank, held in kept.found().items() if (iteration, "") in held}
-    mine = [rank for rank, keepers in enumerate(holders) if place.rank in keepers and rank not in there]
-    missing = tell_all(mine)
+    present = {rank for rank, replicas in kept.examined().items() if (iteration, "") in replicas}
+    missing = [rank for rank, keepers in enumerate(holders) if place.rank in keepers and rank not in present]
+    receivers = [rank for rank, wanted in enumerate(tell_all(missing)) if place.rank in wanted]
     image = torch.empty(state.num_bytes, dtype=torch.uint8)
-    if any(place.rank in each for each in missing):
+    if receivers:
         state.read_into_(0, image)
-    works = [
-        dist.isend(image, group_dst=rank)
-        for rank, each in enumerate(missing)
-        if rank != place.rank and place.rank in each
-    ]
-    for rank in mine:
+    works = [dist.isend(image, group_dst=rank) for rank in receivers if rank != place.rank]
+    for rank in missing:
         arrived = image
         if rank != place.rank:
             arrived = torch.empty(sizes[rank], dtype=torch.uint8)
@@ -179,11 +143,11 @@ def replicate_(
 
 
 def _exchange(plan: RecoveryPlan, place: Place, kept: KeptShards) -> Tensor | None:
-    """Send what this rank serves others, and return what a peer sends to it, if one does."""
+    """Send the images that this rank serves, and return the image that a peer sends to it, if one does."""
     served = [source for source in plan.sources if source.tier is Tier.PEER and _server(source, place) == place.rank]
     images = {source.rank: kept.replica(source.rank, plan.iteration).data for source in served}
-    said = {rank: [image.numel(), checksum(image.numpy()).hex()] for rank, image in images.items()}
-    on_the_way = {int(rank): facts for told in tell_all(said) for rank, facts in told.items()}
+    sent = {rank: [image.numel(), checksum(image.numpy()).hex()] for rank, image in images.items()}
+    on_the_way = {int(rank): facts for of_rank in tell_all(sent) for rank, facts in of_rank.items()}
     works = [dist.isend(image, group_dst=rank) for rank, image in images.items()]
     received = None
     if place.rank in on_the_way:
@@ -199,5 +163,5 @@ def _exchange(plan: RecoveryPlan, place: Place, kept: KeptShards) -> Tensor | No
 
 
 def _server(source: Source, place: Place) -> int:
-    """Return the rank that serves another from its machine's memory: the one with the same number there."""
+    """Return the rank that serves a rank from its machine's memory: the one with the same local number."""
     return source.machine * place.ranks_per_machine + source.rank % place.ranks_per_machine

@@ -1,112 +1,87 @@
-"""A slot: two buffers in one memory that keep one replica, one complete and one in progress.
+"""The replicas that a machine keeps in its memory, each in a slot of two buffers: one complete, one in progress.
 
-    slot = Slot(memory("shard-3", Slot.memory_bytes(num_bytes)), num_bytes)      # a memfd, or any writable buffer
-    slot.begin(iteration, num_bytes); slot.write(offset, chunk); ...; slot.complete()
-    replica = slot.latest()                                        # verified, or None; slot.reports() says why
-
-What: a writer may be killed after any byte: the buffer in progress is never taken for a complete one, and the other
-is left alone. Every chunk has a checksum; the record that makes a replica complete is written last and has one itself.
-A reader that is not the writer needs nothing but the memory.
-Source: thesis, chapter 6 (Gemini), section 6.7.1 (two CPU memory buffers); checksums are this project's own.
-Simplified: one writer at a time; a memory lasts until the machine dies, and nothing goes to a disk.
-Left out: more than one older iteration. So that all ranks find a common one, `begin` of an iteration must wait until
-every replica of the iteration before is complete on every machine; a slot cannot see that.
-
-Layout of a buffer: record (128 bytes), chunk table (32 bytes a chunk), data. The record: mark, iteration, bytes,
-chunks, checksum of the table, checksum of all that.
+A writer may be killed after any byte: the buffer in progress is never taken for a complete one, and the other is left
+alone. Every chunk has a checksum; the record that makes a replica complete is written last and has one itself.
+Layout of a buffer: record (128 bytes), chunk table (32 bytes a chunk), data.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import re
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from workbench.techniques.gemini.runtime.checksums import CHECKSUM_BYTES, checksum
-from workbench.techniques.gemini.runtime.layout import as_bytes
+from workbench.techniques.gemini.method.placement import Placement
+from workbench.techniques.gemini.method.recovery import Held
 
-__all__ = ["BufferReport", "BufferState", "ChunkCorrupt", "Replica", "Slot"]
+from .encoding import CHECKSUM_BYTES, as_bytes, checksum
 
-BUFFERS = 2
-"""One complete, one in progress (section 6.7.1)."""
-MAX_CHUNKS = 4096
-"""Chunks a replica may come in unless the slot is made for more: the paper's 9.4 GB shard has 300 of 32 MB."""
-RECORD_BYTES = 128
-"""Room for a record; two cache lines."""
+__all__ = ["BufferReport", "BufferState", "KeptShards", "Place", "Replica", "Slot", "holders_of_ranks", "holdings_of"]
+
+BUFFERS = 2  # one complete, one in progress (section 6.7.1)
+MAX_CHUNKS = 4096  # that a replica may come in: the paper's 9.4 GB shard has 300 of 32 MB
+RECORD_BYTES = 128  # room for a record; two cache lines
+# Of a record: mark, iteration, bytes, chunks, checksum of the table; the checksum of these fields follows.
 FIELDS = struct.Struct(f"<8sqQQ{CHECKSUM_BYTES}s")
-"""Mark, iteration, bytes, chunks, checksum of the table; the checksum of these fields follows."""
-CHUNK = struct.Struct(f"<QQ{CHECKSUM_BYTES}s")
-"""Offset, bytes, checksum."""
+CHUNK = struct.Struct(f"<QQ{CHECKSUM_BYTES}s")  # offset, bytes, checksum
 COMPLETE, PROGRESS = b"complete", b"progress"
 PAGE_BYTES = 4096
-
-
-class ChunkCorrupt(ValueError):
-    """A chunk is not what its sender's checksum says; it does not count as written."""
+DATA_START = -(-(RECORD_BYTES + MAX_CHUNKS * CHUNK.size) // RECORD_BYTES) * RECORD_BYTES  # in a buffer
+NAME = "shard of rank {rank}, {capacity_bytes} bytes"
+NAMED = re.compile(r"shard of rank (\d+), (\d+) bytes")
 
 
 class BufferState(Enum):
-    """What is in one buffer of a slot."""
+    """The content of one buffer of a slot."""
 
-    EMPTY = "empty"
-    """Never written."""
-    INCOMPLETE = "incomplete"
-    """Begun and not completed."""
-    CORRUPT = "corrupt"
-    """Completed, and not what was written."""
-    COMPLETE = "complete"
-    """Whole, every checksum verified."""
+    EMPTY = "empty"  # never written
+    INCOMPLETE = "incomplete"  # begun and not completed
+    CORRUPT = "corrupt"  # completed, and changed since
+    COMPLETE = "complete"  # whole, every checksum verified
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BufferReport:
-    """What was found in one buffer.
+    """The state of one buffer."""
 
-    state: what is in it.
-    iteration: of the replica; None where the buffer is empty or does not say.
-    reason: why it cannot be used, to be read after the iteration's number; empty where it can.
-    """
-
-    state: BufferState
-    iteration: int | None
-    reason: str
+    state: BufferState  # of its content
+    iteration: int | None  # of the replica; None where the buffer is empty or does not say
+    reason: str  # why it cannot be used, to be read after the iteration's number; empty where it can
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Replica:
-    """A complete, verified replica.
+    """A complete, verified replica."""
 
-    iteration: which iteration's state it is.
-    data: uint8, a view of the slot's memory; valid until the second `begin` from now.
-    """
-
-    iteration: int
-    data: Tensor
+    iteration: int  # whose state it is
+    data: Tensor  # uint8, a view of the slot's memory; valid until the second `begin` from now
 
 
 class Slot:
     """Two buffers that keep one replica.
 
-    Args:
-        memory: File descriptor of a memfd (or a file) of at least `memory_bytes`, mapped here, or a writable buffer.
-        capacity_bytes: Largest replica.
-        max_chunks: Most chunks a replica may come in.
+    So that all ranks find a common iteration, `begin` of an iteration must wait until every replica of the one before
+    is complete on every machine; a slot cannot see that.
 
-    Raises:
-        ValueError: If a number is below 1, or the memory is too small or cannot be written to.
+    Args:
+        memory: file descriptor of at least `memory_bytes`, mapped here, or a writable buffer.
+        capacity_bytes: largest replica.
     """
 
-    def __init__(self, memory, capacity_bytes: int, max_chunks: int = MAX_CHUNKS):
-        needed = self.memory_bytes(capacity_bytes, max_chunks)
+    def __init__(self, memory, capacity_bytes: int):
+        needed = self.memory_bytes(capacity_bytes)
         self._memory = _mapped(memory, needed)
         if self._memory.numel() < needed:
-            raise ValueError(f"memory: {self._memory.numel()} bytes; two buffers of {capacity_bytes} take {needed}")
-        self.capacity_bytes, self.max_chunks = capacity_bytes, max_chunks
+            raise ValueError(f"memory is {self._memory.numel()} bytes; it must be {needed} for two buffers")
+        self.capacity_bytes, self._buffer_bytes = capacity_bytes, needed // BUFFERS
         self._target: int | None = None
         self._chunks: dict[int, tuple[int, bytes]] = {}
         self._begun = (0, 0)
@@ -114,104 +89,53 @@ class Slot:
         self._is_searched = False
 
     @staticmethod
-    def memory_bytes(capacity_bytes: int, max_chunks: int = MAX_CHUNKS) -> int:
-        """Count the bytes a slot takes: two buffers, each with its record and table, rounded up to pages.
-
-        Args:
-            capacity_bytes: Largest replica.
-            max_chunks: Most chunks.
-
-        Raises:
-            ValueError: If either is below 1.
-        """
+    def memory_bytes(capacity_bytes: int) -> int:
+        """Return the bytes of a slot: two buffers, each with its record and table, rounded up to pages."""
         if capacity_bytes < 1:
-            raise ValueError(f"capacity_bytes: {capacity_bytes} must be at least 1")
-        if max_chunks < 1:
-            raise ValueError(f"max_chunks: {max_chunks} must be at least 1")
-        return BUFFERS * _buffer_bytes(capacity_bytes, max_chunks)
+            raise ValueError(f"capacity_bytes is {capacity_bytes}; it must be at least 1")
+        return BUFFERS * -(-(DATA_START + capacity_bytes) // PAGE_BYTES) * PAGE_BYTES
 
     def begin(self, iteration: int, num_bytes: int) -> None:
-        """Start a replica in the buffer that does not hold the newest complete one; what was there is gone.
-
-        Args:
-            iteration: Which iteration's state is to come.
-            num_bytes: Its size.
-
-        Raises:
-            ValueError: If it does not fit, or is not newer than the complete one that is kept.
-        """
+        """Start a replica in the buffer that does not hold the newest complete one, whose old content is gone."""
         if not 1 <= num_bytes <= self.capacity_bytes:
-            raise ValueError(f"num_bytes: {num_bytes} is not in 1 to capacity_bytes, {self.capacity_bytes}")
+            raise ValueError(f"num_bytes is {num_bytes}; it must be 1 to capacity_bytes, {self.capacity_bytes}")
         kept = self._find_kept()
         if kept is not None and iteration <= kept[0]:
-            raise ValueError(f"iteration: {iteration} is not after {kept[0]}, which is complete; discard_after first")
+            raise ValueError(
+                f"iteration is {iteration}; it must be after {kept[0]}, which is complete (see discard_after)"
+            )
         self._target = 0 if kept is None else 1 - kept[1]
         self._chunks, self._begun = {}, (iteration, num_bytes)
         self._write_record(PROGRESS, 0, bytes(CHECKSUM_BYTES))
 
     def view(self, offset: int, size: int) -> Tensor:
-        """Give the place of a chunk, to be received into; `commit` then counts it.
-
-        Args:
-            offset, size: In bytes of the replica.
-
-        Returns:
-            uint8 view of the memory.
-
-        Raises:
-            RuntimeError: If nothing has been begun.
-            ValueError: If the range is not within the replica.
-        """
+        """View the place of a chunk, to be written; `commit` then counts it."""
         if self._target is None:
             raise RuntimeError("no replica is in progress: call begin(iteration, num_bytes) first")
         if offset < 0 or size < 1 or offset + size > self._begun[1]:
-            raise ValueError(f"bytes [{offset}, {offset + size}) are not within the replica's [0, {self._begun[1]})")
+            raise ValueError(
+                f"bytes are [{offset}, {offset + size}); they must be within the replica's [0, {self._begun[1]})"
+            )
         start = self._data_start(self._target) + offset
         return self._memory[start : start + size]
 
-    def commit(self, offset: int, size: int, expected: bytes | None = None) -> None:
-        """Count a chunk that lies at its place; a second one at the same offset replaces the first.
+    def commit(self, offset: int, size: int) -> None:
+        """Count a chunk that lies at its place; a second one at the same offset replaces the first."""
+        self._chunks[offset] = (size, checksum(self.view(offset, size).numpy()))
 
-        Args:
-            offset, size: As given to `view`.
-            expected: The sender's checksum; None takes that of what lies there.
-
-        Raises:
-            ChunkCorrupt: If what lies there is not what was sent.
-        """
-        found = checksum(self.view(offset, size).numpy())
-        if expected is not None and found != expected:
-            self._chunks.pop(offset, None)
-            raise ChunkCorrupt(f"bytes [{offset}, {offset + size}) of iteration {self._begun[0]} arrived changed")
-        self._chunks[offset] = (size, found)
-
-    def write(self, offset: int, data, expected: bytes | None = None) -> None:
-        """Copy a chunk to its place and count it.
-
-        Args:
-            offset: First byte.
-            data: Buffer or uint8 tensor.
-            expected: The sender's checksum; None computes it from `data`, on the CPU before it is copied.
-
-        Raises:
-            As `view` and `commit` do.
-        """
+    def write(self, offset: int, data) -> None:
+        """Copy a buffer or uint8 tensor to its place and count it."""
         data = as_bytes(data)
         view = self.view(offset, data.numel())
-        if expected is None and data.device.type == "cpu":
+        if data.device.type == "cpu":  # the checksum of the source also covers the copy
             self._chunks[offset] = (len(view), checksum(data.numpy()))
             view.copy_(data)
         else:
             view.copy_(data)
-            self.commit(offset, len(view), expected)
+            self.commit(offset, len(view))
 
     def complete(self) -> None:
-        """Make the replica in progress the newest complete one.
-
-        Raises:
-            RuntimeError: If nothing has been begun.
-            ValueError: If chunks are missing, overlap or are too many; the replica stays in progress.
-        """
+        """Make the replica in progress the newest complete one, unless chunks are missing or overlap."""
         if self._target is None:
             raise RuntimeError("no replica is in progress: call begin(iteration, num_bytes) first")
         table = self._covering_table()
@@ -221,22 +145,18 @@ class Slot:
         self._kept, self._target = (self._begun[0], self._target), None
 
     def discard_after(self, iteration: int) -> None:
-        """Empty every buffer but those complete and not newer than an iteration: what to do when training goes back.
-
-        Args:
-            iteration: The one that all ranks go back to.
-        """
+        """Empty every buffer that is incomplete or newer than an iteration, to which training goes back."""
         for index, report in enumerate(self.reports()):
             if report.state is not BufferState.COMPLETE or report.iteration > iteration:
                 self._memory[self._start(index) : self._start(index) + RECORD_BYTES] = 0
         self._target, self._is_searched = None, False
 
     def latest(self) -> Replica | None:
-        """Give the newest complete replica, every checksum verified; None if there is none."""
+        """Return the newest complete replica, every checksum verified; None if there is none."""
         return max(self.replicas(), key=lambda replica: replica.iteration, default=None)
 
     def replicas(self) -> tuple[Replica, ...]:
-        """Give all complete replicas, verified: at most two, such as the newest and the one before."""
+        """Return all complete replicas, verified: at most two."""
         return tuple(
             Replica(iteration=report.iteration, data=self._data(index))
             for index, report in enumerate(self.reports())
@@ -263,8 +183,8 @@ class Slot:
         return BufferReport(state=state, iteration=iteration, reason=reason)
 
     def _fault(self, index: int, num_bytes: int, num_chunks: int, table_checksum: bytes) -> str:
-        """Say what is wrong with a completed buffer; "" if nothing is."""
-        if num_bytes > self.capacity_bytes or num_chunks > self.max_chunks:
+        """Return the fault of a completed buffer; "" for none."""
+        if num_bytes > self.capacity_bytes or num_chunks > MAX_CHUNKS:
             return "it is larger than the slot"
         start = self._start(index) + RECORD_BYTES
         table = self._memory[start : start + num_chunks * CHUNK.size].numpy().tobytes()
@@ -279,8 +199,8 @@ class Slot:
     def _find_kept(self) -> tuple[int, int] | None:
         """Find, once after the memory was opened, which buffer must not be overwritten."""
         if not self._is_searched:
-            found = [(report.iteration, index) for index, report in enumerate(self.reports()) if not report.reason]
-            self._kept, self._is_searched = max(found, default=None), True
+            complete = [(report.iteration, index) for index, report in enumerate(self.reports()) if not report.reason]
+            self._kept, self._is_searched = max(complete, default=None), True
         return self._kept
 
     def _covering_table(self) -> bytes:
@@ -293,8 +213,8 @@ class Slot:
             end += size
         if end != self._begun[1]:
             raise ValueError(f"bytes [{end}, {self._begun[1]}) are missing")
-        if len(self._chunks) > self.max_chunks:
-            raise ValueError(f"{len(self._chunks)} chunks are more than max_chunks, {self.max_chunks}")
+        if len(self._chunks) > MAX_CHUNKS:
+            raise ValueError(f"chunks are {len(self._chunks)}; they must be at most {MAX_CHUNKS}")
         return b"".join(CHUNK.pack(offset, *chunk) for offset, chunk in sorted(self._chunks.items()))
 
     def _write_record(self, mark: bytes, num_chunks: int, table_checksum: bytes) -> None:
@@ -310,10 +230,114 @@ class Slot:
         return self._memory[self._data_start(index) :][:num_bytes]
 
     def _start(self, index: int) -> int:
-        return index * _buffer_bytes(self.capacity_bytes, self.max_chunks)
+        return index * self._buffer_bytes
 
     def _data_start(self, index: int) -> int:
-        return self._start(index) + _rounded(RECORD_BYTES + self.max_chunks * CHUNK.size, RECORD_BYTES)
+        return self._start(index) + DATA_START
+
+
+class Place(Protocol):
+    """Where a rank runs, and the memory that its machine keeps; see `RankContext`."""
+
+    rank: int
+    world_size: int
+    machine: int
+    num_machines: int
+    ranks_per_machine: int
+    local_rank: int
+
+    def memory(self, name: str, num_bytes: int) -> int:
+        """Return a descriptor of memory of the machine."""
+        ...
+
+    def memory_names(self) -> dict[str, int]:
+        """Return the bytes of each memory by its name."""
+        ...
+
+
+def holders_of_ranks(placed: Placement, ranks_per_machine: int) -> tuple[tuple[int, ...], ...]:
+    """Return for each rank's shard the ranks that keep it, itself first: its number on the holding machines."""
+    return tuple(
+        tuple(machine * ranks_per_machine + local for machine in kept)
+        for kept in placed.holders
+        for local in range(ranks_per_machine)
+    )
+
+
+class KeptShards:
+    """The slots that one rank looks after: its own shard, and those that its machine keeps for ranks of its number.
+
+    A slot's name holds its rank and size, so that it is found again after a restart. `unusable` describes the replicas
+    that were damaged or incomplete when the slots were last examined.
+    """
+
+    def __init__(self, place: Place):
+        self._place = place
+        self._slots: dict[int, Slot] = {}
+        self.unusable: tuple[str, ...] = ()
+        for name in place.memory_names():
+            if (parts := NAMED.fullmatch(name)) and int(parts[1]) % place.ranks_per_machine == place.local_rank:
+                self.slot(int(parts[1]), int(parts[2]))
+
+    def slot(self, rank: int, capacity_bytes: int | None = None) -> Slot:
+        """Return the slot of a rank's shard, made where there is none; an existing slot needs no capacity."""
+        held = self._slots.get(rank)
+        if held is None:
+            name = NAME.format(rank=rank, capacity_bytes=capacity_bytes)
+            descriptor = self._place.memory(name, Slot.memory_bytes(capacity_bytes))
+            try:
+                held = self._slots[rank] = Slot(descriptor, capacity_bytes)
+            finally:
+                os.close(descriptor)  # the slot has mapped it
+        elif capacity_bytes not in (None, held.capacity_bytes):
+            rule = f"it must be {held.capacity_bytes}, that of the slot of rank {rank}"
+            raise ValueError(f"capacity_bytes is {capacity_bytes}; {rule}")
+        return held
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all slots, both buffers and their tables."""
+        return sum(Slot.memory_bytes(slot.capacity_bytes) for slot in self._slots.values())
+
+    def examined(self) -> dict[int, list[tuple[int, str]]]:
+        """Examine every slot: rank -> iteration and fault ("" for none) of each replica of its shard."""
+        replicas = {
+            rank: [
+                (report.iteration or 0, report.reason)
+                for report in slot.reports()
+                if report.state is not BufferState.EMPTY
+            ]
+            for rank, slot in sorted(self._slots.items())
+        }
+        self.unusable = tuple(
+            f"shard of rank {rank}, iteration {iteration}: {fault}"
+            for rank, kept in replicas.items()
+            for iteration, fault in kept
+            if fault
+        )
+        return replicas
+
+    def replica(self, rank: int, iteration: int) -> Replica:
+        """Return a complete replica, verified again."""
+        for replica in self._slots[rank].replicas() if rank in self._slots else ():
+            if replica.iteration == iteration:
+                return replica
+        raise LookupError(f"iteration {iteration} of rank {rank}'s shard is not kept on machine {self._place.machine}")
+
+    def discard_after(self, iteration: int) -> None:
+        """Forget what is newer than an iteration, or incomplete: training goes back there."""
+        for slot in self._slots.values():
+            slot.discard_after(iteration)
+
+
+def holdings_of(examined: Sequence[Mapping[str, Sequence]], ranks_per_machine: int) -> dict[int, dict[int, list[Held]]]:
+    """Turn the examined slots of all ranks, which went through JSON, into machine -> rank -> replicas."""
+    holdings: dict[int, dict[int, list[Held]]] = {}
+    for rank, shards in enumerate(examined):
+        for shard, kept in shards.items():
+            held = [Held(iteration=iteration, fault=fault) for iteration, fault in kept]
+            holdings.setdefault(rank // ranks_per_machine, {})[int(shard)] = held
+    return holdings
 
 
 def _mapped(memory, num_bytes: int) -> Tensor:
@@ -321,17 +345,8 @@ def _mapped(memory, num_bytes: int) -> Tensor:
     if isinstance(memory, int):
         size = os.fstat(memory).st_size
         if size < num_bytes:
-            raise ValueError(f"memory: {size} bytes behind descriptor {memory}; the slot takes {num_bytes}")
+            raise ValueError(f"memory is {size} bytes behind descriptor {memory}; it must be at least {num_bytes}")
         return torch.frombuffer(mmap.mmap(memory, num_bytes), dtype=torch.uint8)
     if not isinstance(memory, Tensor) and memoryview(memory).readonly:
-        raise ValueError("memory: it cannot be written to")
+        raise ValueError("memory is read-only; it must be writable")
     return as_bytes(memory)
-
-
-def _buffer_bytes(capacity_bytes: int, max_chunks: int) -> int:
-    before = _rounded(RECORD_BYTES + max_chunks * CHUNK.size, RECORD_BYTES)
-    return _rounded(before + capacity_bytes, PAGE_BYTES)
-
-
-def _rounded(size: int, unit: int) -> int:
-    return -(-size // unit) * unit

@@ -1,58 +1,104 @@
-"""The training state of one rank as one flat run of bytes, without pickle and without a second copy of the tensors.
+"""The training state of one rank as one flat run of bytes, and going on from it bit for bit.
 
     state = TrainingState(model, optimizer, scheduler=scheduler, extra={"data": sampler})
     state.capture(iteration)                    # after the optimizer's step
     for offset in range(0, state.num_bytes, chunk_bytes): state.read_into_(offset, buffer)
-    iteration = state.load_(image)              # in place, also into a fresh model and optimizer
+    iteration = resume_(state, image, throw_away)    # in place, also into a fresh model and optimizer
 
-What: parameters and the optimizer's tensors are read from where they live; between one optimizer step and the next they
-do not change, so chunks may be read at any time in between. What does change in between (buffers of the model, random
-numbers, the data position) is small and copied by `capture`.
-Source: thesis, chapter 6 (Gemini), sections 2.4 (model states) and 6.5.2 (chunks).
-Simplified: one optimizer; another one can be added as an object with state_dict and load_state_dict, which is copied.
-Left out: FSDP1 (`FullyShardedDataParallel`), whose flat parameters hide the names; reading into another world size.
-
-The interface follows torch.distributed.checkpoint: objects with state_dict and load_state_dict, loading in place. Its
-`get_optimizer_state_dict` makes the state of a fresh optimizer.
+Parameters and the optimizer's tensors are read from where they live: they change in optimizer steps only. What changes
+between steps (buffers, random numbers, the data position) is small and copied by `capture`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.techniques.gemini.runtime.entries import entry_of, local_of, plain_name
-from workbench.techniques.gemini.runtime.extras import HasState, checked_extras
-from workbench.techniques.gemini.runtime.layout import Entry, StateLayout, StateMismatch, as_bytes, prefix_of
-from workbench.techniques.gemini.runtime.leaves import pack_tree, raw_bytes, unpack_tree
-from workbench.techniques.gemini.runtime.pieces import Pieces
-from workbench.techniques.gemini.runtime.randomness import module_generators, random_state, restore_random_state_
+from .encoding import as_bytes, pack_tree, raw_bytes, unpack_tree
+from .layout import Entry, Pieces, StateLayout, StateMismatch, entry_of, local_of, plain_name, prefix_of
 
-__all__ = ["HasState", "StateLayout", "StateMismatch", "TrainingState"]
+__all__ = ["HasState", "StateMismatch", "TrainingState", "resume_"]
 
-SPARE_BYTES = 16 * 1024
-"""Room for the captured part to grow, such as a schedule's lists: chosen; the generators alone take 10 KB."""
+SPARE_BYTES = 16 * 1024  # for the captured part to grow, such as a schedule's lists; the generators alone take 10 KB
+THROW_AWAY_PASSES = 2  # the first backward pass rebuilds DDP's buckets, the second runs in them
+
+
+class HasState(Protocol):
+    """Anything whose state can be taken and put back."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: tensors, arrays, plain values and collections of them."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Put a state back."""
+
+
+def _checked_extras(extra: Mapping[str, HasState] | None, scheduler: HasState | None) -> dict[str, HasState]:
+    """Join the schedule, under the name "scheduler", and the user's objects."""
+    objects = dict(extra or {})
+    if scheduler is not None:
+        if "scheduler" in objects:
+            raise ValueError("extra has 'scheduler'; it must not, because a scheduler is given besides")
+        objects["scheduler"] = scheduler
+    for name, item in objects.items():
+        if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+            raise ValueError(f"extra[{name!r}] is {type(item).__name__}; it must have state_dict and load_state_dict")
+    return objects
+
+
+def _module_generators(model: nn.Module) -> dict[str, torch.Generator]:
+    """Find the generators that a model's modules keep as attributes, such as this project's own dropout."""
+    return {
+        f"{name}.{attribute}": value
+        for name, module in model.named_modules()
+        for attribute, value in vars(module).items()
+        if isinstance(value, torch.Generator)
+    }
+
+
+def _random_state(generators: dict[str, torch.Generator]) -> dict[str, Any]:
+    """Read the state of all generators."""
+    cuda_is_used = torch.cuda.is_available() and torch.cuda.is_initialized()
+    version, words, gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if cuda_is_used else None,
+        "python": (version, np.array(words, dtype=np.uint32), gauss),  # as text, 625 words would take 20 times as long
+        "numpy": np.random.get_state(legacy=False),
+        "modules": {name: generator.get_state() for name, generator in generators.items()},
+    }
+
+
+def _restore_random_state_(state: dict[str, Any], generators: dict[str, torch.Generator]) -> None:
+    """Put all generators where they were."""
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"])
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
+    np.random.set_state(state["numpy"])
+    for name, generator in generators.items():
+        generator.set_state(state["modules"][name])
 
 
 class TrainingState:
     """One rank's training state.
 
     Args:
-        model: Plain, DistributedDataParallel, or sharded by `fully_shard`, where this rank's shards count.
-        optimizer: Of this model's parameters; any whose state is tensors and plain values (SGD, Adam, AdamW, ...).
-        scheduler: The learning-rate schedule, if any.
-        extra: More objects by name, such as the data position.
-        rank, world_size: Of this process; None takes those of torch.distributed, or 0 of 1.
-        spare_bytes: Room for what is captured to grow during the run.
-
-    Raises:
-        ValueError: If the optimizer has parameters that the model has not, or an object has no state.
+        model: plain, DistributedDataParallel, or sharded by `fully_shard`, of which this rank's shards count.
+        optimizer: of this model's parameters; its state is tensors and plain values (SGD, Adam, AdamW, ...).
+        scheduler: the learning-rate schedule, if any.
+        extra: more objects by name, such as the data position.
+        rank, world_size: of this process; None takes torch.distributed's, or 0 of 1.
+        spare_bytes: room for the captured part to grow during the run.
     """
 
     def __init__(
@@ -68,24 +114,24 @@ class TrainingState:
     ):
         self.model, self.optimizer = model, optimizer
         self._inner = model.module if isinstance(model, DistributedDataParallel) else model
-        self._extra = checked_extras(extra, scheduler)
+        self._extra = _checked_extras(extra, scheduler)
         self._parameters = {plain_name(name): parameter for name, parameter in self._inner.named_parameters()}
-        self._check_optimizer()
-        self._generators = module_generators(self._inner)
+        known = {id(parameter) for parameter in self._parameters.values()}
+        for index, group in enumerate(optimizer.param_groups):
+            if any(id(parameter) not in known for parameter in group["params"]):
+                rule = "it must have parameters of the model only: wrap or shard the model first"
+                raise ValueError(f"optimizer's group {index} has other parameters; {rule}")
+        self._generators = _module_generators(self._inner)
         in_group = dist.is_available() and dist.is_initialized()
-        self._rank = rank if rank is not None else dist.get_rank() if in_group else 0
-        self._world_size = world_size if world_size is not None else dist.get_world_size() if in_group else 1
+        self.rank = rank if rank is not None else dist.get_rank() if in_group else 0
+        self.world_size = world_size if world_size is not None else dist.get_world_size() if in_group else 1
         self._spare_bytes = spare_bytes
         self._layout: StateLayout | None = None
         self._pieces: Pieces | None = None
 
     @property
     def layout(self) -> StateLayout:
-        """Where everything lies; fixed by the first `capture` or `load_`.
-
-        Raises:
-            RuntimeError: If there has been neither.
-        """
+        """The places of everything in the image; fixed by the first `capture` or `load_`."""
         if self._layout is None:
             raise RuntimeError("the layout is fixed by the first capture() or load_(): a fresh optimizer has no state")
         return self._layout
@@ -96,36 +142,20 @@ class TrainingState:
         return self.layout.num_bytes
 
     @property
-    def rank(self) -> int:
-        """Whose state it is."""
-        return self._rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self._world_size
-
-    @property
     def head(self) -> Tensor:
-        """What `capture` froze: prefix, header and captured part, uint8."""
+        """The part that `capture` froze: prefix, header and captured part, uint8."""
         return self._captured_pieces().head
 
     @torch.no_grad()
     def capture(self, iteration: int) -> StateLayout:
-        """Freeze what the next iteration changes before its optimizer step; the rest stays where it is.
-
-        Args:
-            iteration: Number of iterations that are in the state.
-
-        Returns:
-            The layout, the same at every call.
+        """Copy the parts that the next iteration changes before its optimizer step; the rest stays in its place.
 
         Raises:
-            ValueError: If tensors have come, gone or changed their shape since the first call, if what is captured has
-                outgrown its room, or if the state holds something that is not a tensor, a plain value or a collection.
+            ValueError: if tensors have come, gone or changed their shape since the first call, if the captured part has
+                outgrown its room, or if an object's state cannot be written.
         """
         captured = pack_tree(self._small())
-        live = self._live()
+        live = self.tensors()
         if self._layout is None:
             self._layout = self._laid_out(live, len(captured) + self._spare_bytes)
         if self._pieces is None or not self._pieces.are_of(live):
@@ -135,30 +165,11 @@ class TrainingState:
         return self._layout
 
     def views(self, offset: int, size: int) -> list[Tensor]:
-        """Give the bytes [offset, offset + size) of the captured image without copying them.
-
-        Args:
-            offset, size: In bytes, within the image.
-
-        Returns:
-            One-dimensional uint8 tensors, on the devices where they live; together they are the bytes.
-
-        Raises:
-            ValueError: If the range is not within the image.
-            RuntimeError: If nothing has been captured.
-        """
+        """View the bytes [offset, offset + size) of the captured image, on the devices of its tensors."""
         return self._captured_pieces().views(offset, size)
 
     def read_into_(self, offset: int, out) -> int:
-        """Copy the image's bytes from `offset` on into a buffer, as many as fit.
-
-        Args:
-            offset: First byte.
-            out: Writable buffer or uint8 tensor.
-
-        Returns:
-            Bytes copied: the buffer's length, or fewer at the image's end.
-        """
+        """Copy the image's bytes from `offset` on into a buffer, as many as fit; return their number."""
         out = as_bytes(out)
         size = min(out.numel(), self.num_bytes - offset)
         self._captured_pieces().read_into_(offset, out[:size])
@@ -166,24 +177,18 @@ class TrainingState:
 
     @torch.no_grad()
     def load_(self, image) -> int:
-        """Put an image back in place. Gradients are dropped.
-
-        Args:
-            image: Buffer or uint8 tensor with a whole image, checked for integrity by whoever kept it.
-
-        Returns:
-            The iteration that it is of.
+        """Put an image, whose integrity was checked, back in place; drop gradients; return its iteration.
 
         Raises:
-            StateMismatch: If it is of another model, optimizer, dtype, rank or world size, or not whole; then nothing
+            StateMismatch: if it is of another model, optimizer, dtype, rank or world size, or not whole; then nothing
                 has been overwritten.
         """
         image = as_bytes(image)
         stored = self.check(image)
         small = unpack_tree(stored.captured(image))
         self._check_small(small)
-        self._make_optimizer_state(stored, image)
-        live = self._live()
+        self._make_optimizer_state(stored)
+        live = self.tensors()
         for name, value in small["extra"].items():
             self._extra[name].load_state_dict(value)
         for entry in stored.entries:
@@ -193,17 +198,7 @@ class TrainingState:
         return prefix_of(image)[0]
 
     def check(self, image) -> StateLayout:
-        """Refuse an image that is not of this run, changing nothing.
-
-        Args:
-            image: As in `load_`.
-
-        Returns:
-            Its layout.
-
-        Raises:
-            StateMismatch: As in `load_`; what a fresh optimizer does not have yet is not compared.
-        """
+        """Refuse an image that is not of this run; a fresh optimizer's state is not compared."""
         image = as_bytes(image)
         stored = StateLayout.read(image)
         if image.numel() < stored.num_bytes:
@@ -214,27 +209,19 @@ class TrainingState:
     def check_layout(self, stored: StateLayout) -> None:
         """Refuse the layout of an image that is not of this run; see `check`."""
         part = "" if self.optimizer.state else "model/"
-        stored.refuse_unless_loadable(self._laid_out(self._live(), 0), part)
+        stored.refuse_unless_loadable(self._laid_out(self.tensors(), 0), part)
 
     def parameter_of(self, entry: Entry) -> nn.Parameter:
-        """Give the parameter that an entry is, or that an entry of the optimizer belongs to.
-
-        Args:
-            entry: Of this run's layout; a sharded one lies on the parameter's device mesh, placed as the parameter is.
-        """
+        """Return the parameter of an entry, or of an optimizer's entry."""
         return self._parameters[entry.name.split("/")[1]]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Give the live tensors by name, sharded ones as DTensors."""
-        return self._live()
 
     def _captured_pieces(self) -> Pieces:
         if self._pieces is None:
             raise RuntimeError("nothing has been captured: call capture(iteration) after the optimizer's step")
         return self._pieces
 
-    def _live(self) -> dict[str, Tensor]:
-        """Name every tensor that only an optimizer step changes."""
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the live tensors that only an optimizer step changes, by name; sharded tensors are DTensors."""
         live = {f"model/{name}": parameter for name, parameter in self._parameters.items()}
         for name, parameter in self._parameters.items():
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -243,7 +230,7 @@ class TrainingState:
         return live
 
     def _small(self) -> dict[str, Any]:
-        """Collect what is copied; see `capture`."""
+        """Collect the captured part."""
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         return {
             "groups": [
@@ -257,21 +244,21 @@ class TrainingState:
             },
             "buffers": {name: local_of(buffer) for name, buffer in self._buffers()},
             "extra": {name: item.state_dict() for name, item in self._extra.items()},
-            "random": random_state(self._generators),
+            "random": _random_state(self._generators),
         }
 
     def _load_small_(self, small: dict[str, Any]) -> None:
-        """Put back what `_small` collected, but for the extra objects; random numbers last."""
+        """Put the captured part back, but for the extra objects; random numbers last."""
         for group, stored in zip(self.optimizer.param_groups, small["groups"], strict=True):
             _update_group_(group, stored)
         for name, values in small["optimizer"].items():
             self.optimizer.state[self._parameters[name]].update(values)
         for name, buffer in self._buffers():
             local_of(buffer).copy_(small["buffers"][name])
-        restore_random_state_(small["random"], self._generators)
+        _restore_random_state_(small["random"], self._generators)
 
     def _check_small(self, small: dict[str, Any]) -> None:
-        """Refuse what `_load_small_` could not put back."""
+        """Refuse a captured part that could not be put back."""
         own = self._small()
         for part in ("buffers", "extra"):
             if small[part].keys() != own[part].keys():
@@ -279,15 +266,14 @@ class TrainingState:
         for name, buffer in own["buffers"].items():
             if (buffer.dtype, buffer.shape) != (small["buffers"][name].dtype, small["buffers"][name].shape):
                 raise StateMismatch(f"checkpoint: buffer {name!r} has another dtype or shape than this run's")
-        found, wanted = ([group["params"] for group in groups["groups"]] for groups in (small, own))
-        if found != wanted:
+        if [group["params"] for group in small["groups"]] != [group["params"] for group in own["groups"]]:
             raise StateMismatch("checkpoint: the optimizer's groups have other parameters than this run's")
         if small["random"]["modules"].keys() != own["random"]["modules"].keys():
             raise StateMismatch("checkpoint: the modules' generators are others than this run's")
         if small["random"]["cuda"] is not None and not torch.cuda.is_available():
             raise StateMismatch("checkpoint: it has a state of CUDA's generator, and there is no CUDA here")
 
-    def _make_optimizer_state(self, stored: StateLayout, image: Tensor) -> None:
+    def _make_optimizer_state(self, stored: StateLayout) -> None:
         """Make a fresh optimizer's state as large as the checkpoint's, and compare; undone if it does not fit."""
         was_fresh = not self.optimizer.state
         wanted = {entry.name for entry in stored.entries}
@@ -302,14 +288,14 @@ class TrainingState:
             if not state:
                 self.optimizer.state.pop(parameter, None)
         try:
-            stored.refuse_unless_loadable(self._laid_out(self._live(), 0))
+            stored.refuse_unless_loadable(self._laid_out(self.tensors(), 0))
         except StateMismatch:
             if was_fresh:
                 self.optimizer.state.clear()
             raise
 
     def _buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Give the buffers that belong to the state."""
+        """Yield the persistent buffers, which belong to the state."""
         for name, module in self._inner.named_modules():
             for key, buffer in module._buffers.items():
                 if buffer is not None and key not in module._non_persistent_buffers_set:
@@ -320,19 +306,44 @@ class TrainingState:
         return StateLayout.of(
             model=type(self._inner).__name__.removeprefix("FSDP"),
             optimizer=type(self.optimizer).__name__,
-            rank=self._rank,
-            world_size=self._world_size,
+            rank=self.rank,
+            world_size=self.world_size,
             captured_capacity_bytes=captured_capacity_bytes,
             entries=[entry_of(name, tensor) for name, tensor in live.items()],
         )
 
-    def _check_optimizer(self) -> None:
-        known = {id(parameter) for parameter in self._parameters.values()}
-        for index, group in enumerate(self.optimizer.param_groups):
-            if any(id(parameter) not in known for parameter in group["params"]):
-                raise ValueError(
-                    f"optimizer: group {index} has parameters that the model has not; wrap or shard the model first"
-                )
+
+def resume_(state: TrainingState, image, throw_away: Callable[[], Tensor] | None = None) -> int:
+    """Put a stored state into a new process so that training goes on bit for bit.
+
+    DistributedDataParallel lays its buckets out anew after its first backward pass, and so sums in another order from
+    then on. So a resumed process first runs two backward passes, whose gradients are dropped. FSDP2 needs none.
+
+    Args:
+        state: of the new model and optimizer, as they were at iteration 0.
+        image: the stored state, verified; None starts from iteration 0, and nothing is run or loaded.
+        throw_away: gives the loss of any batch of the usual shape; needed under DistributedDataParallel, on all ranks
+            together.
+
+    Returns:
+        The iteration to go on from.
+
+    Raises:
+        StateMismatch: if the state is of another run; nothing has been overwritten or run then.
+        ValueError: if the model needs `throw_away` and there is none.
+    """
+    if image is None:
+        return 0
+    image = as_bytes(image)
+    state.check(image)
+    if isinstance(state.model, DistributedDataParallel):
+        if throw_away is None:
+            raise ValueError("throw_away is None; it must give a loss, or DDP takes its first sums in another order")
+        for _ in range(THROW_AWAY_PASSES):
+            with torch.enable_grad():
+                throw_away().backward()
+            state.optimizer.zero_grad(set_to_none=True)
+    return state.load_(image)
 
 
 def _update_group_(group: dict[str, Any], stored: dict[str, Any]) -> None:

@@ -1,13 +1,7 @@
-"""When training's own messages are under way: what checkpoint traffic must keep out of the way of.
+"""When training's own messages are under way, of which checkpoint traffic must keep out (sections 6.5.1 and 6.5.4).
 
-What: a `TrafficWatch` notes the start and the end of every collective of an iteration; `watch_traffic(model, watch)`
-makes a model report them, plain data parallelism (DDP) through its communication hook, sharded state (`fully_shard`)
-through its custom all-gather and reduce-scatter. From the notes the idle spans are profiled; later a sender waits for
-"as many messages have ended, and none is under way".
-Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.5.1 and 6.5.4.
-Simplified: a collective that runs by itself is under way until somebody has waited for it or, where it has a future,
-until that is done; on CUDA that is when it was queued.
-Left out: collectives that the user's loop calls itself; it can wrap them in `with watch.message():`.
+DDP reports its collectives through its communication hook, `fully_shard` through its custom all-gather and
+reduce-scatter. A loop wraps collectives of its own in `with watch.message():`.
 """
 
 # No postponed annotations: DDP reads those of a hook.
@@ -33,11 +27,6 @@ class TrafficWatch:
     """Notes the messages of an iteration, and lets others wait for an idle network."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with an idle network and no message.
-
-        Args:
-            clock: seconds, the same for all ranks of a machine.
-        """
         self._clock = clock
         self._changed = threading.Condition()
         self._operations: list[Operation] = []
@@ -52,13 +41,13 @@ class TrafficWatch:
             return tuple(self._operations)
 
     def begin(self) -> float:
-        """Note that a message begins; returns when, for `end`."""
+        """Note that a message begins; return the time, for `end`."""
         with self._changed:
             self._num_under_way += 1
         return self._clock()
 
     def end(self, started_s: float) -> None:
-        """Note that the message that began then has ended."""
+        """Note that the message that began at that time has ended."""
         with self._changed:
             self._operations.append((started_s, self._clock()))
             self._num_under_way -= 1
@@ -81,38 +70,21 @@ class TrafficWatch:
             return tuple(ended)
 
     def finish_iteration(self) -> None:
-        """Say that this iteration sends nothing more: whoever waits for a further idle span goes on at once."""
+        """Note that this iteration sends nothing more: waits for a further idle span end at once."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     def wait_for_idle(self, num_ended: int, timeout_s: float) -> bool:
-        """Wait until so many messages of the iteration have ended and none is under way, or the iteration is over.
-
-        Args:
-            num_ended: messages; more may have ended.
-            timeout_s: at most as long.
-
-        Returns:
-            Whether it is so; False after the timeout.
-        """
+        """Wait until `num_ended` messages have ended and none is under way, or the iteration is over; False if late."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_idle_after(num_ended), timeout_s)
-
-    def _is_idle_after(self, num_ended: int) -> bool:
-        return self._is_over or (self._num_under_way == 0 and len(self._operations) >= num_ended)
+            return self._changed.wait_for(
+                lambda: self._is_over or (self._num_under_way == 0 and len(self._operations) >= num_ended), timeout_s
+            )
 
 
 def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
-    """Make a data-parallel model report its collectives; to be called once, before its first iteration.
-
-    Args:
-        model: wrapped in DistributedDataParallel, or with modules that were given to `fully_shard`.
-        watch: told of them.
-
-    Raises:
-        ValueError: for a model that is neither.
-    """
+    """Make a DDP or fully_shard model report its collectives; to be called once, before its first iteration."""
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if isinstance(model, DistributedDataParallel):
         model.register_comm_hook((watch, model.process_group), _averaged)
@@ -121,8 +93,7 @@ def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
             module.set_custom_all_gather(_WatchedAllGather(watch))
             module.set_custom_reduce_scatter(_WatchedReduceScatter(watch))
     else:
-        kind = type(model).__name__
-        raise ValueError(f"model: {kind} is wrapped neither in DDP nor by fully_shard; nothing to watch")
+        raise ValueError(f"model is {type(model).__name__}; it must be wrapped in DDP or given to fully_shard")
 
 
 def _averaged(state: tuple[TrafficWatch, dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
@@ -140,7 +111,7 @@ def _averaged(state: tuple[TrafficWatch, dist.ProcessGroup], bucket: dist.GradBu
 
 
 class _Watched:
-    """Allocates as usual and reports a collective, also one that somebody waits for later."""
+    """Allocates as usual and reports a collective, also an asynchronous one."""
 
     def __init__(self, watch: TrafficWatch) -> None:
         self._watch = watch

@@ -8,10 +8,8 @@
     outcome = run_training(train, 4, args=(100,), standbys=1)
     outcome.results                                  # return values of the last generation, in rank order
 
-Source: thesis, sections 6.3.2 and 6.6.
-Simplified: machines are processes of this one, with their ranks and the memory they keep (`workbench.launch.machines`);
-gloo on the CPU.
-Left out: several physical machines; ranks that hang while their machine beats on, which only `timeout_s` ends.
+Machines are processes of this one, with their ranks and the memory they keep (`workbench.launch.machines`); ranks that
+hang while their machine's agent lives end by `timeout_s` only.
 """
 
 import threading
@@ -25,11 +23,10 @@ import cloudpickle
 from workbench.launch.machines import Machines
 from workbench.timeline import Timeline
 
-from .control.events import Event, recovery_timeline
-from .control.faults import Fault, Victim
-from .control.member import Timing
-from .control.operator import STORE, Operator
-from .control.task import Task
+from .control.agent import Timing
+from .control.events import Event, Fault, Victim, recovery_timeline
+from .control.operator import STORE, Operator, Task
+from .control.store import EtcdKeyValueStore, StoreUnavailable
 
 __all__ = ["Fault", "Timing", "Training", "TrainingOutcome", "Victim", "run_training"]
 
@@ -38,15 +35,15 @@ EMBEDDED = "tcp"  # the store that needs no server of its own: torch's TCPStore
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingOutcome:
-    """How a training went."""
+    """The results and the log of a training."""
 
-    results: tuple[Any, ...]  # what the ranks of the last generation returned, in rank order
+    results: tuple[Any, ...]  # of the ranks of the last generation, in rank order
     events: tuple[Event, ...]  # the log, in the order in which it was heard
     hosts: dict | None  # description of the shaped hosts for a record
 
     @property
     def num_generations(self) -> int:
-        """How often the ranks were started."""
+        """Number of times that the ranks were started."""
         return max(event.generation or 0 for event in self.events)
 
     def named(self, name: str) -> tuple[Event, ...]:
@@ -73,11 +70,11 @@ class Training:
         hosts: ShapedHosts, one for each machine and standby, or None.
         machines: warm `Machines` to use, with none running, for several trainings one after the other; they then say
             the hosts, preload, threads_per_rank and echo. None starts some for this training alone.
-        faults: what to kill and when.
+        faults: to cause, and when.
         names: of the machines, by number; None for machine-0 and so on.
         timing: of heartbeats and leases.
         replacement_s: seconds until the operator has a new machine.
-        memory_limit_bytes: what a machine may keep for its ranks; None for no limit.
+        memory_limit_bytes: of a machine's memory for its ranks; None for no limit.
         preload: modules that are imported once, before machines are forked.
         threads_per_rank: threads of each rank.
         echo: whether the output of ranks is shown.
@@ -107,7 +104,8 @@ class Training:
         threads_per_rank: int = 1,
         echo: bool = True,
     ):
-        hosts = hosts if machines is None else _hosts_of(machines, hosts)
+        if machines is not None:
+            hosts = _hosts_of(machines, hosts)
         self._task = Task(
             program=cloudpickle.dumps((function, tuple(args), dict(kwargs or {}))),
             names=_checked_names(names, _at_least("num_machines", num_machines, 1)),
@@ -118,7 +116,7 @@ class Training:
             has_hosts=hosts is not None,
             timing=timing or Timing(),
             faults=tuple(faults or ()),
-            replacement_s=_not_negative("replacement_s", replacement_s),
+            replacement_s=replacement_s,
             memory_limit_bytes=memory_limit_bytes,
         )
         self._check(hosts)
@@ -139,6 +137,8 @@ class Training:
         num_hosts = len(task.names) + len(task.standby_names)
         if hosts is not None and hosts.num_hosts != num_hosts:
             raise ValueError(f"hosts.num_hosts is {hosts.num_hosts!r}; it must be {num_hosts}, standbys included")
+        if not 0 <= task.replacement_s < float("inf"):
+            raise ValueError(f"replacement_s is {task.replacement_s!r}; it must be finite and not negative")
         if task.memory_limit_bytes is not None:
             _at_least("memory_limit_bytes", task.memory_limit_bytes, 0)
         num_ranks = len(task.names) * task.ranks_per_machine
@@ -158,9 +158,6 @@ class Training:
     def run(self, timeout_s: float = 300.0) -> TrainingOutcome:
         """Train, and wait for the end.
 
-        Args:
-            timeout_s: most seconds it may take.
-
         Raises:
             RankFailed: if the same error ends 3 generations in a row without progress.
             TimeoutError: if it takes longer.
@@ -175,25 +172,17 @@ class Training:
         if self._thread is not None:
             raise RuntimeError("this training was started before; make another one")
 
-        self._thread = threading.Thread(target=self._work, args=[timeout_s], name="workbench-training", daemon=True)
+        def work() -> None:
+            try:
+                self._ended = self.run(timeout_s)
+            except BaseException as error:
+                self._ended = error
+
+        self._thread = threading.Thread(target=work, name="workbench-training", daemon=True)
         self._thread.start()
 
-    def _work(self, timeout_s: float) -> None:
-        try:
-            self._ended = self.run(timeout_s)
-        except BaseException as error:
-            self._ended = error
-
     def strike(self, kills: Victim, *numbers: int) -> None:
-        """Kill something now.
-
-        Args:
-            kills: what.
-            numbers: of the machines or ranks.
-
-        Raises:
-            ValueError: if there is no such thing.
-        """
+        """Kill something now."""
         fault = Fault(kills=kills, numbers=numbers, at_iteration=0)
         num_machines = len(self._task.names)
         fault.check_fits(num_machines, num_machines * self._task.ranks_per_machine, self._task.etcd_url is None)
@@ -241,13 +230,7 @@ def run_training(
         timeout_s: most seconds it may take.
         choices: the others of `Training`: args, kwargs, standbys, store, hosts, faults, names, timing and so on.
 
-    Returns:
-        Results in rank order, and the log.
-
-    Raises:
-        ValueError: if an argument is out of range; nothing is started then.
-        RankFailed: if the same error ends 3 generations in a row without progress.
-        TimeoutError: if it takes longer.
+    It raises the errors of `Training` and of `Training.run`.
     """
     _positive("timeout_s", timeout_s)
     with Training(function, num_machines, ranks_per_machine, **choices) as training:
@@ -263,17 +246,14 @@ def _hosts_of(machines: Machines, hosts: Any) -> Any:
 
 
 def _forget(task: Task) -> None:
-    """Remove what the training wrote into a store that outlives it."""
+    """Remove the training's keys from a store that outlives it."""
     if task.etcd_url is None:
         return
-    from .control.etcd_store import EtcdKeyValueStore
-    from .control.store import StoreUnavailable
-
     store = EtcdKeyValueStore(task.etcd_url, prefix=task.prefix)
     try:
         store.delete_all()
     except StoreUnavailable:
-        return  # its server is gone, and what it kept may be
+        return  # its server is gone
     finally:
         store.close()
 
@@ -305,12 +285,6 @@ def _checked_url(store: str, hosts: Any) -> str | None:
 def _at_least(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}")
-    return value
-
-
-def _not_negative(name: str, value: float) -> float:
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{name} is {value!r}; it must be finite and not negative")
     return value
 
 

@@ -1,13 +1,7 @@
-"""A checkpoint on its way to peers, beside training: chunks in idle spans, received through a few sub-buffers.
+"""A checkpoint on its way to peers, beside training, in chunks through a few sub-buffers (sections 6.5.2 and 6.5.3).
 
-What: a `Transfer` sends one rank's replicas to the ranks that keep them and receives those that it keeps, both in
-threads of its own over a process group of its own, chunk by chunk as planned. A chunk waits until its idle span has
-come and no message of training is under way. While one sub-buffer is being emptied into the machine's memory, the next
-chunk arrives in another. Sender and receiver work through the same plan, which holds the sizes, so that nothing about
+Sender and receiver work through the same plan, which holds the sizes: messages match by their order, and nothing about
 a chunk is said on the wire.
-Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.5.2 and 6.5.3.
-Simplified: messages match by their order; a chunk that has begun is not interrupted by training.
-Left out: sending from the device without a staging buffer.
 """
 
 from __future__ import annotations
@@ -28,44 +22,36 @@ __all__ = ["Route", "Transfer", "routes_of"]
 Read = Callable[[Chunk, Tensor], object]  # fills a buffer with the bytes of a chunk of this rank's shard
 Keep = Callable[[int, int, Tensor], object]  # takes bytes of a rank's shard: rank, offset, bytes
 WaitForSpan = Callable[[int], object]  # returns once an idle span has come
-Done = Callable[[], object]  # what is to be done at the end
+Done = Callable[[], object]  # called at the beginning or end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """What one rank sends and receives of the remote replicas with one number.
+    """The peers of one rank for the remote replicas with one number."""
 
-    Attributes:
-        target: rank that keeps this rank's replica.
-        source: rank whose replica this rank keeps.
-    """
-
-    target: int
-    source: int
+    target: int  # rank that keeps this rank's replica
+    source: int  # rank whose replica this rank keeps
 
 
 def routes_of(rank: int, holders: Sequence[Sequence[int]]) -> tuple[Route, ...]:
-    """Say to whom a rank sends its replicas and whose it receives, replica by replica.
+    """Return the peers to which a rank sends its replicas and from which it receives others', replica by replica.
 
     Args:
-        rank: which.
-        holders: of each rank's shard the ranks that keep it, itself first; see `Placement`.
-
-    Raises:
-        ValueError: if two ranks send replicas of one number to one rank: then its network card is shared.
+        rank: of this process.
+        holders: for each rank's shard the ranks that keep it, itself first; see `Placement`.
     """
     routes = []
     for replica in range(1, len(holders[rank])):
         sources = [other for other, kept in enumerate(holders) if kept[replica] == rank]
         if len(sources) != 1:
-            rule = f"replica {replica} comes to rank {rank} from ranks {sources}, must come from one"
-            raise ValueError(f"holders: {rule}")
+            rule = "it must come from one rank"
+            raise ValueError(f"holders: replica {replica} comes to rank {rank} from ranks {sources}; {rule}")
         routes.append(Route(target=holders[rank][replica], source=sources[0]))
     return tuple(routes)
 
 
 class Transfer:
-    """Moves replicas between the ranks of one group.
+    """Moves replicas between the ranks of one group, in threads of its own.
 
     Args:
         routes: of this rank, in the order of replicas.
@@ -86,7 +72,7 @@ class Transfer:
     ) -> None:
         for name, value in (("chunk_bytes", chunk_bytes), ("num_buffers", num_buffers)):
             if value < 1:
-                raise ValueError(f"{name} is {value}, must be at least 1")
+                raise ValueError(f"{name} is {value}; it must be at least 1")
         self._routes, self._group = tuple(routes), group
         self._arriving, self._leaving = (
             [torch.empty(chunk_bytes, dtype=torch.uint8, device=device) for _ in range(num_buffers)] for _ in range(2)
@@ -101,7 +87,7 @@ class Transfer:
     def start(
         self,
         own: Sequence[Chunk],
-        theirs: Mapping[int, Sequence[Chunk]],
+        peers: Mapping[int, Sequence[Chunk]],
         *,
         read: Read,
         keep: Keep,
@@ -114,7 +100,7 @@ class Transfer:
 
         Args:
             own: this rank's chunks, replica by replica.
-            theirs: rank -> its chunks, of all ranks whose replicas are kept here.
+            peers: rank -> its chunks, of all ranks whose replicas are kept here.
             read: gives the bytes to send; must stay the same until the sender is done.
             keep: takes the received bytes, in the receiving thread; the buffer is reused afterwards.
             wait: called before each chunk with the index of its idle span; a chunk whose span did not come is sent late
@@ -123,14 +109,14 @@ class Transfer:
             sent, received: called in the threads once all is sent, and all has been kept.
 
         Returns:
-            The sender's and the receiver's end; either raises what went wrong, such as a peer that is gone.
+            The sender's and the receiver's end; either raises its error, such as a lost peer.
         """
         prepared = self._threads.submit(prepare)
         sending = self._threads.submit(self._send, prepared, own, read, wait, sent)
-        return sending, self._threads.submit(self._receive, prepared, theirs, keep, received)
+        return sending, self._threads.submit(self._receive, prepared, peers, keep, received)
 
     def close(self) -> None:
-        """Let go of the threads; what is under way ends with the process group."""
+        """Let go of the threads; a transfer under way ends with the process group."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, prepared: Future, own: Sequence[Chunk], read: Read, wait: WaitForSpan, sent: Done) -> None:
@@ -148,7 +134,7 @@ class Transfer:
             work.wait()
         sent()
 
-    def _receive(self, prepared: Future, theirs: Mapping[int, Sequence[Chunk]], keep: Keep, received: Done) -> None:
+    def _receive(self, prepared: Future, peers: Mapping[int, Sequence[Chunk]], keep: Keep, received: Done) -> None:
         prepared.result()
         under_way: deque[tuple[dist.Work, int, int, Tensor]] = deque()
 
@@ -157,7 +143,7 @@ class Transfer:
             work.wait()
             keep(source, offset, buffer)
 
-        for number, (source, chunk) in enumerate(self._in_order(theirs)):
+        for number, (source, chunk) in enumerate(self._in_order(peers)):
             if len(under_way) == len(self._arriving):
                 take_oldest()
             buffer = self._arriving[number % len(self._arriving)][: chunk.size_bytes]
@@ -167,12 +153,12 @@ class Transfer:
             take_oldest()
         received()
 
-    def _in_order(self, theirs: Mapping[int, Sequence[Chunk]]) -> list[tuple[int, Chunk]]:
+    def _in_order(self, peers: Mapping[int, Sequence[Chunk]]) -> list[tuple[int, Chunk]]:
         """Return the chunks to be received: replica by replica, as they are sent."""
         sources = [route.source for route in self._routes]
         return [
             (source, chunk)
             for number, source in enumerate(sources)
-            for chunk in theirs[source]
+            for chunk in peers[source]
             if chunk.replica == number
         ]

@@ -25,11 +25,11 @@ from workbench.launch.failures import RankFailed
 from workbench.launch.machines import Machines
 from workbench.study.cells import named
 
-from ..method.tiers import Tier
+from ..method.recovery import Tier
 from ..runtime.checkpoints import PRELOAD, Context, InMemoryCheckpoints
 from ..runtime.control.events import Event, EventName
-from ..runtime.keeping import KeptShards
-from ..runtime.tiers import PersistentTier
+from ..runtime.replicas import KeptShards
+from ..runtime.storage import PersistentTier
 from ..runtime.training import Timing, TrainingOutcome, run_training
 from .gpt2_training import Size, train_gpt2
 from .recovery import digests

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from ..method.tiers import Tier
+from ..method.recovery import Tier
 from .gpt2_training import Size
 from .recovery import PHASES, RecoveryObserved, digests, observe_recovery, train
 

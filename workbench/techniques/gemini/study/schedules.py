@@ -20,7 +20,7 @@ from enum import StrEnum
 
 from ..method.placement import placement
 from ..runtime.control.events import EventName
-from ..runtime.control.faults import Fault, Victim
+from ..runtime.control.events import Fault, Victim
 
 __all__ = ["FLIPPED", "Failure", "Flip", "Schedule", "draw_schedule"]
 

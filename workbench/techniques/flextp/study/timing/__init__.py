@@ -13,7 +13,6 @@ Simplified, left out: see each module.
 from .axis import along_axis
 from .breakdown import Breakdown, break_down, told_apart
 from .compared import keys_of, traces_of, variants_of
-from .drawing import draw_epochs, draw_machinery, draw_timelines, parts_of, with_intervals
 from .machinery import measure_machinery
 from .map_check import map_points, predicted_rows
 from .size import Size
@@ -25,17 +24,12 @@ __all__ = [
     "Size",
     "along_axis",
     "break_down",
-    "draw_epochs",
-    "draw_machinery",
-    "draw_timelines",
     "keys_of",
     "map_points",
     "measure_machinery",
     "measure_variants",
-    "parts_of",
     "predicted_rows",
     "told_apart",
     "traces_of",
     "variants_of",
-    "with_intervals",
 ]

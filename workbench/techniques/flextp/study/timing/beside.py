@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 
-from ...method.migration import Scheme
+from ...method.plan import Scheme, Solution
 from ...method.priority import Selection
-from ...method.solution import Solution
 from ..variant import Variant
 
 __all__ = ["Beside", "baseline_of", "beside", "plain_baseline"]

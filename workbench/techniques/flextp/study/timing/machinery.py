@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...runtime.balance import PATIENCE
+from ...runtime.balancer import PATIENCE
 from ..variant import Variant
 from .size import Size
 from .study import Measured, measure_variants

@@ -15,15 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...cost import ENOUGH, PlannedEpoch, winner_of
-from ...method.costs import Costs
-from ...method.model import ideal_s, rank_s
-from ...method.plan import Plan, RankPlan, RankTimes
-from ...method.ratio import Reference
-from ...method.semi import settled_resizing
-from ...method.solution import Solution
-from ...runtime.balance import PATIENCE
-from ...runtime.planning import needs_costs, planner_of
-from ...runtime.policy import Policy
+from ...method.costs import Costs, ideal_s, rank_s
+from ...method.plan import Plan, RankPlan, RankTimes, Solution
+from ...method.planners import Reference, settled_resizing
+from ...runtime.balancer import PATIENCE
+from ...runtime.policy import Policy, needs_costs, planner_of
 from ..scores import name_of
 from ..variant import Variant
 from .study import Measured

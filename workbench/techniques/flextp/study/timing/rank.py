@@ -31,10 +31,8 @@ from ...method.costs import Costs
 from ...method.plan import Plan
 from ...method.priority import Selection, micro_threshold
 from ...runtime.balancer import Balancer
-from ...runtime.meter import Meter
-from ...runtime.planning import needs_costs
-from ...runtime.policy import Policy
-from ...runtime.timing import MeasuredTimes
+from ...runtime.meter import MeasuredTimes, Meter
+from ...runtime.policy import Policy, needs_costs
 from ..variant import Variant
 from .size import Size
 

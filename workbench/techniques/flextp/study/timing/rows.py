@@ -21,10 +21,9 @@ from types import MappingProxyType
 from workbench.timeline.stragglers import Dose
 from workbench.training.measuring import median_interval
 
-from ...method.model import ideal_s
-from ...method.plan import RankTimes
-from ...method.ratio import Reference, speedup_bound
-from ...method.solution import Solution
+from ...method.costs import ideal_s
+from ...method.plan import RankTimes, Solution
+from ...method.planners import Reference, speedup_bound
 from ..variant import Variant
 from .beside import Beside, baseline_of, beside, plain_baseline
 from .breakdown import Breakdown

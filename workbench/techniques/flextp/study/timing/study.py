@@ -18,7 +18,7 @@ from workbench.launch import Ranks, ShapedHosts
 from workbench.timeline import Timeline, chrome_trace
 
 from ...method.costs import Costs
-from ...runtime.planning import check_policy
+from ...runtime.policy import check_policy
 from ..variant import Variant
 from .breakdown import break_down, told_apart
 from .rank import Recording, Turns, record_rounds

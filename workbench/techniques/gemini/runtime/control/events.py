@@ -1,17 +1,13 @@
-"""The log of a training: what happened when, and the same as a timeline.
-
-Source: thesis, figure 6.14 (the overhead of one failure).
-Simplified: all processes share one monotonic clock, because all are on one machine.
-"""
+"""The log of a training, the same as a timeline, and the faults that the operator causes on schedule."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any
 
 from workbench.timeline import Action, Kind, Timeline
 
-__all__ = ["Event", "EventName", "recovery_timeline"]
+__all__ = ["Event", "EventName", "Fault", "Victim", "recovery_timeline"]
 
 
 class EventName(StrEnum):
@@ -37,7 +33,7 @@ class EventName(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """Something that happened."""
+    """An event of a training, and its place."""
 
     name: str  # an EventName, or what a rank logged
     time_s: float  # when it happened or began, monotonic clock
@@ -49,7 +45,7 @@ class Event:
     details: dict[str, Any] = field(default_factory=dict)  # more of it
 
 
-# From an event to the next one of the second kind, what the time between them was spent on.
+# A part of recovery, the events that begin it, and the event that ends it.
 SPANS = (
     ("detect", (EventName.KILLED, EventName.RANK_FAILED), EventName.FAILURE_DETECTED),
     ("replace", (EventName.FAILURE_DETECTED,), EventName.GENERATION_ORDERED),
@@ -58,21 +54,63 @@ SPANS = (
 
 
 def recovery_timeline(events: Sequence[Event]) -> Timeline:
-    """Draw the log as a timeline: one row for the control plane, one a machine number.
+    """Draw the log as a timeline from 0 s: one row for the control plane, one a machine number.
 
-    Args:
-        events: of a training, earliest first.
-
-    Returns:
-        A timeline that starts at 0 s. The control row shows what recovery spends its time on: detect (from the
-        failure), replace (until the order of a new generation), restart (until the first rank has joined); a machine's
-        row what its ranks logged with a duration.
+    The control row shows the parts of recovery: detect (from the failure), replace (until the order of a new
+    generation), restart (until the first rank has joined); a machine's row the events with a duration.
     """
     rows = sorted({event.number for event in events if event.number is not None})
     names = ("control", *(f"machine {number}" for number in rows))
     actions = [*_recovery_spans(events), *_logged_spans(events)]
     begin_s = min((event.time_s for event in events), default=0.0)
     return Timeline(actions=tuple(action.shifted(-begin_s) for action in actions), resources=names)
+
+
+class Victim(Enum):
+    """The kind of thing that a fault kills."""
+
+    MACHINE = "machine"  # agents, ranks and memory of the machines with the given numbers
+    RANK = "rank"  # the processes of the given ranks
+    ROOT = "root"  # the machine whose agent is root
+    STORE = "store"  # the embedded store, which comes back empty
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One failure, at one moment of a training; a victim that is gone already is left alone."""
+
+    kills: Victim  # the kind
+    numbers: tuple[int, ...] = ()  # of the machines or ranks, which die at once; empty for root and store
+    at_iteration: int | None = None  # when a rank first reports this iteration or a later one
+    after_event: str | None = None  # or when this event is logged
+    occurrence: int = 1  # of that event
+    delay_s: float = 0.0  # seconds after that
+    down_s: float = 0.5  # seconds until a killed store comes back
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kills, Victim):
+            raise ValueError(f"Fault.kills is {self.kills!r}; it must be a Victim")
+        if (self.at_iteration is None) == (self.after_event is None):
+            times = f"{self.at_iteration!r} and {self.after_event!r}"
+            raise ValueError(f"Fault.at_iteration and after_event are {times}; one of them must be given")
+        needs_numbers = self.kills in (Victim.MACHINE, Victim.RANK)
+        if needs_numbers != bool(self.numbers) or len(set(self.numbers)) != len(self.numbers):
+            rule = "different numbers" if needs_numbers else "empty"
+            raise ValueError(f"Fault.numbers is {self.numbers!r}; for a {self.kills.value} it must be {rule}")
+        if not self.occurrence >= 1:
+            raise ValueError(f"Fault.occurrence is {self.occurrence!r}; it must be at least 1")
+        for name in ("delay_s", "down_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"Fault.{name} is {getattr(self, name)!r}; it must not be negative")
+
+    def check_fits(self, num_machines: int, num_ranks: int, has_store: bool) -> None:
+        """Refuse a fault that the training cannot have."""
+        limit = num_machines if self.kills is Victim.MACHINE else num_ranks
+        wrong = [number for number in self.numbers if not 0 <= number < limit]
+        if wrong:
+            raise ValueError(f"Fault.numbers is {self.numbers!r}; each must lie in 0..{limit - 1}")
+        if self.kills is Victim.STORE and not has_store:
+            raise ValueError(f"Fault.kills is {self.kills!r}; only the embedded store can be killed")
 
 
 def _recovery_spans(events: Iterable[Event]) -> list[Action]:

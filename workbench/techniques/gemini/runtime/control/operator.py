@@ -1,8 +1,4 @@
-"""The operator: the user's process, which owns all machines, replaces them, keeps the log and takes the results.
-
-Source: thesis, section 6.3.2, "cloud operator", and 6.6.2, "standby machines".
-Simplified: a new machine is a fork away, so the minutes that a cloud takes are a parameter, `replacement_s`.
-"""
+"""The operator: the user's process, which owns all machines, replaces them, keeps the log and takes the results."""
 
 import heapq
 import itertools
@@ -12,39 +8,71 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from workbench.launch.failures import FailureKind, RankFailed, RankFailure, describe_end
 from workbench.launch.machines import MachineEnded, Machines, MachineSaid, MachineStarted, RankEnded, RankExit, RankSaid
 from workbench.launch.protocol import Reply
 
-from .context import Progress, run_program
-from .events import Event, EventName
-from .faults import Fault, Victim
+from .agent import Timing
+from .events import Event, EventName, Fault, Victim
 from .ordering import Replacement
 from .records import Order
-from .repeats import MOST_REPEATS, Repeats
-from .service import AgentPlan, Logged, Roster, StoreReady, TrainingEnded, Wanted, serve_agent, serve_store
-from .task import Task
+from .service import (
+    AgentPlan,
+    Logged,
+    Progress,
+    Roster,
+    StoreReady,
+    TrainingEnded,
+    run_program,
+    serve_agent,
+    serve_store,
+)
 
-__all__ = ["STORE", "Operator"]
+__all__ = ["STORE", "Operator", "Repeats", "Task"]
 
+MOST_REPEATS = 3  # generations in a row that end with the same error before training is given up
 STORE = "the store"  # name of the process that serves the embedded store
 LOOK_S = 0.05  # seconds between two looks at what is due or was asked for by another thread
 
 
+class Repeats:
+    """Counts generations in a row that ended with the same error and without progress."""
+
+    def __init__(self) -> None:
+        self._signature, self._generation, self._progress, self._times = "", 0, 0, 0
+
+    def is_hopeless(self, signature: str, generation: int, progress: int) -> bool:
+        """Count an error; only the first of a generation does."""
+        if generation == self._generation:
+            return False
+        before = self._signature, self._generation, self._progress
+        self._times = self._times + 1 if (signature, generation - 1, progress) == before else 1
+        self._signature, self._generation, self._progress = signature, generation, progress
+        return self._times == MOST_REPEATS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A training and its machines; `Training` has checked all numbers."""
+
+    program: bytes  # function, arguments and keyword arguments, packed
+    names: tuple[str, ...]  # machines by number
+    standby_names: tuple[str, ...]  # machines without a number
+    ranks_per_machine: int  # how many ranks each has
+    etcd_url: str | None  # of an etcd server, or None for the embedded store
+    prefix: str  # of this training's keys in etcd
+    has_hosts: bool  # whether machine i is on shaped host i
+    timing: Timing  # of heartbeats and leases
+    faults: tuple[Fault, ...]  # to cause
+    replacement_s: float  # seconds until the operator has a new machine
+    memory_limit_bytes: int | None  # of a machine's memory for its ranks
+
+
 class Operator:
-    """Runs one training.
-
-    Args:
-        machines: none started yet.
-        task: what to do.
-
-    Attributes:
-        events: the log so far.
-        requests: faults that another thread asks for now.
-        give_up: set by another thread to end the training.
-    """
+    """Runs one training on machines, of which none is started yet; other threads add to `requests` or set `give_up`."""
 
     def __init__(self, machines: Machines, task: Task):
         self.events: list[Event] = []
@@ -52,6 +80,7 @@ class Operator:
         self.give_up = threading.Event()
         self._machines = machines
         self._task = task
+        self._num_ranks = len(task.names) * task.ranks_per_machine
         self._roster: list[str] = []
         self._members: tuple[str, ...] = task.names
         self._host_of: dict[str, int] = {}
@@ -71,12 +100,7 @@ class Operator:
         self._repeats = Repeats()
 
     def run(self, timeout_s: float) -> list[Any]:
-        """Start everything and wait for the results, in rank order.
-
-        Raises:
-            RankFailed: if the same error ends 3 generations in a row without progress.
-            TimeoutError: if it takes longer; the message says what was going on.
-        """
+        """Start everything and wait for the results, in rank order; an error says what was going on."""
         deadline_s = time.monotonic() + timeout_s
         self._start_store()
         while self._store_address is None:
@@ -92,10 +116,8 @@ class Operator:
         return [results[rank] for rank in sorted(results)]
 
     def _is_over(self) -> bool:
-        if self._finished is None:
-            return False
-        num_ranks = len(self._finished.members) * self._task.ranks_per_machine
-        return len(self._results.get(self._finished.generation, {})) == num_ranks
+        done = self._finished and self._results.get(self._finished.generation)
+        return bool(done) and len(done) == self._num_ranks
 
     def _turn(self, deadline_s: float, timeout_s: float) -> None:
         now_s = time.monotonic()
@@ -113,8 +135,7 @@ class Operator:
 
     def _situation(self) -> str:
         done = self._results.get(self._generation, {})
-        num_ranks = len(self._members) * self._task.ranks_per_machine
-        missing = [rank for rank in range(num_ranks) if rank not in done]
+        missing = [rank for rank in range(self._num_ranks) if rank not in done]
         gone = [name for name in self._members if name not in self._machines.names]
         joined = {
             event.rank
@@ -129,7 +150,7 @@ class Operator:
         return f"{words}; last event: {self.events[-1].name}" if self.events else words
 
     def _behind(self) -> str:
-        """Say which ranks have done fewer iterations than others: who hangs is among them."""
+        """Name the ranks that have done fewer iterations than others: a rank that hangs is among them."""
         reached: dict[int, int] = {}
         for event in self.events:
             if event.name == "iteration" and event.generation == self._generation:
@@ -191,14 +212,11 @@ class Operator:
         self._on_the_way.discard(name)
         if name in self._roster:
             self._start(name)
-            self._tell_roster()
+            running = tuple(other for other in self._roster if other in self._machines.names)
+            for other in running:
+                self._machines.tell(other, Roster(names=running))
 
-    def _tell_roster(self) -> None:
-        running = tuple(name for name in self._roster if name in self._machines.names)
-        for name in running:
-            self._machines.tell(name, Roster(names=running))
-
-    # What happens
+    # Messages and ends
 
     def _hear(self, happening: Any) -> None:
         match happening:
@@ -239,8 +257,8 @@ class Operator:
             case StoreReady(address=address):
                 self._store_address = address
                 self._note(EventName.STORE_STARTED)
-            case Wanted(replacement=replacement):
-                self._replace(replacement)
+            case Replacement():
+                self._replace(message)
             case TrainingEnded(order=order):
                 self._finished = order
                 self._note(EventName.FINISHED, machine=name, generation=order.generation)
@@ -279,7 +297,7 @@ class Operator:
                 duration_s = details.pop("duration_s", 0.0)
                 self._note(what, time_s, **common, duration_s=duration_s, details=details)
             case Exception():
-                words = f"returned what cannot be unpickled here: {message}"
+                words = f"returned a value that cannot be unpickled here: {message}"
                 failure = RankFailure(rank=rank, kind=FailureKind.RAISED, time_s=time.monotonic(), message=words)
                 raise RankFailed([failure])
             case Reply(failure=None, value=value, time_s=time_s):

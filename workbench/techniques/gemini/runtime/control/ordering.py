@@ -1,21 +1,42 @@
-"""What the root orders, given what it sees: replace the lost, restart the failed, or end.
-
-Source: thesis, section 6.6.2: after a software failure all machines restart from their own memory; after a hardware
-failure the lost machines are replaced, by standby machines where there are any, and the replacements take the rank
-numbers of the lost; a failure while training is being restarted starts it again.
-"""
+"""The root's election and its orders as pure functions: replace machines, restart ranks, or end (section 6.6.2)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .records import AgentStatus, Order, Phase
+from .records import AgentStatus, Order, Phase, RootRecord
 
-__all__ = ["Decision", "Replacement", "View", "decide"]
+__all__ = ["Decision", "Replacement", "View", "decide", "election_step"]
+
+
+def election_step(
+    *, me: str, record: RootRecord | None, known: RootRecord | None, root_is_lost: bool, seen_term: int
+) -> RootRecord | None:
+    """Return the record that a machine should try to write in place of the one it has read; None for none.
+
+    The term goes with every order, and agents refuse an order of an older term than they have seen: a root that was
+    succeeded while it slept cannot act any more.
+
+    Args:
+        me: this machine.
+        record: the store's; None at the start, or after it has lost everything.
+        known: the newest record this machine has ever read, or None.
+        root_is_lost: whether the lease of the root has expired: of `record`'s, else of `known`'s; without either,
+            whether this machine may take the first root's place.
+        seen_term: highest term this machine knows of, from any record, order or heartbeat.
+    """
+    candidate = RootRecord(term=seen_term + 1, name=me)
+    if record is None:
+        if known is not None and known.name == me and known.term == seen_term:
+            return known  # the store has forgotten me
+        return candidate if root_is_lost else None
+    if record.name == me:
+        return candidate if seen_term > record.term else None
+    return candidate if root_is_lost else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What the root sees."""
+    """The root's view of all machines."""
 
     order: Order | None  # the newest one, or None at the start
     initial: tuple[str, ...]  # machines by number, before the first order
@@ -30,27 +51,23 @@ class View:
 class Replacement:
     """A machine that the operator should replace."""
 
-    lost: str  # which
+    lost: str  # its name
     number: int | None  # its machine number; None if it was a standby
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What the root does now."""
+    """The next acts of the root."""
 
-    replace: tuple[Replacement, ...] = ()  # to ask of the operator, who does it once however often it is asked
+    replace: tuple[Replacement, ...] = ()  # to ask of the operator, which replaces a machine only once
     members: tuple[str, ...] | None = None  # of a new order, or None for no new order
     generation: int = 0  # of the new order
     finished: bool = False  # whether all ranks of the newest order have returned
-    reason: str = ""  # for a new order, or what is waited for
+    reason: str = ""  # for a new order, or for waiting
 
 
 def decide(view: View) -> Decision:
-    """Return what the root does now.
-
-    Args:
-        view: what it sees.
-    """
+    """Decide from a view what the root does now."""
     members = view.order.members if view.order else view.initial
     if view.order is not None and _all_returned(view, members):
         return Decision(finished=True)
@@ -65,7 +82,9 @@ def decide(view: View) -> Decision:
     reason = "machines were replaced" if seats != members else _reason_to_restart(view, members)
     if not reason:
         return Decision(replace=replace)
-    return Decision(replace=replace, members=seats, generation=_newest_generation(view) + 1, reason=reason)
+    generations = [status.generation for status in view.statuses.values()]
+    newest = max([view.order.generation if view.order else 0, *generations])
+    return Decision(replace=replace, members=seats, generation=newest + 1, reason=reason)
 
 
 def _to_replace(view: View, members: tuple[str, ...]) -> tuple[Replacement, ...]:
@@ -76,10 +95,7 @@ def _to_replace(view: View, members: tuple[str, ...]) -> tuple[Replacement, ...]
 
 
 def _filled(view: View, members: tuple[str, ...]) -> tuple[str | None, ...]:
-    """Return the members with the lost ones replaced, by their own replacements where those are there.
-
-    None stands where there is nobody to take the number.
-    """
+    """Return the members with lost ones replaced, by their own replacements first; None where there is none."""
     spares = [
         name for name in view.roster if name in view.alive and name not in members and not view.statuses[name].served
     ]
@@ -91,18 +107,13 @@ def _filled(view: View, members: tuple[str, ...]) -> tuple[str | None, ...]:
 
 
 def _place_of(name: str) -> str:
-    """Return the first name of a machine and of those that replaced it one after the other."""
+    """Return the name of the first machine in the line of replacements."""
     return name.partition("+")[0]
 
 
 def _all_returned(view: View, members: tuple[str, ...]) -> bool:
     statuses = [view.statuses.get(name) for name in members]
     return all(status is not None and _phase_in(view.order, status) == Phase.RETURNED for status in statuses)
-
-
-def _newest_generation(view: View) -> int:
-    reported = [status.generation for status in view.statuses.values()]
-    return max([view.order.generation if view.order else 0, *reported])
 
 
 def _reason_to_restart(view: View, members: tuple[str, ...]) -> str:

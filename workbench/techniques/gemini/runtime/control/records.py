@@ -1,7 +1,4 @@
-"""What machines write into the store: heartbeats with their state, the root's name, and orders.
-
-Each is a line of JSON, so that a person can read the store.
-"""
+"""The records in the store, each a line of JSON: heartbeats with their state, the root's name, and orders."""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -20,7 +17,7 @@ def status_key(name: str) -> str:
 
 
 class Phase(StrEnum):
-    """What the ranks of a machine do in the generation that its agent has accepted."""
+    """The state of a machine's ranks in the generation that its agent has accepted."""
 
     IDLE = "idle"  # it has none: a standby, or a machine that was replaced
     RUNNING = "running"
@@ -50,7 +47,7 @@ class _Record:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RootRecord(_Record):
-    """Who is the root; a new one takes a higher term."""
+    """The root; a new one takes a higher term."""
 
     term: int  # grows with every election
     name: str  # machine on which the root agent runs
@@ -58,7 +55,7 @@ class RootRecord(_Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order(_Record):
-    """What the root orders: these machines train together now, whatever ran before."""
+    """An order of the root: these machines train together now, whatever ran before."""
 
     generation: int  # grows with every restart of training
     term: int  # of the root that ordered it
@@ -68,7 +65,7 @@ class Order(_Record):
 
     @property
     def identity(self) -> tuple[int, int, str]:
-        """What tells this order from any other."""
+        """The three numbers and names that no other order has."""
         return self.generation, self.term, self.root
 
 

@@ -1,26 +1,26 @@
-"""The control agent in a machine: it beats, follows orders, and starts and stops the ranks of its machine.
+"""The agent in a machine, which starts and stops the ranks there; and a rank of a generation, seen from within.
 
-Source: thesis, sections 6.3.2 and 6.6.2.
-Simplified: the operator (in the paper a cloud's auto scaling group) is the process that started the machines; requests
-and the list of machines travel over the machine's own channel to it, as they would over the operator's own interface,
-so that they do not depend on the store.
+Requests and the list of machines travel over the machine's own channel to the operator, not through the store.
 """
 
+import mmap
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from workbench.launch.machines import Machine, RankEnded, RankExit
+import cloudpickle
 
-from .member import ControlAgent, Step, Timing
-from .ordering import Replacement
+from workbench.launch.machines import Machine, RankEnded, RankExit, RankLink
+
+from .agent import ControlAgent, Step, Timing
 from .records import Order, Phase
-from .store import KeyValueStore
-from .tcp_store import TcpKeyValueStore, listening_socket, serve_tcp_store
+from .store import EtcdKeyValueStore, KeyValueStore, TcpKeyValueStore, listening_socket, serve_tcp_store
 
-__all__ = ["AgentPlan", "Logged", "Roster", "StoreReady", "TrainingEnded", "Wanted", "serve_agent", "serve_store"]
+__all__ = ["AgentPlan", "Logged", "RankContext", "Seat", "run_program", "serve_agent", "serve_store"]
 
 STORE_CALL_S = 0.5  # most seconds a call to the store may take, well below a lease
 FOREVER_S = 3600.0  # seconds between two looks of a process that has nothing to do
@@ -28,14 +28,14 @@ FOREVER_S = 3600.0  # seconds between two looks of a process that has nothing to
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentPlan:
-    """What an agent is told at its start."""
+    """The operator's message to an agent at its start."""
 
     initial: tuple[str, ...]  # machines by number, before the first order
     roster: tuple[str, ...]  # all machines, the standbys included
     ranks_per_machine: int  # how many ranks it starts
     timing: Timing  # of heartbeats and leases
     store: tuple[str, Any]  # ("tcp", (address, port)) or ("etcd", (url, prefix))
-    program: bytes  # what the ranks run, packed; an agent never looks inside
+    program: bytes  # of the ranks, packed; an agent never looks inside
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,13 +43,6 @@ class Roster:
     """The operator tells agents which machines there are."""
 
     names: tuple[str, ...]  # oldest first
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """The root asks the operator to replace a machine."""
-
-    replacement: Replacement  # which
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +54,9 @@ class TrainingEnded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logged:
-    """Something happened that belongs into the log."""
+    """An event for the log."""
 
-    name: str  # what
+    name: str  # of the event
     time_s: float  # monotonic clock
     details: dict[str, Any] = field(default_factory=dict)  # more of it
 
@@ -76,12 +69,7 @@ class StoreReady:
 
 
 def serve_store(machine: Machine, port: int = 0) -> None:
-    """Be the embedded store, empty at first, until the owner lets go.
-
-    Args:
-        machine: the process to be it in.
-        port: 0 for a free one; the same again to be found by clients of one that was killed.
-    """
+    """Be the embedded store, empty at first, until the owner lets go."""
     listening = listening_socket(machine.address, port)
     address = listening.getsockname()
     server = serve_tcp_store(listening)
@@ -91,19 +79,13 @@ def serve_store(machine: Machine, port: int = 0) -> None:
 
 
 def serve_agent(machine: Machine, plan: AgentPlan, start: Callable[..., Any]) -> None:
-    """Be the agent of a machine until the owner lets go.
-
-    Args:
-        machine: the process to be it in.
-        plan: what it needs to know.
-        start: called in each rank as `start(link, program, seat)`.
-    """
+    """Be the agent of a machine until the owner lets go; each rank calls `start(link, program, seat)`."""
     _Service(machine, plan, start).run()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seat:
-    """Where a rank sits in a generation."""
+    """The place of a rank in a generation."""
 
     generation: int  # grows with every restart
     rank: int  # its number
@@ -111,7 +93,7 @@ class Seat:
     machine: int  # number of its machine
     machine_name: str  # name of its machine
     num_machines: int  # how many
-    meeting: tuple[str, int]  # where the ranks meet
+    meeting: tuple[str, int]  # address at which the ranks meet
     meeting_fd: int  # listening there; -1 on all but rank 0
 
 
@@ -165,7 +147,7 @@ class _Service:
         for name, details in step.events:
             self._machine.tell(Logged(name=name, time_s=now_s, details=details))
         for replacement in step.replace:
-            self._machine.tell(Wanted(replacement=replacement))
+            self._machine.tell(replacement)
         if step.finished is not None:
             self._machine.tell(TrainingEnded(order=step.finished))
         if step.order is not None:
@@ -208,10 +190,104 @@ class _Service:
         return taken
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """A rank has done an iteration."""
+
+    iteration: int  # counted from 0 over all generations
+    time_s: float  # monotonic clock
+
+
+class RankContext:
+    """A rank's numbers, its machine's memory and the log; torch.distributed is initialised besides.
+
+    A replacement has the numbers of the lost rank and machine, but another `machine_name`; `generation` grows with
+    every restart and is 1 the first time.
+    """
+
+    def __init__(self, link: RankLink, seat: Seat):
+        self._link = link
+        self.rank = seat.rank
+        self.world_size = seat.world_size
+        self.ranks_per_machine = seat.world_size // seat.num_machines
+        self.local_rank = seat.rank % self.ranks_per_machine
+        self.machine = seat.machine
+        self.num_machines = seat.num_machines
+        self.machine_name = seat.machine_name
+        self.generation = seat.generation
+
+    def memory(self, name: str, num_bytes: int) -> int:
+        """Return a descriptor of memory that the machine keeps: it outlives this rank and dies with the machine.
+
+        The same name gives every rank of the machine the same memory, in every generation; new memory is zero. The
+        descriptor is the caller's own, to map and to close.
+
+        Raises:
+            ValueError: if the size differs from before, or the machine's limit would be passed.
+        """
+        return self._link.memory(name, num_bytes)
+
+    def mapped(self, name: str, num_bytes: int) -> mmap.mmap:
+        """Return the same memory mapped for reading and writing."""
+        return self._link.mapped(name, num_bytes)
+
+    def memory_names(self) -> dict[str, int]:
+        """Return the bytes of each memory that the machine keeps by its name."""
+        return self._link.names()
+
+    def report(self, iteration: int) -> None:
+        """Report that an iteration is done; schedules of faults and the watch for progress count these."""
+        self._link.tell(Progress(iteration=iteration, time_s=time.monotonic()))
+
+    def log(self, name: str, **details: Any) -> None:
+        """Log an event that happened now; its details are small, and picklable."""
+        self._link.tell(Logged(name=name, time_s=time.monotonic(), details=details))
+
+    @contextmanager
+    def during(self, name: str, **details: Any) -> Iterator[None]:
+        """Log the body with its duration, also when it raises."""
+        start_s = time.monotonic()
+        try:
+            yield
+        finally:
+            end_s = time.monotonic()
+            details = {"duration_s": end_s - start_s, **details}
+            self._link.tell(Logged(name=name, time_s=start_s, details=details))
+
+
+def run_program(link: RankLink, *, program: bytes, seat: Seat) -> Any:
+    """Join the generation's process group and call the user's function."""
+    function, args, kwargs = cloudpickle.loads(program)
+    context = RankContext(link, seat)
+    _join(seat)
+    context.log("joined")
+    return function(context, *args, **kwargs)
+
+
 def _opened(store: tuple[str, Any]) -> KeyValueStore:
     kind, place = store
     if kind == "tcp":
         return TcpKeyValueStore(*place, timeout_s=STORE_CALL_S)
-    from .etcd_store import EtcdKeyValueStore
-
     return EtcdKeyValueStore(place[0], prefix=place[1], timeout_s=STORE_CALL_S)
+
+
+def _join(seat: Seat) -> None:
+    import torch.distributed as dist
+
+    from workbench.launch.rank import GROUP_PATIENCE  # the owner watches the clock; the group's limit is only later
+
+    for name, value in (("RANK", seat.rank), ("WORLD_SIZE", seat.world_size)):
+        os.environ[name] = str(value)
+    os.environ["LOCAL_RANK"] = str(seat.rank % (seat.world_size // seat.num_machines))
+    choices = {} if seat.meeting_fd < 0 else {"master_listen_fd": seat.meeting_fd}
+    store = dist.TCPStore(
+        *seat.meeting, seat.world_size, seat.meeting_fd >= 0, GROUP_PATIENCE, wait_for_workers=False, **choices
+    )
+    dist.init_process_group(
+        "gloo",
+        store=dist.PrefixStore(f"generation-{seat.generation}", store),
+        rank=seat.rank,
+        world_size=seat.world_size,
+        timeout=GROUP_PATIENCE,
+    )
+    dist.barrier()  # rank 0 serves the store, and must not end before all have read it

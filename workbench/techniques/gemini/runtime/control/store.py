@@ -1,18 +1,22 @@
-"""The contract of a key-value store, a store in this process that is its definition, and waiting with a limit.
+"""The key-value store where machines meet: the contract, torch's TCPStore (the default) and etcd behind it.
 
-Source: thesis, section 6.3.2, "distributed key-value store"; the operations are those that etcd and torch's TCPStore
-share.
-Simplified: values are never empty, because TCPStore reads an empty expected value as "no such key".
-Left out: leases and watches of the store's own: whoever reads judges staleness (see `leases`).
+Values are never empty, because TCPStore reads an empty expected value as "no such key". The store has no leases or
+watches of its own: the reader judges staleness (see `agent`). What is in it is soft: when it is gone, its writers write
+it again.
 """
 
-import time
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+import base64
+import contextlib
+import datetime
+import socket
+from typing import Any, Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
-__all__ = ["KeyValueStore", "MemoryKeyValueStore", "StoreUnavailable", "checked_value", "wait_for_keys"]
+import torch.distributed as dist
 
-POLL_S = 0.01  # seconds between two looks for missing keys
+__all__ = ["EtcdKeyValueStore", "KeyValueStore", "StoreUnavailable", "TcpKeyValueStore"]
+
+BACKLOG = 512  # connections that may wait to be accepted
 
 
 class StoreUnavailable(RuntimeError):
@@ -21,119 +25,189 @@ class StoreUnavailable(RuntimeError):
 
 @runtime_checkable
 class KeyValueStore(Protocol):
-    """Keys and values that all machines see; every call returns or raises within a time."""
+    """Keys and values that all machines see; every call returns, or raises StoreUnavailable, within a time."""
 
     def get(self, key: str) -> bytes | None:
-        """Return the value, or None if there is none.
-
-        Raises:
-            StoreUnavailable: if the store does not answer.
-        """
+        """Return the value, or None if there is none."""
 
     def set(self, key: str, value: bytes) -> None:
-        """Write a value, which must not be empty.
-
-        Raises:
-            StoreUnavailable: if the store does not answer.
-            ValueError: if the value is empty.
-        """
+        """Write a value, which must not be empty."""
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        """Write `desired` if the value is `expected`, in one step.
+        """Write `desired` if the value is `expected`, in one step; return the value that is there afterwards.
 
-        Args:
-            key: what to write.
-            expected: None writes only if there is no value yet.
-            desired: the new value, not empty.
-
-        Returns:
-            The value that is there afterwards: `desired` if it was written, None if there is none.
-
-        Raises:
-            StoreUnavailable: if the store does not answer; whether it wrote is then unknown.
-            ValueError: if `desired` or `expected` is empty.
-        """
-
-    def delete(self, key: str) -> bool:
-        """Remove a value; return whether there was one.
-
-        Raises:
-            StoreUnavailable: if the store does not answer.
+        An `expected` of None writes only if there is no value yet. If the store does not answer, whether it wrote is
+        unknown.
         """
 
     def close(self) -> None:
         """Let go of the connection; calling it again does nothing."""
 
 
-class MemoryKeyValueStore:
-    """The definition: a dictionary, for one process."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-
-    def get(self, key: str) -> bytes | None:
-        """Return the value, or None if there is none."""
-        return self.values.get(key)
-
-    def set(self, key: str, value: bytes) -> None:
-        """Write a value."""
-        self.values[key] = checked_value("value", value)
-
-    def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        """Write `desired` if the value is `expected`; return the value that is there afterwards."""
-        checked_value("desired", desired)
-        if expected is not None:
-            checked_value("expected", expected)
-        if self.values.get(key) == expected:
-            self.values[key] = desired
-        return self.values.get(key)
-
-    def delete(self, key: str) -> bool:
-        """Remove a value; return whether there was one."""
-        return self.values.pop(key, None) is not None
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 def checked_value(name: str, value: bytes) -> bytes:
-    """Return a value that a store can keep.
-
-    Raises:
-        ValueError: if it is not bytes, or empty.
-    """
+    """Return a value that a store can keep, or refuse it."""
     if not isinstance(value, bytes) or not value:
         raise ValueError(f"{name} is {value!r}; it must be bytes, at least one")
     return value
 
 
-def wait_for_keys(store: KeyValueStore, keys: Mapping[str, str], timeout_s: float) -> dict[str, bytes]:
-    """Wait until several keys have a value.
+def listening_socket(address: str, port: int = 0) -> socket.socket:
+    """Return a socket that listens; port 0 takes a free one, another one may have been used just before."""
+    listening = socket.socket()
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address, port))
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def serve_tcp_store(listening: socket.socket) -> dist.TCPStore:
+    """Serve an empty store as long as the returned object lives; the socket is taken over."""
+    address, port = listening.getsockname()
+    return dist.TCPStore(address, port, None, True, wait_for_workers=False, master_listen_fd=listening.detach())
+
+
+class TcpKeyValueStore(KeyValueStore):
+    """A client of torch's TCPStore that finds its server again after it was restarted.
+
+    torch's client waits without limit for a server that neither answers nor ends, such as a stopped process; etcd's
+    client has a limit. `timeout_s` limits connecting, and waiting for a key that was there a moment before.
+    """
+
+    def __init__(self, address: str, port: int, *, timeout_s: float = 1.0):
+        self._place = address, port
+        self._timeout_s = timeout_s
+        self._timeout = datetime.timedelta(seconds=timeout_s)
+        self._client: dist.TCPStore | None = None
+
+    def get(self, key: str) -> bytes | None:
+        with self._asking() as client:
+            return bytes(client.get(key)) if client.check([key]) else None
+
+    def set(self, key: str, value: bytes) -> None:
+        checked_value("value", value)
+        with self._asking() as client:
+            client.set(key, value)
+
+    def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
+        check_change(expected, desired)
+        with self._asking() as client:
+            now = bytes(client.compare_set(key, expected or b"", desired))
+        # For a missing key the server echoes what was expected.
+        return None if now == expected and now != desired else now
+
+    @contextlib.contextmanager
+    def _asking(self):
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            yield self._client
+        except (dist.DistError, OSError) as error:
+            self._client = None
+            address, port = self._place
+            reason = str(error).partition("\n")[0]
+            raise StoreUnavailable(f"the store at {address}:{port} does not answer: {reason}") from error
+
+    def _connect(self) -> dist.TCPStore:
+        # torch would try again and again where nobody listens.
+        socket.create_connection(self._place, self._timeout_s).close()
+        return dist.TCPStore(*self._place, None, False, self._timeout, wait_for_workers=False)
+
+    def close(self) -> None:
+        self._client = None
+
+
+class EtcdKeyValueStore(KeyValueStore):
+    """A client of an etcd server, through its HTTP gateway and without authentication.
 
     Args:
-        store: where; while it does not answer, its keys count as missing.
-        keys: by the name of who is to write it, the key.
-        timeout_s: most seconds to wait.
-
-    Returns:
-        The values by the same names.
+        url: of the server, such as "http://127.0.0.1:2379".
+        prefix: put before every key, so that several trainings may share a server.
+        timeout_s: most seconds a call may take.
 
     Raises:
-        TimeoutError: if some are missing after the time; the message names who.
+        ValueError: if the URL is not of the form http://host:port or https://host:port.
+        ImportError: if etcd3gw is not installed.
     """
-    found: dict[str, bytes] = {}
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        for who in [who for who in keys if who not in found]:
-            try:
-                value = store.get(keys[who])
-            except StoreUnavailable:
-                break
-            if value is not None:
-                found[who] = value
-        missing = [who for who in keys if who not in found]
-        if not missing:
-            return found
-        if time.monotonic() >= deadline_s:
-            raise TimeoutError(f"nothing from {', '.join(missing)} after {timeout_s:g} s")
-        time.sleep(POLL_S)
+
+    def __init__(self, url: str, *, prefix: str = "", timeout_s: float = 1.0):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or not parts.port:
+            raise ValueError(f"url is {url!r}; it must be http://host:port or https://host:port")
+        try:
+            from etcd3gw.client import Etcd3Client
+            from requests import Session
+        except ImportError as error:
+            raise ImportError('etcd needs its client: pip install "workbench[etcd]"') from error
+        session = Session()
+        session.trust_env = False  # no proxy between the machines of a cluster
+        self._client: Any = Etcd3Client(
+            parts.hostname, parts.port, parts.scheme, timeout=timeout_s, api_path="/v3/", session=session
+        )
+        self._url = url
+        self._prefix = prefix
+
+    def get(self, key: str) -> bytes | None:
+        with self._asking():
+            values = self._client.get(self._prefix + key)
+        return values[0] if values else None
+
+    def set(self, key: str, value: bytes) -> None:
+        checked_value("value", value)
+        with self._asking():
+            self._client.put(self._prefix + key, value)
+
+    def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
+        check_change(expected, desired)
+        name = _base64(self._prefix.encode() + key.encode())
+        with self._asking():
+            answer = self._client.transaction(
+                {
+                    "compare": [_condition(name, expected)],
+                    "success": [{"request_put": {"key": name, "value": _base64(desired)}}],
+                    "failure": [{"request_range": {"key": name}}],
+                }
+            )
+        if answer.get("succeeded"):
+            return desired
+        pairs = answer["responses"][0]["response_range"].get("kvs", [])
+        return base64.b64decode(pairs[0]["value"]) if pairs else None
+
+    def delete_all(self) -> None:
+        """Remove every key with this store's prefix."""
+        if not self._prefix:
+            raise ValueError("prefix is empty; it must not be, or delete_all would delete all keys of the server")
+        with self._asking():
+            self._client.delete_prefix(self._prefix)
+
+    @contextlib.contextmanager
+    def _asking(self):
+        from etcd3gw.exceptions import Etcd3Exception
+        from requests import RequestException
+
+        try:
+            yield
+        except (Etcd3Exception, RequestException, OSError) as error:
+            raise StoreUnavailable(f"the store at {self._url} does not answer: {error}") from error
+
+    def close(self) -> None:
+        self._client.session.close()
+
+
+def check_change(expected: bytes | None, desired: bytes) -> None:
+    checked_value("desired", desired)
+    if expected is not None:
+        checked_value("expected", expected)
+
+
+def _condition(name: str, expected: bytes | None) -> dict[str, Any]:
+    if expected is None:
+        return {"key": name, "target": "VERSION", "result": "EQUAL", "version": 0}
+    return {"key": name, "target": "VALUE", "result": "EQUAL", "value": _base64(expected)}
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

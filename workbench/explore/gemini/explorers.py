@@ -1,0 +1,286 @@
+"""The controls of the lesson: one iteration under a scheme of checkpoints, and a training under failures.
+
+The iteration is one of a few layers as large as those of GPT-2 40B, on machines of the paper's second testbed. The
+training is GPT-2 100B with the overheads that the paper measured; every failure loses its machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from matplotlib.figure import Figure
+
+from workbench import plots
+from workbench.explore.explorer import Explorer, choice, steps
+from workbench.plots.style import GREY
+from workbench.techniques.gemini.cost import Workload, calibrated, phases_of, traffic_of
+from workbench.techniques.gemini.method.interleaving import InterleavedIteration, Scheme, interleave
+from workbench.techniques.gemini.method.placement import placement
+from workbench.techniques.gemini.method.recovery import Tier
+from workbench.techniques.gemini.plots import ITERATION_KINDS
+from workbench.techniques.gemini.simulating.setting import GPT2_100B, Setting
+from workbench.techniques.gemini.simulating.solutions import GEMINI, HIGH_FREQUENCY, STRAWMAN, policies
+from workbench.techniques.gemini.simulating.training import TrainingRun, simulate_training
+from workbench.timeline.fault_draws import DAY_S, poisson_faults
+
+__all__ = [
+    "Comparison",
+    "Interleaving",
+    "compare_failures",
+    "compare_schemes",
+    "explore_failures",
+    "explore_interleaving",
+]
+
+NUM_LAYERS = 4  # as many as a picture shows
+MODEL = "GPT-2 40B"
+NUM_MACHINES = 16
+FREE_BYTES = 256 * 2**20  # of a device, "a few hundred" MB in section 6.5.2
+LINKS = (25, 50, 100, 200, 400)  # Gbit/s of a machine
+RESERVED_MIB = (8, 32, 128, 512)  # R of a device
+NUMS_BUFFERS = (1, 2, 4, 8)  # p
+SAFETIES = (0.5, 0.7, 0.9, 1.0)  # μ
+COPY_RATES = MappingProxyType({"400 Gbit/s (p4d)": 400, "100 Gbit/s": 100, "50 Gbit/s": 50})
+GIGABIT_BYTES = 1e9 / 8
+MEBIBYTE = 2**20
+
+NUMS_MACHINES = (16, 64, 250, 1000, 4096)
+FAILURES_PER_DAY = (0, 1, 2, 4, 8, 16, 32, 64)  # of all machines together
+SOLUTIONS = (STRAWMAN, HIGH_FREQUENCY, GEMINI)
+NUM_DAYS = 10  # simulated: enough failures to see, quick enough to move a control
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interleaving:
+    """An iteration without checkpoints and under a scheme."""
+
+    plain: InterleavedIteration  # the baseline
+    chosen: InterleavedIteration  # with a checkpoint
+    link: int  # Gbit/s of a machine
+    free_bytes: float  # of a device
+
+    @property
+    def overhead(self) -> float:
+        """How much longer the iteration is, as a share of the baseline."""
+        return self.chosen.iteration_s / self.plain.iteration_s - 1
+
+
+def compare_schemes(
+    *, scheme: Scheme, link: int, copy_rate: int, reserved_mib: int, num_buffers: int, safety: float, num_replicas: int
+) -> Interleaving:
+    """Compute one iteration with a checkpoint and without; rates are Gbit/s of a machine, sizes MiB of a device."""
+    whole = Workload.named(MODEL)
+    few = replace(whole.sizes, num_layers=NUM_LAYERS)
+    workload = replace(whole, name=f"{NUM_LAYERS} layers of {MODEL}", sizes=few)
+    machine = calibrated().p3dn.of(NUM_MACHINES).with_network(link)
+    machine = replace(machine, copy_bytes_per_s=copy_rate * GIGABIT_BYTES)
+    parts = phases_of(workload, machine)
+    buffers = {"reserved_bytes": reserved_mib * MEBIBYTE, "num_buffers": num_buffers, "free_bytes": FREE_BYTES}
+    traffic = traffic_of(workload, machine, num_replicas=num_replicas, safety=safety, **buffers)
+    plain, chosen = (
+        interleave(parts.phases, traffic, way, update_s=parts.update_s) for way in (Scheme.BASELINE, scheme)
+    )
+    return Interleaving(plain=plain, chosen=chosen, link=link, free_bytes=FREE_BYTES)
+
+
+def _describe_schemes(result: Interleaving) -> str:
+    """Say in a sentence what the figure shows."""
+    chosen = result.chosen
+    if not chosen.chunks:
+        return f"No checkpoint travels: the network is idle for {chosen.idle_s:.2f} s of {chosen.iteration_s:.2f} s."
+    memory = f"{chosen.buffer_bytes / MEBIBYTE:.0f} MiB of buffers"
+    memory += ", which are not free: out of memory" if chosen.is_out_of_memory else ""
+    return (
+        f"{chosen.scheme}: the iteration is {result.overhead:.1%} longer ({chosen.iteration_s:.2f} s). "
+        f"{len(chosen.chunks)} chunks take {chosen.checkpoint_s:.2f} s of the network and leave "
+        f"{chosen.idle_s:.2f} s idle; {memory}."
+    )
+
+
+def _draw_schemes(result: Interleaving) -> Figure:
+    """Draw the iteration without checkpoints above the one with them, on one scale."""
+    out = ", out of memory" if result.chosen.is_out_of_memory else ""
+    plain = f"Baseline: {result.plain.iteration_s:.2f} s, {result.link} Gbit/s a machine"
+    chosen = f"{result.chosen.scheme}: {result.chosen.iteration_s:.2f} s ({result.overhead:+.1%}){out}"
+    axes = plots.gantts({plain: result.plain.timeline, chosen: result.chosen.timeline}, figsize=(9, 5), legend=False)
+    plots.kind_legend(axes[0].figure, ITERATION_KINDS)
+    return axes[0].figure
+
+
+def explore_interleaving() -> Explorer[Interleaving]:
+    """Return the explorer: seven controls, the timeline of one iteration."""
+    return Explorer(
+        compare_schemes,
+        _draw_schemes,
+        describe=_describe_schemes,
+        scheme=choice(
+            "scheme",
+            {str(scheme): scheme for scheme in Scheme},
+            value=Scheme.GEMINI,
+            help="How the checkpoint shares the network with training.",
+        ),
+        link=steps(
+            "link",
+            LINKS,
+            value=100,
+            text=lambda rate: f"{rate} Gbit/s",
+            help="Of a machine, shared by its eight devices. Training needs it, too.",
+        ),
+        copy_rate=choice(
+            "copying",
+            COPY_RATES,
+            value=400,
+            help="From a machine's devices to its host memory. A chunk's buffer is free when it has been copied.",
+        ),
+        reserved_mib=steps(
+            "R",
+            RESERVED_MIB,
+            value=128,
+            text=lambda size: f"{size} MiB",
+            help="Device memory for buffers, in all. Naive takes what its largest chunk needs instead.",
+        ),
+        num_buffers=steps(
+            "p",
+            NUMS_BUFFERS,
+            value=4,
+            text=lambda number: f"{number} buffers",
+            help="In how many sub-buffers R is divided. One is unpipelined.",
+        ),
+        safety=steps(
+            "μ",
+            SAFETIES,
+            value=0.9,
+            text=lambda share: f"{share:.0%} of a span",
+            help="How much of an idle span is planned with, since the next iteration's may be shorter.",
+        ),
+        num_replicas=steps(
+            "m",
+            (1, 2, 3),
+            value=2,
+            text=lambda number: f"{number} replica{'s' * (number > 1)}",
+            help="The local one included, which needs no network.",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A policy beside the others."""
+
+    num_machines: int  # N
+    failures_per_day: float  # of all machines together, each loses its machine
+    solution: str  # the policy chosen
+    num_replicas: int  # m, of Gemini
+    num_standbys: int  # machines that wait
+    run: TrainingRun  # the chosen policy at the chosen rate
+    curves: tuple[Mapping[str, object], ...]  # rows: failures a day, ratio, solution
+
+
+def compare_failures(
+    *, num_machines: int, failures_per_day: float, solution: str, num_replicas: int, num_standbys: int
+) -> Comparison:
+    """Simulate ten days with every policy at every rate, and look into the chosen one."""
+    common = {"num_machines": num_machines, "num_replicas": num_replicas, "num_standbys": num_standbys}
+    curves = tuple(
+        {"failures_per_day": rate, "ratio": _run(name, rate, **common).effective_ratio, "solution": name}
+        for name in SOLUTIONS
+        for rate in FAILURES_PER_DAY
+    )
+    run = _run(solution, failures_per_day, **common)
+    return Comparison(**common, failures_per_day=failures_per_day, solution=solution, run=run, curves=curves)
+
+
+def _describe_failures(comparison: Comparison) -> str:
+    """Say in a sentence what the figure shows."""
+    run = comparison.run
+    text = f"{comparison.solution}: {run.effective_ratio:.1%} of {NUM_DAYS} days is progress that stays"
+    if not run.num_failures:
+        return f"{text}; nothing fails."
+    cause = max(run.wasted_s, key=run.wasted_s.__getitem__)
+    served = ", ".join(f"{count} from {tier.value}" for tier, count in run.num_recoveries.items() if count)
+    return (
+        f"{text}; {run.num_failures} failures, {run.num_interrupted} of them within a recovery; "
+        f"recovered {served or 0}; "
+        f"most of the waste is {cause.value}, {run.wasted_s[cause] / run.duration_s:.1%} of the time."
+    )
+
+
+def _draw_failures(comparison: Comparison) -> Figure:
+    """Draw the ratio by failures a day, and what wastes time at the chosen place."""
+    drawn, (left, right) = plots.figure(1, 2, figsize=(10.5, 3.8))
+    labels = {"x_label": "failures a day", "y_label": "effective training time ratio"}
+    plots.lines(comparison.curves, ax=left, x="failures_per_day", y="ratio", by="solution", **labels)
+    left.axvline(comparison.failures_per_day, color=GREY, linestyle="--", linewidth=1)
+    left.set_ylim(0, 1.05)
+    left.set_title(f"{comparison.num_machines:,} machines, each failure loses one")
+    run = comparison.run
+    wasted = [
+        {"cause": cause.value, "time wasted": round(100 * seconds / run.duration_s, 6)}
+        for cause, seconds in run.wasted_s.items()
+    ]
+    plots.bars(wasted, ax=right, x="cause", y="time wasted", unit="%", value_labels=True)
+    right.tick_params(axis="x", rotation=35)
+    right.set_title(f"{comparison.solution}, {comparison.failures_per_day:g} failures a day")
+    return drawn
+
+
+def explore_failures() -> Explorer[Comparison]:
+    """Return the explorer: five controls, the ratio by failures a day, the waste by cause."""
+    return Explorer(
+        compare_failures,
+        _draw_failures,
+        describe=_describe_failures,
+        num_machines=steps(
+            "machines",
+            NUMS_MACHINES,
+            value=16,
+            text=lambda number: f"{number:,}",
+            help="How many machines train. More of them make replicas' holders rarer among the lost.",
+        ),
+        failures_per_day=steps(
+            "failures",
+            FAILURES_PER_DAY,
+            value=8,
+            text=lambda rate: f"{rate} a day",
+            help="Of all machines together; each loses its machine. OPT-175B had about 2 a day.",
+        ),
+        solution=choice(
+            "policy",
+            SOLUTIONS,
+            value=GEMINI,
+            help="Strawman: storage, every 3 hours. HighFreq: storage, as often as it allows. Gemini: memory.",
+        ),
+        num_replicas=steps(
+            "replicas",
+            (1, 2, 3, 4),
+            value=2,
+            text=lambda number: f"m = {number}",
+            help="Machines that keep each shard, its own included. With 1 every loss goes to storage.",
+        ),
+        num_standbys=steps(
+            "standby",
+            (0, 1, 2, 4, 8),
+            value=0,
+            text=lambda number: f"{number} machines",
+            help="Machines that wait: one takes a lost one's place at once, and another is requested.",
+        ),
+    )
+
+
+def _run(name: str, rate: float, *, num_machines: int, num_replicas: int, num_standbys: int) -> TrainingRun:
+    days = {"duration_s": NUM_DAYS * DAY_S, "failures_per_machine_day": rate / num_machines}
+    trace = poisson_faults(num_machines, **days, seed=0)
+    setting = Setting(
+        job=GPT2_100B,
+        policy=policies(GPT2_100B, as_in_the_text=False)[name],
+        placement=placement(num_machines, num_replicas),
+        num_standbys=num_standbys,
+    )
+    return simulate_training(setting, trace)
+
+
+def from_storage(comparison: Comparison) -> int:
+    """Return how many recoveries had to read persistent storage."""
+    return comparison.run.num_recoveries[Tier.STORAGE]

@@ -1,0 +1,350 @@
+"""Planners, pure functions of the times of all ranks: Eq. 1 (resizing), migration, Eqs. 2 and 3 (SEMI-migration)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import Enum
+
+from .costs import Costs, own_speed
+from .levelling import SPEED_SHARE, levelled_plan
+from .plan import MOST_REMOVED, Plan, RankTimes
+
+__all__ = [
+    "SIGNIFICANT_CHANGE",
+    "Reference",
+    "cost_effective",
+    "have_moved",
+    "num_senders",
+    "plan_division",
+    "plan_migration",
+    "plan_resizing",
+    "plan_semi",
+    "pruning_ratio",
+    "pruning_ratios",
+    "reference_s",
+    "settled_resizing",
+    "speedup_bound",
+    "split_of_one",
+    "split_of_one_by_definition",
+    "stragglers",
+]
+
+SIGNIFICANT_CHANGE = 0.10  # share of a rank's own time, section III-A
+STILL_SLOW = 0.25  # of that share, by which a straggler that drops columns may stay behind; ours
+_BISECTIONS = 40  # halvings of [0, 1): to 1e-12 of the columns
+_SCAN_STEPS = 10_000  # of the definition's scan: to a hundredth of a percent of the columns
+
+
+class Reference(Enum):
+    """The time that stragglers are to come down to."""
+
+    MEAN = "mean"  # of the un-resized own times; Eq. 1
+    CURRENT_MEAN = "current mean"  # of the own times as they are now, under the current plan
+    MIN = "min"  # the least un-resized own time; inside SEMI
+
+
+def reference_s(times: Sequence[RankTimes], reference: Reference) -> float:
+    """Return the time that stragglers are to come down to, in seconds."""
+    if reference is Reference.CURRENT_MEAN:
+        return math.fsum(rank.own_s for rank in times) / len(times)
+    own_s = [rank.unresized().own_s for rank in times]
+    return min(own_s) if reference is Reference.MIN else math.fsum(own_s) / len(own_s)
+
+
+def pruning_ratio(own_s: float, reference_s: float, product_s: float) -> float:
+    """Return the share of its columns that brings a rank's own time down to the reference.
+
+    Args:
+        own_s: T_i, un-resized.
+        reference_s: T_ref.
+        product_s: M_i, un-resized.
+
+    Returns:
+        (T_i - T_ref) / M_i; 0 for a rank that is no slower than the reference, or spends no time in products; at most
+        `MOST_REMOVED`.
+
+    Raises:
+        ValueError: if a time is negative or not finite, or product_s exceeds own_s.
+    Source: Eq. 1.
+    """
+    RankTimes(own_s=own_s, product_s=product_s)
+    if not 0 <= reference_s < math.inf:
+        raise ValueError(f"reference_s is {reference_s!r}; it must be finite and not negative")
+    if own_s <= reference_s or product_s == 0:
+        return 0.0
+    return min((own_s - reference_s) / product_s, MOST_REMOVED)
+
+
+def pruning_ratios(times: Sequence[RankTimes], reference: Reference) -> list[float]:
+    """Return Eq. 1 for every rank, from times as measured.
+
+    With MEAN, planning again under the plan gives the same ratios: un-resized times do not depend on the plan. With
+    CURRENT_MEAN every further planning asks for more, until the straggler is as fast as the others.
+    """
+    target_s = reference_s(times, reference)
+    return [pruning_ratio(rank.own_s, target_s, rank.product_s) for rank in (rank.unresized() for rank in times)]
+
+
+def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> float:
+    """Return the largest speedup that Eq. 1 with the mean can reach with one straggler.
+
+    Args:
+        skewness: of the straggler, at least 1.
+        num_ranks: N.
+        other: time outside products, in units of a normal rank's product time.
+
+    Returns:
+        (other + skewness) / (other + (skewness + N - 1) / N); without other time, skewness N / (skewness + N - 1).
+
+    Raises:
+        ValueError: for a skewness below 1, no rank, or a negative other time.
+    """
+    if not 1 <= skewness < math.inf:
+        raise ValueError(f"skewness is {skewness!r}; it must be finite and at least 1")
+    if num_ranks < 1:
+        raise ValueError(f"num_ranks is {num_ranks!r}; it must be at least 1")
+    if not 0 <= other < math.inf:
+        raise ValueError(f"other is {other!r}; it must be finite and not negative")
+    return (other + skewness) / (other + (skewness + num_ranks - 1) / num_ranks)
+
+
+def have_moved(
+    now: Sequence[RankTimes],
+    planned_from: Sequence[RankTimes],
+    threshold: float = SIGNIFICANT_CHANGE,
+    *,
+    reference: Reference = Reference.MIN,
+) -> bool:
+    """Return whether a new plan is due: whether any rank's own time has changed by more than a share of it.
+
+    Un-resized times are compared. The current mean is moved by the plan itself: against it times are compared as they
+    are, and a rank that drops columns has moved also while it is slower than the mean by a quarter of the threshold,
+    since dropping may save less time than it should.
+
+    Source: section III-A, where it is an increase and each rank's own decision.
+    """
+    if reference is not Reference.CURRENT_MEAN:
+        own_s = [(new.unresized().own_s, old.unresized().own_s) for new, old in zip(now, planned_from, strict=True)]
+        return any(abs(new_s - old_s) > threshold * old_s for new_s, old_s in own_s)
+    slow_s = reference_s(now, reference) * (1 + STILL_SLOW * threshold)
+    if any(rank.work < 1 and rank.own_s > slow_s for rank in now):
+        return True
+    pairs = zip(now, planned_from, strict=True)
+    return any(abs(new.own_s - old.own_s) > threshold * old.own_s for new, old in pairs)
+
+
+def stragglers(
+    times: Sequence[RankTimes], reference: Reference = Reference.MIN, *, tolerance: float = SIGNIFICANT_CHANGE
+) -> tuple[int, ...]:
+    """Return the ranks that are slower than the reference by more than a share of it, slowest first.
+
+    Times are un-resized; among equals the lower rank comes first. A straggler is also slower than the fastest rank by
+    as much: the current mean is low while ranks still drop columns, and against it alone all ranks would be stragglers
+    once the last straggler has vanished.
+    """
+    target_s = max(reference_s(times, target) for target in (reference, Reference.MIN))
+    own_s = {rank: measured.unresized().own_s for rank, measured in enumerate(times)}
+    slower = [rank for rank in own_s if own_s[rank] > target_s * (1 + tolerance)]
+    return tuple(sorted(slower, key=lambda rank: (-own_s[rank], rank)))
+
+
+def plan_resizing(
+    times: Sequence[RankTimes], reference: Reference = Reference.MEAN, *, tolerance: float = SIGNIFICANT_CHANGE
+) -> Plan:
+    """Plan ZERO-resizing alone: every straggler (see `stragglers`) drops its share by Eq. 1."""
+    return _removing(times, stragglers(times, reference, tolerance=tolerance), (), reference)
+
+
+def settled_resizing(times: Sequence[RankTimes], threshold: float = SIGNIFICANT_CHANGE) -> Plan:
+    """Return the plan at which resizing against the current mean comes to rest while nobody's speed changes.
+
+    Ranks plan, measure their new times, and plan again as long as the own time of any rank has moved by more than the
+    threshold since the last plan. Each plan asks for more than the one before, so this ends.
+
+    Args:
+        times: of all ranks, in rank order; the first plan is made from them as they are.
+        threshold: share of a rank's own time; also how much slower than the mean a straggler is at least.
+
+    Raises:
+        ValueError: if the threshold is not in (0, 1).
+    Source: section III-A, whose mean is of the times as they are and is renewed when a rank's time has changed.
+    """
+    if not 0 < threshold < 1:
+        raise ValueError(f"threshold is {threshold!r}; it must be in (0, 1)")
+    planned_from, plan, is_settled = list(times), Plan.plain(len(times)), False
+    while not is_settled:
+        newer = plan_resizing(planned_from, Reference.CURRENT_MEAN, tolerance=threshold)
+        if newer.is_near(plan):
+            return plan
+        plan, before = newer, planned_from
+        planned_from = [measured.at_work(1 - plan.ranks[rank].removed) for rank, measured in enumerate(times)]
+        is_settled = not have_moved(planned_from, before, threshold, reference=Reference.CURRENT_MEAN)
+    return plan
+
+
+def plan_migration(
+    times: Sequence[RankTimes], costs: Costs, *, refine: bool = False, tolerance: float = SIGNIFICANT_CHANGE
+) -> Plan:
+    """Plan migration alone (MIG): every straggler hands its share by Eq. 1 with the least time to the others.
+
+    Args:
+        times: of all ranks, in rank order, as measured under any plan.
+        costs: of the pre-test; only the refined plan looks at them.
+        refine: level all ranks, senders with receivers, instead.
+        tolerance: see `stragglers`.
+    """
+    slow = stragglers(times, tolerance=tolerance)
+    if refine:
+        return levelled_plan(times, costs, slow, speed_share=0.0)
+    return _removing(times, slow, slow)
+
+
+def plan_division(times: Sequence[RankTimes], num_senders: int, *, tolerance: float = SIGNIFICANT_CHANGE) -> Plan:
+    """Let the slowest stragglers migrate and the others resize, by Eq. 1 with the least time.
+
+    Args:
+        times: of all ranks, in rank order.
+        num_senders: x, from 0 (resizing alone) to the number of stragglers (migration alone).
+        tolerance: see `stragglers`.
+
+    Raises:
+        ValueError: if there are fewer stragglers.
+    Source: section IV-B; figure 11 sweeps x.
+    """
+    slow = stragglers(times, tolerance=tolerance)
+    if not 0 <= num_senders <= len(slow):
+        raise ValueError(f"num_senders is {num_senders!r}; it must be in 0..{len(slow)}, the number of stragglers")
+    return _removing(times, slow, slow[:num_senders])
+
+
+def plan_semi(
+    times: Sequence[RankTimes],
+    costs: Costs,
+    *,
+    refine: bool = False,
+    speed_share: float = SPEED_SHARE,
+    tolerance: float = SIGNIFICANT_CHANGE,
+) -> Plan:
+    """Plan SEMI-migration.
+
+    No straggler: nothing changes. One: Eq. 2 splits its share by Eq. 1 with the least time into migrated and dropped.
+    Several: as many of the slowest as Eq. 3 says migrate; the others resize.
+
+    Args:
+        times: of all ranks, in rank order, as measured under any plan.
+        costs: of the pre-test.
+        refine: level all ranks instead, and drop no more than speed asks for (`levelled_plan`).
+        speed_share: of the refined plan, the share of the ideal's speed below which columns are dropped.
+        tolerance: see `stragglers`.
+
+    Source: section IV-C, algorithm 2.
+    """
+    slow = stragglers(times, tolerance=tolerance)
+    if refine:
+        return levelled_plan(times, costs, slow, speed_share=speed_share)
+    if len(slow) != 1:
+        return plan_division(times, num_senders(times, costs, tolerance=tolerance), tolerance=tolerance)
+    (straggler,) = slow
+    migrated, dropped = [0.0] * len(times), [0.0] * len(times)
+    removed = pruning_ratios(times, Reference.MIN)[straggler]
+    migrated[straggler], dropped[straggler] = split_of_one(removed, costs, len(times) - 1)
+    return Plan.of_shares(dropped, migrated)
+
+
+def split_of_one(removed: float, costs: Costs, num_receivers: int) -> tuple[float, float]:
+    """Split a straggler's removed share so that migrating costs every other rank as much as dropping costs it.
+
+    The cost of migrating rises with the migrated share and that of dropping falls, so there is at most one crossing,
+    found by bisection. Where there is none, the nearer end is taken: all is migrated if even that costs the others
+    less, nothing if even the first column costs them more.
+
+    Args:
+        removed: gamma, share of its columns.
+        costs: of the pre-test.
+        num_receivers: N - 1.
+
+    Returns:
+        (migrated, dropped), shares that add up to `removed`.
+
+    Raises:
+        ValueError: if removed is outside [0, 1), or there is no receiver.
+    Source: Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = gamma K.
+    """
+    _check_split(removed, num_receivers)
+    if _excess_s(removed, removed, costs, num_receivers) <= 0:
+        return removed, 0.0
+    if _excess_s(0.0, removed, costs, num_receivers) >= 0:
+        return 0.0, removed
+    least, most = 0.0, removed
+    for _ in range(_BISECTIONS):
+        middle = (least + most) / 2
+        if _excess_s(middle, removed, costs, num_receivers) <= 0:
+            least = middle
+        else:
+            most = middle
+    return least, removed - least
+
+
+def split_of_one_by_definition(removed: float, costs: Costs, num_receivers: int) -> tuple[float, float]:
+    """Split as `split_of_one` does, by trying every hundredth of a percent and taking the most even split."""
+    _check_split(removed, num_receivers)
+    shares = [removed * step / _SCAN_STEPS for step in range(_SCAN_STEPS + 1)]
+    migrated = min(shares, key=lambda share: abs(_excess_s(share, removed, costs, num_receivers)))
+    return migrated, removed - migrated
+
+
+def cost_effective(
+    times: Sequence[RankTimes], costs: Costs, *, tolerance: float = SIGNIFICANT_CHANGE
+) -> tuple[bool, ...]:
+    """Return for x = 1, 2, ... stragglers that migrate whether the x-th of them saves more than it costs.
+
+    It saves T_x - T_min, or as much of that as its products can. It costs the slowest receiver communicate(V) +
+    compute(V / (N - x)) at its own speed, V the volume that all x migrate; other stragglers are receivers, too.
+
+    Source: Eq. 3.
+    """
+    slow, pays = stragglers(times, tolerance=tolerance), []
+    for x, straggler in enumerate(slow, start=1):
+        plan = _removing(times, slow, slow[:x])
+        compute_s = costs.compute_s(plan.migrated, len(plan.senders), len(plan.receivers))
+        slowest = max(own_speed(times)[rank] for rank in plan.receivers)
+        costs_s = costs.communicate_s(plan.migrated, len(plan.senders)) + compute_s * slowest
+        pays.append(times[straggler].unresized().product_s * plan.ranks[straggler].removed > costs_s)
+    return tuple(pays)
+
+
+def num_senders(times: Sequence[RankTimes], costs: Costs, *, tolerance: float = SIGNIFICANT_CHANGE) -> int:
+    """Return x of Eq. 3: the largest number of senders of which the last still saves more than it costs.
+
+    The paper stops at the first x that does not pay. A larger x can pay again: a heavy straggler is slow at others'
+    columns while it receives, and the remaining receivers are fast once it sends. So all x are tried.
+
+    Source: Eq. 3.
+    """
+    pays = cost_effective(times, costs, tolerance=tolerance)
+    return max((x for x, does in enumerate(pays, start=1) if does), default=0)
+
+
+def _removing(
+    times: Sequence[RankTimes], slow: Sequence[int], senders: Sequence[int], reference: Reference = Reference.MIN
+) -> Plan:
+    """Let stragglers give up their shares by Eq. 1: senders migrate them, the others drop them."""
+    migrated, dropped = [0.0] * len(times), [0.0] * len(times)
+    ratios = pruning_ratios(times, reference)
+    for rank in slow:
+        (migrated if rank in senders else dropped)[rank] = ratios[rank]
+    return Plan.of_shares(dropped, migrated)
+
+
+def _excess_s(migrated: float, removed: float, costs: Costs, num_receivers: int) -> float:
+    """Return the others' cost of migrating minus the straggler's cost of dropping."""
+    others_s = costs.communicate(migrated) + costs.compute(migrated / num_receivers)
+    return others_s - costs.alloc_s - costs.extract(removed - migrated)
+
+
+def _check_split(removed: float, num_receivers: int) -> None:
+    if not 0 <= removed < 1:
+        raise ValueError(f"removed is {removed!r}; it must be in [0, 1)")
+    if num_receivers < 1:
+        raise ValueError(f"num_receivers is {num_receivers!r}; it must be at least 1")

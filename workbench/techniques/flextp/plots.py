@@ -1,0 +1,237 @@
+"""The pictures and tables of FlexTP: epochs and accuracy under stragglers, timelines, the map of winners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from workbench import plots
+from workbench.plots import merged, rows_of
+from workbench.timeline import Timeline
+
+__all__ = [
+    "draw_accuracies",
+    "draw_divisions",
+    "draw_epochs",
+    "draw_machinery",
+    "draw_map",
+    "draw_migration",
+    "draw_ratios",
+    "draw_skewness",
+    "draw_text",
+    "draw_timelines",
+    "loss_table",
+    "parts_of",
+]
+
+BASELINE = "Baseline"  # the solution that does nothing
+BALANCED = "with balance"  # the model that balancing watches, where nobody straggles
+LABELS = MappingProxyType(
+    {
+        "pruning_ratio": "pruning ratio γ",
+        "skewness": "skewness χ of the straggler",
+        "imputation": "imputation",
+        "num_senders": "stragglers that migrate, x",
+        "solution": "solution",
+        "everywhere": "who drops",
+        "is_incremental": "dropped columns keep their statistics",
+    }
+)
+WHO_DROPS = MappingProxyType({0: "the straggler alone", 1: "every rank"})
+SERIES = ("solution", "scheme", "num_senders")  # keys that name a series of epochs
+AS_LINES = ("skewness", "migrated_share")  # keys that are quantities; along others, epochs are bars
+PARTS = ("iteration_s", "product_s", "other_s", "waiting_s", "transfer_s")
+PARTS += ("product_share", "dropped_share", "migrated_share")
+GANTT_HEIGHT_IN = 1.9  # inches of four ranks
+LETTERS = MappingProxyType({"nothing": "–", "resizing": "R", "both": "B", "migration": "M"})
+WIDE = (9.5, 3.8)  # inches
+
+
+def draw_accuracies(rows: Iterable[Mapping], *, ax: Axes, along: str, by: str = "solution") -> Axes:
+    """Draw accuracies as bars, the Baseline's as a line; the spread over seeds is marked on both.
+
+    Args:
+        rows: of the accuracy study; rows without a value of `along` stand in the table alone.
+        ax: where to draw.
+        along: column at the axis.
+        by: column of the bars beside each other; the column at the axis draws one bar a place.
+    """
+    rows = [row for row in rows if row["quantity"] == "accuracy"]
+    helped = [row for row in rows if row["solution"] != BASELINE]
+    table = merged(helped, "accuracy", list(dict.fromkeys((along, by)))).dropna(subset=[along])
+    if "everywhere" in table:
+        table["everywhere"] = table.everywhere.map(WHO_DROPS)
+    series, labels = None, {"x_label": LABELS.get(along, along), "y_label": "accuracy"}
+    if by != along:
+        series = LABELS.get(by, by)
+        table = table.rename(columns={by: series})
+    plots.bars(table, ax=ax, x=along, by=series, unit="%", **labels)
+    baseline = merged(rows, "accuracy", ["solution"], solution=BASELINE).iloc[0]
+    ax.axhline(baseline.value, color="black", linewidth=1)
+    ax.axhspan(baseline.low, baseline.high, color="black", alpha=0.12, linewidth=0)
+    ax.set_title("black: Baseline")
+    return ax
+
+
+def loss_table(rows: Iterable[Mapping], keys: list[str]) -> pd.DataFrame:
+    """Show the points of accuracy that are lost, mean and spread over seeds, beside the share of dropped products."""
+    rows, keys = list(rows), ["solution", *keys]
+    lost = merged(rows, "accuracy_loss", keys, reading="points").rename(columns={"value": "points lost"})
+    for quantity in ("accuracy", "dropped_share", "migrated_share"):
+        lost = lost.merge(merged(rows, quantity, keys)[[*keys, "value"]].rename(columns={"value": f"{quantity} (%)"}))
+    return lost.round(2)
+
+
+def draw_epochs(rows: Iterable[Mapping], along: str, *, ax: Axes | None = None) -> Axes:
+    """Draw measured seconds of an epoch: lines along skewness and shares, else bars.
+
+    Args:
+        rows: of a timing study.
+        along: the key column on the axis; a Baseline without it stands at every place.
+        ax: where to draw; None starts a figure.
+    """
+    epochs = [row for row in rows if row["quantity"] == "epoch_s"]
+    places = dict.fromkeys(row[along] for row in epochs if along in row)
+    table = pd.DataFrame(
+        [row | {along: place} for row in epochs for place in ([row[along]] if along in row else places)]
+    )
+    table["series"] = table[[name for name in SERIES if name in table and name != along]].apply(_series, axis=1)
+    labels = {"x_label": along.replace("_", " "), "y_label": "epoch (s)"}
+    draw = plots.lines if along in AS_LINES else plots.bars
+    return draw(table, ax=ax, x=along, by="series", **labels)
+
+
+def draw_machinery(rows: Iterable[Mapping], *, asked: float) -> Figure:
+    """Draw the cost of balancing where there is nothing to balance, beside the largest that is asked for."""
+    figure, ax = plots.figure(figsize=(8, 2.6))
+    measured = {row["quantity"]: row for row in rows if row["solution"] == BALANCED}
+    named = {"iterations": measured["over_unbalanced"], "processor time": measured["cpu_over_unbalanced"]}
+    for place, row in enumerate(named.values()):
+        ax.plot([row["low"], row["high"]], [place, place], lw=3, alpha=0.5, color="C0", solid_capstyle="butt")
+        ax.plot([row["value"]], [place], "o", color="C0")
+        text = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+        ax.annotate(text, (row["value"], place), xytext=(0, 9), textcoords="offset points", ha="center")
+    ax.axvline(1.0, color="0.6", lw=1)
+    ax.axvline(asked, color="C3", lw=1, ls="--", label=f"asked: at most {asked:g}")
+    ax.set_yticks(range(len(named)), list(named))
+    ax.set_ylim(-0.6, len(named) - 0.3)
+    ax.set_xlabel("with balancing, over the model as it is")
+    plots.beside(ax)
+    return figure
+
+
+def draw_timelines(timelines: Mapping[str, Timeline], names: Sequence[str]) -> Figure:
+    """Draw one iteration of the named variants, one under the other; names without a timeline are passed over."""
+    shown = {name: _without_name(timelines[name], name) for name in names if name in timelines}
+    return plots.gantts(shown, figsize=(11, GANTT_HEIGHT_IN * len(shown)))[0].figure
+
+
+def parts_of(rows: Iterable[Mapping]) -> pd.DataFrame:
+    """Return where an iteration's time went, a row a variant: seconds of the mean rank, and shares."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] in PARTS and "rank" not in row])
+    keys = [name for name in table if name not in ("quantity", "value", "low", "high", "unit")]
+    table[keys] = table[keys].astype(object).where(table[keys].notna(), "")
+    return table.pivot_table(index=keys, columns="quantity", values="value", sort=False)[[*PARTS]]
+
+
+def draw_ratios(rows: Iterable[Mapping]) -> Figure:
+    """Draw simulated epochs by pruning ratio, a bar a solution (figures 5b to 8b)."""
+    labels = {"x_label": "share of the columns that is dropped, γ", "y_label": "epoch (s)"}
+    return plots.bars(rows_of(rows, "epoch_s"), x="pruning_ratio", by="solution", value_labels=True, **labels).figure
+
+
+def draw_skewness(rows: Iterable[Mapping]) -> Figure:
+    """Draw simulated epochs and the dropped share by skewness, a line a solution (figures 9b and 10b)."""
+    figure = _draw_panels(rows, x="skewness", by="solution", x_label="skewness χ")
+    plots.below(figure, num_columns=4)
+    return figure
+
+
+def draw_divisions(rows: Iterable[Mapping]) -> Figure:
+    """Draw epochs and the dropped share by the number of senders, and the division that Eq. 3 takes (figure 11b)."""
+    figure = _draw_panels(rows, x="num_senders", x_label="stragglers that migrate, x")
+    planned = rows_of(rows, "planned_senders", solution="SEMI").value.iloc[0]
+    for ax in figure.axes:
+        plots.published_line(ax, planned, "Eq. 3 takes", along_x=True)
+        ax.set_xticks(ax.lines[0].get_xdata())
+    plots.below(figure)
+    return figure
+
+
+def draw_text(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+    """Draw the time saved without and with a straggler, and the paper's efficiency as a line."""
+    figure, axes = plots.figure(1, 2, figsize=WIDE)
+    panels = (("homogeneous", "pruning_ratio"), ("heterogeneous", "solution"))
+    for ax, (environment, x) in zip(axes, panels, strict=True):
+        saved = rows_of(rows, "efficiency_gain", meaning="time saved", environment=environment)
+        plots.bars(saved, ax=ax, x=x, by="model", x_label=x.replace("_", " "), y_label="time saved", unit="%")
+        plots.published_line(ax, *published[published.environment == environment].value, "the paper")
+        ax.set_title(environment)
+        ax.tick_params(axis="x", rotation=0 if x == "pruning_ratio" else 40)
+    plots.below(figure)
+    return figure
+
+
+def draw_migration(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+    """Draw table I: epochs by migrated share, a panel a number of senders; crosses are the paper's."""
+    epochs = rows_of(rows, "epoch_s").astype({"num_senders": int})
+    numbers = list(dict.fromkeys(epochs.num_senders))
+    figure, axes = plots.figure(1, len(numbers), figsize=(2.6 * len(numbers), 3.6), sharey=True, squeeze=False)
+    for ax, number in zip(axes[0], numbers, strict=True):
+        here, said = epochs[epochs.num_senders == number], published[published.num_senders == number]
+        plots.lines(here, ax=ax, x="migrated_share", by="scheme", x_label="migrated share", y_label="epoch (s)")
+        if len(said):
+            plots.mark_published(ax, said.migrated_share, said.value, "the paper")
+        ax.set_title(f"{number} sender{'s' * (number > 1)}")
+        ax.label_outer()
+    axes[0, 0].set_ylim(bottom=0)
+    plots.below(figure)
+    return figure
+
+
+def draw_map(rows: Iterable[Mapping]) -> Figure:
+    """Draw the map of winners: a panel a link, skewness across, stragglers down.
+
+    Red: the winner drops columns, blue: it migrates them, and between the two in what proportion. Letters say it, too.
+    """
+    places = rows_of(rows, "leaning")
+    links = list(dict.fromkeys(places.bandwidth_gb_per_s))
+    size = (3.2 * len(links), 1.4 + 0.38 * places.num_stragglers.nunique())
+    figure, axes = plots.figure(1, len(links), figsize=size, squeeze=False, sharey=True)
+    for ax, link in zip(axes[0], links, strict=True):
+        here = places[places.bandwidth_gb_per_s == link]
+        table, means = (
+            here.pivot(index="num_stragglers", columns="skewness", values=name) for name in ("value", "means")
+        )
+        ticks = {"x_ticks": [f"{chi:g}" for chi in table.columns], "y_ticks": [int(number) for number in table.index]}
+        texts = means.map(LETTERS.get).to_numpy().tolist()
+        labels = {"x_label": "skewness χ", "y_label": "stragglers" if ax is axes[0, 0] else ""}
+        plots.heatmap(table, ax=ax, limit=1, texts=texts, **labels, **ticks)
+        ax.set_title(f"{link:g} GB/s")
+    figure.supxlabel(",  ".join(f"{letter}: {means}" for means, letter in LETTERS.items()), fontsize="medium")
+    return figure
+
+
+def _draw_panels(rows: Iterable[Mapping], **axis: str) -> Figure:
+    """Draw epochs on the left and the dropped share on the right."""
+    figure, axes = plots.figure(1, 2, figsize=WIDE)
+    labels = {"epoch_s": "epoch (s)", "dropped_share": "dropped share of products"}
+    for ax, (quantity, label) in zip(axes, labels.items(), strict=True):
+        plots.lines(rows_of(rows, quantity), ax=ax, y_label=label, **axis)
+        ax.set_ylim(0, None)
+    return figure
+
+
+def _series(names: pd.Series) -> str:
+    return " ".join(f"x {name:g}" if isinstance(name, float) else str(name) for name in names if not pd.isna(name))
+
+
+def _without_name(timeline: Timeline, name: str) -> Timeline:
+    """Take the variant's name, which stands in the title, from its resources."""
+    actions = (replace(action, resource=action.resource.removeprefix(f"{name} ")) for action in timeline.actions)
+    return Timeline(actions=tuple(actions))
