@@ -1,4 +1,4 @@
-"""Placements by hand, what they keep, send and survive; exact probabilities of recovery from lost machines and racks."""
+"""Placements by hand: kept, sent, surviving replicas; exact probabilities of recovery from lost machines and racks."""
 
 import importlib
 import random

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import comb
 
-from ..method.probability import best_placement
 from ..method.placement import Placement, components, placement
 from ..method.probability import (
+    best_placement,
     gap_bound,
     gap_to_upper_bound,
     group_bound,

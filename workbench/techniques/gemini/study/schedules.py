@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..method.placement import placement
-from ..runtime.control.events import EventName
-from ..runtime.control.events import Fault, Victim
+from ..runtime.control.events import EventName, Fault, Victim
 
 __all__ = ["FLIPPED", "Failure", "Flip", "Schedule", "draw_schedule"]
 

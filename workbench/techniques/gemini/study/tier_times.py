@@ -29,8 +29,8 @@ from ..method.interleaving import Scheme
 from ..method.recovery import Tier
 from ..runtime.agreement import tell_all
 from ..runtime.checkpoints import PRELOAD, InMemoryCheckpoints
-from ..runtime.replicas import KeptShards
 from ..runtime.recovering import recover_
+from ..runtime.replicas import KeptShards
 from ..runtime.state import TrainingState
 from ..runtime.storage import PersistentTier
 from .gpt2_training import LEARNING_RATE, Size, Tokens
