@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
+from typing import Any
 
 from workbench.cluster.machines import GIGABIT_BYTES_PER_S, Link, require_count, require_number
 from workbench.cluster.papers import catalogue
@@ -127,8 +128,8 @@ class FittedMachine:
         for name in ("num_hosts", "devices_per_host"):
             require_count(self, name)
         for name in ("link_share", "network_share"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and above 0")
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be in (0, 1]")
         if not self.overlap_power >= 1:
             raise ValueError(f"overlap_power is {self.overlap_power!r}; it must be at least 1")
 
@@ -207,6 +208,12 @@ class FittedMachine:
     def with_peak_share(self, share: float) -> FittedMachine:
         """Return the same machine whose matrix products reach another share of its devices' peak."""
         return replace(self, flops_per_s=share * self.peak_flops_per_s)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the numbers that are known and not 0, as a record's calibration takes them; codecs apart."""
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain = {name: value for name, value in known.items() if value and not isinstance(value, Mapping)}
+        return {name: asdict(value) if isinstance(value, Link) else value for name, value in plain.items()}
 
     def codec(self, family: Hashable) -> CodecCost:
         """Return the costs of a family of codecs."""

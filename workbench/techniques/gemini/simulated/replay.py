@@ -1,12 +1,7 @@
 """Real failures replayed: BLOOM's and OPT-175B's trainings, had they checkpointed in one way or another.
 
-What: `diary_trace` turns a logbook into failures: dated ones on their day, counted ones somewhere in their range;
-`replay_rows` simulates each policy under them.
-Source: ours, beyond the paper; diaries: `workbench.datasets.training_logbooks`; 110 failures in two months and 178,000
-wasted GPU hours of OPT-175B: thesis, section 2.4.
-Simplified: the hour, and the machine, are drawn from a seed; restarts to change code count as software failures, and
-OPT's restarts as one lost machine each ("vast majority hardware"); iterations all take the same time.
-Left out: loss spikes, hangs that nobody noticed for hours, days without training.
+A logbook's dated failures come on their day, counted ones somewhere in their range; hour and machine are drawn from a
+seed. Restarts to change code count as software failures, and OPT's restarts as one lost machine each.
 """
 
 from __future__ import annotations
@@ -15,21 +10,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from types import MappingProxyType
+from typing import Any
 
 from workbench.datasets import training_logbooks
 from workbench.datasets.places import DataError
 from workbench.datasets.source import DataSource, SourceKind
 from workbench.datasets.training_logbooks import Logbook, LoggedEvent
+from workbench.study.rows import value_row
 from workbench.timeline.fault_draws import DAY_S, FaultSpan, dated_faults, poisson_faults
 from workbench.timeline.faults import FaultKind, FaultTrace
 
+from ..cost import GPT2_100B, PAPER_OVERHEADS, Cause, Overheads, Setting, TrainingRun, simulate_training
 from ..method.placement import placement
+from ..method.sizes import BYTES_PER_PARAMETER
 from ..method.waste import Job
-from .setting import GPT2_100B, PAPER_OVERHEADS, STATE_BYTES_PER_PARAMETER, Overheads, Setting
-from .solutions import Rows, policies, spread_row
-from .training import Cause, TrainingRun, simulate_training
+from .failures import policies, seeds_row
 
 __all__ = ["DIARIES", "Diary", "diary_or_stand_in", "diary_trace", "replay_rows"]
+
+Rows = list[dict[str, Any]]
 
 # Bytes a second and machine of torch.save: 81 s for GPT-2 100B's 75 GB (section 6.7.3).
 SERIALISE_BYTES_PER_S = GPT2_100B.shard_bytes / GPT2_100B.serialise_s
@@ -39,21 +38,13 @@ WEEK_DAYS = 7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diary:
-    """A training as its diary tells it.
+    """A training as its diary tells it."""
 
-    Attributes:
-        first_day: whose failures are replayed.
-        last_day: the last of them.
-        job: what was trained.
-        hardware_per_day: failures of single machines that the diary gives as a rate.
-        stand_in_per_day: failures of single machines where the diary is not there.
-    """
-
-    first_day: date
-    last_day: date
-    job: Job
-    hardware_per_day: float
-    stand_in_per_day: float
+    first_day: date  # whose failures are replayed
+    last_day: date  # the last of them
+    job: Job  # what was trained
+    hardware_per_day: float  # failures of single machines that the diary gives as a rate
+    stand_in_per_day: float  # failures of single machines where the diary is not there
 
     @property
     def num_days(self) -> int:
@@ -65,7 +56,7 @@ def _shard_s(state_bytes: float, num_machines: int) -> float:
     return state_bytes / num_machines / SERIALISE_BYTES_PER_S
 
 
-_OPT_BYTES = 175e9 * STATE_BYTES_PER_PARAMETER
+_OPT_BYTES = 175e9 * BYTES_PER_PARAMETER
 _BLOOM_BYTES = 2.3e12  # the diary's size of a checkpoint
 _BLOOM_SAVE_S = 40.0  # the diary: a checkpoint is saved in 40 s, while training waits
 
@@ -156,19 +147,19 @@ def replay_rows(name: str, traces: Sequence[FaultTrace], *, num_standbys: int) -
     """
     keys = {"training": DIARIES[name].job.name}
     failures = [float(len(trace.faults)) for trace in traces]
-    rows: Rows = [spread_row("num_failures", failures, "1", keys)]
+    rows: Rows = [seeds_row("num_failures", failures, "1", keys)]
     for solution in policies(DIARIES[name].job, as_in_the_text=False):
         runs = [_run(name, solution, trace, num_standbys) for trace in traces]
         place = {**keys, "solution": solution}
-        rows.append(spread_row("effective_ratio", [run.effective_ratio for run in runs], "1", place))
-        rows.append(spread_row("wasted_gpu_hours", [_gpu_hours(name, run) for run in runs], "h", place))
+        rows.append(seeds_row("effective_ratio", [run.effective_ratio for run in runs], "1", place))
+        rows.append(seeds_row("wasted_gpu_hours", [_gpu_hours(name, run) for run in runs], "h", place))
         rows += [
-            {"quantity": "time_share", **place, "cause": cause.value, "value": run_s / runs[0].duration_s, "unit": "1"}
+            value_row("time_share", run_s / runs[0].duration_s, **place, cause=cause.value)
             for cause, run_s in runs[0].wasted_s.items()
         ]
         for tier in runs[0].num_recoveries:
             counts = [float(run.num_recoveries[tier]) for run in runs]
-            rows.append(spread_row("num_recoveries", counts, "1", {**place, "tier": tier.value}))
+            rows.append(seeds_row("num_recoveries", counts, "1", {**place, "tier": tier.value}))
     return rows
 
 

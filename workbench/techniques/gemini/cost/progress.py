@@ -1,11 +1,7 @@
 """How far a training gets before the next failure, and which checkpoints are complete by then.
 
-What: from an iteration on, for some seconds without a failure: `advanced` in closed form, `advanced_by_definition`
-iteration by iteration.
-Source: thesis, chapter 6 (Gemini), section 6.2.1, figure 6.1: a checkpoint counts once it is complete.
-Simplified: all iterations take the same time; a checkpoint that blocks does so at the end of an iteration, memory's
+A checkpoint counts once it is complete (figure 6.1); one that blocks does so at the end of an iteration, memory's
 before storage's.
-Left out: failures, see `training`.
 """
 
 from __future__ import annotations
@@ -19,17 +15,11 @@ __all__ = ["Stretch", "advanced", "advanced_by_definition", "stretch_moments"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """What came of some seconds of training.
+    """What came of some seconds of training."""
 
-    Attributes:
-        position: iterations done, a part of the last one included.
-        memory: newest iteration whose checkpoint in memory was completed in these seconds, if any was.
-        storage: the same in storage.
-    """
-
-    position: float
-    memory: int | None = None
-    storage: int | None = None
+    position: float  # iterations done, a part of the last one included
+    memory: int | None = None  # newest iteration whose checkpoint in memory was completed in these seconds, if any was
+    storage: int | None = None  # the same in storage
 
 
 def advanced_by_definition(policy: CheckpointPolicy, start: int, elapsed_s: float) -> Stretch:
