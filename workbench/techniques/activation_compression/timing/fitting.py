@@ -22,7 +22,6 @@ import numpy as np
 from workbench.cluster import Algorithm, Collective, Fit, Sample, collective_time_s, fit
 
 from ..cost import CodecCost, FittedMachine, Setting
-from ..cost.layer import forward_flops
 from ..method import Family, method
 from .study import BASELINE
 from .variants import timed
@@ -216,7 +215,7 @@ def _none_negative(scaled: np.ndarray) -> np.ndarray:
 
 def _computation(plain: Sequence[MeasuredSetting]) -> _Line:
     """Fit a layer's forward computation to the FLOPs of a rank, the elements, and a constant."""
-    columns = [[forward_flops(one.setting) / one.setting.tp, one.elements, 1.0] for one in plain]
+    columns = [[one.setting.workload.layer_flops / one.setting.tp, one.elements, 1.0] for one in plain]
     seconds = [one.forward_compute_s / one.setting.layers for one in plain]
     line = _line(columns, seconds)
     if line.coefficients[0] > 0:

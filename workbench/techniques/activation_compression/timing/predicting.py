@@ -14,8 +14,7 @@ from statistics import median
 from workbench.cluster import Link
 from workbench.launch import Ranks
 
-from ..cost import FittedMachine, Setting, break_even, iteration_time
-from ..cost.break_even import speedup_at
+from ..cost import FittedMachine, Setting, break_even, iteration_time, speedup_at
 from .fitting import Fitted, MeasuredSetting, fit_machine, settings_of
 from .links import Calibration, ranks_at_share
 from .study import BASELINE, measure_iterations, measure_on

@@ -1,11 +1,6 @@
-"""Counting the bytes of the study: by encoding, by the plan of an iteration, and by what sockets really sent.
+"""Rows of the counted items: bytes by encoding, by the plan of an iteration, and by what sockets really sent.
 
-Source: "Does compressing activations help model parallel training?", tables 1, 2, 4, 6, 7, 9 (the settings).
-Simplified: the bytes that sockets send are counted for a small model of the same structure; the plan, which they are
-compared with, is then evaluated at the paper's sizes.
-Left out: seconds.
-
-Every function returns rows (dicts of quantity, value, unit and keys) as `workbench.reproduction.record` takes them.
+Sockets are counted for a small model of the same structure; the plan is then evaluated at the paper's sizes.
 """
 
 from __future__ import annotations
@@ -19,6 +14,7 @@ import torch
 
 from workbench.cluster import Collective, gloo_header_bytes
 from workbench.launch import Ranks
+from workbench.study.rows import value_row
 
 from .cost import PlannedMessages, Purpose, Setting, planned_messages
 from .method import Family, method
@@ -26,11 +22,12 @@ from .training import sent_bytes
 
 __all__ = ["FINE_TUNING", "count_messages", "count_study", "header_bytes", "rehearse_iterations"]
 
+Rows = list[dict]
 FINE_TUNING = ((1, 4), (2, 2), (4, 1))
 """(TP, PP) of tables 2 to 4, on 4 GPUs."""
 
 
-def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hidden: int, seed: int = 0) -> list[dict]:
+def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hidden: int, seed: int = 0) -> Rows:
     """Encode one random fp16 activation by every method and count what would cross the wire.
 
     Args:
@@ -59,7 +56,7 @@ def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hid
     return rows + [row for name in names for tp in (2, 4) for row in _wire_rows(name, tp, sizes)]
 
 
-def _message_rows(name: str, x: torch.Tensor) -> list[dict]:
+def _message_rows(name: str, x: torch.Tensor) -> Rows:
     chosen = method(name)
     rows, hidden = x.shape[:-1].numel(), x.shape[-1]
     payload = chosen.codec(hidden).to(x.dtype).encode(x)
@@ -70,18 +67,18 @@ def _message_rows(name: str, x: torch.Tensor) -> list[dict]:
     ]
     if chosen.family is not Family.QUANTIZATION:
         counted.append(("element_ratio", x.numel() / payload.tensors[0].numel(), "1"))
-    return [{"quantity": quantity, "method": name, "value": value, "unit": unit} for quantity, value, unit in counted]
+    return [value_row(quantity, value, unit, method=name) for quantity, value, unit in counted]
 
 
-def _wire_rows(name: str, tp: int, sizes: dict[str, int]) -> list[dict]:
+def _wire_rows(name: str, tp: int, sizes: dict[str, int]) -> Rows:
     if not method(name).same_bytes:
         return []
     code = "A1" if method(name).paper_code_size == method("A1").paper_code_size else "A2"
     sent = [_total(Setting(method=which, tp=tp, **sizes), {Purpose.TENSOR_FORWARD}) for which in (name, code)]
-    return [{"quantity": "wire_over_code", "method": name, "tp": tp, "value": sent[0] / sent[1], "unit": "1"}]
+    return [value_row("wire_over_code", sent[0] / sent[1], method=name, tp=tp)]
 
 
-def count_study(names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehearse: bool, **sizes: int) -> list[dict]:
+def count_study(names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehearse: bool, **sizes: int) -> Rows:
     """Count the bytes of one training iteration for every method and (TP, PP).
 
     Args:
@@ -98,7 +95,7 @@ def count_study(names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehear
     return rows + (rehearse_iterations(names, FINE_TUNING) if rehearse else [])
 
 
-def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]], **sizes: int) -> list[dict]:
+def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]], **sizes: int) -> Rows:
     """Train a small model for one step on real ranks and compare what sockets sent with the plan.
 
     Args:
@@ -160,7 +157,7 @@ FORWARD = frozenset({Purpose.TENSOR_FORWARD, Purpose.BOUNDARY_FORWARD})
 BACKWARD = frozenset(Purpose) - FORWARD
 
 
-def _iteration_rows(setting: Setting) -> list[dict]:
+def _iteration_rows(setting: Setting) -> Rows:
     """Bytes on the wire by purpose, forward, backward and in all, and of the rank that sends most."""
     totals = [
         ("total_bytes", frozenset(Purpose)),
@@ -173,8 +170,7 @@ def _iteration_rows(setting: Setting) -> list[dict]:
 
 
 def _row(quantity: str, setting: Setting, value: float, unit: str, **keys: int) -> dict:
-    mesh = {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
-    return {"quantity": quantity, **mesh, **keys, "value": value, "unit": unit}
+    return value_row(quantity, value, unit, method=setting.method, tp=setting.tp, pp=setting.pp, **keys)
 
 
 def _total(setting: Setting, purposes: Iterable[Purpose]) -> int:
@@ -188,7 +184,7 @@ def _busiest_rank_bytes(setting: Setting) -> int:
     return max(by_stage)
 
 
-def _share_rows(setting: Setting) -> list[dict]:
+def _share_rows(setting: Setting) -> Rows:
     """Bytes over those without compression: forward tensor bytes, each boundary, each boundary's gradient.
 
     Source: the columns Tensor Comm. of tables 4 and 7 are the times of the first, table 9 those of the second.

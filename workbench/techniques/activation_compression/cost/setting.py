@@ -1,12 +1,6 @@
-"""The setting of an iteration, and the messages it sends.
+"""The setting of an iteration, and the messages that it sends (table 1, sections 3.2, 3.3 and 4.1).
 
-Source: "Does compressing activations help model parallel training?", table 1 (methods), sections 3.2 and 3.3 (what is
-compressed and which collective carries it), section 4.1 (settings).
-Simplified: every tensor-parallel rank sends the pipeline boundary once. The paper does not say whether the gradients of
-encoders are summed one by one; here they are, unless `fuse_gradients`.
-Left out: messages of embedding, head and loss, as in the paper's layer model.
-
-Units: bytes, elements. Legend: B micro-batch, s sequence, h hidden, c code size, k elements kept.
+Legend: B micro-batch, s sequence, h hidden, c code size, k elements kept.
 """
 
 from __future__ import annotations
@@ -16,13 +10,21 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from workbench.cluster import Backend, Collective, algorithm_of, collective_bytes
+from workbench.models import Workload
 
 from ..method import PAPER_HIDDEN, Family, Method, code_size, method
 
-__all__ = ["ALL_REDUCES_PER_LAYER", "SUMMABLE", "PlannedMessages", "Purpose", "Setting", "planned_messages"]
+__all__ = [
+    "ALL_REDUCES_PER_LAYER",
+    "BERT_VOCABULARY",
+    "SUMMABLE",
+    "PlannedMessages",
+    "Purpose",
+    "Setting",
+    "planned_messages",
+]
 
 ALL_REDUCES_PER_LAYER = 2  # forward, and as many backward: attention and MLP (section 2.1)
-HEAD_SIZE = 64  # columns of one attention head; BERT (Devlin et al. 2018), section 4.1: 16 heads of 1024
 BERT_VOCABULARY = 30522  # words of BERT's vocabulary (Devlin et al. 2018)
 SUMMABLE = frozenset({Family.NONE, Family.HALF, Family.AUTOENCODER})  # methods whose messages an all-reduce can add
 
@@ -39,64 +41,49 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """One training iteration of the study; the defaults are those of tables 2 to 4.
+    """One training iteration of the study; the defaults are those of tables 2 to 4."""
 
-    Attributes:
-        method: a name of table 1, or "w/o".
-        tp: tensor-parallel ranks.
-        pp: pipeline stages.
-        micro_batch: B, sequences.
-        sequence: s, tokens.
-        nvlink: whether the GPUs of a host are joined by NVLink.
-        num_micro_batches: micro-batches an iteration.
-        num_nodes: hosts.
-        hidden: h, elements.
-        layers: transformer layers.
-        compressed_layers: of them, counted from the last.
-        value_bytes: of an uncompressed value; 2 is fp16.
-        index_bytes: of an index of a sparse message; 8 is int64.
-        vocabulary: words that the last stage's language-model head tells apart, 0 for no such head; None takes
-            BERT's 30,522 on several hosts, where the study pre-trains, and no head on one, where it fine-tunes.
-        code_size: c at a hidden size of 1024, in place of the method's own; None keeps that.
-        fused: whether a learned code is computed as x·(W·E), not as (x·W)·E, the paper's way, so that a compressed
-            row-parallel product never takes its full size; other methods ignore it.
-        fuse_gradients: whether the gradients of all encoders of a stage are summed in one message a backward pass, as
-            `runtime.EncoderGradients` does; by default each encoder's is summed by itself.
-    """
-
-    method: str = "w/o"
-    tp: int = 2
-    pp: int = 2
-    micro_batch: int = 32
-    sequence: int = 512
-    nvlink: bool = True
-    num_micro_batches: int = 1
-    num_nodes: int = 1
-    hidden: int = 1024
-    layers: int = 24
-    compressed_layers: int = 12
-    value_bytes: int = 2
-    index_bytes: int = 8
+    method: str = "w/o"  # a name of table 1, or "w/o"
+    tp: int = 2  # tensor-parallel ranks
+    pp: int = 2  # pipeline stages
+    micro_batch: int = 32  # B, sequences
+    sequence: int = 512  # s, tokens
+    nvlink: bool = True  # whether the GPUs of a host are joined by NVLink
+    num_micro_batches: int = 1  # micro-batches an iteration
+    num_nodes: int = 1  # hosts
+    hidden: int = 1024  # h, elements
+    layers: int = 24  # transformer layers
+    compressed_layers: int = 12  # of them, counted from the last
+    value_bytes: int = 2  # of an uncompressed value; 2 is fp16
+    index_bytes: int = 8  # of an index of a sparse message; 8 is int64
+    # Words that the last stage's language-model head tells apart, 0 for no such head; None takes BERT's 30,522 on
+    # several hosts, where the study pre-trains, and no head on one, where it fine-tunes.
     vocabulary: int | None = None
-    code_size: int | None = None
+    code_size: int | None = None  # c at a hidden size of 1024, in place of the method's own; None keeps that
+    # Whether a learned code is computed as x·(W·E), not as (x·W)·E, the paper's way, so that a compressed row-parallel
+    # product never takes its full size; other methods ignore it.
     fused: bool = False
+    # Whether the gradients of all encoders of a stage are summed in one message a backward pass, as
+    # `runtime.EncoderGradients` does; by default each encoder's is summed by itself.
     fuse_gradients: bool = False
 
     def __post_init__(self) -> None:
         method(self.method)
         for field in ("tp", "pp", "micro_batch", "sequence", "num_micro_batches", "num_nodes", "hidden", "layers"):
             if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: at least 1")
+                raise ValueError(f"{field} is {getattr(self, field)}; it must be at least 1")
         if self.layers % self.pp:
-            raise ValueError(f"pp={self.pp}: must divide layers={self.layers}")
+            raise ValueError(f"pp is {self.pp}; it must divide the {self.layers} layers")
         if not 0 <= self.compressed_layers <= self.layers:
-            raise ValueError(f"compressed_layers={self.compressed_layers}: between 0 and layers={self.layers}")
+            raise ValueError(
+                f"compressed_layers is {self.compressed_layers}; it must be in 0..{self.layers}, the layers"
+            )
         if self.tp * self.pp % self.num_nodes:
-            raise ValueError(f"num_nodes={self.num_nodes}: must divide the {self.tp * self.pp} ranks")
+            raise ValueError(f"num_nodes is {self.num_nodes}; it must divide the {self.tp * self.pp} ranks")
         if self.vocabulary is not None and self.vocabulary < 0:
-            raise ValueError(f"vocabulary={self.vocabulary}: None, or 0 and more")
+            raise ValueError(f"vocabulary is {self.vocabulary}; it must be None, or 0 or more")
         if self.code_size is not None and not 1 <= self.code_size <= PAPER_HIDDEN:
-            raise ValueError(f"code_size={self.code_size}: None, or from 1 to {PAPER_HIDDEN}")
+            raise ValueError(f"code_size is {self.code_size}; it must be None, or in 1..{PAPER_HIDDEN}")
 
     @property
     def chosen(self) -> Method:
@@ -117,20 +104,22 @@ class Setting:
         return self.fused and self.chosen.family is Family.AUTOENCODER
 
     @property
-    def scores(self) -> int:
-        """Attention scores of one layer and micro-batch, B·heads·s²."""
-        return self.micro_batch * max(1, self.hidden // HEAD_SIZE) * self.sequence**2
-
-    @property
     def ranks_per_node(self) -> int:
         """Ranks on one host; ranks of one stage stand side by side."""
         return self.tp * self.pp // self.num_nodes
 
     @property
-    def logits(self) -> int:
-        """Elements that the language-model head of one micro-batch computes; 0 without a head."""
+    def workload(self) -> Workload:
+        """The model and one micro-batch of it; BERT's heads have 64 columns."""
         words = (BERT_VOCABULARY if self.num_nodes > 1 else 0) if self.vocabulary is None else self.vocabulary
-        return self.micro_batch * self.sequence * words
+        return Workload(
+            hidden=self.hidden,
+            num_layers=self.layers,
+            batch=self.micro_batch,
+            sequence=self.sequence,
+            vocabulary=words,
+            element_bytes=self.value_bytes,
+        )
 
     def hosts_of(self, stage: int) -> range:
         """Return the hosts that the ranks of a stage stand on; hosts are filled one after the other."""
@@ -191,29 +180,17 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedMessages:
-    """Equal messages of one iteration, sent by every tensor-parallel rank of a stage.
+    """Equal messages of one iteration, sent by every tensor-parallel rank of a stage."""
 
-    Attributes:
-        purpose: why they are sent.
-        stage: the pipeline stage whose ranks send them.
-        layer: the layer they belong to; at a boundary the first layer of the receiving stage.
-        count: messages an iteration and rank.
-        message_bytes: what one rank hands to the collective, bytes.
-        collective: what carries them.
-        num_ranks: ranks that take part in one collective.
-        senders: ranks of the stage that send them, each as often.
-        compressed: whether they travel encoded.
-    """
-
-    purpose: Purpose
-    stage: int
-    layer: int
-    count: int
-    message_bytes: int
-    collective: Collective
-    num_ranks: int
-    senders: int
-    compressed: bool
+    purpose: Purpose  # why they are sent
+    stage: int  # the pipeline stage whose ranks send them
+    layer: int  # the layer they belong to; at a boundary the first layer of the receiving stage
+    count: int  # messages an iteration and rank
+    message_bytes: int  # what one rank hands to the collective, bytes
+    collective: Collective  # what carries them
+    num_ranks: int  # ranks that take part in one collective
+    senders: int  # ranks of the stage that send them, each as often
+    compressed: bool  # whether they travel encoded
 
     @property
     def rank_bytes(self) -> int:

@@ -1,46 +1,54 @@
-"""The timing tables, predicted: rows as the paper prints them, and how far each lies from its cell.
+"""Rows of the simulated items: the timing tables, figures 1 and 5, table 10, and the map of where compression pays.
 
-Source: "Does compressing activations help model parallel training?", tables 2 to 4, 6, 7, 9, 12 and figure 1, through
-`cost.iteration_time`.
-Simplified: as `cost.iteration`. Table 9 does not say how many messages its times cover: one of its cells does.
-Left out: nothing.
-
-Units: milliseconds, as the tables are printed; shares and speedups are pure numbers.
+Table 9 does not say how many messages its times cover: one of its cells does. Of table 10, the text calls m the size of
+a micro-batch; equation 3 needs their number, batch / 16.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from workbench.cluster import FittedMachine
+from workbench.study.rows import value_row
+
 from .cost import (
     CALIBRATION,
-    FittedMachine,
     IterationTime,
+    ScalingModel,
     Setting,
     boundary_times,
     break_even_map,
+    cluster_speedup,
+    communication_s,
+    flops,
     iteration_time,
+    layer_seconds_by_definition,
+    layer_speedup,
+    machine_scaling,
     paper_machine,
     published_ms,
 )
 from .timing.variants import timed
 
 __all__ = [
-    "error_rows",
+    "TABLE_10",
+    "figure_5_rows",
+    "fixed_cluster_rows",
     "machine_rows",
     "simulate_boundaries",
     "simulate_break_even",
     "simulate_gains",
     "simulate_shares",
     "simulate_times",
-    "summary_rows",
+    "table_10_on",
+    "table_10_rows",
 ]
 
 Rows = list[dict[str, Any]]
+
 UNCOMPRESSED_FP32, FP32_BYTES = "w/o fp32", 4  # a name, bytes of a value; the paper sends fp16 (section 4.1)
 LIMIT_S = 100.0  # table 6 prints longer times as "over 100,000 ms"
 PARTS = tuple(field.name for field in fields(IterationTime))
@@ -68,7 +76,7 @@ def simulate_times(
             plain = Setting(tp=tp, pp=pp, nvlink=joined, **sizes)
             plain_s = iteration_time(plain).total_s
             mesh = {"mesh": f"TP {tp}, PP {pp}"} | ({"nvlink": int(joined)} if len(nvlink) > 1 else {})
-            rows.append({"quantity": "uncompressed_ms", **mesh, "value": 1e3 * plain_s, "unit": "ms"})
+            rows.append(value_row("uncompressed_ms", 1e3 * plain_s, "ms", **mesh))
             for name in methods:
                 setting = _setting(name, tp=tp, pp=pp, nvlink=joined, **sizes)
                 rows += _times_of(name, setting, plain_s, two_machines=len(nvlink) > 1)
@@ -91,8 +99,8 @@ def _times_of(name: str, setting: Setting, plain_s: float, *, two_machines: bool
     if setting.method == "w/o":
         in_ms = {part: value for part, value in in_ms.items() if part not in ("encode_ms", "decode_ms")}
     pure = {"speedup": plain_s / time.total_s, "exceeds_100_s": int(time.total_s > LIMIT_S)}
-    rows = [{"quantity": quantity, **keys, "value": 1e3 * value, "unit": "ms"} for quantity, value in in_ms.items()]
-    return rows + [{"quantity": quantity, **keys, "value": value, "unit": "1"} for quantity, value in pure.items()]
+    rows = [value_row(quantity, 1e3 * value, "ms", **keys) for quantity, value in in_ms.items()]
+    return rows + [value_row(quantity, value, **keys) for quantity, value in pure.items()]
 
 
 def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]], **sizes: int) -> Rows:
@@ -102,16 +110,16 @@ def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]],
         Rows: boundary_ms and boundary_share (over "w/o"), keys method, tp, pp, boundary; messages_timed.
     """
     messages = _messages_timed()
-    rows: Rows = [{"quantity": "messages_timed", "value": messages, "unit": "message"}]
+    rows: Rows = [value_row("messages_timed", messages, "message")]
     for tp, pp in meshes:
         plain = _boundaries_ms(Setting(tp=tp, pp=pp, **sizes), messages)
         for name in methods:
             ours = _boundaries_ms(_setting(name, tp=tp, pp=pp, **sizes), messages)
             for boundary, (value, whole) in enumerate(zip(ours, plain, strict=True)):
                 keys = {"method": name, "tp": tp, "pp": pp, "boundary": boundary}
-                rows.append({"quantity": "boundary_ms", **keys, "value": value, "unit": "ms"})
+                rows.append(value_row("boundary_ms", value, "ms", **keys))
                 if name != "w/o":
-                    rows.append({"quantity": "boundary_share", **keys, "value": value / whole, "unit": "1"})
+                    rows.append(value_row("boundary_share", value / whole, **keys))
     return rows
 
 
@@ -146,8 +154,7 @@ def simulate_shares(
                 shape = {"micro_batch": micro_batch, "sequence": sequence}
                 time = iteration_time(Setting(tp=tp, pp=pp, nvlink=joined, **shape))
                 keys = {"method": "w/o", "tp": tp, "pp": pp, "nvlink": int(joined), **shape}
-                share = time.tensor_s / time.total_s
-                rows.append({"quantity": "communication_share", **keys, "value": share, "unit": "1"})
+                rows.append(value_row("communication_share", time.tensor_s / time.total_s, **keys))
     return rows
 
 
@@ -168,13 +175,13 @@ def simulate_break_even(
     """
     points = break_even_map(machine, setting, micro_batches=micro_batches, code_sizes=code_sizes)
     return [
-        {
-            "quantity": "break_even_bandwidth",
-            "micro_batch": point.micro_batch,
-            "code_size": point.code_size,
-            "value": point.bandwidth_bytes_per_s,
-            "unit": "byte/s",
-        }
+        value_row(
+            "break_even_bandwidth",
+            point.bandwidth_bytes_per_s,
+            "byte/s",
+            micro_batch=point.micro_batch,
+            code_size=point.code_size,
+        )
         for point in points
         if math.isfinite(point.bandwidth_bytes_per_s)
     ]
@@ -216,48 +223,99 @@ def machine_rows(machine: FittedMachine) -> Rows:
     return [{"constant": name, "value": value, "unit": unit} for name, (value, unit) in constants.items()]
 
 
-def error_rows(values: Rows, published: Iterable[Mapping[str, Any]], calibration: Sequence[Mapping[str, Any]]) -> Rows:
-    """Compare predicted with published cells, those that calibrate left out.
+# --- larger models and clusters
 
-    Args:
-        values: ours.
-        published: rows with quantity, value, unit and keys; of them the quantities in "ms" are compared.
-        calibration: quantity and keys of the cells that calibrate.
+TABLE_10 = (
+    (6144, 40, 1, 1024),
+    (8192, 48, 2, 1536),
+    (10240, 60, 4, 1792),
+    (12288, 80, 8, 2304),
+    (16384, 96, 16, 2176),
+    (20480, 105, 35, 2528),
+    (25600, 128, 64, 3072),
+)
+"""Hidden size, layers, nodes, global batch: the settings of table 10."""
+
+MICRO_BATCH, SEQUENCE = 16, 128  # table 10's caption; section 4.7's d = 16·128·100
+PRINTED_PRODUCT = MICRO_BATCH * SEQUENCE * 100  # what the text says d is
+MANY_NODES = 10**9
+
+
+def table_10_rows(model: ScalingModel) -> Rows:
+    """Predict table 10, and what its last setting would gain with ever more nodes.
 
     Returns:
-        Rows: relative_error of each cell (keys: the cell's and `of`, its quantity), median_error, p90_error and
-        largest_error of their sizes, and held_out_cells, their number.
-
-    Raises:
-        ValueError: where nothing is left to compare.
+        Rows: speedup; speedup_with_m_16, for the text's other reading of m; layer_speedup, of one layer; keys hidden,
+        layers, num_nodes, batch. limit_over_h_e: the speedup with very many nodes over h/e.
     """
-    ours = {_identity(row): row["value"] for row in values}
-    used = {_identity(cell) for cell in calibration}
     rows: Rows = []
-    for cell in published:
-        identity = _identity(cell)
-        if cell["unit"] == "ms" and identity in ours and identity not in used:
-            error = ours[identity] / cell["value"] - 1
-            keys = {name: key for name, key in identity if name != "quantity"}
-            rows.append({"quantity": "relative_error", "of": cell["quantity"], **keys, "value": error, "unit": "1"})
-    if not rows:
-        raise ValueError("published: it must hold at least one cell in ms that is predicted and does not calibrate")
-    return rows + summary_rows([abs(row["value"]) for row in rows])
+    for hidden, layers, num_nodes, batch in TABLE_10:
+        keys = {"hidden": hidden, "layers": layers, "num_nodes": num_nodes, "batch": batch}
+        shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "hidden": hidden}
+        cluster = {**shape, "layers": layers, "num_nodes": num_nodes}
+        found = {
+            "speedup": cluster_speedup(model, num_micro_batches=batch / MICRO_BATCH, **cluster),
+            "speedup_with_m_16": cluster_speedup(model, num_micro_batches=MICRO_BATCH, **cluster),
+            "layer_speedup": layer_speedup(model, **shape),
+        }
+        rows += [value_row(name, value, **keys) for name, value in found.items()]
+    many = cluster | {"num_nodes": MANY_NODES}
+    limit = cluster_speedup(model, num_micro_batches=batch / MICRO_BATCH, **many) / (hidden / model.code_size)
+    return [*rows, value_row("limit_over_h_e", limit, hidden=hidden, layers=layers)]
 
 
-def summary_rows(sizes: Iterable[float]) -> Rows:
-    """Summarise the sizes of relative errors: median, 90th percentile, largest, and how many there are."""
-    sizes = sorted(sizes)
-    tenth = statistics.quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[0]
-    summary = {"median_error": statistics.median(sizes), "p90_error": tenth, "largest_error": sizes[-1]}
-    rows: Rows = [{"quantity": name, "value": value, "unit": "1"} for name, value in summary.items()]
-    return [*rows, {"quantity": "held_out_cells", "value": len(sizes), "unit": "1"}]
+def table_10_on(machine: FittedMachine) -> Rows:
+    """Predict table 10 for nodes of four ranks of a machine, by the paper's own model.
+
+    Returns:
+        Rows: table_10_speedup; key hidden, which tells the table's settings apart.
+    """
+    rows = table_10_rows(machine_scaling(machine))
+    speedups = ((row["hidden"], row["value"]) for row in rows if row["quantity"] == "speedup")
+    return [value_row("table_10_speedup", value, hidden=hidden) for hidden, value in speedups]
 
 
-NOT_KEYS = frozenset({"value", "unit", "source", "low", "high", "seed"})
+def fixed_cluster_rows(model: ScalingModel, hiddens: Sequence[int], nodes: Sequence[int]) -> Rows:
+    """Predict the speedup as the model grows on a cluster that does not.
+
+    Returns:
+        Rows: fixed_cluster_speedup; keys hidden, num_nodes.
+    """
+    shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "layers": 40, "num_micro_batches": 64}
+    return [
+        value_row(
+            "fixed_cluster_speedup",
+            cluster_speedup(model, hidden=hidden, num_nodes=num_nodes, **shape),
+            hidden=hidden,
+            num_nodes=num_nodes,
+        )
+        for num_nodes in nodes
+        for hidden in hiddens
+    ]
 
 
-def _identity(row: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
-    """Return quantity and keys; a column that is empty in a row, as tables read from files have them, is no key."""
-    keys = {name: key for name, key in row.items() if name not in NOT_KEYS}
-    return frozenset((name, key) for name, key in keys.items() if key is not None and key == key)
+def figure_5_rows(model: ScalingModel, hiddens: Sequence[int]) -> Rows:
+    """Predict figure 5: one layer on four tensor-parallel ranks, by hidden size.
+
+    Returns:
+        Rows: computation_ms (a), communication_ms (b), overhead_ms (c), layer_speedup (d), key hidden;
+        threshold_elements, the product the text gives for d; pieces_at_threshold, beta·d over c.
+    """
+    rows: Rows = []
+    for hidden in hiddens:
+        shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "hidden": hidden}
+        elements = MICRO_BATCH * SEQUENCE * hidden
+        times = {
+            "computation_ms": model.alpha_s_per_flop * flops(**shape),
+            "communication_ms": communication_s(model, elements),
+            "overhead_ms": model.gamma_s_per_element * elements,
+            "layer_ms": layer_seconds_by_definition(model, compressed=False, **shape),
+        }
+        rows += [value_row(name, 1e3 * value, "ms", hidden=hidden) for name, value in times.items()]
+        rows.append(value_row("layer_speedup", layer_speedup(model, **shape), hidden=hidden))
+    meeting = model.beta_s_per_element * model.threshold_elements / model.small_s
+    return [
+        *rows,
+        value_row("threshold_elements", PRINTED_PRODUCT, "element"),
+        value_row("pieces_at_threshold", meeting),
+    ]
