@@ -1,9 +1,9 @@
 """Collectives: the bytes each rank sends, gloo's headers, and the seconds, for the algorithms that backends really use.
 
 The alpha-beta model: `num_latencies * latency + bytes_in_series / bandwidth`. Every rank has its own full-duplex link;
-reductions and copies cost nothing. `message_bytes` is the size of the tensor that the caller passes in on each rank: the
-whole tensor for all-reduce, broadcast and send, the rank's own part for all-gather, the tensor with n equal parts for
-reduce-scatter and all-to-all. Broadcasts start at rank 0; sends go from rank 0 to rank 1.
+reductions and copies cost nothing. `message_bytes` is the size of the tensor that the caller passes in on each rank:
+the whole tensor for all-reduce, broadcast and send, the rank's own part for all-gather, the tensor with n equal parts
+for reduce-scatter and all-to-all. Broadcasts start at rank 0; sends go from rank 0 to rank 1.
 
 Source: R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19 (2005), sections 3 and 4; P. Sanders, J. Speck, J. L. Traeff,
 Parallel Computing 35 (2009); the sources of gloo and of PyTorch's gloo process group; NCCL's release notes 2.4.

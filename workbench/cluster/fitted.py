@@ -164,6 +164,16 @@ class FittedMachine:
         }
         return cls(**stated | fitted)
 
+    def require(self, *names: str) -> None:
+        """Refuse a machine of which one of these fields is not known.
+
+        Raises:
+            ValueError: naming the field.
+        """
+        for name in names:
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} of machine {self.name!r} is None; it must be known")
+
     @property
     def num_devices(self) -> int:
         """Devices of all hosts."""

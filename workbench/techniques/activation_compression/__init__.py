@@ -19,7 +19,8 @@ Where to find it
 
 One line for your own model: `compress(model, TopK(0.05), layers=4)`.
 
-Simplified: embedding, head and loss stay uncompressed and uncounted, as in the paper's layer model.
+Simplified: embedding, head and loss stay uncompressed and uncounted, as in the paper's layer model. In `cost` every time
+is linear in a count, and each constant of the paper's machines comes from one or two cells of its tables.
 Left out: pre-training from nothing (table 8 has a proxy).
 """
 

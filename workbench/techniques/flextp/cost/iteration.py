@@ -52,6 +52,7 @@ def attention_flops(workload: Workload, num_ranks: int) -> float:
 
 def parts_beside_flops(workload: Workload, machine: FittedMachine) -> IterationParts:
     """Return the parts that do not depend on the rate of matrix products; the others are 0."""
+    machine.require("memory_bytes_per_s")
     all_reduce = Collective.ALL_REDUCE, algorithm_of(Backend.NCCL, Collective.ALL_REDUCE)
     one_s = collective_time_s(*all_reduce, machine.num_devices, workload.activation_bytes, machine.link)
     return IterationParts(

@@ -95,9 +95,7 @@ def workload_named(name: str) -> Workload:
 def paper_machine(name: str, **fitted: float) -> FittedMachine:
     """Return a machine of the catalogue with copying to host memory; `fitted` are fields of `FittedMachine.named`."""
     machine = FittedMachine.named(name, copy_bytes_per_s=COPY_BYTES_PER_S, **fitted)
-    for field in ("network", "storage_bytes_per_s", "host_memory_bytes"):
-        if getattr(machine, field) is None:
-            raise ValueError(f"{field} of machine {name!r} is None; it must be known")
+    machine.require("network", "storage_bytes_per_s", "host_memory_bytes")
     return machine
 
 
