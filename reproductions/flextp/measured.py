@@ -700,7 +700,7 @@ MAP_CLAIMS = (
         expected=0.0,
         abs=0.25,
         because="25 %: the model adds up what partly overlaps",
-        source="ours: method.model, cost.winners",
+        source="ours: method.costs, cost.winner_of",
         explanation=f"{CROWDED} {CLOSE_CALL}",
     ),
     Within(
@@ -709,7 +709,7 @@ MAP_CLAIMS = (
         expected=1.0,
         abs=0.0,
         because="a name",
-        source="ours: cost.winners",
+        source="ours: cost.winner_of",
         explanation=f"{CROWDED} {CLOSE_CALL}",
     ),
     Bound(

@@ -7,17 +7,17 @@ import math
 import time
 from collections.abc import Callable
 
-from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.probability import recovery_probability
-from workbench.techniques.gemini.method.recovery import Held, plan_recovery
-from workbench.techniques.gemini.method.waste import gemini
-from workbench.techniques.gemini.simulating import (
+from workbench.techniques.gemini.cost import (
     GPT2_100B,
     Setting,
     TrainingRun,
     simulate_training,
     simulate_training_by_definition,
 )
+from workbench.techniques.gemini.method.placement import placement
+from workbench.techniques.gemini.method.probability import recovery_probability
+from workbench.techniques.gemini.method.recovery import Held, plan_recovery
+from workbench.techniques.gemini.method.waste import gemini
 from workbench.timeline.fault_draws import DAY_S, poisson_faults
 from workbench.timeline.faults import FaultTrace
 from workbench.training.measuring import Benchmark, BenchmarkRow

@@ -6,8 +6,8 @@ import pytest
 
 from workbench.explore import Standing, check
 from workbench.explore import gemini as lesson
+from workbench.techniques.gemini.cost import Cause
 from workbench.techniques.gemini.method.interleaving import Scheme
-from workbench.techniques.gemini.simulating import Cause
 
 CHOSEN = {"link": 100, "copy_rate": 400, "reserved_mib": 128, "num_buffers": 4, "safety": 0.9, "num_replicas": 2}
 PLACE = {"num_machines": 16, "failures_per_day": 8, "solution": "Gemini", "num_replicas": 2, "num_standbys": 0}

@@ -1,11 +1,4 @@
-"""Clusters: what the machines are, how long collectives take on them, and how to fit that to measurements.
-
-What: devices, links, hosts and topologies with a source for every number; the papers' machines by name
-(`catalogue.names()`, `catalogue["gemini/16x-p4d"]`); time and bytes of collectives; least-squares fits.
-Source: the papers, vendors' data sheets and backends' sources, where each object says so.
-Simplified: the alpha-beta model; see each module.
-Left out: congestion, and differences between machines of one kind.
-"""
+"""Clusters: the machines, the time and bytes of collectives on them, and fitting both to measurements."""
 
 from workbench.cluster.collectives import (
     Algorithm,
@@ -17,32 +10,37 @@ from workbench.cluster.collectives import (
     collective_bytes,
     collective_cost,
     collective_time_s,
+    gloo_header_bytes,
 )
-from workbench.cluster.fitting import Fit, Sample, fit
-from workbench.cluster.framing import gloo_header_bytes
-from workbench.cluster.links import Link
-from workbench.cluster.machines import Device, Host, Topology, Wiring
-from workbench.cluster.named import Catalogue, catalogue
+from workbench.cluster.fitted import CodecCost, FittedMachine, lists_population
+from workbench.cluster.fitting import Fit, Sample, bisected, fit
+from workbench.cluster.machines import GIGABIT_BYTES_PER_S, Device, Host, Link, Topology, Wiring
+from workbench.cluster.papers import Catalogue, catalogue
 
 __all__ = [
+    "GIGABIT_BYTES_PER_S",
     "Algorithm",
     "Backend",
     "Catalogue",
+    "CodecCost",
     "Collective",
     "CollectiveBytes",
     "CollectiveCost",
     "Device",
     "Fit",
+    "FittedMachine",
     "Host",
     "Link",
     "Sample",
     "Topology",
     "Wiring",
     "algorithm_of",
+    "bisected",
     "catalogue",
     "collective_bytes",
     "collective_cost",
     "collective_time_s",
     "fit",
     "gloo_header_bytes",
+    "lists_population",
 ]

@@ -1,30 +1,22 @@
-"""Collectives: the bytes each rank sends and the seconds they take, for the algorithms that backends really use.
+"""Collectives: the bytes each rank sends, gloo's headers, and the seconds, for the algorithms that backends really use.
 
-What: for a collective, an algorithm, a number of ranks n and a message of M bytes: who sends how much, how many
-times the latency is waited for, how many bytes pass one after the other, and so the time
-`num_latencies * latency + bytes_in_series / bandwidth`.
-Source: R. W. Hockney 1994 (alpha-beta model); R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective
-communication operations in MPICH", IJHPCA 19 (2005), sections 3 and 4; P. Sanders, J. Speck, J. L. Traeff, "Two-tree
-algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35 (2009); the sources of gloo
-(allreduce.cc, allgather.cc, broadcast.cc, alltoall.cc) and of PyTorch's gloo process group.
-Simplified: every rank has its own full-duplex link of the same kind; reductions and copies cost nothing.
-Left out: gloo's message headers (see framing), hierarchy inside NCCL, switches that reduce.
+The alpha-beta model: `num_latencies * latency + bytes_in_series / bandwidth`. Every rank has its own full-duplex link;
+reductions and copies cost nothing. `message_bytes` is the size of the tensor that the caller passes in on each rank:
+the whole tensor for all-reduce, broadcast and send, the rank's own part for all-gather, the tensor with n equal parts
+for reduce-scatter and all-to-all. Broadcasts start at rank 0; sends go from rank 0 to rank 1.
 
-`message_bytes` is the size of the tensor that the caller passes in on each rank: the whole tensor for all-reduce,
-broadcast and send, the rank's own part for all-gather, the tensor with n equal parts for reduce-scatter and
-all-to-all. Broadcasts start at rank 0; sends go from rank 0 to rank 1.
+Source: R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19 (2005), sections 3 and 4; P. Sanders, J. Speck, J. L. Traeff,
+Parallel Computing 35 (2009); the sources of gloo and of PyTorch's gloo process group; NCCL's release notes 2.4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from workbench.cluster.links import Link
-from workbench.cluster.shares import ring_chunks_bytes
-from workbench.cluster.trees import binomial_series, num_binomial_children, num_double_tree_edges
+from workbench.cluster.machines import Link
 
 __all__ = [
     "Algorithm",
@@ -36,6 +28,7 @@ __all__ = [
     "collective_bytes",
     "collective_cost",
     "collective_time_s",
+    "gloo_header_bytes",
 ]
 
 
@@ -70,12 +63,9 @@ class Backend(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveBytes:
-    """Payload of one collective, headers apart.
+    """Payload of one collective, headers apart."""
 
-    by_rank: bytes that each rank sends.
-    """
-
-    by_rank: tuple[int, ...]
+    by_rank: tuple[int, ...]  # bytes that each rank sends
 
     @property
     def total(self) -> int:
@@ -90,14 +80,10 @@ class CollectiveBytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveCost:
-    """The two factors of the alpha-beta model.
+    """The two factors of the alpha-beta model."""
 
-    num_latencies: how many times a latency is waited for.
-    bytes_in_series: bytes that pass the slowest way one after the other.
-    """
-
-    num_latencies: int
-    bytes_in_series: float
+    num_latencies: int  # how many times a latency is waited for
+    bytes_in_series: float  # bytes that pass the slowest way one after the other
 
     def time_s(self, link: Link) -> float:
         """Return num_latencies * latency + bytes_in_series / bandwidth, in seconds."""
@@ -303,3 +289,148 @@ def _require_equal_parts(collective: Collective, num_ranks: int, message_bytes: 
     if in_parts and message_bytes % (num_ranks * element_bytes):
         rule = f"{collective.value} needs {num_ranks} equal parts of whole elements"
         raise ValueError(f"message_bytes is {message_bytes}: {rule}")
+
+
+# --- how a ring cuts a message
+
+MAX_SEGMENT_BYTES = 1024 * 1024  # gloo/allreduce.h, kMaxSegmentSize
+MIN_SEGMENTS_PER_RANK = 2  # one is on its way while the other is reduced
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segments:
+    """A message cut into equal segments, the last ones shorter or empty."""
+
+    segment_bytes: int  # size of a full segment
+    per_rank: int  # segments in the chunk of one rank
+
+
+def ring_segments(num_ranks: int, message_bytes: int, element_bytes: int) -> Segments:
+    """Return how gloo's ring all-reduce cuts a message.
+
+    At least two segments a rank, none above 1 MiB, all of whole elements.
+
+    Source: gloo/allreduce.cc, ring.
+    """
+    most_bytes = element_bytes * max(1, MAX_SEGMENT_BYTES // element_bytes)
+    wanted = max(_divide_up(message_bytes, most_bytes), MIN_SEGMENTS_PER_RANK * num_ranks)
+    per_rank = _divide_up(wanted, num_ranks)
+    even = _divide_up(message_bytes, per_rank * num_ranks)
+    return Segments(segment_bytes=_divide_up(even, element_bytes) * element_bytes, per_rank=per_rank)
+
+
+def ring_chunks_bytes(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
+    """Return the size of each rank's chunk; they sum to the message, and the last ones may be short or empty."""
+    cut = ring_segments(num_ranks, message_bytes, element_bytes)
+    chunk = cut.per_rank * cut.segment_bytes
+    return tuple(min(chunk, max(0, message_bytes - rank * chunk)) for rank in range(num_ranks))
+
+
+def _divide_up(number: int, by: int) -> int:
+    return -(-number // by)
+
+
+# --- trees
+
+
+def num_binomial_children(rank: int, num_ranks: int) -> int:
+    """Return how many ranks a rank sends a broadcast of rank 0 to.
+
+    Step i doubles the ranks that have the message: those below 2^i send to the one 2^i above.
+    """
+    first_step = rank.bit_length()
+    last_step = (num_ranks - 1).bit_length()
+    return sum(rank + (1 << step) < num_ranks for step in range(first_step, last_step))
+
+
+def binomial_series(num_ranks: int) -> int:
+    """Return when the last rank has a broadcast of rank 0, in units of the time one message takes on a link.
+
+    A rank starts sending to its k children when it has the message, and they, sharing its link, all have it k
+    messages later.
+    """
+    ready = [0] * num_ranks
+    for rank in range(num_ranks):
+        done = ready[rank] + num_binomial_children(rank, num_ranks)
+        for step in range(rank.bit_length(), (num_ranks - 1).bit_length()):
+            child = rank + (1 << step)
+            if child < num_ranks:
+                ready[child] = done
+    return max(ready)
+
+
+def num_double_tree_edges(rank: int, num_ranks: int) -> tuple[int, int]:
+    """Return how many neighbours a rank has in the first and in the second tree.
+
+    The second tree is the first one mirrored, or, for an odd number of ranks, shifted by one: the inner nodes of
+    one are then leaves of the other.
+    """
+    twin = num_ranks - 1 - rank if num_ranks % 2 == 0 else (rank - 1) % num_ranks
+    return _num_tree_edges(rank, num_ranks), _num_tree_edges(twin, num_ranks)
+
+
+def _num_tree_edges(node: int, num_nodes: int) -> int:
+    children = sum(_tree_parent(other, num_nodes) == node for other in range(1, num_nodes))
+    return children + (node != 0)
+
+
+def _tree_parent(node: int, num_nodes: int) -> int:
+    """Return the parent of a node above 0: a node hangs from the next multiple of twice its lowest set bit."""
+    bit = node & -node
+    parent = (node ^ bit) | (bit << 1)
+    return parent if parent < num_nodes else node ^ bit
+
+
+# --- headers of gloo
+
+PREAMBLE_BYTES = 48  # six 64-bit words
+PREAMBLES_SENDING = 2
+PREAMBLES_RECEIVING = 1
+GATHER_PARTS = 2  # gloo/allgather.cc sends every contribution in two halves
+
+
+def gloo_header_bytes(
+    collective: Collective, num_ranks: int, message_bytes: int, *, element_bytes: int = 1
+) -> tuple[int, ...]:
+    """Return the header bytes that each rank sends in one collective of gloo.
+
+    Args:
+        collective, num_ranks, message_bytes, element_bytes: as for collective_bytes.
+
+    Source: as in the module. `torch.distributed.reduce_scatter` with a list of tensors runs one all-reduce a rank,
+    so it sends num_ranks times the headers of an all-reduce of message_bytes / num_ranks.
+    """
+    if num_ranks == 1:
+        return (0,)
+    sends, receives = _message_counts(collective, num_ranks, message_bytes, element_bytes)
+    pairs = zip(sends, receives, strict=True)
+    return tuple(PREAMBLE_BYTES * (PREAMBLES_SENDING * out + PREAMBLES_RECEIVING * into) for out, into in pairs)
+
+
+def _message_counts(
+    collective: Collective, num_ranks: int, message_bytes: int, element_bytes: int
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Return how many messages each rank sends and receives."""
+    if collective in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER):
+        sends = _ring_sends(num_ranks, message_bytes, element_bytes)
+        return sends, [sends[(rank + 1) % num_ranks] for rank in range(num_ranks)]
+    if collective is Collective.ALL_GATHER:
+        each = [GATHER_PARTS * (num_ranks - 1) if message_bytes else 0] * num_ranks
+        return each, each
+    if collective is Collective.ALL_TO_ALL:
+        each = [num_ranks - 1] * num_ranks
+        return each, each
+    if collective is Collective.BROADCAST:
+        return [num_binomial_children(rank, num_ranks) for rank in range(num_ranks)], [0] + [1] * (num_ranks - 1)
+    idle = [0] * (num_ranks - 2)
+    return [1, 0, *idle], [0, 1, *idle]
+
+
+def _ring_sends(num_ranks: int, message_bytes: int, element_bytes: int) -> list[int]:
+    """Return the segments that each rank sends to the rank below it: all but its own, then all but that one's."""
+    if message_bytes == 0:
+        return [0] * num_ranks
+    cut = ring_segments(num_ranks, message_bytes, element_bytes)
+    filled = -(-message_bytes // cut.segment_bytes)
+    in_chunk = [min(cut.per_rank, max(0, filled - rank * cut.per_rank)) for rank in range(num_ranks)]
+    return [2 * filled - in_chunk[rank] - in_chunk[rank - 1] for rank in range(num_ranks)]

@@ -1,46 +1,32 @@
-"""Fitting: latency and bandwidth of a link from measured times.
+"""Fitting: latency and bandwidth of a link by least squares of relative errors, and a rate by bisection.
 
-What: weighted least squares of the alpha-beta model, time = a * latency + b / bandwidth, where a and b are the
-latencies and the bytes in series that collective_cost gives for each sample's collective and number of ranks.
-Source: R. W. Hockney 1994 for the model; least squares as in C. L. Lawson, R. J. Hanson, "Solving least squares
-problems" (1974), chapters 5 and 23.
-Simplified: one latency and one bandwidth for all samples; errors are taken to be independent.
-Left out: thresholds between protocols (fit each range of sizes on its own), outlier rejection.
-
-Weights: each sample counts with 1 / time squared, so that the sum of squared *relative* errors is least;
-otherwise the largest messages alone would decide and the latency would be noise.
+The model is time = a * latency + b / bandwidth, where a and b are the latencies and the bytes in series that
+`collective_cost` gives for each sample. Without weights of 1 / time squared the largest messages alone would decide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from workbench.cluster.collectives import Algorithm, Collective, collective_cost
-from workbench.cluster.links import Link
+from workbench.cluster.machines import Link
 
-__all__ = ["Fit", "Sample", "fit"]
+__all__ = ["Fit", "Sample", "bisected", "fit"]
 
 MIN_SAMPLES = 2  # as many as there are unknowns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One measured time.
+    """One measured time."""
 
-    message_bytes: size of the message, as for collective_cost.
-    time_s: how long it took.
-    num_ranks: how many ranks took part.
-    collective: what they did.
-    algorithm: how.
-    """
-
-    message_bytes: float
-    time_s: float
-    num_ranks: int = 2
-    collective: Collective = Collective.SEND
-    algorithm: Algorithm = Algorithm.DIRECT
+    message_bytes: float  # size of the message, as for collective_cost
+    time_s: float  # how long it took
+    num_ranks: int = 2  # how many ranks took part
+    collective: Collective = Collective.SEND  # what they did
+    algorithm: Algorithm = Algorithm.DIRECT  # how
 
     def __post_init__(self) -> None:
         if not 0 <= self.message_bytes < math.inf:
@@ -54,18 +40,12 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """The line through the samples.
+    """The line through the samples."""
 
-    latency_s: fitted latency; 0 where the samples would have made it negative.
-    bandwidth_bytes_per_s: fitted bandwidth.
-    residuals_s: measured minus fitted time of each sample, in the order given.
-    r_squared: share of the weighted variation of the times that the line explains; 1 is perfect.
-    """
-
-    latency_s: float
-    bandwidth_bytes_per_s: float
-    residuals_s: tuple[float, ...]
-    r_squared: float
+    latency_s: float  # fitted latency; 0 where the samples would have made it negative
+    bandwidth_bytes_per_s: float  # fitted bandwidth
+    residuals_s: tuple[float, ...]  # measured minus fitted time of each sample, in the order given
+    r_squared: float  # share of the weighted variation of the times that the line explains; 1 is perfect
 
     def link(self, source: str) -> Link:
         """Return the fitted link; `source` says what was measured where."""
@@ -104,6 +84,21 @@ def fit(samples: Iterable[Sample | tuple[float, float]]) -> Fit:
         residuals_s=residuals,
         r_squared=_r_squared(times_s, residuals),
     )
+
+
+def bisected(is_low: Callable[[float], bool], low: float, high: float, num_steps: int) -> float:
+    """Return where a condition changes, by halving the logarithm of the interval.
+
+    Args:
+        is_low: whether the place lies above a number; true at `low`, false at `high`.
+        low: above 0.
+        high: above `low`.
+        num_steps: halvings.
+    """
+    for _ in range(num_steps):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if is_low(middle) else (low, middle)
+    return math.sqrt(low * high)
 
 
 def _pair(sample: object) -> Sample:

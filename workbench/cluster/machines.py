@@ -1,20 +1,100 @@
-"""Machines: devices, the hosts they sit in, and the clusters made of hosts.
+"""Devices, links, hosts and clusters of hosts: frozen descriptions, each number with its unit and source.
 
-What: frozen descriptions with units and sources, from which cost models read bandwidths and capacities.
-Source: each object says its own.
-Simplified: all devices of a host are alike and all hosts of a cluster are alike; inside a host one link joins the
-devices, or two where some of them form islands with a faster one.
-Left out: CPUs' speed, disks, NUMA, energy, price.
+A link is the alpha-beta model (R. W. Hockney 1994): a fixed latency and a bandwidth.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from enum import Enum
 
-from workbench.cluster.links import Link, require_number, require_source
+__all__ = ["GIGABIT_BYTES_PER_S", "Device", "Host", "Link", "Topology", "Wiring", "require_count", "require_number"]
 
-__all__ = ["Device", "Host", "Topology", "Wiring"]
+# Bytes per second that one gigabit per second carries (SI prefixes, 8 bits a byte).
+GIGABIT_BYTES_PER_S = 1e9 / 8
+# Seconds one way between two processes over TCP on data-centre Ethernet: an order of magnitude, not a measurement.
+TCP_LATENCY_S = 50e-6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """A full-duplex connection."""
+
+    bandwidth_bytes_per_s: float  # bytes that pass in one second, in each direction
+    latency_s: float = 0.0  # seconds before the first byte of a message arrives
+    source: str = "stated by the caller"  # where the numbers come from
+    inferred: tuple[str, ...] = ()  # names of the fields that the source does not state
+
+    def __post_init__(self) -> None:
+        require_number(self, "bandwidth_bytes_per_s", above_zero=True)
+        require_number(self, "latency_s", above_zero=False)
+        require_source(self)
+
+    @classmethod
+    def gigabit(cls) -> Link:
+        """Return a 1 Gbit/s Ethernet link."""
+        return cls._ethernet(1)
+
+    @classmethod
+    def ten_gigabit(cls) -> Link:
+        """Return a 10 Gbit/s Ethernet link."""
+        return cls._ethernet(10)
+
+    @classmethod
+    def _ethernet(cls, num_gigabits: int) -> Link:
+        return cls(
+            bandwidth_bytes_per_s=num_gigabits * GIGABIT_BYTES_PER_S,
+            latency_s=TCP_LATENCY_S,
+            source=f"nominal rate of {num_gigabits} Gbit/s Ethernet (IEEE 802.3)",
+            inferred=("latency_s",),
+        )
+
+    def time_s(self, message_bytes: float) -> float:
+        """Return the seconds a message of `message_bytes` bytes takes: latency + bytes / bandwidth.
+
+        Raises:
+            ValueError: message_bytes is negative.
+        """
+        if not message_bytes >= 0:
+            raise ValueError(f"message_bytes is {message_bytes!r}: it must not be negative")
+        return self.latency_s + message_bytes / self.bandwidth_bytes_per_s
+
+
+def require_number(thing: object, field: str, *, above_zero: bool) -> None:
+    """Check that a field holds a finite number of the right sign.
+
+    Args:
+        thing: a dataclass.
+        field: which of its fields.
+        above_zero: refuse 0 as well as negative numbers.
+
+    Raises:
+        ValueError: it does not.
+    """
+    value = getattr(thing, field)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < 0 or (above_zero and value == 0):
+        rule = "a finite number above 0" if above_zero else "a finite number, 0 or more"
+        raise ValueError(f"{type(thing).__name__}.{field} is {value!r}: it must be {rule}")
+
+
+def require_source(thing: object) -> None:
+    """Check that a catalogued thing says where its numbers come from and that `inferred` names its own fields.
+
+    Args:
+        thing: a dataclass with `source` and `inferred`.
+
+    Raises:
+        ValueError: source is empty, or inferred names something that is not a field.
+    """
+    kind = type(thing).__name__
+    if not isinstance(thing.source, str) or not thing.source.strip():
+        raise ValueError(f"{kind}.source is {thing.source!r}: it must say where the numbers come from")
+    known = {field.name for field in fields(thing)}
+    for name in thing.inferred:
+        if name not in known:
+            raise ValueError(f"{kind}.inferred names {name!r}: it must be a field of {kind}")
 
 
 class Wiring(Enum):
@@ -27,24 +107,15 @@ class Wiring(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """An accelerator.
+    """An accelerator."""
 
-    name: the maker's name.
-    memory_bytes: capacity.
-    fp16_flops_per_s: peak rate in half precision, with matrix units.
-    fp32_flops_per_s: peak rate in single precision, without matrix units.
-    memory_bytes_per_s: peak memory bandwidth.
-    source: where the numbers come from.
-    inferred: names of the fields that the source does not state.
-    """
-
-    name: str
-    memory_bytes: float
-    fp16_flops_per_s: float
-    fp32_flops_per_s: float
-    memory_bytes_per_s: float
-    source: str
-    inferred: tuple[str, ...] = ()
+    name: str  # the maker's name
+    memory_bytes: float  # capacity
+    fp16_flops_per_s: float  # peak rate in half precision, with matrix units
+    fp32_flops_per_s: float  # peak rate in single precision, without matrix units
+    memory_bytes_per_s: float  # peak memory bandwidth
+    source: str  # where the numbers come from
+    inferred: tuple[str, ...] = ()  # names of the fields that the source does not state
 
     def __post_init__(self) -> None:
         for field in ("memory_bytes", "fp16_flops_per_s", "fp32_flops_per_s", "memory_bytes_per_s"):
@@ -54,34 +125,22 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """A machine with devices.
+    """A machine with devices."""
 
-    name: what the paper or the vendor calls it.
-    device: what it computes with.
-    num_devices: how many of them.
-    device_link: joins any two devices of the host that share no island.
-    wiring: how the devices share that link.
-    island_size: devices per island; 1 where there are no islands.
-    island_link: the faster link inside an island, if any.
-    memory_bytes: the CPU's memory, where known.
-    source: where the numbers come from.
-    inferred: names of the fields that the source does not state.
-    """
-
-    name: str
-    device: Device
-    num_devices: int
-    device_link: Link
-    wiring: Wiring = Wiring.SWITCHED
-    island_size: int = 1
-    island_link: Link | None = None
-    memory_bytes: float | None = None
-    source: str
-    inferred: tuple[str, ...] = ()
+    name: str  # what the paper or the vendor calls it
+    device: Device  # what it computes with
+    num_devices: int  # how many of them
+    device_link: Link  # joins any two devices of the host that share no island
+    wiring: Wiring = Wiring.SWITCHED  # how the devices share that link
+    island_size: int = 1  # devices per island; 1 where there are no islands
+    island_link: Link | None = None  # the faster link inside an island, if any
+    memory_bytes: float | None = None  # the CPU's memory, where known
+    source: str  # where the numbers come from
+    inferred: tuple[str, ...] = ()  # names of the fields that the source does not state
 
     def __post_init__(self) -> None:
-        _require_count(self, "num_devices")
-        _require_count(self, "island_size")
+        require_count(self, "num_devices")
+        require_count(self, "island_size")
         if self.num_devices % self.island_size:
             rule = f"it must divide num_devices = {self.num_devices}"
             raise ValueError(f"Host.island_size is {self.island_size}: {rule}")
@@ -94,29 +153,19 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """Hosts and the network between them.
+    """Hosts and the network between them."""
 
-    name: the catalogue's name.
-    host: what every machine of the cluster is.
-    num_hosts: how many.
-    network: joins any two hosts; None where there is one.
-    wiring: how the hosts share the network.
-    storage: the way to remote persistent storage, shared by all hosts, where the paper has one.
-    source: where the numbers come from.
-    inferred: names of the fields that the source does not state.
-    """
-
-    name: str
-    host: Host
-    num_hosts: int = 1
-    network: Link | None = None
-    wiring: Wiring = Wiring.SWITCHED
-    storage: Link | None = None
-    source: str
-    inferred: tuple[str, ...] = ()
+    name: str  # the catalogue's name
+    host: Host  # what every machine of the cluster is
+    num_hosts: int = 1  # how many
+    network: Link | None = None  # joins any two hosts; None where there is one
+    wiring: Wiring = Wiring.SWITCHED  # how the hosts share the network
+    storage: Link | None = None  # the way to remote persistent storage, shared by all hosts, where the paper has one
+    source: str  # where the numbers come from
+    inferred: tuple[str, ...] = ()  # names of the fields that the source does not state
 
     def __post_init__(self) -> None:
-        _require_count(self, "num_hosts")
+        require_count(self, "num_hosts")
         if self.num_hosts > 1 and self.network is None:
             raise ValueError(f"Topology.network is None: {self.num_hosts} hosts must have one")
         require_source(self)
@@ -162,7 +211,7 @@ class Topology:
         return min(links, key=lambda link: link.bandwidth_bytes_per_s)
 
 
-def _require_count(thing: object, field: str) -> None:
+def require_count(thing: object, field: str) -> None:
     value = getattr(thing, field)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{type(thing).__name__}.{field} is {value!r}: it must be an integer of at least 1")

@@ -1,30 +1,35 @@
-"""Model families: one file a family, and inventories of their tensors and messages for planners."""
+"""Model families: one file a family, and the inventory of their products, tensors and messages for planners."""
 
-from workbench.models.bert import BertEncoder, BertForMaskedLM, BertForSequenceClassification
-from workbench.models.bert_config import BertConfig
-from workbench.models.gpt2 import GPT2, GPT2Config
-from workbench.models.hugging_face import LoadedWeights, load_hugging_face, to_hugging_face
-from workbench.models.inventory import layer_messages, layer_products, layer_weights
-from workbench.models.vit import ViTEncoder, ViTForImageClassification
-from workbench.models.vit_config import VIT_1B, VIT_3B, VIT_TINY, ViTConfig
+import importlib
 
-__all__ = [
-    "GPT2",
-    "VIT_1B",
-    "VIT_3B",
-    "VIT_TINY",
-    "BertConfig",
-    "BertEncoder",
-    "BertForMaskedLM",
-    "BertForSequenceClassification",
-    "GPT2Config",
-    "LoadedWeights",
-    "ViTConfig",
-    "ViTEncoder",
-    "ViTForImageClassification",
-    "layer_messages",
-    "layer_products",
-    "layer_weights",
-    "load_hugging_face",
-    "to_hugging_face",
-]
+_HOMES = {
+    "GPT2": "gpt2",
+    "VIT_1B": "vit_config",
+    "VIT_3B": "vit_config",
+    "VIT_TINY": "vit_config",
+    "BertConfig": "bert_config",
+    "BertEncoder": "bert",
+    "BertForMaskedLM": "bert",
+    "BertForSequenceClassification": "bert",
+    "Cut": "inventory",
+    "GPT2Config": "gpt2",
+    "Linear": "inventory",
+    "LoadedWeights": "hugging_face",
+    "Message": "inventory",
+    "Tensor": "inventory",
+    "ViTConfig": "vit_config",
+    "ViTEncoder": "vit",
+    "ViTForImageClassification": "vit",
+    "Workload": "inventory",
+    "load_hugging_face": "hugging_face",
+    "to_hugging_face": "hugging_face",
+}
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str):
+    # Lazy, so that cost models use the inventory without importing torch.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

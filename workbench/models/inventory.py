@@ -1,199 +1,262 @@
-"""What a cut transformer layer holds, sends and multiplies, listed without building it.
+"""One workload model for planners, simulators and byte counts: a transformer's products, tensors and messages.
 
-What: for planners, simulators and byte counts: every weight of a layer with the
-dimension that is cut, every message of a layer and micro-batch with its call site, pass
-and shape, and every matrix product of a linear with its sizes on one rank, under the
-names that the layers and their ledger use. The same for post-norm and pre-norm layers.
-Source: the cut of `workbench.parallel.transformer` (Megatron-LM, section 3).
-Simplified: messages without codecs; embeddings, pooler and heads send none.
-Left out: messages between pipeline stages, the exchange of tied gradients, and the
-products inside attention, which have no weights.
+Layers are cut as `workbench.parallel.transformer` cuts them (Megatron-LM, section 3), and call sites have the names of
+its ledger. Nothing here imports torch.
 """
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 
-import torch
+__all__ = ["OPTIMIZER_BYTES_PER_PARAMETER", "Cut", "Linear", "Message", "Tensor", "Workload"]
 
-from workbench.parallel.shards import check_divides
-from workbench.parallel.traffic import MessageKind, Phase
-from workbench.parallel.transformer import TransformerConfig
+PRODUCTS_PER_LINEAR = 3  # output, input gradient and weight gradient: equal in operations
+OPTIMIZER_BYTES_PER_PARAMETER = 28  # Adam on fp32 states: reads 16 (weight, gradient, two moments), writes 12
+LAYER_NORM_BYTES = 4  # of an fp16 element: reads 2, writes 2
+RESIDUAL_BYTES = 11  # dropout reads 2, writes 2 and a mask of 1; the sum reads 2 + 2, writes 2
+ACTIVATION_BYTES = 4  # GELU reads 2, writes 2
+SCORE_BYTES = 9  # softmax reads 2, writes 2; dropout reads 2, writes 2 and a mask of 1
+PASSES = 3  # element-wise work of forward and backward, in units of forward: backward has a second tensor to read
 
-__all__ = ["MessageEntry", "ProductEntry", "WeightEntry", "layer_messages", "layer_products", "layer_weights"]
 
-PRODUCTS_PER_LINEAR = 3
-"""Output, input gradient and weight gradient: equal in operations."""
+class Cut(Enum):
+    """Along which side a weight [O, K] is cut over tensor-parallel ranks."""
+
+    COLUMN = "column-parallel: O is cut, the input is everywhere, the input's gradient is all-reduced"
+    ROW = "row-parallel: K is cut, the output's gradient is everywhere, the output is all-reduced"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WeightEntry:
+class Linear:
+    """One rank's part of a linear layer: y [N, O] = x [N, K] Wᵀ [K, O], and its two gradients."""
+
+    site: str  # call site, as in the ledger
+    cut: Cut  # which side is cut
+    num_rows: int  # N, positions of the micro-batch
+    num_inputs: float  # K of the shard
+    num_outputs: float  # O of the shard
+    element_bytes: int = 2  # of every value
+
+    @property
+    def input_bytes(self) -> float:
+        """Bytes of x, and of its gradient."""
+        return self.num_rows * self.num_inputs * self.element_bytes
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of W, and of its gradient."""
+        return self.num_outputs * self.num_inputs * self.element_bytes
+
+    @property
+    def output_bytes(self) -> float:
+        """Bytes of y, and of its gradient."""
+        return self.num_rows * self.num_outputs * self.element_bytes
+
+    @property
+    def flops(self) -> float:
+        """Operations of one of the three products: a multiplication and an addition each."""
+        return 2 * self.num_rows * self.num_inputs * self.num_outputs
+
+    @property
+    def iteration_flops(self) -> float:
+        """Operations of all three products."""
+        return PRODUCTS_PER_LINEAR * self.flops
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tensor:
     """One parameter of a layer."""
 
-    name: str
-    """Name below the layer, without the shard's number."""
-    shape: tuple[int, ...]
-    """Full shape."""
-    cut_dim: int | None
-    """Dimension that tensor-parallel ranks share; None if every rank holds it whole."""
-    num_tensor_ranks: int
-    """Ranks that share it."""
+    name: str  # below the layer, without the shard's number
+    shape: tuple[int, ...]  # full shape
+    cut_dim: int | None  # dimension that ranks share; None if every rank holds it whole
+    num_ranks: int  # ranks that share it
+    element_bytes: int = 2  # of every value
 
     @property
     def local_shape(self) -> tuple[int, ...]:
         """Shape of one rank's shard."""
-        return tuple(
-            size // self.num_tensor_ranks if dim == self.cut_dim else size for dim, size in enumerate(self.shape)
-        )
+        return tuple(size // self.num_ranks if dim == self.cut_dim else size for dim, size in enumerate(self.shape))
 
     @property
     def local_elements(self) -> int:
         """Elements of one rank's shard."""
         return math.prod(self.local_shape)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MessageEntry:
-    """One message of one micro-batch."""
-
-    site: str
-    """Call site, as in the ledger."""
-    what: MessageKind
-    """Kind of message."""
-    phase: Phase
-    """Pass in which it travels."""
-    shape: tuple[int, ...]
-    """Shape of what one rank contributes."""
-    message_bytes: int
-    """Bytes of what one rank contributes."""
+    @property
+    def local_bytes(self) -> int:
+        """Bytes of one rank's shard, and of its gradient."""
+        return self.local_elements * self.element_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProductEntry:
-    """The matrix products of one linear on one rank: y [N, O] = x [N, K] Wᵀ [K, O], and its two gradients."""
+class Message:
+    """One all-reduce of one layer and micro-batch."""
 
-    site: str
-    """Call site of the linear."""
-    num_rows: int
-    """N: positions of the micro-batch."""
-    num_inputs: int
-    """K: the contracted dimension of this rank's shard."""
-    num_outputs: int
-    """O: outputs of this rank's shard."""
+    site: str  # call site, as in the ledger
+    phase: str  # pass in which it travels: "forward" or "backward"
+    message_bytes: int  # of what one rank contributes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """A transformer and one micro-batch of it."""
+
+    hidden: int  # h, elements
+    num_layers: int  # L, transformer layers
+    batch: int  # b, sequences of a micro-batch
+    sequence: int  # s, tokens of a sequence
+    name: str = ""  # as a paper calls it
+    inner: int | None = None  # units between the two products of an MLP; None is four times the hidden size
+    head_size: int = 64  # elements of an attention head
+    vocabulary: int = 0  # words of the language-model head; 0 for no such head
+    other_parameters: int = 0  # outside of the layers' matrices: embeddings, norms, biases
+    element_bytes: int = 2  # of an activation, a weight and a gradient
+    num_samples: int | None = None  # sequences of an epoch, where there is one
+
+    def __post_init__(self) -> None:
+        least = dict.fromkeys(("hidden", "num_layers", "batch", "sequence", "head_size", "element_bytes"), 1)
+        for field, at_least in (least | {"vocabulary": 0, "other_parameters": 0}).items():
+            value = getattr(self, field)
+            if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+                raise ValueError(f"{field} is {value!r}; it must be an integer of at least {at_least}")
 
     @property
-    def flops(self) -> int:
-        """Floating-point operations of one of the three products: a multiplication and an addition each."""
-        return 2 * self.num_rows * self.num_inputs * self.num_outputs
+    def inner_units(self) -> int:
+        """Units between the two products of an MLP."""
+        return 4 * self.hidden if self.inner is None else self.inner
 
     @property
-    def iteration_flops(self) -> int:
-        """Operations of all three products, forward and backward."""
-        return PRODUCTS_PER_LINEAR * self.flops
+    def num_tokens(self) -> int:
+        """Rows of every product."""
+        return self.batch * self.sequence
 
+    @property
+    def elements(self) -> int:
+        """Of one activation, b·s·h."""
+        return self.num_tokens * self.hidden
 
-def layer_weights(config: TransformerConfig, num_tensor_ranks: int = 1) -> tuple[WeightEntry, ...]:
-    """List the parameters of one transformer layer.
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of one activation, which is also the message of one all-reduce."""
+        return self.elements * self.element_bytes
 
-    Args:
-        config: Sizes.
-        num_tensor_ranks: Ranks that share the layer.
+    @property
+    def scores(self) -> int:
+        """Attention scores of one layer, b·heads·s²."""
+        return self.batch * max(1, self.hidden // self.head_size) * self.sequence**2
 
-    Returns:
-        Entries in the order of the layer's computation.
+    @property
+    def logits(self) -> int:
+        """Elements that the language-model head computes; 0 without a head."""
+        return self.num_tokens * self.vocabulary
 
-    Raises:
-        ValueError: If the ranks do not divide the heads or the inner units.
-    """
-    check_divides("num_heads", config.num_heads, num_tensor_ranks)
-    check_divides("mlp_size", config.mlp_size, num_tensor_ranks)
-    hidden, inner = config.hidden_size, config.mlp_size
-    table = (
-        ("attention.query_key_value.weights", (3 * hidden, hidden), 0),
-        ("attention.query_key_value.biases", (3 * hidden,), 0),
-        ("attention.output.weights", (hidden, hidden), 1),
-        ("attention.output.bias", (hidden,), None),
-        ("attention_norm.weight", (hidden,), None),
-        ("attention_norm.bias", (hidden,), None),
-        ("mlp.input.weights", (inner, hidden), 0),
-        ("mlp.input.biases", (inner,), 0),
-        ("mlp.output.weights", (hidden, inner), 1),
-        ("mlp.output.bias", (hidden,), None),
-        ("mlp_norm.weight", (hidden,), None),
-        ("mlp_norm.bias", (hidden,), None),
-    )
-    return tuple(
-        WeightEntry(name=name, shape=shape, cut_dim=dim, num_tensor_ranks=num_tensor_ranks)
-        for name, shape, dim in table
-    )
+    @property
+    def num_iterations(self) -> int:
+        """Iterations of an epoch; the last may be smaller and counts as one."""
+        if self.num_samples is None:
+            raise ValueError("num_samples is None; an epoch must have a number of sequences")
+        return math.ceil(self.num_samples / self.batch)
 
+    @property
+    def layer_parameters(self) -> int:
+        """Elements of one layer's matrices: 4h² of attention, 2·h·inner of the MLP."""
+        return 4 * self.hidden**2 + 2 * self.hidden * self.inner_units
 
-def layer_messages(
-    config: TransformerConfig,
-    layer: int,
-    *,
-    batch: int,
-    sequence: int,
-    num_tensor_ranks: int,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[MessageEntry, ...]:
-    """List the tensor-parallel messages of one layer for one micro-batch.
+    @property
+    def num_parameters(self) -> int:
+        """Of the whole model."""
+        return self.num_layers * self.layer_parameters + self.other_parameters
 
-    Args:
-        config: Sizes.
-        layer: Which layer, for the call sites.
-        batch: B of the micro-batch.
-        sequence: S.
-        num_tensor_ranks: Ranks that share the layer; one rank alone sends nothing.
-        dtype: Of activations.
+    @property
+    def linear_flops(self) -> int:
+        """Operations of one layer's linears, forward, over all ranks: two a parameter and token."""
+        return 2 * self.num_tokens * self.layer_parameters
 
-    Returns:
-        Two sums forward, two sums of input gradients backward, in the order sent.
-    """
-    if num_tensor_ranks == 1:
-        return ()
-    table = (
-        ("attention.output", MessageKind.SUM, Phase.FORWARD),
-        ("mlp.output", MessageKind.SUM, Phase.FORWARD),
-        ("mlp.input", MessageKind.COPY_BACKWARD, Phase.BACKWARD),
-        ("attention.query_key_value", MessageKind.COPY_BACKWARD, Phase.BACKWARD),
-    )
-    shape = (batch, sequence, config.hidden_size)
-    return tuple(_entry(f"layers.{layer}.{site}", what, phase, shape, dtype) for site, what, phase in table)
+    @property
+    def attention_flops(self) -> int:
+        """Operations of one layer's attention core, forward, over all ranks: 4·b·s²·h."""
+        return 4 * self.num_tokens * self.sequence * self.hidden
 
+    @property
+    def layer_flops(self) -> int:
+        """Operations of one layer's forward pass: 24·b·s·h² + 4·b·s²·h where the MLP is four times as wide.
 
-def layer_products(
-    config: TransformerConfig, layer: int, *, batch: int, sequence: int, num_tensor_ranks: int
-) -> tuple[ProductEntry, ...]:
-    """List the matrix products of one layer's linears on one rank for one micro-batch.
+        Source: Narayanan et al. 2021, appendix; they count forward, backward and forward again.
+        """
+        return self.linear_flops + self.attention_flops
 
-    Args:
-        config: Sizes.
-        layer: Which layer, for the call sites.
-        batch: B of the micro-batch.
-        sequence: S.
-        num_tensor_ranks: Ranks that share the layer.
+    @property
+    def head_flops(self) -> int:
+        """Operations of the language-model head, forward."""
+        return 2 * self.hidden * self.logits
 
-    Returns:
-        One entry a linear, in the order of the layer's computation.
+    def elementwise_bytes(self, num_ranks: int) -> float:
+        """Return the bytes that one rank's element-wise operations read and write in an iteration of fp16.
 
-    Raises:
-        ValueError: If the ranks do not divide the heads or the inner units.
-    """
-    check_divides("num_heads", config.num_heads, num_tensor_ranks)
-    inner = check_divides("mlp_size", config.mlp_size, num_tensor_ranks)
-    hidden, shard = config.hidden_size, config.hidden_size // num_tensor_ranks
-    table = (
-        ("attention.query_key_value", hidden, 3 * shard),
-        ("attention.output", shard, hidden),
-        ("mlp.input", hidden, inner),
-        ("mlp.output", inner, hidden),
-    )
-    return tuple(
-        ProductEntry(site=f"layers.{layer}.{site}", num_rows=batch * sequence, num_inputs=inputs, num_outputs=outputs)
-        for site, inputs, outputs in table
-    )
+        Layer norms, dropouts and residual sums run on whole hidden states on every rank, GELU and softmax on a part.
+        """
+        whole = 2 * (LAYER_NORM_BYTES + RESIDUAL_BYTES) * self.elements
+        shared = ACTIVATION_BYTES * self.num_tokens * self.inner_units + SCORE_BYTES * self.scores
+        return self.num_layers * PASSES * (whole + shared / num_ranks)
 
+    def optimizer_bytes(self, num_ranks: int) -> float:
+        """Return the bytes that one rank's optimizer reads and writes in an iteration."""
+        return OPTIMIZER_BYTES_PER_PARAMETER * self.num_parameters / num_ranks
 
-def _entry(site: str, what: MessageKind, phase: Phase, shape: tuple[int, ...], dtype: torch.dtype) -> MessageEntry:
-    num_bytes = math.prod(shape) * dtype.itemsize
-    return MessageEntry(site=site, what=what, phase=phase, shape=shape, message_bytes=num_bytes)
+    def linears(self, num_ranks: int = 1, *, layer: int = 0) -> tuple[Linear, ...]:
+        """List one rank's linears of one layer; a cut that does not divide is taken in fractions of a column."""
+        hidden, inner = self.hidden / num_ranks, self.inner_units / num_ranks
+        table = (
+            ("attention.query_key_value", Cut.COLUMN, self.hidden, 3 * hidden),
+            ("attention.output", Cut.ROW, hidden, self.hidden),
+            ("mlp.input", Cut.COLUMN, self.hidden, inner),
+            ("mlp.output", Cut.ROW, inner, self.hidden),
+        )
+        common = {"num_rows": self.num_tokens, "element_bytes": self.element_bytes}
+        return tuple(
+            Linear(site=f"layers.{layer}.{site}", cut=cut, num_inputs=inputs, num_outputs=outputs, **common)
+            for site, cut, inputs, outputs in table
+        )
+
+    def tensors(self, num_ranks: int = 1) -> tuple[Tensor, ...]:
+        """List the parameters of one layer, in the order of its computation.
+
+        Raises:
+            ValueError: if the ranks do not divide the hidden size or the inner units.
+        """
+        hidden, inner = self.hidden, self.inner_units
+        for field, value in (("hidden", hidden), ("inner", inner)):
+            if value % num_ranks:
+                raise ValueError(f"{field} is {value}; it must be divisible by the {num_ranks} ranks")
+        table = (
+            ("attention.query_key_value.weights", (3 * hidden, hidden), 0),
+            ("attention.query_key_value.biases", (3 * hidden,), 0),
+            ("attention.output.weights", (hidden, hidden), 1),
+            ("attention.output.bias", (hidden,), None),
+            ("attention_norm.weight", (hidden,), None),
+            ("attention_norm.bias", (hidden,), None),
+            ("mlp.input.weights", (inner, hidden), 0),
+            ("mlp.input.biases", (inner,), 0),
+            ("mlp.output.weights", (hidden, inner), 1),
+            ("mlp.output.bias", (hidden,), None),
+            ("mlp_norm.weight", (hidden,), None),
+            ("mlp_norm.bias", (hidden,), None),
+        )
+        common = {"num_ranks": num_ranks, "element_bytes": self.element_bytes}
+        return tuple(Tensor(name=name, shape=shape, cut_dim=dim, **common) for name, shape, dim in table)
+
+    def messages(self, num_ranks: int, *, layer: int = 0) -> tuple[Message, ...]:
+        """List one layer's all-reduces in the order sent: two of outputs, two of input gradients; none of one rank."""
+        if num_ranks == 1:
+            return ()
+        table = (
+            ("attention.output", "forward"),
+            ("mlp.output", "forward"),
+            ("mlp.input", "backward"),
+            ("attention.query_key_value", "backward"),
+        )
+        return tuple(
+            Message(site=f"layers.{layer}.{site}", phase=phase, message_bytes=self.activation_bytes)
+            for site, phase in table
+        )

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from workbench.cluster import Link
+from workbench.study.published import Cell
 from workbench.techniques.activation_compression.cost import (
     CALIBRATION,
-    PublishedCell,
     Setting,
     calibrate,
     calibration_cells,
@@ -29,27 +29,19 @@ def published(table: str) -> list[dict]:
         return [row for row in csv.DictReader(file) if row["unit"] == "ms" or row["quantity"] == "exceeds_100_s"]
 
 
-def test_a_cell_has_the_milliseconds_that_the_table_prints():
-    # Table 7, row A2, column Tensor Dec.; table 3, without NVLink, TP 4, w/o; table 9, stages 0 and 1.
-    cells = {
-        PublishedCell("table-7", "decode_ms", "A2", 4, 4): 20.52,
-        PublishedCell("table-3", "iteration_ms", "w/o", 4, 1, nvlink=0): 736.01,
-        PublishedCell("table-9", "boundary_ms", "w/o", 4, 4, boundary=0): 77.82,
-    }
-    assert published_ms(cells) == cells
-
-
 def test_the_machines_are_fitted_to_the_named_cells_alone_and_to_each_of_them():
     cells = published_ms()
-    assert calibrate(cells | {PublishedCell("table-2", "iteration_ms", "T1", 2, 2): 1.0}) == calibrate(cells)
-    repeated = [cell for cell in cells if cell.nvlink == 1 or cell.table == "table-9"]  # of table 2; scales table 9
+    assert calibrate(cells | {Cell.of("table-2", "iteration_ms", method="T1", tp=2, pp=2): 1.0}) == calibrate(cells)
+    repeated = [
+        cell for cell in cells if ("nvlink", 1) in cell.columns or cell.table == "table-9"
+    ]  # of table 2; scales table 9
     for cell in set(cells) - set(repeated):
         assert calibrate(cells | {cell: 1.001 * cells[cell]}) != calibrate(cells), cell
 
 
 def test_a_cell_that_no_table_prints_is_named():
-    with pytest.raises(ValueError, match="decode_ms of w/o at TP 4, PP 4 in table-7"):
-        published_ms([PublishedCell("table-7", "decode_ms", "w/o", 4, 4)])
+    with pytest.raises(ValueError, match="table-7 has 0 rows of decode_ms with"):
+        published_ms([Cell.of("table-7", "decode_ms", method="w/o", tp=4, pp=4)])
 
 
 def test_no_more_than_one_cell_in_five_calibrates_in_any_table_nor_in_all():
@@ -61,7 +53,7 @@ def test_no_more_than_one_cell_in_five_calibrates_in_any_table_nor_in_all():
 
 
 def test_a_missing_cell_is_named():
-    with pytest.raises(ValueError, match="tensor_ms of w/o at TP 4, PP 4 in table-7"):
+    with pytest.raises(ValueError, match="cells_ms lacks tensor_ms of method w/o, tp 4, pp 4 in table-7"):
         calibrate(published_ms(CALIBRATION[:5]))
 
 
@@ -165,7 +157,7 @@ def test_tensor_parallelism_that_leaves_its_host_is_slow_on_either_machine():
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"), [({"num_nodes": 3}, "num_nodes=3"), ({"vocabulary": -1}, "vocabulary=-1")]
+    ("fields", "named"), [({"num_nodes": 3}, "num_nodes is 3"), ({"vocabulary": -1}, "vocabulary is -1")]
 )
 def test_a_wrong_host_or_head_names_the_field(fields, named):
     with pytest.raises(ValueError, match=named):

@@ -14,15 +14,13 @@ from workbench.techniques.activation_compression.cost import (
     paper_machine,
 )
 from workbench.techniques.activation_compression.method import Family
-from workbench.techniques.activation_compression.simulating import (
-    error_rows,
+from workbench.techniques.activation_compression.simulated import (
     machine_rows,
     simulate_boundaries,
     simulate_break_even,
     simulate_gains,
     simulate_shares,
     simulate_times,
-    summary_rows,
 )
 
 PRE = {"micro_batch": 128, "sequence": 128, "num_micro_batches": 8, "num_nodes": 4}
@@ -104,39 +102,6 @@ def test_the_share_of_communication_is_forward_tensor_time_over_the_iteration():
     rows = simulate_shares([[2, 2]], [[32, 512]], nvlink=[False])
     time = iteration_time(Setting(nvlink=False))
     assert value(rows, "communication_share") == time.tensor_s / time.total_s == pytest.approx(0.233, abs=0.003)
-
-
-def test_cells_that_calibrate_have_no_error_and_the_others_are_summed_up():
-    ours = [
-        {"quantity": "a_ms", "method": name, "value": found, "unit": "ms"}
-        for name, found in (("x", 11), ("y", 24), ("z", 30))
-    ]
-    said = [
-        {"quantity": "a_ms", "method": name, "value": 10.0 * n, "unit": "ms", "source": "s"}
-        for n, name in enumerate("xyz", start=1)
-    ]
-    rows = error_rows(ours, said, [{"quantity": "a_ms", "method": "z"}])
-    assert {row["method"]: row["value"] for row in rows if row["quantity"] == "relative_error"} == pytest.approx(
-        {"x": 0.1, "y": 0.2}
-    )
-    assert (value(rows, "median_error"), value(rows, "largest_error"), value(rows, "held_out_cells")) == pytest.approx(
-        (0.15, 0.2, 2)
-    )
-
-
-def test_empty_columns_of_a_published_table_are_no_keys():
-    ours = [{"quantity": "a_ms", "method": "x", "value": 11.0, "unit": "ms"}]
-    said = [{"quantity": "a_ms", "method": "x", "boundary": float("nan"), "value": 10.0, "unit": "ms"}]
-    assert value(error_rows(ours, said, []), "median_error") == pytest.approx(0.1)
-
-
-def test_a_comparison_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="at least one cell"):
-        error_rows([], [{"quantity": "a_ms", "value": 1.0, "unit": "ms"}], [])
-
-
-def test_ninety_percent_of_the_errors_lie_below_the_ninetieth_percentile():
-    assert value(summary_rows(n / 10 for n in range(11)), "p90_error") == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("table", ["table-2", "table-3", "table-4", "table-6", "table-7", "table-9", "table-12"])

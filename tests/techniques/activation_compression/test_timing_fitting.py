@@ -6,8 +6,13 @@ from types import MappingProxyType
 import pytest
 
 from workbench.cluster import Link
-from workbench.techniques.activation_compression.cost import CodecCost, FittedMachine, Setting, iteration_time
-from workbench.techniques.activation_compression.cost.transfers import all_reduce_s
+from workbench.techniques.activation_compression.cost import (
+    CodecCost,
+    FittedMachine,
+    Setting,
+    all_reduce_s,
+    iteration_time,
+)
 from workbench.techniques.activation_compression.method import Family
 from workbench.techniques.activation_compression.timing import (
     break_even_rows,

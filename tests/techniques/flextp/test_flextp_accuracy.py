@@ -3,8 +3,8 @@
 import pytest
 
 from workbench.launch import Ranks
-from workbench.techniques.flextp.study import accuracy
-from workbench.techniques.flextp.study.accuracy import compare_on_ranks, train_vit, train_vit_on_ranks
+from workbench.techniques.flextp.measured import accuracy
+from workbench.techniques.flextp.measured.accuracy import compare_on_ranks, train_vit, train_vit_on_ranks
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -122,6 +122,6 @@ def test_bad_arguments_are_refused_before_any_work(wrong, message, monkeypatch):
 
 
 def test_every_variant_is_looked_at_before_ranks_start(monkeypatch):
-    monkeypatch.setattr("workbench.techniques.flextp.study.accuracy.Ranks", None)
+    monkeypatch.setattr("workbench.techniques.flextp.measured.accuracy.Ranks", None)
     with pytest.raises(ValueError, match="skewness of rank 0 is 0.5"):
         compare_on_ranks([{}, {"skewness": [0.5]}], **{**FEW, "num_ranks": 2})

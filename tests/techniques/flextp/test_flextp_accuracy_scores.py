@@ -9,8 +9,15 @@ from workbench.reproduction.comparing import Verdict
 from workbench.reproduction.judge import judge
 from workbench.study.rows import read_rows
 from workbench.techniques.flextp import plots as pictures
-from workbench.techniques.flextp.measured import CONTROL, Variant, blind_reason, rows_as_timed, variants_as_timed
-from workbench.techniques.flextp.study import accuracy, scores
+from workbench.techniques.flextp.measured import (
+    CONTROL,
+    Variant,
+    accuracy,
+    blind_reason,
+    rows_as_timed,
+    scores,
+    variants_as_timed,
+)
 
 REAL = [{"name": "cifar10/train", "source": "WORKBENCH_DATA", "detail": "", "sha256": "0"}]
 STAND_IN = [{**REAL[0], "source": "stand-in"}]

@@ -149,10 +149,6 @@ def test_the_winner_drops_least_of_those_that_are_fast_enough_and_of_equals_come
 def test_under_heavy_stragglers_resizing_wins_on_slow_links_and_migration_on_fast_ones():
     slow, fast = winner_map(skewnesses=[8.0], nums_stragglers=[2], bandwidths_bytes_per_s=[1e9, 1e11])
     assert (slow.means, fast.means) == ("resizing", "migration")
-    rows = fast.rows()
-    assert [row["solution"] for row in rows] == ["Baseline", "ZERO", "MIG", "SEMI"]
-    assert all(row["bandwidth_bytes_per_s"] == 1e11 and row["num_stragglers"] == 2 for row in rows)
-    assert [row["wins"] for row in rows].count(True) == 1
 
 
 def test_the_ideal_gives_every_rank_as_much_as_it_can_do_in_the_same_time():
@@ -160,7 +156,6 @@ def test_the_ideal_gives_every_rank_as_much_as_it_can_do_in_the_same_time():
     # Six ranks and two of an eighth of their speed share eight shards: 8 / (6 + 2/8) of a product time each.
     other_s = iteration_parts(VIT_1B, paper_machine().with_bandwidth(1e10)).other_s
     assert point.ideal_s == pytest.approx(ITERATIONS * (other_s + 8 / 6.25 * PARTS.product_s))
-    assert point.rows()[0]["speed_of_ideal"] == pytest.approx(point.ideal_s / point.epochs[Solution.BASELINE].time_s)
 
 
 def test_where_nobody_is_slow_doing_nothing_wins():

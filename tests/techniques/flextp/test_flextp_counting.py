@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workbench.techniques.flextp.counting import count_worked_example
+from workbench.techniques.flextp.counted import count_worked_example
 from workbench.techniques.flextp.method import worked_example
 
 pytestmark = pytest.mark.timeout(60)

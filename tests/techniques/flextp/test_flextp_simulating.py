@@ -9,8 +9,8 @@ from workbench.reproduction import load_catalogue, published_rows
 from workbench.reproduction.judge import judge
 from workbench.reproduction.project import Project
 from workbench.study.rows import read_rows
+from workbench.techniques.flextp import counted, simulated
 from workbench.techniques.flextp import plots as pictures
-from workbench.techniques.flextp import simulating
 from workbench.techniques.flextp.cost import (
     VIT_1B,
     extraction_s,
@@ -18,7 +18,7 @@ from workbench.techniques.flextp.cost import (
     migration_epoch_time_s,
     paper_machine,
 )
-from workbench.techniques.flextp.simulating.counting import count_all_reduces, count_setting
+from workbench.techniques.flextp.counted import count_all_reduces, count_setting
 
 PARTS = iteration_parts(VIT_1B, paper_machine())
 EXTRACTING_S = extraction_s(VIT_1B, paper_machine(), 0.5)
@@ -39,7 +39,7 @@ def found(rows, quantity, **keys):
 
 
 def test_where_all_ranks_drop_a_quarter_an_epoch_lacks_a_quarter_of_the_products():
-    rows = simulating.simulate_ratios("ViT-1B", [0.25], ["Baseline", "ZERO-Rd", "ZERO-Pri"])
+    rows = simulated.simulate_ratios("ViT-1B", [0.25], ["Baseline", "ZERO-Rd", "ZERO-Pri"])
     shorter_s = ITERATIONS * (PARTS.other_s + 0.75 * PARTS.product_s + EXTRACTING_S)
     assert found(rows, "epoch_s", solution="Baseline") == pytest.approx(373)
     assert found(rows, "epoch_s", solution="ZERO-Pri") == pytest.approx(shorter_s)
@@ -49,7 +49,7 @@ def test_where_all_ranks_drop_a_quarter_an_epoch_lacks_a_quarter_of_the_products
 
 
 def test_where_one_rank_straggles_it_alone_drops_and_still_is_the_slowest():
-    rows = simulating.simulate_ratios("ViT-1B", [0.25], ["Baseline", "ZERO-Pri"], skewness=8.0)
+    rows = simulated.simulate_ratios("ViT-1B", [0.25], ["Baseline", "ZERO-Pri"], skewness=8.0)
     assert found(rows, "epoch_s", solution="Baseline") == pytest.approx(BASELINE_8_S)
     epoch_s = ITERATIONS * (PARTS.other_s + 6 * PARTS.product_s + EXTRACTING_S)
     assert found(rows, "epoch_s", solution="ZERO-Pri") == pytest.approx(epoch_s)
@@ -58,7 +58,7 @@ def test_where_one_rank_straggles_it_alone_drops_and_still_is_the_slowest():
 
 def test_along_skewness_baseline_is_a_line_and_the_one_shot_form_stays_below_its_bound():
     solutions = ["Baseline", "ZERO-Pri", "ZERO-Pri, one shot", "ZERO-PriDiffE"]
-    rows = simulating.simulate_skewness("ViT-1B", [1.0, 4.0, 8.0], solutions, 0.5)
+    rows = simulated.simulate_skewness("ViT-1B", [1.0, 4.0, 8.0], solutions, 0.5)
     assert found(rows, "epoch_s", solution="Baseline", skewness=8.0) == pytest.approx(BASELINE_8_S)
     assert found(rows, "off_straight_line", solution="Baseline") == pytest.approx(0, abs=1e-12)
     assert found(rows, "growth", solution="Baseline") == pytest.approx(BASELINE_8_S / 373)
@@ -77,7 +77,7 @@ def test_along_skewness_baseline_is_a_line_and_the_one_shot_form_stays_below_its
 
 
 def test_a_line_that_bends_is_off_by_how_far_it_bends():
-    rows = simulating.simulate_skewness("ViT-1B", [1.0, 4.0, 8.0], ["Baseline", "ZERO-Pri"], 0.5)
+    rows = simulated.simulate_skewness("ViT-1B", [1.0, 4.0, 8.0], ["Baseline", "ZERO-Pri"], 0.5)
     first, middle, last = (found(rows, "epoch_s", solution="ZERO-Pri", skewness=chi) for chi in (1.0, 4.0, 8.0))
     on_the_line = first + (last - first) * 3 / 7
     assert found(rows, "off_straight_line", solution="ZERO-Pri") == pytest.approx(abs(middle / on_the_line - 1))
@@ -85,7 +85,7 @@ def test_a_line_that_bends_is_off_by_how_far_it_bends():
 
 
 def test_divisions_are_beside_the_one_that_semi_takes():
-    rows = simulating.simulate_divisions("ViT-1B", [8.0, 4.0])
+    rows = simulated.simulate_divisions("ViT-1B", [8.0, 4.0])
     epochs_s = [found(rows, "epoch_s", num_senders=x) for x in range(3)]
     taken = found(rows, "planned_senders", solution="SEMI")
     assert found(rows, "planned_epoch_s", solution="SEMI") == pytest.approx(epochs_s[taken])
@@ -99,14 +99,14 @@ def test_divisions_are_beside_the_one_that_semi_takes():
 
 def test_the_ratio_that_a_saving_asks_for_gives_it():
     for meaning, saved in (("time saved", 0.2), ("throughput gained", 1 - 1 / 1.2)):
-        ratio = simulating.ratio_needed("ViT-1B", 20.0, meaning)
+        ratio = simulated.ratio_needed("ViT-1B", 20.0, meaning)
         # What is dropped less what taking columns out costs, over the epoch.
         assert (ratio * PARTS.product_s - EXTRACTING_S) / PARTS.own_s == pytest.approx(saved, rel=1e-6)
-    assert simulating.ratio_needed("ViT-1B", 60.0, "time saved") == 1.0  # products are 53 % of an epoch
+    assert simulated.ratio_needed("ViT-1B", 60.0, "time saved") == 1.0  # products are 53 % of an epoch
 
 
 def test_efficiency_is_told_by_both_meanings():
-    rows = simulating.efficiency_rows(["ViT-1B"], [0.5], 8.0, ["MIG"])
+    rows = simulated.efficiency_rows(["ViT-1B"], [0.5], 8.0, ["MIG"])
     for environment in ("homogeneous", "heterogeneous"):
         saved, gained = (
             found(rows, "efficiency_gain", environment=environment, meaning=meaning)
@@ -116,7 +116,7 @@ def test_efficiency_is_told_by_both_meanings():
 
 
 def test_table_1_has_every_cell_the_lead_and_errors_of_cells_that_do_not_calibrate():
-    rows = simulating.simulate_migration([1, 4], [0.0, 0.5])
+    rows = simulated.simulate_migration([1, 4], [0.0, 0.5])
     both_s = [migration_epoch_time_s(scheme, 4, 0.5) for scheme in ("broadcast-reduce", "scatter-gather")]
     place = {"num_senders": 4, "migrated_share": 0.5}
     assert [found(rows, "epoch_s", scheme=s, **place) for s in ("broadcast-reduce", "scatter-gather")] == both_s
@@ -131,8 +131,8 @@ def test_table_1_has_every_cell_the_lead_and_errors_of_cells_that_do_not_calibra
 
 def test_shares_of_the_map_add_up_along_every_axis():
     places = {"skewnesses": [2.0, 8.0], "nums_stragglers": [1, 4], "bandwidths_gb_per_s": [1.0, 100.0]}
-    points = simulating.simulate_map("ViT-1B", **places, refine=False)
-    rows = simulating.map_rows(points)
+    points = simulated.simulate_map("ViT-1B", **places, refine=False)
+    rows = simulated.map_rows(points)
     assert points[0].bandwidth_bytes_per_s == 1e9
     for axis, values in (("skewness", (2.0, 8.0)), ("num_stragglers", (1, 4)), ("bandwidth_gb_per_s", (1.0, 100.0))):
         for value in values:
@@ -146,18 +146,18 @@ def test_shares_of_the_map_add_up_along_every_axis():
 
 
 def test_cases_are_the_same_for_a_seed_and_their_gaps_never_negative():
-    assert simulating.draw_case(3, 2) == simulating.draw_case(3, 2) != simulating.draw_case(4, 2)
-    slow = [rank for rank, each in enumerate(simulating.draw_case(3, 2).times) if each.product_s > 1]
+    assert counted.draw_case(3, 2) == counted.draw_case(3, 2) != counted.draw_case(4, 2)
+    slow = [rank for rank, each in enumerate(counted.draw_case(3, 2).times) if each.product_s > 1]
     assert slow == [0, 1]
-    rows = simulating.case_rows([0, 1], [1, 2])
+    rows = counted.case_rows([0, 1], [1, 2])
     assert len(rows) == 2 * 2 * 2 * 2  # gaps, solutions, cases, numbers of stragglers
     assert all(row["value"] >= 0 for row in rows)
     with pytest.raises(ValueError, match=r"num_stragglers is 4; it must be in 1..3"):
-        simulating.draw_case(0, 4)
+        counted.draw_case(0, 4)
 
 
 def test_brute_force_comes_nearer_to_the_best_on_a_finer_grid_and_never_beats_it():
-    gaps = [simulating.search_rows([0], [[1, num_steps]]) for num_steps in (4, 32)]
+    gaps = [counted.search_rows([0], [[1, num_steps]]) for num_steps in (4, 32)]
     at = {"num_stragglers": 1, "case": 0}
     coarse, fine = (found(rows, "largest_search_slower_by", **at) for rows in gaps)
     assert coarse > 0.05 > fine > 0
@@ -167,7 +167,7 @@ def test_brute_force_comes_nearer_to_the_best_on_a_finer_grid_and_never_beats_it
 def test_gaps_are_summed_up_by_solution_and_number_of_stragglers():
     keys = {"quantity": "slower_by", "solution": "SEMI", "num_stragglers": 2, "unit": "1"}
     cases = [{**keys, "case": case, "value": value} for case, value in enumerate((0.3, 0.0, 0.1))]
-    rows = simulating.summary_rows(cases)
+    rows = counted.summary_rows(cases)
     assert [(row["quantity"], row["value"]) for row in rows] == [("median_slower_by", 0.1), ("largest_slower_by", 0.3)]
 
 
@@ -181,9 +181,9 @@ def test_every_layer_all_reduces_twice_forward_and_twice_backward():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: simulating.simulate_ratios("ViT-2B", [0.5], ["Baseline"]), "model is 'ViT-2B'; it must be one of"),
-        (lambda: simulating.simulate_ratios("ViT-1B", [0.5], ["PRAYER"]), "solutions has 'PRAYER'; it must be of"),
-        (lambda: simulating.ratio_needed("ViT-1B", 20, "luck"), "meaning is 'luck'; it must be one of"),
+        (lambda: simulated.simulate_ratios("ViT-2B", [0.5], ["Baseline"]), "model is 'ViT-2B'; it must be one of"),
+        (lambda: simulated.simulate_ratios("ViT-1B", [0.5], ["PRAYER"]), "solutions has 'PRAYER'; it must be of"),
+        (lambda: simulated.ratio_needed("ViT-1B", 20, "luck"), "meaning is 'luck'; it must be one of"),
     ],
 )
 def test_what_does_not_exist_is_named(call, message):
@@ -210,8 +210,8 @@ def changed(rows, factor, **keys):
 
 
 def test_table_1_turns_red_where_a_cell_that_does_not_calibrate_is_off_and_only_there():
-    rows = simulating.simulate_migration([1, 2, 3, 4], [0.0, 0.25, 0.5, 0.75, 1.0])
-    id, cell, more = "flextp/table-1/simulated", "Each cell", {"calibrated_on": simulating.calibration_cells()}
+    rows = simulated.simulate_migration([1, 2, 3, 4], [0.0, 0.25, 0.5, 0.75, 1.0])
+    id, cell, more = "flextp/table-1/simulated", "Each cell", {"calibrated_on": simulated.calibration_cells()}
     assert verdict(id, cell, rows, **more) == "agrees"
     fitted = {"quantity": "epoch_s", "scheme": "scatter-gather", "num_senders": 1, "migrated_share": 1.0}
     assert verdict(id, cell, changed(rows, 2.0, **fitted), **more) == "agrees"
@@ -227,7 +227,7 @@ def test_table_1_turns_red_where_a_cell_that_does_not_calibrate_is_off_and_only_
 
 def test_figure_9_turns_red_where_baseline_bends_or_resizing_does_not_keep_up():
     item = declared("flextp/fig-9b/simulated")
-    rows = simulating.simulate_skewness("ViT-1B", [1.0, 8.0], item.parameters["laptop"]["solutions"], 0.5)
+    rows = simulated.simulate_skewness("ViT-1B", [1.0, 8.0], item.parameters["laptop"]["solutions"], 0.5)
     bent = [
         row | {"value": 0.02} if (row["quantity"], row["solution"]) == ("off_straight_line", "Baseline") else row
         for row in (row for row in rows if "solution" in row)
@@ -252,11 +252,11 @@ def test_the_setting_turns_red_where_a_count_is_off_by_one():
 
 
 def test_every_simulated_figure_is_drawn_with_its_lines_and_bars():
-    ratios = pictures.draw_ratios(simulating.simulate_ratios("ViT-3B", [0.25, 0.5], ["Baseline", "ZERO-Pri"]))
+    ratios = pictures.draw_ratios(simulated.simulate_ratios("ViT-3B", [0.25, 0.5], ["Baseline", "ZERO-Pri"]))
     assert len(ratios.axes[0].patches) == 4
-    rows = simulating.simulate_skewness("ViT-1B", [1.0, 8.0], ["Baseline", "SEMI"], 0.5)
+    rows = simulated.simulate_skewness("ViT-1B", [1.0, 8.0], ["Baseline", "SEMI"], 0.5)
     assert [len(ax.lines) for ax in pictures.draw_skewness(rows).axes] == [3, 3]
-    divisions = simulating.simulate_divisions("ViT-1B", [8.0, 4.0])
+    divisions = simulated.simulate_divisions("ViT-1B", [8.0, 4.0])
     drawn = pictures.draw_divisions(divisions).axes[0].lines
     assert list(drawn[0].get_xdata()) == [0, 1, 2]
     assert drawn[1].get_xdata()[0] == found(divisions, "planned_senders", solution="SEMI")
@@ -264,7 +264,7 @@ def test_every_simulated_figure_is_drawn_with_its_lines_and_bars():
 
 def test_the_map_is_drawn_with_a_panel_a_link_and_a_letter_a_place():
     links = {"skewnesses": [2.0, 8.0], "nums_stragglers": [1, 2, 3], "bandwidths_gb_per_s": [1.0, 16.0]}
-    rows = simulating.map_rows(simulating.simulate_map("ViT-1B", **links, refine=False))
+    rows = simulated.map_rows(simulated.simulate_map("ViT-1B", **links, refine=False))
     axes = pictures.draw_map(rows).axes
     assert [ax.get_title(loc="left") or ax.get_title() for ax in axes] == ["1 GB/s", "16 GB/s"]
     place = {"quantity": "speed_of_ideal", "skewness": 8.0, "num_stragglers": 3, "bandwidth_gb_per_s": 16.0}

@@ -7,9 +7,8 @@ import pytest
 import torch
 import transformers
 
-from workbench.techniques.gemini import counting
-from workbench.techniques.gemini.counting.placements import union_bound
-from workbench.techniques.gemini.counting.sizes import MACHINES, PARAMETERS
+from workbench.techniques.gemini import counted
+from workbench.techniques.gemini.counted import MACHINES, PARAMETERS, union_bound
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.probability import group_bound, recovery_probability
 from workbench.techniques.gemini.method.sizes import (
@@ -89,7 +88,7 @@ def test_the_tables_in_the_code_are_those_that_are_published():
     printed = {(row["machine"], row["memory"]): float(row["value"]) for row in _published("table-6-1.csv", "memory")}
     ours = {
         (row["machine"], row["memory"]): row["value"]
-        for row in counting.count_memory(16, 2)
+        for row in counted.count_memory(16, 2)
         if row["quantity"] == "memory"
     }
     assert ours == printed
@@ -98,7 +97,7 @@ def test_the_tables_in_the_code_are_those_that_are_published():
 
 
 def test_buffers_are_two_for_each_replica_of_the_shard():
-    rows = counting.count_memory(16, 2)
+    rows = counted.count_memory(16, 2)
     # 2·2·12 bytes · 100.287 10⁹ / 16
     assert _value(rows, "buffers", machine="p4d.24xlarge", memory="needed") == pytest.approx(300.86, abs=0.01)
     # full GPUs: 4 · 12/16 of 8·40 GB
@@ -108,21 +107,21 @@ def test_buffers_are_two_for_each_replica_of_the_shard():
 
 
 def test_mt_nlg_s_checkpoint_takes_42_minutes_and_a_failure_two_and_a_half_times_that():
-    rows = counting.count_checkpoints()
+    rows = counted.count_checkpoints()
     assert _value(rows, "time_to_storage") == pytest.approx(530e9 * 12 * 8 / 20e9 / 60)
     assert _value(rows, "recovery_overhead") == pytest.approx(2.5 * 42.4 / 60)
     assert _value(rows, "growth", of="checkpoint") == pytest.approx(530 / 17.2)
 
 
 def test_the_layers_that_a_name_would_take_have_its_parameters():
-    rows = counting.count_parameters(128)
+    rows = counted.count_parameters(128)
     assert _value(rows, "layers_for_name", model="GPT-2 10B") == 125
     assert _value(rows, "layers_for_name", model="GPT-2 100B") == 124
     assert _value(rows, "checkpoint_per_gpu") == pytest.approx(9.402, abs=1e-3)
 
 
 def test_figure_6_3_counts_pairs_and_parts():
-    rows = counting.count_placements()
+    rows = counted.count_placements()
     assert [_value(rows, "fatal", placement=kind) for kind in ("group", "ring", "mixed")] == [2, 4, 4]
     assert _value(rows, "of", placement="mixed") == 10
     assert [_value(rows, "part_size", placement="mixed", part=part) for part in (1, 2)] == [2, 3]
@@ -137,7 +136,7 @@ def test_the_union_bound_of_groups_is_corollary_6_1_and_never_above_the_probabil
 
 
 def test_the_ring_is_25_percent_behind_by_its_bound_and_21_by_its_probability():
-    rows = counting.count_bounds(16, 2, [3])
+    rows = counted.count_bounds(16, 2, [3])
     assert _value(rows, "ring_lower", reading="bound, relative") == 25
     # 22/35 beside 28/35
     assert _value(rows, "ring_lower", reading="exact, relative") == pytest.approx(600 / 28)
@@ -145,32 +144,32 @@ def test_the_ring_is_25_percent_behind_by_its_bound_and_21_by_its_probability():
 
 
 def test_a_reading_relative_to_nothing_is_left_out():
-    rows = counting.count_bounds(4, 2, [4])
+    rows = counted.count_bounds(4, 2, [4])
     assert {row["reading"] for row in rows if row["quantity"] == "ring_lower"} == {"exact, points", "bound, points"}
 
 
 def test_probabilities_and_fallbacks_add_up_to_a_hundred():
-    rows = counting.count_probabilities([16], [2])
+    rows = counted.count_probabilities([16], [2])
     exact = _value(rows, "recovery_probability", placement="group", way="exact")
     assert exact + _value(rows, "fallback", placement="group") == pytest.approx(100)
     assert exact == pytest.approx(1400 / 15)
 
 
 def test_rows_of_the_theorem_say_by_how_much_algorithm_6_1_is_missed():
-    rows = counting.count_theorem([[4, 2, 2], [4, 2, 3]])
+    rows = counted.count_theorem([[4, 2, 2], [4, 2, 3]])
     assert _value(rows, "missed", among="all", k=2) == 0
     assert _value(rows, "missed", among="all", k=3) == 25  # 1 of 4, and none
     assert _value(rows, "upper_bound_missed", k=2) == 0
 
 
 def test_gaps_are_shares_of_the_bound_and_pass_over_sizes_without_a_gap():
-    rows = counting.count_gaps(7, [3])
+    rows = counted.count_gaps(7, [3])
     # q = 1: m + q - 2 = 2 of 2m - 3 = 3; q = 2: all of it
     assert {row["num_machines"]: row["value"] for row in rows} == pytest.approx({4: 2 / 3, 5: 1, 7: 2 / 3})
 
 
 def test_rows_of_racks_have_every_placement_and_number_of_losses():
-    rows = counting.count_racks([[8, 2, 2]], [1, 2])
+    rows = counted.count_racks([[8, 2, 2]], [1, 2])
     assert _value(rows, "rack_recovery", placement="group", lost=1) == 0
     assert _value(rows, "rack_recovery", placement="group across racks", lost=2) == pytest.approx(400 / 6)
     # a ring of racks 0 1 2 3 loses with any of four neighbouring pairs of six

@@ -7,7 +7,7 @@ import pytest
 from workbench.datasets.source import DataSource, SourceKind
 from workbench.datasets.training_logbooks import Logbook, LoggedEvent
 from workbench.techniques.gemini.method.best import best_checkpointing
-from workbench.techniques.gemini.simulating import choosing, effective, recoveries, replay, wasting
+from workbench.techniques.gemini.simulated import failures, recoveries, replay
 from workbench.timeline.fault_draws import DAY_S
 from workbench.timeline.faults import FaultKind
 
@@ -34,7 +34,7 @@ def test_the_minutes_of_one_failure_add_up():
 
 
 def test_the_wasted_time_of_figure_6_10():
-    rows = wasting.wasted_rows(300, [0])
+    rows = failures.wasted_rows(300, [0])
     assert value(rows, "iterations_wasted") == 1.5
     assert value(rows, "reduction", highfreq="HighFreq", replaced="none") == pytest.approx(1208 / 93)
     assert value(rows, "reduction", highfreq="HighFreq, every 9", replaced="one") == pytest.approx(1239 / 94.5)
@@ -43,7 +43,7 @@ def test_the_wasted_time_of_figure_6_10():
 
 
 def test_serialising_is_14_5_per_cent_of_training_every_nine_iterations():
-    rows = effective.serialising_rows()
+    rows = failures.serialising_rows()
     assert value(rows, "serialising_share", solution="HighFreq, every 9", of="training time") == pytest.approx(
         100 * 81 / (9 * 62)
     )
@@ -52,7 +52,7 @@ def test_serialising_is_14_5_per_cent_of_training_every_nine_iterations():
 
 
 def test_losses_added_up_leave_what_the_text_says():
-    rows = effective.rows_by_machines([1000], num_days=2, seeds=[0])
+    rows = failures.rows_by_machines([1000], num_days=2, seeds=[0])
     # 15 failures a day: Gemini 417 + 93 s each; HighFreq 81 / 558 and 255 + 1,239 s each.
     ours, theirs = 1 - 15 * 510 / DAY_S, 1 - 81 / 558 - 15 * 1494 / DAY_S
     assert value(rows, "effective_ratio_added", solution="Gemini") == pytest.approx(ours)
@@ -93,9 +93,9 @@ def test_without_the_diary_a_stand_in_says_that_it_is_one(monkeypatch):
 
 
 def test_the_map_has_the_best_choice_at_every_place():
-    rows = choosing.best_rows([0.015], [10, 400], idle_s=10, blocking_s=0, window_s=600, num_failures=200, seeds=[0])
+    rows = failures.best_rows([0.015], [10, 400], idle_s=10, blocking_s=0, window_s=600, num_failures=200, seeds=[0])
     assert value(rows, "gap_to_search", link_gbps=10) == 0
     # A shard of 75 GB takes 60 s over 10 Gbps: six idle spans of 10 s; over 400 Gbps 1.5 s.
     assert value(rows, "best_interval", link_gbps=10) == 6
     assert value(rows, "best_interval", link_gbps=400) == 1
-    assert best_checkpointing(choosing.paper_needs(0.015, 10, idle_s=10)).interval_iterations == 6
+    assert best_checkpointing(failures.paper_needs(0.015, 10, idle_s=10)).interval_iterations == 6

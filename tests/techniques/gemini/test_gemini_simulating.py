@@ -5,6 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+from workbench.techniques.gemini.cost import (
+    GPT2_100B,
+    PAPER_OVERHEADS,
+    Cause,
+    Overheads,
+    Setting,
+    advanced,
+    advanced_by_definition,
+    simulate_training,
+    simulate_training_by_definition,
+)
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.waste import (
     CheckpointPolicy,
@@ -16,10 +27,7 @@ from workbench.techniques.gemini.method.waste import (
     high_frequency,
     strawman,
 )
-from workbench.techniques.gemini.simulating.progress import advanced, advanced_by_definition
-from workbench.techniques.gemini.simulating.setting import GPT2_100B, PAPER_OVERHEADS, Overheads, Setting
-from workbench.techniques.gemini.simulating.timeline import training_timeline
-from workbench.techniques.gemini.simulating.training import Cause, simulate_training, simulate_training_by_definition
+from workbench.techniques.gemini.simulated.recoveries import training_timeline
 from workbench.timeline import format_timeline
 from workbench.timeline.fault_draws import DAY_S, poisson_faults, rack_faults
 from workbench.timeline.faults import Fault, FaultKind, FaultScope, FaultTrace

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from workbench.techniques.gemini.cost import GPT2_100B, MT_NLG
 from workbench.techniques.gemini.method import CheckpointingNeeds, Tier, best_checkpointing, expected_waste
 from workbench.techniques.gemini.method.best import (
     best_checkpointing_by_definition,
@@ -25,7 +26,6 @@ from workbench.techniques.gemini.method.waste import (
     wasted_time_s,
     wasted_time_s_by_definition,
 )
-from workbench.techniques.gemini.simulating import GPT2_100B, MT_NLG
 
 EASY = Job(iteration_s=10, state_bytes=800, num_machines=4, storage_bytes_per_s=20, network_bytes_per_s=100)
 

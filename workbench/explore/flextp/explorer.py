@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from workbench.cluster import FittedMachine
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots import figure, gantt, lines, matrix
 from workbench.plots.style import GREY
 from workbench.techniques.flextp.cost import (
     VIT_1B,
-    FlexMachine,
     PlannedEpoch,
     Solution,
     iteration_parts,
@@ -232,7 +232,7 @@ def draw_worked_example(example: WorkedExample) -> Figure:
 
 
 def _planned(
-    choice: Choice, *, skewness: float, num_stragglers: int, machine: FlexMachine, pruning_ratio: float | None
+    choice: Choice, *, skewness: float, num_stragglers: int, machine: FittedMachine, pruning_ratio: float | None
 ) -> PlannedEpoch:
     slow = dict.fromkeys(range(num_stragglers), skewness)
     ratio = pruning_ratio if choice.solution is Solution.ZERO else None
@@ -247,7 +247,7 @@ def _curve(choice: Choice, skewness: float, common: Mapping[str, object]) -> lis
     return [{"skewness": each, "epoch (s)": epoch_s, "solution": name} for each, epoch_s in epochs_s]
 
 
-def _epoch(choice: Choice, *, skewness: float, num_stragglers: int, machine: FlexMachine, **more) -> Epoch:
+def _epoch(choice: Choice, *, skewness: float, num_stragglers: int, machine: FittedMachine, **more) -> Epoch:
     planned = _planned(choice, skewness=skewness, num_stragglers=num_stragglers, machine=machine, **more)
     times = model_times(dict.fromkeys(range(num_stragglers), skewness), VIT_1B, machine)
     costs = model_costs(VIT_1B, machine, times, num_senders=max(1, len(planned.plan.senders)))

@@ -15,14 +15,22 @@ from matplotlib.figure import Figure
 from workbench import plots
 from workbench.explore.explorer import Control, Explorer, choice, steps
 from workbench.plots.style import GREY
-from workbench.techniques.gemini.cost import Workload, calibrated, phases_of, traffic_of
+from workbench.techniques.gemini.cost import (
+    GPT2_100B,
+    Setting,
+    TrainingRun,
+    calibrated,
+    phases_of,
+    simulate_training,
+    traffic_of,
+    workload_of,
+)
 from workbench.techniques.gemini.method.interleaving import InterleavedIteration, Scheme, interleave
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
+from workbench.techniques.gemini.method.sizes import TABLE_6_2
 from workbench.techniques.gemini.plots import ITERATION_KINDS
-from workbench.techniques.gemini.simulating.setting import GPT2_100B, Setting
-from workbench.techniques.gemini.simulating.solutions import GEMINI, HIGH_FREQUENCY, STRAWMAN, policies
-from workbench.techniques.gemini.simulating.training import TrainingRun, simulate_training
+from workbench.techniques.gemini.simulated.failures import GEMINI, HIGH_FREQUENCY, STRAWMAN, policies
 from workbench.timeline.fault_draws import DAY_S, poisson_faults
 
 __all__ = [
@@ -71,11 +79,9 @@ def compare_schemes(
     *, scheme: Scheme, link: int, copy_rate: int, reserved_mib: int, num_buffers: int, safety: float, num_replicas: int
 ) -> Interleaving:
     """Compute one iteration with a checkpoint and without; rates are Gbit/s of a machine, sizes MiB of a device."""
-    whole = Workload.named(MODEL)
-    few = replace(whole.sizes, num_layers=NUM_LAYERS)
-    workload = replace(whole, name=f"{NUM_LAYERS} layers of {MODEL}", sizes=few)
-    machine = calibrated().p3dn.of(NUM_MACHINES).with_network(link)
-    machine = replace(machine, copy_bytes_per_s=copy_rate * GIGABIT_BYTES)
+    workload = workload_of(replace(TABLE_6_2[MODEL], num_layers=NUM_LAYERS), f"{NUM_LAYERS} layers of {MODEL}")
+    copying = {"num_hosts": NUM_MACHINES, "copy_bytes_per_s": copy_rate * GIGABIT_BYTES}
+    machine = replace(calibrated().p3dn.with_network(link), **copying)
     parts = phases_of(workload, machine)
     buffers = {"reserved_bytes": reserved_mib * MEBIBYTE, "num_buffers": num_buffers, "free_bytes": FREE_BYTES}
     traffic = traffic_of(workload, machine, num_replicas=num_replicas, safety=safety, **buffers)

@@ -41,23 +41,14 @@ class Family(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Method:
-    """One row of table 1.
+    """One row of table 1."""
 
-    Attributes:
-        name: the paper's name, such as "A1".
-        family: what is done to the activation.
-        paper_code_size: c at a hidden size of 1024 for the learned and the sparse methods, else 0.
-        same_bytes: a sparse method sends as many bytes as the code of size c (else: as many elements).
-        bits: of a quantised value, else 0.
-        by_feature: a feature shares a scale (else: a token).
-    """
-
-    name: str
-    family: Family
-    paper_code_size: int = 0
-    same_bytes: bool = False
-    bits: int = 0
-    by_feature: bool = False
+    name: str  # the paper's name, such as "A1"
+    family: Family  # what is done to the activation
+    paper_code_size: int = 0  # c at a hidden size of 1024 for the learned and the sparse methods, else 0
+    same_bytes: bool = False  # a sparse method sends as many bytes as the code of size c (else: as many elements)
+    bits: int = 0  # of a quantised value, else 0
+    by_feature: bool = False  # a feature shares a scale (else: a token)
 
     def kept_share(self, hidden: int, *, value_bytes: int = VALUE_BYTES, index_bytes: int = 8) -> float:
         """Return the share of the elements that a sparse method keeps.

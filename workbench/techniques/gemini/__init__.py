@@ -20,7 +20,7 @@ Where to find it
   bytes and resuming bit for bit `runtime.state`, persistent storage `runtime.storage`, going back `runtime.recovering`
 - section 6.3.2, agents, heartbeats, root, standby machines: `runtime.control`; the launcher that restarts:
   `runtime.training`
-- the paper's machines and models: `cost`; figures 6.10 to 6.15, trainings under failures: `simulating`
+- the paper's machines and models, trainings under failures: `cost`; rows of figures and tables: `counted`, `simulated`
 - ours: racks that fail, `method.racks`; how many replicas, and how often: `method.best`
 
 Three lines in your own loop: `checkpoints = InMemoryCheckpoints(context, model, optimizer)`, `checkpoints.step()` after
@@ -29,6 +29,8 @@ the optimizer's, and `run_training(train, num_machines)` to start it.
 Simplified: machines are processes of one computer, each with its own memory, and its own network card if asked for;
 shards are of one size; every set of k machines is as likely to fail as any other; one network, on which a chunk that
 has begun is not interrupted; the loop is profiled once a generation, on the CPU with gloo; one CUDA device a rank.
+In `cost` a layer is gathered twice and scattered once, as one message each, and messages and computing do not slow each
+other down; trainings under failures have the text's own round numbers, however many machines there are.
 Ours: checksums, and resuming bit for bit; all ranks meet before the checkpoint before the last is overwritten; replicas
 of a lost machine are sent again at once.
 Left out: elastic training; moving shards when the number of machines changes; FSDP1.

@@ -1,26 +1,27 @@
-"""Bytes and seconds of compressed activations in tensor- and pipeline-parallel training.
+"""Bytes and seconds of compressed activations in tensor- and pipeline-parallel training; nothing imports torch."""
 
-Source: "Does compressing activations help model parallel training?".
-Simplified, left out: see each module.
-"""
+from workbench.cluster import CodecCost, FittedMachine
 
-from .break_even import BreakEven, break_even, break_even_map, speedup_at
-from .cells import CALIBRATION, PublishedCell, calibration_cells, published_ms
 from .iteration import IterationTime, boundary_times, iteration_time
-from .layer import LayerTime, layer_time
-from .machine import CodecCost, FittedMachine
-from .messages import PlannedMessages, Purpose, Setting, planned_messages
-from .paper import PaperMachines, calibrate, paper_machine
+from .layer import LayerTime, all_reduce_s, layer_time
+from .paper import CALIBRATION, PaperMachines, calibrate, calibration_cells, paper_machine, published_ms
 from .scaling import (
+    BreakEven,
     LayerSample,
     ScalingModel,
+    break_even,
+    break_even_map,
     cluster_speedup,
+    communication_s,
     fit_scaling,
+    flops,
     layer_seconds_by_definition,
     layer_speedup,
     machine_scaling,
+    speedup_at,
     v100_scaling,
 )
+from .setting import PlannedMessages, Purpose, Setting, planned_messages
 
 __all__ = [
     "CALIBRATION",
@@ -32,17 +33,19 @@ __all__ = [
     "LayerTime",
     "PaperMachines",
     "PlannedMessages",
-    "PublishedCell",
     "Purpose",
     "ScalingModel",
     "Setting",
+    "all_reduce_s",
     "boundary_times",
     "break_even",
     "break_even_map",
     "calibrate",
     "calibration_cells",
     "cluster_speedup",
+    "communication_s",
     "fit_scaling",
+    "flops",
     "iteration_time",
     "layer_seconds_by_definition",
     "layer_speedup",

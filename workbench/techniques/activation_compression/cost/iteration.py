@@ -1,17 +1,8 @@
-"""Seconds of one training iteration, and where they go.
+"""Seconds of one training iteration, and where they go (tables 2 to 4, 6, 7 and 12).
 
-Source: "Does compressing activations help model parallel training?", tables 2 to 4, 6, 7, 12 and section 4.7. On each
-stage a pass takes what the device needs (FLOPs over a rate, attention scores over the memory's bandwidth, what every
-rank repeats, messages by the alpha-beta model, encoding and decoding) or what launching its kernels needs, whichever
-is longer. One micro-batch: the stages run one
-after the other. m of them: 1F1B (Narayanan et al. 2021), m - 1 slots of the slowest stage on top of one pass through
-all, that is m - 1 + pp slots where all are alike.
-Simplified: as FittedMachine; both directions of a boundary travel at once while the pipeline is full; "forward" and
-"backward" are, as tables 4 and 7 have them, those of all stages for one micro-batch, and for several those of the
-last stage, which has the language-model head.
-Left out: embedding and the exchange of its gradient between first and last stage, data-parallel replicas.
-
-Units: seconds.
+A pass on a stage takes what the device needs or what launching its kernels needs, overlapped. m micro-batches run 1F1B:
+m - 1 slots of the slowest stage on top of one pass through all, that is m - 1 + pp slots where all are alike. A fused
+code is computed together with the row-parallel layer in front of it: x·(W·E) in place of (x·W)·E, exactly the same.
 """
 
 from __future__ import annotations
@@ -19,40 +10,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..method import method
-from .fused import fused_encode_s, spared_s
-from .layer import head_times, layer_compute_s
-from .machine import FittedMachine
-from .messages import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting
+from workbench.cluster import FittedMachine
+
+from ..method import Family, method
+from .layer import all_reduce_s, encoded_tensor_s, head_times, layer_compute_s, send_s
 from .paper import paper_machine
-from .transfers import all_reduce_s, encoded_tensor_s, send_s
+from .setting import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting
 
 __all__ = ["IterationTime", "boundary_times", "iteration_time"]
 
-PARAMETERS_PER_LAYER = 12  # of h²: attention 4, MLP 8
+ROW_PARALLEL_INPUTS = (1, 4)  # of h: the output of attention, the second product of the MLP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IterationTime:
-    """Where an iteration's seconds go, in the columns of tables 4 and 7.
+    """Where an iteration's seconds go, in the columns of tables 4 and 7."""
 
-    Attributes:
-        forward_s: forward passes, with encoding, decoding and tensor communication.
-        backward_s: backward passes, with their communication and a learned code's gradients.
-        optimizer_s: the update.
-        waiting_and_pipeline_s: waiting for other stages, and messages between them.
-        encode_s: of forward_s: encoding for tensor communication.
-        decode_s: of forward_s: decoding after it.
-        tensor_s: of forward_s: tensor communication.
-    """
-
-    forward_s: float
-    backward_s: float
-    optimizer_s: float
-    waiting_and_pipeline_s: float
-    encode_s: float
-    decode_s: float
-    tensor_s: float
+    forward_s: float  # forward passes, with encoding, decoding and tensor communication
+    backward_s: float  # backward passes, with their communication and a learned code's gradients
+    optimizer_s: float  # the update
+    waiting_and_pipeline_s: float  # waiting for other stages, and messages between them
+    encode_s: float  # of forward_s: encoding for tensor communication
+    decode_s: float  # of forward_s: decoding after it
+    tensor_s: float  # of forward_s: tensor communication
 
     @property
     def total_s(self) -> float:
@@ -82,7 +62,7 @@ def iteration_time(setting: Setting, machine: FittedMachine | None = None) -> It
     Args:
         setting: model, method, mesh and machine.
         machine: rates and links; by default those of the paper's machine that the setting names (`nvlink`), fitted to
-            the cells in `cells.CALIBRATION`.
+            the cells in `paper.CALIBRATION`.
 
     Raises:
         ValueError: for a setting that spans hosts on a machine without a network.
@@ -130,7 +110,7 @@ def _shown(stages: Sequence[StageTime], num_micro_batches: int) -> dict[str, flo
 
 
 def _parameters_of_a_rank(setting: Setting) -> float:
-    return PARAMETERS_PER_LAYER * setting.hidden**2 * setting.layers_per_stage / setting.tp
+    return setting.workload.layer_parameters * setting.layers_per_stage / setting.tp
 
 
 def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> StageTime:
@@ -202,3 +182,31 @@ def _codec_time(setting: Setting, machine: FittedMachine, messages: int, encodes
         tensor_encode_s=reduced_s + messages * sample_s,
         tensor_decode_s=messages * gathered * decode_s,
     )
+
+
+# --- fused codes
+
+
+def spared_s(setting: Setting, machine: FittedMachine) -> float:
+    """Return the seconds of one layer's two full-size row-parallel products, forward, which a fused code never runs."""
+    if not setting.is_fused:
+        return 0.0
+    rows, inputs = setting.micro_batch * setting.sequence, sum(ROW_PARALLEL_INPUTS) * setting.hidden / setting.tp
+    return 2 * rows * inputs * setting.hidden / machine.flops_per_s
+
+
+def fused_encode_s(setting: Setting, machine: FittedMachine) -> float:
+    """Return the seconds of forming one fused code, the mean of a layer's two: W·E, and x·(W·E)."""
+    rows, h = setting.micro_batch * setting.sequence, setting.hidden
+    total_s = 0.0
+    for widths in ROW_PARALLEL_INPUTS:
+        inputs = widths * h / setting.tp
+        total_s += _narrow_product_s(setting, machine, inputs) + inputs / h * _narrow_product_s(setting, machine, rows)
+    return total_s / ALL_REDUCES_PER_LAYER
+
+
+def _narrow_product_s(setting: Setting, machine: FittedMachine, rows: float) -> float:
+    """Return the seconds of a product [rows, h] x [h, c]."""
+    columns = setting.encoder_elements / setting.hidden
+    fitted_s = machine.codec(Family.AUTOENCODER).encode_s(rows * setting.hidden, rows * columns)
+    return max(fitted_s, 2 * rows * setting.hidden * columns / machine.flops_per_s)

@@ -1,53 +1,116 @@
-"""Seconds of one tensor-parallel layer by the alpha-beta model.
+"""What one stage's layers, head and messages take: matrix products, attention, collectives, and one layer alone.
 
-Source: "Does compressing activations help model parallel training?", section 4.7 (FLOPs of a layer), table 4 (encoding
-and decoding times).
-Simplified: one layer, one micro-batch; encoding scales with the elements.
-Left out: launching of kernels, pipelines; see `iteration`.
-
-Units: bytes, seconds, elements.
+Where messages travel: ranks of a stage stand side by side, hosts are filled one after the other. Inside a host a ring;
+across hosts NCCL's double tree, and a boundary of which each rank sends its own share.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, replace
 
-from workbench.cluster import Backend, Collective, Link, algorithm_of, collective_time_s
+from workbench.cluster import Algorithm, Backend, Collective, FittedMachine, Link, algorithm_of, collective_time_s
+from workbench.study.published import published_value
 
 from ..method import Family, method
-from .cells import PublishedCell, published_ms
-from .machine import FittedMachine
-from .messages import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting
+from .setting import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting
 
-__all__ = ["LayerTime", "forward_flops", "head_times", "layer_compute_s", "layer_time"]
+__all__ = ["LayerTime", "all_reduce_s", "encoded_tensor_s", "head_times", "layer_compute_s", "layer_time", "send_s"]
 
-FORWARD_FLOPS_PER_ROW = 24  # of 96·B·s·h²: forward once, backward twice, once more where activations are recomputed
-ATTENTION_FLOPS_PER_PAIR = 4  # of 16·B·s²·h, likewise
 HEAD_FLOPS_PER_LOGIT = 2  # of h: a product and a sum
 BACKWARD_OVER_FORWARD = 2  # gradients of weights and of inputs
 TABLE_4 = {"tp": 2, "pp": 2}  # where table 4 was measured, on the local machine
 TABLE_4_LAYERS = 24  # as many encoded activations, two for each of 12 layers
 
 
+def layer_compute_s(setting: Setting, machine: FittedMachine) -> float:
+    """Return the seconds that one rank computes one layer's forward pass, launching apart."""
+    work = setting.workload
+    shared_s = work.layer_flops / machine.flops_per_s + work.scores * machine.attention_s_per_score
+    return shared_s / setting.tp + work.elements * machine.replicated_s_per_element
+
+
+def head_times(setting: Setting, machine: FittedMachine) -> tuple[float, float]:
+    """Return the seconds of one micro-batch's language-model head and loss on a rank, forward and backward."""
+    if not setting.workload.logits:
+        return 0.0, 0.0
+    logits = setting.workload.logits / setting.tp
+    product_s = HEAD_FLOPS_PER_LOGIT * setting.hidden * logits / machine.flops_per_s
+    forward_s = machine.head_s + product_s + logits * machine.head_forward_s_per_logit
+    return forward_s, machine.backward_over_forward * product_s + logits * machine.head_backward_s_per_logit
+
+
+# --- messages
+
+
+def all_reduce_s(setting: Setting, machine: FittedMachine, stage: int, message_bytes: float) -> float:
+    """Return the seconds of summing a message over a stage's tensor-parallel ranks; 0 for one rank.
+
+    Inside a host a ring; across hosts a ring in each, and between them two trees.
+    """
+    hosts = len(setting.hosts_of(stage))
+    link = _group_link(setting, machine, stage)
+    local = _ring_s(Collective.ALL_REDUCE, _local_ranks(setting, stage), message_bytes, link)
+    if hosts == 1:
+        return local
+    trees = Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE
+    return local + collective_time_s(*trees, hosts, message_bytes, machine.reached_network)
+
+
+def encoded_tensor_s(setting: Setting, machine: FittedMachine, stage: int) -> float:
+    """Return the seconds in which a stage's ranks exchange their encoded activations; 0 for one rank.
+
+    Codes are summed; the messages of other methods are gathered.
+    """
+    message_bytes = setting.encoded_bytes()
+    if method(setting.method).family in SUMMABLE:
+        return all_reduce_s(setting, machine, stage, message_bytes)
+    if setting.tp == 1:
+        return 0.0
+    across = len(setting.hosts_of(stage)) > 1
+    link = machine.full_network if across else _group_link(setting, machine, stage)
+    return machine.gather_s + _ring_s(Collective.ALL_GATHER, setting.tp, message_bytes, link)
+
+
+def send_s(setting: Setting, machine: FittedMachine, boundary: int, message_bytes: float) -> float:
+    """Return the seconds of one message from stage `boundary` to the next, or back."""
+    hosts = setting.hosts_of(boundary)
+    if hosts == setting.hosts_of(boundary + 1):
+        return machine.handover_s + machine.link.time_s(message_bytes)
+    return machine.handover_s + machine.full_network.time_s(message_bytes / len(hosts))
+
+
+def _ring_s(collective: Collective, num_ranks: int, message_bytes: float, link: Link) -> float:
+    return collective_time_s(collective, Algorithm.RING, num_ranks, message_bytes, link)
+
+
+def _local_ranks(setting: Setting, stage: int) -> int:
+    """Ranks that one stage has on one host, on the fullest where they differ."""
+    return math.ceil(setting.tp / len(setting.hosts_of(stage)))
+
+
+def _group_link(setting: Setting, machine: FittedMachine, stage: int) -> Link:
+    """Return what joins the ranks that one stage has on one host."""
+    num_ranks = _local_ranks(setting, stage)
+    connections = machine.connections_of(num_ranks)
+    group = stage * setting.tp % setting.ranks_per_node // num_ranks
+    rate = machine.link.bandwidth_bytes_per_s * connections[group % len(connections)]
+    return replace(machine.link, bandwidth_bytes_per_s=rate)
+
+
+# --- one layer alone
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerTime:
-    """Seconds of one tensor-parallel layer, forward and backward, one after the other.
+    """Seconds of one tensor-parallel layer, forward and backward, one after the other."""
 
-    Attributes:
-        forward_s: matrix products and attention, forward.
-        encode_s: encoding of both activations.
-        transfer_s: both forward reductions.
-        decode_s: decoding of what arrived.
-        backward_s: matrix products and attention, backward.
-        backward_transfer_s: both backward reductions, which stay full size.
-    """
-
-    forward_s: float
-    encode_s: float
-    transfer_s: float
-    decode_s: float
-    backward_s: float
-    backward_transfer_s: float
+    forward_s: float  # matrix products and attention, forward
+    encode_s: float  # encoding of both activations
+    transfer_s: float  # both forward reductions
+    decode_s: float  # decoding of what arrived
+    backward_s: float  # matrix products and attention, backward
+    backward_transfer_s: float  # both backward reductions, which stay full size
 
     @property
     def total_s(self) -> float:
@@ -66,16 +129,14 @@ def layer_time(setting: Setting, link: Link, *, flops_per_s: float | None = None
     Raises:
         ValueError: for a method whose encoding time table 4 does not give, a rate that is not positive, or a code that
             is fused with the layer, which only `iteration_time` knows.
-
-    Source: section 4.7; encoding and decoding scale with the elements, decoding of gathered messages with the ranks.
     """
     flops_per_s = _table_4_flops_per_s() if flops_per_s is None else flops_per_s
     if not flops_per_s > 0:
-        raise ValueError(f"flops_per_s={flops_per_s}: must be positive")
+        raise ValueError(f"flops_per_s is {flops_per_s}; it must be above 0")
     if setting.is_fused:
-        raise ValueError("fused=True: layer_time encodes full-size partials; iteration_time knows fused codes")
+        raise ValueError("fused is True; it must be False, for only iteration_time knows fused codes")
     encode_s, decode_s = _encode_and_decode_s(setting)
-    forward_s = forward_flops(setting) / setting.tp / flops_per_s
+    forward_s = setting.workload.layer_flops / setting.tp / flops_per_s
     family = method(setting.method).family
     carried_by = Collective.ALL_REDUCE if family in SUMMABLE else Collective.ALL_GATHER
     return LayerTime(
@@ -93,38 +154,14 @@ def _transfer_s(collective: Collective, setting: Setting, message_bytes: int, li
     return collective_time_s(collective, algorithm_of(Backend.NCCL, collective), setting.tp, message_bytes, link)
 
 
-def forward_flops(setting: Setting) -> float:
-    """Return the FLOPs of one layer's forward pass, over all tensor-parallel ranks: 24·B·s·h² + 4·B·s²·h."""
-    rows, h = setting.micro_batch * setting.sequence, setting.hidden
-    return FORWARD_FLOPS_PER_ROW * rows * h * h + ATTENTION_FLOPS_PER_PAIR * rows * setting.sequence * h
-
-
-def layer_compute_s(setting: Setting, machine: FittedMachine) -> float:
-    """Return the seconds that one rank computes one layer's forward pass, launching apart."""
-    elements = setting.micro_batch * setting.sequence * setting.hidden
-    shared_s = forward_flops(setting) / machine.flops_per_s + setting.scores * machine.attention_s_per_score
-    return shared_s / setting.tp + elements * machine.replicated_s_per_element
-
-
-def head_times(setting: Setting, machine: FittedMachine) -> tuple[float, float]:
-    """Return the seconds of one micro-batch's language-model head and loss on a rank, forward and backward."""
-    if not setting.logits:
-        return 0.0, 0.0
-    logits = setting.logits / setting.tp
-    product_s = HEAD_FLOPS_PER_LOGIT * setting.hidden * logits / machine.flops_per_s
-    forward_s = machine.head_s + product_s + logits * machine.head_forward_s_per_logit
-    return forward_s, machine.backward_over_forward * product_s + logits * machine.head_backward_s_per_logit
-
-
 def _table_4_ms(name: str, column: str) -> float:
-    cell = PublishedCell("table-4", f"{column}_ms", name, **TABLE_4)
-    return published_ms([cell])[cell]
+    return published_value("activation_compression", "table-4", f"{column}_ms", method=name, **TABLE_4)
 
 
 def _table_4_flops_per_s() -> float:
     """Return what one V100 reached in table 4's uncompressed forward passes, communication apart."""
     computed_s = 1e-3 * (_table_4_ms("w/o", "forward") - _table_4_ms("w/o", "tensor"))
-    return TABLE_4_LAYERS * forward_flops(Setting()) / TABLE_4["tp"] / computed_s
+    return TABLE_4_LAYERS * Setting().workload.layer_flops / TABLE_4["tp"] / computed_s
 
 
 def _encode_and_decode_s(setting: Setting) -> tuple[float, float]:

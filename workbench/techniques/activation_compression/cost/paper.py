@@ -1,52 +1,132 @@
-"""The paper's two machines, fitted to the cells of `cells.CALIBRATION` by arithmetic that a reader can follow.
+"""The paper's two machines, fitted to the cells of `CALIBRATION` by arithmetic that a reader can follow.
 
-What memory limits is not fitted: bytes read and written, over the data sheet's bandwidth, for attention scores, loss
-and optimizer. A local machine on several hosts, which the paper has not, gets p3's network.
-Source: "Does compressing activations help model parallel training?", section 4.1 (machines), tables 2 to 4, 6, 7, 12;
-NVIDIA, DGX-1 with Tesla V100 system architecture: of four devices, the connections of the pairs 0-1 and 2-3 are one
-and two, and four rings run through all of them at once (`nvidia-smi topo -m` shows NV1, NV2).
-Simplified: each constant comes from one or two cells, in closed form; where a cell is nearly all launching, what the
-device does meanwhile is left aside, which costs about 1 %.
-Left out: error bars; the tables print one number a cell.
-
-Units: seconds, bytes, elements; cells are milliseconds.
+Each constant comes from one or two cells, in closed form; of no table more than one cell in five is used, nor of all
+together. What memory limits is bytes over the data sheet's bandwidth. Of four devices of a DGX-1 the connections of the
+pairs 0-1 and 2-3 are one and two, and four rings run through all at once (NVIDIA, DGX-1 system architecture).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
-from workbench.cluster import Algorithm, Collective, Link, Sample, catalogue, collective_time_s, fit
-
-from .cells import PublishedCell, published_ms
-from .layer import HEAD_FLOPS_PER_LOGIT, forward_flops, head_times, layer_compute_s
-from .machine import FittedMachine
-from .messages import Setting
-from .paper_codecs import local_codecs, p3_codecs, with_local_launching
-from .paper_settings import (
-    ALL_REDUCES,
-    ELEMENTS,
-    LAYERS,
-    LONG,
-    MESSAGES,
-    PRE,
-    PRE_MESSAGES,
-    PRE_MICRO_BATCHES,
-    PRE_STAGE_LAYERS,
-    SHORT,
-    Reader,
+from workbench.cluster import (
+    Algorithm,
+    CodecCost,
+    Collective,
+    FittedMachine,
+    Link,
+    Sample,
+    catalogue,
+    collective_time_s,
+    fit,
 )
+from workbench.cluster.fitted import GROWN_FROM
+from workbench.models.inventory import OPTIMIZER_BYTES_PER_PARAMETER
+from workbench.study.published import Cell
+from workbench.study.rows import Key
 
-__all__ = ["PaperMachines", "calibrate", "paper_machine"]
+from ..method import Family
+from .layer import HEAD_FLOPS_PER_LOGIT, head_times, layer_compute_s
+from .setting import ALL_REDUCES_PER_LAYER, BERT_VOCABULARY, Setting
+
+__all__ = ["CALIBRATION", "PaperMachines", "calibrate", "calibration_cells", "paper_machine", "published_ms"]
+
+LONG = Setting()  # tables 2 to 4
+SHORT = Setting(micro_batch=8, sequence=128)  # table 12
+PRE = Setting(micro_batch=128, sequence=128, vocabulary=BERT_VOCABULARY)  # tables 6, 7 and 9, one micro-batch
+
+LAYERS = LONG.layers
+ELEMENTS = LONG.workload.elements  # of one activation in tables 2 to 4, and as many in PRE
+MESSAGES = ALL_REDUCES_PER_LAYER * LONG.compressed_layers  # encoded forward, an iteration of tables 2 to 4 and 12
+ALL_REDUCES = 2 * ALL_REDUCES_PER_LAYER * LAYERS  # both ways, likewise, without compression
+PRE_STAGE_LAYERS, PRE_MICRO_BATCHES = 6, 8  # table 7: the last of 4 stages, whose layers are all encoded
+PRE_MESSAGES = ALL_REDUCES_PER_LAYER * PRE_STAGE_LAYERS * PRE_MICRO_BATCHES
+
+Reader = Callable[..., float]
+"""Returns the seconds of one published cell: of a table, a column, a method, TP and PP."""
+
+
+# --- cells
+
+
+def _cells(table: str, tp: int, pp: int, columns: Mapping[str, str], **keys: int) -> tuple[Cell, ...]:
+    """Name cells of one mesh: methods, and the columns of each in one text."""
+    return tuple(
+        Cell.of(table, f"{column}_ms", method=name, tp=tp, pp=pp, **keys)
+        for name, wanted in columns.items()
+        for column in wanted.split()
+    )
+
+
+CALIBRATION: tuple[Cell, ...] = (
+    # p3.8xlarge, batch 32, sequence 512: compute with and without tensor parallelism, Python's sampling
+    *_cells("table-2", 1, 4, {"w/o": "iteration"}),
+    *_cells("table-2", 4, 1, {"w/o": "iteration", "R1": "iteration", "R3": "iteration"}),
+    *_cells("table-3", 1, 4, {"w/o": "iteration"}, nvlink=1),
+    *_cells("table-3", 4, 1, {"w/o": "iteration"}, nvlink=1),
+    # local machine, likewise: four ranks on its PCIe bridge, and the parts of an iteration
+    *_cells("table-3", 4, 1, {"w/o": "iteration"}, nvlink=0),
+    *_cells(
+        "table-4",
+        2,
+        2,
+        {
+            "w/o": "forward tensor",
+            "A1": "encode decode tensor optimizer",
+            "A2": "encode decode backward waiting_and_pipeline",
+            "T1": "encode decode tensor backward",
+            "T4": "encode decode",
+            "R3": "encode",
+            "R4": "encode",
+            "Q1": "encode decode",
+        },
+    ),
+    # four p3.8xlarge, pre-training: all-reduce across hosts; NVLink, codecs, language-model head
+    *_cells("table-6", 8, 2, {"w/o": "iteration"}),
+    *_cells(
+        "table-7",
+        4,
+        4,
+        {
+            "w/o": "forward backward tensor optimizer",
+            "A1": "tensor",
+            "T1": "encode decode tensor",
+            "T4": "encode decode",
+        },
+    ),
+    *_cells("table-9", 4, 4, {"w/o": "boundary"}, boundary=0),
+    # p3.8xlarge, batch 8, sequence 128: launching kernels
+    *_cells("table-12", 1, 4, {"w/o": "iteration"}),
+    *_cells("table-12", 2, 2, dict.fromkeys(("w/o", "A1", "T1", "Q2"), "iteration")),
+    *_cells("table-12", 4, 1, dict.fromkeys(("T1", "Q2"), "iteration")),
+)
+"""Every published number that a constant of the paper's machines comes from."""
+
+
+def calibration_cells(table: str) -> list[dict[str, Key]]:
+    """Return the cells of one table that calibrate, as `record(calibration={"cells": ...})` takes them."""
+    return [cell.keys() for cell in CALIBRATION if cell.table == table]
+
+
+def published_ms(cells: Iterable[Cell] = CALIBRATION) -> dict[Cell, float]:
+    """Read the milliseconds of cells from the published files.
+
+    Raises:
+        ValueError: naming a cell that its file does not hold.
+    """
+    return {cell: cell.value("activation_compression") for cell in cells}
+
+
+# --- the machines
 
 CLUSTER = "activation-compression/4x-p3.8xlarge"  # the catalogue's name
 MESSAGE_BYTES = LONG.activation_bytes()
-PARAMETERS = 12 * LONG.hidden**2 * LAYERS  # of the layers of BERT-large
+PARAMETERS = LONG.workload.num_parameters  # of the layers of BERT-large
 NVLINK_CONNECTIONS = MappingProxyType({2: (1.0, 2.0), 4: (4.0,)})  # pairs 0-1 and 2-3; rings through all four
-OPTIMIZER_BYTES_PER_PARAMETER = 28  # Adam on fp32 states: reads 16 (weight, gradient, two moments), writes 12
 SCORE_BYTES = 13  # forward: product writes 2; mask and softmax 2 + 2; dropout 2 + 2 and a mask of 1; product reads 2
 LOGIT_BYTES = 40  # forward: product writes 2; to fp32 2 + 4; maximum 4; difference 8; exponential 8; sum 4; quotient 8
 LOGIT_BACKWARD_BYTES = 18  # scaling 8; to fp16 4 + 2; two products read 2 each
@@ -54,15 +134,10 @@ LOGIT_BACKWARD_BYTES = 18  # scaling 8; to fp16 4 + 2; two products read 2 each
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaperMachines:
-    """The machines of section 4.1.
+    """The machines of section 4.1."""
 
-    Attributes:
-        local: four V100 on a PCIe bridge.
-        p3: four p3.8xlarge with four V100 each, NVLink inside, 10 Gbit/s between.
-    """
-
-    local: FittedMachine
-    p3: FittedMachine
+    local: FittedMachine  # four V100 on a PCIe bridge
+    p3: FittedMachine  # four p3.8xlarge with four V100 each, NVLink inside, 10 Gbit/s between
 
 
 @cache
@@ -75,20 +150,20 @@ def paper_machine(*, nvlink: bool) -> FittedMachine:
     return _fitted().p3 if nvlink else _fitted().local
 
 
-def calibrate(cells_ms: Mapping[PublishedCell, float]) -> PaperMachines:
+def calibrate(cells_ms: Mapping[Cell, float]) -> PaperMachines:
     """Fit both machines to published cells.
 
     Args:
-        cells_ms: milliseconds of every cell of `cells.CALIBRATION`; no other is looked at.
+        cells_ms: milliseconds of every cell of `CALIBRATION`; no other is looked at.
 
     Raises:
         ValueError: naming a cell that is missing.
     """
 
     def seconds(table: int, quantity: str, name: str, tp: int, pp: int, **keys: int) -> float:
-        cell = PublishedCell(f"table-{table}", f"{quantity}_ms", name, tp, pp, **keys)
+        cell = Cell.of(f"table-{table}", f"{quantity}_ms", method=name, tp=tp, pp=pp, **keys)
         if cell not in cells_ms:
-            raise ValueError(f"cells_ms: it must hold {cell}")
+            raise ValueError(f"cells_ms lacks {cell}; it must hold it")
         return 1e-3 * cells_ms[cell]
 
     p3 = _p3_compute(seconds)
@@ -161,7 +236,7 @@ def _p3_compute(seconds: Reader) -> FittedMachine:
     return FittedMachine(
         name="p3.8xlarge",
         source="tables 2, 4, 6, 7 and 12, the cells of CALIBRATION",
-        flops_per_s=LAYERS * forward_flops(LONG) / (shared_s - LAYERS * LONG.scores * per_score_s),
+        flops_per_s=LAYERS * LONG.workload.layer_flops / (shared_s - LAYERS * LONG.workload.scores * per_score_s),
         replicated_s_per_element=repeated_s / (LAYERS * ELEMENTS),
         attention_s_per_score=per_score_s,
         backward_over_forward=ratio,
@@ -210,7 +285,7 @@ def _local_compute(seconds: Reader, p3: FittedMachine) -> FittedMachine:
 def _slower(seconds: Reader, p3: FittedMachine) -> float:
     """Return p3's rate over the local machine's."""
     computed_s = seconds(4, "forward", "w/o", 2, 2) - seconds(4, "tensor", "w/o", 2, 2)
-    products_s = LAYERS * forward_flops(LONG) / 2 / p3.flops_per_s
+    products_s = LAYERS * LONG.workload.layer_flops / 2 / p3.flops_per_s
     return 1 + (computed_s - _compute_s(p3, LONG, 2)) / products_s
 
 
@@ -246,7 +321,7 @@ def _with_pre_training(seconds: Reader, p3: FittedMachine) -> FittedMachine:
     excess_s = _beyond_layers_s(seconds, p3)
     forward_s, backward_s = (count / _memory_bytes_per_s() for count in (LOGIT_BYTES, LOGIT_BACKWARD_BYTES))
     product_s = HEAD_FLOPS_PER_LOGIT * PRE.hidden / p3.flops_per_s
-    longer = excess_s[1] / (PRE.logits / 4) / (p3.backward_over_forward * product_s + backward_s)
+    longer = excess_s[1] / (PRE.workload.logits / 4) / (p3.backward_over_forward * product_s + backward_s)
     with_loss = replace(
         p3,
         head_forward_s_per_logit=longer * (product_s + forward_s) - product_s,
@@ -276,11 +351,157 @@ def _network_share(seconds: Reader, p3: FittedMachine) -> float:
     """Solve table 6, w/o at (8, 2): 8 + 1 slots, 48 all-reduces each, half of the last stage's head, sends."""
     across = replace(PRE, tp=8, pp=2)
     stage_s = (1 + p3.backward_over_forward) * _compute_s(p3, PRE, 8, LAYERS // 2)
-    send_s = p3.handover_s + p3.network.time_s(MESSAGE_BYTES / 2)  # two hosts a stage carry half a message each
+    send_s = p3.handover_s + p3.full_network.time_s(MESSAGE_BYTES / 2)  # two hosts a stage carry half a message each
     slots = PRE_MICRO_BATCHES + 1
     heads_s = PRE_MICRO_BATCHES * sum(head_times(across, p3))
     rest_s = seconds(6, "iteration", "w/o", 8, 2) - seconds(7, "optimizer", "w/o", 4, 4)
     rest_s -= slots * (stage_s + send_s) + heads_s
     across_s = rest_s / (slots * ALL_REDUCES / 2) - _ring_s(p3.link, 4, NVLINK_CONNECTIONS[4][0])
-    nominal = Algorithm.DOUBLE_TREE, 2, MESSAGE_BYTES, p3.network
+    nominal = Algorithm.DOUBLE_TREE, 2, MESSAGE_BYTES, p3.full_network
     return collective_time_s(Collective.ALL_REDUCE, *nominal) / across_s
+
+
+# --- codecs: straight lines through the smallest and the largest message of a method
+
+
+def local_codecs(seconds: Reader, local: FittedMachine) -> MappingProxyType[Family, CodecCost]:
+    """Return the codecs of the local machine (table 4), launching apart."""
+    mesh = (2, 2)
+    top_k = _along_sent(seconds, 4, mesh, MESSAGES, ("T1", "T4"))
+    random_k = CodecCost(
+        decode_s_per_element=top_k.decode_s_per_element,
+        decode_s_per_sent=top_k.decode_s_per_sent,
+        **_sampling(seconds, mesh),
+    )
+    codes = _along_sent(seconds, 4, mesh, MESSAGES, ("A1", "A2"))
+    auto_encoder = replace(codes, backward_ratio=_coded_backward(seconds, local))
+    return MappingProxyType(
+        {
+            Family.AUTOENCODER: auto_encoder,
+            Family.TOP_K: top_k,
+            Family.RANDOM_K: random_k,
+            Family.QUANTIZATION: _quantization(seconds, mesh),
+        }
+    )
+
+
+def p3_codecs(seconds: Reader, p3: FittedMachine, local: FittedMachine) -> MappingProxyType[Family, CodecCost]:
+    """Return the codecs of p3.8xlarge (table 7), their launching (table 12) and sampling (table 2)."""
+    mesh = (4, 4)
+    top_k = replace(_along_sent(seconds, 7, mesh, PRE_MESSAGES, ("T1", "T4")), **_launch_costs(seconds, p3, "T1"))
+    drawn_s = (seconds(2, "iteration", "R3", 4, 1) - seconds(2, "iteration", "w/o", 4, 1)) / MESSAGES
+    sampled = local.codec(Family.RANDOM_K)
+    slower = drawn_s / sampled.sample_s(ELEMENTS, _sent("R3"))
+    random_k = replace(
+        top_k,
+        encode_s_per_element=0.0,
+        encode_s_per_sent=0.0,
+        sample_s_per_sent=slower * sampled.sample_s_per_sent,
+        pool_s_per_element=slower * sampled.pool_s_per_element,
+        sample_growth=sampled.sample_growth,
+    )
+    quantization = replace(local.codec(Family.QUANTIZATION), **_launch_costs(seconds, p3, "Q2"))
+    return MappingProxyType(
+        {
+            Family.AUTOENCODER: _p3_auto_encoder(seconds, p3, local),
+            Family.TOP_K: top_k,
+            Family.RANDOM_K: random_k,
+            Family.QUANTIZATION: quantization,
+        }
+    )
+
+
+def with_local_launching(p3: FittedMachine, local: FittedMachine) -> FittedMachine:
+    """Scale p3's launching by how much faster the local machine's Python samples."""
+    faster = local.codec(Family.RANDOM_K).sample_s_per_sent / p3.codec(Family.RANDOM_K).sample_s_per_sent
+    scaled = {
+        family: replace(cost, **{name: faster * getattr(p3.codec(family), name) for name in LAUNCHES})
+        for family, cost in local.codecs.items()
+    }
+    return replace(
+        local,
+        layer_launch_s=faster * p3.layer_launch_s,
+        collective_launch_s=faster * p3.collective_launch_s,
+        codecs=MappingProxyType(scaled),
+    )
+
+
+LAUNCHES = ("launch_s", "launch_s_per_decoded", "backward_launch_s")
+
+
+def _sent(name: str) -> int:
+    return replace(LONG, method=name).sent_elements()
+
+
+def _sample_growth(seconds: Reader) -> float:
+    """Return by which exponent an index costs more the more are drawn: R1 and R3 on p3, almost all of them drawing."""
+    plain_s = seconds(2, "iteration", "w/o", 4, 1)
+    few_s, more_s = (seconds(2, "iteration", name, 4, 1) - plain_s for name in ("R1", "R3"))
+    return math.log(more_s / few_s) / math.log(_sent("R3") / _sent("R1")) - 1
+
+
+def _sampling(seconds: Reader, mesh: tuple[int, int]) -> dict[str, float]:
+    """Return what drawing costs: R3 draws alone, R4 lists its population as well."""
+    growth = _sample_growth(seconds)
+    each_s = {
+        name: seconds(4, "encode", name, *mesh) / MESSAGES / (_sent(name) / GROWN_FROM) ** growth
+        for name in ("R3", "R4")
+    }
+    per_sent_s = each_s["R3"] / _sent("R3")
+    pool_s = (each_s["R4"] - per_sent_s * _sent("R4")) / ELEMENTS
+    return {"sample_s_per_sent": per_sent_s, "pool_s_per_element": pool_s, "sample_growth": growth}
+
+
+def _line(low: tuple[float, float], high: tuple[float, float]) -> tuple[float, float]:
+    """Return seconds an element of the activation and an element sent, from two (share sent, seconds a message)."""
+    per_sent = (high[1] - low[1]) / (high[0] - low[0]) / ELEMENTS
+    return low[1] / ELEMENTS - per_sent * low[0], per_sent
+
+
+def _along_sent(seconds: Reader, table: int, mesh: tuple[int, int], messages: int, names: tuple[str, str]) -> CodecCost:
+    """Fit encoding and decoding to two methods; gathered messages are decoded once a rank, codes once."""
+    decoded = messages * (1 if names[0].startswith("A") else mesh[0])
+    lines = [
+        _line(*((_sent(name) / ELEMENTS, seconds(table, column, name, *mesh) / count) for name in names))
+        for column, count in (("encode", messages), ("decode", decoded))
+    ]
+    (encode, encode_sent), (decode, decode_sent) = lines
+    return CodecCost(
+        encode_s_per_element=encode,
+        encode_s_per_sent=encode_sent,
+        decode_s_per_element=decode,
+        decode_s_per_sent=decode_sent,
+    )
+
+
+def _quantization(seconds: Reader, mesh: tuple[int, int]) -> CodecCost:
+    return CodecCost(
+        encode_s_per_element=seconds(4, "encode", "Q1", *mesh) / MESSAGES / ELEMENTS,
+        decode_s_per_element=seconds(4, "decode", "Q1", *mesh) / MESSAGES / mesh[0] / ELEMENTS,
+    )
+
+
+def _coded_backward(seconds: Reader, local: FittedMachine) -> float:
+    """Return A2's excess in table 4's backward pass, encoder gradients apart, over its encoding and decoding."""
+    ring = Collective.ALL_REDUCE, Algorithm.RING, 2, replace(LONG, method="A2").encoder_elements * LONG.value_bytes
+    gradient_s = MESSAGES * collective_time_s(*ring, local.link)
+    excess_s = seconds(4, "backward", "A2", 2, 2) - seconds(4, "backward", "T1", 2, 2) - gradient_s
+    return excess_s / (seconds(4, "encode", "A2", 2, 2) + seconds(4, "decode", "A2", 2, 2))
+
+
+def _launch_costs(seconds: Reader, p3: FittedMachine, name: str) -> dict[str, float]:
+    """Return the launching of one message of a gathered method: its excess in table 12 with 2 and with 4 ranks."""
+    send_s = p3.handover_s + p3.link.time_s(SHORT.activation_bytes())
+    plain_s = seconds(12, "iteration", "w/o", 2, 2)
+    two_s = (seconds(12, "iteration", name, 2, 2) - plain_s) / (MESSAGES + 1)
+    four_s = (seconds(12, "iteration", name, 4, 1) - (plain_s - 2 * send_s)) / MESSAGES
+    per_decoded_s = (four_s - two_s) / 2
+    return {"launch_s": two_s - 2 * per_decoded_s, "launch_s_per_decoded": per_decoded_s}
+
+
+def _p3_auto_encoder(seconds: Reader, p3: FittedMachine, local: FittedMachine) -> CodecCost:
+    excess_s = seconds(12, "iteration", "A1", 2, 2) - seconds(12, "iteration", "w/o", 2, 2)
+    launched_s = (excess_s - MESSAGES * p3.collective_launch_s) / (MESSAGES + 1) / (1 + p3.backward_over_forward)
+    return replace(
+        local.codec(Family.AUTOENCODER), launch_s=launched_s, backward_launch_s=p3.backward_over_forward * launched_s
+    )

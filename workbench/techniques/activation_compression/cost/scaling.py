@@ -1,37 +1,40 @@
-"""The paper's own model of larger models and clusters, as it is written, and its constants from facts about V100s.
+"""The paper's own model of larger models and clusters (equations 1 to 3), and where compression begins to pay.
 
-Source: "Does compressing activations help model parallel training?", section 4.7, equations 1 to 3, figure 5, table 10.
-The paper fits alpha, beta, gamma and w and does not print them. Here alpha is four devices' data-sheet peak (the text:
-"corresponds to the peak performance"), beta a layer's four ring all-reduces among four ranks of the local machine,
-gamma what A2 costs there (table 4), w 10 Gbit/s shared by the four ranks of a node. No cell of table 10 is used.
-Simplified: as the paper: code messages never exceed the threshold by much, layers are alike.
-Left out: launching of kernels, which the paper's formula has not.
-
-Units: seconds, elements, FLOPs. Legend: B batch, s sequence, h hidden, e code size, m micro-batches, n nodes, L layers.
+The paper fits alpha, beta, gamma and w and does not print them. Here alpha is four devices' data-sheet peak, beta a
+layer's four ring all-reduces among four ranks of the local machine, gamma what A2 costs there (table 4), w 10 Gbit/s
+shared by the four ranks of a node. Legend: B batch, s sequence, h hidden, e code size, m micro-batches, n nodes,
+L layers.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
-from workbench.cluster import catalogue
+from workbench.cluster import FittedMachine, bisected, catalogue
 
 from ..method import Family
-from .machine import FittedMachine
-from .messages import ALL_REDUCES_PER_LAYER, Setting
+from .iteration import iteration_time
+from .layer import all_reduce_s
 from .paper import paper_machine
-from .transfers import all_reduce_s
+from .setting import ALL_REDUCES_PER_LAYER, Setting
 
 __all__ = [
+    "BreakEven",
     "LayerSample",
     "ScalingModel",
+    "break_even",
+    "break_even_map",
     "cluster_speedup",
+    "communication_s",
     "fit_scaling",
+    "flops",
     "layer_seconds_by_definition",
     "layer_speedup",
     "machine_scaling",
+    "speedup_at",
     "v100_scaling",
 ]
 
@@ -44,30 +47,20 @@ VALUE_BYTES = 2  # fp16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingModel:
-    """The constants of equations 1 to 3.
+    """The constants of equations 1 to 3."""
 
-    Attributes:
-        alpha_s_per_flop: of a layer's FLOPs, over all tensor-parallel ranks.
-        beta_s_per_element: of a message longer than the threshold.
-        gamma_s_per_element: of encoding and decoding, an element of the activation.
-        bandwidth_elements_per_s: w, between nodes.
-        small_s: c, of a message up to the threshold.
-        threshold_elements: d.
-        code_size: e.
-    """
-
-    alpha_s_per_flop: float
-    beta_s_per_element: float
-    gamma_s_per_element: float
-    bandwidth_elements_per_s: float
-    small_s: float = SMALL_S
-    threshold_elements: float = THRESHOLD_ELEMENTS
-    code_size: int = CODE_SIZE
+    alpha_s_per_flop: float  # of a layer's FLOPs, over all tensor-parallel ranks
+    beta_s_per_element: float  # of a message longer than the threshold
+    gamma_s_per_element: float  # of encoding and decoding, an element of the activation
+    bandwidth_elements_per_s: float  # w, between nodes
+    small_s: float = SMALL_S  # c, of a message up to the threshold
+    threshold_elements: float = THRESHOLD_ELEMENTS  # d
+    code_size: int = CODE_SIZE  # e
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if not getattr(self, field.name) > 0:
-                raise ValueError(f"{field.name}={getattr(self, field.name)}: must be positive")
+                raise ValueError(f"{field.name} is {getattr(self, field.name)}; it must be above 0")
 
 
 def flops(batch: int, sequence: int, hidden: int) -> float:
@@ -164,12 +157,12 @@ def machine_scaling(
     """Return the constants of four tensor-parallel ranks of a machine, a node, and of nodes like it.
 
     Args:
-        machine: gives beta by the layer's four all-reduces, c by four of one element, gamma by what A2 costs in a layer,
-            and what is not given; d is where c and beta meet.
+        machine: gives beta by the layer's four all-reduces, c by four of one element, gamma by what A2 costs in a
+            layer, and what is not given; d is where c and beta meet.
         flops_per_s: of one device; by default what the machine's matrix products reach.
         network_bytes_per_s: of a node, which its ranks share; by default that of the machine's network, or of its link.
     """
-    ranks, elements = Setting(tp=TENSOR_RANKS, pp=1), Setting().activation_bytes() / VALUE_BYTES
+    ranks, elements = Setting(tp=TENSOR_RANKS, pp=1), Setting().workload.elements
     whole_s, least_s = (all_reduce_s(ranks, machine, 0, size) for size in (Setting().activation_bytes(), VALUE_BYTES))
     codec, code = machine.codec(Family.AUTOENCODER), Setting(method="A2").sent_elements()
     coded_s = codec.encode_s(elements, code) + codec.decode_s(elements, code)
@@ -188,23 +181,14 @@ def machine_scaling(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerSample:
-    """One layer, measured.
+    """One layer, measured."""
 
-    Attributes:
-        batch: B.
-        sequence: s.
-        hidden: h.
-        computation_s: without communication.
-        communication_s: of the messages of B·s·h elements.
-        overhead_s: of encoding and decoding.
-    """
-
-    batch: int
-    sequence: int
-    hidden: int
-    computation_s: float
-    communication_s: float
-    overhead_s: float
+    batch: int  # B
+    sequence: int  # s
+    hidden: int  # h
+    computation_s: float  # without communication
+    communication_s: float  # of the messages of B·s·h elements
+    overhead_s: float  # of encoding and decoding
 
     @property
     def elements(self) -> int:
@@ -234,8 +218,8 @@ def fit_scaling(
     small = [sample for sample in samples if sample.elements <= threshold_elements]
     large = [sample for sample in samples if sample.elements > threshold_elements]
     if not small or not large:
-        found = f"{len(small)} up to threshold_elements={threshold_elements}, {len(large)} above"
-        raise ValueError(f"samples: {found}; both are needed")
+        counts = f"{len(small)} up to threshold_elements {threshold_elements} and {len(large)} above"
+        raise ValueError(f"samples has {counts}; it must have both")
     largest = max(samples, key=lambda sample: sample.hidden)
     return ScalingModel(
         alpha_s_per_flop=largest.computation_s / flops(largest.batch, largest.sequence, largest.hidden),
@@ -245,4 +229,73 @@ def fit_scaling(
         small_s=statistics.fmean(sample.communication_s for sample in small),
         threshold_elements=threshold_elements,
         code_size=code_size,
+    )
+
+
+# --- where compression begins to pay
+
+SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e3, 1e15  # the search; no link of today lies outside
+NUM_BISECTIONS = 80  # of the logarithm: the place is exact to rounding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BreakEven:
+    """One point of the map."""
+
+    micro_batch: int  # B
+    code_size: int  # c at a hidden size of 1024
+    bandwidth_bytes_per_s: float  # below it compression pays; 0 where it never does, infinity where it always does
+
+
+def speedup_at(machine: FittedMachine, setting: Setting, bandwidth_bytes_per_s: float) -> float:
+    """Return the time without compression over the time with it, over a link of this bandwidth.
+
+    Args:
+        machine: whose link is replaced by one as late but of this bandwidth.
+        setting: with the method that compresses.
+        bandwidth_bytes_per_s: of one connection between tensor-parallel ranks.
+    """
+    linked = machine.with_bandwidth(bandwidth_bytes_per_s)
+    return iteration_time(replace(setting, method="w/o"), linked).total_s / iteration_time(setting, linked).total_s
+
+
+def break_even(machine: FittedMachine, setting: Setting) -> BreakEven:
+    """Find the bandwidth below which a method pays.
+
+    Args:
+        machine: rates, launching, links and codecs, the paper's or your own.
+        setting: model, mesh, batch and method, with `code_size` or the method's own.
+
+    Returns:
+        The point; its bandwidth is 0 where even the slowest link gains nothing (a message that is larger than what it
+        replaces), infinity where even the fastest does.
+    """
+
+    def pays(bandwidth: float) -> bool:
+        return speedup_at(machine, setting, bandwidth) > 1
+
+    point = {"micro_batch": setting.micro_batch, "code_size": setting.chosen.paper_code_size}
+    if not pays(SLOWEST_BYTES_PER_S):
+        return BreakEven(bandwidth_bytes_per_s=0.0, **point)
+    if pays(FASTEST_BYTES_PER_S):
+        return BreakEven(bandwidth_bytes_per_s=math.inf, **point)
+    bandwidth = bisected(pays, SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S, NUM_BISECTIONS)
+    return BreakEven(bandwidth_bytes_per_s=bandwidth, **point)
+
+
+def break_even_map(
+    machine: FittedMachine, setting: Setting, *, micro_batches: Sequence[int], code_sizes: Sequence[int]
+) -> tuple[BreakEven, ...]:
+    """Find the break-even bandwidth for every batch and code size.
+
+    Args:
+        machine: as break_even.
+        setting: as break_even; its batch and code size are replaced.
+        micro_batches: B.
+        code_sizes: c at a hidden size of 1024.
+    """
+    return tuple(
+        break_even(machine, replace(setting, micro_batch=batch, code_size=size))
+        for size in code_sizes
+        for batch in micro_batches
     )

@@ -32,17 +32,11 @@ OUTPUT_CODEC = "output_codec"  # name of the sub-module that a layer with a comp
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compression:
-    """What `compress` changed in a model.
+    """What `compress` changed in a model."""
 
-    Attributes:
-        sites: names of the call sites, in the model's order.
-        codecs: the codec of each site.
-        undo: what gives each site its plain form back.
-    """
-
-    sites: tuple[str, ...]
-    codecs: tuple[Codec, ...]
-    undo: tuple[Callable[[], None], ...]
+    sites: tuple[str, ...]  # names of the call sites, in the model's order
+    codecs: tuple[Codec, ...]  # the codec of each site
+    undo: tuple[Callable[[], None], ...]  # what gives each site its plain form back
 
     def remove(self) -> None:
         """Give the model its plain reductions and outputs back, the last change first."""

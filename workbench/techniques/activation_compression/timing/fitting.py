@@ -18,9 +18,7 @@ from workbench.cluster import Algorithm, Collective, Fit, Link, Sample, collecti
 from workbench.launch import Ranks
 from workbench.study.rows import ratios, value_row
 
-from ..cost import CodecCost, FittedMachine, Setting, break_even, iteration_time
-from ..cost.break_even import speedup_at
-from ..cost.layer import forward_flops
+from ..cost import CodecCost, FittedMachine, Setting, break_even, iteration_time, speedup_at
 from ..method import Family, method
 from .links import Calibration, ranks_at_share
 from .study import BASELINE, measure_iterations, measure_on
@@ -201,7 +199,7 @@ def _none_negative(scaled: np.ndarray) -> np.ndarray:
 
 def _computation(plain: Sequence[MeasuredSetting]) -> _Line:
     """Fit a layer's forward computation to the FLOPs of a rank, the elements, and a constant."""
-    columns = [[forward_flops(one.setting) / one.setting.tp, one.elements, 1.0] for one in plain]
+    columns = [[one.setting.workload.layer_flops / one.setting.tp, one.elements, 1.0] for one in plain]
     seconds = [one.forward_compute_s / one.setting.layers for one in plain]
     line = _line(columns, seconds)
     if line.coefficients[0] > 0:

@@ -1,14 +1,24 @@
-"""Seconds of an epoch under stragglers, with and without resizing and migration, on the paper's machine or another.
-
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control".
-Simplified, left out: see each module. Nothing here imports torch.
-"""
+"""Seconds of an epoch under stragglers, with and without resizing and migration; nothing here imports torch."""
 
 from ..method.plan import Scheme, Solution
-from .iteration import IterationParts, extraction_s, iteration_parts
-from .machine import PAPER_MACHINE, FlexMachine
-from .migration import MigrationTime, migration_time
+from .iteration import VIT_1B, VIT_3B, IterationParts, extraction_s, iteration_parts
+from .migration import (
+    CALIBRATION,
+    CHOSEN_ON,
+    PAPER_MACHINE,
+    MigrationTime,
+    calibrate,
+    migration_epoch_time_s,
+    migration_time,
+    paper_machine,
+    published_epochs_s,
+    table_1_cell,
+    turns,
+)
 from .solutions import (
+    ENOUGH,
+    MARGIN,
+    MapPoint,
     PlannedEpoch,
     division_epochs,
     epoch_of_plan,
@@ -16,37 +26,24 @@ from .solutions import (
     model_costs,
     model_times,
     planned_epoch,
+    winner_map,
+    winner_of,
 )
-from .table_1 import (
-    CALIBRATION,
-    CHOSEN_ON,
-    Table1Cell,
-    Table1Error,
-    calibrate,
-    migration_epoch_time_s,
-    migration_errors,
-    paper_machine,
-    published_epochs_s,
-)
-from .winners import MapPoint, winner_map, winner_of
-from .workload import VIT_1B, VIT_3B, Workload
 
 __all__ = [
     "CALIBRATION",
     "CHOSEN_ON",
+    "ENOUGH",
+    "MARGIN",
     "PAPER_MACHINE",
     "VIT_1B",
     "VIT_3B",
-    "FlexMachine",
     "IterationParts",
     "MapPoint",
     "MigrationTime",
     "PlannedEpoch",
     "Scheme",
     "Solution",
-    "Table1Cell",
-    "Table1Error",
-    "Workload",
     "calibrate",
     "division_epochs",
     "epoch_of_plan",
@@ -54,13 +51,14 @@ __all__ = [
     "extraction_s",
     "iteration_parts",
     "migration_epoch_time_s",
-    "migration_errors",
     "migration_time",
     "model_costs",
     "model_times",
     "paper_machine",
     "planned_epoch",
     "published_epochs_s",
+    "table_1_cell",
+    "turns",
     "winner_map",
     "winner_of",
 ]

@@ -1,47 +1,33 @@
-"""The parts of a plain iteration of one rank, and what taking columns out adds.
-
-What: product time (the linear layers, which a straggler takes skewness times as long for), attention core,
-element-wise work, all-reduces (two forward and two backward a layer), optimizer.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", sections II and V-A; the
-roofline for everything else: FLOPs over a rate, bytes over the memory's bandwidth.
-Simplified: parts follow one another; one rate for all products.
-Left out: launching kernels, reading images, evaluation.
-
-Units: seconds.
-"""
+"""The parts of a plain iteration of one rank by the roofline, what taking columns out adds, and the paper's models."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
 
-from workbench.cluster import Backend, Collective, algorithm_of, collective_time_s
+from workbench.cluster import Backend, Collective, FittedMachine, algorithm_of, collective_time_s
+from workbench.models import Workload
 
-from .machine import FlexMachine
-from .workload import Workload
-
-__all__ = ["ALL_REDUCES_PER_LAYER", "IterationParts", "extraction_s", "iteration_parts", "parts_beside_flops"]
+__all__ = ["VIT_1B", "VIT_3B", "IterationParts", "extraction_s", "iteration_parts", "parts_beside_flops"]
 
 ALL_REDUCES_PER_LAYER = 4  # after attention and perceptron, forward and backward
+PASSES = 3  # of products: output, gradient of the weight, gradient of the input
+CIFAR_10 = 50_000  # images of a training epoch
+TOKENS = 65  # of an image, as `workbench.models.vit_config` infers them
+
+VIT_1B = Workload(name="ViT-1B", hidden=2048, batch=64, num_layers=24, sequence=TOKENS, num_samples=CIFAR_10)
+VIT_3B = Workload(name="ViT-3B", hidden=3072, batch=32, num_layers=24, sequence=TOKENS, num_samples=CIFAR_10)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IterationParts:
-    """Seconds of one rank in one iteration, without waiting.
+    """Seconds of one rank in one iteration, without waiting."""
 
-    Attributes:
-        product_s: linear layers, all three products.
-        attention_s: scores and their products with values.
-        elementwise_s: norms, dropout, residuals, GELU, softmax.
-        all_reduce_s: hidden states forward, their gradients backward.
-        optimizer_s: update of the rank's own parameters.
-    """
-
-    product_s: float = 0.0
-    attention_s: float = 0.0
-    elementwise_s: float
-    all_reduce_s: float
-    optimizer_s: float
+    product_s: float = 0.0  # linear layers, all three products
+    attention_s: float = 0.0  # scores and their products with values
+    elementwise_s: float  # norms, dropout, residuals, GELU, softmax
+    all_reduce_s: float  # hidden states forward, their gradients backward
+    optimizer_s: float  # update of the rank's own parameters
 
     @property
     def own_s(self) -> float:
@@ -54,37 +40,50 @@ class IterationParts:
         return self.own_s - self.product_s
 
 
-def parts_beside_flops(workload: Workload, machine: FlexMachine) -> IterationParts:
+def product_flops(workload: Workload, num_ranks: int) -> float:
+    """Return one rank's FLOPs in linear layers in an iteration."""
+    return PASSES * workload.num_layers * workload.linear_flops / num_ranks
+
+
+def attention_flops(workload: Workload, num_ranks: int) -> float:
+    """Return one rank's FLOPs of the attention core in an iteration."""
+    return PASSES * workload.num_layers * workload.attention_flops / num_ranks
+
+
+def parts_beside_flops(workload: Workload, machine: FittedMachine) -> IterationParts:
     """Return the parts that do not depend on the rate of matrix products; the others are 0."""
-    memory_bytes_per_s = machine.device.memory_bytes_per_s
+    machine.require("memory_bytes_per_s")
     all_reduce = Collective.ALL_REDUCE, algorithm_of(Backend.NCCL, Collective.ALL_REDUCE)
-    one_s = collective_time_s(*all_reduce, machine.num_ranks, workload.message_bytes, machine.link)
+    one_s = collective_time_s(*all_reduce, machine.num_devices, workload.activation_bytes, machine.link)
     return IterationParts(
-        elementwise_s=workload.elementwise_bytes(machine.num_ranks) / memory_bytes_per_s,
+        elementwise_s=workload.elementwise_bytes(machine.num_devices) / machine.memory_bytes_per_s,
         all_reduce_s=workload.num_layers * ALL_REDUCES_PER_LAYER * one_s,
-        optimizer_s=workload.optimizer_bytes(machine.num_ranks) / memory_bytes_per_s,
+        optimizer_s=workload.optimizer_bytes(machine.num_devices) / machine.memory_bytes_per_s,
     )
 
 
-def iteration_parts(workload: Workload, machine: FlexMachine) -> IterationParts:
-    """Return the parts of one rank's plain iteration.
+def iteration_parts(workload: Workload, machine: FittedMachine) -> IterationParts:
+    """Return the parts of one rank's plain iteration, which follow one another.
 
     Args:
         workload: model and batch.
-        machine: devices, link, rate of products.
+        machine: devices, all of them tensor-parallel, link, rate of products.
     """
     beside = parts_beside_flops(workload, machine)
     return IterationParts(
-        product_s=workload.product_flops(machine.num_ranks) / machine.product_flops_per_s,
-        attention_s=workload.attention_flops(machine.num_ranks) / machine.product_flops_per_s,
+        product_s=product_flops(workload, machine.num_devices) / machine.flops_per_s,
+        attention_s=attention_flops(workload, machine.num_devices) / machine.flops_per_s,
         elementwise_s=beside.elementwise_s,
         all_reduce_s=beside.all_reduce_s,
         optimizer_s=beside.optimizer_s,
     )
 
 
-def extraction_s(workload: Workload, machine: FlexMachine, removed: float) -> float:
+def extraction_s(workload: Workload, machine: FittedMachine, removed: float) -> float:
     """Return what taking columns out and putting gradients back costs a rank in an iteration; nothing without.
+
+    Input and weight are read and written once forward and once backward for the kept columns; each gradient is read for
+    the kept columns and written whole.
 
     Args:
         workload: model and batch.
@@ -95,4 +94,6 @@ def extraction_s(workload: Workload, machine: FlexMachine, removed: float) -> fl
         raise ValueError(f"removed is {removed!r}; it must be in [0, 1]")
     if removed == 0:
         return 0.0
-    return workload.extraction_bytes(machine.num_ranks, 1 - removed) / machine.device.memory_bytes_per_s
+    kept = 1 - removed
+    whole = math.fsum(linear.input_bytes + linear.weight_bytes for linear in workload.linears(machine.num_devices))
+    return workload.num_layers * whole * (4 * kept + kept + 1) / machine.memory_bytes_per_s

@@ -1,19 +1,7 @@
-"""An epoch of Baseline, ZERO, MIG and SEMI under stragglers, from the model's times and costs.
+"""An epoch of Baseline, ZERO, MIG and SEMI under stragglers, from the model's times and costs, and a map of who wins.
 
-What: the model gives each rank the times that it would measure and the costs that a pre-test would; the method's own
-planners turn them into a plan, and the method's own model of an iteration into seconds.
-Source: "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", section V-A for the solutions,
-figures 5 to 11 for what is varied.
-Resizing alone follows the current mean, renewed whenever a rank's own time has moved by a tenth, and the epoch is that
-of the plan at which this comes to rest (a few iterations of several hundred); compared with the mean as it was before
-anybody dropped anything, the literal reading of Eq. 1, no more than `method.ratio.speedup_bound` can be gained.
-Simplified: columns migrate by broadcast-reduce; a pre-test measures one sender, and the epoch then takes what as many
-senders as the plan has cost; taking columns out costs what it costs for half of them; products take time in proportion
-to their columns, where a pre-test finds a part that they take however narrow.
-Left out: which columns are dropped, and so PriDiff's ratios by layer; accuracy, of which the share of products that
-are dropped is all that a model of time can say.
-
-Units: seconds of an epoch; shares.
+The model gives each rank the times that it would measure and the costs that a pre-test would; the method's own planners
+turn them into a plan, and the method's own model of an iteration into seconds.
 """
 
 from __future__ import annotations
@@ -21,9 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
-from ..method.costs import Costs, PiecewiseLinear, iteration_s, rank_s
-from ..method.plan import Plan, RankPlan, RankTimes, Scheme, Solution
+from workbench.cluster import FittedMachine
+from workbench.models import Workload
+
+from ..method.costs import Costs, PiecewiseLinear, ideal_s, iteration_s, rank_s
+from ..method.plan import COMPARED, Plan, RankPlan, RankTimes, Scheme, Solution
 from ..method.planners import (
     Reference,
     plan_division,
@@ -33,13 +26,13 @@ from ..method.planners import (
     settled_resizing,
     stragglers,
 )
-from .iteration import extraction_s, iteration_parts
-from .machine import FlexMachine
-from .migration import migration_time
-from .table_1 import paper_machine
-from .workload import VIT_1B, Workload
+from .iteration import VIT_1B, extraction_s, iteration_parts
+from .migration import migration_time, paper_machine
 
 __all__ = [
+    "ENOUGH",
+    "MARGIN",
+    "MapPoint",
     "PlannedEpoch",
     "division_epochs",
     "epoch_of_plan",
@@ -47,6 +40,8 @@ __all__ = [
     "model_costs",
     "model_times",
     "planned_epoch",
+    "winner_map",
+    "winner_of",
 ]
 
 LEAST_SHARE = 1e-9  # of columns: what travels whole travels as soon as any column migrates
@@ -54,17 +49,11 @@ LEAST_SHARE = 1e-9  # of columns: what travels whole travels as soon as any colu
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedEpoch:
-    """An epoch under one plan.
+    """An epoch under one plan."""
 
-    Attributes:
-        plan: what each rank drops and migrates.
-        time_s: seconds.
-        own_s: seconds that each rank is busy, in rank order; the slowest is `time_s`, others wait for the rest.
-    """
-
-    plan: Plan
-    time_s: float
-    own_s: tuple[float, ...]
+    plan: Plan  # what each rank drops and migrates
+    time_s: float  # seconds
+    own_s: tuple[float, ...]  # seconds that each rank is busy, in rank order; the others wait for the slowest
 
     @property
     def dropped_share(self) -> float:
@@ -82,7 +71,7 @@ def epoch_time_s(
     skewness: Mapping[int, float] | None = None,
     *,
     workload: Workload = VIT_1B,
-    machine: FlexMachine | None = None,
+    machine: FittedMachine | None = None,
     pruning_ratio: float | None = None,
     reference: Reference = Reference.CURRENT_MEAN,
     refine: bool = False,
@@ -97,7 +86,7 @@ def planned_epoch(
     skewness: Mapping[int, float] | None = None,
     *,
     workload: Workload = VIT_1B,
-    machine: FlexMachine | None = None,
+    machine: FittedMachine | None = None,
     pruning_ratio: float | None = None,
     reference: Reference = Reference.CURRENT_MEAN,
     refine: bool = False,
@@ -131,7 +120,7 @@ def epoch_of_plan(
     skewness: Mapping[int, float] | None = None,
     *,
     workload: Workload = VIT_1B,
-    machine: FlexMachine | None = None,
+    machine: FittedMachine | None = None,
 ) -> PlannedEpoch:
     """Time an epoch under a given plan; arguments as for `planned_epoch`."""
     machine = paper_machine() if machine is None else machine
@@ -145,7 +134,7 @@ def epoch_of_plan(
 
 
 def division_epochs(
-    skewness: Mapping[int, float], *, workload: Workload = VIT_1B, machine: FlexMachine | None = None
+    skewness: Mapping[int, float], *, workload: Workload = VIT_1B, machine: FittedMachine | None = None
 ) -> tuple[PlannedEpoch, ...]:
     """Time every division of several stragglers: the slowest x migrate, the others resize, for x from 0 to all.
 
@@ -160,7 +149,7 @@ def division_epochs(
     return tuple(epoch_of_plan(plan, skewness, workload=workload, machine=machine) for plan in plans)
 
 
-def model_times(skewness: Mapping[int, float], workload: Workload, machine: FlexMachine) -> tuple[RankTimes, ...]:
+def model_times(skewness: Mapping[int, float], workload: Workload, machine: FittedMachine) -> tuple[RankTimes, ...]:
     """Return what every rank would measure in a plain iteration.
 
     Args:
@@ -170,17 +159,19 @@ def model_times(skewness: Mapping[int, float], workload: Workload, machine: Flex
     Raises:
         ValueError: for a rank that does not exist, or a skewness below 1.
     """
-    if strange := [rank for rank in skewness if rank not in range(machine.num_ranks)]:
-        raise ValueError(f"skewness has rank {strange[0]!r}; ranks are 0..{machine.num_ranks - 1}")
+    if strange := [rank for rank in skewness if rank not in range(machine.num_devices)]:
+        raise ValueError(f"skewness has rank {strange[0]!r}; ranks are 0..{machine.num_devices - 1}")
     for rank, value in skewness.items():
         if not 1 <= value < math.inf:
             raise ValueError(f"skewness of rank {rank} is {value!r}; it must be finite and at least 1")
     parts = iteration_parts(workload, machine)
-    products_s = [parts.product_s * skewness.get(rank, 1.0) for rank in range(machine.num_ranks)]
+    products_s = [parts.product_s * skewness.get(rank, 1.0) for rank in range(machine.num_devices)]
     return tuple(RankTimes(own_s=parts.other_s + each_s, product_s=each_s) for each_s in products_s)
 
 
-def model_costs(workload: Workload, machine: FlexMachine, times: Sequence[RankTimes], *, num_senders: int = 1) -> Costs:
+def model_costs(
+    workload: Workload, machine: FittedMachine, times: Sequence[RankTimes], *, num_senders: int = 1
+) -> Costs:
     """Return the costs that a pre-test would measure.
 
     Args:
@@ -238,3 +229,99 @@ def _checked_solution(solution: Solution | str) -> Solution:
     except ValueError:
         known = ", ".join(repr(str(each)) for each in Solution)
         raise ValueError(f"solution is {solution!r}; it must be one of {known}") from None
+
+
+# --- who wins
+
+ENOUGH = 0.75  # of the ideal's speed; ours: below what SEMI's levelled plans aim at (`method.levelling`)
+MARGIN = 0.02  # of the fastest epoch's time: what the model tells apart no better, as table I shows
+
+_MEANS = MappingProxyType(
+    {(False, False): "nothing", (True, False): "resizing", (False, True): "migration", (True, True): "both"}
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MapPoint:
+    """One place of the map of who wins."""
+
+    skewness: float  # of every straggler
+    num_stragglers: int  # ranks that are slow
+    bandwidth_bytes_per_s: float  # of the link between any two ranks
+    epochs: MappingProxyType[Solution, PlannedEpoch]  # of every solution
+    ideal_s: float  # seconds of an epoch if columns moved for nothing and none were dropped
+    winner: Solution  # by `winner_of`
+
+    @property
+    def means(self) -> str:
+        """What the winner's plan does: "nothing", "resizing", "migration" or "both"."""
+        ranks = self.epochs[self.winner].plan.ranks
+        return _MEANS[any(each.dropped > 0 for each in ranks), any(each.migrated > 0 for each in ranks)]
+
+
+def winner_map(
+    *,
+    skewnesses: Sequence[float],
+    nums_stragglers: Sequence[int],
+    bandwidths_bytes_per_s: Sequence[float],
+    workload: Workload = VIT_1B,
+    machine: FittedMachine | None = None,
+    refine: bool = False,
+    speed_share: float = ENOUGH,
+) -> tuple[MapPoint, ...]:
+    """Return the winner at every combination.
+
+    Args:
+        skewnesses: each at least 1.
+        nums_stragglers: each 0 to N - 1; ranks from 0 on are slow.
+        bandwidths_bytes_per_s: of the link, which all-reduces use, too.
+        workload: model and batch.
+        machine: the paper's, if none is given; its link is replaced.
+        refine: as for `planned_epoch`.
+        speed_share: of the ideal's speed, which a solution has to reach; in [0, 1].
+
+    Raises:
+        ValueError: naming the argument that is out of range.
+    """
+    machine = paper_machine() if machine is None else machine
+    if strange := [number for number in nums_stragglers if not 0 <= number < machine.num_devices]:
+        raise ValueError(f"nums_stragglers has {strange[0]!r}; each must be in 0..{machine.num_devices - 1}")
+    if not 0 <= speed_share <= 1:
+        raise ValueError(f"speed_share is {speed_share!r}; it must be in [0, 1]")
+    arguments = {"workload": workload, "refine": refine}
+    return tuple(
+        _point(machine.with_bandwidth(bandwidth), skewness, number, arguments, speed_share)
+        for bandwidth in bandwidths_bytes_per_s
+        for number in nums_stragglers
+        for skewness in skewnesses
+    )
+
+
+def winner_of(epochs: Mapping[Solution, PlannedEpoch], allowed_s: float, margin: float = MARGIN) -> Solution:
+    """Return the solution that drops least among those that are fast enough; among equals the first.
+
+    Args:
+        epochs: by solution, simpler ones first.
+        allowed_s: seconds of an epoch that are fast enough.
+        margin: where none is that fast, how much slower than the fastest is, as a share of its time.
+    """
+    allowed_s = max(allowed_s, min(epoch.time_s for epoch in epochs.values()) * (1 + margin))
+    enough = [solution for solution, epoch in epochs.items() if epoch.time_s <= allowed_s]
+    return min(enough, key=lambda solution: epochs[solution].dropped_share)
+
+
+def _point(
+    machine: FittedMachine, skewness: float, num_stragglers: int, arguments: dict[str, Any], speed_share: float
+) -> MapPoint:
+    slow = dict.fromkeys(range(num_stragglers), skewness)
+    workload = arguments["workload"]
+    epochs = {solution: planned_epoch(solution, slow, machine=machine, **arguments) for solution in COMPARED}
+    best_s = workload.num_iterations * ideal_s(model_times(slow, workload, machine))
+    return MapPoint(
+        skewness=skewness,
+        num_stragglers=num_stragglers,
+        bandwidth_bytes_per_s=machine.link.bandwidth_bytes_per_s,
+        epochs=MappingProxyType(epochs),
+        ideal_s=best_s,
+        winner=winner_of(epochs, best_s / speed_share if speed_share else math.inf),
+    )

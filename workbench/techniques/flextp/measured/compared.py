@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workbench.study.rows import value_row
+from workbench.techniques.flextp.measured.scores import BASELINE, accuracy_rows, name_of
 
-from ..cost import PlannedEpoch, winner_of
-from ..cost.winners import ENOUGH
+from ..cost import ENOUGH, PlannedEpoch, winner_of
 from ..method.costs import Costs, ideal_s, rank_s
 from ..method.plan import MOST_REMOVED, Plan, RankPlan, RankTimes, Solution
 from ..method.planners import Reference, settled_resizing
 from ..runtime import PATIENCE, Policy, needs_costs, planner_of
-from ..study.scores import BASELINE, accuracy_rows, name_of
 from .timing import Measured
 from .variant import Variant
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from workbench.techniques.flextp.measured.scores import name_of
 from workbench.timeline.stragglers import StragglerTrace
 
 from ..method import SPEED_SHARE, Plan, RankPlan, Reference, Scheme, Selection, Solution
 from ..runtime.policy import Policy
-from ..study.scores import name_of
 
 __all__ = ["Variant", "keys_of", "traces_of", "variants_of"]
 

@@ -1,30 +1,63 @@
-"""What an iteration, a checkpoint and a recovery should take on the paper's machines, or on others.
+"""What an iteration, a checkpoint, a recovery and a training under failures should take; nothing here imports torch."""
 
-Source: thesis, chapter 6 (Gemini).
-Simplified, left out: see each module. Nothing here imports torch.
-"""
-
-from .calibration import CALIBRATION, Calibrated, calibrated, efficiency_from_reduction, published_value
-from .checkpoint import agent_memory_bytes, checkpoint_s, peer_retrieval_s, retrieval_s, storage_s, traffic_of
-from .iteration import UpdatedPhases, baseline_s, phases_of
-from .machine import GeminiMachine
-from .workload import Workload
+from .checkpoints import (
+    CALIBRATION,
+    Calibrated,
+    UpdatedPhases,
+    agent_memory_bytes,
+    baseline_s,
+    calibrated,
+    checkpoint_s,
+    job_of,
+    network_share_of,
+    paper_machine,
+    phases_of,
+    storage_s,
+    traffic_of,
+    workload_named,
+    workload_of,
+)
+from .progress import advanced, advanced_by_definition, stretch_moments
+from .training import (
+    GPT2_100B,
+    MT_NLG,
+    PAPER_OVERHEADS,
+    Cause,
+    Overheads,
+    Setting,
+    Span,
+    TrainingRun,
+    simulate_training,
+    simulate_training_by_definition,
+)
 
 __all__ = [
     "CALIBRATION",
+    "GPT2_100B",
+    "MT_NLG",
+    "PAPER_OVERHEADS",
     "Calibrated",
-    "GeminiMachine",
+    "Cause",
+    "Overheads",
+    "Setting",
+    "Span",
+    "TrainingRun",
     "UpdatedPhases",
-    "Workload",
+    "advanced",
+    "advanced_by_definition",
     "agent_memory_bytes",
     "baseline_s",
     "calibrated",
     "checkpoint_s",
-    "efficiency_from_reduction",
-    "peer_retrieval_s",
+    "job_of",
+    "network_share_of",
+    "paper_machine",
     "phases_of",
-    "published_value",
-    "retrieval_s",
+    "simulate_training",
+    "simulate_training_by_definition",
     "storage_s",
+    "stretch_moments",
     "traffic_of",
+    "workload_named",
+    "workload_of",
 ]

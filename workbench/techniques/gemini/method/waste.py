@@ -61,14 +61,16 @@ class Job:
     num_machines: int  # that the states are divided over
     storage_bytes_per_s: float  # of persistent storage, for all machines together, either way
     network_bytes_per_s: float  # of one machine's link to its peers
+    latency_s: float = 0.0  # of that link, before the first byte arrives
     serialise_s: float = 0.0  # for which writing a checkpoint to storage stops training, by `torch.save`
 
     def __post_init__(self) -> None:
         for name in ("iteration_s", "state_bytes", "num_machines", "storage_bytes_per_s", "network_bytes_per_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and above 0")
-        if not 0 <= self.serialise_s < math.inf:
-            raise ValueError(f"serialise_s is {self.serialise_s!r}; it must be finite and not negative")
+        for name in ("latency_s", "serialise_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and not negative")
 
     @property
     def shard_bytes(self) -> float:
@@ -82,7 +84,7 @@ class Job:
 
     def retrieval_s(self, tier: Tier) -> float:
         """Seconds to read a checkpoint back: none from local memory, a shard over a link, all states from storage."""
-        peer_s = self.shard_bytes / self.network_bytes_per_s
+        peer_s = self.latency_s + self.shard_bytes / self.network_bytes_per_s
         return {Tier.LOCAL: 0.0, Tier.PEER: peer_s, Tier.STORAGE: self.storage_s}[tier]
 
 

@@ -1,0 +1,242 @@
+"""One fitted machine for all cost models: rates, links and fixed costs, each fitted or stated, all times linear.
+
+A time is a count over a rate, or alpha + beta x; launching and computing overlap by their p-norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from workbench.cluster.machines import GIGABIT_BYTES_PER_S, Link, require_count, require_number
+from workbench.cluster.papers import catalogue
+
+__all__ = ["CodecCost", "FittedMachine", "lists_population"]
+
+GROWN_FROM = 2**20  # indices: what one costs is stated for so many
+SMALL_SAMPLE = 5  # elements; CPython, Lib/random.py
+SMALL_SET = 21  # entries of a small set; likewise
+ROUNDING = 1e-9  # keeps the logarithm of a power of four whole
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodecCost:
+    """What encoding and decoding one message costs a rank; every field in seconds but the ratio and the exponent."""
+
+    encode_s_per_element: float = 0.0  # of the tensor
+    encode_s_per_sent: float = 0.0  # of the code, or of the elements kept
+    decode_s_per_element: float = 0.0  # of the tensor, for each message decoded
+    decode_s_per_sent: float = 0.0  # of the code or of the elements kept, for each message decoded
+    backward_ratio: float = 0.0  # the backward pass of a learned code over its encoding and decoding
+    launch_s: float = 0.0  # fixed: launching the kernels of one message, forward
+    launch_s_per_decoded: float = 0.0  # fixed, for each message decoded
+    backward_launch_s: float = 0.0  # fixed: launching the kernels of one message, backward
+    sample_s_per_sent: float = 0.0  # drawing one index of 2^20 by `random.sample` on the CPU, while the device waits
+    pool_s_per_element: float = 0.0  # listing one index beforehand, which `random.sample` does where it keeps many
+    sample_growth: float = 0.0  # exponent by which an index costs more the more are drawn, as caches overflow
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            require_number(self, each.name, above_zero=False)
+
+    def encode_s(self, elements: float, sent: float) -> float:
+        """Return the seconds of encoding one message on the device, launching apart."""
+        return self.encode_s_per_element * elements + self.encode_s_per_sent * sent
+
+    def decode_s(self, elements: float, sent: float) -> float:
+        """Return the seconds of decoding one message, launching apart."""
+        return self.decode_s_per_element * elements + self.decode_s_per_sent * sent
+
+    def sample_s(self, elements: int, sent: int) -> float:
+        """Return the seconds of drawing `sent` of `elements` indices on the CPU.
+
+        CPython's `random.sample` remembers drawn indices in a set where that is smaller than the population, and
+        otherwise first lists the whole population. That makes a dip where the set takes over; here the time stays level
+        until the set's own cost has caught up, so that more never costs less.
+        """
+        if not sent or not (self.sample_s_per_sent or self.pool_s_per_element):
+            return 0.0
+        if lists_population(elements, sent):
+            return self._drawn_s(sent, elements)
+        last = 4 ** int(math.log(elements, 4) + ROUNDING)  # the largest population before this one that may be listed
+        fewer = sent / elements * last
+        if not lists_population(last, max(1, round(fewer))):
+            return self._drawn_s(sent)
+        return max(self._drawn_s(sent), self._drawn_s(fewer, last))
+
+    def _drawn_s(self, sent: float, listed: float = 0) -> float:
+        slower = (sent / GROWN_FROM) ** self.sample_growth
+        return slower * (self.sample_s_per_sent * sent + self.pool_s_per_element * listed)
+
+
+def lists_population(elements: int, sent: int) -> bool:
+    """Tell whether `random.sample` lists all `elements` before it draws `sent` of them (CPython, Lib/random.py)."""
+    table = SMALL_SET
+    if sent > SMALL_SAMPLE:
+        table += 4 ** math.ceil(math.log(sent * 3, 4))
+    return elements <= table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FittedMachine:
+    """Hosts of one kind with their rates and fixed costs; put your own in, or fit them. No codec listed is free."""
+
+    name: str  # what it is
+    source: str  # where its numbers come from
+    flops_per_s: float  # that matrix products reach on one device
+    link: Link  # one connection between two devices of a host
+    num_hosts: int = 1  # hosts
+    devices_per_host: int = 1  # devices, each with a rank
+    peak_flops_per_s: float | None = None  # of one device, by its data sheet
+    memory_bytes_per_s: float | None = None  # of one device's memory
+    host_memory_bytes: float | None = None  # of one host
+    link_share: float = 1.0  # of the link's bandwidth that messages between two ranks reach; collectives reach all
+    # For a number of ranks, the connections that its groups use at once, group by group of a host. A number that is not
+    # listed has those of the next smaller one, or else 1.
+    connections: Mapping[int, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    network: Link | None = None  # a host's connection to the others; None on a single host
+    network_share: float = 1.0  # of the network's bandwidth that messages between hosts reach
+    copy_bytes_per_s: float | None = None  # of one host, from devices to its memory or back
+    storage_bytes_per_s: float | None = None  # to persistent storage, of all hosts together
+    replicated_s_per_element: float = 0.0  # of b·s·h: what every tensor-parallel rank does alike, a layer, forward
+    attention_s_per_score: float = 0.0  # masking, softmax and dropout of scores, shared by the ranks, a layer, forward
+    backward_over_forward: float = 2.0  # a layer's backward pass over its forward pass, communication apart
+    layer_launch_s: float = 0.0  # launching one layer's kernels, forward
+    collective_launch_s: float = 0.0  # launching one collective
+    overlap_power: float = 4.0  # p of the p-norm of launching and computing; 1 adds them, infinity takes the longer
+    gather_s: float = 0.0  # fixed, beyond an all-reduce: gathering a message of several tensors
+    handover_s: float = 0.0  # fixed: handing one message to the next stage
+    optimizer_s: float = 0.0  # fixed, an iteration
+    optimizer_s_per_parameter: float = 0.0  # for each parameter of a rank
+    head_s: float = 0.0  # fixed, a micro-batch, on the stage with the language-model head
+    head_forward_s_per_logit: float = 0.0  # loss, forward, for each logit of a rank; the head's FLOPs are apart
+    head_backward_s_per_logit: float = 0.0  # likewise, backward
+    codecs: Mapping[Hashable, CodecCost] = field(default_factory=lambda: MappingProxyType({}))  # by family
+
+    def __post_init__(self) -> None:
+        in_seconds = ("_s", "_s_per_element", "_s_per_score", "_s_per_parameter", "_s_per_logit")
+        rates = [each.name for each in fields(self) if each.name.endswith(("s_per_s", "memory_bytes"))]
+        times = [each.name for each in fields(self) if each.name.endswith(in_seconds) and each.name not in rates]
+        for name in (*times, "backward_over_forward"):
+            require_number(self, name, above_zero=False)
+        for name in rates:
+            if name == "flops_per_s" or getattr(self, name) is not None:
+                require_number(self, name, above_zero=True)
+        for name in ("num_hosts", "devices_per_host"):
+            require_count(self, name)
+        for name in ("link_share", "network_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be in (0, 1]")
+        if not self.overlap_power >= 1:
+            raise ValueError(f"overlap_power is {self.overlap_power!r}; it must be at least 1")
+
+    @classmethod
+    def named(cls, name: str, *, peak_share: float = 1.0, **fitted) -> FittedMachine:
+        """Return a machine of the catalogue of papers.
+
+        Args:
+            name: such as "gemini/16x-p4d".
+            peak_share: of a device's peak in half precision that matrix products reach, unless `flops_per_s` says it.
+            fitted: other fields, such as `network_share`.
+
+        Raises:
+            ValueError: if there is no such machine, or a share is not in (0, 1].
+        """
+        if not 0 < peak_share <= 1:
+            raise ValueError(f"peak_share is {peak_share!r}; it must be in (0, 1]")
+        topology = catalogue[name]
+        host, device = topology.host, topology.host.device
+        stated = {
+            "name": host.name,
+            "source": host.source,
+            "flops_per_s": peak_share * device.fp16_flops_per_s,
+            "peak_flops_per_s": device.fp16_flops_per_s,
+            "link": host.device_link,
+            "num_hosts": topology.num_hosts,
+            "devices_per_host": host.num_devices,
+            "memory_bytes_per_s": device.memory_bytes_per_s,
+            "host_memory_bytes": host.memory_bytes,
+            "network": topology.network,
+            "storage_bytes_per_s": topology.storage and topology.storage.bandwidth_bytes_per_s,
+        }
+        return cls(**stated | fitted)
+
+    def require(self, *names: str) -> None:
+        """Refuse a machine of which one of these fields is not known.
+
+        Raises:
+            ValueError: naming the field.
+        """
+        for name in names:
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} of machine {self.name!r} is None; it must be known")
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all hosts."""
+        return self.num_hosts * self.devices_per_host
+
+    @property
+    def message_link(self) -> Link:
+        """The link as a message between two ranks of a host finds it."""
+        return replace(self.link, bandwidth_bytes_per_s=self.link.bandwidth_bytes_per_s * self.link_share)
+
+    @property
+    def full_network(self) -> Link:
+        """The network at its nominal rate.
+
+        Raises:
+            ValueError: on a single host.
+        """
+        if self.network is None:
+            raise ValueError(f"network is None; machine {self.name!r} must have a connection to other hosts")
+        return self.network
+
+    @property
+    def reached_network(self) -> Link:
+        """The network as a message between two hosts finds it."""
+        reached = self.full_network.bandwidth_bytes_per_s * self.network_share
+        return replace(self.full_network, bandwidth_bytes_per_s=reached)
+
+    @property
+    def network_bytes_per_s(self) -> float:
+        """Bytes a second of one host that messages between hosts reach."""
+        return self.reached_network.bandwidth_bytes_per_s
+
+    def with_bandwidth(self, bandwidth_bytes_per_s: float) -> FittedMachine:
+        """Return the same machine with another link inside hosts, as late as this one."""
+        return replace(self, link=replace(self.link, bandwidth_bytes_per_s=bandwidth_bytes_per_s))
+
+    def with_network(self, num_gigabits: float) -> FittedMachine:
+        """Return the same hosts on a network of another nominal rate in Gbit/s, reached and late as this one."""
+        nominal = num_gigabits * GIGABIT_BYTES_PER_S
+        return replace(self, network=replace(self.full_network, bandwidth_bytes_per_s=nominal))
+
+    def with_peak_share(self, share: float) -> FittedMachine:
+        """Return the same machine whose matrix products reach another share of its devices' peak."""
+        return replace(self, flops_per_s=share * self.peak_flops_per_s)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the numbers that are known and not 0, as a record's calibration takes them; codecs apart."""
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain = {name: value for name, value in known.items() if value and not isinstance(value, Mapping)}
+        return {name: asdict(value) if isinstance(value, Link) else value for name, value in plain.items()}
+
+    def codec(self, family: Hashable) -> CodecCost:
+        """Return the costs of a family of codecs."""
+        return self.codecs.get(family, CodecCost())
+
+    def connections_of(self, num_ranks: int) -> tuple[float, ...]:
+        """Return the connections that groups of so many ranks use, group by group of a host."""
+        listed = max((known for known in self.connections if known <= num_ranks), default=None)
+        return (1.0,) if listed is None else self.connections[listed]
+
+    def overlapped_s(self, device_s: float, launch_s: float) -> float:
+        """Return the seconds of device work and its launching, which run side by side."""
+        longer, shorter = max(device_s, launch_s), min(device_s, launch_s)
+        if longer == 0 or math.isinf(self.overlap_power):
+            return longer
+        return longer * (1 + (shorter / longer) ** self.overlap_power) ** (1 / self.overlap_power)

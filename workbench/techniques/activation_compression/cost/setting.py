@@ -1,0 +1,302 @@
+"""The setting of an iteration, and the messages that it sends (table 1, sections 3.2, 3.3 and 4.1).
+
+Legend: B micro-batch, s sequence, h hidden, c code size, k elements kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from workbench.cluster import Backend, Collective, algorithm_of, collective_bytes
+from workbench.models import Workload
+
+from ..method import PAPER_HIDDEN, Family, Method, code_size, method
+
+__all__ = [
+    "ALL_REDUCES_PER_LAYER",
+    "BERT_VOCABULARY",
+    "SUMMABLE",
+    "PlannedMessages",
+    "Purpose",
+    "Setting",
+    "planned_messages",
+]
+
+ALL_REDUCES_PER_LAYER = 2  # forward, and as many backward: attention and MLP (section 2.1)
+BERT_VOCABULARY = 30522  # words of BERT's vocabulary (Devlin et al. 2018)
+SUMMABLE = frozenset({Family.NONE, Family.HALF, Family.AUTOENCODER})  # methods whose messages an all-reduce can add
+
+
+class Purpose(Enum):
+    """Why a message is sent."""
+
+    TENSOR_FORWARD = "tensor forward"
+    TENSOR_BACKWARD = "tensor backward"
+    ENCODER_GRADIENT = "encoder gradient"
+    BOUNDARY_FORWARD = "boundary forward"
+    BOUNDARY_BACKWARD = "boundary backward"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One training iteration of the study; the defaults are those of tables 2 to 4."""
+
+    method: str = "w/o"  # a name of table 1, or "w/o"
+    tp: int = 2  # tensor-parallel ranks
+    pp: int = 2  # pipeline stages
+    micro_batch: int = 32  # B, sequences
+    sequence: int = 512  # s, tokens
+    nvlink: bool = True  # whether the GPUs of a host are joined by NVLink
+    num_micro_batches: int = 1  # micro-batches an iteration
+    num_nodes: int = 1  # hosts
+    hidden: int = 1024  # h, elements
+    layers: int = 24  # transformer layers
+    compressed_layers: int = 12  # of them, counted from the last
+    value_bytes: int = 2  # of an uncompressed value; 2 is fp16
+    index_bytes: int = 8  # of an index of a sparse message; 8 is int64
+    # Words that the last stage's language-model head tells apart, 0 for no such head; None takes BERT's 30,522 on
+    # several hosts, where the study pre-trains, and no head on one, where it fine-tunes.
+    vocabulary: int | None = None
+    code_size: int | None = None  # c at a hidden size of 1024, in place of the method's own; None keeps that
+    # Whether a learned code is computed as x·(W·E), not as (x·W)·E, the paper's way, so that a compressed row-parallel
+    # product never takes its full size; other methods ignore it.
+    fused: bool = False
+    # Whether the gradients of all encoders of a stage are summed in one message a backward pass, as
+    # `runtime.EncoderGradients` does; by default each encoder's is summed by itself.
+    fuse_gradients: bool = False
+
+    def __post_init__(self) -> None:
+        method(self.method)
+        for field in ("tp", "pp", "micro_batch", "sequence", "num_micro_batches", "num_nodes", "hidden", "layers"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} is {getattr(self, field)}; it must be at least 1")
+        if self.layers % self.pp:
+            raise ValueError(f"pp is {self.pp}; it must divide the {self.layers} layers")
+        if not 0 <= self.compressed_layers <= self.layers:
+            raise ValueError(
+                f"compressed_layers is {self.compressed_layers}; it must be in 0..{self.layers}, the layers"
+            )
+        if self.tp * self.pp % self.num_nodes:
+            raise ValueError(f"num_nodes is {self.num_nodes}; it must divide the {self.tp * self.pp} ranks")
+        if self.vocabulary is not None and self.vocabulary < 0:
+            raise ValueError(f"vocabulary is {self.vocabulary}; it must be None, or 0 or more")
+        if self.code_size is not None and not 1 <= self.code_size <= PAPER_HIDDEN:
+            raise ValueError(f"code_size is {self.code_size}; it must be None, or in 1..{PAPER_HIDDEN}")
+
+    @property
+    def chosen(self) -> Method:
+        """The method, with the setting's own code size where it has one."""
+        own = method(self.method)
+        return own if self.code_size is None else replace(own, paper_code_size=self.code_size)
+
+    @property
+    def encoder_elements(self) -> int:
+        """Weights of one learned encoder, h·c; 0 for methods that learn none."""
+        if self.chosen.family is not Family.AUTOENCODER:
+            return 0
+        return self.hidden * code_size(self.chosen.paper_code_size, self.hidden)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the method learns a code and it is fused with the layers that it encodes."""
+        return self.fused and self.chosen.family is Family.AUTOENCODER
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on one host; ranks of one stage stand side by side."""
+        return self.tp * self.pp // self.num_nodes
+
+    @property
+    def workload(self) -> Workload:
+        """The model and one micro-batch of it; BERT's heads have 64 columns."""
+        words = (BERT_VOCABULARY if self.num_nodes > 1 else 0) if self.vocabulary is None else self.vocabulary
+        return Workload(
+            hidden=self.hidden,
+            num_layers=self.layers,
+            batch=self.micro_batch,
+            sequence=self.sequence,
+            vocabulary=words,
+            element_bytes=self.value_bytes,
+        )
+
+    def hosts_of(self, stage: int) -> range:
+        """Return the hosts that the ranks of a stage stand on; hosts are filled one after the other."""
+        first, last = stage * self.tp, (stage + 1) * self.tp - 1
+        return range(first // self.ranks_per_node, last // self.ranks_per_node + 1)
+
+    def encoded_layers(self, stage: int) -> int:
+        """Return how many layers of a stage reduce encoded; none where a stage is one rank, which reduces nothing."""
+        first = stage * self.layers_per_stage
+        return sum(self.tp > 1 and self.is_compressed(first + number) for number in range(self.layers_per_stage))
+
+    def encoder_sums(self, stage: int) -> tuple[int, int]:
+        """Return how many messages sum a stage's encoder gradients after one backward pass, and elements of each."""
+        encoders = ALL_REDUCES_PER_LAYER * self.encoded_layers(stage) if self.encoder_elements else 0
+        if self.fuse_gradients and encoders:
+            return 1, encoders * self.encoder_elements
+        return encoders, self.encoder_elements
+
+    @property
+    def layers_per_stage(self) -> int:
+        """Layers of one pipeline stage."""
+        return self.layers // self.pp
+
+    def is_compressed(self, layer: int) -> bool:
+        """Tell whether the reductions of a layer, and the boundary in front of it, travel encoded."""
+        return self.method != "w/o" and layer >= self.layers - self.compressed_layers
+
+    def activation_bytes(self) -> int:
+        """Return the bytes of one uncompressed activation, B·s·h·v."""
+        return self.micro_batch * self.sequence * self.hidden * self.value_bytes
+
+    def encoded_bytes(self) -> int:
+        """Return the bytes of one encoded activation."""
+        return self.chosen.message_bytes(
+            self.micro_batch * self.sequence, self.hidden, value_bytes=self.value_bytes, index_bytes=self.index_bytes
+        )
+
+    def sent_elements(self) -> int:
+        """Return the code's or the kept elements of one encoded activation; 0 where no element is singled out."""
+        family = method(self.method).family
+        if family is Family.AUTOENCODER:
+            return self.encoded_bytes() // self.value_bytes
+        if family in (Family.TOP_K, Family.RANDOM_K):
+            return self.encoded_bytes() // (self.value_bytes + self.index_bytes)
+        return 0
+
+    def boundary_gradient_bytes(self) -> int:
+        """Return the bytes of the gradient that answers an encoded boundary message.
+
+        A code's gradient has the code's size; a sparse message's gradient is its kept values, whose indices the
+        receiver knows; a quantised message's gradient is of full size (section 3.3).
+        """
+        family = method(self.method).family
+        if family in (Family.TOP_K, Family.RANDOM_K):
+            return self.encoded_bytes() * self.value_bytes // (self.value_bytes + self.index_bytes)
+        return self.activation_bytes() if family is Family.QUANTIZATION else self.encoded_bytes()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedMessages:
+    """Equal messages of one iteration, sent by every tensor-parallel rank of a stage."""
+
+    purpose: Purpose  # why they are sent
+    stage: int  # the pipeline stage whose ranks send them
+    layer: int  # the layer they belong to; at a boundary the first layer of the receiving stage
+    count: int  # messages an iteration and rank
+    message_bytes: int  # what one rank hands to the collective, bytes
+    collective: Collective  # what carries them
+    num_ranks: int  # ranks that take part in one collective
+    senders: int  # ranks of the stage that send them, each as often
+    compressed: bool  # whether they travel encoded
+
+    @property
+    def rank_bytes(self) -> int:
+        """Bytes that one rank sends an iteration; the mean, where a ring's chunks differ by an element."""
+        return self.wire_bytes // self.senders
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that all ranks of the stage send an iteration, by the closed form of the collective."""
+        algorithm = algorithm_of(Backend.NCCL, self.collective)
+        one = collective_bytes(self.collective, algorithm, self.num_ranks, self.message_bytes).total
+        return self.count * one * (self.senders if self.collective is Collective.SEND else 1)
+
+
+def planned_messages(setting: Setting) -> tuple[PlannedMessages, ...]:
+    """List the messages of one training iteration, in the order of the layers.
+
+    Source: sections 3.2, 3.3; both forward reductions of a compressed layer travel encoded, both backward ones do not.
+    """
+    return tuple(
+        planned
+        for layer in range(setting.layers)
+        for planned in (
+            *_boundary_messages(setting, layer),
+            *_tensor_messages(setting, layer),
+            *_encoder_messages(setting, layer),
+        )
+    )
+
+
+def _tensor_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages]:
+    if setting.tp == 1:
+        return
+    compressed = setting.is_compressed(layer)
+    common = {
+        "stage": layer // setting.layers_per_stage,
+        "layer": layer,
+        "count": ALL_REDUCES_PER_LAYER * setting.num_micro_batches,
+        "num_ranks": setting.tp,
+        "senders": setting.tp,
+    }
+    family = method(setting.method).family
+    summable = not compressed or family in SUMMABLE
+    yield PlannedMessages(
+        purpose=Purpose.TENSOR_FORWARD,
+        message_bytes=setting.encoded_bytes() if compressed else setting.activation_bytes(),
+        collective=Collective.ALL_REDUCE if summable else Collective.ALL_GATHER,
+        compressed=compressed,
+        **common,
+    )
+    yield PlannedMessages(
+        purpose=Purpose.TENSOR_BACKWARD,
+        message_bytes=setting.activation_bytes(),
+        collective=Collective.ALL_REDUCE,
+        compressed=False,
+        **common,
+    )
+
+
+def _encoder_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages]:
+    """Yield a layer's encoder gradients, or with its first encoder those of the whole stage."""
+    stage = layer // setting.layers_per_stage
+    messages, elements = setting.encoder_sums(stage)
+    if not messages or not setting.is_compressed(layer):
+        return
+    together = setting.fuse_gradients
+    before = layer - 1
+    if together and before // setting.layers_per_stage == stage and setting.is_compressed(before):
+        return
+    yield PlannedMessages(
+        purpose=Purpose.ENCODER_GRADIENT,
+        stage=stage,
+        layer=layer,
+        count=(1 if together else ALL_REDUCES_PER_LAYER) * setting.num_micro_batches,
+        message_bytes=elements * setting.value_bytes,
+        collective=Collective.ALL_REDUCE,
+        num_ranks=setting.tp,
+        senders=setting.tp,
+        compressed=False,
+    )
+
+
+def _boundary_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages]:
+    if layer == 0 or layer % setting.layers_per_stage:
+        return
+    compressed = setting.is_compressed(layer)
+    stage = layer // setting.layers_per_stage
+    common = {
+        "layer": layer,
+        "count": setting.num_micro_batches,
+        "collective": Collective.SEND,
+        "num_ranks": 2,
+        "senders": setting.tp,
+    }
+    yield PlannedMessages(
+        purpose=Purpose.BOUNDARY_FORWARD,
+        stage=stage - 1,
+        message_bytes=setting.encoded_bytes() if compressed else setting.activation_bytes(),
+        compressed=compressed,
+        **common,
+    )
+    backward_bytes = setting.boundary_gradient_bytes() if compressed else setting.activation_bytes()
+    yield PlannedMessages(
+        purpose=Purpose.BOUNDARY_BACKWARD,
+        stage=stage,
+        message_bytes=backward_bytes,
+        compressed=backward_bytes < setting.activation_bytes(),
+        **common,
+    )

@@ -1,0 +1,321 @@
+"""Rows of the simulated items: the timing tables, figures 1 and 5, table 10, and the map of where compression pays.
+
+Table 9 does not say how many messages its times cover: one of its cells does. Of table 10, the text calls m the size of
+a micro-batch; equation 3 needs their number, batch / 16.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from workbench.cluster import FittedMachine
+from workbench.study.rows import value_row
+
+from .cost import (
+    CALIBRATION,
+    IterationTime,
+    ScalingModel,
+    Setting,
+    boundary_times,
+    break_even_map,
+    cluster_speedup,
+    communication_s,
+    flops,
+    iteration_time,
+    layer_seconds_by_definition,
+    layer_speedup,
+    machine_scaling,
+    paper_machine,
+    published_ms,
+)
+from .timing.variants import timed
+
+__all__ = [
+    "TABLE_10",
+    "figure_5_rows",
+    "fixed_cluster_rows",
+    "machine_rows",
+    "simulate_boundaries",
+    "simulate_break_even",
+    "simulate_gains",
+    "simulate_shares",
+    "simulate_times",
+    "table_10_on",
+    "table_10_rows",
+]
+
+Rows = list[dict[str, Any]]
+
+UNCOMPRESSED_FP32, FP32_BYTES = "w/o fp32", 4  # a name, bytes of a value; the paper sends fp16 (section 4.1)
+LIMIT_S = 100.0  # table 6 prints longer times as "over 100,000 ms"
+PARTS = tuple(field.name for field in fields(IterationTime))
+
+
+def simulate_times(
+    methods: Sequence[str], meshes: Sequence[Sequence[int]], *, nvlink: Sequence[bool] = (True,), **sizes: int
+) -> Rows:
+    """Predict iterations for every method, (TP, PP) and machine.
+
+    Args:
+        methods: names, perhaps with a variant as `timing.timed` reads it ("A1 fused", "T1 int32"), or "w/o fp32", what
+            would be sent without the paper's fp16; speedups are over "w/o" whether or not it is among them.
+        meshes: (TP, PP) pairs.
+        nvlink: the machines, with NVLink or without.
+        sizes: further fields of Setting.
+
+    Returns:
+        Rows: iteration_ms and total_ms (the same under the names that tables use), the parts of table 4, speedup,
+        exceeds_100_s; keys method, tp, pp, and nvlink where there are two machines; and uncompressed_ms by mesh.
+    """
+    rows: Rows = []
+    for joined in nvlink:
+        for tp, pp in meshes:
+            plain = Setting(tp=tp, pp=pp, nvlink=joined, **sizes)
+            plain_s = iteration_time(plain).total_s
+            mesh = {"mesh": f"TP {tp}, PP {pp}"} | ({"nvlink": int(joined)} if len(nvlink) > 1 else {})
+            rows.append(value_row("uncompressed_ms", 1e3 * plain_s, "ms", **mesh))
+            for name in methods:
+                setting = _setting(name, tp=tp, pp=pp, nvlink=joined, **sizes)
+                rows += _times_of(name, setting, plain_s, two_machines=len(nvlink) > 1)
+    return rows
+
+
+def _setting(name: str, **sizes: int) -> Setting:
+    if name == UNCOMPRESSED_FP32:
+        return Setting(value_bytes=FP32_BYTES, **sizes)
+    return timed(name, **sizes).setting
+
+
+def _times_of(name: str, setting: Setting, plain_s: float, *, two_machines: bool) -> Rows:
+    time = iteration_time(setting)
+    keys = {"method": name, "tp": setting.tp, "pp": setting.pp}
+    if two_machines:
+        keys["nvlink"] = int(setting.nvlink)
+    in_ms = {"iteration_ms": time.total_s, "total_ms": time.total_s}
+    in_ms |= {f"{part.removesuffix('_s')}_ms": getattr(time, part) for part in PARTS}
+    if setting.method == "w/o":
+        in_ms = {part: value for part, value in in_ms.items() if part not in ("encode_ms", "decode_ms")}
+    pure = {"speedup": plain_s / time.total_s, "exceeds_100_s": int(time.total_s > LIMIT_S)}
+    rows = [value_row(quantity, 1e3 * value, "ms", **keys) for quantity, value in in_ms.items()]
+    return rows + [value_row(quantity, value, **keys) for quantity, value in pure.items()]
+
+
+def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]], **sizes: int) -> Rows:
+    """Predict the time of each pipeline boundary, as many messages as table 9's calibrating cell covers.
+
+    Returns:
+        Rows: boundary_ms and boundary_share (over "w/o"), keys method, tp, pp, boundary; messages_timed.
+    """
+    messages = _messages_timed()
+    rows: Rows = [value_row("messages_timed", messages, "message")]
+    for tp, pp in meshes:
+        plain = _boundaries_ms(Setting(tp=tp, pp=pp, **sizes), messages)
+        for name in methods:
+            ours = _boundaries_ms(_setting(name, tp=tp, pp=pp, **sizes), messages)
+            for boundary, (value, whole) in enumerate(zip(ours, plain, strict=True)):
+                keys = {"method": name, "tp": tp, "pp": pp, "boundary": boundary}
+                rows.append(value_row("boundary_ms", value, "ms", **keys))
+                if name != "w/o":
+                    rows.append(value_row("boundary_share", value / whole, **keys))
+    return rows
+
+
+def _messages_timed() -> float:
+    one = _boundaries_ms(Setting(tp=4, pp=4, micro_batch=128, sequence=128, num_nodes=4), 1.0)[0]
+    (cell,) = [cell for cell in CALIBRATION if cell.table == "table-9"]
+    return published_ms([cell])[cell] / one
+
+
+def _boundaries_ms(setting: Setting, messages: float) -> list[float]:
+    times = boundary_times(setting, paper_machine(nvlink=setting.nvlink))
+    return [1e3 * messages * (there + back) / 2 for there, back in times]
+
+
+def simulate_shares(
+    meshes: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], *, nvlink: Sequence[bool] = (True, False)
+) -> Rows:
+    """Predict which share of an uncompressed iteration tensor communication takes, forward alone as in table 4.
+
+    Args:
+        meshes: (TP, PP) pairs.
+        shapes: (micro-batch, sequence) pairs.
+        nvlink: the machines.
+
+    Returns:
+        Rows: communication_share, keys method, tp, pp, nvlink, micro_batch, sequence.
+    """
+    rows: Rows = []
+    for joined in nvlink:
+        for tp, pp in meshes:
+            for micro_batch, sequence in shapes:
+                shape = {"micro_batch": micro_batch, "sequence": sequence}
+                time = iteration_time(Setting(tp=tp, pp=pp, nvlink=joined, **shape))
+                keys = {"method": "w/o", "tp": tp, "pp": pp, "nvlink": int(joined), **shape}
+                rows.append(value_row("communication_share", time.tensor_s / time.total_s, **keys))
+    return rows
+
+
+def simulate_break_even(
+    machine: FittedMachine, setting: Setting, *, micro_batches: Sequence[int], code_sizes: Sequence[int]
+) -> Rows:
+    """Map where compression begins to pay.
+
+    Args:
+        machine: rates, links and codecs, the paper's or your own.
+        setting: the rest, with the method that compresses.
+        micro_batches: B.
+        code_sizes: c at a hidden size of 1024.
+
+    Returns:
+        Rows: break_even_bandwidth, bytes/s of one connection between ranks below which the method pays, 0 where it
+        never does; a point where it always does has none; keys micro_batch, code_size.
+    """
+    points = break_even_map(machine, setting, micro_batches=micro_batches, code_sizes=code_sizes)
+    return [
+        value_row(
+            "break_even_bandwidth",
+            point.bandwidth_bytes_per_s,
+            "byte/s",
+            micro_batch=point.micro_batch,
+            code_size=point.code_size,
+        )
+        for point in points
+        if math.isfinite(point.bandwidth_bytes_per_s)
+    ]
+
+
+def simulate_gains(methods: Sequence[str], meshes: Sequence[Sequence[int]], places: Sequence[Sequence[int]]) -> Rows:
+    """Predict whether compression pays where the paper measured it.
+
+    Args:
+        methods: names.
+        meshes: (TP, PP) pairs.
+        places: (nvlink, micro-batch, sequence): the machine, and the sizes.
+
+    Returns:
+        Rows: speedup, and pays, 1 where it exceeds 1; keys method, tp, pp, nvlink, micro_batch, sequence.
+    """
+    rows: Rows = []
+    for nvlink, micro_batch, sequence in places:
+        shape = {"nvlink": int(nvlink), "micro_batch": micro_batch, "sequence": sequence}
+        found = simulate_times(methods, meshes, nvlink=[bool(nvlink)], micro_batch=micro_batch, sequence=sequence)
+        for row in found:
+            if row["quantity"] == "speedup":
+                rows += [{**row, **shape}, {**row, **shape, "quantity": "pays", "value": int(row["value"] > 1)}]
+    return rows
+
+
+def machine_rows(machine: FittedMachine) -> Rows:
+    """Return a machine's constants in readable units: rows with constant, value and unit."""
+    link = machine.link
+    constants = {
+        "compute": (machine.flops_per_s / 1e12, "TFLOP/s"),
+        "work that every rank repeats": (1e12 * machine.replicated_s_per_element, "ps an element"),
+        "backward over forward": (machine.backward_over_forward, "1"),
+        "launching a layer": (1e3 * machine.layer_launch_s, "ms"),
+        "launching a collective": (1e3 * machine.collective_launch_s, "ms"),
+        "bandwidth of a link": (link.bandwidth_bytes_per_s / 1e9, "GB/s"),
+        "latency of a link": (1e6 * link.latency_s, "µs"),
+    }
+    return [{"constant": name, "value": value, "unit": unit} for name, (value, unit) in constants.items()]
+
+
+# --- larger models and clusters
+
+TABLE_10 = (
+    (6144, 40, 1, 1024),
+    (8192, 48, 2, 1536),
+    (10240, 60, 4, 1792),
+    (12288, 80, 8, 2304),
+    (16384, 96, 16, 2176),
+    (20480, 105, 35, 2528),
+    (25600, 128, 64, 3072),
+)
+"""Hidden size, layers, nodes, global batch: the settings of table 10."""
+
+MICRO_BATCH, SEQUENCE = 16, 128  # table 10's caption; section 4.7's d = 16·128·100
+PRINTED_PRODUCT = MICRO_BATCH * SEQUENCE * 100  # what the text says d is
+MANY_NODES = 10**9
+
+
+def table_10_rows(model: ScalingModel) -> Rows:
+    """Predict table 10, and what its last setting would gain with ever more nodes.
+
+    Returns:
+        Rows: speedup; speedup_with_m_16, for the text's other reading of m; layer_speedup, of one layer; keys hidden,
+        layers, num_nodes, batch. limit_over_h_e: the speedup with very many nodes over h/e.
+    """
+    rows: Rows = []
+    for hidden, layers, num_nodes, batch in TABLE_10:
+        keys = {"hidden": hidden, "layers": layers, "num_nodes": num_nodes, "batch": batch}
+        shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "hidden": hidden}
+        cluster = {**shape, "layers": layers, "num_nodes": num_nodes}
+        found = {
+            "speedup": cluster_speedup(model, num_micro_batches=batch / MICRO_BATCH, **cluster),
+            "speedup_with_m_16": cluster_speedup(model, num_micro_batches=MICRO_BATCH, **cluster),
+            "layer_speedup": layer_speedup(model, **shape),
+        }
+        rows += [value_row(name, value, **keys) for name, value in found.items()]
+    many = cluster | {"num_nodes": MANY_NODES}
+    limit = cluster_speedup(model, num_micro_batches=batch / MICRO_BATCH, **many) / (hidden / model.code_size)
+    return [*rows, value_row("limit_over_h_e", limit, hidden=hidden, layers=layers)]
+
+
+def table_10_on(machine: FittedMachine) -> Rows:
+    """Predict table 10 for nodes of four ranks of a machine, by the paper's own model.
+
+    Returns:
+        Rows: table_10_speedup; key hidden, which tells the table's settings apart.
+    """
+    rows = table_10_rows(machine_scaling(machine))
+    speedups = ((row["hidden"], row["value"]) for row in rows if row["quantity"] == "speedup")
+    return [value_row("table_10_speedup", value, hidden=hidden) for hidden, value in speedups]
+
+
+def fixed_cluster_rows(model: ScalingModel, hiddens: Sequence[int], nodes: Sequence[int]) -> Rows:
+    """Predict the speedup as the model grows on a cluster that does not.
+
+    Returns:
+        Rows: fixed_cluster_speedup; keys hidden, num_nodes.
+    """
+    shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "layers": 40, "num_micro_batches": 64}
+    return [
+        value_row(
+            "fixed_cluster_speedup",
+            cluster_speedup(model, hidden=hidden, num_nodes=num_nodes, **shape),
+            hidden=hidden,
+            num_nodes=num_nodes,
+        )
+        for num_nodes in nodes
+        for hidden in hiddens
+    ]
+
+
+def figure_5_rows(model: ScalingModel, hiddens: Sequence[int]) -> Rows:
+    """Predict figure 5: one layer on four tensor-parallel ranks, by hidden size.
+
+    Returns:
+        Rows: computation_ms (a), communication_ms (b), overhead_ms (c), layer_speedup (d), key hidden;
+        threshold_elements, the product the text gives for d; pieces_at_threshold, beta·d over c.
+    """
+    rows: Rows = []
+    for hidden in hiddens:
+        shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "hidden": hidden}
+        elements = MICRO_BATCH * SEQUENCE * hidden
+        times = {
+            "computation_ms": model.alpha_s_per_flop * flops(**shape),
+            "communication_ms": communication_s(model, elements),
+            "overhead_ms": model.gamma_s_per_element * elements,
+            "layer_ms": layer_seconds_by_definition(model, compressed=False, **shape),
+        }
+        rows += [value_row(name, 1e3 * value, "ms", hidden=hidden) for name, value in times.items()]
+        rows.append(value_row("layer_speedup", layer_speedup(model, **shape), hidden=hidden))
+    meeting = model.beta_s_per_element * model.threshold_elements / model.small_s
+    return [
+        *rows,
+        value_row("threshold_elements", PRINTED_PRODUCT, "element"),
+        value_row("pieces_at_threshold", meeting),
+    ]

@@ -1,0 +1,441 @@
+"""Rows of the simulated items: what the paper's figures and table I would show on its own machine, by `cost`.
+
+A plan is in force from the first iteration on, choosing columns takes no time, and layers share one ratio, so that Rd,
+Pri and PriDiffR are one. The share of products that are dropped stands for accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from workbench.models import Workload
+from workbench.study.rows import value_row
+
+from .cost import (
+    CALIBRATION,
+    CHOSEN_ON,
+    VIT_1B,
+    VIT_3B,
+    MapPoint,
+    PlannedEpoch,
+    Scheme,
+    division_epochs,
+    iteration_parts,
+    migration_epoch_time_s,
+    model_times,
+    paper_machine,
+    planned_epoch,
+    published_epochs_s,
+    table_1_cell,
+    winner_map,
+)
+from .method.costs import ideal_s
+from .method.plan import Plan, Solution
+from .method.planners import Reference, speedup_bound
+
+__all__ = [
+    "ONE_RATIO",
+    "SOLUTIONS",
+    "calibration_cells",
+    "efficiency_rows",
+    "map_rows",
+    "ratio_needed",
+    "simulate_divisions",
+    "simulate_map",
+    "simulate_migration",
+    "simulate_ratios",
+    "simulate_skewness",
+    "simulate_text",
+]
+
+Rows = list[dict[str, Any]]
+
+MODELS = MappingProxyType({model.name: model for model in (VIT_1B, VIT_3B)})
+ONE_RATIO = "the model has one ratio for all layers, so that PriDiffR is Pri; what layers gain is in their weights"
+IDEAL = "ideal"
+EMPIRICAL = "ZERO-PriDiffE"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _How:
+    """How a name of a figure is planned."""
+
+    solution: Solution
+    reference: Reference = Reference.CURRENT_MEAN
+    refine: bool = False
+
+    def epoch(self, slow: Mapping[int, float], model: Workload, ratio: float | None = None) -> PlannedEpoch:
+        only = {"reference": self.reference, "refine": self.refine, "pruning_ratio": ratio}
+        return planned_epoch(self.solution, slow, workload=model, **only)
+
+
+_RESIZING = _How(solution=Solution.ZERO)
+SOLUTIONS = MappingProxyType(
+    {
+        "Baseline": _How(solution=Solution.BASELINE),
+        "ZERO-Rd": _RESIZING,
+        "ZERO-Pri": _RESIZING,
+        "ZERO-PriDiffR": _RESIZING,
+        EMPIRICAL: _RESIZING,
+        "ZERO-Pri, one shot": _How(solution=Solution.ZERO, reference=Reference.MEAN),
+        "MIG": _How(solution=Solution.MIG),
+        "SEMI": _How(solution=Solution.SEMI),
+        "MIG refined": _How(solution=Solution.MIG, refine=True),
+        "SEMI refined": _How(solution=Solution.SEMI, refine=True),
+    }
+)
+"""The names of the figures; "one shot" and "refined" are ours."""
+
+
+def model_named(name: str) -> Workload:
+    """Return a model by the paper's name, such as "ViT-1B"."""
+    if name not in MODELS:
+        raise ValueError(f"model is {name!r}; it must be one of {', '.join(map(repr, MODELS))}")
+    return MODELS[name]
+
+
+def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str], skewness: float = 1.0) -> Rows:
+    """Time epochs in which a constant share of the columns is dropped.
+
+    Args:
+        model: "ViT-1B" or "ViT-3B".
+        ratios: γ, each in [0, 1).
+        solutions: "Baseline", which drops nothing, and of ZERO "ZERO-Rd" and "ZERO-Pri".
+        skewness: of the one straggler, which then alone drops; 1 has none, and all ranks drop.
+
+    Returns:
+        Rows: epoch_s, speedup, epoch_saved (of Baseline's), dropped_share; keys model, solution, pruning_ratio.
+    Source: figures 5 to 8.
+    """
+    workload, slow = model_named(model), _one(skewness)
+    baseline = SOLUTIONS["Baseline"].epoch(slow, workload)
+    rows: Rows = []
+    for name in solutions:
+        for ratio in ratios:
+            epoch = baseline if name == "Baseline" else _how(name).epoch(slow, workload, ratio)
+            keys = {"model": model, "solution": name, "pruning_ratio": ratio}
+            rows += _epoch_rows(epoch.time_s, epoch.dropped_share, baseline.time_s, keys)
+    return rows
+
+
+def simulate_skewness(model: str, skewnesses: Sequence[float], solutions: Sequence[str], empirical: float) -> Rows:
+    """Time epochs with one straggler.
+
+    Args:
+        model: "ViT-1B" or "ViT-3B".
+        skewnesses: χ, two or more, ascending; 1 is no straggler.
+        solutions: names of `SOLUTIONS`.
+        empirical: γ of ZERO-PriDiffE, once there is a straggler.
+
+    Returns:
+        Rows of each solution, and of "ideal", a free balance that drops nothing: epoch_s, speedup, epoch_saved (of
+        Baseline's), dropped_share, speed_of_ideal, keys model, solution, skewness; epoch_saved_over_pri likewise, where
+        ZERO-Pri is there; speedup_bound of a one-shot plan by the mean, key skewness; of each solution growth, last
+        epoch over first, and off_straight_line, how far epochs are from the line between both, as a share.
+    Source: figures 9 and 10.
+    """
+    workload, names = model_named(model), [*solutions, IDEAL]
+    epochs = {chi: _epochs(chi, workload, solutions, empirical) for chi in skewnesses}
+    rows: Rows = []
+    for chi, found in epochs.items():
+        for name in names:
+            keys = {"model": model, "solution": name, "skewness": chi}
+            rows += _epoch_rows(*found[name], found["Baseline"][0], keys)
+            rows.append(value_row("speed_of_ideal", found[IDEAL][0] / found[name][0], **keys))
+            if "ZERO-Pri" in found:
+                saved = 100 * (1 - found[name][0] / found["ZERO-Pri"][0])
+                rows.append(value_row("epoch_saved_over_pri", saved, "%", **keys))
+        rows.append(_bound_row(model, chi))
+    for name in names:
+        rows += _shape_rows({"model": model, "solution": name}, {chi: epochs[chi][name][0] for chi in skewnesses})
+    return rows
+
+
+def simulate_divisions(model: str, skewness: Sequence[float]) -> Rows:
+    """Time every division of several stragglers, the slowest x migrating, and say which one Eq. 3 takes.
+
+    Args:
+        model: "ViT-1B" or "ViT-3B".
+        skewness: of the stragglers, the first ranks.
+
+    Returns:
+        Rows: epoch_s, speedup, epoch_saved, dropped_share, keys model, num_senders; and of SEMI as it plans itself, and
+        refined: planned_senders, planned_epoch_s, planned_over_fastest (division), planned_dropped_share and
+        better_divisions, how many are faster and drop less; key solution.
+    Source: figure 11.
+    """
+    workload, slow = model_named(model), dict(enumerate(skewness))
+    baseline_s = SOLUTIONS["Baseline"].epoch(slow, workload).time_s
+    divisions = division_epochs(slow, workload=workload)
+    rows: Rows = []
+    for num_senders, epoch in enumerate(divisions):
+        keys = {"model": model, "num_senders": num_senders}
+        rows += _epoch_rows(epoch.time_s, epoch.dropped_share, baseline_s, keys)
+    for name in ("SEMI", "SEMI refined"):
+        epoch = SOLUTIONS[name].epoch(slow, workload)
+        rows += _planned_rows(epoch, divisions, {"model": model, "solution": name})
+    return rows
+
+
+def _one(skewness: float) -> dict[int, float]:
+    return {0: skewness} if skewness != 1 else {}
+
+
+def _how(name: str) -> _How:
+    if name not in SOLUTIONS:
+        raise ValueError(f"solutions has {name!r}; it must be of {', '.join(map(repr, SOLUTIONS))}")
+    return SOLUTIONS[name]
+
+
+def _epochs(
+    skewness: float, workload: Workload, solutions: Sequence[str], empirical: float
+) -> dict[str, tuple[float, float]]:
+    """Return seconds and dropped share of each solution and of the ideal."""
+    slow = _one(skewness)
+    found = {}
+    for name in dict.fromkeys(["Baseline", *solutions]):
+        epoch = _how(name).epoch(slow, workload, empirical if name == EMPIRICAL and slow else None)
+        found[name] = (epoch.time_s, epoch.dropped_share)
+    times = model_times(slow, workload, paper_machine())
+    return found | {IDEAL: (workload.num_iterations * ideal_s(times), 0.0)}
+
+
+def _epoch_rows(time_s: float, dropped_share: float, baseline_s: float, keys: Mapping[str, Any]) -> Rows:
+    values = {
+        "epoch_s": (time_s, "s"),
+        "speedup": (baseline_s / time_s, "1"),
+        "epoch_saved": (100 * (1 - time_s / baseline_s), "%"),
+        "dropped_share": (dropped_share, "1"),
+    }
+    return [value_row(name, value, unit, **keys) for name, (value, unit) in values.items()]
+
+
+def _bound_row(model: str, skewness: float) -> dict[str, Any]:
+    machine = paper_machine()
+    parts = iteration_parts(model_named(model), machine)
+    bound = speedup_bound(skewness, machine.num_devices, other=parts.other_s / parts.product_s)
+    return value_row("speedup_bound", bound, model=model, skewness=skewness)
+
+
+def _shape_rows(keys: Mapping[str, Any], epochs_s: Mapping[float, float]) -> Rows:
+    """Return how much epochs grow with skewness, and how far from a straight line."""
+    (first, first_s), (last, last_s) = next(iter(epochs_s.items())), list(epochs_s.items())[-1]
+    slope = (last_s - first_s) / (last - first)
+    off = max(abs(each_s / (first_s + slope * (chi - first)) - 1) for chi, each_s in epochs_s.items())
+    values = {"growth": last_s / first_s, "off_straight_line": off}
+    return [value_row(name, value, **keys) for name, value in values.items()]
+
+
+def _planned_rows(epoch: PlannedEpoch, divisions: Sequence[PlannedEpoch], keys: Mapping[str, Any]) -> Rows:
+    better = [each for each in divisions if each.time_s < epoch.time_s and each.dropped_share < epoch.dropped_share]
+    fastest_s = min(each.time_s for each in divisions)
+    values = {
+        "planned_senders": (len(epoch.plan.senders), "1"),
+        "planned_epoch_s": (epoch.time_s, "s"),
+        "planned_over_fastest": (epoch.time_s / fastest_s, "1"),
+        "planned_dropped_share": (epoch.dropped_share, "1"),
+        "better_divisions": (len(better), "1"),
+    }
+    return [value_row(name, value, unit, **keys) for name, (value, unit) in values.items()]
+
+
+# --- table I
+
+TABLE_1_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the columns of one sender
+
+
+def simulate_migration(nums_senders: Sequence[int], shares: Sequence[float]) -> Rows:
+    """Time epochs in which ranks that are all alike migrate columns.
+
+    Args:
+        nums_senders: x, each 1 to 7.
+        shares: of their columns, each in [0, 1].
+
+    Returns:
+        Rows: epoch_s, keys scheme, num_senders, migrated_share; lead_s, scatter-gather's epoch minus
+        broadcast-reduce's, for every share above 0; relative_error of each published cell that does not calibrate, and
+        median_error, largest_error of their sizes.
+    """
+    schemes = (Scheme.BROADCAST_REDUCE, Scheme.SCATTER_GATHER)
+    rows: Rows = []
+    for num_senders in nums_senders:
+        for share in shares:
+            place = {"num_senders": num_senders, "migrated_share": float(share)}
+            took_s = {scheme: migration_epoch_time_s(scheme, **place) for scheme in schemes}
+            rows += [
+                value_row("epoch_s", each_s, "s", scheme=str(scheme), **place) for scheme, each_s in took_s.items()
+            ]
+            if share > 0:
+                lead_s = took_s[Scheme.SCATTER_GATHER] - took_s[Scheme.BROADCAST_REDUCE]
+                rows.append(value_row("lead_s", lead_s, "s", **place))
+    return rows + _migration_errors()
+
+
+def calibration_cells() -> list[dict[str, Any]]:
+    """Return the cells that the model is made with, as `record` takes them; without migration all are one number."""
+    cells = [cell.keys() for cell in (*CALIBRATION, *CHOSEN_ON)]
+    return [{"quantity": "epoch_s", "migrated_share": 0.0}, *(cell for cell in cells if cell["migrated_share"] > 0)]
+
+
+def _migration_errors() -> Rows:
+    """Return how far each published cell that does not calibrate is missed, in the order printed."""
+    made_with = (*CALIBRATION, *CHOSEN_ON)
+    places = [(scheme, 1, share) for scheme in Scheme for share in TABLE_1_SHARES]
+    cells = {table_1_cell(*place): place for place in places if table_1_cell(*place) not in made_with}
+    errors = {
+        cell: migration_epoch_time_s(*place) / published_epochs_s((cell,))[cell] - 1 for cell, place in cells.items()
+    }
+    rows = [value_row("relative_error", error, **dict(cell.columns)) for cell, error in errors.items()]
+    sizes = [abs(error) for error in errors.values()]
+    return [*rows, value_row("median_error", statistics.median(sizes)), value_row("largest_error", max(sizes))]
+
+
+# --- the text
+
+MEANINGS = ("time saved", "throughput gained")
+BISECTIONS = 40  # of [0, 1): to 1e-12
+CLAIMED = (18.5, 23.5)  # %, of epochs without stragglers
+
+
+def simulate_text(models: Sequence[str], ratios: Sequence[float], skewness: float, solutions: Sequence[str]) -> Rows:
+    """Return the efficiency gained, and the ratios that the text's gains ask for; arguments as for `efficiency_rows`.
+
+    Returns:
+        Its rows, and ratio_needed, keys claimed (% without stragglers), model, meaning.
+    """
+    rows = efficiency_rows(models, ratios, skewness, solutions)
+    for claimed in CLAIMED:
+        for model in models:
+            for meaning in MEANINGS:
+                keys = {"claimed": claimed, "model": model, "meaning": meaning}
+                needed = ratio_needed(model, claimed, meaning)
+                rows.append(value_row("ratio_needed", needed, **keys))
+    return rows
+
+
+def efficiency_rows(models: Sequence[str], ratios: Sequence[float], skewness: float, solutions: Sequence[str]) -> Rows:
+    """Return the efficiency gained over Baseline, by both meanings of the word.
+
+    Args:
+        models: "ViT-1B", "ViT-3B".
+        ratios: γ of all ranks, in homogeneous environments.
+        skewness: of one straggler, in heterogeneous ones.
+        solutions: names of `SOLUTIONS`, for those.
+
+    Returns:
+        Rows: efficiency_gain in %, keys environment, model, meaning, and pruning_ratio or solution.
+    """
+    rows: Rows = []
+    for model in models:
+        workload, slow = model_named(model), {0: skewness}
+        plain_s, slowed_s = (SOLUTIONS["Baseline"].epoch(each, workload).time_s for each in ({}, slow))
+        for ratio in ratios:
+            keys = {"environment": "homogeneous", "model": model, "pruning_ratio": ratio}
+            rows += _gain_rows(plain_s, SOLUTIONS["ZERO-Pri"].epoch({}, workload, ratio).time_s, keys)
+        for name in solutions:
+            keys = {"environment": "heterogeneous", "model": model, "solution": name}
+            rows += _gain_rows(slowed_s, SOLUTIONS[name].epoch(slow, workload).time_s, keys)
+    return rows
+
+
+def ratio_needed(model: str, percent: float, meaning: str) -> float:
+    """Return the ratio that all ranks must drop for an efficiency, in homogeneous environments.
+
+    Args:
+        model: "ViT-1B" or "ViT-3B".
+        percent: the efficiency.
+        meaning: "time saved" or "throughput gained".
+
+    Returns:
+        The ratio; 1 where even dropping everything does not give it.
+
+    Raises:
+        ValueError: for another meaning.
+    """
+    if meaning not in MEANINGS:
+        raise ValueError(f"meaning is {meaning!r}; it must be one of {MEANINGS!r}")
+    workload = model_named(model)
+    plain_s = SOLUTIONS["Baseline"].epoch({}, workload).time_s
+    allowed_s = plain_s * (1 - percent / 100) if meaning == MEANINGS[0] else plain_s / (1 + percent / 100)
+    least, most = 0.0, 1.0
+    for _ in range(BISECTIONS):
+        middle = (least + most) / 2
+        is_enough = SOLUTIONS["ZERO-Pri"].epoch({}, workload, middle).time_s <= allowed_s
+        least, most = (least, middle) if is_enough else (middle, most)
+    return 1.0 if math.isclose(most, 1.0) else most
+
+
+def _gain_rows(before_s: float, after_s: float, keys: dict[str, object]) -> Rows:
+    gains = dict(zip(MEANINGS, (100 * (1 - after_s / before_s), 100 * (before_s / after_s - 1)), strict=True))
+    return [value_row("efficiency_gain", gain, "%", **keys, meaning=meaning) for meaning, gain in gains.items()]
+
+
+# --- the map of who wins
+
+MEANS = ("nothing", "resizing", "both", "migration")
+AXES = ("skewness", "num_stragglers", "bandwidth_gb_per_s")
+
+
+def simulate_map(
+    model: str,
+    *,
+    skewnesses: Sequence[float],
+    nums_stragglers: Sequence[int],
+    bandwidths_gb_per_s: Sequence[float],
+    refine: bool,
+) -> tuple[MapPoint, ...]:
+    """Return the map on the paper's machine with other links; arguments as for `cost.winner_map`, GB/s for bytes/s."""
+    return winner_map(
+        skewnesses=skewnesses,
+        nums_stragglers=nums_stragglers,
+        bandwidths_bytes_per_s=[1e9 * bandwidth for bandwidth in bandwidths_gb_per_s],
+        workload=model_named(model),
+        refine=refine,
+    )
+
+
+def map_rows(points: Sequence[MapPoint]) -> Rows:
+    """Return the places of a map and who wins there.
+
+    Returns:
+        Rows: of the winner speed_of_ideal, dropped_share and leaning (dropped minus migrated columns, as a share of
+        both: 1 is resizing, -1 migration, 0 also neither), and migration_over_resizing, MIG's epoch over ZERO's, keys
+        skewness, num_stragglers, bandwidth_gb_per_s, winner, means; won_by_<axis>, the share of places that have one
+        value of an axis where the winner means something, keys means and the axis.
+    """
+    rows: Rows = []
+    for point in points:
+        place = _place(point) | {"winner": str(point.winner), "means": point.means}
+        winner = point.epochs[point.winner]
+        values = {
+            "speed_of_ideal": point.ideal_s / winner.time_s,
+            "dropped_share": winner.dropped_share,
+            "leaning": _leaning(winner.plan),
+            "migration_over_resizing": point.epochs[Solution.MIG].time_s / point.epochs[Solution.ZERO].time_s,
+        }
+        rows += [value_row(name, value, **place) for name, value in values.items()]
+    return rows + [row for axis in AXES for row in _share_rows(points, axis)]
+
+
+def _place(point: MapPoint) -> dict[str, float]:
+    bandwidth = point.bandwidth_bytes_per_s / 1e9
+    return dict(zip(AXES, (point.skewness, point.num_stragglers, bandwidth), strict=True))
+
+
+def _leaning(plan: Plan) -> float:
+    dropped, migrated = math.fsum(rank.dropped for rank in plan.ranks), plan.migrated
+    return (dropped - migrated) / (dropped + migrated) if not plan.is_plain else 0.0
+
+
+def _share_rows(points: Sequence[MapPoint], axis: str) -> Rows:
+    rows: Rows = []
+    for value in dict.fromkeys(_place(point)[axis] for point in points):
+        there = [point.means for point in points if _place(point)[axis] == value]
+        shares = {means: there.count(means) / len(there) for means in MEANS}
+        rows += [value_row(f"won_by_{axis}", share, **{axis: value}, means=means) for means, share in shares.items()]
+    return rows

@@ -1,1 +1,0 @@
-"""What the items run: accuracy on virtual ranks, epochs on real ones."""

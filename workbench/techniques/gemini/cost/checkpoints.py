@@ -1,0 +1,314 @@
+"""What an iteration of ZeRO-3 and its checkpoint take on the paper's machines, which three of its own numbers fit.
+
+A layer's half-precision parameters are gathered, it computes, its gradients are scattered: a ring over all devices
+passes a message of M bytes through each machine's network in (n - 1) α + (n - 1) / n · M / B. Activations are
+recomputed; the update is Adam's bytes over the device's memory bandwidth. Idle spans are many and alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+from workbench.cluster import GIGABIT_BYTES_PER_S, Algorithm, Collective, FittedMachine, bisected, collective_time_s
+from workbench.models import Workload
+from workbench.models.inventory import OPTIMIZER_BYTES_PER_PARAMETER
+from workbench.study.published import Cell
+from workbench.timeline import Kind
+
+from ..method.interleaving import CheckpointTraffic, Phase, Scheme, interleave
+from ..method.placement import BUFFERS_PER_REPLICA
+from ..method.sizes import TABLE_6_2, ModelSizes, checkpoint_bytes, num_parameters
+from ..method.waste import Job
+
+__all__ = [
+    "CALIBRATION",
+    "COPY_BYTES_PER_S",
+    "Calibrated",
+    "UpdatedPhases",
+    "agent_memory_bytes",
+    "baseline_s",
+    "calibrated",
+    "checkpoint_s",
+    "job_of",
+    "network_share_of",
+    "paper_machine",
+    "phases_of",
+    "storage_s",
+    "traffic_of",
+    "workload_named",
+    "workload_of",
+]
+
+MICRO_BATCH, SEQUENCE = 8, 512  # of a device, section 6.7.1
+BACKWARD_OVER_FORWARD = 3  # of a layer's operations: two gradients, and the forward pass again
+HEAD_PASSES = 3  # the head is computed forward and backward, and not again
+# Of a machine's 8 devices together: section 6.5.2, note, measured on p4d and taken for p3dn as well, whose four PCIe 3
+# switches would carry 504 Gbit/s at most.
+COPY_BYTES_PER_S = 400 * GIGABIT_BYTES_PER_S
+RESERVED_BYTES = 128 * 2**20  # R of a device, section 6.7.1; its MB read as MiB
+NUM_BUFFERS = 4  # p, section 6.7.4: four of 32 MB
+SAFETY = 0.9  # μ, which the text does not give; spans deviate by less than 10 % (section 6.5.4)
+P4D, P3DN = "gemini/16x-p4d", "gemini/16x-p3dn"  # the catalogue's names
+NUM_BISECTIONS = 40  # of the logarithm of a share: exact to a millionth of a millionth
+LEAST_SHARE = 1e-3  # of a device's peak, where the search begins
+
+CALIBRATION: tuple[Cell, ...] = (
+    Cell.of("fig-6-11", "reduction", network_gbit_per_s=100, num_machines=16),
+    Cell.of("fig-6-7", "iteration_s", model="GPT-2 100B", scheme="Baseline"),
+    Cell.of("fig-6-16", "overhead", scheme="Blocking"),
+)
+"""The published cells that are fitted; they never count as reproduced."""
+
+# Any traffic: the baseline sends none of it.
+NO_TRAFFIC = CheckpointTraffic(
+    checkpoint_bytes=1, bandwidth_bytes_per_s=1.0, copy_bytes_per_s=1.0, reserved_bytes=1, num_buffers=1
+)
+
+
+def workload_of(sizes: ModelSizes, name: str = "", **batch: int) -> Workload:
+    """Return a model of table 6.2's kind with the micro-batch of one device; `batch` and `sequence` may be given."""
+    model = Workload(
+        name=name,
+        hidden=sizes.hidden_size,
+        inner=sizes.intermediate_size,
+        num_layers=sizes.num_layers,
+        vocabulary=sizes.vocab_size,
+        **{"batch": MICRO_BATCH, "sequence": SEQUENCE} | batch,
+    )
+    return replace(model, other_parameters=num_parameters(sizes) - model.num_parameters)
+
+
+def workload_named(name: str) -> Workload:
+    """Return a model of table 6.2, such as "GPT-2 100B".
+
+    Raises:
+        ValueError: if there is no such model.
+    """
+    if name not in TABLE_6_2:
+        raise ValueError(f"model is {name!r}; it must be one of {', '.join(map(repr, TABLE_6_2))}")
+    return workload_of(TABLE_6_2[name], name)
+
+
+def paper_machine(name: str, **fitted: float) -> FittedMachine:
+    """Return a machine of the catalogue with copying to host memory; `fitted` are fields of `FittedMachine.named`."""
+    machine = FittedMachine.named(name, copy_bytes_per_s=COPY_BYTES_PER_S, **fitted)
+    machine.require("network", "storage_bytes_per_s", "host_memory_bytes")
+    return machine
+
+
+# --- an iteration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpdatedPhases:
+    """An iteration: phases, then the update."""
+
+    phases: tuple[Phase, ...]  # forward layers, the head, backward layers
+    update_s: float  # of the optimizer
+
+
+def phases_of(workload: Workload, machine: FittedMachine) -> UpdatedPhases:
+    """Return the phases of one iteration.
+
+    Args:
+        workload: model and batch of a device.
+        machine: devices and network.
+    """
+    message_s = _collective_s(workload.element_bytes * workload.layer_parameters, machine)
+    forward_s = workload.layer_flops / machine.flops_per_s
+    backward_s = BACKWARD_OVER_FORWARD * workload.layer_flops / machine.flops_per_s
+    layers = range(workload.num_layers)
+    forward = [Phase(label=f"F{layer}", gather_s=message_s, compute_s=forward_s) for layer in layers]
+    backward = [
+        Phase(label=f"B{layer}", gather_s=message_s, compute_s=backward_s, scatter_s=message_s, kind=Kind.BACKWARD)
+        for layer in reversed(layers)
+    ]
+    head_s = _collective_s(workload.element_bytes * workload.other_parameters, machine)
+    head_compute_s = HEAD_PASSES * workload.head_flops / machine.flops_per_s
+    head = Phase(label="H", gather_s=head_s, scatter_s=head_s, compute_s=head_compute_s)
+    parameters = workload.num_parameters / machine.num_devices
+    update_s = OPTIMIZER_BYTES_PER_PARAMETER * parameters / machine.memory_bytes_per_s
+    return UpdatedPhases(phases=(*forward, head, *backward), update_s=update_s)
+
+
+def baseline_s(workload: Workload, machine: FittedMachine) -> float:
+    """Return the seconds of an iteration without checkpoints; arguments as for `phases_of`."""
+    parts = phases_of(workload, machine)
+    return interleave(parts.phases, NO_TRAFFIC, Scheme.BASELINE, update_s=parts.update_s).iteration_s
+
+
+def _collective_s(message_bytes: float, machine: FittedMachine) -> float:
+    """Return the seconds in which all devices gather, or scatter, a message of so many bytes in all."""
+    ring = Collective.REDUCE_SCATTER, Algorithm.RING  # of an all-gather whose parts make up the message, too
+    return collective_time_s(*ring, machine.num_devices, message_bytes, machine.reached_network)
+
+
+# --- a checkpoint
+
+
+def traffic_of(
+    workload: Workload,
+    machine: FittedMachine,
+    *,
+    num_replicas: int = 2,
+    reserved_bytes: int = RESERVED_BYTES,
+    num_buffers: int = NUM_BUFFERS,
+    safety: float = SAFETY,
+    free_bytes: float = math.inf,
+) -> CheckpointTraffic:
+    """Return what one device receives in an iteration.
+
+    Args:
+        workload: whose states are checkpointed.
+        machine: the device has an even share of its network and copying.
+        num_replicas: m.
+        reserved_bytes: R of a device.
+        num_buffers: p.
+        safety: μ.
+        free_bytes: of a device, for buffers.
+
+    Raises:
+        ValueError: if there are more replicas than machines, or as `CheckpointTraffic`.
+    """
+    _require_replicas(num_replicas, machine)
+    return CheckpointTraffic(
+        checkpoint_bytes=math.ceil(checkpoint_bytes(workload.num_parameters) / machine.num_devices),
+        num_replicas=num_replicas,
+        bandwidth_bytes_per_s=machine.network_bytes_per_s / machine.devices_per_host,
+        copy_bytes_per_s=machine.copy_bytes_per_s / machine.devices_per_host,
+        reserved_bytes=reserved_bytes,
+        num_buffers=num_buffers,
+        startup_s=machine.full_network.latency_s,
+        safety=safety,
+        free_bytes=free_bytes,
+    )
+
+
+def checkpoint_s(workload: Workload, machine: FittedMachine, *, num_replicas: int = 2) -> float:
+    """Return the seconds in which all machines' remote replicas travel, with nothing beside them.
+
+    Args:
+        workload: whose states are checkpointed.
+        machine: all of them send and receive at once; the network limits, or copying, whichever is slower.
+        num_replicas: m; m - 1 travel.
+
+    Raises:
+        ValueError: if there are more replicas than machines.
+    """
+    traffic = traffic_of(workload, machine, num_replicas=num_replicas)
+    num_chunks = math.ceil(traffic.checkpoint_bytes / (traffic.reserved_bytes // traffic.num_buffers))
+    rate = min(traffic.bandwidth_bytes_per_s, traffic.copy_bytes_per_s)
+    return (num_replicas - 1) * (num_chunks * traffic.startup_s + traffic.checkpoint_bytes / rate)
+
+
+def storage_s(workload: Workload, machine: FittedMachine) -> float:
+    """Return the seconds to write a whole checkpoint to persistent storage, or to read it: all machines share it."""
+    return checkpoint_bytes(workload.num_parameters) / machine.storage_bytes_per_s
+
+
+def job_of(workload: Workload, machine: FittedMachine) -> Job:
+    """Return the training as `method.waste` knows it, which says what each tier takes to give a shard back."""
+    return Job(
+        name=workload.name,
+        iteration_s=baseline_s(workload, machine),
+        state_bytes=checkpoint_bytes(workload.num_parameters),
+        num_machines=machine.num_hosts,
+        storage_bytes_per_s=machine.storage_bytes_per_s,
+        network_bytes_per_s=machine.network_bytes_per_s,
+        latency_s=machine.full_network.latency_s,
+    )
+
+
+def agent_memory_bytes(workload: Workload, machine: FittedMachine, *, num_replicas: int = 2) -> float:
+    """Return the host memory for replicas on one machine: two buffers for each of the m that it keeps.
+
+    Raises:
+        ValueError: if there are more replicas than machines.
+    """
+    _require_replicas(num_replicas, machine)
+    return BUFFERS_PER_REPLICA * num_replicas * checkpoint_bytes(workload.num_parameters) / machine.num_hosts
+
+
+def _require_replicas(num_replicas: int, machine: FittedMachine) -> None:
+    if not 1 <= num_replicas <= machine.num_hosts:
+        raise ValueError(f"num_replicas is {num_replicas!r}; it must be in 1..{machine.num_hosts}, the machines")
+
+
+# --- calibration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibrated:
+    """The paper's two testbeds, 16 machines each; one share of peak for all models of a machine."""
+
+    p4d: FittedMachine  # with A100, 400 Gbit/s; GPT-2 100B iterates in 62 s
+    p3dn: FittedMachine  # with V100, 100 Gbit/s; blocking makes GPT-2 40B 10.1 % slower
+    transferred: FittedMachine  # p3dn with the A100's share of its peak, a prediction without blocking's cell
+    network_share: float  # of both: a checkpoint of GPT-2 100B at 100 Gbit/s takes 1 / 65 of storage's time
+
+
+@cache
+def calibrated() -> Calibrated:
+    """Return both testbeds, fitted to `CALIBRATION`; storage is nominal, as the paper reckons itself.
+
+    Raises:
+        ValueError: if no share explains a cell.
+    """
+    reduction, iteration_s, overhead_percent = (cell.value("gemini") for cell in CALIBRATION)
+    gpt_2_100b, gpt_2_40b = workload_named("GPT-2 100B"), workload_named("GPT-2 40B")
+    network_share = network_share_of(gpt_2_100b, paper_machine(P4D).with_network(100), reduction)
+    p4d, p3dn = (paper_machine(name, network_share=network_share) for name in (P4D, P3DN))
+    share = _share_of_peak(lambda share: baseline_s(gpt_2_100b, p4d.with_peak_share(share)) - iteration_s)
+    blocked_s = _blocking_s(gpt_2_40b, p3dn) * 100 / overhead_percent
+    v100_share = _share_of_peak(lambda share: baseline_s(gpt_2_40b, p3dn.with_peak_share(share)) - blocked_s)
+    return Calibrated(
+        p4d=p4d.with_peak_share(share),
+        p3dn=p3dn.with_peak_share(v100_share),
+        transferred=p3dn.with_peak_share(share),
+        network_share=network_share,
+    )
+
+
+def network_share_of(workload: Workload, machine: FittedMachine, reduction: float) -> float:
+    """Return the share of the network's bandwidth with which checkpoints are so many times shorter than storage's.
+
+    Args:
+        workload: whose checkpoint.
+        machine: with its nominal network; two replicas.
+        reduction: storage's time over Gemini's.
+
+    Raises:
+        ValueError: if that would be more than all of the bandwidth, or reduction is not above 0.
+    """
+    if not (math.isfinite(reduction) and reduction > 0):
+        raise ValueError(f"reduction is {reduction!r}; it must be finite and above 0")
+    traffic = traffic_of(workload, machine)
+    num_chunks = math.ceil(traffic.checkpoint_bytes / (RESERVED_BYTES // NUM_BUFFERS))
+    seconds = storage_s(workload, machine) / reduction - num_chunks * traffic.startup_s
+    nominal = machine.full_network.bandwidth_bytes_per_s
+    nominal_s = traffic.checkpoint_bytes * machine.devices_per_host / nominal
+    if not nominal_s <= seconds:
+        rule = f"the whole bandwidth gives {nominal_s:.3g} s, not {seconds:.3g} s"
+        raise ValueError(f"reduction is {reduction!r}; {rule}")
+    return nominal_s / seconds
+
+
+def _blocking_s(workload: Workload, machine: FittedMachine) -> float:
+    """Return what blocking adds to an iteration: its chunks, one after the other, then training as without."""
+    parts, traffic = phases_of(workload, machine), traffic_of(workload, machine)
+    blocking, plain = (
+        interleave(parts.phases, traffic, scheme, update_s=parts.update_s).iteration_s
+        for scheme in (Scheme.BLOCKING, Scheme.BASELINE)
+    )
+    return blocking - plain
+
+
+def _share_of_peak(excess_s: Callable[[float], float]) -> float:
+    """Return the share of peak at which an iteration takes as long as asked."""
+    if not excess_s(LEAST_SHARE) >= 0 >= excess_s(1.0):
+        rule = f"no share of peak in {LEAST_SHARE}..1 gives it; at all of it {excess_s(1.0):+.3g} s"
+        raise ValueError(f"iteration: {rule}")
+    return bisected(lambda share: excess_s(share) >= 0, LEAST_SHARE, 1.0, NUM_BISECTIONS)

@@ -1,0 +1,394 @@
+"""A training under failures, simulated from failure to failure: what becomes of its time.
+
+A recovery is detection, serialising, replacement, retrieval and warm-up, one after the other; a failure within one
+starts it anew, and machines that have arrived by then stay. A replaced machine gets its own shard back when training
+recovers, and its peers' with the next checkpoint that completes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from workbench.cluster import GIGABIT_BYTES_PER_S
+from workbench.timeline.faults import Fault, FaultTrace
+
+from ..method.placement import Placement
+from ..method.sizes import BYTES_PER_PARAMETER
+from ..method.waste import CheckpointPolicy, Job, Tier
+from .progress import Stretch, advanced, advanced_by_definition
+
+__all__ = [
+    "GPT2_100B",
+    "MT_NLG",
+    "PAPER_OVERHEADS",
+    "Cause",
+    "Overheads",
+    "Setting",
+    "Span",
+    "TrainingRun",
+    "simulate_training",
+    "simulate_training_by_definition",
+]
+
+# The text's own round numbers, with which it reckons what failures waste. `cost.checkpoints` counts parameters instead
+# (100.3e9) and fits the network's share; both agree with the text's "9.4 GB a GPU" and "less than 3 seconds".
+GPT2_100B = Job(
+    name="GPT-2 100B on 16 p4d",
+    iteration_s=62.0,  # section 6.7.2
+    state_bytes=100e9 * BYTES_PER_PARAMETER,
+    num_machines=16,
+    storage_bytes_per_s=20 * GIGABIT_BYTES_PER_S,  # section 6.7.1: FSx
+    network_bytes_per_s=400 * GIGABIT_BYTES_PER_S,  # section 6.7.1: EFA
+    serialise_s=81.0,  # section 6.7.3, one checkpoint
+)
+MT_NLG = Job(
+    name="MT-NLG",
+    iteration_s=1.0,  # not given, and without influence on Eq. 6.1 where checkpoints take minutes
+    state_bytes=530e9 * BYTES_PER_PARAMETER,
+    num_machines=560,  # table 2.1: 4,480 A100, 8 a machine
+    storage_bytes_per_s=20 * GIGABIT_BYTES_PER_S,  # section 6.2.2
+    network_bytes_per_s=400 * GIGABIT_BYTES_PER_S,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overheads:
+    """What a failure costs besides lost progress and retrieval, in seconds one after the other."""
+
+    detection_s: float  # until the failure is known
+    serialise_s: float  # to write what is in memory to files; not where storage is read
+    least_replacement_s: float  # to get a machine in place of a lost one, at least
+    most_replacement_s: float  # at most; drawn uniformly in between
+    warm_up_s: float  # from retrieved states to the first iteration
+
+    def __post_init__(self) -> None:
+        for name in ("detection_s", "serialise_s", "least_replacement_s", "warm_up_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and not negative")
+        if not self.least_replacement_s <= self.most_replacement_s < math.inf:
+            raise ValueError(
+                f"most_replacement_s is {self.most_replacement_s!r}; it must be finite and at least "
+                f"{self.least_replacement_s!r}"
+            )
+
+
+PAPER_OVERHEADS = Overheads(
+    detection_s=15.0,  # section 6.7.3
+    serialise_s=162.0,  # section 6.7.3: two replicas
+    least_replacement_s=4 * 60.0,  # section 6.7.3: 4 to 7 minutes
+    most_replacement_s=7 * 60.0,
+    warm_up_s=4 * 60.0,  # section 6.7.3: more than four minutes
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """A training to simulate."""
+
+    job: Job  # what is trained
+    policy: CheckpointPolicy  # when it checkpoints
+    overheads: Overheads = PAPER_OVERHEADS  # what a failure costs besides
+    # Who keeps whose replicas; needed where machines are lost and the policy keeps some in memory.
+    placement: Placement | None = None
+    num_standbys: int = 0  # machines that wait to take a lost one's place at once; one that went is requested again
+    seed: int = 0  # of the draws of replacement times
+
+    def __post_init__(self) -> None:
+        if self.policy.iteration_s != self.job.iteration_s:
+            raise ValueError(
+                f"iteration_s of the policy is {self.policy.iteration_s!r}; it must be that of the job, "
+                f"{self.job.iteration_s!r}"
+            )
+        if self.num_standbys < 0:
+            raise ValueError(f"num_standbys is {self.num_standbys!r}; it must not be negative")
+
+
+# --- machines
+
+
+class _Machines:
+    """Which machines are there, and what their memories hold, while failures come."""
+
+    def __init__(self, setting: Setting) -> None:
+        """All machines are there, and hold no checkpoint."""
+        self._setting = setting
+        self._draws = random.Random(f"{setting.seed} replacements")
+        self._absent: dict[int, float] = {}  # machine -> when the one in its place arrives; inf: not requested
+        self._empty: set[int] = set()  # lost or replaced, and nothing read back yet
+        self._own_only: set[int] = set()  # hold their own shard, and no replicas of others
+        self._all_own_only = False  # the same for all
+        self._standbys = [0.0] * setting.num_standbys  # when each is ready
+        self.memory: int | None = None  # iteration of the newest complete checkpoint in memory
+        self.storage = 0  # and in storage, where the initial states are
+
+    def is_void(self, fault: Fault) -> bool:
+        """Say whether a fault hits nothing: no training process, or only machines that are away."""
+        if not fault.lost and fault.scope.value in ("store", "replica", "root"):
+            return True
+        return not fault.machines or all(self._is_away(machine, fault.time_s) for machine in fault.machines)
+
+    def lose(self, fault: Fault) -> None:
+        """Take away what a fault takes."""
+        for machine in fault.lost:
+            if not self._is_away(machine, fault.time_s):
+                self._absent[machine] = math.inf
+                self._empty.add(machine)
+                self._own_only.discard(machine)
+
+    @property
+    def tier(self) -> Tier:
+        """The fastest tier from which every machine can get its shard of one iteration."""
+        if self.memory is None:
+            return Tier.STORAGE
+        if not self._empty:
+            return Tier.LOCAL
+        return Tier.PEER if all(map(self._is_held_elsewhere, self._empty)) else Tier.STORAGE
+
+    @property
+    def recoverable(self) -> int:
+        """The iteration to which training can go back."""
+        return self.storage if self.tier is Tier.STORAGE or self.memory is None else self.memory
+
+    def request(self, now_s: float) -> float:
+        """Ask for machines in place of lost ones; return the seconds until all are there."""
+        low_s, high_s = self._setting.overheads.least_replacement_s, self._setting.overheads.most_replacement_s
+        for machine in sorted(machine for machine, at_s in self._absent.items() if at_s == math.inf):
+            arrives_s = now_s + self._draws.uniform(low_s, high_s)
+            if self._standbys and self._standbys[0] <= now_s:
+                # The standby takes the place at once; the one that was requested becomes the next standby.
+                heapq.heapreplace(self._standbys, arrives_s)
+                arrives_s = now_s
+            self._absent[machine] = arrives_s
+        return max(0.0, max(self._absent.values(), default=now_s) - now_s)
+
+    def arrive(self) -> None:
+        """Put all machines that were waited for in their places."""
+        self._absent.clear()
+
+    def retrieve(self, tier: Tier) -> None:
+        """Give every machine its shard back, from a tier."""
+        if tier is Tier.STORAGE:
+            has_memory = self._setting.policy.memory is not None
+            self.memory = self.storage if has_memory else None
+            self._all_own_only = has_memory
+        self._own_only |= self._empty
+        self._empty.clear()
+
+    def complete(self, *, memory: int | None, storage: int | None) -> None:
+        """Note the newest checkpoints that training completed."""
+        if storage is not None:
+            self.storage = storage
+        if memory is not None:
+            self.memory, self._all_own_only = memory, False
+            self._own_only.clear()
+
+    def _is_away(self, machine: int, at_s: float) -> bool:
+        return at_s < self._absent.get(machine, 0.0)
+
+    def _is_held_elsewhere(self, machine: int) -> bool:
+        if self._all_own_only:
+            return False
+        gone = (self._empty, self._own_only)
+        return any(not any(holder in each for each in gone) for holder in self._setting.placement.holders[machine])
+
+
+# --- the simulation
+
+Advance = Callable[[CheckpointPolicy, int, float], Stretch]
+
+
+class Cause(StrEnum):
+    """What time goes to that is no progress."""
+
+    LOST = "lost progress"
+    DETECTION = "detection"
+    SERIALISING = "serialising"  # of what is in memory, after a failure
+    REPLACEMENT = "replacement"
+    RETRIEVAL = "retrieval"
+    WARM_UP = "warm-up"
+    CHECKPOINTING = "blocked by checkpoints"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Some seconds spent on one thing."""
+
+    start_s: float  # on the trace's clock
+    end_s: float  # on the trace's clock
+    cause: Cause | None  # what a recovery was about; None for training, blocking by checkpoints included
+    iteration: int  # iterations done at the start of training; that to which a recovery goes back
+    tier: Tier | None = None  # that a recovery reads from
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingRun:
+    """What became of the time."""
+
+    duration_s: float  # all of it
+    productive_s: float  # of it, progress that stayed until the end
+    wasted_s: Mapping[Cause, float]  # all the rest, by what wasted it
+    num_recoveries: Mapping[Tier, int]  # how often training resumed, by the tier that served it
+    num_failures: int  # faults that hit something
+    num_interrupted: int  # recoveries that a further failure cut short
+    spans: tuple[Span, ...] = ()  # one after the other, if they were asked for
+
+    @property
+    def effective_ratio(self) -> float:
+        """Share of the time that was progress that stayed."""
+        return self.productive_s / self.duration_s
+
+
+def simulate_training(setting: Setting, trace: FaultTrace, *, keep_spans: bool = False) -> TrainingRun:
+    """Simulate a training under the failures of a trace, from failure to failure.
+
+    Args:
+        setting: job, policy, overheads, placement, standby machines.
+        trace: what fails when; its seconds are simulated.
+        keep_spans: keep what was done when, for a timeline.
+
+    Returns:
+        Where the time went; productive and wasted seconds add up to the duration.
+
+    Raises:
+        ValueError: if machines are lost and the setting has no placement for them, or one of another size, or a
+            hardware fault does not say which machine it takes.
+    """
+    _check(setting, trace)
+    return _Simulation(setting, trace, advanced, keep_spans).run()
+
+
+def simulate_training_by_definition(setting: Setting, trace: FaultTrace, *, keep_spans: bool = False) -> TrainingRun:
+    """Simulate the same iteration by iteration; arguments as for `simulate_training`."""
+    _check(setting, trace)
+    return _Simulation(setting, trace, advanced_by_definition, keep_spans).run()
+
+
+@dataclass(slots=True)
+class _Simulation:
+    setting: Setting
+    trace: FaultTrace
+    advance: Advance
+    keep_spans: bool
+    machines: _Machines = field(init=False)
+    now_s: float = 0.0
+    position: float = 0.0  # iterations done
+    next_fault: int = 0
+    num_failures: int = 0
+    num_interrupted: int = 0
+    spans: list[Span] = field(default_factory=list)
+    recoveries: Counter = field(default_factory=Counter)
+    wasted_s: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(Cause, 0.0))
+
+    def __post_init__(self) -> None:
+        self.machines = _Machines(self.setting)
+
+    def run(self) -> TrainingRun:
+        self.train()
+        while (fault := self.take_fault()) is not None:
+            self.recover(fault)
+            self.train()
+        return TrainingRun(
+            duration_s=self.trace.duration_s,
+            productive_s=self.position * self.setting.job.iteration_s,
+            wasted_s=self.wasted_s,
+            num_recoveries={tier: self.recoveries[tier] for tier in Tier if tier is not Tier.START},
+            num_failures=self.num_failures,
+            num_interrupted=self.num_interrupted,
+            spans=tuple(self.spans),
+        )
+
+    def train(self) -> None:
+        """Train until the next failure, or the end."""
+        end_s = self.stop_s(self.trace.duration_s)
+        if end_s <= self.now_s:
+            return
+        start = round(self.position)  # whole: training resumes at an iteration's end
+        stretch = self.advance(self.setting.policy, start, end_s - self.now_s)
+        self.machines.complete(memory=stretch.memory, storage=stretch.storage)
+        trained_s = (stretch.position - start) * self.setting.job.iteration_s
+        self.wasted_s[Cause.CHECKPOINTING] += end_s - self.now_s - trained_s
+        self.note(end_s, None, start)
+        self.position, self.now_s = stretch.position, end_s
+
+    def recover(self, fault: Fault) -> None:
+        """Recover from a failure and from all that come meanwhile; then roll progress back."""
+        while not self.recovered_from(fault) and (fault := self.take_fault()) is not None:
+            self.num_interrupted += 1
+        back_to = self.machines.recoverable
+        self.wasted_s[Cause.LOST] += (self.position - back_to) * self.setting.job.iteration_s
+        self.position = float(back_to)
+
+    def recovered_from(self, fault: Fault) -> bool:
+        """Go through the parts of a recovery; say whether nothing came in between."""
+        machines, overheads = self.machines, self.setting.overheads
+        machines.lose(fault)
+        tier = machines.tier
+        serialise_s = 0.0 if tier is Tier.STORAGE else overheads.serialise_s
+        if not self.spend(Cause.DETECTION, overheads.detection_s, tier):
+            return False
+        if not self.spend(Cause.SERIALISING, serialise_s, tier):
+            return False
+        if not self.spend(Cause.REPLACEMENT, machines.request(self.now_s), tier):
+            return False
+        machines.arrive()
+        if not self.spend(Cause.RETRIEVAL, self.setting.job.retrieval_s(tier), tier):
+            return False
+        machines.retrieve(tier)
+        if not self.spend(Cause.WARM_UP, overheads.warm_up_s, tier):
+            return False
+        self.recoveries[tier] += 1
+        return True
+
+    def spend(self, cause: Cause, seconds: float, tier: Tier) -> bool:
+        """Let some seconds pass; stop at a failure or at the end, and say whether none came."""
+        end_s = self.now_s + seconds
+        reached_s = max(self.now_s, self.stop_s(end_s))
+        self.wasted_s[cause] += reached_s - self.now_s
+        self.note(reached_s, cause, self.machines.recoverable if self.keep_spans else 0, tier)
+        self.now_s = reached_s
+        return end_s <= reached_s
+
+    def stop_s(self, until_s: float) -> float:
+        """Return when the next fault comes that hits something, or a later moment, or the end.
+
+        Whether a fault hits depends on which machines are there by then, so faults after `until_s` are not looked at.
+        """
+        faults, until_s = self.trace.faults, min(until_s, self.trace.duration_s)
+        while self.next_fault < len(faults) and faults[self.next_fault].time_s < until_s:
+            if not self.machines.is_void(faults[self.next_fault]):
+                return faults[self.next_fault].time_s
+            self.next_fault += 1
+        return until_s
+
+    def take_fault(self) -> Fault | None:
+        """Return the fault that has just come; None at the end."""
+        faults = self.trace.faults
+        while self.next_fault < len(faults) and faults[self.next_fault].time_s <= self.now_s:
+            fault, self.next_fault = faults[self.next_fault], self.next_fault + 1
+            if not self.machines.is_void(fault):
+                self.num_failures += 1
+                return fault
+        return None
+
+    def note(self, end_s: float, cause: Cause | None, iteration: int, tier: Tier | None = None) -> None:
+        if self.keep_spans and end_s > self.now_s:
+            self.spans.append(Span(start_s=self.now_s, end_s=end_s, cause=cause, iteration=iteration, tier=tier))
+
+
+def _check(setting: Setting, trace: FaultTrace) -> None:
+    lost = [fault for fault in trace.faults if fault.kind.value == "hardware" and fault.scope.value != "store"]
+    if nameless := [fault for fault in lost if not fault.machines]:
+        raise ValueError(f"fault is {nameless[0]!r}; it must say which machine is lost")
+    placed = setting.placement
+    if lost and setting.policy.memory is not None and placed is None:
+        raise ValueError(f"placement is None; {setting.policy.name} must know who keeps what where machines are lost")
+    if placed is not None and placed.num_machines != trace.num_machines:
+        raise ValueError(
+            f"num_machines of the placement is {placed.num_machines!r}; it must be the trace's, {trace.num_machines!r}"
+        )

@@ -1,0 +1,352 @@
+"""Rows of the counted items: checkpoints and memory (tables 2.1, 6.1, 6.2), placements and probabilities, racks.
+
+A gigabyte is 10⁹ bytes; probabilities are exact fractions until they are written as percent. Nothing imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import comb
+from types import MappingProxyType
+from typing import Any
+
+from workbench.study.rows import value_row
+
+from .method.placement import BUFFERS_PER_REPLICA, Placement, components, placement
+from .method.probability import (
+    best_placement,
+    gap_bound,
+    gap_to_upper_bound,
+    group_bound,
+    recovery_probability,
+    recovery_probability_by_definition,
+    upper_bound,
+)
+from .method.racks import rack_placement, rack_recovery_probability, racks_in_order
+from .method.sizes import (
+    BYTES_PER_PARAMETER,
+    GPU_BYTES_PER_PARAMETER,
+    TABLE_6_2,
+    checkpoint_bytes,
+    machine_shard_bytes,
+    num_parameters,
+)
+
+__all__ = [
+    "FIGURE_6_3",
+    "MACHINES",
+    "PARAMETERS",
+    "MachineMemory",
+    "count_bounds",
+    "count_checkpoints",
+    "count_gaps",
+    "count_memory",
+    "count_parameters",
+    "count_placements",
+    "count_probabilities",
+    "count_racks",
+    "count_theorem",
+    "union_bound",
+]
+
+Rows = list[dict[str, Any]]
+
+GIGABYTE_BYTES = 10**9
+STORAGE_BYTES_PER_S = 20e9 / 8
+"""20 Gbps to remote persistent storage (section 2.4)."""
+
+PARAMETERS: Mapping[str, float] = MappingProxyType(
+    {"Turing-NLG": 17.2e9, "GPT-3": 175e9, "OPT-175B": 175e9, "Gopher": 280e9, "MT-NLG": 530e9, "PaLM": 540e9}
+)
+"""Parameters of the models of table 2.1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineMemory:
+    """A row of table 6.1."""
+
+    gpu_gigabytes: float  # of one of its eight GPUs
+    cpu_gigabytes: float  # of the machine
+    num_gpus: int = 8  # GPUs
+
+
+MACHINES: Mapping[str, MachineMemory] = MappingProxyType(
+    {
+        "p3dn.24xlarge": MachineMemory(gpu_gigabytes=32, cpu_gigabytes=768),
+        "p4d.24xlarge": MachineMemory(gpu_gigabytes=40, cpu_gigabytes=1152),
+        "ND40rs_v2": MachineMemory(gpu_gigabytes=32, cpu_gigabytes=672),
+        "ND96asr_v4": MachineMemory(gpu_gigabytes=40, cpu_gigabytes=900),
+        "n1-8-v100": MachineMemory(gpu_gigabytes=32, cpu_gigabytes=624),
+        "a2-highgpu-8g": MachineMemory(gpu_gigabytes=40, cpu_gigabytes=640),
+        "DGX A100": MachineMemory(gpu_gigabytes=80, cpu_gigabytes=2000),
+    }
+)
+"""The machines of table 6.1."""
+
+LARGEST_MODEL = MappingProxyType({"p3dn.24xlarge": "GPT-2 40B", "p4d.24xlarge": "GPT-2 100B"})
+"""The largest that each of the paper's two testbeds could train (section 6.7.2)."""
+
+
+def count_checkpoints() -> Rows:
+    """Return the size of every checkpoint of table 2.1, and what section 2.4 says of them."""
+    rows = [
+        value_row("checkpoint_size", checkpoint_bytes(parameters) / GIGABYTE_BYTES, "GB", model=model)
+        for model, parameters in PARAMETERS.items()
+    ]
+    first, last = PARAMETERS["Turing-NLG"], PARAMETERS["MT-NLG"]
+    transfer_s = checkpoint_bytes(last) / STORAGE_BYTES_PER_S
+    wasted_s = transfer_s + transfer_s / 2 + transfer_s  # Eq. 6.1 with checkpoints back to back
+    pair = {"from": "Turing-NLG", "to": "MT-NLG"}
+    return [
+        *rows,
+        value_row("growth", last / first, "1", of="parameters", **pair),
+        value_row("growth", checkpoint_bytes(last) / checkpoint_bytes(first), "1", of="checkpoint", **pair),
+        value_row("time_to_storage", transfer_s / 60, "min", model="MT-NLG"),
+        value_row("recovery_overhead", wasted_s / 3600, "h", model="MT-NLG"),
+    ]
+
+
+def count_memory(num_machines: int, num_replicas: int) -> Rows:
+    """Return the memory of every machine of table 6.1 beside what checkpoints take of it.
+
+    Args:
+        num_machines: N of the paper's testbeds.
+        num_replicas: m.
+
+    Returns:
+        memory: of GPUs and CPU. memory_ratio: CPU over GPU. buffers: 2·m shards of the largest model of a testbed
+        beside its memory. fullest_buffers: 2·m shards where model states fill the GPUs, for every machine.
+    """
+    num_buffers = BUFFERS_PER_REPLICA * num_replicas
+    rows: Rows = []
+    for name, machine in MACHINES.items():
+        gpu_gigabytes = machine.num_gpus * machine.gpu_gigabytes
+        fullest = gpu_gigabytes * BYTES_PER_PARAMETER / GPU_BYTES_PER_PARAMETER
+        rows += [
+            value_row("memory", gpu_gigabytes, "GB", machine=name, memory="GPU"),
+            value_row("memory", machine.cpu_gigabytes, "GB", machine=name, memory="CPU"),
+            value_row("memory_ratio", machine.cpu_gigabytes / gpu_gigabytes, "1", machine=name),
+            value_row("fullest_buffers", num_buffers * fullest, "GB", machine=name, memory="needed"),
+            value_row("fullest_buffers", machine.cpu_gigabytes, "GB", machine=name, memory="there is"),
+        ]
+    for name, model in LARGEST_MODEL.items():
+        shard = machine_shard_bytes(num_parameters(TABLE_6_2[model]), num_machines) / GIGABYTE_BYTES
+        rows += [
+            value_row("buffers", num_buffers * shard, "GB", machine=name, memory="needed"),
+            value_row("buffers", MACHINES[name].cpu_gigabytes, "GB", machine=name, memory="there is"),
+        ]
+    return rows
+
+
+def count_parameters(num_gpus: int) -> Rows:
+    """Return the parameters of every model of table 6.2, and the largest one's checkpoint.
+
+    Args:
+        num_gpus: over which a checkpoint is shared out.
+
+    Returns:
+        parameters: counted. layers_for_name: how many layers of that width the name would take.
+        checkpoint_per_gpu: of GPT-2 100B.
+    """
+    rows: Rows = []
+    for name, sizes in TABLE_6_2.items():
+        counted = num_parameters(sizes)
+        named = float(name.split()[-1].removesuffix("B")) * 1e9
+        layer = 12 * sizes.hidden_size**2 + 13 * sizes.hidden_size
+        needed = (named - counted) / layer + sizes.num_layers
+        rows += [
+            value_row("parameters", counted, "1", model=name),
+            value_row("layers_for_name", round(needed), "1", model=name),
+        ]
+    shard = checkpoint_bytes(num_parameters(TABLE_6_2["GPT-2 100B"])) / num_gpus / GIGABYTE_BYTES
+    return [*rows, value_row("checkpoint_per_gpu", shard, "GB", model="GPT-2 100B")]
+
+
+# --- placements
+
+FIGURE_6_3 = ((4, "group"), (4, "ring"), (5, "mixed"))
+"""Machines and kind of the figure's three placements; two replicas."""
+
+
+def count_placements(num_replicas: int = 2) -> Rows:
+    """Return what the placements of figure 6.3 lose when two machines fail, and how they are divided.
+
+    Args:
+        num_replicas: m.
+
+    Returns:
+        fatal: sets of m machines after which storage is needed. of: all such sets. fallback_saved: by how much rarer
+        groups need it than a ring. part_size: machines that share replicas.
+    """
+    rows: Rows = []
+    fatal = {}
+    for num_machines, kind in FIGURE_6_3:
+        placed = placement(num_machines, num_replicas, kind)
+        num_sets = comb(num_machines, num_replicas)
+        fatal[kind] = num_sets * (1 - recovery_probability_by_definition(placed, num_replicas))
+        keys = {"placement": kind, "num_machines": num_machines}
+        rows += [value_row("fatal", int(fatal[kind]), "1", **keys), value_row("of", num_sets, "1", **keys)]
+        rows += [
+            value_row("part_size", len(part), "1", part=at + 1, **keys) for at, part in enumerate(components(placed))
+        ]
+    saved = 1 - fatal["group"] / fatal["ring"]
+    return [*rows, value_row("fallback_saved", _percent(saved), "%", num_machines=4)]
+
+
+def count_probabilities(machine_counts: Sequence[int], failure_counts: Sequence[int], num_replicas: int = 2) -> Rows:
+    """Return how probably training recovers from memory, by machines, failures and placement.
+
+    Args:
+        machine_counts: values of N, multiples of m.
+        failure_counts: values of k.
+        num_replicas: m.
+
+    Returns:
+        recovery_probability: exact, for "group" and "ring". bound: corollary 6.1's, and for the ring the same sum over
+        its sets. fallback: the rest of the exact one to 100 %, for groups.
+    """
+    rows: Rows = []
+    for num_machines in machine_counts:
+        for k in failure_counts:
+            for kind in ("group", "ring"):
+                placed = placement(num_machines, num_replicas, kind)
+                keys = {"placement": kind, "num_machines": num_machines, "k": k}
+                exact = recovery_probability(placed, k)
+                rows += [
+                    value_row("recovery_probability", _percent(exact), "%", way="exact", **keys),
+                    value_row("recovery_probability", _percent(union_bound(placed, k)), "%", way="bound", **keys),
+                    value_row("fallback", _percent(1 - exact), "%", **keys),
+                ]
+    return rows
+
+
+def count_bounds(num_machines: int, num_replicas: int, failure_counts: Sequence[int]) -> Rows:
+    """Return how far the ring is behind groups, in every reading of the words, and how far the corollary is off.
+
+    Args:
+        num_machines: N, a multiple of m.
+        num_replicas: m.
+        failure_counts: values of k.
+
+    Returns:
+        ring_lower: by reading: of exact probabilities or of bounds, relative to groups or in points. bound_error:
+        exact less corollary 6.1.
+    """
+    rows: Rows = []
+    group, ring = (placement(num_machines, num_replicas, kind) for kind in ("group", "ring"))
+    for k in failure_counts:
+        keys = {"num_machines": num_machines, "k": k}
+        pairs = {
+            "exact": (recovery_probability(group, k), recovery_probability(ring, k)),
+            "bound": (union_bound(group, k), union_bound(ring, k)),
+        }
+        for way, (of_group, of_ring) in pairs.items():
+            if of_group:
+                relative = _percent((of_group - of_ring) / of_group)
+                rows.append(value_row("ring_lower", relative, "%", reading=f"{way}, relative", **keys))
+            rows.append(value_row("ring_lower", _percent(of_group - of_ring), "%", reading=f"{way}, points", **keys))
+        error = pairs["exact"][0] - group_bound(num_machines, num_replicas, k)
+        rows.append(value_row("bound_error", _percent(error), "%", **keys))
+    return rows
+
+
+def union_bound(placed: Placement, k: int) -> Fraction:
+    """Bound a recovery probability as corollary 6.1 does: every fatal set counted with all that may fail beside it.
+
+    Args:
+        placed: any placement.
+        k: machines lost at once.
+
+    Returns:
+        max(0, 1 - n C(N-m, k-m) / C(N, k)), n the number of different sets of holders; exact where no two can fail
+        together. For groups it is corollary 6.1.
+    """
+    num_machines, num_replicas = placed.num_machines, placed.num_replicas
+    if k < num_replicas:
+        return Fraction(1)
+    num_sets = len({frozenset(holders) for holders in placed.holders})
+    ways = num_sets * comb(num_machines - num_replicas, k - num_replicas)
+    return max(Fraction(0), 1 - Fraction(ways, comb(num_machines, k)))
+
+
+def count_theorem(sizes: Sequence[Sequence[int]]) -> Rows:
+    """Return the best of all placements beside algorithm 6.1's.
+
+    Args:
+        sizes: triples N, m, k, small.
+
+    Returns:
+        best_probability: by among: "all" placements, those that are "balanced" (m replicas on every machine), and
+        "algorithm 6.1". missed: by algorithm 6.1, of the best of all and of the balanced ones. upper_bound_missed: by
+        the best of all placements (k = m).
+    """
+    rows: Rows = []
+    for num_machines, num_replicas, k in sizes:
+        keys = {"num_machines": num_machines, "num_replicas": num_replicas, "k": k}
+        ours = recovery_probability(placement(num_machines, num_replicas), k)
+        best = {
+            "all": best_placement(num_machines, num_replicas, k).probability,
+            "balanced": best_placement(num_machines, num_replicas, k, balanced=True).probability,
+        }
+        rows.append(value_row("best_probability", _percent(ours), "%", among="algorithm 6.1", **keys))
+        for among, probability in best.items():
+            rows.append(value_row("best_probability", _percent(probability), "%", among=among, **keys))
+            rows.append(value_row("missed", _percent(probability - ours), "%", among=among, **keys))
+        if k == num_replicas:
+            missed = upper_bound(num_machines, num_replicas) - best["all"]
+            rows.append(value_row("upper_bound_missed", _percent(missed), "%", **keys))
+    return rows
+
+
+def count_gaps(most_machines: int, replica_counts: Sequence[int]) -> Rows:
+    """Return how much of the paper's bound on the gap algorithm 6.1 uses where m does not divide N.
+
+    Args:
+        most_machines: largest N.
+        replica_counts: values of m.
+
+    Returns:
+        gap_share: gap to the upper bound at k = m, over (2m - 3)/C(N, m); by N and m.
+    """
+    rows: Rows = []
+    for num_replicas in replica_counts:
+        for num_machines in range(num_replicas + 1, most_machines + 1):
+            if num_machines % num_replicas:
+                gap = gap_to_upper_bound(placement(num_machines, num_replicas))
+                share = float(gap / gap_bound(num_machines, num_replicas))
+                rows.append(value_row("gap_share", share, "1", num_machines=num_machines, num_replicas=num_replicas))
+    return rows
+
+
+def count_racks(clusters: Sequence[Sequence[int]], lost_counts: Sequence[int]) -> Rows:
+    """Return how probably training recovers from memory when whole racks are lost.
+
+    Args:
+        clusters: triples N, machines per rack, m.
+        lost_counts: values of r.
+
+    Returns:
+        rack_recovery: by placement: "group" and "ring" in the order of the machines, "group across racks" and "ring
+        across racks" by `rack_placement`. machine_loss_change: what knowing the racks changes where m machines fail
+        one by one.
+    """
+    rows: Rows = []
+    for num_machines, per_rack, num_replicas in clusters:
+        rack_of = racks_in_order(num_machines, per_rack)
+        keys = {"num_machines": num_machines, "per_rack": per_rack, "num_replicas": num_replicas}
+        for kind, name in (("mixed", "group"), ("ring", "ring")):
+            plain = placement(num_machines, num_replicas, kind)
+            aware = rack_placement(rack_of, num_replicas, kind)
+            for placed, called in ((plain, name), (aware, f"{name} across racks")):
+                for lost in lost_counts:
+                    chance = _percent(rack_recovery_probability(placed, rack_of, lost))
+                    rows.append(value_row("rack_recovery", chance, "%", placement=called, lost=lost, **keys))
+            change = recovery_probability(aware, num_replicas) - recovery_probability(plain, num_replicas)
+            rows.append(value_row("machine_loss_change", _percent(change), "%", placement=name, **keys))
+    return rows
+
+
+def _percent(share: Fraction) -> float:
+    return float(100 * share)

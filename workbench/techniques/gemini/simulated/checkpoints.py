@@ -1,0 +1,353 @@
+"""Rows of figures 6.4, 6.5, 6.7, 6.8, 6.11 to 6.13 and 6.16: a worked example, and the model of the paper's machines.
+
+The example's steps are seconds: a layer computes for four and a message takes one, as do 32 MiB of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workbench.cluster import GIGABIT_BYTES_PER_S, FittedMachine, bisected
+from workbench.models import Workload
+from workbench.study.published import published_value
+from workbench.study.rows import value_row
+from workbench.timeline import Kind
+
+from ..cost import (
+    CALIBRATION,
+    agent_memory_bytes,
+    calibrated,
+    checkpoint_s,
+    job_of,
+    phases_of,
+    storage_s,
+    traffic_of,
+    workload_named,
+)
+from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave, planning_spans_s
+from ..method.waste import CheckpointPolicy, Tier, gemini, high_frequency, strawman
+
+__all__ = [
+    "STEP_S",
+    "WORKED_EXAMPLE",
+    "WorkedExample",
+    "calibration_of",
+    "example_iterations",
+    "predict_ablation",
+    "predict_frequencies",
+    "predict_models",
+    "predict_reductions",
+    "predict_schemes",
+]
+
+Rows = list[dict[str, Any]]
+
+STEP_S = 1.0  # a column of the grid; whole seconds, so that chunks come out whole as well
+MEBIBYTE = 2**20
+BUFFER_BYTES = 32 * MEBIBYTE  # that arrive, or are copied, in one step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkedExample:
+    """An iteration and a checkpoint, small enough to follow (figures 6.4 and 6.5)."""
+
+    phases: tuple[Phase, ...]  # of two layers, forward and backward
+    traffic: CheckpointTraffic  # eight buffers' worth through two buffers, with room for just these
+    update_s: float  # of the optimizer
+
+
+def _layer(label: str, kind: Kind) -> Phase:
+    scatter_s = STEP_S if kind is Kind.BACKWARD else 0.0
+    return Phase(label=label, gather_s=STEP_S, compute_s=4 * STEP_S, scatter_s=scatter_s, kind=kind)
+
+
+WORKED_EXAMPLE = WorkedExample(
+    phases=(
+        _layer("F0", Kind.FORWARD),
+        _layer("F1", Kind.FORWARD),
+        _layer("B1", Kind.BACKWARD),
+        _layer("B0", Kind.BACKWARD),
+    ),
+    traffic=CheckpointTraffic(
+        checkpoint_bytes=8 * BUFFER_BYTES,
+        bandwidth_bytes_per_s=BUFFER_BYTES / STEP_S,
+        copy_bytes_per_s=BUFFER_BYTES / STEP_S,
+        reserved_bytes=2 * BUFFER_BYTES,
+        num_buffers=2,
+        safety=1.0,
+        free_bytes=2 * BUFFER_BYTES,
+    ),
+    update_s=STEP_S,
+)
+
+
+def example_iterations(schemes: Sequence[str], example: WorkedExample = WORKED_EXAMPLE) -> list[InterleavedIteration]:
+    """Return the example's iteration under each scheme.
+
+    Args:
+        schemes: names of `Scheme`.
+        example: what is sent beside what.
+
+    Raises:
+        ValueError: if there is no such scheme.
+    """
+    return [interleave(example.phases, example.traffic, scheme, update_s=example.update_s) for scheme in schemes]
+
+
+def predict_schemes(schemes: Sequence[str], example: WorkedExample = WORKED_EXAMPLE) -> Rows:
+    """Return what the schemes come to.
+
+    Args:
+        schemes: names of `Scheme`.
+        example: what is sent beside what.
+
+    Returns:
+        Rows, key scheme: iteration_s, overhead in % of the baseline, idle_s of the network, buffer_bytes,
+        out_of_memory (1 or 0).
+    """
+    (baseline,) = example_iterations([Scheme.BASELINE], example)
+    rows: Rows = []
+    for found in example_iterations(schemes, example):
+        rows += scheme_rows(found, baseline.iteration_s)
+    return rows
+
+
+def scheme_rows(found: InterleavedIteration, baseline_s: float) -> Rows:
+    """Return the rows of one iteration, as `predict_schemes` does."""
+    values = (
+        ("iteration_s", found.iteration_s, "s"),
+        ("overhead", 100 * (found.iteration_s / baseline_s - 1), "%"),
+        ("idle_s", found.idle_s, "s"),
+        ("buffer_bytes", found.buffer_bytes, "B"),
+        ("out_of_memory", int(found.is_out_of_memory), "1"),
+    )
+    return [value_row(name, value, unit, scheme=str(found.scheme)) for name, value, unit in values]
+
+
+# --- the paper's machines
+
+GIGABYTE = 1e9
+TERABIT_BYTES = 1e12 / 8
+LARGEST_RATE, LEAST_RATE = 400.0, 10.0  # Gbit/s of copying, where the search for the paper's 3.5 % begins and ends
+NUM_BISECTIONS = 12  # of the logarithm of that rate: to a thousandth
+
+
+def calibration_of() -> dict[str, object]:
+    """Return what the model is fitted to and what came of it, as `record` takes it."""
+    found = calibrated()
+    shares = {
+        name: machine.flops_per_s / machine.peak_flops_per_s
+        for name, machine in (("A100", found.p4d), ("V100", found.p3dn))
+    }
+    return {
+        "cells": [cell.keys() for cell in CALIBRATION],
+        "network_efficiency": found.network_share,
+        "share_of_peak": shares,
+        "p4d": found.p4d.as_record(),
+        "p3dn": found.p3dn.as_record(),
+    }
+
+
+def predict_models(machine: str, models: Sequence[str]) -> Rows:
+    """Predict iterations without checkpoints and with one in each.
+
+    Args:
+        machine: "p4d" or "p3dn", 16 of them.
+        models: of table 6.2.
+
+    Returns:
+        Rows, key model: iteration_s and idle_s, key scheme (Baseline, Gemini); overhead in %, key scheme;
+        network_s, key what (idle without checkpoints, needed by the checkpoint); agent_memory_gb, host_memory_gb.
+
+    Raises:
+        ValueError: if there is no such machine or model.
+    """
+    return [row for model in models for row in _model_rows(_machine(machine), workload_named(model))]
+
+
+def predict_reductions(model: str, networks: Sequence[float], nums_machines: Sequence[int]) -> Rows:
+    """Predict how many times shorter checkpoints are than storage's (figure 6.11).
+
+    Args:
+        model: of table 6.2.
+        networks: Gbit/s of a p4d machine.
+        nums_machines: N.
+
+    Returns:
+        Rows, keys network_gbit_per_s, num_machines: checkpoint_s, reduction; storage_s without keys but num_machines;
+        reduction_at_400 of 16 machines, key whose; matching_storage_tbit_per_s, key rate besides.
+    """
+    workload, base = workload_named(model), calibrated().p4d
+    rows: Rows = []
+    for number in nums_machines:
+        stored_s = storage_s(workload, replace(base, num_hosts=number))
+        rows.append(value_row("storage_s", stored_s, "s", num_machines=number))
+        for network in networks:
+            keys = {"network_gbit_per_s": network, "num_machines": number}
+            seconds = checkpoint_s(workload, replace(base, num_hosts=number).with_network(network))
+            rows.append(value_row("checkpoint_s", seconds, "s", **keys))
+            rows.append(value_row("reduction", stored_s / seconds, "1", **keys))
+    return rows + _bound_rows(workload, base)
+
+
+def predict_frequencies(model: str) -> Rows:
+    """Predict how often each policy checkpoints on 16 p4d (figure 6.12).
+
+    Args:
+        model: of table 6.2.
+
+    Returns:
+        Rows, key policy: interval_s, interval_iterations, frequency_gain of Gemini over it; checkpoint_s of Gemini's
+        and storage's; and, key whose, the numbers that the text bounds.
+    """
+    workload, machine = workload_named(model), calibrated().p4d
+    job = job_of(workload, machine)
+    policies = [strawman(job), high_frequency(job), gemini(job)]
+    interval_s = {policy.name: _interval_s(policy) for policy in policies}
+    rows: Rows = []
+    for policy in policies:
+        keys = {"policy": policy.name}
+        iterations = policy.levels[0].interval_iterations
+        gain = interval_s[policy.name] / interval_s["Gemini"]
+        seconds = checkpoint_s(workload, machine) if policy.name == "Gemini" else job.storage_s
+        rows += [
+            value_row("interval_s", interval_s[policy.name], "s", **keys),
+            value_row("interval_iterations", iterations, **keys),
+            value_row("frequency_gain", gain, **keys),
+            value_row("checkpoint_s", seconds, "s", **keys),
+        ]
+    bounds = {"policy": "Strawman"}, {"policy": "Gemini"}
+    gain = interval_s["Strawman"] / interval_s["Gemini"]
+    said = [
+        published_value("gemini", "fig-6-12", name, **keys)
+        for name, keys in zip(("frequency_gain", "checkpoint_s"), bounds, strict=True)
+    ]
+    rows += _beside("gain_over_strawman", gain, said[0], "1")
+    rows += _beside("checkpoint_and_bound_s", checkpoint_s(workload, machine), said[1], "s")
+    return rows + _beside("retrieval_and_bound_s", job.retrieval_s(Tier.PEER), said[1], "s")
+
+
+def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_rates: Sequence[float]) -> Rows:
+    """Predict what each scheme costs on 16 p3dn (figure 6.16).
+
+    Args:
+        model: of table 6.2.
+        schemes: names of `Scheme`.
+        free_mb: of a device, for buffers, in MB.
+        copy_rates: Gbit/s of a machine's copying to host memory; the first is the model's.
+
+    Returns:
+        Rows, key scheme: as `predict_schemes`, at the first rate; overhead_by_rate, keys scheme, copy_gbit_per_s;
+        transferred_overhead, with the A100's share of peak; naive's largest_span_s (ours),
+        largest_span_buffer_gb and largest_span_out_of_memory for the span that the paper profiled; and the rate of
+        copying that the paper's 3.5 % asks for, copy_rate_asked_gbit_per_s.
+    """
+    found, workload = calibrated(), workload_named(model)
+    first = replace(found.p3dn, copy_bytes_per_s=copy_rates[0] * GIGABIT_BYTES_PER_S)
+    baseline_s = _iteration(workload, first, Scheme.BASELINE).iteration_s
+    rows: Rows = []
+    for scheme in schemes:
+        rows += scheme_rows(_iteration(workload, first, scheme, free_mb * 1e6), baseline_s)
+        for rate in copy_rates if scheme != Scheme.BASELINE else ():
+            keys = {"scheme": str(scheme), "copy_gbit_per_s": rate}
+            overhead = _overhead(workload, found.p3dn, scheme, rate)
+            rows.append(value_row("overhead_by_rate", overhead, "%", **keys))
+    transferred = _overhead(workload, found.transferred, Scheme.BLOCKING, copy_rates[0])
+    rows.append(value_row("transferred_overhead", transferred, "%", scheme="Blocking"))
+    return rows + _span_rows(workload, first, free_mb) + [_asked_row(workload, found.p3dn)]
+
+
+def _machine(name: str) -> FittedMachine:
+    machines = {"p4d": calibrated().p4d, "p3dn": calibrated().p3dn}
+    if name not in machines:
+        raise ValueError(f"machine is {name!r}; it must be 'p4d' or 'p3dn'")
+    return machines[name]
+
+
+def _iteration(
+    workload: Workload, machine: FittedMachine, scheme: Scheme | str, free_bytes: float = math.inf
+) -> InterleavedIteration:
+    found = phases_of(workload, machine)
+    traffic = traffic_of(workload, machine, free_bytes=free_bytes)
+    return interleave(found.phases, traffic, scheme, update_s=found.update_s)
+
+
+def _model_rows(machine: FittedMachine, workload: Workload) -> Rows:
+    without, with_checkpoints = (_iteration(workload, machine, each) for each in (Scheme.BASELINE, Scheme.GEMINI))
+    rows: Rows = []
+    for found in (without, with_checkpoints):
+        rows += [
+            row
+            for row in scheme_rows(found, without.iteration_s)
+            if row["quantity"] in ("iteration_s", "idle_s", "overhead")
+        ]
+    usable_s = math.fsum(planning_spans_s(phases_of(workload, machine).phases))
+    times_s = {"idle without checkpoints": usable_s, "needed by the checkpoint": with_checkpoints.checkpoint_s}
+    rows += [value_row("network_s", value, "s", what=what) for what, value in times_s.items()]
+    kept_gb = agent_memory_bytes(workload, machine) / GIGABYTE
+    memory_gb = {"agent_memory_gb": kept_gb, "host_memory_gb": machine.host_memory_bytes / GIGABYTE}
+    rows += [value_row(name, value, "GB") for name, value in memory_gb.items()]
+    return [{"model": workload.name, **row} for row in rows]
+
+
+def _bound_rows(workload: Workload, base: FittedMachine) -> Rows:
+    """Return 16 machines at 400 Gbit/s beside what the text bounds, and the storage that would be as fast."""
+    said = published_value("gemini", "fig-6-11", "reduction", network_gbit_per_s=400, num_machines=16)
+    paper = replace(base, num_hosts=16).with_network(400)
+    rows = _beside("reduction_at_400", storage_s(workload, paper) / checkpoint_s(workload, paper), said, "1")
+    rates = {"nominal": paper.full_network.bandwidth_bytes_per_s, "fitted": paper.network_bytes_per_s}
+    for rate, bytes_per_s in rates.items():
+        keys = {"network_gbit_per_s": 400, "num_machines": 16, "rate": rate}
+        value = paper.num_hosts * bytes_per_s / TERABIT_BYTES
+        rows.append(value_row("matching_storage_tbit_per_s", value, "Tbit/s", **keys))
+    return rows
+
+
+def _beside(quantity: str, ours: float, bound: float, unit: str) -> Rows:
+    """Return ours and the text's "more than" or "less than" as rows that can be put in order."""
+    both = {"the model": ours, "the text's bound": bound}
+    return [value_row(quantity, value, unit, whose=whose) for whose, value in both.items()]
+
+
+def _interval_s(policy: CheckpointPolicy) -> float:
+    return policy.levels[0].interval_iterations * policy.iteration_s
+
+
+def _overhead(workload: Workload, machine: FittedMachine, scheme: Scheme | str, copy_rate: float) -> float:
+    """Return in % how much longer an iteration is than without checkpoints, at a rate of copying in Gbit/s."""
+    machine = replace(machine, copy_bytes_per_s=copy_rate * GIGABIT_BYTES_PER_S)
+    baseline, found = (_iteration(workload, machine, each) for each in (Scheme.BASELINE, scheme))
+    return 100 * (found.iteration_s / baseline.iteration_s - 1)
+
+
+def _span_rows(workload: Workload, machine: FittedMachine, free_mb: float) -> Rows:
+    """Return the largest idle span of ours, and the buffer that the paper's asks for."""
+    span_s = published_value("gemini", "fig-6-16", "largest_span_s", scheme="Naive")
+    said = published_value("gemini", "fig-6-16", "largest_span_buffer_gb", scheme="Naive")
+    buffer_gb = span_s * machine.network_bytes_per_s / machine.devices_per_host / GIGABYTE
+    ours_s = max(planning_spans_s(phases_of(workload, machine).phases))
+    is_out = int(buffer_gb * GIGABYTE > free_mb * 1e6)
+    return [
+        value_row("largest_span_s", ours_s, "s", scheme="Naive"),
+        value_row("largest_span_out_of_memory", is_out, scheme="Naive"),
+        *_beside("largest_span_buffer_gb", buffer_gb, said, "GB"),
+    ]
+
+
+def _asked_row(workload: Workload, machine: FittedMachine) -> dict[str, object]:
+    """Return the rate of copying below which the unpipelined scheme is slower than the text says, by bisection.
+
+    There it jumps: with slower copies a chunk less fits into every span.
+    """
+    said = published_value("gemini", "fig-6-16", "overhead", scheme="Unpipelined")
+    allowed_s = (1 + said / 100) * _iteration(workload, machine, Scheme.BASELINE).iteration_s
+
+    def excess_s(rate: float) -> float:
+        copying = replace(machine, copy_bytes_per_s=rate * GIGABIT_BYTES_PER_S)
+        return _iteration(workload, copying, Scheme.UNPIPELINED).iteration_s - allowed_s
+
+    rate = bisected(lambda rate: excess_s(rate) > 0, LEAST_RATE, LARGEST_RATE, NUM_BISECTIONS)
+    return value_row("copy_rate_asked_gbit_per_s", rate, "Gbit/s", scheme="Unpipelined")
