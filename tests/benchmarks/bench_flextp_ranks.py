@@ -1,16 +1,22 @@
 """Benchmarks of balancing on four real ranks: beside the ideal, beside its criterion, and where there is nothing to do.
 
-What the items speed and machinery measure in full, in fewer rounds and without the plans that are asked for nothing. One
-straggler of χ = 8, products slowed alike on all ranks so that four ranks' products fit two cores; the share of products in
-a plain iteration is named, since all bounds follow from it. Idle, nothing is slowed and no one straggles.
-An ask holds only if the whole interval of the median keeps to it.
+They measure the items speed and machinery in fewer rounds, without the plans that no claim asks about. One straggler
+has χ = 8; products are slowed alike on all ranks, so that those of four ranks fit two cores. The share of products in a
+plain iteration is named, since all bounds follow from it. Idle, nothing is slowed and no rank straggles.
+A bound holds only if the whole interval of the median keeps it.
 """
 
 from workbench.reproduction import Bound, Project, Reproduction, Verdict, find_item, load_catalogue
 from workbench.reproduction.judge import judge
 from workbench.study.rows import read_rows
-from workbench.techniques.flextp.study.timing import Size, keys_of, measure_machinery, measure_variants, variants_of
-from workbench.techniques.flextp.study.timing.machinery import BALANCED
+from workbench.techniques.flextp.measured import (
+    BALANCED,
+    Size,
+    keys_of,
+    measure_machinery,
+    measure_variants,
+    variants_of,
+)
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
 STRAGGLING_ROUNDS, IDLE_ROUNDS = 12, 60  # of 20 and 240 in full

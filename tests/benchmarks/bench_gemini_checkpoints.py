@@ -10,16 +10,15 @@ to it.
 
 from dataclasses import replace
 
-from workbench.techniques.gemini.study.gpt2_training import Size
-from workbench.techniques.gemini.study.overhead import measure_overhead
-from workbench.techniques.gemini.study.turns import ASYNC_SAVE, TORCHFT, Turns
-from workbench.techniques.gemini.study.voting_replicas import is_installed
+from workbench.study.timing import Turns
+from workbench.techniques.gemini.measured.overhead import ASYNC_SAVE, TORCHFT, is_installed, measure_overhead
+from workbench.techniques.gemini.measured.training import Size
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
 SIZE = Size(hidden=128, layers=2, sequence=32, batch=8, dropout=0.0, device_s=1.6)  # processors are mostly free
 NUM_RANKS = 4
 RATE_BYTES_PER_S = 12.5e6  # 100 Mbit/s
-TURNS = Turns(rounds=15, length=2, num_profiled=6, reserved_bytes=1_048_576)
+TURNS, RESERVED_BYTES = Turns(rounds=15, length=2), 1_048_576
 MOST_EXCESS = 0.01  # "does not affect", section 6.7.2
 
 
@@ -37,7 +36,12 @@ def voting_replicas() -> list[BenchmarkRow]:
 
 def _over_baseline(ways: list[str], size: Size) -> list[BenchmarkRow]:
     found = measure_overhead(
-        ["Baseline", *ways], size=size, num_machines=NUM_RANKS, bandwidth_bytes_per_s=RATE_BYTES_PER_S, turns=TURNS
+        ["Baseline", *ways],
+        size=size,
+        num_machines=NUM_RANKS,
+        bandwidth_bytes_per_s=RATE_BYTES_PER_S,
+        turns=TURNS,
+        reserved_bytes=RESERVED_BYTES,
     )
     return [_row(row) for row in found.rows if row["quantity"] == "over_baseline"]
 

@@ -70,7 +70,7 @@ def test_a_function_runs_on_an_ipyparallel_cluster(client, capsys):
     assert capsys.readouterr().out == "[rank 0] has 1\n[rank 1] has 2\n"
 
 
-def test_a_failure_on_an_engine_is_told_like_one_of_a_rank(client):
+def test_a_failure_on_an_engine_is_reported_like_one_of_a_rank(client):
     def fail():
         if dist.get_rank() == 1:
             raise KeyError("weight")

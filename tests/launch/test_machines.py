@@ -1,4 +1,4 @@
-"""Machines are killed one by one for real; what they keep in memory outlives their ranks and dies with them."""
+"""Machines are killed one by one for real; the memory they keep outlives their ranks and dies with them."""
 
 import os
 import signal
@@ -10,17 +10,17 @@ import psutil
 import pytest
 from processes_seen import assert_all_dead_within, family, living, wait_for, wait_for_text
 
+from workbench.launch.machine import MachineMemory
 from workbench.launch.machines import MachineEnded, Machines, MachineSaid, RankEnded, RankExit, RankSaid
-from workbench.launch.machines.memory import MachineMemory
 
 pytestmark = pytest.mark.timeout(60)
 
 
 def agent(machine):
-    """Start the ranks it is told to: (rank, function), or stop them all when told None."""
+    """Start the ranks of the owner's messages (rank, function), or stop them all on None."""
     while True:
-        for happening in machine.wait(60.0):
-            match happening:
+        for event in machine.wait(60.0):
+            match event:
                 case (rank, function):
                     machine.start_rank(rank, function, label="life")
                 case None:
@@ -61,13 +61,13 @@ def start(machines):
 
 
 def until(machines, kind, **fields):
-    """Return the next happening of a kind with these fields."""
+    """Return the next event of a kind with these fields."""
     end_s = time.monotonic() + 20
     while time.monotonic() < end_s:
         happened = machines.wait(end_s - time.monotonic())
-        machines._untold = happened  # look at them one by one, and keep the rest
-        while machines._untold:
-            one = machines._untold.pop(0)
+        machines._unread = happened  # look at them one by one, and keep the rest
+        while machines._unread:
+            one = machines._unread.pop(0)
             if isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items()):
                 return one
     raise AssertionError(f"no {kind.__name__} with {fields}")
@@ -138,7 +138,7 @@ def fail(link):
     raise KeyError("no such layer")
 
 
-def test_a_rank_that_raises_tells_where_and_its_agent_learns_only_how_it_ended(machines, start):
+def test_a_rank_that_raises_reports_where_and_its_agent_learns_only_how_it_ended(machines, start):
     start("a")
     machines.tell("a", (0, fail))
     reply = until(machines, RankSaid).message
@@ -169,7 +169,7 @@ def broken(machine):
     raise RuntimeError("no network card")
 
 
-def test_an_agent_whose_function_raises_tells_why_and_ends(machines, start):
+def test_an_agent_whose_function_raises_reports_why_and_ends(machines, start):
     start("a", broken)
     assert until(machines, MachineSaid).message.message == "RuntimeError: no network card"
     assert os.waitstatus_to_exitcode(until(machines, MachineEnded).status) == 1
@@ -215,7 +215,7 @@ def test_no_process_is_left_two_seconds_after_the_owner_was_killed(number, tmp_p
     owner = subprocess.Popen([sys.executable, "-c", program, str(mark)])
     wait_for_text(mark)
     everyone = family(owner.pid)
-    assert len(everyone) == 9  # owner, guard, fleet, and twice agent, rank, sleep
+    assert len(everyone) == 9  # owner, guard, fork server, and twice agent, rank, sleep
     owner.send_signal(number)
     assert_all_dead_within(everyone, 2.0)
     owner.wait()

@@ -1,5 +1,6 @@
-"""What RankFailed tells, what is stopped, and that the pool can be used again."""
+"""What RankFailed reports, what is stopped, and that the pool can be used again."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -12,8 +13,8 @@ import torch
 import torch.distributed as dist
 from processes_seen import assert_all_dead_within
 
-from workbench.launch import RankFailed, Ranks, crew, run_on_ranks
-from workbench.launch.failures import FailureKind, RankFailure, describe_end, in_order_of_cause
+from workbench.launch import FailureKind, RankFailed, Ranks, run_on_ranks, worker_group
+from workbench.launch.failures import RankFailure, describe_end
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -28,108 +29,21 @@ def wait_for_everyone() -> None:
     dist.all_reduce(torch.ones(1))
 
 
-def raise_on_rank_2() -> None:
-    if dist.get_rank() == 2:
-        raise KeyError("weight")
-    wait_for_everyone()
+def raise_key_error():
+    raise KeyError("weight")
 
 
-def test_an_exception_is_told_with_its_rank_and_traceback(ranks):
-    before = ranks.pids
-    with pytest.raises(RankFailed) as caught:
-        ranks.run(raise_on_rank_2)
-    [failure] = caught.value.failures
-    assert (failure.rank, failure.kind) == (2, FailureKind.RAISED)
-    assert "rank 2 raised KeyError: 'weight'" in str(caught.value)
-    assert 'raise KeyError("weight")' in failure.traceback  # the line of source
-    assert "launch/rank.py" not in failure.traceback
-    assert_all_dead_within(before, 0.1)
+def kill_itself():
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_the_pool_starts_new_ranks_after_a_failure_but_old_handles_are_refused(ranks):
-    kept = ranks.put("kept", list)
-    with pytest.raises(RankFailed, match="next run starts new ones"):
-        ranks.run(raise_on_rank_2)
-    assert ranks.run(dist.get_rank) == [0, 1, 2]
-    with pytest.raises(ValueError, match="'kept' belongs to ranks that were stopped"):
-        ranks.run(len, kept)
+def crash():
+    ctypes.string_at(0)
 
 
-def test_all_failing_tracebacks_are_told_first_cause_first(ranks, monkeypatch):
-    monkeypatch.setattr(crew, "GRACE_S", 3.0)  # so that a busy machine cannot turn the order round, or miss the second
-
-    def fail_in_turn():
-        rank = dist.get_rank()
-        if rank == 0:
-            wait_for_everyone()
-        time.sleep(0.0 if rank == 2 else 1.0)
-        raise ValueError(f"from {rank}")
-
-    with pytest.raises(RankFailed) as caught:
-        ranks.run(fail_in_turn)
-    assert [failure.rank for failure in caught.value.failures] == [2, 1]
-
-
-def test_a_killed_rank_is_named_with_its_signal_before_the_peers_it_left_alone(ranks):
-    def die():
-        if dist.get_rank() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        wait_for_everyone()
-
-    with pytest.raises(RankFailed) as caught:
-        ranks.run(die)
-    first, *others = caught.value.failures
-    assert str(first) == "rank 1 was killed by signal 9, likely out of memory"
-    assert {failure.kind for failure in others} <= {FailureKind.PEER_LOST}
-
-
-def test_a_crash_in_c_code_is_told_with_the_line_that_called_it(ranks):
-    def crash():
-        import ctypes
-
-        if dist.get_rank() == 0:
-            ctypes.string_at(0)
-        wait_for_everyone()
-
-    with pytest.raises(RankFailed) as caught:
-        ranks.run(crash)
-    first = caught.value.failures[0]
-    assert first.message == "was killed by signal 11 (SIGSEGV)"
-    assert "in crash" in first.traceback
-
-
-def test_a_rank_that_exits_is_told_with_its_last_words(ranks):
-    def leave():
-        if dist.get_rank() == 2:
-            os.write(2, b"going\n")
-            os._exit(5)
-
-    with pytest.raises(RankFailed) as caught:
-        ranks.run(leave)
-    assert str(caught.value.failures[0]) == "rank 2 ended by itself with exit status 5\ngoing"
-
-
-def test_a_hang_names_the_rank_that_others_wait_for_and_shows_where(ranks):
-    def hang():
-        if dist.get_rank() == 1:
-            import ctypes
-
-            ctypes.PyDLL(None).sleep(600)  # holds the interpreter lock
-        wait_for_everyone()
-
-    with pytest.raises(RankFailed) as caught:
-        ranks.run(hang, timeout_s=1.0)
-    first, *others = caught.value.failures
-    assert (first.rank, first.kind) == (1, FailureKind.SILENT)
-    assert first.message == "did not answer within 1 s"
-    assert "in hang" in first.traceback
-    assert sorted(failure.rank for failure in others) == [0, 2]  # both are asked at once
-    assert all("waits for another rank" in failure.message for failure in others)
-
-
-def test_a_result_that_cannot_be_sent_is_told(ranks):
-    with pytest.raises(RankFailed, match=r"rank 0 raised TypeError: cannot pickle"):
-        ranks.run(lambda: sys._getframe())
+def leave():
+    os.write(2, b"going\n")
+    os._exit(5)
 
 
 class Unwelcome:
@@ -147,53 +61,119 @@ def _only_on_ranks(error: str) -> None:
         raise {"ValueError": ValueError, "EOFError": EOFError}[error]("not here")
 
 
-@pytest.mark.parametrize("error", ["ValueError", "EOFError"])
-def test_a_result_that_cannot_be_unpickled_here_is_told_with_its_rank(ranks, error):
-    with pytest.raises(RankFailed) as caught:
-        ranks.run(lambda: Unwelcome(error) if dist.get_rank() == 1 else None, timeout_s=20)
-    [failure] = caught.value.failures
-    assert (failure.rank, failure.kind) == (1, FailureKind.RAISED)
-    assert failure.message == f"returned what cannot be unpickled here: {error}: not here"
-
-
 class Unreadable:
     def __reduce__(self):
         raise OSError("disk is gone")
 
 
-def test_an_error_of_the_system_while_a_result_is_pickled_is_an_exception_of_the_rank(ranks):
+@pytest.mark.parametrize(
+    ("fail", "kind", "message", "where"),
+    [
+        (raise_key_error, FailureKind.RAISED, "raised KeyError: 'weight'", 'raise KeyError("weight")'),
+        (kill_itself, FailureKind.DIED, "was killed by signal 9, likely out of memory", ""),
+        (crash, FailureKind.DIED, "was killed by signal 11 (SIGSEGV)", "in crash"),
+        (leave, FailureKind.DIED, "ended by itself with exit status 5", "going"),
+        (sys._getframe, FailureKind.RAISED, "raised TypeError: cannot pickle 'frame' object", "TypeError"),
+        (Unreadable, FailureKind.RAISED, "raised OSError: disk is gone", "in __reduce__"),
+        (
+            lambda: Unwelcome("ValueError"),
+            FailureKind.RAISED,
+            "returned what cannot be unpickled here: ValueError: not here",
+            "in _only_on_ranks",
+        ),
+        (
+            lambda: Unwelcome("EOFError"),
+            FailureKind.RAISED,
+            "returned what cannot be unpickled here: EOFError: not here",
+            "in _only_on_ranks",
+        ),
+    ],
+    ids=["raises", "killed", "crash", "exits", "unsendable", "error of the system", "unreadable", "unreadable end"],
+)
+def test_the_failing_rank_comes_first_with_its_cause_and_all_are_stopped(ranks, fail, kind, message, where):
+    before = ranks.run(os.getpid)
     with pytest.raises(RankFailed) as caught:
-        ranks.run(lambda: Unreadable() if dist.get_rank() == 1 else None)
-    [failure] = caught.value.failures
-    assert (failure.rank, failure.message) == (1, "raised OSError: disk is gone")
+        ranks.run(lambda: fail() if dist.get_rank() == 1 else wait_for_everyone(), timeout_s=20)
+    first, *others = caught.value.failures
+    assert (first.rank, first.kind, first.message) == (1, kind, message)
+    assert where in first.traceback
+    assert "launch/rank.py" not in first.traceback
+    assert str(caught.value).startswith(f"rank 1 {message}")
+    assert {failure.kind for failure in others} <= {FailureKind.PEER_LOST}
+    assert_all_dead_within(before, 0.1)
 
 
-def test_a_nursery_that_does_not_answer_is_killed_and_the_next_run_starts_another(monkeypatch):
-    monkeypatch.setattr(crew, "STOP_PATIENCE_S", 0.5)
+def test_the_pool_starts_new_ranks_after_a_failure_but_old_handles_are_refused(ranks):
+    kept = ranks.put("kept", list)
+    with pytest.raises(RankFailed, match="next run starts new ones"):
+        ranks.run(raise_key_error)
+    assert ranks.run(dist.get_rank) == [0, 1, 2]
+    with pytest.raises(ValueError, match="'kept' belongs to ranks that were stopped"):
+        ranks.run(len, kept)
+
+
+def test_all_failing_tracebacks_are_reported_first_cause_first(ranks, monkeypatch):
+    monkeypatch.setattr(worker_group, "GRACE_S", 3.0)  # or a busy machine could change the order
+
+    def fail_in_turn():
+        rank = dist.get_rank()
+        if rank == 0:
+            wait_for_everyone()
+        time.sleep(0.0 if rank == 2 else 1.0)
+        raise ValueError(f"from {rank}")
+
+    with pytest.raises(RankFailed) as caught:
+        ranks.run(fail_in_turn)
+    assert [failure.rank for failure in caught.value.failures] == [2, 1]
+
+
+def test_a_hang_names_the_rank_that_others_wait_for_and_shows_where(ranks):
+    def hang():
+        if dist.get_rank() == 1:
+            ctypes.PyDLL(None).sleep(600)  # holds the interpreter lock
+        wait_for_everyone()
+
+    with pytest.raises(RankFailed) as caught:
+        ranks.run(hang, timeout_s=3.0)  # enough to reach the collective on a busy machine
+    first, *others = caught.value.failures
+    assert (first.rank, first.kind) == (1, FailureKind.SILENT)
+    assert first.message == "did not answer within 3 s"
+    assert "in hang" in first.traceback
+    assert sorted(failure.rank for failure in others) == [0, 2]  # both are asked at once
+    assert all("waits for another rank" in failure.message for failure in others)
+
+
+def test_a_fork_server_that_does_not_answer_is_killed_and_the_next_run_starts_another(monkeypatch):
+    monkeypatch.setattr(worker_group, "STOP_PATIENCE_S", 0.5)
     with Ranks(2, echo=False) as ranks:
         before = ranks.pids
-        nursery = psutil.Process(before[0]).ppid()
-        os.kill(nursery, signal.SIGSTOP)
+        fork_server = psutil.Process(before[0]).ppid()
+        os.kill(fork_server, signal.SIGSTOP)
         with pytest.raises(RankFailed, match="rank 0 did not answer within 0.5 s"):
             ranks.run(time.sleep, 60, timeout_s=0.5)
-        assert_all_dead_within([*before, nursery], 0.1)
+        assert_all_dead_within([*before, fork_server], 0.1)
         assert ranks.run(dist.get_rank) == [0, 1]
 
 
-def test_a_nursery_killed_between_two_crews_is_told(ranks):
-    with pytest.raises(RankFailed):
-        ranks.run(raise_on_rank_2)  # these ranks are stopped, no others were started yet
+@pytest.mark.parametrize("ranks_run", [True, False])
+def test_a_killed_fork_server_is_reported_and_the_next_run_starts_another(ranks, ranks_run):
+    ranks.run(dist.get_rank)
+    if not ranks_run:  # these ranks are stopped, no others were started yet
+        with pytest.raises(RankFailed):
+            ranks.run(raise_key_error)
     [guard] = psutil.Process().children()
-    os.kill(guard.children()[0].pid, signal.SIGKILL)
-    with pytest.raises(RankFailed, match="rank 0 ended with its nursery"):
+    before = [*ranks.pids, guard.children()[0].pid]
+    os.kill(before[-1], signal.SIGKILL)
+    assert_all_dead_within(before, 1.0)
+    with pytest.raises(RankFailed, match="rank 0 ended with its fork server"):
         ranks.run(dist.get_rank)
     assert ranks.run(dist.get_rank) == [0, 1, 2]
 
 
 def test_a_rank_that_cannot_enter_its_host_says_why():
-    class NoWayIn:  # here, so that it travels whole to the nursery
+    class NoWayIn:  # here, so that it travels whole to the fork server
         interface = "lo"
-        description = {}
+        description = None
 
         def open(self):
             return self
@@ -211,23 +191,13 @@ def test_a_rank_that_cannot_enter_its_host_says_why():
         Ranks(2, hosts=NoWayIn())
 
 
-def test_a_module_the_ranks_cannot_import_is_told_by_name(ranks, tmp_path, monkeypatch):
+def test_a_module_the_ranks_cannot_import_is_reported_by_name(ranks, tmp_path, monkeypatch):
     (tmp_path / "only_here.py").write_text("def nothing(): pass\n")
     monkeypatch.syspath_prepend(tmp_path)  # after the ranks were started
     import only_here
 
     with pytest.raises(RankFailed, match="No module named 'only_here'"):
         ranks.run(only_here.nothing)
-
-
-def test_killing_the_nursery_is_told_and_the_next_run_starts_another(ranks):
-    assert ranks.run(dist.get_rank) == [0, 1, 2]
-    before = ranks.pids
-    os.kill(psutil.Process(before[0]).ppid(), signal.SIGKILL)
-    assert_all_dead_within(before, 1.0)
-    with pytest.raises(RankFailed, match="rank 0 ended with its nursery"):
-        ranks.run(dist.get_rank)
-    assert ranks.run(dist.get_rank) == [0, 1, 2]
 
 
 def test_a_program_that_a_rank_started_ends_with_the_run_that_failed(ranks):
@@ -277,7 +247,7 @@ def test_failures_are_ordered_by_time_with_victims_last():
     victim = failure(0, FailureKind.PEER_LOST, 1.0)
     late = failure(1, FailureKind.DIED, 3.0)
     early = failure(2, FailureKind.RAISED, 2.0)
-    assert in_order_of_cause([victim, late, early]) == (early, late, victim)
+    assert RankFailed([victim, late, early]).failures == (early, late, victim)
 
 
 def test_the_end_of_a_process_is_put_into_words():

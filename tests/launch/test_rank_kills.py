@@ -44,7 +44,7 @@ def test_no_process_is_left_a_second_after_the_owner_was_killed(situation, tmp_p
     owner = start_owner(SITUATIONS[situation], mark)
     wait_for_text(mark)
     everyone = family(owner.pid)
-    assert len(everyone) >= 5  # owner, guard, nursery, two ranks
+    assert len(everyone) >= 5  # owner, guard, fork server, two ranks
     forked = [pid for pid in everyone if situation.startswith("beside") and is_copy(pid, owner.pid)]
     owner.kill()
     assert_all_dead_within(set(everyone) - set(forked), 1.0)  # the owner is still unreaped
@@ -53,10 +53,10 @@ def test_no_process_is_left_a_second_after_the_owner_was_killed(situation, tmp_p
     owner.wait()
 
 
-def nursery_of(owner: subprocess.Popen) -> int:
+def fork_server_of(owner: subprocess.Popen) -> int:
     [guard] = psutil.Process(owner.pid).children()
-    [nursery] = guard.children()
-    return nursery.pid
+    [fork_server] = guard.children()
+    return fork_server.pid
 
 
 def is_copy(pid: int, owner_pid: int) -> bool:
@@ -79,17 +79,17 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("killed", ["nursery", "guard", "nursery then owner", "guard then owner", "owner"])
-def test_programs_of_ranks_end_with_the_nursery_its_guard_or_the_owner(killed, tmp_path):
+@pytest.mark.parametrize("killed", ["fork server", "guard", "fork server then owner", "guard then owner", "owner"])
+def test_programs_of_ranks_end_with_the_fork_server_its_guard_or_the_owner(killed, tmp_path):
     mark = tmp_path / "mark"
     owner = start_owner(STARTERS, mark)
     pids = [int(word) for word in wait_for_text(mark).split()]
     assert len(pids) == 2 * 4  # of each of two ranks: itself and three programs
-    nursery = nursery_of(owner)
-    processes = {"nursery": nursery, "guard": psutil.Process(nursery).ppid(), "owner": owner.pid}
+    fork_server = fork_server_of(owner)
+    processes = {"fork server": fork_server, "guard": psutil.Process(fork_server).ppid(), "owner": owner.pid}
     for name in killed.split(" then "):
         os.kill(processes[name], signal.SIGKILL)
-    assert_all_dead_within([*pids, nursery, processes["guard"]], 1.0)
+    assert_all_dead_within([*pids, fork_server, processes["guard"]], 1.0)
     owner.kill()
     owner.wait()
 
@@ -97,7 +97,7 @@ def test_programs_of_ranks_end_with_the_nursery_its_guard_or_the_owner(killed, t
 @pytest.mark.parametrize("delay_s", [0.1, 0.3])
 def test_no_process_is_left_when_the_owner_is_killed_while_ranks_start(delay_s, tmp_path):
     owner = start_owner("", tmp_path / "mark")
-    wait_for(lambda: len(family(owner.pid)) == 3)  # the nursery is there, importing torch, and its guard
+    wait_for(lambda: len(family(owner.pid)) == 3)  # the fork server is there, importing torch, and its guard
     with pytest.raises(subprocess.TimeoutExpired):
         owner.wait(delay_s)
     everyone = family(owner.pid)
@@ -127,7 +127,7 @@ def test_ctrl_c_stops_the_ranks_and_the_next_run_works(tmp_path):
     command = [sys.executable, "-c", OWNER + INTERRUPTED, str(mark)]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     wait_for_text(mark)
-    below = family(nursery_of(owner))[1:]
+    below = family(fork_server_of(owner))[1:]
     assert len(below) == 3  # two ranks and the program one of them started
     os.killpg(owner.pid, signal.SIGINT)
     assert owner.stdout.readline() == "interrupted 0\n"

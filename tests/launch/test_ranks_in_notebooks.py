@@ -117,6 +117,6 @@ def test_interrupting_an_awaited_run_stops_the_ranks(notebook):
 
 def test_no_process_is_left_when_the_kernel_is_killed(notebook):
     everyone = family(notebook.manager.provisioner.pid)
-    assert len(everyone) == 5, sys.executable  # kernel, guard, nursery, two ranks
+    assert len(everyone) == 5, sys.executable  # kernel, guard, fork server, two ranks
     os.kill(everyone[0], 9)
     assert_all_dead_within(everyone, 1.0)

@@ -1,13 +1,13 @@
 """Real ranks: the only room that starts processes.
 
-`Ranks(4)` is a pool on this machine, `run_on_ranks` a single call; `run_here` and
-`IPyParallelRanks` run the same functions under torchrun and on an ipyparallel cluster.
-Importing this package imports neither torch nor anything that starts a thread.
+`Ranks(4)` is a pool on this machine, `run_on_ranks` a single call; `run_here` and `IPyParallelRanks` run the same
+functions under torchrun and on an ipyparallel cluster. Importing this package imports neither torch nor threads.
 """
 
 from importlib import import_module
 
 __all__ = [
+    "FailureKind",
     "IPyParallelRanks",
     "Machines",
     "PerRank",
@@ -17,9 +17,11 @@ __all__ = [
     "rank_environment",
     "run_here",
     "run_on_ranks",
+    "tethered",
 ]
 
 MODULE_OF = {
+    "FailureKind": "failures",
     "IPyParallelRanks": "engines",
     "Machines": "machines",
     "PerRank": "calls",
@@ -29,6 +31,7 @@ MODULE_OF = {
     "rank_environment": "environment",
     "run_here": "engines",
     "run_on_ranks": "ranks",
+    "tethered": "tether",
 }
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.launch.parcels import Handle, Parcel, pack
+from workbench.launch.messages import Handle, Message, pack
 from workbench.launch.protocol import Request
 
-__all__ = ["PerRank", "pack_call", "part_for"]
+__all__ = ["PerRank", "own_part", "pack_call"]
 
 MAX_CAPTURED_BYTES = 16 << 20  # beyond this a function is asked to take arguments instead
 
@@ -36,42 +36,30 @@ def pack_call(
     num_ranks: int,
     name_of: Callable[[Handle], str],
     keep_as: str | None = None,
-) -> list[Parcel]:
+) -> list[Message]:
     """Pack a call, once for all ranks, or once a rank if an argument is PerRank.
 
-    Args:
-        function: what the ranks call.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        num_ranks: number of ranks.
-        name_of: gives a handle's name, or raises ValueError.
-        keep_as: name under which the ranks keep the result.
-
-    Returns:
-        One parcel for all, or one a rank.
-
-    Raises:
-        ValueError: if a PerRank does not have one value a rank, or a handle is stale.
+    `name_of` gives a handle's name, or raises ValueError; `keep_as` is the name under which the ranks keep the result.
     """
     differ = any(isinstance(value, PerRank) for value in (*args, *kwargs.values()))
     sources = _cell_sources(function)
-    parcels = []
+    messages = []
     for rank in range(num_ranks if differ else 1):
-        own_args = tuple(part_for(rank, value, num_ranks) for value in args)
-        own_kwargs = {name: part_for(rank, value, num_ranks) for name, value in kwargs.items()}
+        own_args, own_kwargs = own_part(rank, args, kwargs, num_ranks)
         request = Request(function=function, args=own_args, kwargs=own_kwargs, keep_as=keep_as, sources=sources)
-        parcels.append(pack(request, name_of))
-    if parcels[0].num_bytes > MAX_CAPTURED_BYTES:
+        messages.append(pack(request, name_of))
+    if messages[0].num_bytes > MAX_CAPTURED_BYTES:
         _warn_of_captured(function)
-    return parcels
+    return messages
 
 
-def part_for(rank: int, value: Any, num_ranks: int) -> Any:
-    """Return what a rank gets of an argument: its own part of a PerRank, else all of it.
+def own_part(rank: int, args: Sequence[Any], kwargs: dict[str, Any], num_ranks: int) -> tuple[tuple, dict[str, Any]]:
+    """Return the arguments of one rank, with its own value in the place of a PerRank."""
+    own_args = tuple(_own_value(rank, value, num_ranks) for value in args)
+    return own_args, {name: _own_value(rank, value, num_ranks) for name, value in kwargs.items()}
 
-    Raises:
-        ValueError: if a PerRank does not have one value a rank.
-    """
+
+def _own_value(rank: int, value: Any, num_ranks: int) -> Any:
     if isinstance(value, PerRank):
         if len(value.values) != num_ranks:
             raise ValueError(f"PerRank has {len(value.values)} values; it must have {num_ranks}")
@@ -93,13 +81,10 @@ def _captured(function: Callable[..., Any]) -> dict[str, Any]:
     function = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
     if not inspect.isfunction(function):
         return {}
-    found = inspect.getclosurevars(function)
-    return {**(found.globals if _is_sent_by_value(function) else {}), **found.nonlocals}
-
-
-def _is_sent_by_value(function: Callable[..., Any]) -> bool:
+    variables = inspect.getclosurevars(function)
     module = sys.modules.get(function.__module__ or "")
-    return module is None or function.__module__ == "__main__" or "<locals>" in function.__qualname__
+    sent_by_value = module is None or function.__module__ == "__main__" or "<locals>" in function.__qualname__
+    return {**(variables.globals if sent_by_value else {}), **variables.nonlocals}
 
 
 def _warn_of_captured(function: Callable[..., Any]) -> None:

@@ -1,12 +1,7 @@
-"""The same functions beyond one machine, on engines that others wrote.
+"""The same functions beyond one machine: on ranks that torchrun has started, and on an ipyparallel cluster.
 
-`run_here(function, ...)` calls a function on a rank that torchrun has started. In a notebook
-`IPyParallelRanks(client).run(function, ...)` calls it on the engines of an ipyparallel
-cluster, which can be made by SSH, MPI or Slurm.
-
-Simplified: under torchrun each process gets its own value, not the list. On ipyparallel the
-output of the ranks is shown when the run ends. Left out: `put` and `start`, shaped hosts, and
-ending processes: torchrun and the cluster do that their own way.
+Such a cluster can be made by SSH, MPI or Slurm. `put`, `start`, shaped hosts and the end of processes are left to these
+engines.
 """
 
 import atexit
@@ -18,10 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from workbench.launch.calls import part_for
-from workbench.launch.crew import GRACE_S
+from workbench.launch.calls import own_part
 from workbench.launch.environment import rank_environment
-from workbench.launch.failures import FailureKind, RankFailed, RankFailure, kind_of_words
+from workbench.launch.failures import GRACE_S, FailureKind, RankFailed, RankFailure, kind_of_words
 
 __all__ = ["IPyParallelRanks", "run_here"]
 
@@ -34,18 +28,10 @@ OUTSIDE = ("192.0.2.1", 9)  # documentation range, RFC 5737
 
 
 def run_here(function: Callable[..., Any], /, *args: Any, device: str = "cpu", **kwargs: Any) -> Any:
-    """Call a function on this rank of a job that torchrun started.
+    """Call a function on this rank of a job that torchrun started, and return this rank's value.
 
-    The process group is initialised by the first call and ends with the process.
-
-    Args:
-        function: what to call; the same that `Ranks.run` takes.
-        args: its arguments; of a PerRank this rank takes its own part.
-        device: "cpu" for gloo, "cuda" for nccl on this rank's GPU.
-        kwargs: its keyword arguments.
-
-    Returns:
-        What the function returns on this rank.
+    The process group is initialised by the first call and ends with the process. Arguments are as in `Ranks.run`;
+    `device` is "cpu" for gloo, "cuda" for nccl on this rank's GPU.
 
     Raises:
         RuntimeError: if torchrun did not start this process.
@@ -54,9 +40,7 @@ def run_here(function: Callable[..., Any], /, *args: Any, device: str = "cpu", *
 
     if not dist.is_initialized():
         _join_torchrun(device)
-    rank, num_ranks = dist.get_rank(), dist.get_world_size()
-    own_args = [part_for(rank, value, num_ranks) for value in args]
-    own_kwargs = {name: part_for(rank, value, num_ranks) for name, value in kwargs.items()}
+    own_args, own_kwargs = own_part(dist.get_rank(), args, kwargs, dist.get_world_size())
     return function(*own_args, **own_kwargs)
 
 
@@ -74,7 +58,7 @@ def _join_torchrun(device: str) -> None:
 
 
 class IPyParallelRanks:
-    """Ranks that are the engines of an ipyparallel cluster, one rank an engine.
+    """Ranks that are the engines of an ipyparallel cluster, one rank an engine; output is shown when a run ends.
 
     Args:
         client: an `ipyparallel.Client`; this package must be importable on its engines.
@@ -82,9 +66,6 @@ class IPyParallelRanks:
         device: "cpu" for gloo, "cuda" for nccl.
         timeout_s: seconds a call may take unless it says otherwise; also of the collectives.
         threads_per_rank: threads of each rank.
-
-    Attributes:
-        num_ranks: number of engines.
 
     Raises:
         ValueError: if the cluster has no engine.
@@ -118,22 +99,10 @@ class IPyParallelRanks:
     def run(
         self, function: Callable[..., Any], /, *args: Any, timeout_s: float | None = None, **kwargs: Any
     ) -> list[Any]:
-        """Call a function on every engine and wait for all; arguments as in `Ranks.run`.
-
-        Returns:
-            Return values in rank order.
-
-        Raises:
-            RankFailed: if it fails on a rank.
-            RuntimeError: if an earlier call failed.
-        """
+        """Call a function on every engine and wait for all; as `Ranks.run`, but RuntimeError after a failure."""
         if self._broken:
             raise RuntimeError(BROKEN)
-        calls = []
-        for rank in range(self.num_ranks):
-            own_args = [part_for(rank, value, self.num_ranks) for value in args]
-            own_kwargs = {name: part_for(rank, value, self.num_ranks) for name, value in kwargs.items()}
-            calls.append((function, own_args, own_kwargs))
+        calls = [(function, *own_part(rank, args, kwargs, self.num_ranks)) for rank in range(self.num_ranks)]
         return self._call_all(calls, self._timeout_s if timeout_s is None else timeout_s)
 
     def close(self) -> None:

@@ -1,9 +1,6 @@
-"""What went wrong on which rank, told with the first cause first.
+"""How ranks fail, reported with the first cause first."""
 
-Simplified: a rank counts as a victim of another's end when the communication library says
-so in its message; the libraries have no error class for it.
-"""
-
+import itertools
 import os
 import signal
 from collections.abc import Iterable
@@ -12,11 +9,11 @@ from enum import Enum
 from pathlib import Path
 
 __all__ = [
+    "GRACE_S",
     "FailureKind",
     "RankFailed",
     "RankFailure",
     "describe_end",
-    "in_order_of_cause",
     "is_complete",
     "kind_of_error",
     "kind_of_words",
@@ -24,7 +21,9 @@ __all__ = [
     "waits_for_peer",
 ]
 
-# Words of gloo and NCCL when a peer is gone, compared in lower case.
+GRACE_S = 0.5  # seconds after the first failure in which other ranks may report theirs
+
+# Words of gloo and NCCL when a peer is gone, in lower case; the libraries have no error class for it.
 PEER_WORDS = (
     "closed by peer",
     "reset by peer",
@@ -63,48 +62,28 @@ class RankFailure:
 
 
 class RankFailed(RuntimeError):
-    """A run failed on at least one rank; the others were stopped.
-
-    Args:
-        failures: the failures, in any order.
-        note: what the caller should know besides.
-
-    Attributes:
-        failures: the same, first cause first.
-    """
+    """A run failed on at least one rank; `failures` has the first cause first, and `note` what to do next."""
 
     def __init__(self, failures: Iterable[RankFailure], note: str = ""):
-        self.failures = in_order_of_cause(failures)
+        # By time, with ranks that failed only because a peer did at the end.
+        self.failures = tuple(sorted(failures, key=lambda one: (one.kind is FailureKind.PEER_LOST, one.time_s)))
         self.note = note
         super().__init__("\n\n".join([*map(str, self.failures), *([note] if note else [])]))
 
 
-def in_order_of_cause(failures: Iterable[RankFailure]) -> tuple[RankFailure, ...]:
-    """Sort failures by time, with ranks that failed only because a peer did at the end."""
-
-    def place(failure: RankFailure) -> tuple[bool, float]:
-        return failure.kind is FailureKind.PEER_LOST, failure.time_s
-
-    return tuple(sorted(failures, key=place))
-
-
 def kind_of_error(error: BaseException) -> FailureKind:
-    """Tell an error of the rank's own from the loss of a peer."""
+    """Return whether a rank raised an error of its own or lost a peer."""
     return kind_of_words(str(error)) if isinstance(error, RuntimeError) else FailureKind.RAISED
 
 
 def kind_of_words(message: str) -> FailureKind:
-    """Tell the same from what the communication library said."""
+    """Return the same for the message of an error."""
     lost = any(word in message.lower() for word in PEER_WORDS)
     return FailureKind.PEER_LOST if lost else FailureKind.RAISED
 
 
 def describe_end(status: int) -> str:
-    """Say in words how a process ended.
-
-    Args:
-        status: wait status as the operating system gives it.
-    """
+    """Say in words how a process with this wait status ended."""
     if not os.WIFSIGNALED(status):
         return f"ended by itself with exit status {os.WEXITSTATUS(status)}"
     number = os.WTERMSIG(status)
@@ -115,12 +94,12 @@ def describe_end(status: int) -> str:
 
 
 def is_complete(stack: str) -> bool:
-    """Tell whether a stack dump has reached the workbench's own loop in the main thread."""
+    """Return whether a stack dump has reached the workbench's own loop in the main thread."""
     return f'File "{RANK_FILE}"' in stack
 
 
 def waits_for_peer(stack: str) -> bool:
-    """Tell from a stack dump, innermost frame first, whether the main thread is in a collective."""
+    """Return whether the main thread of a stack dump, innermost frame first, is in a collective."""
     main_thread = stack.split("hread 0x")[-1]  # "Thread" or "Current thread"; the main one is last
     frames = [line for line in main_thread.splitlines() if line.startswith("  File ")]
     return bool(frames) and "distributed_c10d.py" in frames[0]
@@ -128,9 +107,4 @@ def waits_for_peer(stack: str) -> bool:
 
 def own_frames(stack: str) -> str:
     """Cut the frames of the workbench's own loop off a stack dump, innermost frame first."""
-    kept = []
-    for line in stack.splitlines():
-        if f'File "{RANK_FILE}"' in line:
-            break
-        kept.append(line)
-    return "\n".join(kept)
+    return "\n".join(itertools.takewhile(lambda line: f'File "{RANK_FILE}"' not in line, stack.splitlines()))

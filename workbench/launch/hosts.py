@@ -1,14 +1,8 @@
 """Shaped hosts: ranks on this machine whose traffic really takes as long as over a given link.
 
-What: `ShapedHosts(4, link=Link.gigabit())` puts ranks on network namespaces of this machine. Each host has one
-network card; what it sends and what it receives are each limited to the link's rate (full duplex), and its ranks
-share the card. Ranks of one host talk over its loopback, which is not limited.
-Source: Linux tc-tbf(8), veth(4), network_namespaces(7).
-Simplified: one switch without limits of its own joins the hosts; the rate counts packet headers, as a real card does;
-an idle card lets `burst_bytes` (0.5 ms of its rate) through at once, so a message should be well above that. From
-several Gbit/s on, the processor, which copies every byte several times, is slower than the link.
-Left out: loss and jitter; the latency of the link where the kernel has no netem (`description` says so, and a
-warning if the link's source states it).
+`ShapedHosts(4, link=Link.gigabit())` puts ranks on network namespaces. Each host has one network card that its ranks
+share and that sends and receives at the link's rate, packet headers included; ranks of one host talk over its loopback,
+which is not limited. A message should be well above `burst_bytes`, which an idle card lets through at once.
 """
 
 from __future__ import annotations
@@ -54,37 +48,28 @@ class LatencyNotImposed(UserWarning):
 
 @dataclass(frozen=True)
 class ShapedHosts:
-    """Hosts to put ranks on, in contiguous blocks.
+    """Hosts to put ranks on, in contiguous blocks."""
 
-    num_hosts: how many hosts.
-    link: what joins each of them to all others.
-    require_latency: refuse, rather than record it, when the kernel cannot impose the link's latency.
-    """
-
-    num_hosts: int
-    link: Link
-    require_latency: bool = False
+    num_hosts: int  # how many
+    link: Link  # joins each of them to all others
+    require_latency: bool = False  # refuse, rather than record it, when the kernel cannot impose the link's latency
 
     def __post_init__(self) -> None:
         whole = isinstance(self.num_hosts, int) and not isinstance(self.num_hosts, bool)
         if not whole or not 1 <= self.num_hosts <= MAX_HOSTS:
-            rule = f"it must be an integer from 1 to {MAX_HOSTS}"
-            raise ValueError(f"ShapedHosts.num_hosts is {self.num_hosts!r}: {rule}")
+            raise ValueError(f"num_hosts is {self.num_hosts!r}; it must be an integer from 1 to {MAX_HOSTS}")
         if not isinstance(self.link, Link):
-            raise ValueError(f"ShapedHosts.link is {self.link!r}: it must be a Link")
+            raise ValueError(f"link is {self.link!r}; it must be a Link")
         rate = self.link.bandwidth_bytes_per_s
         if not MIN_RATE_BYTES_PER_S <= rate <= MAX_RATE_BYTES_PER_S:
             rule = f"it must lie between {MIN_RATE_BYTES_PER_S} and {MAX_RATE_BYTES_PER_S}"
-            raise ValueError(f"ShapedHosts.link.bandwidth_bytes_per_s is {rate!r}: {rule}")
+            raise ValueError(f"link.bandwidth_bytes_per_s is {rate!r}; {rule}")
 
     def open(self) -> HostNamespaces:
-        """Build the hosts around this process, which must have one thread and should end soon after a failure.
-
-        Returns:
-            the hosts; this process itself is then in the namespace of the switch, cut off from the outside.
+        """Build the hosts around this process, which must have one thread and ends in the namespace of the switch.
 
         Raises:
-            NamespaceError: this machine cannot; the message says what is missing.
+            NamespaceError: this machine cannot; the message says what is missing. The process should then end.
         """
         files, built = build_hosts(self.num_hosts, self.cable())
         hosts = HostNamespaces(files, self._describe(built))
@@ -95,11 +80,7 @@ class ShapedHosts:
         return hosts
 
     def warn_of(self, description: dict) -> None:
-        """Warn where built hosts lack the link's latency, unless its source does not state it.
-
-        Args:
-            description: what was built, as `HostNamespaces.description` says it.
-        """
+        """Warn where hosts, as described, lack the link's latency, unless the link's source does not state it."""
         imposed_s = description["delay_imposed_s"]
         if "latency_s" in self.link.inferred or imposed_s == self.link.latency_s:
             return
@@ -111,7 +92,7 @@ class ShapedHosts:
         )
 
     def rate_note(self) -> str | None:
-        """Return what to know about the rate, or None if a processor keeps up with it."""
+        """Return a remark on the rate, or None if a processor, which copies every byte several times, keeps up."""
         if self.link.bandwidth_bytes_per_s <= NOTED_RATE_BYTES_PER_S:
             return None
         return "above 2.5 Gbit/s the processor may be slower than the link; the rate reached was not measured"
@@ -132,19 +113,15 @@ class ShapedHosts:
 
     @staticmethod
     def missing() -> str | None:
-        """Return what this machine lacks to run shaped hosts, in words, or None if nothing."""
+        """Return in words what this machine lacks to run shaped hosts, or None."""
         return why_unavailable()
 
     def host_of(self, rank: int, num_ranks: int) -> int:
-        """Return the host of a rank: contiguous blocks, the first hosts one rank larger if it does not divide.
-
-        Raises:
-            ValueError: there are fewer ranks than hosts, or the rank is out of range.
-        """
+        """Return the host of a rank: contiguous blocks, the first hosts one rank larger if it does not divide."""
         if num_ranks < self.num_hosts:
-            raise ValueError(f"num_ranks is {num_ranks}: it must be at least the {self.num_hosts} hosts")
+            raise ValueError(f"num_ranks is {num_ranks}; it must be at least the {self.num_hosts} hosts")
         if not 0 <= rank < num_ranks:
-            raise ValueError(f"rank is {rank}: it must lie in 0..{num_ranks - 1}")
+            raise ValueError(f"rank is {rank}; it must lie in 0..{num_ranks - 1}")
         block, larger = divmod(num_ranks, self.num_hosts)
         boundary = larger * (block + 1)
         if rank < boundary:
@@ -169,26 +146,18 @@ class ShapedHosts:
 
 
 class HostNamespaces:
-    """The hosts of one pool, held by open files; they vanish with the last process that is in them or holds one.
+    """The hosts of one pool, held by open files; they vanish with the last process that is in them or holds one."""
 
-    interface: name of every host's network card, for GLOO_SOCKET_IFNAME.
-    description: what was built, for the record.
-    """
-
-    interface = INTERFACE
+    interface = INTERFACE  # name of every host's network card, for GLOO_SOCKET_IFNAME
 
     def __init__(self, files: list[int], description: dict) -> None:
         self._files = list(files)
-        self.description = description
+        self.description = description  # of the hosts, for the record
 
     def enter(self, host: int) -> None:
-        """Move the calling process, which must have one thread, onto a host.
-
-        Raises:
-            ValueError: there is no such host, or the hosts were closed.
-        """
+        """Move the calling process, which must have one thread, onto a host."""
         if not 0 <= host < len(self._files):
-            raise ValueError(f"host is {host}: it must lie in 0..{len(self._files) - 1}")
+            raise ValueError(f"host is {host}; it must lie in 0..{len(self._files) - 1}")
         enter_namespace(self._files[host])
 
     def address(self, host: int) -> str:

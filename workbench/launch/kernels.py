@@ -1,10 +1,8 @@
 """Jupyter kernels for a number of ranks or GPUs, for `jupyter lab` and `papermill --kernel`.
 
-A kernel `workbench-4-ranks` sets WORKBENCH_NUM_RANKS, which `Ranks()` takes when it is given
-no number; `workbench-2-gpus` also shows the process its first two GPUs and makes them the
-device. The kernel starts under the tether, so it ends with the server that started it.
-
-Simplified: a kernel belongs to the Python that installed it. torch is never imported here.
+A kernel `workbench-4-ranks` sets WORKBENCH_NUM_RANKS, which `Ranks()` takes when it is given no number;
+`workbench-2-gpus` also shows the process its first two GPUs and makes them the device. The kernel starts under the
+tether, so it ends with the server that started it.
 """
 
 import json
@@ -14,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from workbench.launch.tether import tether_command
 
 __all__ = ["KernelPlace", "RanksKernel", "install", "installed", "remove"]
 
@@ -48,52 +48,30 @@ class RanksKernel:
 
     def specification(self) -> dict:
         """Return the content of its kernel.json."""
-        tether = [sys.executable, "-m", "workbench.launch.tether", "--"]
-        kernel = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return {
-            "argv": [*tether, *kernel],
-            "display_name": f"Workbench ({self.num_ranks} {UNITS[self.device]})",
-            "language": "python",
-            "env": self._variables(),
-            "metadata": {"debugger": True},
-        }
-
-    def _variables(self) -> dict[str, str]:
         variables = {"WORKBENCH_NUM_RANKS": str(self.num_ranks), "WORKBENCH_DEVICE": self.device}
         if self.device == "cuda":
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(self.num_ranks)))
-        return variables
+        kernel = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        return {
+            "argv": [*tether_command(), *kernel],
+            "display_name": f"Workbench ({self.num_ranks} {UNITS[self.device]})",
+            "language": "python",
+            "env": variables,
+            "metadata": {"debugger": True},
+        }
 
     @classmethod
     def named(cls, name: str) -> "RanksKernel":
-        """Return the kernel of a name such as workbench-4-ranks or workbench-2-gpus.
-
-        Raises:
-            ValueError: if it is no such name.
-        """
+        """Return the kernel of a name such as workbench-4-ranks or workbench-2-gpus."""
         number, _, unit = name.removeprefix(PREFIX).partition("-")
         devices = [device for device in UNITS if UNITS[device] == unit]
         if not name.startswith(PREFIX) or not number.isdecimal() or not devices:
-            rule = "it must be like workbench-4-ranks or workbench-2-gpus"
-            raise ValueError(f"kernel is {name!r}; {rule}")
+            raise ValueError(f"kernel is {name!r}; it must be like workbench-4-ranks or workbench-2-gpus")
         return cls(num_ranks=int(number), device=devices[0])
 
 
 def install(num_ranks: int, *, device: str = "cpu", place: KernelPlace = KernelPlace.ENVIRONMENT) -> Path:
-    """Install a Jupyter kernel for a number of ranks, replacing one of the same name.
-
-    Args:
-        num_ranks: what Ranks() starts in it.
-        device: "cpu", or "cuda" for one GPU a rank.
-        place: where to.
-
-    Returns:
-        The folder of the kernel; its name is the kernel's.
-
-    Raises:
-        ValueError: if an argument is out of range.
-        OSError: if the folder cannot be written.
-    """
+    """Install a Jupyter kernel for a number of ranks, replacing one of the same name; return its folder."""
     kernel = RanksKernel(num_ranks=num_ranks, device=device)
     folder = _folder_of_kernels(place) / kernel.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,22 +83,15 @@ def install(num_ranks: int, *, device: str = "cpu", place: KernelPlace = KernelP
 
 def installed() -> dict[str, Path]:
     """Return the workbench's installed kernels, folders by name; the user's come first."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for place in KernelPlace:
         for path in sorted(_folder_of_kernels(place).glob(f"{PREFIX}*/kernel.json")):
-            found.setdefault(path.parent.name, path.parent)
-    return found
+            folders.setdefault(path.parent.name, path.parent)
+    return folders
 
 
 def remove(name: str) -> Path:
-    """Remove an installed kernel of the workbench.
-
-    Returns:
-        The folder that is gone.
-
-    Raises:
-        ValueError: if no such kernel of the workbench is installed.
-    """
+    """Remove an installed kernel of the workbench; return the folder that is gone."""
     folders = installed()
     if name not in folders:
         known = ", ".join(folders) or "none"

@@ -1,13 +1,8 @@
 """Network namespaces that live exactly as long as the processes inside them.
 
-What: system calls (unshare, setns) and netlink messages that build hosts, a bridge and rate-limited cables on one
-machine, without any program besides this one and, where the kernel allows it, without root.
-Source: Linux man pages namespaces(7), user_namespaces(7), veth(4), tc-tbf(8); pyroute2 for the netlink messages.
-Simplified: one bridge joins all hosts, every cable has the same rate; IPv4 only.
-Left out: loss, jitter and, where the kernel has no netem, the latency of the link.
-
-Nothing is given a name in /var/run/netns: a namespace is held by open files and by the processes in it, so the
-kernel removes it, and every interface in it, when the last of them ends, however it ends.
+System calls (unshare, setns) and netlink messages (pyroute2) build hosts, a bridge and rate-limited cables, without any
+other program and, where the kernel allows it, without root. Nothing is named in /var/run/netns: a namespace is held by
+open files and processes, so the kernel removes it with the last of them, however that ends.
 """
 
 from __future__ import annotations
@@ -19,7 +14,8 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+
+from workbench.launch.environment import own_environment
 
 __all__ = ["Cable", "NamespaceError", "build_hosts", "enter_namespace", "probe", "why_unavailable"]
 
@@ -34,7 +30,6 @@ TBF_HANDLE = 0x10000  # "1:" in the notation of tc
 TBF_INNER_CLASS = 0x10001  # "1:1", where tbf keeps its inner queue
 NETEM_HANDLE = 0x100000  # "10:"
 PROBE_TIMEOUT_S = 30
-PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 NETEM_PACKETS = 100_000  # longer than any queue that the rate limit lets build up
 IPV6_OFF = "/proc/sys/net/ipv6/conf/{}/disable_ipv6"
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
@@ -46,36 +41,21 @@ class NamespaceError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cable:
-    """How one host is joined to the bridge, the same in both directions.
+    """How one host is joined to the bridge, the same in both directions."""
 
-    rate_bytes_per_s: bytes, headers included, that pass in a second.
-    latency_s: delay that is asked of netem; 0 asks for none.
-    burst_bytes: what an idle cable lets through at once.
-    queue_bytes: what may wait before packets are dropped.
-    segment_bytes: largest packet that TCP hands to the cable in one piece.
-    mtu_bytes: largest packet on the wire.
-    """
-
-    rate_bytes_per_s: int
-    latency_s: float
-    burst_bytes: int
-    queue_bytes: int
-    segment_bytes: int
-    mtu_bytes: int
+    rate_bytes_per_s: int  # headers included
+    latency_s: float  # delay that is asked of netem; 0 asks for none
+    burst_bytes: int  # pass an idle cable at once
+    queue_bytes: int  # may wait before packets are dropped
+    segment_bytes: int  # largest packet that TCP hands to the cable in one piece
+    mtu_bytes: int  # largest packet on the wire
 
 
 def build_hosts(num_hosts: int, cable: Cable) -> tuple[list[int], dict]:
-    """Move this process into fresh namespaces and join `num_hosts` of them with a bridge.
-
-    The caller ends in the namespace of the bridge. It must have one thread, because a new user namespace is
-    refused to a process with several.
-
-    Args:
-        num_hosts: how many namespaces to make.
-        cable: rate, burst and delay of every cable.
+    """Join fresh namespaces with a bridge, whose namespace this process, which must have one thread, is then in.
 
     Returns:
-        one open file per host namespace, and what was built, for the record.
+        One open file per host, and a description for the record.
 
     Raises:
         NamespaceError: the kernel refuses a step; the message names it.
@@ -101,14 +81,7 @@ def build_hosts(num_hosts: int, cable: Cable) -> tuple[list[int], dict]:
 
 
 def enter_namespace(namespace_file: int) -> None:
-    """Move the calling thread into a network namespace.
-
-    Args:
-        namespace_file: open file of the namespace.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Move the calling thread into the network namespace of an open file."""
     _call("setns", namespace_file, CLONE_NEWNET)
 
 
@@ -119,14 +92,8 @@ def address_of(host: int) -> str:
 
 def probe() -> str | None:
     """Try every step in this process, which must be a throw-away one, and return what failed."""
-    cable = Cable(
-        rate_bytes_per_s=125_000_000,
-        latency_s=0.0,
-        burst_bytes=131_072,
-        queue_bytes=1_000_000,
-        segment_bytes=65_536,
-        mtu_bytes=1500,
-    )
+    sizes = {"burst_bytes": 131_072, "queue_bytes": 1_000_000, "segment_bytes": 65_536, "mtu_bytes": 1500}
+    cable = Cable(rate_bytes_per_s=125_000_000, latency_s=0.0, **sizes)
     try:
         build_hosts(1, cable)
     except NamespaceError as error:
@@ -141,11 +108,9 @@ def why_unavailable() -> str | None:
     except NamespaceError as error:
         return str(error)
     program = "from workbench.launch.namespaces import probe; print(probe() or '')"
-    path = os.pathsep.join(filter(None, [PACKAGE_ROOT, os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path}
-    command = [sys.executable, "-c", program]
+    options = {"capture_output": True, "text": True, "timeout": PROBE_TIMEOUT_S, "env": own_environment()}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environment)
+        done = subprocess.run([sys.executable, "-c", program], **options)
     except subprocess.TimeoutExpired:
         return f"a kernel that builds them within {PROBE_TIMEOUT_S} s"
     if done.returncode != 0:
@@ -210,7 +175,8 @@ def _build_bridge(host_files: list[int], cable: Cable) -> bool:
         _lift(bridge_side, "lo")
         _step("a bridge", bridge_side.link, "add", ifname=BRIDGE, kind="bridge")
         _lift(bridge_side, BRIDGE)
-        return all(_plug(bridge_side, host, host_file, cable) for host, host_file in enumerate(host_files))
+        delayed = [_plug(bridge_side, host, host_file, cable) for host, host_file in enumerate(host_files)]
+        return all(delayed)  # after all hosts are plugged in: all() itself stops at the first without a delay
 
 
 def _plug(bridge_side, host: int, host_file: int, cable: Cable) -> bool:
@@ -252,17 +218,8 @@ def _lift(side, name: str) -> None:
 
 
 def _limit(side, index: int, cable: Cable) -> None:
-    _step(
-        "the tbf queue (kernel module sch_tbf)",
-        side.tc,
-        "add",
-        "tbf",
-        index,
-        TBF_HANDLE,
-        rate=cable.rate_bytes_per_s,
-        burst=cable.burst_bytes,
-        limit=cable.queue_bytes,
-    )
+    sizes = {"rate": cable.rate_bytes_per_s, "burst": cable.burst_bytes, "limit": cable.queue_bytes}
+    _step("the tbf queue (kernel module sch_tbf)", side.tc, "add", "tbf", index, TBF_HANDLE, **sizes)
 
 
 def _delay(side, index: int, cable: Cable) -> bool:

@@ -1,95 +1,88 @@
-"""What the owner of a pool, its nursery and its ranks say to each other.
+"""Messages between the owner of ranks or machines, its fork server, the machines' agents, and the ranks.
 
-Owner to nursery: `Setup` once, then `Seat` for every rank, `Fork`, `Dump`, `Stop`.
-Nursery to owner: `Ready` or `Broken` once, then `Forked`, `Died`, `Stopped`.
-Owner to rank: `Request`. Rank to owner: `Reply`, the first one when the rank is ready.
+Owner to fork server: `Setup` once, then `GroupOrder`, or `StartMachine` and `KillMachine`.
+Fork server to owner: `Ready` once, then `RankStarted` and `RankEnded`, or `MachineStarted` and `MachineEnded`.
+Owner to agent: `Request` once, then the caller's messages. Agent to owner: `RankStarted`, `RankEnded`, and its own.
+Owner to a pool's rank: `Request`. Rank to owner: `Reply`, in a pool the first one when the rank is ready; a machine's
+rank sends messages of its own before it.
+Rank to agent: `MemoryRequest`, answered by `MemoryAnswer`.
 """
 
+import enum
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.launch.failures import FailureKind
 
-__all__ = ["Broken", "Died", "Dump", "Fork", "Forked", "Ready", "Reply", "Request", "Seat", "Setup", "Stop", "Stopped"]
+__all__ = [
+    "GroupOrder",
+    "KillMachine",
+    "MachineEnded",
+    "MachineSaid",
+    "MachineStarted",
+    "MemoryAnswer",
+    "MemoryRequest",
+    "RankEnded",
+    "RankExit",
+    "RankSaid",
+    "RankStarted",
+    "Ready",
+    "Reply",
+    "Request",
+    "Setup",
+    "StartMachine",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """What a nursery needs before it imports torch."""
+    """What a fork server needs before it imports torch."""
 
-    num_ranks: int  # ranks of every crew
     sys_path: list[str]  # the owner's import path
     preload: tuple[str, ...]  # modules to import before forking
     hosts: Any  # ShapedHosts or None
-    device: str  # "cpu" or "cuda"
-    backend: str | None  # of torch.distributed; None chooses by device
     threads_per_rank: int  # threads of each rank
+    num_ranks: int = 0  # ranks of a worker group
+    device: str = "cpu"  # "cpu" or "cuda"
+    backend: str | None = None  # of torch.distributed; None chooses by device
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ready:
-    """The nursery has imported everything."""
+    """The fork server has imported everything, or could not."""
 
-    hosts: dict | None  # description of the shaped hosts
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Broken:
-    """The nursery could not start."""
-
-    error: str  # one line
-    traceback: str  # where
+    hosts: dict | None = None  # description of the shaped hosts
+    error: str = ""  # why it could not, with a traceback
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
-    """Announces the descriptors of one rank: channel, standard output, errors, stack dumps."""
+class GroupOrder(enum.Enum):
+    """An order about the worker group."""
 
-    rank: int  # whose they are
+    START = "fork it"
+    STOP = "end it and everything it started"  # sent back when nothing of it is left
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fork:
-    """Fork a crew into the seats announced before."""
+class StartMachine:
+    """Fork a machine; the descriptor beside it is the agent's end of its channel."""
+
+    name: str  # of the machine
+    host: int | None  # shaped host to be on
+    memory_limit_bytes: int | None  # what it may keep for its ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Forked:
-    """The crew runs."""
+class KillMachine:
+    """End a machine at once: agent, ranks, and all that these have started."""
 
-    pids: list[int]  # process ids in rank order
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Died:
-    """A rank's process has ended."""
-
-    rank: int  # which
-    status: int  # wait status
-    time_s: float  # monotonic clock
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dump:
-    """Let ranks write down where they are."""
-
-    ranks: list[int]  # which
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stop:
-    """End the crew and everything it started."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stopped:
-    """Nothing of the crew is left."""
+    name: str  # of the machine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One call of a function on one rank."""
+    """A call of a function on a rank, or in an agent with the machine as first argument."""
 
     function: Callable[..., Any]  # what to call
     args: tuple  # positional arguments
@@ -107,3 +100,97 @@ class Reply:
     message: str = ""  # the exception in one line
     traceback: str = ""  # where it was raised
     time_s: float = 0.0  # monotonic clock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineStarted:
+    """A machine's agent runs."""
+
+    machine: str  # its name
+    pid: int  # process id of the agent
+    time_s: float  # monotonic clock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineEnded:
+    """Nothing of a machine is left: no agent, no rank, no memory."""
+
+    machine: str  # its name
+    status: int  # wait status of the agent
+    time_s: float  # monotonic clock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineSaid:
+    """The function that runs in an agent sent its owner a message."""
+
+    machine: str  # its name
+    message: Any  # an exception where the message cannot be unpickled
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RankEvent:
+    rank: int  # its number
+    machine: str = ""  # of the rank; empty in a pool
+    label: Any = None  # the agent's name for this life of the rank
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankStarted(_RankEvent):
+    """A rank was forked; beside it travel its channel, output, errors, stack dumps and, on Linux, its pidfd."""
+
+    pid: int  # its process id
+    time_s: float  # monotonic clock
+
+
+class RankExit(enum.Enum):
+    """How a machine's rank ended, as its agent sees it; the value is the exit status of the first three."""
+
+    RETURNED = 0
+    RAISED = 1
+    LOST_PEER = 3  # raised because another rank was gone
+    KILLED = -1  # by a signal
+
+    @classmethod
+    def of(cls, status: int) -> "RankExit":
+        """Return what a wait status means; an exit status that is none of ours counts as RAISED."""
+        if os.WIFSIGNALED(status):
+            return cls.KILLED
+        code = os.WEXITSTATUS(status)
+        return cls(code) if code in (cls.RETURNED.value, cls.LOST_PEER.value) else cls.RAISED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankEnded(_RankEvent):
+    """A rank's process has ended, and its supervisor did not stop it."""
+
+    status: int  # wait status
+    time_s: float  # monotonic clock
+
+    @property
+    def exit(self) -> RankExit:
+        """How it ended."""
+        return RankExit.of(self.status)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankSaid(_RankEvent):
+    """A rank sent its owner a message, the last one a `Reply` with its result or its error."""
+
+    message: Any  # an exception where the message cannot be unpickled
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryRequest:
+    """A rank asks for memory of its machine; without a name, for the names of all there is."""
+
+    name: str | None = None  # of the memory
+    num_bytes: int = 0  # how much
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryAnswer:
+    """The agent's answer; the descriptor travels beside it."""
+
+    error: str = ""  # why there is none
+    names: dict[str, int] | None = None  # bytes by name, where the names were asked for

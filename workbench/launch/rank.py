@@ -1,15 +1,13 @@
-"""The life of one rank: forked by the nursery, it joins its group and answers requests.
+"""A rank, seen from within: a pool's rank answers requests, a machine's rank runs one function.
 
-Simplified: ranks of one crew share one file to meet (a FileStore), so no port is chosen and
-none can be taken by somebody else. NCCL refuses two ranks on one GPU; there gloo carries the
-CUDA tensors.
+Ranks of one worker group share one file to meet (a FileStore), so no port is chosen and none can be taken by another
+program. NCCL refuses two ranks on one GPU; there gloo carries the CUDA tensors.
 """
 
-import contextlib
-import ctypes
 import datetime
 import faulthandler
 import linecache
+import mmap
 import os
 import signal
 import socket
@@ -17,69 +15,59 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from workbench.launch.environment import LOOPBACK, rank_environment
-from workbench.launch.failures import kind_of_error
-from workbench.launch.messages import CannotUnpack, Channel
-from workbench.launch.parcels import pack
-from workbench.launch.processes import POLL_S, die_with_parent
-from workbench.launch.protocol import Reply, Request, Setup
+from workbench.launch.failures import FailureKind, kind_of_error
+from workbench.launch.messages import CannotUnpack, Channel, Message, pack
+from workbench.launch.processes import POLL_S, die_with_parent, flush_streams
+from workbench.launch.protocol import MemoryAnswer, MemoryRequest, RankExit, Reply, Request, Setup
 
-__all__ = ["STACK_SIGNAL", "Place", "live"]
+__all__ = ["GROUP_PATIENCE", "STACK_SIGNAL", "MachinePlace", "RankLink", "run_function", "serve_requests"]
 
 STACK_SIGNAL = signal.SIGUSR1  # makes a rank write down where it is
 # The owner watches the clock of every run; the group's own limit must only be later.
 GROUP_PATIENCE = datetime.timedelta(days=30)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a rank finds itself after the fork."""
+def serve_requests(rank: int, setup: Setup, hosts: Any, meeting_path: str, parent_pid: int, fds: Sequence[int]) -> int:
+    """Be a pool's rank: join the group, then answer requests until the owner closes the channel.
 
-    rank: int  # its number
-    setup: Setup  # what the owner asked for
-    hosts: Any  # opened namespaces, or None
-    meeting_path: str  # file of the store
-    fds: Sequence[int]  # channel, standard output, standard error, stack dumps
-    nursery_pid: int  # its parent
-
-
-def live(place: Place) -> NoReturn:
-    """Be a rank until the owner closes the channel; never returns into the nursery."""
-    status = 1
-    try:
-        _settle(place)
-        _Rank(place, Channel(socket.socket(fileno=place.fds[0]))).serve()
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        _flush()
-        os._exit(status)
-
-
-def _settle(place: Place) -> None:
-    _connect_streams(place)  # first: errors of the rest are told through them
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    Args:
+        rank: its number.
+        setup: what the owner asked for.
+        hosts: opened namespaces, or None.
+        meeting_path: file of the store.
+        parent_pid: the fork server.
+        fds: channel, standard output, standard error, stack dumps.
+    """
+    channel = _take_streams(fds)
     os.setpgid(0, 0)  # Ctrl-C is the owner's business
-    if place.hosts is not None:
-        place.hosts.enter(place.setup.hosts.host_of(place.rank, place.setup.num_ranks))
-    die_with_parent(place.nursery_pid)  # last: a change of credentials would undo it
+    if hosts is not None:
+        hosts.enter(setup.hosts.host_of(rank, setup.num_ranks))
+    die_with_parent(parent_pid)  # last: a change of credentials would undo it
     if not sys.platform.startswith("linux"):
-        threading.Thread(target=_end_with, args=[place.nursery_pid], daemon=True).start()
+        threading.Thread(target=_end_with, args=[parent_pid], daemon=True).start()
+    interface = LOOPBACK if hosts is None else hosts.interface
+    _answer(channel.send_message, partial(_join, rank, setup, interface, meeting_path))
+    kept: dict[str, Any] = {}
+    while True:
+        try:
+            request: Request = channel.receive(kept.__getitem__)
+        except EOFError:
+            return 0
+        except CannotUnpack as error:  # for example a module that the ranks cannot import
+            channel.send(_failed(error.__cause__))
+        else:
+            _answer(channel.send_message, partial(_carry_out, request, kept))
 
 
-def _end_with(parent_pid: int) -> NoReturn:
-    while os.getppid() == parent_pid:
-        time.sleep(POLL_S)
-    os._exit(1)
-
-
-def _connect_streams(place: Place) -> None:
-    _, out, err, stacks = place.fds
+def _take_streams(fds: Sequence[int]) -> Channel:
+    """Make the pipes this process's output and return its channel; errors of what follows are then seen."""
+    channel, out, err, stacks = fds
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
@@ -88,91 +76,66 @@ def _connect_streams(place: Place) -> None:
         stream.reconfigure(line_buffering=True)
     faulthandler.enable(file=stacks)
     faulthandler.register(STACK_SIGNAL, file=stacks)
+    return Channel(socket.socket(fileno=channel))
 
 
-def _flush() -> None:
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    ctypes.CDLL(None).fflush(None)
+def _end_with(parent_pid: int) -> NoReturn:
+    while os.getppid() == parent_pid:
+        time.sleep(POLL_S)
+    os._exit(1)
 
 
-class _Rank:
-    """Joins the group, then answers one request after the other."""
-
-    def __init__(self, place: Place, channel: Channel):
-        self._place = place
-        self._channel = channel
-        self._kept: dict[str, Any] = {}
-
-    def serve(self) -> None:
-        self._answer(lambda: _join(self._place))
-        while True:
-            try:
-                request = self._receive()
-            except EOFError:
-                return
-            if request is not None:
-                self._answer(lambda: self._carry_out(request))
-
-    def _receive(self) -> Request | None:
-        try:
-            return self._channel.receive(self._kept.__getitem__)
-        except CannotUnpack as error:  # for example a module that the ranks cannot import
-            self._channel.send(_reply_to(error.__cause__))
-            return None
-
-    def _carry_out(self, request: Request) -> Any:
-        for name, lines in request.sources.items():
-            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-        value = request.function(*request.args, **request.kwargs)
-        if request.keep_as is None:
-            return value
-        self._kept[request.keep_as] = value
-        return None
-
-    def _answer(self, action: Any) -> None:
-        try:
-            parcel = pack(Reply(value=action()))
-        except BaseException as error:  # also what pickling the result raises
-            parcel = pack(_reply_to(error))
-        _flush()
-        self._channel.send_parcel(parcel)
+def _carry_out(request: Request, kept: dict[str, Any]) -> Any:
+    for name, lines in request.sources.items():
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    value = request.function(*request.args, **request.kwargs)
+    if request.keep_as is None:
+        return value
+    kept[request.keep_as] = value
+    return None
 
 
-def _reply_to(error: BaseException) -> Reply:
-    lines = traceback.format_exception(error)
+def _answer(send: Callable[[Message], None], action: Callable[[], Any]) -> FailureKind | None:
+    """Send what an action returns or raises, and return how it failed."""
+    try:
+        reply = Reply(value=action(), time_s=time.monotonic())
+        message = pack(reply)
+    except BaseException as error:  # also what pickling the result raises
+        reply = _failed(error)
+        message = pack(reply)
+    flush_streams()
+    send(message)
+    return reply.failure
+
+
+def _failed(error: BaseException) -> Reply:
+    lines = [line for line in traceback.format_exception(error) if f'File "{__file__}"' not in line]
     return Reply(
         failure=kind_of_error(error),
         message=f"raised {traceback.format_exception_only(error)[-1].strip()}",
-        traceback="".join(_without_own_frames(lines)),
+        traceback="".join(lines),
         time_s=time.monotonic(),
     )
 
 
-def _without_own_frames(lines: list[str]) -> list[str]:
-    return [line for line in lines if f'File "{__file__}"' not in line]
-
-
-def _join(place: Place) -> None:
-    import torch
+def _join(rank: int, setup: Setup, interface: str, meeting_path: str) -> None:
     import torch.distributed as dist
 
-    setup = place.setup
-    interface = place.hosts.interface if place.hosts is not None else LOOPBACK
-    os.environ.update(rank_environment(setup.threads_per_rank, interface))
-    for name, value in (("RANK", place.rank), ("LOCAL_RANK", place.rank), ("WORLD_SIZE", setup.num_ranks)):
+    for name, value in (("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", setup.num_ranks)):
         os.environ[name] = str(value)
-    torch.set_num_threads(setup.threads_per_rank)
-    _own_random_numbers()
-    store = dist.FileStore(place.meeting_path, setup.num_ranks)
-    backend = _take_device(place.rank, setup)
-    dist.init_process_group(backend, store=store, rank=place.rank, world_size=setup.num_ranks, timeout=GROUP_PATIENCE)
+    _prepare_torch(setup.threads_per_rank, interface)
+    store = dist.FileStore(meeting_path, setup.num_ranks)
+    backend = _take_device(rank, setup)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=setup.num_ranks, timeout=GROUP_PATIENCE)
 
 
-def _own_random_numbers() -> None:
-    # A fresh process draws NumPy's seed from the operating system; forked ones would share
-    # the nursery's. (`random` does this itself; torch starts every process alike.)
+def _prepare_torch(num_threads: int, interface: str) -> None:
+    import torch
+
+    os.environ.update(rank_environment(num_threads, interface))
+    torch.set_num_threads(num_threads)
+    # A fresh process draws NumPy's seed from the operating system; forked ones would share the fork server's.
+    # (`random` does this itself; torch starts every process alike.)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
@@ -188,3 +151,81 @@ def _take_device(rank: int, setup: Setup) -> str:
         raise RuntimeError('device is "cuda", but this machine has no usable GPU')
     torch.cuda.set_device(rank % num_gpus)
     return setup.backend or ("nccl" if num_gpus >= setup.num_ranks else "gloo")
+
+
+class RankLink:
+    """What the function of a machine's rank works with besides torch.distributed."""
+
+    def __init__(self, rank: int, requests: Channel, owner: Channel):
+        self.rank = rank
+        self._requests = requests  # to the agent, which keeps memory for the rank
+        self._owner = owner
+        self._turn = threading.Lock()
+
+    def tell(self, message: Any) -> None:
+        """Send the owner a message; any thread may."""
+        self.send(pack(message))
+
+    def send(self, message: Message) -> None:
+        """Send the owner what was pickled before."""
+        with self._turn:
+            self._owner.send_message(message)
+
+    def memory(self, name: str, num_bytes: int) -> int:
+        """Return a descriptor of memory that the machine keeps, zeros when it is new; the caller closes it.
+
+        Args:
+            name: the same name gives every rank of the machine the same memory, also after a restart.
+            num_bytes: its size; the same whenever it is asked for.
+
+        Raises:
+            ValueError: if the size differs from before, or the machine's limit would be passed.
+        """
+        answer, fds = self._ask(MemoryRequest(name=name, num_bytes=num_bytes))
+        if answer.error:
+            raise ValueError(answer.error)
+        return fds[0]
+
+    def mapped(self, name: str, num_bytes: int) -> mmap.mmap:
+        """Return the same memory mapped, shared with all that map it."""
+        fd = self.memory(name, num_bytes)
+        try:
+            return mmap.mmap(fd, num_bytes, mmap.MAP_SHARED)
+        finally:
+            os.close(fd)
+
+    def names(self) -> dict[str, int]:
+        """Return the bytes of each memory that the machine keeps by its name."""
+        return self._ask(MemoryRequest())[0].names
+
+    def _ask(self, request: MemoryRequest) -> tuple[MemoryAnswer, list[int]]:
+        with self._turn:
+            self._requests.send(request)
+            return self._requests.receive_with_fds()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachinePlace:
+    """The place of a rank on a machine."""
+
+    rank: int  # its number
+    interface: str  # network interface gloo listens on
+    num_threads: int  # how many it may use
+    agent_pid: int  # its parent
+    requests: Channel  # to its agent
+
+
+def run_function(function: Callable[[RankLink], Any], place: MachinePlace, fds: Sequence[int]) -> int:
+    """Be a machine's rank: run one function and send its result to the owner; return the exit status.
+
+    The agent learns from the status only whether the rank returned, raised or lost a peer, so it never unpickles
+    anything of the user's.
+    """
+    owner = _take_streams(fds)
+    die_with_parent(place.agent_pid)
+    _prepare_torch(place.num_threads, place.interface)
+    link = RankLink(place.rank, place.requests, owner)
+    failure = _answer(link.send, partial(function, link))
+    if failure is None:
+        return RankExit.RETURNED.value
+    return (RankExit.LOST_PEER if failure is FailureKind.PEER_LOST else RankExit.RAISED).value

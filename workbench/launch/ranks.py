@@ -3,54 +3,51 @@
     with Ranks(4) as ranks:
         losses = ranks.run(train, config)      # list of return values, in rank order
 
-After a failure, a timeout or Ctrl-C the state of the group's collectives is unknown, so the
-ranks are stopped. The pool itself stays usable: the next call starts new ranks (within a
-fraction of a second, from the same nursery), which have lost what `put` had kept; a handle
-from before says so when it is used.
-
-Simplified: one run at a time. Left out: several machines (see engines.py).
+After a failure, a timeout or Ctrl-C the state of the group's collectives is unknown, so the ranks are stopped. The next
+call starts new ones within a fraction of a second, which have lost what `put` had kept.
 """
 
+import asyncio
+import concurrent.futures
 import contextlib
 import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from workbench.launch.calls import PerRank, pack_call
-from workbench.launch.crew import Crew
-from workbench.launch.nursery_process import NurseryProcess
-from workbench.launch.parcels import Handle, Parcel
+from workbench.launch.fork_server import ForkServer
+from workbench.launch.messages import Handle, Message
 from workbench.launch.protocol import Setup
-from workbench.launch.run import Run
+from workbench.launch.worker_group import WorkerGroup
 
-__all__ = ["PerRank", "Ranks", "run_on_ranks"]
+__all__ = ["PerRank", "Ranks", "Run", "run_on_ranks"]
 
 NUM_RANKS_VARIABLE = "WORKBENCH_NUM_RANKS"  # set by the Jupyter kernels of the workbench
 DEVICE_VARIABLE = "WORKBENCH_DEVICE"  # the same
 DEVICES = ("cpu", "cuda")
 CLOSE_PATIENCE_S = 30.0  # seconds that a run in another thread may need to stop
+# A Jupyter kernel acts on an interrupt of an awaiting cell only when its event loop wakes.
+INTERRUPT_LATENCY_S = 0.2
 
 
 class Ranks:
-    """A pool of ranks on this machine, ready when the constructor returns.
+    """A pool of ranks on this machine, ready when the constructor returns; one run at a time.
 
     Args:
         num_ranks: how many; None takes WORKBENCH_NUM_RANKS from the environment.
         hosts: ShapedHosts to put them on, in contiguous blocks; None for this host.
         device: "cpu" or "cuda"; None takes WORKBENCH_DEVICE, else "cpu".
-        backend: of torch.distributed; None takes gloo on the CPU, nccl where every rank has
-            its own GPU, gloo where ranks share one.
+        backend: of torch.distributed; None takes gloo on the CPU, nccl where every rank has its own GPU, gloo where
+            ranks share one.
         timeout_s: seconds a call may take unless it says otherwise.
         preload: modules that are imported once, before the ranks are forked.
         threads_per_rank: threads of each rank.
         echo: whether the output of the ranks is shown, each line with its rank.
 
     Attributes:
-        num_ranks: how many ranks.
-        device: "cpu" or "cuda", what they were opened for.
         hosts: description of the shaped hosts for a record, or None.
 
     Raises:
@@ -70,7 +67,8 @@ class Ranks:
         threads_per_rank: int = 1,
         echo: bool = True,
     ):
-        _refuse_torchrun()
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            raise RuntimeError("torchrun has started the ranks already; call the function with run_here(...)")
         self.num_ranks, self.device = _checked_count(num_ranks), _checked_device(device)
         if hosts is not None:
             hosts.host_of(0, self.num_ranks)  # refuses more hosts than ranks
@@ -86,14 +84,14 @@ class Ranks:
             threads_per_rank=_checked_natural("threads_per_rank", threads_per_rank),
         )
         self._turn = threading.Lock()
-        self._crew_numbers = itertools.count()
-        self._crew: Crew | None = None
-        self._nursery: NurseryProcess | None = NurseryProcess(self._setup)
-        self.hosts = self._nursery.hosts
+        self._group_numbers = itertools.count()
+        self._group: WorkerGroup | None = None
+        self._server: ForkServer | None = ForkServer(self._setup)
+        self.hosts = self._server.hosts
         try:
             if hosts is not None:
                 hosts.warn_of(self.hosts)
-            self._ready_crew()
+            self._ready_group()
         except BaseException:
             self.close()
             raise
@@ -105,8 +103,7 @@ class Ranks:
 
         Args:
             function: called with the process group initialised; may be defined in a cell.
-            args: its arguments; PerRank gives every rank its own, a handle arrives as the
-                object the ranks keep.
+            args: its arguments; PerRank gives every rank its own, a handle arrives as the object the ranks keep.
             timeout_s: seconds until silent ranks count as failed.
             kwargs: its keyword arguments.
 
@@ -119,62 +116,51 @@ class Ranks:
         """
         timeout_s = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
         with self._exclusively():
-            crew = self._ready_crew()
-            return crew.exchange(self._pack(function, args, kwargs), timeout_s)
+            group = self._ready_group()
+            return group.exchange(self._pack(function, args, kwargs), timeout_s)
 
-    def start(self, function: Callable[..., Any], /, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> Run:
-        """Call a function on every rank without waiting; arguments as in `run`.
-
-        Returns:
-            The run, to be waited for with `result()` or `await`.
-        """
+    def start(
+        self, function: Callable[..., Any], /, *args: Any, timeout_s: float | None = None, **kwargs: Any
+    ) -> "Run":
+        """Call a function on every rank without waiting; arguments as in `run`."""
         timeout_s = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
         self._take_turn()
         try:
-            crew = self._ready_crew()
-            parcels = self._pack(function, args, kwargs)
+            group = self._ready_group()
+            messages = self._pack(function, args, kwargs)
         except BaseException:
             self._turn.release()
             raise
-        return Run(lambda: self._finish(crew, parcels, timeout_s), crew.interrupt)
+        return Run(lambda: self._finish(group, messages, timeout_s), group.interrupt)
 
     def put(self, name: str, build: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Handle:
-        """Build an object on every rank and keep it there under a name.
-
-        Args:
-            name: replaces what was kept under the same name.
-            build: called on every rank; what it returns is kept and not sent back.
-            args: its arguments, as in `run`.
-            kwargs: its keyword arguments.
+        """Build an object on every rank, with arguments as in `run`, and keep it there under a name.
 
         Returns:
             A handle; given to `run` as an argument it arrives as the object.
-
-        Raises:
-            RankFailed: if building fails on a rank.
         """
         with self._exclusively():
-            crew = self._ready_crew()
-            crew.exchange(self._pack(build, args, kwargs, keep_as=name), self._timeout_s)
-            return Handle(name=name, crew=crew.name)
+            group = self._ready_group()
+            group.exchange(self._pack(build, args, kwargs, keep_as=name), self._timeout_s)
+            return Handle(name=name, group=group.name)
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids in rank order; empty while no ranks run."""
-        return self._crew.pids if self._crew is not None and self._crew.alive else ()
+        return self._group.pids if self._group is not None and self._group.alive else ()
 
     def close(self) -> None:
         """End the ranks, and a run that is still going on; calling it again does nothing."""
-        crew, self._crew = self._crew, None
-        nursery, self._nursery = self._nursery, None
-        if crew is not None and crew.alive:
+        group, self._group = self._group, None
+        server, self._server = self._server, None
+        if group is not None and group.alive:
             if not self._turn.acquire(blocking=False):
-                crew.interrupt()
+                group.interrupt()
                 self._turn.acquire(timeout=CLOSE_PATIENCE_S)
             self._turn.release()
-            crew.stop()
-        if nursery is not None:
-            nursery.close()
+            group.stop()
+        if server is not None:
+            server.close()
 
     def __enter__(self) -> "Ranks":
         return self
@@ -183,7 +169,7 @@ class Ranks:
         self.close()
 
     def _take_turn(self) -> None:
-        if self._nursery is None:
+        if self._server is None:
             raise RuntimeError("the ranks are closed; make new ones with Ranks(...)")
         if not self._turn.acquire(blocking=False):
             raise RuntimeError("the ranks are busy with another run; wait for its result() first")
@@ -196,30 +182,30 @@ class Ranks:
         finally:
             self._turn.release()
 
-    def _finish(self, crew: Crew, parcels: list[Parcel], timeout_s: float) -> list[Any]:
+    def _finish(self, group: WorkerGroup, messages: list[Message], timeout_s: float) -> list[Any]:
         try:
-            return crew.exchange(parcels, timeout_s)
+            return group.exchange(messages, timeout_s)
         finally:
             self._turn.release()
 
-    def _ready_crew(self) -> Crew:
-        """Return the running crew, or start one where there is none or it was stopped."""
-        if self._crew is not None and not self._crew.nursery_lives:
-            self._nursery.close()
-            self._nursery, self._crew = NurseryProcess(self._setup), None
-        if self._crew is None or not self._crew.alive:
-            name = f"{self._nursery.pid}-{next(self._crew_numbers)}"
-            self._crew = Crew(name, self._nursery, self.num_ranks, self._echo)
-            self._crew.exchange([], self._timeout_s)
-        return self._crew
+    def _ready_group(self) -> WorkerGroup:
+        """Return the running group, or start one where there is none or it was stopped."""
+        if not self._server.alive:
+            self._server.close()
+            self._server, self._group = ForkServer(self._setup), None
+        if self._group is None or not self._group.alive:
+            name = f"{self._server.pid}-{next(self._group_numbers)}"
+            self._group = WorkerGroup(name, self._server, self.num_ranks, self._echo)
+            self._group.exchange([], self._timeout_s)
+        return self._group
 
     def _pack(
         self, function: Callable[..., Any], args: tuple, kwargs: dict, keep_as: str | None = None
-    ) -> list[Parcel]:
+    ) -> list[Message]:
         return pack_call(function, args, kwargs, num_ranks=self.num_ranks, name_of=self._name_of, keep_as=keep_as)
 
     def _name_of(self, handle: Handle) -> str:
-        if self._crew is None or handle.crew != self._crew.name:
+        if self._group is None or handle.group != self._group.name:
             raise ValueError(
                 f"handle {handle.name!r} belongs to ranks that were stopped or to another pool; put() it again"
             )
@@ -238,33 +224,67 @@ def run_on_ranks(
     preload: Sequence[str] = ("workbench.models",),
     **kwargs: Any,
 ) -> list[Any]:
-    """Start ranks, call a function on every one once, and end them.
-
-    Args:
-        function: what to call.
-        num_ranks: how many ranks; None as in `Ranks`.
-        args: its arguments, as in `Ranks.run`.
-        hosts: as in `Ranks`.
-        device: as in `Ranks`.
-        timeout_s: seconds the call may take.
-        threads_per_rank: as in `Ranks`.
-        preload: as in `Ranks`.
-        kwargs: its keyword arguments.
-
-    Returns:
-        Return values in rank order.
-
-    Raises:
-        RankFailed: if it fails on a rank.
-    """
+    """Start ranks, call a function on every one once, and end them; arguments as in `Ranks` and `Ranks.run`."""
     choices = {"hosts": hosts, "device": device, "timeout_s": timeout_s, "preload": preload}
     with Ranks(num_ranks, threads_per_rank=threads_per_rank, **choices) as ranks:
         return ranks.run(function, *args, **kwargs)
 
 
-def _refuse_torchrun() -> None:
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        raise RuntimeError("torchrun has started the ranks already; call the function with run_here(...)")
+class Run:
+    """A call on every rank that was started and not waited for.
+
+    `result()` waits; `await run` does so in a notebook cell. The output of the ranks goes to the cell that started it.
+
+    Args:
+        exchange: performs the call; run in a thread.
+        interrupt: makes `exchange` stop the ranks and raise KeyboardInterrupt.
+    """
+
+    def __init__(self, exchange: Callable[[], list[Any]], interrupt: Callable[[], None]):
+        self._interrupt = interrupt
+        self._future: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._perform, args=[exchange], daemon=True)
+        self._thread.start()
+
+    def _perform(self, exchange: Callable[[], list[Any]]) -> None:
+        self._future.set_running_or_notify_cancel()
+        try:
+            self._future.set_result(exchange())
+        except BaseException as error:
+            self._future.set_exception(error)
+
+    def done(self) -> bool:
+        """Return whether every rank has answered or the run has failed."""
+        return self._future.done()
+
+    def result(self) -> list[Any]:
+        """Wait for the values in rank order; RankFailed if the run failed; Ctrl-C stops the ranks."""
+        try:
+            return self._future.result()
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the ranks and wait until they have ended; nothing if the run is over."""
+        if not self.done():
+            self._interrupt()
+        self._thread.join()
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> list[Any]:
+        future = asyncio.wrap_future(self._future)
+        # Look at the error of a run that ends when nobody awaits it any more, or asyncio complains.
+        future.add_done_callback(lambda future: future.cancelled() or future.exception())
+        try:
+            while not future.done():
+                await asyncio.wait([future], timeout=INTERRUPT_LATENCY_S)
+            return future.result()
+        except asyncio.CancelledError:
+            self.stop()
+            raise
 
 
 def _checked_count(num_ranks: int | None) -> int:

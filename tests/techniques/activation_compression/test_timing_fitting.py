@@ -9,9 +9,13 @@ from workbench.cluster import Link
 from workbench.techniques.activation_compression.cost import CodecCost, FittedMachine, Setting, iteration_time
 from workbench.techniques.activation_compression.cost.transfers import all_reduce_s
 from workbench.techniques.activation_compression.method import Family
-from workbench.techniques.activation_compression.timing import fit_machine, settings_of
+from workbench.techniques.activation_compression.timing import (
+    break_even_rows,
+    fit_machine,
+    prediction_rows,
+    settings_of,
+)
 from workbench.techniques.activation_compression.timing.fitting import _line
-from workbench.techniques.activation_compression.timing.predicting import _prediction_rows, break_even_rows
 
 LAYERS = {"layers": 4, "compressed_layers": 2, "value_bytes": 4, "fuse_gradients": True}
 SLOWEST = Link(bandwidth_bytes_per_s=50e6, latency_s=1e-4, source="made up")
@@ -135,7 +139,7 @@ def test_nothing_uncompressed_is_refused():
 
 
 def test_held_out_settings_are_predicted_exactly_where_the_machine_is_as_the_model_says(fitted):
-    rows = _prediction_rows(measured(["w/o", "T4"], [(4, 1), (2, 2)], [(4, 128, 256)]), fitted, "held out")
+    rows = prediction_rows(measured(["w/o", "T4"], [(4, 1), (2, 2)], [(4, 128, 256)]), fitted, "held out")
     (error,) = [row["value"] for row in rows if row["quantity"] == "median_error"]
     assert error == pytest.approx(0, abs=1e-6)
 
@@ -145,7 +149,7 @@ def test_a_machine_that_takes_a_quarter_more_than_the_model_says_fails_the_predi
     slower = [
         dataclasses.replace(one, parts_s={**one.parts_s, "iteration": 1.25 * one.parts_s["iteration"]}) for one in real
     ]
-    rows = _prediction_rows(slower, fitted, "held out")
+    rows = prediction_rows(slower, fitted, "held out")
     (error,) = [row["value"] for row in rows if row["quantity"] == "median_error"]
     assert error == pytest.approx(0.2)  # 1 / 1.25 - 1, and the claim asks for 0.10
 

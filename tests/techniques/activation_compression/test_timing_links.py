@@ -40,15 +40,25 @@ def test_the_share_stays_where_the_ranks_do_and_grows_with_them():
     assert shares[-1] < 0.5
 
 
-def test_a_share_that_no_link_gives_and_a_single_rank_are_refused():
-    with pytest.raises(ValueError, match=r"0 < share < 0\.5"):
-        carried_over_share(0.5, tp=2, to_tp=4)
-    with pytest.raises(ValueError, match="to_tp is 1; it must be at least 2"):
-        carried_over_share(0.2, tp=2, to_tp=1)
-    with pytest.raises(ValueError, match=r"0 < share < 0\.5"), ranks_at_share(0.6, **TINY):
+def opened(share, **more):
+    with ranks_at_share(share, **more, **TINY):
         pass
-    with pytest.raises(ValueError, match="runs is 1"), ranks_at_share(0.2, runs=1, **TINY):
-        pass
+
+
+@pytest.mark.parametrize(
+    ("refused", "rule"),
+    [
+        (lambda: carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
+        (lambda: carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
+        (lambda: opened(0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
+        (lambda: opened(0.2, runs=1), "runs is 1; it must be at least 2"),
+        (lambda: table(links=["quick"]), "'quick'"),
+        (lambda: table(links=["slow"], share_mesh=[1, 2]), r"share_mesh is \(1, 2\)"),
+    ],
+)
+def test_a_link_that_cannot_be_calibrated_is_refused_before_any_rank_starts(refused, rule):
+    with pytest.raises(ValueError, match=rule):
+        refused()
 
 
 def test_a_link_becomes_as_much_slower_as_its_share_asks():
@@ -132,13 +142,6 @@ def table(**changes):
     } | changes
     sizes = {name: value for name, value in TINY.items() if name not in ("micro_batch", "sequence")}
     return measure_table(["w/o"], [[2, 1]], **asked, **sizes)
-
-
-def test_links_without_a_name_or_a_calibrating_mesh_are_refused_before_any_rank_starts():
-    with pytest.raises(ValueError, match="'quick'"):
-        table(links=["quick"])
-    with pytest.raises(ValueError, match=r"share_mesh is \(1, 2\)"):
-        table(links=["slow"], share_mesh=[1, 2])
 
 
 def test_speedups_of_several_links_stand_side_by_side_without_the_papers_key():

@@ -108,17 +108,10 @@ def test_ranks_drop_the_shares_that_each_is_given():
         ({"num_ranks": 3}, "num_ranks is 3; it must be at least 2 and divide the model's 8 attention heads"),
         ({"num_ranks": 1}, "num_ranks is 1; it must be at least 2"),
         ({"limit": 0}, "limit is 0; it must be at least 1, or None for all images"),
-        ({"skewness": [2.0, 2.0, 2.0]}, "skewness has 3 values, must have at most 2"),
+        ({"skewness": [2.0, 2.0, 2.0]}, "skewness is .*; it must be at most 2 values"),
         ({"skewness": [0.5]}, "skewness of rank 0 is 0.5"),
         ({"solution": "SEMI", "skewness": [2.0], "num_senders": 2}, "num_senders is 2; it must be at most 1"),
         ({"solution": "ZERO", "pruning_ratio": 1.0}, "pruning_ratio is 1.0; it must be in"),
-        ({"solution": "MIG", "dropped": [0.5]}, "dropped is .0.5,., must be empty except for a ZERO"),
-        (
-            {"solution": "ZERO", "pruning_ratio": 0.5, "dropped": [0.5]},
-            "dropped is .0.5,., must be empty except for a ZERO",
-        ),
-        ({"solution": "ZERO", "selection": "PriDiffR", "dropped": [0.5]}, "selection is PriDiffR, must be Rd or Pri"),
-        ({"solution": "ZERO", "dropped": [0.5, 0.0, 0.0]}, "dropped has 3 values, must have at most 2"),
         ({"solution": "ZERO", "dropped": [1.0]}, "dropped is 1.0; it must be in"),
     ],
 )

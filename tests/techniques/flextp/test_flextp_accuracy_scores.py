@@ -9,9 +9,8 @@ from workbench.reproduction.comparing import Verdict
 from workbench.reproduction.judge import judge
 from workbench.study.rows import read_rows
 from workbench.techniques.flextp import plots as pictures
+from workbench.techniques.flextp.measured import CONTROL, Variant, blind_reason, rows_as_timed, variants_as_timed
 from workbench.techniques.flextp.study import accuracy, scores
-from workbench.techniques.flextp.study.as_timed import CONTROL, blind_reason, rows_as_timed, variants_as_timed
-from workbench.techniques.flextp.study.variant import Variant
 
 REAL = [{"name": "cifar10/train", "source": "WORKBENCH_DATA", "detail": "", "sha256": "0"}]
 STAND_IN = [{**REAL[0], "source": "stand-in"}]

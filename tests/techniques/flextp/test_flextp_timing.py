@@ -1,32 +1,30 @@
-"""The timing study: what a meter charges, how an iteration is broken down, and rows from real ranks in turns.
+"""The timing study: injected delays of a meter, rows of turns worked by hand, and turns on real ranks.
 
 Nothing here asserts a duration.
 """
 
 import time
-from statistics import median
 
 import pytest
 import torch
 
-from workbench.launch import run_on_ranks
+from workbench.launch import Ranks, run_on_ranks
 from workbench.reproduction import Project, load_catalogue
+from workbench.study.breakdown import break_down
+from workbench.study.rows import spread_row
+from workbench.study.timing import Timed, Turn, Turns, take_turns
+from workbench.techniques.flextp import measured
 from workbench.techniques.flextp import plots as pictures
-from workbench.techniques.flextp.method.levelling import SPEED_SHARE
-from workbench.techniques.flextp.method.plan import Plan, RankPlan
-from workbench.techniques.flextp.runtime.balancer import PATIENCE
-from workbench.techniques.flextp.runtime.meter import Meter
-from workbench.techniques.flextp.study import timing
-from workbench.techniques.flextp.study.timing.beside import Beside, beside, plain_baseline
-from workbench.techniques.flextp.study.timing.rank import Recording, Turns, _Trial, record_rounds
-from workbench.techniques.flextp.study.timing.rows import Turn, rows_of
-from workbench.techniques.flextp.study.variant import Variant
-from workbench.timeline import Action, Kind, Recorder
+from workbench.techniques.flextp.measured import Measured, Notes, Setting, Size, Training, Variant
+from workbench.techniques.flextp.method import SPEED_SHARE, Costs, Plan, RankPlan
+from workbench.techniques.flextp.runtime import PATIENCE, Meter
+from workbench.timeline import Action, Recorder
 from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
 
 pytestmark = pytest.mark.timeout(90)
 
-TINY = timing.Size(hidden=32, layers=1, heads=2, patch=16, batch=2)
+SMALL = Size(hidden=64, layers=1, heads=2, patch=8, batch=2)
+SLOW = (8.0,)
 
 
 class Clocks:
@@ -81,137 +79,112 @@ def test_waiting_for_a_core_counts_as_slowness_but_never_as_straggling(monkeypat
     clocks.multiply(meter, cpu_s=0.1, wall_s=0.9)
     assert clocks.slept == pytest.approx([0.4])
     assert meter.end(1.0).product_s == pytest.approx(0.8)
-    told = {name: pytest.approx(seconds) for name, seconds in meter.dose.as_record().items()}
-    assert told == {"intended_s": 0.7, "straggling_s": 0.4, "delivered_s": 0.7, "passed_s": 0.3}
+    dose = {name: pytest.approx(seconds) for name, seconds in meter.dose.as_record().items()}
+    assert dose == {"intended_s": 0.7, "straggling_s": 0.4, "delivered_s": 0.7, "passed_s": 0.3}
 
 
-def actions(whole, products=(), messages=()):
-    made = [Action(resource="r", start_s=a, end_s=b, label="product") for a, b in products]
-    made += [Action(resource="r", start_s=a, end_s=b, kind=Kind.COMMUNICATE, label="all_reduce") for a, b in messages]
-    return (*made, Action(resource="r", start_s=whole[0], end_s=whole[1], label="iteration"))
-
-
-# Rank 0 multiplies until 2 and enters the message there; rank 1 multiplies until 6. Both are in it until 7.
-STRAGGLING = [actions((0, 8), [(0, 2)], [(2, 7)]), actions((0, 8), [(1, 6)], [(6, 7)])]
-
-
-def test_a_rank_waits_while_another_one_computes_and_transfers_while_all_are_in_messages():
-    parts = timing.break_down(STRAGGLING)
-    assert (parts.iteration_s, parts.transfer_s) == (8, 1)
-    assert parts.product_s == (2, 5)
-    assert parts.waiting_s == (4, 0)
-    assert parts.other_s == (1, 2)
-    for rank in range(2):
-        assert parts.product_s[rank] + parts.waiting_s[rank] + parts.transfer_s + parts.other_s[rank] == 8
-
-
-def test_a_timeline_is_without_gaps_and_tells_waiting_from_transfer():
-    timeline = timing.told_apart(STRAGGLING, "SEMI")
-    kinds = [(one.kind, one.start_s, one.end_s) for one in timeline.of("SEMI rank 0")]
-    assert kinds == [(Kind.COMPUTE, 0, 2), (Kind.WAIT, 2, 6), (Kind.COMMUNICATE, 6, 7), (Kind.OTHER, 7, 8)]
-    kinds = [one.kind for one in timeline.of("SEMI rank 1")]
-    assert kinds == [Kind.OTHER, Kind.COMPUTE, Kind.COMMUNICATE, Kind.OTHER]
-
-
-SLOW = (8.0,)
 STUDY = {
     "plain": Variant(),
     "slow": Variant(skewness=SLOW),
+    "Rd": Variant(solution="ZERO", selection="Rd", skewness=SLOW),
     "Pri": Variant(solution="ZERO", skewness=SLOW),
     "PriDiffR": Variant(solution="ZERO", selection="PriDiffR", skewness=SLOW),
+    "one_shot": Variant(solution="ZERO", reference="mean", skewness=SLOW),
     "tree": Variant(solution="MIG", migrated=0.5),
     "star": Variant(solution="MIG", migrated=0.5, scheme="scatter-gather"),
     "idle": Variant(solution="SEMI", skewness=(1.0,)),
+    "with balance": Variant(),
+    "as it is": None,
 }
 
 
-def test_every_variant_is_compared_with_those_under_the_same_stragglers():
-    assert plain_baseline(STUDY) == "plain"
-    assert dict(beside(STUDY, "Pri")) == {Beside.BASELINE: "slow", Beside.SAVED: "slow"}
-    assert dict(beside(STUDY, "PriDiffR"))[Beside.PRI] == "Pri"
-    assert dict(beside(STUDY, "tree")) == {Beside.BASELINE: "plain", Beside.SAVED: "plain", Beside.SCATTER: "star"}
-    assert dict(beside(STUDY, "idle"))[Beside.BASELINE] == "plain"  # skewness 1 is no straggler
-    assert dict(beside({**STUDY, "as it is": None}, "slow"))[Beside.UNBALANCED] == "as it is"
+def timed(**seconds):
+    """Make six rounds of four equal ranks by variant from (iteration, product) seconds of two iterations."""
+    rounds, plan = {}, Plan(ranks=(RankPlan(migrated=0.5), *[RankPlan()] * 3))
+    for name, (iteration_s, product_s) in seconds.items():
+        actions = (
+            Action(resource="rank", start_s=0, end_s=product_s, label="product"),
+            Action(resource="rank", start_s=0, end_s=iteration_s, label="iteration"),
+        )
+        balanced = {"dropped_share": 0.25, "plan": plan} if STUDY[name] else {}
+        notes = Notes(dose=Dose(intended_s=2.0, delivered_s=2.1), **balanced)
+        turn = Turn(name=name, length=2, actions=actions, cpu_s=iteration_s / 4, notes=notes)
+        rounds[name] = [(turn,) * 4] * 6
+    return Timed(rounds=rounds, facts={})
 
 
-def turns(iteration_s, product_s):
-    whole, product, dose = (0, iteration_s), [(0, product_s)], Dose(intended_s=2.0, delivered_s=2.1)
-    plan = Plan(ranks=(RankPlan(migrated=0.5), *[RankPlan()] * 3))
-    one = Recording(
-        name="x", actions=actions(whole, product), dose=dose, cpu_s=iteration_s / 2, dropped_share=0.25, plan=plan
-    )
-    return [Turn(recordings=(one,) * 4, parts=timing.break_down([one.actions] * 4))] * 6
+def rows_of(**seconds):
+    """Return the rows of such turns, with ten iterations an epoch."""
+    variants = {name: STUDY[name] for name in seconds}
+    keys = {name: {"variant": name, "solution": name} for name in seconds}
+    return measured.rows_of(variants, timed(**seconds), keys=keys, iterations_per_epoch=10)
 
 
 def values_of(rows, name):
     return {row["quantity"]: row["value"] for row in rows if row["variant"] == name and row.get("rank", 0) == 0}
 
 
-def test_rows_say_speedups_and_what_was_the_best_possible():
-    # Products take 4 of 5 s: o = 1/4. Ideal: (0.25 + 8) / (0.25 + 4 / 3.125) = 8.25 / 1.53; Pri's bound 8.25 / 1.25.
-    names = ("plain", "slow", "Pri")
-    found = {"plain": turns(5.0, 4.0), "slow": turns(33.0, 32.0), "Pri": turns(5.5, 4.5)}
-    keys = {name: {"variant": name} for name in names}
-    rows = rows_of({name: STUDY[name] for name in names}, found, keys=keys, iterations_per_epoch=10)
-    pri = values_of(rows, "Pri")
-    assert (pri["epoch_s"], pri["speedup"]) == (55.0, 6.0)
+def test_rows_hold_speedups_and_the_best_possible_ones():
+    # Products take 4 of 5 s: o = 1/4. Ideal: (0.25 + 8) / (0.25 + 4 / 3.125) = 8.25 / 1.53. Eq. 1's bound is
+    # 8.25 / 1.25, and for the one-shot form, down to the mean (8 + 3) / 4 of products, 8.25 / (0.25 + 2.75).
+    rows = rows_of(plain=(10.0, 8.0), slow=(66.0, 64.0), Pri=(11.0, 9.0), one_shot=(33.0, 8.0))
+    pri, once = values_of(rows, "Pri"), values_of(rows, "one_shot")
+    assert (pri["iteration_s"], pri["epoch_s"], pri["cpu_s"], pri["speedup"]) == (5.5, 55.0, 4 * 2.75, 6.0)
     assert pri["epoch_saved"] == pytest.approx(100 * (1 - 5.5 / 33))
     assert pri["ideal_speedup"] == pytest.approx(8.25 / 1.53)
     assert pri["share_of_bound"] == pytest.approx(6 / (8.25 / 1.25))
+    assert once["bound"] == pytest.approx(8.25 / 3)
     assert (pri["dropped_share"], pri["migrated_share"]) == (0.25, 0.125)
-    by_rank = [
-        (row["quantity"], row["rank"], row["value"])
-        for row in rows
-        if row["quantity"] in ("rank_drops", "rank_migrates")
-    ]
-    assert ("rank_drops", 0, 0.25) in by_rank and ("rank_migrates", 0, 0.5) in by_rank
+    assert (pri["rank_drops"], pri["rank_migrates"]) == (0.25, 0.5)
     assert (pri["dose_intended_s"], pri["dose_delivered_s"]) == (2.0, 2.1)
     assert pri["dose_error"] == pytest.approx(0.05)
 
 
+def test_variants_that_differ_in_one_option_are_compared_within_rounds():
+    rows = rows_of(Rd=(12.0, 8.0), Pri=(9.0, 8.0), PriDiffR=(7.2, 8.0), tree=(10.0, 8.0), star=(12.0, 8.0))
+    assert "speedup" not in values_of(rows, "Pri")  # without a Baseline under the same stragglers
+    assert values_of(rows, "Pri")["over_random"] == 0.75
+    assert values_of(rows, "PriDiffR")["epoch_saved_over_pri"] == pytest.approx(20)
+    assert values_of(rows, "tree")["gap"] == pytest.approx(0.2) and "gap" not in values_of(rows, "star")
+    idle = values_of(rows_of(plain=(12.0, 8.0), idle=(10.0, 8.0)), "idle")
+    assert idle["speedup"] == 1.2  # skewness 1 is no straggler
+
+
 def test_a_balanced_model_is_compared_with_the_one_as_it_is_in_time_and_in_processor_time():
-    found = {"with balance": turns(5.5, 4.0), "without": turns(5.0, 4.0)}
-    keys = {name: {"solution": name} for name in found}
-    rows = rows_of({"with balance": Variant(), "without": None}, found, keys=keys, iterations_per_epoch=10)
-    told = {(row["quantity"], row["solution"]): row["value"] for row in rows if "rank" not in row}
-    assert told["cpu_s", "without"] == 4 * 2.5
-    assert told["over_unbalanced", "with balance"] == told["cpu_over_unbalanced", "with balance"] == pytest.approx(1.1)
+    rows = rows_of(**{"with balance": (11.0, 8.0), "as it is": (10.0, 0.0)})
+    values = values_of(rows, "with balance")
+    assert values["over_unbalanced"] == values["cpu_over_unbalanced"] == pytest.approx(1.1)
+    assert {"product_s", "rank_drops"}.isdisjoint(values_of(rows, "as it is"))
     labels = [text.get_text() for text in pictures.draw_machinery(rows, asked=1.02).axes[0].texts]
     assert labels == ["1.100 (1.100 to 1.100)"] * 2
 
 
 def test_entries_of_a_figure_have_names_and_keys_and_none_twice():
     compared = [{"solution": "Baseline"}, {"solution": "ZERO", "selection": "Pri", "skewness": [8.0]}]
-    assert list(timing.variants_of(compared, ["skewness"])) == ["Baseline χ 1", "ZERO-Pri χ 8"]
-    keys = timing.keys_of(compared, ["skewness"], model="ViT-1B")
+    assert list(measured.variants_of(compared, ["skewness"])) == ["Baseline χ 1", "ZERO-Pri χ 8"]
+    keys = measured.keys_of(compared, ["skewness"], model="ViT-1B")
     assert keys["ZERO-Pri χ 8"] == {"solution": "ZERO-Pri", "skewness": 8.0, "model": "ViT-1B"}
-    with pytest.raises(ValueError, match="must tell apart"):
-        timing.variants_of([compared[0], compared[0]], ["skewness"])
+    with pytest.raises(ValueError, match=r"keys is \['skewness'\]; it must tell"):
+        measured.variants_of([compared[0], compared[0]], ["skewness"])
 
 
 def along(axis, places, dropped=()):
     """Compare places along an axis: {name: (key columns, iterations round by round)}."""
-    rounds, keys = ({name: each[i] for name, each in places.items()} for i in (1, 0))
+    keys, rounds = ({name: place[i] for name, place in places.items()} for i in (0, 1))
     rows = [{"quantity": "dropped_share", **keys[name], "value": value} for name, value in dict(dropped).items()]
-    ends = {
-        name: {"value": median(each), "low": min(each), "high": max(each), "unit": "s"} for name, each in rounds.items()
-    }
-    rows += [{"quantity": "epoch_s", **keys[name], **ends[name]} for name in places]
-    found = timing.along_axis(rounds, keys, rows, axis)
-    return {(row["quantity"], row["solution"]): (row["value"], row["low"], row["high"]) for row in found}
+    rows += [spread_row("epoch_s", rounds[name], "s", **keys[name]) for name in places]
+    compared = measured.along_axis(rounds, keys, rows, axis)
+    return {(row["quantity"], row["solution"]): (row["value"], row["low"], row["high"]) for row in compared}
 
 
-def test_growth_and_the_straight_line_are_told_by_solution_and_round():
+def test_growth_and_the_straight_line_are_of_a_solution_within_rounds():
     # From 1 s at χ = 1 to 8 s at χ = 8 the line passes 4 s at χ = 4; 4.4 s lie a tenth above it. Every other round all
     # takes twice as long, which changes neither.
-    seconds = {1.0: 1.0, 2.0: 2.0, 4.0: 4.4, 8.0: 8.0}
-    found = along(
-        "skewness",
-        {
-            f"χ {x}": ({"solution": "Baseline", "skewness": x}, [y, 2 * y, y, 2 * y, y, 2 * y])
-            for x, y in seconds.items()
-        },
-    )
+    places = {
+        f"χ {x}": ({"solution": "Baseline", "skewness": x}, [seconds, 2 * seconds] * 3)
+        for x, seconds in ((1.0, 1.0), (2.0, 2.0), (4.0, 4.4), (8.0, 8.0))
+    }
+    found = along("skewness", places)
     assert found["growth", "Baseline"] == (8.0, 8.0, 8.0)
     assert found["off_straight_line", "Baseline"] == pytest.approx((0.1, 0.1, 0.1))
 
@@ -233,19 +206,31 @@ def test_a_division_is_better_than_the_planned_one_if_it_is_faster_round_by_roun
         "perhaps faster": division(2, [0.9, 0.9, 0.9, 0.9, 0.9, 1.2]),
         "slower": division(3, [1.1] * 6),
     }
-    dropped = {
-        "SEMI": 0.2,
-        "surely better": 0.1,
-        "drops more": 0.3,
-        "perhaps faster": 0.0,
-        "slower": 0.0,
-        "Baseline": 0.0,
-    }
+    dropped = dict.fromkeys(places, 0.0) | {"SEMI": 0.2, "surely better": 0.1, "drops more": 0.3}
     found = along("num_senders", places, dropped)
     assert found["better_divisions", "SEMI"] == (2, 1, 2)
     assert found["over_fastest_division", "SEMI"] == pytest.approx((10 / 7, 10 / 7, 10 / 7))
     assert found["slowest_epoch_s", "SEMI(x)"][0] == pytest.approx(11)
     assert found["slowest_epoch_s", "Baseline"][0] == 30
+
+
+def test_the_model_stands_beside_the_measurement_and_names_a_winner():
+    # Four ranks, own time 2 s, 1 s of it in products; at χ = 5 the Baseline takes 6 s. Whatever moves costs nothing, so
+    # that the ideal brings all to 1 + 4 / (3 + 1 / 5) = 2.25 s, and a migration without losses wins.
+    compared = measured.map_points([(5.0, 1)])
+    timed_s = {"Baseline": 7.5, "ZERO-Pri": 2.5, "MIG": 2.5, "SEMI": 2.5}
+    rows = [
+        {"quantity": quantity, "solution": "Baseline", "place": "no straggler", "value": value}
+        for quantity, value in (("iteration_s", 2.0), ("product_s", 1.0))
+    ]
+    for name, seconds in timed_s.items():
+        for quantity, value in (("iteration_s", seconds), ("dropped_share", 0.1)):
+            rows.append({"quantity": quantity, "solution": name, "place": "1 of χ 5", "value": value})
+    study = Measured(rows=rows, rounds={}, timelines={}, costs=Costs.straight(compute_s=1.0), hosts=None)
+    found = {(row["quantity"], row.get("solution")): row for row in measured.predicted_rows(study, compared, 4)}
+    assert found["predicted_s", "Baseline"]["value"] == pytest.approx(6)
+    assert found["prediction_error", "Baseline"]["value"] == pytest.approx(6 / 7.5 - 1)
+    assert found["winner_agrees", None]["winner"] == "MIG by the model, ZERO measured"
 
 
 VARIANTS = {
@@ -256,112 +241,125 @@ VARIANTS = {
 }
 
 
-def recorded(device="cpu"):
-    size = timing.Size(hidden=64, layers=1, heads=2, patch=8, batch=8)
-    recordings, costs = record_rounds(VARIANTS, size, Turns(rounds=2, warmup=2), slowness=16.0, device=device)
-    return [(one.name, one.dose, one.plan, timing.break_down([one.actions])) for one in recordings], costs is not None
+@pytest.fixture(scope="module")
+def pair():
+    with Ranks(2, timeout_s=60) as ranks:
+        yield ranks
 
 
-def test_variants_take_turns_on_real_ranks_and_every_rank_gets_its_dose():
-    by_rank = [found for found, has_costs in run_on_ranks(recorded, 2, timeout_s=60) if has_costs]
-    order = [[name for name, *_ in found] for found in by_rank]
-    assert order[0] == order[1]
-    rounds = [order[0][start : start + 4] for start in range(0, 16, 4)]  # 2 of each place of the straggler that moves
-    assert all(sorted(each) == sorted(VARIANTS) for each in rounds)
-    assert len({tuple(each) for each in rounds}) > 1
-    for found in by_rank:
-        intended_s, delivered_s = (sum(each) for each in zip(*((d.intended_s, d.delivered_s) for _, d, *_ in found)))
-        # Nothing is spared; by how much a busy machine wakes its sleepers late is no matter of the code (see `Sleeper`).
-        assert delivered_s > 0.95 * intended_s - 0.02
-    straggler, other = ([dose for name, dose, *_ in found if name == "slow"] for found in by_rank)
-    assert sum(dose.delivered_s for dose in straggler) > sum(dose.delivered_s for dose in other)
-    moving = [plan.ranks for name, _, plan, _ in by_rank[0] if name == "moves"]
+def taken(device="cpu"):
+    """Take two turns of each variant at both places of the straggler that moves."""
+    turns = Turns(rounds=2, warmup=2, repeats=2)
+    setting = Setting(size=Size(hidden=64, layers=1, heads=2, patch=8), turns=turns, slowness=16.0, device=device)
+    kept, facts = take_turns(measured.trials, (VARIANTS, setting), turns, device)
+    return [(turn.name, turn.notes, break_down([turn.actions])) for turn in kept], facts["SEMI"]
+
+
+def test_every_rank_gets_its_dose_and_a_straggler_moves_to_the_next_rank(pair):
+    by_rank = [turns for turns, costs in pair.run(taken) if costs is not None]
+    for turns in by_rank:
+        intended_s = sum(notes.dose.intended_s for _, notes, _ in turns)
+        # Nothing is spared; how late a busy machine wakes its sleepers is no matter of the code (see `Sleeper`).
+        assert sum(notes.dose.delivered_s for _, notes, _ in turns) > 0.95 * intended_s - 0.02
+    straggler_s, other_s = (
+        sum(notes.dose.delivered_s for name, notes, _ in turns if name == "slow") for turns in by_rank
+    )
+    assert straggler_s > other_s
+    moving = [notes.plan.ranks for name, notes, _ in by_rank[0] if name == "moves"]
     assert [[rank.dropped for rank in ranks] for ranks in (moving[0], moving[-1])] == [[0.5, 0], [0, 0.5]]
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_every_gpu_gets_its_dose_and_its_messages_are_no_time_of_its_own():
-    for found, has_costs in run_on_ranks(recorded, 2, "cuda", device="cuda", timeout_s=120):
-        assert has_costs
-        for _, dose, _, parts in found:
-            assert dose.delivered_s > 0.95 * dose.intended_s - 0.02
+    for turns, costs in run_on_ranks(taken, 2, "cuda", device="cuda", timeout_s=120):
+        assert costs is not None
+        for _, notes, parts in turns:
+            assert notes.dose.delivered_s > 0.95 * notes.dose.intended_s - 0.02
             assert 0 < parts.product_s[0] < parts.iteration_s
 
 
 def test_a_study_on_real_ranks_has_rows_and_a_timeline_of_every_variant():
-    names = ("plain", "slow")
-    variants = {name: VARIANTS[name] for name in names}
-    measured = timing.measure_variants(variants, size=TINY, num_ranks=2, rounds=6, warmup=0)
+    variants = {name: VARIANTS[name] for name in ("plain", "slow")}
+    study = measured.measure_variants(variants, size=SMALL, num_ranks=2, rounds=6, warmup=0)
     quantities = {"iteration_s", "epoch_s", "product_s", "waiting_s", "transfer_s", "speedup", "dose_error"}
-    for name in names:
-        assert quantities <= set(values_of(measured.rows, name))
-    assert {"ideal_speedup", "share_of_ideal"} <= set(values_of(measured.rows, "slow"))
-    assert measured.timelines["slow"].resources == ("slow rank 0", "slow rank 1")
-    assert measured.trace["traceEvents"]
+    assert quantities <= set(values_of(study.rows, "plain")) & set(values_of(study.rows, "slow"))
+    assert {"ideal_speedup", "share_of_ideal"} <= set(values_of(study.rows, "slow"))
+    assert study.timelines["slow"].resources == ("slow rank 0", "slow rank 1")
+    assert study.trace["traceEvents"]
 
 
-def test_what_contradicts_itself_is_no_variant():
-    with pytest.raises(ValueError, match="everywhere is True"):
-        Variant(solution="MIG", pruning_ratio=0.5, everywhere=True)
-    with pytest.raises(ValueError, match="migrated is 0.5, must be None where solution is SEMI"):
-        Variant(solution="SEMI", migrated=0.5)
-    with pytest.raises(ValueError, match="selection is PriDiffR, must be Rd or Pri where every rank drops"):
-        Variant(solution="ZERO", selection="PriDiffR", pruning_ratio=0.5, everywhere=True)
-    with pytest.raises(ValueError, match="refine and pruning_ratio must be left out where migrated is given"):
-        Variant(solution="MIG", migrated=0.5, refine=True)
-
-
-def chosen(iterations):
-    """The columns that a real rank drops in the first and the last iteration, and whether it has statistics by then."""
-    size, turns = timing.Size(hidden=64, layers=1, heads=2, patch=8, batch=2), Turns(rounds=2, warmup=2)
+def chosen(num_iterations):
+    """Return the columns that a rank drops in the first and the last iteration, and whether it has statistics."""
     variant = Variant(solution="ZERO", selection="Pri", pruning_ratio=0.5, everywhere=True)
-    trial = _Trial("drops", variant, size, turns, Recorder(resource="rank"), 1.0, "cpu", None, True)
-    found = []
-    for _ in range(iterations):
-        trial.take_turn()
-        (chooser,) = trial.balancer._choosers.values()
-        found.append([each.dropped.tolist() for each in chooser.choose(trial.balancer.plan.ranks[trial.rank])])
-    return found[0], found[-1], bool(chooser._statistics[0].change.isfinite().any())
+    training = Training(variant, Setting(size=SMALL, turns=Turns(rounds=2, warmup=2)), Recorder(resource="rank"))
+    dropped = []
+    for _ in range(num_iterations):
+        training.step()
+        ((rank, chooser),) = training.balancer._choosers.items()
+        dropped.append([columns.dropped.tolist() for columns in chooser.choose(training.balancer.plan.ranks[rank])])
+    return dropped[0], dropped[-1], bool(chooser._statistics[0].change.isfinite().any())
 
 
-def test_after_the_warm_up_columns_are_chosen_by_what_was_measured():
-    for first, last, is_measured in run_on_ranks(chosen, 2, 3, timeout_s=60):
+def test_after_the_warm_up_columns_are_chosen_by_measured_statistics(pair):
+    for first, last, is_measured in pair.run(chosen, 3):
         assert is_measured and first != last
 
 
 def test_semi_selects_alike_wherever_it_is_measured_and_the_refined_one_is_the_default_of_balance():
     items = [item for item in load_catalogue(Project()) if item.technique == "flextp"]
-    compared = [what for item in items for each in item.parameters.values() for what in each.get("compared", ())]
-    semi = [what for what in compared if what.get("solution") == "SEMI"]
-    papers, default = ("PriDiffR", False, SPEED_SHARE), ("Pri", True, SPEED_SHARE)  # `balance` has the latter
-    told = {tuple(getattr(Variant.of(what), name) for name in ("selection", "refine", "speed_share")) for what in semi}
-    assert told == {papers, default}
-    timed = [
-        what
-        for item in items
-        if item.times
-        for each in item.parameters.values()
-        for what in each.get("compared", ())
-        if what["solution"] in ("MIG", "SEMI")
+    entries = [
+        (item, entry) for item in items for each in item.parameters.values() for entry in each.get("compared", ())
     ]
-    assert {what["patience"] for what in timed if "migrated" not in what} == {PATIENCE}
+    semi = [Variant.of(entry) for _, entry in entries if entry.get("solution") == "SEMI"]
+    papers, default = ("PriDiffR", False, SPEED_SHARE), ("Pri", True, SPEED_SHARE)  # `balance` has the latter
+    assert {(variant.selection, variant.refine, variant.speed_share) for variant in semi} == {papers, default}
+    timed = [entry for item, entry in entries if item.times and entry["solution"] in ("MIG", "SEMI")]
+    assert {entry["patience"] for entry in timed if "migrated" not in entry} == {PATIENCE}
 
 
-def test_bad_input_is_refused_before_any_rank_starts():
-    with pytest.raises(ValueError, match="num_senders is 2; it must be at most 1"):
-        timing.measure_variants(
-            {"a": Variant(solution="SEMI", num_senders=2, skewness=(4.0,))}, size=TINY, num_ranks=2, rounds=6
-        )
-    with pytest.raises(ValueError, match="num_ranks is 3, must divide the model's 2 attention heads"):
-        timing.measure_variants({"a": Variant()}, size=TINY, num_ranks=3, rounds=6)
-    with pytest.raises(ValueError, match="rounds is 5, must make at least 6"):
-        timing.measure_variants({"plain": Variant()}, size=TINY, rounds=5)
-    with pytest.raises(ValueError, match="slowness is 4.0, must be 1 where 'as it is'"):
-        timing.measure_variants({"as it is": None}, size=TINY, rounds=6, slowness=4.0)
-    with pytest.raises(ValueError, match="num_senders is 4, must be in 1..3"):
-        timing.measure_variants({"all": Variant(solution="MIG", migrated=0.5, num_senders=4)}, size=TINY, rounds=6)
-    with pytest.raises(ValueError, match="batch is 0, must be at least 1"):
-        timing.Size(batch=0)
-    with pytest.raises(ValueError, match="warmup is -1"):
-        Turns(rounds=6, warmup=-1)
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"pruning_ratio": None, "everywhere": True}, "pruning_ratio is None; it must be in"),
+        ({"solution": "MIG", "pruning_ratio": 0.5, "everywhere": True}, "everywhere is True; it must be False except"),
+        (
+            {"selection": "PriDiffR", "pruning_ratio": 0.5, "everywhere": True},
+            "selection is PriDiffR; it must be Rd or Pri",
+        ),
+        ({"selection": "PriDiffE", "dropped": [0.5]}, "selection is PriDiffE; it must be Rd or Pri"),
+        ({"solution": "SEMI", "dropped": [0.5]}, r"dropped is \(0.5,\); it must be \(\) but for a ZERO"),
+        ({"pruning_ratio": 0.5, "dropped": [0.5]}, r"dropped is \(0.5,\); it must be \(\) but for a ZERO"),
+        ({"solution": "SEMI", "migrated": 0.5}, "migrated is 0.5; it must be None where solution is SEMI"),
+        ({"solution": "MIG", "migrated": 0.5, "refine": True}, "refine is True; it must be False where migrated"),
+        ({"solution": "MIG", "migrated": 0.5, "pruning_ratio": 0.5}, "pruning_ratio is 0.5; it must be None where"),
+        ({"solution": "MIG", "migrated": 1.5}, "migrated is 1.5; it must be in"),
+        ({"moves": True}, r"skewness is \(\); it must be one value"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options, rule):
+    with pytest.raises(ValueError, match=rule):
+        Variant(**{"solution": "ZERO"} | options)
+
+
+@pytest.mark.parametrize(
+    ("variant", "more", "rule"),
+    [
+        (Variant(), {"rounds": 5}, "rounds is 5; it must be at least 6"),
+        (Variant(), {"num_ranks": 3}, "num_ranks is 3; it must divide the model's 2 attention heads"),
+        (Variant(), {"slowness": 0.5}, "slowness is 0.5; it must be at least 1"),
+        (None, {"slowness": 4.0}, "slowness is 4.0; it must be 1 where 'x' is not balanced"),
+        (Variant(solution="SEMI", num_senders=2, skewness=SLOW), {}, "num_senders is 2; it must be at most 1"),
+        (Variant(solution="MIG", migrated=0.5, num_senders=2), {}, r"num_senders is 2; it must be in 1\.\.1"),
+        (Variant(solution="ZERO", dropped=(0.5,) * 3), {}, "dropped is .*; it must be at most 2 values"),
+        (Variant(skewness=SLOW * 3), {}, "skewness is .*; it must be at most 2 values"),
+    ],
+)
+def test_bad_input_is_refused_before_any_rank_starts(monkeypatch, variant, more, rule):
+    monkeypatch.setattr("workbench.study.timing.Ranks", None)
+    with pytest.raises(ValueError, match=rule):
+        measured.measure_variants({"x": variant}, **{"size": SMALL, "num_ranks": 2, "rounds": 6} | more)
+    with pytest.raises(ValueError, match="variants is empty"):
+        measured.measure_variants({}, size=SMALL, rounds=6)
+    with pytest.raises(ValueError, match="batch is 0; it must be at least 1"):
+        Size(batch=0)

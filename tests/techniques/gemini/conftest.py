@@ -7,8 +7,8 @@ import pytest
 
 from workbench.launch import Ranks
 from workbench.launch.machines import Machines
+from workbench.techniques.gemini.measured import reliability
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
-from workbench.techniques.gemini.study import reliability
 
 LOADED = (*PRELOAD, reliability.__name__)
 

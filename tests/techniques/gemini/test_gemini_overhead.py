@@ -14,41 +14,43 @@ from torch.utils._pytree import tree_leaves, tree_map
 from workbench import plots
 from workbench.cluster import Link
 from workbench.launch import Ranks, ShapedHosts
+from workbench.study.timing import Timed, Turn, Turns
 from workbench.techniques.gemini import plots as pictures
+from workbench.techniques.gemini.measured.overhead import (
+    AsyncSave,
+    Facts,
+    Watched,
+    idle_s,
+    is_installed,
+    measure_overhead,
+    overhead_rows,
+    predict,
+)
+from workbench.techniques.gemini.measured.training import PoolContext, Size, Tokens
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.runtime.idle import Interleaving, measure_link
 from workbench.techniques.gemini.runtime.transfer import Route
-from workbench.techniques.gemini.study.gpt2_training import Size, Tokens
-from workbench.techniques.gemini.study.overhead import measure_overhead, overhead_rows, predict
-from workbench.techniques.gemini.study.pool_context import PoolContext
-from workbench.techniques.gemini.study.turns import AsyncSave, Facts, Turn, Turns, idle_s
-from workbench.techniques.gemini.study.voting_replicas import is_installed
+from workbench.timeline import Action
 
 TINY = Size(hidden=16, layers=1, heads=2, vocab=32, sequence=8, batch=2, dropout=0.0)
 
 
-def turn(scheme: str, iteration_s: float, **more: float) -> Turn:
-    return Turn(scheme=scheme, iteration_s=iteration_s, cpu_s=iteration_s / 2, **more)
+def turn(scheme: str, iteration_s: float, notes: Watched | None = None) -> Turn:
+    whole = Action(resource="rank", start_s=0.0, end_s=iteration_s, label="iteration")
+    return Turn(name=scheme, length=1, actions=(whole,), cpu_s=iteration_s / 2, notes=notes)
 
 
 def rows_by_hand(ratio: float) -> dict:
     """Two ranks, six rounds: iterations of 1.0 to 1.5 s, on the second rank 0.2 s longer, with Gemini times a ratio."""
-    found = []
-    for later_s in (0.0, 0.2):
-        plain = [1.0 + 0.1 * number + later_s for number in range(6)]
-        more = {"idle_before_s": 0.5, "idle_s": 0.4, "checkpoint_s": 0.2}
-        with_each = [turn("Gemini", ratio * each, **more) for each in plain]
-        found.append(
-            [each for pair in zip([turn("Baseline", each) for each in plain], with_each, strict=True) for each in pair]
-        )
-    facts = [
-        {
-            "Baseline": Facts(digest="a"),
-            "Gemini": Facts(digest=digest, shard_bytes=100, buffer_bytes=40, num_chunks=5, network_s=0.1),
-        }
-        for digest in ("a", "b")
-    ]
-    rows = overhead_rows(["Baseline", "Gemini"], found, facts)
+    notes = Watched(idle_before_s=0.5, idle_s=0.4, checkpoint_s=0.2)
+    plain_s = [(1.0 + 0.1 * number, 1.2 + 0.1 * number) for number in range(6)]
+    rounds = {
+        "Baseline": [tuple(turn("Baseline", seconds) for seconds in ranks) for ranks in plain_s],
+        "Gemini": [tuple(turn("Gemini", ratio * seconds, notes) for seconds in ranks) for ranks in plain_s],
+    }
+    known = {"shard_bytes": 100, "buffer_bytes": 40, "num_chunks": 5, "network_s": 0.1}
+    gemini = tuple(Facts(digest=digest, **known) for digest in ("a", "b"))
+    rows = overhead_rows(Timed(rounds=rounds, facts={"Baseline": (Facts(digest="a"),) * 2, "Gemini": gemini}))
     return {(row["quantity"], row["scheme"]): row for row in rows}
 
 
@@ -104,16 +106,11 @@ def test_the_memory_of_a_pool_rank_is_found_again_by_name_and_keeps_its_size():
 
 @pytest.mark.parametrize(
     ("schemes", "rounds", "told"),
-    [(["Gemini"], 6, "schemes is"), (["Baseline"], 6, "schemes is"), (["Baseline", "Gemini"], 5, "turns.rounds is 5")],
+    [(["Gemini"], 6, "schemes is"), (["Baseline"], 6, "schemes is"), (["Baseline", "Gemini"], 5, "rounds is 5")],
 )
 def test_what_cannot_be_compared_is_refused_before_any_rank_starts(schemes, rounds, told):
     with pytest.raises(ValueError, match=told):
         measure_overhead(schemes, size=TINY, num_machines=2, bandwidth_bytes_per_s=1e7, turns=Turns(rounds=rounds))
-
-
-def test_numbers_of_turns_below_one_are_refused():
-    with pytest.raises(ValueError, match="length is 0"):
-        Turns(rounds=6, length=0)
 
 
 def test_naive_has_one_buffer_as_large_as_its_largest_chunk():
@@ -158,9 +155,10 @@ def test_what_async_save_is_asked_to_save_is_the_iteration_just_done(pools, tmp_
 
 
 def test_replicas_that_vote_are_compared_only_where_they_can_run():
-    turns = Turns(rounds=6, length=1, num_profiled=1, reserved_bytes=8192)
-    ask = {"num_machines": 2, "bandwidth_bytes_per_s": 50e6, "turns": turns}
-    with pytest.raises(ValueError, match="size.sharded is True: torchft needs a model that is not sharded"):
+    turns = Turns(rounds=6)
+    options = {"num_profiled": 1, "reserved_bytes": 8192}
+    ask = {"num_machines": 2, "bandwidth_bytes_per_s": 50e6, "turns": turns, **options}
+    with pytest.raises(ValueError, match="size.sharded is True; torchft needs a model that is not sharded"):
         measure_overhead(["Baseline", "torchft"], size=TINY, **ask)
     if not is_installed():
         pytest.skip("torchft is not installed: pip install torchft")
@@ -169,9 +167,9 @@ def test_replicas_that_vote_are_compared_only_where_they_can_run():
 
 
 def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_checkpoints_only():
-    turns = Turns(rounds=6, length=1, num_profiled=1, reserved_bytes=8192)
+    options = {"turns": Turns(rounds=6), "num_profiled": 1, "reserved_bytes": 8192}
     schemes = ["Baseline", "Blocking", "Gemini", "async_save"]
-    found = measure_overhead(schemes, size=TINY, num_machines=2, bandwidth_bytes_per_s=50e6, turns=turns)
+    found = measure_overhead(schemes, size=TINY, num_machines=2, bandwidth_bytes_per_s=50e6, **options)
     by_name = {(row["quantity"], row["scheme"]): row["value"] for row in found.rows}
     assert [by_name["different_ranks", scheme] for scheme in schemes[1:]] == [0, 0, 0]
     assert by_name["buffer_bytes", "Gemini"] == 2 * 8192, "four sub-buffers of 2 KiB to send and four to receive"

@@ -5,12 +5,17 @@ import os
 import pytest
 
 from workbench.techniques.gemini import plots as pictures
+from workbench.techniques.gemini.measured import reliability
+from workbench.techniques.gemini.measured.reliability import (
+    Undisturbed,
+    reliability_cells,
+    reliability_rows,
+    run_schedule,
+)
+from workbench.techniques.gemini.measured.schedules import Failure, Flip, Schedule, draw_schedule
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.control.events import Fault, Victim
-from workbench.techniques.gemini.study import reliability
-from workbench.techniques.gemini.study.reliability import Undisturbed, reliability_cells, reliability_rows, run_schedule
-from workbench.techniques.gemini.study.schedules import Failure, Flip, Schedule, draw_schedule
 
 ITERATIONS = 6  # of the short trainings
 

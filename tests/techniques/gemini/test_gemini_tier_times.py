@@ -3,9 +3,9 @@
 import pytest
 
 from workbench.techniques.gemini import plots as pictures
+from workbench.techniques.gemini.measured.tiers import TierTimes, hidden_from, measure_tiers, paced, tier_rows
+from workbench.techniques.gemini.measured.training import Size
 from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.study.gpt2_training import Size
-from workbench.techniques.gemini.study.tier_times import TierTimes, hidden_from, measure_tiers, paced, tier_rows
 
 TINY = Size(hidden=16, layers=1, heads=2, vocab=32, sequence=8, batch=2, dropout=0.0)
 
@@ -64,7 +64,10 @@ def test_rows_hold_reductions_their_share_of_the_rates_and_the_worst_retrieval_f
 
 def test_pictures_name_their_units():
     rows = tier_rows(by_hand(), 2.5e6)
-    assert [ax.get_ylabel() for ax in pictures.draw_tiers(rows).axes] == ["checkpoint (s)", "times shorter than to storage"]
+    assert [ax.get_ylabel() for ax in pictures.draw_tiers(rows).axes] == [
+        "checkpoint (s)",
+        "times shorter than to storage",
+    ]
     assert pictures.draw_retrieval(rows).axes[0].get_ylabel() == "until every rank has its state (s)"
 
 

@@ -8,13 +8,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from workbench.parallel.recorded import RecordedTensorGroup
+from workbench.study.breakdown import ITERATION, timeline_of
 from workbench.techniques.flextp.method import Plan
 from workbench.techniques.flextp.runtime import Balancer
 from workbench.timeline import Action, Kind, Recorder, Timeline
 
 __all__ = ["PRELOAD", "WatchedIteration", "WatchedRank", "iteration_timeline", "watch_training"]
 
-ITERATION = "iteration"  # the action that spans all others of it
 # What the ranks import sooner or later, the last two in the pre-test: seconds, once instead of on every rank.
 PRELOAD = ("workbench.explore.flextp", "scipy.optimize", "torch.fx.experimental.symbolic_shapes")
 LEARNING_RATE = 0.05  # any: only what ranks do is looked at
@@ -73,9 +73,7 @@ def watch_training(
 
 def iteration_timeline(ranks: Sequence[WatchedIteration]) -> Timeline:
     """Put the same iteration of all ranks, in rank order, on a timeline: own work, waiting, transfer."""
-    from workbench.techniques.flextp.study.timing import told_apart  # here, since the ranks need no matplotlib
-
     whole = [Action(resource="rank", start_s=each.start_s, end_s=each.end_s, label=ITERATION) for each in ranks]
-    apart = told_apart([(*each.actions, one) for each, one in zip(ranks, whole, strict=True)])
+    apart = timeline_of([(*each.actions, one) for each, one in zip(ranks, whole, strict=True)])
     actions = (replace(one, kind=Kind.COMPUTE) if one.kind is Kind.OTHER else one for one in apart.actions)
     return Timeline.merged([list(actions)])

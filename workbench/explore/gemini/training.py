@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from workbench.techniques.gemini.measured.recovery import train_gpt2
+from workbench.techniques.gemini.measured.training import digest_of
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD as OF_CHECKPOINTS
 from workbench.techniques.gemini.runtime.checkpoints import Context
 from workbench.techniques.gemini.runtime.control.events import Event, EventName
-from workbench.techniques.gemini.study.gpt2_training import digest_of
-from workbench.techniques.gemini.study.recovery import train_gpt2
 
 __all__ = ["PRELOAD", "LiveLog", "SmallTraining", "in_words"]
 

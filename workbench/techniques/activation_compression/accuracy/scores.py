@@ -59,8 +59,8 @@ def score_rows(cells: Iterable[Values], keys: Sequence[str] = ()) -> Rows:
 
     Returns:
         For each cell `score` (%), `chance` (%), steps, bytes a step and seconds. Where the uncompressed cell of its
-        task and seed is among them also `relative_score`, `points_lost`, `constant_share` (of the score, what a constant
-        answer keeps), and of the bytes at compressed sites `message_share` and, with the gradients of learned codes,
+        task and seed is among them also `relative_score`, `points_lost`, `constant_share` (of the score, kept by a
+        constant answer), and of the bytes at compressed sites `message_share` and, with the gradients of learned codes,
         which no smaller batch makes smaller, `sent_share`. Over the seeds `points_below`.
     """
     cells = list(cells)

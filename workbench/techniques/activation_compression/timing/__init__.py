@@ -1,6 +1,6 @@
 """Iteration times of compressed training, measured on real ranks over shaped links."""
 
-from .fitting import Fitted, fit_machine, settings_of
+from .fitting import FitStudy, Fitted, break_even_rows, fit_machine, measure_fit, prediction_rows, settings_of
 from .links import (
     SMALL_BERT,
     Calibration,
@@ -11,7 +11,6 @@ from .links import (
     measure_table,
     ranks_at_share,
 )
-from .predicting import FitStudy, measure_fit
 from .study import PRELOAD, Measured, measure_iterations, measure_on, trials
 from .variants import Timed, Variant, timed
 
@@ -27,12 +26,14 @@ __all__ = [
     "Timed",
     "Variant",
     "beside_largest",
+    "break_even_rows",
     "carried_over_share",
     "fit_machine",
     "measure_fit",
     "measure_iterations",
     "measure_on",
     "measure_table",
+    "prediction_rows",
     "ranks_at_share",
     "settings_of",
     "timed",

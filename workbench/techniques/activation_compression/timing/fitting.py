@@ -1,12 +1,7 @@
-"""This machine's rates, fitted to measured iterations, so that the cost model can answer for settings nobody ran.
+"""This machine's rates, fitted to measured iterations, and figure 5: how well they predict others, and where codes pay.
 
-Source: "Does compressing activations help model parallel training?", section 4.7: computation is linear in FLOPs,
-communication in bytes, coding in elements. Least squares of relative errors, no coefficient below zero.
-Simplified: iterations with one micro-batch and two tensor-parallel ranks or more; launching adds to computing, since
-nothing overlaps on a core.
-Left out: a rank that has a core to itself (TP 1).
-
-Units: seconds, bytes, elements, FLOPs.
+Section 4.7: computation is linear in FLOPs, communication in bytes, coding in elements. Least squares of relative
+errors, no coefficient below zero. Seconds, bytes, elements, FLOPs.
 """
 
 from __future__ import annotations
@@ -19,34 +14,43 @@ from types import MappingProxyType
 
 import numpy as np
 
-from workbench.cluster import Algorithm, Collective, Fit, Sample, collective_time_s, fit
+from workbench.cluster import Algorithm, Collective, Fit, Link, Sample, collective_time_s, fit
+from workbench.launch import Ranks
+from workbench.study.rows import ratios, value_row
 
-from ..cost import CodecCost, FittedMachine, Setting
+from ..cost import CodecCost, FittedMachine, Setting, break_even, iteration_time
+from ..cost.break_even import speedup_at
 from ..cost.layer import forward_flops
 from ..method import Family, method
-from .study import BASELINE
+from .links import Calibration, ranks_at_share
+from .study import BASELINE, measure_iterations, measure_on
 from .variants import timed
 
-__all__ = ["Fitted", "MeasuredSetting", "fit_machine", "settings_of"]
+__all__ = [
+    "FitStudy",
+    "Fitted",
+    "MeasuredSetting",
+    "break_even_rows",
+    "fit_machine",
+    "measure_fit",
+    "prediction_rows",
+    "settings_of",
+]
 
+LEARNED = "A1"  # whose break-even is checked
 S_PER_MS = 1e-3
 REDUCTIONS_PER_LAYER = 2  # forward; as many backward
 GATHERED = (Family.TOP_K, Family.RANDOM_K, Family.QUANTIZATION)
+Rows = list[dict]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredSetting:
-    """One setting with the medians of its parts, in seconds.
+    """One setting with the medians of its parts."""
 
-    Attributes:
-        setting: what was run.
-        parts_s: quantity without its unit, such as "forward", to seconds.
-        keys: the keys of its rows.
-    """
-
-    setting: Setting
-    parts_s: Mapping[str, float]
-    keys: Mapping
+    setting: Setting  # that was run
+    parts_s: Mapping[str, float]  # quantity without its unit, such as "forward", to seconds
+    keys: Mapping  # of its rows
 
     @property
     def forward_compute_s(self) -> float:
@@ -67,75 +71,56 @@ class MeasuredSetting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
-    """A machine and how well its lines fit.
+    """A machine and how well its lines fit."""
 
-    Attributes:
-        machine: for `cost.iteration_time` and `cost.break_even`.
-        r_squared: by what was fitted: "computation", "communication", and "coding" of each family.
-        residuals: likewise, relative: measured over fitted, minus 1.
-        communication: the link's fit.
-    """
-
-    machine: FittedMachine
-    r_squared: Mapping[str, float]
-    residuals: Mapping[str, tuple[float, ...]]
-    communication: Fit
+    machine: FittedMachine  # for `cost.iteration_time` and `cost.break_even`
+    r_squared: Mapping[str, float]  # of "computation", "communication", and "coding" of each family
+    residuals: Mapping[str, tuple[float, ...]]  # of the same, relative: measured over fitted, minus 1
+    communication: Fit  # of the link
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Line:
-    """A linear fit and how good it is.
+    """A linear fit and how good it is."""
 
-    Attributes:
-        coefficients: none negative.
-        fitted: seconds on the line.
-        r_squared: 1 less the share of the weighted variation that the line leaves.
-        residuals: measured over fitted, minus 1.
-    """
-
-    coefficients: tuple[float, ...]
-    fitted: tuple[float, ...]
-    r_squared: float
-    residuals: tuple[float, ...]
+    coefficients: tuple[float, ...]  # none negative
+    fitted: tuple[float, ...]  # seconds on the line
+    r_squared: float  # 1 less the share of the weighted variation that the line leaves
+    residuals: tuple[float, ...]  # measured over fitted, minus 1
 
 
 def settings_of(rows: Iterable[Mapping], **sizes) -> list[MeasuredSetting]:
-    """Put the rows of `measure_iterations` together, setting by setting.
+    """Put the rows of `measure_on` together, setting by setting.
 
     Args:
-        rows: with the keys method, tp, pp, micro_batch, sequence; further fields of Setting may be keys too.
-        sizes: fields of Setting that are no keys.
+        rows: With the keys method, tp, pp, micro_batch, sequence; further fields of Setting may be keys too.
+        sizes: Fields of Setting that are no keys.
     """
-    found: dict[tuple, dict] = {}
+    parts_of: dict[tuple, dict[str, float]] = {}
     names = ("method", "tp", "pp", "nvlink", "micro_batch", "sequence", "hidden")
     for row in rows:
-        keys = {name: row[name] for name in names if name in row}
-        one = found.setdefault(tuple(keys.items()), {"keys": keys, "parts": {}})
+        parts_s = parts_of.setdefault(tuple((name, row[name]) for name in names if name in row), {})
         if row["unit"] == "ms" and "boundary" not in row:
-            one["parts"][row["quantity"].removesuffix("_ms")] = S_PER_MS * row["value"]
-    return [_measured(one["keys"], one["parts"], sizes) for one in found.values()]
+            parts_s[row["quantity"].removesuffix("_ms")] = S_PER_MS * row["value"]
+    return [_measured(dict(keys), parts_s, sizes) for keys, parts_s in parts_of.items()]
 
 
-def _measured(keys: Mapping, parts: Mapping, sizes: Mapping) -> MeasuredSetting:
+def _measured(keys: Mapping, parts_s: Mapping, sizes: Mapping) -> MeasuredSetting:
     fields = {name: value for name, value in keys.items() if name not in ("method", "nvlink")}
-    return MeasuredSetting(setting=timed(keys["method"], **{**sizes, **fields}).setting, parts_s=parts, keys=keys)
+    return MeasuredSetting(setting=timed(keys["method"], **{**sizes, **fields}).setting, parts_s=parts_s, keys=keys)
 
 
 def fit_machine(measured: Sequence[MeasuredSetting]) -> Fitted:
-    """Fit this machine's rates.
-
-    Args:
-        measured: settings over one link, with two tensor-parallel ranks or more, of several sizes, "w/o" among them.
-
-    Returns:
-        The machine, with the goodness of its fits.
+    """Fit this machine's rates to settings over one link, with TP 2 or more, of several sizes, "w/o" among them.
 
     Raises:
-        ValueError: where nothing is uncompressed.
+        ValueError: Where nothing is uncompressed.
     """
     plain = [one for one in measured if one.setting.method == BASELINE]
     if not plain:
-        raise ValueError(f"measured has no {BASELINE!r}: computation and communication are fitted to it")
+        raise ValueError(
+            f"measured has no {BASELINE!r}; it must be there, computation and communication are fitted to it"
+        )
     waits_s = fmean(one.parts_s["tensor_waiting"] / _reductions(one) for one in plain)
     computation, communication = _computation(plain), _communication(plain)
     link = communication.link("fitted to measured all-reduces on this machine's shaped hosts")
@@ -242,38 +227,36 @@ def _communication(plain: Sequence[MeasuredSetting]) -> Fit:
 
 
 def _backward_over_forward(plain: Sequence[MeasuredSetting], waits_s: float) -> float:
-    ratios = []
+    over_forward = []
     for one in plain:
         backward_s = one.parts_s["backward"] - one.parts_s["tensor_backward"] - _reductions(one) * waits_s
-        ratios.append(backward_s / one.forward_compute_s)
-    return max(0.0, median(ratios))
+        over_forward.append(backward_s / one.forward_compute_s)
+    return max(0.0, median(over_forward))
 
 
 def _plain_twin(one: MeasuredSetting, plain: Iterable[MeasuredSetting]) -> MeasuredSetting | None:
     """Find the uncompressed iteration of the same sizes."""
-    wanted = {name: value for name, value in one.keys.items() if name != "method"}
-    twins = (other for other in plain if {k: v for k, v in other.keys.items() if k != "method"} == wanted)
-    return next(twins, None)
+    return next((other for other in plain if other.keys == {**one.keys, "method": BASELINE}), None)
 
 
 def _gather_s(measured: Sequence[MeasuredSetting], plain: Sequence[MeasuredSetting], link) -> float:
-    """What gathering takes beyond its bytes, the median over sparse and quantised methods."""
+    """Return the seconds of gathering beyond its bytes, the median over sparse and quantised methods."""
     beyond = []
     for one in measured:
         twin = _plain_twin(one, plain)
         if twin is None or method(one.setting.method).family not in GATHERED:
             continue
         full_s = twin.parts_s["tensor"] / _reductions(twin)
-        mine_s = (one.parts_s["tensor"] - full_s * (_reductions(one) - one.num_encoded)) / one.num_encoded
+        encoded_s = (one.parts_s["tensor"] - full_s * (_reductions(one) - one.num_encoded)) / one.num_encoded
         ring_s = collective_time_s(
             Collective.ALL_GATHER, Algorithm.RING, one.setting.tp, one.setting.encoded_bytes(), link
         )
-        beyond.append(mine_s - ring_s)
+        beyond.append(encoded_s - ring_s)
     return max(0.0, median(beyond)) if beyond else 0.0
 
 
 def _handover_s(plain: Sequence[MeasuredSetting], link) -> float:
-    """What passing one message on takes beyond its bytes."""
+    """Return the seconds of passing one message on beyond its bytes."""
     beyond = [
         one.parts_s["waiting_and_pipeline"] / (2 * (one.setting.pp - 1)) - link.time_s(one.setting.activation_bytes())
         for one in plain
@@ -285,17 +268,17 @@ def _handover_s(plain: Sequence[MeasuredSetting], link) -> float:
 def _codec(
     family: Family, measured: Sequence[MeasuredSetting], plain: Sequence[MeasuredSetting]
 ) -> tuple[CodecCost, _Line]:
-    """Fit encoding and decoding to elements and to what is sent; what neither explains is launching."""
-    mine = [one for one in measured if method(one.setting.method).family is family]
-    gathered = [one.setting.tp if family in GATHERED else 1 for one in mine]
-    encode_s = [one.parts_s["encode"] / one.num_encoded for one in mine]
-    decode_s = [one.parts_s["decode"] / one.num_encoded for one in mine]
-    columns = [[one.elements, one.setting.sent_elements(), 1.0] for one in mine]
+    """Fit encoding and decoding to elements and to sent elements; the constant is launching."""
+    coded = [one for one in measured if method(one.setting.method).family is family]
+    gathered = [one.setting.tp if family in GATHERED else 1 for one in coded]
+    encode_s = [one.parts_s["encode"] / one.num_encoded for one in coded]
+    decode_s = [one.parts_s["decode"] / one.num_encoded for one in coded]
+    columns = [[one.elements, one.setting.sent_elements(), 1.0] for one in coded]
     encode = _line(columns, encode_s)
     decode = _line([[n * a, n * b, c] for n, (a, b, c) in zip(gathered, columns, strict=True)], decode_s)
-    backward_s = [_more_backward_s(one, plain) for one in mine]
+    backward_s = [_more_backward_s(one, plain) for one in coded]
     coding_s = [a + b for a, b in zip(encode_s, decode_s, strict=True)]
-    ratio = max(0.0, median(more / both for more, both in zip(backward_s, coding_s, strict=True)))
+    ratio = max(0.0, median(ratios(backward_s, coding_s)))
     cost = CodecCost(
         encode_s_per_element=encode.coefficients[0],
         encode_s_per_sent=encode.coefficients[1],
@@ -309,9 +292,133 @@ def _codec(
 
 
 def _more_backward_s(one: MeasuredSetting, plain: Sequence[MeasuredSetting]) -> float:
-    """What the backward pass of one encoded reduction takes beyond that of a plain one, communication apart."""
+    """Return the backward seconds of one encoded reduction beyond those of a plain one, communication apart."""
     twin = _plain_twin(one, plain)
     if twin is None:
         return 0.0
-    mine, theirs = (each.parts_s["backward"] - each.parts_s["tensor_backward"] for each in (one, twin))
-    return max(0.0, mine - theirs) / one.num_encoded
+    coded_s, plain_s = (each.parts_s["backward"] - each.parts_s["tensor_backward"] for each in (one, twin))
+    return max(0.0, coded_s - plain_s) / one.num_encoded
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitStudy:
+    """A fitted machine and how far it carries."""
+
+    rows: Rows  # errors, goodness of fit, predicted beside measured iterations and speedups
+    fitted: Fitted  # the machine
+    calibration: Calibration  # of the link
+    trace: dict  # Chrome trace of one iteration
+
+
+def measure_fit(
+    *,
+    fit_on: Sequence[Mapping],
+    held_out: Sequence[Mapping],
+    faster: Sequence[float],
+    share: float,
+    num_hosts: int,
+    num_iterations: int,
+    seed: int = 0,
+    device: str | None = None,
+    **sizes,
+) -> FitStudy:
+    """Measure, fit on some settings, predict the others; held-out settings are held out whole.
+
+    Args:
+        fit_on: Settings the machine is fitted to: {"methods", "meshes", "micro_batch", "sequence", "hidden"}.
+        held_out: Settings it predicts, likewise.
+        faster: Factors by which the link is made faster to measure where a learned code stops paying.
+        share: Of an iteration that forward tensor communication takes over the link.
+        num_hosts, num_iterations, seed, device, sizes: As for `measure_iterations`.
+    """
+    shape = _shape(fit_on[0])
+    common = {"num_iterations": num_iterations, "seed": seed, **sizes}
+    where = {"num_hosts": num_hosts, "device": device}
+    with ranks_at_share(share, seed=seed, **where, **shape, **sizes) as (ranks, calibration):
+        seen, trace = _measure(ranks, fit_on, common)
+        unseen, _ = _measure(ranks, held_out, common)
+    fitted = fit_machine(settings_of(seen, **sizes))
+    rows = _quality_rows(fitted)
+    rows += prediction_rows(settings_of(seen, **sizes), fitted, "fitted")
+    rows += prediction_rows(settings_of(unseen, **sizes), fitted, "held out")
+    rows += [row for row in seen + unseen if row["quantity"] == "speedup" and row["method"] != BASELINE]
+    setting = timed(LEARNED, tp=4, pp=1, **shape, **sizes).setting
+    over_links = _measure_links(calibration.link, faster, {**where, **shape, **common})
+    rows += break_even_rows(fitted.machine, setting, calibration.link, over_links)
+    return FitStudy(rows=rows, fitted=fitted, calibration=calibration, trace=trace)
+
+
+def _shape(one: Mapping) -> dict:
+    return {name: one[name] for name in ("micro_batch", "sequence", "hidden")}
+
+
+def _measure(ranks: Ranks, wanted: Sequence[Mapping], common: Mapping) -> tuple[Rows, dict]:
+    rows, trace = [], {}
+    for one in wanted:
+        meshes = [tuple(mesh) for mesh in one["meshes"]]
+        measured = measure_on(ranks, one["methods"], meshes, keys=_shape(one), **_shape(one), **common)
+        rows, trace = rows + measured.rows, trace or measured.trace
+    return rows, trace
+
+
+def _quality_rows(fitted: Fitted) -> Rows:
+    machine = fitted.machine
+    rows = [value_row("r_squared", value, of=name) for name, value in fitted.r_squared.items()]
+    return [
+        *rows,
+        value_row("flops_per_s", machine.flops_per_s, "FLOP/s"),
+        value_row("link_bandwidth", machine.link.bandwidth_bytes_per_s, "byte/s"),
+        value_row("link_latency", machine.link.latency_s, "s"),
+        value_row("layer_launch", machine.layer_launch_s, "s"),
+        value_row("backward_over_forward", machine.backward_over_forward),
+    ]
+
+
+def prediction_rows(measured: Sequence[MeasuredSetting], fitted: Fitted, settings: str) -> Rows:
+    """Put predicted iterations beside measured ones; `settings` is a key of all rows, such as "held out"."""
+    rows, errors = [], []
+    for one in measured:
+        predicted_s, measured_s = iteration_time(one.setting, fitted.machine).total_s, one.parts_s["iteration"]
+        errors.append(abs(predicted_s / measured_s - 1))
+        keys = {**one.keys, "settings": settings}
+        rows.append(value_row("predicted_ms", 1e3 * predicted_s, "ms", **keys))
+        rows.append(value_row("measured_ms", 1e3 * measured_s, "ms", **keys))
+    return [*rows, value_row("median_error", median(errors), settings=settings)]
+
+
+def _measure_links(link: Link, faster: Sequence[float], common: Mapping) -> dict[float, dict]:
+    """Measure a learned code at TP 4 over faster and faster links: the row of its speedup by factor of the rate."""
+    found = {}
+    for factor in faster:
+        over = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * factor)
+        rows = measure_iterations([BASELINE, LEARNED], [(4, 1)], link=over, **common).rows
+        (found[factor],) = [row for row in rows if row["quantity"] == "speedup" and row["method"] == LEARNED]
+    return found
+
+
+def break_even_rows(machine: FittedMachine, setting: Setting, link: Link, over_links: Mapping[float, Mapping]) -> Rows:
+    """Put the measured gain of a code over faster links beside the gain by a machine's model.
+
+    Args:
+        machine: Fitted over `link`.
+        setting: Of the code.
+        link: The slowest.
+        over_links: By factor of its rate, the measured speedup: {"value", "low", "high"}.
+
+    Returns:
+        Rows by factor: both speedups; saved_share_error, predicted less measured share of the iteration that the code
+        saves; same_side, 1 or 0, where the measured interval does not hold a speedup of 1: whether both say that the
+        code pays, or that it does not. And the predicted break_even_bandwidth.
+    """
+    fitted_over_real = machine.link.bandwidth_bytes_per_s / link.bandwidth_bytes_per_s
+    rows, keys = [], {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
+    for factor, measured in over_links.items():
+        at, gain = {**keys, "faster": factor}, measured["value"]
+        predicted = speedup_at(machine, setting, link.bandwidth_bytes_per_s * factor * fitted_over_real)
+        rows.append(value_row("speedup_over_link", gain, low=measured["low"], high=measured["high"], **at))
+        rows.append(value_row("predicted_speedup_over_link", predicted, **at))
+        rows.append(value_row("saved_share_error", 1 / gain - 1 / predicted, **at))
+        if not measured["low"] <= 1 <= measured["high"]:
+            rows.append(value_row("same_side", int((predicted > 1) == (gain > 1)), **at))
+    point = break_even(machine, setting).bandwidth_bytes_per_s
+    return [*rows, value_row("break_even_bandwidth", point, "byte/s", **keys)]

@@ -1,4 +1,4 @@
-"""Links on which communication takes the share of an iteration that it takes in the paper, and tables measured on them.
+"""Links on which communication takes the share of an iteration that it has in the paper, and tables measured on them.
 
 Table 4: forward tensor communication takes 150.72 of 646.14 ms without NVLink. Table 9 over table 7: a pipeline
 boundary takes 88.69 of 1422.4 ms. "With NVLink" is this machine's loopback; "without" and networks are shaped links.

@@ -33,12 +33,12 @@ from workbench.training.loop import Recipe, train
 
 from ..cost import iteration_parts, model_costs, model_times, paper_machine
 from ..cost import workload as workloads
+from ..measured.variant import Variant
 from ..method.priority import micro_threshold
 from ..runtime.balancer import Balancer, balance
 from ..runtime.meter import ModelledTimes
 from ..runtime.policy import check_policy
 from .scores import BASELINE, name_of
-from .variant import Variant
 
 __all__ = ["SIZES", "compare_on_ranks", "compared_by_seed", "train_vit", "train_vit_on_ranks", "training_cells"]
 

@@ -1,11 +1,6 @@
-"""Whether training survives whatever is done to it: many small trainings under drawn failure schedules.
+"""Small trainings under drawn failure schedules: each must end with the bits of an undisturbed one.
 
-What: each training must finish with the very bits of an undisturbed one, leave no process and no memory behind, and
-say where every rank's state came from.
-Source: ours; "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", sections 6.3 and 6.6,
-is what is put to the test.
-Simplified: one fleet of warm machines serves all schedules of a cell, so what one leaves behind is seen after that one.
-Left out: trainings of more than one rank a machine.
+One set of warm machines serves all schedules of a cell, so that remains of one training are seen after it.
 """
 
 from __future__ import annotations
@@ -24,16 +19,16 @@ import torch.distributed as dist
 from workbench.launch.failures import RankFailed
 from workbench.launch.machines import Machines
 from workbench.study.cells import named
-
-from ..method.recovery import Tier
-from ..runtime.checkpoints import PRELOAD, Context, InMemoryCheckpoints
-from ..runtime.control.events import Event, EventName
-from ..runtime.replicas import KeptShards
-from ..runtime.storage import PersistentTier
-from ..runtime.training import Timing, TrainingOutcome, run_training
-from .gpt2_training import Size, train_gpt2
-from .recovery import digests
-from .schedules import FLIPPED, Flip, Schedule, draw_schedule
+from workbench.study.rows import value_row
+from workbench.techniques.gemini.measured.recovery import digests
+from workbench.techniques.gemini.measured.schedules import FLIPPED, Flip, Schedule, draw_schedule
+from workbench.techniques.gemini.measured.training import Size, train_gpt2
+from workbench.techniques.gemini.method.recovery import Tier
+from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, Context, InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.control.events import Event, EventName
+from workbench.techniques.gemini.runtime.replicas import KeptShards
+from workbench.techniques.gemini.runtime.storage import PersistentTier
+from workbench.techniques.gemini.runtime.training import Timing, TrainingOutcome, run_training
 
 __all__ = ["Undisturbed", "flip_bit", "reliability_cells", "reliability_rows", "run_cell", "run_schedule"]
 
@@ -170,22 +165,15 @@ def reliability_rows(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         found: rows of `run_schedule`.
     """
     rows = []
-    for each in found:
-        place = {"seed": each["seed"]}
-        rows += [
-            {"quantity": "is_finished", **place, "value": float(each["is_finished"]), "unit": "1"},
-            {"quantity": "different_ranks", **place, "value": float(each["different_ranks"]), "unit": "1"},
-            {"quantity": "num_orphans", **place, "value": float(each["num_orphans"]), "unit": "1"},
-            {"quantity": "leaked_bytes", **place, "value": float(each["leaked_bytes"]), "unit": "B"},
-            {"quantity": "training_s", **place, "value": each["seconds"], "unit": "s"},
-        ]
-        if each.get("flips_passed_over") is not None:
-            named = float(each["flips_passed_over"])
-            rows.append({"quantity": "damage_is_named", **place, "value": named, "unit": "1"})
+    for schedule in found:
+        seed = schedule["seed"]
+        for name, unit in (("is_finished", "1"), ("different_ranks", "1"), ("num_orphans", "1"), ("leaked_bytes", "B")):
+            rows.append(value_row(name, float(schedule[name]), unit) | {"seed": seed})
+        rows.append(value_row("training_s", schedule["seconds"], "s") | {"seed": seed})
+        if schedule.get("flips_passed_over") is not None:
+            rows.append(value_row("damage_is_named", float(schedule["flips_passed_over"])) | {"seed": seed})
     recoveries = [bar["tier"] for each in found for bar in each.get("generations", ()) if bar["generation"] > 1]
-    for tier in Tier:
-        count = float(recoveries.count(tier.value))
-        rows.append({"quantity": "num_recoveries", "tier": tier.value, "value": count, "unit": "1"})
+    rows += [value_row("num_recoveries", float(recoveries.count(tier.value)), tier=tier.value) for tier in Tier]
     return rows
 
 

@@ -1,12 +1,6 @@
-"""How long a checkpoint takes to peers and to storage, and to come back from either: on real ranks and shaped links.
+"""The time of a checkpoint to peers and to storage, and back from each tier, on shaped hosts (figure 6.11).
 
-What: `measure_tiers` makes one training state, checkpoints it over links of several rates to peers' memory and to a
-storage tier, and loads it from local memory, from a peer and from storage, each several times in turn.
-Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", section 6.7.2 and figure
-6.11: links of 100, 200 and 400 Gbit/s beside storage of 20 Gbit/s for all machines together.
-Simplified: storage is files of this machine; each save and each load lasts until all ranks' bytes have passed at the
-stated rate (`paced`), or as long as it takes by itself if that is longer. Storage traffic does not use the links.
-Left out: training beside it.
+Storage is files of this machine: a save or a load lasts until all ranks' bytes have passed at the stated rate.
 """
 
 from __future__ import annotations
@@ -24,17 +18,16 @@ import torch.distributed as dist
 
 from workbench.cluster import Link
 from workbench.launch import Ranks, ShapedHosts
-
-from ..method.interleaving import Scheme
-from ..method.recovery import Tier
-from ..runtime.agreement import tell_all
-from ..runtime.checkpoints import PRELOAD, InMemoryCheckpoints
-from ..runtime.recovering import recover_
-from ..runtime.replicas import KeptShards
-from ..runtime.state import TrainingState
-from ..runtime.storage import PersistentTier
-from .gpt2_training import LEARNING_RATE, Size, Tokens
-from .pool_context import PoolContext
+from workbench.study.rows import spread_row
+from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens
+from workbench.techniques.gemini.method.interleaving import Scheme
+from workbench.techniques.gemini.method.recovery import Tier
+from workbench.techniques.gemini.runtime.agreement import tell_all
+from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.recovering import recover_
+from workbench.techniques.gemini.runtime.replicas import KeptShards
+from workbench.techniques.gemini.runtime.state import TrainingState
+from workbench.techniques.gemini.runtime.storage import PersistentTier
 
 __all__ = ["TierTimes", "hidden_from", "measure_tiers", "paced", "record_tiers", "tier_rows"]
 
@@ -45,22 +38,14 @@ NUM_UNCOUNTED = 2  # checkpoints: the first opens connections and makes the slot
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TierTimes:
-    """Seconds of the slowest rank, repetition by repetition.
+    """Seconds of the slowest rank, repetition by repetition."""
 
-    Attributes:
-        num_machines, bandwidth_bytes_per_s: of the ranks and their links.
-        total_bytes: of all ranks' shards.
-        checkpoint_s: until all was in peers' memory.
-        stored_s: until all was in storage.
-        retrieved_s: by tier.
-    """
-
-    num_machines: int
-    bandwidth_bytes_per_s: float
-    total_bytes: int
-    checkpoint_s: tuple[float, ...]
-    stored_s: tuple[float, ...]
-    retrieved_s: dict[Tier, tuple[float, ...]]
+    num_machines: int  # of the ranks and their links
+    bandwidth_bytes_per_s: float  # of the ranks and their links
+    total_bytes: int  # of all ranks' shards
+    checkpoint_s: tuple[float, ...]  # until all was in peers' memory
+    stored_s: tuple[float, ...]  # until all was in storage
+    retrieved_s: dict[Tier, tuple[float, ...]]  # by tier
 
 
 @contextmanager
@@ -243,16 +228,13 @@ def tier_rows(found: Sequence[TierTimes], storage_bytes_per_s: float) -> list[di
         of_rates = each.num_machines * each.bandwidth_bytes_per_s / storage_bytes_per_s
         reductions = [median(each.stored_s) / one for one in each.checkpoint_s]
         peer, stored = each.retrieved_s[Tier.PEER], each.retrieved_s[Tier.STORAGE]
-        rows.append(_row("checkpoint_s", each.checkpoint_s, "s", tier=Tier.PEER.value, **place))
-        rows.append(_row("checkpoint_s", each.stored_s, "s", tier=Tier.STORAGE.value, **place))
-        rows += [_row("retrieval_s", times, "s", tier=tier.value, **place) for tier, times in each.retrieved_s.items()]
-        rows.append(_row("reduction", reductions, "1", **place))
-        rows.append(_row("reduction_of_rates", [of_rates], "1", **place))
-        rows.append(_row("share_of_rates", [one / of_rates for one in reductions], "1", **place))
-        rows.append(_row("peer_over_storage", [max(peer) / min(stored)], "1", **place))
+        rows.append(spread_row("checkpoint_s", each.checkpoint_s, "s", tier=Tier.PEER.value, **place))
+        rows.append(spread_row("checkpoint_s", each.stored_s, "s", tier=Tier.STORAGE.value, **place))
+        rows += [
+            spread_row("retrieval_s", times, "s", tier=tier.value, **place) for tier, times in each.retrieved_s.items()
+        ]
+        rows.append(spread_row("reduction", reductions, "1", **place))
+        rows.append(spread_row("reduction_of_rates", [of_rates], "1", **place))
+        rows.append(spread_row("share_of_rates", [one / of_rates for one in reductions], "1", **place))
+        rows.append(spread_row("peer_over_storage", [max(peer) / min(stored)], "1", **place))
     return rows
-
-
-def _row(quantity: str, values: Sequence[float], unit: str, **place: Any) -> dict[str, Any]:
-    spread = {"value": median(values), "low": min(values), "high": max(values)}
-    return {"quantity": quantity, **place, **spread, "unit": unit}

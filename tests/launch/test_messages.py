@@ -1,4 +1,4 @@
-"""Packing: what lies in the pickle, what beside it, and that nothing stays behind."""
+"""Messages: what lies in the pickle, what beside it, and that nothing stays behind."""
 
 import gc
 import os
@@ -9,8 +9,7 @@ import psutil
 import pytest
 import torch
 
-from workbench.launch.messages import channel_pair
-from workbench.launch.parcels import INLINE_BYTES, Handle, SharedFile, pack, unpack
+from workbench.launch.messages import INLINE_BYTES, Handle, SharedFile, channel_pair, pack, unpack
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -26,14 +25,14 @@ def ends():
 def test_small_things_travel_inside_the_pickle_and_large_ones_beside_it():
     small, large = torch.zeros(100), torch.zeros(INLINE_BYTES // 4)
     assert len(pack([small, small]).frames) == 1
-    parcel = pack([large, np.zeros(INLINE_BYTES, np.uint8), small])
-    assert [frame.nbytes for frame in parcel.frames[1:]] == [INLINE_BYTES, INLINE_BYTES]
+    message = pack([large, np.zeros(INLINE_BYTES, np.uint8), small])
+    assert [frame.nbytes for frame in message.frames[1:]] == [INLINE_BYTES, INLINE_BYTES]
 
 
 def test_one_tensor_named_twice_travels_once():
     large = torch.zeros(INLINE_BYTES)
-    parcel = pack({"a": large, "b": large[1:], "c": large.view(2, -1)})
-    assert len(parcel.frames) == 2  # the pickle and one buffer
+    message = pack({"a": large, "b": large[1:], "c": large.view(2, -1)})
+    assert len(message.frames) == 2  # the pickle and one buffer
 
 
 def test_a_large_message_and_descriptors_arrive_together(ends):
@@ -82,17 +81,17 @@ def mappings() -> int:
         return file.read().count("workbench-message")
 
 
-def test_a_closed_end_is_told_as_the_end_of_the_channel(ends):
+def test_a_closed_end_is_reported_as_the_end_of_the_channel(ends):
     ends[0].close()
     with pytest.raises(EOFError, match="closed"):
         ends[1].receive()
 
 
 def test_a_handle_means_nothing_outside_a_rank():
-    parcel = pack(Handle(name="model", crew="1"), lambda handle: handle.name)
-    assert unpack(parcel.frames, {"model": 5}.__getitem__) == 5
+    message = pack(Handle(name="model", group="1"), lambda handle: handle.name)
+    assert unpack(message.frames, {"model": 5}.__getitem__) == 5
     with pytest.raises(pickle.UnpicklingError, match="'model'"):
-        unpack(parcel.frames)
+        unpack(message.frames)
 
 
 @pytest.mark.parametrize(

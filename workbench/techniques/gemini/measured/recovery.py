@@ -1,12 +1,7 @@
-"""What a failure costs, phase by phase, read from the log of a real training in which something was killed.
+"""The cost of a failure, phase by phase, read from the log of a training with a kill (figure 6.14).
 
-What: `observe_recovery` trains twice, once undisturbed and once with a kill, says whether both end with the same bits,
-and reads from the log how long the failure went undetected, how long machines and ranks took to come back, to join, to
-fetch their state, and which iterations had to be done again.
-Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", section 6.7.3 and figure
-6.14. Nothing is serialised here when a failure comes: replicas are kept as bytes with their checksums.
-Simplified: one failure a training; all processes share one monotonic clock.
-Left out: the time a cloud needs to find another machine.
+`observe_recovery` trains once undisturbed and once with a kill, and compares the bits of both. All processes share one
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,11 +11,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ..runtime.checkpoints import PRELOAD
-from ..runtime.training import Fault, TrainingOutcome, Victim, run_training
-from .gpt2_training import Size, train_gpt2
+from workbench.study.rows import spread_row
+from workbench.techniques.gemini.measured.training import Size, train_gpt2
+from workbench.techniques.gemini.method.recovery import Tier
+from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
+from workbench.techniques.gemini.runtime.training import Fault, TrainingOutcome, Victim, run_training
 
-__all__ = ["PHASES", "Phases", "RecoveryObserved", "observe_recovery", "phases_of"]
+__all__ = ["PHASES", "Phases", "RecoveryObserved", "observe_all", "observe_recovery", "phases_of", "recovery_rows"]
 
 TIMEOUT_S = 300.0
 KINDS = {"software": Victim.RANK, "hardware": Victim.MACHINE}
@@ -29,23 +26,16 @@ PHASES = ("detect", "replace", "restart", "build", "retrieve", "warm up")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phases:
-    """Seconds of one recovery, in their order.
+    """Seconds of one recovery, in their order."""
 
-    Attributes:
-        seconds: by name: detect (until the root knows), replace (until it orders a new generation), restart (until all
-            ranks have joined their process group), build (until the slowest rank has its model and asks for its state),
-            retrieve (until all have it), warm up (the first iteration, less an iteration as usual).
-        lost_iterations: that had been done and were done again.
-        lost_s: seconds of them.
-        iteration: where training resumed.
-        tiers: what served each rank.
-    """
-
+    # by name: detect (until the root knows), replace (until it orders a new generation), restart (until all ranks have
+    # joined their process group), build (until the slowest rank has its model and asks for its state), retrieve (until
+    # all have it), warm up (the first iteration, less an iteration as usual)
     seconds: Mapping[str, float]
-    lost_iterations: int
-    lost_s: float
-    iteration: int
-    tiers: tuple[str, ...]
+    lost_iterations: int  # that had been done and were done again
+    lost_s: float  # seconds of them
+    iteration: int  # where training resumed
+    tiers: tuple[str, ...]  # what served each rank
 
     @property
     def total_s(self) -> float:
@@ -55,19 +45,12 @@ class Phases:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryObserved:
-    """One training with a kill, beside the same one without.
+    """One training with a kill, beside the same one without."""
 
-    Attributes:
-        kind: "software" or "hardware".
-        outcome: of the training with the kill.
-        phases: of the recovery.
-        different_ranks: how many ranks ended with other bits than without the kill.
-    """
-
-    kind: str
-    outcome: TrainingOutcome
-    phases: Phases
-    different_ranks: int
+    kind: str  # "software" or "hardware"
+    outcome: TrainingOutcome  # of the training with the kill
+    phases: Phases  # of the recovery
+    different_ranks: int  # how many ranks ended with other bits than without the kill
 
 
 def observe_recovery(
@@ -164,3 +147,60 @@ def _first(outcome: TrainingOutcome, name: str, after_s: float) -> float:
 def _last(outcome: TrainingOutcome, name: str, after_s: float) -> float:
     _first(outcome, name, after_s)
     return max(event.time_s for event in outcome.named(name) if event.time_s >= after_s)
+
+
+def observe_all(
+    kinds: Sequence[str],
+    repeats: int,
+    *,
+    size: Size,
+    num_machines: int,
+    at_iteration: int,
+    options: Mapping[str, Any],
+    **more: Any,
+) -> list[RecoveryObserved]:
+    """Observe each kind of failure several times, beside one undisturbed training.
+
+    Args:
+        kinds: "software", "hardware".
+        repeats: of each.
+        size, num_machines, at_iteration, options, more: as for `observe_recovery`.
+
+    Raises:
+        ValueError: for no repetition.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}, must be at least 1")
+    undisturbed = digests(train(size, num_machines, options, **more))
+    common = {"size": size, "num_machines": num_machines, "at_iteration": at_iteration, "options": options}
+    return [observe_recovery(kind, undisturbed=undisturbed, **common, **more) for _ in range(repeats) for kind in kinds]
+
+
+def recovery_rows(observed: Sequence[RecoveryObserved]) -> list[dict[str, Any]]:
+    """Return quantities by kind of failure: seconds by phase and in all, what was lost, and whether all is as it was.
+
+    Args:
+        observed: any number of each kind.
+
+    Returns:
+        `phase_s`, `total_s`, `lost_iterations`, `lost_s`, `from_memory` (share of ranks that memory served),
+        `different_ranks` (that ended with other bits than undisturbed).
+    """
+    rows = []
+    for kind in dict.fromkeys(each.kind for each in observed):
+        mine = [each for each in observed if each.kind == kind]
+        for phase in PHASES:
+            rows.append(
+                spread_row("phase_s", [each.phases.seconds[phase] for each in mine], "s", failure=kind, phase=phase)
+            )
+        rows.append(spread_row("total_s", [each.phases.total_s for each in mine], "s", failure=kind))
+        rows.append(spread_row("lost_iterations", [each.phases.lost_iterations for each in mine], "1", failure=kind))
+        rows.append(spread_row("lost_s", [each.phases.lost_s for each in mine], "s", failure=kind))
+        rows.append(spread_row("from_memory", [_from_memory(each) for each in mine], "1", failure=kind))
+        rows.append(spread_row("different_ranks", [each.different_ranks for each in mine], "1", failure=kind))
+    return rows
+
+
+def _from_memory(observed: RecoveryObserved) -> float:
+    served = [tier in (Tier.LOCAL, Tier.PEER) for tier in observed.phases.tiers]
+    return sum(served) / len(served)

@@ -1,14 +1,8 @@
-"""Failure schedules drawn from a seed: what is hurt, when, and in which training.
+"""Failure schedules drawn from a seed: which process or machine fails, when, and in which training.
 
     draw_schedule(12).words       # "seed 12: 4 machines, m = 2, sharded, storage: machine 1 at iteration 5; ..."
 
-What: one to three failures a training, of nine kinds; the first one's kind goes round with the seed, so that nine seeds
-in a row have all. A schedule is data: the same seed gives the same one, whatever the machine does.
-Source: ours; "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", section 6.6, knows
-software failures (a rank), hardware failures (a machine), the root's, and several at once.
-Simplified: a failure during a checkpoint comes some milliseconds after an iteration's report, when the checkpoint of
-that iteration has just begun; whether it is still travelling then, the log says and not the schedule.
-Left out: ranks that hang, links that are cut.
+Each training has one to three failures of nine kinds; nine seeds in a row have all kinds first.
 """
 
 from __future__ import annotations
@@ -18,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..method.placement import placement
-from ..runtime.control.events import EventName, Fault, Victim
+from workbench.techniques.gemini.method.placement import placement
+from workbench.techniques.gemini.runtime.control.events import EventName, Fault, Victim
 
 __all__ = ["FLIPPED", "Failure", "Flip", "Schedule", "draw_schedule"]
 
@@ -51,19 +45,12 @@ KINDS = tuple(Failure)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flip:
-    """One bit of the newest complete replica that a machine keeps of a machine's shard changes.
+    """One bit of the newest complete replica that a machine keeps of a machine's shard changes."""
 
-    Attributes:
-        machine: in whose memory.
-        shard: of which machine's rank.
-        at_iteration: when this one's checkpoint is complete.
-        place: where in the replica, from 0 to below 1.
-    """
-
-    machine: int
-    shard: int
-    at_iteration: int
-    place: float
+    machine: int  # in whose memory
+    shard: int  # of which machine's rank
+    at_iteration: int  # when this one's checkpoint is complete
+    place: float  # where in the replica, from 0 to below 1
 
     @property
     def words(self) -> str:
@@ -73,29 +60,17 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """A training, and what befalls it.
+    """A training, and what befalls it."""
 
-    Attributes:
-        seed: it was drawn from.
-        num_machines: one rank each.
-        num_replicas: m.
-        sharded: `fully_shard`, or else DDP.
-        standbys: machines that wait.
-        storage_every: iterations between checkpoints in persistent storage; 0 for no storage.
-        kinds: of its failures.
-        faults: what is killed and when.
-        flip: of a bit, if there is one.
-    """
-
-    seed: int
-    num_machines: int
-    num_replicas: int
-    sharded: bool
-    standbys: int
-    storage_every: int
-    kinds: tuple[Failure, ...]
-    faults: tuple[Fault, ...]
-    flip: Flip | None = None
+    seed: int  # it was drawn from
+    num_machines: int  # one rank each
+    num_replicas: int  # m
+    sharded: bool  # `fully_shard`, or else DDP
+    standbys: int  # machines that wait
+    storage_every: int  # iterations between checkpoints in persistent storage; 0 for no storage
+    kinds: tuple[Failure, ...]  # of its failures
+    faults: tuple[Fault, ...]  # what is killed and when
+    flip: Flip | None = None  # of a bit, if there is one
 
     @property
     def words(self) -> str:

@@ -1,21 +1,16 @@
-"""The training that is measured: a small GPT-2 with sharded state, its checkpoints in peers' memory.
+"""The training that is measured: a small GPT-2 with sharded state (ZeRO-3) and Adam and checkpoints in memory.
 
-What: `train_gpt2` is what every rank of every generation runs; it returns a digest of all that training has made, so
-that two trainings can be compared bit by bit.
-Source: "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints", section 6.7.1: ZeRO-3
-and Adam.
-Simplified: tokens are drawn, since no score is looked at; the state of the generator that draws them is kept with the
-checkpoint, so that a resumed training sees the tokens that the interrupted one would have.
-Left out: mixed precision, activation recomputation.
-
-An accelerator that computes while the processors are free may be stood in for by sleeping: `device_s`.
+Tokens are drawn; their generator is part of the checkpoint, so that a resumed training sees the same tokens. `device_s`
+stands for an accelerator that computes while the processors are free.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,43 +20,29 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.models.gpt2 import GPT2, GPT2Config
+from workbench.techniques.gemini.runtime.checkpoints import Context, InMemoryCheckpoints
 
-from ..runtime.checkpoints import Context, InMemoryCheckpoints
-
-__all__ = ["Size", "Tokens", "train_gpt2"]
+__all__ = ["PoolContext", "Size", "Tokens", "train_gpt2"]
 
 LEARNING_RATE, WARM_UP = 1e-3, 5  # of Adam; iterations in which it rises
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
-    """Of model and training.
+    """Of model and training."""
 
-    Attributes:
-        hidden: H.
-        layers: blocks.
-        heads: A.
-        vocab: V.
-        sequence: tokens of an example.
-        batch: examples of a rank in an iteration.
-        iterations: of the whole training.
-        sharded: `fully_shard` (ZeRO-3), or else plain data parallelism (DDP).
-        dropout: probability.
-        seed: of weights and tokens.
-        device_s: seconds that an accelerator would compute in an iteration. Block by block a third of it passes in the
-            forward pass and the rest in the backward pass: the processor computes, and sleeps for what is left.
-    """
-
-    hidden: int = 64
-    layers: int = 2
-    heads: int = 4
-    vocab: int = 256
-    sequence: int = 32
-    batch: int = 4
-    iterations: int = 12
-    sharded: bool = True
-    dropout: float = 0.1
-    seed: int = 0
+    hidden: int = 64  # H
+    layers: int = 2  # blocks
+    heads: int = 4  # A
+    vocab: int = 256  # V
+    sequence: int = 32  # tokens of an example
+    batch: int = 4  # examples of a rank in an iteration
+    iterations: int = 12  # of the whole training
+    sharded: bool = True  # `fully_shard` (ZeRO-3), or else plain data parallelism (DDP)
+    dropout: float = 0.1  # probability
+    seed: int = 0  # of weights and tokens
+    # seconds that an accelerator would compute in an iteration. Block by block a third of it passes in the forward pass
+    # and the rest in the backward pass: the processor computes, and sleeps for what is left.
     device_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -201,3 +182,69 @@ def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
             local = getattr(tensor, "_local_tensor", tensor).detach().contiguous()
             digest.update(local.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+class PoolContext:
+    """See `workbench.techniques.gemini.runtime.checkpoints.Context`.
+
+    Args:
+        rank: number of the rank, and of its machine.
+        world_size: ranks.
+
+    Attributes:
+        events: name and details of what was logged, in order.
+    """
+
+    def __init__(self, rank: int, world_size: int):
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank is {rank}, must be in 0..{world_size - 1}")
+        self.rank = self.machine = rank
+        self.world_size = self.num_machines = world_size
+        self.ranks_per_machine, self.local_rank = 1, 0
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self._memories: dict[str, tuple[int, int]] = {}  # name -> descriptor and bytes
+
+    def memory(self, name: str, num_bytes: int) -> int:
+        """Return a descriptor of the caller's own; the same name gives the same memory.
+
+        Args:
+            name: of the memory.
+            num_bytes: its size.
+
+        Raises:
+            ValueError: if the size differs from before.
+        """
+        if name not in self._memories:
+            descriptor = os.memfd_create(name)
+            os.ftruncate(descriptor, num_bytes)
+            self._memories[name] = descriptor, num_bytes
+        descriptor, kept_bytes = self._memories[name]
+        if num_bytes != kept_bytes:
+            raise ValueError(f"num_bytes is {num_bytes}, must be {kept_bytes} as before for {name!r}")
+        return os.dup(descriptor)
+
+    def memory_names(self) -> dict[str, int]:
+        """Return the bytes of each memory by its name."""
+        return {name: num_bytes for name, (_, num_bytes) in self._memories.items()}
+
+    def report(self, iteration: int) -> None:
+        """Tell nobody: no failure is planned, and the clock of turns is kept elsewhere."""
+
+    def log(self, name: str, **details: Any) -> None:
+        """Keep something that happened."""
+        self.events.append((name, details))
+
+    @contextmanager
+    def during(self, name: str, **details: Any) -> Iterator[None]:
+        """Keep the body's seconds, also when it raises."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.log(name, duration_s=time.monotonic() - began_s, **details)
+
+    def close(self) -> None:
+        """Let go of the memory; what others have mapped stays until they let go too."""
+        for descriptor, _ in self._memories.values():
+            os.close(descriptor)
+        self._memories = {}

@@ -1,0 +1,231 @@
+"""The fork server: one process with one thread that imports torch once and forks ranks or machines.
+
+It runs below a guard. When its owner or the guard ends, however that happens, it kills all that lies below it and ends;
+when it ends, the kernel kills the ranks and the machines' agents, and the guard kills the rest.
+
+Started as `python -m workbench.launch.fork_server CONTROL_FD OWNER_PID`.
+"""
+
+import contextlib
+import fcntl
+import importlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from workbench.launch.environment import own_environment, rank_environment
+from workbench.launch.machine import be_machine
+from workbench.launch.messages import Channel, channel_pair
+from workbench.launch.processes import ProcessWatch, go_below_guard, kill_descendants
+from workbench.launch.protocol import GroupOrder, KillMachine, MachineStarted, Ready, Setup, StartMachine
+from workbench.launch.rank import serve_requests
+from workbench.launch.supervisor import Supervisor
+
+__all__ = ["ForkServer", "main"]
+
+END_PATIENCE_S = 10.0  # seconds until a fork server whose owner let go is killed
+KILL_PATIENCE_S = 10.0  # seconds a guard may need to kill all that is below it
+
+
+class ForkServer:
+    """A running fork server, as its owner sees it.
+
+    Args:
+        setup: what it imports and how it places ranks.
+        defaults: environment variables where the owner's environment says nothing.
+
+    Raises:
+        RuntimeError: if it could not start, for example because a module to preload fails.
+    """
+
+    def __init__(self, setup: Setup, defaults: Mapping[str, str] | None = None):
+        self.alive = True  # False once it was found dead or was killed
+        self.channel, channel_of_server = channel_pair()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(channel_of_server.fileno()), str(os.getpid())],
+            pass_fds=[channel_of_server.fileno()],
+            # One thread here, whatever the ranks get: a process that used OpenMP must not fork.
+            env={**(defaults or {}), **own_environment(), **rank_environment(1)},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a terminal's Ctrl-C is for the owner alone
+        )
+        channel_of_server.close()
+        # Also runs when the interpreter ends without close().
+        self._close = weakref.finalize(self, _end, self._process, self.channel, os.getpid())
+        try:
+            self.hosts = self._introduce(setup)  # description of the shaped hosts, or None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The process id of its guard."""
+        return self._process.pid
+
+    def _introduce(self, setup: Setup) -> dict | None:
+        try:
+            self.channel.send(setup)
+            answer: Ready = self.channel.receive()
+        except (EOFError, ConnectionError) as error:
+            status = self._process.wait(END_PATIENCE_S)
+            raise RuntimeError(f"the fork server of the ranks ended with status {status}") from error
+        if answer.error:
+            raise RuntimeError(f"the ranks cannot start: {answer.error}")
+        return answer.hosts
+
+    def send(self, message: Any, fds: Sequence[int] = ()) -> None:
+        """Send a message; nothing happens if it has ended, which is noticed where its messages are received."""
+        with contextlib.suppress(ConnectionError):
+            self.channel.send(message, fds)
+
+    def receive(self) -> tuple[Any, list[int]]:
+        """Return its next message with the descriptors beside it, or None if it has ended."""
+        try:
+            return self.channel.receive_with_fds()
+        except (EOFError, ConnectionError):
+            self.alive = False
+            return None, []
+
+    def kill(self) -> None:
+        """End it, whether it answers or not, with everything below it; also wait for its end."""
+        self.alive = False
+        _kill(self._process)
+
+    def close(self) -> None:
+        """End it with everything below it; calling it again does nothing."""
+        self._close()
+
+
+def _end(process: subprocess.Popen, channel: Channel, owner_pid: int) -> None:
+    if os.getpid() != owner_pid:
+        return  # a forked copy of the owner: the fork server is not its own
+    channel.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_PATIENCE_S)
+        return
+    _kill(process)
+
+
+def _kill(process: subprocess.Popen) -> None:
+    process.terminate()  # the guard then kills everything
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_PATIENCE_S)
+        return
+    os.killpg(process.pid, signal.SIGKILL)  # guard and fork server; the ranks end with it
+    process.wait()
+
+
+def main(control_fd: int, owner_pid: int) -> None:
+    """Be a fork server, below a guard, until the owner closes the control channel or ends."""
+    control = Channel(socket.socket(fileno=control_fd))
+    owner = ProcessWatch(owner_pid)
+    guard = go_below_guard(owner, let_go=control.close)
+    setup: Setup = control.receive()
+    with _dying_on_hang_up(control):
+        try:
+            hosts = _import_everything(setup)
+        except BaseException as error:
+            control.send(Ready(error=f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"))
+            return
+    control.send(Ready(hosts=hosts.description if hosts else None))
+    _Server(control, (owner, guard), setup, hosts).serve()
+
+
+@contextlib.contextmanager
+def _dying_on_hang_up(control: Channel):
+    """Let the kernel end this process when the owner closes its end, even inside an import."""
+    fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(control, fcntl.F_GETFL)
+    fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO, which kills by default
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(control, selectors.EVENT_READ)
+            if selector.select(0):  # the owner never writes now, so this is its end
+                os._exit(1)
+        yield
+    finally:
+        fcntl.fcntl(control, fcntl.F_SETFL, flags)
+
+
+def _import_everything(setup: Setup) -> Any:
+    sys.path[:] = setup.sys_path
+    # A new user namespace is refused to a process with threads: before any other import.
+    hosts = setup.hosts.open() if setup.hosts is not None else None
+    for name in (*setup.preload, "torch", "torch.distributed"):
+        importlib.import_module(name)
+    return hosts
+
+
+class _Server(Supervisor):
+    """Follows its owner's orders until the owner or the guard ends, then leaves nothing behind."""
+
+    def __init__(self, control: Channel, watches: Sequence[ProcessWatch], setup: Setup, hosts: Any):
+        super().__init__(control, watches)
+        self._setup = setup
+        self._hosts = hosts  # opened namespaces, or None
+        self._folder = None if hasattr(os, "memfd_create") else tempfile.TemporaryDirectory()
+
+    def serve(self) -> None:
+        try:
+            while not self._listener.deserted():
+                self._listener.listen()
+        except (EOFError, ConnectionError):
+            pass  # the owner closed its end
+        finally:
+            kill_descendants()
+            if self._folder is not None:
+                self._folder.cleanup()
+
+    def _hear_owner(self) -> None:
+        message, fds = self._owner.receive_with_fds()
+        match message:
+            case GroupOrder.START:
+                self._start_ranks()
+            case GroupOrder.STOP:
+                self._children.clear()
+                kill_descendants()
+                self._owner.send(GroupOrder.STOP)
+            case StartMachine():
+                self._start_machine(message, fds[0])
+            case KillMachine(name=name):
+                for pid, started in self._children.items():
+                    if started.machine == name:
+                        os.killpg(pid, signal.SIGKILL)  # the agent and its ranks at one stroke
+
+    def _start_ranks(self) -> None:
+        meeting_fd, meeting_path = self._meeting_place()
+        for rank in range(self._setup.num_ranks):
+            life = partial(serve_requests, rank, self._setup, self._hosts, meeting_path, os.getpid())
+            self._fork_rank(life, rank=rank)
+        os.close(meeting_fd)
+
+    def _meeting_place(self) -> tuple[int, str]:
+        """Return a file for the ranks' FileStore; on Linux it has no name and cannot be left."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("workbench-store")
+            return fd, f"/proc/self/fd/{fd}"
+        path = os.path.join(self._folder.name, str(time.monotonic_ns()))
+        return os.open(path, os.O_CREAT | os.O_RDWR, 0o600), path
+
+    def _start_machine(self, order: StartMachine, fd: int) -> None:
+        pid = self._fork(partial(be_machine, order, self._setup, self._hosts, os.getpid(), fd))
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpgid(pid, pid)  # the agent does so too; the first to come counts
+        os.close(fd)
+        self._children[pid] = MachineStarted(machine=order.name, pid=pid, time_s=time.monotonic())
+        self._owner.send(self._children[pid])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,261 @@
+"""Iterations of a small Vision Transformer, timed on real ranks under stragglers: one fixed batch of random numbers.
+
+Stragglers sleep after their products, by one trace for all variants that are compared; an epoch is an iteration times
+the iterations of an epoch of CIFAR-10.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from workbench.cluster import Link
+from workbench.models.vit import ViTConfig, ViTForImageClassification
+from workbench.parallel.recorded import RecordedTensorGroup
+from workbench.study.breakdown import OPTIMIZER, timeline_of
+from workbench.study.timing import Trial, Turns, open_ranks, time_variants
+from workbench.timeline import Kind, Recorder, Timeline, chrome_trace
+
+from ..method import Costs, Selection, micro_threshold
+from ..runtime import PATIENCE, Balancer, MeasuredTimes, Meter, check_policy, needs_costs
+from .rows import Notes, rows_of
+from .variant import Variant
+
+__all__ = ["BALANCED", "Measured", "Setting", "Size", "Training", "measure_machinery", "measure_variants", "trials"]
+
+NUM_IMAGES, NUM_LABELS = 50_000, 10  # of CIFAR-10
+MLP_WIDTH = 4  # of a perceptron, in hidden sizes
+LEARNING_RATE = 1e-3  # of AdamW; any, since only the time of a step is looked at
+PLANS_TO_SETTLE = 2  # before the warm-up, which has the next: a narrow product takes more than its share of the time
+BALANCED, UNBALANCED = "with balance", "without"
+TIMEOUT_S = 1800.0
+Variants = Mapping[str, Variant | None]  # by name; None is the model as it is, without balancing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """A Vision Transformer for images of 32 x 32 pixels, and a batch."""
+
+    hidden: int = 256  # units of a hidden state; a multiple of `heads`
+    layers: int = 2  # transformer layers
+    heads: int = 8  # attention heads; a multiple of the ranks
+    patch: int = 4  # pixels of a patch's side; 4 makes 65 tokens
+    batch: int = 32  # images of an iteration
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ValueError(f"batch is {self.batch}; it must be at least 1")
+        self.config(seed=0)
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations of an epoch of CIFAR-10's training images."""
+        return math.ceil(NUM_IMAGES / self.batch)
+
+    def config(self, seed: int) -> ViTConfig:
+        """Return the model's configuration."""
+        return ViTConfig(
+            hidden_size=self.hidden,
+            num_layers=self.layers,
+            num_heads=self.heads,
+            mlp_size=MLP_WIDTH * self.hidden,
+            image_size=32,
+            patch_size=self.patch,
+            seed=seed,
+        )
+
+    def images_and_labels(self, seed: int) -> tuple[Tensor, Tensor]:
+        """Draw the batch: floats [batch, 3, 32, 32] and int64 [batch]."""
+        generator = torch.Generator().manual_seed(seed)
+        images = torch.randn(self.batch, 3, 32, 32, generator=generator)
+        return images, torch.randint(NUM_LABELS, (self.batch,), generator=generator)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What all variants of a study have in common."""
+
+    size: Size  # of the model and its batch
+    turns: Turns  # a repeat is the straggler's time at one rank; its seed is also of weights, batch and random choices
+    slowness: float = 1.0  # how many times slower than this machine all ranks' products are, by sleeping (see `Meter`)
+    # Columns are chosen anew after the warm-up, and as often again, by measured statistics; where a straggler moves,
+    # with each move. False chooses once for all turns.
+    chooses: bool = True
+    device: str = "cpu"  # "cuda" for one GPU a rank, which holds the models of all variants
+
+    def iterations_per_choice(self, variant: Variant) -> int:
+        """Return after how many iterations statistics are renewed and columns chosen anew."""
+        warmup = self.turns.warmup * self.turns.length
+        return warmup if warmup and self.chooses and not variant.moves else self.turns.iterations_per_repeat
+
+
+class Training:
+    """The training of one variant on this rank, with a model, an optimizer and stragglers of its own."""
+
+    def __init__(
+        self,
+        variant: Variant | None,
+        setting: Setting,
+        recorder: Recorder,
+        *,
+        costs: Costs | None = None,
+        records_products: bool = True,
+    ):
+        turns, device = setting.turns, setting.device
+        group = RecordedTensorGroup(recorder=recorder)  # its own: other variants' messages are not watched
+        self.model = ViTForImageClassification(setting.size.config(turns.seed), group).to(device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, fused=True)
+        self.images, self.labels = (tensor.to(device) for tensor in setting.size.images_and_labels(turns.seed))
+        self.recorder, self.balancer, self.num_settling = recorder, None, 0
+        (rank,) = group.local_ranks
+        trace = None if variant is None else variant.trace(group.size, turns.iterations_per_repeat)
+        watch = recorder.during if records_products else nullcontext
+        self.meter = Meter(rank, trace, slowness=setting.slowness, device=device, watch=watch)
+        if variant is not None:
+            per_choice = setting.iterations_per_choice(variant)
+            drift = micro_threshold(LEARNING_RATE, per_choice)
+            more = {"iterations_per_epoch": per_choice, "micro_threshold": drift, "seed": turns.seed}
+            policy, times, meters = variant.policy(group.size, **more), MeasuredTimes(self.meter), {rank: self.meter}
+            self.balancer = Balancer(self.model, group, policy, times=times, costs=costs, meters=meters)
+            if variant.patience > 1:  # plans made with patience settle in whole turns
+                self.num_settling = math.ceil(PLANS_TO_SETTLE * variant.patience / turns.length) * turns.length
+        self.dose = self.meter.dose
+
+    def step(self) -> None:
+        """Train on the batch once."""
+        with nullcontext() if self.balancer is None else self.balancer.iteration():
+            functional.cross_entropy(self.model(self.images), self.labels).backward()
+            with self.recorder.during(OPTIMIZER, Kind.OTHER):
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+    def end(self) -> Notes:
+        """Return the notes of the turn that ends here."""
+        before, self.dose = self.dose, self.meter.dose
+        if self.balancer is None:
+            return Notes(dose=self.dose - before)
+        return Notes(dose=self.dose - before, dropped_share=self.balancer.dropped_share, plan=self.balancer.plan)
+
+
+def trials(recorder: Recorder, variants: Variants, setting: Setting) -> dict[str, Trial]:
+    """Build the training of every variant on this rank; one pre-test, without stragglers, serves all of them.
+
+    Beside a model without balancing no products are recorded: recording would be charged to balancing alone.
+    """
+    costs, made = _pre_test(recorder, variants, setting), {}
+    for name, variant in variants.items():
+        training = Training(variant, setting, recorder, costs=costs, records_products=None not in variants.values())
+        made[name] = Trial(step=training.step, settling=training.num_settling, end=training.end, close=lambda: costs)
+    return made
+
+
+def _pre_test(recorder: Recorder, variants: Variants, setting: Setting) -> Costs | None:
+    group, device = RecordedTensorGroup(recorder=recorder), setting.device
+    policies = [variant.policy(group.size) for variant in variants.values() if variant is not None]
+    policy = next((policy for policy in policies if needs_costs(policy)), None)
+    if policy is None:
+        return None
+    (rank,) = group.local_ranks
+    model = ViTForImageClassification(setting.size.config(seed=0), group).to(device)
+    meter = Meter(rank, slowness=setting.slowness, device=device)
+    policy = replace(policy, selection=Selection.RANDOM)  # the choice of columns does not change their costs
+    balancer = Balancer(model, group, policy, times=MeasuredTimes(meter), meters={rank: meter})
+    images, labels = (tensor.to(device) for tensor in setting.size.images_and_labels(seed=0))
+    while balancer.costs is None:
+        with balancer.iteration():
+            functional.cross_entropy(model(images), labels).backward()
+    return balancer.costs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """The results of a study."""
+
+    rows: list[dict]  # medians over rounds with intervals, by variant
+    rounds: dict[str, list[float]]  # seconds of each variant's iterations, round by round
+    timelines: dict[str, Timeline]  # one turn of each variant, that of median length, waiting apart from transfer
+    costs: Costs | None  # of the pre-test; None if no variant needed one
+    hosts: dict | None  # description of the shaped hosts; None for this machine's loopback
+
+    @property
+    def trace(self) -> dict:
+        """The timelines one under the other, as a Chrome trace."""
+        return chrome_trace(Timeline.merged([timeline.actions for timeline in self.timelines.values()]), name="flextp")
+
+
+def measure_variants(
+    variants: Variants,
+    *,
+    size: Size,
+    num_ranks: int = 4,
+    rounds: int,
+    warmup: int = 4,
+    turn: int = 1,
+    slowness: float = 4.0,
+    seed: int = 0,
+    chooses: bool = True,
+    keys: Mapping[str, Mapping] | None = None,
+    link: Link | None = None,
+    num_hosts: int = 1,
+    device: str = "cpu",
+) -> Measured:
+    """Train all variants in turns on real ranks of this machine.
+
+    Args:
+        variants: by name; None is the model as it is, without balancing.
+        num_ranks: tensor-parallel ranks.
+        rounds, warmup, turn, seed: of `Turns`, `turn` its length; with a straggler that moves, so many after each move.
+        size, slowness, chooses, device: of `Setting`.
+        keys: key columns of each variant's rows, by its name; by default {"variant": name}.
+        link, num_hosts: of `open_ranks`.
+
+    Raises:
+        ValueError: before any rank starts, for too few rounds, a model without balancing that is to be slowed, and
+            a variant that these ranks cannot run.
+    """
+    moves = any(variant is not None and variant.moves for variant in variants.values())
+    turns = Turns(rounds=rounds, warmup=warmup, length=turn, repeats=num_ranks if moves else 1, seed=seed)
+    setting = Setting(size=size, turns=turns, slowness=slowness, chooses=chooses, device=device)
+    _check(variants, setting, num_ranks)
+    with open_ranks(
+        num_ranks, link=link, num_hosts=num_hosts, device=device, preload=(__name__,), timeout_s=TIMEOUT_S
+    ) as ranks:
+        timed = time_variants(ranks, trials, dict(variants), setting, turns=turns)
+    keys = {name: {"variant": name} for name in variants} if keys is None else keys
+    return Measured(
+        rows=rows_of(variants, timed, keys=keys, iterations_per_epoch=size.num_iterations),
+        rounds={name: timed.iterations_s(name) for name in variants},
+        timelines={name: timeline_of(timed.median_turn(name), name) for name in variants},
+        costs=next(iter(timed.facts.values()))[0],
+        hosts=timed.hosts,
+    )
+
+
+def _check(variants: Variants, setting: Setting, num_ranks: int) -> None:
+    setting.turns.check_interval()
+    if not variants:
+        raise ValueError("variants is empty; it must name at least one")
+    if not setting.slowness >= 1:
+        raise ValueError(f"slowness is {setting.slowness}; it must be at least 1")
+    for name, variant in variants.items():
+        if variant is None and setting.slowness > 1:
+            raise ValueError(f"slowness is {setting.slowness}; it must be 1 where {name!r} is not balanced")
+        if variant is not None:
+            variant.trace(num_ranks, setting.turns.iterations_per_repeat)
+            check_policy(variant.policy(num_ranks), num_ranks)
+    if setting.size.heads % num_ranks:
+        raise ValueError(f"num_ranks is {num_ranks}; it must divide the model's {setting.size.heads} attention heads")
+
+
+def measure_machinery(*, turn: int = PATIENCE, **more: Any) -> Measured:
+    """Time a model with and without `balance`, no stragglers, nothing slowed; see `measure_variants`."""
+    variants = {BALANCED: Variant(solution="SEMI", refine=True, patience=PATIENCE), UNBALANCED: None}
+    keys = {name: {"solution": name} for name in variants}
+    return measure_variants(variants, keys=keys, turn=turn, slowness=1.0, warmup=2, chooses=False, **more)

@@ -1,0 +1,477 @@
+"""The cost of checkpoints in peers' memory: iterations with and without them, on real ranks (figures 6.7, 6.8, 6.16).
+
+Where the paper's GPUs compute and leave processors free, ranks sleep (`Size.device_s`); without that the processor that
+trains also copies, checks and sends. A turn's first iteration is not timed: it begins the checkpoint that travels in
+the first timed one, so that each timed iteration pays for exactly one checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.util import find_spec
+from statistics import fmean
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict
+
+from workbench.cluster import Link
+from workbench.study.rows import median_row, ratio_row, value_row
+from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
+from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens, digest_of
+from workbench.techniques.gemini.method.interleaving import Scheme
+from workbench.techniques.gemini.method.profiling import Operation, ProfiledIteration, idle_spans_s
+from workbench.techniques.gemini.runtime.agreement import tell_all
+from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
+from workbench.timeline import Recorder
+
+__all__ = [
+    "ASYNC_SAVE",
+    "TORCHFT",
+    "AsyncSave",
+    "Facts",
+    "Overhead",
+    "Predicted",
+    "VotingReplicas",
+    "checked_way",
+    "idle_s",
+    "is_installed",
+    "measure_overhead",
+    "overhead_rows",
+    "predict",
+    "trials",
+]
+
+TIMEOUT_S = 1800.0
+BASELINE = Scheme.BASELINE.value
+CHECKED_BYTES_PER_S = 2.9e9  # of one core that copies and checksums; measured on a laptop: 2.4 to 3.4 GB/s
+COPIED_BYTES_PER_S = 6e9  # of one core that copies into a sub-buffer; an estimate
+SOCKET_BYTES_PER_S = 2e9  # of one core that sends or receives through the kernel and a shaped link; an estimate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Predicted:
+    """What a checkpoint an iteration should cost, if idle time suffices."""
+
+    work_s: float  # seconds that all cores together are busy with it
+    network_s: float  # that a shard travels
+    over_baseline: float  # iteration with Gemini's scheme over that without
+    blocking_over_baseline: float  # the same if training waits for every checkpoint
+
+
+def predict(
+    *, shard_bytes: int, iteration_s: float, bandwidth_bytes_per_s: float, num_machines: int, num_cores: int
+) -> Predicted:
+    """Say what to expect of one replica a shard in a peer's memory, on ranks that share cores.
+
+    A rank copies and checks its own shard and a peer's, copies its own into sub-buffers, sends it and receives the
+    other. With training busy on all cores that lengthens the iteration by its share of them; with free ones by less.
+
+    Args:
+        shard_bytes: of one rank.
+        iteration_s: without checkpoints.
+        bandwidth_bytes_per_s: of a machine's link, in each direction.
+        num_machines: one rank each.
+        num_cores: that all ranks share.
+    """
+    seconds_per_byte = 2 / CHECKED_BYTES_PER_S + 1 / COPIED_BYTES_PER_S + 2 / SOCKET_BYTES_PER_S
+    work_s = shard_bytes * seconds_per_byte * num_machines / min(num_cores, num_machines)
+    network_s = shard_bytes / bandwidth_bytes_per_s
+    return Predicted(
+        work_s=work_s,
+        network_s=network_s,
+        over_baseline=1 + work_s / iteration_s,
+        blocking_over_baseline=1 + (work_s + network_s) / iteration_s,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overhead:
+    """What was found."""
+
+    rows: list[dict[str, Any]]  # medians over rounds with intervals, by scheme
+    rounds: dict[str, list[float]]  # iteration seconds of each scheme, round by round
+    hosts: dict | None  # description of the shaped hosts
+
+
+def measure_overhead(
+    schemes: Sequence[str],
+    *,
+    size: Size,
+    num_machines: int,
+    bandwidth_bytes_per_s: float,
+    turns: Turns,
+    num_profiled: int = 6,
+    reserved_bytes: int = 262_144,
+) -> Overhead:
+    """Train with all schemes in turns.
+
+    Args:
+        schemes: Names of `Scheme`, "Baseline" among them, which all are compared with; "async_save", to local files;
+            "torchft", for a model that is not sharded.
+        size: Of model and batch.
+        num_machines: One rank each, on a shaped host of its own.
+        bandwidth_bytes_per_s: Of each host's link.
+        turns: How many, how long.
+        num_profiled: Iterations whose idle spans are measured.
+        reserved_bytes: Of sub-buffers.
+
+    Raises:
+        ValueError: Before any rank starts, if there is no Baseline, nothing beside it, or too few rounds.
+    """
+    chosen = [checked_way(name) for name in schemes]
+    if BASELINE not in chosen or len(set(chosen)) != len(chosen) or len(chosen) < 2:
+        raise ValueError(f"schemes is {list(schemes)}; it must be different ones, Baseline among them")
+    if TORCHFT in chosen and (size.sharded or not is_installed()):
+        rule = "torchft needs a model that is not sharded, and the package torchft"
+        raise ValueError(f"schemes is {list(schemes)}, size.sharded is {size.sharded}; {rule}")
+    for name, value in (("num_profiled", num_profiled), ("reserved_bytes", reserved_bytes)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
+    turns.check_interval()
+    link = Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+    options = {"num_profiled": num_profiled, "reserved_bytes": reserved_bytes}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_ranks(
+            num_machines, link=link, num_hosts=num_machines, preload=(*PRELOAD, __name__), timeout_s=TIMEOUT_S
+        ) as ranks,
+    ):
+        timed = time_variants(ranks, trials, chosen, size, options, folder, turns=turns)
+    rounds = {scheme: _mean_s(timed, scheme) for scheme in chosen}
+    return Overhead(rows=overhead_rows(timed), rounds=rounds, hosts=ranks.hosts)
+
+
+def overhead_rows(timed: Timed) -> list[dict[str, Any]]:
+    """Return quantities by scheme: medians over rounds of the ranks' means, with intervals.
+
+    Args:
+        timed: Turns of all schemes, Baseline among them, with `Watched` as notes and `Facts` as facts.
+
+    Returns:
+        `iteration_s`, `cpu_s`, `over_baseline` (ratio within rounds), `idle_s` (Baseline's from iterations in which no
+        checkpoint travelled), `idle_used` (share of idle time without checkpoints that a checkpoint's bytes take on
+        the link), `checkpoint_s`, `network_s`, `shard_bytes`, `buffer_bytes`, `num_chunks`, and `different_ranks`
+        (that ended with other bits than in Baseline).
+    """
+    rows = []
+    for scheme in timed.rounds:
+        rows.append(median_row("iteration_s", _mean_s(timed, scheme), "s", scheme=scheme))
+        cpu_s = [fmean(turn.cpu_s for turn in turns) for turns in timed.rounds[scheme]]
+        rows.append(median_row("cpu_s", cpu_s, "s", scheme=scheme))
+        if scheme != BASELINE:
+            rows.append(ratio_row("over_baseline", _mean_s(timed, scheme), _mean_s(timed, BASELINE), scheme=scheme))
+            rows += _checkpoint_rows(scheme, timed)
+    return rows + _idle_rows(timed)
+
+
+def _mean_s(timed: Timed, scheme: str) -> list[float]:
+    """Return the ranks' mean seconds of an iteration, round by round."""
+    return [fmean(turn.iteration_s for turn in turns) for turns in timed.rounds[scheme]]
+
+
+def _noted(timed: Timed, scheme: str, name: str) -> list[float]:
+    """Return the ranks' mean of something that was watched, round by round."""
+    return [fmean(getattr(turn.notes, name) for turn in turns) for turns in timed.rounds[scheme]]
+
+
+def _checkpoint_rows(scheme: str, timed: Timed) -> list[dict]:
+    if scheme == TORCHFT:
+        return []  # it adds up gradients in another order
+    facts = timed.facts[scheme]
+    different = sum(a.digest != b.digest for a, b in zip(facts, timed.facts[BASELINE], strict=True))
+    rows = [value_row("different_ranks", different, scheme=scheme)]
+    if scheme == ASYNC_SAVE:
+        return rows
+    rows.append(median_row("checkpoint_s", _noted(timed, scheme, "checkpoint_s"), "s", scheme=scheme))
+    for name, unit in (("shard_bytes", "byte"), ("buffer_bytes", "byte"), ("num_chunks", "1")):
+        rows.append(value_row(name, max(getattr(fact, name) for fact in facts), unit, scheme=scheme))
+    return rows
+
+
+def _idle_rows(timed: Timed) -> list[dict]:
+    """Return idle time before and after, of schemes whose link was measured."""
+    rows, before = [], []
+    for scheme, facts in timed.facts.items():
+        if scheme == BASELINE or any(fact.network_s is None for fact in facts):
+            continue
+        network_s = max(fact.network_s for fact in facts)
+        idle_before_s = _noted(timed, scheme, "idle_before_s")
+        before += idle_before_s
+        left_s = [idle - network_s for idle in _noted(timed, scheme, "idle_s")]
+        rows.append(median_row("idle_s", left_s, "s", scheme=scheme))
+        rows.append(median_row("idle_used", [network_s / idle for idle in idle_before_s], scheme=scheme))
+        rows.append(value_row("network_s", network_s, "s", scheme=scheme))
+    return ([median_row("idle_s", before, "s", scheme=BASELINE)] if before else []) + rows
+
+
+ASYNC_SAVE = "async_save"  # torch.distributed.checkpoint's, beside the names of `Scheme`
+TORCHFT = "torchft"  # see `voting_replicas`; only for models that are not sharded
+
+SETTLING = 3  # iterations before the first turn beside the profiled ones, so that some have chunks in spans
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watched:
+    """What a rank saw of a turn with checkpoints; means over its timed iterations but for the first field."""
+
+    idle_before_s: float  # without messages of training, in the iteration that no checkpoint travels in
+    idle_s: float  # the same with checkpoints
+    checkpoint_s: float  # from the beginning of a checkpoint until all was sent and received
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What is known of a scheme at the end, on one rank."""
+
+    digest: str  # of weights and optimizer
+    shard_bytes: int = 0  # of one checkpoint, and of the sub-buffers of both directions
+    buffer_bytes: int = 0  # of one checkpoint, and of the sub-buffers of both directions
+    num_chunks: int = 0  # of one checkpoint
+    # seconds that its chunks travel at the measured speed of the link; None where it was not measured
+    network_s: float | None = None
+
+
+def idle_s(began_s: float, ended_s: float, operations: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds in which no message was under way.
+
+    Args:
+        began_s, ended_s: of the iteration.
+        operations: start and end of its messages; what lies outside the iteration does not count.
+    """
+    within = [(start, end) for start, end in operations if end > began_s and start < ended_s]
+    inside = [(max(start, began_s), min(end, ended_s)) for start, end in within]
+    messages = tuple(Operation(start_s=start, end_s=end) for start, end in inside)
+    iteration = ProfiledIteration(name="iteration", start_s=began_s, end_s=ended_s, operations=messages)
+    return sum(idle_spans_s(iteration))
+
+
+def checked_way(name: str) -> str:
+    """Refuse what is neither the name of a `Scheme` nor another way."""
+    return name if name in (ASYNC_SAVE, TORCHFT) else Scheme(name).value
+
+
+def trials(
+    recorder: Recorder, schemes: Sequence[str], size: Size, options: Mapping[str, Any], folder: str
+) -> dict[str, Trial]:
+    """Build the training of every scheme on this rank; all start from the same weights and see the same tokens.
+
+    Args:
+        recorder: Of the rank.
+        schemes: Names; Baseline is training without checkpoints.
+        size: Of model and batch; its number of iterations is not looked at.
+        options: `num_profiled` and `reserved_bytes` of `InMemoryCheckpoints`.
+        folder: Where async_save writes.
+    """
+    trainings = {scheme: _Training(scheme, size, options, folder) for scheme in schemes}
+    return {
+        scheme: Trial(
+            step=training.step,
+            settling=options["num_profiled"] + SETTLING,
+            begin=training.begin,
+            end=training.end,
+            close=training.close,
+        )
+        for scheme, training in trainings.items()
+    }
+
+
+class _Training:
+    """A scheme under way on one rank."""
+
+    def __init__(self, scheme: str, size: Size, options: Mapping[str, Any], folder: str):
+        self._context = PoolContext(dist.get_rank(), dist.get_world_size())
+        self._model, self._tokens = size.model(scheme != TORCHFT), Tokens(size, dist.get_rank())
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
+        self._checkpoints: InMemoryCheckpoints | AsyncSave | None = None
+        self._replicas: VotingReplicas | None = None
+        self._idle_before_s, self._idle_s, self._logged = 0.0, [], 0
+        if scheme == ASYNC_SAVE:
+            self._checkpoints = AsyncSave(self._model, self._optimizer, folder)
+        elif scheme == TORCHFT:
+            self._replicas = VotingReplicas(self._model, self._optimizer)
+            self._model, self._optimizer = self._replicas.model, self._replicas.optimizer
+        elif scheme != BASELINE:
+            self._checkpoints = InMemoryCheckpoints(
+                self._context, self._model, self._optimizer, scheme=scheme, throw_away=self._loss, **options
+            )
+
+    def begin(self) -> None:
+        """Run one iteration unwatched by the clock."""
+        self._idle_before_s = self._iterate()
+        self._idle_s, self._logged = [], len(self._context.events)
+
+    def step(self) -> None:
+        """Run one timed iteration."""
+        self._idle_s.append(self._iterate())
+
+    def end(self) -> Watched | None:
+        """Finish the checkpoint that is travelling; return what was seen of those that ended within the clock."""
+        ended = [details for name, details in self._context.events[self._logged :] if name == "checkpoint"]
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+        dist.barrier()
+        if not isinstance(self._checkpoints, InMemoryCheckpoints) or not ended:
+            return None
+        seconds = [max(details["sent_s"], details["received_s"]) for details in ended]
+        return Watched(idle_before_s=self._idle_before_s, idle_s=fmean(self._idle_s), checkpoint_s=fmean(seconds))
+
+    def close(self) -> Facts:
+        """Let go of everything and say what is known."""
+        digest = digest_of(self._model, self._optimizer)
+        if self._replicas is not None:
+            self._replicas.close()
+        if not isinstance(self._checkpoints, InMemoryCheckpoints):
+            return Facts(digest=digest)
+        checkpoints, link = self._checkpoints, self._checkpoints.interleaving.link
+        chunks = checkpoints.interleaving.chunks(checkpoints.shard_bytes)
+        seconds = [link.startup_s + chunk.size_bytes / link.bandwidth_bytes_per_s for chunk in chunks] if link else None
+        facts = Facts(
+            digest=digest,
+            shard_bytes=checkpoints.shard_bytes,
+            buffer_bytes=checkpoints.buffer_bytes,
+            num_chunks=len(chunks),
+            network_s=None if seconds is None else sum(seconds),
+        )
+        checkpoints.close()
+        self._context.close()
+        return facts
+
+    def _iterate(self) -> float | None:
+        began_s = time.monotonic()
+        self._loss().backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        if not isinstance(self._checkpoints, InMemoryCheckpoints):
+            return None if self._checkpoints is None else self._checkpoints.step()
+        idle = idle_s(began_s, time.monotonic(), self._checkpoints.watch.operations)
+        self._checkpoints.step()
+        return idle
+
+    def _loss(self) -> torch.Tensor:
+        ids_BS = self._tokens.batch()
+        return self._model(ids_BS, ids_BS)
+
+
+class AsyncSave:
+    """Saves every iteration by torch's async_save; one save at a time, so that training waits for the one before.
+
+    Args:
+        model, optimizer: whose state is saved.
+        folder: where; the same on all ranks.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, folder: str):
+        self._model, self._optimizer, self._folder = model, optimizer, folder
+        warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")  # of its own planner, at every save
+        self._group = dist.new_group()  # its collectives run in a thread, and must not meet training's
+        self._saving: Future | None = None
+
+    def step(self) -> None:
+        """Begin to save the iteration just done; the state is copied before this returns."""
+        self.wait()
+        self._model.zero_grad()  # or torch takes the gradients for the sign of a state
+        model, optimizer = get_state_dict(self._model, self._optimizer)
+        state = {"model": model, "optimizer": optimizer}
+        self._saving = checkpoint.async_save(state, checkpoint_id=self._folder, process_group=self._group)
+
+    def wait(self) -> None:
+        """Wait until what is being saved lies in files."""
+        if self._saving is not None:
+            self._saving.result()
+            self._saving = None
+
+    close = wait
+
+
+TIMEOUT = timedelta(seconds=60)
+JOIN_TIMEOUT_MS = 100  # in which the lighthouse waits for more replicas
+SHAPED = "10."  # how addresses of shaped hosts begin
+
+
+def is_installed() -> bool:
+    """Whether torchft can be imported."""
+    return find_spec("torchft") is not None
+
+
+class VotingReplicas:
+    """One replica; every rank of the default group makes one.
+
+    Args:
+        model: plain, the same on all ranks.
+        optimizer: of its parameters.
+
+    Attributes:
+        model, optimizer: to train with in place of them.
+
+    Raises:
+        ModuleNotFoundError: if torchft is not installed.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer):
+        os.environ["RUST_LOG"] = "error"  # or its servers write several lines a step
+        import torchft
+        from torchft.coordination import LighthouseServer
+
+        rank, world_size, address = dist.get_rank(), dist.get_world_size(), _own_address()
+        self._lighthouse = None
+        if rank == 0:
+            join = {"min_replicas": world_size, "join_timeout_ms": JOIN_TIMEOUT_MS}
+            self._lighthouse = LighthouseServer(bind="0.0.0.0:0", **join)
+        port = 0 if self._lighthouse is None else int(self._lighthouse.address().rsplit(":", 1)[1])
+        root, port = tell_all([address, port])[0]
+        self._store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        self._manager = torchft.Manager(
+            pg=torchft.ProcessGroupGloo(timeout=TIMEOUT),
+            min_replica_size=world_size,
+            rank=0,
+            world_size=1,
+            load_state_dict=lambda state: _load_(model, optimizer, state),
+            state_dict=lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+            store_addr=address,
+            store_port=self._store.port,
+            hostname=address,
+            replica_id=f"replica-{rank}",
+            lighthouse_addr=f"http://{root}:{port}",
+            init_sync=False,
+            timeout=TIMEOUT,
+        )
+        self.model = torchft.DistributedDataParallel(self._manager, model)
+        self.optimizer = torchft.Optimizer(self._manager, optimizer)
+        self.optimizer.zero_grad()  # which asks for the first quorum
+
+    def close(self) -> None:
+        """Leave the quorum; every rank calls it."""
+        self._manager.shutdown(wait=False)
+        dist.barrier()
+        if self._lighthouse is not None:
+            self._lighthouse.shutdown()
+
+
+def _load_(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict) -> None:
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+
+
+def _own_address() -> str:
+    """Return this host's address: on a shaped host the one that others see, else loopback's."""
+    import psutil
+
+    seen = [
+        one.address
+        for several in psutil.net_if_addrs().values()
+        for one in several
+        if one.family == socket.AF_INET and one.address.startswith(SHAPED)
+    ]
+    return seen[0] if len(seen) == 1 else "127.0.0.1"

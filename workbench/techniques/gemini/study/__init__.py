@@ -1,1 +1,0 @@
-"""What is measured of Gemini on real ranks: a small GPT-2, killed and recovered."""
