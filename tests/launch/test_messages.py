@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from workbench.launch.messages import INLINE_BYTES, Handle, SharedFile, channel_pair, pack, unpack
+from workbench.launch.processes import Listener
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -110,3 +111,24 @@ def test_tensors_of_every_kind_are_the_same_after_the_journey(tensor):
     assert back.dtype == tensor.dtype and back.requires_grad == tensor.requires_grad
     assert back.layout == tensor.layout
     assert torch.equal(back.to_dense(), tensor.to_dense()) if tensor.is_sparse else torch.equal(back, tensor)
+
+
+def test_a_source_that_another_handler_has_just_closed_is_passed_over():
+    pairs = [channel_pair() for _ in range(2)]
+    listener = Listener()
+
+    def close_the_other(source, other):
+        listener.remove(other)
+        listener.remove(other)  # again does nothing
+        other.close()
+        return [source.receive()]
+
+    for (_, source), (_, other) in (pairs, pairs[::-1]):
+        listener.add(source, close_the_other, source, other)
+    for sender, _ in pairs:
+        sender.send("read")
+    assert listener.wait(5.0) == ["read"]
+    assert [source in listener for _, source in pairs].count(True) == 1
+    for end in (end for pair in pairs for end in pair):
+        end.close()
+    listener.close()

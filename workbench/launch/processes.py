@@ -90,11 +90,11 @@ class Listener:
 
     def remove(self, source: Any) -> None:
         """Stop listening to a source; nothing if it was removed before."""
-        with contextlib.suppress(KeyError):
+        if source in self:
             self._selector.unregister(source)
 
     def __contains__(self, source: Any) -> bool:
-        return source in self._selector.get_map()
+        return any(key.fileobj is source for key in self._selector.get_map().values())  # it may be closed by now
 
     def deserted(self) -> bool:
         """Return whether a watched process has ended."""
