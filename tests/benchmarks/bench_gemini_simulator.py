@@ -18,8 +18,7 @@ from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.probability import recovery_probability
 from workbench.techniques.gemini.method.recovery import Held, plan_recovery
 from workbench.techniques.gemini.method.waste import gemini
-from workbench.timeline.fault_draws import DAY_S, poisson_faults
-from workbench.timeline.faults import FaultTrace
+from workbench.timeline.faults import DAY_S, FaultTrace, poisson_faults
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
 NUM_DAYS = 30

@@ -17,8 +17,7 @@ from workbench.models import (
 )
 from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
-from workbench.parallel.pipeline import Mesh, Pipeline, Schedule, open_mesh
-from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.parallel.pipeline import Mesh, Pipeline, Schedule, VirtualPipeline, open_mesh
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from workbench.cluster import FittedMachine, Link
-from workbench.models import Workload, vit_config
+from workbench.models import Workload, vit
 from workbench.reproduction import read_published
 from workbench.techniques.flextp.cost import VIT_1B, VIT_3B, extraction_s, iteration_parts, paper_machine
 
@@ -25,7 +25,7 @@ def machine(**changes) -> FittedMachine:
 
 
 def test_the_sizes_are_those_of_the_models_that_are_trained():
-    for workload, config in ((VIT_1B, vit_config.VIT_1B), (VIT_3B, vit_config.VIT_3B)):
+    for workload, config in ((VIT_1B, vit.VIT_1B), (VIT_3B, vit.VIT_3B)):
         theirs = (config.hidden_size, config.num_layers, config.sequence, config.hidden_size // config.num_heads)
         assert (workload.hidden, workload.num_layers, workload.sequence, workload.head_size) == theirs
         assert config.mlp_size == 4 * workload.hidden
