@@ -90,11 +90,14 @@ class Listener:
 
     def remove(self, source: Any) -> None:
         """Stop listening to a source; nothing if it was removed before."""
-        with contextlib.suppress(KeyError):
+        with contextlib.suppress(KeyError, ValueError):  # ValueError: it was removed and closed before
             self._selector.unregister(source)
 
     def __contains__(self, source: Any) -> bool:
-        return source in self._selector.get_map()
+        try:
+            return source in self._selector.get_map()
+        except ValueError:  # it was removed and closed
+            return False
 
     def deserted(self) -> bool:
         """Return whether a watched process has ended."""
