@@ -34,10 +34,10 @@ from torch.nn import functional
 from workbench.compression.codec import Aggregation, Codec, Payload, check_out, check_payloads, num_elements
 
 __all__ = [
-    "Quantize",
-    "QuantizeFeatures",
     "SCALE_AND_BIAS_BYTES",
     "SCALE_BYTES",
+    "Quantize",
+    "QuantizeFeatures",
     "dequantize_rows",
     "dequantize_rows_by_definition",
     "pack",

@@ -22,7 +22,7 @@ from workbench.parallel.groups import ProcessTensorGroup
 from workbench.parallel.traffic import MessageKind, Phase
 from workbench.timeline import Kind, Recorder
 
-__all__ = ["Mesh", "Pipeline", "Schedule", "Stage", "StepResult", "VirtualPipeline", "WHOLE", "open_mesh"]
+__all__ = ["WHOLE", "Mesh", "Pipeline", "Schedule", "Stage", "StepResult", "VirtualPipeline", "open_mesh"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,12 +25,12 @@ from workbench.timeline.grid import IDLE, format_rows, parse_rows
 
 __all__ = [
     "DAY_S",
+    "OPT_FAILURES_PER_MACHINE_DAY",
     "Fault",
     "FaultKind",
     "FaultScope",
     "FaultSpan",
     "FaultTrace",
-    "OPT_FAILURES_PER_MACHINE_DAY",
     "dated_faults",
     "poisson_faults",
     "rack_faults",

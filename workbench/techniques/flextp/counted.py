@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.models import ViTConfig, ViTForImageClassification
+from workbench.models import ViTConfig, ViTForImageClassification, vit
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.traffic import Phase
 from workbench.study.rows import value_row
