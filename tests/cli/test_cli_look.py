@@ -69,6 +69,7 @@ def test_looking_imports_neither_torch_nor_papermill(line, words):
         (["reproduce", "fig-3"], "not declared for profile laptop"),
         (["records", "promote"], "has a record"),
         (["records", "promote", "--profile", "smoke"], "gives no verdicts"),
+        (["records", "promote", "--cells"], "none of the selected items has a finished cell in"),
         (["records", "diff"], "no item has both"),
         (["clean", "everything"], "there is no profile 'everything'"),
         (["new", "technique", "Ring-Sum"], "did you mean 'ring_sum'?"),
@@ -95,12 +96,6 @@ def test_a_malformed_catalogue_is_one_line_with_its_file_and_exit_code_2(line, c
     assert exit_code(["list"]) == 2
     error = capsys.readouterr().err
     assert str(path) in error and "because" in error and error.count("\n") == 1
-
-
-def test_a_root_that_is_no_checkout_is_named(line, capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("WORKBENCH_ROOT", str(tmp_path / "nowhere"))
-    assert exit_code(["list"]) == 2
-    assert "nowhere has no folder reproductions/" in capsys.readouterr().err
 
 
 def test_a_report_without_records_is_a_remark_and_the_version_is_told(line, capsys):
