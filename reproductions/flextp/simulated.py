@@ -35,7 +35,7 @@ RENEWED = (
 )
 ADDED = "an order by construction, since the model adds up what migrating takes: it checks the program"
 CHOSEN_BY = (
-    IN_ORDER + "; forms of the model that break it were dropped (`cost.table_1`): no test of the one that is left"
+    IN_ORDER + "; forms of the model that break it were dropped (`cost.migration`): no test of the one that is left"
 )
 A_COUNT = "a count of whole numbers: no tolerance"
 HALF_OF_A_CONSTANT = "half of the 8 % by which the best single number for all four cells misses one of them"
