@@ -81,8 +81,9 @@ TABLE_1 = Reproduction(
             rel=0.001,
             because="the number of kept elements is a whole number",
             source="table 1: 'same comm. cost'",
-            explanation="The payloads are equal, the collectives are not: a ring all-reduce sends 2(n−1)/n of a payload "
-            "a rank, the all-gather that sparse messages need sends n−1 of it. Equal for 2 ranks, twice as much for 4.",
+            explanation="The payloads are equal, the collectives are not: a ring all-reduce sends 2(n−1)/n of a "
+            "payload a rank, the all-gather that sparse messages need sends n−1 of it. Equal for 2 ranks, twice as "
+            "much for 4.",
         ),
     ),
 )
@@ -177,9 +178,9 @@ TABLE_7 = Reproduction(
             rel=0.10,
             because=BANDWIDTH_BOUND,
             source="table 9",
-            explanation="Bytes fall to a tenth (100 of 1024 elements, both ways), times to a seventh. The published times "
-            "contradict the stated link: one rank's 8 micro-batches are 268 MB each way, 215 ms at 10 Gbps, and table 9 "
-            "has 88 and 98 ms for them without compression.",
+            explanation="Bytes fall to a tenth (100 of 1024 elements, both ways), times to a seventh. The published "
+            "times contradict the stated link: one rank's 8 micro-batches are 268 MB each way, 215 ms at 10 Gbps, and "
+            "table 9 has 88 and 98 ms for them without compression.",
         ),
         Within(
             "A2 leaves the boundary between uncompressed stages alone",
@@ -194,18 +195,22 @@ TABLE_7 = Reproduction(
 
 COMPARED = {"depth": "middle", "sentences": 480}  # the paper's layer is the 12th of 24
 BETWEEN = (
-    "The curve has no knee, so no small number of directions holds most of the sum: not low-rank, as the paper says. But "
-    'it bends more than "nearly linear" was read: the weights of the directions fall off steadily. A random matrix of the '
-    "same shape is recorded beside it. Whether BERT-large is straighter than this small encoder, the profile paper tells."
+    "The curve has no knee, so no small number of directions holds most of the sum: not low-rank, as the paper says. "
+    "But "
+    'it bends more than "nearly linear" was read: the weights of the directions fall off steadily. A random matrix '
+    "of the "
+    "same shape is recorded beside it. Whether BERT-large is straighter than this small encoder, the profile paper "
+    "tells."
 )
 BY_DEPTH = (
-    "How low the gradient's rank looks depends on the depth and on the batch. The loss reads one token a sentence: in the "
-    "last layer the gradient is close to rank one, and the attention of each layer below spreads it over more tokens. "
-    "With 32 sentences, recorded too, the middle layer's gradient is lower in rank than with 480."
+    "How low the gradient's rank looks depends on the depth and on the batch. The loss reads one token a sentence: in "
+    "the last layer the gradient is close to rank one, and the attention of each layer below spreads it over more "
+    "tokens. With 32 sentences, recorded too, the middle layer's gradient is lower in rank than with 480."
 )
 ALL_TOKENS = (
-    "Half-way up the encoder the gradient has reached all tokens, and with padding left out it needs as many dimensions "
-    "as the activation. In the last layer, recorded too, it is all but rank one, since the loss reads one token a sentence."
+    "Half-way up the encoder the gradient has reached all tokens, and with padding left out it needs as many "
+    "dimensions as the activation. In the last layer, recorded too, it is all but rank one, since the loss reads one "
+    "token a sentence."
 )
 QUARTER = (
     "a quarter of the way from a straight line (area 0) to a matrix of rank one (area 0.5); the text gives no number"

@@ -72,8 +72,8 @@ CATALOGUE = (
                 because="10 %: what this study asks of the model",
                 source="section 4.7: the prediction is close to the measured time",
             ),
-            # Before the first recorded run these two took the place of "speedups within 10 % in the median", which a model
-            # that predicts no gain at all would have passed.
+            # Before the first recorded run these two took the place of "speedups within 10 % in the median", which a
+            # model that predicts no gain at all would have passed.
             Within(
                 "The fitted model predicts which share of an iteration a code saves over faster links, to 4 points",
                 quantity="saved_share_error",

@@ -6,14 +6,14 @@ are those of this machine: claims compare ratios and orders.
 
 Assumed, since the values did not survive: γ is swept over 1/4, 1/2 and 3/4; χ is 8 in figures 7 and 8 and behind 3.5,
 2.1 and 4 %; γ is 1/2 behind 23.5 % and PriDiffE's 2.1. What the paper calls χ = 0 is 1 here. With 4 ranks (laptop)
-figure 11 has two stragglers, χ = 8 and 4; with 8 (full) the paper's four, 8, 6, 4 and 2.
-Tolerances were fixed before the first run. After a trial at hidden 256 in which Pri reached 76 % of its bound, `speed`
-was made wider, and wider again after 80 % at hidden 512 and 88 % at 1024, then slowed sixteen times, too; after a trial
-in which noise said whether SEMI refined drops all or nothing, it drops for four fifths of the ideal's speed, no longer
-nine tenths, which makes it easier to drop nothing; after a review, that Eq. 3 hits the sweet spot must hold for the whole
-interval. After another review, knowing what they find: 18.5 % and 77.6 %, measured, the loss of Pri's timed plan, and
-that SEMI refined drops nothing; that choosing costs nothing is a bound, no longer 5 % both ways; what is compared along
-an axis is compared round by round.
+figure 11 has two stragglers, χ = 8 and 4; with 8 (full) the paper's four, 8, 6, 4 and 2. Tolerances were fixed before
+the first run. After a trial at hidden 256 in which Pri reached 76 % of its bound, `speed` was made wider, and wider
+again after 80 % at hidden 512 and 88 % at 1024, then slowed sixteen times, too; after a trial in which noise said
+whether SEMI refined drops all or nothing, it drops for four fifths of the ideal's speed, no longer nine tenths, which
+makes it easier to drop nothing; after a review, that Eq. 3 hits the sweet spot must hold for the whole interval. After
+another review, knowing what they find: 18.5 % and 77.6 %, measured, the loss of Pri's timed plan, and that SEMI refined
+drops nothing; that choosing costs nothing is a bound, no longer 5 % both ways; what is compared along an axis is
+compared round by round.
 """
 
 from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Within
@@ -41,10 +41,11 @@ PAPER_SIZES = {
 WIDER = {
     "sizes": {"hidden": 384, "layers": 1, "batch": 8}
 }  # half again as wide, half the batch, as ViT-3B beside ViT-1B
-# Columns must be many for a product of a tenth of them to take a tenth of its time, since outputs and gradients are written
-# whole: at hidden 256, 512 and 1024 Pri reached 76, 80 and 88 % of its bound. At 1024 the attention's output projection,
-# 256 columns a rank, takes half again as much of its time as the other products, and the ranks wait for it. So `speed` has
-# the paper's width; and it is slowed sixteen times, so that products of four ranks rarely meet on two cores.
+# Columns must be many for a product of a tenth of them to take a tenth of its time, since outputs and gradients are
+# written whole: at hidden 256, 512 and 1024 Pri reached 76, 80 and 88 % of its bound. At 1024 the attention's output
+# projection, 256 columns a rank, takes half again as much of its time as the other products, and the ranks wait for
+# it. So `speed` has the paper's width; and it is slowed sixteen times, so that products of four ranks rarely meet on
+# two cores.
 WIDE = {"smoke": TINY, "full": {"hidden": 2048, "layers": 1, "batch": 2}, "paper": PAPER_SIZES["ViT-1B"]["sizes"]}
 SETTLING = {
     "warmup": 10
@@ -67,8 +68,8 @@ PRODUCTS = (
 )
 FOUR_FIFTHS = (
     "Of Eq. 1's ratio a layer must drop only 0.8, and more only of columns that hardly move. Where those are few, a "
-    "straggler of χ = 8 keeps up to 0.3 of its products, 2.4 times what the others have; where they are many, as after long "
-    "training on one batch, layers drop up to 0.95 (rows rank_drops)."
+    "straggler of χ = 8 keeps up to 0.3 of its products, 2.4 times what the others have; where they are many, as "
+    "after long training on one batch, layers drop up to 0.95 (rows rank_drops)."
 )
 LOOPBACK = (
     "Each receiver is sent its own columns alone, where broadcast-reduce sends it all: a third of the bytes among four "
@@ -77,15 +78,18 @@ LOOPBACK = (
 )
 
 
-CHOOSING = "Choosing reads every weight once; columns are chosen anew every few iterations here, in the paper once in thousands."
+CHOOSING = (
+    "Choosing reads every weight once; columns are chosen anew every few iterations here, in the paper once in "
+    "thousands."
+)
 NARROW = (
     "A product of an eighth of its columns does not take an eighth of its time: what is done a product, whatever its "
-    "width, is stretched eight times as well. And where iterations scatter by a tenth the straggler comes to rest further "
-    "from the others."
+    "width, is stretched eight times as well. And where iterations scatter by a tenth the straggler comes to rest "
+    "further from the others."
 )
 NOT_EVEN_PLAIN = NARROW + (
-    " Nor is the bound quite reached by iterations in which nobody straggles, which also wait for whoever is slowest just "
-    "then: epoch_s of the Baseline at χ = 8 over that at χ = 1, beside the row bound."
+    " Nor is the bound quite reached by iterations in which nobody straggles, which also wait for whoever is slowest "
+    "just then: epoch_s of the Baseline at χ = 8 over that at χ = 1, beside the row bound."
 )
 FEW_COLUMNS = NARROW + " The item speed is wider for that reason."
 GAIN = (
@@ -98,28 +102,30 @@ CAPPED = (
     "are not of one plan; those of the item speed are."
 )
 SIX_TENTHS = (
-    "Of γ = 1/2 a layer drops 0.8, and more only of columns that hardly move: the straggler keeps 0.6 of its products, which "
+    "Of γ = 1/2 a layer drops 0.8, and more only of columns that hardly move: the straggler keeps 0.6 of its "
+    "products, which "
     "allows 1.67 at the most. " + NARROW
 )
 EVEN = (
-    "Eq. 3 divides migrated columns evenly over all receivers, also over stragglers that resize, and sets what the last "
-    "sender saves, not what the iteration does, against what all senders cost the slowest receiver. While stragglers are left "
-    "to receive they are slow at it (rows of one and two senders); when all send, only fast ranks receive, but the lightest "
-    "straggler may save less by itself than all of them cost, so that Eq. 3 stops before. And which division is fastest is read "
-    "off measured epochs, which scatter by a tenth."
+    "Eq. 3 divides migrated columns evenly over all receivers, also over stragglers that resize, and sets what the "
+    "last sender saves, not what the iteration does, against what all senders cost the slowest receiver. While "
+    "stragglers are left to receive they are slow at it (rows of one and two senders); when all send, only fast ranks "
+    "receive, but the lightest straggler may save less by itself than all of them cost, so that Eq. 3 stops before. "
+    "And which division is fastest is read off measured epochs, which scatter by a tenth."
 )
 CROWDED = (
     "What migrating costs is taken from the pre-test, whose ranks do nothing else meanwhile; in an iteration messages "
-    "are copied by cores that also multiply, and some travel behind products of other layers. A winner must reach three "
-    "quarters of the ideal's speed: where a solution comes near that, a small error of the model names another. And who is "
-    "slower by a tenth in the median of eight iterations counts as a straggler, though the trace does not name it (rows "
-    "rank_drops and rank_migrates): the plan is then not the model's."
+    "are copied by cores that also multiply, and some travel behind products of other layers. A winner must reach "
+    "three quarters of the ideal's speed: where a solution comes near that, a small error of the model names another. "
+    "And who is slower by a tenth in the median of eight iterations counts as a straggler, though the trace does not "
+    "name it (rows rank_drops and rank_migrates): the plan is then not the model's."
 )
 CLOSE_CALL = (
-    "Where four straggle, the last of Eq. 3's senders saves about as much as it costs, and a pre-test of six runs a share on "
-    "shared cores says now one, now the other; Eq. 3 does not ask whether dropping were faster still. Of a rank that keeps "
-    "few columns, what its products take however narrow is a large part of the time, so that an error in that part makes it "
-    "look slower or faster than it is by as much. None of this was shown to be the whole reason."
+    "Where four straggle, the last of Eq. 3's senders saves about as much as it costs, and a pre-test of six runs a "
+    "share on shared cores says now one, now the other; Eq. 3 does not ask whether dropping were faster still. Of a "
+    "rank that keeps few columns, what its products take however narrow is a large part of the time, so that an error "
+    "in that part makes it look slower or faster than it is by as much. None of this was shown to be the whole "
+    "reason."
 )
 
 
@@ -309,10 +315,11 @@ def _linear(source: str) -> Within:
 
 
 DISTURBED = (
-    "Where cores are shared, single iterations scatter by a tenth and more. ZERO, which needs several plans to settle, "
-    "follows each of them, as in the paper: one that something else disturbed makes a rank a straggler, which drops for "
-    "nothing. With a constant γ it then goes on: of few columns half take more than half of the time, so that what is "
-    "measured over what is kept says straggler for ever. MIG and SEMI plan from the median of eight here."
+    "Where cores are shared, single iterations scatter by a tenth and more. ZERO, which needs several plans to "
+    "settle, follows each of them, as in the paper: one that something else disturbed makes a rank a straggler, which "
+    "drops for nothing. With a constant γ it then goes on: of few columns half take more than half of the time, so "
+    "that what is measured over what is kept says straggler for ever. MIG and SEMI plan from the median of eight "
+    "here."
 )
 
 
@@ -553,8 +560,8 @@ TRAINING = {  # as the items of accuracy have it
 }
 ONE_SHOT = PRI | {"reference": "mean"}
 AIMS = (
-    "Where nothing need be dropped for it, its plan is the fastest that drops nothing; else it aims at four fifths of the "
-    "ideal's speed, as its own model has it."
+    "Where nothing need be dropped for it, its plan is the fastest that drops nothing; else it aims at four fifths of "
+    "the ideal's speed, as its own model has it."
 )
 SPEED_COMPARED = [BASELINE, *(each | {"skewness": [HEAVY]} for each in (BASELINE, PRI, ONE_SHOT, MIG, SEMI, REFINED))]
 SPEED = _item(
@@ -610,7 +617,8 @@ SPEED = _item(
             needs_real_data=True,
             because="half: losing nothing would be within the tolerance above",
             source=SECTION,
-            explanation="One of four ranks loses columns, always the same one, and the other three learn to do without it.",
+            explanation="One of four ranks loses columns, always the same one, and the other three learn to do "
+            "without it.",
         ),
         *(
             Bound(
@@ -619,8 +627,8 @@ SPEED = _item(
                 where={"solution": solution},
                 at_most=1.0,
                 needs_real_data=True,
-                because="one spread, largest less smallest, of the Baseline's accuracy over the seeds; who dropped nothing is "
-                "trained as MIG",
+                because="one spread, largest less smallest, of the Baseline's accuracy over the seeds; who dropped "
+                "nothing is trained as MIG",
                 source="abstract: negligible accuracy loss; the measure is ours",
             )
             for solution in ("SEMI refined", "SEMI")
@@ -637,8 +645,8 @@ SPEED = _item(
     training={"smoke": TRAINING | {"seeds": [0], "epochs": 1, "limit": 128}, "full": TRAINING},
 )
 
-# A quarter of the width of ViT-1B and small batches: what is added to an iteration hardly grows with them, and many short
-# iterations make a narrower interval than a few long ones.
+# A quarter of the width of ViT-1B and small batches: what is added to an iteration hardly grows with them, and many
+# short iterations make a narrower interval than a few long ones.
 IDLE = {"num_ranks": 4, "sizes": {"hidden": 512, "layers": 1, "batch": 16}, "turn": 8, "seed": 0}
 MACHINERY = Reproduction(
     technique="flextp",

@@ -10,9 +10,10 @@ from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Tren
 __all__ = ["CATALOGUE"]
 
 LINK = 12.5e6  # bytes/s, 100 Mbit/s
-# The paper's processors are free while GPUs compute. Here most of an iteration is slept in their place (`device_s`), and
-# a checkpoint is on the link for some 6 % of it. Chosen after trials: without sleeping (busy-processors), where Gemini
-# cost 6 %, and with iterations of half the length, where it cost 1.4 % (0.7 to 2.0): some 10 ms, whatever is trained.
+# The paper's processors are free while GPUs compute. Here most of an iteration is slept in their place (`device_s`),
+# and a checkpoint is on the link for some 6 % of it. Chosen after trials: without sleeping (busy-processors), where
+# Gemini cost 6 %, and with iterations of half the length, where it cost 1.4 % (0.7 to 2.0): some 10 ms, whatever is
+# trained.
 TRAINING = {
     "num_machines": 4,
     "bandwidth_bytes_per_s": LINK,

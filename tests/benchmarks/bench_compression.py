@@ -6,6 +6,7 @@ bit with the definition on the benchmark's own input.
 """
 
 import time
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -109,7 +110,7 @@ def randomk() -> list[BenchmarkRow]:
     rows, x = [], activations(LARGE)
     for keep in (0.01, 0.02, 0.05, 0.1):
         random_k, top_k = RandomK(keep, seed=0), TopK(keep)
-        ratio = paired_ratio(lambda: random_k.encode(x), lambda: top_k.encode(x), clock=CLOCK)
+        ratio = paired_ratio(partial(random_k.encode, x), partial(top_k.encode, x), clock=CLOCK)
         name = f"RandomK({keep}) over TopK({keep}), {list(LARGE)} fp32"
         rows.append(ratio_row(name, ratio, "at most 1", ratio.median <= 1))
     return [*rows, copy_share_row("RandomK(0.1)", RandomK(0.1), x)]

@@ -6,6 +6,7 @@ A tenth of the failures loses no machine; the trace's draw and the placement are
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 from workbench.techniques.gemini.cost import (
     GPT2_100B,
@@ -18,8 +19,7 @@ from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.probability import recovery_probability
 from workbench.techniques.gemini.method.recovery import Held, plan_recovery
 from workbench.techniques.gemini.method.waste import gemini
-from workbench.timeline.fault_draws import DAY_S, poisson_faults
-from workbench.timeline.faults import FaultTrace
+from workbench.timeline.faults import DAY_S, FaultTrace, poisson_faults
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
 NUM_DAYS = 30
@@ -110,7 +110,7 @@ def planning() -> list[BenchmarkRow]:
     calls = {f"Recovery of {SMALL:,} machines planned": (lambda: plan_recovery(held, SMALL), PLANNED_S)}
     for kind in ("mixed", "ring"):
         calls[f"Recovery probability of {SMALL:,} machines, {kind}"] = (
-            lambda placed=placement(SMALL, 3, kind): recovery_probability(placed, 5),
+            partial(recovery_probability, placement(SMALL, 3, kind), 5),
             PROBABILITY_S,
         )
     return [_seconds(name, *call) for name, call in calls.items()]

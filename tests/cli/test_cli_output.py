@@ -96,3 +96,13 @@ def test_a_report_that_is_dear_is_written_a_tenth_of_the_time(told):
     assert told.written == [(0.0, True)]
     told.tell(22.0, PROGRESS)
     assert told.written[1:] == [(22.0, True)]
+
+
+def test_a_package_that_is_missing_is_named_with_what_installs_it(line, capsys, monkeypatch):
+    def without():
+        raise ModuleNotFoundError("No module named 'papermill'", name="papermill")
+
+    monkeypatch.setattr("workbench.cli.common.load", without)
+    assert exit_code(["list"]) == 1
+    told = "workbench: the package papermill is missing; pip install 'distributed-training-workbench[all]'\n"
+    assert capsys.readouterr().err == told

@@ -89,7 +89,7 @@ def really_sent(name: str, dtype: str, num_elements: int) -> int:
     import torch
     import torch.distributed as dist
 
-    from workbench.parallel.wire import tcp_bytes_sent
+    from workbench.parallel.traffic import tcp_bytes_sent
 
     size, rank = dist.get_world_size(), dist.get_rank()
     x = torch.ones(num_elements, dtype=getattr(torch, dtype))

@@ -6,8 +6,13 @@ import pytest
 import torch
 
 from workbench.compression import QuantizeFeatures
-from workbench.compression.packing import pack, pack_by_definition, unpack, unpack_by_definition
-from workbench.compression.quantize_features import quantized_features_by_definition
+from workbench.compression.quantize import (
+    pack,
+    pack_by_definition,
+    quantized_features_by_definition,
+    unpack,
+    unpack_by_definition,
+)
 
 
 def normal(*shape):

@@ -13,7 +13,7 @@ from workbench.models import (
     to_hugging_face,
 )
 from workbench.parallel import VirtualTensorGroup
-from workbench.parallel.stages import Stage
+from workbench.parallel.pipeline import Stage
 
 NUM_LABELS = 3
 

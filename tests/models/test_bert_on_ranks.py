@@ -17,8 +17,7 @@ from workbench.models import (
 )
 from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
-from workbench.parallel.pipeline import Mesh, Pipeline, Schedule, open_mesh
-from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.parallel.pipeline import Mesh, Pipeline, Schedule, VirtualPipeline, open_mesh
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -73,7 +72,7 @@ def cross_entropy(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def run(pipeline: Pipeline | VirtualPipeline, model: type) -> dict:
     """Evaluate, take two steps' gradients, evaluate again."""
     targets = ids() if model is BertForMaskedLM else torch.arange(8) % 2
-    first = next(pipeline.step(ids(), targets, attention_mask=padding_mask()) for _ in range(2))
+    first, _ = (pipeline.step(ids(), targets, attention_mask=padding_mask()) for _ in range(2))
     output = pipeline.evaluate(ids(), attention_mask=padding_mask())
     return {"loss": first.loss, "trained": first.output, "evaluated": output}
 

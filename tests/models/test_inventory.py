@@ -19,8 +19,8 @@ from workbench.models import (
 from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.linear import ShardedLinear
+from workbench.parallel.pipeline import VirtualPipeline
 from workbench.parallel.traffic import Phase
-from workbench.parallel.virtual_pipeline import VirtualPipeline
 
 TINY = BertConfig.tiny()
 # The same on two sequences of three tokens in fp32.

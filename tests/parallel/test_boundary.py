@@ -6,7 +6,7 @@ from torch import nn
 
 from workbench.compression import FP16, AutoEncoder, ErrorFeedback, Identity, Quantize, RandomK, TopK
 from workbench.parallel.boundary import Boundary
-from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.parallel.pipeline import VirtualPipeline
 
 CODECS = {
     "identity": Identity(),

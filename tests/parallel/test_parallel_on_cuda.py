@@ -7,7 +7,7 @@ from torch import nn
 from workbench.compression import Quantize, TopK
 from workbench.parallel import TransformerConfig, TransformerLayer, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
-from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.parallel.pipeline import VirtualPipeline
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

@@ -19,8 +19,7 @@ from workbench.parallel import (
     VirtualTensorGroup,
 )
 from workbench.parallel.boundary import Boundary
-from workbench.parallel.pipeline import Pipeline, open_mesh
-from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.parallel.pipeline import Pipeline, VirtualPipeline, open_mesh
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from workbench.parallel import wire
-from workbench.parallel.wire import tcp_bytes_sent
+from workbench.parallel import traffic
+from workbench.parallel.traffic import tcp_bytes_sent
 
 
 @pytest.fixture
@@ -54,6 +54,6 @@ def test_a_listening_socket_has_sent_nothing():
 
 
 def test_other_systems_get_a_clear_error(monkeypatch):
-    monkeypatch.setattr(wire.sys, "platform", "darwin")
+    monkeypatch.setattr(traffic.sys, "platform", "darwin")
     with pytest.raises(RuntimeError, match="Linux's TCP_INFO; this is darwin"):
         tcp_bytes_sent()

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from workbench.launch import Ranks
-from workbench.parallel.recorded import RecordedTensorGroup
+from workbench.parallel.groups import RecordedTensorGroup
 from workbench.study.breakdown import break_down, break_down_stages, timeline_of
 from workbench.study.rows import median_row, ratio_row
 from workbench.study.timing import Timed, Trial, Turn, Turns, dose_rows, take_turns, time_variants

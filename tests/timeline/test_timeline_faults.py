@@ -5,8 +5,16 @@ from statistics import mean
 
 import pytest
 
-from workbench.timeline.fault_draws import FaultSpan, dated_faults, poisson_faults, rack_faults
-from workbench.timeline.faults import Fault, FaultKind, FaultScope, FaultTrace
+from workbench.timeline.faults import (
+    Fault,
+    FaultKind,
+    FaultScope,
+    FaultSpan,
+    FaultTrace,
+    dated_faults,
+    poisson_faults,
+    rack_faults,
+)
 
 DAY_S = 86_400
 GRID = """

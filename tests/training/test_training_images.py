@@ -9,7 +9,7 @@ from workbench.datasets import digits
 from workbench.launch import Ranks
 from workbench.models import ViTConfig, ViTForImageClassification
 from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
-from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.parallel.pipeline import VirtualPipeline
 from workbench.training.images import DEVIATION, MEAN, Augmentation, ImageBatch, ImageExamples, accuracy
 from workbench.training.loop import Recipe, TrainingRun, train
 

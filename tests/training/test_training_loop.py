@@ -10,7 +10,7 @@ from torch.nn import functional
 from workbench.datasets.glue import TASKS
 from workbench.models.bert import BertConfig, BertForMaskedLM, BertForSequenceClassification
 from workbench.parallel import Stage, VirtualTensorGroup
-from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.parallel.pipeline import VirtualPipeline
 from workbench.training.batches import Examples, shuffled_batches, sorted_batches
 from workbench.training.loop import Recipe, linear_factor, linear_warm_up_and_decay, predict, train
 from workbench.training.metrics import chance_score, glue_scores

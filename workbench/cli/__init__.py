@@ -82,6 +82,12 @@ def exit_code(arguments: Sequence[str]) -> int:
         return _refuse(error.format_message(), error.exit_code)
     except UsageError as error:
         return _refuse(str(error))
+    except ModuleNotFoundError as error:
+        if (error.name or "workbench").split(".")[0] == "workbench":
+            raise
+        return _refuse(
+            f"the package {error.name} is missing; pip install 'distributed-training-workbench[all]'", FAILED
+        )
     except (Abort, KeyboardInterrupt):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED

@@ -1,12 +1,10 @@
 """Tensor codecs that several techniques share: one contract, one file a codec, error feedback as a wrapper."""
 
 from workbench.compression.autoencoder import AutoEncoder
+from workbench.compression.casts import FP16, Identity
 from workbench.compression.codec import Aggregation, Codec, Payload
 from workbench.compression.error_feedback import ErrorFeedback, clear_error_feedback
-from workbench.compression.half import FP16
-from workbench.compression.identity import Identity
-from workbench.compression.quantize import Quantize
-from workbench.compression.quantize_features import QuantizeFeatures
+from workbench.compression.quantize import Quantize, QuantizeFeatures
 from workbench.compression.randomk import RandomK
 from workbench.compression.topk import TopK
 

@@ -9,25 +9,115 @@ Each row (last dimension) is mapped to the integers 0 .. 2**bits − 1, in float
 A payload is uint8 [R, W]: the packed codes of a row, then its scale and bias (float16 each). A row with NaN or an
 infinity, or whose scale or bias overflows float16, comes back as NaN. The gradient passes straight through.
 Shapes: R rows, C columns, W bytes of a row on the wire.
+
+`QuantizeFeatures` has one scale a feature (column of the last dimension), as the released code of the paper:
+
+    scale = fp16(max |x|), 1 where it would be 0      levels = 2**(bits − 1)
+    code  = clamp(round(x / scale · levels), −levels, levels − 1) + levels, ties to even
+    value = (code − levels) / levels · scale
+
+A payload is the packed codes, uint8 [R, W], and the scales, float16 [C]. A feature with NaN or an infinity, or whose
+scale overflows float16, comes back as NaN. The gradient passes straight through.
+Source: the released code of Wang et al. (2022), "Fine-tuning language models over slow networks using activation
+compression with guarantees", without the 1e-6 that it adds to the scale.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from workbench.compression.codec import Aggregation, Codec, Payload, check_out, check_payloads, num_elements
-from workbench.compression.packing import pack, pack_by_definition, packed_bytes, unpack, unpack_by_definition
 
 __all__ = [
     "SCALE_AND_BIAS_BYTES",
+    "SCALE_BYTES",
     "Quantize",
+    "QuantizeFeatures",
     "dequantize_rows",
     "dequantize_rows_by_definition",
+    "pack",
+    "pack_by_definition",
+    "packed_bytes",
     "quantize_rows",
     "quantize_rows_by_definition",
+    "quantized_features_by_definition",
+    "unpack",
+    "unpack_by_definition",
 ]
+
+
+def packed_bytes(columns: int, bits: int) -> int:
+    """Count the bytes of one row's codes."""
+    return -(-columns * bits // 8)
+
+
+def pack_by_definition(codes_RC: Tensor, bits: int) -> Tensor:
+    """Write each code's bits into one stream a row, lowest first, and cut it in bytes.
+
+    Args:
+        codes_RC: uint8, below 2**bits.
+        bits: 1 to 8.
+
+    Returns:
+        uint8 [R, W].
+    """
+    rows, columns = codes_RC.shape
+    stream = codes_RC.new_zeros(rows, packed_bytes(columns, bits) * 8)
+    for bit in range(bits):
+        stream[:, bit : columns * bits : bits] = codes_RC >> bit & 1
+    packed_RW = codes_RC.new_zeros(rows, packed_bytes(columns, bits))
+    for bit in range(8):
+        packed_RW |= stream[:, bit::8] << bit
+    return packed_RW
+
+
+def unpack_by_definition(packed_RW: Tensor, bits: int, columns: int) -> Tensor:
+    """Cut bytes into one stream of bits a row and read each code from it.
+
+    Args:
+        packed_RW: uint8.
+        bits: 1 to 8.
+        columns: C.
+
+    Returns:
+        uint8 [R, C].
+    """
+    stream = packed_RW.new_zeros(len(packed_RW), packed_RW.shape[1] * 8)
+    for bit in range(8):
+        stream[:, bit::8] = packed_RW >> bit & 1
+    codes_RC = packed_RW.new_zeros(len(packed_RW), columns)
+    for bit in range(bits):
+        codes_RC |= stream[:, bit : columns * bits : bits] << bit
+    return codes_RC
+
+
+def pack(codes_RC: Tensor, bits: int) -> Tensor:
+    """Equal `pack_by_definition`, whole codes at a time where they do not straddle bytes."""
+    if 8 % bits:
+        return pack_by_definition(codes_RC, bits)
+    per_byte = 8 // bits
+    codes_RC = functional.pad(codes_RC, (0, -codes_RC.shape[1] % per_byte))
+    packed_RW = codes_RC[:, ::per_byte].clone()
+    for position in range(1, per_byte):
+        packed_RW |= codes_RC[:, position::per_byte] << position * bits
+    return packed_RW
+
+
+def unpack(packed_RW: Tensor, bits: int, columns: int) -> Tensor:
+    """Equal `unpack_by_definition`, whole codes at a time where they do not straddle bytes."""
+    if bits == 8:
+        return packed_RW[:, :columns]
+    if 8 % bits:
+        return unpack_by_definition(packed_RW, bits, columns)
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed_RW.device)
+    codes = (packed_RW.unsqueeze(-1) >> shifts).bitwise_and_(2**bits - 1)
+    return codes.flatten(1)[:, :columns]
+
 
 # Bytes of scale and bias of a row, one float16 each.
 SCALE_AND_BIAS_BYTES = 4
@@ -264,3 +354,82 @@ def _row_shape(shape: Sequence[int]) -> tuple[int, int]:
 def _row_bytes(columns: int, bits: int) -> int:
     """Count the bytes of one row's codes, scale and bias."""
     return packed_bytes(columns, bits) + SCALE_AND_BIAS_BYTES
+
+
+SCALE_BYTES = 2  # of a feature, float16
+
+
+class QuantizeFeatures(Quantize):
+    """Send `bits` bits an element, and two bytes a feature; see Quantize for the argument."""
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Payload:
+        """Quantise each feature and pack the codes row by row.
+
+        Args:
+            x: floating-point tensor of any shape; without dimensions it has one feature.
+
+        Returns:
+            uint8 [rows, packed] and float16 [features].
+        """
+        x_RC, levels = x.detach().reshape(_feature_shape(x.shape)).float(), 2 ** (self.bits - 1)
+        scale_C = _scales(x_RC)
+        fits_C = scale_C.isfinite()
+        steps_RC = (x_RC / (scale_C.float() / levels)).round_().clamp_(-levels, levels - 1).add_(levels)
+        # In features that do not fit, whatever NaN was cast to is multiplied by 0.
+        codes_RC = steps_RC.to(torch.uint8).mul_(fits_C)
+        scale_C.masked_fill_(~fits_C, torch.nan)
+        return Payload(tensors=(pack(codes_RC, self.bits), scale_C), shape=x.shape, dtype=x.dtype)
+
+    @torch.no_grad()
+    def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
+        """Unpack the codes and scale each feature."""
+        packed_RW, scale_C = payload.tensors
+        levels = 2 ** (self.bits - 1)
+        codes_RC = unpack(packed_RW, self.bits, len(scale_C))
+        value = (codes_RC.float() - levels).mul_(scale_C.float() / levels).view(payload.shape)
+        if out is None:
+            return value.to(payload.dtype)
+        check_out(out, payload)
+        return out.copy_(value)
+
+    @torch.no_grad()
+    def decode_sum(self, payloads: Sequence[Payload]) -> Tensor:
+        """Decode and add one after the other."""
+        check_payloads(payloads)
+        return reduce(Tensor.add_, map(self.decode, payloads))
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        """Count the packed bytes of every row and the scale of every feature."""
+        rows, columns = _feature_shape(shape)
+        return rows * packed_bytes(columns, self.bits) + columns * SCALE_BYTES
+
+
+def quantized_features_by_definition(x_RC: Tensor, bits: int) -> Tensor:
+    """Return what comes back of x_RC, feature by feature, with the module docstring's formulas and no codes.
+
+    Args:
+        x_RC: floating-point tensor [rows, features].
+        bits: 1 to 8.
+    """
+    levels, back = 2 ** (bits - 1), []
+    for feature_R in x_RC.float().unbind(1):
+        scale = feature_R.abs().amax().half().float() if len(feature_R) else feature_R.new_ones(())
+        scale = torch.where(scale == 0, 1.0, scale)
+        steps_R = (feature_R / scale * levels).round().clamp(-levels, levels - 1)
+        value_R = steps_R / levels * scale
+        back.append(value_R if scale.isfinite() else torch.full_like(value_R, torch.nan))
+    return torch.stack(back, 1).to(x_RC.dtype) if back else x_RC.clone()
+
+
+def _scales(x_RC: Tensor) -> Tensor:
+    if not len(x_RC):
+        return torch.ones(x_RC.shape[1], dtype=torch.float16, device=x_RC.device)
+    scale_C = x_RC.abs().amax(0).half()
+    return scale_C.masked_fill_(scale_C == 0, 1.0)
+
+
+def _feature_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Give rows and features; nothing of either where the tensor is empty."""
+    columns = shape[-1] if len(shape) else 1
+    return (num_elements(shape) // columns, columns) if num_elements(shape) else (0, 0)

@@ -4,10 +4,10 @@ import importlib
 
 _HOMES = {
     "GPT2": "gpt2",
-    "VIT_1B": "vit_config",
-    "VIT_3B": "vit_config",
-    "VIT_TINY": "vit_config",
-    "BertConfig": "bert_config",
+    "VIT_1B": "vit",
+    "VIT_3B": "vit",
+    "VIT_TINY": "vit",
+    "BertConfig": "bert",
     "BertEncoder": "bert",
     "BertForMaskedLM": "bert",
     "BertForSequenceClassification": "bert",
@@ -17,7 +17,7 @@ _HOMES = {
     "LoadedWeights": "hugging_face",
     "Message": "inventory",
     "Tensor": "inventory",
-    "ViTConfig": "vit_config",
+    "ViTConfig": "vit",
     "ViTEncoder": "vit",
     "ViTForImageClassification": "vit",
     "Workload": "inventory",

@@ -6,18 +6,109 @@ heads are replicated on all tensor-parallel ranks; GELU and absolute positions o
 Shapes: B = batch, S = sequence, H = hidden, V = vocabulary, C = labels.
 """
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workbench.models.bert_config import BertConfig
+from workbench.models.names import Names
 from workbench.models.replicated import draw_, linear, undrawn
-from workbench.parallel.dropout import Dropout
 from workbench.parallel.groups import TensorGroup, VirtualTensorGroup
-from workbench.parallel.stages import WHOLE, Stage
-from workbench.parallel.transformer import TransformerLayer
+from workbench.parallel.linear import ShardedLinear
+from workbench.parallel.pipeline import WHOLE, Stage
+from workbench.parallel.transformer import Dropout, TransformerConfig, TransformerLayer
 
-__all__ = ["BertConfig", "BertEncoder", "BertForMaskedLM", "BertForSequenceClassification"]
+__all__ = ["BERT_NAMES", "BertConfig", "BertEncoder", "BertForMaskedLM", "BertForSequenceClassification", "BertModel"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BertConfig(TransformerConfig):
+    """Sizes and constants of a BERT model: those of its layers, and what surrounds them.
+
+    The published models have mlp_size = 4 H and train with both dropouts at 0.1; `seed`
+    is that of all initial weights and dropout.
+    """
+
+    num_layers: int
+    """Transformer layers."""
+    vocab_size: int = 30522
+    """V; that of the uncased English vocabulary."""
+    max_positions: int = 512
+    """Longest sequence."""
+    num_token_types: int = 2
+    """Segments that token types tell apart."""
+
+    def __post_init__(self):
+        TransformerConfig.__post_init__(self)  # slots make a new class, which super() misses
+        for name in ("num_layers", "vocab_size", "max_positions", "num_token_types"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
+
+    @classmethod
+    def bert_large(cls, **changes) -> "BertConfig":
+        """Give BERT-large: 24 layers of 1024, 16 heads."""
+        return cls(**_sizes(1024, 24, 16) | changes)
+
+    @classmethod
+    def bert_base(cls, **changes) -> "BertConfig":
+        """Give BERT-base: 12 layers of 768, 12 heads."""
+        return cls(**_sizes(768, 12, 12) | changes)
+
+    @classmethod
+    def mini_lm(cls, **changes) -> "BertConfig":
+        """Give MiniLM-L6: 6 layers of 384, 12 heads."""
+        return cls(**_sizes(384, 6, 12) | changes)
+
+    @classmethod
+    def tiny(cls, **changes) -> "BertConfig":
+        """Give a model for tests: 4 layers of 16, 4 heads, 64 tokens, 32 positions."""
+        return cls(**_sizes(16, 4, 4) | {"vocab_size": 64, "max_positions": 32} | changes)
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping[str, object], **changes) -> "BertConfig":
+        """Read the sizes from a Hugging Face config.
+
+        Args:
+            config: Content of a config.json, or `PretrainedConfig.to_dict()`.
+            changes: Fields to override, such as dropout.
+
+        Raises:
+            ValueError: If the model is of a kind that this file does not cover.
+        """
+        if config.get("hidden_act", "gelu") != "gelu":
+            raise ValueError(f"hidden_act: {config['hidden_act']!r} is not 'gelu'")
+        if (config.get("position_embedding_type") or "absolute") != "absolute":
+            kind = config["position_embedding_type"]
+            raise ValueError(f"position_embedding_type: {kind!r} is not 'absolute'")
+        fields = {ours: config[theirs] for ours, theirs in HUGGING_FACE_FIELDS.items()}
+        return cls(**fields | changes)
+
+
+HUGGING_FACE_FIELDS = MappingProxyType(
+    {
+        "hidden_size": "hidden_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "mlp_size": "intermediate_size",
+        "vocab_size": "vocab_size",
+        "max_positions": "max_position_embeddings",
+        "num_token_types": "type_vocab_size",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "layer_norm_eps": "layer_norm_eps",
+        "init_std": "initializer_range",
+    }
+)
+"""Our field -> the field of a Hugging Face config."""
+
+
+def _sizes(hidden_size: int, num_layers: int, num_heads: int) -> dict[str, int]:
+    """Sizes of a model whose perceptrons are four times as wide as its hidden states."""
+    return {"hidden_size": hidden_size, "num_layers": num_layers, "num_heads": num_heads, "mlp_size": 4 * hidden_size}
+
 
 PADDING_TOKEN = 0
 """[PAD] in BERT's vocabularies; its embedding gets no gradient."""
@@ -210,3 +301,66 @@ def _embedding(num_rows: int, config: BertConfig, name: str, place: dict, **opti
     embedding = undrawn(nn.Embedding, num_rows, config.hidden_size, place=place, **options)
     draw_(embedding.weight, config, f"embeddings.{name}")
     return embedding
+
+
+BertModel = BertEncoder | BertForSequenceClassification | BertForMaskedLM
+
+
+def _plain(name: str) -> str:
+    """Drop the model's prefix and the old names of layer norms' weights."""
+    name = name.removeprefix("bert.")
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        name = name.replace(old, new)
+    return name
+
+
+def _encoder(model: BertModel) -> BertEncoder:
+    return model if isinstance(model, BertEncoder) else model.encoder
+
+
+def _cut(model: BertModel) -> Iterator[tuple[tuple[str, ...], ShardedLinear]]:
+    encoder = _encoder(model)
+    for index, layer in zip(encoder.layer_range, encoder.layers, strict=True):
+        site = f"encoder.layer.{index}"
+        attention = tuple(f"{site}.attention.self.{part}" for part in ("query", "key", "value"))
+        yield attention, layer.attention.query_key_value
+        yield (f"{site}.attention.output.dense",), layer.attention.output
+        yield (f"{site}.intermediate.dense",), layer.mlp.input
+        yield (f"{site}.output.dense",), layer.mlp.output
+
+
+def _replicated(model: BertModel) -> Iterator[tuple[str, nn.Parameter]]:
+    for site, module in _replicated_modules(model):
+        for name, parameter in module.named_parameters():
+            yield f"{site}.{name}", parameter
+    if isinstance(model, BertForMaskedLM) and model.decoder is not None:
+        yield "cls.predictions.bias", model.bias
+        if model.encoder.embeddings is None:  # the last of several stages has its own copy
+            yield "embeddings.word_embeddings.weight", model.decoder.weight
+
+
+def _replicated_modules(model: BertModel) -> Iterator[tuple[str, nn.Module]]:
+    encoder = _encoder(model)
+    if encoder.embeddings is not None:
+        yield "embeddings.word_embeddings", encoder.embeddings.word
+        yield "embeddings.position_embeddings", encoder.embeddings.position
+        yield "embeddings.token_type_embeddings", encoder.embeddings.token_type
+        yield "embeddings.LayerNorm", encoder.embeddings.norm
+    for index, layer in zip(encoder.layer_range, encoder.layers, strict=True):
+        yield f"encoder.layer.{index}.attention.output.LayerNorm", layer.attention_norm
+        yield f"encoder.layer.{index}.output.LayerNorm", layer.mlp_norm
+    if isinstance(model, BertForSequenceClassification) and model.classifier is not None:
+        yield "pooler.dense", model.pooler
+        yield "classifier", model.classifier
+    if isinstance(model, BertForMaskedLM) and model.decoder is not None:
+        yield "cls.predictions.transform.dense", model.transform
+        yield "cls.predictions.transform.LayerNorm", model.norm
+
+
+BERT_NAMES = Names(
+    models=(BertEncoder, BertForSequenceClassification, BertForMaskedLM),
+    required=("embeddings.", "encoder."),
+    plain=_plain,
+    cut=_cut,
+    replicated=_replicated,
+)

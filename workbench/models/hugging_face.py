@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from workbench.models.bert_names import BERT_NAMES, BertModel
+from workbench.models.bert import BERT_NAMES, BertModel
 from workbench.models.names import Names
-from workbench.models.vit_names import VIT_NAMES, ViTModel
+from workbench.models.vit import VIT_NAMES, ViTModel
 
 __all__ = ["LoadedWeights", "load_hugging_face", "to_hugging_face"]
 

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workbench.parallel.traffic import MessageKind, Phase, Traffic
+from workbench.timeline import Kind, Recorder
 
-__all__ = ["ProcessTensorGroup", "TensorGroup", "VirtualTensorGroup", "Watch", "both"]
+__all__ = ["ProcessTensorGroup", "RecordedTensorGroup", "TensorGroup", "VirtualTensorGroup", "Watch", "both"]
 
 Watch = Callable[[str], AbstractContextManager]
 """(name of a collective) -> what is entered while the collective runs, such as a recorder's action."""
@@ -240,3 +241,16 @@ def _checked(tensors: Sequence[Tensor], local_ranks: tuple[int, ...]) -> Sequenc
             f"{len(local_ranks)} ranks {local_ranks}; give one for each"
         )
     return tensors
+
+
+class RecordedTensorGroup(ProcessTensorGroup):
+    """Real ranks whose collectives are recorded.
+
+    Args:
+        process_group: An initialised torch process group; None is the default one.
+        recorder: Takes an action of kind COMMUNICATE for each collective, labelled with its name.
+    """
+
+    def __init__(self, process_group: dist.ProcessGroup | None = None, *, recorder: Recorder):
+        super().__init__(process_group)
+        self.watch = lambda collective: recorder.during(collective, Kind.COMMUNICATE)

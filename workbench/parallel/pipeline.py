@@ -1,10 +1,11 @@
 """Pipeline stages on consecutive ranks, by a schedule of torch.distributed.pipelining (GPipe or 1F1B).
 
 Every rank is given the whole batch and reads shapes, targets and masks from it; messages are [B, S, H] of a
-micro-batch. `open_mesh` arranges ranks as tensor groups inside a pipeline.
+micro-batch. `open_mesh` arranges ranks as tensor groups inside a pipeline. `VirtualPipeline` runs all
+stages in one process, equal to float tolerance.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
@@ -18,11 +19,58 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from workbench.parallel.boundary import NUM_ENDS, Boundary
 from workbench.parallel.groups import ProcessTensorGroup
-from workbench.parallel.stages import Stage
 from workbench.parallel.traffic import MessageKind, Phase
 from workbench.timeline import Kind, Recorder
 
-__all__ = ["Mesh", "Pipeline", "Schedule", "StepResult", "open_mesh"]
+__all__ = ["WHOLE", "Mesh", "Pipeline", "Schedule", "Stage", "StepResult", "VirtualPipeline", "open_mesh"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """One stage of a pipeline."""
+
+    index: int
+    """Position in the pipeline, from 0."""
+    num_stages: int
+    """Length of the pipeline."""
+
+    def __post_init__(self):
+        if self.num_stages < 1:
+            raise ValueError(f"num_stages: {self.num_stages} must be at least 1")
+        if not 0 <= self.index < self.num_stages:
+            raise ValueError(f"index: {self.index} is not in 0..{self.num_stages - 1}")
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the stage reads the model's input."""
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the stage computes the model's output."""
+        return self.index == self.num_stages - 1
+
+    def layers(self, num_layers: int) -> range:
+        """Give the stage its layers.
+
+        Args:
+            num_layers: Layers of the whole model.
+
+        Returns:
+            Their indices in the whole model.
+
+        Raises:
+            ValueError: If the stages do not divide the layers.
+        """
+        if num_layers % self.num_stages:
+            raise ValueError(f"num_layers: {num_layers} is not divisible by {self.num_stages} pipeline stages")
+        share = num_layers // self.num_stages
+        return range(self.index * share, (self.index + 1) * share)
+
+
+WHOLE = Stage(index=0, num_stages=1)
+"""A model that is not cut into stages."""
+
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(output, targets) of a micro-batch -> mean loss, a scalar."""
@@ -329,3 +377,76 @@ def micro_batch_size(inputs: Tensor, num_micro_batches: int) -> int:
 def boundary_site(index: int) -> str:
     """Name the boundary before stage `index`."""
     return f"stage.{index}.input"
+
+
+class VirtualPipeline:
+    """All stages of a pipeline in one process; `module` holds all parameters.
+
+    Args:
+        parts: The stages' parts, in order.
+        num_micro_batches, loss: As in `Pipeline`.
+        boundaries: One between each two stages; None sends plain activations.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[nn.Module],
+        *,
+        num_micro_batches: int = 1,
+        loss: Loss | None = None,
+        boundaries: Sequence[Boundary] | None = None,
+    ):
+        if boundaries is None:
+            boundaries = [Boundary() for _ in parts[1:]]
+        if len(boundaries) != len(parts) - 1:
+            raise ValueError(f"boundaries: {len(boundaries)} given; {len(parts)} stages have {len(parts) - 1}")
+        for index, boundary in enumerate(boundaries):
+            boundary.site = boundary_site(index + 1)
+        self.module = nn.ModuleDict({"parts": nn.ModuleList(parts), "boundaries": nn.ModuleList(boundaries)})
+        self.parts, self.boundaries = self.module["parts"], self.module["boundaries"]
+        self.num_micro_batches, self.loss = num_micro_batches, loss
+
+    def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
+        """Run one batch forward and backward, as `Pipeline.step` does."""
+        losses, outputs, tied = [], [], self._tied_weights()
+        earlier = [set_aside_gradient_(weight) for weight in tied]
+        for micro_inputs, micro_targets, micro_context in self._cut(inputs, targets, context):
+            output = self._forward(micro_inputs, micro_context)
+            loss = self.loss(output, micro_targets) / self.num_micro_batches
+            loss.backward()
+            losses.append(loss.detach())
+            outputs.append(output.detach())
+        total = sum(weight.grad for weight in tied)
+        for weight, before in zip(tied, earlier, strict=True):
+            weight.grad = total.clone()
+            add_earlier_(weight, before)
+        return StepResult(loss=torch.stack(losses).sum(), output=torch.cat(outputs))
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor:
+        """Run one batch forward only, as `Pipeline.evaluate` does."""
+        micro_batches = self._cut(inputs, inputs, context)
+        with evaluation_mode(self.module):
+            return torch.cat([self._forward(x, micro) for x, _, micro in micro_batches])
+
+    def _forward(self, x: Tensor, context: dict[str, Tensor]) -> Tensor:
+        x = self.parts[0](x, **context)
+        for boundary, part in zip(self.boundaries, self.parts[1:], strict=True):
+            if boundary.shape is None:
+                boundary.prepare(x.shape, x.dtype, x.device)
+            boundary.expect(x.shape, x.dtype)
+            x = part(boundary.receive(*boundary.send(x)), **context)
+        return x
+
+    def _cut(self, inputs: Tensor, targets: Tensor, context: dict[str, Tensor]) -> Iterator:
+        """Yield (inputs, targets, context) of each micro-batch."""
+        size = micro_batch_size(inputs, self.num_micro_batches)
+        for start in range(0, len(inputs), size):
+            rows = slice(start, start + size)
+            yield inputs[rows], targets[rows], {name: t[rows] for name, t in context.items()}
+
+    def _tied_weights(self) -> list[nn.Parameter]:
+        """Give the copies of a trained weight that the first and the last of several stages hold."""
+        ends = [self.parts[0], self.parts[-1]] if len(self.parts) > 1 else []
+        copies = [getattr(part, "tied_weight", None) for part in ends]
+        return [weight for weight in copies if weight is not None and weight.requires_grad]

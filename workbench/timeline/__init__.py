@@ -1,14 +1,15 @@
 """Actions, schedules as text grids, event simulation, recordings, traces, and seeded stragglers and faults."""
 
+from workbench.timeline.actions import chrome_trace, chrome_trace_json
+from workbench.timeline.faults import FaultSpan, dated_faults, poisson_faults, rack_faults
+
 from .actions import Action, Kind, Timeline
-from .fault_draws import FaultSpan, dated_faults, poisson_faults, rack_faults
 from .faults import Fault, FaultKind, FaultScope, FaultTrace
 from .grid import format_timeline, parse_timeline
 from .recorder import Recorder
 from .schedule import Cell, Schedule, gpipe, one_forward_one_backward, parse_schedule, pipeline_tasks
 from .simulation import Task, simulate
 from .stragglers import Dose, Sleeper, StragglerTrace
-from .trace import chrome_trace, chrome_trace_json
 
 __all__ = [
     "Action",

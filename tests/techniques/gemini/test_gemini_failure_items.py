@@ -8,8 +8,7 @@ from workbench.datasets.source import DataSource, SourceKind
 from workbench.datasets.training_logbooks import Logbook, LoggedEvent
 from workbench.techniques.gemini.method.best import best_checkpointing
 from workbench.techniques.gemini.simulated import failures, recoveries, replay
-from workbench.timeline.fault_draws import DAY_S
-from workbench.timeline.faults import FaultKind
+from workbench.timeline.faults import DAY_S, FaultKind
 
 
 def value(rows, quantity, **keys):

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workbench.compression.codec import site_seed
 from workbench.launch import RankFailed, Ranks
 from workbench.models.gpt2 import GPT2, GPT2Config
-from workbench.parallel.dropout import Dropout
+from workbench.parallel.transformer import Dropout
 from workbench.techniques.gemini.runtime import StateMismatch, TrainingState, resume_
 from workbench.techniques.gemini.runtime.encoding import pack_tree, raw_bytes, unpack_tree
 

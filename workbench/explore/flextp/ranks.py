@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from workbench.parallel.recorded import RecordedTensorGroup
+from workbench.parallel.groups import RecordedTensorGroup
 from workbench.study.breakdown import ITERATION, timeline_of
 from workbench.techniques.flextp.method import Plan
 from workbench.techniques.flextp.runtime import Balancer

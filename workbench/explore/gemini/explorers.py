@@ -31,7 +31,7 @@ from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.method.sizes import TABLE_6_2
 from workbench.techniques.gemini.plots import ITERATION_KINDS
 from workbench.techniques.gemini.simulated.failures import GEMINI, HIGH_FREQUENCY, STRAWMAN, policies
-from workbench.timeline.fault_draws import DAY_S, poisson_faults
+from workbench.timeline.faults import DAY_S, poisson_faults
 
 __all__ = [
     "Comparison",

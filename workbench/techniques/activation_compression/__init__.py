@@ -19,11 +19,11 @@ Where to find it
 
 One line for your own model: `compress(model, TopK(0.05), layers=4)`.
 
-Simplified: embedding, head and loss stay uncompressed and uncounted, as in the paper's layer model. In `cost` every time
-is linear in a count, and each constant of the paper's machines comes from one or two cells of its tables. The accuracy
-study fine-tunes a smaller encoder without dropout and with frozen word embeddings, in batches of sequences of about the
-same length, so that messages hold little padding; the last checkpoint is scored, and one recipe a task serves all
-methods.
+Simplified: embedding, head and loss stay uncompressed and uncounted, as in the paper's layer model. In `cost` every
+time is linear in a count, and each constant of the paper's machines comes from one or two cells of its tables. The
+accuracy study fine-tunes a smaller encoder without dropout and with frozen word embeddings, in batches of sequences
+of about the same length, so that messages hold little padding; the last checkpoint is scored, and one recipe a task
+serves all methods.
 Left out: pre-training from nothing (table 8 has a proxy).
 """
 

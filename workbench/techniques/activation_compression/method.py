@@ -19,8 +19,7 @@ from types import MappingProxyType
 import torch
 
 from workbench.compression import FP16, AutoEncoder, Codec, Identity, Quantize, QuantizeFeatures, RandomK, TopK
-from workbench.compression.quantize import SCALE_AND_BIAS_BYTES
-from workbench.compression.quantize_features import SCALE_BYTES
+from workbench.compression.quantize import SCALE_AND_BIAS_BYTES, SCALE_BYTES
 
 __all__ = ["METHODS", "Family", "Method", "code_size", "method"]
 

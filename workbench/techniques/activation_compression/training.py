@@ -10,7 +10,7 @@ from workbench.compression import Codec
 from workbench.models.bert import BertConfig, BertEncoder
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.pipeline import Mesh, Pipeline, open_mesh
-from workbench.parallel.wire import tcp_bytes_sent
+from workbench.parallel.traffic import tcp_bytes_sent
 from workbench.timeline import Recorder
 
 from .cost import Setting

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.models import ViTConfig, ViTForImageClassification, vit_config
+from workbench.models import ViTConfig, ViTForImageClassification, vit
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.traffic import Phase
 from workbench.study.rows import value_row
@@ -108,7 +108,7 @@ def _off(gradient: ResizedProduct, columns: Tensor, wanted: Tensor) -> int:
 # --- the setting
 
 WORKLOADS = MappingProxyType({model.name: model for model in (VIT_1B, VIT_3B)})
-CONFIGS = MappingProxyType({"ViT-1B": vit_config.VIT_1B, "ViT-3B": vit_config.VIT_3B})
+CONFIGS = MappingProxyType({"ViT-1B": vit.VIT_1B, "ViT-3B": vit.VIT_3B})
 BOTH = "forward and backward"
 PAPERS_PER_ITERATION = 48  # section II-B
 

@@ -21,8 +21,7 @@ from workbench.models.hugging_face import load_hugging_face
 from workbench.models.pretrained import DEFAULT_ENCODER, PretrainedEncoder
 from workbench.parallel import MessageKind, Phase, Stage, TensorGroup, Traffic, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
-from workbench.parallel.pipeline import Loss, Mesh, Pipeline, boundary_site
-from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.parallel.pipeline import Loss, Mesh, Pipeline, VirtualPipeline, boundary_site
 from workbench.training.loop import Recipe
 
 from ..method import Family, method

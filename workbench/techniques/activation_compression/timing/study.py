@@ -15,8 +15,8 @@ import torch
 
 from workbench.cluster import Link
 from workbench.launch import Ranks
+from workbench.parallel.groups import RecordedTensorGroup
 from workbench.parallel.pipeline import Mesh, open_mesh
-from workbench.parallel.recorded import RecordedTensorGroup
 from workbench.study.breakdown import OPTIMIZER, StageBreakdown, break_down_stages
 from workbench.study.rows import median_row, ratio_row
 from workbench.study.timing import Timed as Rounds

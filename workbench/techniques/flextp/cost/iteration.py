@@ -13,7 +13,7 @@ __all__ = ["VIT_1B", "VIT_3B", "IterationParts", "extraction_s", "iteration_part
 ALL_REDUCES_PER_LAYER = 4  # after attention and perceptron, forward and backward
 PASSES = 3  # of products: output, gradient of the weight, gradient of the input
 CIFAR_10 = 50_000  # images of a training epoch
-TOKENS = 65  # of an image, as `workbench.models.vit_config` infers them
+TOKENS = 65  # of an image, as `workbench.models.vit` infers them
 
 VIT_1B = Workload(name="ViT-1B", hidden=2048, batch=64, num_layers=24, sequence=TOKENS, num_samples=CIFAR_10)
 VIT_3B = Workload(name="ViT-3B", hidden=3072, batch=32, num_layers=24, sequence=TOKENS, num_samples=CIFAR_10)

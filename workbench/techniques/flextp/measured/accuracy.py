@@ -24,8 +24,7 @@ from workbench.datasets import cifar10
 from workbench.launch import Ranks
 from workbench.models.vit import VIT_1B, VIT_3B, VIT_TINY, ViTForImageClassification
 from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
-from workbench.parallel.pipeline import StepResult
-from workbench.parallel.virtual_pipeline import VirtualPipeline
+from workbench.parallel.pipeline import StepResult, VirtualPipeline
 from workbench.study import training
 from workbench.study.cells import named
 from workbench.techniques.flextp import cost as modelled

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from workbench.cluster import Link
 from workbench.models.vit import ViTConfig, ViTForImageClassification
-from workbench.parallel.recorded import RecordedTensorGroup
+from workbench.parallel.groups import RecordedTensorGroup
 from workbench.study.breakdown import OPTIMIZER, timeline_of
 from workbench.study.timing import Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Kind, Recorder, Timeline, chrome_trace

@@ -1,7 +1,7 @@
 """The time that a failure wastes, Eqs. 6.1 and 6.2, and the three ways of checkpointing that are compared by it.
 
 Where the paper has a frequency f, this has the interval 1/f, in seconds or in whole iterations. Detection, replacement
-and warm-up do not depend on checkpoints and are left to `simulating`.
+and warm-up do not depend on checkpoints and are left to `cost.training`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,15 @@ from typing import Any
 
 from workbench.cluster import GIGABIT_BYTES_PER_S
 from workbench.study.rows import value_row
-from workbench.timeline.fault_draws import DAY_S, OPT_FAILURES_PER_MACHINE_DAY, FaultSpan, dated_faults, poisson_faults
-from workbench.timeline.faults import FaultKind, FaultTrace
+from workbench.timeline.faults import (
+    DAY_S,
+    OPT_FAILURES_PER_MACHINE_DAY,
+    FaultKind,
+    FaultSpan,
+    FaultTrace,
+    dated_faults,
+    poisson_faults,
+)
 
 from ..cost import GPT2_100B, MT_NLG, PAPER_OVERHEADS, Cause, Overheads, Setting, TrainingRun, simulate_training
 from ..method.best import (

@@ -17,8 +17,7 @@ from workbench.datasets.places import DataError
 from workbench.datasets.source import DataSource, SourceKind
 from workbench.datasets.training_logbooks import Logbook, LoggedEvent
 from workbench.study.rows import value_row
-from workbench.timeline.fault_draws import DAY_S, FaultSpan, dated_faults, poisson_faults
-from workbench.timeline.faults import FaultKind, FaultTrace
+from workbench.timeline.faults import DAY_S, FaultKind, FaultSpan, FaultTrace, dated_faults, poisson_faults
 
 from ..cost import GPT2_100B, PAPER_OVERHEADS, Cause, Overheads, Setting, TrainingRun, simulate_training
 from ..method.placement import placement

@@ -1,4 +1,4 @@
-"""Predicted tables: their rows, and the errors of cells that do not calibrate."""
+"""Rows of the counted and simulated items."""
 
 from dataclasses import replace
 
@@ -9,18 +9,24 @@ from workbench.techniques.activation_compression.cost import (
     CodecCost,
     FittedMachine,
     Setting,
-    calibration_cells,
+    cluster_speedup,
     iteration_time,
+    layer_speedup,
     paper_machine,
+    v100_scaling,
 )
+from workbench.techniques.activation_compression.counted import count_messages, count_study, rehearse_iterations
 from workbench.techniques.activation_compression.method import Family
 from workbench.techniques.activation_compression.simulated import (
+    figure_5_rows,
+    fixed_cluster_rows,
     machine_rows,
     simulate_boundaries,
     simulate_break_even,
     simulate_gains,
     simulate_shares,
     simulate_times,
+    table_10_rows,
 )
 
 PRE = {"micro_batch": 128, "sequence": 128, "num_micro_batches": 8, "num_nodes": 4}
@@ -104,14 +110,51 @@ def test_the_share_of_communication_is_forward_tensor_time_over_the_iteration():
     assert value(rows, "communication_share") == time.tensor_s / time.total_s == pytest.approx(0.233, abs=0.003)
 
 
-@pytest.mark.parametrize("table", ["table-2", "table-3", "table-4", "table-6", "table-7", "table-9", "table-12"])
-def test_every_table_names_the_cells_that_calibrate_it(table):
-    cells = calibration_cells(table)
-    assert cells and all({"quantity", "method", "tp", "pp"} <= set(cell) for cell in cells)
+SHAPE = {"batch": 16, "sequence": 128}
 
 
-def test_a_machines_constants_are_told_in_readable_units():
-    fitted = paper_machine(nvlink=True)
-    told = {row["constant"]: (row["value"], row["unit"]) for row in machine_rows(fitted)}
-    assert told["launching a layer"] == (pytest.approx(1000 * fitted.layer_launch_s), "ms")
-    assert told["bandwidth of a link"] == (pytest.approx(fitted.link.bandwidth_bytes_per_s / 1e9), "GB/s")
+def test_table_10_takes_a_micro_batch_of_16():
+    first, last = (
+        row for row in table_10_rows(v100_scaling()) if row["quantity"] == "speedup" and row["hidden"] in (6144, 25600)
+    )
+    assert first["value"] == pytest.approx(layer_speedup(v100_scaling(), hidden=6144, **SHAPE))  # one node
+    more = cluster_speedup(v100_scaling(), hidden=25600, layers=128, num_nodes=64, num_micro_batches=3072 / 16, **SHAPE)
+    assert last["value"] == more
+
+
+def test_figure_5_adds_up_and_a_fixed_cluster_gains_less_the_larger_the_model():
+    rows = figure_5_rows(v100_scaling(), [1024])
+    parts = value(rows, "computation_ms") + value(rows, "communication_ms")
+    assert value(rows, "layer_ms") == pytest.approx(parts)
+    assert value(rows, "threshold_elements") == 16 * 128 * 100
+    fixed = fixed_cluster_rows(v100_scaling(), [1024, 4096], [8])
+    assert value(fixed, "fixed_cluster_speedup", hidden=1024) > value(fixed, "fixed_cluster_speedup", hidden=4096) > 1
+    machine = paper_machine(nvlink=True)
+    units = {row["constant"]: row for row in machine_rows(machine)}
+    assert units["launching a layer"]["value"] == pytest.approx(1e3 * machine.layer_launch_s)  # in ms
+
+
+# --- counted
+
+
+def test_the_share_of_bytes_that_stays_is_half_and_the_codes_half():
+    # TP 2: 24 of 48 messages shrink to 50/1024.
+    (share,) = [
+        row["value"] for row in count_study(["A1"], [(2, 2)], rehearse=False) if row["quantity"] == "tensor_share"
+    ]
+    assert share == 0.5 + 0.5 * 50 / 1024
+
+
+@pytest.mark.parametrize(("names", "value_bytes"), [(["A1", "T1", "Q1"], 2), (["w/o", "fp16", "R1"], 4)])
+def test_real_ranks_send_the_planned_bytes_and_their_headers_to_the_byte(names, value_bytes):
+    rows = rehearse_iterations(names, [(1, 4), (2, 2), (4, 1)], value_bytes=value_bytes)
+    unexplained = {
+        (row["method"], row["tp"]): row["value"] for row in rows if row["quantity"] == "rehearsal_unexplained_bytes"
+    }
+    assert len(unexplained) == 9
+    assert set(unexplained.values()) == {0}, unexplained
+
+
+def test_wire_costs_of_gathered_messages_are_counted_for_two_and_four_ranks():
+    rows = count_messages(["A1", "T1"], micro_batch=1, sequence=8, hidden=1024)
+    assert {row["tp"]: row["value"] for row in rows if row["quantity"] == "wire_over_code"} == {2: 1.0, 4: 2.0}

@@ -9,8 +9,8 @@ from workbench.reproduction import load_catalogue, published_rows
 from workbench.reproduction.judge import judge
 from workbench.reproduction.project import Project
 from workbench.study.rows import read_rows
-from workbench.techniques.flextp import counted, simulated
 from workbench.techniques.flextp import plots as pictures
+from workbench.techniques.flextp import simulated
 from workbench.techniques.flextp.cost import (
     VIT_1B,
     extraction_s,
@@ -18,7 +18,7 @@ from workbench.techniques.flextp.cost import (
     migration_epoch_time_s,
     paper_machine,
 )
-from workbench.techniques.flextp.counted import count_all_reduces, count_setting
+from workbench.techniques.flextp.counted import count_setting
 
 PARTS = iteration_parts(VIT_1B, paper_machine())
 EXTRACTING_S = extraction_s(VIT_1B, paper_machine(), 0.5)
@@ -143,39 +143,6 @@ def test_shares_of_the_map_add_up_along_every_axis():
     # What wins there drops and does not migrate; over the fast link it is the other way round.
     assert found(rows, "leaning", **slow) == 1
     assert found(rows, "leaning", **slow | {"bandwidth_gb_per_s": 100.0}) == -1
-
-
-def test_cases_are_the_same_for_a_seed_and_their_gaps_never_negative():
-    assert counted.draw_case(3, 2) == counted.draw_case(3, 2) != counted.draw_case(4, 2)
-    slow = [rank for rank, each in enumerate(counted.draw_case(3, 2).times) if each.product_s > 1]
-    assert slow == [0, 1]
-    rows = counted.case_rows([0, 1], [1, 2])
-    assert len(rows) == 2 * 2 * 2 * 2  # gaps, solutions, cases, numbers of stragglers
-    assert all(row["value"] >= 0 for row in rows)
-    with pytest.raises(ValueError, match=r"num_stragglers is 4; it must be in 1..3"):
-        counted.draw_case(0, 4)
-
-
-def test_brute_force_comes_nearer_to_the_best_on_a_finer_grid_and_never_beats_it():
-    gaps = [counted.search_rows([0], [[1, num_steps]]) for num_steps in (4, 32)]
-    at = {"num_stragglers": 1, "case": 0}
-    coarse, fine = (found(rows, "largest_search_slower_by", **at) for rows in gaps)
-    assert coarse > 0.05 > fine > 0
-    assert all(found(rows, "least_search_slower_by", **at) > -1e-6 for rows in gaps)
-
-
-def test_gaps_are_summed_up_by_solution_and_number_of_stragglers():
-    keys = {"quantity": "slower_by", "solution": "SEMI", "num_stragglers": 2, "unit": "1"}
-    cases = [{**keys, "case": case, "value": value} for case, value in enumerate((0.3, 0.0, 0.1))]
-    rows = counted.summary_rows(cases)
-    assert [(row["quantity"], row["value"]) for row in rows] == [("median_slower_by", 0.1), ("largest_slower_by", 0.3)]
-
-
-def test_every_layer_all_reduces_twice_forward_and_twice_backward():
-    assert count_all_reduces(3) == (6, 6)
-    rows = count_setting(2, 10)
-    assert found(rows, "all_reduces_of_training", counted="forward and backward") == 96 * 20
-    assert found(rows, "all_reduces_of_training", counted="48 an iteration") == 48 * 20
 
 
 @pytest.mark.parametrize(

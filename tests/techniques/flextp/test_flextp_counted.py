@@ -1,9 +1,10 @@
-"""What the item of figure 2 counts, and that it sees a wrong recovery."""
+"""Rows of the counted items: the example of figure 2 and a wrong recovery, the setting, certificates."""
 
 import pytest
 import torch
 
-from workbench.techniques.flextp.counted import count_worked_example
+from workbench.techniques.flextp import counted
+from workbench.techniques.flextp.counted import count_all_reduces, count_setting, count_worked_example
 from workbench.techniques.flextp.method import worked_example
 
 pytestmark = pytest.mark.timeout(60)
@@ -49,3 +50,36 @@ def test_columns_that_are_not_put_back_are_counted(monkeypatch):
 def test_no_imputation_is_refused():
     with pytest.raises(ValueError, match="imputations is empty"):
         count_worked_example([])
+
+
+def test_cases_are_the_same_for_a_seed_and_their_gaps_never_negative():
+    assert counted.draw_case(3, 2) == counted.draw_case(3, 2) != counted.draw_case(4, 2)
+    slow = [rank for rank, each in enumerate(counted.draw_case(3, 2).times) if each.product_s > 1]
+    assert slow == [0, 1]
+    rows = counted.case_rows([0, 1], [1, 2])
+    assert len(rows) == 2 * 2 * 2 * 2  # gaps, solutions, cases, numbers of stragglers
+    assert all(row["value"] >= 0 for row in rows)
+    with pytest.raises(ValueError, match=r"num_stragglers is 4; it must be in 1..3"):
+        counted.draw_case(0, 4)
+
+
+def test_brute_force_comes_nearer_to_the_best_on_a_finer_grid_and_never_beats_it():
+    gaps = [counted.search_rows([0], [[1, num_steps]]) for num_steps in (4, 32)]
+    at = {"num_stragglers": 1, "case": 0}
+    coarse, fine = (values(rows, "largest_search_slower_by", **at)[0] for rows in gaps)
+    assert coarse > 0.05 > fine > 0
+    assert all(values(rows, "least_search_slower_by", **at)[0] > -1e-6 for rows in gaps)
+
+
+def test_gaps_are_summed_up_by_solution_and_number_of_stragglers():
+    keys = {"quantity": "slower_by", "solution": "SEMI", "num_stragglers": 2, "unit": "1"}
+    cases = [{**keys, "case": case, "value": value} for case, value in enumerate((0.3, 0.0, 0.1))]
+    rows = counted.summary_rows(cases)
+    assert [(row["quantity"], row["value"]) for row in rows] == [("median_slower_by", 0.1), ("largest_slower_by", 0.3)]
+
+
+def test_every_layer_all_reduces_twice_forward_and_twice_backward():
+    assert count_all_reduces(3) == (6, 6)
+    rows = count_setting(2, 10)
+    assert values(rows, "all_reduces_of_training", counted="forward and backward") == [96 * 20]
+    assert values(rows, "all_reduces_of_training", counted="48 an iteration") == [48 * 20]

@@ -29,8 +29,7 @@ from workbench.techniques.gemini.method.waste import (
 )
 from workbench.techniques.gemini.simulated.recoveries import training_timeline
 from workbench.timeline import format_timeline
-from workbench.timeline.fault_draws import DAY_S, poisson_faults, rack_faults
-from workbench.timeline.faults import Fault, FaultKind, FaultScope, FaultTrace
+from workbench.timeline.faults import DAY_S, Fault, FaultKind, FaultScope, FaultTrace, poisson_faults, rack_faults
 
 # 800 bytes: 40 s to storage; a shard of 200 bytes takes 2 s over a link.
 JOB = Job(iteration_s=10, state_bytes=800, num_machines=4, storage_bytes_per_s=20, network_bytes_per_s=100)

@@ -25,7 +25,6 @@ from workbench.techniques.activation_compression.cost import (
     v100_scaling,
 )
 from workbench.techniques.activation_compression.method import Family
-from workbench.techniques.activation_compression.simulated import table_10_rows
 
 SHAPE = {"batch": 16, "sequence": 128}
 # Round numbers: at B·s = 2, h = 10: 96·2·100 + 16·1·4·10 = 19,840 FLOPs (B = 1, s = 2), a message of 20 elements.
@@ -136,15 +135,6 @@ def test_a_fit_from_one_side_of_the_threshold_is_refused():
 def test_a_constant_that_is_not_positive_is_named():
     with pytest.raises(ValueError, match="beta_s_per_element is 0"):
         replace(ROUND, beta_s_per_element=0.0)
-
-
-def test_table_10_takes_a_micro_batch_of_16():
-    first, last = (
-        row for row in table_10_rows(v100_scaling()) if row["quantity"] == "speedup" and row["hidden"] in (6144, 25600)
-    )
-    assert first["value"] == pytest.approx(layer_speedup(v100_scaling(), hidden=6144, **SHAPE))  # one node
-    more = cluster_speedup(v100_scaling(), hidden=25600, layers=128, num_nodes=64, num_micro_batches=3072 / 16, **SHAPE)
-    assert last["value"] == more
 
 
 # --- break-even
