@@ -6,6 +6,7 @@ The fork server is one, and so is a machine's agent.
 import contextlib
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from workbench.launch.protocol import MachineEnded, MachineStarted, RankEnded, R
 __all__ = ["Supervisor"]
 
 
-class Supervisor:
+class Supervisor(ABC):
     """Forks children and hears of their ends; the watches are of processes whose end ends this one."""
 
     def __init__(self, owner: Channel, watches: Sequence[ProcessWatch] = ()):
@@ -27,8 +28,9 @@ class Supervisor:
         self._listener.add(owner, self._hear_owner)
         self._listener.add(self._signals, self._hear_of_ends)
 
+    @abstractmethod
     def _hear_owner(self) -> Iterable[Any] | None:
-        raise NotImplementedError
+        """Take the owner's next order; return the events that follow from it."""
 
     def _fork(self, life: Callable[[], int]) -> int:
         """Fork a child, which closes the ends that only this process may hold before it lives."""
