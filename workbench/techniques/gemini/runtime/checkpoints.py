@@ -195,6 +195,9 @@ class InMemoryCheckpoints:
                 self._storage.save(self._state, self.iteration)
         if self.iteration % self._every == 0:
             self._begin()
+            if not self.interleaving.is_settled:  # chunks have no spans yet
+                self.wait()
+                self.watch.next_iteration()  # which begins only now
         self._context.report(self.iteration)
 
     def wait(self) -> None:
@@ -240,7 +243,7 @@ class InMemoryCheckpoints:
             self._context.log("profiled", idle_s=self.interleaving.profile.total_s)
 
     def _begin(self) -> None:
-        """Begin the checkpoint of this iteration; where chunks have no spans yet, also end it."""
+        """Begin the checkpoint of this iteration."""
         iteration = self.iteration
         num_bytes = self._state.capture(iteration).num_bytes
         if not self._chunks:
@@ -279,9 +282,6 @@ class InMemoryCheckpoints:
         self._under_way = _UnderWay(
             iteration=iteration, began_s=began_s, sending=sending, receiving=receiving, ended_s=ended_s
         )
-        if not self.interleaving.is_settled:
-            self.wait()
-            self.watch.next_iteration()  # which begins only now
 
     def _make_room(self, iteration: int, slots: Mapping[int, Slot]) -> None:
         """Let go of the checkpoint before the last once the last one is complete everywhere: once all are here."""
