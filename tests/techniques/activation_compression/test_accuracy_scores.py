@@ -198,7 +198,6 @@ def test_points_of_a_scatter_lie_at_bytes_and_score():
     assert rings == [[[0.2, 1.0]]]
     (constant,) = [line for line in ax.lines if line.get_linestyle() == "--"]
     assert constant.get_ydata()[0] == pytest.approx(0.5 / 0.8)
-    plt.close("all")
 
 
 def test_a_table_of_points_lost_has_what_sends_least_at_the_top():
@@ -221,7 +220,6 @@ def test_a_table_of_points_lost_has_what_sends_least_at_the_top():
     assert hatched == {(-0.5, -0.5): True, (-0.5, 0.5): False, (0.5, -0.5): False}
     shown = {text.get_text(): text.get_position() for text in ax.texts}
     assert shown == {"2.0": (0, 1), "30.0": (0, 0), "20.0": (1, 0)}
-    plt.close("all")
 
 
 def test_green_needs_every_seed_within_three_points_and_red_every_seed_beyond():
@@ -239,7 +237,6 @@ def test_green_needs_every_seed_within_three_points_and_red_every_seed_beyond():
     spread = {text.get_text(): text.get_position()[1] for text in ax.texts}
     assert list(spread) == ["-0.5", "-3.0 to 2.0", "0.5", "-3.0 to 4.0", "5.0", "4.0 to 6.0", "21.0", "20.0 to 22.0"]
     assert spread["-0.5"] < 0 < spread["-3.0 to 2.0"] < 0.5  # above each other, in the line of A1
-    plt.close("all")
 
 
 def test_the_papers_scores_stand_beside_ours_by_method():

@@ -3,7 +3,6 @@
 import itertools
 
 import pytest
-from matplotlib import pyplot
 
 from workbench.reproduction import load_catalogue, published_rows
 from workbench.reproduction.judge import judge
@@ -24,12 +23,6 @@ PARTS = iteration_parts(VIT_1B, paper_machine())
 EXTRACTING_S = extraction_s(VIT_1B, paper_machine(), 0.5)
 ITERATIONS = 782
 BASELINE_8_S = ITERATIONS * (PARTS.other_s + 8 * PARTS.product_s)
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    pyplot.close("all")
 
 
 def found(rows, quantity, **keys):
