@@ -1,4 +1,4 @@
-"""Fitted machines: the catalogue's numbers with rates of one's own, costs of codecs, and a rate found by bisection."""
+"""Fitted machines: lines through samples, the catalogue's numbers with measured rates, costs of codecs."""
 
 import math
 import random
@@ -8,7 +8,19 @@ from types import MappingProxyType
 
 import pytest
 
-from workbench.cluster import CodecCost, FittedMachine, Link, bisected, catalogue, lists_population
+from workbench.cluster import (
+    Algorithm,
+    CodecCost,
+    Collective,
+    FittedMachine,
+    Link,
+    Sample,
+    bisected,
+    catalogue,
+    collective_time_s,
+    fit,
+    lists_population,
+)
 
 ROUND = FittedMachine(
     name="round numbers",
@@ -45,20 +57,13 @@ def test_messages_reach_a_share_of_what_links_and_networks_have():
 
 
 def test_more_ranks_than_are_listed_use_the_connections_of_the_next_fewer():
-    assert [ROUND.connections_of(ranks) for ranks in (1, 2, 3, 4, 8)] == [
-        (1.0,),
-        (1.0, 2.0),
-        (1.0, 2.0),
-        (4.0,),
-        (4.0,),
-    ]
+    connections = [ROUND.connections_of(num_ranks) for num_ranks in (1, 2, 3, 4, 8)]
+    assert connections == [(1.0,), (1.0, 2.0), (1.0, 2.0), (4.0,), (4.0,)]
 
 
-def test_launching_adds_to_computing_or_hides_it():
-    powers = ((1.0, 7.0), (2.0, 5.0), (math.inf, 4.0))
-    assert [replace(ROUND, overlap_power=power).overlapped_s(3.0, 4.0) for power, _ in powers] == [
-        pytest.approx(expected) for _, expected in powers
-    ]
+@pytest.mark.parametrize(("power", "seconds"), [(1.0, 7.0), (2.0, 5.0), (math.inf, 4.0)])
+def test_launching_adds_to_computing_or_hides_it(power, seconds):
+    assert replace(ROUND, overlap_power=power).overlapped_s(3.0, 4.0) == pytest.approx(seconds)
 
 
 def test_a_record_has_the_numbers_that_are_known():
@@ -73,11 +78,11 @@ def test_a_codec_that_is_not_listed_costs_nothing():
     assert (listed.codec("code").encode_s(10, 4), listed.codec("code").sample_s(10, 4)) == (0.0, 0.0)
 
 
-class Noted(Sequence):
-    """The numbers up to a size, counting how often one is asked for."""
+class CountedReads(Sequence):
+    """The numbers below a size; counts how many are read."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.asked = size, 0
+        self.size, self.num_reads = size, 0
 
     def __len__(self) -> int:
         return self.size
@@ -85,7 +90,7 @@ class Noted(Sequence):
     def __getitem__(self, index: int) -> int:
         if index >= self.size:
             raise IndexError(index)
-        self.asked += 1
+        self.num_reads += 1
         return index
 
 
@@ -94,15 +99,9 @@ class Noted(Sequence):
     [(100, 4), (100, 6), (64, 6), (4096, 400), (4096, 80), (16384, 1600), (20000, 1950), (1 << 16, 6400)],
 )
 def test_sampling_lists_the_population_where_cpython_does(size, sent):
-    noted = Noted(size)
-    random.Random(0).sample(noted, sent)
-    assert noted.asked == (size if lists_population(size, sent) else sent)
-
-
-def test_an_index_costs_more_the_more_are_drawn():
-    grown = CodecCost(sample_s_per_sent=1.0, sample_growth=0.5)
-    assert grown.sample_s(1 << 24, 1 << 20) == pytest.approx(1 << 20)
-    assert grown.sample_s(1 << 24, 1 << 16) == pytest.approx((1 << 16) / 4)  # a sixteenth as many: a quarter each
+    population = CountedReads(size)
+    random.Random(0).sample(population, sent)
+    assert population.num_reads == (size if lists_population(size, sent) else sent)
 
 
 def test_sampling_costs_each_index_and_the_list_of_all_where_there_is_one():
@@ -111,6 +110,8 @@ def test_sampling_costs_each_index_and_the_list_of_all_where_there_is_one():
     assert cost.sample_s(4096, 400) == pytest.approx(400 + 409.6)  # 4^6 = 4096 entries: the list
     assert cost.sample_s(8192, 800) == pytest.approx(809.6)  # a set again, cheaper than half of it was: level
     assert cost.sample_s(4096, 0) == 0
+    grown = CodecCost(sample_s_per_sent=1.0, sample_growth=0.5)
+    assert grown.sample_s(1 << 24, 1 << 16) == pytest.approx((1 << 16) / 4)  # a sixteenth of 1 << 20: a quarter each
 
 
 def test_bisection_finds_where_a_condition_changes():
@@ -137,3 +138,75 @@ def test_bisection_finds_where_a_condition_changes():
 def test_a_number_out_of_range_is_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+LINK = Link(bandwidth_bytes_per_s=125e6, latency_s=100e-6, source="test")
+
+
+def test_samples_on_a_line_give_back_its_latency_and_bandwidth():
+    # 0.5 s and then 1 s for every MB
+    fitted = fit([(1e6, 1.5), (2e6, 2.5), (4e6, 4.5)])
+    assert fitted.latency_s == pytest.approx(0.5)
+    assert fitted.bandwidth_bytes_per_s == pytest.approx(1e6)
+    assert fitted.residuals_s == pytest.approx((0, 0, 0), abs=1e-12)
+    assert fitted.r_squared == pytest.approx(1)
+
+
+def test_samples_of_different_collectives_and_numbers_of_ranks_give_one_link():
+    kinds = [
+        (Collective.ALL_REDUCE, Algorithm.RING, 4),
+        (Collective.ALL_GATHER, Algorithm.RING, 3),
+        (Collective.BROADCAST, Algorithm.BINOMIAL, 8),
+    ]
+    samples = []
+    for collective, algorithm, num_ranks in kinds:
+        for size in (1e3, 1e6):
+            time_s = collective_time_s(collective, algorithm, num_ranks, size, LINK)
+            group = {"num_ranks": num_ranks, "collective": collective, "algorithm": algorithm}
+            samples.append(Sample(message_bytes=size, time_s=time_s, **group))
+    fitted = fit(samples)
+    assert fitted.latency_s == pytest.approx(LINK.latency_s)
+    assert fitted.bandwidth_bytes_per_s == pytest.approx(LINK.bandwidth_bytes_per_s)
+    assert fitted.link("test run").time_s(1e6) == pytest.approx(LINK.time_s(1e6))
+
+
+def test_relative_errors_count_so_small_messages_keep_their_say():
+    # Three times that no line meets. Relative errors of 1/t^2 weight: with x = latency, y = seconds per byte,
+    # minimise (x+y-1)^2 + ((x+2y-2)/2)^2 + ((x+3y-4)/4)^2. Its normal equations are
+    # (21/16) x + (27/16) y = 7/4 and (27/16) x + (41/16) y = 11/4, so x = (28 * 41 - 27 * 44) / 132 = -40/132 < 0:
+    # latency is held at 0 and y = 11/4 / (41/16) = 44/41.
+    fitted = fit([(1, 1.0), (2, 2.0), (3, 4.0)])
+    assert fitted.latency_s == 0
+    assert 1 / fitted.bandwidth_bytes_per_s == pytest.approx(44 / 41)
+    assert fitted.residuals_s == pytest.approx((1 - 44 / 41, 2 - 88 / 41, 4 - 132 / 41))
+
+
+def test_residuals_and_r_squared_of_a_line_that_misses():
+    # With relative weights the two times at size 1 are met between: 1 and 3 s, weights 1 and 1/9; 10 s at size 10.
+    fitted = fit([(1, 1.0), (1, 3.0), (10, 10.0)])
+    at_one = (1 * 1 + 3 / 9) / (1 + 1 / 9)  # 1.2
+    assert fitted.residuals_s == pytest.approx((1 - at_one, 3 - at_one, 0))
+    mean = (1 / 1 + 1 / 3 + 1 / 10) / (1 + 1 / 9 + 1 / 100)
+    around_mean = (1 - mean) ** 2 + (3 - mean) ** 2 / 9 + (10 - mean) ** 2 / 100
+    around_line = 0.2**2 + 1.8**2 / 9
+    assert fitted.r_squared == pytest.approx(1 - around_line / around_mean)
+
+
+@pytest.mark.parametrize(
+    ("samples", "rule"),
+    [
+        ([], "samples has 0 entries"),
+        ([(1e6, 1.0)], "samples has 1 entries"),
+        ([(1e6, 1.0), (1e6, 1.1)], "different message sizes"),
+        ([(1e6, 2.0), (2e6, 1.0)], "no bandwidth fits"),
+        ([(1e6, 0.0), (2e6, 1.0)], "Sample.time_s is 0.0"),
+        ([(-1, 1.0), (2e6, 1.0)], "Sample.message_bytes is -1"),
+        ([(1e6, math.nan), (2e6, 1.0)], "Sample.time_s is nan"),
+        ([(1e6, 1.0, 4), (2e6, 1.0)], "it must hold Samples or pairs"),
+    ],
+)
+def test_bad_samples_are_named(samples, rule):
+    with pytest.raises(ValueError, match=rule):
+        fit(samples)
+    with pytest.raises(ValueError, match="Sample.num_ranks is 1"):
+        Sample(message_bytes=1, time_s=1, num_ranks=1)

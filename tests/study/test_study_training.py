@@ -17,22 +17,15 @@ from workbench.study.training import (
 
 def test_a_baseline_stands_before_its_variants_in_every_seed():
     trainings = by_seed([{"method": "A"}], [3, 4], {"method": "none"})
-    assert [(training["seed"], training["method"]) for training in trainings] == [
-        (3, "none"),
-        (3, "A"),
-        (4, "none"),
-        (4, "A"),
-    ]
+    order = [(training["seed"], training["method"]) for training in trainings]
+    assert order == [(3, "none"), (3, "A"), (4, "none"), (4, "A")]
 
 
 def test_a_score_is_at_chance_within_two_standard_errors():
     # sqrt(0.5 * 0.5 / 400) = 0.025; a correlation of 100 rows has the error 1/10.
     assert (standard_error(0.5, 400), standard_error(0.0, 100)) == (0.025, 0.1)
     assert is_at_chance(0.55, 0.5, 400) and not is_at_chance(0.551, 0.5, 400)
-    assert chance_reason(0.55, 0.5, 400) == (
-        "the baseline scores 55.0% (score), a constant answer 50.0% (standard error 2.5%): at chance, there is nothing "
-        "to lose"
-    )
+    assert "55.0% (score), a constant answer 50.0% (standard error 2.5%)" in chance_reason(0.55, 0.5, 400)
     assert chance_reason(0.551, 0.5, 400) == ""
 
 
@@ -42,11 +35,7 @@ def test_the_f1_of_always_yes_tells_the_share_of_yes():
 
 
 def test_points_lost_are_averaged_over_seeds_for_each_key():
-    rows = [
-        row
-        for seed, (baseline, score) in enumerate(((0.8, 0.6), (0.5, 0.55)))
-        for row in loss_rows(score, baseline, method="A", seed=seed)
-    ]
+    rows = loss_rows(0.6, 0.8, method="A", seed=0) + loss_rows(0.55, 0.5, method="A", seed=1)
     assert [(row["quantity"], row["seed"], row["value"]) for row in rows] == [
         ("points_lost", 0, pytest.approx(20)),
         ("relative_score", 0, pytest.approx(0.75)),
@@ -54,10 +43,8 @@ def test_points_lost_are_averaged_over_seeds_for_each_key():
         ("relative_score", 1, pytest.approx(1.1)),
     ]
     (below,) = points_below_rows(rows)
-    assert (below["method"], below["value"], below["low"], below["high"]) == (
-        "A",
-        *map(pytest.approx, (7.5, 0.0, 20.0)),
-    )
+    assert below["method"] == "A"
+    assert (below["value"], below["low"], below["high"]) == pytest.approx((7.5, 0.0, 20.0))
     assert [row["quantity"] for row in loss_rows(0.1, 0.0)] == ["points_lost"]  # a share of nothing is none
 
 

@@ -1,6 +1,19 @@
-import pytest
+"""Event simulation of tasks, and the pipeline schedules that are simulated."""
 
-from workbench.timeline import Kind, Task, format_timeline, parse_timeline, simulate
+import pytest
+from torch.distributed.pipelining.schedules import _Action
+
+from workbench.timeline import (
+    Cell,
+    Kind,
+    Task,
+    format_timeline,
+    gpipe,
+    one_forward_one_backward,
+    parse_schedule,
+    pipeline_tasks,
+    simulate,
+)
 
 
 def task(name, resource, duration_s, *after):
@@ -56,22 +69,61 @@ def test_a_task_of_no_duration_lets_its_followers_start_at_once():
     assert [(a.label, a.start_s, a.end_s) for a in timeline.actions] == [("a", 0, 1), ("mark", 1, 1), ("b", 1, 2)]
 
 
-def test_kinds_and_labels_reach_the_timeline():
-    encode = Task(name="encode layer 3", resources=("gpu",), duration_s=1, kind=Kind.ENCODE, label="enc")
-    expected = parse_timeline("gpu | enc", kind_of=lambda label: Kind.ENCODE)
-    assert simulate([encode]) == expected
+@pytest.mark.parametrize(
+    ("tasks", "rule"),
+    [
+        ([("a", "cpu", 1, "b"), ("b", "cpu", 1, "a"), ("c", "cpu", 1)], r"\['a', 'b'\] must not wait for each other"),
+        ([("a", "cpu", 1, "ghost")], "'ghost' must be a task"),
+        ([("a", "cpu", 1), ("a", "disk", 1)], "name is 'a' twice"),
+    ],
+)
+def test_tasks_that_cannot_be_ordered_are_refused(tasks, rule):
+    with pytest.raises(ValueError, match=rule):
+        drawn(*(task(*arguments) for arguments in tasks))
 
 
-def test_tasks_in_a_circle_are_named():
-    with pytest.raises(ValueError, match=r"\['a', 'b'\] must not wait for each other"):
-        simulate([task("a", "cpu", 1, "b"), task("b", "cpu", 1, "a"), task("c", "cpu", 1)])
+ONE_F_ONE_B_3X4 = """\
+rank 0 | 0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3
+rank 1 | 1F0 1F1 1B0 1F2 1B1 1F3 1B2 1B3
+rank 2 | 2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3"""
 
 
-def test_an_unknown_predecessor_is_named():
-    with pytest.raises(ValueError, match="'ghost' must be a task"):
-        simulate([task("a", "cpu", 1, "ghost")])
+def test_schedules_are_those_of_the_papers_and_read_back():
+    assert str(one_forward_one_backward(3, 4)) == ONE_F_ONE_B_3X4
+    assert parse_schedule(ONE_F_ONE_B_3X4) == one_forward_one_backward(3, 4)
+    assert str(gpipe(2, 2)) == "rank 0 | 0F0 0F1 0B0 0B1\nrank 1 | 1F0 1F1 1B0 1B1"
+    with pytest.raises(ValueError, match="rank 0, rank 1"):
+        parse_schedule("rank 1 | 1F0\nrank 0 | 0F0")
 
 
-def test_a_name_that_comes_twice_is_refused():
-    with pytest.raises(ValueError, match="name is 'a' twice"):
-        simulate([task("a", "cpu", 1), task("a", "disk", 1)])
+def test_a_cell_is_written_as_torch_writes_it():
+    assert str(_Action.from_str("1F0")) == str(Cell.parse("1F0"))
+    assert str(_Action.from_str("2B13")) == str(Cell(stage=2, kind=Kind.BACKWARD, micro_batch=13))
+
+
+@pytest.mark.parametrize("word", ["F0", "1G0", "1F", "1F0x"])
+def test_a_malformed_cell_is_named(word):
+    with pytest.raises(ValueError, match=f"cell is '{word}'"):
+        Cell.parse(word)
+
+
+def test_two_stages_with_free_links_wait_only_at_both_ends():
+    # Forward 1 s, backward 2 s, by hand: (m + n - 1) * (f + b) = (2 + 2 - 1) * 3 = 9 s for n = 2, m = 2.
+    seconds = {Kind.FORWARD: 1, Kind.BACKWARD: 2}
+    tasks = pipeline_tasks(
+        one_forward_one_backward(2, 2), duration_s=lambda cell: seconds[cell.kind], transfer_s=lambda cell: 0
+    )
+    timeline = simulate(tasks)
+    starts = {a.label: a.start_s for a in timeline.actions if a.kind is not Kind.COMMUNICATE}
+    assert starts == {"0F0": 0, "0F1": 1, "0B0": 4, "0B1": 7, "1F0": 1, "1B0": 2, "1F1": 4, "1B1": 5}
+    assert timeline.end_s == 9
+
+
+def test_transfers_that_take_time_are_rows_of_the_timeline():
+    tasks = pipeline_tasks(gpipe(2, 1), duration_s=lambda cell: 1, transfer_s=lambda cell: 2)
+    assert format_timeline(simulate(tasks)) == (
+        "rank 0   | 0F0 .        . .   .   .        . 0B0\n"
+        "link 0-1 | .   send-0F0 - .   .   .        . .\n"
+        "rank 1   | .   .        . 1F0 1B0 .        . .\n"
+        "link 1-0 | .   .        . .   .   send-1B0 - ."
+    )
