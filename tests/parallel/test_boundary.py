@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from workbench.compression import FP16, AutoEncoder, ErrorFeedback, Identity, Quantize, RandomK, TopK
+from workbench.parallel import TransformerConfig, TransformerLayer, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.pipeline import VirtualPipeline
 
@@ -41,7 +42,7 @@ def test_a_boundary_gives_what_the_codec_gives_and_its_gradient(name):
     torch.testing.assert_close(ours.grad, alone.grad)
 
 
-def test_top_k_sends_values_and_indices_and_gets_the_gradients_of_the_kept_values():
+def test_top_k_gets_the_gradients_of_the_kept_values_and_a_quantised_message_a_full_size_gradient():
     x = torch.tensor([[1.0, -5.0, 2.0, 4.0]], requires_grad=True)
     y, boundary = over(TopK(2), x)
     assert y.tolist() == [[0.0, -5.0, 0.0, 4.0]]
@@ -49,9 +50,6 @@ def test_top_k_sends_values_and_indices_and_gets_the_gradients_of_the_kept_value
     assert x.grad.tolist() == [[0.0, 2.0, 0.0, 4.0]]
     assert sent(boundary, "forward") == [2 * 4, 2 * 8]  # fp32 values, int64 indices
     assert sent(boundary, "backward") == [2 * 4]
-
-
-def test_a_quantised_message_has_a_full_size_gradient():
     x = torch.tensor([[0.0, 1.0, 2.0, 3.0]], requires_grad=True)
     y, boundary = over(Quantize(2), x)
     assert y.tolist() == [[0.0, 1.0, 2.0, 3.0]]  # four levels, four values
@@ -89,3 +87,23 @@ def test_micro_batches_and_boundaries_are_checked():
     pipeline = VirtualPipeline(parts, num_micro_batches=3)
     with pytest.raises(ValueError, match="num_micro_batches: 3 does not divide a batch of 4"):
         pipeline.evaluate(torch.ones(4, 1, 1))
+
+
+CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32, dropout=0.2, attention_dropout=0.3)
+
+
+def run_on(device: str, codec) -> dict:
+    group = VirtualTensorGroup(2)
+    parts = [TransformerLayer(CONFIG, group, site=f"layers.{i}", device=device) for i in range(2)]
+    pipeline = VirtualPipeline(parts, boundaries=[Boundary(codec)], loss=lambda y, targets: y.square().mean())
+    x = torch.randn(4, 5, 16, generator=torch.Generator().manual_seed(0)).to(device)
+    result = pipeline.step(x, x)
+    grads = {n: p.grad.cpu() for n, p in nn.ModuleList(parts).named_parameters()}
+    return {"loss": result.loss.cpu(), "output": result.output.cpu()} | grads
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("codec", [None, TopK(0.5), Quantize(4)], ids=["none", "top-k", "quantize"])
+def test_a_gpu_gives_what_the_cpu_gives_dropout_included(codec):
+    torch.testing.assert_close(run_on("cuda", codec), run_on("cpu", codec), rtol=1e-3, atol=1e-4)
