@@ -19,7 +19,7 @@ from workbench.models import (
 )
 from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
-from workbench.parallel.pipeline import Mesh, Pipeline, Schedule, Stage, VirtualPipeline, open_mesh
+from workbench.parallel.pipeline import Mesh, Pipeline, Schedule, VirtualPipeline, open_mesh
 
 NUM_LABELS = 3
 
