@@ -59,8 +59,8 @@ class Codec(nn.Module, ABC):
 
     aggregation: Aggregation
 
+    # Whether encode(x W) = x encode(W) for all matrices: a payload is one tensor, and nothing is remembered
     is_linear: bool = False
-    """Whether encode(x W) = x encode(W) for all matrices: a payload is one tensor, and nothing is remembered."""
 
     @abstractmethod
     def encode(self, x: Tensor) -> Payload:

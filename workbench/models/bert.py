@@ -32,14 +32,10 @@ class BertConfig(TransformerConfig):
     is that of all initial weights and dropout.
     """
 
-    num_layers: int
-    """Transformer layers."""
-    vocab_size: int = 30522
-    """V; that of the uncased English vocabulary."""
-    max_positions: int = 512
-    """Longest sequence."""
-    num_token_types: int = 2
-    """Segments that token types tell apart."""
+    num_layers: int  # transformer layers
+    vocab_size: int = 30522  # V; that of the uncased English vocabulary
+    max_positions: int = 512  # longest sequence
+    num_token_types: int = 2  # segments that token types tell apart
 
     def __post_init__(self):
         TransformerConfig.__post_init__(self)  # slots make a new class, which super() misses
@@ -110,8 +106,7 @@ def _sizes(hidden_size: int, num_layers: int, num_heads: int) -> dict[str, int]:
     return {"hidden_size": hidden_size, "num_layers": num_layers, "num_heads": num_heads, "mlp_size": 4 * hidden_size}
 
 
-PADDING_TOKEN = 0
-"""[PAD] in BERT's vocabularies; its embedding gets no gradient."""
+PADDING_TOKEN = 0  # [PAD] in BERT's vocabularies; its embedding gets no gradient
 
 
 class BertEmbeddings(nn.Module):

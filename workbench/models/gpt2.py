@@ -27,32 +27,23 @@ LINEAR_PARTS = {
     "projection": "mlp.c_proj",
 }
 """A block's linears here -> in Hugging Face checkpoints, where their weights are stored [in, out]."""
-NORM_PARTS = {"attention_norm": "ln_1", "mlp_norm": "ln_2"}
-"""A block's norms here -> in Hugging Face checkpoints."""
+NORM_PARTS = {"attention_norm": "ln_1", "mlp_norm": "ln_2"}  # a block's norms here -> in Hugging Face checkpoints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GPT2Config:
     """Sizes and constants of a GPT-2."""
 
-    hidden_size: int
-    """H."""
-    num_layers: int
-    """Blocks."""
-    num_heads: int
-    """A; a divisor of H."""
-    vocab_size: int = 50257
-    """V; that of the published byte-pair encoding."""
-    max_positions: int = 1024
-    """Longest sequence."""
+    hidden_size: int  # H
+    num_layers: int  # blocks
+    num_heads: int  # A; a divisor of H
+    vocab_size: int = 50257  # V; that of the published byte-pair encoding
+    max_positions: int = 1024  # longest sequence
+    # Probability of dropping a unit after the embeddings and each sub-layer, and an attention weight
     dropout: float = 0.1
-    """Probability of dropping a unit after the embeddings and each sub-layer, and an attention weight."""
-    layer_norm_eps: float = 1e-5
-    """Added to the variance (the published value)."""
-    init_std: float = 0.02
-    """Standard deviation of initial weights (the published value)."""
-    seed: int = 0
-    """Seed of the initial weights."""
+    layer_norm_eps: float = 1e-5  # added to the variance (the published value)
+    init_std: float = 0.02  # standard deviation of initial weights (the published value)
+    seed: int = 0  # seed of the initial weights
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "num_layers", "num_heads", "vocab_size", "max_positions"):

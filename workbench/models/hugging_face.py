@@ -22,10 +22,8 @@ Model = BertModel | ViTModel
 class LoadedWeights:
     """What a checkpoint did and did not provide."""
 
-    missing: tuple[str, ...]
-    """Weights of a head that the checkpoint lacks; they keep their initial values."""
-    unused: tuple[str, ...]
-    """Entries that the model has no place for (or that other stages hold)."""
+    missing: tuple[str, ...]  # weights of a head that the checkpoint lacks; they keep their initial values
+    unused: tuple[str, ...]  # entries that the model has no place for (or that other stages hold)
 
 
 @torch.no_grad()

@@ -43,14 +43,10 @@ __all__ = [
 class ViTConfig(TransformerConfig):
     """Sizes and constants of a Vision Transformer: those of its layers, and what surrounds them."""
 
-    num_layers: int
-    """Transformer layers."""
-    image_size: int = 224
-    """Pixels of an image's side."""
-    patch_size: int = 16
-    """Pixels of a patch's side; a divisor of image_size."""
-    num_channels: int = 3
-    """Colours of a pixel."""
+    num_layers: int  # transformer layers
+    image_size: int = 224  # pixels of an image's side
+    patch_size: int = 16  # pixels of a patch's side; a divisor of image_size
+    num_channels: int = 3  # colours of a pixel
 
     def __post_init__(self):
         TransformerConfig.__post_init__(self)  # slots make a new class, which super() misses
@@ -106,11 +102,11 @@ HUGGING_FACE_FIELDS = MappingProxyType(
 """Our field -> the field of a Hugging Face config."""
 
 
+# ViT-1B: 1.21 billion parameters, 65 tokens an image; what is inferred is said above
 VIT_1B = ViTConfig(hidden_size=2048, num_layers=24, num_heads=32, mlp_size=8192, image_size=32, patch_size=4)
-"""ViT-1B: 1.21 billion parameters, 65 tokens an image; what is inferred is said above."""
 
+# ViT-3B: 2.72 billion parameters, 65 tokens an image; what is inferred is said above
 VIT_3B = ViTConfig(hidden_size=3072, num_layers=24, num_heads=48, mlp_size=12288, image_size=32, patch_size=4)
-"""ViT-3B: 2.72 billion parameters, 65 tokens an image; what is inferred is said above."""
 
 VIT_TINY = ViTConfig(hidden_size=128, num_layers=4, num_heads=8, mlp_size=512, image_size=32, patch_size=8)
 """For CIFAR-10 on two cores: 0.8 million parameters, 17 tokens an image, heads for up to eight ranks.

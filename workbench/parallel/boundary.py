@@ -23,8 +23,7 @@ from workbench.parallel.traffic import MessageKind, Phase, Traffic
 
 __all__ = ["Boundary", "GradientSlot"]
 
-NUM_ENDS = 2
-"""Ranks that take part in one message over a boundary."""
+NUM_ENDS = 2  # ranks that take part in one message over a boundary
 
 
 class GradientSlot:

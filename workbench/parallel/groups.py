@@ -18,8 +18,8 @@ from workbench.timeline import Kind, Recorder
 
 __all__ = ["ProcessTensorGroup", "RecordedTensorGroup", "TensorGroup", "VirtualTensorGroup", "Watch", "both"]
 
+# (name of a collective) -> what is entered while the collective runs, such as a recorder's action
 Watch = Callable[[str], AbstractContextManager]
-"""(name of a collective) -> what is entered while the collective runs, such as a recorder's action."""
 
 
 def both(outer: Watch, inner: Watch) -> Watch:
@@ -37,12 +37,9 @@ def both(outer: Watch, inner: Watch) -> Watch:
 class TensorGroup(Protocol):
     """The ranks that hold the shards of one layer."""
 
-    size: int
-    """Number of tensor-parallel ranks."""
-    local_ranks: tuple[int, ...]
-    """Ranks whose shards live in this process, in order."""
-    traffic: Traffic
-    """Every message this group has carried."""
+    size: int  # number of tensor-parallel ranks
+    local_ranks: tuple[int, ...]  # ranks whose shards live in this process, in order
+    traffic: Traffic  # every message this group has carried
 
     def copy(self, x: Tensor) -> Tensor:
         """Hand a replicated tensor to all ranks; its gradient is summed over them."""

@@ -29,8 +29,8 @@ __all__ = [
     "ShardedLinear",
 ]
 
+# (x [N, I'], weight shard [O', I']) -> y [N, O'], without bias, differentiable
 MatrixProduct = Callable[[Tensor, Tensor], Tensor]
-"""(x [N, I'], weight shard [O', I']) -> y [N, O'], without bias, differentiable."""
 
 
 @runtime_checkable
@@ -50,8 +50,8 @@ class JointProduct(Protocol):
         ...
 
 
+# (partial results of the local ranks) -> their sum over all ranks, differentiable
 Reduction = Callable[[Sequence[Tensor]], Tensor]
-"""(partial results of the local ranks) -> their sum over all ranks, differentiable."""
 
 
 @runtime_checkable
@@ -74,18 +74,15 @@ class ReductionOfProducts(Protocol):
         ...
 
 
-BERT_INIT_STD = 0.02
-"""Standard deviation of initial weights (Devlin et al., BERT, its released code)."""
+BERT_INIT_STD = 0.02  # standard deviation of initial weights (Devlin et al., BERT, its released code)
 
 
 class ShardedLinear(nn.Module):
     """What the two linears share: shards of one full weight, one for every local rank."""
 
-    weight_dim: int
-    """Dimension of the weight [O, I] that is cut."""
+    weight_dim: int  # dimension of the weight [O, I] that is cut
 
-    site: str
-    """Name in errors and in the traffic; the class has a default."""
+    site: str  # name in errors and in the traffic; the class has a default
 
     def __init__(
         self,

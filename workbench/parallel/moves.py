@@ -24,12 +24,9 @@ __all__ = ["Arrival", "Moves", "Shape", "moves_of"]
 class Shape:
     """What a rank that does not hold a tensor must know to receive it."""
 
-    sizes: tuple[int, ...]
-    """Length of each dimension."""
-    dtype: torch.dtype
-    """Of its values."""
-    device: torch.device
-    """Where it is to be."""
+    sizes: tuple[int, ...]  # length of each dimension
+    dtype: torch.dtype  # of its values
+    device: torch.device  # where it is to be
 
     @classmethod
     def of(cls, tensor: Tensor, sizes: Sequence[int] | None = None) -> Shape:

@@ -29,10 +29,8 @@ __all__ = ["WHOLE", "Mesh", "Pipeline", "Schedule", "Stage", "StepResult", "Virt
 class Stage:
     """One stage of a pipeline."""
 
-    index: int
-    """Position in the pipeline, from 0."""
-    num_stages: int
-    """Length of the pipeline."""
+    index: int  # position in the pipeline, from 0
+    num_stages: int  # length of the pipeline
 
     def __post_init__(self):
         if self.num_stages < 1:
@@ -68,43 +66,34 @@ class Stage:
         return range(self.index * share, (self.index + 1) * share)
 
 
-WHOLE = Stage(index=0, num_stages=1)
-"""A model that is not cut into stages."""
+WHOLE = Stage(index=0, num_stages=1)  # a model that is not cut into stages
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(output, targets) of a micro-batch -> mean loss, a scalar."""
+Loss = Callable[[Tensor, Tensor], Tensor]  # (output, targets) of a micro-batch -> mean loss, a scalar
 
 
 class Schedule(Enum):
     """The order in which a stage works on micro-batches."""
 
-    GPIPE = ScheduleGPipe
-    """All forward, then all backward."""
-    ONE_FORWARD_ONE_BACKWARD = Schedule1F1B
-    """Backward as soon as possible, so that few activations are held."""
+    GPIPE = ScheduleGPipe  # all forward, then all backward
+    ONE_FORWARD_ONE_BACKWARD = Schedule1F1B  # backward as soon as possible, so that few activations are held
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
     """This rank's place among tensor and pipeline ranks."""
 
-    tensor_group: ProcessTensorGroup
-    """Ranks that share this rank's layers."""
-    pipeline_group: dist.ProcessGroup
-    """Ranks that hold the other stages' parts of this rank's shards."""
-    stage: Stage
-    """This rank's stage."""
+    tensor_group: ProcessTensorGroup  # ranks that share this rank's layers
+    pipeline_group: dist.ProcessGroup  # ranks that hold the other stages' parts of this rank's shards
+    stage: Stage  # this rank's stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
     """What one iteration gives; both fields are None except in the last stage."""
 
-    loss: Tensor | None
-    """Mean loss over micro-batches, a scalar, detached."""
-    output: Tensor | None
-    """Output for the whole batch, detached."""
+    loss: Tensor | None  # mean loss over micro-batches, a scalar, detached
+    output: Tensor | None  # output for the whole batch, detached
 
 
 def open_mesh(*, tensor: int, pipeline: int, device: str = "cpu") -> Mesh:

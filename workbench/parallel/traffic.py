@@ -22,18 +22,12 @@ __all__ = ["Message", "MessageKind", "Phase", "Traffic", "tcp_bytes_sent"]
 class MessageKind(StrEnum):
     """What the ranks did together."""
 
-    SUM = "sum"
-    """All-reduce of partial results."""
-    GATHER = "gather"
-    """All-gather of messages."""
-    COPY_BACKWARD = "copy-backward"
-    """All-reduce of the gradient of a replicated input."""
-    BROADCAST = "broadcast"
-    """One rank's tensor to all others."""
-    REDUCE = "reduce"
-    """Sum of partial results on one rank."""
-    SEND = "send"
-    """One tensor from one rank to another, such as over a pipeline boundary."""
+    SUM = "sum"  # all-reduce of partial results
+    GATHER = "gather"  # all-gather of messages
+    COPY_BACKWARD = "copy-backward"  # all-reduce of the gradient of a replicated input
+    BROADCAST = "broadcast"  # one rank's tensor to all others
+    REDUCE = "reduce"  # sum of partial results on one rank
+    SEND = "send"  # one tensor from one rank to another, such as over a pipeline boundary
 
 
 class Phase(StrEnum):
@@ -47,16 +41,11 @@ class Phase(StrEnum):
 class Message:
     """One entry of the ledger."""
 
-    what: MessageKind
-    """Kind of message."""
-    phase: Phase
-    """Pass in which it travelled."""
-    message_bytes: int
-    """Bytes that one rank contributes."""
-    num_ranks: int
-    """Ranks that took part."""
-    site: str
-    """Call site, such as "layers.3.attention.output"; empty if none was named."""
+    what: MessageKind  # kind of message
+    phase: Phase  # pass in which it travelled
+    message_bytes: int  # bytes that one rank contributes
+    num_ranks: int  # ranks that took part
+    site: str  # call site, such as "layers.3.attention.output"; empty if none was named
 
     def __post_init__(self):
         if self.message_bytes < 0:

@@ -65,22 +65,14 @@ class Dropout(nn.Module):
 class TransformerConfig:
     """Sizes and constants of one transformer layer."""
 
-    hidden_size: int
-    """H."""
-    num_heads: int
-    """Attention heads; a divisor of H."""
-    mlp_size: int
-    """Inner units of the perceptron."""
-    dropout: float = 0.0
-    """Probability of dropping a unit of each sub-layer's result."""
-    attention_dropout: float = 0.0
-    """Probability of dropping an attention weight."""
-    layer_norm_eps: float = 1e-12
-    """Added to the variance (BERT's value)."""
-    init_std: float = BERT_INIT_STD
-    """Standard deviation of initial weights."""
-    seed: int = 0
-    """Seed of weights and dropout."""
+    hidden_size: int  # H
+    num_heads: int  # attention heads; a divisor of H
+    mlp_size: int  # inner units of the perceptron
+    dropout: float = 0.0  # probability of dropping a unit of each sub-layer's result
+    attention_dropout: float = 0.0  # probability of dropping an attention weight
+    layer_norm_eps: float = 1e-12  # added to the variance (BERT's value)
+    init_std: float = BERT_INIT_STD  # standard deviation of initial weights
+    seed: int = 0  # seed of weights and dropout
 
     def __post_init__(self):
         for name in ("hidden_size", "num_heads", "mlp_size"):

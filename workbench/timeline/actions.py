@@ -30,11 +30,11 @@ class Kind(Enum):
 class Action:
     """One thing that one resource did without a break."""
 
-    resource: str  #: who did it, such as "rank 0" or "link"
-    start_s: float  #: seconds on the timeline's clock
-    end_s: float  #: seconds on the timeline's clock, not before start_s
-    kind: Kind = Kind.COMPUTE  #: what it does
-    label: str = ""  #: what to write on it
+    resource: str  # who did it, such as "rank 0" or "link"
+    start_s: float  # seconds on the timeline's clock
+    end_s: float  # seconds on the timeline's clock, not before start_s
+    kind: Kind = Kind.COMPUTE  # what it does
+    label: str = ""  # what to write on it
 
     def __post_init__(self) -> None:
         if not self.resource:
@@ -67,8 +67,8 @@ class Action:
 class Timeline:
     """Actions on a common clock; rows keep the order in which resources are named."""
 
-    actions: tuple[Action, ...]  #: in any order
-    resources: tuple[str, ...] = ()  #: rows from top to bottom; default: order of first appearance
+    actions: tuple[Action, ...]  # in any order
+    resources: tuple[str, ...] = ()  # rows from top to bottom; default: order of first appearance
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "actions", tuple(self.actions))

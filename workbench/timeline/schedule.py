@@ -25,9 +25,9 @@ _CELL = re.compile(r"(\d+)([FB])(\d+)")
 class Cell:
     """One micro-batch's pass through one stage."""
 
-    stage: int  #: from 0, in the order of the forward pass
-    kind: Kind  #: FORWARD or BACKWARD
-    micro_batch: int  #: from 0
+    stage: int  # from 0, in the order of the forward pass
+    kind: Kind  # FORWARD or BACKWARD
+    micro_batch: int  # from 0
 
     def __post_init__(self) -> None:
         if self.kind not in _LETTERS.values():
@@ -54,7 +54,7 @@ class Cell:
 class Schedule:
     """What each rank does, in order; None is a step in which it waits."""
 
-    rows: tuple[tuple[Cell | None, ...], ...]  #: one row a rank
+    rows: tuple[tuple[Cell | None, ...], ...]  # one row a rank
 
     def __str__(self) -> str:
         return format_rows(

@@ -20,12 +20,12 @@ __all__ = ["Task", "simulate"]
 class Task:
     """One piece of work, before it is placed in time."""
 
-    name: str  #: unique among the tasks of a simulation
-    resources: tuple[str, ...]  #: all that it occupies from start to end; may be empty
-    duration_s: float  #: how long it takes once it has started
-    after: tuple[str, ...] = ()  #: names of the tasks that must have ended
-    kind: Kind = Kind.COMPUTE  #: what it does
-    label: str = ""  #: what to write on it; default: its name
+    name: str  # unique among the tasks of a simulation
+    resources: tuple[str, ...]  # all that it occupies from start to end; may be empty
+    duration_s: float  # how long it takes once it has started
+    after: tuple[str, ...] = ()  # names of the tasks that must have ended
+    kind: Kind = Kind.COMPUTE  # what it does
+    label: str = ""  # what to write on it; default: its name
 
     def __post_init__(self) -> None:
         if not self.name:
