@@ -141,9 +141,6 @@ class FittedMachine:
             name: such as "gemini/16x-p4d".
             peak_share: of a device's peak in half precision that matrix products reach, unless `flops_per_s` says it.
             fitted: other fields, such as `network_share`.
-
-        Raises:
-            ValueError: if there is no such machine, or a share is not in (0, 1].
         """
         if not 0 < peak_share <= 1:
             raise ValueError(f"peak_share is {peak_share!r}; it must be in (0, 1]")
@@ -165,11 +162,7 @@ class FittedMachine:
         return cls(**stated | fitted)
 
     def require(self, *names: str) -> None:
-        """Refuse a machine of which one of these fields is not known.
-
-        Raises:
-            ValueError: naming the field.
-        """
+        """Refuse a machine of which one of these fields is not known."""
         for name in names:
             if getattr(self, name) is None:
                 raise ValueError(f"{name} of machine {self.name!r} is None; it must be known")
@@ -186,11 +179,7 @@ class FittedMachine:
 
     @property
     def full_network(self) -> Link:
-        """The network at its nominal rate.
-
-        Raises:
-            ValueError: on a single host.
-        """
+        """The network at its nominal rate; a single host has none and is refused."""
         if self.network is None:
             raise ValueError(f"network is None; machine {self.name!r} must have a connection to other hosts")
         return self.network

@@ -373,11 +373,7 @@ class Catalogue(Mapping):
         return tuple(sorted(self._by_name))
 
     def of(self, paper: str) -> tuple[Topology, ...]:
-        """Return the machines of one paper, such as "atp".
-
-        Raises:
-            ValueError: the catalogue has none of that paper.
-        """
+        """Return the machines of one paper, such as "atp"."""
         found = tuple(self._by_name[name] for name in self.names() if name.split("/")[0] == paper)
         if not found:
             papers = sorted({name.split("/")[0] for name in self})

@@ -37,29 +37,13 @@ class TopK(SparseCodec):
 
 
 def largest_indices_by_definition(x: Tensor, k: int) -> Tensor:
-    """Find the k largest magnitudes by a stable sort of all of them.
-
-    Args:
-        x: floating-point tensor of any shape.
-        k: number of elements, 0 <= k <= x.numel().
-
-    Returns:
-        Positions in the flattened tensor, int64 [k], ascending.
-    """
+    """Find the k largest magnitudes by a stable sort: positions in the flattened tensor, int64 [k], ascending."""
     order = torch.sort(x.reshape(-1).abs(), descending=True, stable=True).indices
     return order[:k].sort().values
 
 
 def largest_indices(x: Tensor, k: int) -> Tensor:
-    """Find the k largest magnitudes, lowest index first among equals.
-
-    Args:
-        x: floating-point tensor of any shape.
-        k: number of elements, 0 <= k <= x.numel().
-
-    Returns:
-        What `largest_indices_by_definition` gives, bit for bit.
-    """
+    """Find the k largest magnitudes, lowest index first among equals, as `largest_indices_by_definition` does."""
     flat = x.detach().reshape(-1)
     if k in (0, flat.numel()):
         return torch.arange(k, device=flat.device)

@@ -68,15 +68,7 @@ class ViTConfig(TransformerConfig):
 
     @classmethod
     def from_hugging_face(cls, config: Mapping[str, object], **changes) -> "ViTConfig":
-        """Read the sizes from a Hugging Face config.
-
-        Args:
-            config: Content of a config.json, or `PretrainedConfig.to_dict()`.
-            changes: Fields to override, such as dropout.
-
-        Raises:
-            ValueError: If the model is of a kind that this file does not cover.
-        """
+        """Read the sizes from a config.json, or `PretrainedConfig.to_dict()`; `changes` override fields."""
         for name, covered in (("hidden_act", "gelu"), ("qkv_bias", True)):
             if config.get(name, covered) != covered:
                 raise ValueError(f"{name}: {config[name]!r} is not {covered!r}")
@@ -131,17 +123,7 @@ class ViTEmbeddings(nn.Module):
         self.dropout = Dropout(config.dropout, seed=config.seed, site="embeddings.dropout")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed images.
-
-        Args:
-            images: [B, C, side, side], floats.
-
-        Returns:
-            [B, S, H].
-
-        Raises:
-            ValueError: If the images are of another shape than the model's.
-        """
+        """Embed images, floats [B, C, side, side], as [B, S, H]."""
         if tuple(images.shape[1:]) != self.image_shape:
             raise ValueError(f"images: shape {tuple(images.shape)} is not [B, *{self.image_shape}]")
         patches_BSH = self.patch(images).flatten(2).mT
@@ -157,9 +139,6 @@ class ViTEncoder(nn.Module):
         config: Sizes.
         group: Tensor-parallel ranks; None is one virtual rank.
         device, dtype: Of the parameters.
-
-    Raises:
-        ValueError: If the ranks do not divide what they cut.
     """
 
     def __init__(self, config: ViTConfig, group: TensorGroup | None = None, **place):

@@ -50,66 +50,28 @@ class Arrival(Protocol[Content]):
 
     def wait(self) -> Content:
         """Return it once it is there, or, where nothing is to arrive, once what this rank sends is on its way."""
-        ...
 
 
 class Moves(Protocol):
     """Messages between some ranks of a group; every argument has one entry for each local rank."""
 
     def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival[Tensor]:
-        """Start to send a tensor of one rank to all others.
-
-        Args:
-            held: The tensor where the source is local, None for other local ranks.
-            source: Rank in the group.
-            shape: Of the tensor.
-        """
-        ...
+        """Start to send a tensor of one rank to all others; `held` is None for local ranks other than the source."""
 
     def gather(self, messages: Sequence[Tensor]) -> Arrival[Tensor]:
-        """Start to collect one small tensor of every rank on every rank.
-
-        Args:
-            messages: All of one shape.
-
-        Returns:
-            [ranks, ...], in rank order, once it is there.
-        """
-        ...
+        """Start to collect one small tensor of every rank on every rank: [ranks, ...], in rank order."""
 
     def reduce(self, partials: Sequence[Tensor], target: int) -> Arrival[Tensor | None]:
-        """Start to add a tensor of every rank.
-
-        Args:
-            partials: All of one shape.
-            target: Rank in the group that needs the sum.
-
-        Returns:
-            The sum where the target is local, else None.
-        """
-        ...
+        """Start to add a tensor of every rank; the sum arrives where the target is local, None elsewhere."""
 
     def exchange(
         self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
     ) -> Arrival[list[dict[int, Tensor]]]:
-        """Start to send tensors to single ranks, and to receive those that are expected.
-
-        Args:
-            outgoing: Target rank -> tensor.
-            expected: Source rank -> shape.
-
-        Returns:
-            Source rank -> tensor.
-        """
-        ...
+        """Start to send tensors by target rank, and to receive those that are expected by source rank."""
 
 
 def moves_of(group: TensorGroup) -> Moves:
-    """Return the moves of a group.
-
-    Raises:
-        ValueError: If the group is neither of real nor of virtual ranks.
-    """
+    """Return the moves of a group."""
     if isinstance(group, ProcessTensorGroup):
         return _ProcessMoves(group)
     if isinstance(group, VirtualTensorGroup):
