@@ -99,27 +99,17 @@ def test_bytes_and_seconds_of_four_ranks_and_the_total_of_any_number_are_those_w
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), KNOWN)
-def test_one_rank_sends_nothing_in_no_time(collective, algorithm):
-    assert collective_bytes(collective, algorithm, 1, 1000).by_rank == (0,)
-    assert collective_time_s(collective, algorithm, 1, 1000, LINK) == 0
-    assert gloo_header_bytes(collective, 1, 1000) == (0,)
-
-
-@pytest.mark.parametrize(("collective", "algorithm"), KNOWN)
-def test_time_grows_with_the_message_and_with_the_ranks(collective, algorithm):
-    sizes = [0, 1, 1000, 10**6, 10**9]
-    by_size = [collective_time_s(collective, algorithm, 8, size, LINK) for size in sizes]
+def test_time_grows_with_message_and_ranks_from_nothing_for_one_rank_and_latency_for_an_empty_message(
+    collective, algorithm
+):
+    assert collective_bytes(collective, algorithm, 1, 1000).by_rank == gloo_header_bytes(collective, 1, 1000) == (0,)
+    cost = collective_cost(collective, algorithm, 8, 1000)
+    by_size = [collective_time_s(collective, algorithm, 8, size, LINK) for size in (0, 1, 1000, 10**6, 10**9)]
+    assert by_size[0] == pytest.approx(cost.num_latencies * 0.001)
     assert all(smaller < larger for smaller, larger in zip(by_size, by_size[1:], strict=False))
     by_ranks = [collective_time_s(collective, algorithm, num, 10**6, LINK) for num in range(1, 34)]
-    assert all(fewer <= more for fewer, more in zip(by_ranks, by_ranks[1:], strict=False))
-
-
-@pytest.mark.parametrize(("collective", "algorithm"), KNOWN)
-def test_an_empty_message_costs_latency_alone_and_half_the_bandwidth_twice_the_rest(collective, algorithm):
-    cost = collective_cost(collective, algorithm, 5, 1000)
-    assert collective_time_s(collective, algorithm, 5, 0, LINK) == pytest.approx(cost.num_latencies * 0.001)
-    slow = Link(bandwidth_bytes_per_s=0.5e6, latency_s=0, source="test")
-    fast = Link(bandwidth_bytes_per_s=1e6, latency_s=0, source="test")
+    assert by_ranks[0] == 0 and all(fewer <= more for fewer, more in zip(by_ranks, by_ranks[1:], strict=False))
+    slow, fast = (Link(bandwidth_bytes_per_s=rate, latency_s=0, source="test") for rate in (0.5e6, 1e6))
     assert cost.time_s(slow) == pytest.approx(2 * cost.time_s(fast))
 
 

@@ -79,10 +79,7 @@ def image_dataset(**changes):
 @pytest.mark.parametrize(
     ("call", "rule"),
     [
-        (
-            lambda: image_dataset(images=np.zeros((2, 8, 8), np.uint8)),
-            r"images of x: uint8 \(2, 8, 8\), must be uint8 \[N, C, H, W\]",
-        ),
+        (lambda: image_dataset(images=np.zeros((2, 8, 8), np.uint8)), "images of x: uint8"),
         (lambda: image_dataset(labels=np.zeros(3, np.int64)), r"labels of x: \(3,\) for 2 images"),
         (lambda: image_dataset(labels=np.array([0, 2])), r"labels of x: must lie in 0 .. 1"),
         (lambda: cifar10.load("validation"), "split is 'validation', must be one of train, test"),

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from workbench.compression.codec import site_seed
-from workbench.parallel import Message, MessageKind, Phase, Stage, VirtualTensorGroup, generator_for, traffic
+from workbench.parallel import (
+    Message,
+    MessageKind,
+    Phase,
+    ProcessTensorGroup,
+    Stage,
+    VirtualTensorGroup,
+    generator_for,
+    traffic,
+)
 from workbench.parallel.traffic import tcp_bytes_sent
 
 
@@ -71,6 +80,7 @@ def test_stages_hold_consecutive_equal_runs():
     [
         (lambda: VirtualTensorGroup(2).sum([torch.ones(1)]), "tensors: 1 given.*2 ranks"),
         (lambda: VirtualTensorGroup(0), "size: 0"),
+        (ProcessTensorGroup, "torch.distributed is not initialised"),
         (lambda: Stage(index=0, num_stages=3).layers(7), "num_layers: 7 is not divisible by 3"),
         (lambda: Stage(index=3, num_stages=3), r"index: 3 is not in 0\.\.2"),
         (lambda: Stage(index=0, num_stages=0), "num_stages: 0"),

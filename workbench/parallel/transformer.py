@@ -163,7 +163,7 @@ class TransformerLayer(nn.Module):
         self.mlp_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, **place)
 
     def forward(self, x_BSH: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Transform every position, as `Attention.forward` takes it."""
+        """Transform every position; arguments as in `Attention.forward`."""
         attended = self.attention_dropout(self.attention(x_BSH, mask))
         x_BSH = self.attention_norm(x_BSH + attended)
         return self.mlp_norm(x_BSH + self.mlp_dropout(self.mlp(x_BSH)))
