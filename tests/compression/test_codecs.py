@@ -26,6 +26,8 @@ def test_code_by_hand():
     payload = codec.encode(torch.tensor([[1.0, 2.0]]))
     assert payload.tensors[0].tolist() == [[21.0]]
     assert codec.decode(payload).tolist() == [[42.0, 63.0]]
+    # A1 on [32, 512, 1024] in half precision: 50 codes of 2 bytes for each of 16,384 rows.
+    assert AutoEncoder(1024, 50).payload_bytes((32, 512, 1024), torch.float16) == 16384 * 100
 
 
 def test_initial_weights_have_the_stated_variance():

@@ -108,16 +108,14 @@ def test_the_sample_visits_every_position_of_the_last_dimension():
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0.01, 1), (0.1, 10), (1.0, 97), (1, 1), (97, 97), (500, 97)])
-def test_number_of_elements_kept_of_97(keep, kept):
+def test_number_and_bytes_of_elements_kept_of_97(keep, kept):
     assert TopK(keep).num_kept((97,)) == kept
     assert len(TopK(keep).encode(torch.randn(97)).tensors[0]) == kept
-
-
-def test_bytes_of_a_value_and_an_index():
-    # 10 values of 2 bytes with indices of 8, or of 4.
-    assert TopK(10).payload_bytes((100,), torch.float16) == 100
-    assert TopK(10, index_dtype=torch.int32).payload_bytes((100,), torch.float16) == 60
-    assert TopK(10, index_dtype=torch.int32).encode(torch.randn(100).half()).tensors[1].dtype == torch.int32
+    # Values of 2 bytes with indices of 8, or of 4.
+    assert TopK(keep).payload_bytes((97,), torch.float16) == 10 * kept
+    narrow = TopK(keep, index_dtype=torch.int32)
+    assert narrow.payload_bytes((97,), torch.float16) == 6 * kept
+    assert narrow.encode(torch.randn(97).half()).tensors[1].dtype == torch.int32
 
 
 def test_gradient_passes_at_kept_positions_only():
@@ -163,11 +161,12 @@ def test_positions_are_different_ascending_and_in_range(num_elements, share):
 
 @pytest.mark.parametrize(("num_elements", "k"), [(6, 2), (6, 4), (10, 1)])
 @pytest.mark.parametrize(
-    ("draw", "generator"),
-    [(random_indices, np.random.default_rng(1)), (random_indices_by_definition, random.Random(1))],
+    ("draw", "make_generator"),
+    [(random_indices, np.random.default_rng), (random_indices_by_definition, random.Random)],
     ids=["fast", "definition"],
 )
-def test_every_set_of_positions_is_equally_likely(draw, generator, num_elements, k):
+def test_every_set_of_positions_is_equally_likely(draw, make_generator, num_elements, k):
+    generator = make_generator(1)
     num_draws, counts = 1_500, dict.fromkeys(itertools.combinations(range(num_elements), k), 0)
     for _ in range(num_draws):
         counts[tuple(int(index) for index in draw(num_elements, k, generator))] += 1

@@ -15,7 +15,9 @@ from workbench.datasets import DataError, SourceKind, glue, stand_in, wikitext2
 from workbench.datasets.manifest import FileStatus, entry_named, fetch, list_data, manifest_path, verify
 from workbench.datasets.source import Dataset, DataSource
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
+
+REAL = os.environ.get("WORKBENCH_DATA", "")
 
 ROWS = {"sentence": ["a fine film", "a dull film", "a song"], "label": [1, 0, 1], "idx": [0, 1, 2]}
 
@@ -120,9 +122,6 @@ def test_a_smaller_sample_is_a_prefix_of_a_larger_one_and_another_seed_draws_oth
     assert small.source.detail.startswith("20 rows chosen from: ")
 
 
-pytestmark = pytest.mark.timeout(30)
-
-
 @pytest.mark.parametrize("task", list(glue.TASKS))
 def test_a_stand_in_has_the_columns_and_label_codes_of_its_task(task):
     spec = glue.TASKS[task]
@@ -163,21 +162,13 @@ def test_generated_rows_are_the_same_on_every_machine():
     ]
 
 
-pytestmark = pytest.mark.timeout(60)
-
-REAL = os.environ.get("WORKBENCH_DATA", "")
-
-
-def test_the_manifest_lists_every_data_set_with_licence_origin_and_checksums():
+def test_the_manifest_lists_every_data_set_with_licence_origin_checksums_splits_and_published_sizes():
     entries = {entry.name: entry for entry in list_data()}
     assert {f"glue/{task}" for task in glue.TASKS} | {"wikitext-2", "all-MiniLM-L6-v2"} <= set(entries)
     for entry in entries.values():
         assert entry.licence and entry.origin and entry.hub_id
         if not entry.is_model:
             assert all(len(file.sha256) == 64 and file.rows and file.num_bytes for file in entry.files)
-
-
-def test_splits_and_published_sizes_agree_with_the_manifest():
     for task in glue.TASKS.values():
         files = {file.split: file for file in entry_named(f"glue/{task.name}").files}
         assert set(files) == set(task.published_rows)

@@ -1,7 +1,6 @@
 """Kinds of plots: the marks, numbers and words that are drawn, not their pixels."""
 
 import matplotlib
-import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
@@ -25,29 +24,23 @@ def words(texts):
     return [text.get_text() for text in texts]
 
 
-def test_a_bar_has_the_height_and_the_name_of_its_row():
+def test_a_bar_has_the_height_and_the_name_of_its_row_and_on_demand_its_number():
     ax = plots.bars(ROWS[::2], x="method", unit="ms")
     assert heights(ax) == [3.0, 3.5]
     assert words(ax.get_xticklabels()) == ["w/o", "A1"]
     assert ax.get_ylabel() == "value (ms)"
+    ax = plots.bars([{"of": "one", "value": 3.0}, {"of": "two", "value": 1759.4}], x="of", value_labels=True)
+    assert words(ax.texts) == ["3", "1,759"]
+    assert ax.get_ylim()[1] > 1.1 * 1759.4  # numbers stay inside
 
 
-def test_stacked_series_begin_where_the_one_below_ends():
-    ax = plots.bars(ROWS, x="method", by="part", stacked=True)
-    assert [(patch.get_y(), patch.get_height()) for patch in ax.patches] == [(0, 3.0), (0, 3.5), (3.0, 4.0), (3.5, 1.0)]
-
-
-def test_series_side_by_side_do_not_overlap():
+def test_series_stand_side_by_side_without_overlap_or_on_top_of_one_another():
     ax = plots.bars(ROWS, x="method", by="part")
     spans = sorted((patch.get_x(), patch.get_x() + patch.get_width()) for patch in ax.patches)
     assert all(left[1] <= right[0] + 1e-9 for left, right in zip(spans, spans[1:], strict=False))
     assert words(ax.get_legend().get_texts()) == ["compute", "link"]
-
-
-def test_values_are_written_on_the_bars_when_asked():
-    ax = plots.bars([{"of": "one", "value": 3.0}, {"of": "two", "value": 1759.4}], x="of", value_labels=True)
-    assert words(ax.texts) == ["3", "1,759"]
-    assert ax.get_ylim()[1] > 1.1 * 1759.4  # numbers stay inside
+    ax = plots.bars(ROWS, x="method", by="part", stacked=True)
+    assert [(patch.get_y(), patch.get_height()) for patch in ax.patches] == [(0, 3.0), (0, 3.5), (3.0, 4.0), (3.5, 1.0)]
 
 
 def test_published_stands_beside_ours_with_a_gap_where_one_is_missing():
@@ -107,12 +100,9 @@ def test_one_legend_below_names_the_series_of_all_axes_once():
     assert left.get_legend() is right.get_legend() is None and len(left.lines) == 2
 
 
-def test_a_time_is_written_in_a_readable_unit():
+def test_seconds_and_bytes_are_written_in_readable_units():
     written = [plots.format_time(time_s) for time_s in (0.00125, 3e-6, 0.25, 61.0, 0.0)]
     assert written == ["1.25 ms", "3 µs", "250 ms", "61 s", "0 s"]
-
-
-def test_bytes_are_written_in_powers_of_a_thousand():
     assert [plots.format_bytes(n) for n in (33_554_432, 999, 1_638_400)] == ["33.6 MB", "999 B", "1.64 MB"]
 
 
@@ -142,15 +132,11 @@ SPEEDUPS = [
 ]
 
 
-def test_the_rows_of_a_quantity_can_be_narrowed_by_keys():
+def test_the_rows_of_a_quantity_are_narrowed_by_keys_and_seeds_merged_into_their_mean_least_and_most():
     assert plots.rows_of(SCORES, "score", method="A1").value.tolist() == [80.0, 90.0]
     assert plots.rows_of(SCORES, "time").empty
-
-
-def test_seeds_are_merged_into_their_mean_least_and_most():
-    merged = plots.merged(SCORES, "score", ["method"]).to_dict("records")
-    assert merged[0] == {"method": "A1", "value": 85.0, "low": 80.0, "high": 90.0}
-    assert [row["method"] for row in merged] == ["A1", "T1"]
+    first, second = plots.merged(SCORES, "score", ["method"]).to_dict("records")
+    assert first == {"method": "A1", "value": 85.0, "low": 80.0, "high": 90.0} and second["method"] == "T1"
 
 
 def test_values_are_written_with_interval_and_unit_a_column_a_quantity_or_a_key():
@@ -210,32 +196,21 @@ def test_every_kind_has_a_colour_and_those_of_a_compressed_layer_differ_in_both_
     assert len({KIND_COLOR[kind] for kind in layer}) == len({KIND_HATCH[kind] for kind in layer}) == 4
 
 
-def test_a_heat_map_draws_the_matrix_on_the_scale_it_was_given():
-    matrix = np.array([[1.0, -2.0], [0.0, 9.0]])
-    (image,) = plots.heatmap(matrix, limit=3.0).images
-    assert np.array_equal(image.get_array(), matrix)
-    assert image.get_clim() == (-3.0, 3.0)
-
-
-def test_cells_rows_and_columns_carry_what_they_are_given():
-    ax = plots.heatmap([[0.0, 1.0]], limit=1, x_ticks=[2, 8], y_ticks=["one"], texts=[["slow", "fast"]])
-    assert words(ax.get_xticklabels()) == ["2", "8"]
-    assert words(ax.get_yticklabels()) == ["one"]
+def test_a_heat_map_draws_the_matrix_on_its_scale_with_the_texts_of_cells_rows_and_columns():
+    options = {"x_ticks": [2, 8], "y_ticks": ["one"], "texts": [["slow", "fast"]]}
+    ax = plots.heatmap([[1.0, 9.0]], limit=3.0, **options)
+    assert ax.images[0].get_array().tolist() == [[1.0, 9.0]] and ax.images[0].get_clim() == (-3.0, 3.0)
+    assert (words(ax.get_xticklabels()), words(ax.get_yticklabels())) == (["2", "8"], ["one"])
     assert [(text.get_text(), text.get_position()) for text in ax.texts] == [("slow", (0, 0)), ("fast", (1, 0))]
 
 
-def test_every_number_of_a_matrix_is_written_in_its_cell_row_0_on_top():
-    ax = plots.matrix([[1, 2.5], [0, -3]])
+def test_every_number_of_a_matrix_is_written_in_its_cell_row_0_on_top_and_faded_where_it_does_not_count():
+    ax = plots.matrix([[1, 2.5], [0, -3]], faded_rows=[1], faded_columns=[1])
     places = {text.get_text(): text.get_position() for text in ax.texts}
     assert places == {"1": (0.5, 0.5), "2.5": (1.5, 0.5), "0": (0.5, 1.5), "-3": (1.5, 1.5)}
+    assert [to_rgb(text.get_color()) for text in ax.texts] == [to_rgb(INK), *[to_rgb(GREY)] * 3]
     bottom, top = ax.get_ylim()
     assert bottom > top
-
-
-def test_rows_and_columns_that_do_not_count_are_faded():
-    ax = plots.matrix([[1, 2], [3, 4]], faded_rows=[1], faded_columns=[1])
-    colors = {text.get_text(): to_rgb(text.get_color()) for text in ax.texts}
-    assert colors == {"1": to_rgb(INK), "2": to_rgb(GREY), "3": to_rgb(GREY), "4": to_rgb(GREY)}
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,6 @@ def test_a_rank_waits_while_another_one_computes_and_transfers_while_all_are_in_
     assert (parts.product_s, parts.waiting_s, parts.other_s) == ((2, 5), (4, 0), (1, 2))
     for number in range(2):
         assert parts.product_s[number] + parts.waiting_s[number] + parts.transfer_s + parts.other_s[number] == 8
-
-
-def test_a_timeline_is_without_gaps_and_shows_waiting_apart_from_transfer():
     timeline = timeline_of(STRAGGLING, "SEMI")
     kinds = [(action.kind, action.start_s, action.end_s) for action in timeline.of("SEMI rank 0")]
     assert kinds == [(Kind.COMPUTE, 0, 2), (Kind.WAIT, 2, 6), (Kind.COMMUNICATE, 6, 7), (Kind.OTHER, 7, 8)]
