@@ -383,11 +383,11 @@ def _message_counts(
         sends = _ring_sends(num_ranks, message_bytes, element_bytes)
         return sends, [sends[(rank + 1) % num_ranks] for rank in range(num_ranks)]
     if collective is Collective.ALL_GATHER:
-        each = [GATHER_PARTS * (num_ranks - 1) if message_bytes else 0] * num_ranks
-        return each, each
+        counts = [GATHER_PARTS * (num_ranks - 1) if message_bytes else 0] * num_ranks
+        return counts, counts
     if collective is Collective.ALL_TO_ALL:
-        each = [num_ranks - 1] * num_ranks
-        return each, each
+        counts = [num_ranks - 1] * num_ranks
+        return counts, counts
     if collective is Collective.BROADCAST:
         return [num_binomial_children(rank, num_ranks) for rank in range(num_ranks)], [0] + [1] * (num_ranks - 1)
     idle = [0] * (num_ranks - 2)

@@ -39,8 +39,8 @@ class CodecCost:
     sample_growth: float = 0.0  # exponent by which an index costs more the more are drawn, as caches overflow
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            require_number(self, each.name, above_zero=False)
+        for entry in fields(self):
+            require_number(self, entry.name, above_zero=False)
 
     def encode_s(self, elements: float, sent: float) -> float:
         """Return the seconds of encoding one message on the device, launching apart."""
@@ -118,8 +118,8 @@ class FittedMachine:
 
     def __post_init__(self) -> None:
         in_seconds = ("_s", "_s_per_element", "_s_per_score", "_s_per_parameter", "_s_per_logit")
-        rates = [each.name for each in fields(self) if each.name.endswith(("s_per_s", "memory_bytes"))]
-        times = [each.name for each in fields(self) if each.name.endswith(in_seconds) and each.name not in rates]
+        rates = [entry.name for entry in fields(self) if entry.name.endswith(("s_per_s", "memory_bytes"))]
+        times = [entry.name for entry in fields(self) if entry.name.endswith(in_seconds) and entry.name not in rates]
         for name in (*times, "backward_over_forward"):
             require_number(self, name, above_zero=False)
         for name in rates:
@@ -210,7 +210,7 @@ class FittedMachine:
 
     def as_record(self) -> dict[str, Any]:
         """Return the numbers that are known and not 0, as a record's calibration takes them; codecs apart."""
-        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        known = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         plain = {name: value for name, value in known.items() if value and not isinstance(value, Mapping)}
         return {name: asdict(value) if isinstance(value, Link) else value for name, value in plain.items()}
 

@@ -374,11 +374,11 @@ class Catalogue(Mapping):
 
     def of(self, paper: str) -> tuple[Topology, ...]:
         """Return the machines of one paper, such as "atp"."""
-        found = tuple(self._by_name[name] for name in self.names() if name.split("/")[0] == paper)
-        if not found:
+        machines = tuple(self._by_name[name] for name in self.names() if name.split("/")[0] == paper)
+        if not machines:
             papers = sorted({name.split("/")[0] for name in self})
             raise ValueError(f"paper is {paper!r}: it must be one of {', '.join(papers)}")
-        return found
+        return machines
 
 
 catalogue = Catalogue(PAPER_MACHINES + THESIS_MACHINES)

@@ -71,7 +71,7 @@ class BertConfig(TransformerConfig):
         if (config.get("position_embedding_type") or "absolute") != "absolute":
             kind = config["position_embedding_type"]
             raise ValueError(f"position_embedding_type: {kind!r} is not 'absolute'")
-        fields = {ours: config[theirs] for ours, theirs in HUGGING_FACE_FIELDS.items()}
+        fields = {field: config[name] for field, name in HUGGING_FACE_FIELDS.items()}
         return cls(**fields | changes)
 
 

@@ -75,7 +75,7 @@ class GPT2Config:
     def from_hugging_face(cls, config: Mapping[str, object], **changes) -> GPT2Config:
         """Read the sizes from a config.json, or `PretrainedConfig.to_dict()`; `changes` override fields."""
         _check_covered(config)
-        return cls(**{ours: config[theirs] for ours, theirs in HUGGING_FACE_FIELDS.items()} | changes)
+        return cls(**{field: config[name] for field, name in HUGGING_FACE_FIELDS.items()} | changes)
 
 
 HUGGING_FACE_FIELDS = {

@@ -72,7 +72,7 @@ class ViTConfig(TransformerConfig):
         for name, covered in (("hidden_act", "gelu"), ("qkv_bias", True)):
             if config.get(name, covered) != covered:
                 raise ValueError(f"{name}: {config[name]!r} is not {covered!r}")
-        fields = {ours: config[theirs] for ours, theirs in HUGGING_FACE_FIELDS.items()}
+        fields = {field: config[key] for field, key in HUGGING_FACE_FIELDS.items()}
         return cls(**fields | changes)
 
 

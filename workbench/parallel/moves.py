@@ -109,8 +109,8 @@ class _ProcessMoves:
         (self._rank,) = group.local_ranks
 
     def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival[Tensor]:
-        (mine,) = held
-        tensor = shape.empty() if self._rank != source else mine.detach().contiguous()
+        (own,) = held
+        tensor = shape.empty() if self._rank != source else own.detach().contiguous()
         self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
         if self._group.size == 1:
             return _There(tensor)
@@ -118,18 +118,18 @@ class _ProcessMoves:
         return _OnItsWay("broadcast", tensor, [work], self._group)
 
     def gather(self, messages: Sequence[Tensor]) -> Arrival[Tensor]:
-        (mine,) = messages
-        mine = mine.detach().contiguous()
-        self._group.traffic.record(MessageKind.GATHER, mine, self._group.size)
+        (own,) = messages
+        own = own.detach().contiguous()
+        self._group.traffic.record(MessageKind.GATHER, own, self._group.size)
         if self._group.size == 1:
-            return _There(mine.unsqueeze(0))
-        everyone = mine.new_empty((self._group.size, *mine.shape))
-        work = dist.all_gather_single(everyone, mine.unsqueeze(0), group=self._group.process_group, async_op=True)
+            return _There(own.unsqueeze(0))
+        everyone = own.new_empty((self._group.size, *own.shape))
+        work = dist.all_gather_single(everyone, own.unsqueeze(0), group=self._group.process_group, async_op=True)
         return _OnItsWay("gather", everyone, [work], self._group)
 
     def reduce(self, partials: Sequence[Tensor], target: int) -> Arrival[Tensor | None]:
-        (mine,) = partials
-        total = mine.detach().clone(memory_format=torch.contiguous_format)
+        (own,) = partials
+        total = own.detach().clone(memory_format=torch.contiguous_format)
         self._group.traffic.record(MessageKind.REDUCE, total, self._group.size)
         content = total if self._rank == target else None
         if self._group.size == 1:

@@ -99,8 +99,8 @@ class Timeline:
         """Return the actions of one resource, earliest first."""
         if resource not in self.resources:
             raise ValueError(f"resource is {resource!r}; it must be one of {self.resources!r}")
-        mine = (action for action in self.actions if action.resource == resource)
-        return tuple(sorted(mine, key=lambda action: (action.start_s, action.end_s)))
+        actions = (action for action in self.actions if action.resource == resource)
+        return tuple(sorted(actions, key=lambda action: (action.start_s, action.end_s)))
 
     def total_s(self, *, resource: str | None = None, kind: Kind | None = None) -> float:
         """Add up the seconds of the actions of a resource, of a kind, or of both; None counts all."""

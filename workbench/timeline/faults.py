@@ -361,14 +361,14 @@ def dated_faults(num_machines: int, spans: Iterable[FaultSpan], *, duration_s: f
     """
     faults: list[Fault] = []
     for number, span in enumerate(spans):
-        each = num_machines if span.machines_each is None else span.machines_each
-        if span.end_s > duration_s or each > num_machines:
+        num_hit = num_machines if span.machines_each is None else span.machines_each
+        if span.end_s > duration_s or num_hit > num_machines:
             raise ValueError(f"span is {span!r}; it must end by {duration_s!r} s and hit at most {num_machines}")
         generator = random.Random(f"{seed} span {number}")
-        scope = FaultScope.MACHINE if each == 1 else FaultScope.MACHINES
+        scope = FaultScope.MACHINE if num_hit == 1 else FaultScope.MACHINES
         for _ in range(span.num_faults):
             time_s = min(generator.uniform(span.start_s, span.end_s), math.nextafter(duration_s, 0))
-            machines = tuple(generator.sample(range(num_machines), each))
+            machines = tuple(generator.sample(range(num_machines), num_hit))
             faults.append(Fault(time_s=time_s, kind=span.kind, scope=scope, machines=machines))
     return FaultTrace(num_machines=num_machines, duration_s=duration_s, faults=tuple(faults))
 

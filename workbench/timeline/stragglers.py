@@ -188,7 +188,7 @@ class Dose:
 
     def __sub__(self, before: Dose) -> Dose:
         """Return what has been added since another dose of the same rank."""
-        return Dose(**{each.name: getattr(self, each.name) - getattr(before, each.name) for each in fields(self)})
+        return Dose(**{part.name: getattr(self, part.name) - getattr(before, part.name) for part in fields(self)})
 
     @property
     def error(self) -> float:
