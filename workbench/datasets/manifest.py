@@ -16,18 +16,8 @@ from pathlib import Path
 from workbench.datasets import places
 from workbench.datasets.places import DataError
 
-__all__ = [
-    "DataFile",
-    "Entry",
-    "FileCheck",
-    "FileStatus",
-    "entry_named",
-    "fetch",
-    "file_named",
-    "list_data",
-    "manifest_path",
-    "verify",
-]
+__all__ = ["DataFile", "Entry", "FileCheck", "FileStatus", "entry_named", "fetch", "file_named", "list_data"]
+__all__ += ["manifest_path", "verify"]
 
 MODEL_PATTERNS = ("*.json", "*.txt", "model.safetensors")  # what an encoder needs; leaves out other frameworks' weights
 PROBE_TIMEOUT_S = 20  # seconds to wait for the hub's first answer; downloads retry for much longer

@@ -10,18 +10,8 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = [
-    "DATA_VARIABLE",
-    "DataError",
-    "cached_files",
-    "hub_cache",
-    "hub_digest",
-    "package_folder",
-    "prepared_cache",
-    "prepared_files",
-    "sha256_of",
-    "workbench_data",
-]
+__all__ = ["DATA_VARIABLE", "DataError", "cached_files", "hub_cache", "hub_digest", "package_folder", "prepared_cache"]
+__all__ += ["prepared_files", "sha256_of", "workbench_data"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
 READ_BYTES = 1 << 20  # bytes hashed at a time: large enough that calls cost nothing, small enough to stay in cache

@@ -17,23 +17,8 @@ from typing import Any
 
 from workbench.reproduction.errors import RecordError, UsageError
 
-__all__ = [
-    "LOCK_FILE",
-    "MIN_FREE_BYTES",
-    "canonical_json",
-    "check_folder",
-    "checksum",
-    "checksums",
-    "hold_lock",
-    "jsonable",
-    "misfits",
-    "read_json",
-    "sha256",
-    "take_lock",
-    "write_json",
-    "write_record",
-    "write_whole",
-]
+__all__ = ["LOCK_FILE", "MIN_FREE_BYTES", "canonical_json", "check_folder", "checksum", "checksums", "hold_lock"]
+__all__ += ["jsonable", "misfits", "read_json", "sha256", "take_lock", "write_json", "write_record", "write_whole"]
 
 LOCK_FILE = ".lock"
 MIN_FREE_BYTES = 200_000_000  # a laptop run of all items leaves well under 100 MB of notebooks, figures and traces

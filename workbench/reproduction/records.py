@@ -17,21 +17,8 @@ from workbench.study.rows import Row, read_rows
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "FAILURE_FILE",
-    "RECORD_FILE",
-    "SCHEMA",
-    "FoundRecords",
-    "diff",
-    "find_records",
-    "load_records",
-    "load_verdicts",
-    "promote",
-    "promoted_figure",
-    "promoted_path",
-    "read_record",
-    "record_of",
-]
+__all__ = ["FAILURE_FILE", "RECORD_FILE", "SCHEMA", "FoundRecords", "diff", "find_records", "load_records"]
+__all__ += ["load_verdicts", "promote", "promoted_figure", "promoted_path", "read_record", "record_of"]
 
 SCHEMA = 1  # of record.json and failure.json
 RECORD_FILE, FAILURE_FILE = "record.json", "failure.json"

@@ -20,17 +20,8 @@ from workbench.parallel.pipeline import StepResult
 from workbench.training.batches import shuffled_batches, sorted_batches
 from workbench.training.precision import PRECISIONS, computing_in
 
-__all__ = [
-    "LabelledBatch",
-    "LabelledExamples",
-    "Recipe",
-    "Trainable",
-    "TrainingRun",
-    "linear_factor",
-    "linear_warm_up_and_decay",
-    "predict",
-    "train",
-]
+__all__ = ["LabelledBatch", "LabelledExamples", "Recipe", "Trainable", "TrainingRun", "linear_factor"]
+__all__ += ["linear_warm_up_and_decay", "predict", "train"]
 
 EVALUATION_BATCH = 128  # rows
 END_SHARE = 0.1  # of the steps, whose losses are those at the end

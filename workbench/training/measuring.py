@@ -22,15 +22,8 @@ from typing import IO
 
 from workbench.launch.environment import rank_environment
 
-__all__ = [
-    "Benchmark",
-    "BenchmarkRow",
-    "Ratio",
-    "median_interval",
-    "paired_ratio",
-    "run_benchmarks",
-    "without_garbage_collection",
-]
+__all__ = ["Benchmark", "BenchmarkRow", "Ratio", "median_interval", "paired_ratio", "run_benchmarks"]
+__all__ += ["without_garbage_collection"]
 
 MISS = 0.05  # probability that the interval of a median misses it, both sides together
 FEWEST_ROUNDS = 6  # fewer values have no interval at that probability: 2 · 0.5**5 > 0.05

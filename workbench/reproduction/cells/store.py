@@ -27,22 +27,8 @@ from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.machine import commit_of, num_cores
 from workbench.reproduction.project import Project
 
-__all__ = [
-    "CELLS_FILE",
-    "PROGRESS_FILE",
-    "CellClaims",
-    "CellProgress",
-    "CellStore",
-    "CellsThere",
-    "Notes",
-    "cells_there",
-    "needs_file",
-    "num_cells",
-    "origins",
-    "promote_cells",
-    "read_lines",
-    "read_progress",
-]
+__all__ = ["CELLS_FILE", "PROGRESS_FILE", "CellClaims", "CellProgress", "CellStore", "CellsThere", "Notes"]
+__all__ += ["cells_there", "needs_file", "num_cells", "origins", "promote_cells", "read_lines", "read_progress"]
 
 SCHEMA = 1  # of a cell
 FIELDS = frozenset({"arguments", "commit", "data", "library", "machine", "seconds", "started", "values", "versions"})

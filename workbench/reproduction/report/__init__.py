@@ -26,21 +26,8 @@ from .texts import about_text, number_text, relative_text, seconds_text, value_t
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = [
-    "EVIDENCE_MEANINGS",
-    "PROFILE_MEANINGS",
-    "VERDICT_MEANINGS",
-    "about_text",
-    "formula_html",
-    "gather",
-    "number_text",
-    "relative_text",
-    "report_path",
-    "rule_text",
-    "seconds_text",
-    "value_text",
-    "write_report",
-]
+__all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "about_text", "formula_html", "gather"]
+__all__ += ["number_text", "relative_text", "report_path", "rule_text", "seconds_text", "value_text", "write_report"]
 
 NOTEBOOK_FILE = "notebook.ipynb"
 SHOWN = (

@@ -18,17 +18,8 @@ from workbench.reproduction.records import promoted_path, record_of
 
 from .texts import exact_text, key_text, machine_text, number_text, relative_text, slug, value_text, when_text
 
-__all__ = [
-    "VERDICTS",
-    "ClaimView",
-    "RecordedRun",
-    "claims_of",
-    "count_verdicts",
-    "recorded_beside",
-    "rule_text",
-    "spread_text",
-    "trusted_record",
-]
+__all__ = ["VERDICTS", "ClaimView", "RecordedRun", "claims_of", "count_verdicts", "recorded_beside", "rule_text"]
+__all__ += ["spread_text", "trusted_record"]
 
 VERDICTS = ("DISAGREES", "AGREES", "NOT_COMPARABLE", "NOT_RUN")  # the order in which a reader looks for them
 EXPLAINED = {"DISAGREES", "NOT_COMPARABLE"}  # the verdicts that a reader wants explained

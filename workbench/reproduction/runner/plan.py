@@ -16,23 +16,8 @@ from workbench.reproduction.notebook_cells import check_parameters, read_noteboo
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, read_record
 
-__all__ = [
-    "Action",
-    "Event",
-    "ItemFinished",
-    "ItemOutcome",
-    "ItemStarted",
-    "OnEvent",
-    "Outcome",
-    "Planned",
-    "PlannedItem",
-    "Progress",
-    "RunFinished",
-    "Status",
-    "check_use",
-    "plan",
-    "plan_checked",
-]
+__all__ = ["Action", "Event", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent", "Outcome", "Planned"]
+__all__ += ["PlannedItem", "Progress", "RunFinished", "Status", "check_use", "plan", "plan_checked"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
 UNKNOWN_S = 30.0  # seconds assumed for an item that nobody has timed or estimated
