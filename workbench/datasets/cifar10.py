@@ -25,18 +25,7 @@ SIDE_PIXELS = 32  # of an image
 
 
 def load(split: str = "train", limit: int | None = None, seed: int = 0) -> ImageDataset:
-    """Load one split from the first place that has it, or the digits in its stead.
-
-    Args:
-        split: "train" or "test".
-        limit: number of images to draw without replacement, None for all in file order.
-        seed: of that draw.
-    Returns:
-        The images, uint8 [N, 3, 32, 32], under a source that says which place it was.
-    Raises:
-        ValueError: no such split, or a limit below 1.
-        DataError: `WORKBENCH_DATA` is set and its file is missing or not the manifest's.
-    """
+    """Load a split, or the digits where there is none; `limit` images are drawn by `seed`, None takes all."""
     if split not in PUBLISHED_IMAGES:
         raise ValueError(f"split is {split!r}, must be one of {', '.join(PUBLISHED_IMAGES)}")
     found = resolve(NAME, split)
@@ -49,7 +38,6 @@ def load(split: str = "train", limit: int | None = None, seed: int = 0) -> Image
 
 
 def _read(paths: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """Read images [N, 3, 32, 32] and labels from the folder's file, or from the hub's files."""
     if paths[0].suffix == ".npz":
         with np.load(paths[0], allow_pickle=False) as arrays:
             images_NHWC, labels = arrays["x"], arrays["y"]
@@ -74,7 +62,6 @@ def _read_hub(paths: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _source(split: str, found: Found, num_images: int) -> DataSource:
-    """Say where the images came from, and whether the published split is whole."""
     published = PUBLISHED_IMAGES[split]
     complete = num_images == published
     warning = f"{num_images:,} of {published:,} images: accuracies are not comparable with those of the whole set"

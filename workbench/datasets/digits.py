@@ -22,18 +22,7 @@ WHITEST = 16  # the highest grey level
 
 
 def load(split: str = "train", *, instead_of: str, side_pixels: int = 32, num_colours: int = 3) -> ImageDataset:
-    """Load one split in the shape of another data set's images.
-
-    Args:
-        split: "train" or "test".
-        instead_of: the data set that is missing.
-        side_pixels: height and width to enlarge to, a multiple of 8.
-        num_colours: equal colours of a pixel.
-    Returns:
-        The images, uint8 [N, num_colours, side_pixels, side_pixels], as a stand-in.
-    Raises:
-        ValueError: no such split, or a size that is no multiple of 8.
-    """
+    """Load a split in the shape of the images that are missing, uint8 [N, num_colours, side_pixels, side_pixels]."""
     from sklearn.datasets import load_digits
 
     if split not in ROWS:
@@ -60,7 +49,6 @@ def load(split: str = "train", *, instead_of: str, side_pixels: int = 32, num_co
 
 
 def _enlarged(images_NHW: np.ndarray, side_pixels: int, num_colours: int) -> np.ndarray:
-    """Repeat every pixel in both directions and for every colour."""
     times = side_pixels // SIDE_PIXELS
     larger = images_NHW.repeat(times, axis=1).repeat(times, axis=2)
     return np.ascontiguousarray(np.broadcast_to(larger[:, None], (len(larger), num_colours, *larger.shape[1:])))

@@ -44,7 +44,6 @@ class Task:
 
 
 def _task(name: str, texts: str, labels: str, metrics: str, train: int, validation: int) -> Task:
-    """Build a task from blank-separated lists."""
     split = "validation_matched" if name == "mnli" else "validation"
     return Task(
         name=name,
@@ -69,19 +68,7 @@ TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ALL})
 
 
 def load(task: str, split: str = "train", limit: int | None = None, seed: int = 0) -> Dataset:
-    """Load one split of a task from the first place that has it, or generate a stand-in.
-
-    Args:
-        task: "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli" or "rte".
-        split: "train" or "validation" ("validation_matched" for MNLI).
-        limit: number of rows to draw without replacement, None for all in file order.
-        seed: of that draw.
-    Returns:
-        The rows with columns as in `nyu-mll/glue`, under a source that says which place it was.
-    Raises:
-        ValueError: no such task or split, or a limit below 1.
-        DataError: `WORKBENCH_DATA` is set and its file is missing or not the manifest's.
-    """
+    """Load a split, or generate a stand-in; `limit` rows are drawn by `seed`, None takes all."""
     if task not in TASKS:
         raise ValueError(f"task is {task!r}, must be one of {', '.join(TASKS)}")
     spec = TASKS[task]
@@ -113,7 +100,6 @@ def _read(paths: Sequence[Path], task: Task) -> dict[str, list[Any]]:
 
 
 def _source(task: Task, split: str, found: Found | None, columns: Mapping[str, Sequence[Any]]) -> DataSource:
-    """Say where the rows came from, and whether the published split is whole."""
     name, rows, published = f"glue/{task.name}/{split}", len(columns["label"]), task.published_rows[split]
     if found is None:
         detail = f"{rows:,} generated rows; not real data, scores mean nothing"

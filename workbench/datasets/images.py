@@ -36,14 +36,7 @@ class ImageDataset:
         return len(self.images)
 
     def sample(self, limit: int | None, seed: int) -> ImageDataset:
-        """Draw images without replacement; a smaller draw with the same seed is a prefix of a larger one.
-
-        Args:
-            limit: number of images, or None for all of them in file order; more than there are means all.
-            seed: of the draw.
-        Raises:
-            ValueError: limit is not positive.
-        """
+        """Draw `limit` images without replacement, None takes all; a smaller draw is a prefix of a larger one."""
         if limit is None:
             return self
         rows = drawn_rows(len(self), limit, seed)

@@ -80,12 +80,10 @@ def manifest_path() -> Path:
 
 
 def _number(text: str) -> int | None:
-    """Read a count that may be left empty."""
     return int(text) if text else None
 
 
 def _entry(rows: list[dict[str, str]]) -> Entry:
-    """Build one entry from its rows; what the rows share is read from the first."""
     files = tuple(
         DataFile(
             split=row["split"],
@@ -102,13 +100,7 @@ def _entry(rows: list[dict[str, str]]) -> Entry:
 
 
 def list_data(path: Path | None = None) -> tuple[Entry, ...]:
-    """List everything in the manifest, in its order.
-
-    Args:
-        path: another manifest to read.
-    Raises:
-        DataError: the manifest is missing or lacks a column.
-    """
+    """List everything in the manifest, in its order."""
     path = path or manifest_path()
     grouped: dict[str, list[dict[str, str]]] = {}
     try:
@@ -123,11 +115,7 @@ def list_data(path: Path | None = None) -> tuple[Entry, ...]:
 
 
 def entry_named(name: str) -> Entry:
-    """Return the entry of that name.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the entry of that name."""
     entries = {entry.name: entry for entry in list_data()}
     if name not in entries:
         raise ValueError(f"name is {name!r}, must be one of {', '.join(entries)}")
@@ -135,11 +123,7 @@ def entry_named(name: str) -> Entry:
 
 
 def file_named(entry: Entry, split: str) -> DataFile:
-    """Return the file that holds a split.
-
-    Raises:
-        ValueError: the entry has no such split.
-    """
+    """Return the file that holds a split."""
     files = {file.split: file for file in entry.files}
     if split not in files:
         raise ValueError(f"split of {entry.name} is {split!r}, must be one of {', '.join(files)}")
@@ -147,7 +131,6 @@ def file_named(entry: Entry, split: str) -> DataFile:
 
 
 def _places_of(entry: Entry, file: DataFile) -> Iterable[tuple[str, tuple[Path, ...]]]:
-    """Yield each place that applies to a file with the paths found there, in the order of the search."""
     folder = places.workbench_data()
     if folder is not None and not entry.is_model:
         path = folder / file.file
@@ -163,7 +146,6 @@ def _places_of(entry: Entry, file: DataFile) -> Iterable[tuple[str, tuple[Path, 
 
 
 def _status(entry: Entry, file: DataFile, place: str, path: Path) -> FileStatus:
-    """Compare one file with the checksum that applies where it lies."""
     in_other_bytes = place == "hub" and not entry.is_model
     wanted = places.hub_digest(path) if in_other_bytes or not file.sha256 else file.sha256
     if not wanted:
@@ -172,16 +154,7 @@ def _status(entry: Entry, file: DataFile, place: str, path: Path) -> FileStatus:
 
 
 def verify(name: str) -> tuple[FileCheck, ...]:
-    """Check the files of an entry in the place from which they would be loaded now.
-
-    Args:
-        name: an entry's name, or a folder of names such as "glue".
-    Returns:
-        One check a file; a file that is nowhere is MISSING.
-    Raises:
-        ValueError: no entry has that name.
-        DataError: `WORKBENCH_DATA` names something that is not a folder.
-    """
+    """Check the files of an entry, or of a folder such as "glue", in the place that they would be loaded from."""
     checks = []
     for entry in _selected(name):
         for file in entry.files:
@@ -190,7 +163,6 @@ def verify(name: str) -> tuple[FileCheck, ...]:
 
 
 def _checks(entry: Entry, file: DataFile) -> list[FileCheck]:
-    """Check one file of the manifest in the first place that has it."""
     for place, paths in _places_of(entry, file):
         if paths:
             return [
@@ -201,22 +173,12 @@ def _checks(entry: Entry, file: DataFile) -> list[FileCheck]:
 
 
 def _selected(name: str) -> list[Entry]:
-    """Return the entry of that name, or all entries below that folder."""
     below = [entry for entry in list_data() if entry.name.startswith(f"{name}/")]
     return below or [entry_named(name)]
 
 
 def fetch(name: str) -> tuple[Path, ...]:
-    """Download an entry from the Hugging Face hub into its cache, showing progress.
-
-    Args:
-        name: an entry's name, or a folder of names such as "glue".
-    Returns:
-        The files that are in the cache afterwards.
-    Raises:
-        ValueError: no entry has that name.
-        DataError: the hub cannot be reached, is switched off, or does not have it.
-    """
+    """Download an entry, or a folder of entries such as "glue", into the Hugging Face cache; return its files."""
     found: list[Path] = []
     for entry in _selected(name):
         _download(entry)
@@ -228,7 +190,6 @@ def fetch(name: str) -> tuple[Path, ...]:
 
 
 def _download(entry: Entry) -> None:
-    """Download one entry through the hub's own client, which draws the progress bars."""
     import datasets
     from huggingface_hub import HfApi, constants, snapshot_download
 

@@ -51,15 +51,7 @@ class DataSource:
 
 
 def drawn_rows(num_rows: int, limit: int, seed: int) -> np.ndarray:
-    """Draw row numbers without replacement; a smaller draw with the same seed is a prefix of a larger one.
-
-    Args:
-        num_rows: how many there are.
-        limit: how many to draw; more than there are means all.
-        seed: of the draw.
-    Raises:
-        ValueError: limit is not positive.
-    """
+    """Draw row numbers without replacement; a smaller draw with the same seed is a prefix of a larger one."""
     if limit < 1:
         raise ValueError(f"limit is {limit}, must be at least 1 or None")
     return np.random.default_rng(seed).permutation(num_rows)[:limit]
@@ -102,24 +94,13 @@ class Dataset:
         return list(self.columns["label"])
 
     def rows(self, chosen: Sequence[int]) -> Dataset:
-        """Return the chosen rows, in the order given, under a source that says how many they are.
-
-        Args:
-            chosen: row numbers.
-        """
+        """Return the chosen rows, in the order given, under a source that says how many they are."""
         columns = {name: [values[row] for row in chosen] for name, values in self.columns.items()}
         detail = f"{len(chosen):,} rows chosen from: {self.source.detail}"
         return replace(self, columns=columns, source=replace(self.source, detail=detail))
 
     def sample(self, limit: int | None, seed: int) -> Dataset:
-        """Draw rows without replacement; a smaller draw with the same seed is a prefix of a larger one.
-
-        Args:
-            limit: number of rows, or None for all of them in file order; more than there are means all.
-            seed: of the draw.
-        Raises:
-            ValueError: limit is not positive.
-        """
+        """Draw `limit` rows without replacement, None takes all; a smaller draw is a prefix of a larger one."""
         return self if limit is None else self.rows(drawn_rows(len(self), limit, seed).tolist())
 
 
@@ -134,7 +115,6 @@ class Found:
 
 
 def _in_workbench_data(folder: Path, entry: Entry, file: DataFile) -> Found:
-    """Return the file of the `WORKBENCH_DATA` folder after checking its bytes against the manifest."""
     path = folder / file.file
     remedy = f"mend it, or unset {places.DATA_VARIABLE} to use the Hugging Face cache or a stand-in"
     if not path.is_file():
@@ -148,7 +128,6 @@ def _in_workbench_data(folder: Path, entry: Entry, file: DataFile) -> Found:
 
 
 def _in_hub_cache(entry: Entry, file: DataFile) -> Found | None:
-    """Return the cached files of a split, as downloaded or as prepared by the `datasets` library."""
     pattern = f"{entry.hub_config}/{file.hub_split}-*.parquet"
     paths = places.cached_files(entry.hub_id, pattern, repo_type="dataset")
     paths = paths or places.prepared_files(entry.hub_id, entry.hub_config, file.hub_split)
@@ -158,16 +137,7 @@ def _in_hub_cache(entry: Entry, file: DataFile) -> Found | None:
 
 
 def resolve(name: str, split: str) -> Found | None:
-    """Find the files of one split: `WORKBENCH_DATA` if it is set, else the Hugging Face cache.
-
-    Args:
-        name: the data set's name in the manifest, such as "glue/sst2".
-        split: the split's name.
-    Returns:
-        What was found, or None where only a stand-in is left.
-    Raises:
-        DataError: `WORKBENCH_DATA` is set and the file in it is missing or not the manifest's.
-    """
+    """Find the files of a split in `WORKBENCH_DATA` if it is set, else in the Hugging Face cache, or return None."""
     entry = entry_named(name)
     file = file_named(entry, split)
     folder = places.workbench_data()

@@ -38,7 +38,6 @@ def _sentence(draw: random.Random) -> list[str]:
 
 
 def _reworded(words: Sequence[str]) -> list[str]:
-    """Replace every noun that has a synonym."""
     return [SYNONYMS.get(word, word) for word in words]
 
 
@@ -102,15 +101,7 @@ _RULES: Mapping[str, Callable[[random.Random], tuple[tuple[str, ...], float]]] =
 
 
 def glue_columns(task: str, text_columns: Sequence[str], split: str) -> dict[str, list[Any]]:
-    """Generate one split of a GLUE-like task, the same on every machine.
-
-    Args:
-        task: one of the eight GLUE tasks.
-        text_columns: names for the one or two text columns.
-        split: decides the number of rows, and is part of the seed.
-    Returns:
-        The text columns, `label` and `idx`.
-    """
+    """Generate the text columns, `label` and `idx` of a GLUE-like task, the same on every machine."""
     draw = random.Random(f"stand-in {task} {split}")
     rows = [_RULES[task](draw) for _ in range(STAND_IN_ROWS[split])]
     columns: dict[str, list[Any]] = {
@@ -120,13 +111,7 @@ def glue_columns(task: str, text_columns: Sequence[str], split: str) -> dict[str
 
 
 def running_text(split: str) -> list[str]:
-    """Generate lines of running text with a heading every tenth line, the same on every machine.
-
-    Args:
-        split: decides the number of lines, and is part of the seed.
-    Returns:
-        The lines, headings written as "= title =".
-    """
+    """Generate lines of running text with a heading every tenth line, the same on every machine."""
     draw = random.Random(f"stand-in running text {split}")
     lines = []
     for number in range(STAND_IN_ROWS[split]):
@@ -137,9 +122,5 @@ def running_text(split: str) -> list[str]:
 
 
 def columns_digest(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Hash generated columns.
-
-    Returns:
-        The sha256 of their JSON form with sorted keys, 64 hexadecimal digits.
-    """
+    """Return the sha256 of generated columns."""
     return sha256(json.dumps(dict(columns), sort_keys=True).encode()).hexdigest()

@@ -40,17 +40,7 @@ class StepTimes:
 
 
 def load(job: str = "AR", *, stage: int = 0, num_ranks: int = 4) -> StepTimes:
-    """Load one job's compute seconds.
-
-    Args:
-        job: "AR" (4 ranks a stage, one slowed on purpose), "SE" (32) or "ST" (2).
-        stage: the pipeline stage whose ranks are taken.
-        num_ranks: how many of them, from the first.
-
-    Raises:
-        ValueError: if there is no such job, stage, or number of ranks.
-        DataError: if `WORKBENCH_DATA` is unset, or its file is missing or not the published one.
-    """
+    """Load the compute seconds of a job's first ranks in one stage: "AR" has 4 ranks a stage, "SE" 32, "ST" 2."""
     if job not in JOBS:
         raise ValueError(f"job is {job!r}, must be one of {', '.join(JOBS)}")
     folder, name = places.workbench_data(), f"{FOLDER}/trace-{job}.parquet"
@@ -66,19 +56,7 @@ def load(job: str = "AR", *, stage: int = 0, num_ranks: int = 4) -> StepTimes:
 
 
 def read(path: Path, *, stage: int, num_ranks: int) -> tuple[tuple[float, ...], ...]:
-    """Read the compute seconds of ranks and steps from a table of operations.
-
-    Args:
-        path: Parquet with the columns dp_rank, stage, step, optype and duration (seconds).
-        stage: whose rows are taken.
-        num_ranks: how many data-parallel ranks, from the first.
-
-    Returns:
-        A row a rank, each with its seconds in the order of the steps.
-
-    Raises:
-        ValueError: if the table has no such stage, or fewer ranks.
-    """
+    """Read a row a rank of compute seconds, by step, from a Parquet table of operations (seconds)."""
     import pandas as pd
 
     table = pd.read_parquet(path, columns=["dp_rank", "stage", "step", "optype", "duration"])

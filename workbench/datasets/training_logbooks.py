@@ -54,15 +54,7 @@ class Logbook:
 
 
 def load(name: str) -> Logbook:
-    """Load one diary.
-
-    Args:
-        name: "bloom-176b" or "opt-175b".
-
-    Raises:
-        ValueError: if there is no such diary.
-        DataError: if `WORKBENCH_DATA` is unset, or its file is missing or not the one whose checksum is known.
-    """
+    """Load one diary: "bloom-176b" or "opt-175b"."""
     if name not in LOGBOOKS:
         raise ValueError(f"name is {name!r}, must be one of {', '.join(LOGBOOKS)}")
     folder, file = places.workbench_data(), f"{FOLDER}/{name.replace('-', '_')}_events.csv"
@@ -78,14 +70,7 @@ def load(name: str) -> Logbook:
 
 
 def read(path: Path) -> tuple[LoggedEvent, ...]:
-    """Read the events of a table.
-
-    Args:
-        path: CSV with the columns date, category, event, and count or lost_hours or both.
-
-    Raises:
-        ValueError: if a date is no day, month or range of days.
-    """
+    """Read the events of a CSV table with the columns date, category, event, and count or lost_hours or both."""
     with path.open(newline="", encoding="utf-8") as file:
         return tuple(_event(row) for row in csv.DictReader(file))
 

@@ -19,17 +19,7 @@ PUBLISHED_LINES = MappingProxyType({"train": 36_718, "validation": 3_760, "test"
 
 
 def load(split: str = "train", limit: int | None = None) -> Dataset:
-    """Load one split from the first place that has it, or generate a stand-in.
-
-    Args:
-        split: "train", "validation" or "test".
-        limit: number of lines to keep from the start, so that the text stays in one piece; None for all.
-    Returns:
-        One column, `text`; headings and empty lines are lines too.
-    Raises:
-        ValueError: no such split, or a limit below 1.
-        DataError: `WORKBENCH_DATA` is set and its file is missing or not the manifest's.
-    """
+    """Load a split from the first place that has it, or generate it; `limit` keeps the first lines, None keeps all."""
     if split not in PUBLISHED_LINES:
         raise ValueError(f"split is {split!r}, must be one of {', '.join(PUBLISHED_LINES)}")
     if limit is not None and limit < 1:
@@ -47,7 +37,6 @@ def load(split: str = "train", limit: int | None = None) -> Dataset:
 
 
 def _read(paths: Sequence[Path]) -> list[str]:
-    """Read lines from a gzip file, Parquet files, or Arrow streams prepared by the `datasets` library."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -64,7 +53,6 @@ def _read(paths: Sequence[Path]) -> list[str]:
 
 
 def _source(split: str, found: Found | None, lines: Sequence[str]) -> DataSource:
-    """Say where the lines came from, and whether the published split is whole."""
     name, published = f"wikitext-2/{split}", PUBLISHED_LINES[split]
     if found is None:
         detail = f"{len(lines):,} generated lines; not real data, losses mean nothing"

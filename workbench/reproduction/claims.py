@@ -87,10 +87,7 @@ class Claim(ABC):
         """Compare row by row; implemented by each kind."""
 
     def select(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-        """Return our rows and the published rows of the quantity that fit `where`.
-
-        Ours must have every column of `where`; a published table may lack one that only ours needs.
-        """
+        """Return our rows and the published rows that fit `where`; published ones may lack a column of `where`."""
         ours, published = ([row for row in rows if row.quantity == self.quantity] for rows in (ours, published))
         columns = {name for row in published for name in row.keys}
         known = columns | {name for row in ours for name in row.keys}

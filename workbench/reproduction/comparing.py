@@ -211,10 +211,7 @@ def numeric(row: Row, claim: "Trend | Crossover") -> float:
 
 
 def rising(ordered: Sequence[Row], published: Sequence[Row], claim: "Ordering | Trend") -> list[Comparison]:
-    """Compare each row with the one before it: the value must rise, and the published one with it if there is one.
-
-    Rows of the calibration are shown and passed over, so that the rows beside them are neighbours.
-    """
+    """Compare each row with the one before it; rows of the calibration are shown and passed over."""
     result: list[Comparison] = []
     before, before_published = None, None
     alone = sum(not row.calibrated for row in ordered) < 2 <= len(ordered)
@@ -271,7 +268,6 @@ def _expected(before: Row, now: Row, along: str) -> str:
 
 
 def _pair(before: Row, now: Row) -> str:
-    """Write two values, each with its interval where it is known."""
     digits = _digits(before.value, now.value)
     return " and ".join(_with_interval(row, digits) for row in (before, now))
 
@@ -282,10 +278,7 @@ def _with_interval(row: Row, digits: int) -> str:
 
 
 def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") -> Comparison:
-    """Find where the two series of one group change places and compare that with the published place.
-
-    Places at which a row of the calibration stands are passed over.
-    """
+    """Compare the place where two series of a group cross with the published place, without calibrated places."""
     first, second = (
         {numeric(row, claim): row for row in group if matches(row, {claim.series: name})} for name in claim.between
     )

@@ -167,7 +167,6 @@ def _browser() -> Found:
 
 
 def _data() -> Iterator[Check]:
-    """Check the files of each data set that is here, and name those that are not."""
     from workbench.datasets.manifest import FileStatus, list_data, verify
     from workbench.datasets.places import DATA_VARIABLE, DataError, workbench_data
 

@@ -32,22 +32,12 @@ def judge(
     calibrated_on: Iterable[Mapping[str, Any]] = (),
     not_comparable: Mapping[str, str] | None = None,
 ) -> tuple[ClaimVerdict, ...]:
-    """Compute the verdict of every claim.
+    """Compute one verdict a claim; rows of ours that differ by seed alone are merged first.
 
     Args:
-        claims: the claims of one item.
-        ours: our values; rows that differ by seed alone are merged first.
-        published: the paper's values.
         sources: where our data came from, each with `name` and `source`.
         calibrated_on: keys (and `quantity`) of the published cells that a cost model was calibrated on.
         not_comparable: name of a claim to a reason of this run, such as data that is missing.
-
-    Returns:
-        One verdict a claim, in their order.
-
-    Raises:
-        ClaimError: where a claim cannot be judged as it is written.
-        ValueError: where `not_comparable` names no claim.
     """
     reasons = dict(not_comparable or {})
     if strange := set(reasons) - {claim.name for claim in claims}:

@@ -60,11 +60,7 @@ def _read_cell(path: Path, cell: Cell | None = None) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the committed cells of one function: digest to cell; none where there is no file.
-
-    Raises:
-        RecordError: naming the file and the line that cannot be trusted.
-    """
+    """Read the committed cells of one function, by digest; none where there is no file."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -110,11 +106,7 @@ class CellStore:
         return self.folder / f"{cell.digest}.json"
 
     def find(self, cell: Cell) -> tuple[StoredCell | None, str]:
-        """Return a cell that is up to date, else the newest where such are accepted, and what has changed since it ran.
-
-        Raises:
-            RecordError: where it cannot be trusted.
-        """
+        """Return a current cell, or the newest one where old ones are accepted, and the reason why it is out of date."""
         stored = [self.committed[cell.digest]] if cell.digest in self.committed else []
         with contextlib.suppress(FileNotFoundError):
             stored.append(_read_cell(self.path(cell), cell))
@@ -282,10 +274,7 @@ def num_cells(project: Project, item: Reproduction, profile: str) -> tuple[int, 
 def cells_there(
     project: Project, item: Reproduction, profile: str, fingerprinter: Fingerprinter, *, keep: bool = False
 ) -> CellsThere | None:
-    """Count the cells of an item without running anything; None where no study of it has begun.
-
-    With `keep`, those that are out of date count as up to date, and the committed ones as there.
-    """
+    """Count an item's cells without a run, None before its first study; `keep` accepts cells that are out of date."""
     needs = _read(needs_file(project, item, profile))
     num_cells = sum(map(len, needs.values()))
     if not num_cells:
@@ -327,14 +316,7 @@ def _timed(path: Path) -> StoredCell | None:
 
 
 def promote_cells(project: Project, items: Iterable[Reproduction], profile: str) -> dict[Path, int]:
-    """Copy the finished cells that items need to the committed ones, once all are checked; the newer of two stays.
-
-    Returns:
-        Each file written, with the number of cells it now holds.
-
-    Raises:
-        RecordError: naming a cell that cannot be trusted.
-    """
+    """Copy the finished cells that items need to the committed ones; return each file with its number of cells."""
     files: dict[Path, dict[str, Any]] = {}
     for item in items:
         for name, digests in _read(needs_file(project, item, profile)).items():

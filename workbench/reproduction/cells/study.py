@@ -342,6 +342,5 @@ def _word(name: str, value: Any) -> str:
 
 
 def _say(line: str) -> None:
-    """Write one line to standard output: in a run to the item's log and notebook."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

@@ -57,10 +57,7 @@ def write_report(
     under_way: bool = False,
     notebooks: bool = False,
 ) -> Path:
-    """Write the pages of one profile, each moved into place when it is whole, and return the path of the first.
-
-    The options are those of `gather`; with `notebooks`, executed notebooks become pages too, which takes seconds each.
-    """
+    """Write a profile's pages and return the first; `notebooks` renders executed notebooks, in seconds each."""
     templates, first = _templates(), report_path(project, profile)
     first.parent.mkdir(parents=True, exist_ok=True)
     style = files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
@@ -103,7 +100,6 @@ def _templates() -> Environment:
 
 
 def _remove_old_pages(folder: Path, pages: set[str], items: set[str]) -> None:
-    """Remove the pages of techniques and items that are gone."""
     for path in folder.glob("*.html"):
         if path.name not in pages:
             path.unlink(missing_ok=True)

@@ -53,21 +53,12 @@ def run(
     """Run the items that are missing or out of date, and record them.
 
     Args:
-        project, items, profile: items to run, and their profile.
         kernel: name of a Jupyter kernel; by default each notebook's own.
         jobs: items side by side where none is timed; by default one a core, at most 4.
         timeout_s: seconds one item may take; None for no limit.
         fresh: run also items that are up to date; finished cells that are up to date are reused all the same.
-        on_event: called with every event, in this thread.
         keep_cells: accept cells that are out of date or committed; the record names their origin.
         min_free_bytes: free space below which nothing is begun.
-
-    Returns:
-        The outcome of each item; its `exit_code` is 1 if one failed.
-
-    Raises:
-        UsageError: for wrong use, in one line that names the thing; nothing has been run then.
-        KeyboardInterrupt: after all kernels have been ended and partial results removed.
     """
     tell = on_event or (lambda event: None)
     jobs = _checked_jobs(jobs, timeout_s)

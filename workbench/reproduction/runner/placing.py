@@ -37,12 +37,7 @@ def partial_folder(results: Path) -> Path:
 
 
 def place_record(run: "ItemRun") -> dict[str, Any]:
-    """Judge a recording, complete and seal its record, move its folder into place, and return the record.
-
-    Raises:
-        OSError: where the disk is full or the folder cannot be written; the old record is then untouched.
-        ValueError: where the recording cannot be judged.
-    """
+    """Judge a recording, seal its record, move its folder into place; on errors the old record stays."""
     recording = json.loads((run.folder / RECORDING_FILE).read_text(encoding="utf-8"))
     record = _record(run, recording)
     for name in (RECORDING_FILE, CELLS_FILE, PROGRESS_FILE):  # their content is in the record

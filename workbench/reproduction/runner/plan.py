@@ -145,11 +145,7 @@ def plan(
     fresh: bool = False,
     keep_cells: bool = False,
 ) -> tuple[PlannedItem, ...]:
-    """Say for each item whether it would run, and why; the options are those of `run`.
-
-    Raises:
-        UsageError: for wrong use, in one line that names the thing.
-    """
+    """Say for each item whether it would run, and why; the options are those of `run`."""
     check_use(project, items, profile, kernel)
     return plan_checked(project, items, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells)
 

@@ -37,10 +37,7 @@ def expected_s(items: Sequence[PlannedItem], jobs: int, spent: Mapping[str, floa
 
 
 def in_order(items: Sequence[PlannedItem]) -> list[PlannedItem]:
-    """Put quick items before long ones, in both the untimed before the timed, and in turn one of each technique.
-
-    Of one technique the quickest is first, so that every technique soon has verdicts on the report.
-    """
+    """Put quick items first, then untimed ones, in turn one of each technique: each soon has verdicts on the report."""
     ordered = []
     for is_long, times in ((False, False), (False, True), (True, False), (True, True)):
         of_technique: dict[str, list[PlannedItem]] = {}
