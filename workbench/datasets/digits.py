@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from workbench.datasets.images import ImageDataset
-from workbench.datasets.source import DataSource, SourceKind
+from workbench.datasets.source import DataSource, ImageDataset, SourceKind
 
 __all__ = ["load"]
 
@@ -35,17 +34,10 @@ def load(split: str = "train", *, instead_of: str, side_pixels: int = 32, num_co
         f"{len(labels):,} of scikit-learn's digits instead of {instead_of}: real images, but another data set; "
         "accuracies say nothing about the one that is missing"
     )
-    digest = sha256(images.tobytes() + labels.astype(np.int64).tobytes()).hexdigest()
-    name = f"digits/{split}"
+    labels, names = labels.astype(np.int64), tuple(str(digit) for digit in range(10))
+    digest, name = sha256(images.tobytes() + labels.tobytes()).hexdigest(), f"digits/{split}"
     source = DataSource(name=name, kind=SourceKind.STAND_IN, detail=detail, sha256=digest, complete=False)
-    return ImageDataset(
-        name="digits",
-        split=split,
-        images=images,
-        labels=labels.astype(np.int64),
-        class_names=tuple(str(digit) for digit in range(10)),
-        source=source,
-    )
+    return ImageDataset(name="digits", split=split, images=images, labels=labels, class_names=names, source=source)
 
 
 def _enlarged(images_NHW: np.ndarray, side_pixels: int, num_colours: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 __all__ = ["DATA_VARIABLE", "DataError", "cached_files", "hub_cache", "hub_digest", "package_folder", "prepared_cache"]
-__all__ += ["prepared_files", "sha256_of", "workbench_data"]
+__all__ += ["prepared_files", "sha256_of", "trusted_file", "workbench_data"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
 READ_BYTES = 1 << 20  # bytes hashed at a time: large enough that calls cost nothing, small enough to stay in cache
@@ -84,6 +84,17 @@ def sha256_of(*paths: Path) -> str:
             while block := stream.read(READ_BYTES):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def trusted_file(file: str, sha256: str) -> Path:
+    """Return a file of the `WORKBENCH_DATA` folder, once its bytes are those of the checksum."""
+    folder = workbench_data()
+    if folder is None or not (folder / file).is_file():
+        raise DataError(f"{file} is not there: {DATA_VARIABLE} must name a folder that holds it")
+    digest = sha256_of(folder / file)
+    if digest != sha256:
+        raise DataError(f"{folder / file} has sha256 {digest[:12]}…, must be {sha256[:12]}…")
+    return folder / file
 
 
 def hub_digest(path: Path) -> str | None:

@@ -12,7 +12,9 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["STAND_IN_ROWS", "columns_digest", "glue_columns", "running_text"]
+from workbench.datasets.source import DataSource, SourceKind
+
+__all__ = ["STAND_IN_ROWS", "glue_columns", "running_text", "stand_in_source"]
 
 STAND_IN_ROWS = MappingProxyType({"train": 2000, "validation": 400, "validation_matched": 400, "test": 400})  # rows
 
@@ -121,6 +123,9 @@ def running_text(split: str) -> list[str]:
     return lines
 
 
-def columns_digest(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Return the sha256 of generated columns."""
-    return sha256(json.dumps(dict(columns), sort_keys=True).encode()).hexdigest()
+def stand_in_source(name: str, columns: Mapping[str, Sequence[Any]], unit: str, meaningless: str) -> DataSource:
+    """Return the source of generated columns, whose losses or scores mean nothing."""
+    num_rows = len(next(iter(columns.values())))
+    detail = f"{num_rows:,} generated {unit}; not real data, {meaningless} mean nothing"
+    digest = sha256(json.dumps(dict(columns), sort_keys=True).encode()).hexdigest()
+    return DataSource(name=name, kind=SourceKind.STAND_IN, detail=detail, sha256=digest, complete=False)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from workbench.datasets import places
-from workbench.datasets.places import DataError
+from workbench.datasets.places import trusted_file
 from workbench.datasets.source import DataSource, SourceKind
 
 __all__ = ["JOBS", "StepTimes", "load", "read"]
@@ -43,15 +42,9 @@ def load(job: str = "AR", *, stage: int = 0, num_ranks: int = 4) -> StepTimes:
     """Load the compute seconds of a job's first ranks in one stage: "AR" has 4 ranks a stage, "SE" 32, "ST" 2."""
     if job not in JOBS:
         raise ValueError(f"job is {job!r}, must be one of {', '.join(JOBS)}")
-    folder, name = places.workbench_data(), f"{FOLDER}/trace-{job}.parquet"
-    if folder is None or not (folder / name).is_file():
-        raise DataError(f"{name} is not there: {places.DATA_VARIABLE} must name a folder that holds it")
-    digest = places.sha256_of(folder / name)
-    if digest != JOBS[job]:
-        raise DataError(f"{folder / name} has sha256 {digest[:12]}…, must be {JOBS[job][:12]}…")
-    seconds = read(folder / name, stage=stage, num_ranks=num_ranks)
+    seconds = read(trusted_file(f"{FOLDER}/trace-{job}.parquet", JOBS[job]), stage=stage, num_ranks=num_ranks)
     detail = f"compute seconds of {num_ranks} ranks of stage {stage}, {len(seconds[0])} steps"
-    source = DataSource(name=f"{FOLDER}/{job}", kind=SourceKind.WORKBENCH_DATA, detail=detail, sha256=digest)
+    source = DataSource(name=f"{FOLDER}/{job}", kind=SourceKind.WORKBENCH_DATA, detail=detail, sha256=JOBS[job])
     return StepTimes(seconds=seconds, source=source)
 
 

@@ -106,7 +106,7 @@ class CellStore:
         return self.folder / f"{cell.digest}.json"
 
     def find(self, cell: Cell) -> tuple[StoredCell | None, str]:
-        """Return a current cell, or the newest one where old ones are accepted, and the reason why it is out of date."""
+        """Return a current cell, or the newest where old ones are accepted, and the reason why it is out of date."""
         stored = [self.committed[cell.digest]] if cell.digest in self.committed else []
         with contextlib.suppress(FileNotFoundError):
             stored.append(_read_cell(self.path(cell), cell))
