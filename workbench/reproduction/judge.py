@@ -61,16 +61,9 @@ def _verdict(claim: Claim, rows: Sequence[Comparison], override: str) -> ClaimVe
     if override and verdict is not Verdict.NOT_RUN:
         verdict, reason = Verdict.NOT_COMPARABLE, override
         rows = [replace(row, verdict=verdict, reason=override) for row in rows]
-    return ClaimVerdict(
-        claim=claim.name,
-        kind=type(claim).__name__,
-        verdict=verdict,
-        reason=reason,
-        because=claim.because,
-        explanation=claim.explanation,
-        source=claim.source,
-        rows=tuple(rows),
-    )
+    about = {name: getattr(claim, name) for name in ("because", "explanation", "source")}
+    kind = type(claim).__name__
+    return ClaimVerdict(claim=claim.name, kind=kind, verdict=verdict, reason=reason, rows=tuple(rows), **about)
 
 
 def _is_calibrated(row: Row, cells: Sequence[Mapping[str, Any]]) -> bool:

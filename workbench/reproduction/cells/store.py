@@ -142,32 +142,26 @@ class CellClaims:
 
     def __exit__(self, *error: object) -> None:
         for digest in list(self._handles):
-            self._free(digest)
+            self.free(digest)
 
     def take(self, cell: Cell) -> bool:
         """Claim a cell; return False where another process has it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            handle = take_lock(self._path(cell.digest))
+            handle = take_lock(self.folder / f".{cell.digest}.claim")
         except OSError:  # a file system without locks: both run the cell, and the last result stays
             return True
         if handle is not None:
             self._handles[cell.digest] = handle
         return handle is not None
 
-    def free(self, cell: Cell) -> None:
-        """Give a cell back."""
-        self._free(cell.digest)
-
-    def _free(self, digest: str) -> None:
+    def free(self, digest: str) -> None:
+        """Give the cell of this digest back."""
         handle = self._handles.pop(digest, None)
         if handle is not None:
             with contextlib.suppress(OSError):
-                self._path(digest).unlink(missing_ok=True)
+                (self.folder / f".{digest}.claim").unlink(missing_ok=True)
             os.close(handle)
-
-    def _path(self, digest: str) -> Path:
-        return self.folder / f".{digest}.claim"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,8 +237,8 @@ def origins(run_folder: Path) -> list[dict[str, Any]]:
     by_place: dict[str, dict[str, Any]] = {}
     for facts in _read(run_folder / CELLS_FILE).values():
         key = canonical_json([facts["commit"], facts["machine"]])
-        none_yet = {"commit": facts["commit"], "machine": facts["machine"], "num_cells": 0, "seconds": 0.0}
-        origin = by_place.setdefault(key, none_yet)
+        place = {"commit": facts["commit"], "machine": facts["machine"]}
+        origin = by_place.setdefault(key, place | {"num_cells": 0, "seconds": 0.0})
         origin["num_cells"] += 1
         origin["seconds"] = round(origin["seconds"] + facts["seconds"], 3)
     return sorted(by_place.values(), key=lambda origin: -origin["num_cells"])

@@ -7,12 +7,15 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from numbers import Real
+from types import SimpleNamespace
 from typing import Any
 
 from workbench.reproduction.comparing import MANIFOLD
 
-__all__ = ["about_text", "exact_text", "key_text", "machine_text", "number_text", "pairs_text", "relative_text"]
+__all__ = ["View", "about_text", "exact_text", "key_text", "machine_text", "number_text", "pairs_text", "relative_text"]
 __all__ += ["seconds_text", "slug", "value_text", "when_text"]
+
+View = SimpleNamespace  # what a template shows, by name
 
 SIGNIFICANT_DIGITS = 4  # more than any of the papers prints
 EXACT_INTEGERS_BELOW = 100_000  # a count of this many digits is still read at a glance

@@ -9,8 +9,15 @@ from workbench.reproduction.errors import UsageError
 from workbench.reproduction.files import MIN_FREE_BYTES, check_folder, hold_lock
 from workbench.reproduction.machine import num_cores
 from workbench.reproduction.project import Project
-from workbench.reproduction.runner.execute import Failure, ItemRun
-from workbench.reproduction.runner.placing import clear, partial_folder, place_failure, place_record, sweep
+from workbench.reproduction.runner.execute import (
+    Failure,
+    ItemRun,
+    clear,
+    partial_folder,
+    place_failure,
+    place_record,
+    sweep,
+)
 from workbench.reproduction.runner.plan import (
     Action,
     Event,
@@ -26,7 +33,6 @@ from workbench.reproduction.runner.plan import (
     Status,
     check_use,
     plan,
-    plan_checked,
 )
 from workbench.reproduction.runner.schedule import Schedule, expected_s, in_order
 
@@ -67,7 +73,7 @@ def run(
     check_folder(folder, min_free_bytes)
     with hold_lock(folder):
         sweep(folder)
-        planned = plan_checked(project, items, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells)
+        planned = plan(project, items, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells, checked=True)
         todo = {item.id for item in planned if item.action is Action.RUN}
         tell(Planned(items=planned, expected_s=expected_s([item for item in planned if item.id in todo], jobs)))
         runs = {item.id: ItemRun(project, item, profile, kernel, keep_cells) for item in items if item.id in todo}

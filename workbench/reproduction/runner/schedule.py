@@ -123,16 +123,9 @@ class Schedule:
         left = [item for item in todo if item.id not in done]
         cells = {id: progress for id in self._threads if (progress := self.runs[id].cells_so_far())}
         left = [_by_its_cells(item, spent.get(item.id, 0.0), cells.get(item.id)) for item in left]
-        self.on_event(
-            Progress(
-                running=spent,
-                num_done=len(done),
-                num_items=len(todo),
-                elapsed_s=elapsed_s,
-                remaining_s=expected_s(left, self.jobs, spent),
-                cells=cells,
-            )
-        )
+        counts = {"num_done": len(done), "num_items": len(todo)}
+        times = {"elapsed_s": elapsed_s, "remaining_s": expected_s(left, self.jobs, spent)}
+        self.on_event(Progress(running=spent, cells=cells, **counts, **times))
 
     def _stop_all(self) -> None:
         for id in self._threads:
