@@ -48,6 +48,12 @@ class Entry:
     package: str  # optional installed package and folder that carries the files, such as "package/model"
     note: str  # what a reader must know before comparing scores
 
+    def cached(self, file: DataFile) -> tuple[Path, ...]:
+        """Return where a file lies in the Hugging Face cache; a split may be several files there."""
+        kind = "model" if self.is_model else "dataset"
+        pattern = file.file if self.is_model else f"{self.hub_config}/{file.hub_split}-*.parquet"
+        return places.cached_files(self.hub_id, pattern, repo_type=kind)
+
     @property
     def is_model(self) -> bool:
         """Whether this is a pretrained model rather than a data set."""
@@ -79,19 +85,12 @@ def manifest_path() -> Path:
     return Path(os.environ.get("WORKBENCH_ROOT", checkout)) / "data" / "manifest.csv"
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text else None
-
-
 def _entry(rows: list[dict[str, str]]) -> Entry:
     files = tuple(
         DataFile(
-            split=row["split"],
-            file=row["file"],
-            rows=_number(row["rows"]),
-            num_bytes=_number(row["bytes"]),
-            sha256=row["sha256"],
-            hub_split=row["hub_split"],
+            rows=int(row["rows"]) if row["rows"] else None,
+            num_bytes=int(row["bytes"]) if row["bytes"] else None,
+            **{column: row[column] for column in ("split", "file", "sha256", "hub_split")},
         )
         for row in rows
     )
@@ -136,8 +135,7 @@ def _places_of(entry: Entry, file: DataFile) -> Iterable[tuple[str, tuple[Path, 
         path = folder / file.file
         yield "WORKBENCH_DATA", (path,) if path.is_file() else ()
         return
-    pattern = file.file if entry.is_model else f"{entry.hub_config}/{file.hub_split}-*.parquet"
-    yield "hub", places.cached_files(entry.hub_id, pattern, repo_type="model" if entry.is_model else "dataset")
+    yield "hub", entry.cached(file)
     if entry.package:
         package, _, inside = entry.package.partition("/")
         root = places.package_folder(package)
@@ -155,20 +153,14 @@ def _status(entry: Entry, file: DataFile, place: str, path: Path) -> FileStatus:
 
 def verify(name: str) -> tuple[FileCheck, ...]:
     """Check the files of an entry, or of a folder such as "glue", in the place that they would be loaded from."""
-    checks = []
-    for entry in _selected(name):
-        for file in entry.files:
-            checks.extend(_checks(entry, file))
-    return tuple(checks)
+    return tuple(check for entry in _selected(name) for file in entry.files for check in _checks(entry, file))
 
 
 def _checks(entry: Entry, file: DataFile) -> list[FileCheck]:
     for place, paths in _places_of(entry, file):
         if paths:
-            return [
-                FileCheck(file=file.file, place=place, path=path, status=_status(entry, file, place, path))
-                for path in paths
-            ]
+            states = [(path, _status(entry, file, place, path)) for path in paths]
+            return [FileCheck(file=file.file, place=place, path=path, status=status) for path, status in states]
     return [FileCheck(file=file.file, place="", path=None, status=FileStatus.MISSING)]
 
 
@@ -179,14 +171,10 @@ def _selected(name: str) -> list[Entry]:
 
 def fetch(name: str) -> tuple[Path, ...]:
     """Download an entry, or a folder of entries such as "glue", into the Hugging Face cache; return its files."""
-    found: list[Path] = []
-    for entry in _selected(name):
+    entries = _selected(name)
+    for entry in entries:
         _download(entry)
-        for file in entry.files:
-            pattern = file.file if entry.is_model else f"{entry.hub_config}/{file.hub_split}-*.parquet"
-            kind = "model" if entry.is_model else "dataset"
-            found.extend(places.cached_files(entry.hub_id, pattern, repo_type=kind))
-    return tuple(found)
+    return tuple(path for entry in entries for file in entry.files for path in entry.cached(file))
 
 
 def _download(entry: Entry) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -47,8 +48,9 @@ def prepared_cache() -> Path:
     return Path(os.environ.get("HF_DATASETS_CACHE", _hugging_face_home() / "datasets")).expanduser()
 
 
-def _newest(folders: list[Path], pattern: str) -> tuple[Path, ...]:
-    for folder in sorted(folders, key=lambda each: each.stat().st_mtime, reverse=True):
+def _newest(paths: Iterable[Path], pattern: str) -> tuple[Path, ...]:
+    folders = [path for path in paths if path.is_dir()]
+    for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True):
         matches = tuple(sorted(folder.glob(pattern)))
         if matches:
             return matches
@@ -58,14 +60,14 @@ def _newest(folders: list[Path], pattern: str) -> tuple[Path, ...]:
 def cached_files(repo_id: str, pattern: str, *, repo_type: str) -> tuple[Path, ...]:
     """Find files in the newest cached snapshot of a hub repository, sorted; nothing is downloaded."""
     repository = hub_cache() / f"{repo_type}s--{repo_id.replace('/', '--')}" / "snapshots"
-    return _newest([each for each in repository.glob("*") if each.is_dir()], pattern)
+    return _newest(repository.glob("*"), pattern)
 
 
 def prepared_files(repo_id: str, config: str, split: str) -> tuple[Path, ...]:
     """Find the Arrow files that the `datasets` library prepared last from a hub repository, sorted."""
     builds = prepared_cache().glob(f"{repo_id.replace('/', '___')}/{config}/*/*")
     stem = repo_id.split("/")[-1]
-    return _newest([each for each in builds if each.is_dir()], f"{stem}-{split}*.arrow")
+    return _newest(builds, f"{stem}-{split}*.arrow")
 
 
 def package_folder(package: str) -> Path | None:

@@ -168,9 +168,7 @@ def _in_workbench_data(folder: Path, entry: Entry, file: DataFile) -> Found:
 
 
 def _in_hub_cache(entry: Entry, file: DataFile) -> Found | None:
-    pattern = f"{entry.hub_config}/{file.hub_split}-*.parquet"
-    paths = places.cached_files(entry.hub_id, pattern, repo_type="dataset")
-    paths = paths or places.prepared_files(entry.hub_id, entry.hub_config, file.hub_split)
+    paths = entry.cached(file) or places.prepared_files(entry.hub_id, entry.hub_config, file.hub_split)
     if not paths:
         return None
     return Found(paths=paths, kind=SourceKind.HUB, sha256=places.sha256_of(*paths), note=entry.hub_id)

@@ -30,15 +30,8 @@ __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "about_t
 __all__ += ["number_text", "relative_text", "report_path", "rule_text", "seconds_text", "value_text", "write_report"]
 
 NOTEBOOK_FILE = "notebook.ipynb"
-SHOWN = (
-    "text/html",
-    "text/markdown",
-    "image/svg+xml",
-    "text/latex",
-    "image/png",
-    "image/jpeg",
-    "text/plain",
-)  # forms of an output, best first; no scripts
+PICTURES = ("image/svg+xml", "text/latex", "image/png", "image/jpeg")
+SHOWN = ("text/html", "text/markdown", *PICTURES, "text/plain")  # forms of an output, best first; no scripts
 MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
 
 

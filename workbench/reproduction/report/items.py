@@ -44,9 +44,7 @@ class ItemView:
     seconds: float = 0.0
     claims: tuple[ClaimView, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)  # verdict to number of claims
-    recorded_counts: Mapping[str, Mapping[str, int]] = field(
-        default_factory=dict
-    )  # the same of recorded runs, by profile
+    recorded_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by profile of a recorded run
     values: tuple[Mapping[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     links: tuple[tuple[str, str], ...] = ()

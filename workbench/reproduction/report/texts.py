@@ -22,18 +22,8 @@ EXACT_INTEGERS_BELOW = 100_000  # a count of this many digits is still read at a
 ROUNDING = 1e-12  # relative; what float64 arithmetic may leave between two equal values
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 SMALL_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-SCALED_UNITS = {
-    "bytes": "B",
-    "byte": "B",
-    "B": "B",
-    "bytes/s": "B/s",
-    "B/s": "B/s",
-    "flop": "FLOP",
-    "flops": "FLOP",
-    "FLOP": "FLOP",
-    "FLOP/s": "FLOP/s",
-    "bit/s": "bit/s",
-}
+SCALED_UNITS = {"byte": "B", "bytes": "B", "bytes/s": "B/s", "flop": "FLOP", "flops": "FLOP"}  # spelling to symbol
+SCALED_UNITS |= {unit: unit for unit in ("B", "B/s", "bit/s", "FLOP", "FLOP/s")}
 SILENT_UNITS = {"", "1", "-", "count", "ratio", "share", "none", "dimensionless"}
 
 
