@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.reproduction.cells.store import CellProgress, CellsThere, cells_there
-from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.files import misfits
 from workbench.reproduction.fingerprint import Fingerprinter, changes
@@ -49,7 +49,7 @@ class PlannedItem:
     action: Action
     why: str  # the reason, such as which part of its fingerprint changed
     expected_s: float  # seconds it is expected to take if it runs
-    times: bool  # whether it runs alone
+    times: bool  # whether it runs alone; in smoke nothing does, since its times are not judged
     cells: CellsThere | None = None  # how many of its cells are there, where that is known
 
 
@@ -155,18 +155,20 @@ def plan(
         if profile in item.parameters:
             why, seconds = _why(project, item, profile, fingerprinter(item, profile, kernel), fresh)
             cells = cells_there(project, item, profile, fingerprinter, keep=keep_cells)
-            planned.append(_planned(item, why, seconds or item.expected_s.get(profile, UNKNOWN_S), cells))
+            times = item.times and profile != Profile.SMOKE
+            expected_s = seconds or item.expected_s.get(profile, UNKNOWN_S)
+            planned.append(_planned(item, why, expected_s, cells, times=times))
         else:
             why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
             planned.append(PlannedItem(id=item.id, action=Action.SKIP, why=why, expected_s=0.0, times=item.times))
     return tuple(planned)
 
 
-def _planned(item: Reproduction, why: str, expected_s: float, cells: CellsThere | None) -> PlannedItem:
+def _planned(item: Reproduction, why: str, expected_s: float, cells: CellsThere | None, *, times: bool) -> PlannedItem:
     if cells is not None and cells.remaining_s is not None:  # the last run may have found fewer of them, or more
         expected_s = cells.remaining_s + NOTEBOOK_S
     action, why = Action.RUN if why else Action.NOTHING, why or "up to date"
-    return PlannedItem(id=item.id, action=action, why=why, expected_s=expected_s, times=item.times, cells=cells)
+    return PlannedItem(id=item.id, action=action, why=why, expected_s=expected_s, times=times, cells=cells)
 
 
 def _why(
