@@ -222,7 +222,7 @@ def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, poo
         looks.append(cell.digest)
         if cell.digest == other.digest and looks.count(other.digest) == 3:  # the other one finishes it meanwhile
             (cells_folder(toy) / f"{other.digest}.json").write_text(result)
-            theirs.free(other)
+            theirs.free(other.digest)
         return take(claims, cell)
 
     with CellClaims(cells_folder(toy)) as theirs:

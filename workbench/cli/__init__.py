@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from . import author, house, look, reproduce
 from .common import INTERRUPTED
@@ -38,7 +39,7 @@ def _print_version(asked: bool) -> None:
 
 def _any_command(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Take the options that stand before a command."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from . import common
 
@@ -32,7 +33,7 @@ def promote(
     patterns: common.Patterns = None,
     profile: common.OneProfile = "laptop",
     cells: Annotated[
-        bool, typer.Option("--cells", help="Finished cells alone, also of items that are not finished.")
+        bool, Option("--cells", help="Finished cells alone, also of items that are not finished.")
     ] = False,
 ) -> None:
     """Copy records of this machine, their figures and cells into the repository: reports show them beside their own.
@@ -144,9 +145,7 @@ def _circumstance_lines(recorded: Mapping[str, Any], ours: Mapping[str, Any]) ->
     return lines
 
 
-def technique(
-    name: Annotated[str, typer.Argument(help="Lower case, digits and underscores, such as ring_sum.")],
-) -> None:
+def technique(name: Annotated[str, Argument(help="Lower case, digits and underscores, such as ring_sum.")]) -> None:
     """Write library, lesson, catalogue, published table and test of a new technique; they pass and run as they are.
 
     \b

@@ -7,10 +7,22 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
+from rich.table import Table
+from typer import Argument, Option
 
-__all__ = ["AskYes", "OneProfile", "Patterns", "choose", "console", "load", "pick", "print_json", "verdict_words"]
+__all__ = [
+    "AskYes",
+    "OneProfile",
+    "Patterns",
+    "choose",
+    "console",
+    "load",
+    "pick",
+    "print_json",
+    "table",
+    "verdict_words",
+]
 
 LOOK, RUN, HOUSE, AUTHOR = "Look", "Run", "Look after the house", "Write"  # groups of the help
 INTERRUPTED = 130  # exit code: 128 + SIGINT, as shells count it
@@ -37,7 +49,7 @@ def _profile(word: str) -> str:
 
 OneProfile = Annotated[
     str,
-    typer.Option(
+    Option(
         "--profile",
         "-p",
         metavar="|".join(PROFILES),
@@ -45,14 +57,22 @@ OneProfile = Annotated[
         help="smoke checks the plumbing, laptop takes minutes, full hours, paper the paper's GPUs.",
     ),
 ]
-Patterns = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or globs; all items by default.")]
-AskYes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Patterns = Annotated[list[str] | None, Argument(metavar="ID", help="Ids or globs; all items by default.")]
+AskYes = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]
 
 
 def console(error: bool = False) -> Console:
     """Return a console on stdout or stderr that keeps to plain lines where there is no terminal."""
     stream = sys.stderr if error else sys.stdout
     return Console(stderr=error, highlight=False, width=None if stream.isatty() else PIPED_WIDTH)
+
+
+def table(*names: str, right: str = "") -> Table:
+    """Return an empty table without lines, its first column never broken, one column to the right."""
+    empty = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        empty.add_column(name, justify="right" if name == right else "left", no_wrap=name == names[0])
+    return empty
 
 
 def load() -> tuple[Any, tuple[Any, ...]]:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from typer import Argument, Option
 
 from . import common
 
 __all__ = ["bench", "clean", "doctor", "register"]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+AsJson = Annotated[bool, Option("--json", help="Machine-readable.")]
 NOT_MATERIAL = {".lock"}  # stays, since its holder is what makes removal safe
 
 
@@ -58,8 +60,6 @@ def doctor(as_json: AsJson = False) -> int:
 
 
 def _print_check(out: Any, check: Any) -> None:
-    from rich.markup import escape
-
     mark = {
         "ok": "[green]✓[/]",
         "missing": "[bold red]✕ missing[/]",
@@ -71,7 +71,7 @@ def _print_check(out: Any, check: Any) -> None:
         out.print(f"    {check.advice}", style="dim", markup=False)
 
 
-def bench(pattern: Annotated[str, typer.Argument(help="Names of benchmarks, as a glob.")] = "*") -> int:
+def bench(pattern: Annotated[str, Argument(help="Names of benchmarks, as a glob.")] = "*") -> int:
     """Measure the speeds that are promised, each as a ratio taken in one run.
 
     Ends with exit code 1 where a ratio does not hold.
@@ -95,8 +95,6 @@ def bench(pattern: Annotated[str, typer.Argument(help="Names of benchmarks, as a
 
 
 def _bench_line(row: Any) -> str:
-    from rich.markup import escape
-
     from workbench.reproduction.report import number_text
 
     spread = f" ({number_text(row.low)} to {number_text(row.high)})" if row.low is not None else ""
@@ -106,9 +104,9 @@ def _bench_line(row: Any) -> str:
 
 
 def clean(
-    profiles: Annotated[list[str] | None, typer.Argument(metavar="PROFILE", help="All profiles by default.")] = None,
+    profiles: Annotated[list[str] | None, Argument(metavar="PROFILE", help="All profiles by default.")] = None,
     yes: common.AskYes = False,
-    cells: Annotated[bool, typer.Option("--cells", help="Also finished cells, which may have taken hours.")] = False,
+    cells: Annotated[bool, Option("--cells", help="Also finished cells, which may have taken hours.")] = False,
 ) -> int:
     """Remove what runs wrote, after asking; finished cells stay unless --cells is given.
 
@@ -186,14 +184,9 @@ def _empty(folder: Path, cells: bool) -> None:
 
 def list_data() -> None:
     """List the data sets and models the items can use, and where each would come from now."""
-    from rich.markup import escape
-    from rich.table import Table
-
     from workbench.datasets import manifest
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("name", "here", "licence", "origin"):
-        table.add_column(name, no_wrap=name == "name")
+    table = common.table("name", "here", "licence", "origin")
     for entry in _checked(manifest.list_data):
         places = dict.fromkeys(check.place for check in _checked(manifest.verify, entry.name) if check.place)
         here = ", ".join(places) or ("no" if entry.is_model else "no (a stand-in is used)")
@@ -201,9 +194,7 @@ def list_data() -> None:
     common.console().print(table)
 
 
-def fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="As workbench data list names them.")],
-) -> None:
+def fetch(names: Annotated[list[str], Argument(metavar="NAME", help="As workbench data list names them.")]) -> None:
     """Download data sets or models. The only command that goes online.
 
     \b
@@ -217,7 +208,7 @@ def fetch(
             common.console().print(str(path), markup=False)
 
 
-def verify(names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="All by default.")] = None) -> int:
+def verify(names: Annotated[list[str] | None, Argument(metavar="NAME", help="All by default.")] = None) -> int:
     """Compare the files on this machine with the manifest's checksums; exit code 1 where one differs."""
     from workbench.datasets import manifest
 
@@ -234,14 +225,12 @@ def verify(names: Annotated[list[str] | None, typer.Argument(metavar="NAME", hel
 
 
 def install_kernel(
-    num_ranks: Annotated[
-        int, typer.Option("--ranks", "-n", min=1, help="Ranks that Ranks() starts in this kernel.")
-    ] = 4,
+    num_ranks: Annotated[int, Option("--ranks", "-n", min=1, help="Ranks that Ranks() starts in this kernel.")] = 4,
     device: Annotated[
-        str, typer.Option(metavar="cpu|cuda", help="Where its ranks compute: cuda gives each its own GPU.")
+        str, Option(metavar="cpu|cuda", help="Where its ranks compute: cuda gives each its own GPU.")
     ] = "cpu",
     user: Annotated[
-        bool, typer.Option("--user", help="For every Jupyter of this user, not this environment's alone.")
+        bool, Option("--user", help="For every Jupyter of this user, not this environment's alone.")
     ] = False,
 ) -> None:
     """Register a Jupyter kernel for a number of ranks or GPUs; reproduce --kernel NAME takes it.
@@ -266,9 +255,7 @@ def list_kernels() -> None:
         common.console().print(f"{name}  {folder}", markup=False)
 
 
-def remove_kernel(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As workbench kernels list names it.")],
-) -> None:
+def remove_kernel(name: Annotated[str, Argument(metavar="NAME", help="As workbench kernels list names it.")]) -> None:
     """Remove a kernel that workbench kernels install registered."""
     from workbench.launch import kernels
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
+from typer import Argument, Option
 
 from . import common
 
@@ -23,9 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def list_items(
     patterns: common.Patterns = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="id, technique, item, title, evidence, profiles, claims.")
-    ] = False,
+    as_json: Annotated[bool, Option("--json", help="id, technique, item, title, evidence, profiles, claims.")] = False,
 ) -> None:
     """List what can be reproduced.
 
@@ -71,9 +72,6 @@ def _print_table(chosen: Sequence[Any], profiles: Mapping[str, str]) -> None:
 
 
 def _wide_table(chosen: Sequence[Any], profiles: Mapping[str, str]) -> Any:
-    from rich.markup import escape
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, justify in (("id", "left"), ("claims", "right"), ("profiles", "left"), ("what", "left")):
         table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis" if name == "what" else "fold")
@@ -90,7 +88,7 @@ def _item_json(item: Any) -> dict[str, Any]:
 
 def show_item(
     identity: Annotated[
-        str, typer.Argument(metavar="ID", help="An id, the beginning of one, an item such as table-1, or a glob.")
+        str, Argument(metavar="ID", help="An id, the beginning of one, an item such as table-1, or a glob.")
     ],
 ) -> None:
     """Show one item: its claims with their rules, its parameters, its last record.
@@ -109,8 +107,6 @@ def show_item(
 
 
 def _show(out: Any, project: Any, item: Any) -> None:
-    from rich.markup import escape
-
     from workbench.reproduction.report import about_text, rule_text
 
     path = f"reproductions/{item.technique}/published/{item.published}" if item.published else "none"
@@ -131,8 +127,6 @@ def _show(out: Any, project: Any, item: Any) -> None:
 
 def _states(project: Any, item: Any) -> list[str]:
     """Return lines on each profile: its record, its verdicts, and how many of its cells are there."""
-    from rich.markup import escape
-
     from workbench.reproduction.report import gather
 
     lines = [
@@ -153,7 +147,7 @@ def _states(project: Any, item: Any) -> list[str]:
 
 def write(
     profile: common.OneProfile = "laptop",
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    open_it: Annotated[bool, Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Write the report from the records there are, recorded runs included; every verdict is computed anew.
 

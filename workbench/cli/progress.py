@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.markup import escape
+
 from workbench.reproduction.cells import CellProgress
 from workbench.reproduction.report import about_text, seconds_text
 from workbench.reproduction.runner import Event, ItemFinished, ItemOutcome, ItemStarted, Progress, Status
@@ -22,8 +24,6 @@ def display(console: Any) -> LineDisplay | BarDisplay:
 
 
 def _ended_words(outcome: ItemOutcome) -> str:
-    from rich.markup import escape
-
     took = seconds_text(round(outcome.seconds, 1))
     if outcome.status is Status.FAILED:
         return f"{outcome.id}  [bold red]failed[/] after {took}: {escape(outcome.reason)}"

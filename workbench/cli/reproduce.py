@@ -11,6 +11,8 @@ from time import monotonic
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from typer import Option
 
 from . import common
 
@@ -29,30 +31,24 @@ def register(app: typer.Typer) -> None:
 def reproduce(
     patterns: common.Patterns = None,
     profile: common.OneProfile = "laptop",
-    kernel: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Jupyter kernel; see workbench kernels list.")
-    ] = None,
+    kernel: Annotated[str | None, Option(metavar="NAME", help="Jupyter kernel; see workbench kernels list.")] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, help="Items side by side, one a core by default; those that measure times run alone."
-        ),
+        Option("--jobs", "-j", min=1, help="Items side by side, by default one a core; timed ones run alone."),
     ] = None,
     timeout_s: Annotated[
-        float | None, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Longest time for one item.")
+        float | None, Option("--timeout", min=0.1, metavar="SECONDS", help="Longest time for one item.")
     ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run also items that are up to date; finished cells are reused.")
-    ] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Run items that are up to date too; cells are reused.")] = False,
     keep_cells: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--keep-cells",
             help="Accept finished cells of another library, version, machine or commit, "
             "those in the repository too; the record says how many.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and why.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only say what would run, and why.")] = False,
 ) -> int:
     """Run items and write the report. What is up to date is not run again.
 
@@ -75,20 +71,14 @@ def reproduce(
 
 
 def _print_plan(planned: Sequence[Any], profile: str) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     from workbench.reproduction.report import about_text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("id", "would", "time", "why"):
-        table.add_column(name, no_wrap=name == "id")
+    table = common.table("id", "would", "time", "why")
     running = [item for item in planned if item.action == "run"]
     for item in planned:
         why = item.why if item.cells is None else f"{item.why}; {item.cells}"
-        table.add_row(
-            item.id, str(item.action), f"about {about_text(item.expected_s)}" if item in running else "", escape(why)
-        )
+        time = f"about {about_text(item.expected_s)}" if item in running else ""
+        table.add_row(item.id, str(item.action), time, escape(why))
     out, total = common.console(), about_text(sum(item.expected_s for item in running))
     out.print(table)
     count = f"{len(running)} of {len(planned)} items would run in the profile {profile}"
@@ -211,15 +201,11 @@ class Run:
 
 
 def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> Any:
-    from rich.table import Table
-
     from workbench.reproduction.report import gather
 
     ended = {item.id: item for item in outcome.items}
     failed = {item.id: item for item in outcome.failed}
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for name, justify in (("item", "left"), ("evidence", "left"), ("verdicts", "left"), ("seconds", "right")):
-        table.add_column(name, justify=justify, no_wrap=name == "item")
+    table = common.table("item", "evidence", "verdicts", "seconds", right="seconds")
     for technique in gather(project, chosen, profile).techniques:
         for view in technique.items:
             seconds = f"{view.seconds:.1f}" if view.has_record else ""
@@ -230,8 +216,6 @@ def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> A
 
 
 def _verdicts(view: Any, failed: Any, has_ended: bool) -> str:
-    from rich.markup import escape
-
     if failed is not None:
         reason = failed.reason if len(failed.reason) <= REASON_SHOWN else f"{failed.reason[: REASON_SHOWN - 1]}…"
         return f"[bold red]failed[/] {escape(reason)}"

@@ -13,8 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from workbench.datasets import digits
-from workbench.datasets.images import ImageDataset
-from workbench.datasets.source import DataSource, Found, resolve
+from workbench.datasets.source import ImageDataset, read_tables, resolve, source_of
 
 __all__ = ["CLASS_NAMES", "NAME", "PUBLISHED_IMAGES", "load"]
 
@@ -25,59 +24,28 @@ SIDE_PIXELS = 32  # of an image
 
 
 def load(split: str = "train", limit: int | None = None, seed: int = 0) -> ImageDataset:
-    """Load one split from the first place that has it, or the digits in its stead.
-
-    Args:
-        split: "train" or "test".
-        limit: number of images to draw without replacement, None for all in file order.
-        seed: of that draw.
-    Returns:
-        The images, uint8 [N, 3, 32, 32], under a source that says which place it was.
-    Raises:
-        ValueError: no such split, or a limit below 1.
-        DataError: `WORKBENCH_DATA` is set and its file is missing or not the manifest's.
-    """
+    """Load a split, or the digits where there is none; `limit` images are drawn by `seed`, None takes all."""
     if split not in PUBLISHED_IMAGES:
         raise ValueError(f"split is {split!r}, must be one of {', '.join(PUBLISHED_IMAGES)}")
     found = resolve(NAME, split)
     if found is None:
         return digits.load(split, instead_of=NAME, side_pixels=SIDE_PIXELS, num_colours=3).sample(limit, seed)
     images, labels = _read(found.paths)
-    source = _source(split, found, len(labels))
+    warning = "accuracies are not comparable with those of the whole set"
+    source = source_of(f"{NAME}/{split}", found, len(labels), PUBLISHED_IMAGES[split], "images", warning)
     dataset = ImageDataset(name=NAME, split=split, images=images, labels=labels, class_names=CLASS_NAMES, source=source)
     return dataset.sample(limit, seed)
 
 
 def _read(paths: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """Read images [N, 3, 32, 32] and labels from the folder's file, or from the hub's files."""
+    """Read images [N, 3, 32, 32] and labels from the folder's file, or from the PNG images of the hub's files."""
+    from PIL import Image
+
     if paths[0].suffix == ".npz":
         with np.load(paths[0], allow_pickle=False) as arrays:
             images_NHWC, labels = arrays["x"], arrays["y"]
     else:
-        images_NHWC, labels = _read_hub(paths)
+        table = read_tables(paths, ("img", "label"))
+        images = [Image.open(io.BytesIO(cell["bytes"])).convert("RGB") for cell in table["img"]]
+        images_NHWC, labels = np.stack([np.asarray(image) for image in images]), np.array(table["label"])
     return np.ascontiguousarray(images_NHWC.transpose(0, 3, 1, 2)), labels.astype(np.int64)
-
-
-def _read_hub(paths: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """Decode the PNG images of Parquet files, or of Arrow streams prepared by the `datasets` library."""
-    import pyarrow as pa
-    from PIL import Image
-    from pyarrow import parquet
-
-    images, labels = [], []
-    for path in paths:
-        table = parquet.read_table(path) if path.suffix == ".parquet" else pa.ipc.open_stream(path).read_all()
-        for cell in table["img"].to_pylist():
-            images.append(np.asarray(Image.open(io.BytesIO(cell["bytes"])).convert("RGB")))
-        labels.extend(table["label"].to_pylist())
-    return np.stack(images), np.array(labels)
-
-
-def _source(split: str, found: Found, num_images: int) -> DataSource:
-    """Say where the images came from, and whether the published split is whole."""
-    published = PUBLISHED_IMAGES[split]
-    complete = num_images == published
-    warning = f"{num_images:,} of {published:,} images: accuracies are not comparable with those of the whole set"
-    parts = [f"all {num_images:,} images" if complete else warning, found.note]
-    detail = "; ".join(part for part in parts if part)
-    return DataSource(name=f"{NAME}/{split}", kind=found.kind, detail=detail, sha256=found.sha256, complete=complete)

@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from workbench.datasets.images import ImageDataset
-from workbench.datasets.source import DataSource, SourceKind
+from workbench.datasets.source import DataSource, ImageDataset, SourceKind
 
 __all__ = ["load"]
 
@@ -22,18 +21,7 @@ WHITEST = 16  # the highest grey level
 
 
 def load(split: str = "train", *, instead_of: str, side_pixels: int = 32, num_colours: int = 3) -> ImageDataset:
-    """Load one split in the shape of another data set's images.
-
-    Args:
-        split: "train" or "test".
-        instead_of: the data set that is missing.
-        side_pixels: height and width to enlarge to, a multiple of 8.
-        num_colours: equal colours of a pixel.
-    Returns:
-        The images, uint8 [N, num_colours, side_pixels, side_pixels], as a stand-in.
-    Raises:
-        ValueError: no such split, or a size that is no multiple of 8.
-    """
+    """Load a split in the shape of the images that are missing, uint8 [N, num_colours, side_pixels, side_pixels]."""
     from sklearn.datasets import load_digits
 
     if split not in ROWS:
@@ -46,21 +34,13 @@ def load(split: str = "train", *, instead_of: str, side_pixels: int = 32, num_co
         f"{len(labels):,} of scikit-learn's digits instead of {instead_of}: real images, but another data set; "
         "accuracies say nothing about the one that is missing"
     )
-    digest = sha256(images.tobytes() + labels.astype(np.int64).tobytes()).hexdigest()
-    name = f"digits/{split}"
+    labels, names = labels.astype(np.int64), tuple(str(digit) for digit in range(10))
+    digest, name = sha256(images.tobytes() + labels.tobytes()).hexdigest(), f"digits/{split}"
     source = DataSource(name=name, kind=SourceKind.STAND_IN, detail=detail, sha256=digest, complete=False)
-    return ImageDataset(
-        name="digits",
-        split=split,
-        images=images,
-        labels=labels.astype(np.int64),
-        class_names=tuple(str(digit) for digit in range(10)),
-        source=source,
-    )
+    return ImageDataset(name="digits", split=split, images=images, labels=labels, class_names=names, source=source)
 
 
 def _enlarged(images_NHW: np.ndarray, side_pixels: int, num_colours: int) -> np.ndarray:
-    """Repeat every pixel in both directions and for every colour."""
     times = side_pixels // SIDE_PIXELS
     larger = images_NHW.repeat(times, axis=1).repeat(times, axis=2)
     return np.ascontiguousarray(np.broadcast_to(larger[:, None], (len(larger), num_colours, *larger.shape[1:])))

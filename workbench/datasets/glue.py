@@ -5,14 +5,12 @@ MNLI's validation split is the matched one; the test splits, whose labels are no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from workbench.datasets.source import Dataset, DataSource, Found, SourceKind, resolve
-from workbench.datasets.stand_in import columns_digest, glue_columns
+from workbench.datasets.source import Dataset, read_tables, resolve, source_of
+from workbench.datasets.stand_in import glue_columns, stand_in_source
 
 __all__ = ["TASKS", "Task", "load"]
 
@@ -44,7 +42,6 @@ class Task:
 
 
 def _task(name: str, texts: str, labels: str, metrics: str, train: int, validation: int) -> Task:
-    """Build a task from blank-separated lists."""
     split = "validation_matched" if name == "mnli" else "validation"
     return Task(
         name=name,
@@ -69,58 +66,21 @@ TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ALL})
 
 
 def load(task: str, split: str = "train", limit: int | None = None, seed: int = 0) -> Dataset:
-    """Load one split of a task from the first place that has it, or generate a stand-in.
-
-    Args:
-        task: "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli" or "rte".
-        split: "train" or "validation" ("validation_matched" for MNLI).
-        limit: number of rows to draw without replacement, None for all in file order.
-        seed: of that draw.
-    Returns:
-        The rows with columns as in `nyu-mll/glue`, under a source that says which place it was.
-    Raises:
-        ValueError: no such task or split, or a limit below 1.
-        DataError: `WORKBENCH_DATA` is set and its file is missing or not the manifest's.
-    """
+    """Load a split, or generate a stand-in; `limit` rows are drawn by `seed`, None takes all."""
     if task not in TASKS:
         raise ValueError(f"task is {task!r}, must be one of {', '.join(TASKS)}")
     spec = TASKS[task]
     if split not in spec.published_rows:
         raise ValueError(f"split of {task} is {split!r}, must be one of {', '.join(spec.published_rows)}")
-    found = resolve(f"glue/{task}", split)
-    columns = _read(found.paths, spec) if found else glue_columns(task, spec.text_columns, split)
-    dataset = Dataset(
-        name=f"glue/{task}",
-        split=split,
-        columns=columns,
-        text_columns=spec.text_columns,
-        source=_source(spec, split, found, columns),
-    )
-    return dataset.sample(limit, seed)
-
-
-def _read(paths: Sequence[Path], task: Task) -> dict[str, list[Any]]:
-    """Read the task's columns from Parquet files, or from Arrow streams prepared by the `datasets` library."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    wanted = [*task.text_columns, "label", "idx"]
-    tables = []
-    for path in paths:
-        table = parquet.read_table(path) if path.suffix == ".parquet" else pa.ipc.open_stream(path).read_all()
-        tables.append(table.select(wanted))
-    return pa.concat_tables(tables).to_pydict()
-
-
-def _source(task: Task, split: str, found: Found | None, columns: Mapping[str, Sequence[Any]]) -> DataSource:
-    """Say where the rows came from, and whether the published split is whole."""
-    name, rows, published = f"glue/{task.name}/{split}", len(columns["label"]), task.published_rows[split]
+    found, name = resolve(f"glue/{task}", split), f"glue/{task}/{split}"
     if found is None:
-        detail = f"{rows:,} generated rows; not real data, scores mean nothing"
-        digest = columns_digest(columns)
-        return DataSource(name=name, kind=SourceKind.STAND_IN, detail=detail, sha256=digest, complete=False)
-    complete = rows == published
-    warning = f"{rows:,} of {published:,} rows: a subset, scores are not comparable with published ones"
-    parts = [f"all {rows:,} rows" if complete else warning, found.note]
-    detail = "; ".join(part for part in parts if part)
-    return DataSource(name=name, kind=found.kind, detail=detail, sha256=found.sha256, complete=complete)
+        columns = glue_columns(task, spec.text_columns, split)
+        source = stand_in_source(name, columns, "rows", "scores")
+    else:
+        columns = read_tables(found.paths, [*spec.text_columns, "label", "idx"])
+        warning = "a subset, scores are not comparable with published ones"
+        source = source_of(name, found, len(columns["label"]), spec.published_rows[split], "rows", warning)
+    texts = spec.text_columns
+    return Dataset(name=f"glue/{task}", split=split, columns=columns, text_columns=texts, source=source).sample(
+        limit, seed
+    )

@@ -16,18 +16,8 @@ from pathlib import Path
 from workbench.datasets import places
 from workbench.datasets.places import DataError
 
-__all__ = [
-    "DataFile",
-    "Entry",
-    "FileCheck",
-    "FileStatus",
-    "entry_named",
-    "fetch",
-    "file_named",
-    "list_data",
-    "manifest_path",
-    "verify",
-]
+__all__ = ["DataFile", "Entry", "FileCheck", "FileStatus", "entry_named", "fetch", "file_named", "list_data"]
+__all__ += ["manifest_path", "verify"]
 
 MODEL_PATTERNS = ("*.json", "*.txt", "model.safetensors")  # what an encoder needs; leaves out other frameworks' weights
 PROBE_TIMEOUT_S = 20  # seconds to wait for the hub's first answer; downloads retry for much longer
@@ -57,6 +47,12 @@ class Entry:
     hub_config: str  # the configuration there; empty marks a model
     package: str  # optional installed package and folder that carries the files, such as "package/model"
     note: str  # what a reader must know before comparing scores
+
+    def cached(self, file: DataFile) -> tuple[Path, ...]:
+        """Return where a file lies in the Hugging Face cache; a split may be several files there."""
+        kind = "model" if self.is_model else "dataset"
+        pattern = file.file if self.is_model else f"{self.hub_config}/{file.hub_split}-*.parquet"
+        return places.cached_files(self.hub_id, pattern, repo_type=kind)
 
     @property
     def is_model(self) -> bool:
@@ -89,21 +85,12 @@ def manifest_path() -> Path:
     return Path(os.environ.get("WORKBENCH_ROOT", checkout)) / "data" / "manifest.csv"
 
 
-def _number(text: str) -> int | None:
-    """Read a count that may be left empty."""
-    return int(text) if text else None
-
-
 def _entry(rows: list[dict[str, str]]) -> Entry:
-    """Build one entry from its rows; what the rows share is read from the first."""
     files = tuple(
         DataFile(
-            split=row["split"],
-            file=row["file"],
-            rows=_number(row["rows"]),
-            num_bytes=_number(row["bytes"]),
-            sha256=row["sha256"],
-            hub_split=row["hub_split"],
+            rows=int(row["rows"]) if row["rows"] else None,
+            num_bytes=int(row["bytes"]) if row["bytes"] else None,
+            **{column: row[column] for column in ("split", "file", "sha256", "hub_split")},
         )
         for row in rows
     )
@@ -112,13 +99,7 @@ def _entry(rows: list[dict[str, str]]) -> Entry:
 
 
 def list_data(path: Path | None = None) -> tuple[Entry, ...]:
-    """List everything in the manifest, in its order.
-
-    Args:
-        path: another manifest to read.
-    Raises:
-        DataError: the manifest is missing or lacks a column.
-    """
+    """List everything in the manifest, in its order."""
     path = path or manifest_path()
     grouped: dict[str, list[dict[str, str]]] = {}
     try:
@@ -133,11 +114,7 @@ def list_data(path: Path | None = None) -> tuple[Entry, ...]:
 
 
 def entry_named(name: str) -> Entry:
-    """Return the entry of that name.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the entry of that name."""
     entries = {entry.name: entry for entry in list_data()}
     if name not in entries:
         raise ValueError(f"name is {name!r}, must be one of {', '.join(entries)}")
@@ -145,11 +122,7 @@ def entry_named(name: str) -> Entry:
 
 
 def file_named(entry: Entry, split: str) -> DataFile:
-    """Return the file that holds a split.
-
-    Raises:
-        ValueError: the entry has no such split.
-    """
+    """Return the file that holds a split."""
     files = {file.split: file for file in entry.files}
     if split not in files:
         raise ValueError(f"split of {entry.name} is {split!r}, must be one of {', '.join(files)}")
@@ -157,14 +130,12 @@ def file_named(entry: Entry, split: str) -> DataFile:
 
 
 def _places_of(entry: Entry, file: DataFile) -> Iterable[tuple[str, tuple[Path, ...]]]:
-    """Yield each place that applies to a file with the paths found there, in the order of the search."""
     folder = places.workbench_data()
     if folder is not None and not entry.is_model:
         path = folder / file.file
         yield "WORKBENCH_DATA", (path,) if path.is_file() else ()
         return
-    pattern = file.file if entry.is_model else f"{entry.hub_config}/{file.hub_split}-*.parquet"
-    yield "hub", places.cached_files(entry.hub_id, pattern, repo_type="model" if entry.is_model else "dataset")
+    yield "hub", entry.cached(file)
     if entry.package:
         package, _, inside = entry.package.partition("/")
         root = places.package_folder(package)
@@ -173,7 +144,6 @@ def _places_of(entry: Entry, file: DataFile) -> Iterable[tuple[str, tuple[Path, 
 
 
 def _status(entry: Entry, file: DataFile, place: str, path: Path) -> FileStatus:
-    """Compare one file with the checksum that applies where it lies."""
     in_other_bytes = place == "hub" and not entry.is_model
     wanted = places.hub_digest(path) if in_other_bytes or not file.sha256 else file.sha256
     if not wanted:
@@ -182,63 +152,32 @@ def _status(entry: Entry, file: DataFile, place: str, path: Path) -> FileStatus:
 
 
 def verify(name: str) -> tuple[FileCheck, ...]:
-    """Check the files of an entry in the place from which they would be loaded now.
-
-    Args:
-        name: an entry's name, or a folder of names such as "glue".
-    Returns:
-        One check a file; a file that is nowhere is MISSING.
-    Raises:
-        ValueError: no entry has that name.
-        DataError: `WORKBENCH_DATA` names something that is not a folder.
-    """
-    checks = []
-    for entry in _selected(name):
-        for file in entry.files:
-            checks.extend(_checks(entry, file))
-    return tuple(checks)
+    """Check the files of an entry, or of a folder such as "glue", in the place that they would be loaded from."""
+    return tuple(check for entry in _selected(name) for file in entry.files for check in _checks(entry, file))
 
 
 def _checks(entry: Entry, file: DataFile) -> list[FileCheck]:
-    """Check one file of the manifest in the first place that has it."""
     for place, paths in _places_of(entry, file):
         if paths:
-            return [
-                FileCheck(file=file.file, place=place, path=path, status=_status(entry, file, place, path))
-                for path in paths
-            ]
+            states = [(path, _status(entry, file, place, path)) for path in paths]
+            return [FileCheck(file=file.file, place=place, path=path, status=status) for path, status in states]
     return [FileCheck(file=file.file, place="", path=None, status=FileStatus.MISSING)]
 
 
 def _selected(name: str) -> list[Entry]:
-    """Return the entry of that name, or all entries below that folder."""
     below = [entry for entry in list_data() if entry.name.startswith(f"{name}/")]
     return below or [entry_named(name)]
 
 
 def fetch(name: str) -> tuple[Path, ...]:
-    """Download an entry from the Hugging Face hub into its cache, showing progress.
-
-    Args:
-        name: an entry's name, or a folder of names such as "glue".
-    Returns:
-        The files that are in the cache afterwards.
-    Raises:
-        ValueError: no entry has that name.
-        DataError: the hub cannot be reached, is switched off, or does not have it.
-    """
-    found: list[Path] = []
-    for entry in _selected(name):
+    """Download an entry, or a folder of entries such as "glue", into the Hugging Face cache; return its files."""
+    entries = _selected(name)
+    for entry in entries:
         _download(entry)
-        for file in entry.files:
-            pattern = file.file if entry.is_model else f"{entry.hub_config}/{file.hub_split}-*.parquet"
-            kind = "model" if entry.is_model else "dataset"
-            found.extend(places.cached_files(entry.hub_id, pattern, repo_type=kind))
-    return tuple(found)
+    return tuple(path for entry in entries for file in entry.files for path in entry.cached(file))
 
 
 def _download(entry: Entry) -> None:
-    """Download one entry through the hub's own client, which draws the progress bars."""
     import datasets
     from huggingface_hub import HfApi, constants, snapshot_download
 

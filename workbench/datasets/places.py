@@ -7,21 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = [
-    "DATA_VARIABLE",
-    "DataError",
-    "cached_files",
-    "hub_cache",
-    "hub_digest",
-    "package_folder",
-    "prepared_cache",
-    "prepared_files",
-    "sha256_of",
-    "workbench_data",
-]
+__all__ = ["DATA_VARIABLE", "DataError", "cached_files", "hub_cache", "hub_digest", "package_folder", "prepared_cache"]
+__all__ += ["prepared_files", "sha256_of", "trusted_file", "workbench_data"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
 READ_BYTES = 1 << 20  # bytes hashed at a time: large enough that calls cost nothing, small enough to stay in cache
@@ -32,13 +23,7 @@ class DataError(RuntimeError):
 
 
 def workbench_data() -> Path | None:
-    """Return the folder that `WORKBENCH_DATA` names.
-
-    Returns:
-        The folder, or None where the variable is unset or empty.
-    Raises:
-        DataError: the variable names something that is not a folder.
-    """
+    """Return the folder that `WORKBENCH_DATA` names, or None where it is unset or empty."""
     named = os.environ.get(DATA_VARIABLE, "")
     if not named:
         return None
@@ -49,7 +34,6 @@ def workbench_data() -> Path | None:
 
 
 def _hugging_face_home() -> Path:
-    """Return the folder of the Hugging Face cache, read from the environment at every call."""
     default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
     return Path(os.environ.get("HF_HOME", default)).expanduser()
 
@@ -64,9 +48,9 @@ def prepared_cache() -> Path:
     return Path(os.environ.get("HF_DATASETS_CACHE", _hugging_face_home() / "datasets")).expanduser()
 
 
-def _newest(folders: list[Path], pattern: str) -> tuple[Path, ...]:
-    """Return the matches of `pattern`, sorted, in the most recently changed folder that has any."""
-    for folder in sorted(folders, key=lambda each: each.stat().st_mtime, reverse=True):
+def _newest(paths: Iterable[Path], pattern: str) -> tuple[Path, ...]:
+    folders = [path for path in paths if path.is_dir()]
+    for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True):
         matches = tuple(sorted(folder.glob(pattern)))
         if matches:
             return matches
@@ -74,32 +58,16 @@ def _newest(folders: list[Path], pattern: str) -> tuple[Path, ...]:
 
 
 def cached_files(repo_id: str, pattern: str, *, repo_type: str) -> tuple[Path, ...]:
-    """Find files of a hub repository in the Hugging Face cache, without going online.
-
-    Args:
-        repo_id: owner and name, such as "nyu-mll/glue".
-        pattern: glob inside the repository, such as "sst2/train-*.parquet".
-        repo_type: "dataset" or "model".
-    Returns:
-        The files of the newest cached snapshot that has any, sorted; empty where nothing is cached.
-    """
+    """Find files in the newest cached snapshot of a hub repository, sorted; nothing is downloaded."""
     repository = hub_cache() / f"{repo_type}s--{repo_id.replace('/', '--')}" / "snapshots"
-    return _newest([each for each in repository.glob("*") if each.is_dir()], pattern)
+    return _newest(repository.glob("*"), pattern)
 
 
 def prepared_files(repo_id: str, config: str, split: str) -> tuple[Path, ...]:
-    """Find the Arrow files that the `datasets` library prepared earlier from a hub repository.
-
-    Args:
-        repo_id: owner and name on the hub.
-        config: the configuration's name, such as "sst2".
-        split: the hub's split name.
-    Returns:
-        The Arrow files of the newest preparation, sorted; empty where there is none.
-    """
+    """Find the Arrow files that the `datasets` library prepared last from a hub repository, sorted."""
     builds = prepared_cache().glob(f"{repo_id.replace('/', '___')}/{config}/*/*")
     stem = repo_id.split("/")[-1]
-    return _newest([each for each in builds if each.is_dir()], f"{stem}-{split}*.arrow")
+    return _newest(builds, f"{stem}-{split}*.arrow")
 
 
 def package_folder(package: str) -> Path | None:
@@ -111,11 +79,7 @@ def package_folder(package: str) -> Path | None:
 
 
 def sha256_of(*paths: Path) -> str:
-    """Hash the bytes of one file, or of several one after the other.
-
-    Returns:
-        The sha256 as 64 hexadecimal digits.
-    """
+    """Hash the bytes of one file, or of several one after the other."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as stream:
@@ -124,12 +88,19 @@ def sha256_of(*paths: Path) -> str:
     return digest.hexdigest()
 
 
-def hub_digest(path: Path) -> str | None:
-    """Return the sha256 under which the hub stores a cached large file, read from its blob's name.
+def trusted_file(file: str, sha256: str) -> Path:
+    """Return a file of the `WORKBENCH_DATA` folder, once its bytes are those of the checksum."""
+    folder = workbench_data()
+    if folder is None or not (folder / file).is_file():
+        raise DataError(f"{file} is not there: {DATA_VARIABLE} must name a folder that holds it")
+    digest = sha256_of(folder / file)
+    if digest != sha256:
+        raise DataError(f"{folder / file} has sha256 {digest[:12]}…, must be {sha256[:12]}…")
+    return folder / file
 
-    Returns:
-        64 hexadecimal digits, or None for a file that the cache does not name by a sha256.
-    """
+
+def hub_digest(path: Path) -> str | None:
+    """Return the sha256 in the blob's name of a cached large file, or None where the name is no sha256."""
     name = path.resolve().name
     is_digest = len(name) == 64 and all(letter in "0123456789abcdef" for letter in name)
     return name if is_digest else None

@@ -1,8 +1,4 @@
-"""A loaded data set, its `DataSource`, and the search that found it.
-
-`resolve` looks in `WORKBENCH_DATA`, then in the Hugging Face cache; a caller that gets None generates a stand-in. The
-source travels with the data and ends in the record.
-"""
+"""A loaded data set of rows or images, its `DataSource`, which ends in the record, and the search for its files."""
 
 from __future__ import annotations
 
@@ -18,7 +14,17 @@ from workbench.datasets import places
 from workbench.datasets.manifest import DataFile, Entry, entry_named, file_named
 from workbench.datasets.places import DataError
 
-__all__ = ["DataError", "DataSource", "Dataset", "Found", "SourceKind", "drawn_rows", "resolve"]
+__all__ = [
+    "DataError",
+    "DataSource",
+    "Dataset",
+    "Found",
+    "ImageDataset",
+    "SourceKind",
+    "read_tables",
+    "resolve",
+    "source_of",
+]
 
 
 class SourceKind(str, Enum):
@@ -50,16 +56,8 @@ class DataSource:
         return {"name": self.name, "source": self.kind.value, "detail": self.detail, "sha256": self.sha256}
 
 
-def drawn_rows(num_rows: int, limit: int, seed: int) -> np.ndarray:
-    """Draw row numbers without replacement; a smaller draw with the same seed is a prefix of a larger one.
-
-    Args:
-        num_rows: how many there are.
-        limit: how many to draw; more than there are means all.
-        seed: of the draw.
-    Raises:
-        ValueError: limit is not positive.
-    """
+def _drawn_rows(num_rows: int, limit: int, seed: int) -> np.ndarray:
+    """Draw row numbers without replacement; a smaller draw with the same seed is a prefix of a larger one."""
     if limit < 1:
         raise ValueError(f"limit is {limit}, must be at least 1 or None")
     return np.random.default_rng(seed).permutation(num_rows)[:limit]
@@ -102,25 +100,48 @@ class Dataset:
         return list(self.columns["label"])
 
     def rows(self, chosen: Sequence[int]) -> Dataset:
-        """Return the chosen rows, in the order given, under a source that says how many they are.
-
-        Args:
-            chosen: row numbers.
-        """
+        """Return the chosen rows, in the order given, under a source that says how many they are."""
         columns = {name: [values[row] for row in chosen] for name, values in self.columns.items()}
         detail = f"{len(chosen):,} rows chosen from: {self.source.detail}"
         return replace(self, columns=columns, source=replace(self.source, detail=detail))
 
     def sample(self, limit: int | None, seed: int) -> Dataset:
-        """Draw rows without replacement; a smaller draw with the same seed is a prefix of a larger one.
+        """Draw `limit` rows without replacement, None takes all; a smaller draw is a prefix of a larger one."""
+        return self if limit is None else self.rows(_drawn_rows(len(self), limit, seed).tolist())
 
-        Args:
-            limit: number of rows, or None for all of them in file order; more than there are means all.
-            seed: of the draw.
-        Raises:
-            ValueError: limit is not positive.
-        """
-        return self if limit is None else self.rows(drawn_rows(len(self), limit, seed).tolist())
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageDataset:
+    """Labelled images of one split with their source."""
+
+    name: str  # the data set, such as "cifar10"
+    split: str  # the split's name
+    images: np.ndarray  # uint8 [N, colours, height, width]
+    labels: np.ndarray  # int64 [N], 0, 1,
+    class_names: tuple[str, ...]  # meaning of the labels
+    source: DataSource  # where the images came from
+
+    def __post_init__(self) -> None:
+        if self.images.ndim != 4 or self.images.dtype != np.uint8:
+            found = f"{self.images.dtype} {self.images.shape}"
+            raise ValueError(f"images of {self.name}: {found}, must be uint8 [N, C, H, W]")
+        if self.labels.shape != self.images.shape[:1]:
+            found = f"{self.labels.shape} for {len(self.images)} images"
+            raise ValueError(f"labels of {self.name}: {found}, must be as many")
+        if not np.isin(self.labels, range(len(self.class_names))).all():
+            raise ValueError(f"labels of {self.name}: must lie in 0 .. {len(self.class_names) - 1}")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def sample(self, limit: int | None, seed: int) -> ImageDataset:
+        """Draw `limit` images without replacement, None takes all; a smaller draw is a prefix of a larger one."""
+        if limit is None:
+            return self
+        rows = _drawn_rows(len(self), limit, seed)
+        detail = f"{len(rows):,} images chosen from: {self.source.detail}"
+        source = replace(self.source, detail=detail)
+        return replace(self, images=self.images[rows], labels=self.labels[rows], source=source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +155,6 @@ class Found:
 
 
 def _in_workbench_data(folder: Path, entry: Entry, file: DataFile) -> Found:
-    """Return the file of the `WORKBENCH_DATA` folder after checking its bytes against the manifest."""
     path = folder / file.file
     remedy = f"mend it, or unset {places.DATA_VARIABLE} to use the Hugging Face cache or a stand-in"
     if not path.is_file():
@@ -148,29 +168,38 @@ def _in_workbench_data(folder: Path, entry: Entry, file: DataFile) -> Found:
 
 
 def _in_hub_cache(entry: Entry, file: DataFile) -> Found | None:
-    """Return the cached files of a split, as downloaded or as prepared by the `datasets` library."""
-    pattern = f"{entry.hub_config}/{file.hub_split}-*.parquet"
-    paths = places.cached_files(entry.hub_id, pattern, repo_type="dataset")
-    paths = paths or places.prepared_files(entry.hub_id, entry.hub_config, file.hub_split)
+    paths = entry.cached(file) or places.prepared_files(entry.hub_id, entry.hub_config, file.hub_split)
     if not paths:
         return None
     return Found(paths=paths, kind=SourceKind.HUB, sha256=places.sha256_of(*paths), note=entry.hub_id)
 
 
 def resolve(name: str, split: str) -> Found | None:
-    """Find the files of one split: `WORKBENCH_DATA` if it is set, else the Hugging Face cache.
-
-    Args:
-        name: the data set's name in the manifest, such as "glue/sst2".
-        split: the split's name.
-    Returns:
-        What was found, or None where only a stand-in is left.
-    Raises:
-        DataError: `WORKBENCH_DATA` is set and the file in it is missing or not the manifest's.
-    """
+    """Find the files of a split in `WORKBENCH_DATA` if it is set, else in the Hugging Face cache, or return None."""
     entry = entry_named(name)
     file = file_named(entry, split)
     folder = places.workbench_data()
     if folder is not None:
         return _in_workbench_data(folder, entry, file)
     return _in_hub_cache(entry, file)
+
+
+def read_tables(paths: Sequence[Path], columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Read columns of Parquet files, or of Arrow streams prepared by the `datasets` library."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    values: dict[str, list[Any]] = {name: [] for name in columns}
+    for path in paths:
+        table = parquet.read_table(path) if path.suffix == ".parquet" else pa.ipc.open_stream(path).read_all()
+        for name in columns:
+            values[name] += table[name].to_pylist()
+    return values
+
+
+def source_of(name: str, found: Found, num_rows: int, num_published: int, unit: str, warning: str) -> DataSource:
+    """Return the source of the rows of a split, with a warning where they are not all that are published."""
+    complete = num_rows == num_published
+    rows = f"all {num_rows:,} {unit}" if complete else f"{num_rows:,} of {num_published:,} {unit}: {warning}"
+    detail = "; ".join(filter(None, (rows, found.note)))
+    return DataSource(name=name, kind=found.kind, detail=detail, sha256=found.sha256, complete=complete)

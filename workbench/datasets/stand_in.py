@@ -12,7 +12,9 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["STAND_IN_ROWS", "columns_digest", "glue_columns", "running_text"]
+from workbench.datasets.source import DataSource, SourceKind
+
+__all__ = ["STAND_IN_ROWS", "glue_columns", "running_text", "stand_in_source"]
 
 STAND_IN_ROWS = MappingProxyType({"train": 2000, "validation": 400, "validation_matched": 400, "test": 400})  # rows
 
@@ -38,7 +40,6 @@ def _sentence(draw: random.Random) -> list[str]:
 
 
 def _reworded(words: Sequence[str]) -> list[str]:
-    """Replace every noun that has a synonym."""
     return [SYNONYMS.get(word, word) for word in words]
 
 
@@ -102,15 +103,7 @@ _RULES: Mapping[str, Callable[[random.Random], tuple[tuple[str, ...], float]]] =
 
 
 def glue_columns(task: str, text_columns: Sequence[str], split: str) -> dict[str, list[Any]]:
-    """Generate one split of a GLUE-like task, the same on every machine.
-
-    Args:
-        task: one of the eight GLUE tasks.
-        text_columns: names for the one or two text columns.
-        split: decides the number of rows, and is part of the seed.
-    Returns:
-        The text columns, `label` and `idx`.
-    """
+    """Generate the text columns, `label` and `idx` of a GLUE-like task, the same on every machine."""
     draw = random.Random(f"stand-in {task} {split}")
     rows = [_RULES[task](draw) for _ in range(STAND_IN_ROWS[split])]
     columns: dict[str, list[Any]] = {
@@ -120,13 +113,7 @@ def glue_columns(task: str, text_columns: Sequence[str], split: str) -> dict[str
 
 
 def running_text(split: str) -> list[str]:
-    """Generate lines of running text with a heading every tenth line, the same on every machine.
-
-    Args:
-        split: decides the number of lines, and is part of the seed.
-    Returns:
-        The lines, headings written as "= title =".
-    """
+    """Generate lines of running text with a heading every tenth line, the same on every machine."""
     draw = random.Random(f"stand-in running text {split}")
     lines = []
     for number in range(STAND_IN_ROWS[split]):
@@ -136,10 +123,9 @@ def running_text(split: str) -> list[str]:
     return lines
 
 
-def columns_digest(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Hash generated columns.
-
-    Returns:
-        The sha256 of their JSON form with sorted keys, 64 hexadecimal digits.
-    """
-    return sha256(json.dumps(dict(columns), sort_keys=True).encode()).hexdigest()
+def stand_in_source(name: str, columns: Mapping[str, Sequence[Any]], unit: str, meaningless: str) -> DataSource:
+    """Return the source of generated columns, whose losses or scores mean nothing."""
+    num_rows = len(next(iter(columns.values())))
+    detail = f"{num_rows:,} generated {unit}; not real data, {meaningless} mean nothing"
+    digest = sha256(json.dumps(dict(columns), sort_keys=True).encode()).hexdigest()
+    return DataSource(name=name, kind=SourceKind.STAND_IN, detail=detail, sha256=digest, complete=False)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from workbench.datasets import places
-from workbench.datasets.places import DataError
+from workbench.datasets.places import trusted_file
 from workbench.datasets.source import DataSource, SourceKind
 
 __all__ = ["JOBS", "StepTimes", "load", "read"]
@@ -40,45 +39,17 @@ class StepTimes:
 
 
 def load(job: str = "AR", *, stage: int = 0, num_ranks: int = 4) -> StepTimes:
-    """Load one job's compute seconds.
-
-    Args:
-        job: "AR" (4 ranks a stage, one slowed on purpose), "SE" (32) or "ST" (2).
-        stage: the pipeline stage whose ranks are taken.
-        num_ranks: how many of them, from the first.
-
-    Raises:
-        ValueError: if there is no such job, stage, or number of ranks.
-        DataError: if `WORKBENCH_DATA` is unset, or its file is missing or not the published one.
-    """
+    """Load the compute seconds of a job's first ranks in one stage: "AR" has 4 ranks a stage, "SE" 32, "ST" 2."""
     if job not in JOBS:
         raise ValueError(f"job is {job!r}, must be one of {', '.join(JOBS)}")
-    folder, name = places.workbench_data(), f"{FOLDER}/trace-{job}.parquet"
-    if folder is None or not (folder / name).is_file():
-        raise DataError(f"{name} is not there: {places.DATA_VARIABLE} must name a folder that holds it")
-    digest = places.sha256_of(folder / name)
-    if digest != JOBS[job]:
-        raise DataError(f"{folder / name} has sha256 {digest[:12]}…, must be {JOBS[job][:12]}…")
-    seconds = read(folder / name, stage=stage, num_ranks=num_ranks)
+    seconds = read(trusted_file(f"{FOLDER}/trace-{job}.parquet", JOBS[job]), stage=stage, num_ranks=num_ranks)
     detail = f"compute seconds of {num_ranks} ranks of stage {stage}, {len(seconds[0])} steps"
-    source = DataSource(name=f"{FOLDER}/{job}", kind=SourceKind.WORKBENCH_DATA, detail=detail, sha256=digest)
+    source = DataSource(name=f"{FOLDER}/{job}", kind=SourceKind.WORKBENCH_DATA, detail=detail, sha256=JOBS[job])
     return StepTimes(seconds=seconds, source=source)
 
 
 def read(path: Path, *, stage: int, num_ranks: int) -> tuple[tuple[float, ...], ...]:
-    """Read the compute seconds of ranks and steps from a table of operations.
-
-    Args:
-        path: Parquet with the columns dp_rank, stage, step, optype and duration (seconds).
-        stage: whose rows are taken.
-        num_ranks: how many data-parallel ranks, from the first.
-
-    Returns:
-        A row a rank, each with its seconds in the order of the steps.
-
-    Raises:
-        ValueError: if the table has no such stage, or fewer ranks.
-    """
+    """Read a row a rank of compute seconds, by step, from a Parquet table of operations (seconds)."""
     import pandas as pd
 
     table = pd.read_parquet(path, columns=["dp_rank", "stage", "step", "optype", "duration"])

@@ -14,8 +14,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from types import MappingProxyType
 
-from workbench.datasets import places
-from workbench.datasets.places import DataError
+from workbench.datasets.places import trusted_file
 from workbench.datasets.source import DataSource, SourceKind
 
 __all__ = ["LOGBOOKS", "Logbook", "LoggedEvent", "load", "read"]
@@ -54,38 +53,17 @@ class Logbook:
 
 
 def load(name: str) -> Logbook:
-    """Load one diary.
-
-    Args:
-        name: "bloom-176b" or "opt-175b".
-
-    Raises:
-        ValueError: if there is no such diary.
-        DataError: if `WORKBENCH_DATA` is unset, or its file is missing or not the one whose checksum is known.
-    """
+    """Load one diary: "bloom-176b" or "opt-175b"."""
     if name not in LOGBOOKS:
         raise ValueError(f"name is {name!r}, must be one of {', '.join(LOGBOOKS)}")
-    folder, file = places.workbench_data(), f"{FOLDER}/{name.replace('-', '_')}_events.csv"
-    if folder is None or not (folder / file).is_file():
-        raise DataError(f"{file} is not there: {places.DATA_VARIABLE} must name a folder that holds it")
-    digest = places.sha256_of(folder / file)
-    if digest != LOGBOOKS[name]:
-        raise DataError(f"{folder / file} has sha256 {digest[:12]}…, must be {LOGBOOKS[name][:12]}…")
-    events = read(folder / file)
+    events = read(trusted_file(f"{FOLDER}/{name.replace('-', '_')}_events.csv", LOGBOOKS[name]))
     detail = f"{len(events)} events, dated to the day or a range of days"
-    source = DataSource(name=f"{FOLDER}/{name}", kind=SourceKind.WORKBENCH_DATA, detail=detail, sha256=digest)
+    source = DataSource(name=f"{FOLDER}/{name}", kind=SourceKind.WORKBENCH_DATA, detail=detail, sha256=LOGBOOKS[name])
     return Logbook(name=name, events=events, source=source)
 
 
 def read(path: Path) -> tuple[LoggedEvent, ...]:
-    """Read the events of a table.
-
-    Args:
-        path: CSV with the columns date, category, event, and count or lost_hours or both.
-
-    Raises:
-        ValueError: if a date is no day, month or range of days.
-    """
+    """Read the events of a CSV table with the columns date, category, event, and count or lost_hours or both."""
     with path.open(newline="", encoding="utf-8") as file:
         return tuple(_event(row) for row in csv.DictReader(file))
 

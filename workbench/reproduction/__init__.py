@@ -33,53 +33,10 @@ from workbench.reproduction.runner import (
     run,
 )
 
-__all__ = [
-    "Bound",
-    "CatalogueError",
-    "CellResult",
-    "CellsFailed",
-    "ClaimError",
-    "ClaimVerdict",
-    "Comparison",
-    "Crossover",
-    "Decidable",
-    "Evidence",
-    "ItemFinished",
-    "ItemOutcome",
-    "ItemStarted",
-    "Ordering",
-    "Outcome",
-    "Planned",
-    "PlannedItem",
-    "Profile",
-    "Progress",
-    "Project",
-    "RecordError",
-    "Reproduction",
-    "RunFinished",
-    "Status",
-    "Trend",
-    "UsageError",
-    "Verdict",
-    "Within",
-    "diff",
-    "find_item",
-    "find_records",
-    "judge",
-    "load_catalogue",
-    "load_records",
-    "load_verdicts",
-    "plan",
-    "promote",
-    "promoted_figure",
-    "promoted_path",
-    "published",
-    "published_rows",
-    "read_published",
-    "read_record",
-    "record",
-    "run",
-    "run_cells",
-    "select",
-    "verdicts_of",
-]
+__all__ = ["Bound", "CatalogueError", "CellResult", "CellsFailed", "ClaimError", "ClaimVerdict", "Comparison"]
+__all__ += ["Crossover", "Decidable", "Evidence", "ItemFinished", "ItemOutcome", "ItemStarted", "Ordering", "Outcome"]
+__all__ += ["Planned", "PlannedItem", "Profile", "Progress", "Project", "RecordError", "Reproduction", "RunFinished"]
+__all__ += ["Status", "Trend", "UsageError", "Verdict", "Within", "diff", "find_item", "find_records", "judge"]
+__all__ += ["load_catalogue", "load_records", "load_verdicts", "plan", "promote", "promoted_figure", "promoted_path"]
+__all__ += ["published", "published_rows", "read_published", "read_record", "record", "run", "run_cells", "select"]
+__all__ += ["verdicts_of"]

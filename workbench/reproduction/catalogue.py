@@ -25,11 +25,7 @@ CLOSE, CLOSE_SHOWN = 0.6, 3  # likeness from which a name is suggested, and the 
 
 
 def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
-    """Load every declared item, in the order of the techniques' names, then of their files.
-
-    Raises:
-        CatalogueError: naming the file, the line where Python knows it, and the field.
-    """
+    """Load every declared item, by technique, then by file; a CatalogueError names the file, the line and the field."""
     project = project or Project()
     folders = sorted(path.parent for path in project.reproductions.glob("*/catalogue.py"))
     paths = [path for folder in folders for name in FILES for path in sorted(folder.glob(name))]

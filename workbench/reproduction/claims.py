@@ -11,22 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-from workbench.reproduction.comparing import (
-    Comparison,
-    Verdict,
-    bounded,
-    comparison,
-    crossing,
-    gaps,
-    inside,
-    keys_text,
-    listed,
-    missing,
-    numeric,
-    outside,
-    reaching,
-    rising,
-)
+from workbench.reproduction import comparing
+from workbench.reproduction.comparing import Comparison
 from workbench.reproduction.errors import ClaimError
 from workbench.study.rows import Key, Row, canonical, grouped, matches
 
@@ -77,20 +63,28 @@ class Claim(ABC):
     def __post_init__(self) -> None:
         for text in ("name", "quantity", "because"):
             value = getattr(self, text)
-            if not isinstance(value, str) or not value.strip():
-                raise ValueError(f"{text} of claim {self.name!r} is {value!r}; it must be a non-empty text")
-        if not isinstance(self.where, Mapping):
-            raise ValueError(f"where of claim {self.name!r} is {self.where!r}; it must be a dictionary of key columns")
+            self.require(text, isinstance(value, str) and bool(value.strip()), "be a non-empty text")
+        self.require("where", isinstance(self.where, Mapping), "be a dictionary of key columns")
+
+    def require(self, field: str, holds: bool, rule: str) -> None:
+        """Raise ValueError unless a rule on a field holds."""
+        if not holds:
+            raise ValueError(f"{field} of claim {self.name!r} is {getattr(self, field)!r}; it must {rule}")
+
+    def require_one(self, *fields: str) -> str:
+        """Return the name of the one field that is given; raise ValueError where more or none are."""
+        given = [field for field in fields if getattr(self, field) is not None]
+        if len(given) != 1:
+            values = ", ".join(repr(getattr(self, field)) for field in fields)
+            raise ValueError(f"{', '.join(fields)} of claim {self.name!r} are {values}; give exactly one")
+        return given[0]
 
     @abstractmethod
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare row by row; implemented by each kind."""
 
     def select(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-        """Return our rows and the published rows of the quantity that fit `where`.
-
-        Ours must have every column of `where`; a published table may lack one that only ours needs.
-        """
+        """Return our rows and the published rows that fit `where`; published ones may lack a column of `where`."""
         ours, published = ([row for row in rows if row.quantity == self.quantity] for rows in (ours, published))
         columns = {name for row in published for name in row.keys}
         known = columns | {name for row in ours for name in row.keys}
@@ -129,8 +123,11 @@ class Within(Claim):
     def __post_init__(self) -> None:
         Claim.__post_init__(self)
         _check_tolerance(self)
-        if self.expected is not None:
-            _check_expected(self)
+        if self.expected is None:
+            return
+        _check_by_definition(self, "expected")
+        if self.expected == 0 and self.rel is not None:
+            raise ValueError(f"expected of claim {self.name!r} is 0, of which rel is no tolerance; give abs")
 
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare each published row of the quantity with the one of ours that has all its keys."""
@@ -138,35 +135,30 @@ class Within(Claim):
             return self._compare_by_definition(self.select(ours, ())[0])
         candidates, printed = self.select(ours, published)
         columns = {name for row in printed for name in row.keys}
-        for name, key in listed(self):
+        for name, key in comparing.listed(self):
             if not any(matches(row, {name: key}) for row in printed) and (name in columns or not printed):
                 raise ClaimError(
                     f"claim {self.name!r}: where lists {name}={key!r}, and no published row of {self.quantity!r} has it"
                 )
         rows = [self._one(row, candidates) for row in printed]
-        return (*rows, *gaps(self, candidates, (), rows))
+        return (*rows, *comparing.gaps(self, candidates, (), rows))
 
     def _compare_by_definition(self, ours: Sequence[Row]) -> tuple[Comparison, ...]:
         implied = Row(quantity=self.quantity, value=self.expected, unit="", source=self.source)
-        return _beside_definition(self, ours, self.expected, [self._judged(row, implied) for row in ours])
+        return _beside_definition(self, ours, self.expected, [comparing.within(row, implied, self) for row in ours])
 
     def _one(self, published: Row, candidates: Sequence[Row]) -> Comparison:
         fitting = [row for row in candidates if matches(row, published.keys)]
         if not fitting:
-            return missing(published.keys, published.unit, published)
+            return comparing.missing(published.keys, published.unit, published)
         if len(fitting) > 1:
             more = sorted({name for row in fitting for name in row.keys} - set(published.keys))
             raise ClaimError(
                 f"claim {self.name!r}: {len(fitting)} of our rows fit the published one with "
-                f"{keys_text(published.keys)}; say in `where` which {', '.join(more)}"
+                f"{comparing.keys_text(published.keys)}; say in `where` which {', '.join(more)}"
             )
         self.same_unit(fitting[0], published)
-        return self._judged(fitting[0], published)
-
-    def _judged(self, ours: Row, published: Row) -> Comparison:
-        agrees = inside(ours.value, published.value, self)
-        apart = "" if agrees else outside(ours.value, published.value, self) + reaching(ours, published.value, self)
-        return comparison(ours, published, Verdict.AGREES if agrees else Verdict.DISAGREES, apart)
+        return comparing.within(fitting[0], published, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +174,7 @@ class Bound(Claim):
 
     def __post_init__(self) -> None:
         Claim.__post_init__(self)
-        if (self.at_most is None) == (self.at_least is None):
-            raise ValueError(
-                f"at_most, at_least of claim {self.name!r} are {self.at_most!r}, {self.at_least!r}; give exactly one"
-            )
-        _check_finite(self, "at_most" if self.at_least is None else "at_least", self.limit)
-        _check_source(self)
+        _check_by_definition(self, self.require_one("at_most", "at_least"))
 
     @property
     def limit(self) -> float:
@@ -198,7 +185,7 @@ class Bound(Claim):
         """Compare each of our rows with the bound, which stands in the published one's place."""
         ours = self.select(ours, ())[0]
         asked = Row(quantity=self.quantity, value=self.limit, unit="", source=self.source)
-        return _beside_definition(self, ours, self.limit, [bounded(row, asked, self) for row in ours])
+        return _beside_definition(self, ours, self.limit, [comparing.bounded(row, asked, self) for row in ours])
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +198,8 @@ class Ordering(Claim):
 
     def __post_init__(self) -> None:
         Claim.__post_init__(self)
-        if not isinstance(self.order, (list, tuple)) or len(self.order) < 2 or len(set(self.order)) < len(self.order):
-            raise ValueError(
-                f"order of claim {self.name!r} is {self.order!r}; it must list at least two different values"
-            )
+        is_order = isinstance(self.order, (list, tuple)) and len(self.order) == len(set(self.order)) >= 2
+        self.require("order", is_order, "list at least two different values")
 
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare each row with the one before it in the order."""
@@ -223,10 +208,10 @@ class Ordering(Claim):
         for rest, group in grouped(rows, {self.along}):
             ordered = [[row for row in group if matches(row, {self.along: key})] for key in self.order]
             absent = [key for key, fitting in zip(self.order, ordered, strict=True) if not fitting]
-            result += [missing({**rest, self.along: canonical(key)}, group[0].unit) for key in absent]
-            result += rising([fitting[0] for fitting in ordered if fitting], printed, self)
+            result += [comparing.missing({**rest, self.along: canonical(key)}, group[0].unit) for key in absent]
+            result += comparing.rising([fitting[0] for fitting in ordered if fitting], printed, self)
         needed = [row for row in printed if matches(row, {self.along: self.order})]
-        return (*result, *gaps(self, rows, needed, result))
+        return (*result, *comparing.gaps(self, rows, needed, result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,21 +224,21 @@ class Trend(Claim):
 
     def __post_init__(self) -> None:
         Claim.__post_init__(self)
-        if self.direction not in ("increasing", "decreasing"):
-            raise ValueError(
-                f"direction of claim {self.name!r} is {self.direction!r}; it must be 'increasing' or 'decreasing'"
-            )
+        is_known = self.direction in ("increasing", "decreasing")
+        self.require("direction", is_known, "be 'increasing' or 'decreasing'")
 
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare each row with the one before it along the column."""
         rows, printed = self.select(ours, published)
         result: list[Comparison] = []
         for rest, group in grouped([row for row in rows if self.along in row.keys], {self.along}):
-            ordered = sorted(group, key=lambda row: numeric(row, self), reverse=self.direction == "decreasing")
+            ordered = sorted(
+                group, key=lambda row: comparing.numeric(row, self), reverse=self.direction == "decreasing"
+            )
             if len(ordered) < 2:
-                result.append(missing({**rest, self.along: "a second value"}, group[0].unit))
-            result += rising(ordered, printed, self)
-        return (*result, *gaps(self, rows, [row for row in printed if self.along in row.keys], result))
+                result.append(comparing.missing({**rest, self.along: "a second value"}, group[0].unit))
+            result += comparing.rising(ordered, printed, self)
+        return (*result, *comparing.gaps(self, rows, [row for row in printed if self.along in row.keys], result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,60 +263,40 @@ class Crossover(Claim):
     def __post_init__(self) -> None:
         Claim.__post_init__(self)
         _check_tolerance(self)
-        if not isinstance(self.between, (tuple, list)) or len(set(self.between)) != 2:
-            raise ValueError(f"between of claim {self.name!r} is {self.between!r}; it must name two different series")
-        if self.smaller_before is not None and self.smaller_before not in self.between:
-            raise ValueError(
-                f"smaller_before of claim {self.name!r} is {self.smaller_before!r}; it must be one of {self.between!r}"
-            )
-        if self.scale not in ("linear", "log"):
-            raise ValueError(f"scale of claim {self.name!r} is {self.scale!r}; it must be 'linear' or 'log'")
-        if not math.isfinite(self.at) or (self.scale == "log" and self.at <= 0):
-            raise ValueError(
-                f"at of claim {self.name!r} is {self.at!r}; it must be finite, and positive on a log scale"
-            )
+        is_pair = isinstance(self.between, (tuple, list)) and len(set(self.between)) == 2
+        self.require("between", is_pair, "name two different series")
+        self.require("smaller_before", self.smaller_before in (None, *self.between), f"be one of {self.between!r}")
+        self.require("scale", self.scale in ("linear", "log"), "be 'linear' or 'log'")
+        is_place = math.isfinite(self.at) and (self.scale == "linear" or self.at > 0)
+        self.require("at", is_place, "be finite, and positive on a log scale")
 
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Find the crossing of every group and compare it with the published one."""
         rows = [row for row in self.select(ours, published)[0] if self.along in row.keys]
-        crossings = [crossing(rest, group, self) for rest, group in grouped(rows, {self.along, self.series})]
-        return (*crossings, *gaps(self, rows, (), crossings))
+        crossings = [comparing.crossing(rest, group, self) for rest, group in grouped(rows, {self.along, self.series})]
+        return (*crossings, *comparing.gaps(self, rows, (), crossings))
 
 
 def _beside_definition(
     claim: Within | Bound, ours: Sequence[Row], value: float, rows: Sequence[Comparison]
 ) -> tuple[Comparison, ...]:
     """Add missing rows to comparisons with a value that no table prints, and mark them all as such."""
-    rows = [*rows, *(replace(gap, published=value, source=claim.source) for gap in gaps(claim, ours, (), ()))]
+    rows = [*rows, *(replace(gap, published=value, source=claim.source) for gap in comparing.gaps(claim, ours, (), ()))]
     single = {name: canonical(key) for name, key in claim.where.items() if not isinstance(key, (list, tuple))}
     implied = Row(quantity=claim.quantity, value=value, unit="", source=claim.source)
-    return tuple(replace(row, by_definition=True) for row in rows or [missing(single, "", implied)])
+    return tuple(replace(row, by_definition=True) for row in rows or [comparing.missing(single, "", implied)])
 
 
 def _check_tolerance(claim: Within | Crossover) -> None:
-    given = [value for value in (claim.rel, claim.abs) if value is not None]
-    if len(given) != 1:
-        raise ValueError(f"rel, abs of claim {claim.name!r} are {claim.rel!r}, {claim.abs!r}; give exactly one")
-    if not _is_finite(given[0]) or given[0] < 0:
-        raise ValueError(f"tolerance of claim {claim.name!r} is {given[0]!r}; it must be a finite number, zero or more")
-
-
-def _check_expected(claim: Within) -> None:
-    _check_finite(claim, "expected", claim.expected)
-    _check_source(claim)
-    if claim.expected == 0 and claim.rel is not None:
-        raise ValueError(f"expected of claim {claim.name!r} is 0, of which rel is no tolerance; give abs")
+    field = claim.require_one("rel", "abs")
+    tolerance = getattr(claim, field)
+    claim.require(field, _is_finite(tolerance) and tolerance >= 0, "be a finite number, zero or more")
 
 
 def _is_finite(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _check_finite(claim: Within | Bound, name: str, value: object) -> None:
-    if not _is_finite(value):
-        raise ValueError(f"{name} of claim {claim.name!r} is {value!r}; it must be a finite number")
-
-
-def _check_source(claim: Within | Bound) -> None:
-    if not claim.source.strip():
-        raise ValueError(f"source of claim {claim.name!r} is {claim.source!r}; it must say why this is expected")
+def _check_by_definition(claim: Within | Bound, field: str) -> None:
+    claim.require(field, _is_finite(getattr(claim, field)), "be a finite number")
+    claim.require("source", bool(claim.source.strip()), "say why this is expected")

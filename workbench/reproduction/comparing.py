@@ -16,27 +16,8 @@ from workbench.study.rows import Key, Row, canonical, matches
 if TYPE_CHECKING:
     from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Trend, Within
 
-__all__ = [
-    "CALIBRATED",
-    "MANIFOLD",
-    "ORDERS",
-    "ClaimVerdict",
-    "Comparison",
-    "Verdict",
-    "bounded",
-    "comparison",
-    "crossing",
-    "gaps",
-    "inside",
-    "keys_text",
-    "listed",
-    "missing",
-    "numeric",
-    "outside",
-    "reaching",
-    "rising",
-    "worst",
-]
+__all__ = ["CALIBRATED", "MANIFOLD", "ORDERS", "ClaimVerdict", "Comparison", "Verdict", "bounded", "crossing", "gaps"]
+__all__ += ["keys_text", "listed", "missing", "numeric", "rising", "within", "worst"]
 
 ORDERS = ("Ordering", "Trend")  # the kinds of claim whose rows have a verdict only together
 CALIBRATED = "the cost model was calibrated on this cell, so it does not count"
@@ -115,14 +96,14 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
     return next((verdict for verdict in SEVERITY if verdict in verdicts), Verdict.NOT_RUN)
 
 
-def inside(ours: float, published: float, claim: "Within | Crossover") -> bool:
+def _inside(ours: float, published: float, claim: "Within | Crossover") -> bool:
     """Say whether ours lies within the tolerance of a claim; what is not finite never does."""
     if not (math.isfinite(ours) and math.isfinite(published)):
         return False
     return abs(ours - published) <= (claim.abs if claim.rel is None else claim.rel * abs(published))
 
 
-def outside(ours: float, published: float, claim: "Within | Crossover") -> str:
+def _outside(ours: float, published: float, claim: "Within | Crossover") -> str:
     """Say in words by how much ours lies outside."""
     if not (math.isfinite(ours) and math.isfinite(published)):
         return f"ours is {ours:g}, published {published:g}; a value that is not finite agrees with nothing"
@@ -147,12 +128,14 @@ def _digits(one: float, other: float) -> int:
     return next((digits for digits in range(4, 17) if f"{one:.{digits}g}" != f"{other:.{digits}g}"), 17)
 
 
-def reaching(ours: Row, published: float, claim: "Within") -> str:
-    """Say of a value outside of the tolerance that its interval reaches into it, where it does."""
-    low, high = ours.interval
-    if not (ours.spread_known and inside(min(max(published, low), high), published, claim)):
-        return ""
-    return f"; our interval {low:.4g} to {high:.4g} reaches the tolerance"
+def within(ours: Row, published: Row, claim: "Within") -> Comparison:
+    """Compare a value with a published one, and say where its interval reaches the tolerance that it misses."""
+    if _inside(ours.value, published.value, claim):
+        return _comparison(ours, published, Verdict.AGREES, "")
+    (low, high), reason = ours.interval, _outside(ours.value, published.value, claim)
+    if ours.spread_known and _inside(min(max(published.value, low), high), published.value, claim):
+        reason += f"; our interval {low:.4g} to {high:.4g} reaches the tolerance"
+    return _comparison(ours, published, Verdict.DISAGREES, reason)
 
 
 def bounded(ours: Row, asked: Row, claim: "Bound") -> Comparison:
@@ -162,13 +145,13 @@ def bounded(ours: Row, asked: Row, claim: "Bound") -> Comparison:
     keeps, misses = (high <= limit, low > limit) if claim.at_least is None else (low >= limit, high < limit)
     if not math.isfinite(ours.value):
         reason = f"ours is {ours.value:g}; a value that is not finite keeps no bound"
-        return comparison(ours, asked, Verdict.DISAGREES, reason)
+        return _comparison(ours, asked, Verdict.DISAGREES, reason)
     if keeps:
-        return comparison(ours, asked, Verdict.AGREES, "")
+        return _comparison(ours, asked, Verdict.AGREES, "")
     if misses or not ours.spread_known:
-        return comparison(ours, asked, Verdict.DISAGREES, f"ours is {_with_interval(ours, 4)}, not {words}")
+        return _comparison(ours, asked, Verdict.DISAGREES, f"ours is {_with_interval(ours, 4)}, not {words}")
     reason = f"ours is {_with_interval(ours, 4)}: {words} is inside the interval, so it is not shown"
-    return comparison(ours, asked, Verdict.NOT_COMPARABLE, reason)
+    return _comparison(ours, asked, Verdict.NOT_COMPARABLE, reason)
 
 
 def keys_text(keys: Mapping[str, Key]) -> str:
@@ -176,20 +159,11 @@ def keys_text(keys: Mapping[str, Key]) -> str:
     return ", ".join(f"{name}={key}" for name, key in keys.items()) or "no keys"
 
 
-def comparison(ours: Row, published: Row | None, verdict: Verdict, reason: str) -> Comparison:
+def _comparison(ours: Row, published: Row | None, verdict: Verdict, reason: str) -> Comparison:
     """Put one of our rows beside the published one."""
     value, source = (None, "") if published is None else (published.value, published.source)
-    return Comparison(
-        where=ours.keys,
-        published=value,
-        ours=ours.value,
-        unit=ours.unit,
-        source=source,
-        low=ours.low,
-        high=ours.high,
-        verdict=verdict,
-        reason=reason,
-    )
+    own = {"where": ours.keys, "ours": ours.value, "unit": ours.unit, "low": ours.low, "high": ours.high}
+    return Comparison(published=value, source=source, verdict=verdict, reason=reason, **own)
 
 
 def missing(where: Mapping[str, Key], unit: str, published: Row | None = None) -> Comparison:
@@ -229,10 +203,7 @@ def numeric(row: Row, claim: "Trend | Crossover") -> float:
 
 
 def rising(ordered: Sequence[Row], published: Sequence[Row], claim: "Ordering | Trend") -> list[Comparison]:
-    """Compare each row with the one before it: the value must rise, and the published one with it if there is one.
-
-    Rows of the calibration are shown and passed over, so that the rows beside them are neighbours.
-    """
+    """Compare each row with the one before it; rows of the calibration are shown and passed over."""
     result: list[Comparison] = []
     before, before_published = None, None
     alone = sum(not row.calibrated for row in ordered) < 2 <= len(ordered)
@@ -240,11 +211,11 @@ def rising(ordered: Sequence[Row], published: Sequence[Row], claim: "Ordering | 
         printed = _published_for(row, published, claim)
         if row.calibrated or alone:
             reason = CALIBRATED if row.calibrated else ALONE
-            result.append(replace(comparison(row, printed, Verdict.NOT_COMPARABLE, reason), counts=False))
+            result.append(replace(_comparison(row, printed, Verdict.NOT_COMPARABLE, reason), counts=False))
             continue
         falls = _published_fall(before_published, printed, claim.along)
         verdict, reason = (Verdict.DISAGREES, falls) if falls else _step(before, row, claim.along)
-        result.append(comparison(row, printed, verdict, reason))
+        result.append(_comparison(row, printed, verdict, reason))
         before, before_published = row, printed or before_published
     return result
 
@@ -289,7 +260,6 @@ def _expected(before: Row, now: Row, along: str) -> str:
 
 
 def _pair(before: Row, now: Row) -> str:
-    """Write two values, each with its interval where it is known."""
     digits = _digits(before.value, now.value)
     return " and ".join(_with_interval(row, digits) for row in (before, now))
 
@@ -300,10 +270,7 @@ def _with_interval(row: Row, digits: int) -> str:
 
 
 def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") -> Comparison:
-    """Find where the two series of one group change places and compare that with the published place.
-
-    Places at which a row of the calibration stands are passed over.
-    """
+    """Compare the place where two series of a group cross with the published place, without calibrated places."""
     first, second = (
         {numeric(row, claim): row for row in group if matches(row, {claim.series: name})} for name in claim.between
     )
@@ -311,19 +278,11 @@ def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") 
     counted = [(place, a, b) for place, a, b in points if not (a.calibrated or b.calibrated)]
     if len(points) < 2:
         return missing({**rest, claim.along: "at least two places"}, claim.unit)
-    counts = len(counted) >= 2
-    judged = _judged_crossing(counted, claim) if counts else (None, Verdict.NOT_COMPARABLE, CALIBRATED_SWEEP)
-    place, verdict, reason = judged
-    return Comparison(
-        where=dict(rest),
-        published=claim.at,
-        unit=claim.unit,
-        source=claim.source,
-        ours=place,
-        verdict=verdict,
-        reason=reason,
-        counts=counts,
-    )
+    place, verdict, reason = None, Verdict.NOT_COMPARABLE, CALIBRATED_SWEEP
+    if counts := len(counted) >= 2:
+        place, verdict, reason = _judged_crossing(counted, claim)
+    about = {"where": dict(rest), "published": claim.at, "unit": claim.unit, "source": claim.source}
+    return Comparison(ours=place, verdict=verdict, reason=reason, counts=counts, **about)
 
 
 def _judged_crossing(points: Sequence[tuple[float, Row, Row]], claim: "Crossover") -> tuple[float | None, Verdict, str]:
@@ -340,9 +299,9 @@ def _judged_crossing(points: Sequence[tuple[float, Row, Row]], claim: "Crossover
     if claim.smaller_before is not None and smaller != claim.smaller_before:
         order = f"{smaller} is the smaller before the crossing, not {claim.smaller_before}"
         return places[0], Verdict.DISAGREES, order
-    if inside(places[0], claim.at, claim):
+    if _inside(places[0], claim.at, claim):
         return places[0], Verdict.AGREES, ""
-    return places[0], Verdict.DISAGREES, outside(places[0], claim.at, claim)
+    return places[0], Verdict.DISAGREES, _outside(places[0], claim.at, claim)
 
 
 def _apart(a: Row, b: Row) -> bool:

@@ -73,35 +73,35 @@ class Reproduction:
 
 def _check_names(item: Reproduction) -> None:
     for name in ("technique", "item", "title", "notebook"):
-        if not isinstance(getattr(item, name), str) or not getattr(item, name).strip():
-            raise ValueError(f"{name} is {getattr(item, name)!r}; it must be a non-empty text")
-    if not TECHNIQUE.fullmatch(item.technique):
-        raise ValueError(f"technique is {item.technique!r}; it must be lower case letters, digits and underscores")
-    if not ITEM.fullmatch(item.item):
-        raise ValueError(f"item is {item.item!r}; it must be lower case letters, digits and hyphens")
+        value = getattr(item, name)
+        _require(name, value, isinstance(value, str) and value.strip(), "a non-empty text")
+    is_technique = TECHNIQUE.fullmatch(item.technique)
+    _require("technique", item.technique, is_technique, "lower case letters, digits and underscores")
+    _require("item", item.item, ITEM.fullmatch(item.item), "lower case letters, digits and hyphens")
     if item.item == CELLS:
         raise ValueError(f"item is {item.item!r}; that is the folder of the technique's cells")
-    if not isinstance(item.evidence, Evidence):
-        raise ValueError(
-            f"evidence is {item.evidence!r}; it must be {', '.join(f'Evidence.{e.name}' for e in Evidence)}"
-        )
-    if not item.notebook.endswith(".ipynb") or item.notebook.startswith("/") or ".." in item.notebook.split("/"):
-        raise ValueError(f"notebook is {item.notebook!r}; it must be the path of an .ipynb inside the project")
-    if item.published is not None and (not str(item.published).endswith(".csv") or "/" in str(item.published)):
-        raise ValueError(f"published is {item.published!r}; it must be the name of a .csv file, or None")
-    if not isinstance(item.times, bool):
-        raise ValueError(f"times is {item.times!r}; it must be True or False")
-    if isinstance(item.requires, str):
-        raise ValueError(f"requires is {item.requires!r}; it must be a list of texts")
+    known = ", ".join(f"Evidence.{kind.name}" for kind in Evidence)
+    _require("evidence", item.evidence, isinstance(item.evidence, Evidence), known)
+    path, published = item.notebook, item.published
+    is_inside = path.endswith(".ipynb") and not path.startswith("/") and ".." not in path.split("/")
+    _require("notebook", path, is_inside, "the path of an .ipynb inside the project")
+    is_table = published is None or (str(published).endswith(".csv") and "/" not in str(published))
+    _require("published", published, is_table, "the name of a .csv file, or None")
+    _require("times", item.times, isinstance(item.times, bool), "True or False")
+    _require("requires", item.requires, not isinstance(item.requires, str), "a list of texts")
+
+
+def _require(field: str, value: Any, holds: Any, rule: str) -> None:
+    if not holds:
+        raise ValueError(f"{field} is {value!r}; it must be {rule}")
 
 
 def _check_parameters(item: Reproduction) -> None:
-    if not isinstance(item.parameters, Mapping) or not item.parameters:
-        raise ValueError(f"parameters is {item.parameters!r}; it must give the parameters of at least one profile")
+    is_given = isinstance(item.parameters, Mapping) and item.parameters
+    _require("parameters", item.parameters, is_given, "a dictionary of at least one profile's parameters")
     for profile, parameters in item.parameters.items():
         _known_profile("parameters", profile)
-        if not isinstance(parameters, Mapping):
-            raise ValueError(f"parameters[{profile!r}] is {parameters!r}; it must be a dictionary")
+        _require(f"parameters[{profile!r}]", parameters, isinstance(parameters, Mapping), "a dictionary")
         if "item" in parameters:
             raise ValueError(f"parameters[{profile!r}] sets 'item'; the runner does that itself")
         for name, value in parameters.items():
@@ -128,10 +128,8 @@ def check_plain(what: str, value: Any) -> None:
 
 
 def _check_claims(item: Reproduction) -> None:
-    if isinstance(item.claims, Claim) or not all(isinstance(claim, Claim) for claim in item.claims):
-        raise ValueError(
-            f"claims is {item.claims!r}; it must be a list of Within, Bound, Ordering, Trend and Crossover"
-        )
+    are_claims = not isinstance(item.claims, Claim) and all(isinstance(claim, Claim) for claim in item.claims)
+    _require("claims", item.claims, are_claims, "a list of Within, Bound, Ordering, Trend and Crossover")
     names = [claim.name for claim in item.claims]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"claims has two of the name {twice[0]!r}; names must differ")

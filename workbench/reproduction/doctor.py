@@ -18,29 +18,9 @@ __all__ = ["Check", "examine"]
 PYTHON_NEEDED = (3, 11)
 FREE_BYTES_NEEDED = 1_000_000_000  # a laptop run of every technique writes far less; notebooks and figures are small
 RANKS_TRIED, RANKS_TIMEOUT_S = 2, 60
-PACKAGES = (
-    "torch",
-    "papermill",
-    "ipykernel",
-    "jupyterlab",
-    "matplotlib",
-    "pandas",
-    "ipywidgets",
-    "transformers",
-    "ipyparallel",
-)
+RUN_PACKAGES = ("torch", "papermill", "ipykernel", "matplotlib", "pandas", "transformers")
+LAB_PACKAGES = ("jupyterlab", "ipywidgets", "ipyparallel")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ADVICE = {
-    "python": "Install Python 3.11 or later and make the environment anew.",
-    "packages": "Run make, or: pip install -c constraints.txt -e .",
-    "catalogue": "Mend the file named.",
-    "results": "Free some space (workbench clean), or make the folder writable.",
-    "ranks": "A firewall must let this machine talk to itself, and /dev/shm must have room.",
-    "kernels": "Run: python -m ipykernel install --sys-prefix; for ranks in a kernel: workbench kernels install",
-    "GPUs": "Not needed: the laptop profile runs on the processor. With one, install the CUDA build of torch.",
-    "shaped hosts": "Items on links of a given speed are not run; on Linux, allow unprivileged user namespaces.",
-    "browser": "Only the browser test needs it: pip install playwright, and the system's chromium package.",
-}
 OPTIONAL = {"GPUs", "shaped hosts", "browser"}
 Found = tuple[bool, str]  # whether the thing is there, and a line on it
 
@@ -66,24 +46,24 @@ class Check:
 
 def examine(project: Any) -> Iterator[Check]:
     """Look at everything in turn; each outcome comes as soon as it is known."""
-    looks: dict[str, Callable[[], Found]] = {
-        "python": _python,
-        "packages": _packages,
-        "catalogue": lambda: _catalogue(project),
-        "results": lambda: _results(project),
-        "ranks": _ranks,
-        "kernels": _kernels,
-        "GPUs": _gpus,
-        "shaped hosts": _shaped_hosts,
-        "browser": _browser,
+    looks: dict[str, tuple[Callable[[], Found], str]] = {
+        "python": (_python, "Install Python 3.11 or later and make the environment anew."),
+        "packages": (_packages, "Run make, or: pip install -c constraints.txt -e ."),
+        "catalogue": (lambda: _catalogue(project), "Mend the file named."),
+        "results": (lambda: _results(project), "Free space (workbench clean), or make the folder writable."),
+        "ranks": (_ranks, "A firewall must let this machine talk to itself, and /dev/shm must have room."),
+        "kernels": (_kernels, "Run: python -m ipykernel install --sys-prefix; for ranks: workbench kernels install"),
+        "GPUs": (_gpus, "Not needed: the laptop profile runs on the processor. Else install the CUDA build of torch."),
+        "shaped hosts": (_shaped_hosts, "Shaped links are not run; on Linux, allow unprivileged user namespaces."),
+        "browser": (_browser, "Only its test needs it: pip install playwright, and the system's chromium package."),
     }
-    for name, look in looks.items():
+    for name, (look, advice) in looks.items():
         try:
             ok, found = look()
         except Exception as error:  # the outcome of a look, not an error of the doctor's
             ok, found = False, _in_a_line(error)
         required, broken = name not in OPTIONAL, name == "catalogue" and not ok
-        yield Check(name=name, ok=ok, required=required, found=found, advice=ADVICE[name], broken=broken)
+        yield Check(name=name, ok=ok, required=required, found=found, advice=advice, broken=broken)
     try:
         yield from _data()
     except Exception as error:
@@ -100,8 +80,10 @@ def _python() -> Found:
 
 
 def _packages() -> Found:
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES[:2] if name not in missing)
+    missing = [name for name in RUN_PACKAGES + LAB_PACKAGES if importlib.util.find_spec(name) is None]
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in RUN_PACKAGES[:2] if name not in missing
+    )
     return not missing, f"missing {', '.join(missing)}" if missing else f"all there ({versions})"
 
 
@@ -167,7 +149,6 @@ def _browser() -> Found:
 
 
 def _data() -> Iterator[Check]:
-    """Check the files of each data set that is here, and name those that are not."""
     from workbench.datasets.manifest import FileStatus, list_data, verify
     from workbench.datasets.places import DATA_VARIABLE, DataError, workbench_data
 

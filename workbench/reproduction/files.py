@@ -17,34 +17,15 @@ from typing import Any
 
 from workbench.reproduction.errors import RecordError, UsageError
 
-__all__ = [
-    "LOCK_FILE",
-    "MIN_FREE_BYTES",
-    "canonical_json",
-    "check_folder",
-    "checksum",
-    "checksums",
-    "hold_lock",
-    "jsonable",
-    "misfits",
-    "read_json",
-    "sha256",
-    "take_lock",
-    "write_json",
-    "write_record",
-    "write_whole",
-]
+__all__ = ["LOCK_FILE", "MIN_FREE_BYTES", "canonical_json", "check_folder", "checksum", "checksums", "hold_lock"]
+__all__ += ["jsonable", "misfits", "read_json", "sha256", "take_lock", "write_json", "write_record", "write_whole"]
 
 LOCK_FILE = ".lock"
 MIN_FREE_BYTES = 200_000_000  # a laptop run of all items leaves well under 100 MB of notebooks, figures and traces
 
 
 def jsonable(value: Any) -> Any:
-    """Return a value as JSON can hold it; numbers that JSON lacks are the texts "nan", "inf" and "-inf".
-
-    Raises:
-        ValueError: for a value that has no such form.
-    """
+    """Return a value as JSON can hold it; numbers that JSON lacks are the texts "nan", "inf" and "-inf"."""
     if value is None or isinstance(value, (bool, int, str)):
         return value if not hasattr(value, "value") else value.value
     if isinstance(value, Mapping):
@@ -89,12 +70,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        FileNotFoundError: where there is none.
-        RecordError: naming the file, where it cannot be read.
-    """
+    """Read a JSON file; a RecordError names a file that cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -144,11 +120,7 @@ def _misfit(name: str, sealed: str | None, actual: str | None) -> str:
 
 
 def check_folder(folder: Path, min_free_bytes: int = MIN_FREE_BYTES) -> None:
-    """Make a folder of results if need be, and check that it can be written and that the disk has room.
-
-    Raises:
-        UsageError: naming the folder.
-    """
+    """Make a folder of results, and check that it can be written and that the disk has room."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder, prefix=".probe-"):
@@ -161,11 +133,7 @@ def check_folder(folder: Path, min_free_bytes: int = MIN_FREE_BYTES) -> None:
 
 
 def take_lock(path: Path) -> int | None:
-    """Lock a file until its handle is closed or this process dies; None where another process holds it.
-
-    Raises:
-        OSError: where the file cannot be opened, or its file system has no locks.
-    """
+    """Lock a file until its handle is closed or this process dies; return None where another process holds it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,11 +147,7 @@ def take_lock(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def hold_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder while the block runs; its file stays, and names the holder.
-
-    Raises:
-        UsageError: naming the holder, or the reason why the folder cannot be locked.
-    """
+    """Hold the lock of a folder while the block runs; its file stays, and names the holder."""
     path = folder / LOCK_FILE
     try:
         handle = take_lock(path)

@@ -32,22 +32,12 @@ def judge(
     calibrated_on: Iterable[Mapping[str, Any]] = (),
     not_comparable: Mapping[str, str] | None = None,
 ) -> tuple[ClaimVerdict, ...]:
-    """Compute the verdict of every claim.
+    """Compute one verdict a claim; rows of ours that differ by seed alone are merged first.
 
     Args:
-        claims: the claims of one item.
-        ours: our values; rows that differ by seed alone are merged first.
-        published: the paper's values.
         sources: where our data came from, each with `name` and `source`.
         calibrated_on: keys (and `quantity`) of the published cells that a cost model was calibrated on.
         not_comparable: name of a claim to a reason of this run, such as data that is missing.
-
-    Returns:
-        One verdict a claim, in their order.
-
-    Raises:
-        ClaimError: where a claim cannot be judged as it is written.
-        ValueError: where `not_comparable` names no claim.
     """
     reasons = dict(not_comparable or {})
     if strange := set(reasons) - {claim.name for claim in claims}:
@@ -71,16 +61,9 @@ def _verdict(claim: Claim, rows: Sequence[Comparison], override: str) -> ClaimVe
     if override and verdict is not Verdict.NOT_RUN:
         verdict, reason = Verdict.NOT_COMPARABLE, override
         rows = [replace(row, verdict=verdict, reason=override) for row in rows]
-    return ClaimVerdict(
-        claim=claim.name,
-        kind=type(claim).__name__,
-        verdict=verdict,
-        reason=reason,
-        because=claim.because,
-        explanation=claim.explanation,
-        source=claim.source,
-        rows=tuple(rows),
-    )
+    about = {name: getattr(claim, name) for name in ("because", "explanation", "source")}
+    kind = type(claim).__name__
+    return ClaimVerdict(claim=claim.name, kind=kind, verdict=verdict, reason=reason, rows=tuple(rows), **about)
 
 
 def _is_calibrated(row: Row, cells: Sequence[Mapping[str, Any]]) -> bool:

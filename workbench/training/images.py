@@ -71,7 +71,7 @@ class ImageExamples:
         """Normalise the images of these row numbers."""
         chosen = torch.as_tensor(rows)
         pixels_BCHW = self.images[chosen].to(device).float() / WHITE
-        mean, deviation = (torch.tensor(each, device=device).view(-1, 1, 1) for each in (MEAN, DEVIATION))
+        mean, deviation = (torch.tensor(colours, device=device).view(-1, 1, 1) for colours in (MEAN, DEVIATION))
         return ImageBatch(inputs=(pixels_BCHW - mean) / deviation, labels=self.labels[chosen].to(device))
 
 

@@ -20,17 +20,8 @@ from workbench.parallel.pipeline import StepResult
 from workbench.training.batches import shuffled_batches, sorted_batches
 from workbench.training.precision import PRECISIONS, computing_in
 
-__all__ = [
-    "LabelledBatch",
-    "LabelledExamples",
-    "Recipe",
-    "Trainable",
-    "TrainingRun",
-    "linear_factor",
-    "linear_warm_up_and_decay",
-    "predict",
-    "train",
-]
+__all__ = ["LabelledBatch", "LabelledExamples", "Recipe", "Trainable", "TrainingRun", "linear_factor"]
+__all__ += ["linear_warm_up_and_decay", "predict", "train"]
 
 EVALUATION_BATCH = 128  # rows
 END_SHARE = 0.1  # of the steps, whose losses are those at the end
@@ -128,18 +119,7 @@ def train(
     augment: Callable[[LabelledBatch, int], LabelledBatch] | None = None,
     on_step: Callable[[LabelledBatch], None] | None = None,
 ) -> TrainingRun:
-    """Train all parameters of a pipeline that want a gradient; leave it in training mode.
-
-    Args:
-        pipeline: changed in place.
-        examples: training data.
-        recipe: how.
-        augment: takes a batch and the number of its step; returns the batch to learn from.
-        on_step: called after every update with its batch.
-
-    Raises:
-        ValueError: if the examples fill no batch.
-    """
+    """Train all parameters that want a gradient; `augment` takes a batch and the number of its step."""
     batches = list(_batches(examples, recipe))
     if not batches:
         raise ValueError(f"batch is {recipe.batch}; it must be at most the number of examples, {len(examples)}")
@@ -180,11 +160,7 @@ def _update(
 def predict(
     pipeline: Trainable, examples: LabelledExamples, recipe: Recipe, *, batch: int = EVALUATION_BATCH
 ) -> Tensor | None:
-    """Run all examples forward without dropout, in batches of about the same length.
-
-    Returns:
-        Outputs in the order of the examples, float32; None except in the last stage.
-    """
+    """Run all examples forward without dropout; return float32 outputs in order, None except in the last stage."""
     outputs, order = [], sorted_batches(examples.lengths, batch)
     for rows in order:
         part = examples.batch(rows, recipe.device)
@@ -197,10 +173,7 @@ def predict(
 
 
 def linear_factor(step: int, num_steps: int, warm_up: float) -> float:
-    """Return the share of the peak learning rate at a step.
-
-    The rate rises over a share `warm_up` of the steps, in [0, 1), and falls over the rest.
-    """
+    """Return the share of the peak rate: it rises over the share `warm_up` of the steps, then falls."""
     num_rising = round(warm_up * num_steps)
     if step < num_rising:
         return (step + 1) / num_rising
@@ -208,14 +181,7 @@ def linear_factor(step: int, num_steps: int, warm_up: float) -> float:
 
 
 def linear_warm_up_and_decay(optimizer: torch.optim.Optimizer, num_steps: int, *, warm_up: float) -> LambdaLR:
-    """Let an optimizer's learning rate rise to its peak and fall to nothing.
-
-    Returns:
-        The schedule; call its `step()` after each of the optimizer's.
-
-    Raises:
-        ValueError: for fewer than 1 step or a share outside [0, 1).
-    """
+    """Return a schedule in which an optimizer's rate rises to its peak and falls to nothing."""
     if num_steps < 1:
         raise ValueError(f"num_steps is {num_steps}; it must be at least 1")
     if not 0 <= warm_up < 1:

@@ -22,15 +22,8 @@ from typing import IO
 
 from workbench.launch.environment import rank_environment
 
-__all__ = [
-    "Benchmark",
-    "BenchmarkRow",
-    "Ratio",
-    "median_interval",
-    "paired_ratio",
-    "run_benchmarks",
-    "without_garbage_collection",
-]
+__all__ = ["Benchmark", "BenchmarkRow", "Ratio", "median_interval", "paired_ratio", "run_benchmarks"]
+__all__ += ["without_garbage_collection"]
 
 MISS = 0.05  # probability that the interval of a median misses it, both sides together
 FEWEST_ROUNDS = 6  # fewer values have no interval at that probability: 2 · 0.5**5 > 0.05
@@ -87,17 +80,7 @@ def paired_ratio(
     warmup: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Ratio:
-    """Time two functions in turn (A B A B ...) and return the ratio of A's time to B's.
-
-    Args:
-        fn_a, fn_b: Functions without arguments; a result is dropped before the next call.
-        rounds: Pairs, at least 6.
-        warmup: Pairs run before, not counted.
-        clock: Returns seconds; time.thread_time leaves out what other processes take from a function of one thread.
-
-    Raises:
-        ValueError: If rounds or warmup is too small.
-    """
+    """Time two functions in turn (A B A B ...) and return the ratio of A's time to B's over `rounds` pairs."""
     if rounds < FEWEST_ROUNDS:
         raise ValueError(f"rounds is {rounds}; it must be at least {FEWEST_ROUNDS} for an interval")
     if warmup < 0:
@@ -148,17 +131,7 @@ def without_garbage_collection() -> Iterator[None]:
 def run_benchmarks(
     pattern: str = "*", folder: Path | str = BENCHMARK_FOLDER, *, on_row: Callable[[BenchmarkRow], None] | None = None
 ) -> list[BenchmarkRow]:
-    """Run the benchmarks of a folder, each file in a process of its own.
-
-    Args:
-        pattern: Shell-style pattern of benchmark names.
-        folder: Folder of the files bench_*.py.
-        on_row: Called with each row as soon as it is there.
-
-    Raises:
-        ValueError: If the folder has no benchmark of that name.
-        RuntimeError: If a file fails.
-    """
+    """Run a folder's benchmarks whose names fit a shell pattern, each file in a process of its own."""
     files, rows = sorted(Path(folder).glob("bench_*.py")), []
     for file in files:
         for row in _rows_of(file, pattern):
@@ -179,7 +152,6 @@ def _seconds(fn: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def _rows_of(file: Path, pattern: str) -> Iterator[BenchmarkRow]:
-    """Run one file in the environment of a rank and yield its rows as they come."""
     command = [sys.executable, "-m", "workbench.training.measuring", "--file", str(file), pattern]
     environment = {**os.environ, **rank_environment()}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -207,14 +179,12 @@ def _run_file(file: Path, pattern: str, rows: IO[str]) -> None:
 
 
 def _line(row: BenchmarkRow) -> str:
-    """Write a row as one line of text."""
     interval = "" if row.low is None else f"({row.low:.3g} .. {row.high:.3g})"
     verdict = {None: "", True: "holds", False: "DOES NOT HOLD"}[row.holds]
     return f"{row.name:<58} {row.figure:>9.3g} {row.unit:<4} {interval:<22} {row.asked:<16} {verdict}".rstrip()
 
 
 def _main(arguments: Sequence[str]) -> int:
-    """Run benchmarks and write their rows to standard output."""
     if arguments[:1] == ["--file"]:
         with contextlib.redirect_stdout(sys.stderr):
             _run_file(Path(arguments[1]), arguments[2], sys.__stdout__)

@@ -43,11 +43,7 @@ METRICS: Mapping[str, Callable] = MappingProxyType(
 
 
 def glue_scores(task: Task, predictions: Sequence[float], labels: Sequence[float]) -> dict[str, float]:
-    """Score predictions, a class or for a regression a number each, by the task's measures, the leading one first.
-
-    Raises:
-        ValueError: if the numbers of both differ or are zero.
-    """
+    """Score predictions, a class or for a regression a number each, by the task's measures, the leading one first."""
     if len(predictions) != len(labels) or not len(labels):
         raise ValueError(
             f"predictions has {len(predictions)} rows; it must have {len(labels)}, as labels, and at least 1"
@@ -56,10 +52,6 @@ def glue_scores(task: Task, predictions: Sequence[float], labels: Sequence[float
 
 
 def chance_score(task: Task, labels: Sequence[float]) -> float:
-    """Return the best leading score of a constant answer.
-
-    Returns:
-        The share of the most frequent class for accuracy, 0 for correlations, for F1 the score of always yes.
-    """
+    """Return the best leading score of a constant answer: for accuracy the share of the most frequent class."""
     answers = range(task.num_outputs)
     return max(glue_scores(task, [answer] * len(labels), labels)[task.metrics[0]] for answer in answers)

@@ -37,12 +37,7 @@ class ProductsInFloat32(TorchDispatchMode):
 
 @contextmanager
 def computing_in(precision: str, device: str | torch.device = "cpu") -> Iterator[None]:
-    """Compute in a precision; weights and their updates stay as they are.
-
-    Args:
-        precision: "fp32", or "bf16": matrix products of operands rounded to bfloat16, by autocast.
-        device: where the model is.
-    """
+    """Compute in "fp32", or in "bf16": matrix products of operands rounded to bfloat16, by autocast; weights stay."""
     kind = torch.device(device).type
     with torch.autocast(kind, dtype=torch.bfloat16, enabled=precision == "bf16"):
         if precision == "bf16" and kind == "cpu" and not has_bfloat16_instructions():

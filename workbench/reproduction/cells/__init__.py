@@ -30,25 +30,9 @@ from workbench.reproduction.files import check_folder
 from workbench.reproduction.project import Project
 from workbench.reproduction.recording import KEEP_CELLS, RUN_DIR, RUN_PROFILE
 
-__all__ = [
-    "Cell",
-    "CellClaims",
-    "CellProgress",
-    "CellResult",
-    "CellStore",
-    "CellsFailed",
-    "CellsThere",
-    "Ended",
-    "Estimate",
-    "Finished",
-    "Notes",
-    "describe",
-    "needs_file",
-    "num_cells",
-    "promote_cells",
-    "read_lines",
-    "run_cells",
-]
+__all__ = ["Cell", "CellClaims", "CellProgress", "CellResult", "CellStore", "CellsFailed", "CellsThere", "Ended"]
+__all__ += ["Estimate", "Finished", "Notes", "describe", "needs_file", "num_cells", "promote_cells", "read_lines"]
+__all__ += ["run_cells"]
 
 
 def run_cells(

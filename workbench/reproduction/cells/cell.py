@@ -115,9 +115,8 @@ def _settle(cell: Cell, slot: int) -> None:
     import torch
 
     gc.collect()  # the last cell's model refers to itself through its hooks, so it would stay for long
-    if trim := getattr(
-        ctypes.CDLL(None), "malloc_trim", None
-    ):  # ranks keep freed blocks, and cells of many sizes add up
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # ranks keep freed blocks, and cells of many sizes add up
         trim(0)
     seed = int(cell.digest[:8], 16)
     random.seed(seed)

@@ -27,22 +27,8 @@ from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.machine import commit_of, num_cores
 from workbench.reproduction.project import Project
 
-__all__ = [
-    "CELLS_FILE",
-    "PROGRESS_FILE",
-    "CellClaims",
-    "CellProgress",
-    "CellStore",
-    "CellsThere",
-    "Notes",
-    "cells_there",
-    "needs_file",
-    "num_cells",
-    "origins",
-    "promote_cells",
-    "read_lines",
-    "read_progress",
-]
+__all__ = ["CELLS_FILE", "PROGRESS_FILE", "CellClaims", "CellProgress", "CellStore", "CellsThere", "Notes"]
+__all__ += ["cells_there", "needs_file", "num_cells", "origins", "promote_cells", "read_lines", "read_progress"]
 
 SCHEMA = 1  # of a cell
 FIELDS = frozenset({"arguments", "commit", "data", "library", "machine", "seconds", "started", "values", "versions"})
@@ -74,11 +60,7 @@ def _read_cell(path: Path, cell: Cell | None = None) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the committed cells of one function: digest to cell; none where there is no file.
-
-    Raises:
-        RecordError: naming the file and the line that cannot be trusted.
-    """
+    """Read the committed cells of one function, by digest; none where there is no file."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -124,11 +106,7 @@ class CellStore:
         return self.folder / f"{cell.digest}.json"
 
     def find(self, cell: Cell) -> tuple[StoredCell | None, str]:
-        """Return a cell that is up to date, else the newest where such are accepted, and what has changed since it ran.
-
-        Raises:
-            RecordError: where it cannot be trusted.
-        """
+        """Return a current cell, or the newest where old ones are accepted, and the reason why it is out of date."""
         stored = [self.committed[cell.digest]] if cell.digest in self.committed else []
         with contextlib.suppress(FileNotFoundError):
             stored.append(_read_cell(self.path(cell), cell))
@@ -164,32 +142,26 @@ class CellClaims:
 
     def __exit__(self, *error: object) -> None:
         for digest in list(self._handles):
-            self._free(digest)
+            self.free(digest)
 
     def take(self, cell: Cell) -> bool:
         """Claim a cell; return False where another process has it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            handle = take_lock(self._path(cell.digest))
+            handle = take_lock(self.folder / f".{cell.digest}.claim")
         except OSError:  # a file system without locks: both run the cell, and the last result stays
             return True
         if handle is not None:
             self._handles[cell.digest] = handle
         return handle is not None
 
-    def free(self, cell: Cell) -> None:
-        """Give a cell back."""
-        self._free(cell.digest)
-
-    def _free(self, digest: str) -> None:
+    def free(self, digest: str) -> None:
+        """Give the cell of this digest back."""
         handle = self._handles.pop(digest, None)
         if handle is not None:
             with contextlib.suppress(OSError):
-                self._path(digest).unlink(missing_ok=True)
+                (self.folder / f".{digest}.claim").unlink(missing_ok=True)
             os.close(handle)
-
-    def _path(self, digest: str) -> Path:
-        return self.folder / f".{digest}.claim"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,8 +237,8 @@ def origins(run_folder: Path) -> list[dict[str, Any]]:
     by_place: dict[str, dict[str, Any]] = {}
     for facts in _read(run_folder / CELLS_FILE).values():
         key = canonical_json([facts["commit"], facts["machine"]])
-        none_yet = {"commit": facts["commit"], "machine": facts["machine"], "num_cells": 0, "seconds": 0.0}
-        origin = by_place.setdefault(key, none_yet)
+        place = {"commit": facts["commit"], "machine": facts["machine"]}
+        origin = by_place.setdefault(key, place | {"num_cells": 0, "seconds": 0.0})
         origin["num_cells"] += 1
         origin["seconds"] = round(origin["seconds"] + facts["seconds"], 3)
     return sorted(by_place.values(), key=lambda origin: -origin["num_cells"])
@@ -296,10 +268,7 @@ def num_cells(project: Project, item: Reproduction, profile: str) -> tuple[int, 
 def cells_there(
     project: Project, item: Reproduction, profile: str, fingerprinter: Fingerprinter, *, keep: bool = False
 ) -> CellsThere | None:
-    """Count the cells of an item without running anything; None where no study of it has begun.
-
-    With `keep`, those that are out of date count as up to date, and the committed ones as there.
-    """
+    """Count an item's cells without a run, None before its first study; `keep` accepts cells that are out of date."""
     needs = _read(needs_file(project, item, profile))
     num_cells = sum(map(len, needs.values()))
     if not num_cells:
@@ -341,14 +310,7 @@ def _timed(path: Path) -> StoredCell | None:
 
 
 def promote_cells(project: Project, items: Iterable[Reproduction], profile: str) -> dict[Path, int]:
-    """Copy the finished cells that items need to the committed ones, once all are checked; the newer of two stays.
-
-    Returns:
-        Each file written, with the number of cells it now holds.
-
-    Raises:
-        RecordError: naming a cell that cannot be trusted.
-    """
+    """Copy the finished cells that items need to the committed ones; return each file with its number of cells."""
     files: dict[Path, dict[str, Any]] = {}
     for item in items:
         for name, digests in _read(needs_file(project, item, profile)).items():

@@ -89,7 +89,7 @@ class Study:
                 pool.start(cell)
             for ended in pool.ended():
                 self._take(ended, estimate)
-                claims.free(ended.cell)
+                claims.free(ended.cell.digest)
                 self._say_ended(ended, estimate.remaining_s(waiting, pool.running(), pool.jobs))
             if self._unwritten:
                 waiting.clear()
@@ -108,7 +108,7 @@ class Study:
             if stored is None or why:
                 return cell
             self._stored[cell.digest] = stored
-            claims.free(cell)
+            claims.free(cell.digest)
         self._next_look_s = monotonic() + LOOK_S if waiting else 0.0
         return None
 
@@ -342,6 +342,5 @@ def _word(name: str, value: Any) -> str:
 
 
 def _say(line: str) -> None:
-    """Write one line to standard output: in a run to the item's log and notebook."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

@@ -26,32 +26,12 @@ from .texts import about_text, number_text, relative_text, seconds_text, value_t
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = [
-    "EVIDENCE_MEANINGS",
-    "PROFILE_MEANINGS",
-    "VERDICT_MEANINGS",
-    "about_text",
-    "formula_html",
-    "gather",
-    "number_text",
-    "relative_text",
-    "report_path",
-    "rule_text",
-    "seconds_text",
-    "value_text",
-    "write_report",
-]
+__all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "about_text", "formula_html", "gather"]
+__all__ += ["number_text", "relative_text", "report_path", "rule_text", "seconds_text", "value_text", "write_report"]
 
 NOTEBOOK_FILE = "notebook.ipynb"
-SHOWN = (
-    "text/html",
-    "text/markdown",
-    "image/svg+xml",
-    "text/latex",
-    "image/png",
-    "image/jpeg",
-    "text/plain",
-)  # forms of an output, best first; no scripts
+PICTURES = ("image/svg+xml", "text/latex", "image/png", "image/jpeg")
+SHOWN = ("text/html", "text/markdown", *PICTURES, "text/plain")  # forms of an output, best first; no scripts
 MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
 
 
@@ -70,10 +50,7 @@ def write_report(
     under_way: bool = False,
     notebooks: bool = False,
 ) -> Path:
-    """Write the pages of one profile, each moved into place when it is whole, and return the path of the first.
-
-    The options are those of `gather`; with `notebooks`, executed notebooks become pages too, which takes seconds each.
-    """
+    """Write a profile's pages and return the first; `notebooks` renders executed notebooks, in seconds each."""
     templates, first = _templates(), report_path(project, profile)
     first.parent.mkdir(parents=True, exist_ok=True)
     style = files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
@@ -116,7 +93,6 @@ def _templates() -> Environment:
 
 
 def _remove_old_pages(folder: Path, pages: set[str], items: set[str]) -> None:
-    """Remove the pages of techniques and items that are gone."""
     for path in folder.glob("*.html"):
         if path.name not in pages:
             path.unlink(missing_ok=True)

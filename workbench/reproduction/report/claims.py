@@ -16,19 +16,10 @@ from workbench.reproduction.project import Project
 from workbench.reproduction.recording import verdicts_of
 from workbench.reproduction.records import promoted_path, record_of
 
-from .texts import exact_text, key_text, machine_text, number_text, relative_text, slug, value_text, when_text
+from .texts import View, exact_text, key_text, machine_text, number_text, relative_text, slug, value_text, when_text
 
-__all__ = [
-    "VERDICTS",
-    "ClaimView",
-    "RecordedRun",
-    "claims_of",
-    "count_verdicts",
-    "recorded_beside",
-    "rule_text",
-    "spread_text",
-    "trusted_record",
-]
+__all__ = ["VERDICTS", "ClaimView", "RecordedRun", "claims_of", "count_verdicts", "recorded_beside", "rule_text"]
+__all__ += ["spread_text", "trusted_record"]
 
 VERDICTS = ("DISAGREES", "AGREES", "NOT_COMPARABLE", "NOT_RUN")  # the order in which a reader looks for them
 EXPLAINED = {"DISAGREES", "NOT_COMPARABLE"}  # the verdicts that a reader wants explained
@@ -124,35 +115,6 @@ def _tolerance(claim: Within | Crossover) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RowView:
-    """One comparison of a claim, as texts."""
-
-    where: str
-    published: str
-    published_exact: str
-    ours: str
-    ours_exact: str
-    difference: str
-    source: str
-    verdict: str  # of this row alone
-    reason: str
-    recorded: str  # the same value in the recorded run with its spread, where there is one
-    wide: bool  # texts too long to keep on one line
-    by_definition: bool  # `published` is what the paper's definition implies
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordedView:
-    """The verdict of one claim in a recorded run."""
-
-    profile: str
-    machine: str
-    date: str
-    verdict: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimView:
     """One claim with its rows and its verdict, as texts."""
 
@@ -162,8 +124,8 @@ class ClaimView:
     reason: str
     explanation: str
     rule: str
-    rows: tuple[RowView, ...]
-    recorded: tuple[RecordedView, ...]
+    rows: tuple[View, ...]  # its comparisons
+    recorded: tuple[View, ...]  # its verdicts in recorded runs
 
     @property
     def is_explained(self) -> bool:
@@ -206,7 +168,7 @@ def _claim_view(verdict: Mapping[str, Any], anchor: str, rule: str, beside: Sequ
     twins = [(run, twin) for run in beside for twin in run[2] if twin["claim"] == name]
     recorded_rows = {key_text(row["where"]): row for row in twins[0][1]["rows"]} if twins else {}
     recorded = (
-        RecordedView(
+        View(
             profile=profile,
             machine=machine_text(record.get("machine")),
             date=when_text(record.get("started")),
@@ -227,12 +189,12 @@ def _claim_view(verdict: Mapping[str, Any], anchor: str, rule: str, beside: Sequ
     )
 
 
-def _row_view(row: Mapping[str, Any], recorded_rows: Mapping[str, Mapping], claim: Mapping[str, Any]) -> RowView:
+def _row_view(row: Mapping[str, Any], recorded_rows: Mapping[str, Mapping], claim: Mapping[str, Any]) -> View:
     unit, published, ours, where = row["unit"], row["published"], row["ours"], key_text(row["where"])
     word, of_order = _normal(row["verdict"]), claim.get("kind") in ORDERS
     silent = _normal(claim["verdict"]) == "NOT_COMPARABLE" != word  # what overrides the claim overrides its rows
     recorded = recorded_rows.get(where, {})
-    return RowView(
+    return View(
         where=where,
         published=value_text(published, unit),
         published_exact=exact_text(published, unit),
@@ -242,8 +204,8 @@ def _row_view(row: Mapping[str, Any], recorded_rows: Mapping[str, Mapping], clai
         source=row["source"],
         verdict="" if silent or of_order else word,
         reason="" if silent else row["reason"],
-        recorded=_ours_text(recorded) if recorded else "",
-        wide=bool(spread_text(row) or spread_text(recorded)),
+        recorded=_ours_text(recorded) if recorded else "",  # the same value in the recorded run
+        wide=bool(spread_text(row) or spread_text(recorded)),  # texts too long to keep on one line
         by_definition=row["by_definition"],
     )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ from typing import Any
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.project import Project
 
-from .claims import ClaimView, count_verdicts
+from .claims import count_verdicts
 from .items import ItemView, item_view
-from .texts import seconds_text, slug, when_text
+from .texts import View, seconds_text, slug, when_text
 
-__all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "Report", "TechniqueView", "gather"]
+__all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "gather"]
 
 EVIDENCE_MEANINGS = {
     "COUNTED": "Bytes, messages, counts or probabilities: the same on any machine.",
@@ -41,50 +41,6 @@ PROFILE_MEANINGS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TechniqueView:
-    """One technique with its items."""
-
-    name: str
-    slug: str
-    page: str
-    summary: str
-    items: tuple[ItemView, ...]
-    counts: Mapping[str, int]
-    by_evidence: tuple[Mapping[str, Any], ...]
-
-    @property
-    def recorded_counts(self) -> Mapping[str, Mapping[str, int]]:
-        """Verdicts of all claims in recorded runs, by profile."""
-        return _sum_recorded(self.items)
-
-    def num_recorded(self, profile: str) -> int:
-        """Return the number of items with a recorded run of a profile."""
-        return sum(profile in item.recorded_counts for item in self.items)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """The content of the pages of one profile."""
-
-    profile: str
-    profile_meaning: str
-    written: str
-    headline: str
-    machine: str
-    only_recorded: bool
-    running: bool
-    progress: str
-    techniques: tuple[TechniqueView, ...]
-    counts: Mapping[str, int]
-    by_evidence: tuple[Mapping[str, Any], ...]
-    disagreements: tuple[tuple[ItemView, ClaimView], ...]
-    failures: tuple[ItemView, ...]
-    facts: tuple[tuple[str, str], ...]
-    data: tuple[Mapping[str, str], ...]
-    verdict_meanings: tuple[tuple[str, str], ...] = tuple(VERDICT_MEANINGS.items())
-
-
 def gather(
     project: Project,
     catalogue: Sequence[Reproduction],
@@ -93,7 +49,7 @@ def gather(
     running: Sequence[str] = (),
     progress: str = "",
     under_way: bool = False,
-) -> Report:
+) -> View:
     """Lay out the report of one profile; `running` names items and `progress` is a sentence on the run under way."""
     items = [item_view(project, declared, profile, running=declared.id in running) for declared in catalogue]
     techniques = tuple(
@@ -103,7 +59,7 @@ def gather(
     recorded = _sum_recorded(items)
     is_empty = not any(item.has_record or item.failure or item.refused for item in items)
     only_recorded = not under_way and is_empty and bool(recorded)
-    return Report(
+    return View(
         profile=profile,
         profile_meaning=PROFILE_MEANINGS.get(profile, ""),
         written=when_text(datetime.now().astimezone().isoformat()),
@@ -121,11 +77,12 @@ def gather(
         failures=tuple(item for item in items if item.failure),
         facts=_run_facts(items),
         data=_data(items),
+        verdict_meanings=tuple(VERDICT_MEANINGS.items()),
     )
 
 
-def _technique(project: Project, name: str, items: tuple[ItemView, ...]) -> TechniqueView:
-    return TechniqueView(
+def _technique(project: Project, name: str, items: tuple[ItemView, ...]) -> View:
+    return View(
         name=name,
         slug=slug(name),
         page=f"{slug(name)}.html",
@@ -133,6 +90,8 @@ def _technique(project: Project, name: str, items: tuple[ItemView, ...]) -> Tech
         items=items,
         counts=_counts(items),
         by_evidence=_by_evidence(items),
+        recorded_counts=_sum_recorded(items),
+        num_recorded=Counter(profile for item in items for profile in item.recorded_counts),
     )
 
 

@@ -17,7 +17,7 @@ from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, promoted_f
 
 from .claims import ClaimView, RecordedRun, claims_of, count_verdicts, recorded_beside, spread_text, trusted_record
 from .pictures import figure_uri, thumbnail_uri
-from .texts import exact_text, key_text, machine_text, pairs_text, seconds_text, slug, value_text, when_text
+from .texts import View, exact_text, key_text, machine_text, pairs_text, seconds_text, slug, value_text, when_text
 
 __all__ = ["ItemView", "item_view", "notebook_page"]
 
@@ -25,35 +25,6 @@ NO_VERDICTS = "The smoke profile checks the plumbing only and gives no verdicts.
 FILES = (("Notebook", "notebook"), ("Figure", "figure"), ("Log", "log"), ("Trace", "trace"))
 HASH_SHOWN = 12  # characters of a checksum that tell two files apart
 NOT_KEYS = {"quantity", "value", "unit", "low", "high"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordedFigure:
-    """The figure of a recorded run."""
-
-    profile: str
-    machine: str
-    date: str
-    picture: str  # as a data address
-    link: str  # the file, from the page
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """The answer of a run to its notebook's question."""
-
-    run: str  # "this run", or a recorded one with its date
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FailureView:
-    """The last failure of an item."""
-
-    message: str
-    traceback: str
-    when: str
-    links: tuple[tuple[str, str], ...]  # the failed run's notebook and log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,18 +44,16 @@ class ItemView:
     seconds: float = 0.0
     claims: tuple[ClaimView, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)  # verdict to number of claims
-    recorded_counts: Mapping[str, Mapping[str, int]] = field(
-        default_factory=dict
-    )  # the same of recorded runs, by profile
+    recorded_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by profile of a recorded run
     values: tuple[Mapping[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     links: tuple[tuple[str, str], ...] = ()
     figure: str = ""
     figure_link: str = ""
     thumbnail: str = ""
-    recorded_figures: tuple[RecordedFigure, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    failure: FailureView | None = None
+    recorded_figures: tuple[View, ...] = ()
+    findings: tuple[View, ...] = ()
+    failure: View | None = None
     not_run: str = ""
     no_verdicts: str = ""
     refused: tuple[str, ...] = ()  # records of it that cannot be trusted, each in one line that names it
@@ -160,19 +129,19 @@ def _recorded_counts(claims: Sequence[ClaimView]) -> dict[str, dict[str, int]]:
     return {profile: count_verdicts(verdicts) for profile, verdicts in words.items()}
 
 
-def _findings(profile: str, record: Mapping[str, Any] | None, beside: Sequence[RecordedRun]) -> tuple[Finding, ...]:
+def _findings(profile: str, record: Mapping[str, Any] | None, beside: Sequence[RecordedRun]) -> tuple[View, ...]:
     """Return the answers of runs, the recorded ones last; a check of the plumbing and a stand-in answer nothing."""
     if profile == Profile.SMOKE:
         return ()
     runs = [("this run", record or {})]
     runs += [(f"recorded {other} run, {when_text(held.get('started'))}", held) for other, held, _ in beside]
     answers = [(run, held) for run, held in runs if held.get("finding") and not _standin(held)]
-    return tuple(Finding(run=run, text=str(held["finding"])) for run, held in answers)
+    return tuple(View(run=run, text=str(held["finding"])) for run, held in answers)
 
 
 def _recorded_figures(
     project: Project, item: Reproduction, profile: str, beside: Sequence[RecordedRun]
-) -> tuple[tuple[RecordedFigure, ...], tuple[str, ...]]:
+) -> tuple[tuple[View, ...], tuple[str, ...]]:
     """Return the figures of recorded runs, and one line for each that is not the one its record was sealed with."""
     pages, figures, wrong = notebook_page(project, item, profile).parents[1], [], []
     for other, record, _ in beside:
@@ -182,7 +151,7 @@ def _recorded_figures(
         if line := misfits(path.parent, dict(record) | {"artifacts": {"figure": path.name}}).get("figure"):
             wrong.append(f"recorded {other} run: {line}")
             continue
-        figure = RecordedFigure(
+        figure = View(
             profile=other,
             machine=machine_text(record.get("machine")),
             date=when_text(record.get("started")),
@@ -216,12 +185,12 @@ def _of_record(
     }
 
 
-def _failure(folder: Path, id: str) -> FailureView | None:
+def _failure(folder: Path, id: str) -> View | None:
     try:
         failure = json.loads((folder / FAILURE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return FailureView(
+    return View(
         message=str(failure.get("reason") or ""),
         traceback=str(failure.get("traceback") or ""),
         when=when_text(failure.get("started")),

@@ -17,22 +17,14 @@ from workbench.reproduction.files import write_whole
 
 __all__ = ["figure_uri", "formula_html", "thumbnail_uri"]
 
-MEDIA_TYPES = {
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".webp": "image/webp",
-}
+MEDIA_TYPES = {".svg": "image/svg+xml", ".jpg": "image/jpeg"}
+MEDIA_TYPES |= {f".{kind}": f"image/{kind}" for kind in ("jpeg", "png", "webp")}
 THUMBNAIL_PIXELS = (360, 240)  # twice the size on the page, for dense screens
 COLOURS = 64  # of a thumbnail, a third of the bytes of full colour
 KEPT = 256  # figures remembered while a run updates the report item by item
 SIZE = 100  # units of an em in the drawing, which leaves two digits to its coordinates
-SPELLINGS = (
-    (r"\\ge(?![a-zA-Z])", r"\\geq"),
-    (r"\\le(?![a-zA-Z])", r"\\leq"),
-    (r"\\[bB]igg?[lr]?(?=[()\[\]|])", ""),
-)  # TeX, mathtext's
+# TeX that mathtext spells otherwise.
+SPELLINGS = ((r"\\ge(?![a-zA-Z])", r"\\geq"), (r"\\le(?![a-zA-Z])", r"\\leq"), (r"\\[bB]igg?[lr]?(?=[()\[\]|])", ""))
 COMMANDS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}  # codes of matplotlib's paths, SVG's letters
 
 

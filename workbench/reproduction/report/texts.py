@@ -7,41 +7,23 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from numbers import Real
+from types import SimpleNamespace
 from typing import Any
 
 from workbench.reproduction.comparing import MANIFOLD
 
-__all__ = [
-    "about_text",
-    "exact_text",
-    "key_text",
-    "machine_text",
-    "number_text",
-    "pairs_text",
-    "relative_text",
-    "seconds_text",
-    "slug",
-    "value_text",
-    "when_text",
-]
+__all__ = ["View", "about_text", "exact_text", "key_text", "machine_text", "number_text", "pairs_text", "relative_text"]
+__all__ += ["seconds_text", "slug", "value_text", "when_text"]
+
+View = SimpleNamespace  # what a template shows, by name
 
 SIGNIFICANT_DIGITS = 4  # more than any of the papers prints
 EXACT_INTEGERS_BELOW = 100_000  # a count of this many digits is still read at a glance
 ROUNDING = 1e-12  # relative; what float64 arithmetic may leave between two equal values
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 SMALL_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-SCALED_UNITS = {
-    "bytes": "B",
-    "byte": "B",
-    "B": "B",
-    "bytes/s": "B/s",
-    "B/s": "B/s",
-    "flop": "FLOP",
-    "flops": "FLOP",
-    "FLOP": "FLOP",
-    "FLOP/s": "FLOP/s",
-    "bit/s": "bit/s",
-}
+SCALED_UNITS = {"byte": "B", "bytes": "B", "bytes/s": "B/s", "flop": "FLOP", "flops": "FLOP"}  # spelling to symbol
+SCALED_UNITS |= {unit: unit for unit in ("B", "B/s", "bit/s", "FLOP", "FLOP/s")}
 SILENT_UNITS = {"", "1", "-", "count", "ratio", "share", "none", "dimensionless"}
 
 

@@ -9,8 +9,15 @@ from workbench.reproduction.errors import UsageError
 from workbench.reproduction.files import MIN_FREE_BYTES, check_folder, hold_lock
 from workbench.reproduction.machine import num_cores
 from workbench.reproduction.project import Project
-from workbench.reproduction.runner.execute import Failure, ItemRun
-from workbench.reproduction.runner.placing import clear, partial_folder, place_failure, place_record, sweep
+from workbench.reproduction.runner.execute import (
+    Failure,
+    ItemRun,
+    clear,
+    partial_folder,
+    place_failure,
+    place_record,
+    sweep,
+)
 from workbench.reproduction.runner.plan import (
     Action,
     Event,
@@ -26,35 +33,12 @@ from workbench.reproduction.runner.plan import (
     Status,
     check_use,
     plan,
-    plan_checked,
 )
 from workbench.reproduction.runner.schedule import Schedule, expected_s, in_order
 
-__all__ = [
-    "Action",
-    "Event",
-    "Failure",
-    "ItemFinished",
-    "ItemOutcome",
-    "ItemRun",
-    "ItemStarted",
-    "OnEvent",
-    "Outcome",
-    "Planned",
-    "PlannedItem",
-    "Progress",
-    "RunFinished",
-    "Schedule",
-    "Status",
-    "expected_s",
-    "in_order",
-    "partial_folder",
-    "place_failure",
-    "place_record",
-    "plan",
-    "run",
-    "sweep",
-]
+__all__ = ["Action", "Event", "Failure", "ItemFinished", "ItemOutcome", "ItemRun", "ItemStarted", "OnEvent", "Outcome"]
+__all__ += ["Planned", "PlannedItem", "Progress", "RunFinished", "Schedule", "Status", "expected_s", "in_order"]
+__all__ += ["partial_folder", "place_failure", "place_record", "plan", "run", "sweep"]
 
 MOST_JOBS = 4  # kernels side by side by default: each holds about 0.5 GB once it has imported torch
 
@@ -75,21 +59,12 @@ def run(
     """Run the items that are missing or out of date, and record them.
 
     Args:
-        project, items, profile: items to run, and their profile.
         kernel: name of a Jupyter kernel; by default each notebook's own.
         jobs: items side by side where none is timed; by default one a core, at most 4.
         timeout_s: seconds one item may take; None for no limit.
         fresh: run also items that are up to date; finished cells that are up to date are reused all the same.
-        on_event: called with every event, in this thread.
         keep_cells: accept cells that are out of date or committed; the record names their origin.
         min_free_bytes: free space below which nothing is begun.
-
-    Returns:
-        The outcome of each item; its `exit_code` is 1 if one failed.
-
-    Raises:
-        UsageError: for wrong use, in one line that names the thing; nothing has been run then.
-        KeyboardInterrupt: after all kernels have been ended and partial results removed.
     """
     tell = on_event or (lambda event: None)
     jobs = _checked_jobs(jobs, timeout_s)
@@ -98,7 +73,7 @@ def run(
     check_folder(folder, min_free_bytes)
     with hold_lock(folder):
         sweep(folder)
-        planned = plan_checked(project, items, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells)
+        planned = plan(project, items, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells, checked=True)
         todo = {item.id for item in planned if item.action is Action.RUN}
         tell(Planned(items=planned, expected_s=expected_s([item for item in planned if item.id in todo], jobs)))
         runs = {item.id: ItemRun(project, item, profile, kernel, keep_cells) for item in items if item.id in todo}

@@ -16,23 +16,8 @@ from workbench.reproduction.notebook_cells import check_parameters, read_noteboo
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, read_record
 
-__all__ = [
-    "Action",
-    "Event",
-    "ItemFinished",
-    "ItemOutcome",
-    "ItemStarted",
-    "OnEvent",
-    "Outcome",
-    "Planned",
-    "PlannedItem",
-    "Progress",
-    "RunFinished",
-    "Status",
-    "check_use",
-    "plan",
-    "plan_checked",
-]
+__all__ = ["Action", "Event", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent", "Outcome", "Planned"]
+__all__ += ["PlannedItem", "Progress", "RunFinished", "Status", "check_use", "plan"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
 UNKNOWN_S = 30.0  # seconds assumed for an item that nobody has timed or estimated
@@ -159,56 +144,40 @@ def plan(
     kernel: str | None = None,
     fresh: bool = False,
     keep_cells: bool = False,
+    checked: bool = False,
 ) -> tuple[PlannedItem, ...]:
-    """Say for each item whether it would run, and why; the options are those of `run`.
-
-    Raises:
-        UsageError: for wrong use, in one line that names the thing.
-    """
-    check_use(project, items, profile, kernel)
-    return plan_checked(project, items, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells)
-
-
-def plan_checked(
-    project: Project, items: Sequence[Reproduction], profile: str, *, kernel: str | None, fresh: bool, keep_cells: bool
-) -> tuple[PlannedItem, ...]:
-    """Plan what has been checked already; see `plan`."""
+    """Say for each item whether it would run, and why; the options are those of `run`, `checked` skips its checks."""
+    if not checked:
+        check_use(project, items, profile, kernel)
     fingerprinter = Fingerprinter(project)
     planned = []
     for item in items:
         if profile in item.parameters:
-            planned.append(_plan_one(project, item, profile, kernel, fresh, keep_cells, fingerprinter))
+            why, seconds = _why(project, item, profile, fingerprinter(item, profile, kernel), fresh)
+            cells = cells_there(project, item, profile, fingerprinter, keep=keep_cells)
+            times = item.times and profile != Profile.SMOKE
+            expected_s = seconds or item.expected_s.get(profile, UNKNOWN_S)
+            planned.append(_planned(item, why, expected_s, cells, times=times))
         else:
             why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
             planned.append(PlannedItem(id=item.id, action=Action.SKIP, why=why, expected_s=0.0, times=item.times))
     return tuple(planned)
 
 
-def _plan_one(
-    project: Project,
-    item: Reproduction,
-    profile: str,
-    kernel: str | None,
-    fresh: bool,
-    keep_cells: bool,
-    fingerprinter: Fingerprinter,
-) -> PlannedItem:
-    folder = project.folder(item, profile)
-    why, seconds = _why(folder, item.id, profile, fingerprinter(item, profile, kernel), fresh)
-    expected = seconds or item.expected_s.get(profile, UNKNOWN_S)
-    cells = cells_there(project, item, profile, fingerprinter, keep=keep_cells)
+def _planned(item: Reproduction, why: str, expected_s: float, cells: CellsThere | None, *, times: bool) -> PlannedItem:
     if cells is not None and cells.remaining_s is not None:  # the last run may have found fewer of them, or more
-        expected = cells.remaining_s + NOTEBOOK_S
-    action = Action.RUN if why else Action.NOTHING
-    times = item.times and profile != Profile.SMOKE
-    return PlannedItem(
-        id=item.id, action=action, why=why or "up to date", expected_s=expected, times=times, cells=cells
-    )
+        expected_s = cells.remaining_s + NOTEBOOK_S
+    action, why = Action.RUN if why else Action.NOTHING, why or "up to date"
+    return PlannedItem(id=item.id, action=action, why=why, expected_s=expected_s, times=times, cells=cells)
 
 
-def _why(folder: Path, id: str, profile: str, fingerprint: Mapping[str, Any], fresh: bool) -> tuple[str, float]:
+def _why(
+    project: Project, item: Reproduction, profile: str, fingerprint: Mapping[str, Any], fresh: bool
+) -> tuple[str, float]:
+    """Return the reason to run an item, empty for none, and the seconds of its last run."""
+    folder = project.folder(item, profile)
     try:
-        record = read_record(folder / RECORD_FILE, id=id, profile=profile)
+        record = read_record(folder / RECORD_FILE, id=item.id, profile=profile)
     except FileNotFoundError:
         failed = (folder / FAILURE_FILE).exists()
         return ("its last run failed" if failed else "it has no record"), 0.0

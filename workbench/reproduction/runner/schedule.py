@@ -37,10 +37,7 @@ def expected_s(items: Sequence[PlannedItem], jobs: int, spent: Mapping[str, floa
 
 
 def in_order(items: Sequence[PlannedItem]) -> list[PlannedItem]:
-    """Put quick items before long ones, in both the untimed before the timed, and in turn one of each technique.
-
-    Of one technique the quickest is first, so that every technique soon has verdicts on the report.
-    """
+    """Put quick items first, then untimed ones, in turn one of each technique: each soon has verdicts on the report."""
     ordered = []
     for is_long, times in ((False, False), (False, True), (True, False), (True, True)):
         of_technique: dict[str, list[PlannedItem]] = {}
@@ -126,16 +123,9 @@ class Schedule:
         left = [item for item in todo if item.id not in done]
         cells = {id: progress for id in self._threads if (progress := self.runs[id].cells_so_far())}
         left = [_by_its_cells(item, spent.get(item.id, 0.0), cells.get(item.id)) for item in left]
-        self.on_event(
-            Progress(
-                running=spent,
-                num_done=len(done),
-                num_items=len(todo),
-                elapsed_s=elapsed_s,
-                remaining_s=expected_s(left, self.jobs, spent),
-                cells=cells,
-            )
-        )
+        counts = {"num_done": len(done), "num_items": len(todo)}
+        times = {"elapsed_s": elapsed_s, "remaining_s": expected_s(left, self.jobs, spent)}
+        self.on_event(Progress(running=spent, cells=cells, **counts, **times))
 
     def _stop_all(self) -> None:
         for id in self._threads:

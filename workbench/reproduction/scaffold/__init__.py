@@ -37,11 +37,7 @@ def furniture(name: str) -> dict[str, str]:
 
 
 def new_technique(project: Any, name: str) -> tuple[Path, ...]:
-    """Write the furniture of a technique into a project; return its files in the order in which an author fills them.
-
-    Raises:
-        UsageError: where the name is not one, or any of its folders exists already.
-    """
+    """Write the furniture of a technique; return its files in the order in which an author fills them."""
     _check_name(name)
     root = Path(project.root)
     for taken in sorted({str(Path(path).parent) for path in furniture(name)}):
