@@ -120,6 +120,7 @@ class ToyProject:
             "artifacts": files,
             "artifact_sha256": checksums(folder, files),
             "fingerprint": Fingerprinter(project)(declared, profile),
+            **{"data": [], "calibration": None, "not_comparable": {}},
         }
         return write_record(folder / "record.json", about | content | more)
 

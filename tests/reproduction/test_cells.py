@@ -7,7 +7,7 @@ from pathlib import Path
 
 import cell_functions
 import pytest
-from cell_functions import drawn, hangs, returns_a_number, score
+from cell_functions import dies, drawn, hangs, returns_a_number, score
 from toy_project import ToyProject
 
 from workbench.reproduction import CellsFailed, RecordError, UsageError, run_cells
@@ -103,7 +103,9 @@ def test_a_cell_gives_the_same_whatever_ran_before_it_in_its_process(toy):
     assert alone.values["threads"] == 1 and math.isnan(float(alone.values["nan"]))
 
 
-def test_a_cell_past_its_time_and_one_that_returns_no_mapping_fail_by_name(toy):
+def test_a_cell_that_dies_or_hangs_or_returns_no_mapping_fails_by_name(toy):
+    with pytest.raises(CellsFailed, match=r"dies seed 1\b|dies\b[\s\S]*signal 9"):
+        run_cells(ITEM, dies, [{"seed": 1}], jobs=1)
     with pytest.raises(CellsFailed, match=r"hangs: did not answer within 0\.5 s"):
         run_cells(ITEM, hangs, [{"seed": 1}], timeout_s=0.5, jobs=1)
     with pytest.raises(CellsFailed, match="returned a value of type int; it must be a mapping or dataclass"):
