@@ -1,0 +1,13 @@
+"""Times of ranks and shares of plans, as the tests of flextp write them."""
+
+from workbench.techniques.flextp.method import RankTimes
+
+
+def ranks(*product_s, other_s=0.0, unit_s=1.0):
+    """Return the times of ranks whose products take these seconds, in a unit of so many seconds."""
+    return [RankTimes(own_s=(other_s + seconds) * unit_s, product_s=seconds * unit_s) for seconds in product_s]
+
+
+def shares(plan, field):
+    """Return the share of columns that each rank drops, migrates or removes."""
+    return [getattr(rank, field) for rank in plan.ranks]
