@@ -142,20 +142,8 @@ def test_dropped_columns_leave_what_a_weight_without_them_would():
 @pytest.mark.parametrize("scheme", Scheme)
 def test_a_sender_that_also_drops_equals_one_that_only_drops(scheme):
     group = VirtualTensorGroup(3)
-    found = []
-    for migrated in ({}, {1: [6, 2, 7, 1]}):
-        found.append(outputs_and_gradients(*divided_pair(group, {1: [0, 5]}, migrated, scheme)))
-    assert_close(*found)
-
-
-def test_same_imputation_takes_the_gradient_of_the_iteration_before():
-    first, second, group = divided_pair(2, {}, {}, Scheme.BROADCAST_REDUCE, Imputation.SAME)
-    before = outputs_and_gradients(first, second, group)[3]
-    for layer in (first, second):
-        layer.zero_grad()
-    divide_both(first, second, group, {0: [1, 4]}, {})
-    after = outputs_and_gradients(first, second, group)[3]
-    assert torch.equal(after[:, [1, 4]], before[:, [1, 4]])
+    sent = outputs_and_gradients(*divided_pair(group, {1: [0, 5]}, {1: [6, 2, 7, 1]}, scheme))
+    assert_close(sent, outputs_and_gradients(*divided_pair(group, {1: [0, 5]}, {}, scheme)))
 
 
 def test_evaluation_multiplies_everything():
@@ -181,46 +169,50 @@ def test_bytes_that_migrate_follow_the_shapes():
     assert group.traffic.num_bytes(site="second.migration") == 8 * 2 * (10 * 3 + 13 * 3)
 
 
-def on_a_rank(scheme, migrated):
-    return outputs_and_gradients(*divided_pair(ProcessTensorGroup(), {1: [2]}, migrated, scheme))
+def on_ranks(group, scheme):
+    """Return outputs and gradients, and the messages by kind: their bytes, smallest first."""
+    pair = divided_pair(group, {1: [2]}, {0: [5, 1, 2, 3], 3: [0, 1]}, scheme)
+    results, messages = outputs_and_gradients(*pair), {"send": [], "together": []}
+    for message in pair[2].traffic:
+        messages["send" if message.what == "send" else "together"].append(message.message_bytes)
+    return results, {kind: sorted(num_bytes) for kind, num_bytes in messages.items()}
+
+
+def on_real_ranks():
+    return [on_ranks(ProcessTensorGroup(), scheme) for scheme in Scheme]
+
+
+def test_four_real_ranks_equal_virtual_ones_in_results_and_messages():
+    ranks = run_on_ranks(on_real_ranks, 4, timeout_s=60)
+    for scheme, measured in zip(Scheme, zip(*ranks, strict=True), strict=True):
+        virtual, messages = on_ranks(4, scheme)
+        for results, own in measured:
+            assert_close(results, virtual)
+            assert own["together"] == messages["together"]
+        assert (
+            sorted(num_bytes for _, own in measured for num_bytes in own["send"]) == messages["send"]
+        )  # by the sender
 
 
 @pytest.mark.parametrize("scheme", Scheme)
-def test_four_real_ranks_equal_virtual_ones(scheme):
-    migrated = {0: [5, 1, 2, 3], 3: [0, 1]}
-    first, second, group = divided_pair(4, {1: [2]}, migrated, scheme)
-    virtual = outputs_and_gradients(first, second, group)
-    for found in run_on_ranks(on_a_rank, 4, scheme, migrated, timeout_s=60):
-        assert_close(found, virtual)
-
-
-def flexible_and_plain(scheme, migrated, narrow=True):
-    """Outputs and gradients of four ranks, divided and plain, and the bytes that migration sent."""
-    group = VirtualTensorGroup(4)
-    first, second = perceptron(group, torch.float32)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=narrow):
-        plain = outputs_and_gradients(first, second, group)
-        first.zero_grad(), second.zero_grad()
-        make_flexible(first, second, group, scheme)
-        divide_both(first, second, group, {}, migrated)
-        flexible = outputs_and_gradients(first, second, group)
-    moved = [message for message in group.traffic.messages if message.site.endswith(".migration")]
-    return flexible, plain, sum(message.message_bytes for message in moved)
-
-
-@pytest.mark.parametrize("scheme", Scheme)
-def test_under_autocast_whole_products_are_the_plain_ones_bit_for_bit(scheme):
-    flexible, plain, _ = flexible_and_plain(scheme, {})
-    assert_equal(flexible, plain)
-
-
-@pytest.mark.parametrize("scheme", Scheme)
-def test_under_autocast_columns_travel_rounded_and_results_keep_to_the_rounding(scheme):
-    migrated = {0: [5, 1, 2], 3: [0, 1]}
-    flexible, plain, narrow_bytes = flexible_and_plain(scheme, migrated)
-    for ours, theirs in zip(flexible, plain, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=2**-7, atol=2**-7 * theirs.abs().max().item())
-    assert 0 < 2 * narrow_bytes == flexible_and_plain(scheme, migrated, narrow=False)[2]
+@pytest.mark.parametrize("migrated", [{}, {0: [5, 1, 2], 3: [0, 1]}], ids=["whole", "migrated"])
+def test_under_autocast_columns_travel_rounded_and_results_keep_to_the_rounding(scheme, migrated):
+    sent_bytes = []
+    for is_narrow in (True, False):
+        group = VirtualTensorGroup(4)
+        first, second = perceptron(group, torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_narrow):
+            plain = outputs_and_gradients(first, second, group)
+            first.zero_grad(), second.zero_grad()
+            make_flexible(first, second, group, scheme)
+            divide_both(first, second, group, {}, migrated)
+            flexible = outputs_and_gradients(first, second, group)
+        if not migrated:
+            assert_equal(flexible, plain)
+        for ours, expected in zip(flexible, plain, strict=True):
+            torch.testing.assert_close(ours, expected, rtol=2**-7, atol=2**-7 * expected.abs().max().item())
+        sent_bytes.append(sum(each.message_bytes for each in group.traffic if each.site.endswith(".migration")))
+    assert 2 * sent_bytes[0] == sent_bytes[1] and bool(migrated) is (sent_bytes[0] > 0)
 
 
 @pytest.mark.parametrize("scheme", Scheme)
@@ -323,110 +315,43 @@ def test_products_are_metered_on_senders_and_receivers_and_are_own_time_on_own_c
     assert (receiver.product_s, receiver.own_s) == (3, 3 + 6)
 
 
-# Four ranks; rank 1 sends the columns 4, 0, 2, 5, 1. Its receivers are, counted from it, 2, 3 and 0; five columns are
-# dealt out to them as 1, 2 and 2: column 4 to rank 2, columns 0 and 2 to rank 3, columns 5 and 1 to rank 0.
-SENDER, COLUMNS = 1, [4, 0, 2, 5, 1]
+# Four ranks; rank 1 sends five columns. Its receivers are, counted from it, 2, 3 and 0, which get 1, 2 and 2 of them,
+# and of a single column only the last one gets any. fp64: [2, 5] is 80 bytes; [2, 1] and [2, 2] are 16 and 32.
 FIVE = {2: range(0, 1), 3: range(1, 3), 0: range(3, 5)}
-ONE = {2: range(0, 0), 3: range(0, 0), 0: range(0, 1)}  # fewer columns than receivers: the last one gets it
-NONE = {2: range(0, 0), 3: range(0, 0), 0: range(0, 0)}
-WHOLE = torch.tensor([[10.0, 11.0, 12.0, 13.0, 14.0], [20.0, 21.0, 22.0, 23.0, 24.0]], dtype=torch.float64)
+ONE = {2: range(0, 0), 3: range(0, 0), 0: range(0, 1)}
+BROADCAST, SCATTER = Scheme.BROADCAST_REDUCE, Scheme.SCATTER_GATHER
 
 
-def migration_of(parts):
-    num_columns = sum(map(len, parts.values()))
-    return Migration(sender=SENDER, columns=torch.tensor(COLUMNS[:num_columns], dtype=torch.int64), parts=parts)
+@pytest.mark.parametrize(
+    ("scheme", "parts", "out_bytes", "whole_bytes", "back_bytes"),
+    [
+        (BROADCAST, FIVE, [80], [80], [16, 32, 32]),
+        (SCATTER, FIVE, [16, 32, 32], [80] * 3, [16, 32, 32]),
+        (BROADCAST, ONE, [16], [16], [16]),
+        (SCATTER, ONE, [16], [16] * 3, [16]),
+    ],
+)
+def test_each_receiver_gets_its_own_columns_and_the_sender_everything_back_in_the_order_it_was_dealt_out(
+    scheme, parts, out_bytes, whole_bytes, back_bytes
+):
+    group, num_columns = VirtualTensorGroup(4), sum(map(len, parts.values()))
+    delivery = delivery_of(scheme, group)
+    migration = Migration(sender=1, columns=torch.tensor([4, 0, 2, 5, 1][:num_columns]), parts=parts)
+    held = torch.arange(2.0 * num_columns, dtype=torch.float64).reshape(2, num_columns)
+    shape, sent = Shape.of(held), []
 
+    def delivered(receive):
+        result = receive()
+        sent.append(sorted(message.message_bytes for message in group.traffic))
+        group.traffic.clear()
+        return result
 
-def result(rank, num_columns):
-    """[2, w]: what a receiver has computed, here its number and eighths of the column's place."""
-    places = torch.arange(num_columns, dtype=torch.float64) / 8
-    return (rank + places).expand(2, num_columns)  # not contiguous
-
-
-def delivered(scheme, parts, group):
-    """Start everything that a product has to have delivered, take it in, and give it by local rank."""
-    delivery, migration, num_columns = delivery_of(scheme, group), migration_of(parts), sum(map(len, parts.values()))
-    held = WHOLE[:, :num_columns] if SENDER in group.local_ranks else None
-    shape = Shape.of(WHOLE, (2, num_columns))
-    receivers = [rank for rank in group.local_ranks if rank in parts]
-    local = {rank: result(rank, len(parts[rank])) for rank in receivers}
-    sums = {rank: torch.full((3, 1), 10.0**rank, dtype=torch.float64) for rank in receivers}
-    handed = delivery.hand_out_columns(held, migration, shape), delivery.hand_out(held, migration, shape)
-    collects = (delivery.add_up(sums, migration, Shape.of(WHOLE, (3, 1))), delivery.bring_back(local, migration, shape))
-    found = [{rank: tensor.tolist() for rank, tensor in receive().items()} for receive in handed]
-    returned = [collect() for collect in collects]
-    ledger = [(message.what, message.message_bytes, message.num_ranks) for message in group.traffic]
-    return *found, *(None if each is None else each.tolist() for each in returned), ledger
-
-
-OWN_COLUMNS = {2: [[10.0], [20.0]], 3: [[11.0, 12.0], [21.0, 22.0]], 0: [[13.0, 14.0], [23.0, 24.0]]}
-BROUGHT_BACK = [[2.0, 3.0, 3.125, 0.0, 0.125]] * 2  # in the order of the migrated columns
-# fp64: [2, 5] is 80 bytes; [2, 1], [2, 2] and [2, 2] are 16, 32 and 32; a sum's [3, 1] is 24.
-LEDGERS = {
-    Scheme.BROADCAST_REDUCE: [("broadcast", 80, 4), ("broadcast", 80, 4), ("reduce", 24, 4)],
-    Scheme.SCATTER_GATHER: [("send", each, 2) for each in (16, 32, 32, 80, 80, 80, 24, 24, 24)],
-}
-BACK = [("send", 16, 2), ("send", 32, 2), ("send", 32, 2)]
-EMPTY = [[], []]
-
-
-def by_amount(ledger):
-    return sorted((str(what), num_bytes, num_ranks) for what, num_bytes, num_ranks in ledger)
-
-
-@pytest.mark.parametrize("scheme", Scheme)
-def test_each_receiver_gets_its_own_columns_and_the_sender_everything_back_in_the_order_it_was_dealt_out(scheme):
-    columns, whole, total, back, ledger = delivered(scheme, FIVE, VirtualTensorGroup(4))
-    assert columns == OWN_COLUMNS
-    assert whole == dict.fromkeys((2, 3, 0), WHOLE.tolist())
-    assert total == [[1101.0]] * 3  # of ranks 0, 2 and 3; the sender adds nothing
-    assert back == BROUGHT_BACK
-    assert by_amount(ledger) == by_amount(LEDGERS[scheme] + BACK)
-
-
-@pytest.mark.parametrize("scheme", Scheme)
-def test_a_receiver_without_columns_gets_none_and_sends_none_back(scheme):
-    columns, _, total, back, ledger = delivered(scheme, ONE, VirtualTensorGroup(4))
-    assert columns == {2: EMPTY, 3: EMPTY, 0: [[10.0], [20.0]]}
-    assert (total, back) == ([[1101.0]] * 3, [[0.0]] * 2)
-    out = {Scheme.BROADCAST_REDUCE: [("broadcast", 16, 4)], Scheme.SCATTER_GATHER: [("send", 16, 2)]}[scheme]
-    assert ledger[:1] == out
-    assert ledger[-1:] == [("send", 16, 2)]
-    assert [message[0] for message in ledger].count("send") == {"broadcast-reduce": 1, "scatter-gather": 8}[scheme]
-
-
-@pytest.mark.parametrize("scheme", Scheme)
-def test_where_nothing_migrates_nothing_comes_back(scheme):
-    columns, _, _, back, ledger = delivered(scheme, NONE, VirtualTensorGroup(4))
-    assert (columns, back) == (dict.fromkeys((2, 3, 0), EMPTY), EMPTY)
-    assert sum(num_bytes for what, num_bytes, _ in ledger if num_bytes != 24) == 0
-
-
-def delivered_on_a_rank():
-    cases = {(scheme, name): parts for scheme in Scheme for name, parts in (("five", FIVE), ("one", ONE))}
-    return {key: delivered(key[0], parts, ProcessTensorGroup()) for key, parts in cases.items()}
-
-
-def test_real_ranks_deliver_what_virtual_ones_do_and_enter_what_they_send_themselves():
-    results = run_on_ranks(delivered_on_a_rank, 4, timeout_s=50)
-    for scheme, (name, parts) in ((s, case) for s in Scheme for case in (("five", FIVE), ("one", ONE))):
-        columns, whole, total, back, ledger = delivered(scheme, parts, VirtualTensorGroup(4))
-        found = [each[scheme, name] for each in results]
-        for rank, mine in enumerate(found):
-            is_receiver = rank != SENDER
-            assert mine[0] == ({rank: columns[rank]} if is_receiver else {})
-            assert mine[1] == ({rank: whole[rank]} if is_receiver else {})
-            assert mine[2:4] == ((None, None) if is_receiver else (total, back))
-        sends = [message for mine in found for message in mine[4] if message[0] == "send"]
-        assert by_amount(sends) == by_amount(message for message in ledger if message[0] == "send")
-        together = [[message for message in mine[4] if message[0] != "send"] for mine in found]
-        assert together == [[message for message in ledger if message[0] != "send"]] * 4
-    assert by_amount(results[SENDER][Scheme.SCATTER_GATHER, "five"][4]) == by_amount(LEDGERS["scatter-gather"][:6])
-    assert by_amount(results[3][Scheme.SCATTER_GATHER, "five"][4]) == [("send", 24, 2), ("send", 32, 2)]
-    assert results[3][Scheme.BROADCAST_REDUCE, "five"][4] == [*LEDGERS["broadcast-reduce"], ("send", 32, 2)]
-
-
-def test_only_broadcast_reduce_leaves_results_where_an_all_reduce_collects_them():
-    group = VirtualTensorGroup(2)
-    assert delivery_of(Scheme.BROADCAST_REDUCE, group).merges
-    assert not delivery_of(Scheme.SCATTER_GATHER, group).merges
+    columns = delivered(delivery.hand_out_columns(held, migration, shape))
+    assert all(torch.equal(columns[rank], held[:, part.start : part.stop]) for rank, part in parts.items())
+    whole = delivered(delivery.hand_out(held, migration, shape))
+    assert whole.keys() == parts.keys() and all(torch.equal(tensor, held) for tensor in whole.values())
+    assert torch.equal(delivered(delivery.bring_back(columns, migration, shape)), held)
+    assert sent == [out_bytes, whole_bytes, back_bytes]
+    ones = {rank: torch.full((3, 1), 10.0**rank, dtype=torch.float64) for rank in parts}
+    total = delivered(delivery.add_up(ones, migration, Shape.of(ones[0])))
+    assert total.tolist() == [[1101.0]] * 3  # of ranks 0, 2 and 3; the sender adds nothing
