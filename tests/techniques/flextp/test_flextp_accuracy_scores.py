@@ -7,7 +7,7 @@ from matplotlib.container import BarContainer
 from workbench.reproduction import Project, load_catalogue, published_rows
 from workbench.reproduction.comparing import Verdict
 from workbench.reproduction.judge import judge
-from workbench.study.rows import read_rows
+from workbench.study.rows import read_rows, value_row
 from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp.measured import (
     CONTROL,
@@ -26,25 +26,24 @@ ITEMS = {item.item: item for item in load_catalogue(Project()) if item.notebook 
 PLAIN = {"solution": "Baseline"}
 RD = {"solution": "ZERO", "selection": "Rd", "pruning_ratio": 0.5, "everywhere": True}
 PRI = {**RD, "selection": "Pri"}
+TRAINING = {
+    "chance": 0.1,
+    "num_test": 2000,
+    "train_loss": 1.5,
+    "dropped_share": 0.25,
+    "migrated_share": 0.0,
+    "seconds": 1.0,
+    "data": REAL,
+}
 
 
-def training(accuracy: float, **changes) -> dict:
-    return {
-        "accuracy": accuracy,
-        "chance": 0.1,
-        "num_test": 2000,
-        "train_loss": 1.5,
-        "dropped_share": 0.25,
-        "migrated_share": 0.0,
-        "seconds": 1.0,
-        "data": REAL,
-        **changes,
-    }
+def training(accuracy: float) -> dict:
+    return {"accuracy": accuracy, **TRAINING}
 
 
 def rows_of(*trained: tuple[dict, float], keys=("pruning_ratio",), **same) -> list[dict]:
-    told, accuracies = zip(*trained, strict=True)
-    return scores.accuracy_rows(told, [training(each) for each in accuracies], keys, **same)
+    compared, accuracies = zip(*trained, strict=True)
+    return scores.accuracy_rows(compared, [training(each) for each in accuracies], keys, **same)
 
 
 def values_of(rows, quantity: str, *names: str) -> dict:
@@ -90,10 +89,7 @@ def test_an_accuracy_and_what_is_lost_of_it_are_known_to_a_standard_error_of_the
         ("accuracy_loss", "points"): pytest.approx((20 - 0.8944, 20, 20 + 0.8944), abs=1e-4),
         ("accuracy_loss", "relative"): pytest.approx((50 - 2.2361, 50, 50 + 2.2361), abs=1e-4),
     }
-
-
-def test_without_a_second_seed_there_is_no_spread_to_compare_with():
-    assert not values_of(rows_of((at(0, PLAIN)[0], 0.5), (at(0, PRI)[0], 0.4)), "loss_in_spreads")
+    assert not values_of(rows, "loss_in_spreads")  # without a second seed there is no spread
 
 
 def test_the_narrowed_loss_is_that_of_the_ratio_where_it_is_most_on_average():
@@ -104,11 +100,7 @@ def test_the_narrowed_loss_is_that_of_the_ratio_where_it_is_most_on_average():
     assert values_of(rows, "loss_narrowed", "reading", "model") == pytest.approx(
         {(None, 0, "points", "ViT-1B"): 8.0, (None, 0, "relative", "ViT-1B"): 75.0}
     )
-
-
-def test_a_loss_that_is_none_is_narrowed_by_no_share_of_it():
-    plain, rd, pri = at(0, PLAIN, RD, PRI)
-    rows = rows_of((plain, 0.5), (rd, 0.5), (pri, 0.49))
+    rows = rows_of((plain, 0.5), (RD | {"seed": 0}, 0.5), (PRI | {"seed": 0}, 0.49))  # of no loss there is no share
     assert values_of(rows, "loss_narrowed", "reading") == pytest.approx({(None, 0, "points"): -1.0})
 
 
@@ -119,40 +111,19 @@ def test_a_baseline_at_chance_says_so():
     assert scores.chance_reason(plain, [training(0.114)]) == ""
 
 
-@pytest.mark.parametrize(
-    ("told", "name"),
-    [
-        (PLAIN, "Baseline"),
-        (RD, "ZERO-Rd"),
-        ({"solution": "MIG"}, "MIG"),
-        ({"solution": "SEMI"}, "SEMI"),
-        ({"solution": "SEMI", "refine": True}, "SEMI refined"),
-        ({"solution": "SEMI", "num_senders": 0}, "SEMI(x)"),
-    ],
-)
-def test_variants_have_the_papers_names(told, name):
-    assert scores.name_of(told) == name
+def cells_of(*compared: dict, seed: int = 0, **arguments) -> list[dict]:
+    return accuracy.training_cells(accuracy.compared_by_seed(compared, [seed]), **arguments)
 
 
-def test_all_figures_share_their_baselines():
-    straggler = {**PRI, "everywhere": False, "skewness": [8], "moves": True}
-    nobody = {**straggler, "pruning_ratio": None, "skewness": [1]}
-    one, two = (accuracy.training_cells(accuracy.compared_by_seed([each], [3]), epochs=2) for each in (PRI, straggler))
-    assert one[0] == two[0] and one[1] != two[1] and one[0]["seed"] == 3 and one[0]["epochs"] == 2
-    assert accuracy.training_cells(accuracy.compared_by_seed([nobody], [3]), epochs=2) == [one[0], one[0]]
-
-
-def test_ranks_that_all_drop_are_the_same_whoever_straggles():
-    straggling = {**PRI, "skewness": [8], "moves": True}
-    (plain, one), (_, two) = (
-        accuracy.training_cells(accuracy.compared_by_seed([each], [0])) for each in (PRI, straggling)
-    )
-    assert one == two != plain
-
-
-def test_an_argument_that_training_does_not_have_is_refused():
+def test_all_figures_share_their_baselines_and_ranks_that_all_drop_are_the_same_whoever_straggles():
+    moves = {**PRI, "skewness": [8], "moves": True}
+    alone = {**moves, "everywhere": False}
+    plain, one, other = cells_of(PRI, alone, seed=3, epochs=2)
+    assert one != other and plain["seed"] == 3 and plain["epochs"] == 2
+    assert cells_of({**alone, "pruning_ratio": None, "skewness": [1]}, seed=3, epochs=2) == [plain, plain]
+    assert cells_of(moves, seed=3, epochs=2) == [plain, one]
     with pytest.raises(ValueError, match="migrated is given; it must be among solution, "):
-        accuracy.training_cells(accuracy.compared_by_seed([{"migrated": 0.5}], [0]))
+        cells_of({"migrated": 0.5})
 
 
 def made_up(item: str, profile: str) -> list[dict]:
@@ -161,7 +132,7 @@ def made_up(item: str, profile: str) -> list[dict]:
     wanted = accuracy.compared_by_seed(given["compared"], given["seeds"])
     accuracy.training_cells(wanted)
     accuracies = {"Baseline": 0.5}
-    found = [training(accuracies.get(told["solution"], 0.4) + told["seed"] / 100) for told in wanted]
+    found = [training(accuracies.get(compared["solution"], 0.4) + compared["seed"] / 100) for compared in wanted]
     return scores.accuracy_rows(wanted, found, given["keys"], model=given["model"])
 
 
@@ -180,9 +151,9 @@ def test_a_stand_in_supports_no_verdict_about_accuracy(item):
 
 
 def test_priority_that_loses_more_than_chance_turns_its_claim_red():
-    told = [each for seed in (0, 1) for each in at(seed, PLAIN, RD, PRI)]
+    compared = [each for seed in (0, 1) for each in at(seed, PLAIN, RD, PRI)]
     better, worse = (
-        verdicts("fig-5a", rows_of(*zip(told, accuracies, strict=True), model="ViT-1B"))["Pri loses less than Rd"]
+        verdicts("fig-5a", rows_of(*zip(compared, accuracies, strict=True), model="ViT-1B"))["Pri loses less than Rd"]
         for accuracies in ((0.5, 0.3, 0.4, 0.5, 0.31, 0.41), (0.5, 0.4, 0.3, 0.5, 0.41, 0.31))
     )
     assert (better, worse) == (Verdict.AGREES, Verdict.DISAGREES)
@@ -195,51 +166,27 @@ def test_a_loss_far_from_the_published_one_turns_its_claim_red(lost, verdict):
     assert verdicts("fig-6a", rows)["Pri loses 14.9 % at γ = 1/2, in points"] is verdict
 
 
-def heights(ax) -> list[float]:
-    return [bar.get_height() for bars in ax.containers if isinstance(bars, BarContainer) for bar in bars]
-
-
-def test_bars_stand_beside_the_baseline():
-    rows = rows_of(*zip(at(0, PLAIN, RD, PRI), (0.5, 0.3, 0.4), strict=True))
-    figure, ax = plt.subplots()
-    pictures.draw_accuracies(rows, ax=ax, along="pruning_ratio")
-    assert heights(ax) == pytest.approx([30.0, 40.0])
-    assert list(ax.lines[-1].get_ydata()) == pytest.approx([50.0, 50.0])
-    plt.close(figure)
-
-
-def test_the_table_sets_what_is_lost_beside_what_was_dropped():
-    table = pictures.loss_table(rows_of(*zip(at(0, PLAIN, RD), (0.5, 0.3), strict=True)), ["pruning_ratio"])
-    (row,) = table.to_dict("records")
-    assert row == {
-        "solution": "ZERO-Rd",
-        "pruning_ratio": 0.5,
-        "points lost": 20.0,
-        "low": 20.0,
-        "high": 20.0,
-        "accuracy (%)": 30.0,
-        "dropped_share (%)": 25.0,
-        "migrated_share (%)": 0.0,
-    }
-
-
-def test_semis_own_choice_stands_in_the_table_and_not_along_the_numbers_of_senders():
+def test_bars_stand_beside_the_baseline_and_the_table_sets_losses_beside_what_was_dropped():
     semi = {"solution": "SEMI", "skewness": [8, 4]}
-    told = at(0, PLAIN, {**semi, "num_senders": 0}, {**semi, "num_senders": 2}, semi)
-    rows = rows_of(*zip(told, (0.5, 0.3, 0.45, 0.4), strict=True), keys=["num_senders"])
-    assert list(pictures.loss_table(rows, ["num_senders"]).solution) == ["SEMI(x)", "SEMI(x)", "SEMI"]
-    figure, ax = plt.subplots()
-    pictures.draw_accuracies(rows, ax=ax, along="num_senders")
-    assert heights(ax) == pytest.approx([30.0, 45.0])
-    plt.close(figure)
+    compared = at(0, PLAIN, {**semi, "num_senders": 0}, {**semi, "num_senders": 2}, semi)
+    rows = rows_of(*zip(compared, (0.5, 0.3, 0.45, 0.4), strict=True), keys=["num_senders"])
+    ax = pictures.draw_accuracies(rows, ax=plt.figure().subplots(), along="num_senders")
+    bars = [bar for bars in ax.containers if isinstance(bars, BarContainer) for bar in bars]
+    assert [bar.get_height() for bar in bars] == pytest.approx([30.0, 45.0])  # without the choice of SEMI itself
+    assert list(ax.lines[-1].get_ydata()) == pytest.approx([50.0, 50.0])
+    table = pictures.loss_table(rows, ["num_senders"])
+    assert list(table.solution) == ["SEMI(x)", "SEMI(x)", "SEMI"]
+    shown = {"points lost": 20.0, "low": 20.0, "high": 20.0, "accuracy (%)": 30.0}
+    shown |= {"dropped_share (%)": 25.0, "migrated_share (%)": 0.0}
+    assert table.to_dict("records")[0] == {"solution": "SEMI(x)", "num_senders": 0, **shown}
 
 
 def timed_drops(**shares):
-    """Rows of a timing study: what two ranks dropped, by solution."""
+    """Rows of a timing study: the share that two ranks dropped, by solution."""
     return [
-        {"quantity": "rank_drops", "solution": name, "skewness": 8.0, "rank": rank, "value": value}
+        value_row("rank_drops", share, solution=name, skewness=8.0, rank=rank)
         for name, by_rank in shares.items()
-        for rank, value in enumerate(by_rank)
+        for rank, share in enumerate(by_rank)
     ]
 
 
@@ -247,8 +194,9 @@ TIMED = {"Baseline": (0.0, 0.0), "ZERO-Pri": (0.958, 0.041), "SEMI": (0.6, 0.0),
 
 
 def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_timed():
+    assert CONTROL not in variants_as_timed(timed_drops(**{"ZERO-Pri": (0.0, 0.0)}))  # where Pri drops nothing
     variants = variants_as_timed(timed_drops(**TIMED))
-    assert {name: told.get("dropped") for name, told in variants.items()} == {
+    assert {name: compared.get("dropped") for name, compared in variants.items()} == {
         "ZERO-Pri": [0.96, 0.04],
         "SEMI": [0.6, 0.0],
         "SEMI refined": None,
@@ -269,24 +217,13 @@ def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_t
     spreads = {row["solution"]: row["value"] for row in rows if row["quantity"] == "loss_in_spreads"}
     assert spreads == pytest.approx({"ZERO-Pri": 5 / 4, "SEMI": 0.5 / 4, "SEMI refined": 0, CONTROL: 12 / 4})
     assert {row["model"] for row in rows} == {"m"}
-    assert {row["quantity"] for row in rows} == {
-        "accuracy",
-        "accuracy_loss",
-        "loss_in_spreads",
-        "trained_dropped_share",
-        "trained_migrated_share",
-    }
-
-
-def test_where_pri_drops_nothing_there_is_no_control():
-    assert CONTROL not in variants_as_timed(timed_drops(**{"ZERO-Pri": (0.0, 0.0)}))
+    assert {"trained_dropped_share", "trained_migrated_share"} <= {row["quantity"] for row in rows}
 
 
 @pytest.mark.parametrize(("in_spreads", "is_blind"), [(0.99, True), (1.0, False)])
 def test_losses_tell_nothing_where_not_even_dropping_everywhere_loses_more_than_seeds_differ(in_spreads, is_blind):
     trained = [
-        {"quantity": "loss_in_spreads", "solution": name, "value": value}
-        for name, value in (("ZERO-Pri", 2.0), (CONTROL, in_spreads))
+        value_row("loss_in_spreads", value, solution=name) for name, value in (("ZERO-Pri", 2.0), (CONTROL, in_spreads))
     ]
     assert bool(blind_reason(trained)) is is_blind
     assert not is_blind or "0.99 of the Baseline's spread" in blind_reason(trained)
