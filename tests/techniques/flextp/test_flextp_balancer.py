@@ -4,7 +4,7 @@ import os
 import random
 import signal
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -172,16 +172,6 @@ def test_a_rank_that_has_not_moved_is_planned_from_as_before_while_others_move()
     assert first == pytest.approx([8, 1, 1, 1]) and second == pytest.approx([8, 3, 1, 1])
 
 
-def test_the_times_before_an_iteration_that_is_broken_off_count_once():
-    model, balancer = balanced(grid("....4...", "........"), solution="SEMI", refine=True, patience=2)
-    train(model, balancer, 5)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt), balancer.iteration():
-            raise KeyboardInterrupt
-    train(model, balancer, 2)
-    assert [step.plan.is_plain for step in balancer.steps] == [True]
-
-
 @pytest.mark.parametrize(
     ("patience", "trace"),  # of two middle ones that most like before: 3, not 8, and 3, not 4
     [(2, grid("..833", ".....")), (3, grid("...3822", "....2..")), (4, grid("....24833", "........."))],
@@ -228,32 +218,30 @@ class NarrowTimes(ModelledTimes):
         return RankTimes(own_s=self.other_s + product_s, product_s=product_s, work=work)
 
 
-def balanced_where_messages_are_dear(skewness, fixed_share, config=CONFIG):
-    group, trace = VirtualTensorGroup(4), StragglerTrace.fixed(4, {0: skewness})
-    dear = PiecewiseLinear.straight(0.0, at_zero_s=100.0)
-    costs = replace(Costs.straight(compute_s=1.0), communicate=dear, fixed_share=fixed_share)
-    times, model = NarrowTimes(trace, product_s=1.0, other_s=0.2), two_layers(group, config)
-    return model, balance(model, group, policy=Policy(selection="Rd"), modelled=times, costs=costs)
+@pytest.mark.parametrize("is_broken_off", [True, False])
+def test_the_times_before_an_iteration_without_products_count_once(is_broken_off):
+    model, balancer = balanced(grid("....4...", "........"), solution="SEMI", refine=True, patience=2)
+    train(model, balancer, 5)
+    for _ in range(2):
+        with suppress(KeyboardInterrupt), balancer.iteration():
+            if is_broken_off:
+                raise KeyboardInterrupt
+    train(model, balancer, 2)
+    assert [step.plan.is_plain for step in balancer.steps] == [True]
 
 
 def test_a_straggler_whose_narrow_products_take_long_looks_no_slower_for_it():
     # Rank 0 takes 2 s, the others 1; it must drop 2/3 to be down to 2 (0.25 + 0.75 / 3) = 1. Were its time then divided
     # by 1/3, it would look as if products took 3 s, and drop more, for ever.
-    model, balancer = balanced_where_messages_are_dear(2.0, fixed_share=0.25)
+    group, trace = VirtualTensorGroup(4), StragglerTrace.fixed(4, {0: 2.0})
+    dear = PiecewiseLinear.straight(0.0, at_zero_s=100.0)
+    costs = replace(Costs.straight(compute_s=1.0), communicate=dear, fixed_share=0.25)
+    times, model = NarrowTimes(trace, product_s=1.0, other_s=0.2), two_layers(group)
+    balancer = balance(model, group, policy=Policy(selection="Rd"), modelled=times, costs=costs)
     train(model, balancer, 6)
     (step,) = balancer.steps
     assert (step.plan.ranks[0].dropped, step.plan.migrated) == (pytest.approx(2 / 3), 0)
     assert [each.product_s for each in step.times] == pytest.approx([1.5, 0.75, 0.75, 0.75])
-
-
-@pytest.mark.parametrize("fixed_share", [0.0, 0.1, 0.2])
-def test_who_knows_too_little_of_narrow_products_drops_more_step_by_step_and_no_more_than_it_takes(fixed_share):
-    # A rank three times slower is down to 3 (0.25 + 0.75 w) = 1 at w = 1/9, and at 1.2 at w = 1/5.
-    model, balancer = balanced_where_messages_are_dear(3.0, fixed_share, WIDE)
-    train(model, balancer, 12, shape=(2, 3, 128))
-    dropped = [step.plan.ranks[0].dropped for step in balancer.steps]
-    assert dropped == sorted(dropped) and len(dropped) > 1 and 4 / 5 < dropped[-1] <= 8 / 9
-    assert balancer.steps[-1].iteration < 8  # and rests
 
 
 def test_the_run_time_settles_on_the_plan_that_is_predicted():
@@ -277,14 +265,6 @@ def test_plans_follow_a_straggler_that_moves_and_vanish_with_it():
     removed = [[rank for rank, plan in enumerate(step.plan.ranks) if plan.removed] for step in balancer.steps]
     assert removed == [[0], [1], []]
     assert [step.iteration for step in balancer.steps] == [1, 5, 9]  # one iteration after the change
-
-
-def test_a_batch_without_products_says_nothing():
-    model, balancer = balanced(StragglerTrace.fixed(2, {0: 4.0}), solution="SEMI", refine=True)
-    with balancer.iteration():
-        pass
-    train(model, balancer, 3)
-    assert not balancer.plan.is_plain
 
 
 def test_gradients_may_be_accumulated_within_an_iteration():
@@ -334,15 +314,6 @@ def test_a_rank_that_has_recovered_drops_nothing_any_more(policy):
     assert balancer.plan.is_plain
 
 
-@pytest.mark.parametrize("is_incremental", [False, True])
-def test_without_the_increment_the_same_columns_are_dropped_for_ever_and_with_it_the_choice_rotates(is_incremental):
-    policy = {"solution": "ZERO", "pruning_ratio": 0.25, "iterations_per_epoch": 2, "is_incremental": is_incremental}
-    model, balancer = balanced(StragglerTrace.fixed(2, {0: 3.0}), **policy)
-    choices = []
-    train(model, balancer, 40, before=lambda _: choices.append(balancer.lineage.entries()[0].dropped))
-    assert (len(set(choices[-20:])) > 1) is is_incremental
-
-
 def on_a_rank(trace, policy):
     group = ProcessTensorGroup()
     model = two_layers(group)
@@ -355,14 +326,13 @@ def on_a_rank(trace, policy):
 
 def test_real_ranks_train_as_virtual_ones_do_while_stragglers_come_grow_and_vanish(four):
     trace = StragglerTrace.random(4, num_epochs=2, iterations_per_epoch=3, seed=5, straggling_share=0.5)
-    for solution in ({"num_senders": 1}, {"refine": True}):
-        policy = {"solution": "SEMI", "iterations_per_epoch": 3, **solution}
-        model, balancer = balanced(trace, **policy)
-        losses = train(model, balancer, 6)
-        assert len({step.plan for step in balancer.steps}) > 1
-        for measured, plans in four.run(on_a_rank, trace, policy):
-            assert plans == [step.plan for step in balancer.steps]
-            assert measured == pytest.approx(losses, rel=1e-9)
+    policy = {"solution": "SEMI", "iterations_per_epoch": 3, "num_senders": 1}
+    model, balancer = balanced(trace, **policy)
+    losses = train(model, balancer, 6)
+    assert len({step.plan for step in balancer.steps}) > 1
+    for measured, plans in four.run(on_a_rank, trace, policy):
+        assert plans == [step.plan for step in balancer.steps]
+        assert measured == pytest.approx(losses, rel=1e-9)
 
 
 def measured_on_a_rank(trace, iterations):
@@ -462,13 +432,12 @@ def test_a_given_plan_holds_from_the_first_iteration_on_in_every_layer_whatever_
 def test_outside_of_an_iteration_products_are_plain():
     model, balancer = balanced(StragglerTrace.fixed(2, {0: 4.0}), solution="ZERO", selection="Pri")
     train(model, balancer, 3)
-    assert balancer.plan.ranks[0].dropped > 0.3
     x = torch.ones(2, 3, 16, dtype=torch.float64)
-    after = model(x)
+    plain = model(x)
     with balancer.iteration():
-        assert not torch.equal(model(x), after)
+        assert not torch.equal(model(x), plain)
     balancer.remove()
-    assert torch.equal(model(x), after)
+    assert torch.equal(model(x), plain)
 
 
 NO_STRAGGLER = ModelledTimes(StragglerTrace.none(2))

@@ -118,25 +118,26 @@ def test_without_dropped_or_migrated_columns_the_product_is_the_plain_one_bit_fo
     assert_equal(outputs_and_gradients(*divided_pair(group, {}, {})), plain)
 
 
-def test_dropped_columns_leave_what_a_weight_without_them_would():
-    # With the dropped columns of the straggler's weight set to zero, the output is the resized one; the kept columns of
-    # its gradient are the same too, the dropped ones are zero.
+def test_dropped_columns_leave_the_product_of_a_weight_without_them():
     group = VirtualTensorGroup(2)
     first, second = perceptron(group)
     with torch.no_grad():
-        second.weights[1][:, [0, 4]] = 0
-    plain = outputs_and_gradients(first, second, group)
-    resized, other = perceptron(group)
-    make_flexible(resized, other, group, Scheme.BROADCAST_REDUCE)
-    none = torch.empty(0, dtype=torch.int64)
-    resized.matrix_product.division = divide(WIDTH, num_ranks=2, dropped={0: none, 1: none}, migrated={})
-    other.matrix_product.division = divide(12, num_ranks=2, dropped={0: none, 1: torch.tensor([4, 0])}, migrated={})
-    found = outputs_and_gradients(resized, other, group)
-    kept = [column for column in range(24) if column not in (12, 16)]  # rank 1 holds columns 12 to 23
-    torch.testing.assert_close(found[0], plain[0])
-    torch.testing.assert_close(found[1], plain[1])
-    torch.testing.assert_close(found[3][:, kept], plain[3][:, kept])
-    assert not found[3][:, [12, 16]].any()
+        for layer in (first, second):
+            layer.weights[1][:, [0, 4]] = 0
+    expected = outputs_and_gradients(first, second, group)
+    expected[2][12:, [0, 4]] = 0  # rank 1 holds the last 12 of 24 rows of the first weight, and columns of the second
+    expected[3][:, [12, 16]] = 0
+    assert_close(outputs_and_gradients(*divided_pair(group, {1: [4, 0]}, {})), expected)
+
+
+def test_without_gradients_and_in_a_copy_of_the_model_everything_is_multiplied():
+    first, second, group = divided_pair(2, {0: [1, 4]}, {})
+    x, plain = torch.ones(ROWS, WIDTH, dtype=torch.float64), perceptron(group)
+    expected = plain[1](plain[0](x))
+    assert not torch.equal(second(first(x)), expected)
+    with torch.no_grad():
+        assert torch.equal(second(first(x)), expected)
+    assert copy.deepcopy(first).matrix_product is functional.linear
 
 
 @pytest.mark.parametrize("scheme", Scheme)
@@ -144,18 +145,6 @@ def test_a_sender_that_also_drops_equals_one_that_only_drops(scheme):
     group = VirtualTensorGroup(3)
     sent = outputs_and_gradients(*divided_pair(group, {1: [0, 5]}, {1: [6, 2, 7, 1]}, scheme))
     assert_close(sent, outputs_and_gradients(*divided_pair(group, {1: [0, 5]}, {}, scheme)))
-
-
-def test_evaluation_multiplies_everything():
-    group = VirtualTensorGroup(2)
-    first, second = perceptron(group)
-    x = torch.ones(ROWS, WIDTH, dtype=torch.float64)
-    plain = second(first(x))
-    make_flexible(first, second, group, Scheme.BROADCAST_REDUCE)
-    divide_both(first, second, group, {0: [1, 4]}, {})
-    assert not torch.equal(second(first(x)), plain)
-    with torch.no_grad():
-        assert torch.equal(second(first(x)), plain)
 
 
 def test_bytes_that_migrate_follow_the_shapes():
@@ -242,17 +231,12 @@ def test_average_with_migration_equals_average_with_the_sender_computing_its_col
 
 
 def test_same_imputation_looks_back_at_the_last_batch_of_as_many_rows():
-    group = VirtualTensorGroup(2)
-    first, _ = perceptron(group)
-    product = FlexibleProduct(
-        group, Cut.COLUMN, "first", delivery=delivery_of(Scheme.BROADCAST_REDUCE, group), imputation=Imputation.SAME
-    )
-    first.matrix_product = product
-    none = torch.empty(0, dtype=torch.int64)
+    first, _, _ = divided_pair(2, {}, {}, imputation=Imputation.SAME)
+    product = first.matrix_product
 
     def input_gradient(rows, dropped):
-        columns = torch.tensor(dropped, dtype=torch.int64)
-        product.division = divide(WIDTH, num_ranks=2, dropped={0: columns, 1: none}, migrated={})
+        own = {0: torch.tensor(dropped, dtype=torch.int64), 1: torch.empty(0, dtype=torch.int64)}
+        product.division = divide(WIDTH, num_ranks=2, dropped=own, migrated={})
         x = torch.ones(rows, WIDTH, dtype=torch.float64, requires_grad=True)
         sum(part.sum() for part in first(x)).backward()
         return x.grad
@@ -267,22 +251,28 @@ def test_same_imputation_looks_back_at_the_last_batch_of_as_many_rows():
 
 
 def test_checkpointed_layers_give_the_same_gradients():
-    group, found = VirtualTensorGroup(2), []
-    for is_checkpointed in (False, True):
+    group, gradients = VirtualTensorGroup(2), []
+    for run in (lambda layers, x: layers(x), partial(checkpoint, use_reentrant=False)):
         first, second, group = divided_pair(group, {0: [1]}, {1: [0, 2]})
         x = torch.ones(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
-        run = partial(checkpoint, use_reentrant=False) if is_checkpointed else lambda layer, x: layer(x)
-        y = run(lambda x, first=first, second=second: second(first(x)), x)
-        y.square().sum().backward()
-        found.append([x.grad, first.full_weight(gradient=True)])
-    assert_equal(*found)
+        run(lambda x, first=first, second=second: second(first(x)), x).square().sum().backward()
+        gradients.append([x.grad, first.full_weight(gradient=True)])
+    assert_equal(*gradients)
 
 
-def test_a_copy_of_a_model_is_plain():
-    group = VirtualTensorGroup(2)
-    first, second = perceptron(group)
-    make_flexible(first, second, group, Scheme.BROADCAST_REDUCE)
-    assert copy.deepcopy(first).matrix_product is functional.linear
+def test_products_are_metered_on_senders_and_receivers_and_are_own_time_on_own_columns_alone():
+    # Every product takes 1 s of this clock: rank 0, the sender, has 3 of its own, rank 1 has 3 and 3 received.
+    first, _, _ = divided_pair(2, {}, {0: [1, 2]})
+    first.matrix_product.meters = meters = {rank: Meter(rank) for rank in range(2)}
+    for meter in meters.values():
+        meter.clock = itertools.count().__next__
+    x = torch.ones(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
+    sum(part.sum() for part in first(x)).backward()
+    assert [first.matrix_product.division.kept(rank) for rank in range(2)] == pytest.approx([11 / 13, 1])
+    sender, receiver = (meter.end(1.0) for meter in meters.values())
+    # After each product a second passes until the clock is read again.
+    assert (sender.product_s, sender.own_s, meters[0].product_s) == (3, 3 + 3, 3)
+    assert (receiver.product_s, receiver.own_s, meters[1].product_s) == (3, 3 + 6, 6)
 
 
 def test_higher_derivatives_are_refused():
@@ -291,28 +281,6 @@ def test_higher_derivatives_are_refused():
     (grad,) = torch.autograd.grad(second(first(x)).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
-
-
-def test_products_are_metered_on_senders_and_receivers_and_are_own_time_on_own_columns_alone():
-    # Every product takes 1 s of this clock: rank 0, the sender, has 3 of its own, rank 1 has 3 and 3 received.
-    group = VirtualTensorGroup(2)
-    first, _ = perceptron(group)
-    meters = {rank: Meter(rank) for rank in range(2)}
-    for meter in meters.values():
-        meter.clock = itertools.count().__next__
-    first.matrix_product = product = FlexibleProduct(
-        group, Cut.COLUMN, "first", delivery=delivery_of(Scheme.BROADCAST_REDUCE, group), meters=meters
-    )
-    none = torch.empty(0, dtype=torch.int64)
-    product.division = divide(WIDTH, num_ranks=2, dropped={0: none, 1: none}, migrated={0: torch.tensor([1, 2])})
-    x = torch.ones(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
-    sum(part.sum() for part in first(x)).backward()
-    assert [meter.product_s for meter in meters.values()] == [3, 6]
-    assert [product.division.kept(rank) for rank in range(2)] == pytest.approx([11 / 13, 1])
-    sender, receiver = (meter.end(1.0) for meter in meters.values())
-    # After each product a second passes until the clock is read again.
-    assert (sender.product_s, sender.own_s) == (3, 3 + 3)
-    assert (receiver.product_s, receiver.own_s) == (3, 3 + 6)
 
 
 # Four ranks; rank 1 sends five columns. Its receivers are, counted from it, 2, 3 and 0, which get 1, 2 and 2 of them,
