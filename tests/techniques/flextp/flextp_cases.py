@@ -3,9 +3,9 @@
 from workbench.techniques.flextp.method import Costs, PiecewiseLinear, RankTimes
 
 
-def ranks(*product_s, other_s=0.0, unit_s=1.0):
-    """Return the times of ranks whose products take these seconds, in a unit of so many seconds."""
-    return [RankTimes(own_s=(other_s + seconds) * unit_s, product_s=seconds * unit_s) for seconds in product_s]
+def ranks(*product_s, other_s=0.0):
+    """Return the times of ranks whose products take these seconds."""
+    return [RankTimes(own_s=other_s + seconds, product_s=seconds) for seconds in product_s]
 
 
 def shares(plan, field):

@@ -7,8 +7,6 @@ from workbench.techniques.flextp import counted
 from workbench.techniques.flextp.counted import count_all_reduces, count_setting, count_worked_example
 from workbench.techniques.flextp.method import worked_example
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def values(rows, quantity, **where):
     return [row["value"] for row in rows if row["quantity"] == quantity and where.items() <= row.items()]

@@ -86,18 +86,15 @@ def test_of_several_samples_at_one_share_the_median_counts_and_samples_that_fall
     assert PiecewiseLinear.fitted(samples).seconds == pytest.approx((1.0, 2.5, 2.5, 4.0))
 
 
-def test_every_sender_pays_for_what_travels_however_few_its_columns():
+NARROW = replace(straight_costs(compute_s=3.0, narrow_s=2.0), fixed_share=0.25)
+
+
+def test_every_sender_pays_for_its_messages_and_receivers_multiply_for_every_sender_by_itself():
     # 3 s of whole tensors and 2 s a share: one sender of 1.5 pays 6, three of 0.5 pay 3 (3 + 1); nobody pays nothing.
     costs = straight_costs(communicate_s=2.0, whole_s=3.0)
     assert [costs.communicate_s(1.5, senders) for senders in (1, 3)] == [6, 12]
     assert costs.communicate_s(0.0, 0) == 0
     assert Costs.straight(communicate_s=2.0, compute_s=1.0).communicate_s(1.5, 3) == pytest.approx(3)
-
-
-NARROW = replace(straight_costs(compute_s=3.0, narrow_s=2.0), fixed_share=0.25)
-
-
-def test_a_receiver_multiplies_for_every_sender_by_itself():
     # A volume of 1.5 for 3 receivers: of one sender 2 + 3 x 0.5 s, of two 2 (2 + 3 x 0.25).
     assert [NARROW.compute_s(1.5, senders, 3) for senders in (1, 2)] == [3.5, 5.5]
     assert NARROW.compute_s(0.0, 0, 3) == 0
@@ -130,19 +127,12 @@ def test_every_rank_pays_for_what_it_keeps_removes_sends_and_receives():
     assert iteration_s(ranks(8, 1, 1, other_s=2), Plan.plain(3), COSTS) == 10
     resized = [RankTimes(own_s=4, product_s=2, work=0.25), *ranks(1, other_s=2)]
     assert rank_s(resized, Plan.plain(2), COSTS) == (10, 3)
-
-
-def test_all_ranks_wait_for_the_messages_of_every_sender():
     # Two senders of a half each, one receiver: 2 (0.3 + 0.5 x 1) = 1.6 s on all; it also multiplies their columns.
-    costs = straight_costs(communicate_s=1.0, whole_s=0.3)
-    plan = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(migrated=0.5), RankPlan()))
+    costs, plan = straight_costs(communicate_s=1.0, whole_s=0.3), Plan.of_shares([0, 0, 0], [0.5, 0.5, 0])
     assert rank_s(ranks(4, 2, 1), plan, costs) == pytest.approx((2 + 1.6, 1 + 1.6, 1 + 1 + 1.6))
-
-
-def test_what_a_product_takes_however_narrow_is_paid_whatever_is_moved():
     # A normal rank's products take 4 s, 1 of them however narrow, and 2 s more of each sender. Rank 0 is twice as slow
     # and keeps half: 2 (1 + 3 x 0.5) s; ranks 1 and 2 multiply a quarter more: 4 + 2 + 3 x 0.25. All do 1 s else.
-    plan = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(), RankPlan()))
+    plan = Plan.of_shares([0, 0, 0], [0.5, 0, 0])
     assert rank_s(list(map(NARROW.proportional, ranks(8, 4, 4, other_s=1))), plan, NARROW) == (6, 7.75, 7.75)
 
 

@@ -63,13 +63,16 @@ NOTHING = [0, 0, 0, 0]
 GIVEN = Plan(ranks=(RankPlan(), RankPlan(migrated=0.5), RankPlan(dropped=0.25), RankPlan()))
 
 
-def test_baseline_changes_nothing_and_a_given_plan_holds_whatever_the_times():
+def test_one_rank_baseline_and_a_given_plan_follow_no_times():
     assert planned(TWO, solution="Baseline") == (NOTHING, NOTHING)
-    assert planned(TWO, solution="given", plan=GIVEN) == shares_of(GIVEN)
-    assert planned(ranks(1, 1, 1, 1), solution="given", plan=GIVEN) == shares_of(GIVEN)
+    for times in (TWO, ranks(1, 1, 1, 1)):
+        assert planned(times, solution="given", plan=GIVEN) == shares_of(GIVEN)
+    assert planned(ranks(8), solution="given", plan=Plan.of_shares([0.5], [0])) == ([0.5], [0])
+    for policy in ({}, {"solution": "MIG"}, {"solution": "ZERO", "pruning_ratio": 0.5}, {"refine": True}):
+        assert planned(ranks(8), **policy) == ([0], [0])
 
 
-def test_zero_compares_with_the_policy_s_reference():
+def test_zero_compares_with_the_policy_s_reference_or_drops_a_constant_ratio_on_stragglers():
     # The mean is 18/4 = 4.5: 4.5 of 8 and 0.5 of 4 s go.
     assert planned(TWO, solution="ZERO", reference="mean") == ([0.5625, 0.125, 0, 0], NOTHING)
     assert planned(TWO, solution="ZERO", reference="min") == ([0.875, 0.75, 0, 0], NOTHING)
@@ -77,9 +80,6 @@ def test_zero_compares_with_the_policy_s_reference():
     now = [RankTimes(own_s=5, product_s=4, work=0.5), *TWO[1:]]
     assert planned(now, solution="ZERO") == ([5.5 / 8, 1.5 / 4, 0, 0], NOTHING)
     assert planned(now, solution="ZERO", reference="mean") == ([0.5625, 0.125, 0, 0], NOTHING)
-
-
-def test_a_constant_ratio_is_dropped_by_every_straggler_and_by_no_other():
     assert planned(TWO, solution="ZERO", pruning_ratio=0.25) == ([0.25, 0.25, 0, 0], NOTHING)
     assert planned(ranks(1.05, 1, 1), solution="ZERO", pruning_ratio=0.25) == ([0, 0, 0], [0, 0, 0])
 
@@ -122,13 +122,6 @@ def test_the_threshold_says_in_every_solution_who_is_a_straggler():
         for refine in (False, True):
             plain = planned(TWO, costs, solution=solution, refine=refine, threshold=3.6)
             assert plain == (NOTHING, NOTHING)
-
-
-def test_one_rank_alone_keeps_its_columns_unless_a_plan_was_given():
-    for policy in ({}, {"solution": "MIG"}, {"solution": "ZERO", "pruning_ratio": 0.5}, {"refine": True}):
-        assert planned(ranks(8), **policy) == ([0], [0])
-    plan = Plan(ranks=(RankPlan(dropped=0.5),))
-    assert planned(ranks(8), solution="given", plan=plan) == ([0.5], [0])
 
 
 def test_policies_for_other_ranks_are_refused():

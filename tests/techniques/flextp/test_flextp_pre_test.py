@@ -28,8 +28,6 @@ from workbench.techniques.flextp.runtime import (
 )
 from workbench.timeline.stragglers import Sleeper, StragglerTrace
 
-pytestmark = pytest.mark.timeout(60)
-
 PRELOAD = ("workbench.techniques.flextp.runtime", "scipy.optimize", "pytest")
 # Rank 1 needed 2 + 3 s, on half of its columns: with all 2 + 6 s, the slowest. The fastest multiplies for 1.5 s.
 TIMES = [

@@ -15,8 +15,6 @@ from workbench.parallel.moves import Shape
 from workbench.techniques.flextp.method import Imputation, Scheme
 from workbench.techniques.flextp.runtime import Cut, FlexibleProduct, Meter, Migration, delivery_of, divide
 
-pytestmark = pytest.mark.timeout(60)
-
 SIZES_KEPT = 4  # numbers of rows whose last gradient Same looks back at
 WIDTH, INNER, ROWS = 13, 24, 5
 
@@ -112,10 +110,13 @@ def test_migrated_products_with_frozen_weights_equal_plain_ones(scheme, frozen):
     assert_close(*found)
 
 
-def test_without_dropped_or_migrated_columns_the_product_is_the_plain_one_bit_for_bit():
-    group = VirtualTensorGroup(2)
-    plain = outputs_and_gradients(*perceptron(group), group)
-    assert_equal(outputs_and_gradients(*divided_pair(group, {}, {})), plain)
+@pytest.mark.parametrize("is_metered", [False, True])
+def test_without_dropped_or_migrated_columns_the_product_is_the_plain_one_bit_for_bit(is_metered):
+    first, second, group = divided_pair(2, {}, {})
+    meter = Meter(0)
+    first.matrix_product.meters = {0: meter} if is_metered else {}
+    assert_equal(outputs_and_gradients(first, second, group), outputs_and_gradients(*perceptron(group), group))
+    assert (meter.product_s > 0) is is_metered
 
 
 def test_dropped_columns_leave_the_product_of_a_weight_without_them():

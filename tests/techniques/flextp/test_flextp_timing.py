@@ -125,9 +125,6 @@ def test_variants_that_differ_in_one_option_are_compared_within_rounds():
     assert values_of(rows, "tree")["gap"] == pytest.approx(0.2) and "gap" not in values_of(rows, "star")
     idle = values_of(rows_of(plain=(12.0, 8.0), idle=(10.0, 8.0)), "idle")
     assert idle["speedup"] == 1.2  # skewness 1 is no straggler
-
-
-def test_a_balanced_model_is_compared_with_the_one_as_it_is_in_time_and_in_processor_time():
     rows = rows_of(**{"with balance": (11.0, 8.0), "as it is": (10.0, 0.0)})
     values = values_of(rows, "with balance")
     assert values["over_unbalanced"] == values["cpu_over_unbalanced"] == pytest.approx(1.1)
