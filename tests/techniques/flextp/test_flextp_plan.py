@@ -105,11 +105,8 @@ def test_of_a_narrow_product_less_is_in_proportion_to_its_columns():
     # A rank's own products take 4 s, 1 of them however narrow: with half of its columns 1.5 of 2.5 s are in proportion.
     half = NARROW.proportional(RankTimes(own_s=3.5, product_s=2.5, work=0.5))
     assert half == RankTimes(own_s=3.5, product_s=1.5, work=0.5)
-    assert (
-        half.unresized()
-        == NARROW.proportional(RankTimes(own_s=5.0, product_s=4.0))
-        == RankTimes(own_s=5.0, product_s=3.0)
-    )
+    whole = RankTimes(own_s=5.0, product_s=3.0)
+    assert half.unresized() == NARROW.proportional(RankTimes(own_s=5.0, product_s=4.0)) == whole
     narrow = RankTimes(own_s=2.0, product_s=1.5, work=0.01)
     assert Costs.straight(compute_s=1.0).proportional(narrow) == narrow
 

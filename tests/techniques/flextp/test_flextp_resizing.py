@@ -1,5 +1,7 @@
 """Resized products and their lineage, figure 2, and the choice of columns: least moved first, ties by chance."""
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional
@@ -101,24 +103,6 @@ def test_a_ratio_drops_the_nearest_number_of_columns_and_never_all():
     assert {case: method.num_dropped_columns(*case) for case in counts} == counts
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: method.num_dropped_columns(-0.1, 4), r"pruning_ratio is -0.1; it must be in \[0, 1\)"),
-        (lambda: method.num_dropped_columns(1.0, 4), r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
-        (lambda: method.num_dropped_columns(float("nan"), 4), r"pruning_ratio is nan; it must be in \[0, 1\)"),
-        (lambda: method.num_dropped_columns(0.5, 0), "num_columns is 0; it must be at least 1"),
-        (lambda: method.kept_columns([4], 4), "column 4"),
-        (lambda: method.kept_columns([-1], 4), "column -1"),
-        (lambda: method.kept_columns([1, 1], 4), "twice"),
-        (lambda: method.kept_columns([3, 0, 2, 1], 4), "all 4 columns"),
-    ],
-)
-def test_ratios_and_columns_that_cannot_be_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_the_resized_products_are_those_of_the_cpu():
@@ -173,9 +157,6 @@ def test_products_of_the_worked_example_come_out_with_kept_columns_and_are_recov
     assert grad_input.result.tolist() == [[3, 4.5, 6, 4.5], [5, 6, 7, 6]]
 
 
-INF = float("inf")
-
-
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
@@ -189,7 +170,7 @@ def statistics_of(change):
 
 def test_the_change_of_a_column_is_the_mean_distance_its_weights_have_moved():
     statistics = ColumnStatistics(torch.tensor([[1.0, 2.0, 0.0], [3.0, -1.0, 0.0]]))
-    assert statistics.change.tolist() == [INF, INF, INF]
+    assert statistics.change.tolist() == [math.inf, math.inf, math.inf]
     statistics.update_(torch.tensor([[2.0, 2.0, 4.0], [0.0, -3.0, -2.0]]), [])
     assert statistics.change.tolist() == [2.0, 1.0, 3.0]  # (1 + 3) / 2, (0 + 2) / 2, (4 + 2) / 2
     statistics.update_(torch.tensor([[2.0, 2.5, 4.0], [0.0, -3.0, -2.0]]), [])
@@ -247,13 +228,10 @@ def test_random_choices_and_ties_and_the_first_choice_follow_the_callers_generat
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_the_threshold_is_a_quarter_of_the_random_walk_of_an_epoch():
+def test_candidates_are_the_columns_that_moved_less_than_a_quarter_of_the_random_walk_of_an_epoch():
     # θ_micro = 0.25 · 0.01 / √100, θ = 100 θ_micro = 0.25 · 0.01 · 10
     assert method.micro_threshold(0.01, 100) == pytest.approx(0.00025)
     assert method.change_threshold(100, method.micro_threshold(0.01, 100)) == pytest.approx(0.025)
-
-
-def test_candidates_are_the_columns_that_moved_less_than_the_threshold():
     statistics = statistics_of([1.0, 2.0, 3.0, 4.0])
     assert [method.candidate_share(statistics, threshold) for threshold in (0.5, 2.0, 2.5, 9.0)] == [0, 0.25, 0.5, 1]
     assert method.candidate_share(ColumnStatistics(torch.zeros(1, 4)), 1e9) == 0  # nothing measured yet
@@ -269,6 +247,13 @@ def test_a_layer_drops_its_candidates_but_at_least_the_decayed_ratio_and_never_a
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: method.num_dropped_columns(1.0, 4), r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
+        (lambda: method.num_dropped_columns(math.nan, 4), r"pruning_ratio is nan; it must be in \[0, 1\)"),
+        (lambda: method.num_dropped_columns(0.5, 0), "num_columns is 0; it must be at least 1"),
+        (lambda: method.kept_columns([4], 4), "column 4"),
+        (lambda: method.kept_columns([-1], 4), "column -1"),
+        (lambda: method.kept_columns([1, 1], 4), "twice"),
+        (lambda: method.kept_columns([3, 0, 2, 1], 4), "all 4 columns"),
         (lambda: method.first_columns(torch.arange(2), -1), r"num_dropped is -1; it must be in \[0, 2\)"),
         (lambda: method.first_columns(torch.arange(2), 2), "num_dropped is 2"),
         (lambda: ColumnStatistics(torch.zeros(2, 3)).update_(torch.zeros(2, 4), []), r"\[2, 4\]; it must be \[2, 3\]"),
@@ -281,6 +266,6 @@ def test_a_layer_drops_its_candidates_but_at_least_the_decayed_ratio_and_never_a
         (lambda: method.change_threshold(10, -0.1), "micro_threshold is -0.1"),
     ],
 )
-def test_values_outside_their_range_are_refused(call, message):
+def test_ratios_columns_and_thresholds_that_cannot_be_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
