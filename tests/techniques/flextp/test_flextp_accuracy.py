@@ -114,19 +114,12 @@ ITEMS = {item.item: item for item in load_catalogue(Project()) if item.notebook 
 PLAIN = {"solution": "Baseline"}
 RD = {"solution": "ZERO", "selection": "Rd", "pruning_ratio": 0.5, "everywhere": True}
 PRI = {**RD, "selection": "Pri"}
-TRAINING = {
-    "chance": 0.1,
-    "num_test": 2000,
-    "train_loss": 1.5,
-    "dropped_share": 0.25,
-    "migrated_share": 0.0,
-    "seconds": 1.0,
-    "data": REAL,
-}
+SHARES = {"dropped_share": 0.25, "migrated_share": 0.0}
 
 
 def training(accuracy: float) -> dict:
-    return {"accuracy": accuracy, **TRAINING}
+    run = {"num_test": 2000, "train_loss": 1.5, "seconds": 1.0, "data": REAL}
+    return {"accuracy": accuracy, "chance": 0.1, **SHARES, **run}
 
 
 def rows_of(*trained: tuple[dict, float], keys=("pruning_ratio",), **same) -> list[dict]:
@@ -140,8 +133,8 @@ def values_of(rows, quantity: str, *names: str) -> dict:
 
 
 def verdicts(item: str, rows, sources=REAL) -> dict[str, Verdict]:
-    theirs = published_rows(Project(), ITEMS[item])
-    judged = judge(ITEMS[item].claims, read_rows(rows, "values"), theirs, sources=sources)
+    published = published_rows(Project(), ITEMS[item])
+    judged = judge(ITEMS[item].claims, read_rows(rows, "values"), published, sources=sources)
     return {claim.claim: claim.verdict for claim in judged}
 
 
@@ -227,15 +220,15 @@ def made_up(item: str, profile: str) -> list[dict]:
 @pytest.mark.parametrize("profile", ["smoke", "laptop", "full", "paper"])
 @pytest.mark.parametrize("item", ITEMS)
 def test_every_claim_can_be_judged_by_what_its_item_compares(item, profile):
-    found = verdicts(item, made_up(item, profile)).values()
-    assert profile != "full" or Verdict.NOT_RUN not in found
+    trained = verdicts(item, made_up(item, profile)).values()
+    assert profile != "full" or Verdict.NOT_RUN not in trained
 
 
 @pytest.mark.parametrize("item", ITEMS)
 def test_a_stand_in_supports_no_verdict_about_accuracy(item):
     needs_real = {claim.name for claim in ITEMS[item].claims if claim.needs_real_data}
-    found = verdicts(item, made_up(item, "full"), STAND_IN)
-    assert {found[name] for name in needs_real} <= {Verdict.NOT_COMPARABLE, Verdict.NOT_RUN} and needs_real
+    judged = verdicts(item, made_up(item, "full"), STAND_IN)
+    assert {judged[name] for name in needs_real} <= {Verdict.NOT_COMPARABLE, Verdict.NOT_RUN} and needs_real
 
 
 def test_priority_that_loses_more_than_chance_turns_its_claim_red():

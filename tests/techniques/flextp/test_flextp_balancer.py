@@ -150,8 +150,8 @@ def test_with_patience_a_rank_is_helped_after_the_first_window_in_which_it_is_mo
 def test_with_patience_the_times_of_as_many_iterations_travel_as_one_message():
     model, balancer = balanced(StragglerTrace.fixed(4, {1: 4.0}), solution="SEMI", patience=3)
     train(model, balancer, 8)
-    told = [message for message in balancer.group.traffic.messages if message.site == "flextp.times"]
-    assert [message.message_bytes for message in told] == [3 * 3 * 8] * 2 and balancer.plan.ranks[1].removed > 0
+    times = [message for message in balancer.group.traffic.messages if message.site == "flextp.times"]
+    assert [message.message_bytes for message in times] == [3 * 3 * 8] * 2 and balancer.plan.ranks[1].removed > 0
     plans = [message for message in balancer.group.traffic.messages if message.site == "flextp.plan"]
     assert len(plans) == len(balancer.steps) == 1  # rank 0 plans for all
 
@@ -264,8 +264,8 @@ def test_gradients_may_be_accumulated_within_an_iteration():
     assert {product.num_products for product in balancer._products} == {3}
     for batch in batches:
         plain(batch).square().mean().backward()
-    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+    for ours, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, other.grad, rtol=1e-10, atol=1e-12)
 
 
 def test_a_batch_without_products_just_before_the_pre_test_leaves_it_to_measure(pair):

@@ -184,17 +184,6 @@ def test_a_cell_that_is_missing_or_impossible_is_named():
         published_epochs_s((table_1_cell("scatter-gather", 3, 0.0),))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_an_epoch_takes_longer_the_more_is_migrated_by_more_ranks_of_a_larger_model_over_a_slower_link(scheme):
-    slower = paper_machine().with_bandwidth(paper_machine().link.bandwidth_bytes_per_s / 2)
-    for num_senders in range(1, 7):
-        epochs_s = [migration_epoch_time_s(scheme, num_senders, share) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
-        assert epochs_s == sorted(set(epochs_s))
-        assert migration_epoch_time_s(scheme, num_senders + 1, 0.25) > epochs_s[1]
-        assert migration_epoch_time_s(scheme, num_senders, 0.25, machine=slower) > epochs_s[1]
-        assert migration_epoch_time_s(scheme, num_senders, 0.25, workload=VIT_3B) > epochs_s[1]
-
-
 # --- solutions
 
 PARTS = iteration_parts(VIT_1B, paper_machine())

@@ -14,7 +14,7 @@ PLAN = Plan.plain(2)
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ({"scheme": "best"}, "'best' is not a valid"),
+        ({"scheme": "best"}, "'best'"),
         ({"solution": "ZERO", "pruning_ratio": 1.0}, r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
         ({"solution": "MIG", "pruning_ratio": 0.5}, "pruning_ratio is 0.5; it must be None with MIG"),
         ({"solution": "given"}, "plan is None; it must be given with given, and only there"),

@@ -32,13 +32,13 @@ def make_flexible(first, second, group, scheme, imputation=Imputation.ZERO):
 
 
 def assert_close(results, expected):
-    for ours, theirs in zip(results, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+    for ours, other in zip(results, expected, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-12, atol=1e-14)
 
 
 def assert_equal(results, expected):
     assert all(
-        ours.dtype is theirs.dtype and torch.equal(ours, theirs) for ours, theirs in zip(results, expected, strict=True)
+        ours.dtype is other.dtype and torch.equal(ours, other) for ours, other in zip(results, expected, strict=True)
     )
 
 
@@ -65,8 +65,8 @@ def outputs_and_gradients(first, second, group):
     x = torch.linspace(-1, 1, 2 * ROWS * WIDTH, dtype=dtype).reshape(2, ROWS, WIDTH).requires_grad_()
     y = second([functional.gelu(part) for part in first(x)])
     (y * torch.linspace(0, 1, WIDTH, dtype=dtype)).sum().backward()
-    found = [y.detach(), x.grad, first.full_weight(gradient=True), second.full_weight(gradient=True)]
-    return [*found, first.full_bias(gradient=True), second.full_bias(gradient=True)]
+    results = [y.detach(), x.grad, first.full_weight(gradient=True), second.full_weight(gradient=True)]
+    return [*results, first.full_bias(gradient=True), second.full_bias(gradient=True)]
 
 
 MIGRATIONS = {
@@ -93,7 +93,7 @@ def test_migrated_products_equal_plain_ones_in_outputs_and_gradients(scheme, cas
 @pytest.mark.parametrize("scheme", Scheme)
 @pytest.mark.parametrize("frozen", [[], ["first"], ["second"], ["first", "second"]], ids=str)
 def test_migrated_products_with_frozen_weights_equal_plain_ones(scheme, frozen):
-    group, found = VirtualTensorGroup(3), []
+    group, results = VirtualTensorGroup(3), []
     for is_flexible in (True, False):
         first, second = perceptron(group)
         for layer in (first, second):
@@ -105,9 +105,9 @@ def test_migrated_products_with_frozen_weights_equal_plain_ones(scheme, frozen):
         y = second(list(first(x)))
         y.square().sum().backward()
         trained = [layer for layer in (first, second) if layer.site not in frozen]
-        found.append([y.detach(), x.grad, *(layer.full_weight(gradient=True) for layer in trained)])
+        results.append([y.detach(), x.grad, *(layer.full_weight(gradient=True) for layer in trained)])
         assert all(weight.grad is None for layer in (first, second) if layer.site in frozen for weight in layer.weights)
-    assert_close(*found)
+    assert_close(*results)
 
 
 @pytest.mark.parametrize("is_metered", [False, True])
@@ -210,25 +210,25 @@ def test_under_autocast_columns_travel_rounded_and_results_keep_to_the_rounding(
 def test_equal_steps_give_equal_gradients_whatever_is_imputed(scheme, imputation):
     # Rank 0 drops the column that it computes for rank 1: what it added for the sender must not be imputed.
     first, second, group = divided_pair(2, {0: [3]}, {1: [3, 5]}, scheme, imputation)
-    found = []
+    results = []
     for _ in range(4):
         for layer in (first, second):
             layer.zero_grad()
-        found.append(outputs_and_gradients(first, second, group))
-    for later in found[1:]:
-        assert_close(later, found[0])
+        results.append(outputs_and_gradients(first, second, group))
+    for later in results[1:]:
+        assert_close(later, results[0])
 
 
 @pytest.mark.parametrize("scheme", Scheme)
 def test_average_with_migration_equals_average_with_the_sender_computing_its_columns(scheme):
     # The mean is of the kept columns; migrated ones are others' work and neither averaged nor imputed.
     first, second, group = divided_pair(2, {0: [1]}, {0: [0, 2]}, scheme, Imputation.AVERAGE)
-    found = outputs_and_gradients(first, second, group)
+    results = outputs_and_gradients(first, second, group)
     kept = [column for column in range(12) if column > 2]
     expected = outputs_and_gradients(*divided_pair(group, {0: [1]}, {}, scheme))
     expected[3][:, 1] = expected[3][:, kept].mean(1)  # the second layer's weight; rank 0 holds columns 0 to 11
     for place in (0, 3, 5):  # the output, and the second layer's gradients; the first's follow imputed ones
-        torch.testing.assert_close(found[place], expected[place], rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(results[place], expected[place], rtol=1e-12, atol=1e-14)
 
 
 def test_same_imputation_looks_back_at_the_last_batch_of_as_many_rows():

@@ -110,8 +110,8 @@ def test_on_a_gpu_the_resized_products_are_those_of_the_cpu():
     kept, previous = method.kept_columns([1, 3, 4], K), (None, None)
     on_cpu = fast_results(x, weight, grad, kept, Imputation.ZERO, previous, Buffers())
     on_gpu = fast_results(x.cuda(), weight.cuda(), grad.cuda(), kept.cuda(), Imputation.ZERO, previous, Buffers())
-    for ours, theirs in zip(on_gpu, on_cpu, strict=True):
-        assert torch.equal(ours.cpu(), theirs)
+    for ours, other in zip(on_gpu, on_cpu, strict=True):
+        assert torch.equal(ours.cpu(), other)
 
 
 def test_the_lineage_prints_as_a_table_and_an_entry_replaces_the_one_before_it():
