@@ -133,17 +133,11 @@ def test_every_rank_pays_for_what_it_keeps_removes_sends_and_receives():
     assert rank_s(list(map(NARROW.proportional, ranks(8, 4, 4, other_s=1))), plan, NARROW) == (6, 7.75, 7.75)
 
 
-@pytest.mark.parametrize(
-    ("product_s", "level_s"),
-    [
-        ((8, 1, 1, 1), 1.28),  # L / 8 + 3 L = 4
-        ((8, 4, 1, 1), 32 / 19),  # L / 8 + L / 4 + 2 L = 4
-        ((1, 1), 1.0),
-    ],
-)
-def test_a_balance_that_costs_nothing_ends_at_one_level(product_s, level_s):
-    assert ideal_s(ranks(*product_s)) == pytest.approx(level_s)
-    assert ideal_s(ranks(*product_s, other_s=3)) == pytest.approx(3 + level_s)
+def test_a_balance_that_costs_nothing_ends_at_one_level():
+    # L / 8 + 3 L = 4, and L / 8 + L / 4 + 2 L = 4.
+    for product_s, level_s in (((8, 1, 1, 1), 1.28), ((8, 4, 1, 1), 32 / 19), ((1, 1), 1.0)):
+        assert ideal_s(ranks(*product_s)) == pytest.approx(level_s)
+        assert ideal_s(ranks(*product_s, other_s=3)) == pytest.approx(3 + level_s)
     # Rank 0 gives all its columns away and still takes 10 s.
     assert ideal_s([RankTimes(own_s=11, product_s=1), *ranks(1, 1)]) == pytest.approx(10)
 
