@@ -70,6 +70,7 @@ def test_with_all_columns_kept_everything_is_the_plain_layer_bit_for_bit_and_not
     results = fast_results(*plain, grad.detach(), every, Imputation.ZERO, (None, None), None)
     assert all(map(torch.equal, results, (output, weight.grad, x.grad)))
     assert torch.equal(method.product_of_columns(*plain, every, buffers=buffers), output)
+    assert method.recovered(plain[0], every, K) is plain[0]
     assert buffers.num_bytes == 0
 
 
@@ -152,6 +153,8 @@ def test_products_of_the_worked_example_come_out_with_kept_columns_and_are_recov
     assert grad_input.result.tolist() == [[3, 0, 6, 0], [5, 0, 7, 0]]
     assert grad_input.plain.tolist() == [[3, 7, 6, 3], [5, 6, 7, 5]]
     assert example.lineage.entries() == [LineageEntry("linear", matrix, (1, 3)) for matrix in ("input", "weight")]
+    # 2 rows · 4 columns · 3 outputs, and 2 · 2 · 3
+    assert (example.plain_multiplications, example.multiplications) == (3 * 24, 3 * 12)
     _, grad_weight, grad_input = worked_example(Imputation.AVERAGE).products
     assert grad_weight.result.tolist() == [[5, 5, 5, 5], [2, 1.5, 1, 1.5], [4, 5.5, 7, 5.5]]
     assert grad_input.result.tolist() == [[3, 4.5, 6, 4.5], [5, 6, 7, 6]]
