@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from workbench.models.pretrained import stand_in_encoder
-from workbench.techniques.activation_compression import accuracy
-from workbench.techniques.activation_compression.accuracy import PreTraining, longest_sequence, masked_blocks
+from workbench.techniques.activation_compression import measured
+from workbench.techniques.activation_compression.measured import PreTraining, longest_sequence, masked_blocks
 from workbench.training.loop import Recipe
 
 FOX = "the quick brown fox jumps over the lazy dog"
@@ -19,27 +19,27 @@ def generated_text(monkeypatch):
 
 
 def test_a_limit_on_tokens_that_cuts_nothing_gives_the_same_cells():
-    long, short = (accuracy.fine_tuning_cells(["rte"], ["A1"], [0], max_tokens=most, **STAND_IN) for most in (512, 256))
+    long, short = (measured.fine_tuning_cells(["rte"], ["A1"], [0], max_tokens=most, **STAND_IN) for most in (512, 256))
     assert long == short and long[0]["max_tokens"] == longest_sequence("rte", "stand-in") < 256
-    assert accuracy.fine_tuning_cells(["rte"], ["A1"], [0], max_tokens=8, **STAND_IN)[0]["max_tokens"] == 8
+    assert measured.fine_tuning_cells(["rte"], ["A1"], [0], max_tokens=8, **STAND_IN)[0]["max_tokens"] == 8
 
 
 def test_all_methods_of_a_seed_come_before_the_next_seed():
-    cells = accuracy.fine_tuning_cells(["rte", "cola"], ["w/o", "A1"], [0, 1], max_tokens=64, **STAND_IN)
+    cells = measured.fine_tuning_cells(["rte", "cola"], ["w/o", "A1"], [0, 1], max_tokens=64, **STAND_IN)
     told = [(cell["seed"], cell["task"], cell["method"]) for cell in cells]
     assert told[:4] == [(0, "rte", "w/o"), (0, "rte", "A1"), (0, "cola", "w/o"), (0, "cola", "A1")] and told[4][0] == 1
 
 
 def test_a_smaller_limit_wins_over_the_recipes():
     limits = [
-        accuracy.fine_tuning_cells([task], ["w/o"], [0], max_tokens=64, limit=limit, **STAND_IN)[0]["limit"]
+        measured.fine_tuning_cells([task], ["w/o"], [0], max_tokens=64, limit=limit, **STAND_IN)[0]["limit"]
         for task, limit in (("sst2", 100), ("sst2", 10**6), ("rte", 100), ("rte", None))
     ]
     assert limits == [100, 8_000, 100, None]
 
 
 def test_other_epochs_are_of_the_task_that_they_name():
-    cells = accuracy.fine_tuning_cells(["rte", "cola"], ["w/o"], [0], max_tokens=64, epochs={"cola": 6}, **STAND_IN)
+    cells = measured.fine_tuning_cells(["rte", "cola"], ["w/o"], [0], max_tokens=64, epochs={"cola": 6}, **STAND_IN)
     assert [cell["epochs"] for cell in cells] == [3, 6]
 
 
@@ -55,13 +55,13 @@ def test_other_epochs_are_of_the_task_that_they_name():
 def test_what_cannot_be_run_is_named_before_anything_is(changed, named):
     asked = {"tasks": ["rte"], "methods": ["w/o"], "seeds": [0], "max_tokens": 64} | STAND_IN
     with pytest.raises(ValueError, match=named):
-        accuracy.fine_tuning_cells(**asked | changed)
+        measured.fine_tuning_cells(**asked | changed)
 
 
 def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(monkeypatch):
-    monkeypatch.setattr(accuracy.cells, "longest_sequence", lambda *_: 128)
+    monkeypatch.setattr(measured.cells, "longest_sequence", lambda *_: 128)
     large, small = (
-        accuracy.fine_tuning_cells(["sst2", "rte"], ["A1"], [0], max_tokens=512, encoder=encoder, device=device)
+        measured.fine_tuning_cells(["sst2", "rte"], ["A1"], [0], max_tokens=512, encoder=encoder, device=device)
         for encoder, device in (("bert-large-uncased", "cuda"), ("all-MiniLM-L6-v2", "cpu"))
     )
     # Devlin et al., BERT, appendix A.3: 5e-5, 3e-5 or 2e-5; 2, 3 or 4 epochs.
@@ -77,14 +77,14 @@ def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(
 
 def test_the_last_half_and_no_layers_are_the_tables_own_cells():
     options = {"max_tokens": 64, **STAND_IN}
-    none, half, both = accuracy.cells_by_layers(["rte"], "A2", [[], [1], [0, 1]], [0], **options)
-    assert [none, half] == accuracy.fine_tuning_cells(["rte"], ["w/o", "A2"], [0], **options)
+    none, half, both = measured.cells_by_layers(["rte"], "A2", [[], [1], [0, 1]], [0], **options)
+    assert [none, half] == measured.fine_tuning_cells(["rte"], ["w/o", "A2"], [0], **options)
     assert both["layers"] == [0, 1]
 
 
 def test_every_cell_can_be_run_as_it_is_listed():
-    (cell,) = accuracy.fine_tuning_cells(["rte"], ["T1"], [0], max_tokens=8, limit=32, precision="fp32", **STAND_IN)
-    assert accuracy.fine_tune(**cell)["method"] == "T1"
+    (cell,) = measured.fine_tuning_cells(["rte"], ["T1"], [0], max_tokens=8, limit=32, precision="fp32", **STAND_IN)
+    assert measured.fine_tune(**cell)["method"] == "T1"
 
 
 def pieces(seed: int, num_blocks: int = 200):
@@ -121,8 +121,8 @@ def test_a_text_that_fills_no_batch_is_refused():
 
 def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
     small = {"num_blocks": 16, "max_tokens": 16, "batch": 8, "limit": 32, **STAND_IN}
-    found = accuracy.pretrain_then_fine_tune(method="T2", seed=0, tasks=["mrpc", "stsb"], **small)
-    plain = accuracy.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], **small)
+    found = measured.pretrain_then_fine_tune(method="T2", seed=0, tasks=["mrpc", "stsb"], **small)
+    plain = measured.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], **small)
     assert [cell["task"] for cell in found["cells"]] == ["mrpc", "stsb"]
     assert {cell["method"] for cell in found["cells"]} == {"T2"}
     # Uncompressed fine-tuning: the same bytes, from other weights.
@@ -132,6 +132,6 @@ def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
 
 
 def test_what_fine_tuning_refuses_is_refused_before_pretraining(monkeypatch):
-    monkeypatch.setattr(accuracy.fine_tuning, "load_encoder", lambda *_, **__: pytest.fail("work has begun"))
+    monkeypatch.setattr(measured.fine_tuning, "load_encoder", lambda *_, **__: pytest.fail("work has begun"))
     with pytest.raises(ValueError, match="limit is 0; it must be at least the batch"):
-        accuracy.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], limit=0)
+        measured.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], limit=0)

@@ -6,7 +6,7 @@ import pytest
 
 from workbench import plots
 from workbench.techniques.activation_compression import plots as pictures
-from workbench.techniques.activation_compression.timing import beside_largest
+from workbench.techniques.activation_compression.measured import beside_largest
 
 SETTING = {"link": "slow", "nvlink": 0, "tp": 4, "pp": 1, "micro_batch": 4, "sequence": 128}
 TIMES = {

@@ -9,7 +9,7 @@ from workbench.models.hugging_face import to_hugging_face
 from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.pipeline import open_mesh
-from workbench.techniques.activation_compression.accuracy import (
+from workbench.techniques.activation_compression.measured import (
     FineTuning,
     Ledger,
     classifier,
@@ -200,7 +200,7 @@ def in_this_process(method: str, precision: str) -> dict:
 
 @pytest.fixture(scope="module")
 def ranks():
-    with Ranks(4, preload=("workbench.techniques.activation_compression.accuracy",)) as pool:
+    with Ranks(4, preload=("workbench.techniques.activation_compression.measured",)) as pool:
         yield pool
 
 

@@ -13,14 +13,14 @@ from workbench.techniques.activation_compression.cost import (
     all_reduce_s,
     iteration_time,
 )
-from workbench.techniques.activation_compression.method import Family
-from workbench.techniques.activation_compression.timing import (
+from workbench.techniques.activation_compression.measured import (
     break_even_rows,
     fit_machine,
     prediction_rows,
     settings_of,
 )
-from workbench.techniques.activation_compression.timing.fitting import _line
+from workbench.techniques.activation_compression.measured.fitting import _line
+from workbench.techniques.activation_compression.method import Family
 
 LAYERS = {"layers": 4, "compressed_layers": 2, "value_bytes": 4, "fuse_gradients": True}
 SLOWEST = Link(bandwidth_bytes_per_s=50e6, latency_s=1e-4, source="made up")

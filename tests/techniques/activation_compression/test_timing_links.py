@@ -5,13 +5,13 @@ import pytest
 from workbench.cluster import Link
 from workbench.launch import ShapedHosts
 from workbench.techniques.activation_compression.cost import Setting
-from workbench.techniques.activation_compression.timing import (
+from workbench.techniques.activation_compression.measured import (
     ShareOf,
     carried_over_share,
     measure_table,
     ranks_at_share,
 )
-from workbench.techniques.activation_compression.timing.links import (
+from workbench.techniques.activation_compression.measured.links import (
     Trial,
     _by_link,
     _places,

@@ -9,7 +9,7 @@ from workbench.launch import Ranks
 from workbench.parallel.pipeline import open_mesh
 from workbench.study.breakdown import break_down_stages
 from workbench.study.timing import Timed, Turns, take_turns
-from workbench.techniques.activation_compression.timing import PRELOAD, measure_iterations, timed, trials
+from workbench.techniques.activation_compression.measured import PRELOAD, measure_iterations, timed, trials
 from workbench.techniques.activation_compression.training import compressed_pipeline, small_batch
 from workbench.timeline import Recorder
 

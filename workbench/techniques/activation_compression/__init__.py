@@ -15,7 +15,7 @@ Where to find it
 - section 4.7, equations 1 to 3, and table 10: `cost.layer_seconds_by_definition`, `cost.cluster_speedup`
 - beyond the paper, where compression begins to pay: `cost.break_even`
 - figure 2, singular values: `spectrum`; ours, what is left of a message and how far the loss travels: `reconstruction`
-- tables 5, 8, 15, 16 and figure 4, scores after fine-tuning under compression: `accuracy`
+- tables 5, 8, 15, 16 and figure 4, scores after fine-tuning under compression, and measured times: `measured`
 
 One line for your own model: `compress(model, TopK(0.05), layers=4)`.
 

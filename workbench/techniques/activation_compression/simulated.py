@@ -31,7 +31,7 @@ from .cost import (
     paper_machine,
     published_ms,
 )
-from .timing.variants import timed
+from .measured.variants import timed
 
 __all__ = [
     "TABLE_10",
@@ -60,7 +60,7 @@ def simulate_times(
     """Predict iterations for every method, (TP, PP) and machine.
 
     Args:
-        methods: names, perhaps with a variant as `timing.timed` reads it ("A1 fused", "T1 int32"), or "w/o fp32", what
+        methods: names, perhaps with a variant of `measured.timed` ("A1 fused", "T1 int32"), or "w/o fp32", what
             would be sent without the paper's fp16; speedups are over "w/o" whether or not it is among them.
         meshes: (TP, PP) pairs.
         nvlink: the machines, with NVLink or without.

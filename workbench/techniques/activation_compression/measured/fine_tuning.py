@@ -27,7 +27,16 @@ from workbench.training.loop import Recipe, Trainable, TrainingRun, predict, tra
 from workbench.training.metrics import chance_score, glue_scores
 
 from .cells import fine_tuning_cells
-from .model import BYTES, FineTuning, Ledger, PreTraining, classifier, masked_words, on_real_ranks, on_virtual_ranks
+from .fine_tuned_model import (
+    BYTES,
+    FineTuning,
+    Ledger,
+    PreTraining,
+    classifier,
+    masked_words,
+    on_real_ranks,
+    on_virtual_ranks,
+)
 
 __all__ = [
     "NOT_ASKED",

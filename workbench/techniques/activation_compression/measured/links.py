@@ -23,7 +23,7 @@ from workbench.study.timing import open_ranks
 from workbench.training.measuring import FEWEST_ROUNDS
 
 from ..cost import Setting
-from .study import BASELINE, PRELOAD, measure_on
+from .iterations import BASELINE, PRELOAD, measure_on
 
 __all__ = [
     "SMALL_BERT",

@@ -20,8 +20,8 @@ from workbench.study.rows import ratios, value_row
 
 from ..cost import CodecCost, FittedMachine, Setting, break_even, iteration_time, speedup_at
 from ..method import Family, method
+from .iterations import BASELINE, measure_iterations, measure_on
 from .links import Calibration, ranks_at_share
-from .study import BASELINE, measure_iterations, measure_on
 from .variants import timed
 
 __all__ = [
