@@ -30,15 +30,12 @@ def test_all_methods_of_a_seed_come_before_the_next_seed():
     assert told[:4] == [(0, "rte", "w/o"), (0, "rte", "A1"), (0, "cola", "w/o"), (0, "cola", "A1")] and told[4][0] == 1
 
 
-def test_a_smaller_limit_wins_over_the_recipes():
+def test_a_smaller_limit_wins_over_the_recipes_and_epochs_are_of_the_task_that_they_name():
     limits = [
         measured.fine_tuning_cells([task], ["w/o"], [0], max_tokens=64, limit=limit, **STAND_IN)[0]["limit"]
         for task, limit in (("sst2", 100), ("sst2", 10**6), ("rte", 100), ("rte", None))
     ]
     assert limits == [100, 8_000, 100, None]
-
-
-def test_other_epochs_are_of_the_task_that_they_name():
     cells = measured.fine_tuning_cells(["rte", "cola"], ["w/o"], [0], max_tokens=64, epochs={"cola": 6}, **STAND_IN)
     assert [cell["epochs"] for cell in cells] == [3, 6]
 
@@ -80,11 +77,6 @@ def test_the_last_half_and_no_layers_are_the_tables_own_cells():
     none, half, both = measured.cells_by_layers(["rte"], "A2", [[], [1], [0, 1]], [0], **options)
     assert [none, half] == measured.fine_tuning_cells(["rte"], ["w/o", "A2"], [0], **options)
     assert both["layers"] == [0, 1]
-
-
-def test_every_cell_can_be_run_as_it_is_listed():
-    (cell,) = measured.fine_tuning_cells(["rte"], ["T1"], [0], max_tokens=8, limit=32, precision="fp32", **STAND_IN)
-    assert measured.fine_tune(**cell)["method"] == "T1"
 
 
 def pieces(seed: int, num_blocks: int = 200):

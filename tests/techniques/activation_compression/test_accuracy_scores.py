@@ -177,9 +177,11 @@ def test_means_leave_out_tasks_that_do_not_count():
     assert values_of(means, "mean_message_share") == {("T1", 0): pytest.approx(0.2), ("w/o", 0): 1.0}
 
 
-def test_precision_is_compared_by_task_and_seed():
+def test_precision_is_compared_by_task_and_seed_and_a_control_without_its_cell_is_named():
     (row,) = measured.precision_rows([cell("w/o", 0.80), cell("A1", 0.1)], [cell("w/o", 0.81)])
     assert row["quantity"] == "precision_points" and row["value"] == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="a control in fp32 on stsb has no uncompressed cell with seed 0"):
+        measured.precision_rows([cell("w/o", 0.8)], [cell("w/o", 0.8, task="stsb")])
 
 
 def test_the_table_shows_mean_and_spread():
@@ -350,11 +352,6 @@ def test_a_method_at_chance_is_judged_by_accuracy_where_f1_hides_it():
     assert measured.at_chance([cell("w/o", 0.55)]) == [("mrpc", "w/o")]  # 0.5 and twice sqrt(0.25 / 400)
 
 
-def test_a_control_in_fp32_without_its_cell_is_named():
-    with pytest.raises(ValueError, match="a control in fp32 on stsb has no uncompressed cell with seed 0"):
-        measured.precision_rows([cell("w/o", 0.8)], [cell("w/o", 0.8, task="stsb")])
-
-
 @pytest.mark.parametrize("number", [5, 15, 16])
 def test_constant_answers_agree_with_no_claim_of_what_is_kept_or_lost(number):
     item = f"activation-compression/table-{number}/measured"
@@ -389,17 +386,3 @@ def test_whatever_keeps_the_whole_score_disagrees_with_every_claim_that_it_loses
     found = judge(claims, rows, [], sources=[{"name": "glue", "source": "WORKBENCH_DATA"}])
     # T1 to T4 on three tasks but for T4 on SST-2; two codes, two quantisers and Q1f on both excepted tasks.
     assert [each.verdict for each in found] == [Verdict.DISAGREES] * (4 * 3 - 1 + 5 * 2)
-
-
-def test_the_papers_row_is_asked_of_its_quantiser_and_of_our_variant():
-    item = find_item(load_catalogue(Project()), "activation-compression/table-5/measured")
-    asked = {(claim.quantity, claim.where["task"]) for claim in item.claims if claim.where.get("method") == "Q1f"}
-    assert asked == {
-        *(("points_below", task) for task in ("sst2", "mrpc", "stsb", "cola", "rte")),
-        *(("relative_score", task) for task in ("sst2", "mrpc", "stsb", "cola", "rte")),
-    }
-    assert "Q1f" in item.parameters["full"]["methods"] and "Q1f" in item.parameters["paper"]["methods"]
-    for table in (5, 15, 16):
-        shares = published(f"activation-compression/table-{table}/measured", "relative_score")
-        by_method = {name: dict(zip(rows.task, rows.value, strict=True)) for name, rows in shares.groupby("method")}
-        assert by_method["Q1f"] == by_method["Q1"]

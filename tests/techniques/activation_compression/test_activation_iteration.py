@@ -116,11 +116,6 @@ def test_groups_of_a_host_use_the_connections_they_have():
     assert time.tensor_s == 2 * 1.0 + 2 * 0.5
 
 
-def test_a_setting_across_hosts_needs_a_network():
-    with pytest.raises(ValueError, match="network is None"):
-        iteration_time(Setting(tp=2, pp=2, num_nodes=2, nvlink=False), machine())
-
-
 def test_a_group_that_straddles_hosts_is_summed_across_them():
     # 3 ranks on hosts of 2: stage 0 has two ranks on the first host and one on the second.
     network = Link(bandwidth_bytes_per_s=4.0)
@@ -151,18 +146,13 @@ def test_fused_narrow_products_take_what_encoding_takes_in_proportion():
     assert time.backward_s == pytest.approx(free.backward_s - 2 * 160 / 832 + 60)
 
 
-def test_fusing_changes_nothing_for_methods_that_learn_no_code_nor_without_tensor_parallelism():
+def test_fusing_changes_learned_codes_under_tensor_parallelism_alone_and_no_layers_are_no_compression():
     for name in METHODS:
         for tp, pp in ((1, 4), (2, 2)):
             setting = Setting(method=name, tp=tp, pp=pp)
             same = iteration_time(replace(setting, fused=True)) == iteration_time(setting)
             assert same == (tp == 1 or name not in ("A1", "A2"))
-
-
-def test_a_fused_code_is_faster_than_the_papers_where_the_batch_is_large():
-    for tp, pp in ((2, 2), (4, 1)):
-        setting = Setting(method="A2", tp=tp, pp=pp)
-        assert iteration_time(replace(setting, fused=True)).total_s < 0.95 * iteration_time(setting).total_s
+        assert iteration_time(Setting(method=name, compressed_layers=0)).total_s == iteration_time(Setting()).total_s
 
 
 # --- gradients of encoders
@@ -199,11 +189,6 @@ def test_the_machines_are_fitted_to_the_named_cells_alone_and_to_each_of_them():
         assert calibrate(cells | {cell: 1.001 * cells[cell]}) != calibrate(cells), cell
 
 
-def test_a_cell_that_no_table_prints_is_named():
-    with pytest.raises(ValueError, match="table-7 has 0 rows of decode_ms with"):
-        published_ms([Cell.of("table-7", "decode_ms", method="w/o", tp=4, pp=4)])
-
-
 def test_no_more_than_one_cell_in_five_calibrates_in_any_table_nor_in_all():
     counts = {table: (len(calibration_cells(table)), len(published(table))) for table in TABLES}
     for table, (used, printed) in counts.items():
@@ -212,9 +197,11 @@ def test_no_more_than_one_cell_in_five_calibrates_in_any_table_nor_in_all():
     assert sum(used for used, _ in counts.values()) == len(CALIBRATION)
 
 
-def test_a_missing_cell_is_named():
+def test_a_missing_cell_and_a_missing_network_are_named():
     with pytest.raises(ValueError, match="cells_ms lacks tensor_ms of method w/o, tp 4, pp 4 in table-7"):
         calibrate(published_ms(CALIBRATION[:5]))
+    with pytest.raises(ValueError, match="network is None"):
+        iteration_time(Setting(tp=2, pp=2, num_nodes=2, nvlink=False), machine())
 
 
 @pytest.mark.parametrize(
@@ -285,11 +272,6 @@ def test_the_parts_add_up_and_none_is_negative(name):
         assert time.total_s == pytest.approx(parts)
 
 
-def test_nothing_compressed_is_no_compression():
-    for name in METHODS:
-        assert iteration_time(Setting(method=name, compressed_layers=0)).total_s == iteration_time(Setting()).total_s
-
-
 def test_small_work_takes_its_launching_and_large_work_its_flops():
     small = [iteration_time(Setting(tp=1, pp=4, micro_batch=batch, sequence=16)).total_s for batch in (1, 2)]
     large = [iteration_time(Setting(tp=1, pp=4, micro_batch=batch)).total_s for batch in (512, 1024)]
@@ -306,11 +288,3 @@ def test_an_unlimited_link_leaves_compression_nothing_to_gain_and_a_slow_one_eve
     # Half of the forward messages shrink to 50/1024: 96 messages become 72 and 24 small ones.
     ratio = iteration_time(code, slow).total_s / iteration_time(plain, slow).total_s
     assert ratio == pytest.approx((72 + 24 * 50 / 1024) / 96, rel=0.01)
-
-
-def test_tensor_parallelism_that_leaves_its_host_is_slow_on_either_machine():
-    for nvlink in (True, False):
-        mesh = {"micro_batch": 128, "sequence": 128, "num_micro_batches": 8, "num_nodes": 4, "nvlink": nvlink}
-        inside, outside = (iteration_time(Setting(tp=tp, pp=16 // tp, **mesh)).total_s for tp in (4, 8))
-        # Table 6: 15.6 s and 1.4 s over NVLink; the bridge is slower than NVLink, the network between hosts the same.
-        assert outside / inside > (8 if nvlink else 4)

@@ -129,6 +129,17 @@ def test_the_last_half_of_the_layers_is_the_default():
     model = BertEncoder(CONFIG, VirtualTensorGroup(2))
     sites = compress(model, Quantize(4)).sites
     assert sites == tuple(f"layers.{i}.{part}.output" for i in (2, 3) for part in ("attention", "mlp"))
+    assert compress(nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))), TopK(1)).sites == ("2", "3", "4")
+
+
+@pytest.mark.parametrize("layers", [0, 5, [], [9], [1, 1], ["layers.nine"], ["layers", "layers.1"]])
+def test_layers_that_do_not_exist_come_twice_or_are_none_are_refused_before_anything_changes(layers):
+    model = BertEncoder(CONFIG, VirtualTensorGroup(2))
+    with pytest.raises(ValueError, match="layers"):
+        compress(model, Quantize(4), layers=layers)
+    assert all(layer.mlp.output.reduction is None for layer in model.layers)
+    with pytest.raises(ValueError, match="name modules"):
+        compress(nn.Linear(4, 4), TopK(1))
 
 
 def test_learned_codes_are_parameters_of_the_model_with_their_own_weights():
@@ -138,14 +149,6 @@ def test_learned_codes_are_parameters_of_the_model_with_their_own_weights():
     assert len(encoders) == 2 and not torch.equal(*encoders)
     compression.remove()
     assert not [name for name, _ in model.named_parameters() if name.endswith("encoder")]
-
-
-@pytest.mark.parametrize("layers", [5, [9], ["layers.nine"]])
-def test_layers_that_do_not_exist_are_refused_before_anything_changes(layers):
-    model = BertEncoder(CONFIG, VirtualTensorGroup(2))
-    with pytest.raises(ValueError, match="layers"):
-        compress(model, Quantize(4), layers=layers)
-    assert all(layer.mlp.output.reduction is None for layer in model.layers)
 
 
 def test_a_learned_code_at_a_layers_output_is_trained_moved_and_evaluated_with_the_model():
@@ -160,11 +163,6 @@ def test_a_learned_code_at_a_layers_output_is_trained_moved_and_evaluated_with_t
     assert len(list(model.parameters())) == 4
 
 
-def test_a_sequential_model_has_its_last_half_compressed():
-    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
-    assert compress(model, TopK(1)).sites == ("2", "3", "4")
-
-
 def test_compressing_again_finds_the_layers_and_undoing_both_restores_the_model():
     model = BertEncoder(CONFIG, VirtualTensorGroup(4))
     first, second = compress(model, "A1", layers=2), compress(model, Quantize(4), layers=2)
@@ -172,19 +170,6 @@ def test_compressing_again_finds_the_layers_and_undoing_both_restores_the_model(
     second.remove()
     first.remove()
     assert all(layer.mlp.output.reduction is None for layer in model.layers)
-
-
-@pytest.mark.parametrize("layers", [0, [], [1, 1], ["layers", "layers.1"]])
-def test_no_layers_and_layers_that_come_twice_are_refused_before_anything_changes(layers):
-    model = BertEncoder(CONFIG, VirtualTensorGroup(2))
-    with pytest.raises(ValueError, match="layers"):
-        compress(model, Quantize(4), layers=layers)
-    assert all(layer.mlp.output.reduction is None for layer in model.layers)
-
-
-def test_a_model_without_a_list_of_layers_is_refused_by_name():
-    with pytest.raises(ValueError, match="name modules"):
-        compress(nn.Linear(4, 4), TopK(1))
 
 
 def test_one_message_of_gradients_serves_codes_that_came_after_others_were_taken_out(two_ranks):

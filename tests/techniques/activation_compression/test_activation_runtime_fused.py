@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workbench.compression import FP16, AutoEncoder, Codec, ErrorFeedback, Identity, Quantize, RandomK, TopK
+from workbench.compression import FP16, AutoEncoder, ErrorFeedback, Quantize, RandomK, TopK
 from workbench.launch import Ranks
 from workbench.models.bert import BertConfig, BertEncoder
 from workbench.parallel import ProcessTensorGroup, RowParallelLinear, TensorGroup, VirtualTensorGroup
@@ -163,35 +163,6 @@ def test_the_full_size_partial_is_never_formed_and_the_same_messages_travel():
     assert sizes[True][1] == sizes[False][1]
 
 
-class Wrapped(Codec):
-    """A codec around another, as recorders are, that notes the shapes of what it encodes."""
-
-    def __init__(self, codec: Codec, seen: list) -> None:
-        super().__init__()
-        self.codec, self.seen = codec, seen
-        self.aggregation, self.is_linear = codec.aggregation, codec.is_linear
-
-    def encode(self, x):
-        self.seen.append(tuple(x.shape))
-        return self.codec.encode(x)
-
-    def decode(self, payload, *, out=None):
-        return self.codec.decode(payload, out=out)
-
-    def for_site(self, site, hidden=None):
-        return Wrapped(self.codec.for_site(site, hidden), self.seen)
-
-    def payload_bytes(self, shape, dtype):
-        return self.codec.payload_bytes(shape, dtype)
-
-
-def test_a_wrapped_codec_sees_the_weights_in_place_of_the_activations():
-    seen, layer = [], RowParallelLinear(16, 12, VirtualTensorGroup(2))
-    compress(nn.ModuleDict({"output": layer}), Wrapped(AutoEncoder(12, 3), seen), layers=["output"], fused=True)
-    layer([torch.ones(6, 8)] * 2)
-    assert seen == [(8, 12)] * 2
-
-
 def test_fused_and_plain_reductions_read_each_others_checkpoints():
     fused, definition = (small_bert(VirtualTensorGroup(2), fused=way) for way in (True, False))
     with torch.no_grad():
@@ -210,13 +181,6 @@ def test_taking_the_code_out_gives_the_plain_layer_back():
     assert torch.equal(model(IDS), before) and set(dict(model.named_parameters())) == parameters
 
 
-def test_the_identity_fused_is_the_plain_layer():
-    model = BertEncoder(CONFIG, VirtualTensorGroup(2))
-    before = model(IDS)
-    compress(model, Identity(), layers=2, fused=True)
-    torch.testing.assert_close(model(IDS), before, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "codec",
     [TopK(0.1), RandomK(0.1), Quantize(4), FP16(), ErrorFeedback(AutoEncoder(32, 4))],
@@ -227,9 +191,6 @@ def test_codes_that_are_not_linear_are_refused_by_name_before_anything_changes(c
     with pytest.raises(ValueError, match=rf"fused=True with codec={type(codec).__name__}(.|\n)*only a linear code"):
         compress(model, codec, layers=2, fused=True)
     assert all(layer.mlp.output.reduction is None for layer in model.layers)
-
-
-def test_an_output_has_no_product_to_fuse_with():
     with pytest.raises(ValueError, match="fused=True: 0 holds no row-parallel linear"):
         compress(nn.Sequential(nn.Linear(4, 4)), AutoEncoder(4, 2), layers=["0"], fused=True)
 

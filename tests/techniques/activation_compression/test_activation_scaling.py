@@ -126,13 +126,10 @@ def test_a_fit_gives_back_the_constants_that_made_the_samples():
         assert getattr(found, name) == pytest.approx(getattr(ROUND, name)), name
 
 
-def test_a_fit_from_one_side_of_the_threshold_is_refused():
+def test_a_fit_from_one_side_of_the_threshold_and_a_constant_that_is_not_positive_are_refused():
     sample = LayerSample(batch=1, sequence=2, hidden=10, computation_s=1, communication_s=1, overhead_s=1)
     with pytest.raises(ValueError, match="0 up to threshold_elements 4 and 1 above"):
         fit_scaling([sample], bandwidth_elements_per_s=1.0, threshold_elements=4)
-
-
-def test_a_constant_that_is_not_positive_is_named():
     with pytest.raises(ValueError, match="beta_s_per_element is 0"):
         replace(ROUND, beta_s_per_element=0.0)
 
@@ -199,5 +196,3 @@ def test_a_code_size_of_its_own_changes_the_message_alone():
     assert (
         Setting(method="A2", code_size=50).encoded_bytes() == Setting(method="A1").encoded_bytes() == 32 * 512 * 50 * 2
     )
-    with pytest.raises(ValueError, match="code_size is 0"):
-        Setting(code_size=0)
