@@ -32,18 +32,12 @@ def machine(**fields) -> FittedMachine:
     return FittedMachine(**{**plain, "link": Link(bandwidth_bytes_per_s=16.0), **fields})
 
 
-def test_one_rank_takes_flops_over_rate_forward_and_twice_that_backward():
-    time = iteration_time(Setting(tp=1, pp=1, **SMALL), machine())
-    assert (time.forward_s, time.backward_s, time.total_s) == (2.0, 4.0, 6.0)
-
-
-def test_two_ranks_halve_the_flops_and_add_ring_all_reduces():
+def test_ranks_share_the_flops_add_ring_all_reduces_and_repeat_the_rest():
+    one = iteration_time(Setting(tp=1, pp=1, **SMALL), machine())
+    assert (one.forward_s, one.backward_s, one.total_s) == (2.0, 4.0, 6.0)
     # 2 layers, half a second each; 4 all-reduces of 16 bytes: 2·16·(1/2) bytes on 16 bytes/s, a second each, both ways.
-    time = iteration_time(Setting(tp=2, pp=1, **SMALL), machine())
-    assert (time.forward_s, time.tensor_s, time.backward_s) == (1.0 + 4.0, 4.0, 2.0 + 4.0)
-
-
-def test_what_every_rank_repeats_does_not_shrink_with_the_ranks():
+    two = iteration_time(Setting(tp=2, pp=1, **SMALL), machine())
+    assert (two.forward_s, two.tensor_s, two.backward_s) == (1.0 + 4.0, 4.0, 2.0 + 4.0)
     repeating = machine(replicated_s_per_element=1 / 8)  # 8 elements: a second a layer
     assert iteration_time(Setting(tp=1, pp=1, **SMALL), repeating).forward_s == 2 * (1 + 1)
     assert iteration_time(Setting(tp=2, pp=1, **SMALL), repeating).forward_s == 2 * (0.5 + 1) + 4
@@ -82,15 +76,12 @@ def test_attention_scores_are_shared_by_the_ranks_and_grow_with_the_square_of_th
             assert more_s == pytest.approx(2 * scores_s / tp)
 
 
-def test_equal_stages_take_m_minus_one_plus_pp_slots():
+def test_equal_stages_take_m_minus_one_plus_pp_slots_and_the_slowest_stage_sets_the_pace():
     # Stages of 1 + 2 s; a link without limits; 4 micro-batches, 2 stages: 3 + 2 slots of 3 s.
     fast = machine(link=Link(bandwidth_bytes_per_s=1e30))
     assert iteration_time(Setting(tp=1, pp=2, num_micro_batches=4, **SMALL), fast).total_s == pytest.approx(5 * 3.0)
-
-
-def test_the_slowest_stage_sets_the_pace_and_the_others_are_passed_once():
     # A head of 13 words on the last stage: 1·2·13 logits at 0.5 and 1 s, 2·4·26 = 208 FLOPs: 13.25 s, and twice that.
-    fast = machine(link=Link(bandwidth_bytes_per_s=1e30), head_forward_s_per_logit=0.5, head_backward_s_per_logit=1.0)
+    fast = replace(fast, head_forward_s_per_logit=0.5, head_backward_s_per_logit=1.0)
     time = iteration_time(Setting(tp=1, pp=2, num_micro_batches=4, vocabulary=13, **SMALL), fast)
     assert time.total_s == pytest.approx((3 + 3 + 39.75) + 3 * (3 + 39.75))
     assert (time.forward_s, time.backward_s) == pytest.approx((4 * 14.25, 4 * 28.5))
@@ -108,19 +99,15 @@ def test_an_all_reduce_across_two_hosts_puts_one_message_on_the_network():
     split = machine(network=Link(bandwidth_bytes_per_s=4.0), network_share=0.5)
     time = iteration_time(Setting(tp=2, pp=1, num_nodes=2, vocabulary=0, **SMALL), split)
     assert time.tensor_s == 4 * 16 / 2
+    # 3 ranks on hosts of 2, so that a stage straddles them: a ring of two at 16 bytes/s, two trees at 4.
+    setting = Setting(tp=3, pp=2, num_nodes=3, vocabulary=0, **SMALL)
+    assert iteration_time(setting, replace(split, network_share=1.0)).tensor_s == pytest.approx(4 * (1.0 + 16 / 4))
 
 
 def test_groups_of_a_host_use_the_connections_they_have():
     two = machine(connections=MappingProxyType({2: (1.0, 2.0)}))
     time = iteration_time(Setting(tp=2, pp=2, **SMALL), two)
     assert time.tensor_s == 2 * 1.0 + 2 * 0.5
-
-
-def test_a_group_that_straddles_hosts_is_summed_across_them():
-    # 3 ranks on hosts of 2: stage 0 has two ranks on the first host and one on the second.
-    network = Link(bandwidth_bytes_per_s=4.0)
-    time = iteration_time(Setting(tp=3, pp=2, num_nodes=3, vocabulary=0, **SMALL), machine(network=network))
-    assert time.tensor_s == pytest.approx(4 * (1.0 + 16 / 4))  # a ring of two at 16 bytes/s, two trees at 4
 
 
 # --- a code fused with the layer in front of it

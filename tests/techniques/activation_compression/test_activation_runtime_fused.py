@@ -1,7 +1,5 @@
 """The learned code taken of the weight, x (Wᵀ E), beside the definition, (x Wᵀ) E: the same numbers."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -96,40 +94,27 @@ def test_on_real_ranks_too_and_the_encoders_stay_the_same_on_all_of_them(one_mes
         assert all(torch.equal(fused[name], on_all[0][1][name]) for _, fused in on_all), name
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
-    """The numbers of one layer over four ranks: N = 6 tokens, I = 16, h = 12, c = 3."""
+def drawn(dtype: torch.dtype) -> list[Tensor]:
+    """Draw x, W, b, E, D and the gradient of the output: N = 6 tokens, I = 16, h = 12, c = 3."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (6, 16), (12, 16), (12,), (12, 3), (3, 12), (6, 12)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
-    tensors: tuple[Tensor, ...]
 
-    @classmethod
-    def drawn(cls) -> "Layer":
-        generator = torch.Generator().manual_seed(0)
-        shapes = (6, 16), (12, 16), (12,), (12, 3), (3, 12), (6, 12)  # x, W, b, E, D, gradient of the output
-        return cls(tensors=tuple(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes))
-
-    def magnitudes(self) -> "Layer":
-        return Layer(tensors=tuple(tensor.abs() for tensor in self.tensors))
-
-    def rounded(self, dtype: torch.dtype) -> "Layer":
-        return Layer(tensors=tuple(tensor.to(dtype) for tensor in self.tensors))
-
-    def run(self, *, fused: bool) -> dict[str, Tensor]:
-        """Return the output and all gradients."""
-        x, weight, bias, encoder, decoder, gradient = self.tensors
-        layer = RowParallelLinear(16, 12, VirtualTensorGroup(4), dtype=x.dtype)
-        layer.load_full_(weight, bias)
-        model, codec = nn.ModuleDict({"output": layer}), AutoEncoder(12, 3, dtype=x.dtype)
-        compress(model, codec, layers=["output"], fused=fused)
-        codec = layer.reduction.codecs[0]
-        with torch.no_grad():
-            codec.encoder.copy_(encoder)
-            codec.decoder.copy_(decoder)
-        xs = [part.clone().requires_grad_() for part in x.chunk(4, dim=1)]
-        y = layer(xs)
-        y.backward(gradient)
-        gradients = {name: parameter.grad for name, parameter in layer.named_parameters()}
-        return {"output": y.detach(), **gradients, **{f"x{rank}": part.grad for rank, part in enumerate(xs)}}
+def run_layer(tensors: list[Tensor], *, fused: bool) -> dict[str, Tensor]:
+    """Return the output and all gradients of one layer over four ranks."""
+    x, weight, bias, encoder, decoder, gradient = tensors
+    layer = RowParallelLinear(16, 12, VirtualTensorGroup(4), dtype=x.dtype)
+    layer.load_full_(weight, bias)
+    compress(nn.ModuleDict({"output": layer}), AutoEncoder(12, 3, dtype=x.dtype), layers=["output"], fused=fused)
+    with torch.no_grad():
+        layer.reduction.codecs[0].encoder.copy_(encoder)
+        layer.reduction.codecs[0].decoder.copy_(decoder)
+    xs = [part.clone().requires_grad_() for part in x.chunk(4, dim=1)]
+    y = layer(xs)
+    y.backward(gradient)
+    gradients = {name: parameter.grad for name, parameter in layer.named_parameters()}
+    return {"output": y.detach(), **gradients, **{f"x{rank}": part.grad for rank, part in enumerate(xs)}}
 
 
 @pytest.mark.parametrize("dtype", ROUNDOFF, ids=str)
@@ -137,9 +122,8 @@ def test_rounding_is_within_its_bound_in_every_precision(dtype):
     # A chain of products of n summed terms in all is off by at most n·u times the same chain of magnitudes. The
     # longest, E's gradient, is xᵀ (g Dᵀ) of W: 12 + 6 + 4 terms and 4 ranks; the output's is 4 + 12 + 4 + 3 and a bias:
     # n <= 30 covers all, with a rounding for each product. Both ways are off by as much.
-    exact = Layer.drawn().rounded(dtype)
-    magnitudes = Layer(tensors=tuple(tensor.double() for tensor in exact.magnitudes().tensors)).run(fused=False)
-    definition, fused = exact.run(fused=False), exact.run(fused=True)
+    magnitudes = run_layer([tensor.double().abs() for tensor in drawn(dtype)], fused=False)
+    definition, fused = (run_layer(drawn(dtype), fused=way) for way in (False, True))
     assert fused.keys() == definition.keys() and all(tensor.dtype == dtype for tensor in fused.values())
     for name, expected in definition.items():
         bound = 2 * 30 * ROUNDOFF[dtype] * magnitudes[name].abs()

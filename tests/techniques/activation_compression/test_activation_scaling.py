@@ -39,32 +39,22 @@ ROUND = ScalingModel(
 )
 
 
-def test_a_layer_is_flops_and_a_message_worked_by_hand():
-    plain, coded = (
-        layer_seconds_by_definition(ROUND, batch=1, sequence=2, hidden=10, compressed=c) for c in (False, True)
-    )
-    assert plain == pytest.approx(1.984 + 0.5 * 20)
-    assert coded == pytest.approx(1.984 + 0.25 + 0.1 * 20)  # a code of 2·2 = 4 elements is not above the threshold
+def round_layer(model: ScalingModel, *, compressed: bool) -> float:
+    return layer_seconds_by_definition(model, batch=1, sequence=2, hidden=10, compressed=compressed)
 
 
-def test_a_code_above_the_threshold_costs_its_elements():
+def test_a_layer_is_flops_and_a_message_and_a_code_above_the_threshold_costs_its_elements():
+    assert round_layer(ROUND, compressed=False) == pytest.approx(1.984 + 0.5 * 20)
+    assert round_layer(ROUND, compressed=True) == pytest.approx(1.984 + 0.25 + 0.1 * 20)  # 2·2 = 4 elements, not above
     longer = replace(ROUND, threshold_elements=3)
-    assert layer_seconds_by_definition(longer, batch=1, sequence=2, hidden=10, compressed=True) == pytest.approx(
-        1.984 + 2 + 2
-    )
+    assert round_layer(longer, compressed=True) == pytest.approx(1.984 + 2 + 2)
 
 
-def test_a_cluster_is_a_pipeline_of_equal_stages():
+def test_a_cluster_is_a_pipeline_of_equal_stages_and_one_node_gains_what_a_layer_gains():
     # 3 micro-batches on 2 nodes of 2 layers: 3 - 1 + 2 slots of 2 layers, a boundary of 20 or 4 elements at 2 a second.
-    plain, coded = (
-        layer_seconds_by_definition(ROUND, batch=1, sequence=2, hidden=10, compressed=c) for c in (False, True)
-    )
-    expected = (4 * 2 * plain + 10) / (4 * 2 * coded + 2)
+    plain, coded = (round_layer(ROUND, compressed=compressed) for compressed in (False, True))
     found = cluster_speedup(ROUND, batch=1, sequence=2, hidden=10, layers=4, num_nodes=2, num_micro_batches=3)
-    assert found == pytest.approx(expected)
-
-
-def test_one_node_gains_what_a_layer_gains():
+    assert found == pytest.approx((4 * 2 * plain + 10) / (4 * 2 * coded + 2))
     for hidden in (1024, 6144):
         one = cluster_speedup(v100_scaling(), hidden=hidden, layers=40, num_nodes=1, num_micro_batches=64, **SHAPE)
         assert one == pytest.approx(layer_speedup(v100_scaling(), hidden=hidden, **SHAPE))
