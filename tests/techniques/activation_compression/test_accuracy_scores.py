@@ -51,6 +51,11 @@ def test_a_method_is_compared_with_the_uncompressed_run_of_its_own_seed():
     assert values_of(rows, "relative_score") == pytest.approx({("A1", 0): 0.75, ("A1", 1): 1.0})
     assert values_of(rows, "points_lost") == pytest.approx({("A1", 0): 20.0, ("A1", 1): 0.0})
     assert values_of(rows, "message_share") == pytest.approx({("A1", 0): 0.05, ("A1", 1): 0.05})
+    alone = {row["quantity"] for row in measured.score_rows([cell("A1", 0.6)])}
+    assert not alone & {"relative_score", "points_lost", "points_below", "message_share", "sent_share"}
+    with_feedback = measured.feedback_rows([cell("w/o", 0.8), cell("T1", 0.4)], [cell("T1", 0.6)])
+    shares = [(row["error_feedback"], row["value"]) for row in with_feedback if row["quantity"] == "relative_score"]
+    assert shares == [(0, pytest.approx(0.5)), (1, pytest.approx(0.75))]
 
 
 def test_points_lost_are_averaged_over_the_seeds_and_a_gain_is_no_loss():
@@ -64,12 +69,6 @@ def test_points_lost_are_averaged_over_the_seeds_and_a_gain_is_no_loss():
     assert "seed" not in below and (below["value"], below["low"], below["high"]) == pytest.approx((2.0, 0.0, 7.0))
     gain = measured.score_rows([cell("w/o", 0.5), cell("A1", 0.6)])
     assert [row["value"] for row in gain if row["quantity"] == "points_below"] == [0.0]
-
-
-def test_without_an_uncompressed_run_nothing_is_compared():
-    quantities = {row["quantity"] for row in measured.score_rows([cell("A1", 0.6)])}
-    in_bytes = {"tensor_bytes", "compressed_site_bytes", "encoder_gradient_bytes"}
-    assert quantities == {"score", "accuracy", "chance", "train_loss", "cell_s", "num_steps"} | in_bytes
 
 
 def compressed(layer_sets, depth: int, task: str = "mrpc") -> list[dict]:
@@ -150,15 +149,6 @@ def test_figure_4a_asks_three_points_of_the_last_8_of_24_layers():
     end = "takeaway 6, all layers compressed score below none"
     assert layer_verdicts("fig-4a", {(24, 0): 0.5})[end] is Verdict.AGREES
     assert layer_verdicts("fig-4a", {(24, 0): 0.7})[end] is Verdict.DISAGREES
-
-
-def test_error_feedback_is_compared_with_the_same_uncompressed_run():
-    off, on = [cell("w/o", 0.8), cell("T1", 0.4)], [cell("T1", 0.6)]
-    rows = [row for row in measured.feedback_rows(off, on) if row["quantity"] == "relative_score"]
-    assert [(row["method"], row["error_feedback"], row["value"]) for row in rows] == [
-        ("T1", 0, pytest.approx(0.5)),
-        ("T1", 1, pytest.approx(0.75)),
-    ]
 
 
 def test_means_leave_out_tasks_that_do_not_count():

@@ -50,6 +50,7 @@ def wire_bytes(setting: Setting, purpose: Purpose) -> int:
 )
 def test_one_message_has_the_bytes_of_table_1(name, expected):
     assert Setting(method=name).encoded_bytes() == expected
+    assert Setting(method="A2", code_size=50).encoded_bytes() == Setting(method="A1").encoded_bytes()
     assert method("A1").message_bytes(10, 384) == 10 * 19 * 2  # another hidden size: 50/1024 of 384 is 18.75
 
 

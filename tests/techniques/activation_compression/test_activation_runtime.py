@@ -113,14 +113,11 @@ def test_the_bytes_a_codec_counts_are_the_bytes_the_paper_defines(name):
     assert codec.encode(x).num_bytes == codec.payload_bytes(x.shape, torch.float16) == setting.encoded_bytes()
 
 
-def test_errors_of_virtual_ranks_are_fed_back_to_their_own_rank():
+def test_errors_are_fed_back_to_their_own_virtual_rank_and_random_choices_differ_between_ranks():
     reduction = CompressedReduction(ErrorFeedback(TopK(1)).for_site("here"), VirtualTensorGroup(2))
     reduction([torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0])])
     # What was left behind: (0, 2) on rank 0 and nothing on rank 1; so rank 0 now keeps 2 + 2, rank 1 keeps 1.
     assert reduction([torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0])]).tolist() == [0.0, 5.0]
-
-
-def test_random_choices_differ_between_ranks():
     codec = RandomK(8, seed=3).for_site("here")
     chosen = [codec.for_rank(rank).encode(torch.ones(1000)).tensors[1].tolist() for rank in range(2)]
     assert chosen[0] != chosen[1]
@@ -133,6 +130,9 @@ def test_a_users_own_model_is_compressed_at_the_output_of_named_layers():
     compression = compress(model, TopK(1), layers=["0"])
     inner = model[0](x)
     assert compression.sites == ("0",) and int((inner != 0).sum()) == 1
+    with pytest.raises(ValueError, match="the output of 0 is compressed already"):
+        compress(model, TopK(2), layers=["1", "0"])
+    assert not hasattr(model[1], "output_codec")
     compression.remove()
     assert torch.equal(model(x), before)
 
@@ -205,15 +205,6 @@ def test_one_message_of_gradients_is_for_real_ranks_and_for_weights_that_are_kno
 
     with pytest.raises(ValueError, match="codec=Renamed: none of its weights is named encoder"):
         EncoderGradients(VirtualTensorGroup(1)).expect(Renamed())
-
-
-def test_an_output_is_not_compressed_twice():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    compression = compress(model, TopK(1), layers=["1"])
-    with pytest.raises(ValueError, match="the output of 1 is compressed already"):
-        compress(model, TopK(2), layers=["0", "1"])
-    assert not hasattr(model[0], "output_codec")
-    compression.remove()
 
 
 SMALL_CONFIG = BertConfig.tiny(hidden_size=32, mlp_size=64, num_layers=2, num_heads=4)

@@ -269,18 +269,17 @@ def test_at_break_even_neither_side_is_faster():
     machine = paper_machine(nvlink=False)
     setting = Setting(method="A1", tp=4, pp=1)
     point = break_even(machine, setting)
+    own = speedup_at(machine, setting, machine.link.bandwidth_bytes_per_s)
+    assert (
+        own
+        == iteration_time(replace(setting, method="w/o"), machine).total_s / iteration_time(setting, machine).total_s
+    )
     assert speedup_at(machine, setting, point.bandwidth_bytes_per_s) == pytest.approx(1, abs=1e-9)
     assert (
         speedup_at(machine, setting, point.bandwidth_bytes_per_s / 2)
         > 1
         > speedup_at(machine, setting, point.bandwidth_bytes_per_s * 2)
     )
-
-
-def test_speedup_at_the_machines_own_bandwidth_is_that_of_its_iterations():
-    machine, coded = paper_machine(nvlink=False), Setting(method="A1", tp=4, pp=1, nvlink=False)
-    own = speedup_at(machine, coded, machine.link.bandwidth_bytes_per_s)
-    assert own == iteration_time(replace(coded, method="w/o")).total_s / iteration_time(coded).total_s
 
 
 def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_hand():
@@ -311,10 +310,3 @@ def test_larger_batches_pay_over_faster_links_and_larger_codes_over_slower_ones(
     assert all(row == sorted(row) for row in by_size)
     assert all(column == tuple(sorted(column, reverse=True)) for column in zip(*by_size, strict=True))
     assert all(0 < bandwidth < math.inf for row in by_size for bandwidth in row)
-
-
-def test_a_code_size_of_its_own_changes_the_message_alone():
-    # 50 of 1024 columns is A1, whatever it is called.
-    assert (
-        Setting(method="A2", code_size=50).encoded_bytes() == Setting(method="A1").encoded_bytes() == 32 * 512 * 50 * 2
-    )

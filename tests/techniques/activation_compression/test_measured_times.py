@@ -21,14 +21,7 @@ from workbench.techniques.activation_compression.measured import (
     timed,
     trials,
 )
-from workbench.techniques.activation_compression.measured.links import (
-    Trial,
-    _by_link,
-    _places,
-    next_rate,
-    share_row,
-    slower_by,
-)
+from workbench.techniques.activation_compression.measured.links import Trial, _places, next_rate, share_row, slower_by
 from workbench.techniques.activation_compression.training import compressed_pipeline, small_batch
 from workbench.timeline import Recorder
 
@@ -131,15 +124,6 @@ def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_on
     assert measured.trace["traceEvents"]
 
 
-@pytest.mark.parametrize(
-    ("names", "num_iterations", "rule"),
-    [(["w/o"], 5, "num_iterations is 5; it must be at least 6"), (["A1"], 6, "'w/o' must be among them")],
-)
-def test_what_cannot_be_measured_is_refused_before_any_rank_starts(names, num_iterations, rule):
-    with pytest.raises(ValueError, match=rule):
-        measure_iterations(names, [(2, 1)], link=None, num_hosts=1, num_iterations=num_iterations, **TINY)
-
-
 def encoder_gradients(fuse, name="A1"):
     setting = timed(name, tp=2, pp=1, num_micro_batches=2, fuse_gradients=fuse, **TINY).setting
     mesh = open_mesh(tensor=2, pipeline=1)
@@ -150,30 +134,25 @@ def encoder_gradients(fuse, name="A1"):
     return {name: weight.grad for name, weight in pipeline.module.named_parameters()}, "encoder gradients" in sites
 
 
-def test_encoder_gradients_summed_in_one_message_equal_those_summed_one_by_one_over_micro_batches_and_steps(pair):
-    one_by_one, together = (pair.run(encoder_gradients, fuse) for fuse in (False, True))
-    for (expected, alone), (found, fused) in zip(one_by_one, together, strict=True):
-        assert (alone, fused) == (False, True)
-        assert sum(name.endswith(".encoder") for name in found) == 4  # two reductions in each of two layers
+def test_encoder_gradients_in_one_message_and_fused_codes_train_with_the_gradients_of_the_papers_way(pair):
+    ways = (False, "A1"), (True, "A1"), (True, "A1 fused")
+    for of_rank in zip(*(pair.run(encoder_gradients, *way) for way in ways), strict=True):
+        (expected, _), *others = of_rank
+        assert [one_message for _, one_message in of_rank] == [False, True, True]
+        assert sum(name.endswith(".encoder") for name in expected) == 4  # two reductions in each of two layers
         for name, gradient in expected.items():
-            torch.testing.assert_close(found[name], gradient)
+            for gradients, _ in others:
+                torch.testing.assert_close(gradients[name], gradient)
 
 
-def test_the_fused_variant_trains_with_the_same_gradients_as_the_papers_way(pair):
-    papers, fused = (pair.run(encoder_gradients, True, name) for name in ("A1", "A1 fused"))
-    for (expected, _), (found, _) in zip(papers, fused, strict=True):
-        for name, gradient in expected.items():
-            torch.testing.assert_close(found[name], gradient)
+def fused_round():
+    return take_turns(trials, [[timed("A1 fused", tp=2, pp=1, **TINY)], 0], Turns(rounds=1))
 
 
 def test_a_fused_code_passes_through_the_recorder_and_is_noted(pair):
     turns, _ = pair.run(fused_round)[0]
     labels = [action.label for action in turns[0].actions if action.kind.name in ("ENCODE", "DECODE")]
     assert len(labels) == 2 * 2 * 2  # both halves, two reductions in each of two layers
-
-
-def fused_round():
-    return take_turns(trials, [[timed("A1 fused", tp=2, pp=1, **TINY)], 0], Turns(rounds=1))
 
 
 MISSING = ShapedHosts.missing()
@@ -188,6 +167,10 @@ def test_the_share_at_tp_4_follows_from_that_of_table_4_at_tp_2():
     assert shares == sorted(shares) and shares[0] == pytest.approx(0.2) and shares[-1] < 0.5
 
 
+def iterations(names, num_iterations):
+    measure_iterations(names, [(2, 1)], link=None, num_hosts=1, num_iterations=num_iterations, **TINY)
+
+
 def opened(share, **more):
     with ranks_at_share(share, **more, **TINY):
         pass
@@ -196,6 +179,8 @@ def opened(share, **more):
 @pytest.mark.parametrize(
     ("refused", "rule"),
     [
+        (lambda: iterations(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
+        (lambda: iterations(["A1"], 6), "'w/o' must be among them"),
         (lambda: carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
         (lambda: carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
         (lambda: opened(0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
@@ -285,17 +270,6 @@ def table(**changes):
     } | changes
     sizes = {name: value for name, value in TINY.items() if name not in ("micro_batch", "sequence")}
     return measure_table(["w/o"], [[2, 1]], **asked, **sizes)
-
-
-def test_speedups_of_several_links_stand_side_by_side_without_the_papers_key():
-    rows = [
-        {"quantity": "speedup", "link": link, "nvlink": int(link == "fast"), "value": value}
-        for link, value in (("slow", 1.1), ("fast", 0.9))
-    ]
-    assert _by_link([*rows, {"quantity": "iteration_ms", "link": "slow", "value": 5}]) == [
-        {"quantity": "speedup_by_link", "link": "slow", "value": 1.1},
-        {"quantity": "speedup_by_link", "link": "fast", "value": 0.9},
-    ]
 
 
 @pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")

@@ -44,17 +44,14 @@ def rotated(values: list[float]) -> torch.Tensor:
     return left @ torch.diag(torch.tensor(values, dtype=torch.float64)) @ right
 
 
-def test_a_matrix_with_equal_singular_values_draws_the_diagonal():
+def test_a_matrix_with_equal_singular_values_draws_the_diagonal_and_one_of_rank_one_lies_farthest_above():
     values = spectrum.singular_values(rotated([3.0] * 5))
     torch.testing.assert_close(spectrum.cumulative_share(values), torch.tensor([0.2, 0.4, 0.6, 0.8, 1.0]).double())
     assert spectrum.area_above_diagonal(values) == pytest.approx(0, abs=1e-12)
     assert spectrum.dimension_share(values, 0.6) == 3 / 5
-
-
-def test_a_matrix_of_rank_one_is_half_less_one_over_two_k_above_the_diagonal():
-    values = spectrum.singular_values(torch.outer(torch.ones(7), torch.arange(4.0)))
-    assert spectrum.area_above_diagonal(values) == pytest.approx(0.5 - 1 / 8)
-    assert spectrum.dimension_share(values, 0.9) == 1 / 4
+    of_rank_one = spectrum.singular_values(torch.outer(torch.ones(7), torch.arange(4.0)))
+    assert spectrum.area_above_diagonal(of_rank_one) == pytest.approx(0.5 - 1 / 8)
+    assert spectrum.dimension_share(of_rank_one, 0.9) == 1 / 4
 
 
 def test_the_curve_and_its_numbers_for_singular_values_4_3_2_1():
@@ -214,9 +211,6 @@ def test_losses_are_those_of_the_decoded_messages(text):
     keep = method("T4").kept_share(text.hidden_size)
     arrived = sum(TopK(keep)(part) for part in message_RNH)
     assert row["lost_share"] == pytest.approx(study.lost_share(arrived, message_RNH.sum(0)))
-
-
-def test_a_method_that_sends_everything_loses_nothing(text):
     assert {row["lost_share"] for row in study.losses(text, ["w/o"])} == {0.0}
 
 
@@ -229,8 +223,5 @@ def test_an_error_starts_in_the_compressed_layer_and_the_model_is_as_before(text
     assert [row["lost_share"] for row in before] == [row["lost_share"] for row in again] == [0.0, 0.0]
     assert in_layer_2[0]["lost_share"] == 0 and in_layer_2[1]["lost_share"] > 0
     assert [row["is_compressed"] for row in in_layer_2] == [False, True]
-
-
-def test_layers_that_do_not_exist_are_refused(text):
     with pytest.raises(ValueError, match=r"index 2 is outside 0\.\.1"):
         study.error_path(text, "T1", [2])

@@ -93,7 +93,7 @@ def measure_on(
     keys: Mapping[str, int | str] | None = None,
     **sizes,
 ) -> Measured:
-    """Train every method, "w/o" among them, on every (TP, PP); `keys` are added to every row, `sizes` are of Setting."""
+    """Train every method, "w/o" among them, on every (TP, PP); `keys` come into every row, `sizes` into Setting."""
     turns, rows, trace = _turns(names, num_iterations, warmup=warmup, seed=seed), [], {}
     for tp, pp in meshes:
         methods = [timed(name, tp=tp, pp=pp, **sizes) for name in names]

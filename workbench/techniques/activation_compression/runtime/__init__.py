@@ -1,4 +1,4 @@
-"""Activation compression on real and virtual ranks: the encoded sum, the encoded output, and the call that adds them."""
+"""Activation compression on real and virtual ranks: encoded sums, encoded outputs, and the call that adds them."""
 
 from .compression import CompressedOutput, Compression, compress
 from .reduction import CompressedReduction, EncoderGradients, FusedReduction
