@@ -97,7 +97,7 @@ def test_the_memory_of_a_pool_rank_is_found_again_by_name_and_keeps_its_size():
     first, again = context.memory("shard", 8), context.memory("shard", 8)
     os.pwrite(first, b"12345678", 0)
     assert os.pread(again, 8, 0) == b"12345678" and context.memory_names() == {"shard": 8}
-    with pytest.raises(ValueError, match="num_bytes is 9, must be 8"):
+    with pytest.raises(ValueError, match="num_bytes is 9; it must be 8"):
         context.memory("shard", 9)
     os.close(first), os.close(again)
     context.close()

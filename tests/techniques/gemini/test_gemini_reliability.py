@@ -82,7 +82,7 @@ def test_a_schedule_says_itself_in_one_line():
 
 def test_cells_divide_the_seeds_without_leaving_one_out():
     assert reliability_cells(5, 2, first=7) == [{"seeds": [7, 8]}, {"seeds": [9, 10]}, {"seeds": [11]}]
-    with pytest.raises(ValueError, match="each is 0, must be at least 1"):
+    with pytest.raises(ValueError, match="each is 0; it must be at least 1"):
         reliability_cells(5, 0)
 
 

@@ -31,9 +31,6 @@ def plan_after(
     """Plan the recovery after machines were lost and replaced by others, whose memory is empty; one rank a machine.
 
     Every replica is complete and of iteration `in_memory`; `in_storage` are the iterations in persistent storage.
-
-    Raises:
-        ValueError: if a machine that does not exist is lost, or an iteration is negative.
     """
     unknown = sorted(set(lost) - set(range(placed.num_machines)))
     if unknown:

@@ -51,11 +51,7 @@ class Puzzle:
 
 
 def solve(*, num_machines: int, num_replicas: int, kind: str, failed: Collection[int]) -> Puzzle:
-    """Place replicas, let machines fail, and see what is left.
-
-    Raises:
-        ValueError: for a placement or a failed machine that does not exist.
-    """
+    """Place replicas, let machines fail, and see what is left."""
     placed = placement(num_machines, num_replicas, kind)
     lost = tuple(shard for shard, alive in enumerate(survivors(placed, failed)) if not alive)
     counts = range(min(num_machines, max(MOST_FAILURES, len(failed))) + 1)

@@ -33,11 +33,6 @@ class SmallTraining:
 
     A few linear layers are sharded over the ranks as the paper's models are (ZeRO-3), with Adam. A batch is drawn from
     the number of its iteration, so a resumed training sees the batches that the interrupted one would have seen.
-
-    Args:
-        context: of the rank, as `run_training` gives it.
-        pause_s: for which every update sleeps.
-        seed: of weights and batches.
     """
 
     def __init__(self, context: Context, *, pause_s: float = PAUSE_S, seed: int = 0):
@@ -74,13 +69,7 @@ class _Logged(Protocol):
 
 
 class LiveLog:
-    """Prints the log of a training in words while it runs, a line an event; iterations in a row share a line.
-
-    Args:
-        training: a training that was started.
-        write: called with each line; None prints them.
-        silence_s: seconds without any event after which waiting is given up.
-    """
+    """Prints the log of a training in words while it runs, a line an event; iterations in a row share a line."""
 
     def __init__(
         self, training: _Logged, *, write: Callable[[str], object] | None = None, silence_s: float = SILENCE_S
@@ -91,20 +80,12 @@ class LiveLog:
         self._counted: list[Event] = []  # iterations that are not written yet
 
     def until_iteration(self, iteration: int) -> None:
-        """Print until rank 0 has done an iteration, counted from here on: one that is done again counts anew.
-
-        Raises:
-            TimeoutError: if no event comes for `silence_s`.
-        """
+        """Print until rank 0 has done an iteration, counted from here on: one that is done again counts anew."""
         awaited = f"iteration {iteration}"
         self._until(lambda event: _is_counted(event) and event.details["iteration"] >= iteration, awaited)
 
     def until_end(self) -> None:
-        """Print until all ranks have returned.
-
-        Raises:
-            TimeoutError: if no event comes for `silence_s`.
-        """
+        """Print until all ranks have returned."""
         self._until(lambda event: event.name == EventName.FINISHED, "the end")
 
     def _until(self, is_it: Callable[[Event], bool], awaited: str) -> None:

@@ -109,16 +109,7 @@ def count_checkpoints() -> Rows:
 
 
 def count_memory(num_machines: int, num_replicas: int) -> Rows:
-    """Return the memory of every machine of table 6.1 beside what checkpoints take of it.
-
-    Args:
-        num_machines: N of the paper's testbeds.
-        num_replicas: m.
-
-    Returns:
-        memory: of GPUs and CPU. memory_ratio: CPU over GPU. buffers: 2·m shards of the largest model of a testbed
-        beside its memory. fullest_buffers: 2·m shards where model states fill the GPUs, for every machine.
-    """
+    """Return the memory of every machine of table 6.1 beside what checkpoints take of it."""
     num_buffers = BUFFERS_PER_REPLICA * num_replicas
     rows: Rows = []
     for name, machine in MACHINES.items():
@@ -141,15 +132,7 @@ def count_memory(num_machines: int, num_replicas: int) -> Rows:
 
 
 def count_parameters(num_gpus: int) -> Rows:
-    """Return the parameters of every model of table 6.2, and the largest one's checkpoint.
-
-    Args:
-        num_gpus: over which a checkpoint is shared out.
-
-    Returns:
-        parameters: counted. layers_for_name: how many layers of that width the name would take.
-        checkpoint_per_gpu: of GPT-2 100B.
-    """
+    """Return the parameters of every model of table 6.2, and the largest one's checkpoint."""
     rows: Rows = []
     for name, sizes in TABLE_6_2.items():
         counted = num_parameters(sizes)
@@ -171,15 +154,7 @@ FIGURE_6_3 = ((4, "group"), (4, "ring"), (5, "mixed"))
 
 
 def count_placements(num_replicas: int = 2) -> Rows:
-    """Return what the placements of figure 6.3 lose when two machines fail, and how they are divided.
-
-    Args:
-        num_replicas: m.
-
-    Returns:
-        fatal: sets of m machines after which storage is needed. of: all such sets. fallback_saved: by how much rarer
-        groups need it than a ring. part_size: machines that share replicas.
-    """
+    """Return what the placements of figure 6.3 lose when two machines fail, and how they are divided."""
     rows: Rows = []
     fatal = {}
     for num_machines, kind in FIGURE_6_3:
@@ -196,17 +171,7 @@ def count_placements(num_replicas: int = 2) -> Rows:
 
 
 def count_probabilities(machine_counts: Sequence[int], failure_counts: Sequence[int], num_replicas: int = 2) -> Rows:
-    """Return how probably training recovers from memory, by machines, failures and placement.
-
-    Args:
-        machine_counts: values of N, multiples of m.
-        failure_counts: values of k.
-        num_replicas: m.
-
-    Returns:
-        recovery_probability: exact, for "group" and "ring". bound: corollary 6.1's, and for the ring the same sum over
-        its sets. fallback: the rest of the exact one to 100 %, for groups.
-    """
+    """Return how probably training recovers from memory, by machines, failures and placement."""
     rows: Rows = []
     for num_machines in machine_counts:
         for k in failure_counts:
@@ -223,17 +188,7 @@ def count_probabilities(machine_counts: Sequence[int], failure_counts: Sequence[
 
 
 def count_bounds(num_machines: int, num_replicas: int, failure_counts: Sequence[int]) -> Rows:
-    """Return how far the ring is behind groups, in every reading of the words, and how far the corollary is off.
-
-    Args:
-        num_machines: N, a multiple of m.
-        num_replicas: m.
-        failure_counts: values of k.
-
-    Returns:
-        ring_lower: by reading: of exact probabilities or of bounds, relative to groups or in points. bound_error:
-        exact less corollary 6.1.
-    """
+    """Return how far the ring is behind groups, in every reading of the words, and how far the corollary is off."""
     rows: Rows = []
     group, ring = (placement(num_machines, num_replicas, kind) for kind in ("group", "ring"))
     for k in failure_counts:
@@ -253,16 +208,7 @@ def count_bounds(num_machines: int, num_replicas: int, failure_counts: Sequence[
 
 
 def union_bound(placed: Placement, k: int) -> Fraction:
-    """Bound a recovery probability as corollary 6.1 does: every fatal set counted with all that may fail beside it.
-
-    Args:
-        placed: any placement.
-        k: machines lost at once.
-
-    Returns:
-        max(0, 1 - n C(N-m, k-m) / C(N, k)), n the number of different sets of holders; exact where no two can fail
-        together. For groups it is corollary 6.1.
-    """
+    """Bound a recovery probability as corollary 6.1 does: every fatal set counted with all that may fail beside it."""
     num_machines, num_replicas = placed.num_machines, placed.num_replicas
     if k < num_replicas:
         return Fraction(1)
@@ -272,16 +218,7 @@ def union_bound(placed: Placement, k: int) -> Fraction:
 
 
 def count_theorem(sizes: Sequence[Sequence[int]]) -> Rows:
-    """Return the best of all placements beside algorithm 6.1's.
-
-    Args:
-        sizes: triples N, m, k, small.
-
-    Returns:
-        best_probability: by among: "all" placements, those that are "balanced" (m replicas on every machine), and
-        "algorithm 6.1". missed: by algorithm 6.1, of the best of all and of the balanced ones. upper_bound_missed: by
-        the best of all placements (k = m).
-    """
+    """Return the best of all placements beside algorithm 6.1's."""
     rows: Rows = []
     for num_machines, num_replicas, k in sizes:
         keys = {"num_machines": num_machines, "num_replicas": num_replicas, "k": k}
@@ -301,15 +238,7 @@ def count_theorem(sizes: Sequence[Sequence[int]]) -> Rows:
 
 
 def count_gaps(most_machines: int, replica_counts: Sequence[int]) -> Rows:
-    """Return how much of the paper's bound on the gap algorithm 6.1 uses where m does not divide N.
-
-    Args:
-        most_machines: largest N.
-        replica_counts: values of m.
-
-    Returns:
-        gap_share: gap to the upper bound at k = m, over (2m - 3)/C(N, m); by N and m.
-    """
+    """Return how much of the paper's bound on the gap algorithm 6.1 uses where m does not divide N."""
     rows: Rows = []
     for num_replicas in replica_counts:
         for num_machines in range(num_replicas + 1, most_machines + 1):
@@ -321,17 +250,7 @@ def count_gaps(most_machines: int, replica_counts: Sequence[int]) -> Rows:
 
 
 def count_racks(clusters: Sequence[Sequence[int]], lost_counts: Sequence[int]) -> Rows:
-    """Return how probably training recovers from memory when whole racks are lost.
-
-    Args:
-        clusters: triples N, machines per rack, m.
-        lost_counts: values of r.
-
-    Returns:
-        rack_recovery: by placement: "group" and "ring" in the order of the machines, "group across racks" and "ring
-        across racks" by `rack_placement`. machine_loss_change: what knowing the racks changes where m machines fail
-        one by one.
-    """
+    """Return how probably training recovers from memory when whole racks are lost."""
     rows: Rows = []
     for num_machines, per_rack, num_replicas in clusters:
         rack_of = racks_in_order(num_machines, per_rack)

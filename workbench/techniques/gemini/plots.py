@@ -94,16 +94,6 @@ def draw_placement(placed: Placement, *, ax: Axes, failed: Collection[int] = (),
     """Draw a placement as figure 6.3: a column a machine, a box a replica, the colour that of the shard.
 
     Machines that share replicas stand together, whatever their numbers.
-
-    Args:
-        placed: any placement.
-        ax: where to draw.
-        failed: machines whose memory is lost: their boxes are faded, and the boxes of a shard that has no living
-            replica left have a bold red edge.
-        title: above the picture.
-
-    Raises:
-        ValueError: if a failed machine does not exist.
     """
     lost = {shard for shard, alive in enumerate(survivors(placed, failed)) if not alive}
     kept = replicas_kept(placed)
@@ -150,13 +140,7 @@ def _draw_box(ax: Axes, x: float, level: int, shard: int, *, is_alive: bool, is_
 
 @styled()
 def draw_probabilities(rows: Iterable[Mapping], published: pd.DataFrame, ring_lower: pd.DataFrame) -> Figure:
-    """Draw figure 6.9, a panel a number of failures: groups and a ring, exact and by the bound, and the paper's values.
-
-    Args:
-        rows: of `count_probabilities`.
-        published: the paper's recovery_probability: num_machines, k, value in per cent.
-        ring_lower: by how many per cent of it the ring's is lower in the paper: num_machines, k, value.
-    """
+    """Draw figure 6.9, a panel a number of failures: groups and a ring, exact, by the bound, and in the paper."""
     table = rows_of(rows, "recovery_probability")
     counts = sorted(table.k.unique())
     drawn, axes = plots.figure(1, len(counts), figsize=(1.4 + 2.9 * len(counts), 3.8), sharey=True, squeeze=False)
@@ -230,12 +214,7 @@ def _title(iteration: InterleavedIteration) -> str:
 
 
 def draw_models(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -> Figure:
-    """Draw iteration time and the network's idle time, without checkpoints and with Gemini (figures 6.7, 6.8, 6.13).
-
-    Args:
-        rows: of `predict_models`.
-        published: iteration times, if any: lines across the bars that they belong to.
-    """
+    """Draw iteration time and the network's idle time, without checkpoints and with Gemini (figures 6.7, 6.8, 6.13)."""
     figure, axes = plots.figure(1, 2, figsize=WIDE)
     quantities = {"iteration_s": "iteration time (s)", "idle_s": "idle network (s)"}
     for ax, (quantity, label) in zip(axes, quantities.items(), strict=True):
@@ -277,13 +256,7 @@ def draw_frequencies(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure
 
 
 def draw_ablation(rows: Iterable[Mapping], published: pd.DataFrame, free_mb: float) -> Figure:
-    """Draw each scheme's overhead beside the paper's, overheads by rate of copying, and buffers (figure 6.16).
-
-    Args:
-        rows: of `predict_ablation`.
-        published: overheads, column scheme.
-        free_mb: of a device, for buffers, in MB.
-    """
+    """Draw each scheme's overhead beside the paper's, overheads by rate of copying, and buffers (figure 6.16)."""
     rows = list(rows)
     figure, (left, middle, right) = plots.figure(1, 3, figsize=(15, 4))
     ours = rows_of(rows, "overhead").rename(columns={"value": "ours"})
@@ -313,12 +286,7 @@ def draw_ablation(rows: Iterable[Mapping], published: pd.DataFrame, free_mb: flo
 
 @styled()
 def draw_overhead(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -> Figure:
-    """Draw measured iteration times, idle time that is left, overheads beside the paper's, and buffers.
-
-    Args:
-        rows: of `measure_overhead`.
-        published: rows with `scheme` and `value` in per cent; None for none.
-    """
+    """Draw measured iteration times, idle time that is left, overheads beside the paper's, and buffers."""
     rows = list(rows)
     figure, ((times, idle), (overheads, buffers)) = plots.figure(2, 2, figsize=(12, 8))
     named = _named(rows, {"iteration_s": "iteration", "cpu_s": "processor, a rank"})
@@ -356,12 +324,7 @@ def _scheme_bars(table: pd.DataFrame, ax: Axes, y_label: str, title: str) -> Non
 
 @styled()
 def draw_tiers(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -> Figure:
-    """Draw measured checkpoint times, and how many times shorter those to peers are, by rate of links and machines.
-
-    Args:
-        rows: of `tier_rows`.
-        published: rows with `network_gbit_per_s`, `num_machines` and `value`; None for none.
-    """
+    """Draw measured checkpoint times, and how many times shorter those to peers are, by rate of links and machines."""
     rows = list(rows)
     figure, (left, right) = plots.figure(2, 1, figsize=(9, 7), sharex=True)
     axis = {"x": "link_mbit_per_s", "x_label": "link of a machine (Mbit/s)"}
@@ -569,13 +532,7 @@ def draw_overheads(timelines: Mapping[str, Timeline], rows: Iterable[Mapping], p
 
 
 def draw_wasted(rows: Iterable[Mapping], published: pd.DataFrame, iteration_s: float) -> Figure:
-    """Draw figure 6.10: the average wasted time by the number of replaced machines, and the paper's for Gemini.
-
-    Args:
-        rows: of `wasted_rows`.
-        published: the iterations that the paper says Gemini wastes, one row.
-        iteration_s: seconds of an iteration.
-    """
+    """Draw figure 6.10: the average wasted time by the number of replaced machines, and the paper's for Gemini."""
     table = rows_of(rows, "wasted_s")
     table["value"] /= SECONDS_PER_MINUTE
     figure, ax = plots.figure(figsize=(10, 3.8))

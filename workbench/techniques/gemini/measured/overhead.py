@@ -77,13 +77,6 @@ def predict(
 
     A rank copies and checks its own shard and a peer's, copies its own into sub-buffers, sends it and receives the
     other. With training busy on all cores that lengthens the iteration by its share of them; with free ones by less.
-
-    Args:
-        shard_bytes: of one rank.
-        iteration_s: without checkpoints.
-        bandwidth_bytes_per_s: of a machine's link, in each direction.
-        num_machines: one rank each.
-        num_cores: that all ranks share.
     """
     seconds_per_byte = 2 / CHECKED_BYTES_PER_S + 1 / COPIED_BYTES_PER_S + 2 / SOCKET_BYTES_PER_S
     work_s = shard_bytes * seconds_per_byte * num_machines / min(num_cores, num_machines)
@@ -115,21 +108,7 @@ def measure_overhead(
     num_profiled: int = 6,
     reserved_bytes: int = 262_144,
 ) -> Overhead:
-    """Train with all schemes in turns.
-
-    Args:
-        schemes: Names of `Scheme`, "Baseline" among them, which all are compared with; "async_save", to local files;
-            "torchft", for a model that is not sharded.
-        size: Of model and batch.
-        num_machines: One rank each, on a shaped host of its own.
-        bandwidth_bytes_per_s: Of each host's link.
-        turns: How many, how long.
-        num_profiled: Iterations whose idle spans are measured.
-        reserved_bytes: Of sub-buffers.
-
-    Raises:
-        ValueError: Before any rank starts, if there is no Baseline, nothing beside it, or too few rounds.
-    """
+    """Train with all schemes in turns."""
     chosen = [checked_way(name) for name in schemes]
     if BASELINE not in chosen or len(set(chosen)) != len(chosen) or len(chosen) < 2:
         raise ValueError(f"schemes is {list(schemes)}; it must be different ones, Baseline among them")
@@ -154,17 +133,7 @@ def measure_overhead(
 
 
 def overhead_rows(timed: Timed) -> list[dict[str, Any]]:
-    """Return quantities by scheme: medians over rounds of the ranks' means, with intervals.
-
-    Args:
-        timed: Turns of all schemes, Baseline among them, with `Watched` as notes and `Facts` as facts.
-
-    Returns:
-        `iteration_s`, `cpu_s`, `over_baseline` (ratio within rounds), `idle_s` (Baseline's from iterations in which no
-        checkpoint travelled), `idle_used` (share of idle time without checkpoints that a checkpoint's bytes take on
-        the link), `checkpoint_s`, `network_s`, `shard_bytes`, `buffer_bytes`, `num_chunks`, and `different_ranks`
-        (that ended with other bits than in Baseline).
-    """
+    """Return quantities by scheme: medians over rounds of the ranks' means, with intervals."""
     rows = []
     for scheme in timed.rounds:
         rows.append(median_row("iteration_s", _mean_s(timed, scheme), "s", scheme=scheme))
@@ -244,12 +213,7 @@ class Facts:
 
 
 def idle_s(began_s: float, ended_s: float, operations: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds in which no message was under way.
-
-    Args:
-        began_s, ended_s: of the iteration.
-        operations: start and end of its messages; what lies outside the iteration does not count.
-    """
+    """Return the seconds in which no message was under way."""
     within = [(start, end) for start, end in operations if end > began_s and start < ended_s]
     inside = [(max(start, began_s), min(end, ended_s)) for start, end in within]
     messages = tuple(Operation(start_s=start, end_s=end) for start, end in inside)
@@ -265,15 +229,7 @@ def checked_way(name: str) -> str:
 def trials(
     recorder: Recorder, schemes: Sequence[str], size: Size, options: Mapping[str, Any], folder: str
 ) -> dict[str, Trial]:
-    """Build the training of every scheme on this rank; all start from the same weights and see the same tokens.
-
-    Args:
-        recorder: Of the rank.
-        schemes: Names; Baseline is training without checkpoints.
-        size: Of model and batch; its number of iterations is not looked at.
-        options: `num_profiled` and `reserved_bytes` of `InMemoryCheckpoints`.
-        folder: Where async_save writes.
-    """
+    """Build the training of every scheme on this rank; all start from the same weights and see the same tokens."""
     trainings = {scheme: _Training(scheme, size, options, folder) for scheme in schemes}
     return {
         scheme: Trial(
@@ -365,12 +321,7 @@ class _Training:
 
 
 class AsyncSave:
-    """Saves every iteration by torch's async_save; one save at a time, so that training waits for the one before.
-
-    Args:
-        model, optimizer: whose state is saved.
-        folder: where; the same on all ranks.
-    """
+    """Saves every iteration by torch's async_save; one save at a time, so that training waits for the one before."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, folder: str):
         self._model, self._optimizer, self._folder = model, optimizer, folder
@@ -406,18 +357,7 @@ def is_installed() -> bool:
 
 
 class VotingReplicas:
-    """One replica; every rank of the default group makes one.
-
-    Args:
-        model: plain, the same on all ranks.
-        optimizer: of its parameters.
-
-    Attributes:
-        model, optimizer: to train with in place of them.
-
-    Raises:
-        ModuleNotFoundError: if torchft is not installed.
-    """
+    """One replica; every rank of the default group makes one."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer):
         os.environ["RUST_LOG"] = "error"  # or its servers write several lines a step

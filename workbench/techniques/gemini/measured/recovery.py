@@ -63,21 +63,11 @@ def observe_recovery(
     undisturbed: Sequence[str] | None = None,
     **more: Any,
 ) -> RecoveryObserved:
-    """Train with a kill, and without one if it is not known how that ends.
-
-    Args:
-        kind: "software" kills a rank, "hardware" a machine with all it keeps; the one with number 1.
-        size: of model and training.
-        num_machines: one rank each.
-        at_iteration: after which iteration the kill comes.
-        options: of `InMemoryCheckpoints`.
-        undisturbed: digests of all ranks without a kill.
-        more: of `run_training`.
-    """
+    """Train with a kill, and without one if it is not known how that ends."""
     if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}, must be one of {', '.join(KINDS)}")
+        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
     if not 1 <= at_iteration < size.iterations:
-        raise ValueError(f"at_iteration is {at_iteration}, must be in 1..{size.iterations - 1}")
+        raise ValueError(f"at_iteration is {at_iteration}; it must be in 1..{size.iterations - 1}")
     fault = Fault(kills=KINDS[kind], numbers=(1,), at_iteration=at_iteration)
     outcome = train(size, num_machines, options, faults=[fault], **more)
     if undisturbed is None:
@@ -98,11 +88,7 @@ def digests(outcome: TrainingOutcome) -> list[str]:
 
 
 def phases_of(outcome: TrainingOutcome) -> Phases:
-    """Read the phases of the first recovery from a log.
-
-    Raises:
-        LookupError: if nothing was killed, or training did not go on.
-    """
+    """Read the phases of the first recovery from a log."""
     failed_s = _first(outcome, "killed", 0.0)
     detected_s = _first(outcome, "failure detected", failed_s)
     ordered_s = _first(outcome, "generation ordered", detected_s)
@@ -159,33 +145,16 @@ def observe_all(
     options: Mapping[str, Any],
     **more: Any,
 ) -> list[RecoveryObserved]:
-    """Observe each kind of failure several times, beside one undisturbed training.
-
-    Args:
-        kinds: "software", "hardware".
-        repeats: of each.
-        size, num_machines, at_iteration, options, more: as for `observe_recovery`.
-
-    Raises:
-        ValueError: for no repetition.
-    """
+    """Observe each kind of failure several times, beside one undisturbed training."""
     if repeats < 1:
-        raise ValueError(f"repeats is {repeats}, must be at least 1")
+        raise ValueError(f"repeats is {repeats}; it must be at least 1")
     undisturbed = digests(train(size, num_machines, options, **more))
     common = {"size": size, "num_machines": num_machines, "at_iteration": at_iteration, "options": options}
     return [observe_recovery(kind, undisturbed=undisturbed, **common, **more) for _ in range(repeats) for kind in kinds]
 
 
 def recovery_rows(observed: Sequence[RecoveryObserved]) -> list[dict[str, Any]]:
-    """Return quantities by kind of failure: seconds by phase and in all, what was lost, and whether all is as it was.
-
-    Args:
-        observed: any number of each kind.
-
-    Returns:
-        `phase_s`, `total_s`, `lost_iterations`, `lost_s`, `from_memory` (share of ranks that memory served),
-        `different_ranks` (that ended with other bits than undisturbed).
-    """
+    """Return by kind of failure the seconds of each phase, lost iterations, and ranks that ended with other bits."""
     rows = []
     for kind in dict.fromkeys(each.kind for each in observed):
         mine = [each for each in observed if each.kind == kind]

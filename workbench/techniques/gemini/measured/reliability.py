@@ -43,12 +43,7 @@ SLOWEST = (Tier.START, Tier.STORAGE, Tier.PEER, Tier.LOCAL)
 
 
 class Undisturbed:
-    """Digests of trainings that nothing befell, each made once.
-
-    Args:
-        machines: warm ones, none running.
-        iterations: of a training.
-    """
+    """Digests of trainings that nothing befell, each made once."""
 
     def __init__(self, machines: Machines, iterations: int = ITERATIONS):
         self._machines, self._iterations = machines, iterations
@@ -64,13 +59,7 @@ class Undisturbed:
 
 
 def flip_bit(context: Context, checkpoints: InMemoryCheckpoints, flip: Flip) -> None:
-    """Change one bit of the newest complete replica that a machine keeps of a shard, once; every rank calls it.
-
-    Args:
-        context: of the rank.
-        checkpoints: of the rank, an iteration of which has just begun to travel.
-        flip: which bit and when.
-    """
+    """Change one bit of the newest complete replica that a machine keeps of a shard, once; every rank calls it."""
     if checkpoints.iteration != flip.at_iteration:
         return
     checkpoints.wait()
@@ -87,19 +76,7 @@ def flip_bit(context: Context, checkpoints: InMemoryCheckpoints, flip: Flip) -> 
 def run_schedule(
     schedule: Schedule, undisturbed: Sequence[str], machines: Machines, *, iterations: int = ITERATIONS
 ) -> dict[str, Any]:
-    """Train under a schedule and look at what is left.
-
-    Args:
-        schedule: of failures.
-        undisturbed: digests of the same training without them.
-        machines: warm ones, none running.
-        iterations: of the training.
-
-    Returns:
-        seed, schedule (in words), kinds, is_finished, error, num_generations, tiers (what was used, slowest first),
-        resumed (iteration of each generation), different_ranks, seconds, num_orphans, leaked_bytes, num_struck,
-        flips_passed_over, and for a picture `generations` and `strikes`.
-    """
+    """Train under a schedule and look at what is left."""
     before, began_s, outcome, error = _Left.now(), time.monotonic(), None, ""
     try:
         outcome = _trained(schedule, machines, iterations)
@@ -122,15 +99,7 @@ def run_schedule(
 
 @named("gemini/run_cell")
 def run_cell(seeds: Sequence[int], iterations: int = ITERATIONS) -> dict[str, Any]:
-    """Run some schedules on one warm fleet; a cell of a study.
-
-    Args:
-        seeds: of the schedules.
-        iterations: of each training.
-
-    Returns:
-        `rows`, one a schedule; see `run_schedule`.
-    """
+    """Run some schedules on one warm fleet; a cell of a study."""
     with Machines(preload=(*PRELOAD, __name__), echo=False) as machines:
         undisturbed = Undisturbed(machines, iterations)
         rows = []
@@ -141,29 +110,16 @@ def run_cell(seeds: Sequence[int], iterations: int = ITERATIONS) -> dict[str, An
 
 
 def reliability_cells(num_schedules: int, each: int, first: int = 0) -> list[dict[str, Any]]:
-    """List the arguments of `run_cell` for consecutive seeds.
-
-    Args:
-        num_schedules: how many.
-        each: of one cell, which share a fleet and the undisturbed trainings.
-        first: seed.
-
-    Raises:
-        ValueError: if a number is too small.
-    """
+    """List the arguments of `run_cell` for consecutive seeds."""
     for name, value, least in (("num_schedules", num_schedules, 1), ("each", each, 1), ("first", first, 0)):
         if value < least:
-            raise ValueError(f"{name} is {value}, must be at least {least}")
+            raise ValueError(f"{name} is {value}; it must be at least {least}")
     seeds = range(first, first + num_schedules)
     return [{"seeds": list(seeds[begin : begin + each])} for begin in range(0, num_schedules, each)]
 
 
 def reliability_rows(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the quantities of a record: of each schedule, and how many recoveries each tier served.
-
-    Args:
-        found: rows of `run_schedule`.
-    """
+    """Return the quantities of a record: of each schedule, and how many recoveries each tier served."""
     rows = []
     for schedule in found:
         seed = schedule["seed"]
@@ -207,13 +163,7 @@ def _size(schedule: Schedule, iterations: int) -> Size:
 
 
 class _Left:
-    """What there is beside this process: its descendants, and named and anonymous shared memory.
-
-    Args:
-        pids: of the descendants.
-        shared: names of /dev/shm.
-        kept_bytes: machines' memory that this process or a descendant still holds open.
-    """
+    """What there is beside this process: its descendants, and named and anonymous shared memory."""
 
     def __init__(self, pids: set[int], shared: set[str], kept_bytes: int):
         self.pids, self.shared, self.kept_bytes = pids, shared, kept_bytes

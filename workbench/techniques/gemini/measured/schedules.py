@@ -94,19 +94,11 @@ def fault_words(fault: Fault) -> str:
 
 
 def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
-    """Draw a schedule.
-
-    Args:
-        seed: the first failure's kind is that of seed modulo nine.
-        iterations: of the training.
-
-    Raises:
-        ValueError: for a seed below 0, or a training too short for three failures.
-    """
+    """Draw a schedule."""
     if seed < 0:
-        raise ValueError(f"seed is {seed}, must be at least 0")
+        raise ValueError(f"seed is {seed}; it must be at least 0")
     if iterations < 2 * MOST_FAILURES:
-        raise ValueError(f"iterations is {iterations}, must be at least {2 * MOST_FAILURES}")
+        raise ValueError(f"iterations is {iterations}; it must be at least {2 * MOST_FAILURES}")
     draw = random.Random(f"failure schedule {seed}")
     kinds = _kinds(seed, draw)
     num_machines, num_replicas = _shape(kinds, draw)

@@ -56,18 +56,9 @@ def paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[None]:
-    """Let the body last at least as long as bytes take at a rate.
-
-    Args:
-        num_bytes: that pass.
-        bytes_per_s: the rate.
-        clock, sleep: seconds.
-
-    Raises:
-        ValueError: for a rate that is not above 0.
-    """
+    """Let the body last at least as long as bytes take at a rate."""
     if not bytes_per_s > 0:
-        raise ValueError(f"bytes_per_s is {bytes_per_s}, must be above 0")
+        raise ValueError(f"bytes_per_s is {bytes_per_s}; it must be above 0")
     ends_s = clock() + num_bytes / bytes_per_s
     yield
     left_s = ends_s - clock()
@@ -76,15 +67,9 @@ def paced(
 
 
 def hidden_from(tier: Tier, rank: int, num_machines: int) -> tuple[int, ...]:
-    """Say whose shards a machine has to pass over, so that one tier serves every rank.
-
-    Args:
-        tier: which.
-        rank: of the machine's one rank; its peer is the other of its pair, 0 and 1, 2 and 3, and so on.
-        num_machines: an even number.
-    """
+    """Say whose shards a machine has to pass over, so that one tier serves every rank."""
     if num_machines % 2:
-        raise ValueError(f"num_machines is {num_machines}, must be even: each has one peer")
+        raise ValueError(f"num_machines is {num_machines}; it must be even: each has one peer")
     return {Tier.LOCAL: (), Tier.PEER: (rank,)}.get(tier, (rank, rank ^ 1))
 
 
@@ -109,19 +94,10 @@ def measure_tiers(
     repeats: int,
     storage_repeats: int,
 ) -> list[TierTimes]:
-    """Measure with every number of machines and every rate of links.
-
-    Args:
-        nums_machines: even numbers.
-        bandwidths_bytes_per_s: of each machine's link.
-        storage_bytes_per_s: of the storage tier, all machines together.
-        size: of the model whose state is checkpointed.
-        repeats: of what goes to and comes from memory.
-        storage_repeats: of what goes to and comes from storage.
-    """
+    """Measure with every number of machines and every rate of links."""
     for name, value in (("repeats", repeats), ("storage_repeats", storage_repeats)):
         if value < 1:
-            raise ValueError(f"{name} is {value}, must be at least 1")
+            raise ValueError(f"{name} is {value}; it must be at least 1")
     for num_machines in nums_machines:
         hidden_from(Tier.PEER, 0, num_machines)
     found = []
@@ -141,14 +117,7 @@ def measure_tiers(
 def record_tiers(
     size: Size, folder: str, storage_bytes_per_s: float, repeats: int, storage_repeats: int
 ) -> dict[str, Any]:
-    """Measure on these ranks; every rank calls it and gets the slowest rank's seconds.
-
-    Args:
-        size: of the model.
-        folder: of the storage tier.
-        storage_bytes_per_s: of it.
-        repeats, storage_repeats: as for `measure_tiers`.
-    """
+    """Measure on these ranks; every rank calls it and gets the slowest rank's seconds."""
     context = PoolContext(dist.get_rank(), dist.get_world_size())
     model, tokens = size.model(), Tokens(size, context.rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
@@ -211,17 +180,7 @@ def _slowest_s(work: Callable[[], object]) -> float:
 
 
 def tier_rows(found: Sequence[TierTimes], storage_bytes_per_s: float) -> list[dict[str, Any]]:
-    """Return medians with the least and the largest, by machines and rate of links.
-
-    Args:
-        found: what was measured.
-        storage_bytes_per_s: of the storage tier.
-
-    Returns:
-        `checkpoint_s` and `retrieval_s` by tier; `reduction` (how many times shorter checkpoints to peers are),
-        `reduction_of_rates` (N B / B_storage, if nothing but links and storage took time), `share_of_rates` (the one
-        over the other), `peer_over_storage` (the longest retrieval from peers over the shortest from storage).
-    """
+    """Return medians with the least and the largest, by machines and rate of links."""
     rows = []
     for each in found:
         place = {"num_machines": each.num_machines, "link_mbit_per_s": 8e-6 * each.bandwidth_bytes_per_s}

@@ -47,10 +47,10 @@ class Size:
 
     def __post_init__(self) -> None:
         if not self.device_s >= 0:
-            raise ValueError(f"device_s is {self.device_s}, must be at least 0")
+            raise ValueError(f"device_s is {self.device_s}; it must be at least 0")
         for name in ("hidden", "layers", "heads", "vocab", "sequence", "batch", "iterations"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
     @property
     def config(self) -> GPT2Config:
@@ -66,11 +66,7 @@ class Size:
         )
 
     def model(self, is_parallel: bool = True) -> nn.Module:
-        """Build the model; every rank of the default group calls it.
-
-        Args:
-            is_parallel: False leaves it plain, for somebody else to wrap.
-        """
+        """Build the model; every rank of the default group calls it."""
         model = GPT2(self.config)
         if self.device_s:
             for block in model.blocks:
@@ -101,12 +97,7 @@ def _last(block: nn.Module, forward_s: float) -> None:
 
 
 class Tokens:
-    """Drawn token ids, with a position that can be kept: the generator's state.
-
-    Args:
-        size: of a batch, and the vocabulary.
-        rank: every rank draws its own.
-    """
+    """Drawn token ids, with a position that can be kept: the generator's state."""
 
     def __init__(self, size: Size, rank: int):
         self._size, self._draw = size, torch.Generator().manual_seed(size.seed * 10_000 + rank)
@@ -130,17 +121,7 @@ def train_gpt2(
     options: Mapping[str, Any],
     after_step: Callable[[Context, InMemoryCheckpoints], None] | None = None,
 ) -> dict[str, Any]:
-    """Train, checkpointing every iteration, from wherever the newest checkpoint ends.
-
-    Args:
-        context: of the rank.
-        size: of model and training.
-        options: of `InMemoryCheckpoints`.
-        after_step: called behind every iteration; None for nothing.
-
-    Returns:
-        `digest` of this rank's state at the end, the last `loss`, `kept_bytes`, `shard_bytes`.
-    """
+    """Train, checkpointing every iteration, from wherever the newest checkpoint ends."""
     torch.manual_seed(size.seed * 10_000 + context.rank)
     model, tokens = size.model(), Tokens(size, context.rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
@@ -185,19 +166,11 @@ def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 
 
 class PoolContext:
-    """See `workbench.techniques.gemini.runtime.checkpoints.Context`.
-
-    Args:
-        rank: number of the rank, and of its machine.
-        world_size: ranks.
-
-    Attributes:
-        events: name and details of what was logged, in order.
-    """
+    """See `workbench.techniques.gemini.runtime.checkpoints.Context`."""
 
     def __init__(self, rank: int, world_size: int):
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank is {rank}, must be in 0..{world_size - 1}")
+            raise ValueError(f"rank is {rank}; it must be in 0..{world_size - 1}")
         self.rank = self.machine = rank
         self.world_size = self.num_machines = world_size
         self.ranks_per_machine, self.local_rank = 1, 0
@@ -205,22 +178,14 @@ class PoolContext:
         self._memories: dict[str, tuple[int, int]] = {}  # name -> descriptor and bytes
 
     def memory(self, name: str, num_bytes: int) -> int:
-        """Return a descriptor of the caller's own; the same name gives the same memory.
-
-        Args:
-            name: of the memory.
-            num_bytes: its size.
-
-        Raises:
-            ValueError: if the size differs from before.
-        """
+        """Return a descriptor of the caller's own; the same name gives the same memory."""
         if name not in self._memories:
             descriptor = os.memfd_create(name)
             os.ftruncate(descriptor, num_bytes)
             self._memories[name] = descriptor, num_bytes
         descriptor, kept_bytes = self._memories[name]
         if num_bytes != kept_bytes:
-            raise ValueError(f"num_bytes is {num_bytes}, must be {kept_bytes} as before for {name!r}")
+            raise ValueError(f"num_bytes is {num_bytes}; it must be {kept_bytes} as before for {name!r}")
         return os.dup(descriptor)
 
     def memory_names(self) -> dict[str, int]:

@@ -85,29 +85,12 @@ WORKED_EXAMPLE = WorkedExample(
 
 
 def example_iterations(schemes: Sequence[str], example: WorkedExample = WORKED_EXAMPLE) -> list[InterleavedIteration]:
-    """Return the example's iteration under each scheme.
-
-    Args:
-        schemes: names of `Scheme`.
-        example: what is sent beside what.
-
-    Raises:
-        ValueError: if there is no such scheme.
-    """
+    """Return the example's iteration under each scheme."""
     return [interleave(example.phases, example.traffic, scheme, update_s=example.update_s) for scheme in schemes]
 
 
 def predict_schemes(schemes: Sequence[str], example: WorkedExample = WORKED_EXAMPLE) -> Rows:
-    """Return what the schemes come to.
-
-    Args:
-        schemes: names of `Scheme`.
-        example: what is sent beside what.
-
-    Returns:
-        Rows, key scheme: iteration_s, overhead in % of the baseline, idle_s of the network, buffer_bytes,
-        out_of_memory (1 or 0).
-    """
+    """Return what the schemes come to."""
     (baseline,) = example_iterations([Scheme.BASELINE], example)
     rows: Rows = []
     for found in example_iterations(schemes, example):
@@ -152,34 +135,12 @@ def calibration_of() -> dict[str, object]:
 
 
 def predict_models(machine: str, models: Sequence[str]) -> Rows:
-    """Predict iterations without checkpoints and with one in each.
-
-    Args:
-        machine: "p4d" or "p3dn", 16 of them.
-        models: of table 6.2.
-
-    Returns:
-        Rows, key model: iteration_s and idle_s, key scheme (Baseline, Gemini); overhead in %, key scheme;
-        network_s, key what (idle without checkpoints, needed by the checkpoint); agent_memory_gb, host_memory_gb.
-
-    Raises:
-        ValueError: if there is no such machine or model.
-    """
+    """Predict iterations without checkpoints and with one in each."""
     return [row for model in models for row in _model_rows(_machine(machine), workload_named(model))]
 
 
 def predict_reductions(model: str, networks: Sequence[float], nums_machines: Sequence[int]) -> Rows:
-    """Predict how many times shorter checkpoints are than storage's (figure 6.11).
-
-    Args:
-        model: of table 6.2.
-        networks: Gbit/s of a p4d machine.
-        nums_machines: N.
-
-    Returns:
-        Rows, keys network_gbit_per_s, num_machines: checkpoint_s, reduction; storage_s without keys but num_machines;
-        reduction_at_400 of 16 machines, key whose; matching_storage_tbit_per_s, key rate besides.
-    """
+    """Predict how many times shorter checkpoints are than storage's (figure 6.11)."""
     workload, base = workload_named(model), calibrated().p4d
     rows: Rows = []
     for number in nums_machines:
@@ -194,15 +155,7 @@ def predict_reductions(model: str, networks: Sequence[float], nums_machines: Seq
 
 
 def predict_frequencies(model: str) -> Rows:
-    """Predict how often each policy checkpoints on 16 p4d (figure 6.12).
-
-    Args:
-        model: of table 6.2.
-
-    Returns:
-        Rows, key policy: interval_s, interval_iterations, frequency_gain of Gemini over it; checkpoint_s of Gemini's
-        and storage's; and, key whose, the numbers that the text bounds.
-    """
+    """Predict how often each policy checkpoints on 16 p4d (figure 6.12)."""
     workload, machine = workload_named(model), calibrated().p4d
     job = job_of(workload, machine)
     policies = [strawman(job), high_frequency(job), gemini(job)]
@@ -231,20 +184,7 @@ def predict_frequencies(model: str) -> Rows:
 
 
 def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_rates: Sequence[float]) -> Rows:
-    """Predict what each scheme costs on 16 p3dn (figure 6.16).
-
-    Args:
-        model: of table 6.2.
-        schemes: names of `Scheme`.
-        free_mb: of a device, for buffers, in MB.
-        copy_rates: Gbit/s of a machine's copying to host memory; the first is the model's.
-
-    Returns:
-        Rows, key scheme: as `predict_schemes`, at the first rate; overhead_by_rate, keys scheme, copy_gbit_per_s;
-        transferred_overhead, with the A100's share of peak; naive's largest_span_s (ours),
-        largest_span_buffer_gb and largest_span_out_of_memory for the span that the paper profiled; and the rate of
-        copying that the paper's 3.5 % asks for, copy_rate_asked_gbit_per_s.
-    """
+    """Predict what each scheme costs on 16 p3dn (figure 6.16)."""
     found, workload = calibrated(), workload_named(model)
     first = replace(found.p3dn, copy_bytes_per_s=copy_rates[0] * GIGABIT_BYTES_PER_S)
     baseline_s = _iteration(workload, first, Scheme.BASELINE).iteration_s

@@ -72,12 +72,7 @@ ITERATIONS_IN_THE_TEXT = 9  # section 6.7.3; ceil(480 / 62) is 8
 
 
 def policies(job: Job, *, as_in_the_text: bool = True) -> dict[str, CheckpointPolicy]:
-    """Return the policies by name.
-
-    Args:
-        job: what is trained.
-        as_in_the_text: also HighFreq with the nine iterations that the text says GPT-2 100B had.
-    """
+    """Return the policies by name."""
     nine = {HIGH_FREQUENCY_9: high_frequency(job, interval_iterations=ITERATIONS_IN_THE_TEXT)} if as_in_the_text else {}
     return {STRAWMAN: strawman(job), HIGH_FREQUENCY: high_frequency(job), **nine, GEMINI: gemini(job)}
 
@@ -98,17 +93,7 @@ PAPERS_FACTOR = 13  # section 6.7.2: reduced by more than 13 times compared to H
 
 
 def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
-    """Return figure 6.10: Eq. 6.1, and what as many simulated failures waste.
-
-    Args:
-        num_failures: of each kind and seed.
-        seeds: of the draws of moments and machines.
-
-    Returns:
-        Rows wasted_s (keys solution, replaced), iterations_wasted, reduction (of HighFreq's over Gemini's, keys
-        highfreq, replaced), bound_s (13 times Gemini's beside HighFreq's), over_strawman, simulated_over_equation,
-        storage_share (of failures that replace two machines, per cent).
-    """
+    """Return figure 6.10: Eq. 6.1, and what as many simulated failures waste."""
     wasted_s = {(name, replaced): _by_equation(name, replaced) for name in policies(GPT2_100B) for replaced in REPLACED}
     rows: Rows = [
         value_row("wasted_s", value, "s", solution=name, replaced=replaced)
@@ -185,16 +170,7 @@ ENOUGH_STANDBYS_SHARE = 0.01  # of the machines, at least 2: replacements take m
 
 
 def rows_by_failures(failures_per_day: Sequence[float], *, num_days: float, seeds: Sequence[int]) -> Rows:
-    """Return figure 6.15a: 16 machines, by failures a day of all of them together.
-
-    Args:
-        failures_per_day: along the axis; 0 for none.
-        num_days: that are simulated.
-        seeds: of the failures' moments.
-
-    Returns:
-        Rows effective_ratio (keys solution, failures_per_day) with least and most over seeds; serialising_share.
-    """
+    """Return figure 6.15a: 16 machines, by failures a day of all of them together."""
     rows: Rows = []
     num_machines = GPT2_100B.num_machines
     for rate in failures_per_day:
@@ -221,19 +197,7 @@ def serialising_rows() -> Rows:
 
 
 def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Sequence[int]) -> Rows:
-    """Return figure 6.15b: by the number of machines, of which 1.5 % fail every day.
-
-    Args:
-        nums_machines: along the axis.
-        num_days: that are simulated.
-        seeds: of the failures' moments.
-
-    Returns:
-        Rows effective_ratio (keys solution, num_machines) with least and most over seeds; time_share (keys solution,
-        num_machines, cause; the first seed's); gain of Gemini over HighFreq, keys highfreq, num_machines, and of:
-        "HighFreq's ratio" (per cent of it) or "all time" (points); over_software, Gemini's ratio where
-        machines are lost over that where none is; effective_ratio_added and gain_added, with losses simply added up.
-    """
+    """Return figure 6.15b: by the number of machines, of which 1.5 % fail every day."""
     rows: Rows = []
     for number in nums_machines:
         runs = _runs(number, num_days, seeds)
@@ -340,15 +304,7 @@ def paper_needs(
     blocking_s: float = 0.0,
     most_iterations: int = 500,
 ) -> CheckpointingNeeds:
-    """Return the paper's job with another failure rate and link.
-
-    Args:
-        failures_per_machine_day: all of hardware.
-        gigabits: of a machine's link, Gbps.
-        idle_s: of an iteration, in which the link is idle.
-        blocking_s: for which every checkpoint stops training.
-        most_iterations: longest interval.
-    """
+    """Return the paper's job with another failure rate and link."""
     return CheckpointingNeeds(
         job=replace(GPT2_100B, network_bytes_per_s=gigabits * GIGABIT_BYTES_PER_S),
         idle_s=idle_s,
@@ -370,22 +326,7 @@ def best_rows(
     num_failures: int,
     seeds: Sequence[int],
 ) -> Rows:
-    """Return the map.
-
-    Args:
-        rates: failures of a machine a day.
-        links_gbps: of a machine's link.
-        idle_s: of an iteration, in which the link is idle.
-        blocking_s: for which every checkpoint stops training.
-        window_s: machines lost within so long of one another are lost at once.
-        num_failures: that each simulation has, about.
-        seeds: of the failures.
-
-    Returns:
-        Rows, keys failures_per_machine_day and link_gbps: best_replicas, best_interval, waste (per cent of the time),
-        gap_to_search, two_over_best (waste with two replicas and their best interval over the least), young_interval
-        (iterations; where checkpoints block), simulated_over_expected (with two replicas every iteration's choice).
-    """
+    """Return the map."""
     rows: Rows = []
     for rate in rates:
         for link in links_gbps:

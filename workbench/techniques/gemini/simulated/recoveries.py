@@ -65,12 +65,7 @@ def worked_example_timeline(checkpoint_iterations: int) -> Timeline:
 
 
 def overhead_rows() -> Rows:
-    """Return figure 6.14: minutes a failure costs besides lost progress, and where training resumes.
-
-    Returns:
-        Rows part_s (keys failure, part), total_min (key failure; low and high by the least and the longest
-        replacement), resumes_with and lost_iterations.
-    """
+    """Return figure 6.14: minutes a failure costs besides lost progress, and where training resumes."""
     rows: Rows = []
     for failure in (SOFTWARE, HARDWARE, STANDBY):
         run = _one_failure(failure)[1]
@@ -151,20 +146,7 @@ KINDS = MappingProxyType(
 
 
 def training_timeline(setting: Setting, run: TrainingRun, *, every_iteration: bool = True) -> Timeline:
-    """Return the timeline of a run.
-
-    Args:
-        setting: what was simulated.
-        run: its result, with spans.
-        every_iteration: an action an iteration; otherwise one for all that stay, and one for those that are lost.
-
-    Returns:
-        Rows: training, checkpoints in memory if the policy has any, checkpoints in storage, recovery. Training is
-        labelled by the iteration's number, from 1.
-
-    Raises:
-        ValueError: if the run kept no spans.
-    """
+    """Return the timeline of a run."""
     if not run.spans:
         raise ValueError("spans is empty; simulate with keep_spans=True")
     actions: list[Action] = []

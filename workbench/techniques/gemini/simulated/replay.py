@@ -101,13 +101,7 @@ _OPT_RESTARTS = 90  # the diary: restarts over the 12.xx lineage, of which other
 
 
 def diary_trace(name: str, logbook: Logbook, seed: int) -> FaultTrace:
-    """Return the failures of a diary on one timeline.
-
-    Args:
-        name: of DIARIES.
-        logbook: its events.
-        seed: of what the diary leaves open: hours, machines, days within ranges.
-    """
+    """Return the failures of a diary on one timeline."""
     diary = DIARIES[name]
     spans = [span for event in logbook.events for span in _spans(diary, event)]
     if name == "opt-175b":
@@ -118,11 +112,7 @@ def diary_trace(name: str, logbook: Logbook, seed: int) -> FaultTrace:
 
 
 def diary_or_stand_in(name: str, seeds: Sequence[int]) -> tuple[list[FaultTrace], DataSource]:
-    """Return a diary's failures for each seed; where the diary is not there, failures at its stated rate.
-
-    Returns:
-        The traces, and where they came from, which is no real source for a stand-in.
-    """
+    """Return a diary's failures for each seed; where the diary is not there, failures at its stated rate."""
     try:
         logbook = training_logbooks.load(name)
     except DataError as error:
@@ -133,17 +123,7 @@ def diary_or_stand_in(name: str, seeds: Sequence[int]) -> tuple[list[FaultTrace]
 
 
 def replay_rows(name: str, traces: Sequence[FaultTrace], *, num_standbys: int) -> Rows:
-    """Simulate each policy under a diary's failures.
-
-    Args:
-        name: of DIARIES.
-        traces: one a seed.
-        num_standbys: machines that wait.
-
-    Returns:
-        Rows, keys training, and solution: effective_ratio, wasted_gpu_hours (both with least and most over seeds),
-        time_share by cause of the first seed, num_recoveries by tier; and num_failures.
-    """
+    """Simulate each policy under a diary's failures."""
     keys = {"training": DIARIES[name].job.name}
     failures = [float(len(trace.faults)) for trace in traces]
     rows: Rows = [seeds_row("num_failures", failures, "1", keys)]
