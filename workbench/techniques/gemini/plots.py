@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from workbench import plots
 from workbench.plots import format_time, rows_of, styled
 from workbench.plots.style import BLUE, GREEN, GREY, INK, OURS, PALE, PALETTE, VERMILION
+from workbench.plots.units import time_unit
 from workbench.timeline import Action, Kind, Timeline
 
 from .method import Placement, components, replicas_kept, survivors
@@ -75,6 +76,16 @@ TRAINING_KINDS = MappingProxyType(
         "retrieval": Kind.DECODE,
     }
 )  # the colours of a training with failures
+
+RECOVERY_KINDS = MappingProxyType(
+    {
+        "iteration": Kind.COMPUTE,
+        "lost: done again": Kind.OTHER,
+        "checkpoint travelling": Kind.COMMUNICATE,
+        "retrieval": Kind.DECODE,
+        "phases from the failure on": Kind.WAIT,
+    }
+)  # the colours of a training with a kill
 
 # Placements and their odds
 
@@ -361,11 +372,8 @@ def draw_retrieval(rows: Iterable[Mapping]) -> Figure:
 
 # Recovery
 
-_ITERATION, _CHECKPOINT, _LOST = "#9db7d5", "#3d6ea5", "#d9534f"
-_TIER_COLOR = MappingProxyType(dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], "#888888"), strict=True)))
-_SHADES = ("#555555", "#aaaaaa")  # of phases, in turn
-_NAMES_APART = 0.1  # least distance of two phases' names, as a share of all phases
-_UPPER, _LOWER = (-0.15, 0.46), (0.25, 0.26)  # of a row: the middle of a bar, and its height
+_RECOVERY = "recovery"  # row of the phases
+_TIER_COLOR = MappingProxyType(dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], GREY), strict=True)))
 _MARKERS = MappingProxyType(
     {
         "rank": ("o", "rank killed"),
@@ -380,104 +388,52 @@ _RAISED = 0.3  # of a row: a flipped bit's mark, since the kill that it causes c
 
 def recovery_actions(observed: Any) -> Timeline:
     """Return the log of a `RecoveryObserved` as a timeline: phases, and iterations and checkpoints by machine."""
-    actions = [
-        Action(resource="recovery", start_s=start_s, end_s=end_s, kind=Kind.OTHER, label=phase)
-        for start_s, end_s, phase in _phases(observed)
-    ]
-    for machine, start_s, end_s, number, is_lost in _iterations(observed):
-        span = {"start_s": start_s, "end_s": end_s, "kind": Kind.COMPUTE}
-        label = f"iteration {number}" + (" (lost)" if is_lost else "")
-        actions.append(Action(resource=f"machine {machine}", label=label, **span))
-    for machine, start_s, end_s, number in _checkpoints(observed):
-        span = {"start_s": start_s, "end_s": end_s, "kind": Kind.COMMUNICATE}
-        actions.append(Action(resource=f"machine {machine}, checkpoints", label=f"checkpoint {number}", **span))
-    for event in observed.outcome.named("retrieve"):
-        span = {"start_s": event.time_s, "end_s": event.time_s + event.duration_s, "kind": Kind.DECODE}
-        actions.append(Action(resource=f"machine {event.number}", label=event.details["tier"], **span))
-    begin_s = _begin_s(observed)
-    return Timeline(actions=tuple(sorted((action.shifted(-begin_s) for action in actions), key=lambda a: a.resource)))
+    outcome, actions = observed.outcome, []
+
+    def add(resource: str, start_s: float, end_s: float, kind: Kind, label: str) -> None:
+        actions.append(Action(resource=resource, start_s=start_s, end_s=end_s, kind=kind, label=label))
+
+    at_s = outcome.named("killed")[0].time_s
+    for phase, seconds in observed.phases.seconds.items():
+        add(_RECOVERY, at_s, at_s + seconds, Kind.WAIT, phase)
+        at_s += seconds
+    began_s = {(event.number, event.generation): event.time_s for event in outcome.named("resumed")}
+    begin_s = min(began_s.values())
+    for event in outcome.named("iteration"):
+        place, number = (event.number, event.generation), event.details["iteration"]
+        is_lost = event.generation == 1 and number > observed.phases.iteration
+        kind = Kind.OTHER if is_lost else Kind.COMPUTE
+        add(f"machine {event.number}", began_s[place], event.time_s, kind, str(number))
+        began_s[place] = event.time_s
+    for event in outcome.named("checkpoint"):
+        details = event.details
+        end_s = details["began_s"] + max(details["sent_s"], details["received_s"])
+        add(f"checkpoints of {event.number}", details["began_s"], end_s, Kind.COMMUNICATE, str(details["iteration"]))
+    for event in outcome.named("retrieve"):
+        if event.time_s >= begin_s:
+            end_s = event.time_s + event.duration_s
+            add(f"machine {event.number}", event.time_s, end_s, Kind.DECODE, event.details["tier"])
+    machines = sorted({event.number for event in outcome.named("iteration")})
+    rows = [row for machine in machines for row in (f"machine {machine}", f"checkpoints of {machine}")]
+    return Timeline(actions=tuple(action.shifted(-begin_s) for action in actions), resources=(_RECOVERY, *rows))
 
 
 @styled()
 def draw_recovery(observed: Any, *, ax: Axes) -> Axes:
     """Draw a recovery as figures 6.1 and 6.14 do, from the log of a training with a kill, a `RecoveryObserved`.
 
-    Shown are iterations, checkpoints, the failure, the tier that served each rank, and the lost progress. A checkpoint
-    is drawn from its beginning until all of it was sent and received.
+    A checkpoint is drawn from its beginning until all of it was sent and received.
     """
-    begin_s, iterations = _begin_s(observed), _iterations(observed)
-    row_of = {machine: row for row, machine in enumerate(sorted({row[0] for row in iterations}), start=1)}
-    served = [event for event in observed.outcome.named("retrieve") if event.time_s >= begin_s]
-    bars = [(row[0], *row[1:3], _UPPER, _LOST if row[-1] else _ITERATION) for row in iterations]
-    bars += [(row[0], *row[1:3], _LOWER, _CHECKPOINT) for row in _checkpoints(observed)]
-    for event in served:
-        span = event.time_s, event.time_s + event.duration_s
-        bars.append((event.number, *span, _UPPER, _TIER_COLOR[event.details["tier"]]))
-    for machine, start_s, end_s, (middle, height), color in bars:
-        place = {"left": start_s - begin_s, "height": height}
-        ax.barh(row_of[machine] + middle, end_s - start_s, **place, color=color, edgecolor="white", linewidth=0.4)
-    _draw_phases(ax, [(start_s - begin_s, end_s - begin_s, phase) for start_s, end_s, phase in _phases(observed)])
-    failed_s = observed.outcome.named("killed")[0].time_s - begin_s
-    ax.axvline(failed_s, color=_LOST, linewidth=1.5)
-    look = {"color": _LOST, "weight": "bold", "ha": "right", "va": "center"}
-    ax.annotate(f"{observed.kind} failure", (failed_s, 0), xytext=(-4, 0), textcoords="offset points", **look)
-    ax.set_yticks([0, *row_of.values()], ["recovery", *(f"machine {machine}" for machine in row_of)])
-    ax.set(xlabel="time (s)", ylim=(len(row_of) + 0.6, -1.3))
-    ax.grid(visible=False, axis="y")
-    names = {"iteration": _ITERATION, "checkpoint travelling": _CHECKPOINT}
-    names |= {"lost: done again": _LOST} if any(row[-1] for row in iterations) else {}
-    names |= {f"from {event.details['tier']}": _TIER_COLOR[event.details["tier"]] for event in served}
-    patches = [Patch(color=color, label=name) for name, color in names.items()]
-    ax.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=5, fontsize=8)
+    timeline = recovery_actions(observed)
+    plots.gantt(timeline, ax=ax, legend=False)
+    phases = ", ".join(f"{phase} {format_time(seconds)}" for phase, seconds in observed.phases.seconds.items())
+    ax.set_title(f"{observed.kind} failure: {phases}", fontsize=9)
+    ax.axvline(timeline.of(_RECOVERY)[0].start_s / time_unit(timeline.end_s).size, color=VERMILION, linewidth=1.5)
+    served = {f"machine {number}": f"machine {number},\n{tier}" for number, tier in enumerate(observed.phases.tiers)}
+    ax.set_yticks(range(len(timeline.resources)), [served.get(row, row) for row in timeline.resources])
+    if not ax.figure.legends:
+        plots.kind_legend(ax.figure, RECOVERY_KINDS)
     return ax
-
-
-def _draw_phases(ax: Axes, phases: Sequence[tuple[float, float, str]]) -> None:
-    """Draw phases as one row of bars; names of short ones are moved apart, each tied to its bar."""
-    apart_s, free_s = _NAMES_APART * (phases[-1][1] - phases[0][0]), -math.inf
-    tie = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.6}
-    for number, (start_s, end_s, phase) in enumerate(phases):
-        ax.barh(0, end_s - start_s, left=start_s, height=0.4, color=_SHADES[number % 2])
-        middle_s = (start_s + end_s) / 2
-        name_s = max(middle_s, free_s)
-        free_s = name_s + apart_s
-        place = {"xy": (middle_s, -0.2), "xytext": (name_s, -0.45), "rotation": 40, "va": "bottom"}
-        ax.annotate(f"{phase} {format_time(end_s - start_s)}", **place, fontsize=8, arrowprops=tie)
-
-
-def _begin_s(observed: Any) -> float:
-    return observed.outcome.named("resumed")[0].time_s
-
-
-def _checkpoints(observed: Any) -> Iterator[tuple[int, float, float, int]]:
-    """Yield machine, start, end and iteration of every checkpoint."""
-    for event in observed.outcome.named("checkpoint"):
-        seen = event.details
-        yield (
-            event.number,
-            seen["began_s"],
-            seen["began_s"] + max(seen["sent_s"], seen["received_s"]),
-            seen["iteration"],
-        )
-
-
-def _phases(observed: Any) -> Iterator[tuple[float, float, str]]:
-    at_s = observed.outcome.named("killed")[0].time_s
-    for phase, seconds in observed.phases.seconds.items():
-        yield at_s, at_s + seconds, phase
-        at_s += seconds
-
-
-def _iterations(observed: Any) -> list[tuple[int, float, float, int, bool]]:
-    """Return machine, start, end, number and whether it was done again, of every iteration of every first rank."""
-    resumed_s = {(event.number, event.generation): event.time_s for event in observed.outcome.named("resumed")}
-    iterations = []
-    for event in observed.outcome.named("iteration"):
-        place, number = (event.number, event.generation), event.details["iteration"]
-        is_lost = event.generation == 1 and number > observed.phases.iteration
-        iterations.append((event.number, resumed_s[place], event.time_s, number, is_lost))
-        resumed_s[place] = event.time_s
-    return iterations
 
 
 def draw_schedules(trainings: Sequence[Mapping[str, Any]]) -> Figure:
