@@ -16,7 +16,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from workbench import plots
 from workbench.plots import format_time, rows_of, styled
-from workbench.plots.style import BLUE, GREEN, GREY, INK, OURS, PALE, PALETTE, VERMILION
+from workbench.plots.style import GREEN, GREY, INK, OURS, PALE, PALETTE, VERMILION
 from workbench.plots.units import time_unit
 from workbench.timeline import Action, Kind, Timeline
 
@@ -71,21 +71,11 @@ TRAINING_KINDS = MappingProxyType(
         "progress that stays": Kind.COMPUTE,
         "progress that is lost": Kind.OTHER,
         "checkpoint": Kind.COMMUNICATE,
-        "detection, replacement, warm-up": Kind.WAIT,
+        "detection, replacement, restart, warm-up": Kind.WAIT,
         "serialising": Kind.ENCODE,
         "retrieval": Kind.DECODE,
     }
 )  # the colours of a training with failures
-
-RECOVERY_KINDS = MappingProxyType(
-    {
-        "iteration": Kind.COMPUTE,
-        "lost: done again": Kind.OTHER,
-        "checkpoint travelling": Kind.COMMUNICATE,
-        "retrieval": Kind.DECODE,
-        "phases from the failure on": Kind.WAIT,
-    }
-)  # the colours of a training with a kill
 
 # Placements and their odds
 
@@ -93,8 +83,6 @@ _GAP = 0.6  # between machines that share nothing, in widths of a machine
 _BOX = 0.84  # width and height of a box
 _NUM_COLORS = 10  # of shards; they repeat, and every box carries its shard's number
 _LIGHT = 0.55  # of a colour, so that black numbers stay legible on it
-_PLACEMENT_COLORS = MappingProxyType({"group": BLUE, "ring": VERMILION})
-_WAYS = MappingProxyType({"exact": ("exact", "-", "o"), "bound": ("union bound", ":", "")})
 _RACK_COLORS = MappingProxyType(
     {"group": GREY, "ring": INK, "group across racks": GREEN, "ring across racks": VERMILION}
 )
@@ -153,21 +141,16 @@ def _draw_box(ax: Axes, x: float, level: int, shard: int, *, is_alive: bool, is_
 def draw_probabilities(rows: Iterable[Mapping], published: pd.DataFrame, ring_lower: pd.DataFrame) -> Figure:
     """Draw figure 6.9, a panel a number of failures: groups and a ring, exact, by the bound, and in the paper."""
     table = rows_of(rows, "recovery_probability")
+    table["series"] = table.placement + table.way.map({"exact": ", exact", "bound": ", union bound"})
     counts = sorted(table.k.unique())
     drawn, axes = plots.figure(1, len(counts), figsize=(1.4 + 2.9 * len(counts), 3.8), sharey=True, squeeze=False)
     for ax, k in zip(axes[0], counts, strict=True):
-        for kind, color in _PLACEMENT_COLORS.items():
-            for way, (name, line, marker) in _WAYS.items():
-                part = table[(table.k == k) & (table.placement == kind) & (table.way == way)].sort_values(
-                    "num_machines"
-                )
-                look = {"linestyle": line, "marker": marker, "color": color}
-                ax.plot(part.num_machines, part.value, label=f"{kind}, {name}", **look)
+        labels = {"x_label": "machines N", "y_label": "recovered from memory (%)" if ax is axes[0, 0] else ""}
+        plots.lines(table[table.k == k], ax=ax, x="num_machines", by="series", **labels)
         _mark_odds(ax, published[published.k == k], ring_lower[ring_lower.k == k])
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter("{x:g}")
-        ax.set(title=f"k = {k} lost at once", xlabel="machines N")
-    axes[0, 0].set_ylabel("recovered from memory (%)")
+        ax.set_title(f"k = {k} lost at once")
     plots.below(drawn)
     return drawn
 
@@ -212,10 +195,14 @@ _ROOM = 0.25  # of the heights, above the highest bar, for numbers and error bar
 def draw_schemes(iterations: Sequence[InterleavedIteration]) -> Figure:
     """Draw the timeline of one iteration under each scheme, on one scale (figures 6.4 and 6.5)."""
     timelines = {_title(iteration): iteration.timeline for iteration in iterations}
-    axes = plots.gantts(timelines, figsize=(9, 0.7 + 1.35 * len(iterations)), legend=False)
-    drawn = {action.kind for timeline in timelines.values() for action in timeline.actions if action.duration_s > 0}
-    plots.kind_legend(axes[0].figure, {name: kind for name, kind in ITERATION_KINDS.items() if kind in drawn})
-    return axes[0].figure
+    figure = plots.gantts(timelines, figsize=(9, 0.7 + 1.35 * len(iterations)), legend=False)[0].figure
+    _name_kinds(figure, ITERATION_KINDS, timelines.values())
+    return figure
+
+
+def _name_kinds(figure: Figure, names: Mapping[str, Kind], timelines: Iterable[Timeline]) -> None:
+    drawn = {action.kind for timeline in timelines for action in timeline.actions if action.duration_s > 0}
+    plots.kind_legend(figure, {name: kind for name, kind in names.items() if kind in drawn})
 
 
 def _title(iteration: InterleavedIteration) -> str:
@@ -432,7 +419,7 @@ def draw_recovery(observed: Any, *, ax: Axes) -> Axes:
     served = {f"machine {number}": f"machine {number},\n{tier}" for number, tier in enumerate(observed.phases.tiers)}
     ax.set_yticks(range(len(timeline.resources)), [served.get(row, row) for row in timeline.resources])
     if not ax.figure.legends:
-        plots.kind_legend(ax.figure, RECOVERY_KINDS)
+        _name_kinds(ax.figure, TRAINING_KINDS, [timeline])
     return ax
 
 
@@ -472,7 +459,7 @@ def draw_worked_example(timeline: Timeline) -> Figure:
     figure, ax = plots.figure(figsize=(9, 3.0))
     plots.gantt(timeline, ax=ax, legend=False)
     ax.set_title("a failure at iteration 310 goes back to iteration 200")
-    plots.kind_legend(figure, TRAINING_KINDS)
+    _name_kinds(figure, TRAINING_KINDS, [timeline])
     return figure
 
 
@@ -482,9 +469,9 @@ def draw_overheads(timelines: Mapping[str, Timeline], rows: Iterable[Mapping], p
     said = {name: f"; the paper: around {theirs[name]:g}" if name in theirs else "" for name in timelines}
     titles = {name: f"{name}: {ours[name]:.1f} min besides lost progress{said[name]}" for name in timelines}
     shown = {titles[name]: timeline for name, timeline in timelines.items()}
-    axes = plots.gantts(shown, figsize=(9.5, 2.2 * len(timelines) + 0.6), legend=False)
-    plots.kind_legend(axes[0].figure, TRAINING_KINDS)
-    return axes[0].figure
+    figure = plots.gantts(shown, figsize=(9.5, 2.2 * len(timelines) + 0.6), legend=False)[0].figure
+    _name_kinds(figure, TRAINING_KINDS, timelines.values())
+    return figure
 
 
 def draw_wasted(rows: Iterable[Mapping], published: pd.DataFrame, iteration_s: float) -> Figure:
