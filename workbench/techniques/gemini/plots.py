@@ -16,9 +16,9 @@ from matplotlib.patches import Patch, Rectangle
 
 from workbench import plots
 from workbench.plots import format_time, rows_of, styled
-from workbench.plots.style import GREEN, GREY, INK, OURS, PALE, PALETTE, VERMILION
+from workbench.plots.style import GREY, INK, OURS, PALE, PALETTE, VERMILION
 from workbench.plots.units import time_unit
-from workbench.timeline import Action, Kind, Timeline
+from workbench.timeline import Kind, Timeline
 
 from .method import Placement, components, replicas_kept, survivors
 from .method.interleaving import InterleavedIteration
@@ -48,7 +48,6 @@ __all__ = [
     "draw_time",
     "draw_wasted",
     "draw_worked_example",
-    "recovery_actions",
 ]
 
 WIDE = (9.5, 3.8)  # inches
@@ -83,9 +82,6 @@ _GAP = 0.6  # between machines that share nothing, in widths of a machine
 _BOX = 0.84  # width and height of a box
 _NUM_COLORS = 10  # of shards; they repeat, and every box carries its shard's number
 _LIGHT = 0.55  # of a colour, so that black numbers stay legible on it
-_RACK_COLORS = MappingProxyType(
-    {"group": GREY, "ring": INK, "group across racks": GREEN, "ring across racks": VERMILION}
-)
 
 
 @styled()
@@ -176,8 +172,7 @@ def draw_rack_recovery(rows: Iterable[Mapping]) -> Figure:
     drawn, axes = plots.figure(1, len(clusters), figsize=(0.6 + 3.2 * len(clusters), 3.9), sharey=True, squeeze=False)
     for ax, ((num_machines, per_rack, num_replicas), part) in zip(axes[0], clusters, strict=True):
         labels = {"x_label": "racks lost at once", "y_label": "recovered from memory (%)" if ax is axes[0, 0] else ""}
-        part = pd.concat([part[part.placement == name] for name in _RACK_COLORS])
-        plots.bars(part, ax=ax, x="lost", by="placement", colors=_RACK_COLORS, **labels)
+        plots.bars(part, ax=ax, x="lost", by="placement", **labels)
         for bars in ax.containers:
             ax.bar_label(bars, fmt="%.0f", fontsize=6, padding=1)
         ax.set_title(f"{num_machines} machines, {per_rack} a rack,\nm = {num_replicas}")
@@ -245,20 +240,24 @@ def draw_frequencies(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure
     figure, (left, right) = plots.figure(1, 2, figsize=WIDE)
     labels = {"y_label": "between checkpoints (s)", "log_y": True, "value_labels": True}
     plots.bars(rows_of(rows, "interval_s"), ax=left, x="policy", **labels)
-    gains = rows_of(rows, "frequency_gain").rename(columns={"value": "ours"})
-    gains = gains.merge(published[["policy", "value"]].rename(columns={"value": "published"}))
+    gains = _beside_published(rows_of(rows, "frequency_gain"), published, "policy").dropna(subset="published")
     gains["policy"] = gains.policy.replace({"Strawman": "Strawman\n(published: more than)"})
     labels["y_label"] = "times as often as the policy"
     plots.comparison(gains, ax=right, x="policy", **labels)
     return figure
 
 
+def _beside_published(ours: pd.DataFrame, published: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Put the paper's values into the column `published`, ours into `ours`."""
+    ours = ours.rename(columns={"value": "ours"})
+    return ours.merge(published[[key, "value"]].rename(columns={"value": "published"}), on=key, how="left")
+
+
 def draw_ablation(rows: Iterable[Mapping], published: pd.DataFrame, free_mb: float) -> Figure:
     """Draw each scheme's overhead beside the paper's, overheads by rate of copying, and buffers (figure 6.16)."""
     rows = list(rows)
     figure, (left, middle, right) = plots.figure(1, 3, figsize=(15, 4))
-    ours = rows_of(rows, "overhead").rename(columns={"value": "ours"})
-    both = ours.merge(published[["scheme", "value"]].rename(columns={"value": "published"}), how="left")
+    both = _beside_published(rows_of(rows, "overhead"), published, "scheme")
     label = "slower than without checkpoints (%)"
     plots.comparison(both[both.scheme != "Baseline"], ax=left, x="scheme", y_label=label, value_labels=True)
     rates = rows_of(rows, "overhead_by_rate")
@@ -359,50 +358,10 @@ def draw_retrieval(rows: Iterable[Mapping]) -> Figure:
 
 # Recovery
 
-_RECOVERY = "recovery"  # row of the phases
 _TIER_COLOR = MappingProxyType(dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], GREY), strict=True)))
-_MARKERS = MappingProxyType(
-    {
-        "rank": ("o", "rank killed"),
-        "machine": ("X", "machine killed"),
-        "store": ("D", "store killed"),
-        "bit flipped": ("^", "bit flipped"),
-    }
-)
+_MARKERS = MappingProxyType({"rank": "o", "machine": "X", "store": "D", "bit flipped": "^"})
 _ROW_IN, _FURNITURE_IN = 0.2, 1.7  # height of a row, and of title, axis and legend
 _RAISED = 0.3  # of a row: a flipped bit's mark, since the kill that it causes comes at the same moment
-
-
-def recovery_actions(observed: Any) -> Timeline:
-    """Return the log of a `RecoveryObserved` as a timeline: phases, and iterations and checkpoints by machine."""
-    outcome, actions = observed.outcome, []
-
-    def add(resource: str, start_s: float, end_s: float, kind: Kind, label: str) -> None:
-        actions.append(Action(resource=resource, start_s=start_s, end_s=end_s, kind=kind, label=label))
-
-    at_s = outcome.named("killed")[0].time_s
-    for phase, seconds in observed.phases.seconds.items():
-        add(_RECOVERY, at_s, at_s + seconds, Kind.WAIT, phase)
-        at_s += seconds
-    began_s = {(event.number, event.generation): event.time_s for event in outcome.named("resumed")}
-    begin_s = min(began_s.values())
-    for event in outcome.named("iteration"):
-        place, number = (event.number, event.generation), event.details["iteration"]
-        is_lost = event.generation == 1 and number > observed.phases.iteration
-        kind = Kind.OTHER if is_lost else Kind.COMPUTE
-        add(f"machine {event.number}", began_s[place], event.time_s, kind, str(number))
-        began_s[place] = event.time_s
-    for event in outcome.named("checkpoint"):
-        details = event.details
-        end_s = details["began_s"] + max(details["sent_s"], details["received_s"])
-        add(f"checkpoints of {event.number}", details["began_s"], end_s, Kind.COMMUNICATE, str(details["iteration"]))
-    for event in outcome.named("retrieve"):
-        if event.time_s >= begin_s:
-            end_s = event.time_s + event.duration_s
-            add(f"machine {event.number}", event.time_s, end_s, Kind.DECODE, event.details["tier"])
-    machines = sorted({event.number for event in outcome.named("iteration")})
-    rows = [row for machine in machines for row in (f"machine {machine}", f"checkpoints of {machine}")]
-    return Timeline(actions=tuple(action.shifted(-begin_s) for action in actions), resources=(_RECOVERY, *rows))
 
 
 @styled()
@@ -411,11 +370,11 @@ def draw_recovery(observed: Any, *, ax: Axes) -> Axes:
 
     A checkpoint is drawn from its beginning until all of it was sent and received.
     """
-    timeline = recovery_actions(observed)
+    timeline = observed.timeline
     plots.gantt(timeline, ax=ax, legend=False)
     phases = ", ".join(f"{phase} {format_time(seconds)}" for phase, seconds in observed.phases.seconds.items())
     ax.set_title(f"{observed.kind} failure: {phases}", fontsize=9)
-    ax.axvline(timeline.of(_RECOVERY)[0].start_s / time_unit(timeline.end_s).size, color=VERMILION, linewidth=1.5)
+    ax.axvline(timeline.of("recovery")[0].start_s / time_unit(timeline.end_s).size, color=VERMILION, linewidth=1.5)
     served = {f"machine {number}": f"machine {number},\n{tier}" for number, tier in enumerate(observed.phases.tiers)}
     ax.set_yticks(range(len(timeline.resources)), [served.get(row, row) for row in timeline.resources])
     if not ax.figure.legends:
@@ -426,17 +385,14 @@ def draw_recovery(observed: Any, *, ax: Axes) -> Axes:
 def draw_schedules(trainings: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw a row a training: its generations, its failures, and the slowest tier that served each generation."""
     figure, ax = plots.figure(figsize=(9.5, _FURNITURE_IN + _ROW_IN * len(trainings)))
-    dots = {"linestyle": "", "color": "black", "markersize": 5.5, "zorder": 3}
+    dots = {"linestyle": "", "color": "black", "markersize": 5.5, "zorder": 3, "markeredgecolor": "white"}
     for row, training in enumerate(trainings):
         for bar in training.get("generations", ()):
-            place = {"left": bar["start_s"], "height": 0.6}
             look = {"color": _TIER_COLOR.get(bar["tier"], "white"), "edgecolor": INK, "linewidth": 0.5}
-            ax.barh(row, bar["end_s"] - bar["start_s"], **place, **look)
-        for what, (marker, _) in _MARKERS.items():
-            struck = [strike["at_s"] for strike in training.get("strikes", ()) if strike["what"] == what]
-            heights = [row - _RAISED if what == "bit flipped" else row] * len(struck)
-            edge = {"markeredgecolor": "white", "markeredgewidth": 0.5, "clip_on": False}
-            ax.plot(struck, heights, marker=marker, **dots, **edge)
+            ax.barh(row, bar["end_s"] - bar["start_s"], left=bar["start_s"], height=0.6, **look)
+        for strike in training.get("strikes", ()):
+            place = row - _RAISED if strike["what"] == "bit flipped" else row
+            ax.plot(strike["at_s"], place, marker=_MARKERS[strike["what"]], clip_on=False, **dots)
         if not training["is_finished"]:
             ax.text(0, row, "did not finish", va="center", fontsize=8)
     ax.set_yticks(range(len(trainings)), [training["seed"] for training in trainings], fontsize=7)
@@ -446,7 +402,7 @@ def draw_schedules(trainings: Sequence[Mapping[str, Any]]) -> Figure:
     good = sum(training["is_finished"] and training["different_ranks"] == 0 for training in trainings)
     ax.set_title(f"{good} of {len(trainings)} trainings ended with the bits of an undisturbed one")
     patches = [Patch(facecolor=_TIER_COLOR[tier], edgecolor=INK, label=f"began from {tier.value}") for tier in Tier]
-    marks = [Line2D([], [], marker=marker, label=name, **dots) for marker, name in _MARKERS.values()]
+    marks = [Line2D([], [], marker=marker, label=f"failure: {what}", **dots) for what, marker in _MARKERS.items()]
     figure.legend(handles=[*patches, *marks], loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
@@ -491,10 +447,9 @@ def draw_wasted(rows: Iterable[Mapping], published: pd.DataFrame, iteration_s: f
 
 def draw_mt_nlg(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
     """Draw the example of section 6.2.2 beside the text's minutes."""
-    ours = pd.DataFrame(rows)[["quantity", "value"]].rename(columns={"value": "ours"})
-    theirs = published[["quantity", "value"]].rename(columns={"value": "published"})
     names = {"checkpoint_min": "one checkpoint", "wasted_min": "wasted by a failure"}
-    table = ours.merge(theirs, on="quantity", how="left").assign(of=lambda both: both.quantity.map(names))
+    table = _beside_published(pd.DataFrame(rows), published, "quantity")
+    table["of"] = table.quantity.map(names)
     labels = {"x_label": "MT-NLG, 6.36 TB over 20 Gbps", "y_label": "time (min)"}
     return plots.comparison(table, x="of", **labels).figure
 
