@@ -7,12 +7,15 @@ import pytest
 from workbench.techniques.gemini import plots as pictures
 from workbench.techniques.gemini.measured import reliability
 from workbench.techniques.gemini.measured.reliability import (
+    Failure,
+    Flip,
+    Schedule,
     Undisturbed,
+    draw_schedule,
     reliability_cells,
     reliability_rows,
     run_schedule,
 )
-from workbench.techniques.gemini.measured.schedules import Failure, Flip, Schedule, draw_schedule
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.control.events import Fault, Victim

@@ -52,8 +52,6 @@ __all__ = [
 
 WIDE = (9.5, 3.8)  # inches
 MEBIBYTE = 2**20
-MEGABYTE = 1e6
-SECONDS_PER_MINUTE = 60
 
 ITERATION_KINDS = MappingProxyType(
     {
@@ -268,7 +266,7 @@ def draw_ablation(rows: Iterable[Mapping], published: pd.DataFrame, free_mb: flo
     plots.published_line(middle, asked, f"{asked:.0f}: what 3.5 %\nasks for", along_x=True)
     middle.set_xlim(left=0)
     plots.beside(middle)
-    sizes = rows_of(rows, "buffer_bytes").assign(buffer=lambda table: table.value / MEGABYTE)
+    sizes = rows_of(rows, "buffer_bytes").assign(buffer=lambda table: table.value / 1e6)
     (span_gb,) = rows_of(rows, "largest_span_buffer_gb", whose="the model").value
     sizes = pd.concat(
         [sizes[sizes.value > 0], pd.DataFrame([{"scheme": "Naive, span\nof 1.6 s", "buffer": span_gb * 1e3}])]
@@ -328,7 +326,6 @@ def draw_tiers(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -
     times = rows_of(rows, "checkpoint_s")
     times["to"] = [f"{row.tier}, {row.num_machines} machines" for row in times.itertuples()]
     plots.lines(times, ax=left, by="to", y_label="checkpoint (s)", log_y=True, **axis)
-    left.set_title("A checkpoint until it is complete")
     names = {"reduction": "measured", "reduction_of_rates": "of the rates alone"}
     drawn = pd.concat([rows_of(rows, quantity).assign(of=name) for quantity, name in names.items()])
     drawn["of"] = [f"{row.num_machines} machines, {row.of}" for row in drawn.itertuples()]
@@ -337,7 +334,6 @@ def draw_tiers(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -
         theirs = {axis["x"]: published.network_gbit_per_s, "of": "paper, " + machines + " machines, Gbit/s"}
         drawn = pd.concat([drawn, published[["value"]].assign(**theirs)])
     plots.lines(drawn, ax=right, by="of", y_label="times shorter than to storage", **axis)
-    right.set_title("How many times shorter to peers")
     for ax in (left, right):
         plots.beside(ax)
     left.label_outer()
@@ -433,14 +429,14 @@ def draw_overheads(timelines: Mapping[str, Timeline], rows: Iterable[Mapping], p
 def draw_wasted(rows: Iterable[Mapping], published: pd.DataFrame, iteration_s: float) -> Figure:
     """Draw figure 6.10: the average wasted time by the number of replaced machines, and the paper's for Gemini."""
     table = rows_of(rows, "wasted_s")
-    table["value"] /= SECONDS_PER_MINUTE
+    table["value"] /= 60
     figure, ax = plots.figure(figsize=(10, 3.8))
     labels = {"x_label": "machines replaced", "y_label": "average wasted time (min)"}
     plots.bars(table, ax=ax, x="replaced", by="solution", log_y=True, value_labels=True, **labels)
     ax.set_ylim(bottom=0.5)
     (said,) = published.value
     label = f"Gemini, the paper:\n{said:g} iterations"
-    plots.published_line(ax, said * iteration_s / SECONDS_PER_MINUTE, label)
+    plots.published_line(ax, said * iteration_s / 60, label)
     plots.beside(ax)
     return figure
 
