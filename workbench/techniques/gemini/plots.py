@@ -74,8 +74,6 @@ TRAINING_KINDS = MappingProxyType(
     }
 )  # the colours of a training with failures
 
-# Placements and their odds
-
 _GAP = 0.6  # between machines that share nothing, in widths of a machine
 _BOX = 0.84  # width and height of a box
 _NUM_COLORS = 10  # of shards; they repeat, and every box carries its shard's number
@@ -177,8 +175,6 @@ def draw_rack_recovery(rows: Iterable[Mapping]) -> Figure:
     plots.below(drawn, num_columns=4)
     return drawn
 
-
-# Checkpoints within an iteration
 
 _SCHEME_COLORS = MappingProxyType({"Baseline": PALETTE[3], "Gemini": OURS})  # grey is the paper's
 _VALUES = ["value", "low", "high"]
@@ -324,18 +320,16 @@ def draw_tiers(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -
     figure, (left, right) = plots.figure(2, 1, figsize=(9, 7), sharex=True)
     axis = {"x": "link_mbit_per_s", "x_label": "link of a machine (Mbit/s)"}
     times = rows_of(rows, "checkpoint_s")
-    times["to"] = [f"{row.tier}, {row.num_machines} machines" for row in times.itertuples()]
-    plots.lines(times, ax=left, by="to", y_label="checkpoint (s)", log_y=True, **axis)
+    times["checkpoint to"] = [f"{row.tier}, {row.num_machines} machines" for row in times.itertuples()]
+    plots.lines(times, ax=left, by="checkpoint to", y_label="checkpoint (s)", log_y=True, **axis)
     names = {"reduction": "measured", "reduction_of_rates": "of the rates alone"}
-    drawn = pd.concat([rows_of(rows, quantity).assign(of=name) for quantity, name in names.items()])
-    drawn["of"] = [f"{row.num_machines} machines, {row.of}" for row in drawn.itertuples()]
+    drawn = pd.concat([rows_of(rows, quantity).assign(reduction=name) for quantity, name in names.items()])
+    drawn["reduction"] = [f"{row.num_machines} machines, {row.reduction}" for row in drawn.itertuples()]
     if published is not None:
-        machines = published.num_machines.astype(str)
-        theirs = {axis["x"]: published.network_gbit_per_s, "of": "paper, " + machines + " machines, Gbit/s"}
+        name = "paper, " + published.num_machines.astype(str) + " machines, Gbit/s"
+        theirs = {axis["x"]: published.network_gbit_per_s, "reduction": name}
         drawn = pd.concat([drawn, published[["value"]].assign(**theirs)])
-    plots.lines(drawn, ax=right, by="of", y_label="times shorter than to storage", **axis)
-    for ax in (left, right):
-        plots.beside(ax)
+    plots.lines(drawn, ax=right, by="reduction", y_label="times shorter than to storage", **axis)
     left.label_outer()
     return figure
 
@@ -351,8 +345,6 @@ def draw_retrieval(rows: Iterable[Mapping]) -> Figure:
     ax.margins(y=_ROOM)
     return ax.figure
 
-
-# Recovery
 
 _TIER_COLOR = MappingProxyType(dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], GREY), strict=True)))
 _MARKERS = MappingProxyType({"rank": "o", "machine": "X", "store": "D", "bit flipped": "^"})
@@ -401,9 +393,6 @@ def draw_schedules(trainings: Sequence[Mapping[str, Any]]) -> Figure:
     marks = [Line2D([], [], marker=marker, label=f"failure: {what}", **dots) for what, marker in _MARKERS.items()]
     figure.legend(handles=[*patches, *marks], loc="outside lower center", ncols=4, fontsize=8)
     return figure
-
-
-# Simulated failures
 
 
 def draw_worked_example(timeline: Timeline) -> Figure:

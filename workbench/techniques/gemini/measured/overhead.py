@@ -41,20 +41,22 @@ __all__ = [
     "TORCHFT",
     "AsyncSave",
     "Facts",
-    "Overhead",
-    "Predicted",
-    "VotingReplicas",
-    "checked_way",
+    "Watched",
     "idle_s",
     "is_installed",
     "measure_overhead",
     "overhead_rows",
     "predict",
-    "trials",
 ]
 
 TIMEOUT_S = 1800.0
 BASELINE = Scheme.BASELINE.value
+ASYNC_SAVE = "async_save"  # torch.distributed.checkpoint's, beside the names of `Scheme`
+TORCHFT = "torchft"  # see `VotingReplicas`; only for models that are not sharded
+SETTLING = 3  # iterations before the first turn beside the profiled ones, so that some have chunks in spans
+QUORUM_TIMEOUT = timedelta(seconds=60)
+JOIN_TIMEOUT_MS = 100  # in which the lighthouse waits for more replicas
+SHAPED = "10."  # how addresses of shaped hosts begin
 CHECKED_BYTES_PER_S = 2.9e9  # of one core that copies and checksums; measured on a laptop: 2.4 to 3.4 GB/s
 COPIED_BYTES_PER_S = 6e9  # of one core that copies into a sub-buffer; an estimate
 SOCKET_BYTES_PER_S = 2e9  # of one core that sends or receives through the kernel and a shaped link; an estimate
@@ -109,7 +111,7 @@ def measure_overhead(
     reserved_bytes: int = 262_144,
 ) -> Overhead:
     """Train with all schemes in turns."""
-    chosen = [checked_way(name) for name in schemes]
+    chosen = [name if name in (ASYNC_SAVE, TORCHFT) else Scheme(name).value for name in schemes]
     if BASELINE not in chosen or len(set(chosen)) != len(chosen) or len(chosen) < 2:
         raise ValueError(f"schemes is {list(schemes)}; it must be different ones, Baseline among them")
     if TORCHFT in chosen and (size.sharded or not is_installed()):
@@ -185,12 +187,6 @@ def _idle_rows(timed: Timed) -> list[dict]:
     return ([median_row("idle_s", before, "s", scheme=BASELINE)] if before else []) + rows
 
 
-ASYNC_SAVE = "async_save"  # torch.distributed.checkpoint's, beside the names of `Scheme`
-TORCHFT = "torchft"  # see `voting_replicas`; only for models that are not sharded
-
-SETTLING = 3  # iterations before the first turn beside the profiled ones, so that some have chunks in spans
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
     """What a rank saw of a turn with checkpoints; means over its timed iterations but for the first field."""
@@ -205,8 +201,8 @@ class Facts:
     """What is known of a scheme at the end, on one rank."""
 
     digest: str  # of weights and optimizer
-    shard_bytes: int = 0  # of one checkpoint, and of the sub-buffers of both directions
-    buffer_bytes: int = 0  # of one checkpoint, and of the sub-buffers of both directions
+    shard_bytes: int = 0  # of one checkpoint
+    buffer_bytes: int = 0  # of the sub-buffers of both directions
     num_chunks: int = 0  # of one checkpoint
     # seconds that its chunks travel at the measured speed of the link; None where it was not measured
     network_s: float | None = None
@@ -221,26 +217,12 @@ def idle_s(began_s: float, ended_s: float, operations: Sequence[tuple[float, flo
     return sum(idle_spans_s(iteration))
 
 
-def checked_way(name: str) -> str:
-    """Refuse what is neither the name of a `Scheme` nor another way."""
-    return name if name in (ASYNC_SAVE, TORCHFT) else Scheme(name).value
-
-
 def trials(
     recorder: Recorder, schemes: Sequence[str], size: Size, options: Mapping[str, Any], folder: str
 ) -> dict[str, Trial]:
     """Build the training of every scheme on this rank; all start from the same weights and see the same tokens."""
-    trainings = {scheme: _Training(scheme, size, options, folder) for scheme in schemes}
-    return {
-        scheme: Trial(
-            step=training.step,
-            settling=options["num_profiled"] + SETTLING,
-            begin=training.begin,
-            end=training.end,
-            close=training.close,
-        )
-        for scheme, training in trainings.items()
-    }
+    settling = options["num_profiled"] + SETTLING
+    return {scheme: _Training(scheme, size, options, folder).trial(settling) for scheme in schemes}
 
 
 class _Training:
@@ -262,6 +244,10 @@ class _Training:
             self._checkpoints = InMemoryCheckpoints(
                 self._context, self._model, self._optimizer, scheme=scheme, throw_away=self._loss, **options
             )
+
+    def trial(self, settling: int) -> Trial:
+        """Return the training as it is timed."""
+        return Trial(step=self.step, settling=settling, begin=self.begin, end=self.end, close=self.close)
 
     def begin(self) -> None:
         """Run one iteration unwatched by the clock."""
@@ -346,11 +332,6 @@ class AsyncSave:
     close = wait
 
 
-TIMEOUT = timedelta(seconds=60)
-JOIN_TIMEOUT_MS = 100  # in which the lighthouse waits for more replicas
-SHAPED = "10."  # how addresses of shaped hosts begin
-
-
 def is_installed() -> bool:
     """Whether torchft can be imported."""
     return find_spec("torchft") is not None
@@ -373,7 +354,7 @@ class VotingReplicas:
         root, port = tell_all([address, port])[0]
         self._store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
         self._manager = torchft.Manager(
-            pg=torchft.ProcessGroupGloo(timeout=TIMEOUT),
+            pg=torchft.ProcessGroupGloo(timeout=QUORUM_TIMEOUT),
             min_replica_size=world_size,
             rank=0,
             world_size=1,
@@ -385,7 +366,7 @@ class VotingReplicas:
             replica_id=f"replica-{rank}",
             lighthouse_addr=f"http://{root}:{port}",
             init_sync=False,
-            timeout=TIMEOUT,
+            timeout=QUORUM_TIMEOUT,
         )
         self.model = torchft.DistributedDataParallel(self._manager, model)
         self.optimizer = torchft.Optimizer(self._manager, optimizer)
@@ -408,10 +389,7 @@ def _own_address() -> str:
     """Return this host's address: on a shaped host the one that others see, else loopback's."""
     import psutil
 
-    seen = [
-        one.address
-        for several in psutil.net_if_addrs().values()
-        for one in several
-        if one.family == socket.AF_INET and one.address.startswith(SHAPED)
-    ]
+    interfaces = psutil.net_if_addrs().values()
+    addresses = [address.address for known in interfaces for address in known if address.family == socket.AF_INET]
+    seen = [address for address in addresses if address.startswith(SHAPED)]
     return seen[0] if len(seen) == 1 else "127.0.0.1"
