@@ -48,10 +48,6 @@ from ..method.waste import (
 __all__ = [
     "GEMINI",
     "HIGH_FREQUENCY",
-    "HIGH_FREQUENCY_9",
-    "MACHINES_LOST",
-    "NO_STANDBY",
-    "REPLACED",
     "STRAWMAN",
     "best_rows",
     "mt_nlg_rows",
@@ -69,6 +65,14 @@ NUM_REPLICAS = 2  # section 6.7.2
 
 STRAWMAN, HIGH_FREQUENCY, HIGH_FREQUENCY_9, GEMINI = "Strawman", "HighFreq", "HighFreq, every 9", "Gemini"
 ITERATIONS_IN_THE_TEXT = 9  # section 6.7.3; ceil(480 / 62) is 8
+NONE, ONE, TWO_HELD, TWO_GONE = "none", "one", "two, a replica left", "two, no replica left"
+# The tier that Gemini recovers from, by the number of machines that are replaced.
+REPLACED = MappingProxyType({NONE: Tier.LOCAL, ONE: Tier.PEER, TWO_HELD: Tier.PEER, TWO_GONE: Tier.STORAGE})
+PAPERS_FACTOR = 13  # section 6.7.2: reduced by more than 13 times compared to HighFreq
+MACHINES_LOST, NO_STANDBY = "Gemini, machines lost, standby", "Gemini, machines lost, no standby"
+ENOUGH_STANDBYS_SHARE = 0.01  # of the machines, at least 2: replacements take minutes, failures come by the day
+P4D_MEMORY_BYTES = 1152 * 2**30  # section 6.7.1
+NOTHING = Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
 
 
 def policies(job: Job, *, as_in_the_text: bool = True) -> dict[str, CheckpointPolicy]:
@@ -81,15 +85,6 @@ def seeds_row(quantity: str, values: Sequence[float], unit: str, keys: Mapping[s
     """Return one row: the mean over seeds, and the least and the most of them."""
     spread = {"low": min(values), "high": max(values)} if len(values) > 1 else {}
     return value_row(quantity, fmean(values), unit, **spread, **keys)
-
-
-# --- figure 6.10 and section 6.2.2: the time that a failure wastes
-
-NONE, ONE, TWO_HELD, TWO_GONE = "none", "one", "two, a replica left", "two, no replica left"
-REPLACED = MappingProxyType({NONE: Tier.LOCAL, ONE: Tier.PEER, TWO_HELD: Tier.PEER, TWO_GONE: Tier.STORAGE})
-"""How many machines are replaced, and the tier that Gemini recovers from."""
-
-PAPERS_FACTOR = 13  # section 6.7.2: reduced by more than 13 times compared to HighFreq
 
 
 def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
@@ -105,7 +100,11 @@ def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
     rows.append(value_row("over_strawman", degraded, "1", replaced=TWO_GONE))
     for highfreq in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
         for replaced in (NONE, ONE, TWO_HELD):
-            rows += _compared(highfreq, replaced, wasted_s[highfreq, replaced], wasted_s[GEMINI, replaced])
+            keys = {"highfreq": highfreq, "replaced": replaced}
+            theirs_s, ours_s = wasted_s[highfreq, replaced], wasted_s[GEMINI, replaced]
+            rows.append(value_row("reduction", theirs_s / ours_s, **keys))
+            for of, value in ((f"{PAPERS_FACTOR} x Gemini", PAPERS_FACTOR * ours_s), ("HighFreq", theirs_s)):
+                rows.append(value_row("bound_s", value, "s", **keys, of=of))
     return rows + _simulated_waste(num_failures, seeds)
 
 
@@ -122,19 +121,16 @@ def _by_equation(name: str, replaced: str) -> float:
     return average_wasted_s(policies(GPT2_100B)[name], GPT2_100B, tier)
 
 
-def _compared(highfreq: str, replaced: str, theirs_s: float, ours_s: float) -> Rows:
-    keys = {"highfreq": highfreq, "replaced": replaced}
-    bounds = {f"{PAPERS_FACTOR} x Gemini": PAPERS_FACTOR * ours_s, "HighFreq": theirs_s}
-    rows = [value_row("reduction", theirs_s / ours_s, **keys)]
-    return rows + [value_row("bound_s", value, "s", **keys, of=of) for of, value in bounds.items()]
-
-
 def _simulated_waste(num_failures: int, seeds: Sequence[int]) -> Rows:
     rows: Rows = []
     for name in (STRAWMAN, HIGH_FREQUENCY, GEMINI):
         replaced = ONE if name == GEMINI else NONE
         runs = [_daily_run(name, _daily(replaced, num_failures, seed)) for seed in seeds]
-        ratios = [_mean_wasted_s(run) / _by_equation(name, replaced) for run in runs]
+        wasted_s = [
+            (run.wasted_s[Cause.LOST] + run.wasted_s[Cause.RETRIEVAL]) / sum(run.num_recoveries.values())
+            for run in runs
+        ]
+        ratios = [value / _by_equation(name, replaced) for value in wasted_s]
         keys = {"solution": name, "replaced": replaced}
         rows.append(seeds_row("simulated_over_equation", ratios, "1", keys))
     runs = [_daily_run(GEMINI, _daily(TWO_HELD, num_failures, seed)) for seed in seeds]
@@ -157,16 +153,6 @@ def _daily(replaced: str, num_failures: int, seed: int) -> FaultTrace:
 def _daily_run(name: str, trace: FaultTrace) -> TrainingRun:
     placed = placement(GPT2_100B.num_machines, NUM_REPLICAS)
     return simulate_training(Setting(job=GPT2_100B, policy=policies(GPT2_100B)[name], placement=placed), trace)
-
-
-def _mean_wasted_s(run: TrainingRun) -> float:
-    return (run.wasted_s[Cause.LOST] + run.wasted_s[Cause.RETRIEVAL]) / sum(run.num_recoveries.values())
-
-
-# --- figure 6.15: the effective training time ratio
-
-MACHINES_LOST, NO_STANDBY = "Gemini, machines lost, standby", "Gemini, machines lost, no standby"
-ENOUGH_STANDBYS_SHARE = 0.01  # of the machines, at least 2: replacements take minutes, failures come by the day
 
 
 def rows_by_failures(failures_per_day: Sequence[float], *, num_days: float, seeds: Sequence[int]) -> Rows:
@@ -265,35 +251,20 @@ def _gain_rows(highfreq: str, number: int, ours: list[TrainingRun], theirs: list
 def _added_rows(number: int) -> Rows:
     """Add up losses as if they never met: serialising as a share of training, then each failure's mean cost."""
     failures_per_s = OPT_FAILURES_PER_MACHINE_DAY * number / DAY_S
-    rows: Rows = []
-    for name in policies(GPT2_100B):
-        ratio = 1 - _blocked_share(name, GPT2_100B) - failures_per_s * _failure_s(name, GPT2_100B)
-        keys = {"solution": name, "num_machines": number}
-        rows.append(value_row("effective_ratio_added", max(0.0, ratio), "1", **keys))
-    ratios = {row["solution"]: row["value"] for row in rows}
+    ratios: dict[str, float] = {}
+    for name, policy in policies(GPT2_100B).items():
+        shares = [level.blocking_s / (level.interval_iterations * GPT2_100B.iteration_s) for level in policy.levels]
+        serialise_s = PAPER_OVERHEADS.serialise_s if name == GEMINI else 0.0
+        fixed_s = PAPER_OVERHEADS.detection_s + serialise_s + PAPER_OVERHEADS.warm_up_s
+        failure_s = fixed_s + _by_equation(name, NONE)
+        ratios[name] = max(0.0, 1 - sum(shares) - failures_per_s * failure_s)
+    keys = {"num_machines": number}
+    rows = [value_row("effective_ratio_added", ratio, solution=name, **keys) for name, ratio in ratios.items()]
     for name in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
         if ratios[name]:
             gain = 100 * (ratios[GEMINI] / ratios[name] - 1)
-            keys = {"highfreq": name, "num_machines": number, "of": "HighFreq's ratio"}
-            rows.append(value_row("gain_added", gain, "%", **keys))
+            rows.append(value_row("gain_added", gain, "%", highfreq=name, **keys, of="HighFreq's ratio"))
     return rows
-
-
-def _blocked_share(name: str, job: Job) -> float:
-    return sum(level.blocking_s / (level.interval_iterations * job.iteration_s) for level in policies(job)[name].levels)
-
-
-def _failure_s(name: str, job: Job) -> float:
-    tier = Tier.LOCAL if name == GEMINI else Tier.STORAGE
-    serialise_s = PAPER_OVERHEADS.serialise_s if name == GEMINI else 0.0
-    fixed_s = PAPER_OVERHEADS.detection_s + serialise_s + PAPER_OVERHEADS.warm_up_s
-    return fixed_s + average_wasted_s(policies(job)[name], job, tier)
-
-
-# --- how many replicas, and how often
-
-P4D_MEMORY_BYTES = 1152 * 2**30  # section 6.7.1
-NOTHING = Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
 
 
 def paper_needs(
@@ -302,6 +273,7 @@ def paper_needs(
     *,
     idle_s: float,
     blocking_s: float = 0.0,
+    window_s: float = 0.0,
     most_iterations: int = 500,
 ) -> CheckpointingNeeds:
     """Return the paper's job with another failure rate and link."""
@@ -310,7 +282,7 @@ def paper_needs(
         idle_s=idle_s,
         memory_bytes=P4D_MEMORY_BYTES,
         failures_per_machine_day=failures_per_machine_day,
-        window_s=0.0,
+        window_s=window_s,
         blocking_s=blocking_s,
         most_iterations=most_iterations,
     )
@@ -330,7 +302,7 @@ def best_rows(
     rows: Rows = []
     for rate in rates:
         for link in links_gbps:
-            needs = replace(paper_needs(rate, link, idle_s=idle_s, blocking_s=blocking_s), window_s=window_s)
+            needs = paper_needs(rate, link, idle_s=idle_s, blocking_s=blocking_s, window_s=window_s)
             keys = {"failures_per_machine_day": rate, "link_gbps": link}
             rows += [{**row, **keys} for row in _chosen(needs, best_checkpointing(needs))]
             ratios = [_simulated(needs, num_failures, seed) for seed in seeds]
@@ -340,7 +312,7 @@ def best_rows(
 
 def _chosen(needs: CheckpointingNeeds, best: BestCheckpointing) -> Rows:
     searched = best_checkpointing_by_definition(needs)
-    two = min(expected_waste(needs, NUM_REPLICAS, each) for each in range(1, needs.most_iterations + 1))
+    two = min(expected_waste(needs, NUM_REPLICAS, interval) for interval in range(1, needs.most_iterations + 1))
     values = {
         "best_replicas": (best.num_replicas, "1"),
         "best_interval": (best.interval_iterations, "iteration"),

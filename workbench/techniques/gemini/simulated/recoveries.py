@@ -15,28 +15,12 @@ from workbench.study.rows import value_row
 from workbench.timeline import Action, Kind, Timeline
 from workbench.timeline.faults import Fault, FaultKind, FaultTrace
 
-from ..cost import (
-    GPT2_100B,
-    PAPER_OVERHEADS,
-    Cause,
-    Overheads,
-    Setting,
-    Span,
-    TrainingRun,
-    simulate_training,
-    stretch_moments,
-)
+from ..cost import GPT2_100B, PAPER_OVERHEADS, Cause, Setting, Span, TrainingRun, simulate_training, stretch_moments
 from ..method.placement import placement
 from ..method.waste import CheckpointPolicy, Job, Level, gemini
+from .failures import NOTHING
 
-__all__ = [
-    "KINDS",
-    "overhead_rows",
-    "overhead_timelines",
-    "training_timeline",
-    "worked_example_rows",
-    "worked_example_timeline",
-]
+__all__ = ["overhead_rows", "overhead_timelines", "training_timeline", "worked_example_rows", "worked_example_timeline"]
 
 Rows = list[dict[str, Any]]
 
@@ -88,15 +72,12 @@ def overhead_timelines() -> dict[str, Timeline]:
 
 
 def _worked_example(checkpoint_iterations: int) -> tuple[Setting, TrainingRun]:
-    job = Job(
-        iteration_s=BLOOM_ITERATION_S, state_bytes=1, num_machines=1, storage_bytes_per_s=1, network_bytes_per_s=1
-    )
     transfer_s = checkpoint_iterations * BLOOM_ITERATION_S
-    job = replace(job, storage_bytes_per_s=job.state_bytes / transfer_s)
+    rates = {"storage_bytes_per_s": 1 / transfer_s, "network_bytes_per_s": 1}
+    job = Job(iteration_s=BLOOM_ITERATION_S, state_bytes=1, num_machines=1, **rates)
     level = Level(in_memory=False, interval_iterations=BLOOM_INTERVAL_ITERATIONS, transfer_s=transfer_s)
     policy = CheckpointPolicy(name="BLOOM", iteration_s=BLOOM_ITERATION_S, storage=level)
-    nothing = Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
-    setting = Setting(job=job, policy=policy, overheads=nothing)
+    setting = Setting(job=job, policy=policy, overheads=NOTHING)
     failure = Fault(time_s=FAILURE_ITERATION * BLOOM_ITERATION_S, kind=FaultKind.SOFTWARE, machines=(0,))
     trace = FaultTrace(num_machines=1, duration_s=500 * BLOOM_ITERATION_S, faults=(failure,))
     return setting, simulate_training(setting, trace, keep_spans=True)

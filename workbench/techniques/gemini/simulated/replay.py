@@ -19,7 +19,7 @@ from workbench.datasets.training_logbooks import Logbook, LoggedEvent
 from workbench.study.rows import value_row
 from workbench.timeline.faults import DAY_S, FaultKind, FaultSpan, FaultTrace, dated_faults, poisson_faults
 
-from ..cost import GPT2_100B, PAPER_OVERHEADS, Cause, Overheads, Setting, TrainingRun, simulate_training
+from ..cost import GPT2_100B, PAPER_OVERHEADS, Cause, Setting, TrainingRun, simulate_training
 from ..method.placement import placement
 from ..method.sizes import BYTES_PER_PARAMETER
 from ..method.waste import Job
@@ -143,20 +143,16 @@ def replay_rows(name: str, traces: Sequence[FaultTrace], *, num_standbys: int) -
 
 
 def _run(name: str, solution: str, trace: FaultTrace, num_standbys: int) -> TrainingRun:
+    """Simulate with the paper's overheads, two replicas of this job's shards being serialised."""
     job = DIARIES[name].job
     setting = Setting(
         job=job,
         policy=policies(job, as_in_the_text=False)[solution],
-        overheads=_overheads(job),
+        overheads=replace(PAPER_OVERHEADS, serialise_s=2 * _shard_s(job.state_bytes, job.num_machines)),
         placement=placement(job.num_machines, 2),
         num_standbys=num_standbys,
     )
     return simulate_training(setting, trace)
-
-
-def _overheads(job: Job) -> Overheads:
-    """Return the paper's overheads with serialising two replicas of this job's shards."""
-    return replace(PAPER_OVERHEADS, serialise_s=2 * _shard_s(job.state_bytes, job.num_machines))
 
 
 def _gpu_hours(name: str, run: TrainingRun) -> float:
@@ -165,9 +161,8 @@ def _gpu_hours(name: str, run: TrainingRun) -> float:
 
 
 def _steady(diary: Diary, per_day: float, seed: int) -> FaultTrace:
-    number = diary.job.num_machines
-    rate = per_day / number
-    return poisson_faults(number, duration_s=diary.num_days * DAY_S, failures_per_machine_day=rate, seed=seed)
+    number, duration_s = diary.job.num_machines, diary.num_days * DAY_S
+    return poisson_faults(number, duration_s=duration_s, failures_per_machine_day=per_day / number, seed=seed)
 
 
 def _spans(diary: Diary, event: LoggedEvent) -> list[FaultSpan]:
