@@ -19,7 +19,7 @@ _HOMES = {
         "resumed_from",
         "seconds_wasted",
     ),
-    "explorers": ("compare_failures", "compare_schemes", "explore_failures", "explore_interleaving", "from_storage"),
+    "explorers": ("compare_failures", "compare_schemes", "explore_failures", "explore_interleaving"),
     "placement": ("Puzzle", "explore_placement", "solve"),
     "training": ("LiveLog", "PRELOAD", "SmallTraining", "in_words"),
 }

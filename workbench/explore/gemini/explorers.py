@@ -13,6 +13,7 @@ from types import MappingProxyType
 from matplotlib.figure import Figure
 
 from workbench import plots
+from workbench.cluster import GIGABIT_BYTES_PER_S
 from workbench.explore.explorer import Control, Explorer, choice, steps
 from workbench.plots.style import GREY
 from workbench.techniques.gemini.cost import (
@@ -27,9 +28,8 @@ from workbench.techniques.gemini.cost import (
 )
 from workbench.techniques.gemini.method.interleaving import InterleavedIteration, Scheme, interleave
 from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.method.sizes import TABLE_6_2
-from workbench.techniques.gemini.plots import ITERATION_KINDS
+from workbench.techniques.gemini.plots import ITERATION_KINDS, draw_timelines
 from workbench.techniques.gemini.simulated.failures import GEMINI, HIGH_FREQUENCY, STRAWMAN, policies
 from workbench.timeline.faults import DAY_S, poisson_faults
 
@@ -51,7 +51,6 @@ RESERVED_MIB = (8, 32, 128, 512)  # R of a device
 NUMS_BUFFERS = (1, 2, 4, 8)  # p
 SAFETIES = (0.5, 0.7, 0.9, 1.0)  # μ
 COPY_RATES = MappingProxyType({"400 Gbit/s (p4d)": 400, "100 Gbit/s": 100, "50 Gbit/s": 50})
-GIGABIT_BYTES = 1e9 / 8
 MEBIBYTE = 2**20
 
 NUMS_MACHINES = (16, 64, 250, 1000, 4096)
@@ -67,7 +66,6 @@ class Interleaving:
     plain: InterleavedIteration  # the baseline
     chosen: InterleavedIteration  # with a checkpoint
     link: int  # Gbit/s of a machine
-    free_bytes: float  # of a device
 
     @property
     def overhead(self) -> float:
@@ -80,7 +78,7 @@ def compare_schemes(
 ) -> Interleaving:
     """Compute one iteration with a checkpoint and without; rates are Gbit/s of a machine, sizes MiB of a device."""
     workload = workload_of(replace(TABLE_6_2[MODEL], num_layers=NUM_LAYERS), f"{NUM_LAYERS} layers of {MODEL}")
-    copying = {"num_hosts": NUM_MACHINES, "copy_bytes_per_s": copy_rate * GIGABIT_BYTES}
+    copying = {"num_hosts": NUM_MACHINES, "copy_bytes_per_s": copy_rate * GIGABIT_BYTES_PER_S}
     machine = replace(calibrated().p3dn.with_network(link), **copying)
     parts = phases_of(workload, machine)
     buffers = {"reserved_bytes": reserved_mib * MEBIBYTE, "num_buffers": num_buffers, "free_bytes": FREE_BYTES}
@@ -88,11 +86,10 @@ def compare_schemes(
     plain, chosen = (
         interleave(parts.phases, traffic, way, update_s=parts.update_s) for way in (Scheme.BASELINE, scheme)
     )
-    return Interleaving(plain=plain, chosen=chosen, link=link, free_bytes=FREE_BYTES)
+    return Interleaving(plain=plain, chosen=chosen, link=link)
 
 
 def _describe_schemes(result: Interleaving) -> str:
-    """Say in a sentence what the figure shows."""
     chosen = result.chosen
     if not chosen.chunks:
         return f"No checkpoint travels: the network is idle for {chosen.idle_s:.2f} s of {chosen.iteration_s:.2f} s."
@@ -106,13 +103,11 @@ def _describe_schemes(result: Interleaving) -> str:
 
 
 def _draw_schemes(result: Interleaving) -> Figure:
-    """Draw the iteration without checkpoints above the one with them, on one scale."""
     out = ", out of memory" if result.chosen.is_out_of_memory else ""
     plain = f"Baseline: {result.plain.iteration_s:.2f} s, {result.link} Gbit/s a machine"
     chosen = f"{result.chosen.scheme}: {result.chosen.iteration_s:.2f} s ({result.overhead:+.1%}){out}"
-    axes = plots.gantts({plain: result.plain.timeline, chosen: result.chosen.timeline}, figsize=(9, 5), legend=False)
-    plots.kind_legend(axes[0].figure, ITERATION_KINDS)
-    return axes[0].figure
+    timelines = {plain: result.plain.timeline, chosen: result.chosen.timeline}
+    return draw_timelines(timelines, ITERATION_KINDS, figsize=(9, 5))
 
 
 def explore_interleaving() -> Explorer[Interleaving]:
@@ -184,8 +179,6 @@ class Comparison:
     num_machines: int  # N
     failures_per_day: float  # of all machines together, each loses its machine
     solution: str  # the policy chosen
-    num_replicas: int  # m, of Gemini
-    num_standbys: int  # machines that wait
     run: TrainingRun  # the chosen policy at the chosen rate
     curves: tuple[Mapping[str, object], ...]  # rows: failures a day, ratio, solution
 
@@ -201,11 +194,12 @@ def compare_failures(
         for rate in FAILURES_PER_DAY
     )
     run = _run(solution, failures_per_day, **common)
-    return Comparison(**common, failures_per_day=failures_per_day, solution=solution, run=run, curves=curves)
+    return Comparison(
+        num_machines=num_machines, failures_per_day=failures_per_day, solution=solution, run=run, curves=curves
+    )
 
 
 def _describe_failures(comparison: Comparison) -> str:
-    """Say in a sentence what the figure shows."""
     run = comparison.run
     text = f"{comparison.solution}: {run.effective_ratio:.1%} of {NUM_DAYS} days is progress that stays"
     if not run.num_failures:
@@ -220,7 +214,6 @@ def _describe_failures(comparison: Comparison) -> str:
 
 
 def _draw_failures(comparison: Comparison) -> Figure:
-    """Draw the ratio by failures a day, and what wastes time at the chosen place."""
     drawn, (left, right) = plots.figure(1, 2, figsize=(10.5, 3.8))
     labels = {"x_label": "failures a day", "y_label": "effective training time ratio"}
     plots.lines(comparison.curves, ax=left, x="failures_per_day", y="ratio", by="solution", **labels)
@@ -291,8 +284,3 @@ def _run(name: str, rate: float, *, num_machines: int, num_replicas: int, num_st
         num_standbys=num_standbys,
     )
     return simulate_training(setting, trace)
-
-
-def from_storage(comparison: Comparison) -> int:
-    """Return how many recoveries had to read persistent storage."""
-    return comparison.run.num_recoveries[Tier.STORAGE]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -15,6 +14,7 @@ from workbench.techniques.gemini.measured.training import digest_of
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD as OF_CHECKPOINTS
 from workbench.techniques.gemini.runtime.checkpoints import Context
 from workbench.techniques.gemini.runtime.control.events import Event, EventName
+from workbench.techniques.gemini.runtime.training import Training
 
 __all__ = ["PRELOAD", "LiveLog", "SmallTraining", "in_words"]
 
@@ -63,16 +63,11 @@ class SmallTraining:
         return digest_of(self.model, self.optimizer)
 
 
-class _Logged(Protocol):
-    @property
-    def events(self) -> Sequence[Event]: ...
-
-
 class LiveLog:
     """Prints the log of a training in words while it runs, a line an event; iterations in a row share a line."""
 
     def __init__(
-        self, training: _Logged, *, write: Callable[[str], object] | None = None, silence_s: float = SILENCE_S
+        self, training: Training, *, write: Callable[[str], object] | None = None, silence_s: float = SILENCE_S
     ):
         self._training, self._silence_s = training, silence_s
         self._write = write or (lambda line: print(line, flush=True))

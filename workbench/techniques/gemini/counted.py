@@ -6,7 +6,6 @@ A gigabyte is 10⁹ bytes; probabilities are exact fractions until they are writ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
 from types import MappingProxyType
@@ -38,7 +37,6 @@ __all__ = [
     "FIGURE_6_3",
     "MACHINES",
     "PARAMETERS",
-    "MachineMemory",
     "count_bounds",
     "count_checkpoints",
     "count_gaps",
@@ -63,27 +61,19 @@ PARAMETERS: Mapping[str, float] = MappingProxyType(
 """Parameters of the models of table 2.1."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MachineMemory:
-    """A row of table 6.1."""
-
-    gpu_gigabytes: float  # of one of its eight GPUs
-    cpu_gigabytes: float  # of the machine
-    num_gpus: int = 8  # GPUs
-
-
-MACHINES: Mapping[str, MachineMemory] = MappingProxyType(
+GPUS_PER_MACHINE = 8
+MACHINES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
-        "p3dn.24xlarge": MachineMemory(gpu_gigabytes=32, cpu_gigabytes=768),
-        "p4d.24xlarge": MachineMemory(gpu_gigabytes=40, cpu_gigabytes=1152),
-        "ND40rs_v2": MachineMemory(gpu_gigabytes=32, cpu_gigabytes=672),
-        "ND96asr_v4": MachineMemory(gpu_gigabytes=40, cpu_gigabytes=900),
-        "n1-8-v100": MachineMemory(gpu_gigabytes=32, cpu_gigabytes=624),
-        "a2-highgpu-8g": MachineMemory(gpu_gigabytes=40, cpu_gigabytes=640),
-        "DGX A100": MachineMemory(gpu_gigabytes=80, cpu_gigabytes=2000),
+        "p3dn.24xlarge": (32, 768),
+        "p4d.24xlarge": (40, 1152),
+        "ND40rs_v2": (32, 672),
+        "ND96asr_v4": (40, 900),
+        "n1-8-v100": (32, 624),
+        "a2-highgpu-8g": (40, 640),
+        "DGX A100": (80, 2000),
     }
 )
-"""The machines of table 6.1."""
+"""The machines of table 6.1: gigabytes of a GPU, and of the CPU memory."""
 
 LARGEST_MODEL = MappingProxyType({"p3dn.24xlarge": "GPT-2 40B", "p4d.24xlarge": "GPT-2 100B"})
 """The largest that each of the paper's two testbeds could train (section 6.7.2)."""
@@ -112,21 +102,21 @@ def count_memory(num_machines: int, num_replicas: int) -> Rows:
     """Return the memory of every machine of table 6.1 beside what checkpoints take of it."""
     num_buffers = BUFFERS_PER_REPLICA * num_replicas
     rows: Rows = []
-    for name, machine in MACHINES.items():
-        gpu_gigabytes = machine.num_gpus * machine.gpu_gigabytes
+    for name, (gpu_gigabytes, cpu_gigabytes) in MACHINES.items():
+        gpu_gigabytes *= GPUS_PER_MACHINE
         fullest = gpu_gigabytes * BYTES_PER_PARAMETER / GPU_BYTES_PER_PARAMETER
         rows += [
             value_row("memory", gpu_gigabytes, "GB", machine=name, memory="GPU"),
-            value_row("memory", machine.cpu_gigabytes, "GB", machine=name, memory="CPU"),
-            value_row("memory_ratio", machine.cpu_gigabytes / gpu_gigabytes, "1", machine=name),
+            value_row("memory", cpu_gigabytes, "GB", machine=name, memory="CPU"),
+            value_row("memory_ratio", cpu_gigabytes / gpu_gigabytes, "1", machine=name),
             value_row("fullest_buffers", num_buffers * fullest, "GB", machine=name, memory="needed"),
-            value_row("fullest_buffers", machine.cpu_gigabytes, "GB", machine=name, memory="there is"),
+            value_row("fullest_buffers", cpu_gigabytes, "GB", machine=name, memory="there is"),
         ]
     for name, model in LARGEST_MODEL.items():
         shard = machine_shard_bytes(num_parameters(TABLE_6_2[model]), num_machines) / GIGABYTE_BYTES
         rows += [
             value_row("buffers", num_buffers * shard, "GB", machine=name, memory="needed"),
-            value_row("buffers", MACHINES[name].cpu_gigabytes, "GB", machine=name, memory="there is"),
+            value_row("buffers", MACHINES[name][1], "GB", machine=name, memory="there is"),
         ]
     return rows
 

@@ -46,6 +46,7 @@ __all__ = [
     "draw_schemes",
     "draw_tiers",
     "draw_time",
+    "draw_timelines",
     "draw_wasted",
     "draw_worked_example",
 ]
@@ -184,8 +185,15 @@ _ROOM = 0.25  # of the heights, above the highest bar, for numbers and error bar
 def draw_schemes(iterations: Sequence[InterleavedIteration]) -> Figure:
     """Draw the timeline of one iteration under each scheme, on one scale (figures 6.4 and 6.5)."""
     timelines = {_title(iteration): iteration.timeline for iteration in iterations}
-    figure = plots.gantts(timelines, figsize=(9, 0.7 + 1.35 * len(iterations)), legend=False)[0].figure
-    _name_kinds(figure, ITERATION_KINDS, timelines.values())
+    return draw_timelines(timelines, ITERATION_KINDS, figsize=(9, 0.7 + 1.35 * len(iterations)))
+
+
+def draw_timelines(
+    timelines: Mapping[str, Timeline], names: Mapping[str, Kind], *, figsize: tuple[float, float]
+) -> Figure:
+    """Draw timelines on one scale, each under its title, and name the kinds of action in them."""
+    figure = plots.gantts(timelines, figsize=figsize, legend=False)[0].figure
+    _name_kinds(figure, names, timelines.values())
     return figure
 
 
@@ -397,11 +405,8 @@ def draw_schedules(trainings: Sequence[Mapping[str, Any]]) -> Figure:
 
 def draw_worked_example(timeline: Timeline) -> Figure:
     """Draw figure 6.1: training up to iteration 310, back to 200, and on."""
-    figure, ax = plots.figure(figsize=(9, 3.0))
-    plots.gantt(timeline, ax=ax, legend=False)
-    ax.set_title("a failure at iteration 310 goes back to iteration 200")
-    _name_kinds(figure, TRAINING_KINDS, [timeline])
-    return figure
+    title = "a failure at iteration 310 goes back to iteration 200"
+    return draw_timelines({title: timeline}, TRAINING_KINDS, figsize=(9, 3.0))
 
 
 def draw_overheads(timelines: Mapping[str, Timeline], rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
@@ -410,9 +415,7 @@ def draw_overheads(timelines: Mapping[str, Timeline], rows: Iterable[Mapping], p
     said = {name: f"; the paper: around {theirs[name]:g}" if name in theirs else "" for name in timelines}
     titles = {name: f"{name}: {ours[name]:.1f} min besides lost progress{said[name]}" for name in timelines}
     shown = {titles[name]: timeline for name, timeline in timelines.items()}
-    figure = plots.gantts(shown, figsize=(9.5, 2.2 * len(timelines) + 0.6), legend=False)[0].figure
-    _name_kinds(figure, TRAINING_KINDS, timelines.values())
-    return figure
+    return draw_timelines(shown, TRAINING_KINDS, figsize=(9.5, 2.2 * len(timelines) + 0.6))
 
 
 def draw_wasted(rows: Iterable[Mapping], published: pd.DataFrame, iteration_s: float) -> Figure:

@@ -29,7 +29,7 @@ from workbench.techniques.gemini.measured.training import Size, train_gpt2
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, Context, InMemoryCheckpoints
-from workbench.techniques.gemini.runtime.control.events import Event, EventName, Fault, Victim
+from workbench.techniques.gemini.runtime.control.events import EventName, Fault, Victim
 from workbench.techniques.gemini.runtime.replicas import KeptShards
 from workbench.techniques.gemini.runtime.storage import PersistentTier
 from workbench.techniques.gemini.runtime.training import Timing, TrainingOutcome, run_training
@@ -255,8 +255,7 @@ class Undisturbed:
         """Return those of a schedule's model on as many machines; how many replicas there are changes no bit."""
         key = schedule.num_machines, schedule.sharded
         if key not in self._known:
-            outcome = _train(schedule.num_machines, _size(schedule, self._iterations), {}, self._machines)
-            self._known[key] = digests(outcome)
+            self._known[key] = digests(_train(schedule, self._machines, self._iterations, {}))
         return self._known[key]
 
 
@@ -341,27 +340,24 @@ def _trained(schedule: Schedule, machines: Machines, iterations: int) -> Trainin
     with tempfile.TemporaryDirectory(prefix="gemini-storage-") if is_stored else nullcontext() as folder:
         if is_stored:
             options |= {"storage": PersistentTier(f"file://{folder}"), "storage_every": schedule.storage_every}
-        hurt = {"faults": schedule.faults, "standbys": schedule.standbys}
+        failures = {"faults": schedule.faults, "standbys": schedule.standbys}
         flip = None if schedule.flip is None else partial(flip_bit, flip=schedule.flip)
-        return _train(schedule.num_machines, _size(schedule, iterations), options, machines, flip, **hurt)
+        return _train(schedule, machines, iterations, options, flip, **failures)
 
 
 def _train(
-    num_machines: int, size: Size, options: Mapping[str, Any], machines: Machines, after_step: Any = None, **more: Any
+    schedule: Schedule, machines: Machines, iterations: int, options: Mapping[str, Any], after_step: Any = None, **more
 ) -> TrainingOutcome:
+    size = Size(**SMALL, iterations=iterations, sharded=schedule.sharded)
     return run_training(
         train_gpt2,
-        num_machines,
+        schedule.num_machines,
         args=(size, {**OPTIONS, **options}, after_step),
         machines=machines,
         timing=TIMING,
         timeout_s=TIMEOUT_S,
         **more,
     )
-
-
-def _size(schedule: Schedule, iterations: int) -> Size:
-    return Size(**SMALL, iterations=iterations, sharded=schedule.sharded)
 
 
 class _Left:
@@ -438,8 +434,8 @@ def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, 
         {"at_s": round(event.time_s - begin_s, 3), "what": event.details.get("what", FLIPPED)}
         for event in (*outcome.named(EventName.KILLED), *outcome.named(FLIPPED))
     ]
-    told = [event.details for event in outcome.named("retrieve")]
-    reasons = [reason for each in told for reason in (*each["passed_over"], *each["unusable"])]
+    retrievals = [event.details for event in outcome.named("retrieve")]
+    reasons = [reason for details in retrievals for reason in (*details["passed_over"], *details["unusable"])]
     is_flipped = bool(outcome.named(FLIPPED))
     return {
         "num_generations": outcome.num_generations,
@@ -456,20 +452,17 @@ def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, 
 
 def _bar(outcome: TrainingOutcome, generation: int, begin_s: float) -> dict[str, Any] | None:
     """Return when a generation ran, from which iteration, and the slowest tier that served one of its ranks."""
-    mine = [event for event in outcome.events if event.generation == generation and event.rank is not None]
-    if not mine:
+    events = [event for event in outcome.events if event.generation == generation and event.rank is not None]
+    if not events:
         return None
-    fetched = [event for event in mine if event.name == "retrieve"]
-    tiers = {event.details["tier"] for event in fetched}
-    end_s = max(event.time_s + event.duration_s for event in mine)
+    retrievals = [event for event in events if event.name == "retrieve"]
+    tiers = {event.details["tier"] for event in retrievals}
+    start_s = min(event.time_s for event in events)
+    end_s = max(event.time_s + event.duration_s for event in events)
     return {
         "generation": generation,
-        "start_s": round(_start_s(mine) - begin_s, 3),
+        "start_s": round(start_s - begin_s, 3),
         "end_s": round(end_s - begin_s, 3),
         "tier": next((str(tier) for tier in SLOWEST if tier in tiers), ""),
-        "iteration": fetched[0].details["iteration"] if fetched else None,
+        "iteration": retrievals[0].details["iteration"] if retrievals else None,
     }
-
-
-def _start_s(events: Sequence[Event]) -> float:
-    return min(event.time_s for event in events)

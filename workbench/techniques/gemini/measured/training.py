@@ -52,10 +52,9 @@ class Size:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
-    @property
-    def config(self) -> GPT2Config:
-        """Of the model."""
-        return GPT2Config(
+    def model(self, is_parallel: bool = True) -> nn.Module:
+        """Build the model; every rank of the default group calls it."""
+        config = GPT2Config(
             hidden_size=self.hidden,
             num_layers=self.layers,
             num_heads=self.heads,
@@ -64,10 +63,7 @@ class Size:
             dropout=self.dropout,
             seed=self.seed,
         )
-
-    def model(self, is_parallel: bool = True) -> nn.Module:
-        """Build the model; every rank of the default group calls it."""
-        model = GPT2(self.config)
+        model = GPT2(config)
         if self.device_s:
             for block in model.blocks:
                 _last(block, self.device_s / 3 / self.layers)
