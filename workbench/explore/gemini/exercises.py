@@ -28,9 +28,9 @@ TOLERANCE = 0.005  # of answers that are divisions
 def plan_after(
     placed: Placement, lost: Collection[int], *, in_memory: int, in_storage: Collection[int] = ()
 ) -> RecoveryPlan:
-    """Plan the recovery after machines were lost and replaced by others, whose memory is empty; one rank a machine.
+    """Plan the recovery after machines were lost and replaced by empty ones; one rank a machine, all replicas complete.
 
-    Every replica is complete and of iteration `in_memory`; `in_storage` are the iterations in persistent storage.
+    `in_memory` is the iteration in memory, `in_storage` are the iterations in persistent storage.
     """
     unknown = sorted(set(lost) - set(range(placed.num_machines)))
     if unknown:

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from workbench.techniques.gemini.measured.recovery import train_gpt2
-from workbench.techniques.gemini.measured.training import digest_of
+from workbench.techniques.gemini.measured.training import digest_of, train_gpt2
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD as OF_CHECKPOINTS
 from workbench.techniques.gemini.runtime.checkpoints import Context
 from workbench.techniques.gemini.runtime.control.events import Event, EventName

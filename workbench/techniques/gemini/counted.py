@@ -52,16 +52,15 @@ __all__ = [
 Rows = list[dict[str, Any]]
 
 GIGABYTE_BYTES = 10**9
-STORAGE_BYTES_PER_S = 20e9 / 8
-"""20 Gbps to remote persistent storage (section 2.4)."""
+STORAGE_BYTES_PER_S = 20e9 / 8  # 20 Gbps to remote persistent storage (section 2.4)
 
+# Parameters of the models of table 2.1.
 PARAMETERS: Mapping[str, float] = MappingProxyType(
     {"Turing-NLG": 17.2e9, "GPT-3": 175e9, "OPT-175B": 175e9, "Gopher": 280e9, "MT-NLG": 530e9, "PaLM": 540e9}
 )
-"""Parameters of the models of table 2.1."""
-
 
 GPUS_PER_MACHINE = 8
+# The machines of table 6.1: gigabytes of a GPU, and of the CPU memory.
 MACHINES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "p3dn.24xlarge": (32, 768),
@@ -73,10 +72,10 @@ MACHINES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "DGX A100": (80, 2000),
     }
 )
-"""The machines of table 6.1: gigabytes of a GPU, and of the CPU memory."""
 
+FIGURE_6_3 = ((4, "group"), (4, "ring"), (5, "mixed"))  # machines and kind of its placements, of two replicas
+# The largest model that each of the testbeds could train (section 6.7.2).
 LARGEST_MODEL = MappingProxyType({"p3dn.24xlarge": "GPT-2 40B", "p4d.24xlarge": "GPT-2 100B"})
-"""The largest that each of the paper's two testbeds could train (section 6.7.2)."""
 
 
 def count_checkpoints() -> Rows:
@@ -135,12 +134,6 @@ def count_parameters(num_gpus: int) -> Rows:
         ]
     shard = checkpoint_bytes(num_parameters(TABLE_6_2["GPT-2 100B"])) / num_gpus / GIGABYTE_BYTES
     return [*rows, value_row("checkpoint_per_gpu", shard, "GB", model="GPT-2 100B")]
-
-
-# --- placements
-
-FIGURE_6_3 = ((4, "group"), (4, "ring"), (5, "mixed"))
-"""Machines and kind of the figure's three placements; two replicas."""
 
 
 def count_placements(num_replicas: int = 2) -> Rows:

@@ -102,9 +102,8 @@ def draw_placement(placed: Placement, *, ax: Axes, failed: Collection[int] = (),
             at += 1
         at += _GAP
     ax.set_xticks(list(names), list(names.values()))
-    ax.set(xlabel="machine", xlim=(-0.6, max(names) + 0.6), ylim=(-1.05 if failed else -0.6, height + 0.35))
-    ax.set_title(title)
-    ax.set_yticks([])
+    ax.set(xlabel="machine", title=title, yticks=[])
+    ax.set(xlim=(-0.6, max(names) + 0.6), ylim=(-1.05 if failed else -0.6, height + 0.35))
     ax.grid(visible=False)
     ax.spines["left"].set_visible(False)
     ax.set_aspect("equal")
@@ -184,7 +183,11 @@ _ROOM = 0.25  # of the heights, above the highest bar, for numbers and error bar
 
 def draw_schemes(iterations: Sequence[InterleavedIteration]) -> Figure:
     """Draw the timeline of one iteration under each scheme, on one scale (figures 6.4 and 6.5)."""
-    timelines = {_title(iteration): iteration.timeline for iteration in iterations}
+    timelines = {}
+    for iteration in iterations:
+        memory = f", buffer {iteration.buffer_bytes / MEBIBYTE:g} MiB" if iteration.buffer_bytes else ""
+        out = ": out of memory" if iteration.is_out_of_memory else ""
+        timelines[f"{iteration.scheme}: {iteration.iteration_s:.3g} s{memory}{out}"] = iteration.timeline
     return draw_timelines(timelines, ITERATION_KINDS, figsize=(9, 0.7 + 1.35 * len(iterations)))
 
 
@@ -200,12 +203,6 @@ def draw_timelines(
 def _name_kinds(figure: Figure, names: Mapping[str, Kind], timelines: Iterable[Timeline]) -> None:
     drawn = {action.kind for timeline in timelines for action in timeline.actions if action.duration_s > 0}
     plots.kind_legend(figure, {name: kind for name, kind in names.items() if kind in drawn})
-
-
-def _title(iteration: InterleavedIteration) -> str:
-    memory = f", buffer {iteration.buffer_bytes / MEBIBYTE:g} MiB" if iteration.buffer_bytes else ""
-    out = ": out of memory" if iteration.is_out_of_memory else ""
-    return f"{iteration.scheme}: {iteration.iteration_s:.3g} s{memory}{out}"
 
 
 def draw_models(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -> Figure:
@@ -270,11 +267,10 @@ def draw_ablation(rows: Iterable[Mapping], published: pd.DataFrame, free_mb: flo
     plots.published_line(middle, asked, f"{asked:.0f}: what 3.5 %\nasks for", along_x=True)
     middle.set_xlim(left=0)
     plots.beside(middle)
-    sizes = rows_of(rows, "buffer_bytes").assign(buffer=lambda table: table.value / 1e6)
+    sizes = {row.scheme: row.value / 1e6 for row in rows_of(rows, "buffer_bytes").itertuples() if row.value > 0}
     (span_gb,) = rows_of(rows, "largest_span_buffer_gb", whose="the model").value
-    sizes = pd.concat(
-        [sizes[sizes.value > 0], pd.DataFrame([{"scheme": "Naive, span\nof 1.6 s", "buffer": span_gb * 1e3}])]
-    )
+    sizes["Naive, span\nof 1.6 s"] = span_gb * 1e3
+    sizes = pd.DataFrame(sizes.items(), columns=["scheme", "buffer"])
     plots.bars(sizes, ax=right, x="scheme", y="buffer", unit="MB", log_y=True, value_labels=True)
     right.axhline(free_mb, color="black", linestyle="--", label=f"free (assumed\n{free_mb:g} MB)")
     plots.beside(right)
@@ -362,10 +358,7 @@ _RAISED = 0.3  # of a row: a flipped bit's mark, since the kill that it causes c
 
 @styled()
 def draw_recovery(observed: Any, *, ax: Axes) -> Axes:
-    """Draw a recovery as figures 6.1 and 6.14 do, from the log of a training with a kill, a `RecoveryObserved`.
-
-    A checkpoint is drawn from its beginning until all of it was sent and received.
-    """
+    """Draw a recovery as figures 6.1 and 6.14 do, from the log of a training with a kill, a `RecoveryObserved`."""
     timeline = observed.timeline
     plots.gantt(timeline, ax=ax, legend=False)
     phases = ", ".join(f"{phase} {format_time(seconds)}" for phase, seconds in observed.phases.seconds.items())

@@ -29,6 +29,22 @@ FAILURE_ITERATION = 310  # figure 6.1
 BLOOM_ITERATION_S = 105.0  # BLOOM's logbook; the example counts iterations, so that it only scales the figure
 FOURTH = 3.5 * GPT2_100B.iteration_s  # figure 6.14: during iteration 4
 SOFTWARE, HARDWARE, STANDBY = "software", "hardware", "hardware, standby machine"
+TRAINING, MEMORY, STORAGE, RECOVERY = ROWS = ("training", "checkpoint in memory", "checkpoint in storage", "recovery")
+KEPT, LOST, CHECKPOINT = "progress that stays", "progress that is lost", "checkpoint"
+# The kind of action of every label.
+KINDS = MappingProxyType(
+    {
+        KEPT: Kind.COMPUTE,
+        LOST: Kind.OTHER,
+        CHECKPOINT: Kind.COMMUNICATE,
+        Cause.CHECKPOINTING.value: Kind.ENCODE,
+        Cause.DETECTION.value: Kind.WAIT,
+        Cause.SERIALISING.value: Kind.ENCODE,
+        Cause.REPLACEMENT.value: Kind.WAIT,
+        Cause.RETRIEVAL.value: Kind.DECODE,
+        Cause.WARM_UP.value: Kind.WAIT,
+    }
+)
 
 
 def worked_example_rows(checkpoint_iterations: Sequence[int]) -> Rows:
@@ -103,27 +119,6 @@ def _one_failure(failure: str, replacement_share: float = 0.5) -> tuple[Setting,
 def _total_s(failure: str, replacement_share: float) -> float:
     wasted_s = _one_failure(failure, replacement_share)[1].wasted_s
     return sum(seconds for cause, seconds in wasted_s.items() if cause not in (Cause.LOST, Cause.CHECKPOINTING))
-
-
-# --- the timeline of a simulated training
-
-TRAINING, MEMORY, STORAGE, RECOVERY = ROWS = ("training", "checkpoint in memory", "checkpoint in storage", "recovery")
-KEPT, LOST, CHECKPOINT = "progress that stays", "progress that is lost", "checkpoint"
-
-KINDS = MappingProxyType(
-    {
-        KEPT: Kind.COMPUTE,
-        LOST: Kind.OTHER,
-        CHECKPOINT: Kind.COMMUNICATE,
-        Cause.CHECKPOINTING.value: Kind.ENCODE,
-        Cause.DETECTION.value: Kind.WAIT,
-        Cause.SERIALISING.value: Kind.ENCODE,
-        Cause.REPLACEMENT.value: Kind.WAIT,
-        Cause.RETRIEVAL.value: Kind.DECODE,
-        Cause.WARM_UP.value: Kind.WAIT,
-    }
-)
-"""What each thing is drawn as."""
 
 
 def training_timeline(setting: Setting, run: TrainingRun, *, every_iteration: bool = True) -> Timeline:
