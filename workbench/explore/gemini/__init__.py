@@ -1,7 +1,4 @@
-"""The lesson on in-memory checkpoints: puzzles, controls, a training to kill, its log, exercises.
-
-Imported when it is asked for, since a puzzle needs neither ranks nor the simulator.
-"""
+"""The lesson on in-memory checkpoints, imported part by part: a puzzle needs neither ranks nor the simulator."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
@@ -46,14 +45,8 @@ NUM_LAYERS = 4  # as many as a picture shows
 MODEL = "GPT-2 40B"
 NUM_MACHINES = 16
 FREE_BYTES = 256 * 2**20  # of a device, "a few hundred" MB in section 6.5.2
-LINKS = (25, 50, 100, 200, 400)  # Gbit/s of a machine
-RESERVED_MIB = (8, 32, 128, 512)  # R of a device
-NUMS_BUFFERS = (1, 2, 4, 8)  # p
-SAFETIES = (0.5, 0.7, 0.9, 1.0)  # μ
-COPY_RATES = MappingProxyType({"400 Gbit/s (p4d)": 400, "100 Gbit/s": 100, "50 Gbit/s": 50})
 MEBIBYTE = 2**20
 
-NUMS_MACHINES = (16, 64, 250, 1000, 4096)
 FAILURES_PER_DAY = (0, 1, 2, 4, 8, 16, 32, 64)  # of all machines together
 SOLUTIONS = (STRAWMAN, HIGH_FREQUENCY, GEMINI)
 NUM_DAYS = 10  # simulated: enough failures to see, quick enough to move a control
@@ -124,7 +117,7 @@ def explore_interleaving() -> Explorer[Interleaving]:
         ),
         link=steps(
             "link",
-            LINKS,
+            (25, 50, 100, 200, 400),
             value=100,
             text=lambda rate: f"{rate} Gbit/s",
             help="Of a machine, shared by its eight devices. Training needs it, too.",
@@ -144,27 +137,27 @@ def _buffer_controls() -> dict[str, Control]:
     return {
         "copy_rate": choice(
             "copying",
-            COPY_RATES,
+            {"400 Gbit/s (p4d)": 400, "100 Gbit/s": 100, "50 Gbit/s": 50},
             value=400,
             help="From a machine's devices to its host memory. A chunk's buffer is free when it has been copied.",
         ),
         "reserved_mib": steps(
             "R",
-            RESERVED_MIB,
+            (8, 32, 128, 512),
             value=128,
             text=lambda size: f"{size} MiB",
             help="Device memory for buffers, in all. Naive takes what its largest chunk needs instead.",
         ),
         "num_buffers": steps(
             "p",
-            NUMS_BUFFERS,
+            (1, 2, 4, 8),
             value=4,
             text=lambda number: f"{number} buffers",
             help="In how many sub-buffers R is divided. One is unpipelined.",
         ),
         "safety": steps(
             "μ",
-            SAFETIES,
+            (0.5, 0.7, 0.9, 1.0),
             value=0.9,
             text=lambda share: f"{share:.0%} of a span",
             help="How much of an idle span is planned with, since the next iteration's may be shorter.",
@@ -239,7 +232,7 @@ def explore_failures() -> Explorer[Comparison]:
         describe=_describe_failures,
         num_machines=steps(
             "machines",
-            NUMS_MACHINES,
+            (16, 64, 250, 1000, 4096),
             value=16,
             text=lambda number: f"{number:,}",
             help="How many machines train. More of them make replicas' holders rarer among the lost.",

@@ -130,7 +130,7 @@ def _draw_box(ax: Axes, x: float, level: int, shard: int, *, is_alive: bool, is_
 
 
 @styled()
-def draw_probabilities(rows: Iterable[Mapping], published: pd.DataFrame, ring_lower: pd.DataFrame) -> Figure:
+def draw_probabilities(rows: Sequence[Mapping], published: pd.DataFrame, ring_lower: pd.DataFrame) -> Figure:
     """Draw figure 6.9, a panel a number of failures: groups and a ring, exact, by the bound, and in the paper."""
     table = rows_of(rows, "recovery_probability")
     table["series"] = table.placement + table.way.map({"exact": ", exact", "bound": ", union bound"})
@@ -161,7 +161,7 @@ def _mark_odds(ax: Axes, published: pd.DataFrame, ring_lower: pd.DataFrame) -> N
 
 
 @styled()
-def draw_rack_recovery(rows: Iterable[Mapping]) -> Figure:
+def draw_rack_recovery(rows: Sequence[Mapping]) -> Figure:
     """Draw how probably training recovers when racks are lost, a panel a cluster, a bar a placement."""
     table = rows_of(rows, "rack_recovery")
     clusters = list(table.groupby(["num_machines", "per_rack", "num_replicas"], sort=False))
@@ -205,7 +205,7 @@ def _name_kinds(figure: Figure, names: Mapping[str, Kind], timelines: Iterable[T
     plots.kind_legend(figure, {name: kind for name, kind in names.items() if kind in drawn})
 
 
-def draw_models(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -> Figure:
+def draw_models(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -> Figure:
     """Draw iteration time and the network's idle time, without checkpoints and with Gemini (figures 6.7, 6.8, 6.13)."""
     figure, axes = plots.figure(1, 2, figsize=WIDE)
     quantities = {"iteration_s": "iteration time (s)", "idle_s": "idle network (s)"}
@@ -221,20 +221,19 @@ def draw_models(rows: Iterable[Mapping], published: pd.DataFrame | None = None) 
     return figure
 
 
-def draw_reductions(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_reductions(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw how many times shorter checkpoints are than to storage, by machines and network (figure 6.11)."""
     table = rows_of(rows, "reduction")
     table["network"] = [f"{rate:g} Gbit/s" for rate in table.network_gbit_per_s]
     labels = {"x_label": "machines", "y_label": "times shorter than storage's"}
     ax = plots.lines(table, x="num_machines", by="network", **labels)
     plots.mark_published(ax, published.num_machines, published.value, "the paper (at 400: more than)")
-    ax.set_xticks(sorted(set(table.num_machines)))
-    ax.set_ylim(bottom=0)
+    ax.set(xticks=sorted(set(table.num_machines)), ylim=(0, None))
     plots.beside(ax)
     return ax.figure
 
 
-def draw_frequencies(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_frequencies(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw seconds between checkpoints, and how many times more often Gemini takes them (figure 6.12)."""
     figure, (left, right) = plots.figure(1, 2, figsize=WIDE)
     labels = {"y_label": "between checkpoints (s)", "log_y": True, "value_labels": True}
@@ -252,9 +251,8 @@ def _beside_published(ours: pd.DataFrame, published: pd.DataFrame, key: str) -> 
     return ours.merge(published[[key, "value"]].rename(columns={"value": "published"}), on=key, how="left")
 
 
-def draw_ablation(rows: Iterable[Mapping], published: pd.DataFrame, free_mb: float) -> Figure:
+def draw_ablation(rows: Sequence[Mapping], published: pd.DataFrame, free_mb: float) -> Figure:
     """Draw each scheme's overhead beside the paper's, overheads by rate of copying, and buffers (figure 6.16)."""
-    rows = list(rows)
     figure, (left, middle, right) = plots.figure(1, 3, figsize=(15, 4))
     both = _beside_published(rows_of(rows, "overhead"), published, "scheme")
     label = "slower than without checkpoints (%)"
@@ -280,9 +278,8 @@ def draw_ablation(rows: Iterable[Mapping], published: pd.DataFrame, free_mb: flo
 
 
 @styled()
-def draw_overhead(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -> Figure:
+def draw_overhead(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -> Figure:
     """Draw measured iteration times, idle time that is left, overheads beside the paper's, and buffers."""
-    rows = list(rows)
     figure, ((times, idle), (overheads, buffers)) = plots.figure(2, 2, figsize=(12, 8))
     named = _named(rows, {"iteration_s": "iteration", "cpu_s": "processor, a rank"})
     _scheme_bars(named, times, "seconds", "An iteration, and a rank's processor time for it")
@@ -299,7 +296,7 @@ def draw_overhead(rows: Iterable[Mapping], published: pd.DataFrame | None = None
     return figure
 
 
-def _named(rows: Iterable[Mapping], names: Mapping[str, str]) -> pd.DataFrame:
+def _named(rows: Sequence[Mapping], names: Mapping[str, str]) -> pd.DataFrame:
     """Return the rows of some quantities, each named in the column `of`."""
     tables = [rows_of(rows, quantity).assign(of=name) for quantity, name in names.items()]
     return pd.concat(tables).reindex(columns=["scheme", "of", *_VALUES])
@@ -318,9 +315,8 @@ def _scheme_bars(table: pd.DataFrame, ax: Axes, y_label: str, title: str) -> Non
 
 
 @styled()
-def draw_tiers(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -> Figure:
+def draw_tiers(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -> Figure:
     """Draw measured checkpoint times, and how many times shorter those to peers are, by rate of links and machines."""
-    rows = list(rows)
     figure, (left, right) = plots.figure(2, 1, figsize=(9, 7), sharex=True)
     axis = {"x": "link_mbit_per_s", "x_label": "link of a machine (Mbit/s)"}
     times = rows_of(rows, "checkpoint_s")
@@ -331,15 +327,15 @@ def draw_tiers(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -
     drawn["reduction"] = [f"{row.num_machines} machines, {row.reduction}" for row in drawn.itertuples()]
     if published is not None:
         name = "paper, " + published.num_machines.astype(str) + " machines, Gbit/s"
-        theirs = {axis["x"]: published.network_gbit_per_s, "reduction": name}
-        drawn = pd.concat([drawn, published[["value"]].assign(**theirs)])
+        paper = {axis["x"]: published.network_gbit_per_s, "reduction": name}
+        drawn = pd.concat([drawn, published[["value"]].assign(**paper)])
     plots.lines(drawn, ax=right, by="reduction", y_label="times shorter than to storage", **axis)
     left.label_outer()
     return figure
 
 
 @styled()
-def draw_retrieval(rows: Iterable[Mapping]) -> Figure:
+def draw_retrieval(rows: Sequence[Mapping]) -> Figure:
     """Draw measured seconds to fetch the state from each tier, by rate of links and machines."""
     table = rows_of(rows, "retrieval_s")
     table["place"] = [f"{row.num_machines} machines\n{row.link_mbit_per_s:g} Mbit/s" for row in table.itertuples()]
@@ -386,7 +382,7 @@ def draw_schedules(trainings: Sequence[Mapping[str, Any]]) -> Figure:
             ax.text(0, row, "did not finish", va="center", fontsize=8)
     ax.set_yticks(range(len(trainings)), [training["seed"] for training in trainings], fontsize=7)
     ax.set(xlabel="time since the first event (s)", ylabel="seed", ylim=(len(trainings) - 0.4, -0.6))
-    ax.set_xlim(left=0)
+    ax.set(xlim=(0, None))
     ax.grid(visible=False, axis="y")
     good = sum(training["is_finished"] and training["different_ranks"] == 0 for training in trainings)
     ax.set_title(f"{good} of {len(trainings)} trainings ended with the bits of an undisturbed one")
@@ -402,16 +398,16 @@ def draw_worked_example(timeline: Timeline) -> Figure:
     return draw_timelines({title: timeline}, TRAINING_KINDS, figsize=(9, 3.0))
 
 
-def draw_overheads(timelines: Mapping[str, Timeline], rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_overheads(timelines: Mapping[str, Timeline], rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw figure 6.14, a panel a kind of failure; titles say its minutes and the paper's."""
-    ours, theirs = (table.set_index("failure").value for table in (rows_of(rows, "total_min"), published))
-    said = {name: f"; the paper: around {theirs[name]:g}" if name in theirs else "" for name in timelines}
+    ours, paper = (table.set_index("failure").value for table in (rows_of(rows, "total_min"), published))
+    said = {name: f"; the paper: around {paper[name]:g}" if name in paper else "" for name in timelines}
     titles = {name: f"{name}: {ours[name]:.1f} min besides lost progress{said[name]}" for name in timelines}
     shown = {titles[name]: timeline for name, timeline in timelines.items()}
     return draw_timelines(shown, TRAINING_KINDS, figsize=(9.5, 2.2 * len(timelines) + 0.6))
 
 
-def draw_wasted(rows: Iterable[Mapping], published: pd.DataFrame, iteration_s: float) -> Figure:
+def draw_wasted(rows: Sequence[Mapping], published: pd.DataFrame, iteration_s: float) -> Figure:
     """Draw figure 6.10: the average wasted time by the number of replaced machines, and the paper's for Gemini."""
     table = rows_of(rows, "wasted_s")
     table["value"] /= 60
@@ -426,7 +422,7 @@ def draw_wasted(rows: Iterable[Mapping], published: pd.DataFrame, iteration_s: f
     return figure
 
 
-def draw_mt_nlg(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_mt_nlg(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw the example of section 6.2.2 beside the text's minutes."""
     names = {"checkpoint_min": "one checkpoint", "wasted_min": "wasted by a failure"}
     table = _beside_published(pd.DataFrame(rows), published, "quantity")
@@ -435,7 +431,7 @@ def draw_mt_nlg(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
     return plots.comparison(table, x="of", **labels).figure
 
 
-def draw_by_failures(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_by_failures(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw figure 6.15a; a cross is HighFreq's ratio without failures, by the paper's share of serialising."""
     ax = _draw_ratios(rows, x="failures_per_day", x_label="failures a day, of 16 machines together")
     (share,) = published.value
@@ -444,7 +440,7 @@ def draw_by_failures(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure
     return ax.figure
 
 
-def draw_by_machines(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_by_machines(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw figure 6.15b, and on to more machines than the paper's 1,000."""
     ax = _draw_ratios(rows, x="num_machines", x_label="machines, of which 1.5 % fail every day", log_x=True)
     plots.mark_published(ax, published.num_machines, published.value, "Gemini, the paper")
@@ -453,14 +449,14 @@ def draw_by_machines(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure
     return ax.figure
 
 
-def _draw_ratios(rows: Iterable[Mapping], **axis: Any) -> Axes:
+def _draw_ratios(rows: Sequence[Mapping], **axis: Any) -> Axes:
     _, ax = plots.figure(figsize=(9.0, 4.2))
     plots.lines(rows_of(rows, "effective_ratio"), ax=ax, by="solution", y_label="effective training time ratio", **axis)
     ax.set_ylim(0, 1.05)
     return ax
 
 
-def draw_time(rows: Iterable[Mapping], num_machines: int, *, ax: Axes | None = None) -> Axes:
+def draw_time(rows: Sequence[Mapping], num_machines: int, *, ax: Axes | None = None) -> Axes:
     """Draw where time goes with so many machines, a stacked bar a solution."""
     shares = rows_of(rows, "time_share", num_machines=num_machines)
     shares["value"] *= 100
@@ -470,9 +466,8 @@ def draw_time(rows: Iterable[Mapping], num_machines: int, *, ax: Axes | None = N
     return ax
 
 
-def draw_replay(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_replay(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw effective ratios and wasted GPU hours of the replayed trainings; the line is OPT-175B's in the paper."""
-    rows = list(rows)
     figure, (left, right) = plots.figure(1, 2, figsize=(10, 3.8))
     ratios, hours = rows_of(rows, "effective_ratio"), rows_of(rows, "wasted_gpu_hours")
     hours[_VALUES] /= 1000
@@ -485,7 +480,7 @@ def draw_replay(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_best(rows: Iterable[Mapping]) -> Figure:
+def draw_best(rows: Sequence[Mapping]) -> Figure:
     """Draw the map of the best checkpointing: replicas as colour; replicas, interval and waste as text."""
     replicas, intervals, waste = (
         rows_of(rows, name).pivot(index="failures_per_machine_day", columns="link_gbps", values="value")

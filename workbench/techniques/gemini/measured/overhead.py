@@ -93,10 +93,9 @@ def predict(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overhead:
-    """What was found."""
+    """Rows of all schemes, and where they were measured."""
 
     rows: list[dict[str, Any]]  # medians over rounds with intervals, by scheme
-    rounds: dict[str, list[float]]  # iteration seconds of each scheme, round by round
     hosts: dict | None  # description of the shaped hosts
 
 
@@ -130,8 +129,7 @@ def measure_overhead(
         ) as ranks,
     ):
         timed = time_variants(ranks, trials, chosen, size, options, folder, turns=turns)
-    rounds = {scheme: _mean_s(timed, scheme) for scheme in chosen}
-    return Overhead(rows=overhead_rows(timed), rounds=rounds, hosts=ranks.hosts)
+    return Overhead(rows=overhead_rows(timed), hosts=ranks.hosts)
 
 
 def overhead_rows(timed: Timed) -> list[dict[str, Any]]:

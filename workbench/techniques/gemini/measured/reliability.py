@@ -99,7 +99,7 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """A training, and what befalls it."""
+    """A training and its failures."""
 
     seed: int  # it was drawn from
     num_machines: int  # one rank each
@@ -245,14 +245,14 @@ def _flipped(holders: Sequence[Sequence[int]], moment: int, draw: random.Random)
 
 
 class Undisturbed:
-    """Digests of trainings that nothing befell, each made once."""
+    """Digests of undisturbed trainings, of which each runs once."""
 
     def __init__(self, machines: Machines, iterations: int = ITERATIONS):
         self._machines, self._iterations = machines, iterations
         self._known: dict[tuple[int, bool], list[str]] = {}
 
     def digests(self, schedule: Schedule) -> list[str]:
-        """Return those of a schedule's model on as many machines; how many replicas there are changes no bit."""
+        """Return the digests for a schedule's model and machines; the number of replicas changes no bit."""
         key = schedule.num_machines, schedule.sharded
         if key not in self._known:
             self._known[key] = digests(_train(schedule, self._machines, self._iterations, {}))
@@ -277,7 +277,7 @@ def flip_bit(context: Context, checkpoints: InMemoryCheckpoints, flip: Flip) -> 
 def run_schedule(
     schedule: Schedule, undisturbed: Sequence[str], machines: Machines, *, iterations: int = ITERATIONS
 ) -> dict[str, Any]:
-    """Train under a schedule and look at what is left."""
+    """Train under a schedule; return its history, and the processes and bytes that remain."""
     before, began_s, outcome, error = _Left.now(), time.monotonic(), None, ""
     try:
         outcome = _trained(schedule, machines, iterations)
@@ -319,17 +319,19 @@ def reliability_cells(num_schedules: int, each: int, first: int = 0) -> list[dic
     return [{"seeds": list(seeds[begin : begin + each])} for begin in range(0, num_schedules, each)]
 
 
-def reliability_rows(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the quantities of a record: of each schedule, and how many recoveries each tier served."""
+def reliability_rows(trainings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the quantities of a record: of each training, and how many recoveries each tier served."""
     rows = []
-    for schedule in found:
-        seed = schedule["seed"]
+    for training in trainings:
+        seed = training["seed"]
         for name, unit in (("is_finished", "1"), ("different_ranks", "1"), ("num_orphans", "1"), ("leaked_bytes", "B")):
-            rows.append(value_row(name, float(schedule[name]), unit) | {"seed": seed})
-        rows.append(value_row("training_s", schedule["seconds"], "s") | {"seed": seed})
-        if schedule.get("flips_passed_over") is not None:
-            rows.append(value_row("damage_is_named", float(schedule["flips_passed_over"])) | {"seed": seed})
-    recoveries = [bar["tier"] for each in found for bar in each.get("generations", ()) if bar["generation"] > 1]
+            rows.append(value_row(name, float(training[name]), unit) | {"seed": seed})
+        rows.append(value_row("training_s", training["seconds"], "s") | {"seed": seed})
+        if training.get("flips_passed_over") is not None:
+            rows.append(value_row("damage_is_named", float(training["flips_passed_over"])) | {"seed": seed})
+    recoveries = [
+        bar["tier"] for training in trainings for bar in training.get("generations", ()) if bar["generation"] > 1
+    ]
     rows += [value_row("num_recoveries", float(recoveries.count(tier.value)), tier=tier.value) for tier in Tier]
     return rows
 
@@ -361,7 +363,7 @@ def _train(
 
 
 class _Left:
-    """What there is beside this process: its descendants, and named and anonymous shared memory."""
+    """Descendants of this process, and named and anonymous shared memory."""
 
     def __init__(self, pids: set[int], shared: set[str], kept_bytes: int):
         self.pids, self.shared, self.kept_bytes = pids, shared, kept_bytes
@@ -396,17 +398,17 @@ def _is_living(process: psutil.Process) -> bool:
 
 def _machine_memory(pids: Sequence[int]) -> dict[int, int]:
     """Return the bytes of the memory files of machines that processes hold open, by inode."""
-    found = {}
+    sizes = {}
     for pid in pids:
         folder = f"/proc/{pid}/fd"
         try:
             for name in os.listdir(folder):
                 if os.readlink(f"{folder}/{name}").startswith("/memfd:workbench-"):
                     held = os.stat(f"{folder}/{name}")
-                    found[held.st_ino] = held.st_size
+                    sizes[held.st_ino] = held.st_size
         except (FileNotFoundError, PermissionError, ProcessLookupError):
             continue  # it ended meanwhile
-    return found
+    return sizes
 
 
 def _unused_bytes(names: set[str]) -> int:

@@ -101,22 +101,22 @@ def scheme_rows(iteration: InterleavedIteration, baseline_s: float) -> Rows:
 
 def calibration_of() -> dict[str, object]:
     """Return what the model is fitted to and what came of it, as `record` takes it."""
-    found = calibrated()
+    fitted = calibrated()
     shares = {
         name: machine.flops_per_s / machine.peak_flops_per_s
-        for name, machine in (("A100", found.p4d), ("V100", found.p3dn))
+        for name, machine in (("A100", fitted.p4d), ("V100", fitted.p3dn))
     }
     return {
         "cells": [cell.keys() for cell in CALIBRATION],
-        "network_efficiency": found.network_share,
+        "network_efficiency": fitted.network_share,
         "share_of_peak": shares,
-        "p4d": found.p4d.as_record(),
-        "p3dn": found.p3dn.as_record(),
+        "p4d": fitted.p4d.as_record(),
+        "p3dn": fitted.p3dn.as_record(),
     }
 
 
 def predict_models(machine: str, models: Sequence[str]) -> Rows:
-    """Predict iterations without checkpoints and with one in each."""
+    """Predict iterations without checkpoints and with a checkpoint in every iteration."""
     fitted = {"p4d": calibrated().p4d, "p3dn": calibrated().p3dn}
     if machine not in fitted:
         raise ValueError(f"machine is {machine!r}; it must be 'p4d' or 'p3dn'")
@@ -166,27 +166,27 @@ def predict_frequencies(model: str) -> Rows:
 
 def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_rates: Sequence[float]) -> Rows:
     """Predict what each scheme costs on 16 p3dn (figure 6.16)."""
-    found, workload = calibrated(), workload_named(model)
-    first = replace(found.p3dn, copy_bytes_per_s=copy_rates[0] * GIGABIT_BYTES_PER_S)
+    fitted, workload = calibrated(), workload_named(model)
+    first = replace(fitted.p3dn, copy_bytes_per_s=copy_rates[0] * GIGABIT_BYTES_PER_S)
     baseline_s = _iteration(workload, first, Scheme.BASELINE).iteration_s
     rows: Rows = []
     for scheme in schemes:
         rows += scheme_rows(_iteration(workload, first, scheme, free_mb * 1e6), baseline_s)
         for rate in copy_rates if scheme != Scheme.BASELINE else ():
             keys = {"scheme": str(scheme), "copy_gbit_per_s": rate}
-            overhead = _overhead(workload, found.p3dn, scheme, rate)
+            overhead = _overhead(workload, fitted.p3dn, scheme, rate)
             rows.append(value_row("overhead_by_rate", overhead, "%", **keys))
-    transferred = _overhead(workload, found.transferred, Scheme.BLOCKING, copy_rates[0])
+    transferred = _overhead(workload, fitted.transferred, Scheme.BLOCKING, copy_rates[0])
     rows.append(value_row("transferred_overhead", transferred, "%", scheme="Blocking"))
-    return rows + _span_rows(workload, first, free_mb) + [_asked_row(workload, found.p3dn)]
+    return rows + _span_rows(workload, first, free_mb) + [_asked_row(workload, fitted.p3dn)]
 
 
 def _iteration(
     workload: Workload, machine: FittedMachine, scheme: Scheme | str, free_bytes: float = math.inf
 ) -> InterleavedIteration:
-    found = phases_of(workload, machine)
+    parts = phases_of(workload, machine)
     traffic = traffic_of(workload, machine, free_bytes=free_bytes)
-    return interleave(found.phases, traffic, scheme, update_s=found.update_s)
+    return interleave(parts.phases, traffic, scheme, update_s=parts.update_s)
 
 
 def _model_rows(machine: FittedMachine, workload: Workload) -> Rows:
@@ -224,8 +224,8 @@ def _beside(quantity: str, ours: float, bound: float, unit: str) -> Rows:
 def _overhead(workload: Workload, machine: FittedMachine, scheme: Scheme | str, copy_rate: float) -> float:
     """Return in % how much longer an iteration is than without checkpoints, at a rate of copying in Gbit/s."""
     machine = replace(machine, copy_bytes_per_s=copy_rate * GIGABIT_BYTES_PER_S)
-    baseline, found = (_iteration(workload, machine, each) for each in (Scheme.BASELINE, scheme))
-    return 100 * (found.iteration_s / baseline.iteration_s - 1)
+    baseline_s = _iteration(workload, machine, Scheme.BASELINE).iteration_s
+    return 100 * (_iteration(workload, machine, scheme).iteration_s / baseline_s - 1)
 
 
 def _span_rows(workload: Workload, machine: FittedMachine, free_mb: float) -> Rows:

@@ -238,14 +238,14 @@ def _share_rows(run: TrainingRun, keys: dict) -> Rows:
     return [value_row("time_share", seconds / run.duration_s, **keys, cause=cause) for cause, seconds in shares.items()]
 
 
-def _gain_rows(highfreq: str, number: int, ours: list[TrainingRun], theirs: list[TrainingRun]) -> Rows:
-    pairs = [(mine.effective_ratio, other.effective_ratio) for mine, other in zip(ours, theirs, strict=True)]
+def _gain_rows(highfreq: str, number: int, gemini_runs: list[TrainingRun], runs: list[TrainingRun]) -> Rows:
+    pairs = [(a.effective_ratio, b.effective_ratio) for a, b in zip(gemini_runs, runs, strict=True)]
     keys = {"highfreq": highfreq, "num_machines": number}
-    points = seeds_row("gain", [100 * (mine - other) for mine, other in pairs], "%", {**keys, "of": "all time"})
-    if any(other == 0 for _, other in pairs):
-        return [points]
-    of_theirs = [100 * (mine / other - 1) for mine, other in pairs]
-    return [points, seeds_row("gain", of_theirs, "%", {**keys, "of": "HighFreq's ratio"})]
+    rows = [seeds_row("gain", [100 * (a - b) for a, b in pairs], "%", {**keys, "of": "all time"})]
+    if all(b for _, b in pairs):
+        gains = [100 * (a / b - 1) for a, b in pairs]
+        rows.append(seeds_row("gain", gains, "%", {**keys, "of": "HighFreq's ratio"}))
+    return rows
 
 
 def _added_rows(number: int) -> Rows:
@@ -330,7 +330,7 @@ def _simulated(needs: CheckpointingNeeds, num_failures: int, seed: int) -> float
     The simulation has no window within which machines are lost at once: a machine is replaced in no time.
     """
     alone, number = replace(needs, window_s=0.0), needs.job.num_machines
-    iterations = min(range(1, needs.most_iterations + 1), key=lambda each: expected_waste(alone, NUM_REPLICAS, each))
+    iterations = min(range(1, needs.most_iterations + 1), key=lambda count: expected_waste(alone, NUM_REPLICAS, count))
     level = memory_level(alone, NUM_REPLICAS, iterations)
     policy = gemini(needs.job, interval_iterations=iterations, blocking_s=level.blocking_s, transfer_s=level.transfer_s)
     placed = placement(number, NUM_REPLICAS)
