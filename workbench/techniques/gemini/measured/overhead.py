@@ -64,7 +64,7 @@ SOCKET_BYTES_PER_S = 2e9  # of one core that sends or receives through the kerne
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predicted:
-    """What a checkpoint an iteration should cost, if idle time suffices."""
+    """The expected cost of a checkpoint in every iteration, if idle time suffices."""
 
     work_s: float  # seconds that all cores together are busy with it
     network_s: float  # that a shard travels
@@ -75,7 +75,7 @@ class Predicted:
 def predict(
     *, shard_bytes: int, iteration_s: float, bandwidth_bytes_per_s: float, num_machines: int, num_cores: int
 ) -> Predicted:
-    """Say what to expect of one replica a shard in a peer's memory, on ranks that share cores.
+    """Predict the cost of one replica of every shard in a peer's memory, on ranks that share cores.
 
     A rank copies and checks its own shard and a peer's, copies its own into sub-buffers, sends it and receives the
     other. With training busy on all cores that lengthens the iteration by its share of them; with free ones by less.
@@ -187,7 +187,7 @@ def _idle_rows(timed: Timed) -> list[dict]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
-    """What a rank saw of a turn with checkpoints; means over its timed iterations but for the first field."""
+    """Idle and checkpoint times of a turn on one rank; means over timed iterations but for the first field."""
 
     idle_before_s: float  # without messages of training, in the iteration that no checkpoint travels in
     idle_s: float  # the same with checkpoints
@@ -196,7 +196,7 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What is known of a scheme at the end, on one rank."""
+    """Facts about a scheme after its last turn, on one rank."""
 
     digest: str  # of weights and optimizer
     shard_bytes: int = 0  # of one checkpoint
@@ -239,16 +239,15 @@ class _Training:
             self._replicas = VotingReplicas(self._model, self._optimizer)
             self._model, self._optimizer = self._replicas.model, self._replicas.optimizer
         elif scheme != BASELINE:
-            self._checkpoints = InMemoryCheckpoints(
-                self._context, self._model, self._optimizer, scheme=scheme, throw_away=self._loss, **options
-            )
+            options = {"scheme": scheme, "throw_away": lambda: self._tokens.loss(self._model), **options}
+            self._checkpoints = InMemoryCheckpoints(self._context, self._model, self._optimizer, **options)
 
     def trial(self, settling: int) -> Trial:
         """Return the training as it is timed."""
         return Trial(step=self.step, settling=settling, begin=self.begin, end=self.end, close=self.close)
 
     def begin(self) -> None:
-        """Run one iteration unwatched by the clock."""
+        """Run one iteration before the clock starts."""
         self._idle_before_s = self._iterate()
         self._idle_s, self._logged = [], len(self._context.events)
 
@@ -257,7 +256,7 @@ class _Training:
         self._idle_s.append(self._iterate())
 
     def end(self) -> Watched | None:
-        """Finish the checkpoint that is travelling; return what was seen of those that ended within the clock."""
+        """Finish the checkpoint that travels; return the times of the checkpoints that ended in timed iterations."""
         ended = [details for name, details in self._context.events[self._logged :] if name == "checkpoint"]
         if self._checkpoints is not None:
             self._checkpoints.wait()
@@ -268,7 +267,7 @@ class _Training:
         return Watched(idle_before_s=self._idle_before_s, idle_s=fmean(self._idle_s), checkpoint_s=fmean(seconds))
 
     def close(self) -> Facts:
-        """Let go of everything and say what is known."""
+        """Release everything and return the facts of the scheme."""
         digest = digest_of(self._model, self._optimizer)
         if self._replicas is not None:
             self._replicas.close()
@@ -290,7 +289,7 @@ class _Training:
 
     def _iterate(self) -> float | None:
         began_s = time.monotonic()
-        self._loss().backward()
+        self._tokens.loss(self._model).backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
         if not isinstance(self._checkpoints, InMemoryCheckpoints):
@@ -298,10 +297,6 @@ class _Training:
         idle = idle_s(began_s, time.monotonic(), self._checkpoints.watch.operations)
         self._checkpoints.step()
         return idle
-
-    def _loss(self) -> torch.Tensor:
-        ids_BS = self._tokens.batch()
-        return self._model(ids_BS, ids_BS)
 
 
 class AsyncSave:

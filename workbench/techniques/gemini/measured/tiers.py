@@ -125,8 +125,7 @@ def record_tiers(
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     checkpoints = InMemoryCheckpoints(context, model, optimizer, scheme=Scheme.BLOCKING, reserved_bytes=RESERVED_BYTES)
     for _ in range(repeats + NUM_UNCOUNTED):
-        ids_BS = tokens.batch()
-        model(ids_BS, ids_BS).backward()
+        tokens.loss(model).backward()
         optimizer.step()
         optimizer.zero_grad()
         dist.barrier()

@@ -102,6 +102,11 @@ class Tokens:
         """Draw the next batch, [B, S] int64."""
         return torch.randint(self._size.vocab, (self._size.batch, self._size.sequence), generator=self._draw)
 
+    def loss(self, model: nn.Module) -> Tensor:
+        """Return the loss of a model on the next batch."""
+        ids_BS = self.batch()
+        return model(ids_BS, ids_BS)
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the position."""
         return {"drawn": self._draw.get_state()}
@@ -124,11 +129,11 @@ def train_gpt2(
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARM_UP)
     extra = {"tokens": tokens}
     checkpoints = InMemoryCheckpoints(
-        context, model, optimizer, scheduler=schedule, extra=extra, throw_away=lambda: _loss(model, tokens), **options
+        context, model, optimizer, scheduler=schedule, extra=extra, throw_away=lambda: tokens.loss(model), **options
     )
     loss = None
     for _ in range(checkpoints.iteration, size.iterations):
-        loss = _loss(model, tokens)
+        loss = tokens.loss(model)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -145,11 +150,6 @@ def train_gpt2(
     }
 
 
-def _loss(model: nn.Module, tokens: Tokens) -> Tensor:
-    ids_BS = tokens.batch()
-    return model(ids_BS, ids_BS)
-
-
 def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Return a digest of every bit of this rank's parameters and of what its optimizer keeps of them."""
     digest = hashlib.sha256()
@@ -162,7 +162,7 @@ def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 
 
 class PoolContext:
-    """See `workbench.techniques.gemini.runtime.checkpoints.Context`."""
+    """The `Context` of checkpoints for a rank of a pool, which is its own machine."""
 
     def __init__(self, rank: int, world_size: int):
         if not 0 <= rank < world_size:
@@ -189,7 +189,7 @@ class PoolContext:
         return {name: num_bytes for name, (_, num_bytes) in self._memories.items()}
 
     def report(self, iteration: int) -> None:
-        """Tell nobody: no failure is planned, and the clock of turns is kept elsewhere."""
+        """Do nothing: no failure is planned, and turns have their own clock."""
 
     def log(self, name: str, **details: Any) -> None:
         """Keep something that happened."""

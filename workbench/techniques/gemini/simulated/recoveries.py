@@ -153,14 +153,8 @@ def _trained(setting: Setting, span: Span, kept: float, every_iteration: bool) -
         elif what == "blocking":
             yield _action(TRAINING, start_s, stop_s, Cause.CHECKPOINTING.value, "")
         else:
-            is_whole = span.start_s + end_s <= span.end_s
-            yield _action(
-                MEMORY if what == "memory" else STORAGE,
-                start_s,
-                stop_s,
-                CHECKPOINT,
-                str(number) if is_whole else "lost",
-            )
+            row, is_whole = MEMORY if what == "memory" else STORAGE, span.start_s + end_s <= span.end_s
+            yield _action(row, start_s, stop_s, CHECKPOINT, str(number) if is_whole else "lost")
     yield from iterations if every_iteration else _joined(iterations)
 
 
