@@ -258,11 +258,7 @@ def explore_failures() -> Explorer[Comparison]:
             help="Machines that keep each shard, its own included. With 1 every loss goes to storage.",
         ),
         num_standbys=steps(
-            "standby",
-            (0, 1, 2, 4, 8),
-            value=0,
-            text=lambda number: f"{number} machines",
-            help="Machines that wait: one takes a lost one's place at once, and another is requested.",
+            "standby", (0, 1, 2, 4, 8), value=0, text="{} machines".format, help="Machines that wait to replace others."
         ),
     )
 
