@@ -7,7 +7,6 @@ import pytest
 
 from workbench.techniques.gemini.cost import (
     GPT2_100B,
-    PAPER_OVERHEADS,
     Cause,
     Overheads,
     Setting,
@@ -48,18 +47,17 @@ def run(setting, grid, step_s=1.0):
     return result
 
 
-def row(length, **words):
-    cells = [words.get(f"at{column}", ".") for column in range(length)]
-    return " ".join(cells)
+def row(length, words):
+    return " ".join(words.get(column, ".") for column in range(length))
 
 
 def grid(length, *rows):
     padded = [*rows, *([{}] * (4 - len(rows)))]
-    return "\n".join(f"machine {number} | {row(length, **words)}" for number, words in enumerate(padded))
+    return "\n".join(f"machine {number} | {row(length, words)}" for number, words in enumerate(padded))
 
 
-def seconds(result, cause):
-    return result.wasted_s[cause]
+def replaced_s(setting, *rows):
+    return run(setting, grid(200, *rows)).wasted_s[Cause.REPLACEMENT]
 
 
 def test_without_failures_gemini_wastes_nothing_and_high_frequency_its_serialising():
@@ -67,98 +65,67 @@ def test_without_failures_gemini_wastes_nothing_and_high_frequency_its_serialisi
     assert simulate_training(SETTING, nothing).effective_ratio == 1
     # Every 4 iterations 2 s: periods of 42 s; 600 s are 14 of them and 12 s.
     serialising = replace(HIGH, policy=high_frequency(replace(JOB, serialise_s=2)), job=replace(JOB, serialise_s=2))
-    assert seconds(simulate_training(serialising, nothing), Cause.CHECKPOINTING) == pytest.approx(28)
+    assert simulate_training(serialising, nothing).wasted_s[Cause.CHECKPOINTING] == pytest.approx(28)
+    # Faults of the store and of replicas stop no training either.
+    drawn = "\n".join([grid(60, {20: "b"}), "store | " + row(60, {35: "X"})])
+    assert run(SETTING, drawn).effective_ratio == 1
 
 
-def test_a_software_failure_goes_back_to_the_newest_complete_checkpoint_in_local_memory():
+HARD = {35: "H"}
+HISTORIES = [
     # At 35 s three iterations are done; the third's checkpoint completes at 40, the second's did at 30.
-    result = run(SETTING, grid(60, {"at35": "S"}))
-    assert seconds(result, Cause.LOST) == 15
-    assert (seconds(result, Cause.DETECTION), seconds(result, Cause.SERIALISING)) == (1, 3)
-    assert (seconds(result, Cause.REPLACEMENT), seconds(result, Cause.RETRIEVAL)) == (0, 0)
-    assert seconds(result, Cause.WARM_UP) == 4
-    assert result.num_recoveries == {Tier.LOCAL: 1, Tier.PEER: 0, Tier.STORAGE: 0}
-    # 20 s that stayed, and 60 - 35 - 8 after the recovery.
-    assert result.productive_s == 20 + 17
-
-
-def test_a_lost_machine_is_replaced_and_reads_its_shard_from_a_peer():
-    result = run(SETTING, grid(60, {"at35": "H"}))
-    assert (seconds(result, Cause.REPLACEMENT), seconds(result, Cause.RETRIEVAL)) == (5, 2)
-    assert result.num_recoveries[Tier.PEER] == 1
-    assert result.productive_s == 20 + 60 - 35 - (1 + 3 + 5 + 2 + 4)
-
-
-def test_two_machines_of_different_groups_are_read_from_peers_and_a_whole_group_from_storage():
-    apart = run(SETTING, grid(60, {"at35": "H"}, {}, {"at35": "H"}))
-    assert apart.num_recoveries[Tier.PEER] == 1
-    # Storage holds nothing but the initial states: all is lost, 40 s to read, nothing to serialise.
-    group = run(SETTING, grid(120, {"at35": "H"}, {"at35": "H"}))
-    assert group.num_recoveries[Tier.STORAGE] == 1
-    assert (seconds(group, Cause.LOST), seconds(group, Cause.RETRIEVAL)) == (35, 40)
-    assert (seconds(group, Cause.SERIALISING), group.productive_s) == (0, 120 - 35 - 50)
-
-
-def test_a_replaced_machine_has_no_replicas_for_its_peers_until_the_next_checkpoint_completes():
-    # Machine 0 is back at 50 s (35 + 15); the next checkpoint is complete at 70. Machine 1 fails before, then after.
-    early = run(SETTING, grid(200, {"at35": "H"}, {"at65": "H"}))
-    assert early.num_recoveries == {Tier.LOCAL: 0, Tier.PEER: 1, Tier.STORAGE: 1}
-    late = run(SETTING, grid(200, {"at35": "H"}, {"at75": "H"}))
-    assert late.num_recoveries == {Tier.LOCAL: 0, Tier.PEER: 2, Tier.STORAGE: 0}
+    (60, [{35: "S"}], {"LOST": 15, "DETECTION": 1, "SERIALISING": 3, "REPLACEMENT": 0, "WARM_UP": 4}, (1, 0, 0)),
+    # A lost machine is replaced and reads its shard from a peer; so are two machines of different groups.
+    (60, [HARD], {"LOST": 15, "REPLACEMENT": 5, "RETRIEVAL": 2, "WARM_UP": 4}, (0, 1, 0)),
+    (60, [HARD, {}, HARD], {}, (0, 1, 0)),
+    # A whole group: storage holds nothing but the initial states: all is lost, 40 s to read, nothing to serialise.
+    (120, [HARD, HARD], {"LOST": 35, "RETRIEVAL": 40, "SERIALISING": 0}, (0, 0, 1)),
+    # Machine 0 is back at 50 s (35 + 15) and holds its peer's replica again from 70: machine 1 fails before, and after.
+    (200, [HARD, {65: "H"}], {}, (0, 1, 1)),
+    (200, [HARD, {75: "H"}], {}, (0, 2, 0)),
     # Its own shard is there at once: a software failure reads local memory.
-    assert run(SETTING, grid(200, {"at35": "H"}, {"at65": "S"})).num_recoveries[Tier.LOCAL] == 1
+    (200, [HARD, {65: "S"}], {}, (1, 1, 0)),
+    # Lost at 35, detected 36, serialised 39; at 41, waiting for the machine until 44, another group's fails:
+    # detection 1 + 1, serialising 3 + 3, replacement 2, and 5 for the second, requested at 45.
+    (100, [HARD, {}, {41: "H"}], {"DETECTION": 2, "SERIALISING": 6, "REPLACEMENT": 2 + 5}, (0, 1, 0)),
+    # The partner lost within a recovery sends all to storage.
+    (300, [HARD, {41: "H"}], {"LOST": 35}, (0, 0, 1)),
+    # Storage every 10 iterations: that of 100 s is complete at 140. A group lost at 145 goes back to iteration 10,
+    # at 195 s memory holds it, and at 200 s the 5 s after it are lost.
+    (300, [{145: "H"}, {145: "H", 200: "S"}], {"LOST": 45 + 5}, (1, 0, 1)),
+    # The end comes within the recovery: progress counts as rolled back.
+    (38, [{35: "S"}], {"LOST": 15, "SERIALISING": 2}, (0, 0, 0)),
+]
 
 
-def test_a_failure_within_a_recovery_starts_it_anew():
-    # Lost at 35, detected 36, serialised 39; at 41, waiting for the machine until 44, another group's fails.
-    result = run(SETTING, grid(100, {"at35": "H"}, {}, {"at41": "H"}))
-    assert (result.num_failures, result.num_interrupted) == (2, 1)
-    assert result.num_recoveries[Tier.PEER] == 1
-    # Detection 1 + 1, serialising 3 + 3, replacement 2, and 5 for the second, requested at 45.
-    assert (seconds(result, Cause.DETECTION), seconds(result, Cause.SERIALISING)) == (2, 6)
-    assert seconds(result, Cause.REPLACEMENT) == 2 + 5
-
-
-def test_the_partner_lost_within_a_recovery_sends_all_to_storage():
-    result = run(SETTING, grid(300, {"at35": "H"}, {"at41": "H"}))
-    assert result.num_recoveries == {Tier.LOCAL: 0, Tier.PEER: 0, Tier.STORAGE: 1}
-    assert seconds(result, Cause.LOST) == 35
+@pytest.mark.parametrize(("length", "rows", "wasted_s", "recoveries"), HISTORIES)
+def test_a_drawn_history_wastes_and_recovers_as_by_hand(length, rows, wasted_s, recoveries):
+    result = run(SETTING, grid(length, *rows))
+    assert {cause: result.wasted_s[Cause[cause]] for cause in wasted_s} == wasted_s
+    assert tuple(result.num_recoveries[tier] for tier in (Tier.LOCAL, Tier.PEER, Tier.STORAGE)) == recoveries
+    assert result.productive_s + sum(result.wasted_s.values()) == pytest.approx(length)
 
 
 def test_a_machine_that_is_away_cannot_fail_again():
-    # Lost at 35, replaced at 44: at 41 nobody is there to fail, at 46 the new one is.
-    assert run(SETTING, grid(100, {"at35": "H", "at41": "H"})).num_failures == 1
-    assert run(SETTING, grid(100, {"at35": "H", "at45": "H"})).num_failures == 2
+    # Lost at 35, replaced at 44: at 41 nobody is there to fail, at 46 the new one is; another one interrupts.
+    assert run(SETTING, grid(100, {35: "H", 41: "H"})).num_failures == 1
+    assert run(SETTING, grid(100, {35: "H", 45: "H"})).num_failures == 2
+    assert run(SETTING, grid(100, HARD, {}, {41: "H"})).num_interrupted == 1
 
 
 def test_a_standby_machine_takes_the_place_at_once_and_is_requested_again():
     slow = replace(COSTS, least_replacement_s=9, most_replacement_s=9)
     ready = replace(SETTING, num_standbys=1, overheads=slow)
-    assert seconds(run(ready, grid(100, {"at35": "H"})), Cause.REPLACEMENT) == 0
+    assert replaced_s(ready, HARD) == 0
     # The next standby is there at 39 + 9: too late for a failure at 40, requested at 44; in time for one at 90.
-    assert seconds(run(ready, grid(100, {"at35": "H"}, {}, {"at40": "H"})), Cause.REPLACEMENT) == 9
-    assert seconds(run(ready, grid(200, {"at35": "H"}, {}, {"at90": "H"})), Cause.REPLACEMENT) == 0
-    assert seconds(run(ready, grid(100, {"at35": "H"}, {}, {"at35": "H"})), Cause.REPLACEMENT) == 9
-
-
-def test_after_storage_memory_holds_what_was_read():
-    # Storage every 10 iterations: that of 100 s is complete at 140. A group lost at 145 goes back to iteration 10.
-    result = run(SETTING, grid(300, {"at145": "H"}, {"at145": "H", "at200": "S"}))
-    assert seconds(result, Cause.LOST) == 45 + 5  # then 195 s is resumed from 10, and the 5 s after it are lost
-    assert result.num_recoveries == {Tier.LOCAL: 1, Tier.PEER: 0, Tier.STORAGE: 1}
+    assert replaced_s(ready, HARD, {}, {40: "H"}) == replaced_s(ready, HARD, {}, HARD) == 9
+    assert replaced_s(ready, HARD, {}, {90: "H"}) == 0
 
 
 def test_an_incomplete_checkpoint_is_not_gone_back_to():
     # HighFreq: snapshots at 40 and 80 s, complete at 80 and 120.
-    lost = {at: seconds(run(HIGH, grid(200, {f"at{at}": "S"})), Cause.LOST) for at in (79, 80, 81, 119, 121)}
+    lost = {at: run(HIGH, grid(200, {at: "S"})).wasted_s[Cause.LOST] for at in (79, 80, 81, 119, 121)}
     assert lost == {79: 79, 80: 40, 81: 41, 119: 79, 121: 41}
-
-
-def test_the_end_within_a_recovery_counts_progress_as_rolled_back():
-    result = run(SETTING, grid(38, {"at35": "S"}))
-    assert result.productive_s == 20
-    assert (seconds(result, Cause.LOST), seconds(result, Cause.SERIALISING)) == (15, 2)
-    assert sum(result.num_recoveries.values()) == result.num_interrupted == 0
 
 
 POLICIES = (
@@ -231,7 +198,7 @@ def test_more_failures_and_fewer_replicas_never_help():
 
 
 def test_the_timeline_of_a_failure_reads_as_a_grid():
-    trace = FaultTrace.from_grid(grid(6, {}, {"at3": "S"}), step_s=10)
+    trace = FaultTrace.from_grid(grid(6, {}, {3: "S"}), step_s=10)
     tens = Overheads(detection_s=10, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
     setting = replace(SETTING, overheads=tens)
     timeline = training_timeline(setting, simulate_training(setting, trace, keep_spans=True))
@@ -247,7 +214,7 @@ def test_the_timeline_of_a_failure_reads_as_a_grid():
 
 
 def test_a_timeline_of_joined_iterations_shows_what_is_lost():
-    timeline = training_timeline(SETTING, run(SETTING, grid(60, {"at35": "S"})), every_iteration=False)
+    timeline = training_timeline(SETTING, run(SETTING, grid(60, {35: "S"})), every_iteration=False)
     assert [each.label for each in timeline.of("training")] == ["1 to 2", "3 to 4", "3 to 4"]
     memory = [(each.label, each.start_s, each.end_s) for each in timeline.of("checkpoint in memory")]
     assert memory == [("1", 10, 20), ("2", 20, 30), ("lost", 30, 35), ("lost", 53, 60)]
@@ -255,32 +222,24 @@ def test_a_timeline_of_joined_iterations_shows_what_is_lost():
         training_timeline(SETTING, simulate_training(SETTING, FaultTrace.none(4, 10)))
 
 
-def test_the_paper_s_overheads_make_seven_and_twelve_minutes():
-    # 15 + 162 + 240, and 330 s on average for a machine: "around 7" and "12 minutes".
-    software_s = PAPER_OVERHEADS.detection_s + PAPER_OVERHEADS.serialise_s + PAPER_OVERHEADS.warm_up_s
-    assert software_s / 60 == pytest.approx(6.95)
+LOST = FaultTrace.from_grid(grid(60, HARD), step_s=1)
+ROOT = Fault(time_s=1, kind=FaultKind.HARDWARE, scope=FaultScope.ROOT)
 
 
-def test_what_cannot_be_simulated_is_refused():
-    lost = FaultTrace.from_grid(grid(60, {"at35": "H"}), step_s=1)
-    with pytest.raises(ValueError, match="placement is None; Gemini must know"):
-        simulate_training(replace(SETTING, placement=None), lost)
-    with pytest.raises(ValueError, match="num_machines of the placement is 6"):
-        simulate_training(replace(SETTING, placement=placement(6, 2)), lost)
-    with pytest.raises(ValueError, match="iteration_s of the policy is 62"):
-        replace(SETTING, policy=gemini(GPT2_100B))
-    with pytest.raises(ValueError, match="num_standbys is -1"):
-        replace(SETTING, num_standbys=-1)
-    with pytest.raises(ValueError, match="most_replacement_s is 4"):
-        replace(COSTS, most_replacement_s=4)
-    root = Fault(time_s=1, kind=FaultKind.HARDWARE, scope=FaultScope.ROOT)
-    with pytest.raises(ValueError, match="must say which machine is lost"):
-        simulate_training(SETTING, FaultTrace(num_machines=4, duration_s=9, faults=(root,)))
-
-
-def test_faults_of_the_store_and_of_replicas_stop_no_training():
-    drawn = "\n".join([grid(60, {"at20": "b"}), "store | " + row(60, at35="X")])
-    assert run(SETTING, drawn).effective_ratio == 1
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: simulate_training(replace(SETTING, placement=None), LOST), "placement is None"),
+        (lambda: simulate_training(replace(SETTING, placement=placement(6, 2)), LOST), "num_machines of .* is 6"),
+        (lambda: replace(SETTING, policy=gemini(GPT2_100B)), "iteration_s of the policy is 62"),
+        (lambda: replace(SETTING, num_standbys=-1), "num_standbys is -1"),
+        (lambda: replace(COSTS, most_replacement_s=4), "most_replacement_s is 4"),
+        (lambda: simulate_training(SETTING, FaultTrace(num_machines=4, duration_s=9, faults=(ROOT,))), "which machine"),
+    ],
+)
+def test_an_impossible_simulation_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 def test_a_thousand_machines_are_effective_for_nine_tenths_of_thirty_days():
