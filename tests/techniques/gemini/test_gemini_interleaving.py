@@ -17,6 +17,7 @@ from workbench.techniques.gemini.method import (
     partition_checkpoint_by_definition,
     profile_idle_spans,
 )
+from workbench.techniques.gemini.method.interleaving import planning_spans_s
 from workbench.techniques.gemini.method.profiling import Operation, ProfiledIteration, idle_spans_s, least_spans
 from workbench.timeline import Kind, format_timeline, parse_timeline
 
@@ -90,6 +91,26 @@ def check_chunks(chunks: tuple[Chunk, ...], spans_s: list[float], checkpoint_byt
         assert span == len(spans_s) - 1 or took_s <= Fraction(options["safety"]) * Fraction(spans_s[span])
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_replicas": 0}, "num_replicas is 0"),
+        ({"num_replicas": 1.5}, "num_replicas is 1.5"),
+        ({"num_buffers": 0}, "num_buffers is 0"),
+        ({"reserved_bytes": 1}, "reserved_bytes is 1; it must be a whole number of at least 2"),
+        ({"bandwidth_bytes_per_s": 0.0}, "bandwidth_bytes_per_s is 0.0"),
+        ({"bandwidth_bytes_per_s": float("inf")}, "bandwidth_bytes_per_s is inf"),
+        ({"startup_s": -1.0}, "startup_s is -1.0"),
+        ({"safety": 0.0}, "safety is 0.0"),
+        ({"safety": 1.1}, r"safety is 1.1; it must be in \(0, 1\]"),
+        ({"idle_spans_s": []}, "idle_spans_s is empty"),
+        ({"idle_spans_s": [1.0, -2.0]}, r"idle_spans_s\[1\] is -2.0"),
+        ({"idle_spans_s": [float("nan")]}, r"idle_spans_s\[0\] is nan"),
+        ({"checkpoint_bytes": 0}, "checkpoint_bytes is 0"),
+        ({"checkpoint_bytes": True}, "checkpoint_bytes is True"),
+    ],
+)
+@BOTH
 def test_a_partition_refuses_bad_input_by_name(partition, changes, message):
     with pytest.raises(ValueError, match=message):
         partition(**{"idle_spans_s": [1.0], "checkpoint_bytes": 4, **setting(), **changes})
@@ -175,8 +196,12 @@ def test_spans_are_averaged_by_index_on_each_iterations_own_clock():
     assert profile == IdleProfile(spans_s=(0, 1, 5), deviations=(0, 1, 0.2))
 
 
+TWO_SPANS = IdleProfile(spans_s=(1, 5), deviations=(0.1, 0.0))
+ONE_SPAN = IdleProfile(spans_s=(2,), deviations=(0,))
+
+
 def test_ranks_have_the_least_span_of_each_and_the_largest_deviation():
-    ranks = [IdleProfile(spans_s=(1, 5), deviations=(0.1, 0.0)), IdleProfile(spans_s=(2, 3), deviations=(0.0, 0.3))]
+    ranks = [TWO_SPANS, IdleProfile(spans_s=(2, 3), deviations=(0.0, 0.3))]
     assert least_spans(ranks) == IdleProfile(spans_s=(1, 3), deviations=(0.1, 0.3))
 
 
@@ -209,9 +234,9 @@ def test_without_checkpoints_gathers_run_one_layer_ahead_and_the_update_waits_fo
         copy engine | .   .   .  .  .  .   .  .  .  .   .  .  .  .   .  .  .  .   .
         compute     | .   F0  -  -  -  F1  -  -  -  B1  -  -  -  B0  -  -  -  .   U
     """)
-    assert (
-        (found.iteration_s, found.idle_s, found.checkpoint_s, found.buffer_bytes) == (19, 13, 0, 0)
-    )  # NL#    # The spans to plan with lie before each message and before the update.#NL#    assert planning_spans_s(LAYERS) == (0, 0, 3, 3, 3, 3, 0)
+    assert (found.iteration_s, found.idle_s, found.checkpoint_s, found.buffer_bytes) == (19, 13, 0, 0)
+    # The spans to plan with lie before each message and before the update.
+    assert planning_spans_s(LAYERS) == (0, 0, 3, 3, 3, 3, 0)
 
 
 def test_blocking_delays_all_of_training_by_the_checkpoint():
@@ -284,6 +309,28 @@ def test_one_message_at_a_time_and_one_buffer_in_each_place():
     assert all(start >= free for start, free in zip(starts[2:], copied, strict=False))
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Operation(start_s=2, end_s=1), "end_s of 'Operation' is 1"),
+        (lambda: Operation(start_s=float("nan"), end_s=1), "must be finite"),
+        (lambda: iteration(start_s=3, end_s=2, name="late"), "end_s of 'late' is 2"),
+        (lambda: iteration((9, 11), name="early"), "operations of 'early' has Operation.*must lie between 0.0"),
+        (lambda: profile_idle_spans([]), "iterations is empty"),
+        (lambda: profile_idle_spans([iteration((0, 1), (2, 3)), iteration((0, 1))]), "operations of .* are 1; it must"),
+        (lambda: least_spans([]), "profiles is empty"),
+        (lambda: least_spans([TWO_SPANS, ONE_SPAN]), "spans of rank 1 are 1; they must be 2"),
+        (lambda: interleave([], traffic(), "Gemini"), "phases is empty"),
+        (lambda: interleave(LAYERS, traffic(), "clever"), "scheme is 'clever'; it must be one of 'Baseline'"),
+        (lambda: interleave(LAYERS, traffic(), "Gemini", update_s=-1), "update_s is -1"),
+        (lambda: Phase(label="two words", compute_s=1), "label is 'two words'"),
+        (lambda: Phase(label="F", compute_s=float("nan")), "compute_s of 'F' is nan"),
+        (lambda: traffic(copy_bytes_per_s=0.0), "copy_bytes_per_s is 0.0"),
+        (lambda: traffic(free_bytes=-1), "free_bytes is -1"),
+        (lambda: traffic(num_replicas=0), "num_replicas is 0"),
+        (lambda: traffic(safety=2.0), "safety is 2.0"),
+    ],
+)
 def test_bad_input_is_refused_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -62,6 +62,14 @@ def test_when_a_whole_group_is_lost_all_ranks_go_back_to_storage_so_that_they_ag
         "local memory: iteration 9: cannot be reached by every rank",
         "peers: machine 3: iteration 9: cannot be reached by every rank",
     )
+    # Storage of the newest iteration serves only the ranks that have lost it.
+    found = plan(full(lost=(0, 1)), 4, stored=[9])
+    assert (found.iteration, tiers(found)) == (9, [Tier.STORAGE, Tier.STORAGE, Tier.LOCAL, Tier.LOCAL])
+    # With nothing anywhere, or nothing of rank 1, training starts from the beginning.
+    found = plan({}, 2)
+    assert (found.iteration, tiers(found)) == (0, [Tier.START] * 2)
+    assert found.sources[1].passed_over[2] == "persistent storage: nothing is complete there"
+    assert plan({0: {0: [Held(iteration=3)]}}, 2).iteration == 0
 
 
 def test_a_rank_whose_replicas_are_one_iteration_behind_takes_all_ranks_back_by_one(plan):
@@ -82,20 +90,6 @@ def test_a_corrupt_local_replica_is_passed_over_for_the_peers_and_the_reason_is_
     assert (found.iteration, found.sources[0].tier, found.sources[0].machine) == (9, Tier.PEER, 1)
     reason = "local memory: iteration 9: corrupt, iteration 8: older than what every rank can reach"
     assert found.sources[0].passed_over == (reason,)
-
-
-def test_with_nothing_anywhere_training_starts_from_the_beginning(plan):
-    found = plan({}, 2)
-    assert found.iteration == 0
-    assert tiers(found) == [Tier.START] * 2
-    assert found.sources[1].passed_over[2] == "persistent storage: nothing is complete there"
-    assert plan({0: {0: [Held(iteration=3)]}}, 2).iteration == 0  # rank 1 has nothing
-
-
-def test_storage_that_is_of_the_newest_iteration_serves_only_those_that_have_lost_it(plan):
-    found = plan(full(lost=(0, 1)), 4, stored=[9])
-    assert found.iteration == 9
-    assert tiers(found) == [Tier.STORAGE, Tier.STORAGE, Tier.LOCAL, Tier.LOCAL]
 
 
 def test_ranks_that_need_a_peer_are_spread_so_that_the_busiest_serves_as_few_as_can_be(plan):
@@ -147,12 +141,15 @@ def test_of_a_thousand_machines_no_peer_serves_two():
     assert max(peer_load(found).values()) == 1
 
 
-def test_bad_inventories_are_refused():
-    with pytest.raises(ValueError, match="num_ranks is 0; it must be at least 1"):
-        plan_recovery({}, 0)
-    with pytest.raises(ValueError, match="holdings has rank 4 on machine 1; ranks are 0 to 3"):
-        plan_recovery({1: {4: [Held(iteration=1)]}}, 4)
-    with pytest.raises(ValueError, match="machine_of has 1 entries; it must have num_ranks, 2"):
-        plan_recovery({}, 2, machine_of=[0])
-    with pytest.raises(ValueError, match="stored is -1; it must be at least 0"):
-        plan_recovery({}, 2, stored=[-1])
+@pytest.mark.parametrize(
+    ("holdings", "num_ranks", "more", "message"),
+    [
+        ({}, 0, {}, "num_ranks is 0; it must be at least 1"),
+        ({1: {4: [Held(iteration=1)]}}, 4, {}, "holdings has rank 4 on machine 1; ranks are 0 to 3"),
+        ({}, 2, {"machine_of": [0]}, "machine_of has 1 entries; it must have num_ranks, 2"),
+        ({}, 2, {"stored": [-1]}, "stored is -1; it must be at least 0"),
+    ],
+)
+def test_bad_inventories_are_refused(holdings, num_ranks, more, message):
+    with pytest.raises(ValueError, match=message):
+        plan_recovery(holdings, num_ranks, **more)
