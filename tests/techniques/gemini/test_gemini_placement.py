@@ -3,7 +3,6 @@
 import importlib
 import random
 from fractions import Fraction
-from itertools import combinations
 from math import comb
 
 import pytest
@@ -42,12 +41,6 @@ from workbench.techniques.gemini.method.surviving import (
 )
 
 pytestmark = pytest.mark.timeout(60)
-
-
-def test_the_room_hands_out_the_function_though_a_module_has_its_name():
-    importlib.import_module("workbench.techniques.gemini.method.placement")
-    assert method.placement is placement
-    assert method.recovery_probability(placement(4, 2), 2).numerator == 2
 
 
 PLACEMENTS = [
@@ -102,6 +95,9 @@ def test_a_machine_keeps_its_own_replica_first_and_in_a_placement_of_ones_own_pe
 
 def test_survivors_come_in_the_order_of_the_holders_and_a_lost_shard_has_none():
     assert survivors(placement(5, 2), {2, 3}) == ((0, 1), (1, 0), (), (4,), (4,))
+    # The room hands out the function, though a module has its name.
+    importlib.import_module("workbench.techniques.gemini.method.placement")
+    assert method.placement is placement
 
 
 @pytest.mark.parametrize(
@@ -163,12 +159,16 @@ def test_sixteen_machines_have_the_probabilities_of_section_6_7_2():
     assert recovery_probability(placement(16, 2), 3) == 1 - Fraction(8 * 14, 560)
     # A ring counts three in a row once: 16 neighbours times 14 third machines, less the 16 triples in a row.
     assert recovery_probability(placement(16, 2, "ring"), 3) == 1 - Fraction(16 * 14 - 16, 560)
+    # Five of a thousand in five different groups: C(500, 5) groups, either member of each.
+    assert recovery_probability(placement(1000, 2), 5) == Fraction(comb(500, 5) * 2**5, comb(1000, 5))
 
 
 def test_counting_agrees_with_trying_for_every_small_size_and_for_random_placements():
     sizes = [(num_machines, m) for num_machines in range(1, 9) for m in range(1, num_machines + 1)]
     placements = [placement(*size, kind) for size in sizes for kind in ("mixed", "ring")]
     placements += [_own(num_machines=3 + seed % 6, num_replicas=1 + seed % 3, seed=seed) for seed in range(30)]
+    # A ring whose machines are not in the order of their numbers: 3, 0, 4, 1, 5, 2.
+    placements.append(Placement.own([(0, 4), (1, 5), (2, 3), (3, 0), (4, 1), (5, 2)]))
     for placed in placements:
         for k in range(placed.num_machines + 1):
             assert recovery_probability(placed, k) == recovery_probability_by_definition(placed, k), placed
@@ -180,14 +180,6 @@ def test_counting_agrees_with_trying_for_sets_of_different_sizes_and_things_in_n
         assert num_surviving(sets, 12, k) == num_surviving_by_definition(sets, 12, k)
 
 
-def test_a_ring_is_counted_whatever_its_kind_is_called_or_its_machines_are_numbered():
-    shuffled = [3, 0, 4, 1, 5, 2]
-    rows = {shuffled[place]: (shuffled[place], shuffled[(place + 1) % 6]) for place in range(6)}
-    placed = Placement.own([rows[machine] for machine in range(6)])
-    for k in range(7):
-        assert recovery_probability(placed, k) == recovery_probability(placement(6, 2, "ring"), k)
-
-
 def test_groups_and_rings_by_their_formulas_are_those_of_the_frontier():
     ring = {frozenset(holders) for holders in placement(30, 3, "ring").holders}
     groups = {frozenset(holders) for holders in placement(30, 3).holders}
@@ -197,25 +189,15 @@ def test_groups_and_rings_by_their_formulas_are_those_of_the_frontier():
     assert surviving_of_ring(30, 3, 21) == surviving_of_groups(10, 3, 21) == 0
 
 
-def test_fewer_failures_than_replicas_never_matter_and_losing_all_always_does():
-    for kind in ("mixed", "ring"):
-        placed = placement(23, 4, kind)
-        assert [recovery_probability(placed, k) for k in range(4)] == [1] * 4
-        assert recovery_probability(placed, 4) < 1
-        assert recovery_probability(placed, 23) == 0
-
-
 def test_more_failures_and_fewer_replicas_are_never_better():
     probabilities = {m: [recovery_probability(placement(24, m), k) for k in range(25)] for m in (1, 2, 3, 4)}
-    for values in probabilities.values():
+    for m, values in probabilities.items():
         assert values == sorted(values, reverse=True)
+        assert values[:m] == [1] * m and values[m] < 1 and values[24] == 0
     for m in (1, 2, 3):
         assert all(one <= other for one, other in zip(probabilities[m], probabilities[m + 1], strict=True))
-
-
-def test_five_of_a_thousand_in_pairs_are_counted_as_by_hand():
-    # five machines of five different groups: C(500, 5) groups, either member of each
-    assert recovery_probability(placement(1000, 2), 5) == Fraction(comb(500, 5) * 2**5, comb(1000, 5))
+    ring = [recovery_probability(placement(23, 4, "ring"), k) for k in range(24)]
+    assert ring[:4] == [1] * 4 and ring[4] < 1 and ring[23] == 0
 
 
 @pytest.mark.parametrize(("num_machines", "num_replicas"), [(16, 2), (12, 3), (12, 4)])
@@ -278,13 +260,9 @@ def test_intervals_hold_the_exact_probability_about_as_often_as_they_say():
     held = sum(estimate.low <= exact <= estimate.high for estimate in estimates)
     assert held >= 0.93 * 200  # seeded; 95 % are promised at least
     assert len({estimate.num_recovered for estimate in estimates}) > 10
-
-
-def test_the_interval_of_no_hit_in_ten_is_the_known_one():
-    # 1 - 0.025^(1/10)
+    # No hit in ten: 1 - 0.025^(1/10). Clopper and Pearson's chart; 5 of 10 at 95 %: 0.187 to 0.813.
     assert clopper_pearson(0, 10, 0.95) == (0.0, pytest.approx(1 - 0.025**0.1))
     assert clopper_pearson(10, 10, 0.95) == (pytest.approx(0.025**0.1), 1.0)
-    # Clopper and Pearson's chart; 5 of 10 at 95 %: 0.187 to 0.813
     assert clopper_pearson(5, 10, 0.95) == (pytest.approx(0.1871, abs=1e-4), pytest.approx(0.8129, abs=1e-4))
 
 
@@ -335,6 +313,11 @@ def test_no_other_pairing_of_eight_machines_outlives_more_pairs_of_racks():
         partner = dict([*pairing, *((b, a) for a, b in pairing)])
         placed = Placement.own([(machine, partner[machine]) for machine in range(8)])
         assert rack_recovery_probability(placed, racks, 2) <= ours
+    # Racks of 4, 2, 1, 1 are drawn from the fullest first: rack 0 must give one machine to every group.
+    racks = (0, 0, 0, 0, 1, 1, 2, 3)
+    placed = rack_placement(racks, 2)
+    assert components(placed) == ((0, 4), (1, 5), (2, 6), (3, 7))
+    assert rack_recovery_probability(placed, racks, 2) == 1 - Fraction(3, 6), "three pairs of racks hold rack 0"
 
 
 @pytest.mark.parametrize("racks", [(0, 0, 1, 1, 2, 2), (0, 1, 2, 0, 1, 2, 0), (0, 0, 0, 1, 2, 3, 4), (0,) * 5])
@@ -372,12 +355,3 @@ def test_holders_stand_in_different_racks_where_no_rack_has_more_than_its_share(
     placed = rack_placement(racks, 3)
     assert all(len({racks[holder] for holder in holders}) == 2 for holders in placed.holders)
     assert [rack_recovery_probability(placed, racks, lost) for lost in range(3)] == [1, 1, 0]
-
-
-def test_unequal_racks_are_drawn_from_the_fullest_first():
-    # racks of 4, 2, 1, 1: rack 0 must give one machine to every group
-    racks = (0, 0, 0, 0, 1, 1, 2, 3)
-    placed = rack_placement(racks, 2)
-    assert components(placed) == ((0, 4), (1, 5), (2, 6), (3, 7))
-    fatal = [pair for pair in combinations(range(4), 2) if 0 in pair]
-    assert rack_recovery_probability(placed, racks, 2) == 1 - Fraction(len(fatal), 6)

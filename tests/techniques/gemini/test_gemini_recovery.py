@@ -132,6 +132,9 @@ def test_ranks_that_need_a_peer_are_spread_so_that_the_busiest_serves_as_few_as_
     # rank 1, which could take 2 or 3, takes 3.
     found = plan(full(5, 3, kind="ring", lost=(0, 1)), 5)
     assert [found.sources[rank].machine for rank in (0, 1)] == [2, 3]
+    # Of a thousand machines no peer serves two.
+    found = plan_recovery(full(1000, 3, lost=set(range(0, 1000, 3))), 1000)
+    assert (found.iteration, max(peer_load(found).values())) == (9, 1)
 
 
 def test_several_ranks_may_share_a_machine(plan):
@@ -163,12 +166,6 @@ def test_the_fast_plan_is_the_one_of_the_definition_on_two_thousand_random_inven
         seen |= set(tiers(found))
         assert all(source.passed_over == () for source in found.sources if source.tier is Tier.LOCAL)
     assert seen == set(Tier)
-
-
-def test_of_a_thousand_machines_no_peer_serves_two():
-    found = plan_recovery(full(1000, 3, lost=set(range(0, 1000, 3))), 1000)
-    assert found.iteration == 9
-    assert max(peer_load(found).values()) == 1
 
 
 @pytest.mark.parametrize(
@@ -260,13 +257,6 @@ def test_where_machines_are_lost_the_tiers_share_the_failures():
     assert expected_waste(needs, 2, 3) == pytest.approx(4 / 86_400 * mean_s, rel=1e-4)
 
 
-def test_software_failures_alone_need_one_replica_and_no_traffic():
-    best = best_checkpointing(NEEDS)
-    assert (best.num_replicas, best.interval_iterations) == (1, 1)
-    assert best.storage_share == 1  # of hardware failures, of which there are none
-    assert best.waste == pytest.approx(4 / 86_400 * 15)
-
-
 RATES, IDLE_S, BLOCKING_S = (1e-3, 1.0, 30.0), (0.0, 1.0, 7.0, 10.0), (0.0, 0.2, 30.0)
 CASES = list(itertools.product(RATES, IDLE_S, BLOCKING_S, (0.0, 0.5, 1.0), (2.0, 50.0)))
 
@@ -279,28 +269,24 @@ def test_the_best_choice_is_that_of_the_search_of_everything(rate, idle_s, block
     assert best_checkpointing(needs) == best_checkpointing_by_definition(needs)
 
 
-def test_where_only_blocking_costs_the_best_interval_is_young_s():
-    # 0.5 s of blocking, 4 failures a day of 10 s iterations: sqrt(2 x 0.5 x 21,600) = 147 s.
-    needs = replace(NEEDS, blocking_s=0.5, hardware_share=0.0)
-    best = best_checkpointing(needs)
-    assert best.young_s == pytest.approx(146.97, abs=0.01)
-    assert abs(best.interval_iterations * 10 + 0.5 - best.young_s) <= 10
-
-
-def test_young_and_daly_by_hand():
+def test_the_best_interval_is_young_s_where_only_blocking_costs_and_shorter_with_more_failures():
     # sqrt(2 x 2 x 100) = 20; half = 0.01: 20 x (1 + 0.1 / 3 + 0.01 / 9) - 2.
     assert young_interval_s(2, 100) == 20
     assert daly_interval_s(2, 100) == pytest.approx(20 * (1 + 0.1 / 3 + 0.01 / 9) - 2)
     assert daly_interval_s(200, 100) == 100
-
-
-def test_more_failures_never_make_checkpoints_rarer():
-    intervals = [
-        best_checkpointing(replace(NEEDS, failures_per_machine_day=rate, blocking_s=2.0)).interval_iterations
-        for rate in (0.01, 0.1, 1.0, 10.0, 100.0)
-    ]
+    # 0.5 s of blocking, 4 failures a day of 10 s iterations: sqrt(2 x 0.5 x 21,600) = 147 s.
+    best = best_checkpointing(replace(NEEDS, blocking_s=0.5))
+    assert best.young_s == pytest.approx(146.97, abs=0.01)
+    assert abs(best.interval_iterations * 10 + 0.5 - best.young_s) <= 10
+    rates = [replace(NEEDS, failures_per_machine_day=rate, blocking_s=2.0) for rate in (0.01, 0.1, 1.0, 10.0, 100.0)]
+    intervals = [best_checkpointing(needs).interval_iterations for needs in rates]
     assert intervals == sorted(intervals, reverse=True)
     assert intervals[0] > intervals[-1]
+    # Software failures alone need one replica and no traffic.
+    best = best_checkpointing(NEEDS)
+    assert (best.num_replicas, best.interval_iterations) == (1, 1)
+    assert best.storage_share == 1  # of hardware failures, of which there are none
+    assert best.waste == pytest.approx(4 / 86_400 * 15)
 
 
 def test_memory_bounds_the_replicas_by_two_buffers_each():
