@@ -66,32 +66,29 @@ def test_leases_are_positive_and_cover_several_heartbeats(field, make):
 
 # Election
 
-ROOT_A = RootRecord(term=3, name="a")
+A = RootRecord(term=3, name="a")
+ELECTIONS = [
+    # Nobody is root yet: a machine that may takes the first term, a standby does not.
+    ("b", None, None, True, 0, (1, "b")),
+    ("standby", None, None, False, 0, None),
+    # The root lives: nothing to do. The root is lost: the next term.
+    ("b", A, A, False, 3, None),
+    ("b", A, A, True, 3, (4, "b")),
+    # The store has forgotten everything: the root comes back in its term, the others leave it the time.
+    ("a", None, A, False, 3, (3, "a")),
+    ("b", None, A, False, 3, None),
+    # It has forgotten everything and the root died: the next term.
+    ("b", None, A, True, 3, (4, "b")),
+    # The root sees that somebody has seen a higher term: agents would refuse its orders, so it takes a higher one.
+    ("a", A, A, False, 5, (6, "a")),
+    # The store has forgotten the root, and meanwhile there was a higher term: not the old one again.
+    ("a", None, A, False, 4, None),
+]
 
 
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [
-        # Nobody is root yet: whoever may takes the first term.
-        ({"me": "b", "record": None, "known": None, "root_is_lost": True, "seen_term": 0}, (1, "b")),
-        ({"me": "standby", "record": None, "known": None, "root_is_lost": False, "seen_term": 0}, None),
-        # The root lives: nothing to do.
-        ({"me": "b", "record": ROOT_A, "known": ROOT_A, "root_is_lost": False, "seen_term": 3}, None),
-        # The root is lost: the next term.
-        ({"me": "b", "record": ROOT_A, "known": ROOT_A, "root_is_lost": True, "seen_term": 3}, (4, "b")),
-        # The store has forgotten everything: the root comes back in its term, the others leave it the time.
-        ({"me": "a", "record": None, "known": ROOT_A, "root_is_lost": False, "seen_term": 3}, (3, "a")),
-        ({"me": "b", "record": None, "known": ROOT_A, "root_is_lost": False, "seen_term": 3}, None),
-        # It has forgotten everything and the root died: the next term.
-        ({"me": "b", "record": None, "known": ROOT_A, "root_is_lost": True, "seen_term": 3}, (4, "b")),
-        # I am root, but somebody has seen a higher term: agents would refuse my orders, so I take a higher one.
-        ({"me": "a", "record": ROOT_A, "known": ROOT_A, "root_is_lost": False, "seen_term": 5}, (6, "a")),
-        # I was root, the store has forgotten, and meanwhile there was a higher term: not my old one again.
-        ({"me": "a", "record": None, "known": ROOT_A, "root_is_lost": False, "seen_term": 4}, None),
-    ],
-)
-def test_an_election_step(case, expected):
-    claim = election_step(**case)
+@pytest.mark.parametrize(("me", "record", "known", "root_is_lost", "seen_term", "expected"), ELECTIONS)
+def test_an_election_step(me, record, known, root_is_lost, seen_term, expected):
+    claim = election_step(me=me, record=record, known=known, root_is_lost=root_is_lost, seen_term=seen_term)
     assert (None if claim is None else (claim.term, claim.name)) == expected
 
 
@@ -110,16 +107,10 @@ def spare(name):
 
 
 def view(*statuses, lost=(), order=ORDER, ripe=False):
-    names = tuple(status.name for status in statuses)
-    return View(
-        order=order,
-        initial=("a", "b"),
-        roster=names,
-        lost=frozenset(lost),
-        peer_loss_is_ripe=ripe,
-        alive=frozenset(names) - frozenset(lost),
-        statuses={status.name: status for status in statuses},
-    )
+    by_name = {status.name: status for status in statuses}
+    alive, lost, roster = frozenset(by_name) - frozenset(lost), frozenset(lost), tuple(by_name)
+    known = {"initial": ("a", "b"), "roster": roster, "alive": alive, "lost": lost, "statuses": by_name}
+    return View(order=order, peer_loss_is_ripe=ripe, **known)
 
 
 def test_training_begins_when_all_machines_of_the_first_list_are_heard():

@@ -114,11 +114,11 @@ def test_a_failure_at_310_goes_back_to_200_if_the_third_checkpoint_is_incomplete
 
 def test_the_minutes_of_one_failure_add_up():
     rows = recoveries.overhead_rows()
-    assert value(rows, "total_min", failure="software") == pytest.approx((15 + 162 + 240) / 60)
-    assert value(rows, "total_min", failure="hardware") == pytest.approx((15 + 162 + 330 + 1.5 + 240) / 60)
+    software_s, hardware_s = 15 + 162 + 240, 15 + 162 + 330 + 1.5 + 240
+    assert value(rows, "total_min", failure="software") == pytest.approx(software_s / 60)
+    assert value(rows, "total_min", failure="hardware") == pytest.approx(hardware_s / 60)
     assert value(rows, "resumes_with", failure="hardware") == 3
-    timeline = recoveries.overhead_timelines()["hardware"]
-    assert timeline.total_s(resource="recovery") == pytest.approx(15 + 162 + 330 + 1.5 + 240)
+    assert recoveries.overhead_timelines()["hardware"].total_s(resource="recovery") == pytest.approx(hardware_s)
 
 
 def test_the_wasted_time_of_figure_6_10():
@@ -138,14 +138,22 @@ def test_serialising_is_14_5_per_cent_of_training_every_nine_iterations():
     assert of_all == pytest.approx(100 * 81 / (8 * 62 + 81))
 
 
-def test_losses_added_up_leave_what_the_text_says():
+def test_added_losses_leave_the_ratios_of_the_text():
     rows = failures.rows_by_machines([1000], num_days=2, seeds=[0])
     # 15 failures a day: Gemini 417 + 93 s each; HighFreq 81 / 558 and 255 + 1,239 s each.
-    ours, theirs = 1 - 15 * 510 / DAY_S, 1 - 81 / 558 - 15 * 1494 / DAY_S
+    ours, high = 1 - 15 * 510 / DAY_S, 1 - 81 / 558 - 15 * 1494 / DAY_S
     assert value(rows, "effective_ratio_added", solution="Gemini") == pytest.approx(ours)
-    assert value(rows, "gain_added", highfreq="HighFreq, every 9") == pytest.approx(100 * (ours / theirs - 1))
+    assert value(rows, "gain_added", highfreq="HighFreq, every 9") == pytest.approx(100 * (ours / high - 1))
     shares = [row["value"] for row in rows if row["quantity"] == "time_share" and row["solution"] == "Gemini"]
     assert sum(shares) == pytest.approx(1)
+
+
+def test_without_the_diary_a_stand_in_says_that_it_is_one(monkeypatch):
+    monkeypatch.delenv("WORKBENCH_DATA", raising=False)
+    traces, source = replay.diary_or_stand_in("bloom-176b", [0, 1])
+    assert not source.is_real and len(traces) == 2
+    rows = replay.replay_rows("bloom-176b", traces, num_standbys=1)
+    assert value(rows, "effective_ratio", solution="Gemini") > value(rows, "effective_ratio", solution="Strawman")
 
 
 def event(first, last, category, text="x", count=None):
@@ -165,15 +173,6 @@ def test_the_lines_of_a_diary_become_failures_on_their_days():
     days = {len(fault.machines): fault.time_s / DAY_S for fault in trace.faults if len(fault.machines) > 1}
     assert len(trace.faults) == 90 and trace.num_of(FaultKind.SOFTWARE) == 0
     assert days.keys() == {5, 124} and 1 <= days[5] < 2 and 40 <= days[124] < 41
-
-
-def test_without_the_diary_a_stand_in_says_that_it_is_one(monkeypatch):
-    monkeypatch.delenv("WORKBENCH_DATA", raising=False)
-    traces, source = replay.diary_or_stand_in("bloom-176b", [0, 1])
-    assert not source.is_real
-    assert len(traces) == 2
-    rows = replay.replay_rows("bloom-176b", traces, num_standbys=1)
-    assert value(rows, "effective_ratio", solution="Gemini") > value(rows, "effective_ratio", solution="Strawman")
 
 
 def test_the_map_has_the_best_choice_at_every_place():
@@ -228,6 +227,22 @@ def legend(figure):
     return {text.get_text() for box in boxes for text in box.get_texts()}
 
 
+def beside_the_paper(item, quantity, draw, **more):
+    rows, paper = recorded(item)
+    return draw(rows, paper(quantity), **more)
+
+
+def test_predicted_iterations_checkpoints_and_overheads_stand_beside_the_papers():
+    models = beside_the_paper("fig-6-7/simulated", "iteration_s", pictures.draw_models)
+    assert [len(heights(ax)) for ax in models.axes] == [6, 6] and "the paper's 62 s (fitted)" in legend(models)
+    frequencies = beside_the_paper("fig-6-12/simulated", "frequency_gain", pictures.draw_frequencies)
+    assert [ax.get_yscale() for ax in frequencies.axes] == ["log", "log"]
+    reductions = beside_the_paper("fig-6-11/simulated", "reduction", pictures.draw_reductions)
+    assert {"100 Gbit/s", "400 Gbit/s", "the paper (at 400: more than)"} <= legend(reductions)
+    ablation = beside_the_paper("fig-6-16/simulated", "overhead", pictures.draw_ablation, free_mb=512)
+    assert ablation.axes[2].lines[-1].get_ydata()[0] == 512 and "published" in legend(ablation)
+
+
 def test_wasted_time_stands_beside_the_papers_iterations():
     rows, paper = recorded("fig-6-10/simulated")
     figure = pictures.draw_wasted(rows, paper("iterations_wasted"), iteration_s=62.0)
@@ -259,21 +274,6 @@ def test_replayed_trainings_and_mt_nlg_stand_beside_the_papers_hours_and_minutes
     rows, paper = recorded("section-6-2-2/simulated")
     both = pictures.draw_mt_nlg(rows, pd.concat([paper(row["quantity"]) for row in rows]))
     assert heights(both.axes[0])[2:] == pytest.approx([row["value"] for row in rows])
-
-
-def test_predicted_iterations_checkpoints_and_overheads_stand_beside_the_papers():
-    rows, paper = recorded("fig-6-7/simulated")
-    models = pictures.draw_models(rows, paper("iteration_s"))
-    assert [len(heights(ax)) for ax in models.axes] == [6, 6] and "the paper's 62 s (fitted)" in legend(models)
-    rows, paper = recorded("fig-6-12/simulated")
-    frequencies = pictures.draw_frequencies(rows, paper("frequency_gain"))
-    assert [ax.get_yscale() for ax in frequencies.axes] == ["log", "log"]
-    rows, paper = recorded("fig-6-11/simulated")
-    reductions = pictures.draw_reductions(rows, paper("reduction"))
-    assert {"100 Gbit/s", "400 Gbit/s", "the paper (at 400: more than)"} <= legend(reductions)
-    rows, paper = recorded("fig-6-16/simulated")
-    ablation = pictures.draw_ablation(rows, paper("overhead"), free_mb=512)
-    assert ablation.axes[2].lines[-1].get_ydata()[0] == 512 and "published" in legend(ablation)
 
 
 def test_the_map_of_the_best_checkpointing_says_replicas_interval_and_waste_in_every_cell():
