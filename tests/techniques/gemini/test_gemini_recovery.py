@@ -171,7 +171,7 @@ def test_the_fast_plan_is_the_one_of_the_definition_on_two_thousand_random_inven
 @pytest.mark.parametrize(
     ("holdings", "num_ranks", "more", "message"),
     [
-        ({}, 0, {}, "num_ranks is 0; it must be at least 1"),
+        ({}, 0, {}, "num_ranks is 0"),
         ({1: {4: [Held(iteration=1)]}}, 4, {}, "holdings has rank 4 on machine 1; ranks are 0 to 3"),
         ({}, 2, {"machine_of": [0]}, "machine_of has 1 entries; it must have num_ranks, 2"),
         ({}, 2, {"stored": [-1]}, "stored is -1; it must be at least 0"),
