@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from workbench import plots
 from workbench.cluster import Link
 from workbench.launch import Ranks, ShapedHosts
+from workbench.plots import figure
 from workbench.study.timing import Timed, Turn, Turns
 from workbench.techniques.gemini import plots as pictures
 from workbench.techniques.gemini.measured import reliability
@@ -27,22 +28,27 @@ from workbench.techniques.gemini.measured.overhead import (
     overhead_rows,
     predict,
 )
+from workbench.techniques.gemini.measured.recovery import RecoveryObserved, phases_of, recovery_rows
 from workbench.techniques.gemini.measured.reliability import (
+    Failure,
+    Flip,
+    Schedule,
     Undisturbed,
+    draw_schedule,
     reliability_cells,
     reliability_rows,
     run_schedule,
 )
-from workbench.techniques.gemini.measured.schedules import Failure, Flip, Schedule, draw_schedule
 from workbench.techniques.gemini.measured.tiers import TierTimes, hidden_from, measure_tiers, paced, tier_rows
 from workbench.techniques.gemini.measured.training import PoolContext, Size, Tokens
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.runtime.control.events import Fault, Victim
+from workbench.techniques.gemini.runtime.control.events import Event, Fault, Victim
 from workbench.techniques.gemini.runtime.idle import Interleaving, measure_link
+from workbench.techniques.gemini.runtime.training import TrainingOutcome
 from workbench.techniques.gemini.runtime.transfer import Route
-from workbench.timeline import Action
+from workbench.timeline import Action, Kind
 
 TINY = Size(hidden=16, layers=1, heads=2, vocab=32, sequence=8, batch=2, dropout=0.0)
 
@@ -107,7 +113,7 @@ def test_the_memory_of_a_pool_rank_is_found_again_by_name_and_keeps_its_size():
     first, again = context.memory("shard", 8), context.memory("shard", 8)
     os.pwrite(first, b"12345678", 0)
     assert os.pread(again, 8, 0) == b"12345678" and context.memory_names() == {"shard": 8}
-    with pytest.raises(ValueError, match="num_bytes is 9, must be 8"):
+    with pytest.raises(ValueError, match="num_bytes is 9; it must be 8"):
         context.memory("shard", 9)
     os.close(first), os.close(again)
     context.close()
@@ -182,7 +188,6 @@ def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_
     assert [by_name["different_ranks", scheme] for scheme in schemes[1:]] == [0, 0, 0]
     assert by_name["buffer_bytes", "Gemini"] == 2 * 8192, "four sub-buffers of 2 KiB to send and four to receive"
     assert by_name["shard_bytes", "Gemini"] == by_name["shard_bytes", "Blocking"] > 0
-    assert [len(values) for values in measured.rounds.values()] == [6] * 4
     assert by_name["checkpoint_s", "Gemini"] > 0 and ("network_s", "Blocking") not in by_name
     labels = [ax.get_ylabel() for ax in pictures.draw_overhead(measured.rows).axes]
     assert labels == ["seconds", "idle network (s)", "longer than without (%)", "MiB a rank"]
@@ -211,7 +216,7 @@ def test_a_machine_passes_over_nothing_its_own_shard_or_all_that_it_keeps():
     assert [hidden_from(Tier.LOCAL, rank, 4) for rank in range(4)] == [()] * 4
     assert [hidden_from(Tier.PEER, rank, 4) for rank in range(4)] == [(0,), (1,), (2,), (3,)]
     assert [hidden_from(Tier.STORAGE, rank, 4) for rank in range(4)] == [(0, 1), (1, 0), (2, 3), (3, 2)]
-    with pytest.raises(ValueError, match="num_machines is 3, must be even"):
+    with pytest.raises(ValueError, match="num_machines is 3; it must be even"):
         hidden_from(Tier.PEER, 7, 3)
 
 
@@ -383,3 +388,48 @@ def test_the_rows_count_recoveries_by_tier_and_the_picture_has_a_bar_a_generatio
     [ax] = pictures.draw_schedules([row]).axes
     assert [patch.get_width() for patch in ax.patches] == [1.0, 1.0]
     assert ax.get_title() == "1 of 1 trainings ended with the bits of an undisturbed one"
+
+
+# One recovery
+
+
+def on_both(name: str, time_s: float, generation: int, **details) -> list[Event]:
+    place = {"time_s": time_s, "generation": generation, "details": details}
+    return [Event(name=name, number=number, rank=number, **place) for number in (0, 1)]
+
+
+def observed() -> RecoveryObserved:
+    """Machine 1 dies after iteration 3, whose checkpoint is not complete: both resume from iteration 2."""
+    events = [*on_both("resumed", 10, 1), *on_both("resumed", 19.2, 2), *on_both("joined", 17, 2)]
+    for generation, time_s, iteration in ((1, 11, 1), (1, 12, 2), (1, 13, 3), (2, 21.2, 3), (2, 22.2, 4)):
+        events += on_both("iteration", time_s, generation, iteration=iteration)
+    events += on_both("checkpoint", 12, 1, iteration=1, began_s=11, sent_s=0.5, received_s=0.7)
+    for name, time_s in (("killed", 13.5), ("failure detected", 14.5), ("generation ordered", 15)):
+        events.append(Event(name=name, time_s=time_s))
+    for rank, time_s, duration_s, tier in ((0, 18, 0.5, "local memory"), (1, 18.2, 1.0, "peer memory")):
+        place = {"time_s": time_s, "duration_s": duration_s, "number": rank, "rank": rank, "generation": 2}
+        events.append(Event(name="retrieve", details={"tier": tier, "iteration": 2}, **place))
+    outcome = TrainingOutcome(results=(), events=tuple(events), hosts=None)
+    return RecoveryObserved(kind="hardware", outcome=outcome, phases=phases_of(outcome), different_ranks=0)
+
+
+def test_phases_add_up_to_the_time_of_the_recovery_and_one_iteration_is_lost():
+    phases = observed().phases
+    # Ordered 0.5 s after the detection, joined 2 s later; the last rank asks at 18.2 s and has its state at 19.2 s.
+    # The first iteration takes 2 s, an iteration as usual 1 s.
+    assert list(phases.seconds.values()) == pytest.approx([1, 0.5, 2, 1.2, 1, 1])
+    assert (phases.total_s, phases.lost_iterations, phases.lost_s) == (pytest.approx(6.7), 1, pytest.approx(1))
+    rows = {row["quantity"]: row["value"] for row in recovery_rows([observed()])}
+    assert (rows["from_memory"], rows["different_ranks"]) == (1, 0)
+
+
+def test_the_timeline_has_phases_iterations_and_checkpoints_and_the_picture_names_every_ranks_tier():
+    timeline = observed().timeline
+    assert timeline.resources[:3] == ("recovery", "machine 0", "machine 0, checkpoints")
+    labels = [(action.label, action.kind) for action in timeline.of("machine 1")]
+    progress = [("1", Kind.COMPUTE), ("2", Kind.COMPUTE), ("3", Kind.OTHER)]
+    assert labels == [*progress, ("peer memory", Kind.DECODE), ("3", Kind.COMPUTE), ("4", Kind.COMPUTE)]
+    assert timeline.of("machine 0, checkpoints")[0].duration_s == pytest.approx(0.7)
+    ax = pictures.draw_recovery(observed(), ax=figure()[1])
+    assert "machine 1,\npeer memory" in [label.get_text() for label in ax.get_yticklabels()]
+    assert ax.lines[-1].get_xdata()[0] == pytest.approx(3.5)
