@@ -176,6 +176,7 @@ def test_another_model_dtype_optimizer_world_size_or_rank_is_refused_by_name_and
 
 def test_bytes_that_are_no_image_or_a_part_of_one_are_refused():
     run = Training().step()
+    assert resume_(run.state, None, lambda: pytest.fail("a pass was run")) == 0, "from the start nothing is loaded"
     data = run.image()
     prefix = "5 bytes are fewer than its prefix has"
     for wrong, message in ((bytes(1000), "begins with"), (data[:-1], "fewer than its header's"), (data[:5], prefix)):
