@@ -23,13 +23,7 @@ class Stretch:
 
 
 def advanced_by_definition(policy: CheckpointPolicy, start: int, elapsed_s: float) -> Stretch:
-    """Train iteration by iteration.
-
-    Args:
-        policy: when to checkpoint; that at `start` has been taken before.
-        start: iterations done at the beginning.
-        elapsed_s: seconds until the failure, or until nobody looks any more.
-    """
+    """Train iteration by iteration for some seconds; the checkpoint at `start` has been taken before."""
     completed: dict[bool, int] = {}  # in memory or not -> newest iteration complete
     position = float(start)
     for kind, iteration, begin_s, end_s in stretch_moments(policy, start, elapsed_s):
@@ -41,11 +35,9 @@ def advanced_by_definition(policy: CheckpointPolicy, start: int, elapsed_s: floa
 
 
 def stretch_moments(policy: CheckpointPolicy, start: int, elapsed_s: float) -> list[tuple[str, int, float, float]]:
-    """List what happens, begun within the seconds: (what, iteration, begin_s, end_s).
+    """List the events that begin within the seconds: (kind, iteration, begin_s, end_s).
 
-    Returns:
-        "iteration", "blocking", and "memory" or "storage" for a checkpoint from snapshot to completion; ends may lie
-        beyond the seconds.
+    A kind is "iteration", "blocking", or "memory" or "storage" for a checkpoint from snapshot to completion.
     """
     moments: list[tuple[str, int, float, float]] = []
     now_s, iteration = 0.0, start
@@ -64,7 +56,7 @@ def stretch_moments(policy: CheckpointPolicy, start: int, elapsed_s: float) -> l
 
 
 def advanced(policy: CheckpointPolicy, start: int, elapsed_s: float) -> Stretch:
-    """Return the same without counting iterations one by one; arguments as for the definition."""
+    """Return the same without counting iterations one by one."""
     if all(level.blocking_s == 0 for level in policy.levels):
         done = int(elapsed_s / policy.iteration_s)
     else:

@@ -12,12 +12,13 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from workbench.cluster import GIGABIT_BYTES_PER_S
 from workbench.timeline.faults import Fault, FaultTrace
 
+from ..method.checks import require_counts, require_not_negative
 from ..method.placement import Placement
 from ..method.sizes import BYTES_PER_PARAMETER
 from ..method.waste import CheckpointPolicy, Job, Tier
@@ -68,14 +69,11 @@ class Overheads:
     warm_up_s: float  # from retrieved states to the first iteration
 
     def __post_init__(self) -> None:
-        for name in ("detection_s", "serialise_s", "least_replacement_s", "warm_up_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and not negative")
-        if not self.least_replacement_s <= self.most_replacement_s < math.inf:
-            raise ValueError(
-                f"most_replacement_s is {self.most_replacement_s!r}; it must be finite and at least "
-                f"{self.least_replacement_s!r}"
-            )
+        seconds = {field.name: getattr(self, field.name) for field in fields(self)}
+        require_not_negative(**seconds)
+        if self.most_replacement_s < self.least_replacement_s:
+            rule = f"it must be at least {self.least_replacement_s!r}, least_replacement_s"
+            raise ValueError(f"most_replacement_s is {self.most_replacement_s!r}; {rule}")
 
 
 PAPER_OVERHEADS = Overheads(
@@ -101,15 +99,9 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.policy.iteration_s != self.job.iteration_s:
-            raise ValueError(
-                f"iteration_s of the policy is {self.policy.iteration_s!r}; it must be that of the job, "
-                f"{self.job.iteration_s!r}"
-            )
-        if self.num_standbys < 0:
-            raise ValueError(f"num_standbys is {self.num_standbys!r}; it must not be negative")
-
-
-# --- machines
+            rule = f"it must be that of the job, {self.job.iteration_s!r}"
+            raise ValueError(f"iteration_s of the policy is {self.policy.iteration_s!r}; {rule}")
+        require_counts(0, num_standbys=self.num_standbys)
 
 
 class _Machines:
@@ -198,8 +190,6 @@ class _Machines:
         return any(not any(holder in each for each in gone) for holder in self._setting.placement.holders[machine])
 
 
-# --- the simulation
-
 Advance = Callable[[CheckpointPolicy, int, float], Stretch]
 
 
@@ -245,26 +235,16 @@ class TrainingRun:
 
 
 def simulate_training(setting: Setting, trace: FaultTrace, *, keep_spans: bool = False) -> TrainingRun:
-    """Simulate a training under the failures of a trace, from failure to failure.
+    """Simulate a training under the failures of a trace, from failure to failure; spans are kept for a timeline.
 
-    Args:
-        setting: job, policy, overheads, placement, standby machines.
-        trace: what fails when; its seconds are simulated.
-        keep_spans: keep what was done when, for a timeline.
-
-    Returns:
-        Where the time went; productive and wasted seconds add up to the duration.
-
-    Raises:
-        ValueError: if machines are lost and the setting has no placement for them, or one of another size, or a
-            hardware fault does not say which machine it takes.
+    Productive and wasted seconds add up to the duration of the trace.
     """
     _check(setting, trace)
     return _Simulation(setting, trace, advanced, keep_spans).run()
 
 
 def simulate_training_by_definition(setting: Setting, trace: FaultTrace, *, keep_spans: bool = False) -> TrainingRun:
-    """Simulate the same iteration by iteration; arguments as for `simulate_training`."""
+    """Simulate the same iteration by iteration."""
     _check(setting, trace)
     return _Simulation(setting, trace, advanced_by_definition, keep_spans).run()
 

@@ -44,8 +44,7 @@ def recovery_probability(placed: Placement, k: int) -> Fraction:
     """Count the exact probability that training recovers from memory when k machines are lost at once.
 
     Raises:
-        TooTangled: for a placement of one's own that has no exact way in reasonable time; it is never estimated
-            silently: `estimate_recovery_probability` does that, and says how far it may be off.
+        TooTangled: where that takes too long; `estimate_recovery_probability` samples instead.
     """
     _check_k(k, placed.num_machines)
     surviving = num_surviving(placed.holders, placed.num_machines, k)
@@ -53,11 +52,7 @@ def recovery_probability(placed: Placement, k: int) -> Fraction:
 
 
 def group_bound(num_machines: int, num_replicas: int, k: int) -> Fraction:
-    """Bound the probability of the group placement from below (corollary 6.1, Eq. 6.4).
-
-    Returns:
-        1 for k < m, else max(0, 1 - (N/m) C(N-m, k-m) / C(N, k)); the probability itself where k < 2m.
-    """
+    """Bound the probability of the group placement from below (corollary 6.1, Eq. 6.4): exact where k < 2m."""
     _check_sizes(num_machines, num_replicas)
     if num_machines % num_replicas:
         raise ValueError(f"num_machines is {num_machines}; it must be a multiple of num_replicas, {num_replicas}")
@@ -145,14 +140,7 @@ class BestPlacement:
 
 
 def best_placement(num_machines: int, num_replicas: int, k: int, *, balanced: bool = False) -> BestPlacement:
-    """Try every placement.
-
-    Args:
-        num_machines: N, small.
-        num_replicas: m.
-        k: machines lost at once.
-        balanced: try only those in which every machine keeps m replicas, as in a group or a ring.
-    """
+    """Try every placement, or only those in which every machine keeps m replicas, as in a group or a ring."""
     _check_sizes(num_machines, num_replicas)
     _check_k(k, num_machines)
     _check_number(num_machines, num_replicas)

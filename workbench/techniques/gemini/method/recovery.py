@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .checks import require_counts
+
 __all__ = ["Held", "RecoveryPlan", "Source", "Tier", "plan_recovery", "plan_recovery_by_definition"]
 
 START = 0  # The iteration that needs no checkpoint: initial weights are made again from their seed
@@ -37,9 +39,7 @@ class Held:
 
 # Machine -> rank whose shard it is -> replicas, at most two. A machine that is lost or new is absent or empty.
 Holdings = Mapping[int, Mapping[int, Sequence[Held]]]
-Copies = list[
-    dict[int, Sequence[Held]]
-]  # for each rank, machine -> its replicas of the rank's shard, machines in order
+Copies = list[dict[int, Sequence[Held]]]  # for each rank, machine -> its replicas of the rank's shard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,17 +83,10 @@ def plan_recovery_by_definition(
 def plan_recovery(
     holdings: Holdings, num_ranks: int, stored: Collection[int] = (), machine_of: Sequence[int] | None = None
 ) -> RecoveryPlan:
-    """Plan a recovery.
+    """Plan a recovery from memories and from the iterations that storage has of all ranks; of equal loads, the first.
 
     Args:
-        holdings: the replicas in the machines' memories.
-        num_ranks: ranks, whose shards are numbered as they are.
-        stored: iterations that are complete in persistent storage, for all ranks.
         machine_of: machine of each rank; None is rank r on machine r.
-
-    Returns:
-        The plan. Of several choices of peers with the same largest load, the one that comes first when each rank's
-        peer is compared in rank order.
     """
     homes = _checked(holdings, num_ranks, stored, machine_of)
     copies = _copies(holdings, num_ranks)
@@ -166,7 +159,6 @@ def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
 
 
 def _copies(holdings: Holdings, num_ranks: int) -> Copies:
-    """Turn the holdings round: by rank, then by machine."""
     copies: Copies = [{} for _ in range(num_ranks)]
     for machine, shards in sorted(holdings.items()):
         for rank, row in shards.items():
@@ -189,7 +181,6 @@ def _needed(copies: Copies, homes: Sequence[int], iteration: int) -> list[tuple[
 def _plan(
     copies: Copies, homes: Sequence[int], iteration: int, stored: Collection[int], chosen: Mapping[int, int]
 ) -> RecoveryPlan:
-    """Put the plan together, with the reasons."""
     sources = []
     for rank, home in enumerate(homes):
         keepers = _keepers(copies[rank], iteration)
@@ -228,8 +219,7 @@ def _checked(
     holdings: Holdings, num_ranks: int, stored: Collection[int], machine_of: Sequence[int] | None
 ) -> Sequence[int]:
     """Refuse numbers that cannot be; give each rank's machine."""
-    if num_ranks < 1:
-        raise ValueError(f"num_ranks is {num_ranks}; it must be at least 1")
+    require_counts(1, num_ranks=num_ranks)
     homes = range(num_ranks) if machine_of is None else machine_of
     if len(homes) != num_ranks:
         raise ValueError(f"machine_of has {len(homes)} entries; it must have num_ranks, {num_ranks}")
