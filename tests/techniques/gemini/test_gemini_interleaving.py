@@ -418,7 +418,7 @@ def test_an_iteration_without_messages_of_training_sends_the_checkpoint_before_i
         (lambda: interleave(LAYERS, traffic(), "clever"), "scheme is 'clever'; it must be one of 'Baseline'"),
         (lambda: interleave(LAYERS, traffic(), "Gemini", update_s=-1), "update_s is -1"),
         (lambda: Phase(label="two words", compute_s=1), "label is 'two words'"),
-        (lambda: Phase(label="F", compute_s=float("nan")), "compute_s of 'F' is nan"),
+        (lambda: Phase(label="F", compute_s=float("nan")), "compute_s is nan"),
         (lambda: traffic(copy_bytes_per_s=0.0), "copy_bytes_per_s is 0.0"),
         (lambda: traffic(free_bytes=-1), "free_bytes is -1"),
         (lambda: traffic(num_replicas=0), "num_replicas is 0"),

@@ -148,7 +148,7 @@ def test_of_a_thousand_machines_no_peer_serves_two():
 
 
 def test_bad_inventories_are_refused():
-    with pytest.raises(ValueError, match="num_ranks is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match="num_ranks is 0; it must be a whole number of at least 1"):
         plan_recovery({}, 0)
     with pytest.raises(ValueError, match="holdings has rank 4 on machine 1; ranks are 0 to 3"):
         plan_recovery({1: {4: [Held(iteration=1)]}}, 4)

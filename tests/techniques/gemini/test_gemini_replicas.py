@@ -181,7 +181,7 @@ def test_wrong_use_is_refused_before_anything_is_written():
         Slot(before, CAPACITY)
     with pytest.raises(ValueError, match="memory is 8000 bytes; it must be 8192 for two buffers"):
         Slot(bytearray(8000), CAPACITY)
-    with pytest.raises(ValueError, match="capacity_bytes is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match="capacity_bytes is 0; it must be a whole number of at least 1"):
         Slot.memory_bytes(0)
     assert bytes(memory) == before
     slot.begin(2, CAPACITY)

@@ -147,7 +147,7 @@ def test_a_url_that_cannot_be_written_is_refused_before_training(tmp_path):
         PersistentTier(f"file://{tmp_path}/file/run")
     with pytest.raises(ValueError, match="url is 'nowhere://run'; it must be writable: ValueError: Protocol not known"):
         PersistentTier("nowhere://run")
-    with pytest.raises(ValueError, match="keep_last is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match="keep_last is 0; it must be a whole number of at least 1"):
         PersistentTier("memory://x", keep_last=0)
     assert (tmp_path / "file").read_text() == "not a folder"
 

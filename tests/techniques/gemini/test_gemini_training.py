@@ -381,9 +381,9 @@ def children():
 @pytest.mark.parametrize(
     ("message", "choices"),
     [
-        ("num_machines is 0; it must be an integer of at least 1", {"num_machines": 0}),
-        ("ranks_per_machine is 1.5; it must be an integer", {"ranks_per_machine": 1.5}),
-        ("standbys is -1; it must be an integer of at least 0", {"standbys": -1}),
+        ("num_machines is 0; it must be a whole number of at least 1", {"num_machines": 0}),
+        ("ranks_per_machine is 1.5; it must be a whole number", {"ranks_per_machine": 1.5}),
+        ("standbys is -1; it must be a whole number of at least 0", {"standbys": -1}),
         ("names is .*; two machines must not have one name", {"names": ["a", "a"]}),
         ("names is .*; 'standby-0' is the name of a standby machine", {"names": ["a", "standby-0"], "standbys": 1}),
         ("names is .*; it must have one for each of 2 machines", {"names": ["a"]}),

@@ -6,6 +6,7 @@ before storage's.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from ..method.waste import CheckpointPolicy, Level
@@ -60,8 +61,10 @@ def advanced(policy: CheckpointPolicy, start: int, elapsed_s: float) -> Stretch:
     if all(level.blocking_s == 0 for level in policy.levels):
         done = int(elapsed_s / policy.iteration_s)
     else:
-        done = _iterations_done(policy, start, elapsed_s)
-    into_s = elapsed_s - _end_s(policy, start, done) - _blocked_after(policy, start, done)
+        candidates = range(1, int(elapsed_s / policy.iteration_s) + 1)
+        done = bisect_right(candidates, elapsed_s, key=lambda number: _end_s(policy, start, number))
+    after = [level.blocking_s for level in policy.levels if done and (start + done) % level.interval_iterations == 0]
+    into_s = elapsed_s - _end_s(policy, start, done) - sum(after)
     position = start + done + max(0.0, into_s) / policy.iteration_s
     newest = {level.in_memory: _newest(policy, level, start, done, elapsed_s) for level in policy.levels}
     return Stretch(position=position, memory=newest.get(True), storage=newest[False])
@@ -77,21 +80,6 @@ def _end_s(policy: CheckpointPolicy, start: int, done: int) -> float:
             every = level.interval_iterations
             seconds += level.blocking_s * (last // every - start // every)
     return seconds
-
-
-def _blocked_after(policy: CheckpointPolicy, start: int, done: int) -> float:
-    """Return for how long training stops after the last of some iterations."""
-    last = start + done
-    return sum(level.blocking_s for level in policy.levels if done and last % level.interval_iterations == 0)
-
-
-def _iterations_done(policy: CheckpointPolicy, start: int, elapsed_s: float) -> int:
-    """Find how many iterations end within the seconds, by bisection."""
-    low, high = 0, int(elapsed_s / policy.iteration_s) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _end_s(policy, start, middle) <= elapsed_s else (low, middle)
-    return low
 
 
 def _newest(policy: CheckpointPolicy, level: Level, start: int, done: int, elapsed_s: float) -> int | None:

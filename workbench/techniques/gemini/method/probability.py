@@ -143,7 +143,12 @@ def best_placement(num_machines: int, num_replicas: int, k: int, *, balanced: bo
     """Try every placement, or only those in which every machine keeps m replicas, as in a group or a ring."""
     _check_sizes(num_machines, num_replicas)
     _check_k(k, num_machines)
-    _check_number(num_machines, num_replicas)
+    num_placements = comb(num_machines - 1, num_replicas - 1) ** num_machines
+    if num_placements > MOST_PLACEMENTS:
+        sizes = (
+            f"num_machines is {num_machines} and num_replicas {num_replicas}, which makes {num_placements:,} placements"
+        )
+        raise ValueError(f"{sizes}; it must be at most {MOST_PLACEMENTS:,}")
     losses = [frozenset(lost) for lost in combinations(range(num_machines), k)]
     choices = [_choices(machine, num_machines, num_replicas, losses) for machine in range(num_machines)]
     fewest, example, num_best, num_tried = len(losses) + 1, None, 0, 0
@@ -184,12 +189,3 @@ def _choices(
     others = [other for other in range(num_machines) if other != machine]
     rows = [(machine, *chosen) for chosen in combinations(others, num_replicas - 1)]
     return [(row, sum(1 << bit for bit, lost in enumerate(losses) if lost.issuperset(row))) for row in rows]
-
-
-def _check_number(num_machines: int, num_replicas: int) -> None:
-    num_placements = comb(num_machines - 1, num_replicas - 1) ** num_machines
-    if num_placements > MOST_PLACEMENTS:
-        raise ValueError(
-            f"num_machines is {num_machines} and num_replicas {num_replicas}, which makes {num_placements:,} "
-            f"placements; it must be at most {MOST_PLACEMENTS:,}"
-        )

@@ -163,7 +163,7 @@ def gemini(
 
 
 def average_wasted_s(policy: CheckpointPolicy, job: Job, tier: Tier) -> float:
-    """Return the average waste of a failure that is recovered from a tier, Eq. 6.1; as in the paper, without blocking."""
+    """Return the average waste of a failure that a tier recovers, Eq. 6.1; blocking is left out as in the paper."""
     level = policy.storage if tier is Tier.STORAGE else policy.memory
     if level is None:
         raise ValueError(f"tier is {tier.value!r}; {policy.name} keeps checkpoints in {Tier.STORAGE.value} only")

@@ -44,7 +44,7 @@ def pack_tree(tree: Any) -> bytes:
     """
     blobs: list[bytes] = []
     text = json.dumps(_encode(tree, "", blobs), separators=(",", ":")).encode()
-    return b"".join([LENGTH.pack(len(text)), *map(_padded, (text, *blobs))])
+    return LENGTH.pack(len(text)) + b"".join(part + bytes(-len(part) % ALIGNMENT_BYTES) for part in (text, *blobs))
 
 
 def unpack_tree(data: bytes | bytearray | memoryview) -> Any:
@@ -96,7 +96,13 @@ def _encode(tree: Any, path: str, blobs: list[bytes]) -> Any:
     if type(tree) in PLAIN:
         return tree
     if isinstance(tree, Mapping):
-        return _encode_mapping(tree, path, blobs)
+        pairs = tree.items()
+        if all(type(key) is str and key != TAG for key in tree):
+            return {key: _encode(value, f"{path}[{key!r}]", blobs) for key, value in pairs}
+        items = [
+            [_encode(key, f"{path}.keys()", blobs), _encode(value, f"{path}[{key!r}]", blobs)] for key, value in pairs
+        ]
+        return {TAG: "pairs", "items": items}
     if type(tree) in (list, tuple):
         items = [_encode(item, f"{path}[{index}]", blobs) for index, item in enumerate(tree)]
         return items if type(tree) is list else {TAG: "tuple", "items": items}
@@ -114,15 +120,6 @@ def _encode(tree: Any, path: str, blobs: list[bytes]) -> Any:
         return _encode(tree.item(), path, blobs)
     kind = type(tree).__name__
     raise ValueError(f"state{path} is of class {kind}; it must be a tensor, an array, a plain value or a collection")
-
-
-def _encode_mapping(tree: Mapping, path: str, blobs: list[bytes]) -> Any:
-    """Keep text keys as they are; write others as pairs, in the order in which they are."""
-    if all(type(key) is str and key != TAG for key in tree):
-        return {key: _encode(value, f"{path}[{key!r}]", blobs) for key, value in tree.items()}
-    pairs = tree.items()
-    items = [[_encode(key, f"{path}.keys()", blobs), _encode(value, f"{path}[{key!r}]", blobs)] for key, value in pairs]
-    return {TAG: "pairs", "items": items}
 
 
 def _decode(tree: Any, data: memoryview) -> Any:
@@ -161,7 +158,3 @@ def _decode(tree: Any, data: memoryview) -> Any:
 
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def _padded(data: bytes) -> bytes:
-    return data + bytes(_aligned(len(data)) - len(data))

@@ -14,17 +14,19 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.placement import Placement
 from workbench.techniques.gemini.method.recovery import Held
 
+from .control.service import RankContext
 from .encoding import CHECKSUM_BYTES, as_bytes, checksum
 
-__all__ = ["BufferReport", "BufferState", "KeptShards", "Place", "Replica", "Slot", "holders_of_ranks", "holdings_of"]
+__all__ = ["BufferReport", "BufferState", "KeptShards", "Replica", "Slot", "holders_of_ranks", "holdings_of"]
 
 BUFFERS = 2  # one complete, one in progress (section 6.7.1)
 MAX_CHUNKS = 4096  # that a replica may come in: the paper's 9.4 GB shard has 300 of 32 MB
@@ -48,6 +50,9 @@ class BufferState(Enum):
     COMPLETE = "complete"  # whole, every checksum verified
 
 
+EMPTY = BufferState.EMPTY
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BufferReport:
     """The state of one buffer."""
@@ -66,17 +71,13 @@ class Replica:
 
 
 class Slot:
-    """Two buffers that keep one replica.
+    """Two buffers that keep one replica of at most `capacity_bytes`, in a file descriptor or a writable buffer.
 
     So that all ranks find a common iteration, `begin` of an iteration must wait until every replica of the one before
     is complete on every machine; a slot cannot see that.
-
-    Args:
-        memory: file descriptor of at least `memory_bytes`, mapped here, or a writable buffer.
-        capacity_bytes: largest replica.
     """
 
-    def __init__(self, memory, capacity_bytes: int):
+    def __init__(self, memory: Any, capacity_bytes: int):
         needed = self.memory_bytes(capacity_bytes)
         self._memory = _mapped(memory, needed)
         if self._memory.numel() < needed:
@@ -91,8 +92,7 @@ class Slot:
     @staticmethod
     def memory_bytes(capacity_bytes: int) -> int:
         """Return the bytes of a slot: two buffers, each with its record and table, rounded up to pages."""
-        if capacity_bytes < 1:
-            raise ValueError(f"capacity_bytes is {capacity_bytes}; it must be at least 1")
+        require_counts(1, capacity_bytes=capacity_bytes)
         return BUFFERS * -(-(DATA_START + capacity_bytes) // PAGE_BYTES) * PAGE_BYTES
 
     def begin(self, iteration: int, num_bytes: int) -> None:
@@ -101,9 +101,8 @@ class Slot:
             raise ValueError(f"num_bytes is {num_bytes}; it must be 1 to capacity_bytes, {self.capacity_bytes}")
         kept = self._find_kept()
         if kept is not None and iteration <= kept[0]:
-            raise ValueError(
-                f"iteration is {iteration}; it must be after {kept[0]}, which is complete (see discard_after)"
-            )
+            rule = f"it must be after {kept[0]}, which is complete (see discard_after)"
+            raise ValueError(f"iteration is {iteration}; {rule}")
         self._target = 0 if kept is None else 1 - kept[1]
         self._chunks, self._begun = {}, (iteration, num_bytes)
         self._write_record(PROGRESS, 0, bytes(CHECKSUM_BYTES))
@@ -113,9 +112,8 @@ class Slot:
         if self._target is None:
             raise RuntimeError("no replica is in progress: call begin(iteration, num_bytes) first")
         if offset < 0 or size < 1 or offset + size > self._begun[1]:
-            raise ValueError(
-                f"bytes are [{offset}, {offset + size}); they must be within the replica's [0, {self._begun[1]})"
-            )
+            rule = f"they must be within the replica's [0, {self._begun[1]})"
+            raise ValueError(f"bytes are [{offset}, {offset + size}); {rule}")
         start = self._data_start(self._target) + offset
         return self._memory[start : start + size]
 
@@ -236,25 +234,6 @@ class Slot:
         return self._start(index) + DATA_START
 
 
-class Place(Protocol):
-    """Where a rank runs, and the memory that its machine keeps; see `RankContext`."""
-
-    rank: int
-    world_size: int
-    machine: int
-    num_machines: int
-    ranks_per_machine: int
-    local_rank: int
-
-    def memory(self, name: str, num_bytes: int) -> int:
-        """Return a descriptor of memory of the machine."""
-        ...
-
-    def memory_names(self) -> dict[str, int]:
-        """Return the bytes of each memory by its name."""
-        ...
-
-
 def holders_of_ranks(placed: Placement, ranks_per_machine: int) -> tuple[tuple[int, ...], ...]:
     """Return for each rank's shard the ranks that keep it, itself first: its number on the holding machines."""
     return tuple(
@@ -271,7 +250,7 @@ class KeptShards:
     that were damaged or incomplete when the slots were last examined.
     """
 
-    def __init__(self, place: Place):
+    def __init__(self, place: RankContext):
         self._place = place
         self._slots: dict[int, Slot] = {}
         self.unusable: tuple[str, ...] = ()
@@ -302,11 +281,7 @@ class KeptShards:
     def examined(self) -> dict[int, list[tuple[int, str]]]:
         """Examine every slot: rank -> iteration and fault ("" for none) of each replica of its shard."""
         replicas = {
-            rank: [
-                (report.iteration or 0, report.reason)
-                for report in slot.reports()
-                if report.state is not BufferState.EMPTY
-            ]
+            rank: [(buffer.iteration or 0, buffer.reason) for buffer in slot.reports() if buffer.state is not EMPTY]
             for rank, slot in sorted(self._slots.items())
         }
         self.unusable = tuple(

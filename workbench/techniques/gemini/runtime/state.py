@@ -1,10 +1,5 @@
 """The training state of one rank as one flat run of bytes, and going on from it bit for bit.
 
-    state = TrainingState(model, optimizer, scheduler=scheduler, extra={"data": sampler})
-    state.capture(iteration)                    # after the optimizer's step
-    for offset in range(0, state.num_bytes, chunk_bytes): state.read_into_(offset, buffer)
-    iteration = resume_(state, image, throw_away)    # in place, also into a fresh model and optimizer
-
 Parameters and the optimizer's tensors are read from where they live: they change in optimizer steps only. What changes
 between steps (buffers, random numbers, the data position) is small and copied by `capture`.
 """
@@ -65,7 +60,6 @@ def _module_generators(model: nn.Module) -> dict[str, torch.Generator]:
 
 
 def _random_state(generators: dict[str, torch.Generator]) -> dict[str, Any]:
-    """Read the state of all generators."""
     cuda_is_used = torch.cuda.is_available() and torch.cuda.is_initialized()
     version, words, gauss = random.getstate()
     return {
@@ -78,7 +72,6 @@ def _random_state(generators: dict[str, torch.Generator]) -> dict[str, Any]:
 
 
 def _restore_random_state_(state: dict[str, Any], generators: dict[str, torch.Generator]) -> None:
-    """Put all generators where they were."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"])
@@ -90,27 +83,18 @@ def _restore_random_state_(state: dict[str, Any], generators: dict[str, torch.Ge
 
 
 class TrainingState:
-    """One rank's training state.
-
-    Args:
-        model: plain, DistributedDataParallel, or sharded by `fully_shard`, of which this rank's shards count.
-        optimizer: of this model's parameters; its state is tensors and plain values (SGD, Adam, AdamW, ...).
-        scheduler: the learning-rate schedule, if any.
-        extra: more objects by name, such as the data position.
-        rank, world_size: of this process; None takes torch.distributed's, or 0 of 1.
-        spare_bytes: room for the captured part to grow during the run.
-    """
+    """One rank's training state."""
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        model: nn.Module,  # plain, DistributedDataParallel, or sharded by `fully_shard`
+        optimizer: torch.optim.Optimizer,  # its state is tensors and plain values (SGD, Adam, AdamW, ...)
         *,
         scheduler: HasState | None = None,
-        extra: Mapping[str, HasState] | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        spare_bytes: int = SPARE_BYTES,
+        extra: Mapping[str, HasState] | None = None,  # more objects by name, such as the data position
+        rank: int | None = None,  # None takes that of torch.distributed, or 0
+        world_size: int | None = None,  # None takes that of torch.distributed, or 1
+        spare_bytes: int = SPARE_BYTES,  # room for the captured part to grow during the run
     ):
         self.model, self.optimizer = model, optimizer
         self._inner = model.module if isinstance(model, DistributedDataParallel) else model
@@ -151,8 +135,7 @@ class TrainingState:
         """Copy the parts that the next iteration changes before its optimizer step; the rest stays in its place.
 
         Raises:
-            ValueError: if tensors have come, gone or changed their shape since the first call, if the captured part has
-                outgrown its room, or if an object's state cannot be written.
+            ValueError: if tensors are others than at the first call, or the captured part has outgrown its room.
         """
         captured = pack_tree(self._small())
         live = self.tensors()
@@ -177,12 +160,7 @@ class TrainingState:
 
     @torch.no_grad()
     def load_(self, image) -> int:
-        """Put an image, whose integrity was checked, back in place; drop gradients; return its iteration.
-
-        Raises:
-            StateMismatch: if it is of another model, optimizer, dtype, rank or world size, or not whole; then nothing
-                has been overwritten.
-        """
+        """Check a verified image as a whole, put it back in place and drop gradients; return its iteration."""
         image = as_bytes(image)
         stored = self.check(image)
         small = unpack_tree(stored.captured(image))
@@ -230,7 +208,6 @@ class TrainingState:
         return live
 
     def _small(self) -> dict[str, Any]:
-        """Collect the captured part."""
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         return {
             "groups": [
@@ -258,7 +235,6 @@ class TrainingState:
         _restore_random_state_(small["random"], self._generators)
 
     def _check_small(self, small: dict[str, Any]) -> None:
-        """Refuse a captured part that could not be put back."""
         own = self._small()
         for part in ("buffers", "extra"):
             if small[part].keys() != own[part].keys():
@@ -314,36 +290,32 @@ class TrainingState:
 
 
 def resume_(state: TrainingState, image, throw_away: Callable[[], Tensor] | None = None) -> int:
-    """Put a stored state into a new process so that training goes on bit for bit.
+    """Put a verified image into a new process so that training goes on bit for bit; return its iteration, 0 for None.
 
     DistributedDataParallel lays its buckets out anew after its first backward pass, and so sums in another order from
-    then on. So a resumed process first runs two backward passes, whose gradients are dropped. FSDP2 needs none.
-
-    Args:
-        state: of the new model and optimizer, as they were at iteration 0.
-        image: the stored state, verified; None starts from iteration 0, and nothing is run or loaded.
-        throw_away: gives the loss of any batch of the usual shape; needed under DistributedDataParallel, on all ranks
-            together.
-
-    Returns:
-        The iteration to go on from.
+    then on. So a resumed process first runs two backward passes on all ranks together, whose gradients are dropped:
+    `throw_away` gives the loss of any batch of the usual shape. FSDP2 needs none.
 
     Raises:
-        StateMismatch: if the state is of another run; nothing has been overwritten or run then.
-        ValueError: if the model needs `throw_away` and there is none.
+        StateMismatch: if the image is of another run; nothing has been overwritten or run then.
     """
     if image is None:
         return 0
     image = as_bytes(image)
     state.check(image)
+    require_throw_away(state.model, throw_away)
     if isinstance(state.model, DistributedDataParallel):
-        if throw_away is None:
-            raise ValueError("throw_away is None; it must give a loss, or DDP takes its first sums in another order")
         for _ in range(THROW_AWAY_PASSES):
             with torch.enable_grad():
                 throw_away().backward()
             state.optimizer.zero_grad(set_to_none=True)
     return state.load_(image)
+
+
+def require_throw_away(model: nn.Module, throw_away: Callable[[], Tensor] | None) -> None:
+    """Refuse a DDP model without losses to throw away."""
+    if isinstance(model, DistributedDataParallel) and throw_away is None:
+        raise ValueError("throw_away is None; it must give a loss, or a DDP model cannot resume bit for bit")
 
 
 def _update_group_(group: dict[str, Any], stored: dict[str, Any]) -> None:

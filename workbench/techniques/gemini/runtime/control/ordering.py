@@ -9,20 +9,17 @@ __all__ = ["Decision", "Replacement", "View", "decide", "election_step"]
 
 
 def election_step(
-    *, me: str, record: RootRecord | None, known: RootRecord | None, root_is_lost: bool, seen_term: int
+    *,
+    me: str,  # this machine
+    record: RootRecord | None,  # the store's; None at the start, or after it has lost everything
+    known: RootRecord | None,  # the newest record that this machine has ever read
+    root_is_lost: bool,  # whether the lease of `record` or else of `known` has expired; without either, may I be first?
+    seen_term: int,  # highest term in any record, order or heartbeat that this machine has read
 ) -> RootRecord | None:
     """Return the record that a machine should try to write in place of the one it has read; None for none.
 
     The term goes with every order, and agents refuse an order of an older term than they have seen: a root that was
     succeeded while it slept cannot act any more.
-
-    Args:
-        me: this machine.
-        record: the store's; None at the start, or after it has lost everything.
-        known: the newest record this machine has ever read, or None.
-        root_is_lost: whether the lease of the root has expired: of `record`'s, else of `known`'s; without either,
-            whether this machine may take the first root's place.
-        seen_term: highest term this machine knows of, from any record, order or heartbeat.
     """
     candidate = RootRecord(term=seen_term + 1, name=me)
     if record is None:
