@@ -5,8 +5,6 @@ passes a message of M bytes through each machine's network in (n - 1) α + (n - 
 recomputed; the update is Adam's bytes over the device's memory bandwidth. Idle spans are many and alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -250,7 +248,6 @@ def _blocking_s(workload: Workload, machine: FittedMachine) -> float:
 
 
 def _share_of_peak(excess_s: Callable[[float], float]) -> float:
-    """Return the share of peak at which an iteration takes as long as asked."""
     if not excess_s(LEAST_SHARE) >= 0 >= excess_s(1.0):
         rule = f"no share of peak in {LEAST_SHARE}..1 gives it; at all of it {excess_s(1.0):+.3g} s"
         raise ValueError(f"iteration: {rule}")

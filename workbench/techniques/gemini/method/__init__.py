@@ -3,8 +3,6 @@
 `placement` here is the function, not its module: it is imported at once, and the rest when it is asked for.
 """
 
-from __future__ import annotations
-
 import importlib
 
 from .placement import (

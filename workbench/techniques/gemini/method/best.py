@@ -10,8 +10,6 @@ traffic fits the idle time and where it does not, so that each part has its mini
 Young: CACM 17(9), 1974. Daly: FGCS 22(3), 2006, Eq. 37.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Refusals of numbers, with one form of message for each kind."""
 
-from __future__ import annotations
-
 import math
 from numbers import Integral, Real
 

@@ -6,8 +6,6 @@ for the idle spans of the iteration without checkpoints, times μ, at the rate B
 Gemini's (D is the rate of copying), and that of both one after the other for the unpipelined one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -185,7 +183,6 @@ def _tasks(
     num_buffers: int,
     update_s: float,
 ) -> list[Task]:
-    """Return all tasks; the network's follow one another in their order."""
     if not phases:
         raise ValueError("phases is empty; an iteration must have one")
     messages = _messages(phases)
@@ -208,7 +205,6 @@ def _tasks(
 def _add_chunk(
     network: list[Task], copies: list[Task], traffic: CheckpointTraffic, chunk: Chunk, number: int, num_buffers: int
 ) -> None:
-    """Append the arrival of a chunk, once its buffer is free, and its copy."""
     free = (f"copy {number - num_buffers}",) if number >= num_buffers else ()
     before = tuple(task.name for task in network[-1:])
     arrival, copied, label = f"receive {number}", f"copy {number}", f"c{number}"

@@ -5,8 +5,6 @@ counter lets m replicas through although m - 1 travel; and where a span is short
 Times are compared as fractions, so that the slow and the fast form agree to the byte.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It holds corollary 6.1, theorem 6.1 and Eq. 6.3. The paper proves the gap of the
 (2m - 3)/C(N, m); at N mod m = m - 1 it equals it.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass

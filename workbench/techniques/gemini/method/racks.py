@@ -3,8 +3,6 @@
 A shard is lost if all of its holders stand in lost racks, so sets of racks take the place of the sets of holders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations

@@ -4,8 +4,6 @@ All ranks go back to the newest iteration that every rank can reach. Each takes 
 memory, else from persistent storage; the peers are chosen so that the busiest serves as few ranks as can be.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -167,7 +165,6 @@ def _copies(holdings: Holdings, num_ranks: int) -> Copies:
 
 
 def _keepers(rows: Mapping[int, Sequence[Held]], iteration: int) -> list[int]:
-    """List the machines with a good replica of an iteration."""
     wanted = Held(iteration=iteration)
     return [machine for machine, row in rows.items() if wanted in row]
 
@@ -205,7 +202,6 @@ def _reasons(rows: Mapping[int, Sequence[Held]], home: int, iteration: int) -> t
 
 
 def _found(row: Sequence[Held], iteration: int) -> str:
-    """Describe what is held instead of an iteration."""
     if not row:
         return "nothing is held"
     parts = [
@@ -218,7 +214,6 @@ def _found(row: Sequence[Held], iteration: int) -> str:
 def _checked(
     holdings: Holdings, num_ranks: int, stored: Collection[int], machine_of: Sequence[int] | None
 ) -> Sequence[int]:
-    """Refuse numbers that cannot be; give each rank's machine."""
     require_counts(1, num_ranks=num_ranks)
     homes = range(num_ranks) if machine_of is None else machine_of
     if len(homes) != num_ranks:

@@ -4,8 +4,6 @@ Parameters are counted as in Hugging Face's implementations with their language-
 positions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum

@@ -4,8 +4,6 @@ Where the paper has a frequency f, this has the interval 1/f, in seconds or in w
 and warm-up do not depend on checkpoints and are left to `cost.training`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

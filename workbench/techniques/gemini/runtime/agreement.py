@@ -1,7 +1,5 @@
 """Small JSON values gathered on all ranks without pickle, and a barrier whose time limit names the missing ranks."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import timedelta

@@ -6,8 +6,6 @@ been profiled, training waits. All ranks meet before a checkpoint travels, and o
 overwritten: a failure loses at most two iterations of a rank.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -184,7 +182,6 @@ class InMemoryCheckpoints:
         self.wait()
 
     def _note_iteration(self) -> None:
-        """Profile the iteration that has ended, and settle when there are enough."""
         started_s, operations = self.watch.started_s, self.watch.next_iteration()
         if not self.interleaving.wants_iterations:
             return
@@ -194,7 +191,6 @@ class InMemoryCheckpoints:
             self._context.log("profiled", idle_s=self.interleaving.profile.total_s)
 
     def _begin(self) -> None:
-        """Begin the checkpoint of this iteration."""
         iteration = self.iteration
         num_bytes = self._state.capture(iteration).num_bytes
         if not self._chunks:
@@ -256,7 +252,6 @@ class InMemoryCheckpoints:
         )
 
     def _keep_alone(self, slot: Slot, num_bytes: int) -> None:
-        """Copy the shard into the machine's own memory, where no peer keeps it."""
         for offset in range(0, num_bytes, self.interleaving.chunk_bytes):
             size = min(self.interleaving.chunk_bytes, num_bytes - offset)
             self._state.read_into_(offset, slot.view(offset, size))

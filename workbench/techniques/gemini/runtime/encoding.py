@@ -3,8 +3,6 @@
 Layout: 8 bytes (the JSON's length, little endian), the JSON, then each tensor's bytes, aligned to 8 bytes.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import struct
@@ -92,7 +90,6 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def _encode(tree: Any, path: str, blobs: list[bytes]) -> Any:
-    """Turn a state into JSON's kinds; bytes of tensors go to `blobs`."""
     if type(tree) in PLAIN:
         return tree
     if isinstance(tree, Mapping):

@@ -3,8 +3,6 @@
 Before a profile is known, and where checkpoints are to block, everything goes into one unbounded span.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ All ranks gather the contents of their machines' memories and plan alike (`metho
 machine are sent again at once, so that the next loss finds as many as the first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 import torch
@@ -117,7 +115,6 @@ def replicate_(
 
 
 def _exchange(plan: RecoveryPlan, place: RankContext, kept: KeptShards) -> Tensor | None:
-    """Send the images that this rank serves, and return the image that a peer sends to it, if one does."""
     served = [source for source in plan.sources if source.tier is Tier.PEER and _server(source, place) == place.rank]
     images = {source.rank: kept.replica(source.rank, plan.iteration).data for source in served}
     sent = {rank: [image.numel(), checksum(image.numpy()).hex()] for rank, image in images.items()}

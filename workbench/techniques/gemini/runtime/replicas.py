@@ -5,8 +5,6 @@ alone. Every chunk has a checksum; the record that makes a replica complete is w
 Layout of a buffer: record (128 bytes), chunk table (32 bytes a chunk), data.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import re
@@ -166,7 +164,6 @@ class Slot:
         return self._report(0), self._report(1)
 
     def _report(self, index: int) -> BufferReport:
-        """Verify one buffer: record, table, then the data chunk by chunk."""
         start = self._start(index)
         record = self._memory[start : start + FIELDS.size + CHECKSUM_BYTES].numpy().tobytes()
         if not any(record):
@@ -316,7 +313,6 @@ def holdings_of(examined: Sequence[Mapping[str, Sequence]], ranks_per_machine: i
 
 
 def _mapped(memory, num_bytes: int) -> Tensor:
-    """Map a file descriptor, or view a buffer, as writable bytes."""
     if isinstance(memory, int):
         size = os.fstat(memory).st_size
         if size < num_bytes:

@@ -4,8 +4,6 @@ Parameters and the optimizer's tensors are read from where they live: they chang
 between steps (buffers, random numbers, the data position) is small and copied by `capture`.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -37,7 +35,6 @@ class HasState(Protocol):
 
 
 def _checked_extras(extra: Mapping[str, HasState] | None, scheduler: HasState | None) -> dict[str, HasState]:
-    """Join the schedule, under the name "scheduler", and the user's objects."""
     objects = dict(extra or {})
     if scheduler is not None:
         if "scheduler" in objects:
@@ -47,16 +44,6 @@ def _checked_extras(extra: Mapping[str, HasState] | None, scheduler: HasState | 
         if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
             raise ValueError(f"extra[{name!r}] is {type(item).__name__}; it must have state_dict and load_state_dict")
     return objects
-
-
-def _module_generators(model: nn.Module) -> dict[str, torch.Generator]:
-    """Find the generators that a model's modules keep as attributes, such as this project's own dropout."""
-    return {
-        f"{name}.{attribute}": value
-        for name, module in model.named_modules()
-        for attribute, value in vars(module).items()
-        if isinstance(value, torch.Generator)
-    }
 
 
 def _random_state(generators: dict[str, torch.Generator]) -> dict[str, Any]:
@@ -105,7 +92,12 @@ class TrainingState:
             if any(id(parameter) not in known for parameter in group["params"]):
                 rule = "it must have parameters of the model only: wrap or shard the model first"
                 raise ValueError(f"optimizer's group {index} has other parameters; {rule}")
-        self._generators = _module_generators(self._inner)
+        self._generators = {  # that modules keep as attributes, such as this project's own dropout
+            f"{name}.{attribute}": value
+            for name, module in self._inner.named_modules()
+            for attribute, value in vars(module).items()
+            if isinstance(value, torch.Generator)
+        }
         in_group = dist.is_available() and dist.is_initialized()
         self.rank = rank if rank is not None else dist.get_rank() if in_group else 0
         self.world_size = world_size if world_size is not None else dist.get_world_size() if in_group else 1
@@ -227,7 +219,11 @@ class TrainingState:
     def _load_small_(self, small: dict[str, Any]) -> None:
         """Put the captured part back, but for the extra objects; random numbers last."""
         for group, stored in zip(self.optimizer.param_groups, small["groups"], strict=True):
-            _update_group_(group, stored)
+            for key in stored.keys() - {"params"}:
+                if isinstance(stored[key], Tensor) and isinstance(group.get(key), Tensor):
+                    group[key].copy_(stored[key])  # a learning rate that is a tensor stays the same tensor
+                else:
+                    group[key] = stored[key]
         for name, values in small["optimizer"].items():
             self.optimizer.state[self._parameters[name]].update(values)
         for name, buffer in self._buffers():
@@ -271,7 +267,6 @@ class TrainingState:
             raise
 
     def _buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the persistent buffers, which belong to the state."""
         for name, module in self._inner.named_modules():
             for key, buffer in module._buffers.items():
                 if buffer is not None and key not in module._non_persistent_buffers_set:
@@ -316,14 +311,3 @@ def require_throw_away(model: nn.Module, throw_away: Callable[[], Tensor] | None
     """Refuse a DDP model without losses to throw away."""
     if isinstance(model, DistributedDataParallel) and throw_away is None:
         raise ValueError("throw_away is None; it must give a loss, or a DDP model cannot resume bit for bit")
-
-
-def _update_group_(group: dict[str, Any], stored: dict[str, Any]) -> None:
-    """Put a parameter group's numbers back; a learning rate that is a tensor stays the same tensor."""
-    for key, value in stored.items():
-        if key == "params":
-            continue
-        if isinstance(value, Tensor) and isinstance(group.get(key), Tensor):
-            group[key].copy_(value)
-        else:
-            group[key] = value

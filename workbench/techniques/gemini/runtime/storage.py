@@ -4,8 +4,6 @@ Each rank writes one safetensors file. The marker, written last by one rank, lis
 every rank's whole image: a checkpoint counts when its marker is there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools
@@ -320,7 +318,6 @@ def _name_in_file(index: MetadataIndex) -> str:
 
 
 def _sharded(state: TrainingState, entry: Entry, place: Tensor) -> DTensor:
-    """Wrap a place in the image as this rank's shard of a tensor."""
     parameter = state.parameter_of(entry)
     stride = tuple(itertools.accumulate((1, *entry.whole_shape[:0:-1]), lambda a, b: a * b))[::-1]
     return DTensor.from_local(
@@ -351,7 +348,6 @@ def _writable(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _gathered(value: Any) -> list[Any]:
-    """Return every rank's JSON value, in rank order."""
     return tell_all(value) if dist.is_available() and dist.is_initialized() else [value]
 
 

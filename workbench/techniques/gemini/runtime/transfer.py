@@ -4,8 +4,6 @@ Sender and receiver work through the same plan, which holds the sizes: messages 
 a chunk is said on the wire.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -126,7 +124,6 @@ class Transfer:
         received()
 
     def _in_order(self, peers: Mapping[int, Sequence[Chunk]]) -> list[tuple[int, Chunk]]:
-        """Return the chunks to be received: replica by replica, as they are sent."""
         sources = [route.source for route in self._routes]
         return [
             (source, chunk)
