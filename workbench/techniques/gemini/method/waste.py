@@ -5,7 +5,7 @@ and warm-up do not depend on checkpoints and are left to `cost.training`.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .checks import require_counts, require_not_negative, require_positive
 from .recovery import Tier
@@ -120,13 +120,8 @@ class CheckpointPolicy:
 
 def strawman(job: Job, *, interval_s: float = STRAWMAN_INTERVAL_S) -> CheckpointPolicy:
     """Return the policy that writes to storage every three hours; whole iterations, at least as often as asked."""
-    level = Level(
-        in_memory=False,
-        interval_iterations=max(math.floor(interval_s / job.iteration_s), _least_iterations(job)),
-        blocking_s=job.serialise_s,
-        transfer_s=job.storage_s,
-    )
-    return CheckpointPolicy(name="Strawman", iteration_s=job.iteration_s, storage=level)
+    iterations = max(math.floor(interval_s / job.iteration_s), _least_iterations(job))
+    return replace(high_frequency(job, interval_iterations=iterations), name="Strawman")
 
 
 def high_frequency(job: Job, *, interval_iterations: int | None = None) -> CheckpointPolicy:
@@ -155,8 +150,7 @@ def gemini(
         blocking_s=blocking_s,
         transfer_s=job.iteration_s if transfer_s is None else transfer_s,
     )
-    iterations = max(math.floor(storage_interval_s / job.iteration_s), _least_iterations(job))
-    storage = Level(in_memory=False, interval_iterations=iterations, transfer_s=job.storage_s)
+    storage = replace(strawman(job, interval_s=storage_interval_s).storage, blocking_s=0.0)
     return CheckpointPolicy(name="Gemini", iteration_s=job.iteration_s, storage=storage, memory=memory)
 
 

@@ -14,7 +14,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-__all__ = ["CHECKSUM_BYTES", "as_bytes", "checksum", "dtype_named", "pack_tree", "raw_bytes", "unpack_tree"]
+__all__ = ["CHECKSUM_BYTES", "aligned", "as_bytes", "checksum", "dtype_named", "pack_tree", "raw_bytes", "unpack_tree"]
 
 CHECKSUM_BYTES = 16  # XXH3-128
 LENGTH = struct.Struct("<Q")
@@ -51,7 +51,7 @@ def unpack_tree(data: bytes | bytearray | memoryview) -> Any:
     if len(data) < LENGTH.size or LENGTH.unpack_from(data)[0] > len(data) - LENGTH.size:
         raise ValueError(f"data is {len(data)} bytes; it must be as long as the state that it should hold")
     start = LENGTH.size + LENGTH.unpack_from(data)[0]
-    return _decode(json.loads(bytes(data[LENGTH.size : start])), data[_aligned(start) :])
+    return _decode(json.loads(bytes(data[LENGTH.size : start])), data[aligned(start, ALIGNMENT_BYTES) :])
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def _decode(tree: Any, data: memoryview) -> Any:
 
     def blob(size: int) -> bytearray:
         nonlocal taken
-        start, taken = taken, _aligned(taken + size)
+        start, taken = taken, aligned(taken + size, ALIGNMENT_BYTES)
         if start + size > len(data):
             raise ValueError(f"data has {len(data)} bytes of tensors; it must have at least {start + size}")
         return bytearray(data[start : start + size])
@@ -153,5 +153,6 @@ def _decode(tree: Any, data: memoryview) -> Any:
     return decode(tree)
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+def aligned(size: int, multiple: int) -> int:
+    """Round a size up to a multiple."""
+    return -(-size // multiple) * multiple

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .encoding import raw_bytes
+from .encoding import aligned, raw_bytes
 
 __all__ = ["Entry", "Pieces", "StateLayout", "StateMismatch"]
 
@@ -91,14 +91,14 @@ class StateLayout:
     @classmethod
     def of(cls, *, captured_capacity_bytes: int, entries: list[Entry], **run) -> StateLayout:
         """Lay out tensors one after the other; the header holds their offsets, so its length is iterated."""
-        capacity, before = _aligned(captured_capacity_bytes), 0
+        capacity, before = aligned(captured_capacity_bytes, ALIGNMENT_BYTES), 0
         while True:
             placed, offset = [], before + capacity
             for entry in entries:
                 placed.append(replace(entry, offset=offset))
-                offset = _aligned(offset + entry.num_bytes)
+                offset = aligned(offset + entry.num_bytes, ALIGNMENT_BYTES)
             layout = cls(captured_offset=before, captured_capacity_bytes=capacity, entries=tuple(placed), **run)
-            needed = _aligned(PREFIX.size + len(layout.header))
+            needed = aligned(PREFIX.size + len(layout.header), ALIGNMENT_BYTES)
             if needed == before:
                 return layout
             before = needed
@@ -259,7 +259,3 @@ class Pieces:
 def _fields_of(item: Entry | StateLayout) -> dict[str, object]:
     """Name the fields; `dataclasses.asdict` would copy each of thousands of names and numbers."""
     return {field.name: getattr(item, field.name) for field in fields(item)}
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

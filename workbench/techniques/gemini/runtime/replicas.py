@@ -22,7 +22,7 @@ from workbench.techniques.gemini.method.placement import Placement
 from workbench.techniques.gemini.method.recovery import Held
 
 from .control.service import RankContext
-from .encoding import CHECKSUM_BYTES, as_bytes, checksum
+from .encoding import CHECKSUM_BYTES, aligned, as_bytes, checksum
 
 __all__ = ["BufferReport", "BufferState", "KeptShards", "Replica", "Slot", "holders_of_ranks", "holdings_of"]
 
@@ -34,7 +34,7 @@ FIELDS = struct.Struct(f"<8sqQQ{CHECKSUM_BYTES}s")
 CHUNK = struct.Struct(f"<QQ{CHECKSUM_BYTES}s")  # offset, bytes, checksum
 COMPLETE, PROGRESS = b"complete", b"progress"
 PAGE_BYTES = 4096
-DATA_START = -(-(RECORD_BYTES + MAX_CHUNKS * CHUNK.size) // RECORD_BYTES) * RECORD_BYTES  # in a buffer
+DATA_START = aligned(RECORD_BYTES + MAX_CHUNKS * CHUNK.size, RECORD_BYTES)  # in a buffer
 NAME = "shard of rank {rank}, {capacity_bytes} bytes"
 NAMED = re.compile(r"shard of rank (\d+), (\d+) bytes")
 
@@ -91,7 +91,7 @@ class Slot:
     def memory_bytes(capacity_bytes: int) -> int:
         """Return the bytes of a slot: two buffers, each with its record and table, rounded up to pages."""
         require_counts(1, capacity_bytes=capacity_bytes)
-        return BUFFERS * -(-(DATA_START + capacity_bytes) // PAGE_BYTES) * PAGE_BYTES
+        return BUFFERS * aligned(DATA_START + capacity_bytes, PAGE_BYTES)
 
     def begin(self, iteration: int, num_bytes: int) -> None:
         """Start a replica in the buffer that does not hold the newest complete one, whose old content is gone."""

@@ -7,6 +7,7 @@ hang while their machine's agent lives end by `timeout_s` only.
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +94,7 @@ class Training:
         )
         self._operator = Operator(self._machines, self._task)
         self._thread: threading.Thread | None = None
-        self._ended: TrainingOutcome | BaseException | None = None
+        self._end: Future[TrainingOutcome] = Future()
 
     def _check(self, hosts: Any) -> None:
         task = self._task
@@ -136,9 +137,9 @@ class Training:
 
         def work() -> None:
             try:
-                self._ended = self.run(timeout_s)
+                self._end.set_result(self.run(timeout_s))
             except BaseException as error:
-                self._ended = error
+                self._end.set_exception(error)
 
         self._thread = threading.Thread(target=work, name="workbench-training", daemon=True)
         self._thread.start()
@@ -153,10 +154,7 @@ class Training:
         """Wait for the end of a training that was started; raises what `run` raises."""
         if self._thread is None:
             raise RuntimeError("this training was not started")
-        self._thread.join()
-        if isinstance(self._ended, BaseException):
-            raise self._ended
-        return self._ended
+        return self._end.result()
 
     def close(self) -> None:
         """End all machines and everything they started; calling it again does nothing."""

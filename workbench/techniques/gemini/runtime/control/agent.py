@@ -9,8 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .ordering import Decision, Replacement, View, decide, election_step
-from .records import ORDER_KEY, ROOT_KEY, AgentStatus, Order, Phase, RootRecord, status_key
+from .ordering import (
+    ORDER_KEY,
+    ROOT_KEY,
+    AgentStatus,
+    Decision,
+    Order,
+    Phase,
+    Replacement,
+    RootRecord,
+    View,
+    decide,
+    election_step,
+    status_key,
+)
 from .store import KeyValueStore, StoreUnavailable
 
 __all__ = ["ControlAgent", "LeaseBook", "Step", "Timing", "is_expired_by_definition"]

@@ -18,8 +18,7 @@ from workbench.techniques.gemini.method.checks import require_counts, require_no
 
 from .agent import Timing
 from .events import Event, EventName, Fault, Victim
-from .ordering import Replacement
-from .records import Order
+from .ordering import Order, Replacement
 from .service import (
     AgentPlan,
     Logged,

@@ -17,7 +17,7 @@ import cloudpickle
 from workbench.launch.machines import Machine, RankEnded, RankExit, RankLink
 
 from .agent import ControlAgent, Step, Timing
-from .records import Order, Phase
+from .ordering import Order, Phase
 from .store import EtcdKeyValueStore, KeyValueStore, TcpKeyValueStore, listening_socket, serve_tcp_store
 
 __all__ = ["AgentPlan", "Logged", "RankContext", "Seat", "run_program", "serve_agent", "serve_store"]
