@@ -455,6 +455,5 @@ def _check(setting: Setting, trace: FaultTrace) -> None:
     if lost and setting.policy.memory is not None and placed is None:
         raise ValueError(f"placement is None; {setting.policy.name} must know who keeps what where machines are lost")
     if placed is not None and placed.num_machines != trace.num_machines:
-        raise ValueError(
-            f"num_machines of the placement is {placed.num_machines!r}; it must be the trace's, {trace.num_machines!r}"
-        )
+        rule = f"it must be the trace's, {trace.num_machines!r}"
+        raise ValueError(f"num_machines of the placement is {placed.num_machines!r}; {rule}")

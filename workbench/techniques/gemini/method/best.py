@@ -48,11 +48,9 @@ class CheckpointingNeeds:
         require_positive(failures_per_machine_day=self.failures_per_machine_day)
         require_not_negative(window_s=self.window_s, blocking_s=self.blocking_s)
         require_counts(1, most_iterations=self.most_iterations)
-        if self.memory_bytes < BUFFERS_PER_REPLICA * self.job.shard_bytes:
-            raise ValueError(
-                f"memory_bytes is {self.memory_bytes!r}; {BUFFERS_PER_REPLICA} buffers of one replica "
-                f"need {BUFFERS_PER_REPLICA * self.job.shard_bytes!r}"
-            )
+        if self.memory_bytes < (least_bytes := BUFFERS_PER_REPLICA * self.job.shard_bytes):
+            rule = f"{BUFFERS_PER_REPLICA} buffers of one replica need {least_bytes!r}"
+            raise ValueError(f"memory_bytes is {self.memory_bytes!r}; {rule}")
 
     @property
     def most_replicas(self) -> int:

@@ -64,10 +64,8 @@ def placement(num_machines: int, num_replicas: int, kind: str = "mixed") -> Plac
     _check_numbers(num_machines, num_replicas)
     divides = num_machines % num_replicas == 0
     if kind == "group" and not divides:
-        raise ValueError(
-            f"kind is 'group' and num_machines is {num_machines}; "
-            f"it must be a multiple of num_replicas, {num_replicas} (or kind 'mixed')"
-        )
+        rule = f"it must be a multiple of num_replicas, {num_replicas} (or kind 'mixed')"
+        raise ValueError(f"kind is 'group' and num_machines is {num_machines}; {rule}")
     kind = "group" if kind == "mixed" and divides else kind
     num_grouped = {"group": num_machines, "ring": 0}.get(kind, num_replicas * (num_machines // num_replicas - 1))
     holders = [
@@ -154,10 +152,7 @@ def _next_in(circle: Sequence[int], place: int, count: int) -> tuple[int, ...]:
 def _check_numbers(num_machines: int, num_replicas: int) -> None:
     require_counts(1, num_machines=num_machines, num_replicas=num_replicas)
     if num_replicas > num_machines:
-        raise ValueError(
-            f"num_replicas is {num_replicas}; it must be at most num_machines, {num_machines}: "
-            "two replicas on one machine are lost together"
-        )
+        raise ValueError(f"num_replicas is {num_replicas}; it must be at most num_machines, {num_machines}")
 
 
 def _check_holders(machine: int, holders: tuple[int, ...], placed: Placement) -> None:

@@ -107,10 +107,8 @@ class CheckpointPolicy:
         for level in self.levels:
             least_s, interval_s = level.transfer_s, level.interval_iterations * self.iteration_s
             if interval_s < least_s * (1 - 1e-12):
-                raise ValueError(
-                    f"interval_iterations is {level.interval_iterations!r}, {interval_s:g} s; Eq. 6.2 "
-                    f"asks for at least transfer_s, {least_s:g} s"
-                )
+                rule = f"Eq. 6.2 asks for at least transfer_s, {least_s:g} s"
+                raise ValueError(f"interval_iterations is {level.interval_iterations!r}, {interval_s:g} s; {rule}")
 
     @property
     def levels(self) -> tuple[Level, ...]:

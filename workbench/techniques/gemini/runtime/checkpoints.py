@@ -160,10 +160,8 @@ class InMemoryCheckpoints:
                 end.result(self._timeout_s)
             except TimeoutError:
                 peers = [route.target if name == "sent to" else route.source for route in self._routes]
-                raise CheckpointTimeout(
-                    f"rank {self._context.rank}: iteration {under_way.iteration} was not {name} ranks {peers} "
-                    f"within {self._timeout_s:g} s"
-                ) from None
+                late = f"iteration {under_way.iteration} was not {name} ranks {peers} within {self._timeout_s:g} s"
+                raise CheckpointTimeout(f"rank {self._context.rank}: {late}") from None
         self._under_way = None
         ended = {f"{name}_s": moment - under_way.began_s for name, moment in under_way.ended_s.items()}
         self._context.log("checkpoint", iteration=under_way.iteration, began_s=under_way.began_s, **ended)

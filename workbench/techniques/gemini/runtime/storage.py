@@ -60,14 +60,12 @@ class _Folder:
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Accept any: the folder is given to the constructor."""
-        return True
+        return True  # the folder is given to the constructor
 
     def reset(self, checkpoint_id: Any = None) -> None:
         """Nothing is kept between checkpoints."""
 
     def prepare_local_plan(self, plan: Any) -> Any:
-        """Return a plan unchanged."""
         return plan
 
     prepare_global_plan = prepare_local_plan
