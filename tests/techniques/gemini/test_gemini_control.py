@@ -7,14 +7,17 @@ from stores import MemoryKeyValueStore
 
 from workbench.techniques.gemini.runtime import ControlAgent, LeaseBook, StoreUnavailable, Timing
 from workbench.techniques.gemini.runtime.control.agent import is_expired_by_definition
-from workbench.techniques.gemini.runtime.control.ordering import Replacement, View, decide, election_step
-from workbench.techniques.gemini.runtime.control.records import (
+from workbench.techniques.gemini.runtime.control.ordering import (
     ORDER_KEY,
     ROOT_KEY,
     AgentStatus,
     Order,
     Phase,
+    Replacement,
     RootRecord,
+    View,
+    decide,
+    election_step,
     status_key,
 )
 

@@ -11,8 +11,8 @@ from torch.distributed.fsdp import fully_shard
 
 from workbench.techniques.gemini.measured.training import digest_of, train_gpt2
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD as OF_CHECKPOINTS
-from workbench.techniques.gemini.runtime.checkpoints import Context
 from workbench.techniques.gemini.runtime.control.events import Event, EventName
+from workbench.techniques.gemini.runtime.control.service import RankContext
 from workbench.techniques.gemini.runtime.training import Training
 
 __all__ = ["PRELOAD", "LiveLog", "SmallTraining", "in_words"]
@@ -34,7 +34,7 @@ class SmallTraining:
     the number of its iteration, so a resumed training sees the batches that the interrupted one would have seen.
     """
 
-    def __init__(self, context: Context, *, pause_s: float = PAUSE_S, seed: int = 0):
+    def __init__(self, context: RankContext, *, pause_s: float = PAUSE_S, seed: int = 0):
         self._rank, self._pause_s, self._seed = context.rank, pause_s, seed
         draw = torch.Generator().manual_seed(seed)
         layers = [nn.Linear(WIDTH, WIDTH) for _ in range(NUM_LAYERS)]

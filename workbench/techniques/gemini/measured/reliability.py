@@ -28,8 +28,9 @@ from workbench.techniques.gemini.measured.recovery import digests
 from workbench.techniques.gemini.measured.training import Size, train_gpt2
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, Context, InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
 from workbench.techniques.gemini.runtime.control.events import EventName, Fault, Victim
+from workbench.techniques.gemini.runtime.control.service import RankContext
 from workbench.techniques.gemini.runtime.replicas import KeptShards
 from workbench.techniques.gemini.runtime.storage import PersistentTier
 from workbench.techniques.gemini.runtime.training import Timing, TrainingOutcome, run_training
@@ -259,7 +260,7 @@ class Undisturbed:
         return self._known[key]
 
 
-def flip_bit(context: Context, checkpoints: InMemoryCheckpoints, flip: Flip) -> None:
+def flip_bit(context: RankContext, checkpoints: InMemoryCheckpoints, flip: Flip) -> None:
     """Change one bit of the newest complete replica that a machine keeps of a shard, once; every rank calls it."""
     if checkpoints.iteration != flip.at_iteration:
         return

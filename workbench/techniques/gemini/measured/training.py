@@ -20,7 +20,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.models.gpt2 import GPT2, GPT2Config
-from workbench.techniques.gemini.runtime.checkpoints import Context, InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.control.service import RankContext
 
 __all__ = ["PoolContext", "Size", "Tokens", "train_gpt2"]
 
@@ -117,10 +118,10 @@ class Tokens:
 
 
 def train_gpt2(
-    context: Context,
+    context: RankContext,
     size: Size,
     options: Mapping[str, Any],
-    after_step: Callable[[Context, InMemoryCheckpoints], None] | None = None,
+    after_step: Callable[[RankContext, InMemoryCheckpoints], None] | None = None,
 ) -> dict[str, Any]:
     """Train, checkpointing every iteration, from wherever the newest checkpoint ends."""
     torch.manual_seed(size.seed * 10_000 + context.rank)
