@@ -100,16 +100,8 @@ def model_named(name: str) -> Workload:
 
 
 def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str], skewness: float = 1.0) -> Rows:
-    """Time epochs in which a constant share of the columns is dropped.
+    """Time epochs in which a constant share of the columns is dropped: by the straggler, or by all ranks without one.
 
-    Args:
-        model: "ViT-1B" or "ViT-3B".
-        ratios: γ, each in [0, 1).
-        solutions: "Baseline", which drops nothing, and of ZERO "ZERO-Rd" and "ZERO-Pri".
-        skewness: of the one straggler, which then alone drops; 1 has none, and all ranks drop.
-
-    Returns:
-        Rows: epoch_s, speedup, epoch_saved (of Baseline's), dropped_share; keys model, solution, pruning_ratio.
     Source: figures 5 to 8.
     """
     workload, slow = model_named(model), _one(skewness)
@@ -124,20 +116,9 @@ def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str
 
 
 def simulate_skewness(model: str, skewnesses: Sequence[float], solutions: Sequence[str], empirical: float) -> Rows:
-    """Time epochs with one straggler.
+    """Time epochs with one straggler, two or more skewnesses ascending; `empirical` is the constant γ of ZERO-PriDiffE.
 
-    Args:
-        model: "ViT-1B" or "ViT-3B".
-        skewnesses: χ, two or more, ascending; 1 is no straggler.
-        solutions: names of `SOLUTIONS`.
-        empirical: γ of ZERO-PriDiffE, once there is a straggler.
-
-    Returns:
-        Rows of each solution, and of "ideal", a free balance that drops nothing: epoch_s, speedup, epoch_saved (of
-        Baseline's), dropped_share, speed_of_ideal, keys model, solution, skewness; epoch_saved_over_pri likewise, where
-        ZERO-Pri is there; speedup_bound of a one-shot plan by the mean, key skewness; of each solution growth, last
-        epoch over first, and off_straight_line, how far epochs are from the line between both, as a share.
-    Source: figures 9 and 10.
+    "ideal" is a free balance that drops nothing. Source: figures 9 and 10.
     """
     workload, names = model_named(model), [*solutions, IDEAL]
     epochs = {chi: _epochs(chi, workload, solutions, empirical) for chi in skewnesses}
@@ -157,16 +138,8 @@ def simulate_skewness(model: str, skewnesses: Sequence[float], solutions: Sequen
 
 
 def simulate_divisions(model: str, skewness: Sequence[float]) -> Rows:
-    """Time every division of several stragglers, the slowest x migrating, and say which one Eq. 3 takes.
+    """Time every division of several stragglers, the slowest x migrating, beside the plans of SEMI and of SEMI refined.
 
-    Args:
-        model: "ViT-1B" or "ViT-3B".
-        skewness: of the stragglers, the first ranks.
-
-    Returns:
-        Rows: epoch_s, speedup, epoch_saved, dropped_share, keys model, num_senders; and of SEMI as it plans itself, and
-        refined: planned_senders, planned_epoch_s, planned_over_fastest (division), planned_dropped_share and
-        better_divisions, how many are faster and drop less; key solution.
     Source: figure 11.
     """
     workload, slow = model_named(model), dict(enumerate(skewness))
@@ -250,17 +223,7 @@ TABLE_1_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the columns of one sender
 
 
 def simulate_migration(nums_senders: Sequence[int], shares: Sequence[float]) -> Rows:
-    """Time epochs in which ranks that are all alike migrate columns.
-
-    Args:
-        nums_senders: x, each 1 to 7.
-        shares: of their columns, each in [0, 1].
-
-    Returns:
-        Rows: epoch_s, keys scheme, num_senders, migrated_share; lead_s, scatter-gather's epoch minus
-        broadcast-reduce's, for every share above 0; relative_error of each published cell that does not calibrate, and
-        median_error, largest_error of their sizes.
-    """
+    """Time epochs in which equal ranks migrate columns, and compare the published cells that do not calibrate."""
     schemes = (Scheme.BROADCAST_REDUCE, Scheme.SCATTER_GATHER)
     rows: Rows = []
     for num_senders in nums_senders:
@@ -303,11 +266,7 @@ CLAIMED = (18.5, 23.5)  # %, of epochs without stragglers
 
 
 def simulate_text(models: Sequence[str], ratios: Sequence[float], skewness: float, solutions: Sequence[str]) -> Rows:
-    """Return the efficiency gained, and the ratios that the text's gains ask for; arguments as for `efficiency_rows`.
-
-    Returns:
-        Its rows, and ratio_needed, keys claimed (% without stragglers), model, meaning.
-    """
+    """Return the efficiency gained, and the ratios that the text's gains ask for."""
     rows = efficiency_rows(models, ratios, skewness, solutions)
     for claimed in CLAIMED:
         for model in models:
@@ -319,17 +278,7 @@ def simulate_text(models: Sequence[str], ratios: Sequence[float], skewness: floa
 
 
 def efficiency_rows(models: Sequence[str], ratios: Sequence[float], skewness: float, solutions: Sequence[str]) -> Rows:
-    """Return the efficiency gained over Baseline, by both meanings of the word.
-
-    Args:
-        models: "ViT-1B", "ViT-3B".
-        ratios: γ of all ranks, in homogeneous environments.
-        skewness: of one straggler, in heterogeneous ones.
-        solutions: names of `SOLUTIONS`, for those.
-
-    Returns:
-        Rows: efficiency_gain in %, keys environment, model, meaning, and pruning_ratio or solution.
-    """
+    """Return the gain over Baseline: all ranks drop each of `ratios`, and each of `solutions` helps one straggler."""
     rows: Rows = []
     for model in models:
         workload, slow = model_named(model), {0: skewness}
@@ -344,19 +293,7 @@ def efficiency_rows(models: Sequence[str], ratios: Sequence[float], skewness: fl
 
 
 def ratio_needed(model: str, percent: float, meaning: str) -> float:
-    """Return the ratio that all ranks must drop for an efficiency, in homogeneous environments.
-
-    Args:
-        model: "ViT-1B" or "ViT-3B".
-        percent: the efficiency.
-        meaning: "time saved" or "throughput gained".
-
-    Returns:
-        The ratio; 1 where even dropping everything does not give it.
-
-    Raises:
-        ValueError: for another meaning.
-    """
+    """Return the ratio that all ranks must drop for an efficiency in %; 1 where no ratio gives it."""
     if meaning not in MEANINGS:
         raise ValueError(f"meaning is {meaning!r}; it must be one of {MEANINGS!r}")
     workload = model_named(model)
@@ -400,13 +337,9 @@ def simulate_map(
 
 
 def map_rows(points: Sequence[MapPoint]) -> Rows:
-    """Return the places of a map and who wins there.
+    """Return the winner of each place and its properties, and the share of places won along every axis.
 
-    Returns:
-        Rows: of the winner speed_of_ideal, dropped_share and leaning (dropped minus migrated columns, as a share of
-        both: 1 is resizing, -1 migration, 0 also neither), and migration_over_resizing, MIG's epoch over ZERO's, keys
-        skewness, num_stragglers, bandwidth_gb_per_s, winner, means; won_by_<axis>, the share of places that have one
-        value of an axis where the winner means something, keys means and the axis.
+    `leaning` is dropped minus migrated columns, as a share of both: 1 is resizing, -1 migration, 0 also neither.
     """
     rows: Rows = []
     for point in points:

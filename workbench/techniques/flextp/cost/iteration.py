@@ -63,12 +63,7 @@ def parts_beside_flops(workload: Workload, machine: FittedMachine) -> IterationP
 
 
 def iteration_parts(workload: Workload, machine: FittedMachine) -> IterationParts:
-    """Return the parts of one rank's plain iteration, which follow one another.
-
-    Args:
-        workload: model and batch.
-        machine: devices, all of them tensor-parallel, link, rate of products.
-    """
+    """Return the parts of a rank's plain iteration, which follow one another; all devices are tensor-parallel ranks."""
     beside = parts_beside_flops(workload, machine)
     return IterationParts(
         product_s=product_flops(workload, machine.num_devices) / machine.flops_per_s,
@@ -82,13 +77,8 @@ def iteration_parts(workload: Workload, machine: FittedMachine) -> IterationPart
 def extraction_s(workload: Workload, machine: FittedMachine, removed: float) -> float:
     """Return what taking columns out and putting gradients back costs a rank in an iteration; nothing without.
 
-    Input and weight are read and written once forward and once backward for the kept columns; each gradient is read for
-    the kept columns and written whole.
-
-    Args:
-        workload: model and batch.
-        machine: its memory bandwidth counts.
-        removed: share of its columns that the rank does not multiply itself, in [0, 1].
+    Input and weight are read and written once forward and once backward for the kept columns. Each gradient is read for
+    the kept columns and written whole. `removed` is the share of columns that the rank does not multiply itself.
     """
     if not 0 <= removed <= 1:
         raise ValueError(f"removed is {removed!r}; it must be in [0, 1]")

@@ -1,17 +1,6 @@
 """What migrating columns costs by broadcast-reduce and by scatter-gather, and table I, to which the machine is fitted.
 
-What travels, of each linear layer and each sender (N ranks, x senders, R = N - x receivers, share s of the columns):
-- out, cut by columns, s of it: the weight; of a row-parallel layer also the input, which others do not have;
-- out and back, whole whatever s is: of a column-parallel layer, whose output belongs to its rank alone, the gradient
-  of the output and the sum of the receivers' parts of the output;
-- back, cut by columns, s of it: the weight's gradient; of a row-parallel layer also the input's;
-- merged into the all-reduce that follows anyway: the output of a row-parallel layer, and the gradient of the input of
-  a column-parallel one. That is broadcast-reduce; scatter-gather sends the latter back as well.
-
-Broadcast-reduce: a pipelined broadcast, and a reduce backwards, takes the time of one copy. x senders broadcast at
-once, but a receiver's link takes one copy after the other: x copies. Scatter-gather: a sender serves the receivers in
-rank order with all migrated columns each; with x senders N - 1 messages follow one another (a proportionate flow shop).
-The others go on meanwhile: what goes out hides behind a third of the product time, what comes back behind another.
+Transfers hide behind products: what goes out behind a third of the product time, what comes back behind another.
 """
 
 from __future__ import annotations
@@ -71,7 +60,7 @@ class MigrationTime:
 def migration_time(
     scheme: Scheme | str, workload: Workload, machine: FittedMachine, *, num_senders: int, migrated_share: float
 ) -> MigrationTime:
-    """Return what migrating adds to an iteration in which all ranks are equally fast.
+    """Return what migrating adds to an iteration in which all ranks are equally fast; nothing for a share of 0.
 
     Args:
         scheme: how columns travel.
@@ -79,12 +68,6 @@ def migration_time(
         machine: devices and link.
         num_senders: x, 1 to N - 1.
         migrated_share: s, share of its columns that each sender migrates, in [0, 1].
-
-    Returns:
-        Nothing for s = 0; else at least what travels whole.
-
-    Raises:
-        ValueError: naming the argument that is out of range.
     """
     scheme = _checked(scheme, num_senders, migrated_share, machine.num_devices)
     if migrated_share == 0:
@@ -105,7 +88,7 @@ def migration_time(
 def turns(num_senders: int, num_receivers: int) -> int:
     """Return how many messages follow one another when each sender serves all receivers in the same order.
 
-    A sender serves one receiver at a time and a receiver listens to one sender at a time; messages are alike.
+    A receiver listens to one sender at a time; messages are alike (a proportionate flow shop).
     """
     return num_receivers + num_senders - 1
 
@@ -116,7 +99,7 @@ def _operands_bytes(linear: Linear) -> float:
 
 
 def _whole_s(linear: Linear, machine: FittedMachine, num_senders: int) -> float:
-    """Return the broadcast of the output's gradient and the reduce of the output."""
+    """Return the broadcast of the output's gradient and the reduce of the output, which belongs to the sender alone."""
     if linear.cut is Cut.ROW:
         return 0.0
     return 2 * _broadcast_s(num_senders * linear.output_bytes, machine, num_senders)
@@ -212,18 +195,9 @@ def migration_epoch_time_s(
 ) -> float:
     """Return the seconds of an epoch in which some ranks, none of them slow, migrate a share of their columns.
 
-    The slowest rank is a receiver: it multiplies its own columns and x s / (N - x) as many for others. That a sender
-    has less to multiply saves nothing, because it waits for the others at the next all-reduce.
-
-    Args:
-        scheme: "broadcast-reduce" or "scatter-gather".
-        num_senders: x, 1 to 7 on eight ranks.
-        migrated_share: s, in [0, 1].
-        workload: model and batch; ViT-1B with batch 64.
-        machine: the paper's, if none is given.
-
-    Raises:
-        ValueError: naming the argument that is out of range.
+    The slowest rank is a receiver: it multiplies its own columns and x s / (N - x) as many for others. A sender saves
+    nothing, because it waits for the others at the next all-reduce. Arguments are those of `migration_time`; without a
+    machine it is the paper's.
     """
     machine = paper_machine() if machine is None else machine
     added = migration_time(scheme, workload, machine, num_senders=num_senders, migrated_share=migrated_share)
@@ -237,11 +211,7 @@ def paper_machine() -> FittedMachine:
 
 
 def published_epochs_s(cells: tuple[Cell, ...] = CALIBRATION) -> Mapping[Cell, float]:
-    """Read cells of table I.
-
-    Raises:
-        ValueError: naming a cell that the file does not hold.
-    """
+    """Read cells of table I; ValueError names a cell that the file does not hold."""
     return MappingProxyType({cell: cell.value("flextp") for cell in cells})
 
 
@@ -249,11 +219,11 @@ def calibrate(cells_s: Mapping[Cell, float], workload: Workload = VIT_1B) -> Fit
     """Fit the rate of matrix products to plain epochs, and the rate of messages to scatter-gather of everything.
 
     Args:
-        cells_s: seconds of the cells of `CALIBRATION`; no other is looked at.
-        workload: what the table is taken to be about; the paper does not say.
+        cells_s: seconds of the cells of `CALIBRATION`; other cells are ignored.
+        workload: model and batch of the table; the paper does not name them.
 
     Raises:
-        ValueError: naming a cell that is missing, or that no rate explains.
+        ValueError: for a cell that is missing, or that no rate explains.
     """
     if missing := [cell for cell in CALIBRATION if cell not in cells_s]:
         raise ValueError(f"cells_s lacks {missing[0]}; it must hold it")

@@ -1,7 +1,6 @@
 """An epoch of Baseline, ZERO, MIG and SEMI under stragglers, from the model's times and costs, and a map of who wins.
 
-The model gives each rank the times that it would measure and the costs that a pre-test would; the method's own planners
-turn them into a plan, and the method's own model of an iteration into seconds.
+The model stands in for measured times and for a pre-test; planners and the time of an iteration are the method's own.
 """
 
 from __future__ import annotations
@@ -95,17 +94,12 @@ def planned_epoch(
 
     Args:
         solution: Baseline, ZERO, MIG or SEMI.
-        skewness: of the stragglers by rank, each at least 1; ranks that it does not name are normal.
+        skewness: of the stragglers by rank, each at least 1; other ranks are normal.
         workload: model and batch.
         machine: the paper's, if none is given.
-        pruning_ratio: ZERO's, for the stragglers, or for every rank where there is none (figures 5 to 8); without it
-            Eq. 1 says it.
-        reference: what Eq. 1 compares a straggler with under ZERO: the current mean until plans come to rest, or once
-            the mean or the least of what ranks take with all their columns.
+        pruning_ratio: a constant γ of ZERO for the stragglers, or for every rank where there is none (figures 5 to 8).
+        reference: the time with which Eq. 1 compares a straggler under ZERO.
         refine: MIG and SEMI level all ranks instead of following the paper (`method.levelling`).
-
-    Raises:
-        ValueError: for a rank that does not exist, a skewness below 1, a ratio outside [0, 1) or without ZERO.
     """
     machine = paper_machine() if machine is None else machine
     times = model_times(skewness or {}, workload, machine)
@@ -136,13 +130,7 @@ def epoch_of_plan(
 def division_epochs(
     skewness: Mapping[int, float], *, workload: Workload = VIT_1B, machine: FittedMachine | None = None
 ) -> tuple[PlannedEpoch, ...]:
-    """Time every division of several stragglers: the slowest x migrate, the others resize, for x from 0 to all.
-
-    Args:
-        skewness, workload, machine: as for `planned_epoch`.
-
-    Source: figure 11.
-    """
+    """Time every division of several stragglers: the slowest x migrate, the others resize (figure 11)."""
     machine = paper_machine() if machine is None else machine
     times = model_times(skewness, workload, machine)
     plans = [plan_division(times, num_senders) for num_senders in range(len(stragglers(times)) + 1)]
@@ -150,15 +138,7 @@ def division_epochs(
 
 
 def model_times(skewness: Mapping[int, float], workload: Workload, machine: FittedMachine) -> tuple[RankTimes, ...]:
-    """Return what every rank would measure in a plain iteration.
-
-    Args:
-        skewness: by rank; products of linear layers, and nothing else, take that many times as long.
-        workload, machine: as for `planned_epoch`.
-
-    Raises:
-        ValueError: for a rank that does not exist, or a skewness below 1.
-    """
+    """Return each rank's times of a plain iteration; a skewness multiplies the products of linear layers alone."""
     if strange := [rank for rank in skewness if rank not in range(machine.num_devices)]:
         raise ValueError(f"skewness has rank {strange[0]!r}; ranks are 0..{machine.num_devices - 1}")
     for rank, value in skewness.items():
@@ -175,9 +155,10 @@ def model_costs(
     """Return the costs that a pre-test would measure.
 
     Args:
-        workload, machine: as for `planned_epoch`.
-        times: of all ranks; the fastest is the one whose products on received columns are measured.
-        num_senders: how many there will be; they share receivers, so that each costs less than one alone.
+        workload: model and batch.
+        machine: devices and link.
+        times: of all ranks; received columns are multiplied as fast as on the fastest rank.
+        num_senders: senders that share the receivers, so that each costs less than one alone.
     """
 
     def transfer_s(share: float) -> float:
@@ -279,9 +260,6 @@ def winner_map(
         machine: the paper's, if none is given; its link is replaced.
         refine: as for `planned_epoch`.
         speed_share: of the ideal's speed, which a solution has to reach; in [0, 1].
-
-    Raises:
-        ValueError: naming the argument that is out of range.
     """
     machine = paper_machine() if machine is None else machine
     if strange := [number for number in nums_stragglers if not 0 <= number < machine.num_devices]:
@@ -298,12 +276,12 @@ def winner_map(
 
 
 def winner_of(epochs: Mapping[Solution, PlannedEpoch], allowed_s: float, margin: float = MARGIN) -> Solution:
-    """Return the solution that drops least among those that are fast enough; among equals the first.
+    """Return the solution that drops least among the fast enough ones; among equals the first.
 
     Args:
         epochs: by solution, simpler ones first.
         allowed_s: seconds of an epoch that are fast enough.
-        margin: where none is that fast, how much slower than the fastest is, as a share of its time.
+        margin: where no epoch is that fast, the share by which it may exceed the fastest.
     """
     allowed_s = max(allowed_s, min(epoch.time_s for epoch in epochs.values()) * (1 + margin))
     enough = [solution for solution, epoch in epochs.items() if epoch.time_s <= allowed_s]

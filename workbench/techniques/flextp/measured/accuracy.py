@@ -94,27 +94,12 @@ def train_vit(
         learning_rate: at its peak.
         limit: training images drawn with the seed; None takes all.
         device: of model and batches.
-
-    Returns:
-        Plain values: `accuracy` on the test images, the best that a constant answer has (`chance`), `train_loss` at the
-        end, the shares of all products that were dropped and migrated, the plans, seconds, and where the images came
-        from.
-
-    Raises:
-        ValueError: for an argument outside its range, before any work.
     """
     return _run(VirtualTensorGroup(num_ranks), _Setting.of(locals()))
 
 
 def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
-    """Train on `num_ranks` real ranks of this machine, without injected delays: plans are those of `train_vit`.
-
-    Returns:
-        As `train_vit`: of rank 0, and the dropped share of all.
-
-    Raises:
-        ValueError: as `train_vit`, and for another number of ranks.
-    """
+    """Train on real ranks of this machine, without injected delays; the plans are those of `train_vit`."""
     setting = _setting_of(arguments)
     if ranks.num_ranks != setting.num_ranks:
         raise ValueError(f"num_ranks is {setting.num_ranks}; it must be the pool's {ranks.num_ranks}")
@@ -125,16 +110,7 @@ def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
 def compare_on_ranks(
     compared: Sequence[Mapping[str, Any]], *, num_ranks: int, timeout_s: float = 600, **recipe: Any
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Train every variant on real and on virtual ranks, `timeout_s` at most on real ones.
-
-    Returns:
-        Rows by solution: `accuracy_difference` (points), `loss_difference` (a share of the virtual ranks' loss),
-        `dropped_difference` (points of all products) and `plans_difference` (plans that are not the same), real less
-        virtual; and all results, each with its `solution` and `ranks`.
-
-    Raises:
-        ValueError: as `train_vit`, before any rank starts.
-    """
+    """Train every variant on real and on virtual ranks; return rows of the differences, and all results."""
     variants = [(name_of(variant), {**recipe, **variant, "num_ranks": num_ranks}) for variant in compared]
     for _, arguments in variants:
         _setting_of(arguments)
@@ -157,11 +133,7 @@ def compared_by_seed(compared: Sequence[Mapping[str, Any]], seeds: Sequence[int]
 def training_cells(wanted: Sequence[Mapping[str, Any]], **recipe: Any) -> list[dict[str, Any]]:
     """Return every argument of `train_vit` for each training of `compared_by_seed`; some may be equal.
 
-    Where nobody straggles nobody drops or migrates, so that is the Baseline, as is any Baseline under stragglers, which
-    cost it time alone.
-
-    Raises:
-        ValueError: for an argument that `train_vit` does not have.
+    Without stragglers nobody drops or migrates: the training is the Baseline, as is any Baseline under stragglers.
     """
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_vit).parameters.items()}
     return [_cell(defaults, {**recipe, **variant}) for variant in wanted]

@@ -1,8 +1,6 @@
 """Rows of timed variants: parts of an iteration, ratios within rounds, the best possible speedup, and a figure's axis.
 
-A Baseline without stragglers gives o, its other and transfer time over its product time. With one straggler of skewness
-χ among N ranks the ideal speedup is (o + χ) / (o + N / (N - 1 + 1 / χ)). Waiting of its ranks is not in o: with it the
-ideal would be easier to reach.
+A Baseline without stragglers gives o, its other and transfer time over its product time, without waiting.
 """
 
 from __future__ import annotations
@@ -45,14 +43,7 @@ class Notes:
 
 
 def rows_of(variants: Variants, timed: Timed, *, keys: Keys, iterations_per_epoch: int) -> list[dict]:
-    """Return the rows of a study.
-
-    Args:
-        variants: by name.
-        timed: their turns, with `Notes`.
-        keys: key columns of each variant's rows.
-        iterations_per_epoch: of an epoch of the data set, for `epoch_s`.
-    """
+    """Return the rows of a study; `timed` holds `Notes`, `keys` the key columns of each variant."""
     rows = []
     for name in variants:
         notes = [[turn.notes for turn in turns] for turns in timed.rounds[name]]
@@ -182,20 +173,10 @@ def _bound(variant: Variant, num_ranks: int, other: float) -> float:
 
 
 def along_axis(rounds: Rounds, keys: Keys, rows: Sequence[Mapping], along: str) -> list[dict]:
-    """Return rows that compare places of a figure's axis, round by round.
+    """Return rows that compare places of a figure's axis, round by round; `rounds` holds seconds by variant.
 
-    Args:
-        rounds: seconds of each variant's iterations, by its name.
-        keys: key columns of each variant, by its name.
-        rows: of the study, with `epoch_s` and `dropped_share`.
-        along: the key column on the axis.
-
-    Returns:
-        Over skewness, of every solution with three places or more `growth`, the last epoch over the first, and
-        `off_straight_line`, the distance of the epoch furthest from the line between both, as a share. Over the number
-        of senders `over_fastest_division`, an epoch of SEMI over the fastest of the given divisions;
-        `better_divisions`, the number of divisions that drop less and are faster, with the least and the largest number
-        by the intervals of their ratios; and `slowest_epoch_s` of all divisions and of Baseline. Along other axes none.
+    Over skewness: growth and distance from a straight line. Over the number of senders: SEMI beside the given
+    divisions.
     """
     if along == "skewness":
         return list(_along_skewness(rounds, keys))

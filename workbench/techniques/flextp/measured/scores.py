@@ -1,8 +1,6 @@
-"""From finished trainings to rows: accuracy, losses against the Baseline, and the dropped shares.
+"""From finished trainings to rows: accuracy, losses against the Baseline of the same seed, and the dropped shares.
 
-The "% accuracy loss" of section V may be points or a share of the Baseline's accuracy; rows hold both, told apart by
-`reading`. A training is compared with the Baseline of its seed, which saw the same images in the same order. Its
-interval is one standard error of a share of the test images, either way.
+The "% accuracy loss" of section V may be points or a share of the Baseline's accuracy; the key `reading` tells which.
 """
 
 from __future__ import annotations
@@ -37,18 +35,13 @@ def name_of(variant: Values) -> str:
 
 
 def accuracy_rows(wanted: Sequence[Values], found: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
-    """Return rows of trainings.
+    """Return rows of trainings, of losses against the Baseline of their seed, and of comparisons over seeds.
 
     Args:
         wanted: the variants, seed by seed, the Baselines among them.
-        found: results of `train_vit` for each.
+        results: of `train_vit` for each.
         keys: fields of a variant that tell rows apart, beside the solution's name.
         same: further keys of all rows.
-
-    Returns:
-        For each training `accuracy` (%, with its standard error), `train_loss`, `dropped_share` and `migrated_share` (%
-        of all products); against the Baseline of its seed `accuracy_loss` (%, by reading, with the same error); over
-        seeds `loss_in_spreads`; for Pri and Rd `loss_narrowed` (%), for PriDiffR and Pri `points_behind` (%).
     """
     pairs = list(zip(wanted, found, strict=True))
     baselines = {variant["seed"]: result["accuracy"] for variant, result in pairs if variant["solution"] == BASELINE}

@@ -1,8 +1,4 @@
-"""Iterations of a small Vision Transformer, timed on real ranks under stragglers: one fixed batch of random numbers.
-
-Stragglers sleep after their products, by one trace for all variants that are compared; an epoch is an iteration times
-the iterations of an epoch of CIFAR-10.
-"""
+"""Iterations of a small Vision Transformer, timed on real ranks under stragglers: one fixed batch of random numbers."""
 
 from __future__ import annotations
 
@@ -206,19 +202,13 @@ def measure_variants(
     num_hosts: int = 1,
     device: str = "cpu",
 ) -> Measured:
-    """Train all variants in turns on real ranks of this machine.
+    """Train all variants in turns on real ranks of this machine; None among them is the model without balancing.
 
     Args:
-        variants: by name; None is the model as it is, without balancing.
-        num_ranks: tensor-parallel ranks.
         rounds, warmup, turn, seed: of `Turns`, `turn` its length; with a straggler that moves, so many after each move.
         size, slowness, chooses, device: of `Setting`.
         keys: key columns of each variant's rows, by its name; by default {"variant": name}.
         link, num_hosts: of `open_ranks`.
-
-    Raises:
-        ValueError: before any rank starts, for too few rounds, a model without balancing that is to be slowed, and
-            a variant that these ranks cannot run.
     """
     moves = any(variant is not None and variant.moves for variant in variants.values())
     turns = Turns(rounds=rounds, warmup=warmup, length=turn, repeats=num_ranks if moves else 1, seed=seed)

@@ -69,11 +69,7 @@ class Variant:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {rule}")
 
     def trace(self, num_ranks: int, iterations_per_epoch: int) -> StragglerTrace:
-        """Return the stragglers of a group of ranks, iteration by iteration.
-
-        Raises:
-            ValueError: for more stragglers than ranks, or a skewness below 1.
-        """
+        """Return the stragglers of a group of ranks, iteration by iteration."""
         _check_length("skewness", self.skewness, num_ranks)
         if self.moves:
             (skewness,) = self.skewness
@@ -114,15 +110,7 @@ def _check_length(name: str, values: Sequence[float], num_ranks: int) -> None:
 
 
 def variants_of(compared: Sequence[Options], keys: Sequence[str]) -> dict[str, Variant]:
-    """Return the variants of a figure, by name.
-
-    Args:
-        compared: an entry for each variant, which names its solution.
-        keys: the fields that tell entries of one solution apart.
-
-    Raises:
-        ValueError: if two entries get one name.
-    """
+    """Return the variants of a figure, by name; `keys` are the fields that tell entries of one solution apart."""
     names = [_name(options, keys) for options in compared]
     if len(set(names)) < len(names):
         raise ValueError(f"keys is {list(keys)}; it must tell {names} apart")

@@ -44,9 +44,6 @@ def levelled_plan(
     Returns:
         Of the plans that drop nothing the fastest, if it reaches that share of the ideal's speed; else of the plans
         that reach it the one that drops least, or the fastest where none does.
-
-    Raises:
-        ValueError: if speed_share is outside [0, 1), all ranks are stragglers, or one spends no time in products.
     """
     if not 0 <= speed_share < 1:
         raise ValueError(f"speed_share is {speed_share!r}; it must be in [0, 1)")

@@ -75,9 +75,7 @@ class RankTimes:
     def unresized(self) -> RankTimes:
         """Return the times with all own columns and no others; product time is proportional to the columns.
 
-        Raises:
-            ValueError: if no column was multiplied and yet products took time.
-        Source: section III-A; without this Eq. 1 swings between two plans (`printed_ratio`).
+        Without this Eq. 1 swings between two plans. Source: section III-A.
         """
         if self.product_s == 0:
             return RankTimes(own_s=self.own_s, product_s=0.0)
@@ -223,9 +221,6 @@ def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[i
     """List the ranks that compute a sender's columns, in the order of their virtual numbers.
 
     Other senders are left out of the count (ours; the paper has one sender).
-
-    Raises:
-        ValueError: if the sender is not among the senders, a rank does not exist, or nobody is left to receive.
     """
     if outside := [rank for rank in (sender, *senders) if not 0 <= rank < num_ranks]:
         raise ValueError(f"senders has rank {outside[0]}; it must be in 0..{num_ranks - 1}")
@@ -240,12 +235,7 @@ def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[i
 def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
     """Divide m migrated columns among the receivers, in the order of their virtual numbers.
 
-    Returns:
-        Receiver r' has positions (r' - 1) m / (N - 1) to r' m / (N - 1), both rounded down; together 0..m-1.
-
-    Raises:
-        ValueError: for a negative number of columns, or no receiver.
-    Source: section IV-B.
+    Receiver r' has positions (r' - 1) m / (N - 1) to r' m / (N - 1), both rounded down. Source: section IV-B.
     """
     if num_columns < 0:
         raise ValueError(f"num_columns is {num_columns}; it must be 0 or more")

@@ -53,7 +53,7 @@ def reference_s(times: Sequence[RankTimes], reference: Reference) -> float:
 
 
 def pruning_ratio(own_s: float, reference_s: float, product_s: float) -> float:
-    """Return the share of its columns that brings a rank's own time down to the reference.
+    """Return the share of its columns that brings a rank's own time down to the reference (Eq. 1).
 
     Args:
         own_s: T_i, un-resized.
@@ -63,10 +63,6 @@ def pruning_ratio(own_s: float, reference_s: float, product_s: float) -> float:
     Returns:
         (T_i - T_ref) / M_i; 0 for a rank that is no slower than the reference, or spends no time in products; at most
         `MOST_REMOVED`.
-
-    Raises:
-        ValueError: if a time is negative or not finite, or product_s exceeds own_s.
-    Source: Eq. 1.
     """
     RankTimes(own_s=own_s, product_s=product_s)
     if not 0 <= reference_s < math.inf:
@@ -96,9 +92,6 @@ def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> flo
 
     Returns:
         (other + skewness) / (other + (skewness + N - 1) / N); without other time, skewness N / (skewness + N - 1).
-
-    Raises:
-        ValueError: for a skewness below 1, no rank, or a negative other time.
     """
     if not 1 <= skewness < math.inf:
         raise ValueError(f"skewness is {skewness!r}; it must be finite and at least 1")
@@ -120,9 +113,7 @@ def have_moved(
 
     Un-resized times are compared. The current mean is moved by the plan itself: against it times are compared as they
     are, and a rank that drops columns has moved also while it is slower than the mean by a quarter of the threshold,
-    since dropping may save less time than it should.
-
-    Source: section III-A, where it is an increase and each rank's own decision.
+    since dropping may save less time than it should. In section III-A it is an increase, and each rank's own decision.
     """
     if reference is not Reference.CURRENT_MEAN:
         own_s = [(new.unresized().own_s, old.unresized().own_s) for new, old in zip(now, planned_from, strict=True)]
@@ -160,15 +151,8 @@ def settled_resizing(times: Sequence[RankTimes], threshold: float = SIGNIFICANT_
     """Return the plan at which resizing against the current mean comes to rest while nobody's speed changes.
 
     Ranks plan, measure their new times, and plan again as long as the own time of any rank has moved by more than the
-    threshold since the last plan. Each plan asks for more than the one before, so this ends.
-
-    Args:
-        times: of all ranks, in rank order; the first plan is made from them as they are.
-        threshold: share of a rank's own time; also how much slower than the mean a straggler is at least.
-
-    Raises:
-        ValueError: if the threshold is not in (0, 1).
-    Source: section III-A, whose mean is of the times as they are and is renewed when a rank's time has changed.
+    threshold since the last plan. Each plan asks for more than the one before, so this ends. The threshold is also the
+    share by which a straggler is slower than the mean. Source: section III-A.
     """
     if not 0 < threshold < 1:
         raise ValueError(f"threshold is {threshold!r}; it must be in (0, 1)")
@@ -188,11 +172,7 @@ def plan_migration(
 ) -> Plan:
     """Plan migration alone (MIG): every straggler hands its share by Eq. 1 with the least time to the others.
 
-    Args:
-        times: of all ranks, in rank order, as measured under any plan.
-        costs: of the pre-test; only the refined plan looks at them.
-        refine: level all ranks, senders with receivers, instead.
-        tolerance: see `stragglers`.
+    Only the refined plan, which levels senders with receivers, depends on the costs.
     """
     slow = stragglers(times, tolerance=tolerance)
     if refine:
@@ -203,14 +183,7 @@ def plan_migration(
 def plan_division(times: Sequence[RankTimes], num_senders: int, *, tolerance: float = SIGNIFICANT_CHANGE) -> Plan:
     """Let the slowest stragglers migrate and the others resize, by Eq. 1 with the least time.
 
-    Args:
-        times: of all ranks, in rank order.
-        num_senders: x, from 0 (resizing alone) to the number of stragglers (migration alone).
-        tolerance: see `stragglers`.
-
-    Raises:
-        ValueError: if there are fewer stragglers.
-    Source: section IV-B; figure 11 sweeps x.
+    `num_senders` is x, from 0 (resizing alone) to the number of stragglers (migration alone). Source: section IV-B.
     """
     slow = stragglers(times, tolerance=tolerance)
     if not 0 <= num_senders <= len(slow):
@@ -226,7 +199,7 @@ def plan_semi(
     speed_share: float = SPEED_SHARE,
     tolerance: float = SIGNIFICANT_CHANGE,
 ) -> Plan:
-    """Plan SEMI-migration.
+    """Plan SEMI-migration: algorithm 2 of section IV-C.
 
     No straggler: nothing changes. One: Eq. 2 splits its share by Eq. 1 with the least time into migrated and dropped.
     Several: as many of the slowest as Eq. 3 says migrate; the others resize.
@@ -237,8 +210,6 @@ def plan_semi(
         refine: level all ranks instead, and drop no more than speed asks for (`levelled_plan`).
         speed_share: of the refined plan, the share of the ideal's speed below which columns are dropped.
         tolerance: see `stragglers`.
-
-    Source: section IV-C, algorithm 2.
     """
     slow = stragglers(times, tolerance=tolerance)
     if refine:
@@ -253,23 +224,16 @@ def plan_semi(
 
 
 def split_of_one(removed: float, costs: Costs, num_receivers: int) -> tuple[float, float]:
-    """Split a straggler's removed share so that migrating costs every other rank as much as dropping costs it.
+    """Split a straggler's removed share into (migrated, dropped) so that both cost the same.
 
-    The cost of migrating rises with the migrated share and that of dropping falls, so there is at most one crossing,
-    found by bisection. Where there is none, the nearer end is taken: all is migrated if even that costs the others
-    less, nothing if even the first column costs them more.
+    Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = gamma K. The cost of migrating rises with
+    m and that of dropping falls, so there is at most one crossing, found by bisection. Where there is none, the nearer
+    end is taken: all is migrated if even that costs the others less, nothing if even the first column costs them more.
 
     Args:
-        removed: gamma, share of its columns.
+        removed: gamma, share of its columns in [0, 1).
         costs: of the pre-test.
         num_receivers: N - 1.
-
-    Returns:
-        (migrated, dropped), shares that add up to `removed`.
-
-    Raises:
-        ValueError: if removed is outside [0, 1), or there is no receiver.
-    Source: Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = gamma K.
     """
     _check_split(removed, num_receivers)
     if _excess_s(removed, removed, costs, num_receivers) <= 0:
@@ -297,12 +261,10 @@ def split_of_one_by_definition(removed: float, costs: Costs, num_receivers: int)
 def cost_effective(
     times: Sequence[RankTimes], costs: Costs, *, tolerance: float = SIGNIFICANT_CHANGE
 ) -> tuple[bool, ...]:
-    """Return for x = 1, 2, ... stragglers that migrate whether the x-th of them saves more than it costs.
+    """Return for x = 1, 2, ... stragglers that migrate whether the x-th of them saves more than it costs (Eq. 3).
 
     It saves T_x - T_min, or as much of that as its products can. It costs the slowest receiver communicate(V) +
     compute(V / (N - x)) at its own speed, V the volume that all x migrate; other stragglers are receivers, too.
-
-    Source: Eq. 3.
     """
     slow, pays = stragglers(times, tolerance=tolerance), []
     for x, straggler in enumerate(slow, start=1):
@@ -319,8 +281,6 @@ def num_senders(times: Sequence[RankTimes], costs: Costs, *, tolerance: float = 
 
     The paper stops at the first x that does not pay. A larger x can pay again: a heavy straggler is slow at others'
     columns while it receives, and the remaining receivers are fast once it sends. So all x are tried.
-
-    Source: Eq. 3.
     """
     pays = cost_effective(times, costs, tolerance=tolerance)
     return max((x for x, does in enumerate(pays, start=1) if does), default=0)

@@ -1,8 +1,6 @@
 """The worked example of figure 2: one linear layer, columns 2 and 4 of 4 dropped, with its multiplications counted.
 
-The numbers are small integers of our own, exact in any order of sums. As in PyTorch, grad_output arrives and grad_input
-is handed on; the paper has the names the other way round. Columns count from 0, so 2 and 4 are 1 and 3.
-
+The small integers are our own. As in PyTorch, grad_output arrives and grad_input is handed on.
 Shapes: N = 2 rows, K = 4 columns, O = 3 outputs, C = 2 kept columns.
 """
 

@@ -74,16 +74,9 @@ class Division:
 def divide(
     num_columns: int, *, num_ranks: int, dropped: Mapping[int, Tensor], migrated: Mapping[int, Tensor]
 ) -> Division:
-    """Divide the columns of one layer.
+    """Divide the columns of one layer among `num_ranks` ranks with as many columns each.
 
-    Args:
-        num_columns: K of every rank.
-        num_ranks: N.
-        dropped: local rank -> indices of the columns that it drops.
-        migrated: sender -> indices of the columns that it migrates; the same on every rank.
-
-    Raises:
-        ValueError: for a column that does not exist, that is named twice, and where a rank keeps none.
+    `dropped` holds the indices by local rank, `migrated` by sender; the latter are the same on every rank.
     """
     migrations = []
     for sender, columns in sorted(migrated.items()):
@@ -126,11 +119,8 @@ class Columns:
 class ColumnChooser:
     """Chooses columns for one rank: the head of a priority list is dropped, the next ones are migrated.
 
-    Args:
-        weights: the rank's shard [O, K] of every layer. A frozen one has no candidates: it may not move, which says
-            nothing about its columns.
-        policy: how to choose; the micro-threshold must be above 0 where layers have ratios of their own.
-        rank: names the random stream.
+    `weights` are the rank's shards [O, K], layer by layer; `rank` names the random stream. A frozen shard has no
+    candidates: it may not move, which says nothing about its columns.
     """
 
     def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):

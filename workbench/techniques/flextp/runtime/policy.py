@@ -125,16 +125,7 @@ def check_policy(policy: Policy, num_ranks: int) -> None:
 
 
 def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Planner:
-    """Return the planner of a policy: algorithms 1 and 2.
-
-    Args:
-        policy: how to balance.
-        num_ranks: N.
-        costs: of a pre-test.
-
-    Raises:
-        ValueError: if the policy needs costs and there are none, or asks for more senders than N - 1.
-    """
+    """Return the planner of a policy: algorithms 1 and 2; ValueError where it needs costs and there are none."""
     check_policy(policy, num_ranks)
     if num_ranks == 1 or policy.solution in (Solution.BASELINE, Solution.GIVEN):
         return lambda times: policy.plan or Plan.plain(num_ranks)

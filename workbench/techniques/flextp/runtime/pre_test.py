@@ -1,9 +1,7 @@
 """The pre-test, algorithm 2, line 1: the costs of dropping and migrating on these ranks, for this model.
 
-Products of one layer of every shape run on buffers of the real sizes, in turns: whole, with all ranks dropping a share
-of their columns, and with the slowest rank migrating it. The wall beyond the busiest rank's products is the cost of
-messages; products beyond their share of the columns are the fixed part; extraction is timed by itself, and its cheapest
-share stands for the room. All ranks plan from the same numbers. There are no injected delays.
+Products of one layer of every shape run in turns: whole, with all ranks dropping a share of their columns, and with the
+slowest rank migrating it. The wall beyond the busiest rank's products is the cost of messages.
 """
 
 from __future__ import annotations
@@ -76,7 +74,7 @@ def measure_costs(
     times: Sequence[RankTimes],
     shares: Sequence[float] = SHARES,
 ) -> Costs:
-    """Measure; every rank of the group calls it.
+    """Measure the costs, the same on every rank; every rank of the group calls it.
 
     Args:
         layers: all parallel linears.
@@ -84,9 +82,6 @@ def measure_costs(
         group: the ranks.
         times: of all ranks: the slowest becomes the sender, and the time of a normal rank's products follows.
         shares: of a rank's columns that are removed in the test.
-
-    Returns:
-        Costs, the same on every rank: of messages and extraction the largest that any rank measured.
     """
     kinds = _kinds(layers, products)
     for meter in (meter for product in products for meter in product.meters.values()):
@@ -192,18 +187,11 @@ def _fixed_shares(
     shares: Sequence[float],
     sender: int,
 ) -> _Fixed:
-    """Return the fixed part of products, from straight lines through the measured points.
+    """Return the fixed part of products, from straight lines through the runs that drop and migrate each of the shares.
 
     Of the ranks' fixed parts of kept columns the least counts. Too little, and plans come to rest after a few more
     steps. Too much, and they swing: a rank that keeps few columns looks too fast, takes back more of them than it can
     multiply in time, and looks slow again. Of received columns the median counts.
-
-    Args:
-        plain: runs in which nothing is removed.
-        dropped: for each share, runs in which all ranks drop it.
-        migrated: for each share, runs in which the sender migrates it.
-        shares: of a rank's columns.
-        sender: its rank.
     """
     if not all(all(run.product_s) for run in plain):
         return _Fixed(kept=0.0, received=0.0)  # ranks without meters have no times of products
