@@ -10,16 +10,9 @@ from torch import Tensor
 
 from workbench.parallel.seeds import generator_for
 
+from ..method import priority
 from ..method.plan import RankPlan, Solution, column_ranges, receivers_of
-from ..method.priority import (
-    ColumnStatistics,
-    Selection,
-    candidate_share,
-    change_threshold,
-    first_columns,
-    layer_ratios,
-    priority_list,
-)
+from ..method.priority import ColumnStatistics, Selection
 from ..method.resizing import num_dropped_columns
 from .policy import Policy
 
@@ -151,17 +144,17 @@ class ColumnChooser:
         order = self._lists[layer]
         num_migrated = num_dropped_columns(migrated, len(order))  # every rank knows this number from the plan alone
         num_dropped = min(num_dropped_columns(ratio, len(order)), len(order) - 1 - num_migrated)
-        dropped = first_columns(order, num_dropped)
+        dropped = priority.first_columns(order, num_dropped)
         self._was_dropped[layer][dropped] = True
         return Columns(dropped=dropped, migrated=order[num_dropped : num_dropped + num_migrated])
 
     def _ratios(self, dropped: float) -> list[float]:
         if not self._has_ratios_by_layer:
             return [dropped] * len(self._lists)
-        threshold = change_threshold(self._policy.iterations_per_epoch, self._policy.micro_threshold)
+        threshold = priority.change_threshold(self._policy.iterations_per_epoch, self._policy.micro_threshold)
         measured = zip(self._statistics, self._is_trained, strict=True)
-        shares = [candidate_share(statistics, threshold) if trained else 0.0 for statistics, trained in measured]
-        return layer_ratios(shares, dropped, self._policy.decay)
+        shares = [priority.candidate_share(each, threshold) if trained else 0.0 for each, trained in measured]
+        return priority.layer_ratios(shares, dropped, self._policy.decay)
 
     def close_epoch(self, weights: Sequence[Tensor]) -> None:
         """Renew the statistics from the weights as they are now, and draw new priority lists."""
@@ -175,6 +168,6 @@ class ColumnChooser:
 
     def _renew_lists(self) -> None:
         self._lists = [
-            priority_list(statistics, selection=self._selection, generator=self._generator)
+            priority.priority_list(statistics, selection=self._selection, generator=self._generator)
             for statistics in self._statistics
         ]

@@ -7,18 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ..method import planners
 from ..method.costs import Costs
 from ..method.levelling import SPEED_SHARE
 from ..method.plan import Plan, RankPlan, RankTimes, Scheme, Solution
-from ..method.planners import (
-    SIGNIFICANT_CHANGE,
-    Reference,
-    plan_division,
-    plan_migration,
-    plan_resizing,
-    plan_semi,
-    stragglers,
-)
+from ..method.planners import SIGNIFICANT_CHANGE, Reference
 from ..method.priority import DECAY, Selection
 from ..method.resizing import Imputation
 
@@ -137,17 +130,17 @@ def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Pl
         return partial(_divided, policy)
     tolerance = policy.threshold
     if policy.solution is Solution.ZERO:
-        return partial(plan_resizing, reference=policy.reference, tolerance=tolerance)
+        return partial(planners.plan_resizing, reference=policy.reference, tolerance=tolerance)
     if policy.solution is Solution.MIG:
-        return partial(plan_migration, costs=costs, refine=policy.refine, tolerance=tolerance)
-    speed_share = policy.speed_share
-    return partial(plan_semi, costs=costs, refine=policy.refine, speed_share=speed_share, tolerance=tolerance)
+        return partial(planners.plan_migration, costs=costs, refine=policy.refine, tolerance=tolerance)
+    options = {"refine": policy.refine, "speed_share": policy.speed_share, "tolerance": tolerance}
+    return partial(planners.plan_semi, costs=costs, **options)
 
 
 def _divided(policy: Policy, times: Sequence[RankTimes]) -> Plan:
     """Let a given number of stragglers migrate, as far as there are so many at the moment."""
-    num_senders = min(policy.num_senders, len(stragglers(times, tolerance=policy.threshold)))
-    return plan_division(times, num_senders, tolerance=policy.threshold)
+    num_senders = min(policy.num_senders, len(planners.stragglers(times, tolerance=policy.threshold)))
+    return planners.plan_division(times, num_senders, tolerance=policy.threshold)
 
 
 def _constant(policy: Policy, times: Sequence[RankTimes]) -> Plan:
@@ -156,5 +149,6 @@ def _constant(policy: Policy, times: Sequence[RankTimes]) -> Plan:
     A product of half its columns takes more than half its time: un-resized, a rank that drops would look like a
     straggler for ever.
     """
-    slow, dropped = stragglers(times, tolerance=2 * policy.threshold), RankPlan(dropped=policy.pruning_ratio)
+    slow = planners.stragglers(times, tolerance=2 * policy.threshold)
+    dropped = RankPlan(dropped=policy.pruning_ratio)
     return Plan(ranks=tuple(dropped if rank in slow else RankPlan() for rank in range(len(times))))
