@@ -19,10 +19,10 @@ from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.traffic import Phase
 from workbench.study.rows import value_row
 
-from .cost import VIT_1B, VIT_3B
+from .cost import MODELS
 from .method.costs import Costs, PiecewiseLinear
 from .method.optimum import best_plan_by_search, certify, fastest_division
-from .method.plan import RankTimes
+from .method.plan import RankTimes, require
 from .method.planners import plan_semi
 from .method.resizing import Imputation
 from .method.worked_example import ResizedProduct, WorkedExample, worked_example
@@ -46,17 +46,13 @@ def count_worked_example(imputations: Sequence[str]) -> Rows:
     if not imputations:
         raise ValueError("imputations is empty; it must name at least one")
     examples = {each: worked_example(Imputation(each)) for each in imputations}
-    rows = [row for product in next(iter(examples.values())).products for row in _multiplication_rows(product)]
+    rows: Rows = []
+    for resized in next(iter(examples.values())).products:
+        plain, multiplications = resized.plain_multiplications, resized.multiplications
+        rows.append(value_row("plain_multiplications", plain, product=resized.name))
+        rows.append(value_row("multiplications", multiplications, product=resized.name))
+        rows.append(value_row("saved_share", 1 - multiplications / plain, product=resized.name))
     return rows + [row for name, example in examples.items() for row in _recovery_rows(name, example)]
-
-
-def _multiplication_rows(product: ResizedProduct) -> Rows:
-    counted = [
-        ("plain_multiplications", product.plain_multiplications),
-        ("multiplications", product.multiplications),
-        ("saved_share", 1 - product.multiplications / product.plain_multiplications),
-    ]
-    return [value_row(quantity, value, product=product.name) for quantity, value in counted]
 
 
 def _recovery_rows(imputation: str, example: WorkedExample) -> Rows:
@@ -95,7 +91,6 @@ def _off(gradient: ResizedProduct, columns: Tensor, wanted: Tensor) -> int:
 
 # --- the setting
 
-WORKLOADS = MappingProxyType({model.name: model for model in (VIT_1B, VIT_3B)})
 CONFIGS = MappingProxyType({"ViT-1B": vit.VIT_1B, "ViT-3B": vit.VIT_3B})
 BOTH = "forward and backward"
 PAPERS_PER_ITERATION = 48  # section II-B
@@ -108,7 +103,7 @@ def count_setting(num_epochs: int, iterations_per_epoch: int) -> Rows:
         model = ViTForImageClassification(config, device="meta")
         count = sum(parameter.numel() for parameter in model.parameters())
         rows.append(value_row("parameters", count, model=name))
-        rows.append(value_row("iterations_per_epoch", WORKLOADS[name].num_iterations, model=name))
+        rows.append(value_row("iterations_per_epoch", MODELS[name].num_iterations, model=name))
     forward, backward = count_all_reduces(CONFIGS["ViT-1B"].num_layers)
     counts = {"forward": forward, BOTH: forward + backward}
     num_iterations = num_epochs * iterations_per_epoch
@@ -156,8 +151,7 @@ class Case:
 
 def draw_case(seed: int, num_stragglers: int) -> Case:
     """Draw a case of four ranks, 1 to 3 of them stragglers."""
-    if not 1 <= num_stragglers < NUM_RANKS:
-        raise ValueError(f"num_stragglers is {num_stragglers!r}; it must be in 1..{NUM_RANKS - 1}")
+    require(1 <= num_stragglers < NUM_RANKS, "num_stragglers", num_stragglers, f"in 1..{NUM_RANKS - 1}")
     generator = random.Random(f"{seed} {num_stragglers}")
 
     def draw(name: str) -> float:

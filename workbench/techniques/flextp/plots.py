@@ -14,6 +14,8 @@ from workbench import plots
 from workbench.plots import merged, rows_of
 from workbench.timeline import Timeline
 
+from .measured import BALANCED
+
 __all__ = [
     "draw_accuracies",
     "draw_divisions",
@@ -30,7 +32,6 @@ __all__ = [
 ]
 
 BASELINE = "Baseline"  # the solution that does nothing
-BALANCED = "with balance"  # the model that balancing watches, where nobody straggles
 LABELS = MappingProxyType(
     {
         "pruning_ratio": "pruning ratio γ",

@@ -1,13 +1,15 @@
 """Seconds of an epoch under stragglers, with and without resizing and migration; nothing here imports torch."""
 
 from ..method.plan import Scheme, Solution
-from .iteration import VIT_1B, VIT_3B, IterationParts, extraction_s, iteration_parts
-from .migration import (
+from .iteration import (
     CALIBRATION,
     CHOSEN_ON,
-    PAPER_MACHINE,
-    MigrationTime,
+    MODELS,
+    VIT_1B,
+    VIT_3B,
     calibrate,
+    extraction_s,
+    iteration_parts,
     migration_epoch_time_s,
     migration_time,
     paper_machine,
@@ -35,12 +37,10 @@ __all__ = [
     "CHOSEN_ON",
     "ENOUGH",
     "MARGIN",
-    "PAPER_MACHINE",
+    "MODELS",
     "VIT_1B",
     "VIT_3B",
-    "IterationParts",
     "MapPoint",
-    "MigrationTime",
     "PlannedEpoch",
     "Scheme",
     "Solution",

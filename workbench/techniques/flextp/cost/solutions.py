@@ -14,19 +14,11 @@ from typing import Any
 from workbench.cluster import FittedMachine
 from workbench.models import Workload
 
+from ..method import planners
 from ..method.costs import Costs, PiecewiseLinear, ideal_s, iteration_s, rank_s
-from ..method.plan import COMPARED, Plan, RankPlan, RankTimes, Scheme, Solution
-from ..method.planners import (
-    Reference,
-    plan_division,
-    plan_migration,
-    plan_resizing,
-    plan_semi,
-    settled_resizing,
-    stragglers,
-)
-from .iteration import VIT_1B, extraction_s, iteration_parts
-from .migration import migration_time, paper_machine
+from ..method.plan import COMPARED, Plan, RankPlan, RankTimes, Scheme, Solution, require
+from ..method.planners import Reference
+from .iteration import VIT_1B, extraction_s, iteration_parts, migration_time, paper_machine
 
 __all__ = [
     "ENOUGH",
@@ -65,19 +57,9 @@ class PlannedEpoch:
         return tuple(self.time_s - own_s for own_s in self.own_s)
 
 
-def epoch_time_s(
-    solution: Solution | str,
-    skewness: Mapping[int, float] | None = None,
-    *,
-    workload: Workload = VIT_1B,
-    machine: FittedMachine | None = None,
-    pruning_ratio: float | None = None,
-    reference: Reference = Reference.CURRENT_MEAN,
-    refine: bool = False,
-) -> float:
-    """Return the seconds of an epoch; `planned_epoch` says the plan as well and has the arguments."""
-    how = {"pruning_ratio": pruning_ratio, "reference": reference, "refine": refine}
-    return planned_epoch(solution, skewness, workload=workload, machine=machine, **how).time_s
+def epoch_time_s(solution: Solution | str, skewness: Mapping[int, float] | None = None, **more: Any) -> float:
+    """Return the seconds of an epoch; arguments as for `planned_epoch`."""
+    return planned_epoch(solution, skewness, **more).time_s
 
 
 def planned_epoch(
@@ -99,13 +81,12 @@ def planned_epoch(
         machine: the paper's, if none is given.
         pruning_ratio: a constant γ of ZERO for the stragglers, or for every rank where there is none (figures 5 to 8).
         reference: the time with which Eq. 1 compares a straggler under ZERO.
-        refine: MIG and SEMI level all ranks instead of following the paper (`method.levelling`).
+        refine: MIG and SEMI level all ranks instead of following the paper (`levelled_plan`).
     """
     machine = paper_machine() if machine is None else machine
     times = model_times(skewness or {}, workload, machine)
     costs = model_costs(workload, machine, times)
-    how = {"pruning_ratio": pruning_ratio, "reference": reference, "refine": refine}
-    plan = _plan(_checked_solution(solution), times, costs, **how)
+    plan = _plan(Solution(solution), times, costs, pruning_ratio, reference, refine)
     return epoch_of_plan(plan, skewness, workload=workload, machine=machine)
 
 
@@ -133,7 +114,7 @@ def division_epochs(
     """Time every division of several stragglers: the slowest x migrate, the others resize (figure 11)."""
     machine = paper_machine() if machine is None else machine
     times = model_times(skewness, workload, machine)
-    plans = [plan_division(times, num_senders) for num_senders in range(len(stragglers(times)) + 1)]
+    plans = [planners.plan_division(times, num_senders) for num_senders in range(len(planners.stragglers(times)) + 1)]
     return tuple(epoch_of_plan(plan, skewness, workload=workload, machine=machine) for plan in plans)
 
 
@@ -178,7 +159,6 @@ def _plan(
     solution: Solution,
     times: Sequence[RankTimes],
     costs: Costs,
-    *,
     pruning_ratio: float | None,
     reference: Reference,
     refine: bool,
@@ -190,8 +170,9 @@ def _plan(
     if solution is Solution.BASELINE:
         return Plan.plain(len(times))
     if solution is Solution.ZERO:
-        return settled_resizing(times) if reference is Reference.CURRENT_MEAN else plan_resizing(times, reference)
-    planner = plan_migration if solution is Solution.MIG else plan_semi
+        is_settled = reference is Reference.CURRENT_MEAN
+        return planners.settled_resizing(times) if is_settled else planners.plan_resizing(times, reference)
+    planner = planners.plan_migration if solution is Solution.MIG else planners.plan_semi
     return planner(times, costs, refine=refine)
 
 
@@ -204,17 +185,9 @@ def _pruned(solution: Solution, times: Sequence[RankTimes], pruning_ratio: float
     return Plan(ranks=tuple(pruned if everywhere or each.own_s > fastest_s else RankPlan() for each in times))
 
 
-def _checked_solution(solution: Solution | str) -> Solution:
-    try:
-        return Solution(solution)
-    except ValueError:
-        known = ", ".join(repr(str(each)) for each in Solution)
-        raise ValueError(f"solution is {solution!r}; it must be one of {known}") from None
-
-
 # --- who wins
 
-ENOUGH = 0.75  # of the ideal's speed; ours: below what SEMI's levelled plans aim at (`method.levelling`)
+ENOUGH = 0.75  # of the ideal's speed; ours: below what SEMI's levelled plans aim at
 MARGIN = 0.02  # of the fastest epoch's time: what the model tells apart no better, as table I shows
 
 _MEANS = MappingProxyType(
@@ -264,11 +237,9 @@ def winner_map(
     machine = paper_machine() if machine is None else machine
     if strange := [number for number in nums_stragglers if not 0 <= number < machine.num_devices]:
         raise ValueError(f"nums_stragglers has {strange[0]!r}; each must be in 0..{machine.num_devices - 1}")
-    if not 0 <= speed_share <= 1:
-        raise ValueError(f"speed_share is {speed_share!r}; it must be in [0, 1]")
-    arguments = {"workload": workload, "refine": refine}
+    require(0 <= speed_share <= 1, "speed_share", speed_share, "in [0, 1]")
     return tuple(
-        _point(machine.with_bandwidth(bandwidth), skewness, number, arguments, speed_share)
+        _point(machine.with_bandwidth(bandwidth), skewness, number, workload, refine, speed_share)
         for bandwidth in bandwidths_bytes_per_s
         for number in nums_stragglers
         for skewness in skewnesses
@@ -289,11 +260,11 @@ def winner_of(epochs: Mapping[Solution, PlannedEpoch], allowed_s: float, margin:
 
 
 def _point(
-    machine: FittedMachine, skewness: float, num_stragglers: int, arguments: dict[str, Any], speed_share: float
+    machine: FittedMachine, skewness: float, num_stragglers: int, workload: Workload, refine: bool, speed_share: float
 ) -> MapPoint:
     slow = dict.fromkeys(range(num_stragglers), skewness)
-    workload = arguments["workload"]
-    epochs = {solution: planned_epoch(solution, slow, machine=machine, **arguments) for solution in COMPARED}
+    how = {"workload": workload, "machine": machine, "refine": refine}
+    epochs = {solution: planned_epoch(solution, slow, **how) for solution in COMPARED}
     best_s = workload.num_iterations * ideal_s(model_times(slow, workload, machine))
     return MapPoint(
         skewness=skewness,

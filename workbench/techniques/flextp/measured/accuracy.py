@@ -31,6 +31,7 @@ from workbench.techniques.flextp import cost as modelled
 from workbench.techniques.flextp.cost import iteration_parts, model_costs, model_times, paper_machine
 from workbench.techniques.flextp.measured.scores import BASELINE, name_of
 from workbench.techniques.flextp.measured.variant import Variant
+from workbench.techniques.flextp.method.plan import require
 from workbench.techniques.flextp.method.priority import micro_threshold
 from workbench.techniques.flextp.runtime.balancer import Balancer, balance
 from workbench.techniques.flextp.runtime.meter import ModelledTimes
@@ -180,8 +181,7 @@ class _Setting:
     limit: int | None
 
     def __post_init__(self) -> None:
-        if self.size not in SIZES:
-            raise ValueError(f"size is {self.size!r}; it must be one of {', '.join(SIZES)}")
+        require(self.size in SIZES, "size", self.size, f"one of {', '.join(SIZES)}")
         heads = SIZES[self.size].num_heads
         if self.num_ranks < 2 or heads % self.num_ranks:
             raise ValueError(

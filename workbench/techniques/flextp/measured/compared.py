@@ -15,7 +15,7 @@ from ..cost import ENOUGH, PlannedEpoch, winner_of
 from ..method.costs import Costs, ideal_s, rank_s
 from ..method.plan import MOST_REMOVED, Plan, RankPlan, RankTimes, Solution
 from ..method.planners import Reference, settled_resizing
-from ..runtime import PATIENCE, Policy, needs_costs, planner_of
+from ..runtime import PATIENCE, needs_costs, planner_of
 from .timing import Measured
 from .variant import Variant
 
@@ -71,15 +71,13 @@ def predicted_rows(measured: Measured, compared: Sequence[Options], num_ranks: i
 def _predicted(options: Options, times: Sequence[RankTimes], costs: Costs) -> PlannedEpoch:
     """Return an iteration of a solution by the model; ZERO and MIG plan without the costs of narrow products."""
     policy, proportional = Variant.of(options).policy(len(times)), tuple(map(costs.proportional, times))
-    plan = _plan(policy, proportional if needs_costs(policy) else times, costs)
+    times = proportional if needs_costs(policy) else times
+    if policy.solution is Solution.ZERO and policy.reference is Reference.CURRENT_MEAN:
+        plan = settled_resizing(times, policy.threshold)
+    else:
+        plan = planner_of(policy, len(times), costs)(times)
     own_s = rank_s(proportional, plan, costs)
     return PlannedEpoch(plan=plan, time_s=max(own_s), own_s=own_s)
-
-
-def _plan(policy: Policy, times: Sequence[RankTimes], costs: Costs) -> Plan:
-    if policy.solution is Solution.ZERO and policy.reference is Reference.CURRENT_MEAN:
-        return settled_resizing(times, policy.threshold)
-    return planner_of(policy, len(times), costs)(times)
 
 
 def _timed(options: Options, num_ranks: int, values: Mapping) -> PlannedEpoch:

@@ -20,6 +20,7 @@ from workbench.study.timing import Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Kind, Recorder, Timeline, chrome_trace
 
 from ..method import Costs, Selection, micro_threshold
+from ..method.plan import require
 from ..runtime import PATIENCE, Balancer, MeasuredTimes, Meter, check_policy, needs_costs
 from .rows import Notes, rows_of
 from .variant import Variant
@@ -46,8 +47,7 @@ class Size:
     batch: int = 32  # images of an iteration
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch is {self.batch}; it must be at least 1")
+        require(self.batch >= 1, "batch", self.batch, "at least 1")
         self.config(seed=0)
 
     @property

@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import Any
 
-from .plan import Plan, RankTimes
+from .plan import Plan, RankTimes, require
 
 __all__ = ["Costs", "PiecewiseLinear", "RankParts", "ideal_s", "iteration_s", "own_speed", "rank_parts", "rank_s"]
 
@@ -58,8 +58,7 @@ class PiecewiseLinear:
 
     def __call__(self, share: float) -> float:
         """Return the seconds at a share; ValueError if it is negative or not finite."""
-        if not 0 <= share < math.inf:
-            raise ValueError(f"share is {share!r}; it must be finite and not negative")
+        require(0 <= share < math.inf, "share", share, "finite and not negative")
         if len(self.shares) == 1:
             return self.seconds[0]
         left = min(max(bisect_right(self.shares, share) - 1, 0), len(self.shares) - 2)
@@ -82,10 +81,8 @@ class Costs:
     fixed_share: float = 0.0  # of the time of a rank's own products, the part that fewer columns do not shorten (ours)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fixed_share < 1:
-            raise ValueError(f"fixed_share is {self.fixed_share!r}; it must be in [0, 1)")
-        if not 0 <= self.alloc_s < math.inf:
-            raise ValueError(f"alloc_s is {self.alloc_s!r}; it must be finite and not negative")
+        require(0 <= self.fixed_share < 1, "fixed_share", self.fixed_share, "in [0, 1)")
+        require(0 <= self.alloc_s < math.inf, "alloc_s", self.alloc_s, "finite and not negative")
 
     @classmethod
     def straight(

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from .costs import Costs, PiecewiseLinear, iteration_s, own_speed
-from .plan import MOST_REMOVED, Plan, RankPlan, RankTimes
+from .plan import MOST_REMOVED, Plan, RankPlan, RankTimes, require
 
 __all__ = ["Certificate", "Scored", "best_plan_by_search", "certify", "fastest_division", "gentlest_division"]
 
@@ -75,8 +75,7 @@ def certify(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Certificate
 
 def fastest_division(times: Sequence[RankTimes], costs: Costs, *, most_dropped: float) -> Scored:
     """Return the fastest of all plans that drop no more than a sum of shares, to within the solver's 1e-7."""
-    if not most_dropped >= 0:
-        raise ValueError(f"most_dropped is {most_dropped!r}; it must be at least 0")
+    require(most_dropped >= 0, "most_dropped", most_dropped, "at least 0")
     solved = (programme.fastest(most_dropped) for programme in _programmes(times, costs))
     return min((Scored.of(times, plan, costs) for plan in solved if plan), key=lambda scored: scored.iteration_s)
 
@@ -97,8 +96,7 @@ def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int
     Returns:
         The front: plans that no other beats in both goals, fastest first; the first of equals.
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps is {num_steps!r}; it must be at least 1")
+    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
     own_s = [rank.unresized().own_s for rank in times]
     steps = [(dropped, migrated) for dropped in range(num_steps) for migrated in range(num_steps - dropped)]
     shares = [RankPlan(dropped=dropped / num_steps, migrated=migrated / num_steps) for dropped, migrated in steps]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
-from .costs import Costs, own_speed
-from .levelling import SPEED_SHARE, levelled_plan
-from .plan import MOST_REMOVED, Plan, RankTimes
+from scipy.optimize import brentq
+
+from .costs import Costs, ideal_s, iteration_s, own_speed
+from .plan import MOST_REMOVED, Option, Plan, RankTimes, require
 
 __all__ = [
     "SIGNIFICANT_CHANGE",
+    "SPEED_SHARE",
     "Reference",
     "cost_effective",
     "have_moved",
+    "levelled_plan",
     "num_senders",
     "plan_division",
     "plan_migration",
@@ -34,9 +37,18 @@ SIGNIFICANT_CHANGE = 0.10  # share of a rank's own time, section III-A
 STILL_SLOW = 0.25  # of that share, by which a straggler that drops columns may stay behind; ours
 _BISECTIONS = 40  # halvings of [0, 1): to 1e-12 of the columns
 _SCAN_STEPS = 10_000  # of the definition's scan: to a hundredth of a percent of the columns
+# Share of the ideal's speed below which columns are dropped. Ours: the paper names no price of accuracy. On shared
+# cores an iteration strays from the model by a tenth and more: at 0.9 noise decided whether all is dropped or nothing.
+SPEED_SHARE = 0.8
+# Least share that a sender migrates. A sender receives nothing, which is worth more to a light straggler than the
+# columns are: as a receiver it would be slow at others' columns, too.
+LEAST_MIGRATED = 1 / 32
+_PRECISION = 1e-9  # of shares: a weight has far fewer columns
+_NEAR = 1e-6  # of a level: as near as shares of such a precision come
+_FIXED_POINT_ROUNDS = 6  # extraction is a few percent of the products, so each round gains a digit or more
 
 
-class Reference(Enum):
+class Reference(Option):
     """The time that stragglers are to come down to."""
 
     MEAN = "mean"  # of the un-resized own times; Eq. 1
@@ -65,8 +77,7 @@ def pruning_ratio(own_s: float, reference_s: float, product_s: float) -> float:
         `MOST_REMOVED`.
     """
     RankTimes(own_s=own_s, product_s=product_s)
-    if not 0 <= reference_s < math.inf:
-        raise ValueError(f"reference_s is {reference_s!r}; it must be finite and not negative")
+    require(0 <= reference_s < math.inf, "reference_s", reference_s, "finite and not negative")
     if own_s <= reference_s or product_s == 0:
         return 0.0
     return min((own_s - reference_s) / product_s, MOST_REMOVED)
@@ -93,12 +104,9 @@ def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> flo
     Returns:
         (other + skewness) / (other + (skewness + N - 1) / N); without other time, skewness N / (skewness + N - 1).
     """
-    if not 1 <= skewness < math.inf:
-        raise ValueError(f"skewness is {skewness!r}; it must be finite and at least 1")
-    if num_ranks < 1:
-        raise ValueError(f"num_ranks is {num_ranks!r}; it must be at least 1")
-    if not 0 <= other < math.inf:
-        raise ValueError(f"other is {other!r}; it must be finite and not negative")
+    require(1 <= skewness < math.inf, "skewness", skewness, "finite and at least 1")
+    require(num_ranks >= 1, "num_ranks", num_ranks, "at least 1")
+    require(0 <= other < math.inf, "other", other, "finite and not negative")
     return (other + skewness) / (other + (skewness + num_ranks - 1) / num_ranks)
 
 
@@ -154,8 +162,7 @@ def settled_resizing(times: Sequence[RankTimes], threshold: float = SIGNIFICANT_
     threshold since the last plan. Each plan asks for more than the one before, so this ends. The threshold is also the
     share by which a straggler is slower than the mean. Source: section III-A.
     """
-    if not 0 < threshold < 1:
-        raise ValueError(f"threshold is {threshold!r}; it must be in (0, 1)")
+    require(0 < threshold < 1, "threshold", threshold, "in (0, 1)")
     planned_from, plan, is_settled = list(times), Plan.plain(len(times)), False
     while not is_settled:
         newer = plan_resizing(planned_from, Reference.CURRENT_MEAN, tolerance=threshold)
@@ -186,8 +193,7 @@ def plan_division(times: Sequence[RankTimes], num_senders: int, *, tolerance: fl
     `num_senders` is x, from 0 (resizing alone) to the number of stragglers (migration alone). Source: section IV-B.
     """
     slow = stragglers(times, tolerance=tolerance)
-    if not 0 <= num_senders <= len(slow):
-        raise ValueError(f"num_senders is {num_senders!r}; it must be in 0..{len(slow)}, the number of stragglers")
+    require(0 <= num_senders <= len(slow), "num_senders", num_senders, f"in 0..{len(slow)}, the number of stragglers")
     return _removing(times, slow, slow[:num_senders])
 
 
@@ -304,7 +310,132 @@ def _excess_s(migrated: float, removed: float, costs: Costs, num_receivers: int)
 
 
 def _check_split(removed: float, num_receivers: int) -> None:
-    if not 0 <= removed < 1:
-        raise ValueError(f"removed is {removed!r}; it must be in [0, 1)")
-    if num_receivers < 1:
-        raise ValueError(f"num_receivers is {num_receivers!r}; it must be at least 1")
+    require(0 <= removed < 1, "removed", removed, "in [0, 1)")
+    require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
+
+
+# --- levelling: all ranks end together, by water-filling on the costs of Eqs. 2 and 3 (ours)
+#
+# The paper brings senders down to the fastest rank's time, which makes receivers the slowest, and Eq. 2 has one heavy
+# straggler drop most of its share. Here all ranks end at the least level at which nothing is dropped, or, where that is
+# slow, at a share of the ideal's speed with as little dropped as reaches it; senders drop in proportion to their share.
+
+
+def levelled_plan(
+    times: Sequence[RankTimes], costs: Costs, slowest_first: Sequence[int], *, speed_share: float = SPEED_SHARE
+) -> Plan:
+    """Plan so that all ranks end together and no more is dropped than speed asks for.
+
+    Args:
+        times: of all ranks, in rank order, as measured under any plan.
+        costs: of the pre-test.
+        slowest_first: the stragglers; the first of them, as many as turns out best, become senders. No other rank
+            gives up columns.
+        speed_share: in [0, 1); with 0 nothing is ever dropped.
+
+    Returns:
+        Of the plans that drop nothing the fastest, if it reaches that share of the ideal's speed; else of the plans
+        that reach it the one that drops least, or the fastest where none does.
+    """
+    require(0 <= speed_share < 1, "speed_share", speed_share, "in [0, 1)")
+    if len(slowest_first) >= len(times):
+        raise ValueError(f"slowest_first is {tuple(slowest_first)!r}; it must leave a rank of {len(times)} to receive")
+    ranks, fastest_possible_s = _Unresized(times, costs), ideal_s(times)
+    divisions = [tuple(slowest_first[:num_senders]) for num_senders in range(len(slowest_first) + 1)]
+    lossless = [_lossless(ranks, senders) for senders in divisions]
+    fastest = min(lossless, key=lambda plan: iteration_s(times, plan, costs))
+    spared_s = max((own_s for rank, own_s in enumerate(ranks.own_s) if rank not in slowest_first), default=0.0)
+    allowed_s = max(fastest_possible_s / speed_share, spared_s) if speed_share else math.inf
+    if iteration_s(times, fastest, costs) <= allowed_s:
+        return fastest
+    plans = [*lossless, *(_at_level(ranks, senders, allowed_s) for senders in divisions)]
+    seconds = [iteration_s(times, plan, costs) for plan in plans]
+    reached_s = max(allowed_s, min(seconds)) * (1 + _NEAR)  # where none reaches the level, the fastest one's
+    reaching = (plan for plan, plan_s in zip(plans, seconds, strict=True) if plan_s <= reached_s)
+    return min(reaching, key=lambda plan: plan.dropped)
+
+
+class _Unresized:
+    """All ranks without a plan, in numbers that a search asks for a thousand times."""
+
+    def __init__(self, times: Sequence[RankTimes], costs: Costs):
+        unresized = [rank.unresized() for rank in times]
+        self.costs, self.size = costs, len(unresized)
+        self.own_s = [rank.own_s for rank in unresized]
+        self.slowness = own_speed(unresized)
+        self.product_s = [rank.product_s for rank in unresized]
+
+    def needed(self, rank: int, level_s: float) -> float:
+        """Return the share that a rank must give up to end at a level, its cost included; above 1 it cannot."""
+        if self.own_s[rank] <= level_s:
+            return 0.0
+        excess_s, product_s, share = self.own_s[rank] + self.costs.alloc_s - level_s, self.product_s[rank], 0.0
+        for _ in range(_FIXED_POINT_ROUNDS):
+            before, share = share, (excess_s + self.costs.extract(share)) / product_s
+            if abs(share - before) < _PRECISION:
+                break
+        return share
+
+    def removed(self, rank: int, level_s: float) -> float:
+        """Return the share that a rank gives up to end at a level, or as near to it as it can."""
+        return min(self.needed(rank, level_s), MOST_REMOVED)
+
+    def received_s(self, senders: Sequence[int], volume: float) -> dict[int, float]:
+        """Return the seconds that each receiver multiplies for others, without communication."""
+        compute_s = self.costs.compute_s(volume, len(senders), self.size - len(senders)) if volume > 0 else 0.0
+        return {rank: compute_s * self.slowness[rank] for rank in range(self.size) if rank not in senders}
+
+    def plan(self, migrated: Mapping[int, float], dropped: Mapping[int, float] = MappingProxyType({})) -> Plan:
+        """Return the plan of these shares."""
+        return Plan.of_shares(*([shares.get(rank, 0.0) for rank in range(self.size)] for shares in (dropped, migrated)))
+
+
+def _lossless(ranks: _Unresized, senders: tuple[int, ...]) -> Plan:
+    """Return the plan in which senders migrate until they are as fast as the slowest receiver, and nobody drops.
+
+    Communication does not enter: all ranks pay it alike.
+    """
+
+    def wanted(volume: float) -> list[float]:
+        level_s = max(ranks.own_s[rank] + more_s for rank, more_s in ranks.received_s(senders, volume).items())
+        return [max(ranks.removed(rank, level_s), LEAST_MIGRATED) for rank in senders]
+
+    volume = _largest(lambda volume: math.fsum(wanted(volume)) - volume, len(senders) * MOST_REMOVED)
+    return ranks.plan(dict(zip(senders, wanted(volume), strict=True)))
+
+
+def _at_level(ranks: _Unresized, senders: tuple[int, ...], level_s: float) -> Plan:
+    """Return the plan in which senders migrate as much as fast receivers take below a level, and all drop the rest."""
+
+    def levels_s(volume: float) -> list[float]:
+        left_s = level_s - (ranks.costs.communicate_s(volume, len(senders)) if volume > 0 else 0.0)
+        more_s = ranks.received_s(senders, volume)
+        return [left_s - more_s.get(rank, 0.0) for rank in range(ranks.size)]
+
+    def removed(volume: float) -> list[float]:
+        least = LEAST_MIGRATED if volume > 0 else 0.0
+        shares = [ranks.removed(rank, left_s) for rank, left_s in enumerate(levels_s(volume))]
+        return [max(share, least) if rank in senders else share for rank, share in enumerate(shares)]
+
+    keep_all = [rank for rank, share in enumerate(removed(0.0)) if share == 0 and rank not in senders]
+
+    def room(volume: float) -> float:
+        shares, levels = removed(volume), levels_s(volume)
+        spare = [(levels[rank] - ranks.own_s[rank]) / ranks.product_s[rank] for rank in keep_all]
+        able = [MOST_REMOVED - ranks.needed(rank, levels[rank]) for rank in senders]
+        return min(math.fsum(shares[rank] for rank in senders) - volume, *spare, *able)
+
+    volume = _largest(room, len(senders) * MOST_REMOVED) if senders else 0.0
+    shares = removed(volume)
+    wanted = math.fsum(shares[rank] for rank in senders)
+    migrated = {rank: shares[rank] * volume / wanted for rank in senders if wanted > 0}
+    return ranks.plan(migrated, {rank: max(share - migrated.get(rank, 0.0), 0.0) for rank, share in enumerate(shares)})
+
+
+def _largest(room: Callable[[float], float], most: float) -> float:
+    """Return the largest number in [0, most], to a precision, that leaves room: as the number rises, room falls."""
+    if room(most) >= 0:
+        return most
+    if room(0.0) <= 0:
+        return 0.0
+    return max(brentq(room, 0.0, most, xtol=_PRECISION / 2) - _PRECISION / 2, 0.0)

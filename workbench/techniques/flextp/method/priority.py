@@ -4,10 +4,11 @@ Shapes: O = outputs, K = columns of a weight shard.
 """
 
 from collections.abc import Sequence
-from enum import Enum
 
 import torch
 from torch import Tensor
+
+from .plan import Option, require
 
 __all__ = [
     "DECAY",
@@ -32,7 +33,7 @@ DRIFT_SHARE = 0.25
 ROWS_AT_ONCE = 64  # of a weight: at usual widths they stay in a core's cache over all four operations
 
 
-class Selection(Enum):
+class Selection(Option):
     """How the columns of a layer, and their number, are chosen."""
 
     RANDOM = "Rd"
@@ -123,19 +124,15 @@ def micro_threshold(learning_rate: float, iterations_per_epoch: int) -> float:
     about as Adam's do after the first epoch. θ = n θ_micro is the share `DRIFT_SHARE` of that distance. Steps of plain
     SGD are as large as its gradients: give a micro-threshold of your own there.
     """
-    if learning_rate <= 0:
-        raise ValueError(f"learning_rate is {learning_rate}; it must be positive")
-    if iterations_per_epoch < 1:
-        raise ValueError(f"iterations_per_epoch is {iterations_per_epoch}; it must be at least 1")
+    require(learning_rate > 0, "learning_rate", learning_rate, "positive")
+    require(iterations_per_epoch >= 1, "iterations_per_epoch", iterations_per_epoch, "at least 1")
     return DRIFT_SHARE * learning_rate / iterations_per_epoch**0.5
 
 
 def change_threshold(iterations_per_epoch: int, micro_threshold: float) -> float:
     """Return θ = iterations per epoch · θ_micro, in the unit of weights; section III-B."""
-    if iterations_per_epoch < 1:
-        raise ValueError(f"iterations_per_epoch is {iterations_per_epoch}; it must be at least 1")
-    if micro_threshold < 0:
-        raise ValueError(f"micro_threshold is {micro_threshold}; it must be at least 0")
+    require(iterations_per_epoch >= 1, "iterations_per_epoch", iterations_per_epoch, "at least 1")
+    require(micro_threshold >= 0, "micro_threshold", micro_threshold, "at least 0")
     return iterations_per_epoch * micro_threshold
 
 
@@ -149,10 +146,8 @@ def layer_ratios(candidate_shares: Sequence[float], pruning_ratio: float, decay:
 
     Source: section III-B, with `decay` as a.
     """
-    if not 0 <= pruning_ratio < 1:
-        raise ValueError(f"pruning_ratio is {pruning_ratio}; it must be in [0, 1)")
-    if not 0 <= decay <= 1:
-        raise ValueError(f"decay is {decay}; it must be in [0, 1]")
+    require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
+    require(0 <= decay <= 1, "decay", decay, "in [0, 1]")
     for share in candidate_shares:
         if not 0 <= share <= 1:
             raise ValueError(f"candidate_shares has {share}; it must have shares in [0, 1]")

@@ -4,13 +4,14 @@ Shapes: N = rows of the input, K = columns, O = outputs, C = kept columns, R = r
 """
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from .plan import Option, require
 
 __all__ = [
     "Buffers",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 
-class Imputation(Enum):
+class Imputation(Option):
     """What stands in the columns of a gradient that were not computed."""
 
     ZERO = "Zero"  # nothing: the paper's choice
@@ -62,10 +63,8 @@ class Buffers:
 
 def num_dropped_columns(pruning_ratio: float, num_columns: int) -> int:
     """Return the number of columns that a ratio γ in [0, 1) drops: γK to the nearest, halves up, and at most K − 1."""
-    if not 0 <= pruning_ratio < 1:
-        raise ValueError(f"pruning_ratio is {pruning_ratio}; it must be in [0, 1)")
-    if num_columns < 1:
-        raise ValueError(f"num_columns is {num_columns}; it must be at least 1")
+    require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
+    require(num_columns >= 1, "num_columns", num_columns, "at least 1")
     return min(int(pruning_ratio * num_columns + 0.5), num_columns - 1)
 
 

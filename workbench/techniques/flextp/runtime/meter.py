@@ -18,7 +18,7 @@ from torch import Tensor
 from workbench.parallel.groups import Watch
 from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
 
-from ..method.plan import RankTimes
+from ..method.plan import RankTimes, require
 
 __all__ = ["MeasuredTimes", "Meter", "ModelledTimes", "Times", "clock_of"]
 
@@ -48,8 +48,7 @@ class Meter:
         watch: Watch = nullcontext,
         sleeper: Sleeper | None = None,
     ):
-        if not slowness >= 1:
-            raise ValueError(f"slowness is {slowness}; it must be at least 1")
+        require(slowness >= 1, "slowness", slowness, "at least 1")
         self._rank, self._trace, self._slowness = rank, trace, slowness
         self._sleeper, self._watch = Sleeper() if sleeper is None else sleeper, watch
         self.is_wall_clock = torch.device(device).type == "cuda"  # it runs on while the rank waits in `waiting`

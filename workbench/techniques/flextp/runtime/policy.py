@@ -9,9 +9,8 @@ from functools import partial
 
 from ..method import planners
 from ..method.costs import Costs
-from ..method.levelling import SPEED_SHARE
-from ..method.plan import Plan, RankPlan, RankTimes, Scheme, Solution
-from ..method.planners import SIGNIFICANT_CHANGE, Reference
+from ..method.plan import Plan, RankPlan, RankTimes, Scheme, Solution, require
+from ..method.planners import SIGNIFICANT_CHANGE, SPEED_SHARE, Reference
 from ..method.priority import DECAY, Selection
 from ..method.resizing import Imputation
 
@@ -77,14 +76,13 @@ class Policy:
     def _check_types(self) -> None:
         for field in ("num_senders", "patience", "iterations_per_epoch", "seed"):
             value = getattr(self, field)
-            if not isinstance(value, int) and (field, value) != ("num_senders", None):
-                raise ValueError(f"{field} is {value!r}; it must be a whole number")
+            is_whole = isinstance(value, int) or (field, value) == ("num_senders", None)
+            require(is_whole, field, value, "a whole number")
         for field in ("pruning_ratio", "speed_share", "threshold", "decay", "micro_threshold"):
             value = getattr(self, field)
-            if not isinstance(value, int | float) and (field, value) != ("pruning_ratio", None):
-                raise ValueError(f"{field} is {value!r}; it must be a number")
-        if not isinstance(self.plan, Plan | None):
-            raise ValueError(f"plan is {self.plan!r}; it must be a Plan or None")
+            is_number = isinstance(value, int | float) or (field, value) == ("pruning_ratio", None)
+            require(is_number, field, value, "a number")
+        require(isinstance(self.plan, Plan | None), "plan", self.plan, "a Plan or None")
 
     def _check_ranges(self) -> None:
         rules = (
@@ -97,8 +95,7 @@ class Policy:
             ("iterations_per_epoch", self.iterations_per_epoch >= 1, "at least 1"),
         )
         for field, holds, rule in rules:
-            if not holds:
-                raise ValueError(f"{field} is {getattr(self, field)}; it must be {rule}")
+            require(holds, field, getattr(self, field), rule)
 
 
 def needs_costs(policy: Policy) -> bool:
