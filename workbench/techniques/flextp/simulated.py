@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
@@ -228,10 +229,8 @@ def _migration_errors() -> Rows:
     made_with = (*cost.CALIBRATION, *cost.CHOSEN_ON)
     places = [(scheme, 1, share) for scheme in cost.Scheme for share in TABLE_1_SHARES]
     cells = {cost.table_1_cell(*place): place for place in places if cost.table_1_cell(*place) not in made_with}
-    errors = {
-        cell: cost.migration_epoch_time_s(*place) / cost.published_epochs_s((cell,))[cell] - 1
-        for cell, place in cells.items()
-    }
+    published_s = cost.published_epochs_s(tuple(cells))
+    errors = {cell: cost.migration_epoch_time_s(*place) / published_s[cell] - 1 for cell, place in cells.items()}
     rows = [value_row("relative_error", error, **dict(cell.columns)) for cell, error in errors.items()]
     sizes = [abs(error) for error in errors.values()]
     return [*rows, value_row("median_error", statistics.median(sizes)), value_row("largest_error", max(sizes))]
@@ -247,12 +246,9 @@ CLAIMED = (18.5, 23.5)  # %, of epochs without stragglers
 def simulate_text(models: Sequence[str], ratios: Sequence[float], skewness: float, solutions: Sequence[str]) -> Rows:
     """Return the efficiency gained, and the ratios that the text's gains ask for."""
     rows = efficiency_rows(models, ratios, skewness, solutions)
-    for claimed in CLAIMED:
-        for model in models:
-            for meaning in MEANINGS:
-                keys = {"claimed": claimed, "model": model, "meaning": meaning}
-                needed = ratio_needed(model, claimed, meaning)
-                rows.append(value_row("ratio_needed", needed, **keys))
+    for claimed, model, meaning in product(CLAIMED, models, MEANINGS):
+        needed = ratio_needed(model, claimed, meaning)
+        rows.append(value_row("ratio_needed", needed, claimed=claimed, model=model, meaning=meaning))
     return rows
 
 

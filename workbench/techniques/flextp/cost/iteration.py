@@ -147,12 +147,7 @@ def migration_time(
 ) -> MigrationTime:
     """Return what migrating adds to an iteration in which all ranks are equally fast; nothing for a share of 0.
 
-    Args:
-        scheme: how columns travel.
-        workload: model and batch.
-        machine: devices and link.
-        num_senders: x, 1 to N - 1.
-        migrated_share: s, share of its columns that each sender migrates, in [0, 1].
+    x = `num_senders` ranks, 1 to N - 1, each migrate the share s = `migrated_share` of their columns, in [0, 1].
     """
     scheme = _checked(scheme, num_senders, migrated_share, machine.num_devices)
     if migrated_share == 0:
@@ -288,12 +283,7 @@ def published_epochs_s(cells: tuple[Cell, ...] = CALIBRATION) -> Mapping[Cell, f
 def calibrate(cells_s: Mapping[Cell, float], workload: Workload = VIT_1B) -> FittedMachine:
     """Fit the rate of matrix products to plain epochs, and the rate of messages to scatter-gather of everything.
 
-    Args:
-        cells_s: seconds of the cells of `CALIBRATION`; other cells are ignored.
-        workload: model and batch of the table; the paper does not name them.
-
-    Raises:
-        ValueError: for a cell that is missing, or that no rate explains.
+    Of `cells_s` the cells of `CALIBRATION` count. ValueError for a cell that is missing, or that no rate explains.
     """
     if missing := [cell for cell in CALIBRATION if cell not in cells_s]:
         raise ValueError(f"cells_s lacks {missing[0]}; it must hold it")

@@ -223,16 +223,10 @@ def winner_map(
     refine: bool = False,
     speed_share: float = ENOUGH,
 ) -> tuple[MapPoint, ...]:
-    """Return the winner at every combination.
+    """Return the winner at every combination of skewness, number of stragglers (ranks from 0 on), and bandwidth of the link.
 
-    Args:
-        skewnesses: each at least 1.
-        nums_stragglers: each 0 to N - 1; ranks from 0 on are slow.
-        bandwidths_bytes_per_s: of the link, which all-reduces use, too.
-        workload: model and batch.
-        machine: the paper's, if none is given; its link is replaced.
-        refine: as for `planned_epoch`.
-        speed_share: of the ideal's speed, which a solution has to reach; in [0, 1].
+    All-reduces use the link, too. `speed_share` in [0, 1] is the share of the ideal's speed that a solution has to reach;
+    the other arguments are those of `planned_epoch`.
     """
     machine = paper_machine() if machine is None else machine
     if strange := [number for number in nums_stragglers if not 0 <= number < machine.num_devices]:

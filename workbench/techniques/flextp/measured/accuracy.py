@@ -144,18 +144,13 @@ def _cell(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     if unknown := sorted(set(given) - set(defaults)):
         raise ValueError(f"{unknown[0]} is given; it must be among {', '.join(defaults)}")
     cell = {**defaults, **given}
-    if _is_plain(cell):
+    constant = cell["everywhere"] or any(cell["dropped"])
+    nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
+    if cell["solution"] == BASELINE or (nobody_straggles and not constant):
         cell |= {name: defaults[name] for name in VARIANT if name in defaults}
     elif cell["everywhere"] or cell["dropped"]:
         cell |= {"skewness": (), "moves": False}  # a constant plan follows nobody's times
     return {**cell, "skewness": list(cell["skewness"]), "dropped": list(cell["dropped"])}
-
-
-def _is_plain(cell: Mapping[str, Any]) -> bool:
-    """Return whether every product is computed whole, by the rank that owns it."""
-    nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
-    drops_anyway = cell["everywhere"] or any(cell["dropped"])
-    return cell["solution"] == BASELINE or (nobody_straggles and not drops_anyway)
 
 
 def _differences(real: Mapping[str, Any], virtual: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:

@@ -5,7 +5,7 @@ A Baseline without stragglers gives o, its other and transfer time over its prod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from statistics import fmean, median
@@ -101,16 +101,11 @@ def _comparisons(variants: Variants, timed: Timed, name: str) -> Iterator[tuple[
     if baseline is not None:
         yield "speedup", ratios(timed.iterations_s(baseline), own_s), "1"
         yield "epoch_saved", _saved(own_s, timed.iterations_s(baseline)), "%"
-    for quantity, twin in _twins(variant):
+    for quantity, twin, compare, unit in _twins(variant):
         other = _name_of(variants, twin)
         if other is not None:
             other_s = timed.iterations_s(other)
-            if quantity == "gap":
-                yield quantity, [ratio - 1 for ratio in ratios(other_s, own_s)], "1"
-            elif quantity == "over_random":
-                yield quantity, ratios(own_s, other_s), "1"
-            else:
-                yield quantity, _saved(own_s, other_s), "%"
+            yield quantity, compare(own_s, other_s), unit
     plain = _name_of(variants, Variant())
     if baseline is not None and plain is not None and variant.skewness:
         yield from _best_possible(variant, ratios(timed.iterations_s(baseline), own_s), _parts(timed, plain))
@@ -120,14 +115,18 @@ def _saved(own_s: Sequence[float], other_s: Sequence[float]) -> list[float]:
     return [100 * (1 - ratio) for ratio in ratios(own_s, other_s)]
 
 
-def _twins(variant: Variant) -> Iterator[tuple[str, Variant]]:
-    """Yield the variants that differ from this one by selection or scheme alone, with the quantity compared."""
+def _gap(own_s: Sequence[float], other_s: Sequence[float]) -> list[float]:
+    return [ratio - 1 for ratio in ratios(other_s, own_s)]
+
+
+def _twins(variant: Variant) -> Iterator[tuple[str, Variant, Callable[..., list[float]], str]]:
+    """Yield the variants that differ from this one by selection or scheme alone: quantity, twin, comparison, unit."""
     if variant.solution == Solution.ZERO and variant.selection == Selection.DIFFERENTIATED.value:
-        yield "epoch_saved_over_pri", replace(variant, selection=Selection.PRIORITY.value)
+        yield "epoch_saved_over_pri", replace(variant, selection=Selection.PRIORITY.value), _saved, "%"
     if variant.solution == Solution.ZERO and variant.selection == Selection.PRIORITY.value:
-        yield "over_random", replace(variant, selection=Selection.RANDOM.value)
+        yield "over_random", replace(variant, selection=Selection.RANDOM.value), ratios, "1"
     if variant.migrated is not None and variant.scheme == Scheme.BROADCAST_REDUCE:
-        yield "gap", replace(variant, scheme=Scheme.SCATTER_GATHER)
+        yield "gap", replace(variant, scheme=Scheme.SCATTER_GATHER), _gap, "1"
 
 
 def _name_of(variants: Variants, wanted: Variant) -> str | None:
@@ -150,18 +149,15 @@ def _best_possible(
     """Yield the speedup of a balance without costs and, for ZERO, the largest one of Eq. 1."""
     others = [(fmean(part.other_s) + part.transfer_s) / fmean(part.product_s) for part in plain]
     num_ranks = len(plain[0].product_s)
-    ideals = [_ideal(variant.skewness, num_ranks, other) for other in others]
+    chis = [*variant.skewness, *[1.0] * (num_ranks - len(variant.skewness))]
+    times = ([RankTimes(own_s=other + chi, product_s=chi) for chi in chis] for other in others)
+    ideals = [max(rank.own_s for rank in ranks) / ideal_s(ranks) for ranks in times]
     yield "ideal_speedup", ideals, "1"
     yield "share_of_ideal", ratios(speedups, ideals), "1"
     if variant.solution == Solution.ZERO and variant.pruning_ratio is None and len(variant.skewness) == 1:
         bounds = [_bound(variant, num_ranks, other) for other in others]
         yield "bound", bounds, "1"
         yield "share_of_bound", ratios(speedups, bounds), "1"
-
-
-def _ideal(skewness: Sequence[float], num_ranks: int, other: float) -> float:
-    chis = [*skewness, *[1.0] * (num_ranks - len(skewness))]
-    return (other + max(chis)) / ideal_s([RankTimes(own_s=other + chi, product_s=chi) for chi in chis])
 
 
 def _bound(variant: Variant, num_ranks: int, other: float) -> float:

@@ -35,9 +35,7 @@ class Variant:
     is_incremental: bool = True  # dropped columns keep their statistics; otherwise the same ones are dropped for ever
     num_senders: int | None = None  # with SEMI, stragglers that migrate; None follows Eqs. 2 and 3
     refine: bool = False  # MIG and SEMI level all ranks (ours)
-    speed_share: float = (
-        SPEED_SHARE  # with a refined SEMI, the share of the ideal's speed below which columns are dropped
-    )
+    speed_share: float = SPEED_SHARE  # with a refined SEMI, of the ideal's speed; below it columns are dropped
     patience: int = 1  # iterations whose times are judged together (see `Policy`)
     scheme: str = Scheme.BROADCAST_REDUCE  # for migrated columns
     skewness: tuple[float, ...] = ()  # of each straggler, at least 1; the first ranks are the stragglers

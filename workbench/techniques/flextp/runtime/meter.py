@@ -138,11 +138,9 @@ class Times(Protocol):
 
     def begin(self, rank: int, iteration: int) -> None:
         """Start an iteration of a local rank."""
-        ...
 
     def end(self, rank: int, work: float) -> RankTimes:
         """End it; `work` is the share of its own columns that the rank multiplied."""
-        ...
 
 
 class MeasuredTimes:

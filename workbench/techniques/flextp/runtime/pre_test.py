@@ -7,7 +7,7 @@ slowest rank migrating it. The wall beyond the busiest rank's products is the co
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import fsum
@@ -223,15 +223,10 @@ def _extraction_s(kind: _Kind, share: float) -> float:
                 torch.index_select(matrix, 1, kept, out=part)
             recovered(part, kept, num_columns)
 
-    return _median_s(extract, clock_of(weight.device, time.thread_time))
-
-
-def _median_s(run: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Return the median time of a few runs, after one that fills caches."""
-    run()
-    seconds = []
+    extract()  # fills caches
+    clock, seconds = clock_of(weight.device, time.thread_time), []
     for _ in range(REPEATS):
         start_s = clock()
-        run()
+        extract()
         seconds.append(clock() - start_s)
     return median(seconds)
