@@ -133,13 +133,9 @@ def model_times(skewness: Mapping[int, float], workload: Workload, machine: Fitt
 def model_costs(
     workload: Workload, machine: FittedMachine, times: Sequence[RankTimes], *, num_senders: int = 1
 ) -> Costs:
-    """Return the costs that a pre-test would measure.
+    """Return the costs that a pre-test would measure; received columns are multiplied as fast as on the fastest rank.
 
-    Args:
-        workload: model and batch.
-        machine: devices and link.
-        times: of all ranks; received columns are multiplied as fast as on the fastest rank.
-        num_senders: senders that share the receivers, so that each costs less than one alone.
+    `num_senders` share the receivers, so that each costs less than one alone.
     """
 
     def transfer_s(share: float) -> float:
@@ -223,10 +219,10 @@ def winner_map(
     refine: bool = False,
     speed_share: float = ENOUGH,
 ) -> tuple[MapPoint, ...]:
-    """Return the winner at every combination of skewness, number of stragglers (ranks from 0 on), and bandwidth of the link.
+    """Return the winner at every combination; ranks from 0 on are slow, and all-reduces use the given bandwidth, too.
 
-    All-reduces use the link, too. `speed_share` in [0, 1] is the share of the ideal's speed that a solution has to reach;
-    the other arguments are those of `planned_epoch`.
+    `speed_share` in [0, 1] is the share of the ideal's speed that a solution has to reach; the other arguments are
+    those of `planned_epoch`.
     """
     machine = paper_machine() if machine is None else machine
     if strange := [number for number in nums_stragglers if not 0 <= number < machine.num_devices]:
@@ -241,12 +237,9 @@ def winner_map(
 
 
 def winner_of(epochs: Mapping[Solution, PlannedEpoch], allowed_s: float, margin: float = MARGIN) -> Solution:
-    """Return the solution that drops least among the fast enough ones; among equals the first.
+    """Return the solution that drops least among the fast enough ones; of equals the first, so simpler ones come first.
 
-    Args:
-        epochs: by solution, simpler ones first.
-        allowed_s: seconds of an epoch that are fast enough.
-        margin: where no epoch is that fast, the share by which it may exceed the fastest.
+    Where no epoch takes at most `allowed_s`, `margin` is the share by which it may exceed the fastest.
     """
     allowed_s = max(allowed_s, min(epoch.time_s for epoch in epochs.values()) * (1 + margin))
     enough = [solution for solution, epoch in epochs.items() if epoch.time_s <= allowed_s]

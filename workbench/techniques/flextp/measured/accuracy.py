@@ -85,16 +85,8 @@ def train_vit(
 ) -> dict[str, Any]:
     """Train on virtual ranks in this process, and score on the test split.
 
-    Args:
-        solution: this and the following ones up to `moves` are those of `Variant`.
-        seed: of weights, order of the images, their variation and random choices.
-        num_ranks: tensor-parallel ranks.
-        size: a model of `SIZES`.
-        epochs: times that every image is seen.
-        batch: images of a step.
-        learning_rate: at its peak.
-        limit: training images drawn with the seed; None takes all.
-        device: of model and batches.
+    Arguments up to `moves` are those of `Variant`. `size` names a model of `SIZES`; `limit` training images are drawn
+    with the seed, None takes all.
     """
     return _run(VirtualTensorGroup(num_ranks), _Setting.of(locals()))
 

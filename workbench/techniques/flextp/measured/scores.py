@@ -37,11 +37,7 @@ def name_of(variant: Values) -> str:
 def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
     """Return rows of trainings, of losses against the Baseline of their seed, and of comparisons over seeds.
 
-    Args:
-        wanted: the variants, seed by seed, the Baselines among them.
-        results: of `train_vit` for each.
-        keys: fields of a variant that tell rows apart, beside the solution's name.
-        same: further keys of all rows.
+    `wanted` are the variants, seed by seed, the Baselines among them; `keys` are the fields that tell rows apart.
     """
     pairs = list(zip(wanted, results, strict=True))
     baselines = {variant["seed"]: result["accuracy"] for variant, result in pairs if variant["solution"] == BASELINE}

@@ -204,11 +204,8 @@ def measure_variants(
 ) -> Measured:
     """Train all variants in turns on real ranks of this machine; None among them is the model without balancing.
 
-    Args:
-        rounds, warmup, turn, seed: of `Turns`, `turn` its length; with a straggler that moves, so many after each move.
-        size, slowness, chooses, device: of `Setting`.
-        keys: key columns of each variant's rows, by its name; by default {"variant": name}.
-        link, num_hosts: of `open_ranks`.
+    `turn` is the length of `Turns`; with a straggler that moves, there are so many rounds after each move. Without
+    `keys` the key column of a variant's rows is its name.
     """
     moves = any(variant is not None and variant.moves for variant in variants.values())
     turns = Turns(rounds=rounds, warmup=warmup, length=turn, repeats=num_ranks if moves else 1, seed=seed)

@@ -93,8 +93,7 @@ def gentlest_division(times: Sequence[RankTimes], costs: Costs, *, most_s: float
 def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int) -> tuple[Scored, ...]:
     """Try all divisions of a grid: every rank slower than the fastest may migrate and drop multiples of 1 / num_steps.
 
-    Returns:
-        The front: plans that no other beats in both goals, fastest first; the first of equals.
+    Of equal plans the first is kept. The front is returned, fastest first: the plans that no other beats in both goals.
     """
     require(num_steps >= 1, "num_steps", num_steps, "at least 1")
     own_s = [rank.unresized().own_s for rank in times]

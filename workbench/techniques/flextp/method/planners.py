@@ -67,14 +67,8 @@ def reference_s(times: Sequence[RankTimes], reference: Reference) -> float:
 def pruning_ratio(own_s: float, reference_s: float, product_s: float) -> float:
     """Return the share of its columns that brings a rank's own time down to the reference (Eq. 1).
 
-    Args:
-        own_s: T_i, un-resized.
-        reference_s: T_ref.
-        product_s: M_i, un-resized.
-
-    Returns:
-        (T_i - T_ref) / M_i; 0 for a rank that is no slower than the reference, or spends no time in products; at most
-        `MOST_REMOVED`.
+    From un-resized times this is (T_i - T_ref) / M_i, at most `MOST_REMOVED`; 0 for a rank that is no slower than the
+    reference, or spends no time in products.
     """
     RankTimes(own_s=own_s, product_s=product_s)
     require(0 <= reference_s < math.inf, "reference_s", reference_s, "finite and not negative")
@@ -96,13 +90,8 @@ def pruning_ratios(times: Sequence[RankTimes], reference: Reference) -> list[flo
 def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> float:
     """Return the largest speedup that Eq. 1 with the mean can reach with one straggler.
 
-    Args:
-        skewness: of the straggler, at least 1.
-        num_ranks: N.
-        other: time outside products, in units of a normal rank's product time.
-
-    Returns:
-        (other + skewness) / (other + (skewness + N - 1) / N); without other time, skewness N / (skewness + N - 1).
+    This is (other + skewness) / (other + (skewness + N - 1) / N), `other` the time outside products in units of a
+    normal rank's product time; without other time it is skewness N / (skewness + N - 1).
     """
     require(1 <= skewness < math.inf, "skewness", skewness, "finite and at least 1")
     require(num_ranks >= 1, "num_ranks", num_ranks, "at least 1")
@@ -208,14 +197,7 @@ def plan_semi(
     """Plan SEMI-migration: algorithm 2 of section IV-C.
 
     No straggler: nothing changes. One: Eq. 2 splits its share by Eq. 1 with the least time into migrated and dropped.
-    Several: as many of the slowest as Eq. 3 says migrate; the others resize.
-
-    Args:
-        times: of all ranks, in rank order, as measured under any plan.
-        costs: of the pre-test.
-        refine: level all ranks instead, and drop no more than speed asks for (`levelled_plan`).
-        speed_share: of the refined plan, the share of the ideal's speed below which columns are dropped.
-        tolerance: see `stragglers`.
+    Several: as many of the slowest as Eq. 3 says migrate; the others resize. The refined plan is `levelled_plan`.
     """
     slow = stragglers(times, tolerance=tolerance)
     if refine:
@@ -230,16 +212,12 @@ def plan_semi(
 
 
 def split_of_one(removed: float, costs: Costs, num_receivers: int) -> tuple[float, float]:
-    """Split a straggler's removed share into (migrated, dropped) so that both cost the same.
+    """Split a straggler's removed share, gamma in [0, 1), into (migrated, dropped) so that both cost the same.
 
-    Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = gamma K. The cost of migrating rises with
-    m and that of dropping falls, so there is at most one crossing, found by bisection. Where there is none, the nearer
-    end is taken: all is migrated if even that costs the others less, nothing if even the first column costs them more.
-
-    Args:
-        removed: gamma, share of its columns in [0, 1).
-        costs: of the pre-test.
-        num_receivers: N - 1.
+    Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = gamma K, N - 1 receivers. The cost of
+    migrating rises with m and that of dropping falls, so there is at most one crossing, found by bisection. Where there
+    is none, the nearer end is taken: all is migrated if even that costs the others less, nothing if even the first
+    column costs them more.
     """
     _check_split(removed, num_receivers)
     if _excess_s(removed, removed, costs, num_receivers) <= 0:
@@ -329,8 +307,7 @@ def levelled_plan(
     Args:
         times: of all ranks, in rank order, as measured under any plan.
         costs: of the pre-test.
-        slowest_first: the stragglers; the first of them, as many as turns out best, become senders. No other rank
-            gives up columns.
+        slowest_first: the stragglers; the first of them, as many as turns out best, become senders.
         speed_share: in [0, 1); with 0 nothing is ever dropped.
 
     Returns:

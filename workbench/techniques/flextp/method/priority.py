@@ -98,10 +98,7 @@ def column_change_by_definition(weight_now_OK: Tensor, weight_then_OK: Tensor) -
 def priority_list(statistics: ColumnStatistics, *, selection: Selection, generator: torch.Generator) -> Tensor:
     """Order all K columns, those to drop first at the head: pri_list of section III-B.
 
-    Args:
-        statistics: of the weight.
-        selection: random, or by change; the differentiated ones order as PRIORITY does.
-        generator: of random orders and of the order of equals; every call draws K numbers from it.
+    `generator` is of random orders and of the order of equals; every call draws K numbers from it.
     """
     device = statistics.change.device
     order = torch.randperm(statistics.num_columns, generator=generator, device=generator.device)
@@ -142,10 +139,7 @@ def candidate_share(statistics: ColumnStatistics, threshold: float) -> float:
 
 
 def layer_ratios(candidate_shares: Sequence[float], pruning_ratio: float, decay: float = DECAY) -> list[float]:
-    """Return a ratio for every layer: max(candidates / K, a γ), at most `LARGEST_RATIO`; 0 everywhere where γ is 0.
-
-    Source: section III-B, with `decay` as a.
-    """
+    """Return a ratio for every layer: max(candidates / K, a γ), at most `LARGEST_RATIO`; 0 everywhere where γ is 0 (III-B)."""
     require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
     require(0 <= decay <= 1, "decay", decay, "in [0, 1]")
     for share in candidate_shares:

@@ -24,18 +24,12 @@ __all__ = ["MeasuredTimes", "Meter", "ModelledTimes", "Times", "clock_of"]
 
 
 class Meter:
-    """Times one rank, and slows its products by sleeping after each of them.
+    """Times one rank, and slows its products by sleeping after each of them, as a straggler's by `trace`.
 
-    Products on columns of others are counted apart: a rank's time without a plan must not depend on them.
-
-    Args:
-        rank: its number in the trace.
-        trace: makes the rank a straggler; None slows nothing.
-        slowness: how many times slower than this machine the rank's products are even where it is no straggler, at
-            least 1. Ranks that share cores then leave each other room; waiting for a core counts as part of it.
-        device: of the model.
-        watch: is entered for the time of each product, sleep included, such as a recorder's action.
-        sleeper: sleeps.
+    Products on columns of others are counted apart: a rank's time without a plan must not depend on them. `slowness` is
+    how many times slower than this machine the rank's products always are, at least 1. Ranks that share cores then leave
+    each other room; waiting for a core counts as part of it. `watch` is entered for the time of each product, sleep
+    included, such as a recorder's action.
     """
 
     def __init__(

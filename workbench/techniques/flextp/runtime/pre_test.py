@@ -68,12 +68,8 @@ def measure_costs(
 ) -> Costs:
     """Measure the costs, the same on every rank; every rank of the group calls it.
 
-    Args:
-        layers: all parallel linears.
-        products: theirs; each has multiplied before, so that its number of rows is known.
-        group: the ranks.
-        times: of all ranks: the slowest becomes the sender, and the time of a normal rank's products follows.
-        shares: of a rank's columns that are removed in the test.
+    Each of `products` has multiplied before, so that its number of rows is known. By `times` the slowest rank becomes
+    the sender. `shares` of a rank's columns are removed in the test.
     """
     kinds = _kinds(layers, products)
     for meter in (meter for product in products for meter in product.meters.values()):

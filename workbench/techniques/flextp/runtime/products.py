@@ -44,15 +44,7 @@ class FlexibleProduct:
     """A `JointProduct` that follows a division of its columns; plain without a division, or without gradients.
 
     Under autocast operands are rounded before they are divided, so that columns travel as narrow as products are.
-
-    Args:
-        group: the layer's ranks.
-        cut: of the layer.
-        site: the layer's name, for the ledger of traffic.
-        delivery: how migrated columns travel.
-        imputation: in the dropped columns of gradients.
-        meters: local rank -> times its products; ranks without one are not timed.
-        buffers: memory for extracted columns, which all layers of a model can share.
+    `site` names the layer in the ledger of traffic, `meters` are by local rank, and all layers can share `buffers`.
     """
 
     def __init__(
