@@ -396,6 +396,7 @@ FIGURE_9B = _item(
     (15, 100, 235),
     published="fig-9.csv",
     changes=SETTLING,
+    without=NO_LAPTOP,
 )
 
 SECTION_C = "figure 10, section V-C"
@@ -478,6 +479,7 @@ FIGURE_11B = _item(
     ),
     (12, 100, 280),
     changes=SETTLING,
+    without=NO_LAPTOP,
 )
 
 

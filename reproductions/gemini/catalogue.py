@@ -35,7 +35,8 @@ RECOVERY_MEASURED = Reproduction(
         "laptop": RECOVERY,
         "full": RECOVERY | {"repeats": 10, "num_machines": 8, "hidden": 256, "layers": 8},
     },
-    expected_s={"smoke": 30, "laptop": 60, "full": 600},
+    expected_s={"smoke": 15, "laptop": 105, "full": 600},
+    times=True,
     claims=(
         Within(
             "Training ends with the very bits of a training without failure",

@@ -75,7 +75,9 @@ def _no_longer(source: str) -> Bound:
     )
 
 
-def _training(item: str, title: str, claims: tuple, parameters: dict, **more: object) -> Reproduction:
+def _training(item: str, title: str, claims: tuple, parameters: dict, expected_s: dict, **more: object) -> Reproduction:
+    """Declare an item of iterations with checkpoints; it is in the profiles that `expected_s` has the seconds of."""
+    sizes = {"smoke": parameters | SMALL, "laptop": parameters, "full": parameters}
     return Reproduction(
         technique="gemini",
         item=item,
@@ -83,8 +85,9 @@ def _training(item: str, title: str, claims: tuple, parameters: dict, **more: ob
         title=title,
         notebook="notebooks/gemini/overhead.ipynb",
         claims=claims,
-        parameters={"smoke": parameters | SMALL, "laptop": parameters, "full": parameters | {"rounds": 100}},
-        expected_s={"smoke": 30, "laptop": 300, "full": 2500},
+        parameters={profile: sizes[profile] for profile in expected_s},
+        expected_s=expected_s,
+        times=True,
         **more,
     )
 
@@ -113,6 +116,7 @@ FIGURE_6_7 = _training(
         _same_bits("ours; a checkpoint only reads"),
     ),
     PAIR,
+    {"smoke": 12, "full": 480},
 )
 BUSY_PROCESSORS = _training(
     "busy-processors",
@@ -130,6 +134,7 @@ BUSY_PROCESSORS = _training(
         _same_bits("ours; a checkpoint only reads"),
     ),
     PAIR | BUSY,
+    {"smoke": 12, "full": 130},
 )
 FIGURE_6_8 = _training(
     "fig-6-8",
@@ -145,6 +150,7 @@ FIGURE_6_8 = _training(
         ),
     ),
     PAIR | {"schemes": ["Baseline", "Gemini"], "rounds": 8},
+    {"smoke": 12, "laptop": 155, "full": 155},
 )
 FIGURE_6_16 = _training(
     "fig-6-16",
@@ -181,6 +187,7 @@ FIGURE_6_16 = _training(
         _same_bits("ours; a checkpoint only reads"),
     ),
     ALL,
+    {"smoke": 15, "full": 370},
     published="fig-6-16.csv",
 )
 
@@ -210,7 +217,8 @@ def _tiers(item: str, title: str, claims: tuple, parameters: dict, smoke: dict, 
             "laptop": parameters,
             "full": parameters | {"repeats": 25, "storage_repeats": 5},
         },
-        expected_s={"smoke": 40, "laptop": 90, "full": 400},
+        expected_s={"smoke": 15, "laptop": 125, "full": 400},
+        times=True,
         **more,
     )
 

@@ -388,7 +388,7 @@ FIGURE_15B = _item(
     ),
     notebook="effective_time",
     published="fig-6-15b.csv",
-    laptop_s=100,
+    laptop_s=40,
     full_s=400,
     parameters={
         profile: {

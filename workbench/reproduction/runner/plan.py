@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.reproduction.cells.store import CellProgress, CellsThere, cells_there
-from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.files import misfits
 from workbench.reproduction.fingerprint import Fingerprinter, changes
@@ -64,7 +64,7 @@ class PlannedItem:
     action: Action
     why: str  # the reason, such as which part of its fingerprint changed
     expected_s: float  # seconds it is expected to take if it runs
-    times: bool  # whether it runs alone
+    times: bool  # whether it runs alone; in smoke nothing does, since its times are not judged
     cells: CellsThere | None = None  # how many of its cells are there, where that is known
 
 
@@ -200,9 +200,8 @@ def _plan_one(
     if cells is not None and cells.remaining_s is not None:  # the last run may have found fewer of them, or more
         expected = cells.remaining_s + NOTEBOOK_S
     action = Action.RUN if why else Action.NOTHING
-    return PlannedItem(
-        id=item.id, action=action, why=why or "up to date", expected_s=expected, times=item.times, cells=cells
-    )
+    times = item.times and profile != Profile.SMOKE
+    return PlannedItem(id=item.id, action=action, why=why or "up to date", expected_s=expected, times=times, cells=cells)
 
 
 def _why(folder: Path, id: str, profile: str, fingerprint: Mapping[str, Any], fresh: bool) -> tuple[str, float]:
