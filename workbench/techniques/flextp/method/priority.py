@@ -139,7 +139,7 @@ def candidate_share(statistics: ColumnStatistics, threshold: float) -> float:
 
 
 def layer_ratios(candidate_shares: Sequence[float], pruning_ratio: float, decay: float = DECAY) -> list[float]:
-    """Return a ratio for every layer: max(candidates / K, a γ), at most `LARGEST_RATIO`; 0 everywhere where γ is 0 (III-B)."""
+    """Return a ratio for every layer: max(candidates / K, a γ), at most `LARGEST_RATIO`; 0 everywhere where γ is 0."""
     require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
     require(0 <= decay <= 1, "decay", decay, "in [0, 1]")
     for share in candidate_shares:

@@ -97,8 +97,7 @@ def product_of_columns(
     """Return y [N, O] = x[:, columns] weight[:, columns]ᵀ.
 
     Args:
-        x_NK: [N, K].
-        weight_OK: [O, K].
+        x_NK, weight_OK: the whole matrices.
         columns: [C], distinct indices, int64; K of them are all columns.
         out: [N, O], written where given.
         buffers: memory for the extracted columns; without it they are allocated anew.
