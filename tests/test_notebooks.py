@@ -76,6 +76,14 @@ def test_no_cell_writes_out_the_object_that_a_plot_call_returns(path):
 
 
 @named(NOTEBOOKS)
+def test_every_name_that_a_notebook_imports_from_the_library_is_there(path):
+    for cell in code_cells(read(path)):
+        for node in ast.walk(parsed(cell)):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "workbench":
+                exec(compile(ast.Module([node], []), str(path), "exec"), {})
+
+
+@named(NOTEBOOKS)
 def test_the_card_comes_first(path):
     first = read(path).cells[0]
     assert first.cell_type == "markdown"

@@ -1,20 +1,25 @@
-"""Quantize: layout and rounding by hand, fast path against the definition, stated edge cases."""
+"""Quantize and QuantizeFeatures: layout and rounding by hand, fast paths against definitions, stated edge cases."""
 
 import math
 
 import pytest
 import torch
 
-from workbench.compression import Quantize, quantize
+from workbench.compression import Quantize, QuantizeFeatures, quantize
 from workbench.compression.quantize import (
     BLOCK_ELEMENTS,
     dequantize_rows,
     dequantize_rows_by_definition,
+    pack,
+    pack_by_definition,
     quantize_rows,
     quantize_rows_by_definition,
+    quantized_features_by_definition,
+    unpack,
+    unpack_by_definition,
 )
 
-SHAPES = [(1, 1), (3, 5), (2, 8), (5, 20), (33, 64)]
+SHAPES = [(1, 1), (3, 5), (2, 8), (5, 20), (33, 64), (3, 1023)]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 
@@ -22,80 +27,52 @@ def half_bytes(*values):
     return torch.tensor(values, dtype=torch.float16).view(torch.uint8).tolist()
 
 
-def rows_of(kind, rows, columns):
-    generator = torch.Generator().manual_seed(rows * columns)
-    x = torch.randn(rows, columns, generator=generator)
-    return {
-        "normal": x,
-        "tiny": x * 1e-7,
-        "large": x * 1e4,
-        "whole numbers": (2 * x).round(),
-        "few values": x.sign() * 0.0,
-        "constant": x[:, :1].expand(-1, columns).contiguous(),
-        "far from zero": 1000 + x * 1e-3,
-        "heavy tails": x**7,
-        "beyond float16": x * 1e6,
-        "with NaN": torch.where(x > 1, math.nan, x),
-        "with inf": torch.where(x > 1, math.inf, x),
-        "beyond float32": x * 3e38,
-    }[kind]
+KINDS = {
+    "normal": lambda x: x,
+    "tiny": lambda x: x * 1e-7,
+    "large": lambda x: x * 1e4,
+    "whole numbers": lambda x: (2 * x).round(),
+    "few values": lambda x: x.sign() * 0.0,
+    "constant": lambda x: x[:, :1].expand_as(x).contiguous(),
+    "far from zero": lambda x: 1000 + x * 1e-3,
+    "heavy tails": lambda x: x**7,
+    "beyond float16": lambda x: x * 1e6,
+    "with NaN": lambda x: torch.where(x > 1, math.nan, x),
+    "with inf": lambda x: torch.where(x > 1, math.inf, x),
+    "beyond float32": lambda x: x * 3e38,
+}
 
 
-KINDS = [
-    "normal",
-    "tiny",
-    "large",
-    "whole numbers",
-    "few values",
-    "constant",
-    "far from zero",
-    "heavy tails",
-    "beyond float16",
-    "with NaN",
-    "with inf",
-    "beyond float32",
-]
+def normal(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(math.prod(shape)))
 
 
-def test_two_bit_payload_by_hand():
-    # min 0, max 3: bias 0, scale 1. Codes 0 1 2 3 | 3, lowest bits first:
-    # 0 + 1·4 + 2·16 + 3·64 = 228, then 3.
+def test_payloads_by_hand():
+    # Two bits, min 0, max 3: bias 0, scale 1. Codes 0 1 2 3 | 3, lowest bits first: 0 + 1·4 + 2·16 + 3·64, then 3.
     payload = Quantize(2).encode(torch.tensor([[0.0, 1.0, 2.0, 3.0, 3.0]]))
     assert payload.tensors[0].tolist() == [[228, 3, *half_bytes(1.0, 0.0)]]
     assert payload.num_bytes == 6
     assert Quantize(2).decode(payload).tolist() == [[0, 1, 2, 3, 3]]
-
-
-def test_four_bit_payload_by_hand():
-    # min -1, max 14: bias -1, scale 1. Codes 0 15 | 8 1: 15·16 = 240, 8 + 16 = 24.
+    # Four bits, min -1, max 14: bias -1, scale 1. Codes 0 15 | 8 1: 15·16 = 240, 8 + 16 = 24.
     payload = Quantize(4).encode(torch.tensor([[-1.0, 14.0, 7.0, 0.0]]))
     assert payload.tensors[0].tolist() == [[240, 24, *half_bytes(1.0, -1.0)]]
-
-
-def test_three_bit_codes_straddle_bytes():
-    # min 0, max 7: scale 1. Codes 1 2 3 as bits, lowest first: 100 010 110 -> 10001011 0
-    # = 1 + 16 + 64 + 128 = 209, then 0.
-    payload = Quantize(3).encode(torch.tensor([[0.0, 7.0], [0.0, 7.0]]))
-    assert payload.tensors[0][:, 0].tolist() == [7 * 8, 7 * 8]
+    # Three bits straddle bytes. Codes 1 2 3, lowest bits first: 100 010 110 -> 10001011 0 = 1 + 16 + 64 + 128, then 0.
     payload = torch.tensor([[209, 0, *half_bytes(1.0, 0.0)]], dtype=torch.uint8)
     assert dequantize_rows(payload, 3, 3, torch.float32).tolist() == [[1, 2, 3]]
-
-
-def test_ties_round_to_even():
-    # scale 1, bias 0: 0.5 -> 0, 1.5 -> 2, 2.5 -> 2.
-    x = torch.tensor([[0.0, 0.5, 1.5, 2.5, 3.0]])
-    assert Quantize(2)(x).tolist() == [[0, 0, 2, 2, 3]]
+    # Ties round to even, with scale 1 and bias 0: 0.5 -> 0, 1.5 -> 2, 2.5 -> 2.
+    assert Quantize(2)(torch.tensor([[0.0, 0.5, 1.5, 2.5, 3.0]])).tolist() == [[0, 0, 2, 2, 3]]
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_error_is_at_most_half_a_step_and_the_rounding_of_scale_and_bias(bits):
-    x = rows_of("normal", 50, 40)
+    x = normal(50, 40)
     spread = x.amax(1) - x.amin(1)
     step = spread / (2**bits - 1)
     # fp16 keeps 11 bits: the bias is off by 2**-11 of its size, the scale too, 2**bits - 1 times.
     bound = step / 2 + 2**-11 * (x.amin(1).abs() + spread) + 1e-6
-    error = (Quantize(bits)(x) - x).abs().amax(1)
-    assert (error <= bound).all()
+    assert ((Quantize(bits)(x) - x).abs().amax(1) <= bound).all()
+    constant = torch.tensor([[0.1] * 8, [1000.3] * 8, [-7.0] * 8])
+    torch.testing.assert_close(Quantize(bits)(constant), constant, rtol=2**-11, atol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,7 +81,7 @@ def test_fast_path_gives_the_bits_of_the_definition(bits, kind, monkeypatch):
     monkeypatch.setattr(quantize, "BLOCK_ELEMENTS", 256)
     for rows, columns in SHAPES:
         for dtype in DTYPES:
-            x = rows_of(kind, rows, columns).to(dtype)
+            x = KINDS[kind](normal(rows, columns)).to(dtype)
             payload = quantize_rows_by_definition(x, bits)
             assert torch.equal(quantize_rows(x, bits), payload), (rows, columns, dtype)
             expected = dequantize_rows_by_definition(payload, bits, columns, dtype)
@@ -114,16 +91,6 @@ def test_fast_path_gives_the_bits_of_the_definition(bits, kind, monkeypatch):
             torch.testing.assert_close(into, expected, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("columns", [1023, 1024])
-def test_rows_of_an_activation_agree_with_the_definition(bits, columns):
-    x = rows_of("normal", 300, columns)
-    payload = quantize_rows_by_definition(x, bits)
-    assert torch.equal(quantize_rows(x, bits), payload)
-    decoded = dequantize_rows_by_definition(payload, bits, columns, x.dtype)
-    assert torch.equal(dequantize_rows(payload, bits, columns, x.dtype), decoded)
-
-
 @pytest.mark.parametrize("bits", [2, 4])
 def test_a_negative_zero_changes_nothing_in_the_payload(bits):
     positive, negative = torch.zeros(1, 16), -torch.zeros(1, 16)
@@ -131,16 +98,10 @@ def test_a_negative_zero_changes_nothing_in_the_payload(bits):
     assert torch.equal(quantize_rows(positive, bits), quantize_rows(negative, bits))
 
 
-@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
-def test_a_constant_row_comes_back_to_half_precision(bits):
-    x = torch.tensor([[0.1] * 8, [1000.3] * 8, [-7.0] * 8])
-    torch.testing.assert_close(Quantize(bits)(x), x, rtol=2**-11, atol=0)
-
-
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e8, -1e6])
 def test_a_row_that_does_not_fit_comes_back_as_nan_and_others_do_not_care(bits, poison):
-    x = rows_of("normal", 3, 16)
+    x = normal(3, 16)
     clean = Quantize(bits)(x)
     x[1, 5] = poison
     decoded = Quantize(bits)(x)
@@ -158,16 +119,9 @@ def test_every_shape_has_its_bytes(bits, shape):
 
 
 def test_bytes_of_the_study():
-    # Q1 on [32, 512, 1024]: 256 bytes of codes and 4 of scale and bias for each of 16,384 rows.
-    assert Quantize(2).payload_bytes((32, 512, 1024), torch.float16) == 16384 * 260
-    assert Quantize(4).payload_bytes((32, 512, 1024), torch.float16) == 16384 * 516
-    assert Quantize(8).payload_bytes((32, 512, 1024), torch.float16) == 16384 * 1028
-
-
-@pytest.mark.parametrize("bits", [0, 9, 2.0, True])
-def test_bits_out_of_range_are_refused(bits):
-    with pytest.raises(ValueError, match="bits"):
-        Quantize(bits)
+    # Q1 to Q3 on [32, 512, 1024]: 256 bytes of codes a bit pair, 4 of scale and bias for each of 16,384 rows.
+    for bits, row_bytes in ((2, 256 + 4), (4, 512 + 4), (8, 1024 + 4)):
+        assert Quantize(bits).payload_bytes((32, 512, 1024), torch.float16) == 16384 * row_bytes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -178,3 +132,56 @@ def test_a_sum_over_several_blocks_has_the_bits_of_its_definition(bits, dtype):
     generator = torch.Generator().manual_seed(0)
     payloads = [codec.encode(torch.randn(700, 400, generator=generator).to(dtype)) for _ in range(4)]
     assert torch.equal(codec.decode_sum(payloads), codec.decode_sum_by_definition(payloads))
+
+
+def test_two_bits_by_feature_by_hand():
+    # Scales 4 and 1; halves of them are steps: -4 -> -2, 3 -> 1.5 -> 2 -> at most 1, 1 -> 0.5 -> 0 (ties to even).
+    x = torch.tensor([[-4.0, 1.0], [3.0, 0.2], [1.0, -0.8]])
+    payload = QuantizeFeatures(2).encode(x)
+    packed, scale = payload.tensors
+    assert scale.tolist() == [4.0, 1.0]
+    # Codes are steps + 2: rows (0, 3), (3, 2), (2, 0), the first in the lowest bits.
+    assert packed.tolist() == [[0 + 3 * 4], [3 + 2 * 4], [2 + 0 * 4]]
+    assert QuantizeFeatures(2).decode(payload).tolist() == [[-4.0, 0.5], [2.0, 0.0], [0.0, -1.0]]
+    assert payload.num_bytes == 3 + 2 * 2
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (33, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_what_comes_back_is_what_the_definition_says(bits, shape, dtype):
+    x, codec = normal(*shape).pow(3).to(dtype), QuantizeFeatures(bits)
+    torch.testing.assert_close(codec(x), quantized_features_by_definition(x, bits), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_codes_are_packed_as_the_definition_says(bits):
+    codes = torch.randint(0, 2**bits, (5, 13), dtype=torch.uint8, generator=torch.Generator().manual_seed(bits))
+    packed = pack(codes, bits)
+    assert torch.equal(packed, pack_by_definition(codes, bits))
+    assert torch.equal(unpack(packed, bits, 13), codes) and torch.equal(unpack_by_definition(packed, bits, 13), codes)
+
+
+def test_tokens_share_a_scale_and_a_large_one_spoils_no_feature_in_which_it_is_ordinary():
+    tokens = normal(2, 3, 8)
+    torch.testing.assert_close(QuantizeFeatures(4)(tokens).view(6, 8), QuantizeFeatures(4)(tokens.view(6, 8)))
+    assert QuantizeFeatures(2)(torch.zeros(3, 2)).tolist() == [[0.0, 0.0]] * 3
+    x = normal(64, 32)
+    x[0, 0] = 1000.0
+    error = (QuantizeFeatures(4)(x) - x).abs()
+    assert error[:, 1:].max() < 0.5 < error[1:, 0].max()
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, 1e6])
+def test_an_overflow_is_seen_in_its_whole_feature_and_nowhere_else(broken):
+    x = normal(4, 3)
+    x[1, 2] = broken
+    decoded = QuantizeFeatures(2)(x)
+    assert decoded[:, 2].isnan().all() and decoded[:, :2].isfinite().all()
+
+
+@pytest.mark.parametrize("bits", [0, 9, 2.0, True])
+@pytest.mark.parametrize("codec", [Quantize, QuantizeFeatures])
+def test_bits_out_of_range_are_refused(codec, bits):
+    with pytest.raises(ValueError, match="bits.* must be an int in 1..8"):
+        codec(bits)

@@ -1,30 +1,25 @@
-"""Which place data comes from, and what is said when it is not there."""
+"""The place that data comes from, its manifest, and the generated text that stands in for it."""
 
 import csv
 import hashlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from workbench.datasets import DataError, SourceKind, glue, wikitext2
-from workbench.datasets.manifest import manifest_path
+from workbench.datasets import DataError, SourceKind, glue, stand_in, wikitext2
+from workbench.datasets.manifest import FileStatus, entry_named, fetch, list_data, manifest_path, verify
 from workbench.datasets.source import Dataset, DataSource
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
+
+REAL = os.environ.get("WORKBENCH_DATA", "")
 
 ROWS = {"sentence": ["a fine film", "a dull film", "a song"], "label": [1, 0, 1], "idx": [0, 1, 2]}
-COMMIT = "0" * 40
-
-
-@pytest.fixture
-def empty_machine(tmp_path, monkeypatch) -> Path:
-    """A machine with no data at all: no folder named, an empty Hugging Face cache."""
-    for variable in ("WORKBENCH_DATA", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "WORKBENCH_ROOT"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    return tmp_path
 
 
 def write_folder(machine: Path, monkeypatch, *, sha256: str | None = None) -> Path:
@@ -50,7 +45,7 @@ def write_folder(machine: Path, monkeypatch, *, sha256: str | None = None) -> Pa
 
 def write_hub_cache(machine: Path, table: dict, shards: int = 1) -> None:
     """Write sst2's training split where `huggingface_hub` would keep it."""
-    folder = machine / "hf" / "hub" / "datasets--nyu-mll--glue" / "snapshots" / COMMIT / "sst2"
+    folder = machine / "hf" / "hub" / "datasets--nyu-mll--glue" / "snapshots" / "commit" / "sst2"
     folder.mkdir(parents=True)
     whole = pa.table(table)
     for shard in range(shards):
@@ -59,11 +54,9 @@ def write_hub_cache(machine: Path, table: dict, shards: int = 1) -> None:
 
 
 def test_without_any_data_a_stand_in_is_generated_and_says_so(empty_machine):
-    dataset = glue.load("sst2", "train")
-    assert dataset.source.kind is SourceKind.STAND_IN
-    assert not dataset.source.is_real
-    assert "generated" in dataset.source.detail
-    assert dataset.source.as_record()["source"] == "stand-in"
+    source = glue.load("sst2", "train").source
+    assert source.kind is SourceKind.STAND_IN and not source.is_real
+    assert "generated" in source.detail and source.as_record()["source"] == "stand-in"
 
 
 def test_the_folder_named_by_workbench_data_comes_before_the_hugging_face_cache(empty_machine, monkeypatch):
@@ -75,52 +68,50 @@ def test_the_folder_named_by_workbench_data_comes_before_the_hugging_face_cache(
     assert dataset.texts == (ROWS["sentence"],)
 
 
-def test_the_hugging_face_cache_is_read_offline_and_its_shards_are_joined_in_order(empty_machine):
+def test_the_hugging_face_caches_are_read_offline_and_shards_are_joined_in_order(empty_machine, prepare):
     write_hub_cache(empty_machine, ROWS | {"sentence": ["a", "b", "c"]}, shards=3)
     dataset = glue.load("sst2", "train")
     assert dataset.source.kind is SourceKind.HUB
     assert dataset.texts == (["a", "b", "c"],)
     assert "3 of 67,349 rows: a subset" in dataset.source.detail
-
-
-def test_what_the_datasets_library_prepared_earlier_is_read_too(empty_machine):
-    folder = empty_machine / "hf" / "datasets" / "Salesforce___wikitext" / "wikitext-2-v1" / "0.0.0" / "abc"
-    folder.mkdir(parents=True)
-    table = pa.table({"text": ["", " = Lobster = \n", " It is blue . \n"]})
-    with pa.OSFile(str(folder / "wikitext-test.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+    text = ["", " = Lobster = \n", " It is blue . \n"]
+    prepare("Salesforce___wikitext/wikitext-2-v1", "wikitext-test.arrow", {"text": text})
     dataset = wikitext2.load("test")
     assert dataset.source.kind is SourceKind.HUB
     assert dataset.columns["text"] == ["", "= Lobster =", "It is blue ."]
 
 
-def test_a_file_missing_from_the_named_folder_is_one_error_that_names_it(empty_machine, monkeypatch):
-    write_folder(empty_machine, monkeypatch)
+def test_a_file_that_is_missing_or_has_other_bytes_than_the_manifest_says_is_refused_by_name(
+    empty_machine, monkeypatch
+):
+    write_folder(empty_machine, monkeypatch, sha256="f" * 64)
     with pytest.raises(DataError, match=r"glue/sst2/validation\.parquet is not in .*data-folder"):
         glue.load("sst2", "validation")
-
-
-def test_a_file_with_other_bytes_than_the_manifest_says_is_refused_by_name(empty_machine, monkeypatch):
-    write_folder(empty_machine, monkeypatch, sha256="f" * 64)
     with pytest.raises(DataError, match=r"sst2/train\.parquet has sha256 .* where the manifest has ffffffffffff"):
         glue.load("sst2", "train")
-
-
-def test_a_variable_that_names_no_folder_is_refused_by_name(empty_machine, monkeypatch):
     monkeypatch.setenv("WORKBENCH_DATA", str(empty_machine / "nowhere"))
     with pytest.raises(DataError, match="WORKBENCH_DATA is '.*nowhere', which is not a folder"):
         wikitext2.load("train")
 
 
-def test_an_unknown_task_split_or_limit_is_refused_with_the_rule():
-    with pytest.raises(ValueError, match="task is 'sst', must be one of cola, sst2"):
-        glue.load("sst", "train")
-    with pytest.raises(ValueError, match="split of mnli is 'validation', must be one of train, validation_matched"):
-        glue.load("mnli", "validation")
-    with pytest.raises(ValueError, match="split is 'valid', must be one of train, validation, test"):
-        wikitext2.load("valid")
-    with pytest.raises(ValueError, match="limit is 0, must be at least 1"):
-        wikitext2.load("train", limit=0)
+def uneven_columns():
+    source = DataSource(name="x", kind=SourceKind.STAND_IN, detail="", sha256="")
+    return Dataset(name="x", split="train", columns={"a": [1], "b": []}, text_columns=("a",), source=source)
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        (lambda: glue.load("sst", "train"), "task is 'sst', must be one of cola, sst2"),
+        (lambda: glue.load("mnli", "validation"), "split of mnli is 'validation'"),
+        (lambda: wikitext2.load("valid"), "split is 'valid', must be one of train, validation, test"),
+        (lambda: wikitext2.load("train", limit=0), "limit is 0, must be at least 1"),
+        (uneven_columns, "columns of x: lengths .* must be equal"),
+    ],
+)
+def test_unknown_tasks_and_splits_and_uneven_columns_are_refused(call, rule):
+    with pytest.raises(ValueError, match=rule):
+        call()
 
 
 def test_a_smaller_sample_is_a_prefix_of_a_larger_one_and_another_seed_draws_other_rows(empty_machine):
@@ -131,7 +122,118 @@ def test_a_smaller_sample_is_a_prefix_of_a_larger_one_and_another_seed_draws_oth
     assert small.source.detail.startswith("20 rows chosen from: ")
 
 
-def test_columns_of_unequal_length_are_refused():
-    source = DataSource(name="x", kind=SourceKind.STAND_IN, detail="", sha256="")
-    with pytest.raises(ValueError, match="columns of x: lengths .* must be equal"):
-        Dataset(name="x", split="train", columns={"a": [1], "b": []}, text_columns=("a",), source=source)
+@pytest.mark.parametrize("task", list(glue.TASKS))
+def test_a_stand_in_has_the_columns_and_label_codes_of_its_task(task):
+    spec = glue.TASKS[task]
+    columns = stand_in.glue_columns(task, spec.text_columns, spec.validation_split)
+    assert list(columns) == [*spec.text_columns, "label", "idx"]
+    assert len(columns["label"]) == 400
+    labels = set(columns["label"])
+    if spec.is_regression:
+        assert min(labels) == 0.0 and max(labels) == 5.0
+    else:
+        assert labels == set(range(spec.num_outputs))
+
+
+def pairs_of(task):
+    columns = stand_in.glue_columns(task, ("one", "two"), "validation")
+    return zip(columns["one"], columns["two"], columns["label"], strict=True)
+
+
+def test_labels_follow_the_rules_of_their_task():
+    sentiment = stand_in.glue_columns("sst2", ("sentence",), "validation")
+    for sentence, label in zip(sentiment["sentence"], sentiment["label"], strict=True):
+        assert sentence.split()[1] in (stand_in.GOOD if label else stand_in.BAD)  # the adjective
+    for one, two, score in pairs_of("stsb"):
+        shared = sum(a == b for a, b in zip(one.split(), two.split(), strict=True)) - 2  # "the" stands twice in each
+        assert score == 5 * shared / 4
+    for one, two, label in pairs_of("mrpc"):  # paraphrases differ by synonyms only
+        reworded = " ".join(stand_in.SYNONYMS.get(word, word) for word in one.split())
+        assert (two == reworded) == bool(label)
+
+
+def test_generated_rows_are_the_same_on_every_machine():
+    text = stand_in.running_text("test")
+    assert text[0].startswith("= ") and text[10].startswith("= ")
+    pairs = stand_in.glue_columns("rte", ("sentence1", "sentence2"), "validation")
+    assert [stand_in.columns_digest(columns) for columns in ({"text": text}, pairs)] == [
+        "f7af637160a697a8e626b1e5a5cdaa88dd35752f5274d35fb9742f2911bfd947",
+        "b9efedef9c878411c4dc5695cab13f59e6e2c94af710deb34703d763eef96cc6",
+    ]
+
+
+def test_the_manifest_lists_every_data_set_with_licence_origin_checksums_splits_and_published_sizes():
+    entries = {entry.name: entry for entry in list_data()}
+    assert {f"glue/{task}" for task in glue.TASKS} | {"wikitext-2", "all-MiniLM-L6-v2"} <= set(entries)
+    for entry in entries.values():
+        assert entry.licence and entry.origin and entry.hub_id
+        if not entry.is_model:
+            assert all(len(file.sha256) == 64 and file.rows and file.num_bytes for file in entry.files)
+    for task in glue.TASKS.values():
+        files = {file.split: file for file in entry_named(f"glue/{task.name}").files}
+        assert set(files) == set(task.published_rows)
+        is_whole = all(files[split].rows == rows for split, rows in task.published_rows.items())
+        assert is_whole == (task.name not in {"qqp", "mnli", "qnli"})
+    lines = {file.split: file.rows for file in entry_named("wikitext-2").files}
+    assert lines == dict(wikitext2.PUBLISHED_LINES)
+
+
+def test_a_cached_file_is_verified_against_the_digest_the_hub_stores_it_under(empty_machine):
+    assert [check.status for check in verify("glue/rte")] == [FileStatus.MISSING] * 2
+    assert len(verify("glue")) == 16
+    place = empty_machine / "hf" / "hub" / "datasets--nyu-mll--glue"
+    blobs, folder = place / "blobs", place / "snapshots" / "c" / "rte"
+    blobs.mkdir(parents=True)
+    folder.mkdir(parents=True)
+    for split, content, hashed in (("train", b"rows", b"rows"), ("validation", b"other rows", b"what was sent")):
+        blob = blobs / hashlib.sha256(hashed).hexdigest()
+        blob.write_bytes(content)
+        (folder / f"{split}-00000-of-00001.parquet").symlink_to(blob)
+    assert [check.status for check in verify("glue/rte")] == [FileStatus.OK, FileStatus.DIFFERS]
+    with pytest.raises(ValueError, match="name is 'gleu', must be one of glue/cola"):
+        verify("gleu")
+
+
+def run_python(code: str, **environment: str) -> str:
+    """Run a few lines in a fresh interpreter and return what they print."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_fetching_with_an_unreachable_hub_is_one_clear_error(tmp_path):
+    code = (
+        "from workbench.datasets.manifest import *\n"
+        "try: fetch('wikitext-2')\nexcept Exception as error: print(type(error), error)"
+    )
+    printed = run_python(code, HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(tmp_path), HF_HUB_OFFLINE="0")
+    for words in ("DataError", "cannot fetch wikitext-2 from Salesforce/wikitext on the hub", "WORKBENCH_DATA"):
+        assert words in printed
+
+
+def test_fetching_in_offline_mode_is_refused_before_anything_is_tried(monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError, match="cannot fetch wikitext-2: HF_HUB_OFFLINE is set"):
+        fetch("wikitext-2")
+
+
+def test_listing_verifying_and_loading_import_neither_torch_nor_the_hub_client():
+    code = (
+        "import sys\nfrom workbench.datasets import glue, manifest\n"
+        "manifest.list_data(); manifest.verify('glue/rte'); glue.load('rte', 'validation')\n"
+        "print([name for name in ('torch', 'datasets', 'huggingface_hub', 'transformers') if name in sys.modules])"
+    )
+    assert run_python(code, WORKBENCH_DATA="").strip() == "[]"
+
+
+@pytest.mark.skipif(not REAL, reason="WORKBENCH_DATA names no folder of real data")
+def test_the_real_folder_verifies_and_loads_whole():
+    assert {check.status for name in ("glue", "wikitext-2") for check in verify(name)} == {FileStatus.OK}
+    validation = glue.load("sst2", "validation")
+    assert (len(validation), sum(validation.labels)) == (872, 444)
+    assert sum(len(line.split()) for line in wikitext2.load("validation").columns["text"]) == 213_886
+    assert "subset" in glue.load("qnli", "validation").source.detail

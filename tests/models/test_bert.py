@@ -1,9 +1,14 @@
-"""BERT against Hugging Face's own, in logits and in every gradient."""
+"""BERT in one process and on four real gloo ranks, cut by (tensor, pipeline), against `transformers`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import pytest
 import torch
-import transformers
+from torch.nn import functional
 
+from workbench.compression import FP16, AutoEncoder, Codec, ErrorFeedback, Quantize, RandomK, TopK
+from workbench.launch import Ranks
 from workbench.models import (
     BertConfig,
     BertEncoder,
@@ -12,24 +17,30 @@ from workbench.models import (
     load_hugging_face,
     to_hugging_face,
 )
-from workbench.parallel import VirtualTensorGroup
-from workbench.parallel.pipeline import Stage
+from workbench.parallel import Stage, VirtualTensorGroup
+from workbench.parallel.boundary import Boundary
+from workbench.parallel.pipeline import Mesh, Pipeline, Schedule, VirtualPipeline, open_mesh
 
 NUM_LABELS = 3
 
 
-def hugging_face_config() -> transformers.BertConfig:
-    return transformers.BertConfig(
-        vocab_size=64,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=32,
-        max_position_embeddings=32,
-        num_labels=NUM_LABELS,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+def hugging_face_model(name: str, **changes):
+    """Make a small model of `transformers`, with biases and norms that are not 0 and 1."""
+    import transformers  # here, so that ranks, which import this file, need not
+
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 32, "max_position_embeddings": 32, "num_labels": NUM_LABELS}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = getattr(transformers, name)(transformers.BertConfig(**sizes | dropout | changes))
+    for parameter in model.parameters():
+        parameter.data += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    return model
+
+
+def our_config(model) -> BertConfig:
+    return BertConfig.from_hugging_face(model.config.to_dict())
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -40,90 +51,46 @@ def batch() -> dict[str, torch.Tensor]:
     return {"ids": ids * mask, "mask": mask, "types": (torch.arange(7) > 3).long().expand(3, 7)}
 
 
-def theirs(model_class: type, inputs: dict):
-    """Run `transformers`: weights, logits, gradients."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = model_class(hugging_face_config())
-    for parameter in model.parameters():  # biases and norms start at 0 and 1: move them
-        parameter.data += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    logits = model(inputs["ids"], inputs["mask"], inputs["types"]).logits
-    logits.square().mean().backward()
-    plain = {name.removeprefix("bert."): p.grad for name, p in model.named_parameters()}
-    return model.state_dict(), logits, plain
-
-
-def ours(model_class: type, group, inputs: dict, state: dict, **options):
-    """Run our model with the same weights: logits, full gradients."""
-    config = BertConfig.from_hugging_face(hugging_face_config().to_dict())
-    model = model_class(config, group, **options)
-    assert load_hugging_face(model, state).missing == ()
-    logits = model(inputs["ids"], inputs["mask"], inputs["types"])
-    logits.square().mean().backward()
-    return logits.detach(), to_hugging_face(model, gradients=True)
-
-
-def assert_same_gradients(actual: dict, expected: dict):
-    assert actual.keys() == expected.keys()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(actual[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
-
-
-CASES = [
-    pytest.param(transformers.BertForMaskedLM, BertForMaskedLM, {}, id="masked-lm"),
-    pytest.param(
-        transformers.BertForSequenceClassification,
-        BertForSequenceClassification,
-        {"num_labels": NUM_LABELS},
-        id="classification",
-    ),
-]
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize(("their_class", "our_class", "options"), CASES)
-def test_virtual_ranks_equal_transformers_in_logits_and_all_gradients(their_class, our_class, options, size):
-    state, logits, gradients = theirs(their_class, batch())
-    result = ours(our_class, VirtualTensorGroup(size), batch(), state, **options)
-    torch.testing.assert_close(result[0], logits, rtol=1e-4, atol=1e-6)
-    assert_same_gradients(result[1], gradients)
+@pytest.mark.parametrize(
+    ("model_class", "options"), [(BertForMaskedLM, {}), (BertForSequenceClassification, {"num_labels": NUM_LABELS})]
+)
+def test_virtual_ranks_equal_transformers_in_logits_and_all_gradients(model_class, options, size):
+    plain = hugging_face_model(model_class.__name__)
+    before = torch.get_rng_state()
+    model = model_class(our_config(plain), VirtualTensorGroup(size), **options)
+    assert load_hugging_face(model, plain.state_dict()).missing == ()
+    inputs = batch()
+    logits, expected = model(*inputs.values()), plain(*inputs.values()).logits
+    assert torch.equal(torch.get_rng_state(), before)
+    logits.square().mean().backward()
+    expected.square().mean().backward()
+    gradients = {name.removeprefix("bert."): parameter.grad for name, parameter in plain.named_parameters()}
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(to_hugging_face(model, gradients=True), gradients, rtol=1e-4, atol=1e-6)
 
 
-def test_weights_survive_loading_and_collecting():
-    state, *_ = theirs(transformers.BertForSequenceClassification, batch())
-    config = BertConfig.from_hugging_face(hugging_face_config().to_dict())
-    model = BertForSequenceClassification(config, VirtualTensorGroup(4), NUM_LABELS)
-    load_hugging_face(model, state)
-    collected = to_hugging_face(model)
+def test_weights_survive_loading_and_collecting_also_under_the_old_names_of_layer_norms():
+    plain = hugging_face_model("BertForSequenceClassification")
+    state = plain.state_dict()
+    old = {}
     for name, tensor in state.items():
-        assert torch.equal(collected[name.removeprefix("bert.")], tensor), name
-
-
-def test_old_names_of_layer_norms_load_too():
-    state, *_ = theirs(transformers.BertForMaskedLM, batch())
-    old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
-        for name, t in state.items()
-    }
-    model = BertEncoder(BertConfig.from_hugging_face(hugging_face_config().to_dict()))
-    loaded = load_hugging_face(model, old)
-    assert loaded.missing == ()
-    assert all(name.startswith("cls.") for name in loaded.unused)
-    norm = state["bert.encoder.layer.1.output.LayerNorm.weight"]
-    assert torch.equal(model.layers[1].mlp_norm.weight, norm)
+        old[name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")] = tensor
+    for weights in (state, old):
+        model = BertForSequenceClassification(our_config(plain), VirtualTensorGroup(4), NUM_LABELS)
+        load_hugging_face(model, weights)
+        collected = to_hugging_face(model)
+        assert all(torch.equal(collected[name.removeprefix("bert.")], tensor) for name, tensor in state.items())
 
 
 def test_a_checkpoint_without_a_head_says_so_and_one_without_a_layer_is_refused():
-    state, *_ = theirs(transformers.BertForMaskedLM, batch())
-    config = BertConfig.from_hugging_face(hugging_face_config().to_dict())
-    model = BertForSequenceClassification(config, num_labels=NUM_LABELS)
-    assert load_hugging_face(model, state).missing == (
-        "pooler.dense.weight",
-        "pooler.dense.bias",
-        "classifier.weight",
-        "classifier.bias",
-    )
-    cut = {name: t for name, t in state.items() if "layer.1.intermediate" not in name}
+    plain = hugging_face_model("BertForMaskedLM")
+    state, model = plain.state_dict(), BertForSequenceClassification(our_config(plain), num_labels=NUM_LABELS)
+    head = [f"{part}.{kind}" for part in ("pooler.dense", "classifier") for kind in ("weight", "bias")]
+    assert load_hugging_face(model, state).missing == tuple(head)
+    loaded = load_hugging_face(BertEncoder(our_config(plain)), state)
+    assert loaded.missing == () and all(name.startswith("cls.") for name in loaded.unused)
+    cut = {name: tensor for name, tensor in state.items() if "layer.1.intermediate" not in name}
     with pytest.raises(ValueError, match="2 weights are missing, first 'encoder.layer.1.interm"):
         load_hugging_face(model, cut)
     state["bert.embeddings.word_embeddings.weight"] = torch.zeros(65, 16)
@@ -131,43 +98,217 @@ def test_a_checkpoint_without_a_head_says_so_and_one_without_a_layer_is_refused(
         load_hugging_face(model, state)
 
 
-def test_every_cut_starts_from_the_same_weights_whatever_a_rank_holds():
-    config = BertConfig.tiny()
-    whole = to_hugging_face(BertForMaskedLM(config, VirtualTensorGroup(1)))
-    pieces = {}
-    for index in range(2):
-        stage = Stage(index=index, num_stages=2)
-        pieces |= to_hugging_face(BertForMaskedLM(config, VirtualTensorGroup(4), stage))
-    assert pieces.keys() == whole.keys()
-    assert all(torch.equal(pieces[name], tensor) for name, tensor in whole.items())
-
-
-def test_building_a_model_leaves_the_global_generator_alone():
-    before = torch.get_rng_state()
-    BertForSequenceClassification(BertConfig.tiny(dropout=0.1))(batch()["ids"])
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_published_sizes_count_the_published_parameters():
-    # Devlin et al. give 110M and 340M (with heads); these are the encoders' exact counts:
+@pytest.mark.parametrize(
+    ("name", "hidden", "num_layers"), [("bert_base", 768, 12), ("bert_large", 1024, 24), ("mini_lm", 384, 6)]
+)
+def test_published_sizes_count_the_published_parameters(name, hidden, num_layers):
+    # Devlin et al. give 110M and 340M (with heads). Exact counts of the encoders, of V words, P positions and T types:
     # (V + P + T) H + 2H embeddings, 12 H^2 + 13 H a layer.
-    expected = {
-        "bert_base": (30522 + 512 + 2) * 768 + 2 * 768 + 12 * (12 * 768**2 + 13 * 768),
-        "bert_large": (30522 + 512 + 2) * 1024 + 2 * 1024 + 24 * (12 * 1024**2 + 13 * 1024),
-        "mini_lm": (30522 + 512 + 2) * 384 + 2 * 384 + 6 * (12 * 384**2 + 13 * 384),
+    encoder = BertEncoder(getattr(BertConfig, name)(), device="meta")
+    count = (30522 + 512 + 2) * hidden + 2 * hidden + num_layers * (12 * hidden**2 + 13 * hidden)
+    assert sum(parameter.numel() for parameter in encoder.parameters()) == count
+
+
+def config_with(**changes):
+    return BertConfig.from_hugging_face(hugging_face_model("BertModel").config.to_dict() | changes)
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        (lambda: config_with(hidden_act="relu"), "hidden_act: 'relu'"),
+        (lambda: config_with(position_embedding_type="relative_key"), "position_embedding_type"),
+        (lambda: BertConfig.tiny(num_layers=0), "num_layers: 0"),
+        (lambda: BertEncoder(BertConfig.tiny())(torch.ones(1, 33).long()), "33 tokens are more"),
+    ],
+)
+def test_sizes_and_sequences_that_are_not_covered_are_refused(call, rule):
+    with pytest.raises(ValueError, match=rule):
+        call()
+
+
+pytestmark = pytest.mark.timeout(90)
+
+CONFIG = BertConfig.tiny(dropout=0.1, attention_dropout=0.1)
+MESHES = [(1, 4), (2, 2), (4, 1)]
+NUM_MICRO_BATCHES = 4
+FULL_BYTES = 2 * 6 * 16 * 4
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(4, preload=("workbench.models", "workbench.parallel.pipeline")) as pool:
+        yield pool
+
+
+@dataclass
+class Job:
+    """One model, cut and encoded in one way."""
+
+    model: type
+    codec: Codec | None = None
+    schedule: Schedule = Schedule.GPIPE
+    config: BertConfig = CONFIG
+    state: dict | None = None
+
+    def part(self, group, stage: Stage):
+        part = self.model(self.config, group, stage=stage)
+        if self.state is not None:
+            load_hugging_face(part, self.state)
+        return part
+
+    def boundary(self, stage_index: int, traffic=None) -> Boundary:
+        return Boundary(self.codec and self.codec.for_site(f"boundary.{stage_index}"), traffic)
+
+
+def ids() -> torch.Tensor:
+    return torch.randint(1, 64, (8, 6), generator=torch.Generator().manual_seed(0))
+
+
+def padding_mask() -> torch.Tensor:
+    mask = torch.ones(8, 6, dtype=torch.long)
+    mask[1, 4:] = mask[6, 2:] = 0
+    return mask
+
+
+def cross_entropy(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(output.flatten(0, -2), targets.flatten())
+
+
+OPTIONS = {"num_micro_batches": NUM_MICRO_BATCHES, "loss": cross_entropy}
+
+
+def run(pipeline: Pipeline | VirtualPipeline, model: type) -> dict:
+    """Evaluate, take two steps' gradients, evaluate again."""
+    targets = ids() if model is BertForMaskedLM else torch.arange(8) % 2
+    first, _ = (pipeline.step(ids(), targets, attention_mask=padding_mask()) for _ in range(2))
+    output = pipeline.evaluate(ids(), attention_mask=padding_mask())
+    return {"loss": first.loss, "trained": first.output, "evaluated": output}
+
+
+def codec_gradients(boundaries: Iterable[Boundary]) -> dict:
+    return {
+        f"{boundary.site}.{name}": parameter.grad
+        for boundary in boundaries
+        for name, parameter in boundary.named_parameters()
+        if parameter.grad is not None
     }
-    for name, count in expected.items():
-        encoder = BertEncoder(getattr(BertConfig, name)(), device="meta")
-        assert sum(parameter.numel() for parameter in encoder.parameters()) == count
 
 
-def test_configs_that_are_not_covered_are_refused():
-    config = hugging_face_config().to_dict()
-    with pytest.raises(ValueError, match="hidden_act: 'relu'"):
-        BertConfig.from_hugging_face(config | {"hidden_act": "relu"})
-    with pytest.raises(ValueError, match="position_embedding_type: 'relative_key'"):
-        BertConfig.from_hugging_face(config | {"position_embedding_type": "relative_key"})
-    with pytest.raises(ValueError, match="num_layers: 0"):
-        BertConfig.tiny(num_layers=0)
-    with pytest.raises(ValueError, match="33 tokens are more than max_positions 32"):
-        BertEncoder(BertConfig.tiny())(torch.ones(1, 33, dtype=torch.long))
+def on_a_rank(mesh: Mesh, job: Job) -> dict:
+    part, stage = job.part(mesh.tensor_group, mesh.stage), mesh.stage.index
+    boundaries = {"before": job.boundary(stage), "after": job.boundary(stage + 1)}
+    pipeline = Pipeline(part, mesh, hidden_size=16, schedule=job.schedule, **boundaries, **OPTIONS)
+    mesh.tensor_group.traffic.clear()
+    result = run(pipeline, job.model)
+    sent = [(m.phase, m.message_bytes) for m in mesh.tensor_group.traffic if m.what == "send" and "stage" in m.site]
+    codecs = codec_gradients(boundary for boundary in (pipeline.before, pipeline.after) if boundary is not None)
+    return result | {"sent": sent, "gradients": to_hugging_face(part, gradients=True), "codecs": codecs}
+
+
+def on_every_rank(sizes: tuple[int, int], jobs: list[Job]) -> list[dict]:
+    with pytest.raises(ValueError, match="tensor, pipeline: 3 x 2 is not the number of ranks, 4"):
+        open_mesh(tensor=3, pipeline=2)
+    mesh = open_mesh(tensor=sizes[0], pipeline=sizes[1])
+    return [on_a_rank(mesh, job) for job in jobs]
+
+
+def in_one_process(sizes: tuple[int, int], job: Job) -> dict:
+    group = VirtualTensorGroup(sizes[0])
+    stages = [Stage(index=index, num_stages=sizes[1]) for index in range(sizes[1])]
+    parts = [job.part(group, stage) for stage in stages]
+    boundaries = [job.boundary(stage.index, group.traffic) for stage in stages[1:]]
+    pipeline = VirtualPipeline(parts, boundaries=boundaries, **OPTIONS)
+    result = run(pipeline, job.model)
+    gradients = {}
+    for part in parts:
+        gradients |= to_hugging_face(part, gradients=True)
+    return result | {"gradients": gradients, "codecs": codec_gradients(pipeline.boundaries)}
+
+
+def merged(results: list[dict], sizes: tuple[int, int]) -> dict:
+    """Put together what the stages' first tensor ranks know; the last stage has the output."""
+    stages = results[:: sizes[0]]
+    whole = {key: stages[-1][key] for key in ("loss", "trained", "evaluated")}
+    for key in ("gradients", "codecs"):
+        whole[key] = {name: t for stage in stages for name, t in stage[key].items()}
+    return whole
+
+
+CODECS = {
+    "top-k": TopK(0.3),
+    "random-k": RandomK(0.3, seed=1),
+    "quantize": Quantize(4),
+    "auto-encoder": AutoEncoder(16, 8, seed=2),
+    "half": FP16(),
+    "top-k with error feedback": ErrorFeedback(TopK(0.3)),
+}
+JOBS = {
+    "masked-lm": Job(BertForMaskedLM),
+    "classification 1F1B": Job(BertForSequenceClassification, schedule=Schedule.ONE_FORWARD_ONE_BACKWARD),
+    "quantize 1F1B": Job(BertForSequenceClassification, Quantize(4), Schedule.ONE_FORWARD_ONE_BACKWARD),
+    **{name: Job(BertForSequenceClassification, codec) for name, codec in CODECS.items()},
+}
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+def test_real_ranks_equal_virtual_ones_in_loss_outputs_and_all_gradients(ranks, sizes):
+    # Without stages there are no boundaries, and no codecs to try.
+    jobs = {name: job for name, job in JOBS.items() if sizes[1] > 1 or job.codec is None}
+    results = ranks.run(on_every_rank, sizes, list(jobs.values()))
+    for index, (name, job) in enumerate(jobs.items()):
+        expected = in_one_process(sizes, job)
+        actual = merged([result[index] for result in results], sizes)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+@pytest.mark.parametrize("model", [BertForMaskedLM, BertForSequenceClassification])
+def test_any_virtual_cut_equals_the_uncut_model_also_with_dropout(sizes, model):
+    uncut = in_one_process((1, 1), Job(model))
+    cut = in_one_process(sizes, Job(model))
+    torch.testing.assert_close(cut, uncut, rtol=1e-4, atol=1e-6)
+
+
+def test_real_ranks_equal_transformers_in_loss_logits_and_all_gradients(ranks):
+    model = hugging_face_model("BertForMaskedLM", num_hidden_layers=4, intermediate_size=64)
+    job = Job(BertForMaskedLM, config=BertConfig.tiny(), state=model.state_dict())
+    logits = model(ids(), padding_mask()).logits
+    for _ in range(2):  # `run` takes two steps without an update: gradients add up
+        loss = cross_entropy(model(ids(), padding_mask()).logits, ids())
+        loss.backward()
+    expected = {
+        "loss": loss.detach(),
+        "trained": logits.detach(),
+        "evaluated": logits.detach(),
+        "gradients": {n.removeprefix("bert."): p.grad for n, p in model.named_parameters()},
+        "codecs": {},
+    }
+    for sizes in MESHES:
+        results = ranks.run(on_every_rank, sizes, [job])
+        actual = merged([result[0] for result in results], sizes)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+
+
+BYTES = {  # of one micro-batch over one boundary: (forward, backward)
+    "none": (FULL_BYTES, FULL_BYTES),
+    # 30 % of 192 elements are 58: fp32 values and int64 indices; their gradients, fp32.
+    "top-k": (58 * (4 + 8), 58 * 4),
+    "random-k": (58 * (4 + 8), 58 * 4),
+    # 12 rows of 16 four-bit numbers, fp16 scale and bias; the gradient is full size.
+    "quantize": (12 * (16 // 2 + 4), FULL_BYTES),
+    "auto-encoder": (2 * 6 * 8 * 4, 2 * 6 * 8 * 4),
+    "half": (FULL_BYTES // 2, FULL_BYTES // 2),
+}
+
+
+def test_boundaries_carry_the_bytes_that_the_paper_says(ranks):
+    jobs = [Job(BertForSequenceClassification, CODECS.get(name)) for name in BYTES]
+    first, last = (ranks.run(on_every_rank, (2, 2), jobs)[rank] for rank in (0, 3))
+    for name, forward, backward in zip(BYTES, first, last, strict=True):
+        steps = 2 * NUM_MICRO_BATCHES
+        sent = sum(size for phase, size in forward["sent"] if phase == "forward")
+        # One evaluation's messages come on top of the two steps' forward ones.
+        assert sent == (steps + NUM_MICRO_BATCHES) * BYTES[name][0], name
+        assert {phase for phase, _ in backward["sent"]} == {"backward"}, name
+        assert sum(size for _, size in backward["sent"]) == steps * BYTES[name][1], name

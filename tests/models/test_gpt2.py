@@ -9,28 +9,17 @@ from workbench.models.gpt2 import GPT2, GPT2Config, load_gpt2_from_hugging_face_
 pytestmark = pytest.mark.timeout(90)
 
 
-def hugging_face_model(**changes):
+def hugging_face_model():
+    """Make a small model of `transformers`, with biases and norms that are not 0 and 1."""
     import transformers  # here, so that ranks, which import this file, need not
 
-    config = transformers.GPT2Config(
-        **{
-            "vocab_size": 64,
-            "n_positions": 16,
-            "n_embd": 32,
-            "n_layer": 2,
-            "n_head": 4,
-            "resid_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "attn_pdrop": 0.0,
-            "bos_token_id": 0,
-            "eos_token_id": 0,
-        }
-        | changes
-    )
+    sizes = {"vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     with torch.random.fork_rng():
         torch.manual_seed(0)
+        config = transformers.GPT2Config(**sizes, **dropout, bos_token_id=0, eos_token_id=0)
         model = transformers.GPT2LMHeadModel(config)
-        for parameter in model.parameters():  # biases and norms start at 0 and 1: move them
+        for parameter in model.parameters():
             parameter.data += 0.02 * torch.randn(parameter.shape)
     return model
 
@@ -39,40 +28,32 @@ def ids() -> torch.Tensor:
     return torch.randint(0, 64, (3, 9), generator=torch.Generator().manual_seed(1))
 
 
-def ours(theirs) -> GPT2:
-    model = GPT2(GPT2Config.from_hugging_face(theirs.config.to_dict()))
-    load_gpt2_from_hugging_face_(model, theirs.state_dict())
-    return model
-
-
-def test_logits_loss_and_all_gradients_equal_those_of_transformers():
-    theirs = hugging_face_model()
-    model = ours(theirs)
-    expected = theirs(ids(), labels=ids())
-    loss = model(ids(), ids())
+def test_weights_logits_loss_and_all_gradients_equal_those_of_transformers():
+    plain = hugging_face_model()
+    model = GPT2(GPT2Config.from_hugging_face(plain.config.to_dict()))
+    load_gpt2_from_hugging_face_(model, plain.state_dict())
+    collected = to_gpt2_of_hugging_face(model)
+    assert all(torch.equal(plain.state_dict()[f"transformer.{name}"], tensor) for name, tensor in collected.items())
+    assert len(collected) == 2 + 2 * 12 + 2  # embeddings, 4 linears and 2 norms a block with biases, the last norm
+    expected, loss = plain(ids(), labels=ids()), model(ids(), ids())
     torch.testing.assert_close(model(ids()), expected.logits, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=1e-6)
     expected.loss.backward()
     loss.backward()
-    gradients = to_gpt2_of_hugging_face(model, gradients=True)
-    named = {name.removeprefix("transformer."): p.grad for name, p in theirs.named_parameters()}
-    assert gradients.keys() == named.keys()
-    for name, gradient in named.items():
-        torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+    gradients = {name.removeprefix("transformer."): parameter.grad for name, parameter in plain.named_parameters()}
+    torch.testing.assert_close(to_gpt2_of_hugging_face(model, gradients=True), gradients, rtol=1e-4, atol=1e-6)
 
 
-def test_weights_survive_loading_and_collecting():
-    theirs = hugging_face_model()
-    collected = to_gpt2_of_hugging_face(ours(theirs))
-    assert all(torch.equal(theirs.state_dict()[f"transformer.{name}"], tensor) for name, tensor in collected.items())
-    assert len(collected) == 2 + 2 * 12 + 2  # embeddings, 4 linears and 2 norms a block with biases, the last norm
-
-
-def test_no_position_looks_at_a_later_one():
+def test_no_position_looks_at_a_later_one_and_only_dropout_draws_from_the_global_generator():
+    before = torch.get_rng_state()
     model = GPT2(GPT2Config.tiny()).eval()
     changed = ids()
     changed[:, 5:] = 0
     torch.testing.assert_close(model(changed)[:, :5], model(ids())[:, :5])
+    assert torch.equal(torch.get_rng_state(), before)
+    with torch.random.fork_rng():
+        model.train()(ids())
+        assert not torch.equal(torch.get_rng_state(), before)
 
 
 def test_published_sizes_count_the_published_parameters():
@@ -80,15 +61,6 @@ def test_published_sizes_count_the_published_parameters():
         model = GPT2(GPT2Config.small())
     # transformers counts 124,439,808 parameters in "gpt2".
     assert sum(p.numel() for p in model.parameters()) == GPT2Config.small().num_parameters == 124_439_808
-
-
-def test_building_a_model_leaves_the_global_generator_alone_and_dropout_draws_from_it():
-    before = torch.get_rng_state()
-    model = GPT2(GPT2Config.tiny())
-    assert torch.equal(torch.get_rng_state(), before)
-    with torch.random.fork_rng():
-        model(ids())
-        assert not torch.equal(torch.get_rng_state(), before)
 
 
 def test_bad_sizes_sequences_and_weights_are_refused_by_name():
@@ -122,7 +94,6 @@ def gradients_when_sharded() -> dict[str, torch.Tensor]:
 def test_sharded_block_by_block_on_two_ranks_every_gradient_is_that_of_one_process():
     alone = GPT2(GPT2Config.tiny(dropout=0.0))
     alone(ids(), ids()).backward()
+    expected = {name: parameter.grad for name, parameter in alone.named_parameters()}
     for gradients in run_on_ranks(gradients_when_sharded, 2):
-        assert gradients.keys() == dict(alone.named_parameters()).keys()
-        for name, parameter in alone.named_parameters():
-            torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-6, msg=name)
+        torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-6)

@@ -29,12 +29,6 @@ WORK = Workload(hidden=16, inner=64, num_layers=4, batch=2, sequence=3, head_siz
 SMALL = Workload(hidden=8, num_layers=1, batch=2, sequence=3, head_size=4, num_samples=5)
 
 
-def test_bert_larges_all_reduce_is_the_papers():
-    # Fine-tuning: micro-batch 32, sequence 512, hidden 1024, fp16: 32 MiB.
-    large = Workload(hidden=1024, num_layers=24, batch=32, sequence=512)
-    assert [message.message_bytes for message in large.messages(2)] == [32 * 1024**2] * 4
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_weights_are_those_of_a_layer(size):
     layer = BertEncoder(TINY, VirtualTensorGroup(size), device="meta").layers[0]
@@ -43,13 +37,6 @@ def test_weights_are_those_of_a_layer(size):
         *path, last = name.split(".")
         built[".".join(path) if last.isdigit() else name] = tuple(parameter.shape)
     assert {tensor.name: tensor.local_shape for tensor in WORK.tensors(size)} == built
-
-
-def test_one_ranks_share_of_a_layer_is_counted():
-    # H = 16, M = 64, two ranks: 12 H^2 / 2 weights; halves of 3H and M biases; 6 H whole.
-    total = sum(tensor.local_elements for tensor in WORK.tensors(2))
-    assert sum(tensor.local_bytes for tensor in WORK.tensors(2)) == 4 * total
-    assert total == 12 * 16**2 // 2 + (3 * 16 + 64) // 2 + 6 * 16
 
 
 @pytest.mark.parametrize(("size", "num_stages"), [(1, 4), (2, 2), (4, 1)])
@@ -111,6 +98,16 @@ def test_products_are_those_that_the_linears_compute(size):
         for linear in work.linears(size, layer=layer)
     ]
     assert [entry for entry in listed for _ in range(size)] == seen
+
+
+def test_the_messages_of_bert_large_and_a_ranks_share_of_a_layer_are_counted():
+    # Fine-tuning: micro-batch 32, sequence 512, hidden 1024, fp16: 32 MiB.
+    large = Workload(hidden=1024, num_layers=24, batch=32, sequence=512)
+    assert [message.message_bytes for message in large.messages(2)] == [32 * 1024**2] * 4
+    # H = 16, M = 64, two ranks: 12 H^2 / 2 weights; halves of 3H and M biases; 6 H whole.
+    total = sum(tensor.local_elements for tensor in WORK.tensors(2))
+    assert sum(tensor.local_bytes for tensor in WORK.tensors(2)) == 4 * total
+    assert total == 12 * 16**2 // 2 + (3 * 16 + 64) // 2 + 6 * 16
 
 
 def test_a_layers_products_take_72_operations_a_row_and_squared_hidden_size():

@@ -1,11 +1,10 @@
-"""The Vision Transformer against Hugging Face's own, in logits and in every gradient; its sizes."""
-
-import re
+"""The Vision Transformer in one process and on two real ranks, against `transformers`; its sizes."""
 
 import pytest
 import torch
-import transformers
+from torch.nn import functional
 
+from workbench.launch import Ranks
 from workbench.models import (
     VIT_1B,
     VIT_3B,
@@ -16,63 +15,53 @@ from workbench.models import (
     load_hugging_face,
     to_hugging_face,
 )
-from workbench.parallel import VirtualTensorGroup
-from workbench.parallel.linear import ShardedLinear
+from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
 
 pytestmark = pytest.mark.timeout(60)
 
 NUM_LABELS = 3
-SMALL = ViTConfig(hidden_size=16, num_layers=2, num_heads=4, mlp_size=32, image_size=8, patch_size=4)
-
-
-def hugging_face_config() -> transformers.ViTConfig:
-    return transformers.ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=32,
-        image_size=8,
-        patch_size=4,
-        num_labels=NUM_LABELS,
-    )
+SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "mlp_size": 32, "image_size": 8, "patch_size": 4}
+SMALL = ViTConfig(**SIZES)
 
 
 def images() -> torch.Tensor:
     return torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
-def theirs() -> tuple[dict, torch.Tensor, dict]:
-    """Run `transformers`: weights, logits, gradients."""
+def plain_model(num_labels: int = NUM_LABELS):
+    """Make a small model of `transformers`, with biases and norms that are not 0 and 1."""
+    import transformers  # here, so that ranks, which import this file, need not
+
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32, "num_labels": num_labels}
+    config = transformers.ViTConfig(hidden_size=16, image_size=8, patch_size=4, **sizes)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = transformers.ViTForImageClassification(hugging_face_config())
-    for parameter in model.parameters():  # biases and norms start at 0 and 1: move them
+        model = transformers.ViTForImageClassification(config)
+    for parameter in model.parameters():
         parameter.data += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    logits = model(images()).logits
-    logits.square().mean().backward()
-    return model.state_dict(), logits.detach(), {n.removeprefix("vit."): p.grad for n, p in model.named_parameters()}
+    return model
+
+
+def gradients_of(model) -> dict:
+    return {name.removeprefix("vit."): parameter.grad for name, parameter in model.named_parameters()}
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_virtual_ranks_equal_transformers_in_logits_and_all_gradients(size):
-    state, logits, gradients = theirs()
-    config = ViTConfig.from_hugging_face(hugging_face_config().to_dict())
+def test_virtual_ranks_equal_transformers_in_weights_logits_and_all_gradients(size):
+    plain = plain_model()
+    before = torch.get_rng_state()
+    config = ViTConfig.from_hugging_face(plain.config.to_dict())
     model = ViTForImageClassification(config, VirtualTensorGroup(size), NUM_LABELS)
-    loaded = load_hugging_face(model, state)
+    loaded = load_hugging_face(model, plain.state_dict())
     assert (loaded.missing, loaded.unused) == ((), ())
-    ours = model(images())
-    ours.square().mean().backward()
-    torch.testing.assert_close(ours.detach(), logits, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(to_hugging_face(model, gradients=True), gradients, rtol=1e-4, atol=1e-6)
-
-
-def test_weights_survive_loading_and_collecting():
-    state, *_ = theirs()
-    model = ViTForImageClassification(SMALL, VirtualTensorGroup(4), NUM_LABELS)
-    load_hugging_face(model, state)
-    collected = to_hugging_face(model)
-    assert collected.keys() == {name.removeprefix("vit.") for name in state}
-    assert all(torch.equal(collected[name.removeprefix("vit.")], tensor) for name, tensor in state.items())
+    weights = {name.removeprefix("vit."): tensor for name, tensor in plain.state_dict().items()}
+    torch.testing.assert_close(to_hugging_face(model), weights, rtol=0, atol=0)
+    logits, expected = model(images()), plain(images()).logits
+    assert torch.equal(torch.get_rng_state(), before)
+    logits.square().mean().backward()
+    expected.square().mean().backward()
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(to_hugging_face(model, gradients=True), gradients_of(plain), rtol=1e-4, atol=1e-6)
 
 
 EARLIER_NAMES = {  # one of each kind, as files on the hub have them
@@ -89,7 +78,7 @@ EARLIER_NAMES = {  # one of each kind, as files on the hub have them
 
 
 def test_names_of_earlier_files_load_too():
-    state = {name.removeprefix("vit."): tensor for name, tensor in theirs()[0].items()}
+    state = {name.removeprefix("vit."): tensor for name, tensor in plain_model().state_dict().items()}
     for earlier, now in EARLIER_NAMES.items():
         state[earlier] = state.pop(now) + 1
     model = ViTForImageClassification(SMALL, num_labels=NUM_LABELS)
@@ -100,35 +89,20 @@ def test_names_of_earlier_files_load_too():
 
 
 def test_an_encoder_takes_all_but_the_head_and_refuses_a_checkpoint_without_a_layer():
-    state, *_ = theirs()
+    state = plain_model().state_dict()
     loaded = load_hugging_face(ViTEncoder(SMALL), state)
     assert loaded.unused == ("classifier.bias", "classifier.weight")
     lacking = {name: tensor for name, tensor in state.items() if "layers.1.mlp.fc1" not in name}
     with pytest.raises(ValueError, match=r"2 weights are missing, first 'layers.1.mlp.fc1.weight'"):
         load_hugging_face(ViTEncoder(SMALL), lacking)
-    with pytest.raises(ValueError, match="model: Linear is of no family"):
-        load_hugging_face(torch.nn.Linear(1, 1), state)
 
 
 def test_every_cut_starts_from_the_same_weights_and_drops_the_same_units():
-    config = ViTConfig(hidden_size=16, num_layers=2, num_heads=4, mlp_size=32, image_size=8, patch_size=4, dropout=0.1)
+    config = ViTConfig(**SIZES, dropout=0.1)
     whole, cut = (ViTForImageClassification(config, VirtualTensorGroup(size)) for size in (1, 4))
     weights = to_hugging_face(cut)
     assert all(torch.equal(weights[name], tensor) for name, tensor in to_hugging_face(whole).items())
     torch.testing.assert_close(cut(images()), whole(images()), rtol=1e-4, atol=1e-6)
-
-
-def test_every_parallel_linear_has_a_site_of_its_own():
-    model = ViTForImageClassification(SMALL)
-    sites = [module.site for module in model.modules() if isinstance(module, ShardedLinear)]
-    parts = ("attention.query_key_value", "attention.output", "mlp.input", "mlp.output")
-    assert sites == [f"layers.{layer}.{part}" for layer in range(2) for part in parts]
-
-
-def test_building_a_model_leaves_the_global_generator_alone():
-    before = torch.get_rng_state()
-    ViTForImageClassification(SMALL)(images())
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(("config", "billions"), [(VIT_1B, 1.21), (VIT_3B, 2.72), (VIT_TINY, 0.000_821)])
@@ -139,36 +113,29 @@ def test_named_sizes_count_the_published_parameters(config, billions):
     model = ViTForImageClassification(config, device="meta")
     assert sum(parameter.numel() for parameter in model.parameters()) == count
     assert count / 1e9 == pytest.approx(billions, rel=5e-3)
+    cut = ViTForImageClassification(config, VirtualTensorGroup(8), device="meta")  # over the paper's eight GPUs
+    assert cut.encoder.layers[0].mlp.input.weights[7].shape == (config.mlp_size // 8, config.hidden_size)
 
 
-def test_the_papers_models_can_be_cut_over_their_eight_gpus():
-    for config in (VIT_1B, VIT_3B, VIT_TINY):
-        model = ViTForImageClassification(config, VirtualTensorGroup(8), device="meta")
-        assert model.encoder.layers[0].mlp.input.weights[7].shape == (config.mlp_size // 8, config.hidden_size)
+def config_with(**changes):
+    return ViTConfig.from_hugging_face(plain_model().config.to_dict() | changes)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("call", "rule"),
     [
-        ({"patch_size": 3}, "patch_size: 3 does not divide image_size 8"),
-        ({"num_layers": 0}, "num_layers: 0 must be at least 1"),
-        ({"num_heads": 3}, "num_heads: 3 does not divide hidden_size 16"),
+        (lambda: ViTConfig(**SIZES | {"patch_size": 3}), "patch_size: 3 does not divide image_size 8"),
+        (lambda: ViTConfig(**SIZES | {"num_layers": 0}), "num_layers: 0 must be at least 1"),
+        (lambda: ViTConfig(**SIZES | {"num_heads": 3}), "num_heads: 3 does not divide hidden_size 16"),
+        (lambda: config_with(hidden_act="relu"), "hidden_act: 'relu' is not 'gelu'"),
+        (lambda: config_with(qkv_bias=False), "qkv_bias: False is not True"),
+        (lambda: ViTEncoder(SMALL)(torch.zeros(1, 3, 16, 16)), "images: shape"),
+        (lambda: load_hugging_face(torch.nn.Linear(1, 1), {}), "model: Linear is of no family"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(changes, told):
-    sizes = {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "mlp_size": 32, "image_size": 8, "patch_size": 4}
-    with pytest.raises(ValueError, match=re.escape(told)):
-        ViTConfig(**sizes | changes)
-
-
-def test_models_and_images_that_are_not_covered_are_refused():
-    config = hugging_face_config().to_dict()
-    with pytest.raises(ValueError, match="hidden_act: 'relu' is not 'gelu'"):
-        ViTConfig.from_hugging_face(config | {"hidden_act": "relu"})
-    with pytest.raises(ValueError, match="qkv_bias: False is not True"):
-        ViTConfig.from_hugging_face(config | {"qkv_bias": False})
-    with pytest.raises(ValueError, match=re.escape("images: shape (1, 3, 16, 16) is not [B, *(3, 8, 8)]")):
-        ViTEncoder(SMALL)(torch.zeros(1, 3, 16, 16))
+def test_sizes_models_and_images_that_are_not_covered_are_refused(call, rule):
+    with pytest.raises(ValueError, match=rule):
+        call()
 
 
 @pytest.mark.cuda
@@ -182,3 +149,34 @@ def test_a_gpu_gives_the_logits_and_gradients_of_the_cpu():
         gradients = {name: gradient.cpu() for name, gradient in to_hugging_face(model, gradients=True).items()}
         results.append((logits.detach().cpu(), gradients))
     torch.testing.assert_close(results[1], results[0], rtol=1e-3, atol=1e-5)
+
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def labels() -> torch.Tensor:
+    return torch.tensor([0, 1, 2, 3, 9])
+
+
+def on_a_rank(state: dict) -> tuple[torch.Tensor, dict, list]:
+    group = ProcessTensorGroup()
+    model = ViTForImageClassification(SMALL, group)
+    load_hugging_face(model, state)
+    logits = model(images())
+    functional.cross_entropy(logits, labels()).backward()
+    sent = [(message.site, message.what.value, message.message_bytes) for message in group.traffic]
+    return logits.detach(), to_hugging_face(model, gradients=True), sent
+
+
+def test_two_real_ranks_equal_transformers_in_logits_and_all_gradients():
+    plain = plain_model(num_labels=10)
+    expected = plain(images()).logits
+    functional.cross_entropy(expected, labels()).backward()
+    with Ranks(2, preload=("workbench.models",)) as ranks:
+        results = ranks.run(on_a_rank, plain.state_dict())
+    for logits, gradients, sent in results:
+        torch.testing.assert_close(logits, expected.detach(), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(gradients, gradients_of(plain), rtol=1e-4, atol=1e-6)
+        # 5 images of 5 tokens of 16 numbers in fp32; of a layer two sums forward and two back.
+        assert [size for *_, size in sent] == [5 * 5 * 16 * 4] * 8
+        assert sent[:2] == [("layers.0.attention.output", "sum", 1600), ("layers.0.mlp.output", "sum", 1600)]

@@ -1,43 +1,47 @@
-"""Tensor groups: sums, copies, gathers and the ledger of what was sent."""
+"""Tensor groups, stages and the boundaries between them, with all ranks in one process; bytes that are sent."""
+
+import socket
 
 import pytest
 import torch
+from torch import nn
 
-from workbench.parallel import Message, MessageKind, Phase, TensorGroup, Traffic, VirtualTensorGroup
+from workbench.compression import FP16, AutoEncoder, ErrorFeedback, Identity, Quantize, RandomK, TopK
+from workbench.compression.codec import site_seed
+from workbench.parallel import (
+    Message,
+    MessageKind,
+    Phase,
+    ProcessTensorGroup,
+    Stage,
+    TransformerConfig,
+    TransformerLayer,
+    VirtualTensorGroup,
+    generator_for,
+    traffic,
+)
+from workbench.parallel.boundary import Boundary
+from workbench.parallel.pipeline import VirtualPipeline
+from workbench.parallel.traffic import tcp_bytes_sent
 
 
-def test_a_virtual_group_is_a_tensor_group():
-    assert isinstance(VirtualTensorGroup(2), TensorGroup)
-
-
-def test_sum_adds_the_partials_and_hands_the_gradient_to_each():
+def test_sum_adds_partials_copy_sums_gradients_and_gather_keeps_types_and_order():
     group = VirtualTensorGroup(2)
     a, b = (torch.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
     total = group.sum([a, 10 * b])
     total.backward(torch.tensor([1.0, 3.0]))
     assert total.tolist() == [11.0, 22.0]
-    assert a.grad.tolist() == [1.0, 3.0]
-    assert b.grad.tolist() == [10.0, 30.0]
-
-
-def test_copy_is_the_identity_and_sums_gradients():
-    group = VirtualTensorGroup(3)
+    assert (a.grad.tolist(), b.grad.tolist()) == ([1.0, 3.0], [10.0, 30.0])
     x = torch.tensor([2.0], requires_grad=True)
     y = group.copy(x)
     sum(y * weight for weight in (1.0, 10.0, 100.0)).backward()
-    assert y.item() == 2.0
-    assert x.grad.item() == 111.0
-
-
-def test_gather_keeps_integer_types_and_rank_order_and_no_gradient():
-    group = VirtualTensorGroup(2)
+    assert (y.item(), x.grad.item()) == (2.0, 111.0)
     messages = [torch.tensor([1, 2]), torch.tensor([3, 4])]
     assert [message.tolist() for message in group.gather(messages)] == [[1, 2], [3, 4]]
-    values = [torch.ones(2, requires_grad=True) for _ in range(2)]
-    assert not any(message.requires_grad for message in group.gather(values))
+    assert not any(message.requires_grad for message in group.gather([a, b]))
 
 
-def test_traffic_counts_what_one_rank_contributes():
+def test_traffic_counts_the_bytes_that_one_rank_contributes_and_none_of_a_group_of_one():
     group = VirtualTensorGroup(2)
     x = torch.ones(3, 4, requires_grad=True)
     with group.traffic.at("here"):
@@ -56,25 +60,184 @@ def test_traffic_counts_what_one_rank_contributes():
     assert group.traffic.num_bytes(site="there") == 53
     group.traffic.clear()
     assert len(group.traffic) == 0
+    with group.traffic.at("boundary", phase=Phase.BACKWARD):
+        group.traffic.record(MessageKind.SEND, torch.zeros(2, dtype=torch.float16), num_ranks=2)
+    sent = {"what": MessageKind.SEND, "phase": Phase.BACKWARD, "site": "boundary"}
+    assert group.traffic.messages == [Message(message_bytes=4, num_ranks=2, **sent)]
+    alone = VirtualTensorGroup(1)
+    alone.copy(alone.sum([x])).sum().backward()
+    assert len(alone.traffic) == 0
 
 
-def test_a_group_of_one_sends_nothing():
-    group = VirtualTensorGroup(1)
-    group.copy(group.sum([torch.ones(2, requires_grad=True)])).sum().backward()
-    assert len(group.traffic) == 0
+def test_layers_and_codecs_derive_the_same_seed_from_the_same_name():
+    for seed, site in [(0, ""), (3, "layers.1.mlp.output")]:
+        assert generator_for(seed, site).initial_seed() == site_seed(seed, site)
+    assert len({generator_for(*place).initial_seed() for place in [(0, "a"), (0, "b"), (1, "a"), (0, "a")]}) == 3
 
 
-def test_the_phase_named_at_a_site_is_recorded():
-    traffic = Traffic()
-    with traffic.at("boundary", phase=Phase.BACKWARD):
-        traffic.record(MessageKind.SEND, torch.zeros(2, dtype=torch.float16), num_ranks=2)
-    assert traffic.messages == [
-        Message(what=MessageKind.SEND, phase=Phase.BACKWARD, message_bytes=4, num_ranks=2, site="boundary")
-    ]
+def test_stages_hold_consecutive_equal_runs():
+    stages = [Stage(index=index, num_stages=3) for index in range(3)]
+    assert [list(stage.layers(6)) for stage in stages] == [[0, 1], [2, 3], [4, 5]]
+    assert [(stage.is_first, stage.is_last) for stage in stages] == [(True, False), (False, False), (False, True)]
 
 
-def test_one_tensor_for_every_local_rank_is_demanded():
-    with pytest.raises(ValueError, match="tensors: 1 given.*2 ranks"):
-        VirtualTensorGroup(2).sum([torch.ones(1)])
-    with pytest.raises(ValueError, match="size: 0"):
-        VirtualTensorGroup(0)
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        (lambda: VirtualTensorGroup(2).sum([torch.ones(1)]), "tensors: 1 given.*2 ranks"),
+        (lambda: VirtualTensorGroup(0), "size: 0"),
+        (ProcessTensorGroup, "torch.distributed is not initialised"),
+        (lambda: Stage(index=0, num_stages=3).layers(7), "num_layers: 7 is not divisible by 3"),
+        (lambda: Stage(index=3, num_stages=3), r"index: 3 is not in 0\.\.2"),
+        (lambda: Stage(index=0, num_stages=0), "num_stages: 0"),
+    ],
+)
+def test_groups_and_stages_that_cannot_be_are_refused(call, rule):
+    with pytest.raises(ValueError, match=rule):
+        call()
+
+
+@pytest.fixture
+def connection():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        accepted, _ = server.accept()
+        with accepted:
+            yield client, accepted
+
+
+def test_written_bytes_count_once_and_received_ones_do_not(connection):
+    client, accepted = connection
+    before = tcp_bytes_sent()
+    client.sendall(bytes(1000))
+    assert tcp_bytes_sent() - before == 1000
+    accepted.recv(1000, socket.MSG_WAITALL)
+    assert tcp_bytes_sent() - before == 1000
+    accepted.sendall(bytes(7))
+    assert tcp_bytes_sent() - before == 1007
+
+
+def test_bytes_that_wait_for_a_slow_reader_count(connection):
+    client, _ = connection
+    client.setblocking(False)
+    before, written = tcp_bytes_sent(), 0
+    with pytest.raises(BlockingIOError):
+        while True:
+            written += client.send(bytes(100_000))
+    assert tcp_bytes_sent() - before == written
+
+
+def test_listening_and_other_sockets_and_files_count_nothing(tmp_path):
+    before = tcp_bytes_sent()
+    one, other = socket.socketpair()
+    with one, other, open(tmp_path / "file", "wb") as file, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        one.sendall(bytes(100))
+        datagrams.sendto(bytes(100), ("127.0.0.1", 9))
+        file.write(bytes(100))
+        with socket.create_server(("127.0.0.1", 0)):
+            assert tcp_bytes_sent() == before
+
+
+def test_other_systems_get_a_clear_error(monkeypatch):
+    monkeypatch.setattr(traffic.sys, "platform", "darwin")
+    with pytest.raises(RuntimeError, match="Linux's TCP_INFO; this is darwin"):
+        tcp_bytes_sent()
+
+
+CODECS = {
+    "identity": Identity(),
+    "half": FP16(),
+    "top-k": TopK(0.4),
+    "random-k": RandomK(0.4, seed=3),
+    "quantize": Quantize(2),
+    "auto-encoder": AutoEncoder(8, 4, seed=3),
+}
+
+
+def over(codec, x: torch.Tensor) -> tuple[torch.Tensor, Boundary]:
+    boundary = Boundary(codec, site="here")
+    boundary.prepare(x.shape, x.dtype, "cpu")
+    return boundary.receive(*boundary.send(x)), boundary
+
+
+def sent(boundary: Boundary, phase: str) -> list[int]:
+    return [m.message_bytes for m in boundary.traffic if m.phase == phase]
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_boundary_gives_what_the_codec_gives_and_its_gradient(name):
+    x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    ours, alone = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y, _ = over(CODECS[name].for_site("a"), ours)
+    expected = CODECS[name].for_site("a")(alone)
+    assert torch.equal(y, expected)
+    weights = torch.arange(48.0).reshape(2, 3, 8)
+    y.mul(weights).sum().backward()
+    expected.mul(weights).sum().backward()
+    torch.testing.assert_close(ours.grad, alone.grad)
+
+
+def test_top_k_gets_the_gradients_of_the_kept_values_and_a_quantised_message_a_full_size_gradient():
+    x = torch.tensor([[1.0, -5.0, 2.0, 4.0]], requires_grad=True)
+    y, boundary = over(TopK(2), x)
+    assert y.tolist() == [[0.0, -5.0, 0.0, 4.0]]
+    y.backward(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    assert x.grad.tolist() == [[0.0, 2.0, 0.0, 4.0]]
+    assert sent(boundary, "forward") == [2 * 4, 2 * 8]  # fp32 values, int64 indices
+    assert sent(boundary, "backward") == [2 * 4]
+    x = torch.tensor([[0.0, 1.0, 2.0, 3.0]], requires_grad=True)
+    y, boundary = over(Quantize(2), x)
+    assert y.tolist() == [[0.0, 1.0, 2.0, 3.0]]  # four levels, four values
+    y.backward(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    assert x.grad.tolist() == [[1.0, 2.0, 3.0, 4.0]]
+    assert sent(boundary, "forward") == [1 + 4, 0]  # packed, with fp16 scale and bias; token
+    assert sent(boundary, "backward") == [4 * 4]
+
+
+def test_an_example_does_not_advance_a_codecs_random_stream():
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    codec = RandomK(0.5, seed=1)
+    untouched = RandomK(0.5, seed=1).encode(x).tensors[1]
+    boundary = Boundary(codec)
+    boundary.prepare(x.shape, x.dtype, "cpu")
+    assert torch.equal(boundary.send(x)[1], untouched)
+
+
+def test_error_feedback_is_off_in_evaluation():
+    boundary = Boundary(ErrorFeedback(TopK(1)))
+    pipeline = VirtualPipeline(
+        [nn.Identity(), nn.Identity()], boundaries=[boundary], loss=lambda output, targets: output.sum()
+    )
+    x = torch.tensor([[[3.0, 2.0]]], requires_grad=True)
+    assert pipeline.step(x, x).output.tolist() == [[[3.0, 0.0]]]  # 2 is remembered
+    assert pipeline.evaluate(x).tolist() == [[[3.0, 0.0]]]
+    assert boundary.training
+    assert pipeline.step(x, x).output.tolist() == [[[0.0, 4.0]]]
+
+
+def test_micro_batches_and_boundaries_are_checked():
+    parts = [nn.Identity(), nn.Identity()]
+    with pytest.raises(ValueError, match="boundaries: 2 given; 2 stages have 1"):
+        VirtualPipeline(parts, boundaries=[Boundary(), Boundary()])
+    pipeline = VirtualPipeline(parts, num_micro_batches=3)
+    with pytest.raises(ValueError, match="num_micro_batches: 3 does not divide a batch of 4"):
+        pipeline.evaluate(torch.ones(4, 1, 1))
+
+
+CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32, dropout=0.2, attention_dropout=0.3)
+
+
+def run_on(device: str, codec) -> dict:
+    group = VirtualTensorGroup(2)
+    parts = [TransformerLayer(CONFIG, group, site=f"layers.{i}", device=device) for i in range(2)]
+    pipeline = VirtualPipeline(parts, boundaries=[Boundary(codec)], loss=lambda y, targets: y.square().mean())
+    x = torch.randn(4, 5, 16, generator=torch.Generator().manual_seed(0)).to(device)
+    result = pipeline.step(x, x)
+    grads = {n: p.grad.cpu() for n, p in nn.ModuleList(parts).named_parameters()}
+    return {"loss": result.loss.cpu(), "output": result.output.cpu()} | grads
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("codec", [None, TopK(0.5), Quantize(4)], ids=["none", "top-k", "quantize"])
+def test_a_gpu_gives_what_the_cpu_gives_dropout_included(codec):
+    torch.testing.assert_close(run_on("cuda", codec), run_on("cpu", codec), rtol=1e-3, atol=1e-4)

@@ -37,22 +37,28 @@ def expected(rank, size):
 
 
 def moved(group):
-    """Start all moves, wait for them, last first, and give what arrived."""
+    """Start all moves, wait for them, last first, and return the arrivals as lists."""
     moves, local, size = moves_of(group), group.local_ranks, group.size
     matrices = [matrix(rank) for rank in local]
-    held = [each if rank == 2 else None for rank, each in zip(local, matrices, strict=True)]
+    held = [values if rank == 2 else None for rank, values in zip(local, matrices, strict=True)]
     arrivals = {
         "broadcast": moves.broadcast(held, 2, Shape.of(matrix(2))),
         "gather": moves.gather([torch.tensor([rank, -rank]) for rank in local]),
         "reduce": moves.reduce(matrices, 1),
         "exchange": moves.exchange([sent(rank, size) for rank in local], [expected(rank, size) for rank in local]),
     }
-    found = {name: arrival.wait() for name, arrival in reversed(arrivals.items())}
-    found["exchange"] = [{of: tensor.tolist() for of, tensor in each.items()} for each in found["exchange"]]
-    tensors = [each for each in found.values() if torch.is_tensor(each)]
-    assert not any(tensor.requires_grad for tensor in tensors)
-    assert all(torch.equal(each, matrix(rank)) for rank, each in zip(local, matrices, strict=True))  # as they were
-    return {name: each.tolist() if torch.is_tensor(each) else each for name, each in found.items()}
+    arrived = {name: arrival.wait() for name, arrival in reversed(arrivals.items())}
+    assert not any(torch.is_tensor(value) and value.requires_grad for value in arrived.values())
+    assert all(torch.equal(values, matrix(rank)) for rank, values in zip(local, matrices, strict=True))  # as they were
+    return {name: as_lists(value) for name, value in arrived.items()}
+
+
+def as_lists(value):
+    if isinstance(value, dict):
+        return {key: as_lists(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [as_lists(inner) for inner in value]
+    return value.tolist() if torch.is_tensor(value) else value
 
 
 def ledger(group):
@@ -68,13 +74,8 @@ BY_HAND = {
 }
 # 6 fp64 are broadcast and reduced, 2 int64 gathered; what is sent: 2, 5, 4 and 6 fp64.
 LEDGER_BY_HAND = [
-    ("broadcast", 48, 3),
-    ("gather", 16, 3),
-    ("reduce", 48, 3),
-    ("send", 16, 2),
-    ("send", 40, 2),
-    ("send", 32, 2),
-    ("send", 48, 2),
+    *(("broadcast", 48, 3), ("gather", 16, 3), ("reduce", 48, 3)),
+    *(("send", num_bytes, 2) for num_bytes in (16, 40, 32, 48)),
 ]
 
 
@@ -116,71 +117,67 @@ def crossed(group):
 def alone(group):
     """All moves of one rank, whose messages go nowhere."""
     moves, one = moves_of(group), matrix(0)
-    found = [moves.broadcast([one], 0, Shape.of(one)).wait(), moves.gather([one]).wait()[0]]
-    found += [moves.reduce([one], 0).wait(), *moves.exchange([{}], [{}]).wait()]
-    return [each.tolist() if torch.is_tensor(each) else each for each in found], len(group.traffic)
+    arrived = [moves.broadcast([one], 0, Shape.of(one)).wait(), moves.gather([one]).wait()[0]]
+    arrived += [moves.reduce([one], 0).wait(), *moves.exchange([{}], [{}]).wait()]
+    return as_lists(arrived), len(group.traffic)
 
 
 def on_a_rank():
     whole, rank = ProcessTensorGroup(), dist.get_rank()
     last_three = dist.new_group([1, 2, 3])
-    ones = [dist.new_group([each]) for each in range(4)]
-    found = {"whole": (moved(whole), ledger(whole)), "alone": alone(ProcessTensorGroup(ones[rank]))}
+    ones = [dist.new_group([one]) for one in range(4)]
+    result = {"whole": (moved(whole), ledger(whole)), "alone": alone(ProcessTensorGroup(ones[rank]))}
     if rank > 0:
         part = ProcessTensorGroup(last_three)
-        found["part"] = moved(part), ledger(part)
-        found["watched"], found["crossed"] = watched(part), crossed(part)
-    return found
+        result["part"] = moved(part), ledger(part)
+        result["watched"], result["crossed"] = watched(part), crossed(part)
+    return result
 
 
 @pytest.fixture(scope="module")
-def found_on_ranks():
+def results_of_ranks():
     return run_on_ranks(on_a_rank, 4, timeout_s=50, preload=("workbench.parallel.moves", "pytest"))
 
 
 @pytest.mark.parametrize("what", ["whole", "part"])
-def test_real_ranks_get_what_virtual_ones_get(found_on_ranks, what):
-    results = [found[what] for found in found_on_ranks if what in found]
+def test_real_ranks_get_what_virtual_ones_get(results_of_ranks, what):
+    results = [result[what] for result in results_of_ranks if what in result]
     twin = VirtualTensorGroup(len(results))
     virtual = moved(twin)
     assert what == "whole" or virtual == BY_HAND
-    for rank, (found, _) in enumerate(results):
-        assert found["broadcast"] == virtual["broadcast"]
-        assert found["gather"] == virtual["gather"]
-        assert found["reduce"] == (virtual["reduce"] if rank == 1 else None)
-        assert found["exchange"] == [virtual["exchange"][rank]]
+    for rank, (arrived, _) in enumerate(results):
+        assert arrived["broadcast"] == virtual["broadcast"]
+        assert arrived["gather"] == virtual["gather"]
+        assert arrived["reduce"] == (virtual["reduce"] if rank == 1 else None)
+        assert arrived["exchange"] == [virtual["exchange"][rank]]
 
 
-def test_collectives_are_in_every_rank_s_ledger_and_what_is_sent_in_the_sender_s_alone(found_on_ranks):
-    ledgers = [found["part"][1] for found in found_on_ranks if "part" in found]
-    assert [each[:3] for each in ledgers] == [LEDGER_BY_HAND[:3]] * 3
-    assert [each[3:] for each in ledgers] == [LEDGER_BY_HAND[3:5], LEDGER_BY_HAND[5:6], LEDGER_BY_HAND[6:]]
+def test_collectives_are_in_every_rank_s_ledger_and_what_is_sent_in_the_sender_s_alone(results_of_ranks):
+    ledgers = [result["part"][1] for result in results_of_ranks if "part" in result]
+    assert [entries[:3] for entries in ledgers] == [LEDGER_BY_HAND[:3]] * 3
+    assert [entries[3:] for entries in ledgers] == [LEDGER_BY_HAND[3:5], LEDGER_BY_HAND[5:6], LEDGER_BY_HAND[6:]]
 
 
-def test_a_move_is_watched_while_it_is_waited_for_and_not_when_it_is_started(found_on_ranks):
-    for found in found_on_ranks[1:]:
-        assert found["watched"] == ([], ["broadcast", "gather", "reduce", "exchange"])
+def test_a_move_is_watched_while_it_is_waited_for_and_not_when_it_is_started(results_of_ranks):
+    for result in results_of_ranks[1:]:
+        assert result["watched"] == ([], ["broadcast", "gather", "reduce", "exchange"])
 
 
-def test_messages_between_the_same_ranks_match_by_their_order(found_on_ranks):
-    assert [found["crossed"] for found in found_on_ranks[1:]] == [[21, 11], [20, 10], [{}]]
+def test_messages_between_the_same_ranks_match_by_their_order(results_of_ranks):
+    assert [result["crossed"] for result in results_of_ranks[1:]] == [[21, 11], [20, 10], [{}]]
 
 
-def test_one_rank_alone_sends_nothing_to_itself(found_on_ranks):
+def test_one_rank_alone_sends_nothing_to_itself(results_of_ranks):
     values = matrix(0).tolist()
-    for found in (alone(VirtualTensorGroup(1)), *(found["alone"] for found in found_on_ranks)):
-        assert found == ([values, values, values, {}], 0)
+    for result in (alone(VirtualTensorGroup(1)), *(result["alone"] for result in results_of_ranks)):
+        assert result == ([values, values, values, {}], 0)
 
 
-def test_a_shape_says_what_a_receiver_makes_room_for():
+def test_a_shape_is_the_room_that_a_receiver_makes_and_other_groups_have_no_moves():
     shape = Shape.of(torch.zeros(4, 7, dtype=torch.float16))
-    assert (shape.sizes, shape.dtype, shape.device) == ((4, 7), torch.float16, torch.device("cpu"))
-    wide = shape.with_width(9)
-    assert (wide.empty().shape, wide.empty().dtype) == ((4, 9), torch.float16)
-    assert shape.sizes == (4, 7)
+    assert (shape.sizes, shape.device) == ((4, 7), torch.device("cpu"))
+    wide = shape.with_width(9).empty()
+    assert (wide.shape, wide.dtype) == ((4, 9), torch.float16)
     assert Shape.of(torch.zeros(4), [2, 3]).empty().shape == (2, 3)
-
-
-def test_ranks_that_are_neither_real_nor_virtual_have_no_moves():
     with pytest.raises(ValueError, match="object has no moves; it must hold real or virtual ranks"):
         moves_of(object())

@@ -36,38 +36,27 @@ def batch(seed: int = 0) -> torch.Tensor:
     return torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(seed))
 
 
-def collectives() -> dict:
+def collectives() -> tuple:
     group, rank = ProcessTensorGroup(), dist.get_rank()
     x = torch.tensor([1.0], requires_grad=True)
     partial = torch.tensor([10.0**rank], requires_grad=True)
     with group.traffic.at("here"):
         total = group.sum([group.copy(x) * partial])
         total.backward(torch.tensor([2.0]))
-        gathered = group.gather([torch.tensor([rank], dtype=torch.uint8)])
-    return {
-        "local_ranks": group.local_ranks,
-        "total": total.item(),
-        "grad_partial": partial.grad.item(),
-        "grad_x": x.grad.item(),
-        "gathered": [message.tolist() for message in gathered],
-        "traffic": [(m.what, m.phase, m.message_bytes, m.num_ranks, m.site) for m in group.traffic],
-    }
+        gathered = [message.item() for message in group.gather([torch.tensor([rank], dtype=torch.uint8)])]
+    traffic = [(m.what, m.phase, m.message_bytes, m.num_ranks, m.site) for m in group.traffic]
+    return group.local_ranks, total.item(), partial.grad.item(), x.grad.item(), gathered, traffic
 
 
 def test_sum_copy_and_gather_on_four_ranks(ranks):
+    traffic = [
+        ("sum", "forward", 4, 4, "here"),
+        ("copy-backward", "backward", 4, 4, "here"),
+        ("gather", "forward", 1, 4, "here"),
+    ]
     for rank, result in enumerate(ranks.run(collectives)):
-        assert result == {
-            "local_ranks": (rank,),
-            "total": 1111.0,
-            "grad_partial": 2.0,  # the gradient of the sum, times x
-            "grad_x": 2222.0,  # the gradient of the sum, times all partials
-            "gathered": [[0], [1], [2], [3]],
-            "traffic": [
-                ("sum", "forward", 4, 4, "here"),
-                ("copy-backward", "backward", 4, 4, "here"),
-                ("gather", "forward", 1, 4, "here"),
-            ],
-        }
+        # The gradient of a partial result is that of the sum, times x; that of x is 2 times all partial results.
+        assert result == ((rank,), 1111.0, 2.0, 2222.0, [0, 1, 2, 3], traffic)
 
 
 def run_layer(group, steps: int = 2) -> dict:
@@ -92,20 +81,12 @@ def run_layer(group, steps: int = 2) -> dict:
     }
 
 
-def run_layer_on_real_ranks() -> dict:
-    return run_layer(ProcessTensorGroup())
-
-
-def test_a_layer_with_dropout_equals_its_virtual_twin_after_two_updates(ranks):
-    expected = run_layer(VirtualTensorGroup(4))
-    for result in ranks.run(run_layer_on_real_ranks):
+def test_a_layer_with_dropout_equals_its_virtual_twin_and_the_uncut_layer_after_two_updates(ranks):
+    expected, uncut = (run_layer(VirtualTensorGroup(size)) for size in (4, 1))
+    for result in ranks.run(lambda: run_layer(ProcessTensorGroup())):
         torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_virtual_and_uncut_layers_agree_after_two_updates():
-    uncut, cut = (run_layer(VirtualTensorGroup(size)) for size in (1, 4))
-    assert (uncut.pop("bytes"), cut.pop("bytes")) == (0, 2 * 2 * 3 * 5 * 16 * 4)
-    torch.testing.assert_close(cut, uncut, rtol=1e-5, atol=1e-6)
+    assert (uncut.pop("bytes"), expected.pop("bytes")) == (0, 2 * 2 * 3 * 5 * 16 * 4)
+    torch.testing.assert_close(expected, uncut, rtol=1e-5, atol=1e-6)
 
 
 def plain_pair() -> nn.Sequential:
@@ -148,11 +129,6 @@ def test_outputs_and_gradients_equal_dtensors_on_pairs_of_ranks(ranks):
         names = ("output", "input", "column weight", "column bias", "row weight", "row bias")
         for name, expected, actual in zip(names, theirs, ours, strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6, msg=name)
-
-
-def test_a_process_group_is_refused_where_there_is_none():
-    with pytest.raises(ValueError, match="torch.distributed is not initialised"):
-        ProcessTensorGroup()
 
 
 CODECS = [None, TopK(0.3), Quantize(4), AutoEncoder(16, 4, seed=2)]

@@ -7,45 +7,26 @@ import pytest
 from workbench.timeline import Dose, Sleeper, StragglerTrace
 
 
-class Clock:
-    """A clock that stands still but for sleeps, each `excess_s` longer than asked."""
+def sleeper_on(slept_s, excess_s=0.0, least_s=0.0):
+    """Make a sleeper whose clock stands still but for sleeps, which take `excess_s` too long and are noted."""
+    now_s = [100.0]
 
-    def __init__(self, excess_s: float = 0.0) -> None:
-        self.now_s = 100.0
-        self.excess_s = excess_s
-        self.asked_s = []
+    def sleep(seconds):
+        slept_s.append(seconds)
+        now_s[0] += seconds + excess_s
 
-    def read(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.asked_s.append(seconds)
-        self.now_s += seconds + self.excess_s
+    return Sleeper(least_s=least_s, clock=lambda: now_s[0], sleep=sleep)
 
 
-def sleeper_on(clock, least_s=0.0):
-    return Sleeper(least_s=least_s, clock=clock.read, sleep=clock.sleep)
-
-
-def test_one_straggler_moves_to_the_next_rank_every_epoch():
+def test_a_straggler_moves_on_every_epoch_until_the_trace_starts_again_or_never():
     trace = StragglerTrace.round_robin(3, 8.0, iterations_per_epoch=10)
     assert trace.as_grid() == "rank 0 | 8 . .\nrank 1 | . 8 .\nrank 2 | . . 8"
     assert [trace.skewness(1, iteration) for iteration in (0, 9, 10, 19, 20)] == [1, 1, 8, 8, 1]
-
-
-def test_a_trace_that_has_ended_starts_again():
-    trace = StragglerTrace.round_robin(3, 8.0, iterations_per_epoch=10)
     assert [trace.stragglers(iteration) for iteration in (0, 10, 20, 30, 40)] == [(0,), (1,), (2,), (0,), (1,)]
-
-
-def test_a_fixed_trace_never_changes():
-    trace = StragglerTrace.fixed(4, {1: 2.5, 3: 6})
-    assert trace.as_grid() == "rank 0 | .\nrank 1 | 2.5\nrank 2 | .\nrank 3 | 6"
-    assert [trace.skewness(rank, 1_000_000) for rank in range(4)] == [1, 2.5, 1, 6]
-
-
-def test_the_trace_without_stragglers_has_none():
     assert StragglerTrace.none(4).stragglers(7) == ()
+    fixed = StragglerTrace.fixed(4, {1: 2.5, 3: 6})
+    assert fixed.as_grid() == "rank 0 | .\nrank 1 | 2.5\nrank 2 | .\nrank 3 | 6"
+    assert [fixed.skewness(rank, 1_000_000) for rank in range(4)] == [1, 2.5, 1, 6]
 
 
 def test_stragglers_come_grow_in_equal_steps_and_vanish():
@@ -87,22 +68,13 @@ def test_a_real_rank_is_as_many_times_slower_as_the_fastest_of_its_step():
     assert trace.skewness(2, 10) == 2
 
 
-def test_a_trace_survives_print_and_parse_and_json():
+def test_a_trace_survives_print_and_parse_and_json_and_a_changed_record_is_refused():
     trace = StragglerTrace.random(4, num_epochs=30, iterations_per_epoch=5, seed=1)
     assert StragglerTrace.from_grid(trace.as_grid(), iterations_per_epoch=5) == trace
-    assert StragglerTrace.from_record(json.loads(json.dumps(trace.as_record()))) == trace
-
-
-def test_traces_have_one_digest_exactly_if_they_give_the_same_dose():
-    trace = StragglerTrace.fixed(2, {0: 2})
-    assert trace.digest == StragglerTrace.from_grid("rank 0 | 2\nrank 1 | .").digest
-    assert trace.digest != StragglerTrace.fixed(2, {1: 2}).digest
-
-
-def test_a_record_whose_values_were_changed_is_refused():
-    record = StragglerTrace.fixed(2, {0: 2}).as_record()
+    record = trace.as_record()
+    assert StragglerTrace.from_record(json.loads(json.dumps(record))) == trace
     with pytest.raises(ValueError, match="that of the values is"):
-        StragglerTrace.from_record({**record, "skewness": [[3.0], [1.0]]})
+        StragglerTrace.from_record(record | {"skewness": [[3.0], [1.0]]})
 
 
 @pytest.mark.parametrize(
@@ -128,48 +100,38 @@ def test_a_trace_that_cannot_be_is_refused(build, message):
 
 
 def test_what_a_sleep_took_too_long_counts_against_the_next_debt():
-    clock = Clock(excess_s=0.5)
-    sleeper = sleeper_on(clock)
+    asked_s = []
+    sleeper = sleeper_on(asked_s, excess_s=0.5)
     # Owe 2, sleep 2.5; owe 2 more, 1.5 are left, sleep 2: in all 4 owed, 4.5 slept.
     assert [sleeper.owe(2.0), sleeper.owe(2.0)] == [2.5, 2.0]
-    assert clock.asked_s == [2.0, 1.5]
+    assert asked_s == [2.0, 1.5]
     assert (sleeper.dose, sleeper.debt_s) == (Dose(intended_s=4.0, delivered_s=4.5), -0.5)
+    assert (sleeper.dose.error, Dose().error) == (0.125, 0)
 
 
 def test_a_dose_is_off_by_at_most_one_sleep_s_excess_however_long_it_lasts():
-    clock = Clock(excess_s=0.375)
-    sleeper = sleeper_on(clock)
+    asked_s = []
+    sleeper = sleeper_on(asked_s, excess_s=0.375)
     for _ in range(1_000):
         sleeper.owe(0.125)
     # Each sleep lasts 0.125 + 0.375 s and so pays for four debts.
-    assert len(clock.asked_s) == 250
+    assert len(asked_s) == 250
     assert sleeper.dose == Dose(intended_s=125.0, delivered_s=125.0)
 
 
-def test_a_short_debt_waits_until_it_has_grown():
-    clock = Clock()
-    sleeper = sleeper_on(clock, least_s=1.0)
+def test_a_short_debt_waits_until_it_has_grown_or_is_flushed():
+    sleeper = sleeper_on([], least_s=1.0)
     assert [sleeper.owe(0.375), sleeper.owe(0.375), sleeper.owe(0.375)] == [0, 0, 1.125]
-
-
-def test_a_flush_sleeps_off_what_still_waits():
-    clock = Clock()
-    sleeper = sleeper_on(clock, least_s=1.0)
     sleeper.owe(0.25)
     assert [sleeper.flush(), sleeper.flush()] == [0.25, 0]
-    assert sleeper.dose == Dose(intended_s=0.25, delivered_s=0.25)
+    assert sleeper.dose == Dose(intended_s=1.375, delivered_s=1.375)
 
 
 def test_a_sleep_that_ended_early_is_slept_on():
-    clock = Clock(excess_s=-0.5)
-    sleeper = sleeper_on(clock)
+    asked_s = []
+    sleeper = sleeper_on(asked_s, excess_s=-0.5)
     assert [sleeper.owe(2.0), sleeper.flush()] == [1.5, 0]
-    assert clock.asked_s == [2.0, 0.5]
-
-
-def test_the_error_of_a_dose_is_a_share_of_what_was_owed():
-    assert Dose(intended_s=4.0, delivered_s=4.5).error == 0.125
-    assert Dose().error == 0
+    assert asked_s == [2.0, 0.5]
 
 
 def test_real_sleeps_deliver_what_was_owed():

@@ -1,67 +1,49 @@
 """Measuring: ratios of pairs from a clock that is set by hand, and benchmarks run by file."""
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from workbench.training.measuring import BenchmarkRow, Ratio, median_interval, paired_ratio, run_benchmarks
 
 
-class Hands:
-    """A clock that a function moves on by so many seconds."""
+def test_ratio_is_the_median_over_pairs_without_warm_up_and_not_the_ratio_of_medians():
+    # The machine is twice as slow in every second pair; A takes 3 times as long as B, but not in the warm-up.
+    seconds = {"a": [100, 3, 6, 3, 6, 3, 6, 3], "b": [1, 1, 2, 1, 2, 1, 2, 1]}
+    calls, now_s = [], [0.0]
 
-    def __init__(self):
-        self.now, self.calls = 0.0, []
-
-    def __call__(self):
-        return self.now
-
-    def takes(self, name, *seconds):
-        left = list(seconds)
-
+    def taking(name):
         def fn():
-            self.calls.append(name)
-            self.now += left.pop(0)
+            calls.append(name)
+            now_s[0] += seconds[name].pop(0)
 
         return fn
 
-
-def test_ratio_is_the_median_over_pairs_and_not_the_ratio_of_medians():
-    clock = Hands()
-    # The machine is twice as slow in every second pair; A takes 3 times as long as B.
-    a = clock.takes("a", 3, 6, 3, 6, 3, 6, 3)
-    b = clock.takes("b", 1, 2, 1, 2, 1, 2, 1)
-    ratio = paired_ratio(a, b, rounds=7, warmup=0, clock=clock)
+    ratio = paired_ratio(taking("a"), taking("b"), rounds=7, warmup=1, clock=lambda: now_s[0])
     assert ratio == Ratio(median=3, low=3, high=3, a_s=3, b_s=1)
-    assert clock.calls == ["a", "b"] * 7
+    assert calls == ["a", "b"] * 8
 
 
-def test_warm_up_is_not_counted():
-    clock = Hands()
-    a, b = clock.takes("a", 100, *[2] * 6), clock.takes("b", 1, *[1] * 6)
-    assert paired_ratio(a, b, rounds=6, warmup=1, clock=clock).median == 2
-
-
-def test_interval_of_six_values_reaches_from_the_smallest_to_the_largest():
-    # 2 · 0.5**6 = 0.031 may be left out, 2 · 7 · 0.5**6 = 0.22 may not.
+def test_an_interval_leaves_out_as_many_values_on_each_side_as_95_percent_allow():
+    # Of six: 2 · 0.5**6 = 0.031 may be left out, 2 · 7 · 0.5**6 = 0.22 may not.
     assert median_interval([5, 1, 3, 2, 6, 4]) == (1, 6)
-
-
-def test_interval_of_eleven_values_leaves_out_one_on_each_side():
-    # 2 · (1 + 11) / 2048 = 0.012 may be left out, 2 · (1 + 11 + 55) / 2048 = 0.065 may not.
+    # Of eleven: 2 · (1 + 11) / 2048 = 0.012 may be left out, 2 · (1 + 11 + 55) / 2048 = 0.065 may not.
     assert median_interval(range(11)) == (1, 9)
 
 
-@pytest.mark.parametrize("arguments", [{"rounds": 5}, {"warmup": -1}])
-def test_too_few_rounds_are_refused(arguments):
-    (name,) = arguments
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: paired_ratio(int, int, rounds=5), "rounds"),
+        (lambda: paired_ratio(int, int, warmup=-1), "warmup"),
+        (lambda: BenchmarkRow(name="n", figure=1.0, unit="x", asked="at least 2"), "holds"),
+        (lambda: run_benchmarks("nothing", Path("nowhere")), "'nothing'"),
+    ],
+)
+def test_too_few_rounds_rows_without_an_answer_and_unknown_benchmarks_are_refused(call, name):
     with pytest.raises(ValueError, match=name):
-        paired_ratio(lambda: None, lambda: None, **arguments)
-
-
-def test_a_row_that_asks_must_say_whether_it_holds():
-    with pytest.raises(ValueError, match="holds"):
-        BenchmarkRow(name="n", figure=1.0, unit="x", asked="at least 2")
+        call()
 
 
 def write(folder, name, body):
@@ -99,8 +81,3 @@ def test_a_file_that_fails_is_named(tmp_path, capfd):
     with pytest.raises(RuntimeError, match="bench_broken.py ended with exit code 1"):
         run_benchmarks("*", tmp_path)
     assert "ZeroDivisionError" in capfd.readouterr().err
-
-
-def test_a_pattern_without_a_benchmark_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="'nothing'"):
-        run_benchmarks("nothing", tmp_path)

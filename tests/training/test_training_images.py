@@ -100,10 +100,15 @@ def test_real_ranks_learn_as_one_process_does():
         assert run.losses == pytest.approx(alone.losses, rel=1e-3)
 
 
-def test_images_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="labels has 1 rows; it must have 2"):
-        ImageExamples(images=torch.zeros(2, 3, 8, 8, dtype=torch.uint8), labels=torch.zeros(1))
-    with pytest.raises(ValueError, match=r"shape of images is \(2, 1, 8, 8\); it must be \[N, 3, H, W\]"):
-        ImageExamples(images=torch.zeros(2, 1, 8, 8, dtype=torch.uint8), labels=torch.zeros(2))
+@pytest.mark.parametrize(
+    ("shape", "num_labels", "rule"),
+    [
+        ((2, 3, 8, 8), 1, "labels has 1 rows; it must have 2"),
+        ((2, 1, 8, 8), 2, r"shape of images is \(2, 1, 8, 8\); it must be \[N, 3, H, W\]"),
+    ],
+)
+def test_images_and_shifts_that_do_not_fit_are_refused(shape, num_labels, rule):
+    with pytest.raises(ValueError, match=rule):
+        ImageExamples(images=torch.zeros(shape, dtype=torch.uint8), labels=torch.zeros(num_labels))
     with pytest.raises(ValueError, match="shift_pixels is -1; it must be at least 0"):
         Augmentation(shift_pixels=-1)

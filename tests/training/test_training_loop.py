@@ -48,11 +48,11 @@ def test_predictions_come_in_the_order_of_the_examples():
 def test_bfloat16_keeps_the_weights_in_fp32():
     pipeline = classifier()
     before = predict(pipeline, examples(), RECIPE)
-    train(pipeline, examples(), Recipe(epochs=1, batch=4, learning_rate=1e-2, precision="bf16"))
+    in_bfloat16 = Recipe(epochs=1, batch=4, learning_rate=1e-2, precision="bf16")
+    train(pipeline, examples(), in_bfloat16)
     assert {weight.dtype for weight in pipeline.module.parameters()} == {torch.float32}
     # Matrix products of 8 bits of mantissa: near what fp32 gives, and not the same.
-    narrow = predict(pipeline, examples(), Recipe(epochs=1, batch=4, learning_rate=1e-2, precision="bf16"))
-    exact = predict(pipeline, examples(), RECIPE)
+    narrow, exact = predict(pipeline, examples(), in_bfloat16), predict(pipeline, examples(), RECIPE)
     assert narrow.dtype == torch.float32 and not torch.equal(narrow, exact) and not torch.equal(before, exact)
     torch.testing.assert_close(narrow, exact, rtol=0.1, atol=0.05)
 
@@ -69,41 +69,18 @@ def test_frozen_words_that_two_stages_share_stay_as_they_were():
     assert all(torch.equal(part.tied_weight, weight) for part, weight in zip(parts, before, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"batch": 0}, "batch is 0; it must be at least 1"),
-        ({"precision": "fp8"}, "precision is 'fp8'; it must be one of fp32, bf16"),
-        ({"learning_rate": -1.0}, "learning_rate is -1.0; it must be above 0"),
-    ],
-)
-def test_a_recipe_says_what_is_wrong_with_it(wrong, told):
-    with pytest.raises(ValueError, match=told):
-        Recipe(**{"epochs": 1, "batch": 4, "learning_rate": 1e-3, **wrong})
-
-
-def test_examples_that_fill_no_batch_are_refused():
-    with pytest.raises(ValueError, match="batch is 4; it must be at most the number of examples, 2"):
-        train(classifier(), examples(2), Recipe(epochs=1, batch=4, learning_rate=1e-3, drop_last=True))
-
-
 def of_lengths(*lengths: int, **options) -> Examples:
     ids = [torch.arange(1, length + 1) for length in lengths]
     types = [torch.ones(length, dtype=torch.int64) for length in lengths]
     return Examples(ids=ids, types=types, labels=torch.arange(len(lengths)), **options)
 
 
-def test_a_batch_is_padded_to_its_longest_sequence():
+def test_a_batch_is_padded_to_its_longest_sequence_or_to_a_fixed_width():
     batch = of_lengths(5, 1, 3).batch([1, 2])
     assert batch.ids_BS.tolist() == [[1, 0, 0], [1, 2, 3]]
     assert batch.mask_BS.tolist() == batch.types_BS.tolist() == [[1, 0, 0], [1, 1, 1]]
     assert batch.labels.tolist() == [1, 2]
-
-
-def test_a_fixed_width_pads_every_batch_alike():
     assert of_lengths(2, 1, padded_to=4).batch([1]).ids_BS.tolist() == [[1, 0, 0, 0]]
-    with pytest.raises(ValueError, match="padded_to is 4; it must be at least the longest sequence, 5"):
-        of_lengths(5, padded_to=4)
 
 
 def test_sorted_batches_run_from_the_longest_to_the_shortest():
@@ -119,11 +96,8 @@ def test_an_epoch_has_every_row_once_and_lengths_of_a_batch_lie_together():
     spans = sorted((lengths[batch].min(), lengths[batch].max()) for batch in batches)
     assert all(left[1] <= right[0] for left, right in zip(spans, spans[1:], strict=False))
     assert [list(a) for a in batches] != [list(a) for a in shuffled_batches(lengths, 8, np.random.default_rng(3))]
-
-
-def test_rows_that_fill_no_batch_can_be_left_out():
-    batches = list(shuffled_batches(np.arange(10), 4, np.random.default_rng(0), drop_last=True))
-    assert [len(batch) for batch in batches] == [4, 4]
+    full = shuffled_batches(np.arange(10), 4, np.random.default_rng(0), drop_last=True)
+    assert [len(batch) for batch in full] == [4, 4]
 
 
 def test_the_learning_rate_rises_and_falls_in_lines():
@@ -132,32 +106,17 @@ def test_the_learning_rate_rises_and_falls_in_lines():
     assert factors == [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0]
 
 
-def test_a_schedule_without_steps_is_refused():
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    with pytest.raises(ValueError, match="num_steps is 0; it must be at least 1"):
-        linear_warm_up_and_decay(optimizer, 0, warm_up=0.1)
-
-
-def test_f1_and_accuracy_of_a_paraphrase_task():
+def test_scores_of_tasks_are_those_worked_by_hand():
     # One true positive, one false positive, one false negative, one true negative: precision = recall = 1/2.
     scores = glue_scores(TASKS["mrpc"], [1, 1, 0, 0], [1, 0, 1, 0])
     assert scores == {"f1": 0.5, "accuracy": 0.5} and list(scores) == ["f1", "accuracy"]
-
-
-def test_matthews_correlation():
     # tp 2, tn 1, fp 1, fn 0: (2·1 − 1·0) / sqrt(3·2·2·1) = 2/sqrt(12).
     assert glue_scores(TASKS["cola"], [1, 1, 1, 0], [1, 1, 0, 0])["matthews"] == pytest.approx(2 / math.sqrt(12))
-
-
-def test_spearman_looks_at_ranks_and_pearson_at_values():
-    # Ranks agree but for the last two: rho = 1 − 6·(1 + 1)/(4·15) = 0.8.
+    # Spearman: ranks agree but for the last two: rho = 1 − 6·(1 + 1)/(4·15) = 0.8.
+    # Pearson: deviations (−1.5, −.5, 1.5, .5) and (−3.25, −2.25, −1.25, 6.75): 7.5 / sqrt(5 · 62.75).
     scores = glue_scores(TASKS["stsb"], [0.0, 1.0, 3.0, 2.0], [0.0, 1.0, 2.0, 10.0])
-    assert scores["spearman"] == pytest.approx(0.8)
-    # Deviations (−1.5, −.5, 1.5, .5) and (−3.25, −2.25, −1.25, 6.75): 7.5 / sqrt(5 · 62.75).
-    assert scores["pearson"] == pytest.approx(7.5 / math.sqrt(5 * 62.75))
-
-
-def test_a_constant_prediction_ranks_nothing():
+    assert (scores["spearman"], scores["pearson"]) == pytest.approx((0.8, 7.5 / math.sqrt(5 * 62.75)))
+    # A constant prediction ranks nothing.
     assert glue_scores(TASKS["stsb"], [2.0, 2.0, 2.0], [0.0, 1.0, 2.0]) == {"spearman": 0.0, "pearson": 0.0}
     assert glue_scores(TASKS["cola"], [1, 1, 1], [1, 0, 1]) == {"matthews": 0.0}
 
@@ -176,6 +135,22 @@ def test_chance_is_the_best_constant_answer(task, labels, expected):
     assert chance_score(TASKS[task], labels) == pytest.approx(expected)
 
 
-def test_predictions_without_labels_are_refused():
-    with pytest.raises(ValueError, match="predictions has 1 rows; it must have 2"):
-        glue_scores(TASKS["rte"], [0], [0, 1])
+def recipe(**changes) -> Recipe:
+    return Recipe(**{"epochs": 1, "batch": 4, "learning_rate": 1e-3, **changes})
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        (lambda: recipe(batch=0), "batch is 0; it must be at least 1"),
+        (lambda: recipe(precision="fp8"), "precision is 'fp8'; it must be one of fp32, bf16"),
+        (lambda: recipe(learning_rate=-1.0), "learning_rate is -1.0; it must be above 0"),
+        (lambda: train(classifier(), examples(2), recipe(drop_last=True)), "batch is 4; it must be at most"),
+        (lambda: of_lengths(5, padded_to=4), "padded_to is 4; it must be at least the longest sequence, 5"),
+        (lambda: linear_warm_up_and_decay(torch.optim.SGD([torch.zeros(1)]), 0, warm_up=0.1), "num_steps is 0"),
+        (lambda: glue_scores(TASKS["rte"], [0], [0, 1]), "predictions has 1 rows; it must have 2"),
+    ],
+)
+def test_recipes_examples_and_predictions_that_do_not_fit_are_refused(call, rule):
+    with pytest.raises(ValueError, match=rule):
+        call()

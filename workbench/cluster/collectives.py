@@ -119,18 +119,9 @@ def collective_bytes(
     - all-to-all, PAIRWISE: (n-1)M/n; (n-1)M in total
     - send, DIRECT: M at rank 0; M in total
 
-    Args:
-        collective: what the ranks do.
-        algorithm: how.
-        num_ranks: how many there are.
-        message_bytes: size of the tensor each rank passes in (see the module).
-        element_bytes: size of one element; rings cut between elements.
-
     Raises:
         ValueError: a number is out of range, M does not divide as the collective needs, or the algorithm does not
             do that collective.
-
-    Source: as in the module.
     """
     _require(num_ranks, message_bytes, element_bytes)
     by_rank, _ = _forms(collective, algorithm)
@@ -159,9 +150,6 @@ def collective_cost(
       parts compete: a receiver may have three senders while another has none
     - send, DIRECT: 1 latency, M bytes
 
-    Args:
-        collective, algorithm, num_ranks, message_bytes: as for collective_bytes; M need not divide.
-
     Raises:
         ValueError: a number is out of range, or the algorithm does not do that collective.
 
@@ -180,11 +168,7 @@ def collective_cost(
 def collective_time_s(
     collective: Collective, algorithm: Algorithm, num_ranks: int, message_bytes: float, link: Link
 ) -> float:
-    """Return the seconds a collective takes over a link, by collective_cost.
-
-    Raises:
-        ValueError: as collective_cost.
-    """
+    """Return the seconds a collective takes over a link, by collective_cost."""
     return collective_cost(collective, algorithm, num_ranks, message_bytes).time_s(link)
 
 
@@ -200,24 +184,8 @@ def _double_tree(num_ranks: int, message_bytes: int, element_bytes: int) -> tupl
     return tuple(sum(half * num for half, num in zip(halves, nums, strict=True)) for nums in edges)
 
 
-def _every_other(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
-    return ((num_ranks - 1) * message_bytes,) * num_ranks
-
-
 def _all_parts_but_one(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
     return (message_bytes - message_bytes // num_ranks,) * num_ranks
-
-
-def _binomial(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
-    return tuple(num_binomial_children(rank, num_ranks) * message_bytes for rank in range(num_ranks))
-
-
-def _chain(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
-    return (message_bytes,) * (num_ranks - 1) + (0,)
-
-
-def _first_only(num_ranks: int, message_bytes: int, element_bytes: int) -> tuple[int, ...]:
-    return (message_bytes,) + (0,) * (num_ranks - 1)
 
 
 def _depth(num_ranks: int) -> int:
@@ -234,13 +202,16 @@ _FORMS: MappingProxyType[tuple[Collective, Algorithm], tuple[ByRank, InSeries]] 
     {
         (Collective.ALL_REDUCE, Algorithm.RING): _RING_ALL_REDUCE,
         (Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE): (_double_tree, lambda n: (2 * _depth(n), min(2.0, n / 2))),
-        (Collective.ALL_GATHER, Algorithm.RING): (_every_other, lambda n: (n - 1, float(n - 1))),
+        (Collective.ALL_GATHER, Algorithm.RING): (lambda n, m, _: ((n - 1) * m,) * n, lambda n: (n - 1, float(n - 1))),
         (Collective.REDUCE_SCATTER, Algorithm.RING): (_all_parts_but_one, lambda n: (n - 1, (n - 1) / n)),
         (Collective.REDUCE_SCATTER, Algorithm.FULL_ALL_REDUCE): _RING_ALL_REDUCE,
-        (Collective.BROADCAST, Algorithm.BINOMIAL): (_binomial, lambda n: (_depth(n), float(binomial_series(n)))),
-        (Collective.BROADCAST, Algorithm.RING): (_chain, lambda n: (n - 1, 1.0)),
+        (Collective.BROADCAST, Algorithm.BINOMIAL): (
+            lambda n, m, _: tuple(num_binomial_children(rank, n) * m for rank in range(n)),
+            lambda n: (_depth(n), float(binomial_series(n))),
+        ),
+        (Collective.BROADCAST, Algorithm.RING): (lambda n, m, _: (m,) * (n - 1) + (0,), lambda n: (n - 1, 1.0)),
         (Collective.ALL_TO_ALL, Algorithm.PAIRWISE): (_all_parts_but_one, lambda n: (1, (n - 1) / n)),
-        (Collective.SEND, Algorithm.DIRECT): (_first_only, lambda n: (1, 1.0)),
+        (Collective.SEND, Algorithm.DIRECT): (lambda n, m, _: (m,) + (0,) * (n - 1), lambda n: (1, 1.0)),
     }
 )
 
@@ -392,10 +363,7 @@ GATHER_PARTS = 2  # gloo/allgather.cc sends every contribution in two halves
 def gloo_header_bytes(
     collective: Collective, num_ranks: int, message_bytes: int, *, element_bytes: int = 1
 ) -> tuple[int, ...]:
-    """Return the header bytes that each rank sends in one collective of gloo.
-
-    Args:
-        collective, num_ranks, message_bytes, element_bytes: as for collective_bytes.
+    """Return the header bytes that each rank sends in one collective of gloo; arguments as for collective_bytes.
 
     Source: as in the module. `torch.distributed.reduce_scatter` with a list of tensors runs one all-reduce a rank,
     so it sends num_ranks times the headers of an all-reduce of message_bytes / num_ranks.
@@ -415,11 +383,11 @@ def _message_counts(
         sends = _ring_sends(num_ranks, message_bytes, element_bytes)
         return sends, [sends[(rank + 1) % num_ranks] for rank in range(num_ranks)]
     if collective is Collective.ALL_GATHER:
-        each = [GATHER_PARTS * (num_ranks - 1) if message_bytes else 0] * num_ranks
-        return each, each
+        counts = [GATHER_PARTS * (num_ranks - 1) if message_bytes else 0] * num_ranks
+        return counts, counts
     if collective is Collective.ALL_TO_ALL:
-        each = [num_ranks - 1] * num_ranks
-        return each, each
+        counts = [num_ranks - 1] * num_ranks
+        return counts, counts
     if collective is Collective.BROADCAST:
         return [num_binomial_children(rank, num_ranks) for rank in range(num_ranks)], [0] + [1] * (num_ranks - 1)
     idle = [0] * (num_ranks - 2)
@@ -431,6 +399,6 @@ def _ring_sends(num_ranks: int, message_bytes: int, element_bytes: int) -> list[
     if message_bytes == 0:
         return [0] * num_ranks
     cut = ring_segments(num_ranks, message_bytes, element_bytes)
-    filled = -(-message_bytes // cut.segment_bytes)
+    filled = _divide_up(message_bytes, cut.segment_bytes)
     in_chunk = [min(cut.per_rank, max(0, filled - rank * cut.per_rank)) for rank in range(num_ranks)]
     return [2 * filled - in_chunk[rank] - in_chunk[rank - 1] for rank in range(num_ranks)]

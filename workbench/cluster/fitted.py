@@ -39,8 +39,8 @@ class CodecCost:
     sample_growth: float = 0.0  # exponent by which an index costs more the more are drawn, as caches overflow
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            require_number(self, each.name, above_zero=False)
+        for entry in fields(self):
+            require_number(self, entry.name, above_zero=False)
 
     def encode_s(self, elements: float, sent: float) -> float:
         """Return the seconds of encoding one message on the device, launching apart."""
@@ -118,8 +118,8 @@ class FittedMachine:
 
     def __post_init__(self) -> None:
         in_seconds = ("_s", "_s_per_element", "_s_per_score", "_s_per_parameter", "_s_per_logit")
-        rates = [each.name for each in fields(self) if each.name.endswith(("s_per_s", "memory_bytes"))]
-        times = [each.name for each in fields(self) if each.name.endswith(in_seconds) and each.name not in rates]
+        rates = [entry.name for entry in fields(self) if entry.name.endswith(("s_per_s", "memory_bytes"))]
+        times = [entry.name for entry in fields(self) if entry.name.endswith(in_seconds) and entry.name not in rates]
         for name in (*times, "backward_over_forward"):
             require_number(self, name, above_zero=False)
         for name in rates:
@@ -141,9 +141,6 @@ class FittedMachine:
             name: such as "gemini/16x-p4d".
             peak_share: of a device's peak in half precision that matrix products reach, unless `flops_per_s` says it.
             fitted: other fields, such as `network_share`.
-
-        Raises:
-            ValueError: if there is no such machine, or a share is not in (0, 1].
         """
         if not 0 < peak_share <= 1:
             raise ValueError(f"peak_share is {peak_share!r}; it must be in (0, 1]")
@@ -165,11 +162,7 @@ class FittedMachine:
         return cls(**stated | fitted)
 
     def require(self, *names: str) -> None:
-        """Refuse a machine of which one of these fields is not known.
-
-        Raises:
-            ValueError: naming the field.
-        """
+        """Refuse a machine of which one of these fields is not known."""
         for name in names:
             if getattr(self, name) is None:
                 raise ValueError(f"{name} of machine {self.name!r} is None; it must be known")
@@ -186,11 +179,7 @@ class FittedMachine:
 
     @property
     def full_network(self) -> Link:
-        """The network at its nominal rate.
-
-        Raises:
-            ValueError: on a single host.
-        """
+        """The network at its nominal rate; a single host has none and is refused."""
         if self.network is None:
             raise ValueError(f"network is None; machine {self.name!r} must have a connection to other hosts")
         return self.network
@@ -221,7 +210,7 @@ class FittedMachine:
 
     def as_record(self) -> dict[str, Any]:
         """Return the numbers that are known and not 0, as a record's calibration takes them; codecs apart."""
-        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        known = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         plain = {name: value for name, value in known.items() if value and not isinstance(value, Mapping)}
         return {name: asdict(value) if isinstance(value, Link) else value for name, value in plain.items()}
 

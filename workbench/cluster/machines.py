@@ -51,27 +51,14 @@ class Link:
         )
 
     def time_s(self, message_bytes: float) -> float:
-        """Return the seconds a message of `message_bytes` bytes takes: latency + bytes / bandwidth.
-
-        Raises:
-            ValueError: message_bytes is negative.
-        """
+        """Return the seconds a message of `message_bytes` bytes takes: latency + bytes / bandwidth."""
         if not message_bytes >= 0:
             raise ValueError(f"message_bytes is {message_bytes!r}: it must not be negative")
         return self.latency_s + message_bytes / self.bandwidth_bytes_per_s
 
 
 def require_number(thing: object, field: str, *, above_zero: bool) -> None:
-    """Check that a field holds a finite number of the right sign.
-
-    Args:
-        thing: a dataclass.
-        field: which of its fields.
-        above_zero: refuse 0 as well as negative numbers.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Refuse a field of a dataclass that is not a finite number, negative, or, where it must be above zero, 0."""
     value = getattr(thing, field)
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < 0 or (above_zero and value == 0):
@@ -80,14 +67,7 @@ def require_number(thing: object, field: str, *, above_zero: bool) -> None:
 
 
 def require_source(thing: object) -> None:
-    """Check that a catalogued thing says where its numbers come from and that `inferred` names its own fields.
-
-    Args:
-        thing: a dataclass with `source` and `inferred`.
-
-    Raises:
-        ValueError: source is empty, or inferred names something that is not a field.
-    """
+    """Refuse a dataclass without a `source`, and one whose `inferred` names something other than its fields."""
     kind = type(thing).__name__
     if not isinstance(thing.source, str) or not thing.source.strip():
         raise ValueError(f"{kind}.source is {thing.source!r}: it must say where the numbers come from")
@@ -176,21 +156,13 @@ class Topology:
         return self.num_hosts * self.host.num_devices
 
     def host_of(self, device: int) -> int:
-        """Return the host of a device; devices are numbered host by host.
-
-        Raises:
-            ValueError: there is no such device.
-        """
+        """Return the host of a device; devices are numbered host by host."""
         if not 0 <= device < self.num_devices:
             raise ValueError(f"device is {device}: it must lie in 0..{self.num_devices - 1}")
         return device // self.host.num_devices
 
     def link_between(self, one: int, other: int) -> Link:
-        """Return the link that a message between two different devices is limited by.
-
-        Raises:
-            ValueError: a device does not exist, or both are the same.
-        """
+        """Return the link that a message between two different devices is limited by."""
         if one == other:
             raise ValueError(f"one and other are both {one}: they must be different devices")
         if self.host_of(one) != self.host_of(other):
@@ -199,11 +171,7 @@ class Topology:
         return self.host.island_link if same_island else self.host.device_link
 
     def slowest_link(self, devices: list[int]) -> Link:
-        """Return the link with the least bandwidth on the ring through the devices in the given order.
-
-        Raises:
-            ValueError: fewer than two devices, or one that does not exist.
-        """
+        """Return the link with the least bandwidth on the ring through the devices in the given order."""
         if len(devices) < 2:
             raise ValueError(f"devices is {devices!r}: a ring needs at least two")
         following = [*devices[1:], devices[0]]

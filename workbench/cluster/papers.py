@@ -373,16 +373,12 @@ class Catalogue(Mapping):
         return tuple(sorted(self._by_name))
 
     def of(self, paper: str) -> tuple[Topology, ...]:
-        """Return the machines of one paper, such as "atp".
-
-        Raises:
-            ValueError: the catalogue has none of that paper.
-        """
-        found = tuple(self._by_name[name] for name in self.names() if name.split("/")[0] == paper)
-        if not found:
+        """Return the machines of one paper, such as "atp"."""
+        machines = tuple(self._by_name[name] for name in self.names() if name.split("/")[0] == paper)
+        if not machines:
             papers = sorted({name.split("/")[0] for name in self})
             raise ValueError(f"paper is {paper!r}: it must be one of {', '.join(papers)}")
-        return found
+        return machines
 
 
 catalogue = Catalogue(PAPER_MACHINES + THESIS_MACHINES)

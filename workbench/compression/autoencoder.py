@@ -25,9 +25,6 @@ class AutoEncoder(Codec):
         seed: seed of the initial weights.
         device: where the weights live.
         dtype: dtype of the weights; inputs of other dtypes use a cast copy.
-
-    Raises:
-        ValueError: if code_size does not lie in 1..hidden.
     """
 
     aggregation, is_linear = Aggregation.SUM, True
@@ -54,11 +51,7 @@ class AutoEncoder(Codec):
         return f"hidden={self.hidden}, code_size={self.code_size}, seed={self.seed}"
 
     def encode(self, x: Tensor) -> Payload:
-        """Project [..., hidden] on [..., code_size]; differentiable.
-
-        Raises:
-            ValueError: if x's last dimension is not `hidden`.
-        """
+        """Project [..., hidden] on [..., code_size]; differentiable."""
         self._require_hidden(x.shape)
         return Payload(tensors=(x @ self.encoder.to(x.dtype),), shape=x.shape, dtype=x.dtype)
 

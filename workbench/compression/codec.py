@@ -27,16 +27,11 @@ class Aggregation(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Payload:
-    """One encoded tensor: what crosses the wire, and what the receiver knows.
+    """One encoded tensor: what crosses the wire, and what the receiver knows."""
 
-    tensors: what crosses the wire, in the order in which it is sent.
-    shape: shape of the tensor that was encoded.
-    dtype: dtype of the tensor that was encoded.
-    """
-
-    tensors: tuple[Tensor, ...]
-    shape: torch.Size
-    dtype: torch.dtype
+    tensors: tuple[Tensor, ...]  # what crosses the wire, in the order in which it is sent
+    shape: torch.Size  # of the tensor that was encoded
+    dtype: torch.dtype  # of the tensor that was encoded
 
     def __post_init__(self) -> None:
         if not isinstance(self.tensors, tuple) or not self.tensors:
@@ -52,52 +47,29 @@ class Payload:
 class Codec(nn.Module, ABC):
     """Base of all codecs; a subclass gives encode, decode and payload_bytes.
 
-    Codecs that are summed (`Aggregation.SUM`) encode and decode with plain
-    differentiable operations. Codecs that are gathered encode without a graph
-    and state their gradient in `input_gradient`.
+    Codecs that are summed (`Aggregation.SUM`) encode and decode with plain differentiable operations. Codecs that are
+    gathered encode without a graph and state their gradient in `input_gradient`.
     """
 
     aggregation: Aggregation
 
+    # Whether encode(x W) = x encode(W) for all matrices: a payload is one tensor, and nothing is remembered
     is_linear: bool = False
-    """Whether encode(x W) = x encode(W) for all matrices: a payload is one tensor, and nothing is remembered."""
 
     @abstractmethod
     def encode(self, x: Tensor) -> Payload:
-        """Turn a tensor into its payload.
-
-        Args:
-            x: floating-point tensor of any shape.
-
-        Returns:
-            The payload; its size depends on shape and dtype only.
-        """
+        """Turn a floating-point tensor of any shape into its payload, whose size depends on shape and dtype only."""
 
     @abstractmethod
     def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
-        """Turn a payload back into a tensor of the original shape and dtype.
-
-        Args:
-            payload: what `encode` gave, perhaps on another rank.
-            out: contiguous tensor of payload.shape and payload.dtype to write into,
-                without a graph; None allocates.
-
-        Returns:
-            Tensor of payload.shape and payload.dtype; `out` if it was given.
+        """Turn a payload into a tensor of the original shape and dtype, or write it into `out`, without a graph.
 
         Raises:
             ValueError: if `out` has another shape, dtype or device, or is not contiguous.
         """
 
     def decode_sum(self, payloads: Sequence[Payload]) -> Tensor:
-        """Decode the payloads of all ranks and add them in the given order.
-
-        Args:
-            payloads: one a rank, all of the same shape and dtype.
-
-        Returns:
-            The sum, of the payloads' shape and dtype.
-        """
+        """Decode the payloads of all ranks, of one shape and dtype, and add them in the given order."""
         return self.decode_sum_by_definition(payloads)
 
     def decode_sum_by_definition(self, payloads: Sequence[Payload]) -> Tensor:
@@ -109,18 +81,7 @@ class Codec(nn.Module, ABC):
         return total
 
     def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:
-        """Give the gradient of decode(encode(x)) with respect to x.
-
-        Args:
-            grad_output: gradient with respect to the decoded tensor, its shape.
-            payload: what encode(x) gave.
-
-        Returns:
-            Gradient with respect to x, of x's shape.
-
-        Raises:
-            TypeError: for codecs that are summed; autograd differentiates these.
-        """
+        """Give the gradient of decode(encode(x)) with respect to x; of gathered codecs only, of x's shape."""
         raise TypeError(f"{type(self).__name__} is differentiated by autograd and has no input_gradient of its own")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,47 +91,25 @@ class Codec(nn.Module, ABC):
         return _RoundTrip.apply(x, self)
 
     def for_site(self, site: str, hidden: int | None = None) -> "Codec":
-        """Make the codec of one call site, with its own state.
+        """Make the codec of one call site, which shares no state with this one.
 
         Args:
             site: name of the call site, equal on all ranks of a group.
             hidden: size of the last dimension there; None keeps this codec's.
-
-        Returns:
-            A codec that shares no state with this one.
         """
         return copy.deepcopy(self)
 
     def for_rank(self, rank: int) -> "Codec":
-        """Make the codec of one rank at this call site.
-
-        Args:
-            rank: number of the rank in its group.
-
-        Returns:
-            A codec that shares the weights with this one; random streams and remembered errors are its own.
-        """
+        """Make the codec of a rank of the group: shared weights, random streams and remembered errors of its own."""
         return self
 
     @abstractmethod
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
-        """Count the payload's bytes without encoding.
-
-        Args:
-            shape: shape of the tensor to encode.
-            dtype: its dtype.
-
-        Returns:
-            What encode(...).num_bytes gives for every tensor of that shape and dtype.
-        """
+        """Count the bytes that encode(...).num_bytes gives for every tensor of a shape and dtype, without encoding."""
 
 
 class _RoundTrip(torch.autograd.Function):
-    """decode(encode(x)) of a gathered codec.
-
-    Forward: encode, decode. Backward: the codec's `input_gradient`.
-    Communicates nothing.
-    """
+    """decode(encode(x)) of a gathered codec; backward its `input_gradient`. Communicates nothing."""
 
     @staticmethod
     def forward(ctx, x: Tensor, codec: Codec) -> Tensor:
@@ -184,15 +123,7 @@ class _RoundTrip(torch.autograd.Function):
 
 
 def site_seed(seed: int, site: str) -> int:
-    """Derive a 63-bit seed from a seed and the name of a place.
-
-    Args:
-        seed: the run's or the codec's seed.
-        site: name of the place; the same pair gives the same seed on every rank.
-
-    Returns:
-        An integer in [0, 2**63), which fits torch's signed 64-bit seeds.
-    """
+    """Derive a seed in [0, 2**63) from a run's or a codec's seed and the name of a place, alike on every rank."""
     digest = hashlib.sha256(f"{seed}/{site}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 

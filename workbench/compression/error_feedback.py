@@ -15,12 +15,7 @@ __all__ = ["ErrorFeedback", "clear_error_feedback"]
 
 
 class ErrorFeedback(Codec):
-    """Wrap a codec; each call site (`for_site`) remembers its own error.
-
-    Args:
-        codec: the codec to wrap.
-        site: name of the call site, used in errors.
-    """
+    """Wrap a codec; each call site (`for_site`), named in errors, remembers its own error."""
 
     def __init__(self, codec: Codec, site: str = "") -> None:
         super().__init__()
@@ -34,11 +29,7 @@ class ErrorFeedback(Codec):
         return self.codec.aggregation
 
     def encode(self, x: Tensor) -> Payload:
-        """Encode x plus the remembered error, and remember what this payload loses.
-
-        Raises:
-            ValueError: if x's shape is not that of the remembered error.
-        """
+        """Encode x plus the remembered error, and remember what this payload loses."""
         if not self.training:
             return self.codec.encode(x)
         corrected = x if self.error is None else x + self._error_for(x)
@@ -92,14 +83,7 @@ def _make_room_(codec: ErrorFeedback, state_dict: Mapping[str, Tensor], prefix: 
 
 
 def clear_error_feedback(module: nn.Module) -> int:
-    """Forget the errors of all call sites inside a module.
-
-    Args:
-        module: a model or a codec.
-
-    Returns:
-        Number of wrappers that were cleared.
-    """
+    """Forget the errors of all call sites inside a module; return how many there are."""
     wrappers = [inner for inner in module.modules() if isinstance(inner, ErrorFeedback)]
     for wrapper in wrappers:
         wrapper.clear()

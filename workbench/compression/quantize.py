@@ -57,15 +57,7 @@ def packed_bytes(columns: int, bits: int) -> int:
 
 
 def pack_by_definition(codes_RC: Tensor, bits: int) -> Tensor:
-    """Write each code's bits into one stream a row, lowest first, and cut it in bytes.
-
-    Args:
-        codes_RC: uint8, below 2**bits.
-        bits: 1 to 8.
-
-    Returns:
-        uint8 [R, W].
-    """
+    """Write each code's bits, below 2**bits, into one stream a row, lowest first, and cut it in bytes: uint8 [R, W]."""
     rows, columns = codes_RC.shape
     stream = codes_RC.new_zeros(rows, packed_bytes(columns, bits) * 8)
     for bit in range(bits):
@@ -77,16 +69,7 @@ def pack_by_definition(codes_RC: Tensor, bits: int) -> Tensor:
 
 
 def unpack_by_definition(packed_RW: Tensor, bits: int, columns: int) -> Tensor:
-    """Cut bytes into one stream of bits a row and read each code from it.
-
-    Args:
-        packed_RW: uint8.
-        bits: 1 to 8.
-        columns: C.
-
-    Returns:
-        uint8 [R, C].
-    """
+    """Cut bytes into one stream of bits a row and read each code from it: uint8 [R, C]."""
     stream = packed_RW.new_zeros(len(packed_RW), packed_RW.shape[1] * 8)
     for bit in range(8):
         stream[:, bit::8] = packed_RW >> bit & 1
@@ -126,14 +109,7 @@ BLOCK_ELEMENTS = 1 << 17
 
 
 class Quantize(Codec):
-    """Send `bits` bits an element, and four bytes a row.
-
-    Args:
-        bits: 1 to 8.
-
-    Raises:
-        ValueError: if bits is out of range.
-    """
+    """Send `bits` bits, 1 to 8, an element, and four bytes a row."""
 
     aggregation = Aggregation.GATHER
 
@@ -149,14 +125,7 @@ class Quantize(Codec):
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Payload:
-        """Quantise each row and pack the codes.
-
-        Args:
-            x: floating-point tensor of any shape; without dimensions it is one row of one.
-
-        Returns:
-            One uint8 tensor [rows, packed + 4].
-        """
+        """Quantise each row and pack the codes; a tensor without dimensions is one row of one."""
         payload_RW = quantize_rows(_rows(x), self.bits)
         return Payload(tensors=(payload_RW,), shape=x.shape, dtype=x.dtype)
 
@@ -194,15 +163,7 @@ class Quantize(Codec):
 
 
 def quantize_rows_by_definition(x_RC: Tensor, bits: int) -> Tensor:
-    """Quantise rows with the module docstring's formulas, packing bit by bit.
-
-    Args:
-        x_RC: floating-point tensor [rows, columns].
-        bits: 1 to 8.
-
-    Returns:
-        uint8 [rows, ceil(columns · bits / 8) + 4].
-    """
+    """Quantise rows with the module docstring's formulas, packing bit by bit: uint8 [R, W]."""
     levels, x_RC = 2**bits - 1, x_RC.float()
     if not x_RC.numel():
         return x_RC.new_zeros(len(x_RC), SCALE_AND_BIAS_BYTES, dtype=torch.uint8)
@@ -217,32 +178,14 @@ def quantize_rows_by_definition(x_RC: Tensor, bits: int) -> Tensor:
 
 
 def dequantize_rows_by_definition(payload_RW: Tensor, bits: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """Unpack bit by bit, then code · scale + bias.
-
-    Args:
-        payload_RW: uint8 [rows, ceil(columns · bits / 8) + 4].
-        bits: 1 to 8.
-        columns: length of a row.
-        dtype: dtype of the result.
-
-    Returns:
-        Tensor [rows, columns].
-    """
+    """Unpack bit by bit, then code · scale + bias: [R, C] of `dtype`."""
     codes_RC = unpack_by_definition(payload_RW[:, :-SCALE_AND_BIAS_BYTES], bits, columns)
     scale_R1, bias_R1 = _scale_bias(payload_RW).float().split(1, dim=1)
     return (codes_RC.float() * scale_R1 + bias_R1).to(dtype)
 
 
 def quantize_rows(x_RC: Tensor, bits: int) -> Tensor:
-    """Quantise rows; equal to `quantize_rows_by_definition` bit for bit.
-
-    Args:
-        x_RC: floating-point tensor [rows, columns].
-        bits: 1 to 8.
-
-    Returns:
-        uint8 [rows, ceil(columns · bits / 8) + 4].
-    """
+    """Quantise rows into uint8 [R, W], equal to `quantize_rows_by_definition` bit for bit."""
     if _operators_apply(x_RC.device, bits, x_RC.shape[1]):
         payload_RW = _quantize_with_operator(x_RC, bits)
         if payload_RW is not None:
@@ -258,18 +201,7 @@ def quantize_rows(x_RC: Tensor, bits: int) -> Tensor:
 def dequantize_rows(
     payload_RW: Tensor, bits: int, columns: int, dtype: torch.dtype, *, out: Tensor | None = None
 ) -> Tensor:
-    """Decode rows; equal to `dequantize_rows_by_definition` bit for bit, but for the bits of NaN.
-
-    Args:
-        payload_RW: uint8 [rows, ceil(columns · bits / 8) + 4].
-        bits: 1 to 8.
-        columns: length of a row.
-        dtype: dtype of the result.
-        out: tensor [rows, columns] of that dtype to write into.
-
-    Returns:
-        Tensor [rows, columns]; `out` if it was given.
-    """
+    """Decode rows into [R, C], or `out`, equal to `dequantize_rows_by_definition` but for the bits of NaN."""
     with_operator = _operators_apply(payload_RW.device, bits, columns)
     operator = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_unpack").default if with_operator else None
     if with_operator and out is None:
@@ -288,9 +220,8 @@ def _operators_apply(device: torch.device, bits: int, columns: int) -> bool:
 def _quantize_with_operator(x_RC: Tensor, bits: int) -> Tensor | None:
     """Quantise with PyTorch's operator; None where it would not follow the definition.
 
-    The operator ignores NaN and overflows silently: the sum of all elements
-    shows the former, the written scales and biases the latter. Each block is
-    summed while the operator has it in the cache.
+    The operator ignores NaN and overflows silently: the sum of all elements shows the former, the written scales and
+    biases the latter. Each block is summed while the operator has it in the cache.
     """
     prepack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_prepack").default
     payload_RW = torch.empty(len(x_RC), _row_bytes(x_RC.shape[1], bits), dtype=torch.uint8)
@@ -364,14 +295,7 @@ class QuantizeFeatures(Quantize):
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Payload:
-        """Quantise each feature and pack the codes row by row.
-
-        Args:
-            x: floating-point tensor of any shape; without dimensions it has one feature.
-
-        Returns:
-            uint8 [rows, packed] and float16 [features].
-        """
+        """Quantise each feature and pack the codes row by row: uint8 [R, W] and the scales, float16 [C]."""
         x_RC, levels = x.detach().reshape(_feature_shape(x.shape)).float(), 2 ** (self.bits - 1)
         scale_C = _scales(x_RC)
         fits_C = scale_C.isfinite()
@@ -406,12 +330,7 @@ class QuantizeFeatures(Quantize):
 
 
 def quantized_features_by_definition(x_RC: Tensor, bits: int) -> Tensor:
-    """Return what comes back of x_RC, feature by feature, with the module docstring's formulas and no codes.
-
-    Args:
-        x_RC: floating-point tensor [rows, features].
-        bits: 1 to 8.
-    """
+    """Return what comes back of [R, C], feature by feature, by the module docstring's formulas without codes."""
     levels, back = 2 ** (bits - 1), []
     for feature_R in x_RC.float().unbind(1):
         scale = feature_R.abs().amax().half().float() if len(feature_R) else feature_R.new_ones(())

@@ -23,13 +23,7 @@ WORD = (1 << 64) - 1
 
 
 class RandomK(SparseCodec):
-    """Keep `keep` random elements, new ones in each call.
-
-    Args:
-        keep: share or number, as in SparseCodec.
-        seed: start of this codec's own random stream; no global generator is touched.
-        index_dtype: torch.int64 or torch.int32.
-    """
+    """Keep `keep` random elements (see SparseCodec), new ones in each call, by its own stream from `seed` on."""
 
     def __init__(self, keep: float | int, seed: int = 0, *, index_dtype: torch.dtype = torch.int64) -> None:
         super().__init__(keep, index_dtype=index_dtype)
@@ -70,9 +64,6 @@ class RandomK(SparseCodec):
 def stream_position(stream: np.random.Generator) -> Tensor:
     """Write down the position of a PCG64 stream, so that it can be continued.
 
-    Args:
-        stream: generator on numpy's default bit generator.
-
     Returns:
         int64 [6]: state and increment, 128 bits each, low half first; whether half of a
         draw is left over, and that half.
@@ -84,15 +75,7 @@ def stream_position(stream: np.random.Generator) -> Tensor:
 
 
 def set_stream_position_(stream: np.random.Generator, position: Tensor) -> None:
-    """Move a PCG64 stream to a position that `stream_position` gave.
-
-    Args:
-        stream: generator on numpy's default bit generator.
-        position: int64 [6], on any device.
-
-    Raises:
-        ValueError: if the position has another shape or dtype.
-    """
+    """Move a PCG64 stream to a position that `stream_position` gave."""
     if position.shape != (6,) or position.dtype != torch.int64:
         raise ValueError(f"position is {tuple(position.shape)}, {position.dtype}: it must be (6,), torch.int64")
     state_low, state_high, inc_low, inc_high, has_half, half = position.cpu().numpy().view(np.uint64).tolist()
@@ -110,16 +93,7 @@ def random_indices_by_definition(num_elements: int, k: int, generator: random.Ra
 
 
 def random_indices(num_elements: int, k: int, generator: np.random.Generator) -> np.ndarray:
-    """Choose k different positions uniformly.
-
-    Args:
-        num_elements: number of positions to choose from.
-        k: number of positions, 0 <= k <= num_elements.
-        generator: stream to draw from; it advances.
-
-    Returns:
-        Positions, int64 [k], ascending.
-    """
+    """Choose k different positions uniformly: int64 [k], ascending; the generator advances."""
     if 2 * k > num_elements:
         left_out = random_indices(num_elements, num_elements - k, generator)
         return np.flatnonzero(_mask_without(num_elements, left_out))

@@ -15,17 +15,12 @@ __all__ = ["SparseCodec"]
 
 
 class SparseCodec(Codec):
-    """Keep a share, or a number, of the elements.
-
-    A subclass says which in `kept_indices`.
+    """Keep a share, or a number, of the elements; a subclass chooses them in `kept_indices`.
 
     Args:
         keep: a float in (0, 1] is a share of the elements (at least one is
             kept); an int is a number of elements (all, where there are fewer).
         index_dtype: torch.int64, as the paper sends it, or torch.int32.
-
-    Raises:
-        ValueError: if keep or index_dtype is out of range.
     """
 
     aggregation = Aggregation.GATHER
@@ -58,17 +53,7 @@ class SparseCodec(Codec):
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Payload:
-        """Take the kept elements and their positions.
-
-        Args:
-            x: floating-point tensor of any shape, empty ones included.
-
-        Returns:
-            (values in x's dtype, indices ascending in index_dtype).
-
-        Raises:
-            ValueError: if a position does not fit index_dtype.
-        """
+        """Take the kept elements, in x's dtype, and their positions, ascending, in index_dtype."""
         if x.numel() > torch.iinfo(self.index_dtype).max:
             raise ValueError(f"x has {x.numel()} elements: positions do not fit {self.index_dtype}")
         indices = self.kept_indices(x, self.num_kept(x.shape))

@@ -37,29 +37,13 @@ class TopK(SparseCodec):
 
 
 def largest_indices_by_definition(x: Tensor, k: int) -> Tensor:
-    """Find the k largest magnitudes by a stable sort of all of them.
-
-    Args:
-        x: floating-point tensor of any shape.
-        k: number of elements, 0 <= k <= x.numel().
-
-    Returns:
-        Positions in the flattened tensor, int64 [k], ascending.
-    """
+    """Find the k largest magnitudes by a stable sort: positions in the flattened tensor, int64 [k], ascending."""
     order = torch.sort(x.reshape(-1).abs(), descending=True, stable=True).indices
     return order[:k].sort().values
 
 
 def largest_indices(x: Tensor, k: int) -> Tensor:
-    """Find the k largest magnitudes, lowest index first among equals.
-
-    Args:
-        x: floating-point tensor of any shape.
-        k: number of elements, 0 <= k <= x.numel().
-
-    Returns:
-        What `largest_indices_by_definition` gives, bit for bit.
-    """
+    """Find the k largest magnitudes, lowest index first among equals, as `largest_indices_by_definition` does."""
     flat = x.detach().reshape(-1)
     if k in (0, flat.numel()):
         return torch.arange(k, device=flat.device)
@@ -120,18 +104,18 @@ def _candidates(bits: np.ndarray, threshold: int, limit: int) -> tuple[np.ndarra
     """Collect positions and keys that reach the threshold; None beyond `limit` of them."""
     indices, keys = np.empty(limit, np.int64), np.empty(limit, bits.dtype)
     block_keys, reached = np.empty(BLOCK_SIZE, bits.dtype), np.empty(BLOCK_SIZE, np.bool_)
-    magnitude, found = np.iinfo(bits.dtype).max, 0
+    magnitude, count = np.iinfo(bits.dtype).max, 0
     for start in range(0, bits.size, BLOCK_SIZE):
         size = min(BLOCK_SIZE, bits.size - start)
         np.bitwise_and(bits[start : start + size], magnitude, out=block_keys[:size])
         np.greater_equal(block_keys[:size], threshold, out=reached[:size])
         hits = np.flatnonzero(reached[:size])
-        if found + hits.size > limit:
+        if count + hits.size > limit:
             return None
-        np.add(hits, start, out=indices[found : found + hits.size])
-        np.take(block_keys, hits, out=keys[found : found + hits.size], mode="clip")
-        found += hits.size
-    return indices[:found], keys[:found]
+        np.add(hits, start, out=indices[count : count + hits.size])
+        np.take(block_keys, hits, out=keys[count : count + hits.size], mode="clip")
+        count += hits.size
+    return indices[:count], keys[:count]
 
 
 def _kept_of_keys(keys: np.ndarray, k: int) -> np.ndarray:

@@ -32,14 +32,10 @@ class BertConfig(TransformerConfig):
     is that of all initial weights and dropout.
     """
 
-    num_layers: int
-    """Transformer layers."""
-    vocab_size: int = 30522
-    """V; that of the uncased English vocabulary."""
-    max_positions: int = 512
-    """Longest sequence."""
-    num_token_types: int = 2
-    """Segments that token types tell apart."""
+    num_layers: int  # transformer layers
+    vocab_size: int = 30522  # V; that of the uncased English vocabulary
+    max_positions: int = 512  # longest sequence
+    num_token_types: int = 2  # segments that token types tell apart
 
     def __post_init__(self):
         TransformerConfig.__post_init__(self)  # slots make a new class, which super() misses
@@ -69,21 +65,13 @@ class BertConfig(TransformerConfig):
 
     @classmethod
     def from_hugging_face(cls, config: Mapping[str, object], **changes) -> "BertConfig":
-        """Read the sizes from a Hugging Face config.
-
-        Args:
-            config: Content of a config.json, or `PretrainedConfig.to_dict()`.
-            changes: Fields to override, such as dropout.
-
-        Raises:
-            ValueError: If the model is of a kind that this file does not cover.
-        """
+        """Read the sizes from a config.json, or `PretrainedConfig.to_dict()`; `changes` override fields."""
         if config.get("hidden_act", "gelu") != "gelu":
             raise ValueError(f"hidden_act: {config['hidden_act']!r} is not 'gelu'")
         if (config.get("position_embedding_type") or "absolute") != "absolute":
             kind = config["position_embedding_type"]
             raise ValueError(f"position_embedding_type: {kind!r} is not 'absolute'")
-        fields = {ours: config[theirs] for ours, theirs in HUGGING_FACE_FIELDS.items()}
+        fields = {field: config[name] for field, name in HUGGING_FACE_FIELDS.items()}
         return cls(**fields | changes)
 
 
@@ -110,8 +98,7 @@ def _sizes(hidden_size: int, num_layers: int, num_heads: int) -> dict[str, int]:
     return {"hidden_size": hidden_size, "num_layers": num_layers, "num_heads": num_heads, "mlp_size": 4 * hidden_size}
 
 
-PADDING_TOKEN = 0
-"""[PAD] in BERT's vocabularies; its embedding gets no gradient."""
+PADDING_TOKEN = 0  # [PAD] in BERT's vocabularies; its embedding gets no gradient
 
 
 class BertEmbeddings(nn.Module):
@@ -127,18 +114,7 @@ class BertEmbeddings(nn.Module):
         self.dropout = Dropout(config.dropout, seed=config.seed, site="embeddings.dropout")
 
     def forward(self, ids_BS: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """Embed tokens.
-
-        Args:
-            ids_BS: Token ids, int64.
-            token_type_ids: [B, S] segments, int64; None is segment 0 everywhere.
-
-        Returns:
-            [B, S, H].
-
-        Raises:
-            ValueError: If the sequence is longer than max_positions.
-        """
+        """Embed token ids, int64, as [B, S, H]; without `token_type_ids` all are of segment 0."""
         sequence = ids_BS.shape[1]
         if sequence > self.position.num_embeddings:
             raise ValueError(f"ids_BS: {sequence} tokens are more than max_positions {self.position.num_embeddings}")
@@ -160,9 +136,6 @@ class BertEncoder(nn.Module):
         group: Tensor-parallel ranks; None is one virtual rank.
         stage: Part of the pipeline; the default is the whole model.
         device, dtype: Of the parameters.
-
-    Raises:
-        ValueError: If ranks or stages do not divide what they cut.
     """
 
     def __init__(self, config: BertConfig, group: TensorGroup | None = None, stage: Stage = WHOLE, **place):
@@ -182,9 +155,6 @@ class BertEncoder(nn.Module):
             x: Token ids [B, S] in the first stage, hidden states [B, S, H] in others.
             attention_mask: [B, S], 1 for tokens, 0 for padding; None masks nothing.
             token_type_ids: [B, S]; used by the first stage.
-
-        Returns:
-            Hidden states [B, S, H].
         """
         x_BSH = x if self.embeddings is None else self.embeddings(x, token_type_ids)
         mask = None if attention_mask is None else additive_mask(attention_mask, x_BSH.dtype)
@@ -214,14 +184,7 @@ class BertForSequenceClassification(nn.Module):
             self.classifier = linear(hidden, num_labels, config, "classifier", place)
 
     def forward(self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """Classify sequences by their first token.
-
-        Args:
-            x, attention_mask, token_type_ids: As in `BertEncoder.forward`.
-
-        Returns:
-            Logits [B, C]; hidden states [B, S, H] if this is not the last stage.
-        """
+        """Classify sequences by their first token: logits [B, C], or hidden states if this is not the last stage."""
         x_BSH = self.encoder(x, attention_mask, token_type_ids)
         if self.classifier is None:
             return x_BSH
@@ -234,9 +197,6 @@ class BertForMaskedLM(nn.Module):
     In a pipeline the tied weight is needed by the first and by the last stage: each has
     a copy (`tied_weight`), equal at the start, and the two gradients must be added before
     every update (`workbench.parallel.pipeline` does).
-
-    Args:
-        config, group, stage, device, dtype: As in `BertEncoder`.
     """
 
     def __init__(self, config: BertConfig, group: TensorGroup | None = None, stage: Stage = WHOLE, **place):
@@ -260,14 +220,7 @@ class BertForMaskedLM(nn.Module):
         return None if self.encoder.embeddings is None else self.encoder.embeddings.word.weight
 
     def forward(self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """Score every word at every position.
-
-        Args:
-            x, attention_mask, token_type_ids: As in `BertEncoder.forward`.
-
-        Returns:
-            Logits [B, S, V]; hidden states [B, S, H] if this is not the last stage.
-        """
+        """Score every word at every position: logits [B, S, V], or hidden states if this is not the last stage."""
         x_BSH = self.encoder(x, attention_mask, token_type_ids)
         if self.decoder is None:
             return x_BSH
@@ -276,15 +229,7 @@ class BertForMaskedLM(nn.Module):
 
 
 def additive_mask(attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Turn a padding mask into what is added to attention scores.
-
-    Args:
-        attention_mask: [B, S], 1 for tokens, 0 for padding.
-        dtype: Of the scores.
-
-    Returns:
-        [B, 1, 1, S]: 0 for tokens, the lowest finite number for padding.
-    """
+    """Turn a padding mask [B, S] (1 for tokens) into what is added to attention scores: [B, 1, 1, S]."""
     return (1 - attention_mask[:, None, None, :].to(dtype)) * torch.finfo(dtype).min
 
 

@@ -27,32 +27,23 @@ LINEAR_PARTS = {
     "projection": "mlp.c_proj",
 }
 """A block's linears here -> in Hugging Face checkpoints, where their weights are stored [in, out]."""
-NORM_PARTS = {"attention_norm": "ln_1", "mlp_norm": "ln_2"}
-"""A block's norms here -> in Hugging Face checkpoints."""
+NORM_PARTS = {"attention_norm": "ln_1", "mlp_norm": "ln_2"}  # a block's norms here -> in Hugging Face checkpoints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GPT2Config:
     """Sizes and constants of a GPT-2."""
 
-    hidden_size: int
-    """H."""
-    num_layers: int
-    """Blocks."""
-    num_heads: int
-    """A; a divisor of H."""
-    vocab_size: int = 50257
-    """V; that of the published byte-pair encoding."""
-    max_positions: int = 1024
-    """Longest sequence."""
+    hidden_size: int  # H
+    num_layers: int  # blocks
+    num_heads: int  # A; a divisor of H
+    vocab_size: int = 50257  # V; that of the published byte-pair encoding
+    max_positions: int = 1024  # longest sequence
+    # Probability of dropping a unit after the embeddings and each sub-layer, and an attention weight
     dropout: float = 0.1
-    """Probability of dropping a unit after the embeddings and each sub-layer, and an attention weight."""
-    layer_norm_eps: float = 1e-5
-    """Added to the variance (the published value)."""
-    init_std: float = 0.02
-    """Standard deviation of initial weights (the published value)."""
-    seed: int = 0
-    """Seed of the initial weights."""
+    layer_norm_eps: float = 1e-5  # added to the variance (the published value)
+    init_std: float = 0.02  # standard deviation of initial weights (the published value)
+    seed: int = 0  # seed of the initial weights
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "num_layers", "num_heads", "vocab_size", "max_positions"):
@@ -82,17 +73,9 @@ class GPT2Config:
 
     @classmethod
     def from_hugging_face(cls, config: Mapping[str, object], **changes) -> GPT2Config:
-        """Read the sizes from a Hugging Face config.
-
-        Args:
-            config: Content of a config.json, or `PretrainedConfig.to_dict()`.
-            changes: Fields to override, such as dropout.
-
-        Raises:
-            ValueError: If the model is of a kind that this file does not cover.
-        """
+        """Read the sizes from a config.json, or `PretrainedConfig.to_dict()`; `changes` override fields."""
         _check_covered(config)
-        return cls(**{ours: config[theirs] for ours, theirs in HUGGING_FACE_FIELDS.items()} | changes)
+        return cls(**{field: config[name] for field, name in HUGGING_FACE_FIELDS.items()} | changes)
 
 
 HUGGING_FACE_FIELDS = {
@@ -109,12 +92,7 @@ HUGGING_FACE_FIELDS = {
 
 
 class GPT2Block(nn.Module):
-    """x -> x + attention(norm(x)) -> x + mlp(norm(x)), every position looking at none after it.
-
-    Args:
-        config: Sizes.
-        index: Which block; names its random streams.
-    """
+    """x -> x + attention(norm(x)) -> x + mlp(norm(x)), every position looking at none after it."""
 
     def __init__(self, config: GPT2Config, index: int):
         super().__init__()
@@ -143,11 +121,7 @@ class GPT2Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """The decoder and its head, whose weight is that of the word embedding.
-
-    Args:
-        config: Sizes.
-    """
+    """The decoder and its head, whose weight is that of the word embedding."""
 
     def __init__(self, config: GPT2Config):
         super().__init__()
@@ -159,18 +133,7 @@ class GPT2(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def forward(self, ids_BS: Tensor, labels_BS: Tensor | None = None) -> Tensor:
-        """Score the next token at every position, or give the loss.
-
-        Args:
-            ids_BS: Token ids, int64.
-            labels_BS: Tokens to predict, position i from those before it, -100 to ignore one; None asks for scores.
-
-        Returns:
-            Logits [B, S, V]; with labels the mean cross-entropy, a scalar.
-
-        Raises:
-            ValueError: If the sequence is longer than max_positions.
-        """
+        """Give logits [B, S, V], or with labels (-100 ignores one) the mean cross-entropy of the next tokens."""
         sequence = ids_BS.shape[1]
         if sequence > self.config.max_positions:
             raise ValueError(f"ids_BS: {sequence} tokens are more than max_positions {self.config.max_positions}")
@@ -185,11 +148,7 @@ class GPT2(nn.Module):
 
 @torch.no_grad()
 def load_gpt2_from_hugging_face_(model: GPT2, state_dict: Mapping[str, Tensor]) -> None:
-    """Load Hugging Face weights in place.
-
-    Args:
-        model: Model to fill; not sharded.
-        state_dict: Full tensors; names with or without the prefix "transformer."; the head's copy is ignored.
+    """Load full Hugging Face weights, named with or without "transformer.", in place; the head's copy is ignored.
 
     Raises:
         ValueError: If a weight is missing or its shape does not fit; the model is then as it was.
@@ -207,15 +166,7 @@ def load_gpt2_from_hugging_face_(model: GPT2, state_dict: Mapping[str, Tensor]) 
 
 
 def to_gpt2_of_hugging_face(model: GPT2, gradients: bool = False) -> dict[str, Tensor]:
-    """Collect weights or gradients under their Hugging Face names.
-
-    Args:
-        model: Model; not sharded.
-        gradients: Collect gradients instead of values.
-
-    Returns:
-        Name without "transformer." -> tensor, detached, in Hugging Face's orientation.
-    """
+    """Collect weights or gradients, detached, under their Hugging Face names and in Hugging Face's orientation."""
     tensors = {}
     for name, parameter, is_transposed in _pairs(model):
         tensor = (parameter.grad if gradients else parameter).detach()

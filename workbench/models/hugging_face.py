@@ -22,27 +22,18 @@ Model = BertModel | ViTModel
 class LoadedWeights:
     """What a checkpoint did and did not provide."""
 
-    missing: tuple[str, ...]
-    """Weights of a head that the checkpoint lacks; they keep their initial values."""
-    unused: tuple[str, ...]
-    """Entries that the model has no place for (or that other stages hold)."""
+    missing: tuple[str, ...]  # weights of a head that the checkpoint lacks; they keep their initial values
+    unused: tuple[str, ...]  # entries that the model has no place for (or that other stages hold)
 
 
 @torch.no_grad()
 def load_hugging_face(model: Model, state_dict: Mapping[str, Tensor]) -> LoadedWeights:
-    """Load Hugging Face weights, cut to the local shards.
+    """Load Hugging Face weights, cut to the local shards; return what was missing or left over.
 
     Args:
         model: Model, or stage of one, to fill.
         state_dict: Full tensors; names with or without the family's prefix ("bert.",
             "vit."), as `transformers` has them now or had them in older files.
-
-    Returns:
-        What was missing or left over.
-
-    Raises:
-        ValueError: If a weight of the encoder is missing, a shape does not fit, or the
-            model's family is not known.
     """
     names = _names_of(model)
     full = {names.plain(name): tensor for name, tensor in state_dict.items()}
@@ -64,10 +55,6 @@ def to_hugging_face(model: Model, gradients: bool = False) -> dict[str, Tensor]:
     """Collect the full weights (or gradients) under their Hugging Face names.
 
     Every tensor-parallel rank must call it: the shards are gathered.
-
-    Args:
-        model: Model or stage.
-        gradients: Collect gradients instead of values.
 
     Returns:
         Name without the family's prefix -> full tensor, detached; parameters that have

@@ -220,11 +220,7 @@ class Workload:
         )
 
     def tensors(self, num_ranks: int = 1) -> tuple[Tensor, ...]:
-        """List the parameters of one layer, in the order of its computation.
-
-        Raises:
-            ValueError: if the ranks do not divide the hidden size or the inner units.
-        """
+        """List the parameters of one layer, in the order of its computation."""
         hidden, inner = self.hidden, self.inner_units
         for field, value in (("hidden", hidden), ("inner", inner)):
             if value % num_ranks:

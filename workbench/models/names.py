@@ -14,13 +14,10 @@ __all__ = ["Names"]
 class Names:
     """The names of one family, in both directions."""
 
-    models: tuple[type[nn.Module], ...]
-    """Classes of the family."""
-    required: tuple[str, ...]
-    """Prefixes of entries without which nothing is loaded: all but the heads."""
-    plain: Callable[[str], str]
-    """A checkpoint's name, of whatever age and with whatever prefix -> the name used here."""
+    models: tuple[type[nn.Module], ...]  # classes of the family
+    required: tuple[str, ...]  # prefixes of entries without which nothing is loaded: all but the heads
+    plain: Callable[[str], str]  # a checkpoint's name, of whatever age and with whatever prefix -> the name used here
+    # Gives a model's cut linears with the names of the linears that each is a stack of
     cut: Callable[[nn.Module], Iterator[tuple[tuple[str, ...], ShardedLinear]]]
-    """Gives a model's cut linears with the names of the linears that each is a stack of."""
+    # Gives a model's parameters that every tensor-parallel rank holds whole
     replicated: Callable[[nn.Module], Iterator[tuple[str, nn.Parameter]]]
-    """Gives a model's parameters that every tensor-parallel rank holds whole."""

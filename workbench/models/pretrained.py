@@ -62,14 +62,7 @@ class PretrainedEncoder:
     source: DataSource  # where it was found, as records hold it
 
     def encode(self, *texts: Sequence[str], max_tokens: int) -> dict[str, Tensor]:
-        """Turn texts, or pairs of texts, into padded batches of token ids.
-
-        Args:
-            texts: one list of B sentences, or two lists for pairs (`*dataset.texts`).
-            max_tokens: longer sequences are cut to this many tokens.
-        Returns:
-            `input_ids`, `token_type_ids` and `attention_mask`, each int64 [B, S], S the longest of the batch.
-        """
+        """Turn one list of texts, or two for pairs, into int64 [B, S] input_ids, token_type_ids and attention_mask."""
         encoded = self.tokenizer(
             *(list(column) for column in texts),
             padding=True,
@@ -90,15 +83,7 @@ def _missing(entry: Entry) -> DataError:
 
 
 def _verified(name: str, *, or_missing: bool = False) -> tuple[Entry, FileCheck]:
-    """Find an encoder's weights and check their bytes.
-
-    Args:
-        name: a model of the manifest.
-        or_missing: return a check without a path where the weights are nowhere, rather than raise.
-    Raises:
-        ValueError: the manifest has no model of that name.
-        DataError: the weights are missing or are not the published ones.
-    """
+    """Find an encoder's weights and check their bytes; with `or_missing` the check of absent ones has no path."""
     models = [entry.name for entry in list_data() if entry.is_model]
     if name not in models:
         raise ValueError(f"name is {name!r}, must be one of {', '.join(models)}")
@@ -111,27 +96,12 @@ def _verified(name: str, *, or_missing: bool = False) -> tuple[Entry, FileCheck]
 
 
 def find_encoder(name: str = DEFAULT_ENCODER) -> Path:
-    """Find the folder that holds an encoder, its weights verified.
-
-    Args:
-        name: a model of the manifest.
-    Returns:
-        The folder with config.json, model.safetensors and the tokenizer's files.
-    Raises:
-        ValueError: the manifest has no model of that name.
-        DataError: the weights are missing or are not the published ones.
-    """
+    """Find the folder that holds an encoder with its config and tokenizer, its weights verified."""
     return _verified(name)[1].path.parent
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Read the fast tokenizer in a folder, offline.
-
-    Args:
-        folder: with tokenizer.json and tokenizer_config.json.
-    Raises:
-        DataError: the folder has no tokenizer.
-    """
+    """Read the fast tokenizer in a folder, offline."""
     from transformers import AutoTokenizer
 
     if not (folder / "tokenizer.json").is_file():
@@ -145,11 +115,6 @@ def load_encoder(name: str = DEFAULT_ENCODER, *, or_stand_in: bool = False) -> P
     Args:
         name: a model of the manifest, or "stand-in" for random weights on purpose.
         or_stand_in: where the encoder is nowhere on this machine, return a stand-in (its source says so).
-    Returns:
-        Its configuration, weights, tokenizer and source.
-    Raises:
-        ValueError: the manifest has no model of that name.
-        DataError: the weights are missing or are not the published ones.
     """
     from safetensors.torch import load_file
 
@@ -169,13 +134,7 @@ def load_encoder(name: str = DEFAULT_ENCODER, *, or_stand_in: bool = False) -> P
 
 
 def stand_in_encoder(reason: str = "") -> PretrainedEncoder:
-    """Build a small encoder with seeded random weights and a tokenizer of single letters.
-
-    Args:
-        reason: why it stands in, for its source.
-    Returns:
-        An encoder of BERT's layout: 2 layers, hidden size 64; it has learnt nothing.
-    """
+    """Build a small encoder of BERT's layout with seeded random weights, and a tokenizer of single letters."""
     from workbench.models.bert import BertConfig, BertEncoder
     from workbench.models.hugging_face import to_hugging_face
 

@@ -10,29 +10,14 @@ __all__ = ["draw_", "linear", "undrawn"]
 
 
 def undrawn(kind: type[nn.Module], *sizes: int, place: dict, **options) -> nn.Module:
-    """Make a module without torch's own initialisation, which draws from the global generator.
-
-    Args:
-        kind: Class of the module.
-        sizes, options: What it is made with.
-        place: device and dtype; None is torch's default.
-
-    Returns:
-        The module, its parameters uninitialised.
-    """
+    """Make a module without torch's own initialisation, which draws from the global generator."""
     place = {name: value for name, value in place.items() if value is not None}
     return nn.utils.skip_init(kind, *sizes, **options, **place)
 
 
 @torch.no_grad()
 def draw_(weight: Tensor, config: TransformerConfig, site: str) -> None:
-    """Fill a weight with normal numbers, the same on every rank.
-
-    Args:
-        weight: Any shape; one on the meta device is left as it is.
-        config: Gives the standard deviation and the seed.
-        site: Names the random stream.
-    """
+    """Fill a weight with normal numbers, the same on every rank; one on the meta device is left as it is."""
     if not weight.is_meta:
         drawn = torch.empty(weight.shape)
         drawn.normal_(std=config.init_std, generator=generator_for(config.seed, f"{site}.weight"))
@@ -40,13 +25,7 @@ def draw_(weight: Tensor, config: TransformerConfig, site: str) -> None:
 
 
 def linear(inputs: int, outputs: int, config: TransformerConfig, site: str, place: dict) -> nn.Linear:
-    """Make a replicated linear: drawn weight, zero bias.
-
-    Args:
-        inputs, outputs: Its sizes.
-        config, site: As in `draw_`.
-        place: As in `undrawn`.
-    """
+    """Make a replicated linear: drawn weight, zero bias."""
     made = undrawn(nn.Linear, inputs, outputs, place=place)
     draw_(made.weight, config, site)
     nn.init.zeros_(made.bias)

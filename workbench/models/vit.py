@@ -43,14 +43,10 @@ __all__ = [
 class ViTConfig(TransformerConfig):
     """Sizes and constants of a Vision Transformer: those of its layers, and what surrounds them."""
 
-    num_layers: int
-    """Transformer layers."""
-    image_size: int = 224
-    """Pixels of an image's side."""
-    patch_size: int = 16
-    """Pixels of a patch's side; a divisor of image_size."""
-    num_channels: int = 3
-    """Colours of a pixel."""
+    num_layers: int  # transformer layers
+    image_size: int = 224  # pixels of an image's side
+    patch_size: int = 16  # pixels of a patch's side; a divisor of image_size
+    num_channels: int = 3  # colours of a pixel
 
     def __post_init__(self):
         TransformerConfig.__post_init__(self)  # slots make a new class, which super() misses
@@ -72,19 +68,11 @@ class ViTConfig(TransformerConfig):
 
     @classmethod
     def from_hugging_face(cls, config: Mapping[str, object], **changes) -> "ViTConfig":
-        """Read the sizes from a Hugging Face config.
-
-        Args:
-            config: Content of a config.json, or `PretrainedConfig.to_dict()`.
-            changes: Fields to override, such as dropout.
-
-        Raises:
-            ValueError: If the model is of a kind that this file does not cover.
-        """
+        """Read the sizes from a config.json, or `PretrainedConfig.to_dict()`; `changes` override fields."""
         for name, covered in (("hidden_act", "gelu"), ("qkv_bias", True)):
             if config.get(name, covered) != covered:
                 raise ValueError(f"{name}: {config[name]!r} is not {covered!r}")
-        fields = {ours: config[theirs] for ours, theirs in HUGGING_FACE_FIELDS.items()}
+        fields = {field: config[key] for field, key in HUGGING_FACE_FIELDS.items()}
         return cls(**fields | changes)
 
 
@@ -106,11 +94,11 @@ HUGGING_FACE_FIELDS = MappingProxyType(
 """Our field -> the field of a Hugging Face config."""
 
 
+# ViT-1B: 1.21 billion parameters, 65 tokens an image; what is inferred is said above
 VIT_1B = ViTConfig(hidden_size=2048, num_layers=24, num_heads=32, mlp_size=8192, image_size=32, patch_size=4)
-"""ViT-1B: 1.21 billion parameters, 65 tokens an image; what is inferred is said above."""
 
+# ViT-3B: 2.72 billion parameters, 65 tokens an image; what is inferred is said above
 VIT_3B = ViTConfig(hidden_size=3072, num_layers=24, num_heads=48, mlp_size=12288, image_size=32, patch_size=4)
-"""ViT-3B: 2.72 billion parameters, 65 tokens an image; what is inferred is said above."""
 
 VIT_TINY = ViTConfig(hidden_size=128, num_layers=4, num_heads=8, mlp_size=512, image_size=32, patch_size=8)
 """For CIFAR-10 on two cores: 0.8 million parameters, 17 tokens an image, heads for up to eight ranks.
@@ -135,17 +123,7 @@ class ViTEmbeddings(nn.Module):
         self.dropout = Dropout(config.dropout, seed=config.seed, site="embeddings.dropout")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed images.
-
-        Args:
-            images: [B, C, side, side], floats.
-
-        Returns:
-            [B, S, H].
-
-        Raises:
-            ValueError: If the images are of another shape than the model's.
-        """
+        """Embed images, floats [B, C, side, side], as [B, S, H]."""
         if tuple(images.shape[1:]) != self.image_shape:
             raise ValueError(f"images: shape {tuple(images.shape)} is not [B, *{self.image_shape}]")
         patches_BSH = self.patch(images).flatten(2).mT
@@ -161,9 +139,6 @@ class ViTEncoder(nn.Module):
         config: Sizes.
         group: Tensor-parallel ranks; None is one virtual rank.
         device, dtype: Of the parameters.
-
-    Raises:
-        ValueError: If the ranks do not divide what they cut.
     """
 
     def __init__(self, config: ViTConfig, group: TensorGroup | None = None, **place):

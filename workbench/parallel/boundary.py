@@ -23,8 +23,7 @@ from workbench.parallel.traffic import MessageKind, Phase, Traffic
 
 __all__ = ["Boundary", "GradientSlot"]
 
-NUM_ENDS = 2
-"""Ranks that take part in one message over a boundary."""
+NUM_ENDS = 2  # ranks that take part in one message over a boundary
 
 
 class GradientSlot:
@@ -65,11 +64,6 @@ class Boundary(nn.Module):
     def prepare(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> tuple:
         """Fix the message's shape and say which tensors cross the link.
 
-        Args:
-            shape: Of the activation of one micro-batch.
-            dtype: Of the activation.
-            device: Of the activation.
-
         Returns:
             Example tensors of the right shapes and types, with requires_grad where a
             gradient of the same size comes back.
@@ -86,22 +80,11 @@ class Boundary(nn.Module):
         return (*tensors, _token(activation)) if self.has_full_gradient else tensors
 
     def expect(self, shape: Sequence[int], dtype: torch.dtype) -> None:
-        """Fix the shape and dtype of the messages from now on, without examples.
-
-        Args:
-            shape, dtype: Of the activation of one micro-batch.
-        """
+        """Fix the shape and dtype of the messages of a micro-batch from now on, without examples."""
         self.shape, self.dtype = torch.Size(shape), dtype
 
     def send(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Turn an activation into the tensors that cross the link.
-
-        Args:
-            x: Of the expected shape and dtype.
-
-        Returns:
-            The message; its float tensors carry the gradient.
-        """
+        """Turn an activation into the tensors that cross the link; those of floats carry the gradient."""
         if self.codec is None:
             tensors = (x,)
         elif self.codec.aggregation is Aggregation.SUM:
@@ -113,14 +96,7 @@ class Boundary(nn.Module):
         return tuple(tensor.contiguous() for tensor in tensors)
 
     def receive(self, *tensors: Tensor) -> Tensor:
-        """Turn the tensors that crossed the link into the activation.
-
-        Args:
-            tensors: What `send` gave on the other side.
-
-        Returns:
-            The activation, as far as the codec kept it.
-        """
+        """Turn the tensors that `send` gave on the other side into the activation, as far as the codec kept it."""
         if self.has_full_gradient:
             *tensors, token = tensors
             return _DecodeFullGradient.apply(token, self, *tensors)

@@ -18,8 +18,8 @@ from workbench.timeline import Kind, Recorder
 
 __all__ = ["ProcessTensorGroup", "RecordedTensorGroup", "TensorGroup", "VirtualTensorGroup", "Watch", "both"]
 
+# (name of a collective) -> what is entered while the collective runs, such as a recorder's action
 Watch = Callable[[str], AbstractContextManager]
-"""(name of a collective) -> what is entered while the collective runs, such as a recorder's action."""
 
 
 def both(outer: Watch, inner: Watch) -> Watch:
@@ -37,24 +37,18 @@ def both(outer: Watch, inner: Watch) -> Watch:
 class TensorGroup(Protocol):
     """The ranks that hold the shards of one layer."""
 
-    size: int
-    """Number of tensor-parallel ranks."""
-    local_ranks: tuple[int, ...]
-    """Ranks whose shards live in this process, in order."""
-    traffic: Traffic
-    """Every message this group has carried."""
+    size: int  # number of tensor-parallel ranks
+    local_ranks: tuple[int, ...]  # ranks whose shards live in this process, in order
+    traffic: Traffic  # every message this group has carried
 
     def copy(self, x: Tensor) -> Tensor:
         """Hand a replicated tensor to all ranks; its gradient is summed over them."""
-        ...
 
     def sum(self, partials: Sequence[Tensor]) -> Tensor:
         """Add the partial results of all ranks."""
-        ...
 
     def gather(self, messages: Sequence[Tensor]) -> list[Tensor]:
         """Collect one message from every rank."""
-        ...
 
 
 class _Copy(torch.autograd.Function):
@@ -95,14 +89,7 @@ class _Sum(torch.autograd.Function):
 
 
 class ProcessTensorGroup:
-    """Real ranks: this process holds one shard.
-
-    Args:
-        process_group: An initialised torch process group; None is the default one.
-
-    Raises:
-        ValueError: If no process group is initialised, or this process is not in it.
-    """
+    """Real ranks: this process holds one shard; None is the default process group."""
 
     def __init__(self, process_group: dist.ProcessGroup | None = None):
         if not dist.is_initialized():
@@ -123,36 +110,19 @@ class ProcessTensorGroup:
     def copy(self, x: Tensor) -> Tensor:
         """Return x; in the backward pass its gradient is all-reduced.
 
-        Args:
-            x: Any shape; the same on every rank.
-
         Applied to a replicated *weight* that each rank uses on its own partial
         result, the same operator gives every rank the weight's whole gradient.
         """
         return _Copy.apply(x, self.traffic, self.size, self._all_reduce)
 
     def sum(self, partials: Sequence[Tensor]) -> Tensor:
-        """Add this rank's partial result to those of all others, by all-reduce.
-
-        Args:
-            partials: One tensor; the same shape on every rank.
-
-        Returns:
-            The sum over ranks, on every rank.
-        """
+        """Add this rank's partial result to those of all others, by all-reduce; every rank has the sum."""
         (partial,) = _checked(partials, self.local_ranks)
         self.traffic.record(MessageKind.SUM, partial, self.size)
         return _Sum.apply(partial, self._all_reduce)
 
     def gather(self, messages: Sequence[Tensor]) -> list[Tensor]:
-        """Collect every rank's message, by all-gather; not differentiable.
-
-        Args:
-            messages: One tensor of any dtype; the same shape and dtype on every rank.
-
-        Returns:
-            The messages of all ranks, in rank order.
-        """
+        """Collect every rank's message, of one shape and dtype, in rank order, by all-gather; not differentiable."""
         (message,) = _checked(messages, self.local_ranks)
         message = message.detach().contiguous()
         self.traffic.record(MessageKind.GATHER, message, self.size)
@@ -169,26 +139,13 @@ class ProcessTensorGroup:
         return total
 
     def communicate(self, collective: Callable[..., object], *tensors, **where) -> None:
-        """Call a blocking collective of torch.distributed on this group, inside `watch`.
-
-        Args:
-            collective: Such as `torch.distributed.all_reduce`.
-            tensors: Its tensors.
-            where: Its further arguments, such as `group_dst`.
-        """
+        """Call a blocking collective of torch.distributed, with further arguments, on this group inside `watch`."""
         with self.watch(collective.__name__):
             collective(*tensors, group=self.process_group, **where)
 
 
 class VirtualTensorGroup:
-    """Virtual ranks: this process holds every shard.
-
-    Args:
-        size: Number of virtual ranks, at least 1.
-
-    Raises:
-        ValueError: If size is less than 1.
-    """
+    """Virtual ranks: this process holds every shard."""
 
     def __init__(self, size: int):
         if size < 1:
@@ -202,32 +159,17 @@ class VirtualTensorGroup:
         return self
 
     def copy(self, x: Tensor) -> Tensor:
-        """Return x; autograd itself adds the gradients of the local shards.
-
-        Args:
-            x: Any shape.
-        """
+        """Return x; autograd itself adds the gradients of the local shards."""
         return _Copy.apply(x, self.traffic, self.size, lambda grad: grad)
 
     def sum(self, partials: Sequence[Tensor]) -> Tensor:
-        """Add the partial results, in rank order.
-
-        Args:
-            partials: One tensor for every rank, all of one shape.
-
-        Returns:
-            Their sum.
-        """
+        """Add the partial results, in rank order."""
         partials = _checked(partials, self.local_ranks)
         self.traffic.record(MessageKind.SUM, partials[0], self.size)
         return reduce(torch.add, partials)
 
     def gather(self, messages: Sequence[Tensor]) -> list[Tensor]:
-        """Return the messages as a list; not differentiable.
-
-        Args:
-            messages: One tensor for every rank.
-        """
+        """Return the messages as a list; not differentiable."""
         messages = [message.detach() for message in _checked(messages, self.local_ranks)]
         self.traffic.record(MessageKind.GATHER, messages[0], self.size)
         return messages
@@ -244,12 +186,7 @@ def _checked(tensors: Sequence[Tensor], local_ranks: tuple[int, ...]) -> Sequenc
 
 
 class RecordedTensorGroup(ProcessTensorGroup):
-    """Real ranks whose collectives are recorded.
-
-    Args:
-        process_group: An initialised torch process group; None is the default one.
-        recorder: Takes an action of kind COMMUNICATE for each collective, labelled with its name.
-    """
+    """Real ranks whose collectives are recorded as actions of kind COMMUNICATE, labelled with their names."""
 
     def __init__(self, process_group: dist.ProcessGroup | None = None, *, recorder: Recorder):
         super().__init__(process_group)

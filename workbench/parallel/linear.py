@@ -29,8 +29,8 @@ __all__ = [
     "ShardedLinear",
 ]
 
+# (x [N, I'], weight shard [O', I']) -> y [N, O'], without bias, differentiable
 MatrixProduct = Callable[[Tensor, Tensor], Tensor]
-"""(x [N, I'], weight shard [O', I']) -> y [N, O'], without bias, differentiable."""
 
 
 @runtime_checkable
@@ -38,20 +38,11 @@ class JointProduct(Protocol):
     """A matrix product for which ranks work together: it is given all local ranks at once."""
 
     def multiply(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-        """Return xᵣ Wᵣᵀ of every local rank, differentiable; every rank of the group calls it.
-
-        Args:
-            xs: One [N, I'] for every local rank.
-            weights: Its shard [O', I'].
-
-        Returns:
-            One [N, O'] for every local rank.
-        """
-        ...
+        """Return xᵣ Wᵣᵀ of every local rank, differentiable; every rank of the group calls it."""
 
 
+# (partial results of the local ranks) -> their sum over all ranks, differentiable
 Reduction = Callable[[Sequence[Tensor]], Tensor]
-"""(partial results of the local ranks) -> their sum over all ranks, differentiable."""
 
 
 @runtime_checkable
@@ -71,21 +62,17 @@ class ReductionOfProducts(Protocol):
         Returns:
             [N, O], the same on every rank, without bias.
         """
-        ...
 
 
-BERT_INIT_STD = 0.02
-"""Standard deviation of initial weights (Devlin et al., BERT, its released code)."""
+BERT_INIT_STD = 0.02  # standard deviation of initial weights (Devlin et al., BERT, its released code)
 
 
 class ShardedLinear(nn.Module):
     """What the two linears share: shards of one full weight, one for every local rank."""
 
-    weight_dim: int
-    """Dimension of the weight [O, I] that is cut."""
+    weight_dim: int  # dimension of the weight [O, I] that is cut
 
-    site: str
-    """Name in errors and in the traffic; the class has a default."""
+    site: str  # name in errors and in the traffic; the class has a default
 
     def __init__(
         self,
@@ -143,15 +130,7 @@ class ShardedLinear(nn.Module):
 
     @torch.no_grad()
     def load_full_(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Copy a full weight and bias into the local shards.
-
-        Args:
-            weight: [O, I].
-            bias: [O]; given exactly if the layer has one.
-
-        Raises:
-            ValueError: If a shape does not fit, or a bias is missing or too many.
-        """
+        """Copy a full weight [O, I] and, exactly if the layer has one, a full bias [O] into the local shards."""
         _check_shape(f"{self.site}.weight", weight, (self.out_features, self.in_features))
         for shard, rank in zip(self.weights, self.group.local_ranks, strict=True):
             shard.copy_(self._cut(weight, self.weight_dim, rank))
@@ -162,17 +141,7 @@ class ShardedLinear(nn.Module):
             self._load_full_bias_(bias)
 
     def full_weight(self, gradient: bool = False) -> Tensor:
-        """Join the shards of all ranks; every rank must call it.
-
-        Args:
-            gradient: Join the gradients instead of the values.
-
-        Returns:
-            [O, I], detached.
-
-        Raises:
-            ValueError: If a gradient is asked for and there is none.
-        """
+        """Join the shards of all ranks, or their gradients, as [O, I], detached; every rank must call it."""
         return self._full(self.weights, self.weight_dim, gradient)
 
     def _full(self, shards: Sequence[nn.Parameter], dim: int, gradient: bool) -> Tensor:
@@ -202,9 +171,6 @@ class ColumnParallelLinear(ShardedLinear):
         seed, site: Name the random stream of the weights, and the traffic's call site.
         init_std: Standard deviation of the initial weights.
         device, dtype: Of the parameters.
-
-    Raises:
-        ValueError: If out_features is not divisible.
     """
 
     weight_dim, site = 0, "column"
@@ -213,14 +179,7 @@ class ColumnParallelLinear(ShardedLinear):
         self.biases = nn.ParameterList(weight.new_zeros(len(weight)) for weight in self.weights if self.has_bias)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """Multiply the replicated input with every local shard.
-
-        Args:
-            x: [N, I], the same on every rank; its gradient is summed over the ranks.
-
-        Returns:
-            One [N, O/T] for every local rank.
-        """
+        """Multiply the replicated [N, I], whose gradient is summed over ranks, with each local shard: [N, O/T] each."""
         with self.group.traffic.at(self.site):
             x = self.group.copy(x)
         products = self._multiply((x for _ in self.weights), self.weights)
@@ -252,9 +211,6 @@ class RowParallelLinear(ShardedLinear):
         matrix_product: Replaces xᵣ Wᵣᵀ, as in `ColumnParallelLinear`.
         reduction: Sums the partial results over the ranks.
         options: seed, site, init_std, device, dtype, as in `ColumnParallelLinear`.
-
-    Raises:
-        ValueError: If in_features is not divisible.
     """
 
     weight_dim, site = 1, "row"
@@ -285,14 +241,7 @@ class RowParallelLinear(ShardedLinear):
         super().__setattr__(name, value)
 
     def forward(self, xs: Sequence[Tensor]) -> Tensor:
-        """Multiply each local input with its shard and reduce over all ranks.
-
-        Args:
-            xs: One [N, I/T] for every local rank.
-
-        Returns:
-            [N, O], the same on every rank.
-        """
+        """Multiply each local input [N, I/T] with its shard and reduce over all ranks: [N, O] on every rank."""
         with self.group.traffic.at(self.site):
             y = self._sum_of_products(xs)
         return y if self.bias is None else y + self.bias.to(y.dtype)

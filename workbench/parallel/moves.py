@@ -24,12 +24,9 @@ __all__ = ["Arrival", "Moves", "Shape", "moves_of"]
 class Shape:
     """What a rank that does not hold a tensor must know to receive it."""
 
-    sizes: tuple[int, ...]
-    """Length of each dimension."""
-    dtype: torch.dtype
-    """Of its values."""
-    device: torch.device
-    """Where it is to be."""
+    sizes: tuple[int, ...]  # length of each dimension
+    dtype: torch.dtype  # of its values
+    device: torch.device  # where it is to be
 
     @classmethod
     def of(cls, tensor: Tensor, sizes: Sequence[int] | None = None) -> Shape:
@@ -53,66 +50,28 @@ class Arrival(Protocol[Content]):
 
     def wait(self) -> Content:
         """Return it once it is there, or, where nothing is to arrive, once what this rank sends is on its way."""
-        ...
 
 
 class Moves(Protocol):
     """Messages between some ranks of a group; every argument has one entry for each local rank."""
 
     def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival[Tensor]:
-        """Start to send a tensor of one rank to all others.
-
-        Args:
-            held: The tensor where the source is local, None for other local ranks.
-            source: Rank in the group.
-            shape: Of the tensor.
-        """
-        ...
+        """Start to send a tensor of one rank to all others; `held` is None for local ranks other than the source."""
 
     def gather(self, messages: Sequence[Tensor]) -> Arrival[Tensor]:
-        """Start to collect one small tensor of every rank on every rank.
-
-        Args:
-            messages: All of one shape.
-
-        Returns:
-            [ranks, ...], in rank order, once it is there.
-        """
-        ...
+        """Start to collect one small tensor of every rank on every rank: [ranks, ...], in rank order."""
 
     def reduce(self, partials: Sequence[Tensor], target: int) -> Arrival[Tensor | None]:
-        """Start to add a tensor of every rank.
-
-        Args:
-            partials: All of one shape.
-            target: Rank in the group that needs the sum.
-
-        Returns:
-            The sum where the target is local, else None.
-        """
-        ...
+        """Start to add a tensor of every rank; the sum arrives where the target is local, None elsewhere."""
 
     def exchange(
         self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
     ) -> Arrival[list[dict[int, Tensor]]]:
-        """Start to send tensors to single ranks, and to receive those that are expected.
-
-        Args:
-            outgoing: Target rank -> tensor.
-            expected: Source rank -> shape.
-
-        Returns:
-            Source rank -> tensor.
-        """
-        ...
+        """Start to send tensors by target rank, and to receive those that are expected by source rank."""
 
 
 def moves_of(group: TensorGroup) -> Moves:
-    """Return the moves of a group.
-
-    Raises:
-        ValueError: If the group is neither of real nor of virtual ranks.
-    """
+    """Return the moves of a group."""
     if isinstance(group, ProcessTensorGroup):
         return _ProcessMoves(group)
     if isinstance(group, VirtualTensorGroup):
@@ -150,8 +109,8 @@ class _ProcessMoves:
         (self._rank,) = group.local_ranks
 
     def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival[Tensor]:
-        (mine,) = held
-        tensor = shape.empty() if self._rank != source else mine.detach().contiguous()
+        (own,) = held
+        tensor = shape.empty() if self._rank != source else own.detach().contiguous()
         self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
         if self._group.size == 1:
             return _There(tensor)
@@ -159,18 +118,18 @@ class _ProcessMoves:
         return _OnItsWay("broadcast", tensor, [work], self._group)
 
     def gather(self, messages: Sequence[Tensor]) -> Arrival[Tensor]:
-        (mine,) = messages
-        mine = mine.detach().contiguous()
-        self._group.traffic.record(MessageKind.GATHER, mine, self._group.size)
+        (own,) = messages
+        own = own.detach().contiguous()
+        self._group.traffic.record(MessageKind.GATHER, own, self._group.size)
         if self._group.size == 1:
-            return _There(mine.unsqueeze(0))
-        everyone = mine.new_empty((self._group.size, *mine.shape))
-        work = dist.all_gather_single(everyone, mine.unsqueeze(0), group=self._group.process_group, async_op=True)
+            return _There(own.unsqueeze(0))
+        everyone = own.new_empty((self._group.size, *own.shape))
+        work = dist.all_gather_single(everyone, own.unsqueeze(0), group=self._group.process_group, async_op=True)
         return _OnItsWay("gather", everyone, [work], self._group)
 
     def reduce(self, partials: Sequence[Tensor], target: int) -> Arrival[Tensor | None]:
-        (mine,) = partials
-        total = mine.detach().clone(memory_format=torch.contiguous_format)
+        (own,) = partials
+        total = own.detach().clone(memory_format=torch.contiguous_format)
         self._group.traffic.record(MessageKind.REDUCE, total, self._group.size)
         content = total if self._rank == target else None
         if self._group.size == 1:

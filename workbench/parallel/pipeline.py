@@ -29,10 +29,8 @@ __all__ = ["WHOLE", "Mesh", "Pipeline", "Schedule", "Stage", "StepResult", "Virt
 class Stage:
     """One stage of a pipeline."""
 
-    index: int
-    """Position in the pipeline, from 0."""
-    num_stages: int
-    """Length of the pipeline."""
+    index: int  # position in the pipeline, from 0
+    num_stages: int  # length of the pipeline
 
     def __post_init__(self):
         if self.num_stages < 1:
@@ -51,76 +49,45 @@ class Stage:
         return self.index == self.num_stages - 1
 
     def layers(self, num_layers: int) -> range:
-        """Give the stage its layers.
-
-        Args:
-            num_layers: Layers of the whole model.
-
-        Returns:
-            Their indices in the whole model.
-
-        Raises:
-            ValueError: If the stages do not divide the layers.
-        """
+        """Give the indices of the stage's layers in the whole model, which the stages must divide."""
         if num_layers % self.num_stages:
             raise ValueError(f"num_layers: {num_layers} is not divisible by {self.num_stages} pipeline stages")
         share = num_layers // self.num_stages
         return range(self.index * share, (self.index + 1) * share)
 
 
-WHOLE = Stage(index=0, num_stages=1)
-"""A model that is not cut into stages."""
+WHOLE = Stage(index=0, num_stages=1)  # a model that is not cut into stages
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(output, targets) of a micro-batch -> mean loss, a scalar."""
+Loss = Callable[[Tensor, Tensor], Tensor]  # (output, targets) of a micro-batch -> mean loss, a scalar
 
 
 class Schedule(Enum):
     """The order in which a stage works on micro-batches."""
 
-    GPIPE = ScheduleGPipe
-    """All forward, then all backward."""
-    ONE_FORWARD_ONE_BACKWARD = Schedule1F1B
-    """Backward as soon as possible, so that few activations are held."""
+    GPIPE = ScheduleGPipe  # all forward, then all backward
+    ONE_FORWARD_ONE_BACKWARD = Schedule1F1B  # backward as soon as possible, so that few activations are held
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
     """This rank's place among tensor and pipeline ranks."""
 
-    tensor_group: ProcessTensorGroup
-    """Ranks that share this rank's layers."""
-    pipeline_group: dist.ProcessGroup
-    """Ranks that hold the other stages' parts of this rank's shards."""
-    stage: Stage
-    """This rank's stage."""
+    tensor_group: ProcessTensorGroup  # ranks that share this rank's layers
+    pipeline_group: dist.ProcessGroup  # ranks that hold the other stages' parts of this rank's shards
+    stage: Stage  # this rank's stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
     """What one iteration gives; both fields are None except in the last stage."""
 
-    loss: Tensor | None
-    """Mean loss over micro-batches, a scalar, detached."""
-    output: Tensor | None
-    """Output for the whole batch, detached."""
+    loss: Tensor | None  # mean loss over micro-batches, a scalar, detached
+    output: Tensor | None  # output for the whole batch, detached
 
 
 def open_mesh(*, tensor: int, pipeline: int, device: str = "cpu") -> Mesh:
-    """Arrange all ranks as `pipeline` stages of `tensor` neighbouring ranks each.
-
-    Args:
-        tensor: Tensor-parallel ranks a stage.
-        pipeline: Stages.
-        device: Kind of device, for the groups' backend.
-
-    Returns:
-        This rank's place.
-
-    Raises:
-        ValueError: If the sizes do not multiply to the number of ranks.
-    """
+    """Arrange all ranks as `pipeline` stages of `tensor` neighbouring ranks each; return this rank's place."""
     if tensor * pipeline != dist.get_world_size():
         raise ValueError(f"tensor, pipeline: {tensor} x {pipeline} is not the number of ranks, {dist.get_world_size()}")
     mesh = init_device_mesh(device, (pipeline, tensor), mesh_dim_names=("pipeline", "tensor"))
@@ -237,16 +204,8 @@ class Pipeline:
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
         """Run one batch forward and backward; gradients add to those that are there.
 
-        Args:
-            inputs: [batch, S, ...], the same on every rank.
-            targets: [batch, ...], the same on every rank.
-            context: Further tensors [batch, ...] that every stage is given, such as masks.
-
-        Returns:
-            Loss and output, in the last stage.
-
-        Raises:
-            ValueError: If the micro-batches do not divide the batch, or there is no loss.
+        Inputs, targets and the context of every stage, such as masks, are [batch, ...], the same on every rank. Loss
+        and output are in the last stage.
         """
         if self.loss is None:
             raise ValueError("loss: None; a step needs one")
@@ -263,14 +222,7 @@ class Pipeline:
         return StepResult(loss=torch.stack(losses).sum().detach(), output=output.detach())
 
     def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor | None:
-        """Run one batch forward only, without gradients, in evaluation mode.
-
-        Args:
-            inputs, context: As in `step`.
-
-        Returns:
-            The output in the last stage, None elsewhere.
-        """
+        """Run one batch forward only, without gradients, in evaluation mode; only the last stage has the output."""
         with torch.no_grad(), evaluation_mode(self.module):
             return self._schedule_for(inputs, None).step(*self._inputs(inputs), **context)
 

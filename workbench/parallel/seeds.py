@@ -11,14 +11,5 @@ __all__ = ["generator_for"]
 
 
 def generator_for(seed: int, site: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """Make the generator of one named place.
-
-    Args:
-        seed: The run's seed.
-        site: Name of the place, such as "layers.3.mlp.input.weight".
-        device: Where the numbers are drawn.
-
-    Returns:
-        A fresh generator, the same for equal (seed, site, device type).
-    """
+    """Make a fresh generator for a named place, such as "layers.3.mlp.input.weight", alike for equal seed and site."""
     return torch.Generator(device).manual_seed(site_seed(seed, site))

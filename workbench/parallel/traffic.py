@@ -22,18 +22,12 @@ __all__ = ["Message", "MessageKind", "Phase", "Traffic", "tcp_bytes_sent"]
 class MessageKind(StrEnum):
     """What the ranks did together."""
 
-    SUM = "sum"
-    """All-reduce of partial results."""
-    GATHER = "gather"
-    """All-gather of messages."""
-    COPY_BACKWARD = "copy-backward"
-    """All-reduce of the gradient of a replicated input."""
-    BROADCAST = "broadcast"
-    """One rank's tensor to all others."""
-    REDUCE = "reduce"
-    """Sum of partial results on one rank."""
-    SEND = "send"
-    """One tensor from one rank to another, such as over a pipeline boundary."""
+    SUM = "sum"  # all-reduce of partial results
+    GATHER = "gather"  # all-gather of messages
+    COPY_BACKWARD = "copy-backward"  # all-reduce of the gradient of a replicated input
+    BROADCAST = "broadcast"  # one rank's tensor to all others
+    REDUCE = "reduce"  # sum of partial results on one rank
+    SEND = "send"  # one tensor from one rank to another, such as over a pipeline boundary
 
 
 class Phase(StrEnum):
@@ -47,16 +41,11 @@ class Phase(StrEnum):
 class Message:
     """One entry of the ledger."""
 
-    what: MessageKind
-    """Kind of message."""
-    phase: Phase
-    """Pass in which it travelled."""
-    message_bytes: int
-    """Bytes that one rank contributes."""
-    num_ranks: int
-    """Ranks that took part."""
-    site: str
-    """Call site, such as "layers.3.attention.output"; empty if none was named."""
+    what: MessageKind  # kind of message
+    phase: Phase  # pass in which it travelled
+    message_bytes: int  # bytes that one rank contributes
+    num_ranks: int  # ranks that took part
+    site: str  # call site, such as "layers.3.attention.output"; empty if none was named
 
     def __post_init__(self):
         if self.message_bytes < 0:
@@ -81,12 +70,7 @@ class Traffic:
 
     @contextmanager
     def at(self, site: str, phase: Phase = Phase.FORWARD) -> Iterator[None]:
-        """Name the call site of the messages recorded inside the block.
-
-        Args:
-            site: Name of the call site.
-            phase: Pass in which the block runs.
-        """
+        """Name the call site of the messages recorded inside the block."""
         outer = self.site, self.phase
         self.site, self.phase = site, phase
         try:
@@ -97,15 +81,7 @@ class Traffic:
     def record(
         self, what: MessageKind, tensor: Tensor, num_ranks: int, phase: Phase | None = None, site: str | None = None
     ) -> None:
-        """Enter one tensor; one rank alone sends nothing and leaves no entry.
-
-        Args:
-            what: Kind of message.
-            tensor: What one rank contributes.
-            num_ranks: Ranks that take part.
-            phase: Pass; None is the one `at` named.
-            site: Call site; None is the one `at` named.
-        """
+        """Enter one tensor, by default at the site and in the phase that `at` named; one rank alone sends nothing."""
         if num_ranks > 1:
             self.messages.append(
                 Message(
@@ -118,16 +94,7 @@ class Traffic:
             )
 
     def num_bytes(self, *, what: str | None = None, phase: str | None = None, site: str = "") -> int:
-        """Add up the bytes that one rank contributed.
-
-        Args:
-            what: Only this kind; None is every kind.
-            phase: Only this pass; None is both.
-            site: Only sites that contain this text.
-
-        Returns:
-            Bytes.
-        """
+        """Add up the bytes that one rank contributed, of one kind, one pass, and sites that contain a text."""
         return sum(
             message.message_bytes
             for message in self.messages
@@ -154,9 +121,6 @@ def tcp_bytes_sent() -> int:
 
     Bytes that wait in a send buffer count, bytes that TCP had to repeat count once, and packet headers do not
     count, so the difference of two calls is what the code in between wrote.
-
-    Returns:
-        bytes, summed over the sockets.
 
     Raises:
         RuntimeError: this is not Linux, or the kernel is older than 4.19.

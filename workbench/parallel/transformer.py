@@ -20,15 +20,7 @@ __all__ = ["Attention", "Dropout", "Mlp", "PreNormTransformerLayer", "Transforme
 
 
 class Dropout(nn.Module):
-    """Zero units with a probability and scale the rest, by a stream of its own.
-
-    Args:
-        probability: Of a unit being zeroed, in [0, 1).
-        seed, site: Name the random stream; equal on all tensor-parallel ranks.
-
-    Raises:
-        ValueError: If the probability is outside [0, 1).
-    """
+    """Zero units with a probability and scale the rest; equal seed and site drop the same units on all ranks."""
 
     def __init__(self, probability: float, *, seed: int = 0, site: str = "dropout"):
         super().__init__()
@@ -43,21 +35,12 @@ class Dropout(nn.Module):
         return self.training and self.probability > 0
 
     def scale(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Draw what a tensor is multiplied with: 0 or 1 / (1 - probability).
-
-        Args:
-            shape: Shape of the mask.
-            like: Gives device and dtype.
-        """
+        """Draw what a tensor is multiplied with: 0 or 1 / (1 - probability), with the device and dtype of `like`."""
         kept = torch.rand(shape, generator=self.generator) >= self.probability
         return kept.to(device=like.device, dtype=like.dtype) / (1 - self.probability)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop units of a replicated tensor.
-
-        Args:
-            x: Any shape, the same on every rank.
-        """
+        """Drop units of a replicated tensor."""
         return x * self.scale(tuple(x.shape), x) if self.is_active else x
 
 
@@ -65,22 +48,14 @@ class Dropout(nn.Module):
 class TransformerConfig:
     """Sizes and constants of one transformer layer."""
 
-    hidden_size: int
-    """H."""
-    num_heads: int
-    """Attention heads; a divisor of H."""
-    mlp_size: int
-    """Inner units of the perceptron."""
-    dropout: float = 0.0
-    """Probability of dropping a unit of each sub-layer's result."""
-    attention_dropout: float = 0.0
-    """Probability of dropping an attention weight."""
-    layer_norm_eps: float = 1e-12
-    """Added to the variance (BERT's value)."""
-    init_std: float = BERT_INIT_STD
-    """Standard deviation of initial weights."""
-    seed: int = 0
-    """Seed of weights and dropout."""
+    hidden_size: int  # H
+    num_heads: int  # attention heads; a divisor of H
+    mlp_size: int  # inner units of the perceptron
+    dropout: float = 0.0  # probability of dropping a unit of each sub-layer's result
+    attention_dropout: float = 0.0  # probability of dropping an attention weight
+    layer_norm_eps: float = 1e-12  # added to the variance (BERT's value)
+    init_std: float = BERT_INIT_STD  # standard deviation of initial weights
+    seed: int = 0  # seed of weights and dropout
 
     def __post_init__(self):
         for name in ("hidden_size", "num_heads", "mlp_size"):
@@ -94,17 +69,7 @@ class TransformerConfig:
 
 
 class Attention(nn.Module):
-    """Self-attention: `query_key_value` cut by heads, `output` summed over ranks.
-
-    Args:
-        config: Sizes.
-        group: The ranks; their number divides num_heads.
-        site: Name of this place in the model.
-        device, dtype: Of the parameters.
-
-    Raises:
-        ValueError: If the ranks do not divide the heads.
-    """
+    """Self-attention: `query_key_value` cut by heads, which the ranks divide, `output` summed over ranks."""
 
     def __init__(self, config: TransformerConfig, group: TensorGroup, site: str, **place):
         super().__init__()
@@ -118,14 +83,9 @@ class Attention(nn.Module):
         self.dropout = Dropout(config.attention_dropout, seed=config.seed, site=f"{site}.dropout")
 
     def forward(self, x_BSH: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Let every position look at every unmasked one.
+        """Let every position look at every unmasked one: [B, S, H], the same on every rank.
 
-        Args:
-            x_BSH: The layer's input, the same on every rank.
-            mask: Added to attention scores, broadcastable to [B, heads, S, S]; None adds nothing.
-
-        Returns:
-            [B, S, H], the same on every rank.
+        The mask is added to attention scores and broadcastable to [B, heads, S, S].
         """
         scale = self._dropout_scale(x_BSH)
         contexts = [
@@ -160,11 +120,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linears with a GELU between: `input` cut by units, `output` summed over ranks.
-
-    Args:
-        config, group, site, device, dtype: As in `Attention`.
-    """
+    """Two linears with a GELU between: `input` cut by units, `output` summed over ranks."""
 
     def __init__(self, config: TransformerConfig, group: TensorGroup, site: str, **place):
         super().__init__()
@@ -185,9 +141,6 @@ class TransformerLayer(nn.Module):
         group: The tensor-parallel ranks.
         site: Name of the layer in its model; seeds its weights and labels its traffic.
         device, dtype: Of the parameters.
-
-    Raises:
-        ValueError: If the ranks do not divide the heads or the inner units.
     """
 
     def __init__(
@@ -210,15 +163,7 @@ class TransformerLayer(nn.Module):
         self.mlp_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, **place)
 
     def forward(self, x_BSH: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Transform every position.
-
-        Args:
-            x_BSH: Input, the same on every rank.
-            mask: Added to attention scores, broadcastable to [B, heads, S, S].
-
-        Returns:
-            [B, S, H], the same on every rank.
-        """
+        """Transform every position; arguments as in `Attention.forward`."""
         attended = self.attention_dropout(self.attention(x_BSH, mask))
         x_BSH = self.attention_norm(x_BSH + attended)
         return self.mlp_norm(x_BSH + self.mlp_dropout(self.mlp(x_BSH)))

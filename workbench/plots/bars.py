@@ -34,25 +34,7 @@ def bars(
     value_labels: bool = False,
     colors: Mapping[str, str] | None = None,
 ) -> Axes:
-    """Draw a bar a row.
-
-    Args:
-        data: rows with the columns named below; `low` and `high` become error bars.
-        ax: where to draw; None starts a figure.
-        x: column of the categories, which keep the order of the rows.
-        y: column of the heights.
-        by: column that makes series: bars side by side, or on top of each other.
-        x_label: at the axis of categories.
-        y_label: at the axis of heights; None takes the column's name.
-        unit: written behind it.
-        log_y: a logarithmic axis of heights.
-        stacked: put the series on top of each other.
-        value_labels: write each bar's value on it.
-        colors: the colour of a series; those not named take the style's, in order.
-
-    Raises:
-        ValueError: if a column is missing, or a category and series come twice.
-    """
+    """Draw a bar a row at the categories of `x`; the column `by` makes series, side by side or stacked."""
     rows = table_of(data, (x, by, y))
     keys = [column for column in (x, by) if column is not None]
     if rows.duplicated(keys).any():

@@ -27,23 +27,7 @@ def lines(
     log_y: bool = False,
     markers: bool = True,
 ) -> Axes:
-    """Draw a line a series, its points joined in the order of x.
-
-    Args:
-        data: rows with the columns named below; `low` and `high` become a band.
-        ax: where to draw; None starts a figure.
-        x: column along the axis.
-        y: column of the values.
-        by: column that makes series; None draws one line.
-        x_label: at the axis; None takes the column's name.
-        y_label: at the axis; None takes the column's name.
-        log_x: a logarithmic x axis.
-        log_y: a logarithmic y axis.
-        markers: mark the points; without, series differ by the style of their lines as well as by colour.
-
-    Raises:
-        ValueError: if a column is missing.
-    """
+    """Draw a line a series (column `by`), its points joined in the order of x, with a band from `low` to `high`."""
     rows = table_of(data, (x, y, by))
     ax = new_axes(ax)
     for number, (name, part) in enumerate([(None, rows)] if by is None else rows.groupby(by, sort=False)):

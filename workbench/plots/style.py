@@ -125,13 +125,13 @@ def beside(ax: Axes, *, title: str | None = None) -> None:
 
 def below(drawn: Figure, *, num_columns: int = 3) -> None:
     """Put one legend of all series under the figure in place of those of its axes."""
-    found = {}
+    handles = {}
     for ax in drawn.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
+            handles.setdefault(label, handle)
         if ax.get_legend():
             ax.get_legend().remove()
-    drawn.legend(found.values(), found.keys(), loc="outside lower center", ncols=num_columns)
+    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=num_columns)
 
 
 def log_scale(ax: Axes, *, x: bool = False, y: bool = False) -> None:

@@ -11,11 +11,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def named(name: str) -> Callable[[Function], Function]:
-    """Declare a function's name, such as "flextp/train_vit"; renaming it would orphan the cells recorded under it.
-
-    Raises:
-        ValueError: unless the name reads technique/name, in lower case.
-    """
+    """Declare a function's name, such as "flextp/train_vit"; renaming it would orphan the cells recorded under it."""
     if not NAME.fullmatch(name):
         raise ValueError(
             f"name is {name!r}; it must read technique/name, in lower case letters, digits and underscores"

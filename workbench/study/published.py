@@ -8,12 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .rows import Key, Row, canonical, matches, read_row, value_row
+from .rows import NOT_KEYS, Key, Row, canonical, matches, read_row, value_row
 
 __all__ = ["Cell", "error_rows", "published_value", "summary_rows"]
 
 REPRODUCTIONS = Path(__file__).parents[2] / "reproductions"
-NOT_KEYS = frozenset({"value", "unit", "source", "low", "high", "seed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +41,7 @@ class Cell:
 
 
 def published_value(technique: str, table: str, quantity: str, **keys: Key) -> float:
-    """Read one published number.
-
-    Args:
-        technique: folder below reproductions/.
-        table: file in its folder published/, without the ending.
-        quantity: of the row.
-        keys: other columns of the row, enough to tell it from all others.
-
-    Raises:
-        ValueError: if not exactly one row has these.
-    """
+    """Read one published number of a technique; the keys must tell its row from all others of the table."""
     rows = [row for row in _table(technique, table) if row.quantity == quantity and matches(row, keys)]
     if len(rows) != 1:
         raise ValueError(f"{table} has {len(rows)} rows of {quantity} with {keys}; it must have one")
@@ -81,9 +70,6 @@ def error_rows(
 
     Returns:
         Rows: relative_error of each cell (keys: the cell's and `of`, its quantity), and those of `summary_rows`.
-
-    Raises:
-        ValueError: where nothing is left to compare.
     """
     ours = {_identity(row): row["value"] for row in values}
     used = {_identity(cell) for cell in calibration}
@@ -109,5 +95,5 @@ def summary_rows(sizes: Iterable[float]) -> list[dict[str, Any]]:
 
 def _identity(row: Mapping[str, Any]) -> frozenset[tuple[str, Key]]:
     """Return quantity and keys; an empty column, as tables read from files have them, is no key."""
-    keys = {name: canonical(key) for name, key in row.items() if name not in NOT_KEYS}
+    keys = {name: canonical(key) for name, key in row.items() if name == "quantity" or name not in NOT_KEYS}
     return frozenset((name, key) for name, key in keys.items() if key is not None)

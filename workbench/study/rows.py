@@ -13,6 +13,7 @@ from typing import Any
 from workbench.training.measuring import median_interval
 
 __all__ = [
+    "NOT_KEYS",
     "Key",
     "Row",
     "canonical",
@@ -82,11 +83,7 @@ class Row:
 def value_row(
     quantity: str, value: float, unit: str = "1", *, low: float | None = None, high: float | None = None, **keys: Key
 ) -> dict[str, Any]:
-    """Return a flat row of one value, with its spread where there is one.
-
-    Raises:
-        ValueError: for a spread that is not finite or does not contain the value.
-    """
+    """Return a flat row of one value, with its spread where there is one."""
     return Row(quantity=quantity, value=value, unit=unit, keys=keys, low=low, high=high).to_json()
 
 
@@ -123,11 +120,7 @@ def _check_spread(value: float, low: float, high: float) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a NumPy scalar, a tensor of one element or a plain value as a plain Python value.
-
-    Raises:
-        ValueError: for anything that is not a text, number or truth value of one element.
-    """
+    """Return a NumPy scalar, a tensor of one element or a plain value as a plain Python value."""
     if hasattr(value, "item") and not isinstance(value, (str, bytes)):
         value = value.item()
     if value is None or isinstance(value, (str, bool, int, float)):
@@ -164,11 +157,7 @@ def canonical(key: Any) -> Key | None:
 
 
 def read_row(raw: Mapping[str, Any]) -> Row:
-    """Read a row from a flat mapping such as a line of a CSV file or an entry of `values`.
-
-    Raises:
-        ValueError: where quantity, value or unit is missing, or anything is of a wrong type or range.
-    """
+    """Read a row from a flat mapping such as a line of a CSV file or an entry of `values`."""
     missing = [name for name in ("quantity", "value", "unit") if name not in raw or raw[name] is None]
     if missing:
         raise ValueError(f"{missing[0]} is missing in {dict(raw)!r}; every row has quantity, value and unit")
@@ -198,15 +187,7 @@ def _seed(value: Any) -> int | None:
 
 
 def read_rows(raw_rows: Iterable[Mapping[str, Any]], what: str) -> tuple[Row, ...]:
-    """Read rows and refuse two of the same thing.
-
-    Args:
-        raw_rows: flat mappings, see `read_row`.
-        what: name of the table for the error, such as "values" or a file.
-
-    Raises:
-        ValueError: naming `what`, the position of the row and the rule.
-    """
+    """Read rows and refuse two of the same thing; errors name the table, `what`, and the position of the row."""
     rows: list[Row] = []
     seen: dict[tuple, int] = {}
     for position, raw in enumerate(raw_rows, start=1):
@@ -225,13 +206,7 @@ def read_rows(raw_rows: Iterable[Mapping[str, Any]], what: str) -> tuple[Row, ..
 
 
 def matches(row: Row, where: Mapping[str, Any], columns: Iterable[str] | None = None) -> bool:
-    """Say whether a row has the keys `where` asks for.
-
-    Args:
-        row: the row.
-        where: key column to the value, or a list of values of which any will do.
-        columns: only these columns of `where` are looked at; all by default.
-    """
+    """Say whether a row has the keys of `where`, each a value or a list of choices; `columns` limits the keys."""
     looked_at = where if columns is None else {name: where[name] for name in where if name in set(columns)}
     for name, wanted in looked_at.items():
         choices = wanted if isinstance(wanted, (list, tuple)) else [wanted]

@@ -146,9 +146,6 @@ def time_variants(ranks: Ranks, build: Callable[..., Mapping[str, Trial]], /, *a
             What it records with the recorder becomes the turn's actions.
         args: Further arguments of `build`.
         turns: How many, how long.
-
-    Raises:
-        ValueError: For fewer turns than an interval needs, before the ranks begin.
     """
     turns.check_interval()
     return Timed.of(ranks.run(take_turns, build, args, turns, ranks.device), ranks.hosts)

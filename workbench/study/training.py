@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from workbench.study.rows import Key, value_row
+from workbench.study.rows import NOT_KEYS, Key, value_row
 
 __all__ = [
     "CHANCE_ERRORS",
@@ -33,7 +33,6 @@ Rows = list[dict[str, Any]]
 
 PER_CENT = 100.0
 CHANCE_ERRORS = 2.0  # standard errors by which a score must lie above chance
-NOT_KEYS = frozenset({"quantity", "value", "unit", "low", "high", "seed", "source"})
 
 
 def by_seed(compared: Iterable[Values], seeds: Sequence[int], baseline: Values) -> list[dict[str, Any]]:

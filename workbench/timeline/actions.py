@@ -7,7 +7,7 @@ its ranks.
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 __all__ = ["Action", "Kind", "Timeline", "chrome_trace", "chrome_trace_json"]
@@ -30,11 +30,11 @@ class Kind(Enum):
 class Action:
     """One thing that one resource did without a break."""
 
-    resource: str  #: who did it, such as "rank 0" or "link"
-    start_s: float  #: seconds on the timeline's clock
-    end_s: float  #: seconds on the timeline's clock, not before start_s
-    kind: Kind = Kind.COMPUTE  #: what it does
-    label: str = ""  #: what to write on it
+    resource: str  # who did it, such as "rank 0" or "link"
+    start_s: float  # seconds on the timeline's clock
+    end_s: float  # seconds on the timeline's clock, not before start_s
+    kind: Kind = Kind.COMPUTE  # what it does
+    label: str = ""  # what to write on it
 
     def __post_init__(self) -> None:
         if not self.resource:
@@ -54,21 +54,15 @@ class Action:
 
     def shifted(self, by_s: float) -> "Action":
         """Return the same action `by_s` seconds later."""
-        return Action(
-            resource=self.resource,
-            start_s=self.start_s + by_s,
-            end_s=self.end_s + by_s,
-            kind=self.kind,
-            label=self.label,
-        )
+        return replace(self, start_s=self.start_s + by_s, end_s=self.end_s + by_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeline:
     """Actions on a common clock; rows keep the order in which resources are named."""
 
-    actions: tuple[Action, ...]  #: in any order
-    resources: tuple[str, ...] = ()  #: rows from top to bottom; default: order of first appearance
+    actions: tuple[Action, ...]  # in any order
+    resources: tuple[str, ...] = ()  # rows from top to bottom; default: order of first appearance
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "actions", tuple(self.actions))
@@ -81,15 +75,7 @@ class Timeline:
 
     @classmethod
     def merged(cls, recordings: Iterable[Iterable[Action]], *, from_zero: bool = True) -> "Timeline":
-        """Put the recordings of several ranks on one timeline.
-
-        Args:
-            recordings: the actions of each rank, on one common clock.
-            from_zero: shift all of them so that the first action starts at 0 s.
-
-        Returns:
-            The timeline, rows in the order of the recordings.
-        """
+        """Put recordings on one clock on one timeline; `from_zero` lets the first action start at 0 s."""
         actions = [action for recording in recordings for action in recording]
         shift_s = -min((action.start_s for action in actions), default=0.0) if from_zero else 0.0
         return cls(actions=tuple(action.shifted(shift_s) for action in actions))
@@ -110,26 +96,14 @@ class Timeline:
         return self.end_s - self.start_s
 
     def of(self, resource: str) -> tuple[Action, ...]:
-        """Return the actions of one resource, earliest first.
-
-        Raises:
-            ValueError: if the timeline has no such resource.
-        """
+        """Return the actions of one resource, earliest first."""
         if resource not in self.resources:
             raise ValueError(f"resource is {resource!r}; it must be one of {self.resources!r}")
-        mine = (action for action in self.actions if action.resource == resource)
-        return tuple(sorted(mine, key=lambda action: (action.start_s, action.end_s)))
+        actions = (action for action in self.actions if action.resource == resource)
+        return tuple(sorted(actions, key=lambda action: (action.start_s, action.end_s)))
 
     def total_s(self, *, resource: str | None = None, kind: Kind | None = None) -> float:
-        """Add up the durations of the actions of a resource, of a kind, or of both.
-
-        Args:
-            resource: count only this one's actions; None counts all.
-            kind: count only actions of this kind; None counts all.
-
-        Returns:
-            Seconds; actions that overlap count each.
-        """
+        """Add up the seconds of the actions of a resource, of a kind, or of both; None counts all."""
         chosen = self.actions if resource is None else self.of(resource)
         return math.fsum(action.duration_s for action in chosen if kind in (None, action.kind))
 
@@ -138,15 +112,7 @@ _MICROSECONDS_PER_S = 1e6  # the format counts in microseconds
 
 
 def chrome_trace(timeline: Timeline, *, name: str = "workbench") -> dict:
-    """Return a timeline as the object a Chrome trace file holds.
-
-    Args:
-        timeline: its resources become threads, from top to bottom.
-        name: what the viewer calls the process.
-
-    Returns:
-        A dictionary of `traceEvents` and `displayTimeUnit`, ready for `json.dump`.
-    """
+    """Return a timeline as the object of a Chrome trace file: resources are threads of a process called `name`."""
     rows = {resource: row for row, resource in enumerate(timeline.resources)}
     events = [_metadata("process_name", 0, {"name": name})]
     for resource, row in rows.items():

@@ -21,7 +21,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 
-from workbench.timeline.grid import IDLE, format_rows, parse_rows
+from workbench.timeline.grid import IDLE, format_rows, parse_rows, whole_steps
 
 __all__ = [
     "DAY_S",
@@ -36,8 +36,6 @@ __all__ = [
     "rack_faults",
 ]
 
-# How far from a whole number of steps a time may be in a grid: floating-point sums, nothing more.
-_STEP_TOLERANCE = 1e-6
 _MARK = "X"  # in the rows of the root and of the store
 
 
@@ -136,34 +134,20 @@ class FaultTrace:
     def regular(
         cls, num_machines: int, duration_s: float, *, faults_per_day: float, kind: FaultKind = FaultKind.SOFTWARE
     ) -> FaultTrace:
-        """Return faults of single machines at even distances, the first after half of one; machine 0 first.
-
-        Args:
-            num_machines: how many machines there are; after the last the first is hit again.
-            duration_s: seconds that the trace covers.
-            faults_per_day: of all machines together; 0 gives none.
-            kind: of all of them.
-
-        Raises:
-            ValueError: if a rate is negative or a number of machines or seconds is not above 0.
-        """
+        """Return faults of single machines, in turn from machine 0 on, at even distances from half of one on."""
         if not 0 <= faults_per_day < math.inf:
             raise ValueError(f"faults_per_day is {faults_per_day!r}; it must be finite and not negative")
         distance_s = 86_400 / faults_per_day if faults_per_day else math.inf
         number = math.ceil(duration_s / distance_s - 0.5) if faults_per_day else 0
-        hits = (
-            Fault(time_s=(each + 0.5) * distance_s, kind=kind, machines=(each % num_machines,))
-            for each in range(number)
-        )
-        return cls(num_machines=num_machines, duration_s=duration_s, faults=tuple(hits))
+        faults = [
+            Fault(time_s=(index + 0.5) * distance_s, kind=kind, machines=(index % num_machines,))
+            for index in range(number)
+        ]
+        return cls(num_machines=num_machines, duration_s=duration_s, faults=tuple(faults))
 
     @classmethod
     def merged(cls, traces: Iterable[FaultTrace]) -> FaultTrace:
-        """Return one trace with the faults of several of the same machines and seconds.
-
-        Raises:
-            ValueError: if there is none, or they differ in machines or seconds.
-        """
+        """Return one trace with the faults of several of the same machines and seconds."""
         traces = tuple(traces)
         covers = {(trace.num_machines, trace.duration_s) for trace in traces}
         if len(covers) != 1:
@@ -181,20 +165,17 @@ class FaultTrace:
         return sum(fault.kind is kind for fault in self.faults)
 
     def as_grid(self, *, step_s: float) -> str:
-        """Print the trace, a row a machine and a column a step.
-
-        Args:
-            step_s: seconds a column stands for; every time and the duration must be multiples of it.
+        """Print the trace, a row a machine and a column a step of `step_s` seconds.
 
         Raises:
             ValueError: if a time is no multiple, or two faults would share a cell or be read back as one.
         """
-        num_columns = _steps(self.duration_s, step_s)
+        num_columns = whole_steps(self.duration_s, step_s)
         rows = {f"machine {machine}": [IDLE] * num_columns for machine in range(self.num_machines)}
         rows |= {name: [IDLE] * num_columns for name, scope in _ROWS.items() if self._has(scope)}
         wide: set[tuple[int, str]] = set()  # columns in which machines were lost, with the word
         for fault in self.faults:
-            column, word = _steps(fault.time_s, step_s), _word(fault)
+            column, word = whole_steps(fault.time_s, step_s), _word(fault)
             names = [f"machine {machine}" for machine in fault.machines] or [fault.scope.value]
             taken = any(rows[name][column] != IDLE for name in names) or (column, word) in wide
             if taken or (fault.scope is FaultScope.RACK and len(names) < 2):
@@ -206,11 +187,7 @@ class FaultTrace:
 
     @classmethod
     def from_grid(cls, grid: str, *, step_s: float) -> FaultTrace:
-        """Read what `as_grid` printed; the grid does not say how long a step is.
-
-        Raises:
-            ValueError: if rows are not `machine 0`, `machine 1`, ... and then `root` or `store`, or a word is unknown.
-        """
+        """Read what `as_grid` printed; the grid does not say how long a step is."""
         rows = parse_rows(grid)
         machines = [name for name in rows if name not in _ROWS]
         if not machines or list(rows)[: len(machines)] != [f"machine {number}" for number in range(len(machines))]:
@@ -232,11 +209,7 @@ class FaultTrace:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> FaultTrace:
-        """Read what `as_record` wrote.
-
-        Raises:
-            ValueError: if the digest is not that of the values.
-        """
+        """Read what `as_record` wrote."""
         faults = tuple(
             Fault(
                 time_s=one["time_s"],
@@ -258,13 +231,6 @@ class FaultTrace:
     def _values(self) -> dict[str, Any]:
         faults = [fault.as_record() for fault in self.faults]
         return {"num_machines": self.num_machines, "duration_s": self.duration_s, "faults": faults}
-
-
-def _steps(time_s: float, step_s: float) -> int:
-    steps = round(time_s / step_s)
-    if abs(time_s / step_s - steps) > _STEP_TOLERANCE:
-        raise ValueError(f"time is {time_s!r} s; in a grid it must be a multiple of step_s, {step_s!r}")
-    return steps
 
 
 def _word(fault: Fault) -> str:
@@ -328,9 +294,6 @@ def poisson_faults(
 
     Returns:
         The trace; with half of the machines it has the same faults on these.
-
-    Raises:
-        ValueError: if a number, rate or share is out of range.
     """
     _check_rate("failures_per_machine_day", failures_per_machine_day)
     if not 0 <= hardware_share <= 1:
@@ -357,12 +320,6 @@ def rack_faults(
         duration_s: seconds that the trace covers.
         failures_per_rack_day: mean number of faults of one rack a day.
         seed: of the draw.
-
-    Returns:
-        The trace; to merge with that of single machines.
-
-    Raises:
-        ValueError: if a number or rate is out of range.
     """
     _check_rate("failures_per_rack_day", failures_per_rack_day)
     if not 1 <= machines_per_rack <= num_machines:
@@ -399,25 +356,19 @@ class FaultSpan:
 def dated_faults(num_machines: int, spans: Iterable[FaultSpan], *, duration_s: float, seed: int) -> FaultTrace:
     """Place faults whose number is known at moments, and on machines, that are not: both uniform.
 
-    Args:
-        num_machines: how many machines there are.
-        spans: what is known.
-        duration_s: seconds that the trace covers; every span must end by then.
-        seed: of the draw.
-
     Raises:
         ValueError: if a span ends after the trace, or hits more machines than there are.
     """
     faults: list[Fault] = []
     for number, span in enumerate(spans):
-        each = num_machines if span.machines_each is None else span.machines_each
-        if span.end_s > duration_s or each > num_machines:
+        num_hit = num_machines if span.machines_each is None else span.machines_each
+        if span.end_s > duration_s or num_hit > num_machines:
             raise ValueError(f"span is {span!r}; it must end by {duration_s!r} s and hit at most {num_machines}")
         generator = random.Random(f"{seed} span {number}")
-        scope = FaultScope.MACHINE if each == 1 else FaultScope.MACHINES
+        scope = FaultScope.MACHINE if num_hit == 1 else FaultScope.MACHINES
         for _ in range(span.num_faults):
             time_s = min(generator.uniform(span.start_s, span.end_s), math.nextafter(duration_s, 0))
-            machines = tuple(generator.sample(range(num_machines), each))
+            machines = tuple(generator.sample(range(num_machines), num_hit))
             faults.append(Fault(time_s=time_s, kind=span.kind, scope=scope, machines=machines))
     return FaultTrace(num_machines=num_machines, duration_s=duration_s, faults=tuple(faults))
 

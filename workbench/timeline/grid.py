@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from .actions import Action, Kind, Timeline
 
-__all__ = ["CONTINUED", "IDLE", "format_rows", "format_timeline", "parse_rows", "parse_timeline"]
+__all__ = ["CONTINUED", "IDLE", "format_rows", "format_timeline", "parse_rows", "parse_timeline", "whole_steps"]
 
 IDLE = "."
 CONTINUED = "-"
@@ -21,14 +21,7 @@ _STEP_TOLERANCE = 1e-6
 
 
 def format_rows(rows: dict[str, list[str]]) -> str:
-    """Write named rows of words in aligned columns.
-
-    Args:
-        rows: the words of each row; short rows are filled with idle cells.
-
-    Returns:
-        One line a row, `name | word word`, without trailing blanks.
-    """
+    """Write rows of words as lines `name | word word` in aligned columns; short rows are filled with idle cells."""
     num_columns = max((len(words) for words in rows.values()), default=0)
     filled = {name: words + [IDLE] * (num_columns - len(words)) for name, words in rows.items()}
     widths = [max(len(words[column]) for words in filled.values()) for column in range(num_columns)]
@@ -41,11 +34,7 @@ def format_rows(rows: dict[str, list[str]]) -> str:
 
 
 def parse_rows(text: str) -> dict[str, list[str]]:
-    """Read what `format_rows` wrote; blank lines and indentation do not matter.
-
-    Raises:
-        ValueError: if a line has no `|`, or a name comes twice.
-    """
+    """Read what `format_rows` wrote; blank lines and indentation do not matter."""
     rows: dict[str, list[str]] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, bar, cells = line.partition("|")
@@ -58,24 +47,16 @@ def parse_rows(text: str) -> dict[str, list[str]]:
 
 
 def format_timeline(timeline: Timeline, *, step_s: float = 1.0) -> str:
-    """Print a timeline as a grid.
-
-    Args:
-        timeline: its labels must be single words; an action without one is printed as its kind.
-        step_s: seconds a column stands for; every start and end must be a multiple of it.
-
-    Returns:
-        The grid, which `parse_timeline` reads back.
+    """Print a timeline as a grid, a column for `step_s` seconds; an action without a label is printed as its kind.
 
     Raises:
-        ValueError: if a time is no multiple of the step, actions of a row overlap, last no
-            step, or a label is no word.
+        ValueError: if a time is no multiple of the step, actions overlap or last no step, or a label is no word.
     """
     rows = {}
     for resource in timeline.resources:
         words: list[str] = []
         for action in timeline.of(resource):
-            first, last = (_steps(time_s, step_s) for time_s in (action.start_s, action.end_s))
+            first, last = (whole_steps(time_s, step_s) for time_s in (action.start_s, action.end_s))
             if first < len(words) or last == first:
                 raise ValueError(f"action is {action!r}; it must last a step and overlap no other in a grid")
             words += [IDLE] * (first - len(words)) + [_word(action)] + [CONTINUED] * (last - first - 1)
@@ -86,19 +67,7 @@ def format_timeline(timeline: Timeline, *, step_s: float = 1.0) -> str:
 def parse_timeline(
     text: str, *, step_s: float = 1.0, kind_of: Callable[[str], Kind] = lambda label: Kind.COMPUTE
 ) -> Timeline:
-    """Read a grid back into a timeline.
-
-    Args:
-        text: what `format_timeline` printed.
-        step_s: seconds a column stands for.
-        kind_of: the kind that goes with a label.
-
-    Returns:
-        The timeline, starting at 0 s.
-
-    Raises:
-        ValueError: if a row continues an action that never started.
-    """
+    """Read a grid back into a timeline that starts at 0 s; `kind_of` gives the kind that goes with a label."""
     rows = parse_rows(text)
     actions = [action for name, words in rows.items() for action in _row(name, words, step_s, kind_of)]
     return Timeline(actions=tuple(actions), resources=tuple(rows))
@@ -119,7 +88,8 @@ def _row(name: str, words: list[str], step_s: float, kind_of: Callable[[str], Ki
     ]
 
 
-def _steps(time_s: float, step_s: float) -> int:
+def whole_steps(time_s: float, step_s: float) -> int:
+    """Return a time in steps; refuse one between two of them."""
     steps = round(time_s / step_s)
     if abs(time_s / step_s - steps) > _STEP_TOLERANCE:
         raise ValueError(f"time is {time_s!r} s; in a grid it must be a multiple of step_s, {step_s!r}")

@@ -47,12 +47,7 @@ class Recorder:
 
     @contextmanager
     def during(self, label: str, kind: Kind = Kind.COMPUTE) -> Iterator[None]:
-        """Record the body as one action, also when it raises.
-
-        Args:
-            label: what to write on it.
-            kind: what it does.
-        """
+        """Record the body as one action, also when it raises."""
         self._synchronize()
         start_s = self._clock()
         try:

@@ -25,9 +25,9 @@ _CELL = re.compile(r"(\d+)([FB])(\d+)")
 class Cell:
     """One micro-batch's pass through one stage."""
 
-    stage: int  #: from 0, in the order of the forward pass
-    kind: Kind  #: FORWARD or BACKWARD
-    micro_batch: int  #: from 0
+    stage: int  # from 0, in the order of the forward pass
+    kind: Kind  # FORWARD or BACKWARD
+    micro_batch: int  # from 0
 
     def __post_init__(self) -> None:
         if self.kind not in _LETTERS.values():
@@ -39,11 +39,7 @@ class Cell:
 
     @classmethod
     def parse(cls, word: str) -> "Cell":
-        """Read a word such as `1F0`.
-
-        Raises:
-            ValueError: if the word is no stage, letter and micro-batch.
-        """
+        """Read a word such as `1F0`."""
         match = _CELL.fullmatch(word)
         if match is None:
             raise ValueError(f"cell is {word!r}; it must be a stage, F or B, and a micro-batch, such as '1F0'")
@@ -54,26 +50,15 @@ class Cell:
 class Schedule:
     """What each rank does, in order; None is a step in which it waits."""
 
-    rows: tuple[tuple[Cell | None, ...], ...]  #: one row a rank
+    rows: tuple[tuple[Cell | None, ...], ...]  # one row a rank
 
     def __str__(self) -> str:
-        return format_rows(
-            {
-                f"rank {rank}": [IDLE if cell is None else str(cell) for cell in row]
-                for rank, row in enumerate(self.rows)
-            }
-        )
+        words = ([IDLE if cell is None else str(cell) for cell in row] for row in self.rows)
+        return format_rows({f"rank {rank}": row for rank, row in enumerate(words)})
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Read what a schedule printed.
-
-    Args:
-        text: one line a rank, `rank 0 | 0F0 . 0B0`, from rank 0 up.
-
-    Raises:
-        ValueError: if the rows are not named rank 0, rank 1, ..., or a cell is malformed.
-    """
+    """Read what a schedule printed: one line a rank, `rank 0 | 0F0 . 0B0`, from rank 0 up."""
     rows = parse_rows(text)
     if list(rows) != [f"rank {rank}" for rank in range(len(rows))]:
         raise ValueError(f"rows is {list(rows)!r}; it must be rank 0, rank 1, ... in order")
@@ -114,16 +99,8 @@ def pipeline_tasks(
     for rank, row in enumerate(schedule.rows):
         previous: tuple[str, ...] = ()
         for cell in filter(None, row):
-            arrival = _arrival(cell, num_stages)
-            tasks.append(
-                Task(
-                    name=str(cell),
-                    resources=(f"rank {rank}",),
-                    duration_s=duration_s(cell),
-                    after=previous + arrival,
-                    kind=cell.kind,
-                )
-            )
+            place = {"resources": (f"rank {rank}",), "after": previous + _arrival(cell, num_stages)}
+            tasks.append(Task(name=str(cell), duration_s=duration_s(cell), kind=cell.kind, **place))
             previous = (str(cell),)
             tasks += _transfer(cell, rank, num_stages, transfer_s)
     return tuple(tasks)
@@ -145,10 +122,6 @@ def _row(stage: int, num_micro_batches: int, in_flight: int) -> tuple[Cell, ...]
     return tuple(row)
 
 
-def _neighbour(cell: Cell) -> int:
-    return cell.stage + (1 if cell.kind is Kind.FORWARD else -1)
-
-
 def _arrival(cell: Cell, num_stages: int) -> tuple[str, ...]:
     source = cell.stage + (-1 if cell.kind is Kind.FORWARD else 1)
     if not 0 <= source < num_stages:
@@ -158,15 +131,8 @@ def _arrival(cell: Cell, num_stages: int) -> tuple[str, ...]:
 
 
 def _transfer(cell: Cell, rank: int, num_stages: int, transfer_s: Callable[[Cell], float]) -> list[Task]:
-    target = _neighbour(cell)
+    target = cell.stage + (1 if cell.kind is Kind.FORWARD else -1)
     if not 0 <= target < num_stages:
         return []
-    return [
-        Task(
-            name=f"send-{cell}",
-            resources=(f"link {rank}-{target}",),
-            duration_s=transfer_s(cell),
-            after=(str(cell),),
-            kind=Kind.COMMUNICATE,
-        )
-    ]
+    place = {"resources": (f"link {rank}-{target}",), "after": (str(cell),)}
+    return [Task(name=f"send-{cell}", duration_s=transfer_s(cell), kind=Kind.COMMUNICATE, **place)]

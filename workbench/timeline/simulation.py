@@ -20,12 +20,12 @@ __all__ = ["Task", "simulate"]
 class Task:
     """One piece of work, before it is placed in time."""
 
-    name: str  #: unique among the tasks of a simulation
-    resources: tuple[str, ...]  #: all that it occupies from start to end; may be empty
-    duration_s: float  #: how long it takes once it has started
-    after: tuple[str, ...] = ()  #: names of the tasks that must have ended
-    kind: Kind = Kind.COMPUTE  #: what it does
-    label: str = ""  #: what to write on it; default: its name
+    name: str  # unique among the tasks of a simulation
+    resources: tuple[str, ...]  # all that it occupies from start to end; may be empty
+    duration_s: float  # how long it takes once it has started
+    after: tuple[str, ...] = ()  # names of the tasks that must have ended
+    kind: Kind = Kind.COMPUTE  # what it does
+    label: str = ""  # what to write on it; default: its name
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -35,31 +35,16 @@ class Task:
 
 
 def simulate(tasks: Sequence[Task]) -> Timeline:
-    """Place tasks in time.
-
-    Args:
-        tasks: in order of precedence where two compete for a resource.
-
-    Returns:
-        A timeline that starts at 0 s, with one action a task and resource; rows in the
-        order in which the tasks name their resources.
+    """Place tasks in time from 0 s on; of two that compete for a resource the first in the list goes first.
 
     Raises:
-        ValueError: if a name comes twice, a task waits for an unknown one, or tasks wait
-            for each other in a circle.
+        ValueError: if a name comes twice, a task waits for an unknown one, or tasks wait in a circle.
     """
     starts_s = _Simulation(tasks).run()
-    actions = [
-        Action(
-            resource=resource,
-            start_s=start_s,
-            end_s=start_s + task.duration_s,
-            kind=task.kind,
-            label=task.label or task.name,
-        )
-        for task, start_s in zip(tasks, starts_s, strict=True)
-        for resource in task.resources
-    ]
+    actions = []
+    for task, start_s in zip(tasks, starts_s, strict=True):
+        shown = {"end_s": start_s + task.duration_s, "kind": task.kind, "label": task.label or task.name}
+        actions += [Action(resource=resource, start_s=start_s, **shown) for resource in task.resources]
     rows = dict.fromkeys(resource for task in tasks for resource in task.resources)
     return Timeline(actions=tuple(actions), resources=tuple(rows))
 

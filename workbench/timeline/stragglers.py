@@ -56,15 +56,7 @@ class StragglerTrace:
 
     @classmethod
     def fixed(cls, num_ranks: int, skewness: Mapping[int, float]) -> StragglerTrace:
-        """Return a trace that never changes.
-
-        Args:
-            num_ranks: how many ranks there are.
-            skewness: rank to skewness; ranks that are not named are no stragglers.
-
-        Raises:
-            ValueError: for a rank that there is not, or a skewness below 1.
-        """
+        """Return a trace that never changes, by the skewness of ranks; ranks that are not named are no stragglers."""
         unknown = [rank for rank in skewness if not 0 <= rank < num_ranks]
         if unknown:
             raise ValueError(f"skewness names rank {unknown[0]!r}; it must be in 0..{num_ranks - 1}")
@@ -100,9 +92,6 @@ class StragglerTrace:
             straggling_share: share of the epochs that a rank spends as a straggler, on average; in [0, 1).
             most_skewness: largest skewness; that of the last epoch as a straggler is uniform between 1 and it.
             mean_length_epochs: epochs that a straggler stays one, on average; lengths are geometric.
-
-        Raises:
-            ValueError: if a share, a skewness or a length is out of range.
         """
         if not 0 <= straggling_share < 1:
             raise ValueError(f"straggling_share is {straggling_share!r}; it must be in [0, 1)")
@@ -123,9 +112,6 @@ class StragglerTrace:
         Args:
             seconds: a row a rank, each with its compute seconds step by step; a step becomes an epoch.
             iterations_per_epoch: iterations for which a step's skewness holds.
-
-        Raises:
-            ValueError: if a time is not above 0, or ranks have different numbers of steps.
         """
         for rank, row in enumerate(seconds):
             if any(not 0 < value < math.inf for value in row):
@@ -145,11 +131,7 @@ class StragglerTrace:
         return len(self.rows[0])
 
     def skewness(self, rank: int, iteration: int) -> float:
-        """Return how many times slower than normal a rank's products are at an iteration, at least 1.
-
-        Raises:
-            ValueError: for a rank that there is not, or an iteration before the first, 0.
-        """
+        """Return how many times slower than normal a rank's products are at an iteration, at least 1."""
         if not 0 <= rank < self.num_ranks:
             raise ValueError(f"rank is {rank!r}; it must be in 0..{self.num_ranks - 1}")
         if iteration < 0:
@@ -167,11 +149,7 @@ class StragglerTrace:
 
     @classmethod
     def from_grid(cls, grid: str, *, iterations_per_epoch: int = 1) -> StragglerTrace:
-        """Read what `as_grid` printed; the grid does not say how long an epoch is.
-
-        Raises:
-            ValueError: if rows are not `rank 0`, `rank 1`, ... in this order, or a word is no skewness.
-        """
+        """Read what `as_grid` printed; the grid does not say how long an epoch is."""
         rows = parse_rows(grid)
         if list(rows) != [f"rank {rank}" for rank in range(len(rows))]:
             raise ValueError(f"rows are {list(rows)!r}; they must be 'rank 0', 'rank 1', ... in this order")
@@ -189,11 +167,7 @@ class StragglerTrace:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> StragglerTrace:
-        """Read what `as_record` wrote.
-
-        Raises:
-            ValueError: if the digest is not that of the values.
-        """
+        """Read what `as_record` wrote."""
         trace = cls(rows=record["skewness"], iterations_per_epoch=record["iterations_per_epoch"])
         if trace.digest != record["sha256"]:
             raise ValueError(f"sha256 is {record['sha256']!r}; that of the values is {trace.digest!r}")
@@ -214,7 +188,7 @@ class Dose:
 
     def __sub__(self, before: Dose) -> Dose:
         """Return what has been added since another dose of the same rank."""
-        return Dose(**{each.name: getattr(self, each.name) - getattr(before, each.name) for each in fields(self)})
+        return Dose(**{part.name: getattr(self, part.name) - getattr(before, part.name) for part in fields(self)})
 
     @property
     def error(self) -> float:
@@ -240,13 +214,7 @@ class Sleeper:
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Owe nothing yet.
-
-        Args:
-            least_s: seconds below which a debt waits.
-            clock: returns seconds; measures what was slept.
-            sleep: suspends the thread for some seconds.
-        """
+        """Owe nothing yet."""
         self._least_s = least_s
         self._clock = clock
         self._sleep = sleep
@@ -265,17 +233,11 @@ class Sleeper:
         return Dose(intended_s=self._intended_s, delivered_s=self._delivered_s, passed_s=self._passed_s)
 
     def owe(self, seconds: float, *, passed_s: float = 0.0) -> float:
-        """Add to the debt, and sleep it off unless it is too short.
+        """Add to the debt, and sleep it off unless it is too short; return the seconds slept now.
 
         Args:
             seconds: (skewness - 1) x the thread CPU seconds of the products just computed.
             passed_s: of them, what has passed already, such as while the rank waited for a core.
-
-        Returns:
-            Seconds slept now.
-
-        Raises:
-            ValueError: if `seconds` is negative or not finite.
         """
         if not 0 <= seconds < math.inf:
             raise ValueError(f"seconds is {seconds!r}; it must be finite and not negative")

@@ -97,7 +97,7 @@ def test_the_memory_of_a_pool_rank_is_found_again_by_name_and_keeps_its_size():
     first, again = context.memory("shard", 8), context.memory("shard", 8)
     os.pwrite(first, b"12345678", 0)
     assert os.pread(again, 8, 0) == b"12345678" and context.memory_names() == {"shard": 8}
-    with pytest.raises(ValueError, match="num_bytes is 9, must be 8"):
+    with pytest.raises(ValueError, match="num_bytes is 9; it must be 8"):
         context.memory("shard", 9)
     os.close(first), os.close(again)
     context.close()
@@ -174,7 +174,6 @@ def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_
     assert [by_name["different_ranks", scheme] for scheme in schemes[1:]] == [0, 0, 0]
     assert by_name["buffer_bytes", "Gemini"] == 2 * 8192, "four sub-buffers of 2 KiB to send and four to receive"
     assert by_name["shard_bytes", "Gemini"] == by_name["shard_bytes", "Blocking"] > 0
-    assert [len(values) for values in found.rounds.values()] == [6] * 4
     assert by_name["checkpoint_s", "Gemini"] > 0 and ("network_s", "Blocking") not in by_name
     figure = pictures.draw_overhead(found.rows)
     assert [ax.get_ylabel() for ax in figure.axes] == [

@@ -7,12 +7,15 @@ import pytest
 from workbench.techniques.gemini import plots as pictures
 from workbench.techniques.gemini.measured import reliability
 from workbench.techniques.gemini.measured.reliability import (
+    Failure,
+    Flip,
+    Schedule,
     Undisturbed,
+    draw_schedule,
     reliability_cells,
     reliability_rows,
     run_schedule,
 )
-from workbench.techniques.gemini.measured.schedules import Failure, Flip, Schedule, draw_schedule
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.control.events import Fault, Victim
@@ -82,7 +85,7 @@ def test_a_schedule_says_itself_in_one_line():
 
 def test_cells_divide_the_seeds_without_leaving_one_out():
     assert reliability_cells(5, 2, first=7) == [{"seeds": [7, 8]}, {"seeds": [9, 10]}, {"seeds": [11]}]
-    with pytest.raises(ValueError, match="each is 0, must be at least 1"):
+    with pytest.raises(ValueError, match="each is 0; it must be at least 1"):
         reliability_cells(5, 0)
 
 

@@ -32,7 +32,7 @@ def test_a_machine_passes_over_nothing_its_own_shard_or_all_that_it_keeps():
     assert [hidden_from(Tier.LOCAL, rank, 4) for rank in range(4)] == [()] * 4
     assert [hidden_from(Tier.PEER, rank, 4) for rank in range(4)] == [(0,), (1,), (2,), (3,)]
     assert [hidden_from(Tier.STORAGE, rank, 4) for rank in range(4)] == [(0, 1), (1, 0), (2, 3), (3, 2)]
-    with pytest.raises(ValueError, match="num_machines is 3, must be even"):
+    with pytest.raises(ValueError, match="num_machines is 3; it must be even"):
         hidden_from(Tier.PEER, 7, 3)
 
 

@@ -201,7 +201,9 @@ def _plan_one(
         expected = cells.remaining_s + NOTEBOOK_S
     action = Action.RUN if why else Action.NOTHING
     times = item.times and profile != Profile.SMOKE
-    return PlannedItem(id=item.id, action=action, why=why or "up to date", expected_s=expected, times=times, cells=cells)
+    return PlannedItem(
+        id=item.id, action=action, why=why or "up to date", expected_s=expected, times=times, cells=cells
+    )
 
 
 def _why(folder: Path, id: str, profile: str, fingerprint: Mapping[str, Any], fresh: bool) -> tuple[str, float]:
