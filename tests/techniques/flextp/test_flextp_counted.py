@@ -5,7 +5,7 @@ import torch
 
 from workbench.techniques.flextp import counted
 from workbench.techniques.flextp.counted import count_all_reduces, count_setting, count_worked_example
-from workbench.techniques.flextp.method import worked_example
+from workbench.techniques.flextp.method import resizing
 
 
 def values(rows, quantity, **where):
@@ -26,12 +26,12 @@ def test_columns_put_in_the_wrong_place_are_counted(monkeypatch):
     def at_the_left(part, kept, num_columns, imputation):
         return torch.cat([part, part.new_zeros(len(part), num_columns - len(kept))], 1)
 
-    monkeypatch.setattr(worked_example, "recovered", at_the_left)  # column 2 comes back as column 1
+    monkeypatch.setattr(resizing, "recovered", at_the_left)  # column 2 comes back as column 1
     rows = count_worked_example(["Zero"])
     # Column 2 of grad_weight is 5 1 7 and of grad_input 6 7: all of it is missing there, and all of it too much in 1.
     assert values(rows, "kept_columns_off") == [3, 2]
     assert values(rows, "missing_columns_off") == [3, 2]
-    monkeypatch.setattr(worked_example, "recovered", lambda part, *_: part)  # columns are not put back
+    monkeypatch.setattr(resizing, "recovered", lambda part, *_: part)  # columns are not put back
     rows = count_worked_example(["Zero"])
     assert values(rows, "shape_difference") == [0, 2, 2]  # the output needs no recovery
     assert values(rows, "kept_columns_off") == [6, 4]  # all of them
