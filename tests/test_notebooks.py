@@ -61,6 +61,14 @@ def test_no_cell_is_longer_than_fifteen_lines_no_function_than_five_and_none_wri
 
 
 @named(NOTEBOOKS)
+def test_every_name_that_a_notebook_imports_from_the_library_is_there(path):
+    for cell in code_cells(read(path)):
+        for node in ast.walk(parsed(cell)):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "workbench":
+                exec(compile(ast.Module([node], []), str(path), "exec"), {})
+
+
+@named(NOTEBOOKS)
 def test_links_to_other_files_lead_somewhere(path):
     for cell in read(path).cells:
         if cell.cell_type == "markdown":

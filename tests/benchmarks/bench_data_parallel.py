@@ -49,15 +49,10 @@ def ratio_with_bucket(hook: Hook, state: object, codec: Codec) -> Ratio:
     return ratios[-1]
 
 
-def row(name: str, ratio: Ratio) -> BenchmarkRow:
-    """Make a row of a ratio."""
-    return BenchmarkRow(name=name, figure=ratio.median, unit="x", low=ratio.low, high=ratio.high)
-
-
 def fp16() -> list[BenchmarkRow]:
     """Compare FP16 with the fp16 hook."""
     ratio = ratio_with_bucket(default_hooks.fp16_compress_hook, None, FP16())
-    return [row("FP16 over DDP's fp16 hook, 16 MiB of gradients", ratio)]
+    return [BenchmarkRow.of("FP16 over DDP's fp16 hook, 16 MiB of gradients", ratio)]
 
 
 def power_sgd() -> list[BenchmarkRow]:
@@ -73,7 +68,7 @@ def power_sgd() -> list[BenchmarkRow]:
     for name, codec in codecs.items():
         ratio = ratio_with_bucket(powerSGD_hook.powerSGD_hook, _warm_state(), codec)
         share = codec.payload_bytes((ROWS, COLUMNS), torch.float32) / (message * 4)
-        rows.append(row(f"{name} over DDP's PowerSGD({RANK}) hook, {share:.2g} of its bytes", ratio))
+        rows.append(BenchmarkRow.of(f"{name} over DDP's PowerSGD({RANK}) hook, {share:.2g} of its bytes", ratio))
     return rows
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from workbench.techniques.flextp.method import resizing
 from workbench.techniques.flextp.method.priority import ColumnStatistics, column_change_by_definition
-from workbench.training.measuring import Benchmark, BenchmarkRow, Ratio, paired_ratio
+from workbench.training.measuring import Benchmark, BenchmarkRow, paired_ratio
 
 # All work is done in one thread, so its own clock shuts out other processes.
 CLOCK = time.thread_time
@@ -35,14 +35,10 @@ def touched(*shape: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Calls:
-    """The products of one linear layer into buffers of their own.
+    """The products of one linear layer into buffers of their own."""
 
-    forward: gives the output.
-    backward: gives both gradients.
-    """
-
-    forward: Callable[[], Tensor]
-    backward: Callable[[], tuple[Tensor, Tensor]]
+    forward: Callable[[], Tensor]  # gives the output
+    backward: Callable[[], tuple[Tensor, Tensor]]  # gives both gradients
 
 
 def full_calls(x: Tensor, weight: Tensor, grad: Tensor) -> Calls:
@@ -88,14 +84,11 @@ def resized(pruning_ratio: float, *, rounds: int, asked: float | None = None) ->
         f"resized over full, backward, {name}": (ours.backward, full.backward),
     }
     return [
-        _row(row, paired_ratio(*pair, rounds=rounds, warmup=1, clock=CLOCK), equal, asked)
+        BenchmarkRow.of(
+            row, paired_ratio(*pair, rounds=rounds, warmup=1, clock=CLOCK), most=asked, equal=equal, whole=True
+        )
         for row, pair in pairs.items()
     ]
-
-
-def _row(name: str, ratio: Ratio, equal: bool, asked: float | None) -> BenchmarkRow:
-    verdict = {} if asked is None else {"asked": f"at most {asked}", "holds": equal and ratio.high <= asked}
-    return BenchmarkRow(name=name, figure=ratio.median, unit="x", low=ratio.low, high=ratio.high, **verdict)
 
 
 def _equals_definition(ours: Calls, x: Tensor, weight: Tensor, grad: Tensor, dropped: list[int]) -> bool:
@@ -116,7 +109,8 @@ def statistics() -> list[BenchmarkRow]:
     ratio = paired_ratio(
         lambda: ours.update_(now, []), lambda: (column_change_by_definition(now, then), then.copy_(now)), clock=CLOCK
     )
-    return [_row("column statistics over their definition, [4096, 1024] fp32", ratio, equal, 1.0)]
+    name = "column statistics over their definition, [4096, 1024] fp32"
+    return [BenchmarkRow.of(name, ratio, most=1, equal=equal, whole=True)]
 
 
 BENCHMARKS = [

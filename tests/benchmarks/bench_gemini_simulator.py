@@ -60,23 +60,12 @@ def sizes() -> list[BenchmarkRow]:
         seconds, trace, run = timed(number)
         whole = math.isclose(run.productive_s + math.fsum(run.wasted_s.values()), run.duration_s)
         name = f"Simulator: {number:,} machines, {NUM_DAYS} days, {len(trace.faults):,} failures"
-        rows.append(
-            BenchmarkRow(
-                name=name, figure=seconds, unit="s", asked=f"less than {asked_s:g}", holds=whole and seconds < asked_s
-            )
-        )
+        rows.append(BenchmarkRow.of_seconds(name, seconds, asked_s, equal=whole))
         work[number] = seconds / (len(trace.faults) * math.log(number))
     growth = work[LARGE] / work[SMALL]
-    rows.append(
-        BenchmarkRow(
-            name="Simulator: growth over failures x log(machines)",
-            figure=growth,
-            unit="x",
-            asked=f"at most {GROWTH_SLACK:g}",
-            holds=growth <= GROWTH_SLACK,
-        )
-    )
-    return rows
+    asked = {"asked": f"at most {GROWTH_SLACK:g}", "holds": growth <= GROWTH_SLACK}
+    name = "Simulator: growth over failures x log(machines)"
+    return [*rows, BenchmarkRow(name=name, figure=growth, unit="x", **asked)]
 
 
 def definition() -> list[BenchmarkRow]:
@@ -89,15 +78,8 @@ def definition() -> list[BenchmarkRow]:
     ended = time.thread_time()
     agree = math.isclose(fast.productive_s, literal.productive_s) and fast.num_recoveries == literal.num_recoveries
     ratio = (middle - began) / (ended - middle)
-    return [
-        BenchmarkRow(
-            name="Simulator: every iteration over event by event",
-            figure=ratio,
-            unit="x",
-            asked="both agree",
-            holds=agree,
-        )
-    ]
+    name = "Simulator: every iteration over event by event"
+    return [BenchmarkRow(name=name, figure=ratio, unit="x", asked="both agree", holds=agree)]
 
 
 def planning() -> list[BenchmarkRow]:
@@ -122,7 +104,7 @@ def _seconds(name: str, call: Callable[[], object], asked_s: float) -> Benchmark
         began = time.thread_time()
         call()
         least_s = min(least_s, time.thread_time() - began)
-    return BenchmarkRow(name=name, figure=least_s, unit="s", asked=f"less than {asked_s:g}", holds=least_s < asked_s)
+    return BenchmarkRow.of_seconds(name, least_s, asked_s)
 
 
 BENCHMARKS = [

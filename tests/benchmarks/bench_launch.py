@@ -120,7 +120,7 @@ def asked_rows(name: str, times: Sequence[float], most_s: float, unit: str) -> l
     """Make a row of the best time, of which something is asked, and one of the median."""
     best = min(times)
     return [
-        BenchmarkRow(name=f"{name}, best", figure=best, unit=unit, asked=f"at most {most_s:g} s", holds=best <= most_s),
+        BenchmarkRow.of_seconds(f"{name}, best", best, most_s),
         BenchmarkRow(name=f"{name}, median", figure=median(times), unit=unit),
     ]
 

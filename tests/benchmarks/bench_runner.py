@@ -65,28 +65,10 @@ def overhead() -> list[BenchmarkRow]:
         write_report(project, items, "laptop")
         report_s = time.perf_counter() - began
     return [
-        BenchmarkRow(
-            name="Runner beside plain papermill, one item",
-            figure=ratio.median,
-            unit="x",
-            low=ratio.low,
-            high=ratio.high,
-        ),
+        BenchmarkRow.of("Runner beside plain papermill, one item", ratio),
         BenchmarkRow(name="Runner: seconds added to one item", figure=ratio.a_s - ratio.b_s, unit="s"),
-        BenchmarkRow(
-            name="Runner: an unchanged run",
-            figure=unchanged_s,
-            unit="s",
-            asked="at most 5",
-            holds=outcome.did_nothing and unchanged_s <= PATIENCE_S,
-        ),
-        BenchmarkRow(
-            name="Report: an update",
-            figure=report_s,
-            unit="s",
-            asked=f"at most {REPORT_S:g}",
-            holds=report_s <= REPORT_S,
-        ),
+        BenchmarkRow.of_seconds("Runner: an unchanged run", unchanged_s, PATIENCE_S, equal=outcome.did_nothing),
+        BenchmarkRow.of_seconds("Report: an update", report_s, REPORT_S),
     ]
 
 

@@ -62,6 +62,25 @@ class BenchmarkRow:
         if bool(self.asked) != (self.holds is not None):
             raise ValueError(f"holds is {self.holds}; it must be given exactly where something is asked ({self.name})")
 
+    @classmethod
+    def of(
+        cls, name: str, ratio: Ratio, *, most: float | None = None, equal: bool = True, whole: bool = False
+    ) -> "BenchmarkRow":
+        """Make the row of a ratio; where `most` is given it must be no more, its `whole` interval or its median.
+
+        `equal` says whether both ways had the same results; a requirement holds only if they had.
+        """
+        asked, reached = {}, ratio.high if whole else ratio.median
+        if most is not None:
+            asked = {"asked": f"at most {most:g}", "holds": equal and reached <= most}
+        return cls(name=name, figure=ratio.median, unit="x", low=ratio.low, high=ratio.high, **asked)
+
+    @classmethod
+    def of_seconds(cls, name: str, seconds: float, most_s: float, *, equal: bool = True) -> "BenchmarkRow":
+        """Make the row of seconds that must be at most `most_s`."""
+        asked = {"asked": f"at most {most_s:g} s", "holds": equal and seconds <= most_s}
+        return cls(name=name, figure=seconds, unit="s", **asked)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Benchmark:

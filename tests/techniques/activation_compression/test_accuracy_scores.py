@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from workbench.reproduction import Ordering, Project, Verdict, find_item, load_catalogue, published
 from workbench.reproduction.judge import judge
 from workbench.study.rows import read_rows
-from workbench.techniques.activation_compression import accuracy
+from workbench.techniques.activation_compression import measured
 from workbench.techniques.activation_compression import plots as pictures
 
 DEPTHS = {"all-MiniLM-L6-v2": 6, "bert-large-uncased": 24}  # layers
@@ -44,32 +44,31 @@ def values_of(rows, quantity: str) -> dict:
 
 
 def test_a_method_is_compared_with_the_uncompressed_run_of_its_own_seed():
-    rows = accuracy.score_rows(
+    rows = measured.score_rows(
         [cell("w/o", 0.8), cell("w/o", 0.5, seed=1), cell("A1", 0.6, sent=5), cell("A1", 0.5, seed=1, sent=5)]
     )
     assert values_of(rows, "score")["A1", 0] == pytest.approx(60)
     assert values_of(rows, "relative_score") == pytest.approx({("A1", 0): 0.75, ("A1", 1): 1.0})
     assert values_of(rows, "points_lost") == pytest.approx({("A1", 0): 20.0, ("A1", 1): 0.0})
     assert values_of(rows, "message_share") == pytest.approx({("A1", 0): 0.05, ("A1", 1): 0.05})
+    alone = {row["quantity"] for row in measured.score_rows([cell("A1", 0.6)])}
+    assert not alone & {"relative_score", "points_lost", "points_below", "message_share", "sent_share"}
+    with_feedback = measured.feedback_rows([cell("w/o", 0.8), cell("T1", 0.4)], [cell("T1", 0.6)])
+    shares = [(row["error_feedback"], row["value"]) for row in with_feedback if row["quantity"] == "relative_score"]
+    assert shares == [(0, pytest.approx(0.5)), (1, pytest.approx(0.75))]
 
 
 def test_points_lost_are_averaged_over_the_seeds_and_a_gain_is_no_loss():
     plain = [cell("w/o", 0.5, seed=seed) for seed in range(3)]
-    rows = accuracy.score_rows(
+    rows = measured.score_rows(
         [*plain, *(cell("A1", score, seed=seed) for seed, score in enumerate((0.43, 0.46, 0.55)))]
     )
     assert values_of(rows, "points_lost") == pytest.approx({("A1", 0): 7.0, ("A1", 1): 4.0, ("A1", 2): -5.0})
     # 2 in the mean, not the (7 + 4 + 0)/3 = 3.67 of seeds that each gain nothing.
     (below,) = [row for row in rows if row["quantity"] == "points_below"]
     assert "seed" not in below and (below["value"], below["low"], below["high"]) == pytest.approx((2.0, 0.0, 7.0))
-    gain = accuracy.score_rows([cell("w/o", 0.5), cell("A1", 0.6)])
+    gain = measured.score_rows([cell("w/o", 0.5), cell("A1", 0.6)])
     assert [row["value"] for row in gain if row["quantity"] == "points_below"] == [0.0]
-
-
-def test_without_an_uncompressed_run_nothing_is_compared():
-    quantities = {row["quantity"] for row in accuracy.score_rows([cell("A1", 0.6)])}
-    in_bytes = {"tensor_bytes", "compressed_site_bytes", "encoder_gradient_bytes"}
-    assert quantities == {"score", "accuracy", "chance", "train_loss", "cell_s", "num_steps"} | in_bytes
 
 
 def compressed(layer_sets, depth: int, task: str = "mrpc") -> list[dict]:
@@ -83,18 +82,18 @@ def compressed(layer_sets, depth: int, task: str = "mrpc") -> list[dict]:
 def test_a_third_of_the_layers_and_the_last_window_are_called_alike_in_encoders_of_any_depth(depth):
     third = depth // 3
     first, middle, last = (list(range(start, start + third)) for start in (0, third, 2 * third))
-    told = accuracy.with_layers(compressed([[], first, middle, last, list(range(depth))], depth))
+    told = measured.with_layers(compressed([[], first, middle, last, list(range(depth))], depth))
     assert [each["layer_share"] for each in told] == [0, 0.333, 0.333, 0.333, 1]
     assert [each["place"] for each in told] == [None, 0, 0.5, 1, None]
 
 
 def test_rows_of_layers_are_told_apart_by_one_column():
-    cells = accuracy.with_layers([cell("w/o", 0.8), cell("A2", 0.7, layers=[4, 5]), cell("A2", 0.6, layers=[0, 1])])
-    by_place = [row for row in accuracy.layer_rows(cells, "place") if row["quantity"] == "score"]
+    cells = measured.with_layers([cell("w/o", 0.8), cell("A2", 0.7, layers=[4, 5]), cell("A2", 0.6, layers=[0, 1])])
+    by_place = [row for row in measured.layer_rows(cells, "place") if row["quantity"] == "score"]
     assert [(row["place"], row["value"]) for row in by_place] == [(None, 80.0), (1, 70.0), (0, pytest.approx(60))]
-    shares = [row["layer_share"] for row in accuracy.layer_rows(cells[:2], "layer_share") if row["quantity"] == "score"]
+    shares = [row["layer_share"] for row in measured.layer_rows(cells[:2], "layer_share") if row["quantity"] == "score"]
     assert shares == [0, 0.333]
-    told = {row["quantity"] for row in accuracy.layer_rows(cells, "place")}
+    told = {row["quantity"] for row in measured.layer_rows(cells, "place")}
     assert not told & {"message_share", "sent_share"}
 
 
@@ -104,8 +103,8 @@ def test_every_key_that_a_claim_of_figure_4_names_occurs_in_every_profile(figure
     item = find_item(load_catalogue(Project()), f"activation-compression/{figure}/measured")
     asked = item.parameters[profile]
     depth, along, tasks = DEPTHS[asked["encoder"]], asked["along"], asked["tasks"]
-    cells = [each for task in tasks for each in accuracy.with_layers(compressed(asked["layer_sets"], depth, task))]
-    rows = read_rows(accuracy.layer_rows(cells, along), "values")
+    cells = [each for task in tasks for each in measured.with_layers(compressed(asked["layer_sets"], depth, task))]
+    rows = read_rows(measured.layer_rows(cells, along), "values")
     assert {*tasks} - {"stsb"} <= {claim.where["task"] for claim in item.claims}  # STS-B is shown and not judged
     for claim in item.claims:
         found = [row for row in rows if row.quantity == claim.quantity and row.keys["task"] == claim.where["task"]]
@@ -122,7 +121,7 @@ def layer_verdicts(figure: str, scores: dict) -> dict:
     for each in compressed(item.parameters["paper"]["layer_sets"], 24, "cola"):
         key = None if each["method"] == "w/o" else (len(each["layers"]), each["layers"][0])
         cells.append(each | few | {"score": scores.get(key, 0.6)})
-    rows = read_rows(accuracy.layer_rows(accuracy.with_layers(cells), item.parameters["paper"]["along"]), "values")
+    rows = read_rows(measured.layer_rows(measured.with_layers(cells), item.parameters["paper"]["along"]), "values")
     claims = [claim for claim in item.claims if claim.where["task"] == "cola"]
     found = judge(claims, rows, [], sources=[{"name": "glue", "source": "WORKBENCH_DATA"}])
     return {each.claim.removeprefix("cola: "): each.verdict for each in found}
@@ -152,17 +151,8 @@ def test_figure_4a_asks_three_points_of_the_last_8_of_24_layers():
     assert layer_verdicts("fig-4a", {(24, 0): 0.7})[end] is Verdict.DISAGREES
 
 
-def test_error_feedback_is_compared_with_the_same_uncompressed_run():
-    off, on = [cell("w/o", 0.8), cell("T1", 0.4)], [cell("T1", 0.6)]
-    rows = [row for row in accuracy.feedback_rows(off, on) if row["quantity"] == "relative_score"]
-    assert [(row["method"], row["error_feedback"], row["value"]) for row in rows] == [
-        ("T1", 0, pytest.approx(0.5)),
-        ("T1", 1, pytest.approx(0.75)),
-    ]
-
-
 def test_means_leave_out_tasks_that_do_not_count():
-    rows = accuracy.score_rows(
+    rows = measured.score_rows(
         [
             cell("w/o", 0.8),
             cell("T1", 0.4, sent=10),
@@ -172,27 +162,29 @@ def test_means_leave_out_tasks_that_do_not_count():
             cell("T1", 0.1, task="rte"),
         ]
     )
-    means = accuracy.mean_rows(rows, ["mrpc", "sst2"])
+    means = measured.mean_rows(rows, ["mrpc", "sst2"])
     assert values_of(means, "mean_relative_score") == {("T1", 0): pytest.approx(0.75), ("w/o", 0): 1.0}
     assert values_of(means, "mean_message_share") == {("T1", 0): pytest.approx(0.2), ("w/o", 0): 1.0}
 
 
-def test_precision_is_compared_by_task_and_seed():
-    (row,) = accuracy.precision_rows([cell("w/o", 0.80), cell("A1", 0.1)], [cell("w/o", 0.81)])
+def test_precision_is_compared_by_task_and_seed_and_a_control_without_its_cell_is_named():
+    (row,) = measured.precision_rows([cell("w/o", 0.80), cell("A1", 0.1)], [cell("w/o", 0.81)])
     assert row["quantity"] == "precision_points" and row["value"] == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="a control in fp32 on stsb has no uncompressed cell with seed 0"):
+        measured.precision_rows([cell("w/o", 0.8)], [cell("w/o", 0.8, task="stsb")])
 
 
 def test_the_table_shows_mean_and_spread():
-    rows = accuracy.score_rows([cell("w/o", 0.80), cell("w/o", 0.84, seed=1), cell("A1", 0.8)])
+    rows = measured.score_rows([cell("w/o", 0.80), cell("w/o", 0.84, seed=1), cell("A1", 0.8)])
     table = pictures.score_table(rows)
     assert table.loc["mrpc"].to_dict() == {"w/o": "82.0 (80.0 to 84.0)", "A1": "80.0", "chance": "50.0"}
 
 
 def test_points_of_a_scatter_lie_at_bytes_and_score():
-    rows = accuracy.score_rows(
+    rows = measured.score_rows(
         [cell("w/o", 0.8), cell("T1", 0.4, sent=10), cell("A1", 0.8, sent=5, encoder_gradient_bytes=15)]
     )
-    ax = pictures.draw_per_byte(accuracy.mean_rows(rows, ["mrpc"]), ax=plt.figure().add_subplot())
+    ax = pictures.draw_per_byte(measured.mean_rows(rows, ["mrpc"]), ax=plt.figure().add_subplot())
     assert {text.get_text(): text.xy for text in ax.texts} == {"T1": (0.1, 0.5), "A1": (0.05, 1.0), "w/o": (1.0, 1.0)}
     rings = [line.get_xydata().tolist() for line in ax.lines if line.get_fillstyle() == "none"]
     assert rings == [[[0.2, 1.0]]]
@@ -202,7 +194,7 @@ def test_points_of_a_scatter_lie_at_bytes_and_score():
 
 def test_a_table_of_points_lost_has_what_sends_least_at_the_top():
     code = {"sent": 5, "encoder_gradient_bytes": 4}
-    rows = accuracy.score_rows(
+    rows = measured.score_rows(
         [
             *(cell("w/o", 0.8, task=task) for task in ("mrpc", "rte")),
             cell("Q1", 0.78, sent=13),
@@ -230,7 +222,7 @@ def test_green_needs_every_seed_within_three_points_and_red_every_seed_beyond():
         for sent, (method, both) in enumerate(scores.items())
         for seed, score in enumerate(both)
     ]
-    ax = pictures.draw_points_lost(accuracy.score_rows([*plain, *tried]), ax=plt.figure().add_subplot())
+    ax = pictures.draw_points_lost(measured.score_rows([*plain, *tried]), ax=plt.figure().add_subplot())
     green, blue, red, dark = (to_hex(patch.get_facecolor()) for patch in ax.patches)
     assert (green, blue) == (pictures.KEPT_COLOR, pictures.OPEN_COLOR)
     assert [red, dark] == [pictures.LOST_COLORS[0], pictures.LOST_COLORS[2]]
@@ -240,7 +232,7 @@ def test_green_needs_every_seed_within_three_points_and_red_every_seed_beyond():
 
 
 def test_the_papers_scores_stand_beside_ours_by_method():
-    rows = accuracy.score_rows([cell("w/o", 0.8), cell("T1", 0.4), cell("Q3", 0.8)])
+    rows = measured.score_rows([cell("w/o", 0.8), cell("T1", 0.4), cell("Q3", 0.8)])
     published = pd.DataFrame(
         [{"task": "mrpc", "method": "T1", "value": 0.8}, {"task": "sst2", "method": "Q3", "value": 0.1}]
     )
@@ -279,7 +271,7 @@ def told_of(*tried: tuple, tasks=("sst2",), plain=(0.8, 0.8)) -> str:
             for task, scores in zip(tasks, by_task, strict=True)
             for seed, score in enumerate(scores)
         ]
-    return accuracy.finding_per_byte(accuracy.score_rows(cells), tasks, 32).replace("\u00a0", " ")
+    return measured.finding_per_byte(measured.score_rows(cells), tasks, 32).replace("\u00a0", " ")
 
 
 def test_the_answer_names_who_preserves_the_score_with_every_seed_and_what_all_keep():
@@ -309,7 +301,7 @@ def test_three_points_are_asked_where_the_paper_asks_them_and_they_are_not_most_
         for task in ("mrpc", "sst2")
         for method in ("w/o", "A1")
     ]
-    told = accuracy.finding_per_byte(accuracy.score_rows(cells), ["mrpc", "sst2"], 8)
+    told = measured.finding_per_byte(measured.score_rows(cells), ["mrpc", "sst2"], 8)
     assert "Not asked of mrpc (3 points are most of what there is to lose)." in told
 
 
@@ -322,7 +314,7 @@ def test_who_loses_on_one_task_alone_is_told_with_it_and_a_missing_run_preserves
         + [cell("A1", 0.8, seed=seed) for seed in (0, 1)]
         + [cell("A2", 0.8)]
     )
-    assert "some run does with A2." in accuracy.finding_per_byte(accuracy.score_rows(cells), ["mrpc"], 32)
+    assert "some run does with A2." in measured.finding_per_byte(measured.score_rows(cells), ["mrpc"], 32)
 
 
 @pytest.mark.parametrize("profile", ["laptop", "full"])
@@ -334,7 +326,7 @@ def test_a_recorded_answer_is_that_of_its_own_values(profile):
     held = json.loads(path.read_text())
     if held["parameters"] != find_item(load_catalogue(Project()), held["id"]).parameters[profile]:
         pytest.skip("recorded with other parameters than the catalogue has")
-    assert held["finding"] == accuracy.finding_per_byte(
+    assert held["finding"] == measured.finding_per_byte(
         held["values"], held["configuration"]["tasks"], held["parameters"]["batch"]
     )
 
@@ -345,14 +337,9 @@ def test_a_method_at_chance_is_judged_by_accuracy_where_f1_hides_it():
         scores = {"accuracy": accurate, "f1": f1}
         return cell("A1", f1, scores=scores, metric="f1", chance=0.8122, num_validation=408)
 
-    assert accuracy.at_chance([of(0.72, 0.835)]) == [("mrpc", "A1")]
-    assert accuracy.at_chance([of(0.76, 0.835)]) == []
-    assert accuracy.at_chance([cell("w/o", 0.55)]) == [("mrpc", "w/o")]  # 0.5 and twice sqrt(0.25 / 400)
-
-
-def test_a_control_in_fp32_without_its_cell_is_named():
-    with pytest.raises(ValueError, match="a control in fp32 on stsb has no uncompressed cell with seed 0"):
-        accuracy.precision_rows([cell("w/o", 0.8)], [cell("w/o", 0.8, task="stsb")])
+    assert measured.at_chance([of(0.72, 0.835)]) == [("mrpc", "A1")]
+    assert measured.at_chance([of(0.76, 0.835)]) == []
+    assert measured.at_chance([cell("w/o", 0.55)]) == [("mrpc", "w/o")]  # 0.5 and twice sqrt(0.25 / 400)
 
 
 @pytest.mark.parametrize("number", [5, 15, 16])
@@ -373,7 +360,7 @@ def test_constant_answers_agree_with_no_claim_of_what_is_kept_or_lost(number):
         more = {"task": task, "chance": chance, "num_validation": rows}
         yes = more | ({"metric": "f1", "scores": {"accuracy": 0.684, "f1": chance}} if task == "mrpc" else {})
         cells += [cell("w/o", score, **more), *(cell(method, chance, **yes) for method in methods)]
-    rows = read_rows(accuracy.score_rows(cells), "values")
+    rows = read_rows(measured.score_rows(cells), "values")
     theirs = read_rows(published(item, "relative_score").to_dict("records"), "published")
     found = judge(claims, rows, theirs, sources=[{"name": "glue", "source": "WORKBENCH_DATA"}])
     assert [each.claim for each in found if each.verdict is Verdict.AGREES] == []
@@ -385,21 +372,7 @@ def test_whatever_keeps_the_whole_score_disagrees_with_every_claim_that_it_loses
     claims = [claim for claim in item.claims if getattr(claim, "at_least", None) is not None]
     methods, tasks = ({claim.where[name] for claim in claims} for name in ("method", "task"))
     cells = [cell(method, 0.8, task=task) for task in tasks for method in ["w/o", *methods]]
-    rows = read_rows(accuracy.score_rows(cells), "values")
+    rows = read_rows(measured.score_rows(cells), "values")
     found = judge(claims, rows, [], sources=[{"name": "glue", "source": "WORKBENCH_DATA"}])
     # T1 to T4 on three tasks but for T4 on SST-2; two codes, two quantisers and Q1f on both excepted tasks.
     assert [each.verdict for each in found] == [Verdict.DISAGREES] * (4 * 3 - 1 + 5 * 2)
-
-
-def test_the_papers_row_is_asked_of_its_quantiser_and_of_our_variant():
-    item = find_item(load_catalogue(Project()), "activation-compression/table-5/measured")
-    asked = {(claim.quantity, claim.where["task"]) for claim in item.claims if claim.where.get("method") == "Q1f"}
-    assert asked == {
-        *(("points_below", task) for task in ("sst2", "mrpc", "stsb", "cola", "rte")),
-        *(("relative_score", task) for task in ("sst2", "mrpc", "stsb", "cola", "rte")),
-    }
-    assert "Q1f" in item.parameters["full"]["methods"] and "Q1f" in item.parameters["paper"]["methods"]
-    for table in (5, 15, 16):
-        shares = published(f"activation-compression/table-{table}/measured", "relative_score")
-        by_method = {name: dict(zip(rows.task, rows.value, strict=True)) for name, rows in shares.groupby("method")}
-        assert by_method["Q1f"] == by_method["Q1"]

@@ -6,7 +6,7 @@ import pytest
 
 from workbench import plots
 from workbench.techniques.activation_compression import plots as pictures
-from workbench.techniques.activation_compression.timing import beside_largest
+from workbench.techniques.activation_compression.measured import beside_largest
 
 SETTING = {"link": "slow", "nvlink": 0, "tp": 4, "pp": 1, "micro_batch": 4, "sequence": 128}
 TIMES = {
@@ -38,22 +38,17 @@ def speedup(method, value, **keys):
     return {**common, **keys, "value": value, "low": value - 0.01, "high": value + 0.01}
 
 
-def test_the_parts_of_an_iteration_are_taken_out_of_forward_and_add_up():
-    rows = [{"quantity": name, "method": "A1", **SETTING, "value": ms, "unit": "ms"} for name, ms in TIMES.items()]
-    parts = pictures.stacked_parts(rows, SETTING).set_index("part").time
-    assert parts["forward computation"] == 50 - 2 - 1 - 20 - 4
-    assert parts["waiting and pipeline"] == 4 + 7
-    assert parts["tensor communication"] == 20
-    assert parts.sum() == 100
-
-
-def test_parts_of_another_link_stay_out():
+def test_the_parts_of_an_iteration_are_taken_out_of_forward_and_add_up_and_other_links_stay_out():
     rows = [
         {"quantity": name, "method": "A1", **SETTING, "link": link, "value": factor * ms, "unit": "ms"}
         for link, factor in (("slow", 1), ("carried over", 2))
         for name, ms in TIMES.items()
     ]
-    assert pictures.stacked_parts(rows, SETTING).time.sum() == 100
+    parts = pictures.stacked_parts(rows, SETTING).set_index("part").time
+    assert parts["forward computation"] == 50 - 2 - 1 - 20 - 4
+    assert parts["waiting and pipeline"] == 4 + 7
+    assert parts["tensor communication"] == 20
+    assert parts.sum() == 100
 
 
 def test_speedups_stand_beside_those_of_the_same_setting_and_variants_beside_nothing():
@@ -84,9 +79,6 @@ def test_the_papers_largest_speedup_stands_beside_ours_of_the_same_code_for_each
         ("carried over", "as in the paper", "measured"): 1.18,
     }
     assert all(row["low"] < row["value"] < row["high"] for row in found if row["of"] == "measured")
-
-
-def test_tables_without_tp_4_over_slow_links_have_no_largest_speedup():
     assert beside_largest([speedup("A1", 1.1, tp=2, pp=2)], PUBLISHED) == []
     assert beside_largest([speedup("A1", 1.1)], PUBLISHED.drop(columns="nvlink")) == []
 
@@ -109,8 +101,5 @@ def test_a_spectrum_starts_at_the_origin_and_is_the_mean_over_seeds_with_their_r
     middle = band[np.isclose(band[:, 0], 0.5), 1]
     assert (middle.min(), middle.max()) == pytest.approx((0.6, 0.8))
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "two", "all values equal"]
-
-
-def test_a_spectrum_without_seeds_is_refused_by_name():
     with pytest.raises(ValueError, match=r"curves\['one'\] has shape \(2,\); it must be \[seeds, K\]"):
         pictures.draw_spectrum({"one": [0.5, 1.0]}, ax=plots.figure()[1])

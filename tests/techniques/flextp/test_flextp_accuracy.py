@@ -1,9 +1,24 @@
-"""Training under stragglers: virtual ranks in one process equal real gloo ranks, for every solution."""
+"""Training under stragglers, virtual and real ranks alike; cells and rows of the accuracy study, and their verdicts."""
 
+import matplotlib.pyplot as plt
 import pytest
+from matplotlib.container import BarContainer
 
 from workbench.launch import Ranks
-from workbench.techniques.flextp.measured import accuracy
+from workbench.reproduction import Project, load_catalogue, published_rows
+from workbench.reproduction.comparing import Verdict
+from workbench.reproduction.judge import judge
+from workbench.study.rows import read_rows, value_row
+from workbench.techniques.flextp import plots as pictures
+from workbench.techniques.flextp.measured import (
+    CONTROL,
+    Variant,
+    accuracy,
+    blind_reason,
+    rows_as_timed,
+    scores,
+    variants_as_timed,
+)
 from workbench.techniques.flextp.measured.accuracy import compare_on_ranks, train_vit, train_vit_on_ranks
 
 pytestmark = pytest.mark.timeout(110)
@@ -40,36 +55,15 @@ def ranks(digits):
         yield pool
 
 
-def check_equal(there: dict, here: dict) -> None:
-    assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-4)  # sums in another order, over four steps
-    assert there["accuracy"] == pytest.approx(here["accuracy"], abs=0.01)  # a few of some hundred digits
-    assert there["plans"] == here["plans"]
-    assert there["dropped_share"] == pytest.approx(here["dropped_share"])
-    assert there["migrated_share"] == here["migrated_share"]
-
-
 @pytest.mark.parametrize("name", SOLUTIONS)
 def test_real_ranks_train_as_virtual_ones_do(name, ranks):
-    here = train_vit(**FEW, **SOLUTIONS[name])
-    check_equal(train_vit_on_ranks(ranks, **FEW, **SOLUTIONS[name]), here)
-    assert (here["dropped_share"] > 0) == (
-        name not in ("Baseline", "MIG", "SEMI refined")
-    )  # it need not, with one straggler
-    assert (here["migrated_share"] > 0) == (name in ("MIG", "SEMI refined"))
-
-
-@pytest.mark.parametrize("how", [{"num_senders": 1}, {"refine": True, "selection": "Pri"}])
-def test_four_real_ranks_with_two_stragglers_train_as_virtual_ones_do(how):
-    arguments = {**FEW, **SEMI, "num_ranks": 4, "skewness": [8.0, 3.0], "moves": False, **how}
-    with Ranks(4, preload=(train_vit.__module__,)) as pool:
-        there = train_vit_on_ranks(pool, **arguments)
-    here = train_vit(**arguments)
-    check_equal(there, here)
-    assert here["migrated_share"] > 0 < here["dropped_share"]
-    assert here["data"][0]["source"] == "stand-in"
-
-
-def test_a_pool_of_another_size_is_refused(ranks):
+    virtual, real = train_vit(**FEW, **SOLUTIONS[name]), train_vit_on_ranks(ranks, **FEW, **SOLUTIONS[name])
+    assert real["train_loss"] == pytest.approx(virtual["train_loss"], rel=1e-4)  # sums in another order, four steps
+    assert real["accuracy"] == pytest.approx(virtual["accuracy"], abs=0.01)  # a few of some hundred digits
+    for quantity in ("plans", "dropped_share", "migrated_share"):
+        assert real[quantity] == virtual[quantity]
+    drops, migrates = name not in ("Baseline", "MIG", "SEMI refined"), name in ("MIG", "SEMI refined")
+    assert (virtual["dropped_share"] > 0, virtual["migrated_share"] > 0) == (drops, migrates)
     with pytest.raises(ValueError, match="num_ranks is 4; it must be the pool's 2"):
         train_vit_on_ranks(ranks, num_ranks=4)
 
@@ -81,24 +75,15 @@ def test_where_nobody_straggles_every_solution_is_the_baseline_bit_for_bit():
     )
     assert {other["train_loss"] for other in others} == {plain["train_loss"]}
     assert {other["dropped_share"] for other in others} == {0.0}
+    assert plain["data"][0]["source"] == "stand-in"
 
 
-def test_without_their_statistics_dropped_columns_are_chosen_again():
+def test_ranks_drop_the_shares_that_each_is_given_and_without_statistics_choose_again():
+    for dropped, share in (([0.75, 0.25], 0.5), ([0.75], 0.375)):
+        assert train_vit(**FEW | {"solution": "ZERO", "dropped": dropped})["dropped_share"] == pytest.approx(share)
     arguments = {**FEW, **SOLUTIONS["ZERO-Pri everywhere"], "epochs": 3}
     kept, forgotten = (train_vit(**arguments, is_incremental=is_so)["train_loss"] for is_so in (True, False))
     assert kept != forgotten
-
-
-def test_every_training_can_be_run_as_it_is_listed():
-    recipe = {name: value for name, value in FEW.items() if name != "seed"}
-    (plain, zero) = accuracy.training_cells(accuracy.compared_by_seed([SOLUTIONS["ZERO-Rd"]], [3]), **recipe)
-    assert train_vit(**zero)["dropped_share"] > train_vit(**plain)["dropped_share"] == 0
-
-
-def test_ranks_drop_the_shares_that_each_is_given():
-    found = train_vit(**FEW | {"solution": "ZERO", "dropped": [0.75, 0.25]})
-    assert found["dropped_share"] == pytest.approx(0.5)
-    assert train_vit(**FEW | {"solution": "ZERO", "dropped": [0.75]})["dropped_share"] == pytest.approx(0.375)
 
 
 @pytest.mark.parametrize(
@@ -110,18 +95,218 @@ def test_ranks_drop_the_shares_that_each_is_given():
         ({"limit": 0}, "limit is 0; it must be at least 1, or None for all images"),
         ({"skewness": [2.0, 2.0, 2.0]}, "skewness is .*; it must be at most 2 values"),
         ({"skewness": [0.5]}, "skewness of rank 0 is 0.5"),
-        ({"solution": "SEMI", "skewness": [2.0], "num_senders": 2}, "num_senders is 2; it must be at most 1"),
         ({"solution": "ZERO", "pruning_ratio": 1.0}, "pruning_ratio is 1.0; it must be in"),
-        ({"solution": "ZERO", "dropped": [1.0]}, "dropped is 1.0; it must be in"),
     ],
 )
 def test_bad_arguments_are_refused_before_any_work(wrong, message, monkeypatch):
     monkeypatch.setattr("workbench.datasets.cifar10.load", None)
     with pytest.raises(ValueError, match=message):
         train_vit(**{**FEW, **wrong})
-
-
-def test_every_variant_is_looked_at_before_ranks_start(monkeypatch):
     monkeypatch.setattr("workbench.techniques.flextp.measured.accuracy.Ranks", None)
-    with pytest.raises(ValueError, match="skewness of rank 0 is 0.5"):
-        compare_on_ranks([{}, {"skewness": [0.5]}], **{**FEW, "num_ranks": 2})
+    with pytest.raises(ValueError, match="skewness of rank 0 is 0.5"):  # every variant is looked at
+        compare_on_ranks([{}, {"skewness": [0.5]}], **FEW)
+
+
+REAL = [{"name": "cifar10/train", "source": "WORKBENCH_DATA", "detail": "", "sha256": "0"}]
+STAND_IN = [{**REAL[0], "source": "stand-in"}]
+ITEMS = {item.item: item for item in load_catalogue(Project()) if item.notebook == "notebooks/flextp/accuracy.ipynb"}
+
+PLAIN = {"solution": "Baseline"}
+RD = {"solution": "ZERO", "selection": "Rd", "pruning_ratio": 0.5, "everywhere": True}
+PRI = {**RD, "selection": "Pri"}
+SHARES = {"dropped_share": 0.25, "migrated_share": 0.0}
+
+
+def training(accuracy: float) -> dict:
+    run = {"num_test": 2000, "train_loss": 1.5, "seconds": 1.0, "data": REAL}
+    return {"accuracy": accuracy, "chance": 0.1, **SHARES, **run}
+
+
+def rows_of(*trained: tuple[dict, float], keys=("pruning_ratio",), **same) -> list[dict]:
+    compared, accuracies = zip(*trained, strict=True)
+    return scores.accuracy_rows(compared, [training(each) for each in accuracies], keys, **same)
+
+
+def values_of(rows, quantity: str, *names: str) -> dict:
+    found = [row for row in rows if row["quantity"] == quantity]
+    return {tuple(row.get(name) for name in ("solution", "seed", *names)): row["value"] for row in found}
+
+
+def verdicts(item: str, rows, sources=REAL) -> dict[str, Verdict]:
+    published = published_rows(Project(), ITEMS[item])
+    judged = judge(ITEMS[item].claims, read_rows(rows, "values"), published, sources=sources)
+    return {claim.claim: claim.verdict for claim in judged}
+
+
+def at(seed: int, *variants: dict) -> list[dict]:
+    return [{**variant, "seed": seed} for variant in variants]
+
+
+def test_a_training_is_compared_with_the_baseline_of_its_own_seed():
+    zero, one = at(0, PLAIN, PRI), at(1, PLAIN, PRI)
+    rows = rows_of((zero[0], 0.5), (zero[1], 0.4), (one[0], 0.4), (one[1], 0.44))
+    lost = values_of(rows, "accuracy_loss", "reading")
+    assert lost == pytest.approx(
+        {
+            ("ZERO-Pri", 0, "points"): 10.0,
+            ("ZERO-Pri", 0, "relative"): 20.0,
+            ("ZERO-Pri", 1, "points"): -4.0,
+            ("ZERO-Pri", 1, "relative"): -10.0,
+        }
+    )
+    # (10 - 4)/2 = 3 points are lost on average, and the Baseline spans 50 - 40 = 10.
+    assert values_of(rows, "loss_in_spreads") == pytest.approx({("ZERO-Pri", None): 0.3})
+
+
+def test_an_accuracy_and_what_is_lost_of_it_are_known_to_a_standard_error_of_the_test_images():
+    # A fifth of 2,000 images: sqrt(0.2 * 0.8 / 2000) is 0.894 points, of the Baseline's 40 % 2.236 per cent.
+    plain, pri = at(0, PLAIN, PRI)
+    rows = [row for row in rows_of((plain, 0.4), (pri, 0.2)) if row["solution"] == "ZERO-Pri"]
+    ends = {
+        (row["quantity"], row.get("reading")): (row["low"], row["value"], row["high"]) for row in rows if "low" in row
+    }
+    assert ends == {
+        ("accuracy", None): pytest.approx((20 - 0.8944, 20, 20 + 0.8944), abs=1e-4),
+        ("accuracy_loss", "points"): pytest.approx((20 - 0.8944, 20, 20 + 0.8944), abs=1e-4),
+        ("accuracy_loss", "relative"): pytest.approx((50 - 2.2361, 50, 50 + 2.2361), abs=1e-4),
+    }
+    assert not values_of(rows, "loss_in_spreads")  # without a second seed there is no spread
+
+
+def test_the_narrowed_loss_is_that_of_the_ratio_where_it_is_most_on_average():
+    small, large = {"pruning_ratio": 0.25}, {"pruning_ratio": 0.75}
+    plain, rd, pri, more_rd, more_pri = at(0, PLAIN, RD | small, PRI | small, RD | large, PRI | large)
+    # Points lost: Rd 4 and 20, Pri 1 and 12; narrowed by 3 and 8 points, by 75 and 40 per cent.
+    rows = rows_of((plain, 0.5), (rd, 0.46), (pri, 0.49), (more_rd, 0.3), (more_pri, 0.38), model="ViT-1B")
+    assert values_of(rows, "loss_narrowed", "reading", "model") == pytest.approx(
+        {(None, 0, "points", "ViT-1B"): 8.0, (None, 0, "relative", "ViT-1B"): 75.0}
+    )
+    rows = rows_of((plain, 0.5), (RD | {"seed": 0}, 0.5), (PRI | {"seed": 0}, 0.49))  # of no loss there is no share
+    assert values_of(rows, "loss_narrowed", "reading") == pytest.approx({(None, 0, "points"): -1.0})
+
+
+def test_a_baseline_at_chance_says_so():
+    # sqrt(0.1 · 0.9 / 2000) = 0.0067: 0.113 lies less than two of it above 0.1, 0.114 more.
+    plain = at(0, PLAIN)
+    assert "at chance" in scores.chance_reason(plain, [training(0.113)])
+    assert scores.chance_reason(plain, [training(0.114)]) == ""
+
+
+def cells_of(*compared: dict, seed: int = 0, **arguments) -> list[dict]:
+    return accuracy.training_cells(accuracy.compared_by_seed(compared, [seed]), **arguments)
+
+
+def test_all_figures_share_their_baselines_and_ranks_that_all_drop_are_the_same_whoever_straggles():
+    moves = {**PRI, "skewness": [8], "moves": True}
+    alone = {**moves, "everywhere": False}
+    plain, one, other = cells_of(PRI, alone, seed=3, epochs=2)
+    assert one != other and plain["seed"] == 3 and plain["epochs"] == 2
+    assert cells_of({**alone, "pruning_ratio": None, "skewness": [1]}, seed=3, epochs=2) == [plain, plain]
+    assert cells_of(moves, seed=3, epochs=2) == [plain, one]
+    with pytest.raises(ValueError, match="migrated is given; it must be among solution, "):
+        cells_of({"migrated": 0.5})
+
+
+def made_up(item: str, profile: str) -> list[dict]:
+    """Return rows of an item in a profile: all lose ten points, and seed 1 is a point ahead of seed 0."""
+    given = ITEMS[item].parameters[profile]
+    wanted = accuracy.compared_by_seed(given["compared"], given["seeds"])
+    accuracy.training_cells(wanted)
+    accuracies = {"Baseline": 0.5}
+    trained = [training(accuracies.get(variant["solution"], 0.4) + variant["seed"] / 100) for variant in wanted]
+    return scores.accuracy_rows(wanted, trained, given["keys"], model=given["model"])
+
+
+@pytest.mark.parametrize(
+    ("item", "profile"), [(name, each) for name, item in ITEMS.items() for each in item.parameters]
+)
+def test_every_claim_can_be_judged_by_what_its_item_compares(item, profile):
+    judged = verdicts(item, made_up(item, profile)).values()
+    assert profile != "full" or Verdict.NOT_RUN not in judged
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_a_stand_in_supports_no_verdict_about_accuracy(item):
+    needs_real = {claim.name for claim in ITEMS[item].claims if claim.needs_real_data}
+    judged = verdicts(item, made_up(item, "full"), STAND_IN)
+    assert {judged[name] for name in needs_real} <= {Verdict.NOT_COMPARABLE, Verdict.NOT_RUN} and needs_real
+
+
+def test_priority_that_loses_more_than_chance_turns_its_claim_red():
+    compared = [each for seed in (0, 1) for each in at(seed, PLAIN, RD, PRI)]
+    better, worse = (
+        verdicts("fig-5a", rows_of(*zip(compared, accuracies, strict=True), model="ViT-1B"))["Pri loses less than Rd"]
+        for accuracies in ((0.5, 0.3, 0.4, 0.5, 0.31, 0.41), (0.5, 0.4, 0.3, 0.5, 0.41, 0.31))
+    )
+    assert (better, worse) == (Verdict.AGREES, Verdict.DISAGREES)
+
+
+@pytest.mark.parametrize(("lost", "verdict"), [(0.13, Verdict.AGREES), (0.30, Verdict.DISAGREES)])
+def test_a_loss_far_from_the_published_one_turns_its_claim_red(lost, verdict):
+    # Half of 14.9 either way: 7.45 to 22.35 points.
+    rows = rows_of((at(0, PLAIN)[0], 0.5), (at(0, PRI)[0], 0.5 - lost), model="ViT-3B")
+    assert verdicts("fig-6a", rows)["Pri loses 14.9 % at γ = 1/2, in points"] is verdict
+
+
+def test_bars_stand_beside_the_baseline_and_the_table_sets_losses_beside_what_was_dropped():
+    semi = {"solution": "SEMI", "skewness": [8, 4]}
+    compared = at(0, PLAIN, {**semi, "num_senders": 0}, {**semi, "num_senders": 2}, semi)
+    rows = rows_of(*zip(compared, (0.5, 0.3, 0.45, 0.4), strict=True), keys=["num_senders"])
+    ax = pictures.draw_accuracies(rows, ax=plt.figure().subplots(), along="num_senders")
+    bars = [bar for bars in ax.containers if isinstance(bars, BarContainer) for bar in bars]
+    assert [bar.get_height() for bar in bars] == pytest.approx([30.0, 45.0])  # without the choice of SEMI itself
+    assert list(ax.lines[-1].get_ydata()) == pytest.approx([50.0, 50.0])
+    table = pictures.loss_table(rows, ["num_senders"])
+    assert list(table.solution) == ["SEMI(x)", "SEMI(x)", "SEMI"]
+    shown = {"points lost": 20.0, "low": 20.0, "high": 20.0, "accuracy (%)": 30.0}
+    shown |= {"dropped_share (%)": 25.0, "migrated_share (%)": 0.0}
+    assert table.to_dict("records")[0] == {"solution": "SEMI(x)", "num_senders": 0, **shown}
+
+
+def timed_drops(**shares):
+    """Rows of a timing study: the share that two ranks dropped, by solution."""
+    return [
+        value_row("rank_drops", share, solution=name, skewness=8.0, rank=rank)
+        for name, by_rank in shares.items()
+        for rank, share in enumerate(by_rank)
+    ]
+
+
+TIMED = {"Baseline": (0.0, 0.0), "ZERO-Pri": (0.958, 0.041), "SEMI": (0.6, 0.0), "SEMI refined": (0.0, 0.0)}
+
+
+def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_timed():
+    assert CONTROL not in variants_as_timed(timed_drops(**{"ZERO-Pri": (0.0, 0.0)}))  # where Pri drops nothing
+    variants = variants_as_timed(timed_drops(**TIMED))
+    assert {name: compared.get("dropped") for name, compared in variants.items()} == {
+        "ZERO-Pri": [0.96, 0.04],
+        "SEMI": [0.6, 0.0],
+        "SEMI refined": None,
+        CONTROL: None,
+    }
+    assert [rank.dropped for rank in Variant.of(variants["ZERO-Pri"]).policy(2).plan.ranks] == [0.96, 0.04]
+    assert [rank.dropped for rank in Variant.of(variants[CONTROL]).policy(2).plan.ranks] == [0.96, 0.96]
+    migrating = Variant.of(variants["SEMI refined"])
+    assert (migrating.policy(2).solution, migrating.trace(2, 1).skewness(0, 0)) == ("MIG", 8.0)
+    losses = {"ZERO-Pri": (0.04, 0.06), "SEMI": (0.0, 0.01), "SEMI refined": (0.0, 0.0), CONTROL: (0.1, 0.14)}
+    plain = (0.30, 0.34)
+    found = [
+        training(accuracy)
+        for seed, whole in enumerate(plain)
+        for accuracy in (whole, *(whole - losses[name][seed] for name in variants))
+    ]
+    rows = rows_as_timed(variants, [0, 1], found, model="m")
+    spreads = {row["solution"]: row["value"] for row in rows if row["quantity"] == "loss_in_spreads"}
+    assert spreads == pytest.approx({"ZERO-Pri": 5 / 4, "SEMI": 0.5 / 4, "SEMI refined": 0, CONTROL: 12 / 4})
+    assert {row["model"] for row in rows} == {"m"}
+    assert {"trained_dropped_share", "trained_migrated_share"} <= {row["quantity"] for row in rows}
+
+
+@pytest.mark.parametrize(("in_spreads", "is_blind"), [(0.99, True), (1.0, False)])
+def test_losses_tell_nothing_where_not_even_dropping_everywhere_loses_more_than_seeds_differ(in_spreads, is_blind):
+    trained = [
+        value_row("loss_in_spreads", value, solution=name) for name, value in (("ZERO-Pri", 2.0), (CONTROL, in_spreads))
+    ]
+    assert bool(blind_reason(trained)) is is_blind
+    assert not is_blind or "0.99 of the Baseline's spread" in blind_reason(trained)
+    assert blind_reason([]) == "" and blind_reason(trained[:1])

@@ -4,17 +4,25 @@ import os
 import random
 import signal
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 import pytest
 import torch
+from flextp_cases import ranks, shares, straight_costs
 from torch import nn
 
-from workbench.launch import RankFailed, run_on_ranks
-from workbench.parallel import ProcessTensorGroup, TransformerConfig, TransformerLayer, VirtualTensorGroup
-from workbench.techniques.flextp.method import SPEED_SHARE, Costs, PiecewiseLinear, Plan, RankPlan, RankTimes, Scheme
+from workbench.launch import RankFailed, Ranks, run_on_ranks
+from workbench.parallel import (
+    ColumnParallelLinear,
+    ProcessTensorGroup,
+    TransformerConfig,
+    TransformerLayer,
+    VirtualTensorGroup,
+)
+from workbench.techniques.flextp.method import SPEED_SHARE, Costs, Plan, RankPlan, RankTimes, Scheme, settled_resizing
 from workbench.techniques.flextp.runtime import (
     PATIENCE,
     Balancer,
@@ -53,11 +61,10 @@ def train(model, balancer, num_iterations, before=lambda iteration: None, shape=
     return losses
 
 
-def balanced(trace, **policy):
+def balanced(trace, build=two_layers, costs=COSTS, times=ModelledTimes, **policy):
     group = VirtualTensorGroup(trace.num_ranks)
-    model = two_layers(group)
-    times = ModelledTimes(trace, product_s=1.0, other_s=0.2)
-    return model, balance(model, group, policy=Policy(**policy), modelled=times, costs=COSTS)
+    model, modelled = build(group), times(trace, product_s=1.0, other_s=0.2)
+    return model, balance(model, group, policy=Policy(**policy) if policy else None, modelled=modelled, costs=costs)
 
 
 class Plain:
@@ -66,8 +73,16 @@ class Plain:
     iteration = staticmethod(nullcontext)
 
 
-def plain_losses(num_ranks, num_iterations):
-    return train(two_layers(VirtualTensorGroup(num_ranks)), Plain(), num_iterations)
+@pytest.fixture(scope="module")
+def pair():
+    with Ranks(2, timeout_s=60) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def four():
+    with Ranks(4, timeout_s=60) as pool:
+        yield pool
 
 
 def test_one_real_rank_alone_trains_without_a_pre_test():
@@ -82,13 +97,13 @@ def alone():
     return balancer.costs is None and balancer.plan.is_plain
 
 
-def test_where_the_clock_runs_on_in_messages_waiting_for_others_is_no_time_of_ones_own():
-    (own_s, passed_s, watches_after), _ = run_on_ranks(first_waits_for_second, 2, timeout_s=60)
+LATE_S = 0.4
+
+
+def test_where_the_clock_runs_on_in_messages_waiting_for_others_is_no_time_of_ones_own(pair):
+    (own_s, passed_s, watches_after), _ = pair.run(first_waits_for_second)
     assert passed_s > LATE_S and own_s < passed_s - LATE_S / 2
     assert not watches_after
-
-
-LATE_S = 0.4
 
 
 def first_waits_for_second():
@@ -135,8 +150,8 @@ def test_with_patience_a_rank_is_helped_after_the_first_window_in_which_it_is_mo
 def test_with_patience_the_times_of_as_many_iterations_travel_as_one_message():
     model, balancer = balanced(StragglerTrace.fixed(4, {1: 4.0}), solution="SEMI", patience=3)
     train(model, balancer, 8)
-    told = [message for message in balancer.group.traffic.messages if message.site == "flextp.times"]
-    assert [message.message_bytes for message in told] == [3 * 3 * 8] * 2 and balancer.plan.ranks[1].removed > 0
+    times = [message for message in balancer.group.traffic.messages if message.site == "flextp.times"]
+    assert [message.message_bytes for message in times] == [3 * 3 * 8] * 2 and balancer.plan.ranks[1].removed > 0
     plans = [message for message in balancer.group.traffic.messages if message.site == "flextp.plan"]
     assert len(plans) == len(balancer.steps) == 1  # rank 0 plans for all
 
@@ -146,16 +161,6 @@ def test_a_rank_that_has_not_moved_is_planned_from_as_before_while_others_move()
     train(model, balancer, 5)
     first, second = ([each.unresized().product_s for each in step.times] for step in balancer.steps)
     assert first == pytest.approx([8, 1, 1, 1]) and second == pytest.approx([8, 3, 1, 1])
-
-
-def test_the_times_before_an_iteration_that_is_broken_off_count_once():
-    model, balancer = balanced(grid("....4...", "........"), solution="SEMI", refine=True, patience=2)
-    train(model, balancer, 5)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt), balancer.iteration():
-            raise KeyboardInterrupt
-    train(model, balancer, 2)
-    assert [step.plan.is_plain for step in balancer.steps] == [True]
 
 
 @pytest.mark.parametrize(
@@ -168,53 +173,24 @@ def test_with_patience_the_median_iteration_is_planned_from(patience, trace):
     assert [rank.product_s for rank in balancer.steps[-1].times] == [3.0, 1.0]
 
 
+def test_without_stragglers_training_is_the_plain_one_bit_for_bit_and_migration_alone_loses_nothing():
+    plain = train(two_layers(VirtualTensorGroup(4)), Plain(), 4)
+    for solution in ("ZERO", "MIG", "SEMI"):
+        model, balancer = balanced(StragglerTrace.none(4), solution=solution)
+        assert train(model, balancer, 4) == plain
+        assert balancer.plan.is_plain
+    model, balancer = balanced(StragglerTrace.fixed(4, {1: 8.0, 2: 3.0}), solution="MIG")
+    assert train(model, balancer, 4) == pytest.approx(plain, rel=1e-10)
+    assert balancer.plan.senders == (1, 2)
+
+
 def test_by_default_as_much_is_dropped_as_the_plan_says():
-    group = VirtualTensorGroup(4)
-    model = two_layers(group, WIDE)
-    times = ModelledTimes(StragglerTrace.fixed(4, {0: 8.0}), product_s=1.0, other_s=0.2)
     dear = Costs.straight(communicate_s=100.0, compute_s=1.0)
-    balancer = balance(model, group, modelled=times, costs=dear)
+    model, balancer = balanced(StragglerTrace.fixed(4, {0: 8.0}), partial(two_layers, config=WIDE), dear)
     train(model, balancer, PATIENCE + 2, shape=(2, 3, 128))
     planned = balancer.plan.ranks[0].dropped
     assert planned == pytest.approx((8.2 - (0.2 + 1.28) / SPEED_SHARE) / 8)  # nobody but the straggler at that level
     assert balancer.dropped_share == pytest.approx(planned / 4, abs=1 / 4 / 32)  # to the nearest of 32 columns or more
-
-
-def test_without_stragglers_training_is_the_plain_one_bit_for_bit():
-    for solution in ("ZERO", "MIG", "SEMI"):
-        model, balancer = balanced(StragglerTrace.none(4), solution=solution)
-        assert train(model, balancer, 4) == plain_losses(4, 4)
-        assert balancer.plan.is_plain
-
-
-def test_migration_alone_loses_nothing():
-    model, balancer = balanced(StragglerTrace.fixed(4, {1: 8.0, 2: 3.0}), solution="MIG")
-    assert train(model, balancer, 6) == pytest.approx(plain_losses(4, 6), rel=1e-10)
-    assert balancer.plan.senders == (1, 2)
-
-
-def test_under_autocast_migration_loses_no_more_than_the_rounding():
-    losses = {}
-    for name, trace in (("plain", StragglerTrace.none(4)), ("divided", StragglerTrace.fixed(4, {1: 8.0, 2: 3.0}))):
-        model, balancer = balanced(trace, solution="MIG")
-        model.float()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            losses[name] = train(model, balancer, 6, dtype=torch.float32)
-    assert balancer.plan.senders == (1, 2)
-    assert losses["divided"] == pytest.approx(losses["plain"], rel=2**-7)
-    assert losses["divided"] != losses["plain"]
-
-
-def test_a_straggler_drops_what_equation_one_says():
-    # T = 0.2 + 8 for the straggler, 1.2 for the others; the mean is (8.2 + 3 * 1.2) / 4 = 2.95, the ratio
-    # (8.2 - 2.95) / 8 = 0.656 in the first plan; against the mean as it is then, it grows until times rest.
-    model, balancer = balanced(StragglerTrace.fixed(4, {2: 8.0}), solution="ZERO", selection="Pri")
-    train(model, balancer, 12)
-    first, last = balancer.steps[0].plan, balancer.plan
-    assert first.ranks[2].dropped == pytest.approx(0.65625)
-    # The least that the rule asks for: 8.2 - 8 r within a tenth of the mean (11.8 - 8 r) / 4.
-    assert last.ranks[2].dropped > 0.8
-    assert [rank.dropped for rank in (last.ranks[0], last.ranks[1], last.ranks[3])] == [0, 0, 0]
 
 
 @dataclass
@@ -230,32 +206,40 @@ class NarrowTimes(ModelledTimes):
         return RankTimes(own_s=self.other_s + product_s, product_s=product_s, work=work)
 
 
-def balanced_where_messages_are_dear(skewness, fixed_share, config=CONFIG):
-    group, trace = VirtualTensorGroup(4), StragglerTrace.fixed(4, {0: skewness})
-    dear = PiecewiseLinear.straight(0.0, at_zero_s=100.0)
-    costs = replace(Costs.straight(compute_s=1.0), communicate=dear, fixed_share=fixed_share)
-    times, model = NarrowTimes(trace, product_s=1.0, other_s=0.2), two_layers(group, config)
-    return model, balance(model, group, policy=Policy(selection="Rd"), modelled=times, costs=costs)
+@pytest.mark.parametrize("is_broken_off", [True, False])
+def test_the_times_before_an_iteration_without_products_count_once(is_broken_off):
+    model, balancer = balanced(grid("....4...", "........"), solution="SEMI", refine=True, patience=2)
+    train(model, balancer, 5)
+    for _ in range(2):
+        with suppress(KeyboardInterrupt), balancer.iteration():
+            if is_broken_off:
+                raise KeyboardInterrupt
+    train(model, balancer, 2)
+    assert [step.plan.is_plain for step in balancer.steps] == [True]
 
 
 def test_a_straggler_whose_narrow_products_take_long_looks_no_slower_for_it():
     # Rank 0 takes 2 s, the others 1; it must drop 2/3 to be down to 2 (0.25 + 0.75 / 3) = 1. Were its time then divided
     # by 1/3, it would look as if products took 3 s, and drop more, for ever.
-    model, balancer = balanced_where_messages_are_dear(2.0, fixed_share=0.25)
+    costs = replace(straight_costs(whole_s=100.0), fixed_share=0.25)
+    trace = StragglerTrace.fixed(4, {0: 2.0})
+    model, balancer = balanced(trace, costs=costs, times=NarrowTimes, selection="Rd")
     train(model, balancer, 6)
     (step,) = balancer.steps
     assert (step.plan.ranks[0].dropped, step.plan.migrated) == (pytest.approx(2 / 3), 0)
     assert [each.product_s for each in step.times] == pytest.approx([1.5, 0.75, 0.75, 0.75])
 
 
-@pytest.mark.parametrize("fixed_share", [0.0, 0.1, 0.2])
-def test_who_knows_too_little_of_narrow_products_drops_more_step_by_step_and_no_more_than_it_takes(fixed_share):
-    # A rank three times slower is down to 3 (0.25 + 0.75 w) = 1 at w = 1/9, and at 1.2 at w = 1/5.
-    model, balancer = balanced_where_messages_are_dear(3.0, fixed_share, WIDE)
-    train(model, balancer, 12, shape=(2, 3, 128))
-    dropped = [step.plan.ranks[0].dropped for step in balancer.steps]
-    assert dropped == sorted(dropped) and len(dropped) > 1 and 4 / 5 < dropped[-1] <= 8 / 9
-    assert balancer.steps[-1].iteration < 8  # and rests
+def test_the_run_time_settles_on_the_plan_that_is_predicted():
+    wide = partial(ColumnParallelLinear, 4096, 4, site="only")  # so that shares are rounded to 1 / 4096
+    policy = {"solution": "ZERO", "selection": "Rd", "reference": "current mean"}
+    model, balancer = balanced(StragglerTrace.fixed(4, {0: 8.0}), wide, **policy)
+    for _ in range(8):
+        with balancer.iteration():
+            sum(part.sum() for part in model(torch.ones(1, 4096))).backward()
+    assert len(balancer.steps) == 4
+    settled = settled_resizing(ranks(8, 1, 1, 1, other_s=0.2))
+    assert shares(balancer.plan, "dropped") == pytest.approx(shares(settled, "dropped"), abs=1e-3)
 
 
 def test_plans_follow_a_straggler_that_moves_and_vanish_with_it():
@@ -265,47 +249,6 @@ def test_plans_follow_a_straggler_that_moves_and_vanish_with_it():
     removed = [[rank for rank, plan in enumerate(step.plan.ranks) if plan.removed] for step in balancer.steps]
     assert removed == [[0], [1], []]
     assert [step.iteration for step in balancer.steps] == [1, 5, 9]  # one iteration after the change
-
-
-def test_resizing_ends_when_the_last_straggler_has_vanished():
-    # While rank 0 still drops columns, the current mean lies below everybody's un-resized time.
-    model, balancer = balanced(grid("8" * 8 + "." * 16, *["." * 24] * 3), solution="ZERO", selection="Pri")
-    train(model, balancer, 8)
-    assert balancer.plan.ranks[0].dropped > 0.8
-    train(model, balancer, 10)
-    assert balancer.plan.is_plain
-
-
-def test_a_rank_that_is_as_fast_as_the_fastest_never_drops():
-    trace = StragglerTrace.random(4, num_epochs=12, iterations_per_epoch=5, seed=1, straggling_share=0.4)
-    model, balancer = balanced(trace, solution="ZERO", selection="Pri")
-    train(model, balancer, 60)
-    for step in balancer.steps:
-        least_s = min(each.unresized().own_s for each in step.times)
-        for each, plan in zip(step.times, step.plan.ranks, strict=True):
-            assert plan.dropped == 0 or each.unresized().own_s > 1.1 * least_s
-
-
-@pytest.mark.parametrize(("selection", "differ"), [("Pri", False), ("PriDiffR", True)])
-def test_layers_of_a_rank_have_ratios_of_their_own_only_where_the_policy_says_so(selection, differ):
-    policy = {"selection": selection, "iterations_per_epoch": 2, "micro_threshold": 0.0015}
-    model, balancer = balanced(StragglerTrace.fixed(2, {0: 3.0}), solution="ZERO", **policy)
-    train(model, balancer, 7)
-    widths = {"mlp.output": 16, "mlp.input": 16, "attention.output": 8, "attention.query_key_value": 16}
-    ratios = {
-        len(entry.dropped) / next(width for name, width in widths.items() if name in entry.layer_name)
-        for entry in balancer.lineage.entries()
-        if entry.layer_name.endswith("rank 0")
-    }
-    assert (len(ratios) > 1) is differ
-
-
-def test_a_batch_without_products_says_nothing():
-    model, balancer = balanced(StragglerTrace.fixed(2, {0: 4.0}), solution="SEMI", refine=True)
-    with balancer.iteration():
-        pass
-    train(model, balancer, 3)
-    assert not balancer.plan.is_plain
 
 
 def test_gradients_may_be_accumulated_within_an_iteration():
@@ -321,12 +264,12 @@ def test_gradients_may_be_accumulated_within_an_iteration():
     assert {product.num_products for product in balancer._products} == {3}
     for batch in batches:
         plain(batch).square().mean().backward()
-    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+    for ours, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, other.grad, rtol=1e-10, atol=1e-12)
 
 
-def test_a_batch_without_products_just_before_the_pre_test_leaves_it_to_measure():
-    assert all(run_on_ranks(skips_the_last_batch_of_a_window, 2, timeout_s=60))
+def test_a_batch_without_products_just_before_the_pre_test_leaves_it_to_measure(pair):
+    assert all(pair.run(skips_the_last_batch_of_a_window))
 
 
 def skips_the_last_batch_of_a_window():
@@ -340,133 +283,84 @@ def skips_the_last_batch_of_a_window():
     return balancer.costs is not None
 
 
-def test_with_a_constant_ratio_a_rank_that_has_recovered_drops_nothing_any_more():
-    group = VirtualTensorGroup(4)
-    model = two_layers(group)
-    times = NarrowTimes(grid("8" * 6 + "." * 12, *["." * 18] * 3), product_s=1.0, other_s=0.2)
-    policy = Policy(solution="ZERO", selection="PriDiffE", pruning_ratio=0.5, micro_threshold=1e-4)
-    balancer = balance(model, group, policy=policy, modelled=times)
+@pytest.mark.parametrize(
+    "policy", [{"selection": "Pri"}, {"selection": "PriDiffE", "pruning_ratio": 0.5, "micro_threshold": 1e-4}], ids=str
+)
+def test_a_rank_that_has_recovered_drops_nothing_any_more(policy):
+    # While rank 0 still drops columns, the current mean lies below everybody's un-resized time.
+    trace = grid("8" * 6 + "." * 12, *["." * 18] * 3)
+    model, balancer = balanced(trace, times=NarrowTimes, solution="ZERO", **policy)
     train(model, balancer, 6)
-    assert balancer.plan.ranks[0].dropped == 0.5
+    assert balancer.plan.ranks[0].dropped >= 0.5
     train(model, balancer, 12)
     assert balancer.plan.is_plain
 
 
-@pytest.mark.parametrize("is_incremental", [False, True])
-def test_without_the_increment_the_same_columns_are_dropped_for_ever_and_with_it_the_choice_rotates(is_incremental):
-    policy = {"solution": "ZERO", "pruning_ratio": 0.25, "iterations_per_epoch": 2, "is_incremental": is_incremental}
-    model, balancer = balanced(StragglerTrace.fixed(2, {0: 3.0}), **policy)
-    choices = []
-    train(model, balancer, 40, before=lambda _: choices.append(balancer.lineage.entries()[0].dropped))
-    assert (len(set(choices[-20:])) > 1) is is_incremental
-
-
-@pytest.mark.parametrize("imputation", ["Zero", "Average", "Same"])
-@pytest.mark.parametrize("selection", ["Rd", "Pri", "PriDiffR"])
-def test_every_policy_trains(selection, imputation):
-    policy = {"selection": selection, "imputation": imputation, "iterations_per_epoch": 3, "micro_threshold": 1e-4}
-    model, balancer = balanced(StragglerTrace.fixed(2, {1: 4.0}), solution="ZERO", **policy)
-    losses = train(model, balancer, 12)
-    assert losses[-1] < losses[0]
-
-
-def on_a_rank(trace, policy, hesitate=False):
+def on_a_rank(trace, policy):
     group = ProcessTensorGroup()
     model = two_layers(group)
     times = ModelledTimes(trace, product_s=1.0, other_s=0.2)
     balancer = balance(model, group, policy=Policy(**policy), modelled=times, costs=COSTS)
     pause = random.Random(group.local_ranks[0])
-    losses = train(model, balancer, 9, before=lambda _: time.sleep(pause.random() / 50 if hesitate else 0))
+    losses = train(model, balancer, 6, before=lambda _: time.sleep(pause.random() / 50))
     return losses, [step.plan for step in balancer.steps]
 
 
-def test_real_ranks_train_as_virtual_ones_do_while_stragglers_come_grow_and_vanish():
-    trace = StragglerTrace.random(4, num_epochs=3, iterations_per_epoch=3, seed=5, straggling_share=0.5)
-    policy = {"solution": "SEMI", "iterations_per_epoch": 3}
+def test_real_ranks_train_as_virtual_ones_do_while_stragglers_come_grow_and_vanish(four):
+    trace = StragglerTrace.random(4, num_epochs=2, iterations_per_epoch=3, seed=5, straggling_share=0.5)
+    policy = {"solution": "SEMI", "iterations_per_epoch": 3, "num_senders": 1}
     model, balancer = balanced(trace, **policy)
-    losses = train(model, balancer, 9)
+    losses = train(model, balancer, 6)
     assert len({step.plan for step in balancer.steps}) > 1
-    for found, plans in run_on_ranks(on_a_rank, 4, trace, policy, hesitate=True, timeout_s=90):
+    for measured, plans in four.run(on_a_rank, trace, policy):
         assert plans == [step.plan for step in balancer.steps]
-        assert found == pytest.approx(losses, rel=1e-9)
+        assert measured == pytest.approx(losses, rel=1e-9)
 
 
-def measured_on_a_rank(trace, policy, iterations):
+def measured_on_a_rank(trace, iterations):
     group = ProcessTensorGroup()
     model = two_layers(group, WIDE)  # so that products are more than noise
-    balancer = balance(model, group, policy=policy, trace=trace)
+    balancer = balance(model, group, trace=trace)
     pause = random.Random(group.local_ranks[0])
     losses = train(model, balancer, iterations, before=lambda _: time.sleep(pause.random() / 50), shape=(8, 32, 128))
     return losses, [(step.iteration, step.plan, step.times) for step in balancer.steps], balancer.costs
 
 
-PAPER = Policy(solution="SEMI", iterations_per_epoch=4)
-
-
-@pytest.mark.parametrize(("policy", "stays"), [(None, 2 * PATIENCE), (PAPER, 4)], ids=["default", "paper"])
-def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing(policy, stays):
+def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing(four):
+    stays = 2 * PATIENCE
     trace = StragglerTrace.round_robin(4, 8.0, iterations_per_epoch=stays)
-    results = run_on_ranks(measured_on_a_rank, 4, trace, policy, 3 * stays, timeout_s=120)
+    results = four.run(measured_on_a_rank, trace, 3 * stays)
     losses, steps, costs = results[0]
     assert costs is not None
     for others in results[1:]:
         assert others == (losses, steps, costs)
     _, plan, times = steps[0]  # of the first epoch, whose straggler is rank 0
     assert plan.ranks[0].removed > 0.3
-    product_s = [each.product_s for each in times]
+    product_s = [rank.product_s for rank in times]
     assert product_s[0] > 3 * median(product_s[1:])
     for straggler in (1, 2):  # of the epochs after it
         plans = [plan for iteration, plan, _ in steps if straggler * stays < iteration <= (straggler + 1) * stays]
         removed = [rank.removed for rank in plans[-1].ranks]
         assert removed[straggler] > 0.3
-        # With a patience of one, 1 % of columns that are as few as here looks slow long after its rank is fast again.
-        assert policy is PAPER or removed[straggler - 1] < removed[straggler]
+        assert removed[straggler - 1] < removed[straggler]
 
 
-def with_and_without_meters():
-    group, found = ProcessTensorGroup(), []
-    for is_metered in (False, True):
-        model = two_layers(group, WIDE).float()
-        helper = balance(model, group, policy=Policy(solution="Baseline")) if is_metered else Plain()
-        losses = train(model, helper, 3, shape=(4, 3, 128), dtype=torch.float32)
-        found.append((losses, [parameter.detach() for parameter in model.parameters()]))
-    assert model[1].mlp.input.matrix_product.meters[group.local_ranks[0]].product_s > 0
-    (plain_losses, plain), (losses, metered) = found
-    return losses == plain_losses and all(map(torch.equal, plain, metered))
+def test_ranks_that_differ_in_policy_or_in_type_or_training_of_weights_are_refused_everywhere(pair):
+    assert pair.run(differs_on_the_second_rank) == [True, True]
 
 
-def test_metered_products_without_a_plan_are_the_plain_ones_bit_for_bit():
-    assert run_on_ranks(with_and_without_meters, 2, timeout_s=60) == [True, True]
-
-
-def with_a_policy_of_its_own():
+def differs_on_the_second_rank():
     group = ProcessTensorGroup()
-    policy = Policy(solution="ZERO", iterations_per_epoch=2 + group.local_ranks[0])
+    (rank,) = group.local_ranks
     with pytest.raises(ValueError, match="policy of rank 1 differs"):
-        balance(two_layers(group), group, policy=policy)
-    return True
-
-
-def test_ranks_that_were_given_different_policies_are_refused_everywhere():
-    assert run_on_ranks(with_a_policy_of_its_own, 2, timeout_s=60) == [True, True]
-
-
-def with_weights_of_its_own():
-    """Where messages would differ in width or number."""
-    group, refused = ProcessTensorGroup(), []
-    is_second = group.local_ranks == (1,)
-    for differ in (lambda model: model.float(), lambda model: model[0].mlp.requires_grad_(False)):
+        balance(two_layers(group), group, policy=Policy(solution="ZERO", iterations_per_epoch=2 + rank))
+    for change in (lambda model: model.float(), lambda model: model[0].mlp.requires_grad_(False)):
         model = two_layers(group)
-        if is_second:
-            differ(model)
+        if rank == 1:
+            change(model)
         with pytest.raises(ValueError, match="policy of rank 1 differs"):
             balance(model, group)
-        refused.append(True)
-    return refused
-
-
-def test_ranks_whose_weights_differ_in_type_or_in_what_is_trained_are_refused_everywhere():
-    assert run_on_ranks(with_weights_of_its_own, 2, timeout_s=60) == [[True, True]] * 2
+    return True
 
 
 def dies_while_migrating(scheme, step):
@@ -483,8 +377,10 @@ def dies_while_migrating(scheme, step):
     return train(model, balancer, 4, before=die)
 
 
-@pytest.mark.parametrize("scheme", Scheme)
-@pytest.mark.parametrize("step", ["add_up", "bring_back"], ids=["forward", "backward"])
+@pytest.mark.parametrize(
+    ("scheme", "step"),
+    [(Scheme.BROADCAST_REDUCE, "add_up"), (Scheme.SCATTER_GATHER, "bring_back")],  # forward, backward
+)
 def test_a_rank_that_is_lost_during_migration_ends_the_run_and_is_named(scheme, step):
     with pytest.raises(RankFailed, match="rank 2"):
         run_on_ranks(dies_while_migrating, 4, scheme, step, timeout_s=60)
@@ -502,13 +398,12 @@ def test_a_given_plan_holds_from_the_first_iteration_on_in_every_layer_whatever_
 def test_outside_of_an_iteration_products_are_plain():
     model, balancer = balanced(StragglerTrace.fixed(2, {0: 4.0}), solution="ZERO", selection="Pri")
     train(model, balancer, 3)
-    assert balancer.plan.ranks[0].dropped > 0.3
     x = torch.ones(2, 3, 16, dtype=torch.float64)
-    after = model(x)
+    plain = model(x)
     with balancer.iteration():
-        assert not torch.equal(model(x), after)
+        assert not torch.equal(model(x), plain)
     balancer.remove()
-    assert torch.equal(model(x), after)
+    assert torch.equal(model(x), plain)
 
 
 NO_STRAGGLER = ModelledTimes(StragglerTrace.none(2))
@@ -527,10 +422,6 @@ def refused(build=two_layers, **arguments):
         (lambda: check_model(lambda _: two_layers(VirtualTensorGroup(2)), 2), "group of .* is another one"),
         (lambda: refused(lambda group: nn.Linear(2, 2)), "model is a Linear without parallel linears"),
         (lambda: refused(policy=Policy(num_senders=2)), "num_senders is 2; it must be at most 1"),
-        (
-            lambda: refused(policy=Policy(solution="given", plan=Plan.plain(3))),
-            "plan is of 3 ranks; it must be of .* 2",
-        ),
         (lambda: refused(modelled=OTHER_RANKS), "trace is of 3 ranks; it must be of the group's 2"),
         (lambda: refused(trace=StragglerTrace.none(2)), "trace is given; it must be None where `modelled` is"),
         (lambda: refused(modelled=None), "modelled is None"),
@@ -545,16 +436,10 @@ def test_bad_input_is_refused_before_any_rank_starts(call, message):
         call()
 
 
-def test_a_balanced_model_is_refused_until_balancing_is_removed():
+def test_an_iteration_is_refused_inside_of_another_after_removal_and_on_another_device():
     model, balancer = balanced(StragglerTrace.none(2), solution="SEMI")
     with pytest.raises(ValueError, match="replaced already"):
         balance(model, balancer.group, modelled=NO_STRAGGLER, costs=COSTS)
-    balancer.remove()
-    balance(model, balancer.group, modelled=NO_STRAGGLER, costs=COSTS)
-
-
-def test_an_iteration_is_refused_inside_of_another_after_removal_and_on_another_device():
-    model, balancer = balanced(StragglerTrace.none(2), solution="SEMI")
     with pytest.raises(RuntimeError, match="the one before has not ended"), balancer.iteration(), balancer.iteration():
         pass
     train(model, balancer, 1)  # the refusal has ended the outer one
@@ -564,6 +449,7 @@ def test_an_iteration_is_refused_inside_of_another_after_removal_and_on_another_
     balancer.remove()
     with pytest.raises(RuntimeError, match="not balanced any more"), balancer.iteration():
         pass
+    balance(model.to_empty(device="cpu"), balancer.group, modelled=NO_STRAGGLER, costs=COSTS)
 
 
 def test_weights_that_are_assigned_by_loading_are_followed():

@@ -1,6 +1,6 @@
 """The card of the technique: its names are there, its references lead somewhere, and reading it needs no torch."""
 
-import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -8,8 +8,6 @@ import sys
 import pytest
 
 from workbench.techniques import flextp
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def test_every_name_on_the_card_is_found():
@@ -21,7 +19,7 @@ def test_every_place_that_the_card_names_exists():
     places = [place for place in re.findall(r"`([\w.]+)`", flextp.__doc__) if place not in flextp.__all__]
     assert len(places) > 10
     for place in places:
-        assert _found(place), place
+        pkgutil.resolve_name(f"workbench.techniques.flextp.{place}")
 
 
 def test_the_card_the_planners_and_the_model_of_time_import_no_torch():
@@ -36,15 +34,3 @@ def test_the_card_the_planners_and_the_model_of_time_import_no_torch():
 def test_an_unknown_name_is_named():
     with pytest.raises(AttributeError, match="has no attribute 'blance'"):
         flextp.blance  # noqa: B018
-
-
-def _found(place: str) -> bool:
-    """Return whether a dotted place below the technique is a module, or a name of one."""
-    parts = place.split(".")
-    for length in range(len(parts), 0, -1):
-        try:
-            found = importlib.import_module(".".join(["workbench.techniques.flextp", *parts[:length]]))
-        except ModuleNotFoundError:
-            continue
-        return len(parts) == length or hasattr(found, parts[length])
-    return False

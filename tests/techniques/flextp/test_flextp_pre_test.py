@@ -28,8 +28,6 @@ from workbench.techniques.flextp.runtime import (
 )
 from workbench.timeline.stragglers import Sleeper, StragglerTrace
 
-pytestmark = pytest.mark.timeout(60)
-
 PRELOAD = ("workbench.techniques.flextp.runtime", "scipy.optimize", "pytest")
 # Rank 1 needed 2 + 3 s, on half of its columns: with all 2 + 6 s, the slowest. The fastest multiplies for 1.5 s.
 TIMES = [
@@ -41,28 +39,27 @@ TIMES = [
 
 @pytest.fixture
 def three_repeats(monkeypatch):
-    """Three runs that count, and one before."""
     monkeypatch.setattr(pre_test, "REPEATS", 3)
 
 
-def squares(scale=1.0):
-    """A clock whose n-th reading is n squared."""
-    return (scale * n * n for n in itertools.count()).__next__
+def clock(reading):
+    """Return a clock whose n-th reading is given."""
+    return map(reading, itertools.count()).__next__
 
 
 def steps(seconds):
-    """A clock that shows so much more at every reading."""
-    return (seconds * n for n in itertools.count()).__next__
+    """Return a clock that shows so much more at every reading."""
+    return clock(lambda n: seconds * n)
+
+
+def set_clocks(monkeypatch, wall=None, thread=None):
+    """Let the pre-test, and nothing else, read other clocks; steps of a second if none is given."""
+    clocks = SimpleNamespace(perf_counter=wall or steps(1), thread_time=thread or steps(1))
+    monkeypatch.setattr(pre_test, "time", clocks)
 
 
 class Model:
-    """Two equal column-parallel layers, a row-parallel one, and one that is never used, ready for a pre-test.
-
-    Args:
-        group: three ranks.
-        meters: of the local ranks.
-        more: arguments of the products.
-    """
+    """Two equal column-parallel layers, a row-parallel one, and one that is never used, on three ranks."""
 
     def __init__(self, group, meters=None, **more):
         self.group = group
@@ -92,17 +89,12 @@ class Model:
         return measure_costs(self.layers, self.products, self.group, times)
 
 
-def set_clocks(wall, thread):
-    """Let the pre-test, and nothing else, read other clocks."""
-    return SimpleNamespace(perf_counter=wall, thread_time=thread)
-
-
 def test_costs_are_medians_without_the_first_run_times_the_number_of_layers_of_a_shape(monkeypatch, three_repeats):
     # Messages: five kinds of runs take turns, four times each, the first to fill caches: of 2 equal layers in 1 + 4 k
     # s, k from 0 to 19, then of 1 layer, k from 20. What migrates a quarter is the fourth kind, k = 3, 8, 13, 18: the
     # median of 33, 53, 73 s twice and of 113, 133, 153 s. Three quarters are the fifth, k one more: 4 s more. Taking
     # apart: three runs that are timed: 1, 5, 9 twice and 13, 17, 21; 25, 29, 33 twice and 37, 41, 45.
-    monkeypatch.setattr(pre_test, "time", set_clocks(squares(), squares()))
+    set_clocks(monkeypatch, clock(lambda n: n * n), clock(lambda n: n * n))
     costs = Model(VirtualTensorGroup(3)).costs()
     assert [costs.communicate(share) for share in (0.25, 0.75)] == [2 * 53 + 133, 2 * 57 + 137]
     assert costs.alloc_s == 2 * 5 + 17  # the least of the shares is room for operands, the rest taking them apart
@@ -119,7 +111,7 @@ def test_a_layer_counts_as_often_as_it_multiplied_in_the_last_iteration_that_had
             model.multiply()
         for product in model.products:
             product.has_multiplied = False  # and one without products
-        monkeypatch.setattr(pre_test, "time", set_clocks(steps(1), steps(1)))
+        set_clocks(monkeypatch)
         costs = model.costs()
         assert (costs.communicate(0.25), costs.alloc_s) == (3 * num_products, 3 * num_products)
 
@@ -127,32 +119,10 @@ def test_a_layer_counts_as_often_as_it_multiplied_in_the_last_iteration_that_had
 def test_a_cost_that_falls_with_the_share_is_made_level(monkeypatch, three_repeats):
     # Taking apart: 47, 43, 39 twice and 35, 31, 27; then 23, 19, 15 twice and 11, 7, 3 s. Of 117 and 45 s, 45 are room;
     # 72 and 0 s are 36 at both shares.
-    falling = iter([-((24 - n) ** 2) for n in range(24)]).__next__
-    monkeypatch.setattr(pre_test, "time", set_clocks(steps(1), falling))
+    set_clocks(monkeypatch, thread=clock(lambda n: -((24 - n) ** 2)))
     costs = Model(VirtualTensorGroup(3)).costs()
     assert (costs.alloc_s, costs.extract(0.25), costs.extract(0.75)) == (45, 36, 36)
     assert costs.communicate(0.25) == costs.communicate(0.75) == 3
-
-
-def test_the_slowest_rank_sends_and_one_layer_of_each_shape_is_run(three_repeats):
-    model, seen = Model(VirtualTensorGroup(3)), []
-    for product in model.products:
-        multiply = product.multiply
-
-        def noted(xs, weights, product=product, multiply=multiply):
-            if not product.division.migrations:
-                seen.append((product.site, {len(own.dropped) for own in product.division.own.values()}))
-                return multiply(xs, weights)
-            (migration,) = product.division.migrations
-            seen.append((product.site, migration.sender, len(migration.columns), product.division.num_columns))
-            assert [tuple(x.shape) for x in xs] == [(5, weight.shape[1]) for weight in weights]
-            return multiply(xs, weights)
-
-        product.multiply = noted
-    model.costs()
-    in_turns = [("column 1", {0}), ("column 1", {2}), ("column 1", {6}), ("column 1", 1, 2, 8), ("column 1", 1, 6, 8)]
-    of_rows = [("row", {0}), ("row", {1}), ("row", {3}), ("row", 1, 1, 4), ("row", 1, 3, 4)]
-    assert seen == 4 * in_turns + 4 * of_rows
 
 
 def test_what_the_busiest_rank_multiplies_is_no_cost_of_messages(monkeypatch):
@@ -162,7 +132,7 @@ def test_what_the_busiest_rank_multiplies_is_no_cost_of_messages(monkeypatch):
     for meter in meters.values():
         meter.clock = steps(1 / 32)
     model = Model(VirtualTensorGroup(3), meters)
-    monkeypatch.setattr(pre_test, "time", set_clocks(steps(1), steps(1)))
+    set_clocks(monkeypatch)
     assert model.costs().communicate(0.25) == pytest.approx(3 * 17 / 32)
     for meter in meters.values():
         meter.clock = steps(1)
@@ -191,8 +161,11 @@ def test_of_what_ranks_say_of_narrow_products_the_least_counts_for_kept_columns_
     # Half of their columns save the ranks 0.3, 0.35 and 0.4 of 10 s, so that all would save 0.6, 0.7 and 0.8. Rank 2
     # says least of a fixed part, 0.2. Rank 1 migrates half, a quarter to each of the others, which is 0.8 / 4 s in
     # proportion; they take 0.4 and 0.6 more, in the median 0.5.
-    found = pre_test._fixed_shares(runs([10, 10, 10]), [runs([7, 6.5, 6])], [runs([14, 5, 16])], [0.5], 1)
-    assert (found.kept, found.received) == (pytest.approx(0.2), pytest.approx(0.5 - 0.2))
+    fixed = pre_test._fixed_shares(runs([10, 10, 10]), [runs([7, 6.5, 6])], [runs([14, 5, 16])], [0.5], 1)
+    assert (fixed.kept, fixed.received) == (pytest.approx(0.2), pytest.approx(0.5 - 0.2))
+    # A sixteenth of a product at least and all of it at most is in proportion.
+    for seconds, kept in ((10.0, 15 / 16), (20.0, 15 / 16), (1.0, 0.0)):
+        assert pre_test._fixed_shares(runs([10, 10]), [runs([seconds, 20])], [runs([5, 10])], [0.5], 0).kept == kept
 
 
 def test_runs_of_two_shares_lie_on_one_line_and_each_is_compared_with_the_plain_one_of_its_repeat():
@@ -201,14 +174,8 @@ def test_runs_of_two_shares_lie_on_one_line_and_each_is_compared_with_the_plain_
     plain = runs([10, 10], [20, 20], [10, 10])
     quarter, rest = runs([8, 8], [16, 16], [8, 8]), runs([6, 6], [12, 12], [6, 6])
     migrated = [runs([1, 10], [1, 20], [1, 10])] * 2  # receiving takes no time: less than nothing is fixed
-    found = pre_test._fixed_shares(plain, [quarter, rest], migrated, [0.25, 0.75], 0)
-    assert (found.kept, found.received) == (pytest.approx(1 - 0.56), 0)
-
-
-@pytest.mark.parametrize(("seconds", "kept"), [(10.0, 15 / 16), (20.0, 15 / 16), (1.0, 0.0)])
-def test_a_sixteenth_of_a_product_at_least_and_all_of_it_at_most_is_in_proportion(seconds, kept):
-    found = pre_test._fixed_shares(runs([10, 10]), [runs([seconds, 20])], [runs([5, 10])], [0.5], 0)
-    assert found.kept == kept
+    fixed = pre_test._fixed_shares(plain, [quarter, rest], migrated, [0.25, 0.75], 0)
+    assert (fixed.kept, fixed.received) == (pytest.approx(1 - 0.56), 0)
 
 
 def seconds_by_size(meter, multiply, *operands, **more):
@@ -228,48 +195,52 @@ def slow_meter(rank, slowness, trace=None):
     return meter
 
 
-def test_a_slower_machine_s_products_take_longer_and_its_messages_cost_no_more(monkeypatch):
-    # At slowness 2 the 15 products take 30/32 s. No iteration has begun: a meter is slow from the beginning.
-    meters = {rank: slow_meter(rank, 2.0) for rank in range(3)}
-    model = Model(VirtualTensorGroup(3), meters)
-    monkeypatch.setattr(pre_test, "time", set_clocks(steps(1), steps(1)))
-    assert model.costs().communicate(0.25) == pytest.approx(3 * 2 / 32)
-    meter = slow_meter(0, 4.0)
-    for iteration in (None, 0):
-        before_s = meter.dose.intended_s
-        if iteration is not None:
-            meter.begin(iteration)
-        meter.time(functional.linear, torch.ones(1, 1), torch.ones(1, 1))
-        assert meter.product_s == pytest.approx(4 / 32)
-        assert meter.dose.intended_s - before_s == pytest.approx(3 / 32)
+def multiply_once(meter):
+    meter.time(functional.linear, torch.ones(1, 1), torch.ones(1, 1))
+    return meter.product_s
 
 
-def test_who_straggles_by_a_trace_does_not_in_the_pre_test_and_does_again_after_it(monkeypatch):
-    # As above at slowness 2: 2/32 s are left of a second. At χ = 9 rank 1's three products alone would take 54/32 s.
+def test_a_slower_machine_s_products_take_longer_and_its_messages_cost_no_more_and_nobody_straggles(monkeypatch):
+    # At slowness 2 the 15 products take 30/32 s, so 2/32 s are left of a second. At χ = 9 rank 1's three products alone
+    # would take 54/32 s. A meter is slow before its first iteration, too.
     meters = {rank: slow_meter(rank, 2.0, StragglerTrace.fixed(3, {1: 9.0})) for rank in range(3)}
     model = Model(VirtualTensorGroup(3), meters)
+    set_clocks(monkeypatch)
     for meter in meters.values():
         meter.begin(0)
-    monkeypatch.setattr(pre_test, "time", set_clocks(steps(1), steps(1)))
     assert model.costs().communicate(0.25) == pytest.approx(3 * 2 / 32)
     assert [meter.dose.straggling_s for meter in meters.values()] == [0, 0, 0]
-    meters[1].begin(1)
-    meters[1].time(functional.linear, torch.ones(1, 1), torch.ones(1, 1))
-    assert meters[1].product_s == pytest.approx(2 * 9 / 32)
+    meters[1].begin(1)  # after the pre-test a straggler straggles again
+    assert multiply_once(meters[1]) == pytest.approx(2 * 9 / 32)
+    slow = slow_meter(0, 4.0)
+    assert (multiply_once(slow), slow.dose.intended_s) == (pytest.approx(4 / 32), pytest.approx(3 / 32))
 
 
-@pytest.mark.parametrize("imputation", Imputation)
-def test_a_pre_test_leaves_no_gradients_no_divisions_and_none_of_its_own_to_look_back_at(imputation):
-    model = Model(VirtualTensorGroup(3), imputation=imputation)
+def test_the_slowest_rank_sends_one_layer_of_each_shape_is_run_and_nothing_is_left_of_it(three_repeats):
+    model, runs = Model(VirtualTensorGroup(3), imputation=Imputation.SAME), []
+    for product in model.products:
+        multiply = product.multiply
+
+        def noted(xs, weights, product=product, multiply=multiply):
+            if not product.division.migrations:
+                runs.append((product.site, {len(own.dropped) for own in product.division.own.values()}))
+                return multiply(xs, weights)
+            (migration,) = product.division.migrations
+            runs.append((product.site, migration.sender, len(migration.columns), product.division.num_columns))
+            assert [tuple(x.shape) for x in xs] == [(5, weight.shape[1]) for weight in weights]
+            return multiply(xs, weights)
+
+        product.multiply = noted
     parameters = [parameter for layer in model.layers for parameter in layer.parameters()]
-    grads = [None if each.grad is None else each.grad.clone() for each in parameters]
+    kept = [None if each.grad is None else each.grad.clone() for each in parameters]
     previous = [{key: grad.clone() for key, grad in product.previous.items()} for product in model.products]
-    looks_back = imputation is Imputation.SAME
-    assert [bool(each) for each in previous] == [looks_back, looks_back, False, looks_back]  # the third is never used
+    assert [bool(each) for each in previous] == [True, True, False, True]  # the third is never used
     model.costs()
-    assert [product.division for product in model.products] == [None] * 4
-    assert [product.num_rows for product in model.products] == [5, 5, 0, 5]
-    for parameter, grad in zip(parameters, grads, strict=True):
+    in_turns = [("column 1", {0}), ("column 1", {2}), ("column 1", {6}), ("column 1", 1, 2, 8), ("column 1", 1, 6, 8)]
+    of_rows = [("row", {0}), ("row", {1}), ("row", {3}), ("row", 1, 1, 4), ("row", 1, 3, 4)]
+    assert runs == 4 * in_turns + 4 * of_rows
+    assert [(product.division, product.num_rows) for product in model.products] == [(None, n) for n in (5, 5, 0, 5)]
+    for parameter, grad in zip(parameters, kept, strict=True):
         assert (parameter.grad is None and grad is None) or torch.equal(parameter.grad, grad)
     for product, before in zip(model.products, previous, strict=True):
         assert product.previous.keys() == before.keys()
@@ -282,7 +253,7 @@ def on_a_rank():
     meter = Meter(rank)
     model = Model(group, {rank: meter})
     meter.clock = steps((1 / 8, 1 / 2, 1 / 16)[rank])
-    pre_test.time = set_clocks(steps(4.0 + rank), steps((3.0, 1.0, 2.0)[rank]))
+    pre_test.time = SimpleNamespace(perf_counter=steps(4.0 + rank), thread_time=steps((3.0, 1.0, 2.0)[rank]))
     group.traffic.clear()
     costs = model.costs().as_record()
     slow = ColumnParallelLinear(64, 48, group)
@@ -295,8 +266,7 @@ def on_a_rank():
 def test_all_ranks_plan_from_the_largest_that_any_of_them_has_measured():
     # The wall: rank 2's 6 s. Products: rank 1 sends and has 3 of its own, 1/2 s each; rank 0 has 3 and 3 received of
     # 1/8 s. So 4.5 s are left for each of three layers. Taking apart: rank 0's 3 s.
-    found = run_on_ranks(on_a_rank, 3, timeout_s=50, preload=PRELOAD)
-    for costs, num_bytes, slept in found:
+    for costs, num_bytes, slept in run_on_ranks(on_a_rank, 3, timeout_s=50, preload=PRELOAD):
         assert costs["communicate"] == {"shares": [0.25, 0.75], "seconds": [13.5, 13.5]}
         assert costs["alloc_s"] == 9
         assert costs["extract"] == {"shares": [0.25, 0.75], "seconds": [0, 0]}
@@ -306,29 +276,17 @@ def test_all_ranks_plan_from_the_largest_that_any_of_them_has_measured():
         assert slept == pytest.approx(3 / 4)  # of a balanced model's products at slowness 4
 
 
-def test_after_products_under_autocast_columns_are_sent_as_narrow_as_those():
-    sent_bytes = []
-    for is_narrow in (True, False):
+def test_columns_are_sent_as_narrow_as_the_products_were_whatever_autocast_is_around_the_pre_test():
+    sent_bytes = {}
+    for ran_narrow, is_narrow in itertools.product((True, False), repeat=2):
         group = VirtualTensorGroup(3)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_narrow):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=ran_narrow):
             model = Model(group, {rank: Meter(rank) for rank in range(3)})
-        group.traffic.clear()
-        measure_costs(model.layers, model.products, group, TIMES)
-        moved = [message for message in group.traffic.messages if message.site.endswith(".migration")]
-        sent_bytes.append(sum(message.message_bytes for message in moved))
-    assert 0 < 2 * sent_bytes[0] == sent_bytes[1]
-
-
-def test_an_autocast_around_the_pre_test_changes_nothing_of_products_that_ran_without():
-    group = VirtualTensorGroup(3)
-    model = Model(group, {rank: Meter(rank) for rank in range(3)})
-    sent_bytes = []
-    for is_narrow in (True, False):
         group.traffic.clear()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_narrow):
             measure_costs(model.layers, model.products, group, TIMES)
-        sent_bytes.append(
-            sum(each.message_bytes for each in group.traffic.messages if each.site.endswith(".migration"))
-        )
-    assert 0 < sent_bytes[0] == sent_bytes[1]
-    assert {product.dtype for product in model.products} == {torch.float32}
+        moved = [message for message in group.traffic.messages if message.site.endswith(".migration")]
+        sent_bytes[ran_narrow, is_narrow] = sum(message.message_bytes for message in moved)
+        assert ran_narrow or {product.dtype for product in model.products} == {torch.float32}
+    assert 0 < 2 * sent_bytes[True, False] == sent_bytes[False, False]
+    assert sent_bytes[True, True] == sent_bytes[True, False] and sent_bytes[False, True] == sent_bytes[False, False]

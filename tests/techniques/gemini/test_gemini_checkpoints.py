@@ -1,19 +1,224 @@
-"""Training with checkpoints in peers' memory goes on after any failure as if nothing had happened, bit for bit."""
+"""Real ranks: replicas that arrive byte for byte beside training, and training that goes on after any failure."""
+
+import os
+import signal
+import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
-from workbench.techniques.gemini.runtime import Fault, InMemoryCheckpoints, Slot, Victim, run_training
+from workbench.launch import RankFailed
+from workbench.techniques.gemini.method import partition_checkpoint, placement
+from workbench.techniques.gemini.runtime import (
+    EventName,
+    Fault,
+    InMemoryCheckpoints,
+    RankMissing,
+    Route,
+    Slot,
+    TrafficWatch,
+    Transfer,
+    Victim,
+    meet,
+    routes_of,
+    run_training,
+    tell_all,
+    watch_traffic,
+)
+
+
+def test_every_rank_hears_the_message_of_every_rank_however_long(pools):
+    everyone = [{"rank": rank, "long": "x" * 100 * rank} for rank in range(3)]
+    heard = pools(3).run(lambda: tell_all({"rank": dist.get_rank(), "long": "x" * 100 * dist.get_rank()}))
+    assert heard == [everyone] * 3
+
+
+def meet_without(late: int) -> str:
+    group = dist.new_group()  # what is left undone spoils its connections
+    meet("begins", 30.0, group)  # all come
+    if dist.get_rank() == late:
+        time.sleep(3.0)
+        return "late"
+    with pytest.raises((RankMissing, RuntimeError)) as missing:
+        meet("checkpoint of iteration 7", 1.0, group)
+    return f"{missing.type.__name__}: {missing.value}"
+
+
+def test_a_rank_that_does_not_come_in_time_is_named_and_where_it_is_the_first_the_others_name_it(pools):
+    first, second, late = pools(3).run(meet_without, 2)
+    assert first == "RankMissing: rank 0: checkpoint of iteration 7: ranks [2] did not come within 1 s"
+    assert second.startswith("RuntimeError: ") and late == "late"  # it has lost the first
+    late, *others = pools(3).run(meet_without, 0)
+    message = "RankMissing: rank {}: checkpoint of iteration 7: rank 0 did not answer within 1.5 s"
+    assert late == "late" and others == [message.format(1), message.format(2)]
+
+
+def die_before_meeting(context) -> str:
+    if context.generation > 1:
+        return "again"
+    if context.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    meet("checkpoint of iteration 7", 30.0)
+
+
+def test_a_rank_that_dies_is_a_lost_peer_to_those_that_wait_for_it_and_not_one_that_is_late(fleet):
+    outcome = run_training(die_before_meeting, 3, machines=fleet, timeout_s=60)
+    assert outcome.results == ("again",) * 3
+    kinds = {event.rank: event.details["kind"] for event in outcome.named(EventName.RANK_FAILED)}
+    assert kinds.pop(1) == "died" and set(kinds.values()) <= {"lost a peer or waits for one"}
+
+
+def test_members_of_a_group_send_round_and_the_ring_sends_on():
+    # Groups {0, 1} and {2, 3, 4} as a ring: machine 4 sends to 2.
+    holders = placement(5, 2).holders
+    assert routes_of(0, holders) == (Route(target=1, source=1),)
+    assert routes_of(4, holders) == (Route(target=2, source=3),)
+    with pytest.raises(ValueError, match=r"replica 1 comes to rank 2 from ranks \[0, 1\]"):
+        routes_of(2, ((0, 2), (1, 2), (2, 0)))
+
+
+def sent_and_kept(num_replicas: int, sizes: list[int], num_buffers: int) -> bool:
+    """Send shards of different sizes; say whether every kept shard is that of its source."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    routes, group = routes_of(rank, placement(world, num_replicas).holders), dist.new_group()
+    options = {"num_replicas": num_replicas, "reserved_bytes": 100 * num_buffers, "num_buffers": num_buffers}
+    plans = [partition_checkpoint([1e-4, 3e-4, 1.0], size, bandwidth_bytes_per_s=1e6, **options) for size in sizes]
+    shards = [torch.randint(0, 256, (size,), dtype=torch.uint8, generator=seeded(i)) for i, size in enumerate(sizes)]
+    kept = {route.source: torch.zeros(sizes[route.source], dtype=torch.uint8) for route in routes}
+    transfer, spans = Transfer(routes, group=group, chunk_bytes=100, num_buffers=num_buffers), []
+
+    def read(chunk, out) -> None:
+        out.copy_(shards[rank][chunk.offset_bytes : chunk.offset_bytes + out.numel()])
+
+    def keep(source: int, offset: int, received) -> None:
+        kept[source][offset : offset + received.numel()].copy_(received)
+
+    incoming = {source: plans[source] for source in kept}
+    for _ in range(2):  # twice: a transfer is used again and again
+        for end in transfer.start(plans[rank], incoming, read=read, keep=keep, wait=spans.append):
+            end.result(timeout=30)
+    transfer.close()
+    planned = [chunk.span for chunk in plans[rank]]
+    assert spans == 2 * planned and planned == sorted(planned)
+    return all(torch.equal(content, shards[source]) for source, content in kept.items())
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize(("num_replicas", "num_buffers"), [(2, 4), (2, 1), (3, 2)])
+def test_what_is_kept_is_what_was_sent(pools, num_replicas, num_buffers):
+    assert all(pools(4).run(sent_and_kept, num_replicas, [1234, 1, 999, 400], num_buffers))
+
+
+def wait_for_a_lost_peer() -> None:
+    rank, group = dist.get_rank(), dist.new_group()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    options = {"num_replicas": 2, "reserved_bytes": 100_000, "num_buffers": 2}
+    plan = partition_checkpoint([1.0], 5_000_000, bandwidth_bytes_per_s=1e6, **options)
+    transfer = Transfer(routes_of(rank, placement(2, 2).holders), group=group, chunk_bytes=100_000, num_buffers=2)
+    ignored = dict.fromkeys(("read", "keep", "wait"), lambda *_: None)
+    for end in transfer.start(plan, {1: plan}, **ignored):
+        end.result(timeout=30)
+
+
+def test_a_lost_peer_is_an_error_that_names_it(pools):
+    with pytest.raises(RankFailed, match="rank 1"):
+        pools(2).run(wait_for_a_lost_peer, timeout_s=40)
+
+
+def test_messages_are_noted_in_the_order_of_their_ends_and_forgotten_with_the_iteration():
+    times_s = [0.0]
+    watch = TrafficWatch(lambda: times_s[-1])
+    long = watch.begin()
+    times_s.append(1.0)
+    with watch.message():
+        times_s.append(2.0)
+    times_s.append(5.0)
+    watch.end(long)
+    assert watch.operations == ((1.0, 2.0), (0.0, 5.0))
+    assert watch.next_iteration() == ((1.0, 2.0), (0.0, 5.0)) and watch.operations == () and watch.started_s == 5.0
+
+
+def test_the_network_is_idle_only_once_enough_messages_have_ended_and_none_is_under_way():
+    watch = TrafficWatch()
+    assert watch.wait_for_idle(0, timeout_s=0) and not watch.wait_for_idle(1, timeout_s=0)
+    first, second = watch.begin(), watch.begin()
+    watch.end(first)
+    assert not watch.wait_for_idle(1, timeout_s=0), "the second one is under way"
+    threading.Timer(0.05, watch.end, [second]).start()
+    assert watch.wait_for_idle(1, timeout_s=10), "the end of the second one wakes the waiting thread"
+    assert watch.wait_for_idle(2, timeout_s=0) and not watch.wait_for_idle(3, timeout_s=0)
+    watch.finish_iteration()
+    assert watch.wait_for_idle(3, timeout_s=0), "nothing more will come"
+
+
+def test_a_model_that_is_not_distributed_has_nothing_to_watch():
+    with pytest.raises(ValueError, match="model is Linear; it must be wrapped in DDP or given to fully_shard"):
+        watch_traffic(nn.Linear(2, 2), TrafficWatch())
+
+
+def watched_training(kind: str, is_watched: bool) -> tuple[list[float], list[int], bool]:
+    """Train two steps; return all parameters' sums, the number of messages of each step, and whether they nest."""
+    torch.manual_seed(0)
+    blocks = [nn.Linear(30, 30), nn.Linear(30, 30)]
+    model = nn.Sequential(*blocks)
+    if kind == "ddp":
+        model = DistributedDataParallel(model)
+    elif kind == "ddp of a subgroup":
+        groups = [dist.new_group(ranks) for ranks in ([0, 1], [2])]
+        model = DistributedDataParallel(model, process_group=groups[dist.get_rank() // 2])
+    else:
+        for module in (*blocks, model):
+            fully_shard(module)
+    watch = TrafficWatch()
+    if is_watched:
+        watch_traffic(model, watch)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    inputs = torch.randn(8, 30, generator=seeded(dist.get_rank()))
+    counts, in_order = [], True
+    for _ in range(3):
+        started_s = watch.started_s
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        operations = watch.next_iteration()
+        counts.append(len(operations))
+        in_order &= all(started_s <= start_s <= end_s <= watch.started_s for start_s, end_s in operations)
+    local = [getattr(weight, "_local_tensor", weight) for weight in model.parameters()]
+    return [weight.detach().double().flatten().tolist() for weight in local], counts, in_order
+
+
+def test_watching_changes_no_bit_and_sees_every_message(pools):
+    counts = {}
+    for kind in ("ddp", "ddp of a subgroup", "fsdp"):
+        without, watched = (pools(3).run(watched_training, kind, is_watched) for is_watched in (False, True))
+        for plain, seen in zip(without, watched, strict=True):
+            assert plain[0] == seen[0], f"{kind}: other parameters when watched"
+            assert seen[2], f"{kind}: a message outside its iteration"
+            assert plain[1] == [0, 0, 0]
+        counts[kind] = [seen[1] for seen in watched]
+    # DDP: one bucket. FSDP: two blocks gather forward, the last stays or gathers again backward, each scatters.
+    assert counts["ddp"] == [[1, 1, 1]] * 3
+    assert all(steps[0] == steps[2] >= 4 for steps in counts["fsdp"])
+
+
+# Training with checkpoints
+
 
 NUM_MACHINES, NUM_ITERATIONS = 4, 9
 SMALL = {"reserved_bytes": 4096, "num_buffers": 4, "num_profiled": 2}  # so that some iterations interleave
 
 
 def build(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
-    from torch.distributed.fsdp import fully_shard
-    from torch.nn.parallel import DistributedDataParallel
-
     torch.manual_seed(7)
     blocks = [nn.Sequential(nn.Linear(24, 24), nn.Dropout(0.2), nn.GELU()) for _ in range(3)]
     model = nn.Sequential(*blocks)
@@ -39,9 +244,8 @@ def train(context, kind: str, options: dict) -> dict:
         return model(torch.randn(8, 24)).square().mean()  # drawn from the global generator, whose state is kept
 
     torch.manual_seed(context.rank)
-    checkpoints = InMemoryCheckpoints(
-        context, model, optimizer, scheduler=schedule, extra=extra, throw_away=loss, **SMALL, **options
-    )
+    options = {"scheduler": schedule, "extra": extra, "throw_away": loss, **SMALL, **options}
+    checkpoints = InMemoryCheckpoints(context, model, optimizer, **options)
     for _ in range(checkpoints.iteration, NUM_ITERATIONS):
         model.zero_grad()
         loss().backward()
@@ -52,15 +256,13 @@ def train(context, kind: str, options: dict) -> dict:
     settled = checkpoints.interleaving.profile is not None
     checkpoints.close()
     local = [getattr(weight, "_local_tensor", weight).detach() for weight in model.parameters()]
-    values = [value.tolist() for value in local] + [schedule.get_last_lr(), torch.get_rng_state().tolist()]
-    tiers = [source.tier.value for source in checkpoints.plan.sources]
-    sizes = {"kept_bytes": checkpoints.kept_bytes, "shard_bytes": checkpoints.shard_bytes}
     return {
-        "values": values,
+        "values": [value.tolist() for value in local] + [schedule.get_last_lr(), torch.get_rng_state().tolist()],
         "settled": settled,
-        "tiers": tiers,
+        "tiers": [source.tier.value for source in checkpoints.plan.sources],
         "resumed": checkpoints.plan.iteration,
-        **sizes,
+        "kept_bytes": checkpoints.kept_bytes,
+        "shard_bytes": checkpoints.shard_bytes,
         "memory": sum(context.memory_names().values()),
     }
 
@@ -81,10 +283,16 @@ def undisturbed(trained) -> dict[str, list]:
     return {kind: [each["values"] for each in trained(kind)] for kind in ("ddp", "fsdp")}
 
 
-def test_a_run_without_failure_starts_at_0_and_interleaves_once_it_has_profiled(trained, undisturbed):
+def test_a_run_without_failure_starts_at_0_interleaves_once_it_has_profiled_and_keeps_two_buffers_a_replica(
+    trained, undisturbed
+):
     ranks = trained("fsdp", scheme="Unpipelined")
     assert all(rank["settled"] and rank["resumed"] == 0 for rank in ranks)
     assert [rank["values"] for rank in ranks] == undisturbed["fsdp"]
+    tables = Slot.memory_bytes(1)  # what two buffers take beside their data
+    for rank in ranks:
+        assert rank["kept_bytes"] == rank["memory"]
+        assert 4 * rank["shard_bytes"] < rank["kept_bytes"] <= 2 * (2 * rank["shard_bytes"] + tables)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -144,49 +352,27 @@ def test_an_update_that_is_left_out_spoils_no_checkpoint_and_no_profile(fleet):
     assert outcome.results == ((NUM_ITERATIONS, NUM_ITERATIONS),) * 2 and outcome.num_generations == 1
 
 
-class Alone:
-    """A context that nothing is asked of."""
-
-    rank, world_size, machine, num_machines, ranks_per_machine, local_rank = 0, 1, 0, 1, 1, 0
+REFUSALS = [
+    ({}, "throw_away is None"),
+    ({"throw_away": list, "num_replicas": 2}, "num_replicas"),
+    ({"throw_away": list, "num_buffers": 0}, "num_buffers is 0"),
+    ({"throw_away": list, "timeout_s": 0}, "timeout_s is 0"),
+    ({"throw_away": list, "every": 0}, "every is 0"),
+    ({"throw_away": list, "storage_every": 3}, "storage_every is 3"),
+]
 
 
 def refusals() -> list[str]:
     model, optimizer = build("ddp")
-    wrong = [
-        {},
-        {"throw_away": list, "num_replicas": 2},
-        {"throw_away": list, "num_replicas": 1, "num_buffers": 0},
-        {"throw_away": list, "num_replicas": 1, "timeout_s": 0},
-        {"throw_away": list, "num_replicas": 1, "every": 0},
-        {"throw_away": list, "num_replicas": 1, "storage_every": 3},
-    ]
-    said = []
-    for options in wrong:
+    alone = {"rank": 0, "world_size": 1, "machine": 0, "num_machines": 1, "ranks_per_machine": 1, "local_rank": 0}
+    messages = []
+    for options, _ in REFUSALS:
         with pytest.raises(ValueError) as caught:
-            InMemoryCheckpoints(Alone(), model, optimizer, **{"num_replicas": 1, **options})
-        said.append(str(caught.value))
-    return said
+            InMemoryCheckpoints(SimpleNamespace(**alone), model, optimizer, **{"num_replicas": 1, **options})
+        messages.append(str(caught.value))
+    return messages
 
 
 def test_bad_input_is_refused_before_anything_is_sent(pools):
-    (said,) = pools(1).run(refusals)
-    for words, sentence in zip(
-        (
-            "throw_away is None",
-            "num_replicas",
-            "num_buffers is 0",
-            "timeout_s is 0",
-            "every is 0",
-            "storage_every is 3",
-        ),
-        said,
-        strict=True,
-    ):
-        assert words in sentence
-
-
-def test_a_machine_keeps_two_buffers_for_each_of_its_replicas_and_no_more(trained):
-    for rank in trained("fsdp"):
-        assert rank["kept_bytes"] == rank["memory"]
-        tables = Slot.memory_bytes(1)  # what two buffers take beside their data
-        assert 4 * rank["shard_bytes"] < rank["kept_bytes"] <= 2 * (2 * rank["shard_bytes"] + tables)
+    (messages,) = pools(1).run(refusals)
+    assert all(rule in message for message, (_, rule) in zip(messages, REFUSALS, strict=True)), messages

@@ -7,14 +7,17 @@ from stores import MemoryKeyValueStore
 
 from workbench.techniques.gemini.runtime import ControlAgent, LeaseBook, StoreUnavailable, Timing
 from workbench.techniques.gemini.runtime.control.agent import is_expired_by_definition
-from workbench.techniques.gemini.runtime.control.ordering import Replacement, View, decide, election_step
-from workbench.techniques.gemini.runtime.control.records import (
+from workbench.techniques.gemini.runtime.control.ordering import (
     ORDER_KEY,
     ROOT_KEY,
     AgentStatus,
     Order,
     Phase,
+    Replacement,
     RootRecord,
+    View,
+    decide,
+    election_step,
     status_key,
 )
 
@@ -22,28 +25,17 @@ from workbench.techniques.gemini.runtime.control.records import (
 
 
 def test_a_lease_ends_when_the_same_count_was_seen_for_longer_than_it_lasts():
-    book = LeaseBook(2.0)
+    book = LeaseBook(2.0, start_s=10.0)
     for time_s, count in ((0.0, 7), (1.0, 7), (1.5, 8), (3.0, None), (3.5, 8)):
         book.look("a", count, time_s)
     assert not book.is_expired("a", 3.5)  # 8 was first seen at 1.5
     assert book.is_expired("a", 3.6)
     assert not book.is_expired("a", 5.5, leases=2.0)
     assert not book.is_expired("nobody looked at", 100.0)
-
-
-def test_a_machine_that_was_never_heard_has_longer_to_start():
-    book = LeaseBook(2.0, start_s=10.0)
-    book.look("a", None, 0.0)
-    assert not book.is_expired("a", 10.0)
-    assert book.is_expired("a", 10.1)
-
-
-def test_after_a_pardon_all_have_a_fresh_lease():
-    book = LeaseBook(2.0)
-    book.look("a", 1, 0.0)
-    book.pardon(5.0)
-    assert not book.is_expired("a", 7.0)
-    assert book.is_expired("a", 7.1)
+    book.look("never heard", None, 0.0)
+    assert [book.is_expired("never heard", time_s) for time_s in (10.0, 10.1)] == [False, True]
+    book.pardon(5.0)  # all have a fresh lease
+    assert [book.is_expired("a", time_s) for time_s in (7.0, 7.1)] == [False, True]
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -60,53 +52,46 @@ def test_the_lease_book_agrees_with_the_definition(seed):
         assert book.is_expired("a", later_s) == is_expired_by_definition(seen, 1.0, later_s)
 
 
-@pytest.mark.parametrize(("name", "values"), [("lease_s", (0.0, None)), ("start_s", (1.0, -1.0))])
-def test_leases_need_positive_times(name, values):
-    with pytest.raises(ValueError, match=f"{name} is .*; it must be above 0"):
-        LeaseBook(*values)
-
-
 @pytest.mark.parametrize(
-    ("field", "values"),
+    ("field", "make"),
     [
-        ("heartbeat_s", {"heartbeat_s": 0.0}),
-        ("lease_s", {"heartbeat_s": 0.3, "lease_s": 1.0}),
-        ("start_s", {"lease_s": 5.0, "start_s": 4.0}),
+        ("lease_s", lambda: LeaseBook(0.0, None)),
+        ("start_s", lambda: LeaseBook(1.0, -1.0)),
+        ("heartbeat_s", lambda: Timing(heartbeat_s=0.0)),
+        ("lease_s", lambda: Timing(heartbeat_s=0.3, lease_s=1.0)),
+        ("start_s", lambda: Timing(lease_s=5.0, start_s=4.0)),
     ],
 )
-def test_a_lease_covers_several_heartbeats(field, values):
+def test_leases_are_positive_and_cover_several_heartbeats(field, make):
     with pytest.raises(ValueError, match=f"{field} is .*; it must be"):
-        Timing(**values)
+        make()
 
 
 # Election
 
-ROOT_A = RootRecord(term=3, name="a")
+A = RootRecord(term=3, name="a")
+ELECTIONS = [
+    # Nobody is root yet: a machine that may takes the first term, a standby does not.
+    ("b", None, None, True, 0, (1, "b")),
+    ("standby", None, None, False, 0, None),
+    # The root lives: nothing to do. The root is lost: the next term.
+    ("b", A, A, False, 3, None),
+    ("b", A, A, True, 3, (4, "b")),
+    # The store has forgotten everything: the root comes back in its term, the others leave it the time.
+    ("a", None, A, False, 3, (3, "a")),
+    ("b", None, A, False, 3, None),
+    # It has forgotten everything and the root died: the next term.
+    ("b", None, A, True, 3, (4, "b")),
+    # The root sees that somebody has seen a higher term: agents would refuse its orders, so it takes a higher one.
+    ("a", A, A, False, 5, (6, "a")),
+    # The store has forgotten the root, and meanwhile there was a higher term: not the old one again.
+    ("a", None, A, False, 4, None),
+]
 
 
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [
-        # Nobody is root yet: whoever may takes the first term.
-        ({"me": "b", "record": None, "known": None, "root_is_lost": True, "seen_term": 0}, (1, "b")),
-        ({"me": "standby", "record": None, "known": None, "root_is_lost": False, "seen_term": 0}, None),
-        # The root lives: nothing to do.
-        ({"me": "b", "record": ROOT_A, "known": ROOT_A, "root_is_lost": False, "seen_term": 3}, None),
-        # The root is lost: the next term.
-        ({"me": "b", "record": ROOT_A, "known": ROOT_A, "root_is_lost": True, "seen_term": 3}, (4, "b")),
-        # The store has forgotten everything: the root comes back in its term, the others leave it the time.
-        ({"me": "a", "record": None, "known": ROOT_A, "root_is_lost": False, "seen_term": 3}, (3, "a")),
-        ({"me": "b", "record": None, "known": ROOT_A, "root_is_lost": False, "seen_term": 3}, None),
-        # It has forgotten everything and the root died: the next term.
-        ({"me": "b", "record": None, "known": ROOT_A, "root_is_lost": True, "seen_term": 3}, (4, "b")),
-        # I am root, but somebody has seen a higher term: agents would refuse my orders, so I take a higher one.
-        ({"me": "a", "record": ROOT_A, "known": ROOT_A, "root_is_lost": False, "seen_term": 5}, (6, "a")),
-        # I was root, the store has forgotten, and meanwhile there was a higher term: not my old one again.
-        ({"me": "a", "record": None, "known": ROOT_A, "root_is_lost": False, "seen_term": 4}, None),
-    ],
-)
-def test_an_election_step(case, expected):
-    claim = election_step(**case)
+@pytest.mark.parametrize(("me", "record", "known", "root_is_lost", "seen_term", "expected"), ELECTIONS)
+def test_an_election_step(me, record, known, root_is_lost, seen_term, expected):
+    claim = election_step(me=me, record=record, known=known, root_is_lost=root_is_lost, seen_term=seen_term)
     assert (None if claim is None else (claim.term, claim.name)) == expected
 
 
@@ -125,21 +110,10 @@ def spare(name):
 
 
 def view(*statuses, lost=(), order=ORDER, ripe=False):
-    names = tuple(status.name for status in statuses)
-    return View(
-        order=order,
-        initial=("a", "b"),
-        roster=names,
-        lost=frozenset(lost),
-        peer_loss_is_ripe=ripe,
-        alive=frozenset(names) - frozenset(lost),
-        statuses={status.name: status for status in statuses},
-    )
-
-
-def test_while_all_train_the_root_orders_nothing():
-    decision = decide(view(status("a"), status("b", Phase.RETURNED)))
-    assert (decision.members, decision.replace, decision.finished) == (None, (), False)
+    by_name = {status.name: status for status in statuses}
+    alive, lost, roster = frozenset(by_name) - frozenset(lost), frozenset(lost), tuple(by_name)
+    known = {"initial": ("a", "b"), "roster": roster, "alive": alive, "lost": lost, "statuses": by_name}
+    return View(order=order, peer_loss_is_ripe=ripe, **known)
 
 
 def test_training_begins_when_all_machines_of_the_first_list_are_heard():
@@ -150,46 +124,38 @@ def test_training_begins_when_all_machines_of_the_first_list_are_heard():
 
 
 def test_a_software_failure_starts_a_new_generation_of_the_same_machines():
+    decision = decide(view(status("a"), status("b", Phase.RETURNED)))  # all train or are done
+    assert (decision.members, decision.replace, decision.finished) == (None, (), False)
     decision = decide(view(status("a", Phase.LOST_PEER), status("b", Phase.FAILED)))
     assert (decision.members, decision.generation, decision.replace) == (("a", "b"), 5, ())
     assert decision.reason == "a rank of b failed"
+    # Ranks that only lost a peer wait until a lost machine would be known.
+    statuses = (status("a", Phase.LOST_PEER), status("b"))
+    assert decide(view(*statuses)).members is None
+    assert decide(view(*statuses, ripe=True)).members == ("a", "b")
 
 
-def test_ranks_that_only_lost_a_peer_wait_until_a_lost_machine_would_be_known():
-    seen = (status("a", Phase.LOST_PEER), status("b"))
-    assert decide(view(*seen)).members is None
-    assert decide(view(*seen, ripe=True)).members == ("a", "b")
+REPLACEMENTS = [
+    # A standby takes the number of a lost machine, and the operator is asked for another.
+    ([spare("s")], ["b"], ("a", "s"), {"b": 1}, ""),
+    # Without a standby the root asks and waits.
+    ([], ["a"], None, {"a": 0}, "waits for a replacement of a"),
+    # Two lost machines need two spares, which follow in the order of the numbers.
+    ([spare("s")], ["a", "b"], None, {"a": 0, "b": 1}, "waits for a replacement of b"),
+    ([spare("s"), spare("t")], ["a", "b"], ("s", "t"), {"a": 0, "b": 1}, ""),
+    # A machine that was replaced and comes back gets no number again.
+    ([status("old", Phase.IDLE)], ["b"], None, {"b": 1}, "waits for a replacement of b"),
+    # A lost standby is replaced too.
+    ([spare("s")], ["s"], None, {"s": None}, ""),
+]
 
 
-def test_a_standby_takes_the_number_of_a_lost_machine_and_the_operator_is_asked_for_another():
-    decision = decide(view(status("a"), status("b"), spare("s"), lost=["b"]))
-    assert (decision.members, decision.generation) == (("a", "s"), 5)
-    assert decision.replace == (Replacement(lost="b", number=1),)
-
-
-def test_without_a_standby_the_root_asks_and_waits():
-    decision = decide(view(status("a"), status("b"), lost=["a"]))
-    assert decision.members is None
-    assert decision.replace == (Replacement(lost="a", number=0),)
-    assert decision.reason == "waits for a replacement of a"
-
-
-def test_two_lost_machines_need_two_spares_in_the_order_of_their_numbers():
-    one = decide(view(status("a"), status("b"), spare("s"), lost=["a", "b"]))
-    assert (one.members, one.reason) == (None, "waits for a replacement of b")
-    two = decide(view(status("a"), status("b"), spare("s"), spare("t"), lost=["a", "b"]))
-    assert two.members == ("s", "t")
-
-
-def test_a_machine_that_was_replaced_and_comes_back_gets_no_number_again():
-    decision = decide(view(status("a"), status("b"), status("old", Phase.IDLE), lost=["b"]))
-    assert decision.members is None
-
-
-def test_a_lost_standby_is_replaced_too():
-    decision = decide(view(status("a"), status("b"), spare("s"), lost=["s"]))
-    assert decision.replace == (Replacement(lost="s", number=None),)
-    assert decision.members is None
+@pytest.mark.parametrize(("others", "lost", "members", "numbers", "reason"), REPLACEMENTS)
+def test_lost_machines_are_replaced_by_standbys_and_asked_for_again(others, lost, members, numbers, reason):
+    decision = decide(view(status("a"), status("b"), *others, lost=lost))
+    assert (decision.members, decision.generation if members else 5) == (members, 5)
+    assert decision.replace == tuple(Replacement(lost=name, number=number) for name, number in numbers.items())
+    assert reason in decision.reason
 
 
 def test_training_is_finished_when_all_ranks_of_the_newest_order_have_returned_even_if_a_machine_died_then():
@@ -202,16 +168,9 @@ def test_training_is_finished_when_all_ranks_of_the_newest_order_have_returned_e
 def test_machines_that_hold_another_order_of_the_same_or_a_later_generation_get_a_later_one():
     assert decide(view(status("a"), status("b", term=1))).generation == 5
     assert decide(view(status("a"), status("b", generation=7, term=3))).generation == 8
-
-
-def test_a_machine_that_has_not_read_the_order_yet_is_waited_for_unless_it_would_refuse_it():
+    # A machine that has not read the order yet is waited for, unless it would refuse the order.
     assert decide(view(status("a"), status("b", generation=3, seen_term=2))).members is None
     assert decide(view(status("a"), status("b", generation=3, seen_term=3))).generation == 5
-
-
-def test_records_travel_as_bytes():
-    for record in (ORDER, ROOT_A, status("a")):
-        assert type(record).from_bytes(record.to_bytes()) == record
 
 
 # The whole loop
@@ -224,11 +183,15 @@ def agents(store, names=("a", "b", "c"), **changes):
     return [ControlAgent(name, store, meeting=lambda: "here:1", **common) for name in names]
 
 
+def step_all(agents, *times_s):
+    for time_s in times_s:
+        for agent in agents:
+            agent.step(time_s)
+
+
 def test_three_agents_elect_one_root_and_accept_its_first_order():
-    store = MemoryKeyValueStore()
-    a, b, c = agents(store)
-    for agent in (a, b, c, a, b, c):
-        agent.step(0.0)
+    a, b, c = everybody = agents(MemoryKeyValueStore())
+    step_all(everybody, 0.0, 0.0)
     assert [agent.leads for agent in (a, b, c)] == [True, False, False]
     assert [agent.order.identity for agent in (a, b, c)] == [(1, 1, "a")] * 3
     assert [agent.phase for agent in (a, b, c)] == [Phase.RUNNING] * 3
@@ -237,17 +200,12 @@ def test_three_agents_elect_one_root_and_accept_its_first_order():
 def test_a_root_that_slept_and_was_succeeded_cannot_act_any_more():
     store = MemoryKeyValueStore()
     a, b, c = agents(store)
-    for time_s in (0.0, 0.1):
-        for agent in (a, b, c):
-            agent.step(time_s)
-    for tick in range(2, 14):  # a sleeps for 1.2 s
-        for agent in (b, c):
-            agent.step(tick / 10)
+    step_all((a, b, c), 0.0, 0.1)
+    step_all((b, c), *(tick / 10 for tick in range(2, 14)))  # a sleeps for 1.2 s
     assert RootRecord.from_bytes(store.get(ROOT_KEY)) == RootRecord(term=2, name="b")
     late = Order(generation=2, term=1, root="a", members=("a", "b", "c"), meeting="")
     store.set(ORDER_KEY, late.to_bytes())  # what a decided before it fell asleep, written late
-    for agent in (c, a, b, c):  # a wakes up as well; b, who sees all alive again, orders anew
-        agent.step(1.4)
+    step_all((c, a, b, c), 1.4)  # a wakes up as well; b, who sees all alive again, orders anew
     assert [agent.order.identity for agent in (b, c)] == [(3, 2, "b")] * 2
     assert a.order.identity == (1, 1, "a")
     assert not a.leads
@@ -268,18 +226,10 @@ class Pausing(MemoryKeyValueStore):
 def test_a_root_that_falls_asleep_while_it_writes_an_order_does_not_overwrite_its_successors():
     store = Pausing()
     a, b, c, standby = agents(store, ("a", "b", "c", "standby"), initial=("a", "b", "c"))
-    for time_s in (0.0, 0.1):
-        for agent in (a, b, c, standby):
-            agent.step(time_s)
-
-    def others_go_on():
-        for tick in range(2, 15):
-            for agent in (b, c, standby):
-                agent.step(tick / 10)
-
+    step_all((a, b, c, standby), 0.0, 0.1)
     c.phase = Phase.FAILED
     c.step(0.2)
-    store.meanwhile = others_go_on
+    store.meanwhile = lambda: step_all((b, c, standby), *(tick / 10 for tick in range(2, 15)))
     assert a.step(0.2).order is None  # it wanted to order generation 2, and b did so meanwhile
     assert Order.from_bytes(store.get(ORDER_KEY)).identity == (2, 2, "b")
     assert [agent.order.members for agent in (b, c, standby)] == [("standby", "b", "c")] * 3
@@ -288,9 +238,7 @@ def test_a_root_that_falls_asleep_while_it_writes_an_order_does_not_overwrite_it
 def test_everything_in_the_store_is_written_again_after_it_was_lost():
     store = MemoryKeyValueStore()
     everybody = agents(store)
-    for time_s in (0.0, 0.1):
-        for agent in everybody:
-            agent.step(time_s)
+    step_all(everybody, 0.0, 0.1)
     before = {key: value for key, value in store.values.items() if not key.startswith("agents")}
     store.values.clear()
     for time_s in (0.2, 0.3):
@@ -359,7 +307,7 @@ class World:
     """Machines without processes: they die, sleep, forget, and are replaced; each has a clock of its own."""
 
     def __init__(self, seed, wipes):
-        self.draw = random.Random(seed)
+        self.seed, self.draw = seed, random.Random(seed)
         self.wipes = wipes
         self.now_s = 0.0
         self.chaos = True
@@ -469,29 +417,25 @@ class World:
         return [agent.order for agent in self.agents.values()]
 
 
+SEEDS = [100 * block + number for block in range(4) for number in range(6)]
+
+
 @pytest.mark.parametrize("wipes", [False, True], ids=["a lasting store", "a forgetful store"])
-@pytest.mark.parametrize("block", range(4))
-def test_whatever_happens_no_two_roots_act_in_one_generation_and_training_ends(block, wipes):
-    for seed in range(100 * block, 100 * block + 6):
-        world = World(seed, wipes)
+def test_whatever_happens_no_two_roots_act_in_one_generation_and_training_ends(wipes):
+    worlds = [World(seed, wipes) for seed in SEEDS]
+    for world in worlds:
         world.run(chaos_s=15.0, calm_s=60.0)
-        assert world.finished is not None, f"seed {seed}: no end after calm"
+        assert world.finished is not None, f"seed {world.seed}: no end after calm"
         assert len(world.finished.members) == 3
         followed = {order for orders in world.accepted.values() for order in orders}
         identities = [order.identity for order in followed]
-        assert len(set(identities)) == len(identities), f"seed {seed}: two orders of one identity"
+        assert len(set(identities)) == len(identities), f"seed {world.seed}: two orders of one identity"
         if not wipes:
             generations = [order.generation for order in world.written]
-            assert generations == sorted(set(generations)), f"seed {seed}: one generation was ordered twice"
-            assert len({order.generation for order in followed}) == len(followed), f"seed {seed}: two in one generation"
-            assert len(set(world.elected)) == len(world.elected), f"seed {seed}: two roots in one term"
-
-
-def test_the_interleavings_are_wild_enough_to_mean_something():
-    worlds = [World(seed, False) for seed in range(10)]
-    for world in worlds:
-        world.run(chaos_s=15.0, calm_s=60.0)
-    roots = [{order.root for order in world.written} for world in worlds]
-    assert sum(len(names) > 1 for names in roots) >= 5  # the root changed in most of them
-    assert sum(len(world.replaced) for world in worlds) >= 20
+            assert generations == sorted(set(generations)), f"seed {world.seed}: one generation was ordered twice"
+            assert len({order.generation for order in followed}) == len(followed), f"seed {world.seed}: two at once"
+            assert len(set(world.elected)) == len(world.elected), f"seed {world.seed}: two roots in one term"
+    # The interleavings are wild enough to mean something: the root changes in most of them.
+    assert sum(len({order.root for order in world.written}) > 1 for world in worlds) >= len(worlds) / 2
+    assert sum(len(world.replaced) for world in worlds) >= 2 * len(worlds)
     assert max(order.generation for world in worlds for order in world.written) >= 5

@@ -1,5 +1,6 @@
 """One contract for every key-value store: the dictionary, torch's TCPStore, and etcd."""
 
+import contextlib
 import multiprocessing
 import os
 import time
@@ -12,7 +13,6 @@ from workbench.techniques.gemini.runtime import EtcdKeyValueStore, StoreUnavaila
 from workbench.techniques.gemini.runtime.control.store import KeyValueStore, listening_socket, serve_tcp_store
 
 pytestmark = pytest.mark.timeout(60)
-STORES = ("dictionary", "tcp", "etcd")
 
 
 def serve(listening):
@@ -22,25 +22,19 @@ def serve(listening):
         time.sleep(1.0)
 
 
-class TcpServer:
-    """A TCPStore server in a process of its own."""
-
-    def __init__(self):
-        self.address, self.port, self.process = "127.0.0.1", 0, None
-        self.start()
-
-    def start(self):
-        listening = listening_socket(self.address, self.port)
-        self.port = listening.getsockname()[1]
-        self.process = multiprocessing.get_context("fork").Process(target=serve, args=[listening], daemon=True)
-        with warnings.catch_warnings():  # about forking a process with threads, which this server does not mind
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.process.start()
-        listening.close()
-
-    def kill(self):
-        self.process.kill()
-        self.process.join()
+@contextlib.contextmanager
+def tcp_server(port=0):
+    """Run a TCPStore server in a process of its own, and give its port."""
+    listening = listening_socket("127.0.0.1", port)
+    process = multiprocessing.get_context("fork").Process(target=serve, args=[listening], daemon=True)
+    with warnings.catch_warnings():  # about forking a process with threads, which this server does not mind
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    port = listening.getsockname()[1]
+    listening.close()
+    yield port
+    process.kill()
+    process.join()
 
 
 @pytest.fixture(scope="module")
@@ -49,33 +43,25 @@ def etcd_url(tmp_path_factory):
         yield url
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=["dictionary", "tcp", "etcd"])
 def store(request):
-    match request.param:
-        case "dictionary":
-            yield MemoryKeyValueStore()
-        case "tcp":
-            server = TcpServer()
-            client = TcpKeyValueStore(server.address, server.port)
+    if request.param == "dictionary":
+        yield MemoryKeyValueStore()
+    elif request.param == "tcp":
+        with tcp_server() as port, contextlib.closing(TcpKeyValueStore("127.0.0.1", port)) as client:
             yield client
-            client.close()
-            server.kill()
-        case "etcd":
-            client = EtcdKeyValueStore(request.getfixturevalue("etcd_url"), prefix=f"test-{time.monotonic_ns()}/")
-            yield client
-            client.delete_all()
-            client.close()
+    else:
+        client = EtcdKeyValueStore(request.getfixturevalue("etcd_url"), prefix=f"test-{time.monotonic_ns()}/")
+        yield client
+        client.delete_all()
+        client.close()
 
 
-def test_a_value_is_there_after_it_was_set(store):
+def test_a_value_is_there_after_it_was_set_and_compare_set_writes_only_over_the_expected_one(store):
     assert isinstance(store, KeyValueStore)
-    assert store.get("a") is None
-    store.set("a", b"1")
+    assert store.get("b") is None
     store.set("b", b"\x00\xff binary")
-    assert (store.get("a"), store.get("b")) == (b"1", b"\x00\xff binary")
-
-
-def test_compare_set_writes_only_what_was_expected_and_says_what_is_there_now(store):
+    assert store.get("b") == b"\x00\xff binary"
     assert store.compare_set("a", b"old", b"1") is None  # no value, and one was expected
     assert store.get("a") is None
     assert store.compare_set("a", None, b"1") == b"1"
@@ -97,28 +83,20 @@ def test_empty_values_and_text_are_refused(store, empty):
     assert store.get("a") is None
 
 
-def test_of_many_clients_one_wins_each_election():
-    server = TcpServer()
-    clients = [TcpKeyValueStore(server.address, server.port) for _ in range(4)]
-    answers = [client.compare_set("a", None, b"%d" % number) for number, client in enumerate(clients)]
-    assert answers == [b"0"] * 4
-    server.kill()
-
-
-def test_a_client_finds_a_store_that_was_killed_and_started_again_empty():
-    server = TcpServer()
-    client = TcpKeyValueStore(server.address, server.port, timeout_s=0.5)
-    client.set("a", b"1")
-    server.kill()
-    with pytest.raises(StoreUnavailable, match=f"the store at 127.0.0.1:{server.port} does not answer"):
+def test_of_many_clients_one_wins_and_finds_a_store_that_was_killed_and_started_again_empty():
+    with tcp_server() as port:
+        clients = [TcpKeyValueStore("127.0.0.1", port, timeout_s=0.5) for _ in range(4)]
+        answers = [client.compare_set("a", None, b"%d" % number) for number, client in enumerate(clients)]
+        assert answers == [b"0"] * 4
+    client = clients[0]
+    with pytest.raises(StoreUnavailable, match=f"the store at 127.0.0.1:{port} does not answer"):
         client.get("a")
     with pytest.raises(StoreUnavailable):  # nobody listens
         client.set("a", b"2")
-    server.start()
-    assert client.get("a") is None
-    client.set("a", b"3")
-    assert client.get("a") == b"3"
-    server.kill()
+    with tcp_server(port):
+        assert client.get("a") is None
+        client.set("a", b"3")
+        assert client.get("a") == b"3"
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:2379", "http://127.0.0.1", "ftp://host:1"])

@@ -1,14 +1,19 @@
-"""The cost model: its parts by hand, its limits and units, what it is fitted to and what it then says."""
+"""The cost model and the simulated training: by hand, against the literal simulation, limits and units."""
 
 import math
-import subprocess
-import sys
+import random
 from dataclasses import replace
 
 import pytest
 
 from workbench.cluster import FittedMachine, Link
 from workbench.techniques.gemini.cost import (
+    GPT2_100B,
+    Cause,
+    Overheads,
+    Setting,
+    advanced,
+    advanced_by_definition,
     agent_memory_bytes,
     baseline_s,
     calibrated,
@@ -17,15 +22,29 @@ from workbench.techniques.gemini.cost import (
     network_share_of,
     paper_machine,
     phases_of,
+    simulate_training,
+    simulate_training_by_definition,
     storage_s,
     traffic_of,
     workload_named,
     workload_of,
 )
 from workbench.techniques.gemini.method.interleaving import Scheme, interleave, planning_spans_s
-from workbench.techniques.gemini.method.recovery import Tier
+from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.sizes import Family, ModelSizes, checkpoint_bytes
-from workbench.timeline import Kind
+from workbench.techniques.gemini.method.waste import (
+    CheckpointPolicy,
+    Job,
+    Level,
+    Tier,
+    average_wasted_s,
+    gemini,
+    high_frequency,
+    strawman,
+)
+from workbench.techniques.gemini.simulated.recoveries import training_timeline
+from workbench.timeline import Kind, format_timeline
+from workbench.timeline.faults import DAY_S, Fault, FaultKind, FaultScope, FaultTrace, poisson_faults, rack_faults
 
 # hidden 4, inner 16, one layer: 4·16 + 2·4·16 = 192 matrix parameters; batch 2 of 3 tokens.
 SIZES = ModelSizes(
@@ -37,18 +56,11 @@ CHECKPOINT_BYTES = checkpoint_bytes(TINY.num_parameters)
 
 
 def machine(**changes) -> FittedMachine:
-    whole = {
-        "num_hosts": 2,
-        "devices_per_host": 2,
-        "network": Link(bandwidth_bytes_per_s=96.0),
-        "copy_bytes_per_s": 200.0,
-        "storage_bytes_per_s": 10.0,
-        "flops_per_s": 1000.0,
-        "peak_flops_per_s": 2000.0,
-        "memory_bytes_per_s": 100.0,
-        "host_memory_bytes": 1e6,
-    }
-    return FittedMachine(name="small", source="test", link=Link(bandwidth_bytes_per_s=1.0), **whole | changes)
+    network, link = Link(bandwidth_bytes_per_s=96.0), Link(bandwidth_bytes_per_s=1.0)
+    rates = {"copy_bytes_per_s": 200.0, "storage_bytes_per_s": 10.0, "memory_bytes_per_s": 100.0}
+    flops = {"flops_per_s": 1000.0, "peak_flops_per_s": 2000.0}
+    whole = {"num_hosts": 2, "devices_per_host": 2, "network": network, "host_memory_bytes": 1e6, **rates, **flops}
+    return FittedMachine(name="small", source="test", link=link, **whole | changes)
 
 
 def test_a_model_of_the_table_has_the_parameters_and_flops_of_the_textbook():
@@ -61,15 +73,14 @@ def test_a_model_of_the_table_has_the_parameters_and_flops_of_the_textbook():
 
 def test_a_layer_is_gathered_twice_and_scattered_once():
     # 192 parameters in half precision are 384 bytes, of which 3/4 pass a machine's link of 96 bytes/s: 3 s.
-    forward, head, backward = phases_of(TINY, machine()).phases
+    phases = phases_of(TINY, machine())
+    forward, head, backward = phases.phases
     assert (forward.gather_s, forward.scatter_s, forward.compute_s, forward.kind) == (3, 0, 2.592, Kind.FORWARD)
     assert (backward.gather_s, backward.scatter_s, backward.compute_s) == (3, 3, pytest.approx(7.776))
     # The head has what the layer's matrices leave of the parameters.
     assert head.gather_s == head.scatter_s == 2 * (TINY.num_parameters - 192) * 0.75 / 96
-
-
-def test_the_update_reads_and_writes_28_bytes_a_parameter():
-    assert phases_of(TINY, machine()).update_s == 28 * TINY.num_parameters / 4 / 100
+    # The update reads and writes 28 bytes a parameter.
+    assert phases.update_s == 28 * TINY.num_parameters / 4 / 100
 
 
 def test_without_a_network_worth_the_name_an_iteration_is_its_messages_and_with_an_infinite_one_its_flops():
@@ -82,23 +93,24 @@ def test_without_a_network_worth_the_name_an_iteration_is_its_messages_and_with_
 
 
 def test_faster_parts_never_make_an_iteration_longer():
-    times_s = [baseline_s(TINY, machine(flops_per_s=rate)) for rate in (100, 1000, 10_000)]
-    assert times_s == sorted(times_s, reverse=True)
-    times_s = [baseline_s(TINY, machine().with_network(rate)) for rate in (1e-7, 1e-6, 1e-5)]
-    assert times_s == sorted(times_s, reverse=True)
+    for machines in (
+        [machine(flops_per_s=rate) for rate in (100, 1000, 10_000)],
+        [machine().with_network(rate) for rate in (1e-7, 1e-6, 1e-5)],
+    ):
+        times_s = [baseline_s(TINY, each) for each in machines]
+        assert times_s == sorted(times_s, reverse=True)
 
 
-def test_a_checkpoint_passes_each_machines_link_once_a_remote_replica():
+def test_a_checkpoint_passes_each_machines_link_once_a_remote_replica_and_storage_is_shared():
     shard = CHECKPOINT_BYTES / 2
     assert checkpoint_s(TINY, machine()) == pytest.approx(shard / 96)
     assert checkpoint_s(TINY, machine(num_hosts=4), num_replicas=3) == pytest.approx(2 * shard / 2 / 96)
     assert checkpoint_s(TINY, machine(), num_replicas=1) == 0
     # Copying slower than the network limits it.
     assert checkpoint_s(TINY, machine(copy_bytes_per_s=48.0)) == pytest.approx(shard / 48)
-
-
-def test_storage_serves_all_machines_with_one_bandwidth_so_their_number_changes_nothing():
     assert storage_s(TINY, machine()) == storage_s(TINY, machine(num_hosts=16)) == CHECKPOINT_BYTES / 10
+    # An agent keeps two buffers for each of two replicas.
+    assert agent_memory_bytes(TINY, machine()) == 2 * 2 * shard
 
 
 def test_tiers_are_slower_in_the_order_in_which_they_are_tried():
@@ -110,42 +122,28 @@ def test_tiers_are_slower_in_the_order_in_which_they_are_tried():
     assert job.iteration_s == baseline_s(TINY, late)
 
 
-def test_an_agent_keeps_two_buffers_for_each_replica():
-    assert agent_memory_bytes(TINY, machine()) == 2 * 2 * CHECKPOINT_BYTES / 2
-
-
 def test_a_device_of_gpt_2_100b_has_9_4_gb_of_a_checkpoint():
     found = traffic_of(workload_named("GPT-2 100B"), calibrated().p4d)
     assert found.checkpoint_bytes == pytest.approx(9.4e9, rel=0.005)  # section 6.5.2
     assert (found.reserved_bytes, found.num_buffers) == (128 * 2**20, 4)  # section 6.7.1 and 6.7.4
 
 
-def test_mt_nlg_takes_42_minutes_to_storage():
-    # 530 billion parameters, 12 bytes each, 20 Gbit/s: section 6.2.2.
-    assert 530e9 * 12 / calibrated().p4d.storage_bytes_per_s / 60 == pytest.approx(42, abs=0.5)
-
-
 def test_the_model_meets_the_three_numbers_that_it_is_fitted_to():
-    found, large, small = calibrated(), workload_named("GPT-2 100B"), workload_named("GPT-2 40B")
-    assert baseline_s(large, found.p4d) == pytest.approx(62, rel=1e-6)
-    slow = found.p4d.with_network(100)
+    fitted, large, small = calibrated(), workload_named("GPT-2 100B"), workload_named("GPT-2 40B")
+    assert baseline_s(large, fitted.p4d) == pytest.approx(62, rel=1e-6)
+    slow = fitted.p4d.with_network(100)
     assert storage_s(large, slow) / checkpoint_s(large, slow) == pytest.approx(65, rel=1e-9)
-    parts, traffic = phases_of(small, found.p3dn), traffic_of(small, found.p3dn)
+    parts, traffic = phases_of(small, fitted.p3dn), traffic_of(small, fitted.p3dn)
     blocking, plain = (
         interleave(parts.phases, traffic, scheme, update_s=parts.update_s).iteration_s
         for scheme in (Scheme.BLOCKING, Scheme.BASELINE)
     )
     assert blocking / plain == pytest.approx(1.101, rel=1e-6)
-
-
-def test_fitted_shares_are_shares():
-    found = calibrated()
     # Nominal rates give 16 · 100 / 20 = 80 times; 65 of these are 81 %.
-    assert found.network_share == pytest.approx(65 / 80, rel=1e-3)
-    assert 0 < found.p4d.flops_per_s / found.p4d.peak_flops_per_s < 1
-    assert 0 < found.p3dn.flops_per_s / found.p3dn.peak_flops_per_s < 1
-    share = found.p4d.flops_per_s / found.p4d.peak_flops_per_s
-    assert found.transferred.flops_per_s == share * found.p3dn.peak_flops_per_s
+    assert fitted.network_share == pytest.approx(65 / 80, rel=1e-3)
+    large_share, small_share = (each.flops_per_s / each.peak_flops_per_s for each in (fitted.p4d, fitted.p3dn))
+    assert 0 < large_share < 1 and 0 < small_share < 1
+    assert fitted.transferred.flops_per_s == large_share * fitted.p3dn.peak_flops_per_s
 
 
 def test_idle_spans_of_the_paper_s_machines_carry_the_checkpoint():
@@ -172,6 +170,228 @@ def test_bad_input_is_refused_by_name(call, message):
         call()
 
 
-def test_the_cost_model_imports_no_torch():
-    code = "import sys, workbench.techniques.gemini.cost as cost; cost.calibrated(); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+# Trainings under failures
+
+
+# 800 bytes: 40 s to storage; a shard of 200 bytes takes 2 s over a link.
+JOB = Job(iteration_s=10, state_bytes=800, num_machines=4, storage_bytes_per_s=20, network_bytes_per_s=100)
+COSTS = Overheads(detection_s=1, serialise_s=3, least_replacement_s=5, most_replacement_s=5, warm_up_s=4)
+SETTING = Setting(
+    job=JOB, policy=gemini(JOB, storage_interval_s=100), overheads=COSTS, placement=placement(4, 2, kind="group")
+)
+HIGH = replace(SETTING, policy=high_frequency(JOB))
+
+
+def run(setting, grid, step_s=1.0):
+    """Simulate a grid, as the definition does it, too."""
+    trace = FaultTrace.from_grid(grid, step_s=step_s)
+    result = simulate_training(setting, trace, keep_spans=True)
+    assert result == simulate_training_by_definition(setting, trace, keep_spans=True)
+    return result
+
+
+def row(length, words):
+    return " ".join(words.get(column, ".") for column in range(length))
+
+
+def grid(length, *rows):
+    padded = [*rows, *([{}] * (4 - len(rows)))]
+    return "\n".join(f"machine {number} | {row(length, words)}" for number, words in enumerate(padded))
+
+
+def replaced_s(setting, *rows):
+    return run(setting, grid(200, *rows)).wasted_s[Cause.REPLACEMENT]
+
+
+def test_without_failures_gemini_wastes_nothing_and_high_frequency_its_serialising():
+    nothing = FaultTrace.none(4, 600)
+    assert simulate_training(SETTING, nothing).effective_ratio == 1
+    # Every 4 iterations 2 s: periods of 42 s; 600 s are 14 of them and 12 s.
+    serialising = replace(HIGH, policy=high_frequency(replace(JOB, serialise_s=2)), job=replace(JOB, serialise_s=2))
+    assert simulate_training(serialising, nothing).wasted_s[Cause.CHECKPOINTING] == pytest.approx(28)
+    # Faults of the store and of replicas stop no training either.
+    drawn = "\n".join([grid(60, {20: "b"}), "store | " + row(60, {35: "X"})])
+    assert run(SETTING, drawn).effective_ratio == 1
+
+
+HARD = {35: "H"}
+HISTORIES = [
+    # At 35 s three iterations are done; the third's checkpoint completes at 40, the second's did at 30.
+    (60, [{35: "S"}], {"LOST": 15, "DETECTION": 1, "SERIALISING": 3, "REPLACEMENT": 0, "WARM_UP": 4}, (1, 0, 0)),
+    # A lost machine is replaced and reads its shard from a peer; so are two machines of different groups.
+    (60, [HARD], {"LOST": 15, "REPLACEMENT": 5, "RETRIEVAL": 2, "WARM_UP": 4}, (0, 1, 0)),
+    (60, [HARD, {}, HARD], {}, (0, 1, 0)),
+    # A whole group: storage holds nothing but the initial states: all is lost, 40 s to read, nothing to serialise.
+    (120, [HARD, HARD], {"LOST": 35, "RETRIEVAL": 40, "SERIALISING": 0}, (0, 0, 1)),
+    # Machine 0 is back at 50 s (35 + 15) and holds its peer's replica again from 70: machine 1 fails before, and after.
+    (200, [HARD, {65: "H"}], {}, (0, 1, 1)),
+    (200, [HARD, {75: "H"}], {}, (0, 2, 0)),
+    # Its own shard is there at once: a software failure reads local memory.
+    (200, [HARD, {65: "S"}], {}, (1, 1, 0)),
+    # Lost at 35, detected 36, serialised 39; at 41, waiting for the machine until 44, another group's fails:
+    # detection 1 + 1, serialising 3 + 3, replacement 2, and 5 for the second, requested at 45.
+    (100, [HARD, {}, {41: "H"}], {"DETECTION": 2, "SERIALISING": 6, "REPLACEMENT": 2 + 5}, (0, 1, 0)),
+    # The partner lost within a recovery sends all to storage.
+    (300, [HARD, {41: "H"}], {"LOST": 35}, (0, 0, 1)),
+    # Storage every 10 iterations: that of 100 s is complete at 140. A group lost at 145 goes back to iteration 10,
+    # at 195 s memory holds it, and at 200 s the 5 s after it are lost.
+    (300, [{145: "H"}, {145: "H", 200: "S"}], {"LOST": 45 + 5}, (1, 0, 1)),
+    # The end comes within the recovery: progress counts as rolled back.
+    (38, [{35: "S"}], {"LOST": 15, "SERIALISING": 2}, (0, 0, 0)),
+]
+
+
+@pytest.mark.parametrize(("length", "rows", "wasted_s", "recoveries"), HISTORIES)
+def test_a_drawn_history_wastes_and_recovers_as_by_hand(length, rows, wasted_s, recoveries):
+    result = run(SETTING, grid(length, *rows))
+    assert {cause: result.wasted_s[Cause[cause]] for cause in wasted_s} == wasted_s
+    assert tuple(result.num_recoveries[tier] for tier in (Tier.LOCAL, Tier.PEER, Tier.STORAGE)) == recoveries
+    assert result.productive_s + sum(result.wasted_s.values()) == pytest.approx(length)
+
+
+def test_a_machine_that_is_away_cannot_fail_again():
+    # Lost at 35, replaced at 44: at 41 nobody is there to fail, at 46 the new one is; another one interrupts.
+    assert run(SETTING, grid(100, {35: "H", 41: "H"})).num_failures == 1
+    assert run(SETTING, grid(100, {35: "H", 45: "H"})).num_failures == 2
+    assert run(SETTING, grid(100, HARD, {}, {41: "H"})).num_interrupted == 1
+
+
+def test_a_standby_machine_takes_the_place_at_once_and_is_requested_again():
+    slow = replace(COSTS, least_replacement_s=9, most_replacement_s=9)
+    ready = replace(SETTING, num_standbys=1, overheads=slow)
+    assert replaced_s(ready, HARD) == 0
+    # The next standby is there at 39 + 9: too late for a failure at 40, requested at 44; in time for one at 90.
+    assert replaced_s(ready, HARD, {}, {40: "H"}) == replaced_s(ready, HARD, {}, HARD) == 9
+    assert replaced_s(ready, HARD, {}, {90: "H"}) == 0
+
+
+def test_an_incomplete_checkpoint_is_not_gone_back_to():
+    # HighFreq: snapshots at 40 and 80 s, complete at 80 and 120.
+    lost = {at: run(HIGH, grid(200, {at: "S"})).wasted_s[Cause.LOST] for at in (79, 80, 81, 119, 121)}
+    assert lost == {79: 79, 80: 40, 81: 41, 119: 79, 121: 41}
+
+
+POLICIES = (
+    gemini(JOB),
+    gemini(JOB, interval_iterations=3, blocking_s=1.7, storage_interval_s=170),
+    high_frequency(replace(JOB, serialise_s=8.3)),
+    strawman(replace(JOB, serialise_s=8.3), interval_s=300),
+)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_progress_in_closed_form_is_that_of_counting_iterations(policy):
+    draws = random.Random(1)
+    for _ in range(300):
+        start, elapsed_s = draws.randrange(40), draws.uniform(0, 900)
+        fast, literal = (way(policy, start, elapsed_s) for way in (advanced, advanced_by_definition))
+        assert fast.position == pytest.approx(literal.position, rel=1e-9)
+        assert (fast.memory, fast.storage) == (literal.memory, literal.storage)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_simulation_from_failure_to_failure_is_that_of_every_iteration(seed):
+    draws = random.Random(seed)
+    num_machines, num_replicas = draws.choice((4, 5, 6, 16)), draws.choice((1, 2, 3))
+    rates = {"failures_per_machine_day": draws.choice((5, 20, 100)), "hardware_share": draws.random()}
+    traces = [
+        poisson_faults(num_machines, duration_s=DAY_S / 4, seed=seed, **rates),
+        rack_faults(num_machines, machines_per_rack=2, duration_s=DAY_S / 4, failures_per_rack_day=5, seed=seed),
+    ]
+    setting = Setting(
+        job=JOB,
+        policy=POLICIES[seed % 4],
+        overheads=COSTS,
+        placement=placement(num_machines, num_replicas),
+        num_standbys=draws.choice((0, 1, 3)),
+        seed=seed,
+    )
+    fast, literal = (
+        way(setting, FaultTrace.merged(traces)) for way in (simulate_training, simulate_training_by_definition)
+    )
+    assert fast.productive_s == pytest.approx(literal.productive_s, rel=1e-9)
+    assert dict(fast.wasted_s) == pytest.approx(dict(literal.wasted_s), rel=1e-9, abs=1e-6)
+    assert (fast.num_recoveries, fast.num_interrupted) == (literal.num_recoveries, literal.num_interrupted)
+    assert fast.productive_s + sum(fast.wasted_s.values()) == pytest.approx(DAY_S / 4)
+
+
+BY_EQUATION = [(gemini(GPT2_100B), Tier.LOCAL), (high_frequency(GPT2_100B), Tier.STORAGE)]
+
+
+@pytest.mark.parametrize(("policy", "tier"), BY_EQUATION)
+def test_the_mean_waste_of_many_failures_is_equation_6_1(policy, tier):
+    # Two failures a day, far enough apart not to meet; HighFreq without serialising, which the equation leaves out.
+    job = replace(GPT2_100B, serialise_s=0.0)
+    policy = high_frequency(job) if tier is Tier.STORAGE else policy
+    trace = poisson_faults(16, duration_s=2000 * DAY_S, failures_per_machine_day=1 / 8, hardware_share=0.0, seed=2)
+    result = simulate_training(Setting(job=job, policy=policy), trace)
+    wasted_s = (result.wasted_s[Cause.LOST] + result.wasted_s[Cause.RETRIEVAL]) / sum(result.num_recoveries.values())
+    assert wasted_s == pytest.approx(average_wasted_s(policy, job, tier), rel=0.03)
+
+
+def ratio(rate, num_replicas, num_machines=16, **more):
+    placed = placement(num_machines, num_replicas)
+    trace = poisson_faults(num_machines, duration_s=30 * DAY_S, failures_per_machine_day=rate, seed=3, **more)
+    setting = Setting(job=GPT2_100B, policy=gemini(GPT2_100B), placement=placed)
+    return simulate_training(setting, trace).effective_ratio
+
+
+def test_more_failures_and_fewer_replicas_never_help_and_a_thousand_machines_are_effective_for_nine_tenths():
+    assert ratio(0.01, 2) > ratio(0.1, 2) > ratio(1.0, 2)
+    assert ratio(0.5, 1) < ratio(0.5, 2) <= ratio(0.5, 3)
+    assert 0.85 < ratio(0.015, 2, num_machines=1000, hardware_share=0.5) < 0.95
+
+
+def test_the_timeline_of_a_failure_reads_as_a_grid():
+    trace = FaultTrace.from_grid(grid(6, {}, {3: "S"}), step_s=10)
+    tens = Overheads(detection_s=10, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
+    setting = replace(SETTING, overheads=tens)
+    timeline = training_timeline(setting, simulate_training(setting, trace, keep_spans=True))
+    # At 30 s the second iteration's checkpoint is complete, the third's has not begun: the third is done again.
+    assert format_timeline(timeline, step_s=10).splitlines() == [
+        "training              | 1 2 3 .         3 4",
+        "checkpoint in memory  | . 1 2 .         . 3",
+        "checkpoint in storage | . . . .         . .",
+        "recovery              | . . . detection . .",
+    ]
+    kinds = [(each.label, each.kind.value) for each in timeline.of("training")]
+    assert kinds == [("1", "compute"), ("2", "compute"), ("3", "other"), ("3", "compute"), ("4", "compute")]
+
+
+def test_a_timeline_of_joined_iterations_shows_what_is_lost():
+    timeline = training_timeline(SETTING, run(SETTING, grid(60, {35: "S"})), every_iteration=False)
+    assert [each.label for each in timeline.of("training")] == ["1 to 2", "3 to 4", "3 to 4"]
+    memory = [(each.label, each.start_s, each.end_s) for each in timeline.of("checkpoint in memory")]
+    assert memory == [("1", 10, 20), ("2", 20, 30), ("lost", 30, 35), ("lost", 53, 60)]
+    with pytest.raises(ValueError, match="spans is empty"):
+        training_timeline(SETTING, simulate_training(SETTING, FaultTrace.none(4, 10)))
+
+
+LOST = FaultTrace.from_grid(grid(60, HARD), step_s=1)
+ROOT = Fault(time_s=1, kind=FaultKind.HARDWARE, scope=FaultScope.ROOT)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: simulate_training(replace(SETTING, placement=None), LOST), "placement is None"),
+        (lambda: simulate_training(replace(SETTING, placement=placement(6, 2)), LOST), "num_machines of .* is 6"),
+        (lambda: replace(SETTING, policy=gemini(GPT2_100B)), "iteration_s of the policy is 62"),
+        (lambda: replace(SETTING, num_standbys=-1), "num_standbys is -1"),
+        (lambda: replace(COSTS, most_replacement_s=4), "most_replacement_s is 4"),
+        (lambda: simulate_training(SETTING, FaultTrace(num_machines=4, duration_s=9, faults=(ROOT,))), "which machine"),
+    ],
+)
+def test_an_impossible_simulation_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_levels_that_block_do_so_memory_first():
+    memory = Level(in_memory=True, interval_iterations=2, blocking_s=3, transfer_s=5)
+    storage = Level(in_memory=False, interval_iterations=2, blocking_s=4, transfer_s=6)
+    policy = CheckpointPolicy(name="both", iteration_s=10, storage=storage, memory=memory)
+    # Iteration 2 ends at 20, memory blocks until 23 and is complete at 28, storage until 27 and at 33.
+    stretches = [advanced(policy, 0, elapsed_s) for elapsed_s in (27.9, 28, 32.9, 33)]
+    assert [(each.memory, each.storage) for each in stretches] == [(None, None), (2, None), (2, None), (2, 2)]
+    assert [each.position for each in stretches] == pytest.approx([2.09, 2.1, 2.59, 2.6])

@@ -67,21 +67,22 @@ OPTIMIZERS = {
 
 class Training:
     def __init__(self, optimizer: str = "adam", seed: int = 0, **net):
-        self.model = Net(seed=seed, **net)
+        self.model, self.position = Net(seed=seed, **net), Position()
         self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 10)
-        self.position = Position()
         self.state = TrainingState(
             self.model, self.optimizer, scheduler=self.scheduler, extra={"data": self.position}, rank=0, world_size=2
         )
 
-    def step(self):
-        self.optimizer.zero_grad()
-        noise = torch.rand(()) + random.random() + np.random.rand()  # every global generator counts
-        self.model(torch.randn(8, 4) + noise).square().mean().backward()
-        self.optimizer.step()
-        self.scheduler.step()
-        self.position.epoch += 1
+    def step(self, num_steps: int = 1):
+        for _ in range(num_steps):
+            self.optimizer.zero_grad()
+            noise = torch.rand(()) + random.random() + np.random.rand()  # every global generator counts
+            self.model(torch.randn(8, 4) + noise).square().mean().backward()
+            self.optimizer.step()
+            self.scheduler.step()
+            self.position.epoch += 1
+        return self
 
     def image(self, iteration: int = 3) -> bytearray:
         self.state.capture(iteration)
@@ -101,37 +102,20 @@ def _seeded():
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_fresh_run_that_loads_a_state_goes_on_bit_for_bit_as_the_one_that_saved_it(optimizer):
-    first = Training(optimizer)
-    for _ in range(3):
-        first.step()
+def test_a_run_that_loads_a_state_goes_on_bit_for_bit_as_the_one_that_saved_it(optimizer):
+    first = Training(optimizer).step(3)
     data = first.image()
-    for _ in range(3):
-        first.step()
-    torch.manual_seed(99), random.seed(99), np.random.seed(99)
-    second = Training(optimizer, seed=1)
-    assert second.state.load_(data) == 3
-    assert second.image() == data
-    for _ in range(3):
-        second.step()
-    assert second.image(6) == first.image(6)
-
-
-def test_a_run_can_go_back_to_its_own_earlier_state():
-    run = Training()
-    run.step()
-    data = run.image(1)
-    run.step()
-    later = run.image(2)
+    later = first.step(3).image(6)
     assert later != data
-    assert run.state.load_(data) == 1
-    run.step()
-    assert run.image(2) == later
+    torch.manual_seed(99), random.seed(99), np.random.seed(99)
+    for run in (Training(optimizer, seed=1), first):  # a fresh run, and the same run going back
+        assert run.state.load_(data) == 3
+        assert run.image() == data
+        assert run.step(3).image(6) == later
 
 
 def test_every_chunk_size_reads_the_same_bytes_and_reading_copies_no_tensor():
-    run = Training()
-    run.step()
+    run = Training().step()
     whole = run.image()
     for size in (1, 7, 64, 1000, len(whole)):
         data = bytearray()
@@ -147,17 +131,15 @@ def test_every_chunk_size_reads_the_same_bytes_and_reading_copies_no_tensor():
 
 
 def test_the_layout_names_each_tensor_once_at_its_place_and_stays_fixed():
-    run = Training()
-    run.step()
+    run = Training().step()
     layout = run.state.capture(1)
-    names = [entry.name for entry in layout.entries]
+    entries = {entry.name: entry for entry in layout.entries}
     # 8 parameters (the tied module counts once), each with step, exp_avg and exp_avg_sq of Adam
-    assert len(names) == len(set(names)) == 8 * 4
+    assert len(entries) == len(layout.entries) == 8 * 4
     assert all(entry.offset % 64 == 0 for entry in layout.entries)
     assert layout.entries[-1].offset + layout.entries[-1].num_bytes == layout.num_bytes
-    run.step()
-    assert run.state.capture(2) is layout
-    weight = next(entry for entry in layout.entries if entry.name == "model/second.weight")
+    assert run.step().state.capture(2) is layout
+    weight = entries["model/second.weight"]
     assert (weight.dtype, weight.shape, weight.num_bytes) == ("float32", (4, 6), 4 * 6 * 4)
     run.model.second.bias.grad = None
     del run.optimizer.state[run.model.second.bias]
@@ -165,67 +147,47 @@ def test_the_layout_names_each_tensor_once_at_its_place_and_stays_fixed():
         run.state.capture(3)
 
 
-def unchanged(run: Training, load) -> None:
-    before = {name: tensor.clone() for name, tensor in run.state.tensors().items()}
-    generator = torch.get_rng_state()
-    load()
-    now = run.state.tensors()
-    assert now.keys() == before.keys()
-    assert all(torch.equal(now[name], tensor) for name, tensor in before.items())
-    assert torch.equal(torch.get_rng_state(), generator)
-
-
 def refused(saved: Training, loading: Training, message: str) -> None:
-    saved.step()
-    data = saved.image()
-
-    def load():
-        with pytest.raises(StateMismatch, match=message):
-            loading.state.load_(data)
-
-    unchanged(loading, load)
+    """Offer a state to a run that it is not of, which is left as it was."""
+    data = saved.step().image()
+    before = {name: tensor.clone() for name, tensor in loading.state.tensors().items()}
+    generator = torch.get_rng_state()
+    with pytest.raises(StateMismatch, match=message):
+        loading.state.load_(data)
+    after = loading.state.tensors()
+    assert after.keys() == before.keys() and torch.equal(torch.get_rng_state(), generator)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
 def test_another_model_dtype_optimizer_world_size_or_rank_is_refused_by_name_and_changes_nothing():
     refused(Training(), Training(width=7), r"'model/first.weight' is float32 \[6, 4\]; this run's is float32 \[7, 4\]")
     refused(Training(), Training("momentum"), "optimizer is 'Adam'; this run's is 'SGD'")
+    other = Training()
+    refused(Training("amsgrad"), other, "max_exp_avg_sq' is in it and not in this run")
+    assert not other.optimizer.state, "a fresh optimizer stays fresh"
+    sizes = [((0, 4), "world_size is 2; this run's is 4"), ((1, 2), "rank is 0; this run's is 1")]
+    for (rank, world_size), message in [*sizes, ((0, 2), r"extra are \['data', 'scheduler'\]; this run's are \[\]")]:
+        other.state = TrainingState(other.model, other.optimizer, rank=rank, world_size=world_size)
+        refused(Training(), other, message)
     narrow = Training()
     narrow.model.second.bfloat16()
     refused(Training(), narrow, r"'model/second.weight' is float32 \[4, 6\]; this run's is bfloat16 \[4, 6\]")
-    other = Training()
-    other.state = TrainingState(other.model, other.optimizer, rank=0, world_size=4)
-    refused(Training(), other, "world_size is 2; this run's is 4")
-    other.state = TrainingState(other.model, other.optimizer, rank=1, world_size=2)
-    refused(Training(), other, "rank is 0; this run's is 1")
-    other.state = TrainingState(other.model, other.optimizer, rank=0, world_size=2)
-    refused(Training(), other, r"extra are \['data', 'scheduler'\]; this run's are \[\]")
 
 
-def test_an_optimizer_that_keeps_fewer_numbers_a_parameter_is_refused_and_a_fresh_one_stays_fresh():
-    loading = Training()
-    refused(Training("amsgrad"), loading, "max_exp_avg_sq' is in it and not in this run")
-    assert not loading.optimizer.state
-
-
-def test_what_is_no_image_or_a_part_of_one_is_refused():
-    run = Training()
-    run.step()
+def test_bytes_that_are_no_image_or_a_part_of_one_are_refused():
+    run = Training().step()
+    assert resume_(run.state, None, lambda: pytest.fail("a pass was run")) == 0, "from the start nothing is loaded"
     data = run.image()
-    with pytest.raises(StateMismatch, match="begins with"):
-        run.state.load_(bytes(1000))
-    with pytest.raises(StateMismatch, match="bytes are fewer than its header's"):
-        run.state.load_(data[:-1])
-    with pytest.raises(StateMismatch, match="5 bytes are fewer than its prefix has"):
-        run.state.load_(data[:5])
+    prefix = "5 bytes are fewer than its prefix has"
+    for wrong, message in ((bytes(1000), "begins with"), (data[:-1], "fewer than its header's"), (data[:5], prefix)):
+        with pytest.raises(StateMismatch, match=message):
+            run.state.load_(wrong)
 
 
-def test_what_cannot_be_written_is_refused_by_its_place():
-    class Odd:
+def test_a_part_that_cannot_be_written_is_refused_by_its_place():
+    class Odd(Position):
         def state_dict(self):
             return {"items": [1, {"inner": object()}]}
-
-        def load_state_dict(self, state):
-            raise AssertionError
 
     run = Training()
     with pytest.raises(ValueError, match=r"extra\['odd'\] is int; it must have state_dict"):
@@ -237,12 +199,7 @@ def test_what_cannot_be_written_is_refused_by_its_place():
         state.capture(0)
     with pytest.raises(RuntimeError, match="nothing has been captured|layout is fixed by"):
         run.state.views(0, 1)
-
-
-def test_a_captured_part_that_outgrows_its_room_is_refused():
-    run = Training()
-    run.step()
-    run.state.capture(1)
+    run.step().state.capture(1)
     run.position.order = torch.zeros(10_000)
     with pytest.raises(ValueError, match="raise spare_bytes"):
         run.state.capture(2)
@@ -353,22 +310,16 @@ def train(kind: str, images: list[bytes] | None, start: int, end: int, passes: b
     return last
 
 
-def kill(ranks: Ranks) -> None:
-    """Kill the first rank, as a failure does."""
-    before = ranks.pids
-    with pytest.raises(RankFailed):
-        ranks.run(lambda: torch.distributed.get_rank() or os.kill(os.getpid(), signal.SIGKILL))
-    assert not set(before) & set(ranks.pids)
-
-
 def without_and_with_a_failure(ranks: Ranks, kind: str, passes: bool = True) -> tuple[list[bytes], list[bytes]]:
     """Train 8 iterations at once, and 4 and then 4 in new processes: the last images of all ranks."""
-    kill(ranks)
-    expected = ranks.run(train, kind, None, 0, 8)
-    kill(ranks)
-    half = ranks.run(train, kind, None, 0, 4)
-    kill(ranks)
-    return expected, ranks.run(train, kind, half, 4, 8, passes)
+
+    def train_anew(*args):
+        with pytest.raises(RankFailed):  # the first rank is killed, as by a failure
+            ranks.run(lambda: torch.distributed.get_rank() or os.kill(os.getpid(), signal.SIGKILL))
+        return ranks.run(train, kind, *args)
+
+    expected = train_anew(None, 0, 8)
+    return expected, train_anew(train_anew(None, 0, 4), 4, 8, passes)
 
 
 @pytest.mark.parametrize(("kind", "num_ranks"), [("ddp", 2), ("ddp", 4), ("fsdp2", 2), ("fsdp2", 4)])
@@ -385,20 +336,8 @@ def test_without_the_throw_away_passes_ddp_on_four_ranks_ends_with_other_bits(po
     assert resumed != expected
 
 
-def test_a_run_from_the_start_runs_no_pass_and_loads_nothing():
-    model = nn.Linear(2, 2)
-    state = TrainingState(model, torch.optim.SGD(model.parameters()), rank=0, world_size=1)
-    before = model.weight.clone()
-
-    def throw_away():
-        raise AssertionError("a pass was run")
-
-    assert resume_(state, None, throw_away) == 0
-    assert torch.equal(model.weight, before)
-
-
 def refuse_on_a_rank() -> list[str]:
-    """Offer a state to a model that it is not of, and to DDP without a batch."""
+    """Offer a state to a model that it is not of, and to DDP without a batch; a run from the start runs no pass."""
     training = RankTraining("ddp")
     training.step()
     image, messages, passes = training.image(1), [], []
@@ -408,6 +347,7 @@ def refuse_on_a_rank() -> list[str]:
         with pytest.raises(ValueError) as caught:
             resume_(state, image, throw_away)
         messages.append(f"{type(caught.value) is StateMismatch}: {caught.value}")
+        assert resume_(state, None, lambda: passes.append(1)) == 0
         assert all(torch.equal(a, b) for a, b in zip(before, state.tensors().values(), strict=True))
     assert not passes
     return messages

@@ -122,6 +122,9 @@ def test_where_all_machines_are_lost_at_once_the_operator_replaces_them_unasked(
     assert sorted(machines_of(outcome)) == ["machine-0+1", "machine-1+1"]
     assert [result["first"] for result in outcome.results] == [0, 0], "nothing of their memory is left"
     assert len(outcome.named("replacement asked")) == 2
+    outcome = train(4, faults=[Fault(kills=Victim.MACHINE, numbers=(1, 3), at_iteration=5)])
+    assert machines_of(outcome) == ["machine-0", "machine-1+1", "machine-2", "machine-3+1"]
+    assert [result["kept"] == 0 for result in outcome.results] == [False, True, False, True]
 
 
 def test_a_store_that_is_killed_and_comes_back_empty_does_not_disturb_training(train):
@@ -138,12 +141,6 @@ def test_the_store_and_the_root_are_killed_together(train):
     assert outcome.named("root elected")[-1].details["term"] == 2
     assert outcome.num_generations == 2
     assert sum(result["kept"] == 0 for result in outcome.results) == 1
-
-
-def test_two_machines_killed_at_once_are_replaced_at_once(train):
-    outcome = train(4, faults=[Fault(kills=Victim.MACHINE, numbers=(1, 3), at_iteration=5)])
-    assert machines_of(outcome) == ["machine-0", "machine-1+1", "machine-2", "machine-3+1"]
-    assert [result["kept"] == 0 for result in outcome.results] == [False, True, False, True]
 
 
 def test_a_standby_takes_over_while_the_operator_still_looks_for_a_machine(train):
@@ -181,13 +178,6 @@ def fail_at_three(context):
             raise ZeroDivisionError("at three")
 
 
-def test_an_error_that_comes_back_without_progress_ends_training_with_its_traceback(train):
-    with pytest.raises(RankFailed, match="ZeroDivisionError: at three") as failed:
-        train(2, function=fail_at_three, args=())
-    assert "in fail_at_three" in str(failed.value)
-    assert "Training was restarted 2 times and failed the same way." in str(failed.value)
-
-
 def fail_three_times(context):
     done = context.mapped("tries", 1)
     done[0] += 1
@@ -197,8 +187,14 @@ def fail_three_times(context):
     return done[0]
 
 
-def test_an_error_that_comes_back_with_progress_does_not_end_training(train):
+def test_an_error_that_comes_back_ends_training_unless_there_is_progress(train):
+    with pytest.raises(RankFailed, match="ZeroDivisionError: at three") as failed:
+        train(2, function=fail_at_three, args=())
+    assert "in fail_at_three" in str(failed.value)
+    assert "Training was restarted 2 times and failed the same way." in str(failed.value)
     assert train(1, function=fail_three_times, args=()).results == (5,)
+    with pytest.raises(RankFailed, match="rank 0 returned a value that cannot be unpickled here: ValueError: made in"):
+        train(1, function=lambda context: OnlyThere(), args=())
 
 
 def remember(context, num_bytes):
@@ -245,47 +241,33 @@ def unpickled(pid):
     raise ValueError(f"made in {pid}")
 
 
-def return_something_odd(context):
-    return OnlyThere()
+def start_in_background(training):
+    training.start(60.0)
+    while not any(event.name == "iteration" for event in training.events):
+        time.sleep(0.01)
 
 
-def test_a_result_that_cannot_be_read_here_is_an_error_and_not_waited_for(train):
-    with pytest.raises(RankFailed, match="rank 0 returned a value that cannot be unpickled here: ValueError: made in"):
-        train(1, function=return_something_odd, args=())
-
-
-def test_a_notebook_can_strike_while_training_runs_in_the_background(fleet):
+def test_a_notebook_can_strike_and_close_a_training_that_runs_in_the_background(fleet):
     with Training(count, 2, args=(60,), timing=TIMING, machines=fleet) as training:
-        training.start(60.0)
-        while not any(event.name == "iteration" for event in training.events):
-            time.sleep(0.01)
+        start_in_background(training)
         training.strike(Victim.RANK, 0)
         outcome = training.result()
     assert outcome.num_generations == 2
     assert threading.active_count() == 1
-
-
-def wait_long(machine):
-    machine.wait(600.0)
+    with Training(count, 2, args=(600,), timing=TIMING, machines=fleet) as training:
+        start_in_background(training)
+    with pytest.raises(RuntimeError, match="training was closed before its end: generation 1"):
+        training.result()
+    assert fleet.names == ()
 
 
 def test_warm_machines_must_be_idle_and_say_their_own_hosts(fleet):
     with pytest.raises(ValueError, match="hosts is given beside machines"):
         Training(count, 2, machines=fleet, hosts=ShapedHosts(2, link=Link.gigabit()))
-    fleet.start("busy", wait_long)
+    fleet.start("busy", lambda machine: machine.wait(600.0))
     with pytest.raises(ValueError, match="machines has .'busy',. running; there must be none"):
         Training(count, 2, machines=fleet)
     fleet.kill_all()
-
-
-def test_a_training_that_is_closed_ends_at_once(fleet):
-    with Training(count, 2, args=(600,), timing=TIMING, machines=fleet) as training:
-        training.start(60.0)
-        while not any(event.name == "iteration" for event in training.events):
-            time.sleep(0.01)
-    with pytest.raises(RuntimeError, match="training was closed before its end: generation 1"):
-        training.result()
-    assert fleet.names == ()
 
 
 def test_training_recovers_with_etcd_and_leaves_nothing_in_it(train, tmp_path):
@@ -353,18 +335,14 @@ def test_no_process_and_no_memory_is_left_two_seconds_after_the_owner_was_killed
 
 
 def test_the_timeline_of_a_log_worked_by_hand():
-    def event(name, time_s, number=None, **fields):
-        return Event(name=name, time_s=time_s, number=number, **fields)
-
-    timeline = recovery_timeline(
-        [
-            event("step", 10.0, 0, duration_s=2.0),
-            event(EventName.KILLED, 13.0, 1),
-            event(EventName.FAILURE_DETECTED, 15.0, 0),
-            event(EventName.GENERATION_ORDERED, 18.0, 0),
-            event(EventName.JOINED, 19.0, 0),
-        ]
-    )
+    log = [
+        Event(name="step", time_s=10.0, number=0, duration_s=2.0),
+        Event(name=EventName.KILLED, time_s=13.0, number=1),
+        Event(name=EventName.FAILURE_DETECTED, time_s=15.0, number=0),
+        Event(name=EventName.GENERATION_ORDERED, time_s=18.0, number=0),
+        Event(name=EventName.JOINED, time_s=19.0, number=0),
+    ]
+    timeline = recovery_timeline(log)
     assert timeline.resources == ("control", "machine 0", "machine 1")
     spans = [(action.label, action.start_s, action.end_s) for action in timeline.of("control")]
     assert spans == [("detect", 3.0, 5.0), ("replace", 5.0, 8.0), ("restart", 8.0, 9.0)]
@@ -374,16 +352,12 @@ def test_the_timeline_of_a_log_worked_by_hand():
 # Bad input
 
 
-def children():
-    return {child.pid for child in psutil.Process().children()}
-
-
 @pytest.mark.parametrize(
     ("message", "choices"),
     [
-        ("num_machines is 0; it must be an integer of at least 1", {"num_machines": 0}),
-        ("ranks_per_machine is 1.5; it must be an integer", {"ranks_per_machine": 1.5}),
-        ("standbys is -1; it must be an integer of at least 0", {"standbys": -1}),
+        ("num_machines is 0", {"num_machines": 0}),
+        ("ranks_per_machine is 1.5", {"ranks_per_machine": 1.5}),
+        ("standbys is -1", {"standbys": -1}),
         ("names is .*; two machines must not have one name", {"names": ["a", "a"]}),
         ("names is .*; 'standby-0' is the name of a standby machine", {"names": ["a", "standby-0"], "standbys": 1}),
         ("names is .*; it must have one for each of 2 machines", {"names": ["a"]}),
@@ -402,10 +376,10 @@ def children():
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(message, choices):
-    before = children()
+    before = set(family(os.getpid()))
     with pytest.raises(ValueError, match=message):
         run_training(**{"function": print, "num_machines": 2, **choices})
-    assert children() <= before
+    assert set(family(os.getpid())) <= before
 
 
 @pytest.mark.parametrize(
@@ -419,6 +393,6 @@ def test_bad_input_is_refused_before_anything_starts(message, choices):
         ("Fault.delay_s is -1", {"kills": Victim.ROOT, "after_event": "x", "delay_s": -1}),
     ],
 )
-def test_a_fault_says_what_and_when(message, fields):
+def test_a_fault_names_its_victims_and_its_time(message, fields):
     with pytest.raises(ValueError, match=message):
         Fault(**fields)

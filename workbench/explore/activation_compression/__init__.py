@@ -7,11 +7,13 @@ from .layer import (
     BITS,
     Approach,
     LayerPrediction,
+    RecordedReduction,
     break_even_bytes_per_s,
     explore_activation_compression,
+    partial_of,
     predict_layer,
+    record_reduction,
 )
-from .ranks import RecordedReduction, partial_of, record_reduction
 
 __all__ = [
     "BITS",

@@ -1,23 +1,27 @@
-"""The predicted time of one tensor-parallel layer, with the timeline that adds up to it, and the lesson's control.
+"""One tensor-parallel layer as it is predicted, with its control and its timeline, and one reduction as ranks run it.
 
 The paper times two sizes of each method; every other size lies on the line through these two, which is exact for bytes
-and an assumption for encoding and decoding. A rank computes and communicates in turn, so one row shows it all.
+and an assumption for encoding and decoding.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from workbench.cluster import Link
+from workbench.compression import Aggregation, Codec, Payload
 from workbench.explore.explorer import Explorer, choice, steps
+from workbench.parallel import ProcessTensorGroup
 from workbench.plots import figure, format_bytes, format_time, gantt, lines
 from workbench.plots.style import GREY
 from workbench.techniques.activation_compression.cost import LayerTime, Setting, layer_time
-from workbench.timeline import Kind, Task, Timeline, simulate
+from workbench.timeline import Action, Kind, Recorder, Task, Timeline, simulate
 
 __all__ = [
     "BITS",
@@ -25,9 +29,12 @@ __all__ = [
     "Approach",
     "Comparison",
     "LayerPrediction",
+    "RecordedReduction",
     "break_even_bytes_per_s",
     "explore_activation_compression",
+    "partial_of",
     "predict_layer",
+    "record_reduction",
 ]
 
 HIDDEN = 1024  # columns of an activation of BERT-large, section 4.1
@@ -134,13 +141,7 @@ class LayerPrediction:
 def predict_layer(
     *, approach: Approach = Approach.NONE, code_size: int = 100, bandwidth_bytes_per_s: float = PCIE_3_BYTES_PER_S
 ) -> LayerPrediction:
-    """Predict one layer of BERT-large on four ranks, micro-batch 32, 512 tokens, fp16.
-
-    A sparse message has as many bytes or elements as the code, and quantisation takes the nearest number of bits.
-
-    Raises:
-        ValueError: if the code does not have 1 to 1023 columns.
-    """
+    """Predict one layer of BERT-large on four ranks, micro-batch 32, 512 tokens, fp16."""
     if not 1 <= code_size < HIDDEN:
         raise ValueError(f"code_size is {code_size!r}; it must lie in 1..{HIDDEN - 1}")
     link = Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=LATENCY_S)
@@ -153,13 +154,7 @@ def predict_layer(
 
 
 def break_even_bytes_per_s(approach: Approach, code_size: int) -> float:
-    """Return the bandwidth above which a layer is slower compressed than not.
-
-    The reductions' time is a constant plus bytes over bandwidth, so two predictions give the line.
-
-    Raises:
-        ValueError: if it pays at every bandwidth, or at none.
-    """
+    """Return the bandwidth above which compression slows a layer, on the line through two predictions."""
 
     def saved_s(bandwidth_bytes_per_s: float) -> float:
         plain, compressed = (
@@ -306,3 +301,54 @@ def _nearest_bits(code_size: int) -> int:
     """Return the bits whose message is nearest in size to the code's, as a ratio."""
     wanted = VALUE_BITS * code_size / HIDDEN
     return min(BITS, key=lambda bits: max(bits / wanted, wanted / bits))
+
+
+# --- one reduction on real ranks, step by step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedReduction:
+    """What one rank did in one reduction."""
+
+    total: Tensor  # the sum as this rank knows it, [tokens, hidden]
+    message_bytes: int  # handed to the collective
+    actions: tuple[Action, ...]  # encode, the collective, decode
+
+
+def partial_of(rank: int, shape: tuple[int, ...]) -> Tensor:
+    """Return a rank's partial sum, [tokens, hidden]: standard normal fp32 numbers, seeded by the rank."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(rank))
+
+
+def record_reduction(codec: Codec, shape: tuple[int, ...]) -> RecordedReduction:
+    """Reduce the partials of all ranks through a codec, once unrecorded to connect; call it on every rank."""
+    group = ProcessTensorGroup()
+    (rank,) = group.local_ranks
+    partial = partial_of(rank, shape)
+    with torch.no_grad():
+        _reduce(codec, partial, group, Recorder(resource="first"))
+        group.traffic.clear()
+        group.sum([torch.zeros(1)])  # the ranks start together
+        group.traffic.clear()
+        recorder = Recorder(resource=f"rank {rank}")
+        total = _reduce(codec, partial, group, recorder)
+    return RecordedReduction(total=total, message_bytes=group.traffic.num_bytes(), actions=recorder.actions)
+
+
+def _reduce(codec: Codec, partial: Tensor, group: ProcessTensorGroup, recorder: Recorder) -> Tensor:
+    with recorder.during("encode", Kind.ENCODE):
+        payload = codec.encode(partial)
+    if codec.aggregation is Aggregation.SUM:
+        with recorder.during("all-reduce", Kind.COMMUNICATE):
+            sums = tuple(group.sum([code]) for code in payload.tensors)
+        with recorder.during("decode", Kind.DECODE):
+            return codec.decode(replace(payload, tensors=sums))
+    with recorder.during("all-gather", Kind.COMMUNICATE):
+        gathered = _gather(payload, group)
+    with recorder.during("decode", Kind.DECODE):
+        return codec.decode_sum(gathered)
+
+
+def _gather(payload: Payload, group: ProcessTensorGroup) -> list[Payload]:
+    by_tensor = [group.gather([message]) for message in payload.tensors]
+    return [replace(payload, tensors=tensors) for tensors in zip(*by_tensor, strict=True)]

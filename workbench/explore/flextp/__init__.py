@@ -1,15 +1,23 @@
 """What the lesson on straggler-tolerant tensor parallelism shows: a worked example, predicted epochs, real ranks."""
 
 from .exercises import bound_of_eight, columns_of_receivers, ratio_of_straggler, split_of_columns
-from .explorer import CHOICES, Choice, Comparison, Epoch, draw_worked_example, explore_flextp, plan_timeline
-from .ranks import PRELOAD, WatchedIteration, WatchedRank, iteration_timeline, watch_training
+from .explorer import (
+    CHOICES,
+    PRELOAD,
+    Choice,
+    WatchedIteration,
+    WatchedRank,
+    draw_worked_example,
+    explore_flextp,
+    iteration_timeline,
+    plan_timeline,
+    watch_training,
+)
 
 __all__ = [
     "CHOICES",
     "PRELOAD",
     "Choice",
-    "Comparison",
-    "Epoch",
     "WatchedIteration",
     "WatchedRank",
     "bound_of_eight",

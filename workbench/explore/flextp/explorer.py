@@ -1,51 +1,44 @@
-"""The pictures of the lesson: the explorer of epochs on eight V100s, timelines of an iteration, the worked example.
+"""The lesson: the explorer of epochs on eight V100s, timelines of an iteration, the worked example, watched ranks.
 
 In a timeline the parts of an iteration follow one another, each in one piece, and ranks wait once, at the end.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import torch
+import torch.distributed as dist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
 
 from workbench.cluster import FittedMachine
 from workbench.explore.explorer import Explorer, choice, steps
+from workbench.parallel.groups import RecordedTensorGroup
 from workbench.plots import figure, gantt, lines, matrix
 from workbench.plots.style import GREY
-from workbench.techniques.flextp.cost import (
-    VIT_1B,
-    PlannedEpoch,
-    Solution,
-    iteration_parts,
-    model_costs,
-    model_times,
-    paper_machine,
-    planned_epoch,
-)
-from workbench.techniques.flextp.method import (
-    Costs,
-    Plan,
-    RankParts,
-    RankTimes,
-    ResizedProduct,
-    WorkedExample,
-    rank_parts,
-)
-from workbench.timeline import Action, Kind, Timeline
+from workbench.study.breakdown import ITERATION, timeline_of
+from workbench.techniques.flextp import cost, method
+from workbench.techniques.flextp.method import Plan, RankParts, RankTimes, Solution
+from workbench.techniques.flextp.runtime import Balancer
+from workbench.timeline import Action, Kind, Recorder, Timeline
 
 __all__ = [
     "CHOICES",
+    "PRELOAD",
     "Choice",
     "Comparison",
     "Epoch",
+    "WatchedIteration",
+    "WatchedRank",
     "compare",
     "draw_worked_example",
     "explore_flextp",
+    "iteration_timeline",
     "parts_timeline",
     "plan_timeline",
+    "watch_training",
 ]
 
 SKEWNESSES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # χ, the paper's axis and some between
@@ -62,6 +55,10 @@ _NAMES = {
     "grad_weight": ("grad_outputᵀ", "input", "grad_weight"),
     "grad_input": ("grad_output", "weight", "grad_input"),
 }
+
+# What the ranks import sooner or later, the last two in the pre-test: seconds, once instead of on every rank.
+PRELOAD = ("workbench.explore.flextp", "scipy.optimize", "torch.fx.experimental.symbolic_shapes")
+LEARNING_RATE = 0.05  # any: only what ranks do is looked at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +91,7 @@ class Epoch:
     """An epoch with one solution."""
 
     choice: Choice  # how stragglers are helped
-    planned: PlannedEpoch  # plan, seconds, seconds by rank
+    planned: cost.PlannedEpoch  # plan, seconds, seconds by rank
     parts: tuple[RankParts, ...]  # where each rank's seconds of an iteration go
     all_reduce_s: float  # of the other time of an iteration, in all-reduces
 
@@ -126,7 +123,7 @@ def compare(
     *, choice: Choice, skewness: float, num_stragglers: int, pruning_ratio: float | None, bandwidth_bytes_per_s: float
 ) -> Comparison:
     """Compute an epoch with a solution and without; only ZERO takes notice of the pruning ratio."""
-    machine = paper_machine().with_bandwidth(bandwidth_bytes_per_s)
+    machine = cost.paper_machine().with_bandwidth(bandwidth_bytes_per_s)
     common = {"machine": machine, "num_stragglers": num_stragglers, "pruning_ratio": pruning_ratio}
     plain, chosen = (_epoch(each, skewness=skewness, **common) for each in (BASELINE, choice))
     curves = tuple(row for each in CHOICES.values() for row in _curve(each, skewness, common))
@@ -211,9 +208,9 @@ def explore_flextp() -> Explorer[Comparison]:
     )
 
 
-def plan_timeline(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Timeline:
+def plan_timeline(times: Sequence[RankTimes], plan: Plan, costs: method.Costs) -> Timeline:
     """Return an iteration under a plan; arguments as for `rank_parts`."""
-    return parts_timeline(rank_parts(times, plan, costs))
+    return parts_timeline(method.rank_parts(times, plan, costs))
 
 
 def parts_timeline(ranks: Sequence[RankParts], *, all_reduce_s: float = 0.0) -> Timeline:
@@ -222,7 +219,7 @@ def parts_timeline(ranks: Sequence[RankParts], *, all_reduce_s: float = 0.0) -> 
     return Timeline.merged(_actions(f"rank {rank}", each, all_reduce_s, end_s) for rank, each in enumerate(ranks))
 
 
-def draw_worked_example(example: WorkedExample) -> Figure:
+def draw_worked_example(example: method.WorkedExample) -> Figure:
     """Draw a row a product: its operands, its result, and the plain layer's; faded columns are not computed."""
     drawn, axes = figure(3, 4, figsize=(8.4, 6.6))
     dropped = tuple(example.lineage["linear", "input"].tolist())
@@ -233,10 +230,10 @@ def draw_worked_example(example: WorkedExample) -> Figure:
 
 def _planned(
     choice: Choice, *, skewness: float, num_stragglers: int, machine: FittedMachine, pruning_ratio: float | None
-) -> PlannedEpoch:
+) -> cost.PlannedEpoch:
     slow = dict.fromkeys(range(num_stragglers), skewness)
     ratio = pruning_ratio if choice.solution is Solution.ZERO else None
-    return planned_epoch(choice.solution, slow, machine=machine, pruning_ratio=ratio, refine=choice.refine)
+    return cost.planned_epoch(choice.solution, slow, machine=machine, pruning_ratio=ratio, refine=choice.refine)
 
 
 def _curve(choice: Choice, skewness: float, common: Mapping[str, object]) -> list[dict]:
@@ -249,13 +246,13 @@ def _curve(choice: Choice, skewness: float, common: Mapping[str, object]) -> lis
 
 def _epoch(choice: Choice, *, skewness: float, num_stragglers: int, machine: FittedMachine, **more) -> Epoch:
     planned = _planned(choice, skewness=skewness, num_stragglers=num_stragglers, machine=machine, **more)
-    times = model_times(dict.fromkeys(range(num_stragglers), skewness), VIT_1B, machine)
-    costs = model_costs(VIT_1B, machine, times, num_senders=max(1, len(planned.plan.senders)))
+    times = cost.model_times(dict.fromkeys(range(num_stragglers), skewness), cost.VIT_1B, machine)
+    costs = cost.model_costs(cost.VIT_1B, machine, times, num_senders=max(1, len(planned.plan.senders)))
     return Epoch(
         choice=choice,
         planned=planned,
-        parts=rank_parts(times, planned.plan, costs),
-        all_reduce_s=iteration_parts(VIT_1B, machine).all_reduce_s,
+        parts=method.rank_parts(times, planned.plan, costs),
+        all_reduce_s=cost.iteration_parts(cost.VIT_1B, machine).all_reduce_s,
     )
 
 
@@ -286,7 +283,7 @@ def _actions(resource: str, parts: RankParts, all_reduce_s: float, end_s: float)
 
 
 def _draw_product(
-    row: Collection[Axes], example: WorkedExample, product: ResizedProduct, dropped: tuple[int, ...]
+    row: Collection[Axes], example: method.WorkedExample, product: method.ResizedProduct, dropped: tuple[int, ...]
 ) -> None:
     left, right = _operands(example, product.name)
     names = (*_NAMES[product.name], "without resizing")
@@ -314,10 +311,72 @@ def _around(size: int) -> tuple[float, float]:
     return (size - _LARGEST) / 2, (size + _LARGEST) / 2
 
 
-def _operands(example: WorkedExample, name: str) -> tuple[Tensor, Tensor]:
+def _operands(example: method.WorkedExample, name: str) -> tuple[Tensor, Tensor]:
     """Return both operands whole."""
     if name == "output":
         return example.input_NK, example.weight_OK.T
     if name == "grad_weight":
         return example.grad_output_NO.T, example.input_NK
     return example.grad_output_NO, example.weight_OK
+
+
+# --- a few training steps on real ranks, watched
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WatchedIteration:
+    """One iteration of one rank."""
+
+    plan: Plan  # in force
+    start_s: float  # of the common clock
+    end_s: float  # of the common clock
+    actions: tuple[Action, ...]  # its collectives, in their order
+    loss: float  # of the batch
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from start to end."""
+        return self.end_s - self.start_s
+
+
+class WatchedRank:
+    """This rank: a group whose collectives are recorded."""
+
+    def __init__(self):
+        self._recorder = Recorder(resource=f"rank {dist.get_rank()}")
+        self.group = RecordedTensorGroup(recorder=self._recorder)
+
+    def iterate(self, balancer: Balancer, step: Callable[[], Tensor]) -> WatchedIteration:
+        """Do one step of training, which returns its loss, inside `balancer.iteration()`."""
+        before = len(self._recorder.actions)
+        with self._recorder.during(ITERATION), balancer.iteration():
+            loss = step()
+        *actions, whole = self._recorder.actions[before:]
+        return WatchedIteration(
+            plan=balancer.plan, start_s=whole.start_s, end_s=whole.end_s, actions=tuple(actions), loss=loss.item()
+        )
+
+
+def watch_training(
+    rank: WatchedRank, model: nn.Module, balancer: Balancer, x: Tensor, num_iterations: int
+) -> list[WatchedIteration]:
+    """Train a model on the batch x, whose target is x rolled by one feature; call it on every rank."""
+    weights = list(model.parameters())
+
+    def step() -> Tensor:
+        loss = (model(x) - x.roll(1, -1)).square().mean()
+        gradients = torch.autograd.grad(loss, weights)
+        with torch.no_grad():  # by hand: torch.optim takes seconds to import, on every rank
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight -= LEARNING_RATE * gradient
+        return loss
+
+    return [rank.iterate(balancer, step) for _ in range(num_iterations)]
+
+
+def iteration_timeline(ranks: Sequence[WatchedIteration]) -> Timeline:
+    """Put the same iteration of all ranks, in rank order, on a timeline: own work, waiting, transfer."""
+    whole = [Action(resource="rank", start_s=each.start_s, end_s=each.end_s, label=ITERATION) for each in ranks]
+    apart = timeline_of([(*each.actions, one) for each, one in zip(ranks, whole, strict=True)])
+    actions = (replace(one, kind=Kind.COMPUTE) if one.kind is Kind.OTHER else one for one in apart.actions)
+    return Timeline.merged([list(actions)])

@@ -1,7 +1,4 @@
-"""The lesson on in-memory checkpoints: puzzles, controls, a training to kill, its log, exercises.
-
-Imported when it is asked for, since a puzzle needs neither ranks nor the simulator.
-"""
+"""The lesson on in-memory checkpoints, imported part by part: a puzzle needs neither ranks nor the simulator."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _HOMES = {
         "resumed_from",
         "seconds_wasted",
     ),
-    "explorers": ("compare_failures", "compare_schemes", "explore_failures", "explore_interleaving", "from_storage"),
+    "explorers": ("compare_failures", "compare_schemes", "explore_failures", "explore_interleaving"),
     "placement": ("Puzzle", "explore_placement", "solve"),
     "training": ("LiveLog", "PRELOAD", "SmallTraining", "in_words"),
 }

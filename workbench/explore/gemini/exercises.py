@@ -28,13 +28,7 @@ TOLERANCE = 0.005  # of answers that are divisions
 def plan_after(
     placed: Placement, lost: Collection[int], *, in_memory: int, in_storage: Collection[int] = ()
 ) -> RecoveryPlan:
-    """Plan the recovery after machines were lost and replaced by others, whose memory is empty; one rank a machine.
-
-    Every replica is complete and of iteration `in_memory`; `in_storage` are the iterations in persistent storage.
-
-    Raises:
-        ValueError: if a machine that does not exist is lost, or an iteration is negative.
-    """
+    """Plan the recovery after machines were replaced by empty ones: one rank each, all replicas of one iteration."""
     unknown = sorted(set(lost) - set(range(placed.num_machines)))
     if unknown:
         raise ValueError(f"lost is {sorted(lost)!r}; it must name machines from 0 to {placed.num_machines - 1}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
 from workbench import plots
+from workbench.cluster import GIGABIT_BYTES_PER_S
 from workbench.explore.explorer import Control, Explorer, choice, steps
 from workbench.plots.style import GREY
 from workbench.techniques.gemini.cost import (
@@ -27,9 +27,8 @@ from workbench.techniques.gemini.cost import (
 )
 from workbench.techniques.gemini.method.interleaving import InterleavedIteration, Scheme, interleave
 from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.method.sizes import TABLE_6_2
-from workbench.techniques.gemini.plots import ITERATION_KINDS
+from workbench.techniques.gemini.plots import ITERATION_KINDS, draw_timelines
 from workbench.techniques.gemini.simulated.failures import GEMINI, HIGH_FREQUENCY, STRAWMAN, policies
 from workbench.timeline.faults import DAY_S, poisson_faults
 
@@ -46,15 +45,8 @@ NUM_LAYERS = 4  # as many as a picture shows
 MODEL = "GPT-2 40B"
 NUM_MACHINES = 16
 FREE_BYTES = 256 * 2**20  # of a device, "a few hundred" MB in section 6.5.2
-LINKS = (25, 50, 100, 200, 400)  # Gbit/s of a machine
-RESERVED_MIB = (8, 32, 128, 512)  # R of a device
-NUMS_BUFFERS = (1, 2, 4, 8)  # p
-SAFETIES = (0.5, 0.7, 0.9, 1.0)  # μ
-COPY_RATES = MappingProxyType({"400 Gbit/s (p4d)": 400, "100 Gbit/s": 100, "50 Gbit/s": 50})
-GIGABIT_BYTES = 1e9 / 8
 MEBIBYTE = 2**20
 
-NUMS_MACHINES = (16, 64, 250, 1000, 4096)
 FAILURES_PER_DAY = (0, 1, 2, 4, 8, 16, 32, 64)  # of all machines together
 SOLUTIONS = (STRAWMAN, HIGH_FREQUENCY, GEMINI)
 NUM_DAYS = 10  # simulated: enough failures to see, quick enough to move a control
@@ -67,7 +59,6 @@ class Interleaving:
     plain: InterleavedIteration  # the baseline
     chosen: InterleavedIteration  # with a checkpoint
     link: int  # Gbit/s of a machine
-    free_bytes: float  # of a device
 
     @property
     def overhead(self) -> float:
@@ -80,7 +71,7 @@ def compare_schemes(
 ) -> Interleaving:
     """Compute one iteration with a checkpoint and without; rates are Gbit/s of a machine, sizes MiB of a device."""
     workload = workload_of(replace(TABLE_6_2[MODEL], num_layers=NUM_LAYERS), f"{NUM_LAYERS} layers of {MODEL}")
-    copying = {"num_hosts": NUM_MACHINES, "copy_bytes_per_s": copy_rate * GIGABIT_BYTES}
+    copying = {"num_hosts": NUM_MACHINES, "copy_bytes_per_s": copy_rate * GIGABIT_BYTES_PER_S}
     machine = replace(calibrated().p3dn.with_network(link), **copying)
     parts = phases_of(workload, machine)
     buffers = {"reserved_bytes": reserved_mib * MEBIBYTE, "num_buffers": num_buffers, "free_bytes": FREE_BYTES}
@@ -88,11 +79,10 @@ def compare_schemes(
     plain, chosen = (
         interleave(parts.phases, traffic, way, update_s=parts.update_s) for way in (Scheme.BASELINE, scheme)
     )
-    return Interleaving(plain=plain, chosen=chosen, link=link, free_bytes=FREE_BYTES)
+    return Interleaving(plain=plain, chosen=chosen, link=link)
 
 
 def _describe_schemes(result: Interleaving) -> str:
-    """Say in a sentence what the figure shows."""
     chosen = result.chosen
     if not chosen.chunks:
         return f"No checkpoint travels: the network is idle for {chosen.idle_s:.2f} s of {chosen.iteration_s:.2f} s."
@@ -106,13 +96,11 @@ def _describe_schemes(result: Interleaving) -> str:
 
 
 def _draw_schemes(result: Interleaving) -> Figure:
-    """Draw the iteration without checkpoints above the one with them, on one scale."""
     out = ", out of memory" if result.chosen.is_out_of_memory else ""
     plain = f"Baseline: {result.plain.iteration_s:.2f} s, {result.link} Gbit/s a machine"
     chosen = f"{result.chosen.scheme}: {result.chosen.iteration_s:.2f} s ({result.overhead:+.1%}){out}"
-    axes = plots.gantts({plain: result.plain.timeline, chosen: result.chosen.timeline}, figsize=(9, 5), legend=False)
-    plots.kind_legend(axes[0].figure, ITERATION_KINDS)
-    return axes[0].figure
+    timelines = {plain: result.plain.timeline, chosen: result.chosen.timeline}
+    return draw_timelines(timelines, ITERATION_KINDS, figsize=(9, 5))
 
 
 def explore_interleaving() -> Explorer[Interleaving]:
@@ -129,7 +117,7 @@ def explore_interleaving() -> Explorer[Interleaving]:
         ),
         link=steps(
             "link",
-            LINKS,
+            (25, 50, 100, 200, 400),
             value=100,
             text=lambda rate: f"{rate} Gbit/s",
             help="Of a machine, shared by its eight devices. Training needs it, too.",
@@ -149,27 +137,27 @@ def _buffer_controls() -> dict[str, Control]:
     return {
         "copy_rate": choice(
             "copying",
-            COPY_RATES,
+            {"400 Gbit/s (p4d)": 400, "100 Gbit/s": 100, "50 Gbit/s": 50},
             value=400,
             help="From a machine's devices to its host memory. A chunk's buffer is free when it has been copied.",
         ),
         "reserved_mib": steps(
             "R",
-            RESERVED_MIB,
+            (8, 32, 128, 512),
             value=128,
             text=lambda size: f"{size} MiB",
             help="Device memory for buffers, in all. Naive takes what its largest chunk needs instead.",
         ),
         "num_buffers": steps(
             "p",
-            NUMS_BUFFERS,
+            (1, 2, 4, 8),
             value=4,
             text=lambda number: f"{number} buffers",
             help="In how many sub-buffers R is divided. One is unpipelined.",
         ),
         "safety": steps(
             "μ",
-            SAFETIES,
+            (0.5, 0.7, 0.9, 1.0),
             value=0.9,
             text=lambda share: f"{share:.0%} of a span",
             help="How much of an idle span is planned with, since the next iteration's may be shorter.",
@@ -184,8 +172,6 @@ class Comparison:
     num_machines: int  # N
     failures_per_day: float  # of all machines together, each loses its machine
     solution: str  # the policy chosen
-    num_replicas: int  # m, of Gemini
-    num_standbys: int  # machines that wait
     run: TrainingRun  # the chosen policy at the chosen rate
     curves: tuple[Mapping[str, object], ...]  # rows: failures a day, ratio, solution
 
@@ -201,11 +187,12 @@ def compare_failures(
         for rate in FAILURES_PER_DAY
     )
     run = _run(solution, failures_per_day, **common)
-    return Comparison(**common, failures_per_day=failures_per_day, solution=solution, run=run, curves=curves)
+    return Comparison(
+        num_machines=num_machines, failures_per_day=failures_per_day, solution=solution, run=run, curves=curves
+    )
 
 
 def _describe_failures(comparison: Comparison) -> str:
-    """Say in a sentence what the figure shows."""
     run = comparison.run
     text = f"{comparison.solution}: {run.effective_ratio:.1%} of {NUM_DAYS} days is progress that stays"
     if not run.num_failures:
@@ -220,7 +207,6 @@ def _describe_failures(comparison: Comparison) -> str:
 
 
 def _draw_failures(comparison: Comparison) -> Figure:
-    """Draw the ratio by failures a day, and what wastes time at the chosen place."""
     drawn, (left, right) = plots.figure(1, 2, figsize=(10.5, 3.8))
     labels = {"x_label": "failures a day", "y_label": "effective training time ratio"}
     plots.lines(comparison.curves, ax=left, x="failures_per_day", y="ratio", by="solution", **labels)
@@ -246,7 +232,7 @@ def explore_failures() -> Explorer[Comparison]:
         describe=_describe_failures,
         num_machines=steps(
             "machines",
-            NUMS_MACHINES,
+            (16, 64, 250, 1000, 4096),
             value=16,
             text=lambda number: f"{number:,}",
             help="How many machines train. More of them make replicas' holders rarer among the lost.",
@@ -272,11 +258,7 @@ def explore_failures() -> Explorer[Comparison]:
             help="Machines that keep each shard, its own included. With 1 every loss goes to storage.",
         ),
         num_standbys=steps(
-            "standby",
-            (0, 1, 2, 4, 8),
-            value=0,
-            text=lambda number: f"{number} machines",
-            help="Machines that wait: one takes a lost one's place at once, and another is requested.",
+            "standby", (0, 1, 2, 4, 8), value=0, text="{} machines".format, help="Machines that wait to replace others."
         ),
     )
 
@@ -291,8 +273,3 @@ def _run(name: str, rate: float, *, num_machines: int, num_replicas: int, num_st
         num_standbys=num_standbys,
     )
     return simulate_training(setting, trace)
-
-
-def from_storage(comparison: Comparison) -> int:
-    """Return how many recoveries had to read persistent storage."""
-    return comparison.run.num_recoveries[Tier.STORAGE]

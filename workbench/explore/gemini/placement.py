@@ -51,11 +51,7 @@ class Puzzle:
 
 
 def solve(*, num_machines: int, num_replicas: int, kind: str, failed: Collection[int]) -> Puzzle:
-    """Place replicas, let machines fail, and see what is left.
-
-    Raises:
-        ValueError: for a placement or a failed machine that does not exist.
-    """
+    """Place replicas, let machines fail, and see what is left."""
     placed = placement(num_machines, num_replicas, kind)
     lost = tuple(shard for shard, alive in enumerate(survivors(placed, failed)) if not alive)
     counts = range(min(num_machines, max(MOST_FAILURES, len(failed))) + 1)
@@ -76,7 +72,8 @@ def describe(puzzle: Puzzle) -> str:
     if not puzzle.failed:
         return "no machine failed: nothing is lost."
     k = len(puzzle.failed)
-    chance = f"of all failures of {_counted('machine', range(k))}, {_written(puzzle.probability)} are survived"
+    share = f"{float(100 * puzzle.probability):.1f} % ({puzzle.probability})"
+    chance = f"of all failures of {_counted('machine', range(k))}, {share} are survived"
     failed = f"{_named('machine', puzzle.failed)} failed"
     if puzzle.recovers:
         return f"{failed}: training recovers from memory; {chance}."
@@ -125,10 +122,6 @@ def explore_placement() -> Explorer[Puzzle]:
             help="Which machines are lost at once; several with control or shift held.",
         ),
     )
-
-
-def _written(probability: Fraction) -> str:
-    return f"{float(100 * probability):.1f} % ({probability})"
 
 
 def _counted(what: str, numbers: Collection[int]) -> str:

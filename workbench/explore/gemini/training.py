@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from workbench.techniques.gemini.measured.recovery import train_gpt2
-from workbench.techniques.gemini.measured.training import digest_of
+from workbench.techniques.gemini.measured.training import digest_of, train_gpt2
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD as OF_CHECKPOINTS
-from workbench.techniques.gemini.runtime.checkpoints import Context
 from workbench.techniques.gemini.runtime.control.events import Event, EventName
+from workbench.techniques.gemini.runtime.control.service import RankContext
+from workbench.techniques.gemini.runtime.training import Training
 
 __all__ = ["PRELOAD", "LiveLog", "SmallTraining", "in_words"]
 
@@ -33,14 +32,9 @@ class SmallTraining:
 
     A few linear layers are sharded over the ranks as the paper's models are (ZeRO-3), with Adam. A batch is drawn from
     the number of its iteration, so a resumed training sees the batches that the interrupted one would have seen.
-
-    Args:
-        context: of the rank, as `run_training` gives it.
-        pause_s: for which every update sleeps.
-        seed: of weights and batches.
     """
 
-    def __init__(self, context: Context, *, pause_s: float = PAUSE_S, seed: int = 0):
+    def __init__(self, context: RankContext, *, pause_s: float = PAUSE_S, seed: int = 0):
         self._rank, self._pause_s, self._seed = context.rank, pause_s, seed
         draw = torch.Generator().manual_seed(seed)
         layers = [nn.Linear(WIDTH, WIDTH) for _ in range(NUM_LAYERS)]
@@ -68,22 +62,11 @@ class SmallTraining:
         return digest_of(self.model, self.optimizer)
 
 
-class _Logged(Protocol):
-    @property
-    def events(self) -> Sequence[Event]: ...
-
-
 class LiveLog:
-    """Prints the log of a training in words while it runs, a line an event; iterations in a row share a line.
-
-    Args:
-        training: a training that was started.
-        write: called with each line; None prints them.
-        silence_s: seconds without any event after which waiting is given up.
-    """
+    """Prints the log of a training in words while it runs, a line an event; iterations in a row share a line."""
 
     def __init__(
-        self, training: _Logged, *, write: Callable[[str], object] | None = None, silence_s: float = SILENCE_S
+        self, training: Training, *, write: Callable[[str], object] | None = None, silence_s: float = SILENCE_S
     ):
         self._training, self._silence_s = training, silence_s
         self._write = write or (lambda line: print(line, flush=True))
@@ -91,20 +74,12 @@ class LiveLog:
         self._counted: list[Event] = []  # iterations that are not written yet
 
     def until_iteration(self, iteration: int) -> None:
-        """Print until rank 0 has done an iteration, counted from here on: one that is done again counts anew.
-
-        Raises:
-            TimeoutError: if no event comes for `silence_s`.
-        """
+        """Print until rank 0 has done an iteration, counted from here on: one that is done again counts anew."""
         awaited = f"iteration {iteration}"
         self._until(lambda event: _is_counted(event) and event.details["iteration"] >= iteration, awaited)
 
     def until_end(self) -> None:
-        """Print until all ranks have returned.
-
-        Raises:
-            TimeoutError: if no event comes for `silence_s`.
-        """
+        """Print until all ranks have returned."""
         self._until(lambda event: event.name == EventName.FINISHED, "the end")
 
     def _until(self, is_it: Callable[[Event], bool], awaited: str) -> None:

@@ -15,7 +15,7 @@ Where to find it
 - section 4.7, equations 1 to 3, and table 10: `cost.layer_seconds_by_definition`, `cost.cluster_speedup`
 - beyond the paper, where compression begins to pay: `cost.break_even`
 - figure 2, singular values: `spectrum`; ours, what is left of a message and how far the loss travels: `reconstruction`
-- tables 5, 8, 15, 16 and figure 4, scores after fine-tuning under compression: `accuracy`
+- tables 5, 8, 15, 16 and figure 4, scores after fine-tuning under compression, and measured times: `measured`
 
 One line for your own model: `compress(model, TopK(0.05), layers=4)`.
 
@@ -23,8 +23,11 @@ Simplified: embedding, head and loss stay uncompressed and uncounted, as in the 
 time is linear in a count, and each constant of the paper's machines comes from one or two cells of its tables. The
 accuracy study fine-tunes a smaller encoder without dropout and with frozen word embeddings, in batches of sequences
 of about the same length, so that messages hold little padding; the last checkpoint is scored, and one recipe a task
-serves all methods.
-Left out: pre-training from nothing (table 8 has a proxy).
+serves all methods. Q1 to Q3 scale each token, which is our variant; Q1f to Q3f scale each feature over batch and
+sequence, as the code released by Wang et al. (2022), whose scheme the paper takes, does by default. Encoder gradients
+that are summed in one message overlap with nothing.
+Left out: pre-training from nothing (table 8 has a proxy); models of DTensor layers, whose reductions cannot be replaced
+from outside (their outputs can be encoded); outputs that are no tensor and no tuple that begins with one.
 """
 
 from __future__ import annotations

@@ -30,13 +30,6 @@ FINE_TUNING = ((1, 4), (2, 2), (4, 1))
 def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hidden: int, seed: int = 0) -> Rows:
     """Encode one random fp16 activation by every method and count what would cross the wire.
 
-    Args:
-        names: of methods.
-        micro_batch: B, sequences.
-        sequence: s, tokens.
-        hidden: h, elements.
-        seed: of the activation.
-
     Returns:
         Rows: encoded_bytes (counted on the payload), defined_bytes (the paper's definition), bits_per_element,
         element_ratio (elements over elements sent), and wire_over_code (bytes that all ranks send, over those of the
@@ -81,12 +74,6 @@ def _wire_rows(name: str, tp: int, sizes: dict[str, int]) -> Rows:
 def count_study(names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehearse: bool, **sizes: int) -> Rows:
     """Count the bytes of one training iteration for every method and (TP, PP).
 
-    Args:
-        names: of methods.
-        meshes: (TP, PP) pairs.
-        rehearse: also send a small model's iteration on 4 real ranks, in the meshes of fine-tuning.
-        sizes: further fields of Setting.
-
     Returns:
         Rows with the keys method, tp, pp: what `_iteration_rows`, `_share_rows` and `rehearse_iterations` say.
     """
@@ -97,11 +84,6 @@ def count_study(names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehear
 
 def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]], **sizes: int) -> Rows:
     """Train a small model for one step on real ranks and compare what sockets sent with the plan.
-
-    Args:
-        names: of methods.
-        meshes: (TP, PP) pairs with one product, the number of ranks.
-        sizes: fields of Setting in place of those in REHEARSAL.
 
     Returns:
         Rows, over all ranks: rehearsal_sent_bytes (by the kernel's TCP counters), rehearsal_planned_bytes (by

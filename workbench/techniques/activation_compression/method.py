@@ -1,12 +1,6 @@
 """The compression methods of table 1, as codecs and as bytes.
 
-Source: "Does compressing activations help model parallel training?", section 3.1 and table 1.
-The paper's sizes belong to a hidden size of 1024; for another hidden size a code keeps the same share of it.
-Left out: nothing; Q3 (8 bits) is described in section 4.1 and not named in table 1.
-Q1 to Q3 scale each token, which is our variant: its times and bytes are measured. "Q1f" to "Q3f" scale each feature
-over batch and sequence, as the code released by Wang et al. (2022), whose scheme the paper takes, does by default.
-
-Units: bytes, elements. Legend: B micro-batch, s sequence, h hidden, c code size.
+B is the micro-batch, s the sequence, h the hidden size and c the code size, which keeps its share of the hidden size.
 """
 
 from __future__ import annotations

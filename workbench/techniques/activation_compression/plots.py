@@ -88,15 +88,7 @@ def speedups_beside_published(rows: Iterable[Mapping], setting: Mapping, publish
 def draw_setting(
     rows: Iterable[Mapping], setting: Mapping, published: pd.DataFrame, *, axes: Sequence[Axes], legend: bool = True
 ) -> None:
-    """Draw the parts of an iteration, a stacked bar a method, and the speedups beside the paper's.
-
-    Args:
-        rows: of a timing study.
-        setting: tp, pp, nvlink, link, micro_batch, sequence.
-        published: the paper's speedups.
-        axes: left and right.
-        legend: of the parts.
-    """
+    """Draw the parts of an iteration, a stacked bar a method, and the speedups beside the paper's."""
     left, right = axes
     colors = {name: KIND_COLOR[kind] for name, kind in PARTS.values()}
     parts = stacked_parts(rows, setting)
@@ -126,14 +118,7 @@ def scores_beside_published(rows: Iterable[Mapping], published: pd.DataFrame, ta
 
 
 def draw_relative_scores(rows: Iterable[Mapping], published: pd.DataFrame, *, ax: Axes, task: str) -> Axes:
-    """Draw the share of a task's uncompressed score that is kept, the paper's beside ours; dashed: a constant answer.
-
-    Args:
-        rows: of the accuracy study.
-        published: the paper's relative scores; may be empty.
-        ax: where to draw.
-        task: of which scores are drawn.
-    """
+    """Draw the share of a task's uncompressed score that is kept beside the paper's; dashed: a constant answer."""
     both = scores_beside_published(rows, published, task)
     plots.comparison(both, ax=ax, x="method", y_label="score / uncompressed")
     for bars in (drawn for drawn in ax.containers if isinstance(drawn, BarContainer)):
@@ -226,16 +211,7 @@ def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection
 
 
 def draw_spectrum(curves: Mapping[str, Sequence], *, ax: Axes, title: str = "") -> Axes:
-    """Draw the cumulative share of the sum of singular values, a line a matrix, the range over seeds as a band.
-
-    Args:
-        curves: matrix to its cumulative shares [seeds, K], each row rising to 1.
-        ax: where to draw.
-        title: above the picture.
-
-    Raises:
-        ValueError: if the curves of a matrix are not a table of seeds by dimensions.
-    """
+    """Draw the cumulative share of the sum of singular values, a line a matrix, the range over seeds as a band."""
     rows = []
     for name, curve in curves.items():
         shares = np.asarray(curve, dtype=float)

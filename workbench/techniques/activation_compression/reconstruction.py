@@ -53,18 +53,7 @@ class EncodedText:
 def encode_text(
     sentences: int = 32, *, encoder: str = DEFAULT_ENCODER, task: str = "sst2", tensor_ranks: int = 2, seed: int = 0
 ) -> EncodedText:
-    """Run sentences through an encoder and keep the messages and outputs of every layer.
-
-    Args:
-        sentences: B, drawn from the task's validation split.
-        encoder: a pretrained model's name, or "stand-in", which also replaces a missing one, and the source says so.
-        task: a GLUE task.
-        tensor_ranks: R.
-        seed: of the drawn sentences.
-
-    Raises:
-        ValueError: for a task or an encoder that does not exist.
-    """
+    """Run sentences through an encoder and keep the messages and outputs of every layer."""
     pretrained = load_encoder(encoder, or_stand_in=True)
     text = glue.load(task, "validation", limit=sentences, seed=seed)
     config = BertConfig.from_hugging_face(pretrained.config, dropout=0.0, attention_dropout=0.0, seed=seed)
@@ -92,15 +81,8 @@ def lost_share(arrived: Tensor, sent: Tensor) -> float:
 def best_linear_code(matrix_NH: Tensor, code_size: int) -> Tensor:
     """Decode a matrix from the best of all linear codes of one size: no other loses less of it.
 
-    Args:
-        matrix_NH: [N, H].
-        code_size: columns of the code, at least 1.
-
     Returns:
         [N, H], of rank `code_size` at most.
-
-    Raises:
-        ValueError: for a size below 1.
     """
     if code_size < 1:
         raise ValueError(f"code_size is {code_size}; it must be at least 1")
@@ -112,15 +94,8 @@ def best_linear_code(matrix_NH: Tensor, code_size: int) -> Tensor:
 def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
     """Return how much each method loses of every reduction's result, all else uncompressed.
 
-    Args:
-        text: the messages.
-        names: methods of table 1; `BEST_LINEAR_CODE` is the best that a code of A2's size could do.
-
     Returns:
         Rows: method, layer (from 1), reduction ("attention" or "MLP"), lost_share.
-
-    Raises:
-        ValueError: for a method that does not exist.
     """
     arriving = {name: _arrival(name, text.hidden_size) for name in names}
     return [
@@ -139,16 +114,8 @@ def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
 def error_path(text: EncodedText, name: str, layers: Iterable[int]) -> list[dict]:
     """Compress some layers and return how far the output of every layer is from the uncompressed encoder's.
 
-    Args:
-        text: the encoder and what it returns without compression; unchanged afterwards.
-        name: a method of table 1.
-        layers: indices of the compressed layers, from 0.
-
     Returns:
         Rows: method, layer (from 1), is_compressed, lost_share.
-
-    Raises:
-        ValueError: for a method or a layer that does not exist.
     """
     compressed = set(layers)
     compression = compress(

@@ -31,7 +31,7 @@ from .cost import (
     paper_machine,
     published_ms,
 )
-from .timing.variants import timed
+from .measured.variants import timed
 
 __all__ = [
     "TABLE_10",
@@ -57,14 +57,7 @@ PARTS = tuple(field.name for field in fields(IterationTime))
 def simulate_times(
     methods: Sequence[str], meshes: Sequence[Sequence[int]], *, nvlink: Sequence[bool] = (True,), **sizes: int
 ) -> Rows:
-    """Predict iterations for every method, (TP, PP) and machine.
-
-    Args:
-        methods: names, perhaps with a variant as `timing.timed` reads it ("A1 fused", "T1 int32"), or "w/o fp32", what
-            would be sent without the paper's fp16; speedups are over "w/o" whether or not it is among them.
-        meshes: (TP, PP) pairs.
-        nvlink: the machines, with NVLink or without.
-        sizes: further fields of Setting.
+    """Predict iterations for every method or variant ("A1 fused", "w/o fp32"), (TP, PP) and machine.
 
     Returns:
         Rows: iteration_ms and total_ms (the same under the names that tables use), the parts of table 4, speedup,
@@ -139,11 +132,6 @@ def simulate_shares(
 ) -> Rows:
     """Predict which share of an uncompressed iteration tensor communication takes, forward alone as in table 4.
 
-    Args:
-        meshes: (TP, PP) pairs.
-        shapes: (micro-batch, sequence) pairs.
-        nvlink: the machines.
-
     Returns:
         Rows: communication_share, keys method, tp, pp, nvlink, micro_batch, sequence.
     """
@@ -162,12 +150,6 @@ def simulate_break_even(
     machine: FittedMachine, setting: Setting, *, micro_batches: Sequence[int], code_sizes: Sequence[int]
 ) -> Rows:
     """Map where compression begins to pay.
-
-    Args:
-        machine: rates, links and codecs, the paper's or your own.
-        setting: the rest, with the method that compresses.
-        micro_batches: B.
-        code_sizes: c at a hidden size of 1024.
 
     Returns:
         Rows: break_even_bandwidth, bytes/s of one connection between ranks below which the method pays, 0 where it
@@ -189,11 +171,6 @@ def simulate_break_even(
 
 def simulate_gains(methods: Sequence[str], meshes: Sequence[Sequence[int]], places: Sequence[Sequence[int]]) -> Rows:
     """Predict whether compression pays where the paper measured it.
-
-    Args:
-        methods: names.
-        meshes: (TP, PP) pairs.
-        places: (nvlink, micro-batch, sequence): the machine, and the sizes.
 
     Returns:
         Rows: speedup, and pays, 1 where it exceeds 1; keys method, tp, pp, nvlink, micro_batch, sequence.

@@ -68,11 +68,7 @@ def singular_values(matrix: Tensor) -> Tensor:
 
 
 def cumulative_share(values: Tensor) -> Tensor:
-    """Return the share of the sum that the first 1, 2, ..., K singular values hold: figure 2's vertical axis.
-
-    Raises:
-        ValueError: if all values are zero.
-    """
+    """Return the share of the sum that the first 1, 2, ..., K singular values hold: figure 2's vertical axis."""
     total = values.sum()
     if not total > 0:
         raise ValueError("values is all zero; it must hold at least one positive singular value")
@@ -80,11 +76,7 @@ def cumulative_share(values: Tensor) -> Tensor:
 
 
 def dimension_share(values: Tensor, share: float) -> float:
-    """Return the smallest share of the dimension whose singular values hold `share`, in (0, 1], of the sum.
-
-    Raises:
-        ValueError: if share is not in (0, 1].
-    """
+    """Return the smallest share of the dimension whose singular values hold `share`, in (0, 1], of the sum."""
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; it must be in (0, 1]")
     too_few = int((cumulative_share(values) < share - ROUNDING).sum())
@@ -94,8 +86,6 @@ def dimension_share(values: Tensor, share: float) -> float:
 def area_above_diagonal(values: Tensor) -> float:
     """Return the area between the cumulative curve and the diagonal: 0 for equal values, 1/2 - 1/(2K) for rank one.
 
-    Args:
-        values: [K], falling.
     Returns:
         The trapezoid rule over the K + 1 points from (0, 0) to (1, 1), less the 1/2 below the diagonal.
     """
@@ -209,16 +199,7 @@ def _measure_here(setting: Setting) -> Measurement:
 
 
 def measure(setting: Setting, group: TensorGroup | None = None) -> Measurement:
-    """Measure the spectra of gradients, activations and messages of an encoder.
-
-    Args:
-        setting: what to measure.
-        group: the ranks; None is virtual ranks in this process, as many as the setting says. The messages are those of
-            the first local rank.
-
-    Raises:
-        ValueError: if the group has another size than the setting says.
-    """
+    """Measure the spectra of gradients, activations and messages of an encoder."""
     group = VirtualTensorGroup(setting.tensor_ranks) if group is None else group
     if group.size != setting.tensor_ranks:
         raise ValueError(f"tensor_ranks is {setting.tensor_ranks}; it must be the group's size, {group.size}")

@@ -35,14 +35,6 @@ def compressed_pipeline(
 ) -> Pipeline:
     """Build this rank's stage of a BERT encoder, compressed as the setting says.
 
-    Args:
-        setting: sizes, method and which layers; `setting.tp` and `setting.pp` are those of the mesh.
-        mesh: this rank's place.
-        codec: what compresses; None is the codec of `setting.method`.
-        recorder: notes forward and backward passes; None notes nothing.
-        device: of parameters and messages.
-        seed: of the weights.
-
     Returns:
         A pipeline ready to `step`; its loss is the mean square of the last hidden states.
     """

@@ -16,8 +16,8 @@ Where to find it
   `method.planners.num_senders`; both together: `plan_semi`; their costs: `method.costs`, `runtime.pre_test`
 - algorithms 1 and 2 at run time: `balance`, `runtime.balancer.Balancer`
 - table I and figures 5 to 11 on eight V100s: `cost`, such as `migration_epoch_time_s`
-- ours: all ranks at one level, `method.levelling`; the certified best division, `method.optimum`; who wins where,
-  `cost.winner_map`
+- ours: all ranks at one level, `method.planners.levelled_plan`; the certified best division, `method.optimum`; who
+  wins where, `cost.winner_map`
 
 One line for your own tensor-parallel model: `balancer = balance(model, group)`, and each step of training in
 `with balancer.iteration():`. That runs on ranks; before any starts, `check_policy(policy, num_ranks)` refuses a policy

@@ -19,10 +19,10 @@ from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.traffic import Phase
 from workbench.study.rows import value_row
 
-from .cost import VIT_1B, VIT_3B
+from .cost import MODELS
 from .method.costs import Costs, PiecewiseLinear
 from .method.optimum import best_plan_by_search, certify, fastest_division
-from .method.plan import RankTimes
+from .method.plan import RankTimes, require
 from .method.planners import plan_semi
 from .method.resizing import Imputation
 from .method.worked_example import ResizedProduct, WorkedExample, worked_example
@@ -42,33 +42,17 @@ Rows = list[dict[str, Any]]
 
 
 def count_worked_example(imputations: Sequence[str]) -> Rows:
-    """Run the example once for each imputation and count.
-
-    Args:
-        imputations: such as "Zero".
-
-    Returns:
-        Rows of every product: multiplications with and without resizing, saved_share; of every product and imputation:
-        shape_difference (rows and columns too many or too few), and of gradients kept_columns_off and
-        missing_columns_off (elements that are not what they must be).
-
-    Raises:
-        ValueError: for no imputation, or an unknown one.
-    """
+    """Count the example's multiplications, and by imputation the elements of its results that are off."""
     if not imputations:
         raise ValueError("imputations is empty; it must name at least one")
     examples = {each: worked_example(Imputation(each)) for each in imputations}
-    rows = [row for product in next(iter(examples.values())).products for row in _multiplication_rows(product)]
+    rows: Rows = []
+    for resized in next(iter(examples.values())).products:
+        plain, multiplications = resized.plain_multiplications, resized.multiplications
+        rows.append(value_row("plain_multiplications", plain, product=resized.name))
+        rows.append(value_row("multiplications", multiplications, product=resized.name))
+        rows.append(value_row("saved_share", 1 - multiplications / plain, product=resized.name))
     return rows + [row for name, example in examples.items() for row in _recovery_rows(name, example)]
-
-
-def _multiplication_rows(product: ResizedProduct) -> Rows:
-    counted = [
-        ("plain_multiplications", product.plain_multiplications),
-        ("multiplications", product.multiplications),
-        ("saved_share", 1 - product.multiplications / product.plain_multiplications),
-    ]
-    return [value_row(quantity, value, product=product.name) for quantity, value in counted]
 
 
 def _recovery_rows(imputation: str, example: WorkedExample) -> Rows:
@@ -107,30 +91,19 @@ def _off(gradient: ResizedProduct, columns: Tensor, wanted: Tensor) -> int:
 
 # --- the setting
 
-WORKLOADS = MappingProxyType({model.name: model for model in (VIT_1B, VIT_3B)})
 CONFIGS = MappingProxyType({"ViT-1B": vit.VIT_1B, "ViT-3B": vit.VIT_3B})
 BOTH = "forward and backward"
 PAPERS_PER_ITERATION = 48  # section II-B
 
 
 def count_setting(num_epochs: int, iterations_per_epoch: int) -> Rows:
-    """Count.
-
-    Args:
-        num_epochs: of a training.
-        iterations_per_epoch: as the paper's example assumes.
-
-    Returns:
-        Rows, key model: parameters; iterations_per_epoch of CIFAR-10 with the paper's batch; key counted:
-        all_reduces_per_iteration ("forward", "forward and backward"), all_reduces_of_training (these, and "48 an
-        iteration", the paper's own factor).
-    """
+    """Count parameters, iterations of an epoch of CIFAR-10, and all-reduces of an iteration and of a training."""
     rows: Rows = []
     for name, config in CONFIGS.items():
         model = ViTForImageClassification(config, device="meta")
         count = sum(parameter.numel() for parameter in model.parameters())
         rows.append(value_row("parameters", count, model=name))
-        rows.append(value_row("iterations_per_epoch", WORKLOADS[name].num_iterations, model=name))
+        rows.append(value_row("iterations_per_epoch", MODELS[name].num_iterations, model=name))
     forward, backward = count_all_reduces(CONFIGS["ViT-1B"].num_layers)
     counts = {"forward": forward, BOTH: forward + backward}
     num_iterations = num_epochs * iterations_per_epoch
@@ -177,17 +150,8 @@ class Case:
 
 
 def draw_case(seed: int, num_stragglers: int) -> Case:
-    """Draw a case of four ranks.
-
-    Args:
-        seed: of this case.
-        num_stragglers: 1 to 3 of the four.
-
-    Raises:
-        ValueError: for another number.
-    """
-    if not 1 <= num_stragglers < NUM_RANKS:
-        raise ValueError(f"num_stragglers is {num_stragglers!r}; it must be in 1..{NUM_RANKS - 1}")
+    """Draw a case of four ranks, 1 to 3 of them stragglers."""
+    require(1 <= num_stragglers < NUM_RANKS, "num_stragglers", num_stragglers, f"in 1..{NUM_RANKS - 1}")
     generator = random.Random(f"{seed} {num_stragglers}")
 
     def draw(name: str) -> float:
@@ -209,16 +173,10 @@ def draw_case(seed: int, num_stragglers: int) -> Case:
 
 
 def case_rows(seeds: Sequence[int], nums_stragglers: Sequence[int]) -> Rows:
-    """Plan and certify cases.
+    """Plan and certify cases, drawn anew for every number of stragglers.
 
-    Args:
-        seeds: of the cases, drawn anew for every number of stragglers.
-        nums_stragglers: of the four ranks.
-
-    Returns:
-        Rows of each case: slower_by, time above the fastest division that drops no more, as a share; drops_more_by,
-        columns dropped above the gentlest division that is no slower, in shares of one rank's; keys solution,
-        num_stragglers, case.
+    Rows: slower_by, time above the fastest division that drops no more; drops_more_by, shares dropped above those of
+    the gentlest division that is no slower.
     """
     rows: Rows = []
     for num_stragglers, seed in product(nums_stragglers, seeds):
@@ -232,15 +190,9 @@ def case_rows(seeds: Sequence[int], nums_stragglers: Sequence[int]) -> Rows:
 
 
 def search_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
-    """Try all divisions of a grid, by brute force, against the best ones.
+    """Compare all divisions of a grid that no other one beats with the fastest division that drops no more.
 
-    Args:
-        seeds: of the cases.
-        grids: pairs (num_stragglers, num_steps); shares of the search are multiples of 1 / num_steps.
-
-    Returns:
-        Rows over all divisions that no other of the grid beats: least_search_slower_by and largest_search_slower_by,
-        time above the fastest division that drops no more, as a share; keys num_stragglers, num_steps, case.
+    Each grid is a pair (num_stragglers, num_steps); its shares are multiples of 1 / num_steps.
     """
     rows: Rows = []
     for (num_stragglers, num_steps), seed in product(grids, seeds):
@@ -256,7 +208,7 @@ def search_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
 
 
 def summary_rows(rows: Rows) -> Rows:
-    """Return median and largest of each gap: rows median_<gap>, largest_<gap>, keys solution, num_stragglers."""
+    """Return median and largest of each gap by solution and number of stragglers."""
     groups: dict[tuple, list[float]] = {}
     for row in rows:
         groups.setdefault((row["quantity"], row["solution"], row["num_stragglers"]), []).append(row["value"])

@@ -14,6 +14,8 @@ from workbench import plots
 from workbench.plots import merged, rows_of
 from workbench.timeline import Timeline
 
+from .measured import BALANCED
+
 __all__ = [
     "draw_accuracies",
     "draw_divisions",
@@ -30,7 +32,6 @@ __all__ = [
 ]
 
 BASELINE = "Baseline"  # the solution that does nothing
-BALANCED = "with balance"  # the model that balancing watches, where nobody straggles
 LABELS = MappingProxyType(
     {
         "pruning_ratio": "pruning ratio γ",
@@ -55,11 +56,7 @@ WIDE = (9.5, 3.8)  # inches
 def draw_accuracies(rows: Iterable[Mapping], *, ax: Axes, along: str, by: str = "solution") -> Axes:
     """Draw accuracies as bars, the Baseline's as a line; the spread over seeds is marked on both.
 
-    Args:
-        rows: of the accuracy study; rows without a value of `along` stand in the table alone.
-        ax: where to draw.
-        along: column at the axis.
-        by: column of the bars beside each other; the column at the axis draws one bar a place.
+    Rows without a value of `along` stand in the table alone. `by` names the bars beside each other.
     """
     rows = [row for row in rows if row["quantity"] == "accuracy"]
     helped = [row for row in rows if row["solution"] != BASELINE]
@@ -88,13 +85,7 @@ def loss_table(rows: Iterable[Mapping], keys: list[str]) -> pd.DataFrame:
 
 
 def draw_epochs(rows: Iterable[Mapping], along: str, *, ax: Axes | None = None) -> Axes:
-    """Draw measured seconds of an epoch: lines along skewness and shares, else bars.
-
-    Args:
-        rows: of a timing study.
-        along: the key column on the axis; a Baseline without it stands at every place.
-        ax: where to draw; None starts a figure.
-    """
+    """Draw measured seconds of an epoch: lines along skewness and shares, else bars; Baseline is at every place."""
     epochs = [row for row in rows if row["quantity"] == "epoch_s"]
     places = dict.fromkeys(row[along] for row in epochs if along in row)
     table = pd.DataFrame(

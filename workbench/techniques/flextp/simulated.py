@@ -10,32 +10,16 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
 from workbench.models import Workload
 from workbench.study.rows import value_row
 
-from .cost import (
-    CALIBRATION,
-    CHOSEN_ON,
-    VIT_1B,
-    VIT_3B,
-    MapPoint,
-    PlannedEpoch,
-    Scheme,
-    division_epochs,
-    iteration_parts,
-    migration_epoch_time_s,
-    model_times,
-    paper_machine,
-    planned_epoch,
-    published_epochs_s,
-    table_1_cell,
-    winner_map,
-)
+from . import cost
 from .method.costs import ideal_s
-from .method.plan import Plan, Solution
+from .method.plan import Solution, require
 from .method.planners import Reference, speedup_bound
 
 __all__ = [
@@ -55,7 +39,6 @@ __all__ = [
 
 Rows = list[dict[str, Any]]
 
-MODELS = MappingProxyType({model.name: model for model in (VIT_1B, VIT_3B)})
 ONE_RATIO = "the model has one ratio for all layers, so that PriDiffR is Pri; what layers gain is in their weights"
 IDEAL = "ideal"
 EMPIRICAL = "ZERO-PriDiffE"
@@ -69,9 +52,9 @@ class _How:
     reference: Reference = Reference.CURRENT_MEAN
     refine: bool = False
 
-    def epoch(self, slow: Mapping[int, float], model: Workload, ratio: float | None = None) -> PlannedEpoch:
+    def epoch(self, slow: Mapping[int, float], model: Workload, ratio: float | None = None) -> cost.PlannedEpoch:
         only = {"reference": self.reference, "refine": self.refine, "pruning_ratio": ratio}
-        return planned_epoch(self.solution, slow, workload=model, **only)
+        return cost.planned_epoch(self.solution, slow, workload=model, **only)
 
 
 _RESIZING = _How(solution=Solution.ZERO)
@@ -94,22 +77,14 @@ SOLUTIONS = MappingProxyType(
 
 def model_named(name: str) -> Workload:
     """Return a model by the paper's name, such as "ViT-1B"."""
-    if name not in MODELS:
-        raise ValueError(f"model is {name!r}; it must be one of {', '.join(map(repr, MODELS))}")
-    return MODELS[name]
+    if name not in cost.MODELS:
+        raise ValueError(f"model is {name!r}; it must be one of {', '.join(map(repr, cost.MODELS))}")
+    return cost.MODELS[name]
 
 
 def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str], skewness: float = 1.0) -> Rows:
-    """Time epochs in which a constant share of the columns is dropped.
+    """Time epochs in which a constant share of the columns is dropped: by the straggler, or by all ranks without one.
 
-    Args:
-        model: "ViT-1B" or "ViT-3B".
-        ratios: γ, each in [0, 1).
-        solutions: "Baseline", which drops nothing, and of ZERO "ZERO-Rd" and "ZERO-Pri".
-        skewness: of the one straggler, which then alone drops; 1 has none, and all ranks drop.
-
-    Returns:
-        Rows: epoch_s, speedup, epoch_saved (of Baseline's), dropped_share; keys model, solution, pruning_ratio.
     Source: figures 5 to 8.
     """
     workload, slow = model_named(model), _one(skewness)
@@ -124,54 +99,38 @@ def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str
 
 
 def simulate_skewness(model: str, skewnesses: Sequence[float], solutions: Sequence[str], empirical: float) -> Rows:
-    """Time epochs with one straggler.
+    """Time epochs with one straggler, two or more skewnesses ascending; `empirical` is the constant γ of ZERO-PriDiffE.
 
-    Args:
-        model: "ViT-1B" or "ViT-3B".
-        skewnesses: χ, two or more, ascending; 1 is no straggler.
-        solutions: names of `SOLUTIONS`.
-        empirical: γ of ZERO-PriDiffE, once there is a straggler.
-
-    Returns:
-        Rows of each solution, and of "ideal", a free balance that drops nothing: epoch_s, speedup, epoch_saved (of
-        Baseline's), dropped_share, speed_of_ideal, keys model, solution, skewness; epoch_saved_over_pri likewise, where
-        ZERO-Pri is there; speedup_bound of a one-shot plan by the mean, key skewness; of each solution growth, last
-        epoch over first, and off_straight_line, how far epochs are from the line between both, as a share.
-    Source: figures 9 and 10.
+    "ideal" is a free balance that drops nothing. Source: figures 9 and 10.
     """
     workload, names = model_named(model), [*solutions, IDEAL]
     epochs = {chi: _epochs(chi, workload, solutions, empirical) for chi in skewnesses}
+    machine = cost.paper_machine()
+    parts = cost.iteration_parts(workload, machine)
     rows: Rows = []
-    for chi, found in epochs.items():
+    for chi, planned in epochs.items():
         for name in names:
             keys = {"model": model, "solution": name, "skewness": chi}
-            rows += _epoch_rows(*found[name], found["Baseline"][0], keys)
-            rows.append(value_row("speed_of_ideal", found[IDEAL][0] / found[name][0], **keys))
-            if "ZERO-Pri" in found:
-                saved = 100 * (1 - found[name][0] / found["ZERO-Pri"][0])
+            rows += _epoch_rows(*planned[name], planned["Baseline"][0], keys)
+            rows.append(value_row("speed_of_ideal", planned[IDEAL][0] / planned[name][0], **keys))
+            if "ZERO-Pri" in planned:
+                saved = 100 * (1 - planned[name][0] / planned["ZERO-Pri"][0])
                 rows.append(value_row("epoch_saved_over_pri", saved, "%", **keys))
-        rows.append(_bound_row(model, chi))
+        bound = speedup_bound(chi, machine.num_devices, other=parts.other_s / parts.product_s)
+        rows.append(value_row("speedup_bound", bound, model=model, skewness=chi))
     for name in names:
         rows += _shape_rows({"model": model, "solution": name}, {chi: epochs[chi][name][0] for chi in skewnesses})
     return rows
 
 
 def simulate_divisions(model: str, skewness: Sequence[float]) -> Rows:
-    """Time every division of several stragglers, the slowest x migrating, and say which one Eq. 3 takes.
+    """Time every division of several stragglers, the slowest x migrating, beside the plans of SEMI and of SEMI refined.
 
-    Args:
-        model: "ViT-1B" or "ViT-3B".
-        skewness: of the stragglers, the first ranks.
-
-    Returns:
-        Rows: epoch_s, speedup, epoch_saved, dropped_share, keys model, num_senders; and of SEMI as it plans itself, and
-        refined: planned_senders, planned_epoch_s, planned_over_fastest (division), planned_dropped_share and
-        better_divisions, how many are faster and drop less; key solution.
     Source: figure 11.
     """
     workload, slow = model_named(model), dict(enumerate(skewness))
     baseline_s = SOLUTIONS["Baseline"].epoch(slow, workload).time_s
-    divisions = division_epochs(slow, workload=workload)
+    divisions = cost.division_epochs(slow, workload=workload)
     rows: Rows = []
     for num_senders, epoch in enumerate(divisions):
         keys = {"model": model, "num_senders": num_senders}
@@ -197,12 +156,12 @@ def _epochs(
 ) -> dict[str, tuple[float, float]]:
     """Return seconds and dropped share of each solution and of the ideal."""
     slow = _one(skewness)
-    found = {}
+    planned = {}
     for name in dict.fromkeys(["Baseline", *solutions]):
         epoch = _how(name).epoch(slow, workload, empirical if name == EMPIRICAL and slow else None)
-        found[name] = (epoch.time_s, epoch.dropped_share)
-    times = model_times(slow, workload, paper_machine())
-    return found | {IDEAL: (workload.num_iterations * ideal_s(times), 0.0)}
+        planned[name] = (epoch.time_s, epoch.dropped_share)
+    times = cost.model_times(slow, workload, cost.paper_machine())
+    return planned | {IDEAL: (workload.num_iterations * ideal_s(times), 0.0)}
 
 
 def _epoch_rows(time_s: float, dropped_share: float, baseline_s: float, keys: Mapping[str, Any]) -> Rows:
@@ -215,13 +174,6 @@ def _epoch_rows(time_s: float, dropped_share: float, baseline_s: float, keys: Ma
     return [value_row(name, value, unit, **keys) for name, (value, unit) in values.items()]
 
 
-def _bound_row(model: str, skewness: float) -> dict[str, Any]:
-    machine = paper_machine()
-    parts = iteration_parts(model_named(model), machine)
-    bound = speedup_bound(skewness, machine.num_devices, other=parts.other_s / parts.product_s)
-    return value_row("speedup_bound", bound, model=model, skewness=skewness)
-
-
 def _shape_rows(keys: Mapping[str, Any], epochs_s: Mapping[float, float]) -> Rows:
     """Return how much epochs grow with skewness, and how far from a straight line."""
     (first, first_s), (last, last_s) = next(iter(epochs_s.items())), list(epochs_s.items())[-1]
@@ -231,7 +183,7 @@ def _shape_rows(keys: Mapping[str, Any], epochs_s: Mapping[float, float]) -> Row
     return [value_row(name, value, **keys) for name, value in values.items()]
 
 
-def _planned_rows(epoch: PlannedEpoch, divisions: Sequence[PlannedEpoch], keys: Mapping[str, Any]) -> Rows:
+def _planned_rows(epoch: cost.PlannedEpoch, divisions: Sequence[cost.PlannedEpoch], keys: Mapping[str, Any]) -> Rows:
     better = [each for each in divisions if each.time_s < epoch.time_s and each.dropped_share < epoch.dropped_share]
     fastest_s = min(each.time_s for each in divisions)
     values = {
@@ -250,46 +202,35 @@ TABLE_1_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the columns of one sender
 
 
 def simulate_migration(nums_senders: Sequence[int], shares: Sequence[float]) -> Rows:
-    """Time epochs in which ranks that are all alike migrate columns.
-
-    Args:
-        nums_senders: x, each 1 to 7.
-        shares: of their columns, each in [0, 1].
-
-    Returns:
-        Rows: epoch_s, keys scheme, num_senders, migrated_share; lead_s, scatter-gather's epoch minus
-        broadcast-reduce's, for every share above 0; relative_error of each published cell that does not calibrate, and
-        median_error, largest_error of their sizes.
-    """
-    schemes = (Scheme.BROADCAST_REDUCE, Scheme.SCATTER_GATHER)
+    """Time epochs in which equal ranks migrate columns, and compare the published cells that do not calibrate."""
+    schemes = (cost.Scheme.BROADCAST_REDUCE, cost.Scheme.SCATTER_GATHER)
     rows: Rows = []
     for num_senders in nums_senders:
         for share in shares:
             place = {"num_senders": num_senders, "migrated_share": float(share)}
-            took_s = {scheme: migration_epoch_time_s(scheme, **place) for scheme in schemes}
+            took_s = {scheme: cost.migration_epoch_time_s(scheme, **place) for scheme in schemes}
             rows += [
                 value_row("epoch_s", each_s, "s", scheme=str(scheme), **place) for scheme, each_s in took_s.items()
             ]
             if share > 0:
-                lead_s = took_s[Scheme.SCATTER_GATHER] - took_s[Scheme.BROADCAST_REDUCE]
+                lead_s = took_s[cost.Scheme.SCATTER_GATHER] - took_s[cost.Scheme.BROADCAST_REDUCE]
                 rows.append(value_row("lead_s", lead_s, "s", **place))
     return rows + _migration_errors()
 
 
 def calibration_cells() -> list[dict[str, Any]]:
     """Return the cells that the model is made with, as `record` takes them; without migration all are one number."""
-    cells = [cell.keys() for cell in (*CALIBRATION, *CHOSEN_ON)]
+    cells = [cell.keys() for cell in (*cost.CALIBRATION, *cost.CHOSEN_ON)]
     return [{"quantity": "epoch_s", "migrated_share": 0.0}, *(cell for cell in cells if cell["migrated_share"] > 0)]
 
 
 def _migration_errors() -> Rows:
     """Return how far each published cell that does not calibrate is missed, in the order printed."""
-    made_with = (*CALIBRATION, *CHOSEN_ON)
-    places = [(scheme, 1, share) for scheme in Scheme for share in TABLE_1_SHARES]
-    cells = {table_1_cell(*place): place for place in places if table_1_cell(*place) not in made_with}
-    errors = {
-        cell: migration_epoch_time_s(*place) / published_epochs_s((cell,))[cell] - 1 for cell, place in cells.items()
-    }
+    made_with = (*cost.CALIBRATION, *cost.CHOSEN_ON)
+    places = [(scheme, 1, share) for scheme in cost.Scheme for share in TABLE_1_SHARES]
+    cells = {cost.table_1_cell(*place): place for place in places if cost.table_1_cell(*place) not in made_with}
+    published_s = cost.published_epochs_s(tuple(cells))
+    errors = {cell: cost.migration_epoch_time_s(*place) / published_s[cell] - 1 for cell, place in cells.items()}
     rows = [value_row("relative_error", error, **dict(cell.columns)) for cell, error in errors.items()]
     sizes = [abs(error) for error in errors.values()]
     return [*rows, value_row("median_error", statistics.median(sizes)), value_row("largest_error", max(sizes))]
@@ -303,33 +244,16 @@ CLAIMED = (18.5, 23.5)  # %, of epochs without stragglers
 
 
 def simulate_text(models: Sequence[str], ratios: Sequence[float], skewness: float, solutions: Sequence[str]) -> Rows:
-    """Return the efficiency gained, and the ratios that the text's gains ask for; arguments as for `efficiency_rows`.
-
-    Returns:
-        Its rows, and ratio_needed, keys claimed (% without stragglers), model, meaning.
-    """
+    """Return the efficiency gained, and the ratios that the text's gains ask for."""
     rows = efficiency_rows(models, ratios, skewness, solutions)
-    for claimed in CLAIMED:
-        for model in models:
-            for meaning in MEANINGS:
-                keys = {"claimed": claimed, "model": model, "meaning": meaning}
-                needed = ratio_needed(model, claimed, meaning)
-                rows.append(value_row("ratio_needed", needed, **keys))
+    for claimed, model, meaning in product(CLAIMED, models, MEANINGS):
+        needed = ratio_needed(model, claimed, meaning)
+        rows.append(value_row("ratio_needed", needed, claimed=claimed, model=model, meaning=meaning))
     return rows
 
 
 def efficiency_rows(models: Sequence[str], ratios: Sequence[float], skewness: float, solutions: Sequence[str]) -> Rows:
-    """Return the efficiency gained over Baseline, by both meanings of the word.
-
-    Args:
-        models: "ViT-1B", "ViT-3B".
-        ratios: γ of all ranks, in homogeneous environments.
-        skewness: of one straggler, in heterogeneous ones.
-        solutions: names of `SOLUTIONS`, for those.
-
-    Returns:
-        Rows: efficiency_gain in %, keys environment, model, meaning, and pruning_ratio or solution.
-    """
+    """Return the gain over Baseline: all ranks drop each of `ratios`, and each of `solutions` helps one straggler."""
     rows: Rows = []
     for model in models:
         workload, slow = model_named(model), {0: skewness}
@@ -344,21 +268,8 @@ def efficiency_rows(models: Sequence[str], ratios: Sequence[float], skewness: fl
 
 
 def ratio_needed(model: str, percent: float, meaning: str) -> float:
-    """Return the ratio that all ranks must drop for an efficiency, in homogeneous environments.
-
-    Args:
-        model: "ViT-1B" or "ViT-3B".
-        percent: the efficiency.
-        meaning: "time saved" or "throughput gained".
-
-    Returns:
-        The ratio; 1 where even dropping everything does not give it.
-
-    Raises:
-        ValueError: for another meaning.
-    """
-    if meaning not in MEANINGS:
-        raise ValueError(f"meaning is {meaning!r}; it must be one of {MEANINGS!r}")
+    """Return the ratio that all ranks must drop for an efficiency in %; 1 where no ratio gives it."""
+    require(meaning in MEANINGS, "meaning", meaning, f"one of {MEANINGS!r}")
     workload = model_named(model)
     plain_s = SOLUTIONS["Baseline"].epoch({}, workload).time_s
     allowed_s = plain_s * (1 - percent / 100) if meaning == MEANINGS[0] else plain_s / (1 + percent / 100)
@@ -381,58 +292,38 @@ MEANS = ("nothing", "resizing", "both", "migration")
 AXES = ("skewness", "num_stragglers", "bandwidth_gb_per_s")
 
 
-def simulate_map(
-    model: str,
-    *,
-    skewnesses: Sequence[float],
-    nums_stragglers: Sequence[int],
-    bandwidths_gb_per_s: Sequence[float],
-    refine: bool,
-) -> tuple[MapPoint, ...]:
+def simulate_map(model: str, *, bandwidths_gb_per_s: Sequence[float], **more: Any) -> tuple[cost.MapPoint, ...]:
     """Return the map on the paper's machine with other links; arguments as for `cost.winner_map`, GB/s for bytes/s."""
-    return winner_map(
-        skewnesses=skewnesses,
-        nums_stragglers=nums_stragglers,
-        bandwidths_bytes_per_s=[1e9 * bandwidth for bandwidth in bandwidths_gb_per_s],
-        workload=model_named(model),
-        refine=refine,
-    )
+    bandwidths = [1e9 * bandwidth for bandwidth in bandwidths_gb_per_s]
+    return cost.winner_map(bandwidths_bytes_per_s=bandwidths, workload=model_named(model), **more)
 
 
-def map_rows(points: Sequence[MapPoint]) -> Rows:
-    """Return the places of a map and who wins there.
+def map_rows(points: Sequence[cost.MapPoint]) -> Rows:
+    """Return the winner of each place and its properties, and the share of places won along every axis.
 
-    Returns:
-        Rows: of the winner speed_of_ideal, dropped_share and leaning (dropped minus migrated columns, as a share of
-        both: 1 is resizing, -1 migration, 0 also neither), and migration_over_resizing, MIG's epoch over ZERO's, keys
-        skewness, num_stragglers, bandwidth_gb_per_s, winner, means; won_by_<axis>, the share of places that have one
-        value of an axis where the winner means something, keys means and the axis.
+    `leaning` is dropped minus migrated columns, as a share of both: 1 is resizing, -1 migration, 0 also neither.
     """
     rows: Rows = []
     for point in points:
         place = _place(point) | {"winner": str(point.winner), "means": point.means}
         winner = point.epochs[point.winner]
+        dropped, migrated = winner.plan.dropped, winner.plan.migrated
         values = {
             "speed_of_ideal": point.ideal_s / winner.time_s,
             "dropped_share": winner.dropped_share,
-            "leaning": _leaning(winner.plan),
+            "leaning": (dropped - migrated) / (dropped + migrated) if dropped or migrated else 0.0,
             "migration_over_resizing": point.epochs[Solution.MIG].time_s / point.epochs[Solution.ZERO].time_s,
         }
         rows += [value_row(name, value, **place) for name, value in values.items()]
     return rows + [row for axis in AXES for row in _share_rows(points, axis)]
 
 
-def _place(point: MapPoint) -> dict[str, float]:
+def _place(point: cost.MapPoint) -> dict[str, float]:
     bandwidth = point.bandwidth_bytes_per_s / 1e9
     return dict(zip(AXES, (point.skewness, point.num_stragglers, bandwidth), strict=True))
 
 
-def _leaning(plan: Plan) -> float:
-    dropped, migrated = math.fsum(rank.dropped for rank in plan.ranks), plan.migrated
-    return (dropped - migrated) / (dropped + migrated) if not plan.is_plain else 0.0
-
-
-def _share_rows(points: Sequence[MapPoint], axis: str) -> Rows:
+def _share_rows(points: Sequence[cost.MapPoint], axis: str) -> Rows:
     rows: Rows = []
     for value in dict.fromkeys(_place(point)[axis] for point in points):
         there = [point.means for point in points if _place(point)[axis] == value]

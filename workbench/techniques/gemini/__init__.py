@@ -36,8 +36,6 @@ of a lost machine are sent again at once.
 Left out: elastic training; moving shards when the number of machines changes; FSDP1.
 """
 
-from __future__ import annotations
-
 import importlib
 
 __all__ = [

@@ -6,7 +6,6 @@ A gigabyte is 10⁹ bytes; probabilities are exact fractions until they are writ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
 from types import MappingProxyType
@@ -38,7 +37,6 @@ __all__ = [
     "FIGURE_6_3",
     "MACHINES",
     "PARAMETERS",
-    "MachineMemory",
     "count_bounds",
     "count_checkpoints",
     "count_gaps",
@@ -54,39 +52,30 @@ __all__ = [
 Rows = list[dict[str, Any]]
 
 GIGABYTE_BYTES = 10**9
-STORAGE_BYTES_PER_S = 20e9 / 8
-"""20 Gbps to remote persistent storage (section 2.4)."""
+STORAGE_BYTES_PER_S = 20e9 / 8  # 20 Gbps to remote persistent storage (section 2.4)
 
+# Parameters of the models of table 2.1.
 PARAMETERS: Mapping[str, float] = MappingProxyType(
     {"Turing-NLG": 17.2e9, "GPT-3": 175e9, "OPT-175B": 175e9, "Gopher": 280e9, "MT-NLG": 530e9, "PaLM": 540e9}
 )
-"""Parameters of the models of table 2.1."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MachineMemory:
-    """A row of table 6.1."""
-
-    gpu_gigabytes: float  # of one of its eight GPUs
-    cpu_gigabytes: float  # of the machine
-    num_gpus: int = 8  # GPUs
-
-
-MACHINES: Mapping[str, MachineMemory] = MappingProxyType(
+GPUS_PER_MACHINE = 8
+# The machines of table 6.1: gigabytes of a GPU, and of the CPU memory.
+MACHINES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
-        "p3dn.24xlarge": MachineMemory(gpu_gigabytes=32, cpu_gigabytes=768),
-        "p4d.24xlarge": MachineMemory(gpu_gigabytes=40, cpu_gigabytes=1152),
-        "ND40rs_v2": MachineMemory(gpu_gigabytes=32, cpu_gigabytes=672),
-        "ND96asr_v4": MachineMemory(gpu_gigabytes=40, cpu_gigabytes=900),
-        "n1-8-v100": MachineMemory(gpu_gigabytes=32, cpu_gigabytes=624),
-        "a2-highgpu-8g": MachineMemory(gpu_gigabytes=40, cpu_gigabytes=640),
-        "DGX A100": MachineMemory(gpu_gigabytes=80, cpu_gigabytes=2000),
+        "p3dn.24xlarge": (32, 768),
+        "p4d.24xlarge": (40, 1152),
+        "ND40rs_v2": (32, 672),
+        "ND96asr_v4": (40, 900),
+        "n1-8-v100": (32, 624),
+        "a2-highgpu-8g": (40, 640),
+        "DGX A100": (80, 2000),
     }
 )
-"""The machines of table 6.1."""
 
+FIGURE_6_3 = ((4, "group"), (4, "ring"), (5, "mixed"))  # machines and kind of its placements, of two replicas
+# The largest model that each of the testbeds could train (section 6.7.2).
 LARGEST_MODEL = MappingProxyType({"p3dn.24xlarge": "GPT-2 40B", "p4d.24xlarge": "GPT-2 100B"})
-"""The largest that each of the paper's two testbeds could train (section 6.7.2)."""
 
 
 def count_checkpoints() -> Rows:
@@ -109,47 +98,30 @@ def count_checkpoints() -> Rows:
 
 
 def count_memory(num_machines: int, num_replicas: int) -> Rows:
-    """Return the memory of every machine of table 6.1 beside what checkpoints take of it.
-
-    Args:
-        num_machines: N of the paper's testbeds.
-        num_replicas: m.
-
-    Returns:
-        memory: of GPUs and CPU. memory_ratio: CPU over GPU. buffers: 2·m shards of the largest model of a testbed
-        beside its memory. fullest_buffers: 2·m shards where model states fill the GPUs, for every machine.
-    """
+    """Return the memory of every machine of table 6.1 beside what checkpoints take of it."""
     num_buffers = BUFFERS_PER_REPLICA * num_replicas
     rows: Rows = []
-    for name, machine in MACHINES.items():
-        gpu_gigabytes = machine.num_gpus * machine.gpu_gigabytes
+    for name, (gpu_gigabytes, cpu_gigabytes) in MACHINES.items():
+        gpu_gigabytes *= GPUS_PER_MACHINE
         fullest = gpu_gigabytes * BYTES_PER_PARAMETER / GPU_BYTES_PER_PARAMETER
         rows += [
             value_row("memory", gpu_gigabytes, "GB", machine=name, memory="GPU"),
-            value_row("memory", machine.cpu_gigabytes, "GB", machine=name, memory="CPU"),
-            value_row("memory_ratio", machine.cpu_gigabytes / gpu_gigabytes, "1", machine=name),
+            value_row("memory", cpu_gigabytes, "GB", machine=name, memory="CPU"),
+            value_row("memory_ratio", cpu_gigabytes / gpu_gigabytes, "1", machine=name),
             value_row("fullest_buffers", num_buffers * fullest, "GB", machine=name, memory="needed"),
-            value_row("fullest_buffers", machine.cpu_gigabytes, "GB", machine=name, memory="there is"),
+            value_row("fullest_buffers", cpu_gigabytes, "GB", machine=name, memory="there is"),
         ]
     for name, model in LARGEST_MODEL.items():
         shard = machine_shard_bytes(num_parameters(TABLE_6_2[model]), num_machines) / GIGABYTE_BYTES
         rows += [
             value_row("buffers", num_buffers * shard, "GB", machine=name, memory="needed"),
-            value_row("buffers", MACHINES[name].cpu_gigabytes, "GB", machine=name, memory="there is"),
+            value_row("buffers", MACHINES[name][1], "GB", machine=name, memory="there is"),
         ]
     return rows
 
 
 def count_parameters(num_gpus: int) -> Rows:
-    """Return the parameters of every model of table 6.2, and the largest one's checkpoint.
-
-    Args:
-        num_gpus: over which a checkpoint is shared out.
-
-    Returns:
-        parameters: counted. layers_for_name: how many layers of that width the name would take.
-        checkpoint_per_gpu: of GPT-2 100B.
-    """
+    """Return the parameters of every model of table 6.2, and the largest one's checkpoint."""
     rows: Rows = []
     for name, sizes in TABLE_6_2.items():
         counted = num_parameters(sizes)
@@ -164,22 +136,8 @@ def count_parameters(num_gpus: int) -> Rows:
     return [*rows, value_row("checkpoint_per_gpu", shard, "GB", model="GPT-2 100B")]
 
 
-# --- placements
-
-FIGURE_6_3 = ((4, "group"), (4, "ring"), (5, "mixed"))
-"""Machines and kind of the figure's three placements; two replicas."""
-
-
 def count_placements(num_replicas: int = 2) -> Rows:
-    """Return what the placements of figure 6.3 lose when two machines fail, and how they are divided.
-
-    Args:
-        num_replicas: m.
-
-    Returns:
-        fatal: sets of m machines after which storage is needed. of: all such sets. fallback_saved: by how much rarer
-        groups need it than a ring. part_size: machines that share replicas.
-    """
+    """Return what the placements of figure 6.3 lose when two machines fail, and how they are divided."""
     rows: Rows = []
     fatal = {}
     for num_machines, kind in FIGURE_6_3:
@@ -196,17 +154,7 @@ def count_placements(num_replicas: int = 2) -> Rows:
 
 
 def count_probabilities(machine_counts: Sequence[int], failure_counts: Sequence[int], num_replicas: int = 2) -> Rows:
-    """Return how probably training recovers from memory, by machines, failures and placement.
-
-    Args:
-        machine_counts: values of N, multiples of m.
-        failure_counts: values of k.
-        num_replicas: m.
-
-    Returns:
-        recovery_probability: exact, for "group" and "ring". bound: corollary 6.1's, and for the ring the same sum over
-        its sets. fallback: the rest of the exact one to 100 %, for groups.
-    """
+    """Return how probably training recovers from memory, by machines, failures and placement."""
     rows: Rows = []
     for num_machines in machine_counts:
         for k in failure_counts:
@@ -223,17 +171,7 @@ def count_probabilities(machine_counts: Sequence[int], failure_counts: Sequence[
 
 
 def count_bounds(num_machines: int, num_replicas: int, failure_counts: Sequence[int]) -> Rows:
-    """Return how far the ring is behind groups, in every reading of the words, and how far the corollary is off.
-
-    Args:
-        num_machines: N, a multiple of m.
-        num_replicas: m.
-        failure_counts: values of k.
-
-    Returns:
-        ring_lower: by reading: of exact probabilities or of bounds, relative to groups or in points. bound_error:
-        exact less corollary 6.1.
-    """
+    """Return how far the ring is behind groups, in every reading of the words, and how far the corollary is off."""
     rows: Rows = []
     group, ring = (placement(num_machines, num_replicas, kind) for kind in ("group", "ring"))
     for k in failure_counts:
@@ -253,16 +191,7 @@ def count_bounds(num_machines: int, num_replicas: int, failure_counts: Sequence[
 
 
 def union_bound(placed: Placement, k: int) -> Fraction:
-    """Bound a recovery probability as corollary 6.1 does: every fatal set counted with all that may fail beside it.
-
-    Args:
-        placed: any placement.
-        k: machines lost at once.
-
-    Returns:
-        max(0, 1 - n C(N-m, k-m) / C(N, k)), n the number of different sets of holders; exact where no two can fail
-        together. For groups it is corollary 6.1.
-    """
+    """Bound a recovery probability as corollary 6.1 does: every fatal set counted with all that may fail beside it."""
     num_machines, num_replicas = placed.num_machines, placed.num_replicas
     if k < num_replicas:
         return Fraction(1)
@@ -272,16 +201,7 @@ def union_bound(placed: Placement, k: int) -> Fraction:
 
 
 def count_theorem(sizes: Sequence[Sequence[int]]) -> Rows:
-    """Return the best of all placements beside algorithm 6.1's.
-
-    Args:
-        sizes: triples N, m, k, small.
-
-    Returns:
-        best_probability: by among: "all" placements, those that are "balanced" (m replicas on every machine), and
-        "algorithm 6.1". missed: by algorithm 6.1, of the best of all and of the balanced ones. upper_bound_missed: by
-        the best of all placements (k = m).
-    """
+    """Return the best of all placements beside algorithm 6.1's."""
     rows: Rows = []
     for num_machines, num_replicas, k in sizes:
         keys = {"num_machines": num_machines, "num_replicas": num_replicas, "k": k}
@@ -301,15 +221,7 @@ def count_theorem(sizes: Sequence[Sequence[int]]) -> Rows:
 
 
 def count_gaps(most_machines: int, replica_counts: Sequence[int]) -> Rows:
-    """Return how much of the paper's bound on the gap algorithm 6.1 uses where m does not divide N.
-
-    Args:
-        most_machines: largest N.
-        replica_counts: values of m.
-
-    Returns:
-        gap_share: gap to the upper bound at k = m, over (2m - 3)/C(N, m); by N and m.
-    """
+    """Return how much of the paper's bound on the gap algorithm 6.1 uses where m does not divide N."""
     rows: Rows = []
     for num_replicas in replica_counts:
         for num_machines in range(num_replicas + 1, most_machines + 1):
@@ -321,17 +233,7 @@ def count_gaps(most_machines: int, replica_counts: Sequence[int]) -> Rows:
 
 
 def count_racks(clusters: Sequence[Sequence[int]], lost_counts: Sequence[int]) -> Rows:
-    """Return how probably training recovers from memory when whole racks are lost.
-
-    Args:
-        clusters: triples N, machines per rack, m.
-        lost_counts: values of r.
-
-    Returns:
-        rack_recovery: by placement: "group" and "ring" in the order of the machines, "group across racks" and "ring
-        across racks" by `rack_placement`. machine_loss_change: what knowing the racks changes where m machines fail
-        one by one.
-    """
+    """Return how probably training recovers from memory when whole racks are lost."""
     rows: Rows = []
     for num_machines, per_rack, num_replicas in clusters:
         rack_of = racks_in_order(num_machines, per_rack)

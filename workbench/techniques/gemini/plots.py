@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -16,8 +16,9 @@ from matplotlib.patches import Patch, Rectangle
 
 from workbench import plots
 from workbench.plots import format_time, rows_of, styled
-from workbench.plots.style import BLUE, GREEN, GREY, INK, OURS, PALE, PALETTE, VERMILION
-from workbench.timeline import Action, Kind, Timeline
+from workbench.plots.style import GREY, INK, OURS, PALE, PALETTE, VERMILION
+from workbench.plots.units import time_unit
+from workbench.timeline import Kind, Timeline
 
 from .method import Placement, components, replicas_kept, survivors
 from .method.interleaving import InterleavedIteration
@@ -45,15 +46,13 @@ __all__ = [
     "draw_schemes",
     "draw_tiers",
     "draw_time",
+    "draw_timelines",
     "draw_wasted",
     "draw_worked_example",
-    "recovery_actions",
 ]
 
 WIDE = (9.5, 3.8)  # inches
 MEBIBYTE = 2**20
-MEGABYTE = 1e6
-SECONDS_PER_MINUTE = 60
 
 ITERATION_KINDS = MappingProxyType(
     {
@@ -70,23 +69,16 @@ TRAINING_KINDS = MappingProxyType(
         "progress that stays": Kind.COMPUTE,
         "progress that is lost": Kind.OTHER,
         "checkpoint": Kind.COMMUNICATE,
-        "detection, replacement, warm-up": Kind.WAIT,
+        "detection, replacement, restart, warm-up": Kind.WAIT,
         "serialising": Kind.ENCODE,
         "retrieval": Kind.DECODE,
     }
 )  # the colours of a training with failures
 
-# Placements and their odds
-
 _GAP = 0.6  # between machines that share nothing, in widths of a machine
 _BOX = 0.84  # width and height of a box
 _NUM_COLORS = 10  # of shards; they repeat, and every box carries its shard's number
 _LIGHT = 0.55  # of a colour, so that black numbers stay legible on it
-_PLACEMENT_COLORS = MappingProxyType({"group": BLUE, "ring": VERMILION})
-_WAYS = MappingProxyType({"exact": ("exact", "-", "o"), "bound": ("union bound", ":", "")})
-_RACK_COLORS = MappingProxyType(
-    {"group": GREY, "ring": INK, "group across racks": GREEN, "ring across racks": VERMILION}
-)
 
 
 @styled()
@@ -94,16 +86,6 @@ def draw_placement(placed: Placement, *, ax: Axes, failed: Collection[int] = (),
     """Draw a placement as figure 6.3: a column a machine, a box a replica, the colour that of the shard.
 
     Machines that share replicas stand together, whatever their numbers.
-
-    Args:
-        placed: any placement.
-        ax: where to draw.
-        failed: machines whose memory is lost: their boxes are faded, and the boxes of a shard that has no living
-            replica left have a bold red edge.
-        title: above the picture.
-
-    Raises:
-        ValueError: if a failed machine does not exist.
     """
     lost = {shard for shard, alive in enumerate(survivors(placed, failed)) if not alive}
     kept = replicas_kept(placed)
@@ -120,9 +102,8 @@ def draw_placement(placed: Placement, *, ax: Axes, failed: Collection[int] = (),
             at += 1
         at += _GAP
     ax.set_xticks(list(names), list(names.values()))
-    ax.set(xlabel="machine", xlim=(-0.6, max(names) + 0.6), ylim=(-1.05 if failed else -0.6, height + 0.35))
-    ax.set_title(title)
-    ax.set_yticks([])
+    ax.set(xlabel="machine", title=title, yticks=[])
+    ax.set(xlim=(-0.6, max(names) + 0.6), ylim=(-1.05 if failed else -0.6, height + 0.35))
     ax.grid(visible=False)
     ax.spines["left"].set_visible(False)
     ax.set_aspect("equal")
@@ -149,30 +130,19 @@ def _draw_box(ax: Axes, x: float, level: int, shard: int, *, is_alive: bool, is_
 
 
 @styled()
-def draw_probabilities(rows: Iterable[Mapping], published: pd.DataFrame, ring_lower: pd.DataFrame) -> Figure:
-    """Draw figure 6.9, a panel a number of failures: groups and a ring, exact and by the bound, and the paper's values.
-
-    Args:
-        rows: of `count_probabilities`.
-        published: the paper's recovery_probability: num_machines, k, value in per cent.
-        ring_lower: by how many per cent of it the ring's is lower in the paper: num_machines, k, value.
-    """
+def draw_probabilities(rows: Sequence[Mapping], published: pd.DataFrame, ring_lower: pd.DataFrame) -> Figure:
+    """Draw figure 6.9, a panel a number of failures: groups and a ring, exact, by the bound, and in the paper."""
     table = rows_of(rows, "recovery_probability")
+    table["series"] = table.placement + table.way.map({"exact": ", exact", "bound": ", union bound"})
     counts = sorted(table.k.unique())
     drawn, axes = plots.figure(1, len(counts), figsize=(1.4 + 2.9 * len(counts), 3.8), sharey=True, squeeze=False)
     for ax, k in zip(axes[0], counts, strict=True):
-        for kind, color in _PLACEMENT_COLORS.items():
-            for way, (name, line, marker) in _WAYS.items():
-                part = table[(table.k == k) & (table.placement == kind) & (table.way == way)].sort_values(
-                    "num_machines"
-                )
-                look = {"linestyle": line, "marker": marker, "color": color}
-                ax.plot(part.num_machines, part.value, label=f"{kind}, {name}", **look)
+        labels = {"x_label": "machines N", "y_label": "recovered from memory (%)" if ax is axes[0, 0] else ""}
+        plots.lines(table[table.k == k], ax=ax, x="num_machines", by="series", **labels)
         _mark_odds(ax, published[published.k == k], ring_lower[ring_lower.k == k])
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter("{x:g}")
-        ax.set(title=f"k = {k} lost at once", xlabel="machines N")
-    axes[0, 0].set_ylabel("recovered from memory (%)")
+        ax.set_title(f"k = {k} lost at once")
     plots.below(drawn)
     return drawn
 
@@ -191,23 +161,20 @@ def _mark_odds(ax: Axes, published: pd.DataFrame, ring_lower: pd.DataFrame) -> N
 
 
 @styled()
-def draw_rack_recovery(rows: Iterable[Mapping]) -> Figure:
+def draw_rack_recovery(rows: Sequence[Mapping]) -> Figure:
     """Draw how probably training recovers when racks are lost, a panel a cluster, a bar a placement."""
     table = rows_of(rows, "rack_recovery")
     clusters = list(table.groupby(["num_machines", "per_rack", "num_replicas"], sort=False))
     drawn, axes = plots.figure(1, len(clusters), figsize=(0.6 + 3.2 * len(clusters), 3.9), sharey=True, squeeze=False)
     for ax, ((num_machines, per_rack, num_replicas), part) in zip(axes[0], clusters, strict=True):
         labels = {"x_label": "racks lost at once", "y_label": "recovered from memory (%)" if ax is axes[0, 0] else ""}
-        part = pd.concat([part[part.placement == name] for name in _RACK_COLORS])
-        plots.bars(part, ax=ax, x="lost", by="placement", colors=_RACK_COLORS, **labels)
+        plots.bars(part, ax=ax, x="lost", by="placement", **labels)
         for bars in ax.containers:
             ax.bar_label(bars, fmt="%.0f", fontsize=6, padding=1)
         ax.set_title(f"{num_machines} machines, {per_rack} a rack,\nm = {num_replicas}")
     plots.below(drawn, num_columns=4)
     return drawn
 
-
-# Checkpoints within an iteration
 
 _SCHEME_COLORS = MappingProxyType({"Baseline": PALETTE[3], "Gemini": OURS})  # grey is the paper's
 _VALUES = ["value", "low", "high"]
@@ -216,26 +183,30 @@ _ROOM = 0.25  # of the heights, above the highest bar, for numbers and error bar
 
 def draw_schemes(iterations: Sequence[InterleavedIteration]) -> Figure:
     """Draw the timeline of one iteration under each scheme, on one scale (figures 6.4 and 6.5)."""
-    timelines = {_title(iteration): iteration.timeline for iteration in iterations}
-    axes = plots.gantts(timelines, figsize=(9, 0.7 + 1.35 * len(iterations)), legend=False)
-    drawn = {action.kind for timeline in timelines.values() for action in timeline.actions if action.duration_s > 0}
-    plots.kind_legend(axes[0].figure, {name: kind for name, kind in ITERATION_KINDS.items() if kind in drawn})
-    return axes[0].figure
+    timelines = {}
+    for iteration in iterations:
+        memory = f", buffer {iteration.buffer_bytes / MEBIBYTE:g} MiB" if iteration.buffer_bytes else ""
+        out = ": out of memory" if iteration.is_out_of_memory else ""
+        timelines[f"{iteration.scheme}: {iteration.iteration_s:.3g} s{memory}{out}"] = iteration.timeline
+    return draw_timelines(timelines, ITERATION_KINDS, figsize=(9, 0.7 + 1.35 * len(iterations)))
 
 
-def _title(iteration: InterleavedIteration) -> str:
-    memory = f", buffer {iteration.buffer_bytes / MEBIBYTE:g} MiB" if iteration.buffer_bytes else ""
-    out = ": out of memory" if iteration.is_out_of_memory else ""
-    return f"{iteration.scheme}: {iteration.iteration_s:.3g} s{memory}{out}"
+def draw_timelines(
+    timelines: Mapping[str, Timeline], names: Mapping[str, Kind], *, figsize: tuple[float, float]
+) -> Figure:
+    """Draw timelines on one scale, each under its title, and name the kinds of action in them."""
+    figure = plots.gantts(timelines, figsize=figsize, legend=False)[0].figure
+    _name_kinds(figure, names, timelines.values())
+    return figure
 
 
-def draw_models(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -> Figure:
-    """Draw iteration time and the network's idle time, without checkpoints and with Gemini (figures 6.7, 6.8, 6.13).
+def _name_kinds(figure: Figure, names: Mapping[str, Kind], timelines: Iterable[Timeline]) -> None:
+    drawn = {action.kind for timeline in timelines for action in timeline.actions if action.duration_s > 0}
+    plots.kind_legend(figure, {name: kind for name, kind in names.items() if kind in drawn})
 
-    Args:
-        rows: of `predict_models`.
-        published: iteration times, if any: lines across the bars that they belong to.
-    """
+
+def draw_models(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -> Figure:
+    """Draw iteration time and the network's idle time, without checkpoints and with Gemini (figures 6.7, 6.8, 6.13)."""
     figure, axes = plots.figure(1, 2, figsize=WIDE)
     quantities = {"iteration_s": "iteration time (s)", "idle_s": "idle network (s)"}
     for ax, (quantity, label) in zip(axes, quantities.items(), strict=True):
@@ -250,44 +221,40 @@ def draw_models(rows: Iterable[Mapping], published: pd.DataFrame | None = None) 
     return figure
 
 
-def draw_reductions(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_reductions(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw how many times shorter checkpoints are than to storage, by machines and network (figure 6.11)."""
     table = rows_of(rows, "reduction")
     table["network"] = [f"{rate:g} Gbit/s" for rate in table.network_gbit_per_s]
     labels = {"x_label": "machines", "y_label": "times shorter than storage's"}
     ax = plots.lines(table, x="num_machines", by="network", **labels)
     plots.mark_published(ax, published.num_machines, published.value, "the paper (at 400: more than)")
-    ax.set_xticks(sorted(set(table.num_machines)))
-    ax.set_ylim(bottom=0)
+    ax.set(xticks=sorted(set(table.num_machines)), ylim=(0, None))
     plots.beside(ax)
     return ax.figure
 
 
-def draw_frequencies(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_frequencies(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw seconds between checkpoints, and how many times more often Gemini takes them (figure 6.12)."""
     figure, (left, right) = plots.figure(1, 2, figsize=WIDE)
     labels = {"y_label": "between checkpoints (s)", "log_y": True, "value_labels": True}
     plots.bars(rows_of(rows, "interval_s"), ax=left, x="policy", **labels)
-    gains = rows_of(rows, "frequency_gain").rename(columns={"value": "ours"})
-    gains = gains.merge(published[["policy", "value"]].rename(columns={"value": "published"}))
+    gains = _beside_published(rows_of(rows, "frequency_gain"), published, "policy").dropna(subset="published")
     gains["policy"] = gains.policy.replace({"Strawman": "Strawman\n(published: more than)"})
     labels["y_label"] = "times as often as the policy"
     plots.comparison(gains, ax=right, x="policy", **labels)
     return figure
 
 
-def draw_ablation(rows: Iterable[Mapping], published: pd.DataFrame, free_mb: float) -> Figure:
-    """Draw each scheme's overhead beside the paper's, overheads by rate of copying, and buffers (figure 6.16).
+def _beside_published(ours: pd.DataFrame, published: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Put the paper's values into the column `published`, ours into `ours`."""
+    ours = ours.rename(columns={"value": "ours"})
+    return ours.merge(published[[key, "value"]].rename(columns={"value": "published"}), on=key, how="left")
 
-    Args:
-        rows: of `predict_ablation`.
-        published: overheads, column scheme.
-        free_mb: of a device, for buffers, in MB.
-    """
-    rows = list(rows)
+
+def draw_ablation(rows: Sequence[Mapping], published: pd.DataFrame, free_mb: float) -> Figure:
+    """Draw each scheme's overhead beside the paper's, overheads by rate of copying, and buffers (figure 6.16)."""
     figure, (left, middle, right) = plots.figure(1, 3, figsize=(15, 4))
-    ours = rows_of(rows, "overhead").rename(columns={"value": "ours"})
-    both = ours.merge(published[["scheme", "value"]].rename(columns={"value": "published"}), how="left")
+    both = _beside_published(rows_of(rows, "overhead"), published, "scheme")
     label = "slower than without checkpoints (%)"
     plots.comparison(both[both.scheme != "Baseline"], ax=left, x="scheme", y_label=label, value_labels=True)
     rates = rows_of(rows, "overhead_by_rate")
@@ -298,11 +265,10 @@ def draw_ablation(rows: Iterable[Mapping], published: pd.DataFrame, free_mb: flo
     plots.published_line(middle, asked, f"{asked:.0f}: what 3.5 %\nasks for", along_x=True)
     middle.set_xlim(left=0)
     plots.beside(middle)
-    sizes = rows_of(rows, "buffer_bytes").assign(buffer=lambda table: table.value / MEGABYTE)
+    sizes = {row.scheme: row.value / 1e6 for row in rows_of(rows, "buffer_bytes").itertuples() if row.value > 0}
     (span_gb,) = rows_of(rows, "largest_span_buffer_gb", whose="the model").value
-    sizes = pd.concat(
-        [sizes[sizes.value > 0], pd.DataFrame([{"scheme": "Naive, span\nof 1.6 s", "buffer": span_gb * 1e3}])]
-    )
+    sizes["Naive, span\nof 1.6 s"] = span_gb * 1e3
+    sizes = pd.DataFrame(sizes.items(), columns=["scheme", "buffer"])
     plots.bars(sizes, ax=right, x="scheme", y="buffer", unit="MB", log_y=True, value_labels=True)
     right.axhline(free_mb, color="black", linestyle="--", label=f"free (assumed\n{free_mb:g} MB)")
     plots.beside(right)
@@ -312,14 +278,8 @@ def draw_ablation(rows: Iterable[Mapping], published: pd.DataFrame, free_mb: flo
 
 
 @styled()
-def draw_overhead(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -> Figure:
-    """Draw measured iteration times, idle time that is left, overheads beside the paper's, and buffers.
-
-    Args:
-        rows: of `measure_overhead`.
-        published: rows with `scheme` and `value` in per cent; None for none.
-    """
-    rows = list(rows)
+def draw_overhead(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -> Figure:
+    """Draw measured iteration times, idle time that is left, overheads beside the paper's, and buffers."""
     figure, ((times, idle), (overheads, buffers)) = plots.figure(2, 2, figsize=(12, 8))
     named = _named(rows, {"iteration_s": "iteration", "cpu_s": "processor, a rank"})
     _scheme_bars(named, times, "seconds", "An iteration, and a rank's processor time for it")
@@ -336,7 +296,7 @@ def draw_overhead(rows: Iterable[Mapping], published: pd.DataFrame | None = None
     return figure
 
 
-def _named(rows: Iterable[Mapping], names: Mapping[str, str]) -> pd.DataFrame:
+def _named(rows: Sequence[Mapping], names: Mapping[str, str]) -> pd.DataFrame:
     """Return the rows of some quantities, each named in the column `of`."""
     tables = [rows_of(rows, quantity).assign(of=name) for quantity, name in names.items()]
     return pd.concat(tables).reindex(columns=["scheme", "of", *_VALUES])
@@ -355,37 +315,27 @@ def _scheme_bars(table: pd.DataFrame, ax: Axes, y_label: str, title: str) -> Non
 
 
 @styled()
-def draw_tiers(rows: Iterable[Mapping], published: pd.DataFrame | None = None) -> Figure:
-    """Draw measured checkpoint times, and how many times shorter those to peers are, by rate of links and machines.
-
-    Args:
-        rows: of `tier_rows`.
-        published: rows with `network_gbit_per_s`, `num_machines` and `value`; None for none.
-    """
-    rows = list(rows)
+def draw_tiers(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -> Figure:
+    """Draw measured checkpoint times, and how many times shorter those to peers are, by rate of links and machines."""
     figure, (left, right) = plots.figure(2, 1, figsize=(9, 7), sharex=True)
     axis = {"x": "link_mbit_per_s", "x_label": "link of a machine (Mbit/s)"}
     times = rows_of(rows, "checkpoint_s")
-    times["to"] = [f"{row.tier}, {row.num_machines} machines" for row in times.itertuples()]
-    plots.lines(times, ax=left, by="to", y_label="checkpoint (s)", log_y=True, **axis)
-    left.set_title("A checkpoint until it is complete")
+    times["checkpoint to"] = [f"{row.tier}, {row.num_machines} machines" for row in times.itertuples()]
+    plots.lines(times, ax=left, by="checkpoint to", y_label="checkpoint (s)", log_y=True, **axis)
     names = {"reduction": "measured", "reduction_of_rates": "of the rates alone"}
-    drawn = pd.concat([rows_of(rows, quantity).assign(of=name) for quantity, name in names.items()])
-    drawn["of"] = [f"{row.num_machines} machines, {row.of}" for row in drawn.itertuples()]
+    drawn = pd.concat([rows_of(rows, quantity).assign(reduction=name) for quantity, name in names.items()])
+    drawn["reduction"] = [f"{row.num_machines} machines, {row.reduction}" for row in drawn.itertuples()]
     if published is not None:
-        machines = published.num_machines.astype(str)
-        theirs = {axis["x"]: published.network_gbit_per_s, "of": "paper, " + machines + " machines, Gbit/s"}
-        drawn = pd.concat([drawn, published[["value"]].assign(**theirs)])
-    plots.lines(drawn, ax=right, by="of", y_label="times shorter than to storage", **axis)
-    right.set_title("How many times shorter to peers")
-    for ax in (left, right):
-        plots.beside(ax)
+        name = "paper, " + published.num_machines.astype(str) + " machines, Gbit/s"
+        paper = {axis["x"]: published.network_gbit_per_s, "reduction": name}
+        drawn = pd.concat([drawn, published[["value"]].assign(**paper)])
+    plots.lines(drawn, ax=right, by="reduction", y_label="times shorter than to storage", **axis)
     left.label_outer()
     return figure
 
 
 @styled()
-def draw_retrieval(rows: Iterable[Mapping]) -> Figure:
+def draw_retrieval(rows: Sequence[Mapping]) -> Figure:
     """Draw measured seconds to fetch the state from each tier, by rate of links and machines."""
     table = rows_of(rows, "retrieval_s")
     table["place"] = [f"{row.num_machines} machines\n{row.link_mbit_per_s:g} Mbit/s" for row in table.itertuples()]
@@ -396,210 +346,92 @@ def draw_retrieval(rows: Iterable[Mapping]) -> Figure:
     return ax.figure
 
 
-# Recovery
-
-_ITERATION, _CHECKPOINT, _LOST = "#9db7d5", "#3d6ea5", "#d9534f"
-_TIER_COLOR = MappingProxyType(dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], "#888888"), strict=True)))
-_SHADES = ("#555555", "#aaaaaa")  # of phases, in turn
-_NAMES_APART = 0.1  # least distance of two phases' names, as a share of all phases
-_UPPER, _LOWER = (-0.15, 0.46), (0.25, 0.26)  # of a row: the middle of a bar, and its height
-_MARKERS = MappingProxyType(
-    {
-        "rank": ("o", "rank killed"),
-        "machine": ("X", "machine killed"),
-        "store": ("D", "store killed"),
-        "bit flipped": ("^", "bit flipped"),
-    }
-)
+_TIER_COLOR = MappingProxyType(dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], GREY), strict=True)))
+_MARKERS = MappingProxyType({"rank": "o", "machine": "X", "store": "D", "bit flipped": "^"})
 _ROW_IN, _FURNITURE_IN = 0.2, 1.7  # height of a row, and of title, axis and legend
 _RAISED = 0.3  # of a row: a flipped bit's mark, since the kill that it causes comes at the same moment
 
 
-def recovery_actions(observed: Any) -> Timeline:
-    """Return the log of a `RecoveryObserved` as a timeline: phases, and iterations and checkpoints by machine."""
-    actions = [
-        Action(resource="recovery", start_s=start_s, end_s=end_s, kind=Kind.OTHER, label=phase)
-        for start_s, end_s, phase in _phases(observed)
-    ]
-    for machine, start_s, end_s, number, is_lost in _iterations(observed):
-        span = {"start_s": start_s, "end_s": end_s, "kind": Kind.COMPUTE}
-        label = f"iteration {number}" + (" (lost)" if is_lost else "")
-        actions.append(Action(resource=f"machine {machine}", label=label, **span))
-    for machine, start_s, end_s, number in _checkpoints(observed):
-        span = {"start_s": start_s, "end_s": end_s, "kind": Kind.COMMUNICATE}
-        actions.append(Action(resource=f"machine {machine}, checkpoints", label=f"checkpoint {number}", **span))
-    for event in observed.outcome.named("retrieve"):
-        span = {"start_s": event.time_s, "end_s": event.time_s + event.duration_s, "kind": Kind.DECODE}
-        actions.append(Action(resource=f"machine {event.number}", label=event.details["tier"], **span))
-    begin_s = _begin_s(observed)
-    return Timeline(actions=tuple(sorted((action.shifted(-begin_s) for action in actions), key=lambda a: a.resource)))
-
-
 @styled()
 def draw_recovery(observed: Any, *, ax: Axes) -> Axes:
-    """Draw a recovery as figures 6.1 and 6.14 do, from the log of a training with a kill, a `RecoveryObserved`.
-
-    Shown are iterations, checkpoints, the failure, the tier that served each rank, and the lost progress. A checkpoint
-    is drawn from its beginning until all of it was sent and received.
-    """
-    begin_s, iterations = _begin_s(observed), _iterations(observed)
-    row_of = {machine: row for row, machine in enumerate(sorted({row[0] for row in iterations}), start=1)}
-    served = [event for event in observed.outcome.named("retrieve") if event.time_s >= begin_s]
-    bars = [(row[0], *row[1:3], _UPPER, _LOST if row[-1] else _ITERATION) for row in iterations]
-    bars += [(row[0], *row[1:3], _LOWER, _CHECKPOINT) for row in _checkpoints(observed)]
-    for event in served:
-        span = event.time_s, event.time_s + event.duration_s
-        bars.append((event.number, *span, _UPPER, _TIER_COLOR[event.details["tier"]]))
-    for machine, start_s, end_s, (middle, height), color in bars:
-        place = {"left": start_s - begin_s, "height": height}
-        ax.barh(row_of[machine] + middle, end_s - start_s, **place, color=color, edgecolor="white", linewidth=0.4)
-    _draw_phases(ax, [(start_s - begin_s, end_s - begin_s, phase) for start_s, end_s, phase in _phases(observed)])
-    failed_s = observed.outcome.named("killed")[0].time_s - begin_s
-    ax.axvline(failed_s, color=_LOST, linewidth=1.5)
-    look = {"color": _LOST, "weight": "bold", "ha": "right", "va": "center"}
-    ax.annotate(f"{observed.kind} failure", (failed_s, 0), xytext=(-4, 0), textcoords="offset points", **look)
-    ax.set_yticks([0, *row_of.values()], ["recovery", *(f"machine {machine}" for machine in row_of)])
-    ax.set(xlabel="time (s)", ylim=(len(row_of) + 0.6, -1.3))
-    ax.grid(visible=False, axis="y")
-    names = {"iteration": _ITERATION, "checkpoint travelling": _CHECKPOINT}
-    names |= {"lost: done again": _LOST} if any(row[-1] for row in iterations) else {}
-    names |= {f"from {event.details['tier']}": _TIER_COLOR[event.details["tier"]] for event in served}
-    patches = [Patch(color=color, label=name) for name, color in names.items()]
-    ax.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=5, fontsize=8)
+    """Draw a recovery as figures 6.1 and 6.14 do, from the log of a training with a kill, a `RecoveryObserved`."""
+    timeline = observed.timeline
+    plots.gantt(timeline, ax=ax, legend=False)
+    phases = ", ".join(f"{phase} {format_time(seconds)}" for phase, seconds in observed.phases.seconds.items())
+    ax.set_title(f"{observed.kind} failure: {phases}", fontsize=9)
+    ax.axvline(timeline.of("recovery")[0].start_s / time_unit(timeline.end_s).size, color=VERMILION, linewidth=1.5)
+    served = {f"machine {number}": f"machine {number},\n{tier}" for number, tier in enumerate(observed.phases.tiers)}
+    ax.set_yticks(range(len(timeline.resources)), [served.get(row, row) for row in timeline.resources])
+    if not ax.figure.legends:
+        _name_kinds(ax.figure, TRAINING_KINDS, [timeline])
     return ax
-
-
-def _draw_phases(ax: Axes, phases: Sequence[tuple[float, float, str]]) -> None:
-    """Draw phases as one row of bars; names of short ones are moved apart, each tied to its bar."""
-    apart_s, free_s = _NAMES_APART * (phases[-1][1] - phases[0][0]), -math.inf
-    tie = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.6}
-    for number, (start_s, end_s, phase) in enumerate(phases):
-        ax.barh(0, end_s - start_s, left=start_s, height=0.4, color=_SHADES[number % 2])
-        middle_s = (start_s + end_s) / 2
-        name_s = max(middle_s, free_s)
-        free_s = name_s + apart_s
-        place = {"xy": (middle_s, -0.2), "xytext": (name_s, -0.45), "rotation": 40, "va": "bottom"}
-        ax.annotate(f"{phase} {format_time(end_s - start_s)}", **place, fontsize=8, arrowprops=tie)
-
-
-def _begin_s(observed: Any) -> float:
-    return observed.outcome.named("resumed")[0].time_s
-
-
-def _checkpoints(observed: Any) -> Iterator[tuple[int, float, float, int]]:
-    """Yield machine, start, end and iteration of every checkpoint."""
-    for event in observed.outcome.named("checkpoint"):
-        seen = event.details
-        yield (
-            event.number,
-            seen["began_s"],
-            seen["began_s"] + max(seen["sent_s"], seen["received_s"]),
-            seen["iteration"],
-        )
-
-
-def _phases(observed: Any) -> Iterator[tuple[float, float, str]]:
-    at_s = observed.outcome.named("killed")[0].time_s
-    for phase, seconds in observed.phases.seconds.items():
-        yield at_s, at_s + seconds, phase
-        at_s += seconds
-
-
-def _iterations(observed: Any) -> list[tuple[int, float, float, int, bool]]:
-    """Return machine, start, end, number and whether it was done again, of every iteration of every first rank."""
-    resumed_s = {(event.number, event.generation): event.time_s for event in observed.outcome.named("resumed")}
-    iterations = []
-    for event in observed.outcome.named("iteration"):
-        place, number = (event.number, event.generation), event.details["iteration"]
-        is_lost = event.generation == 1 and number > observed.phases.iteration
-        iterations.append((event.number, resumed_s[place], event.time_s, number, is_lost))
-        resumed_s[place] = event.time_s
-    return iterations
 
 
 def draw_schedules(trainings: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw a row a training: its generations, its failures, and the slowest tier that served each generation."""
     figure, ax = plots.figure(figsize=(9.5, _FURNITURE_IN + _ROW_IN * len(trainings)))
-    dots = {"linestyle": "", "color": "black", "markersize": 5.5, "zorder": 3}
+    dots = {"linestyle": "", "color": "black", "markersize": 5.5, "zorder": 3, "markeredgecolor": "white"}
     for row, training in enumerate(trainings):
         for bar in training.get("generations", ()):
-            place = {"left": bar["start_s"], "height": 0.6}
             look = {"color": _TIER_COLOR.get(bar["tier"], "white"), "edgecolor": INK, "linewidth": 0.5}
-            ax.barh(row, bar["end_s"] - bar["start_s"], **place, **look)
-        for what, (marker, _) in _MARKERS.items():
-            struck = [strike["at_s"] for strike in training.get("strikes", ()) if strike["what"] == what]
-            heights = [row - _RAISED if what == "bit flipped" else row] * len(struck)
-            edge = {"markeredgecolor": "white", "markeredgewidth": 0.5, "clip_on": False}
-            ax.plot(struck, heights, marker=marker, **dots, **edge)
+            ax.barh(row, bar["end_s"] - bar["start_s"], left=bar["start_s"], height=0.6, **look)
+        for strike in training.get("strikes", ()):
+            place = row - _RAISED if strike["what"] == "bit flipped" else row
+            ax.plot(strike["at_s"], place, marker=_MARKERS[strike["what"]], clip_on=False, **dots)
         if not training["is_finished"]:
             ax.text(0, row, "did not finish", va="center", fontsize=8)
     ax.set_yticks(range(len(trainings)), [training["seed"] for training in trainings], fontsize=7)
     ax.set(xlabel="time since the first event (s)", ylabel="seed", ylim=(len(trainings) - 0.4, -0.6))
-    ax.set_xlim(left=0)
+    ax.set(xlim=(0, None))
     ax.grid(visible=False, axis="y")
     good = sum(training["is_finished"] and training["different_ranks"] == 0 for training in trainings)
     ax.set_title(f"{good} of {len(trainings)} trainings ended with the bits of an undisturbed one")
     patches = [Patch(facecolor=_TIER_COLOR[tier], edgecolor=INK, label=f"began from {tier.value}") for tier in Tier]
-    marks = [Line2D([], [], marker=marker, label=name, **dots) for marker, name in _MARKERS.values()]
+    marks = [Line2D([], [], marker=marker, label=f"failure: {what}", **dots) for what, marker in _MARKERS.items()]
     figure.legend(handles=[*patches, *marks], loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
 
-# Simulated failures
-
-
 def draw_worked_example(timeline: Timeline) -> Figure:
     """Draw figure 6.1: training up to iteration 310, back to 200, and on."""
-    figure, ax = plots.figure(figsize=(9, 3.0))
-    plots.gantt(timeline, ax=ax, legend=False)
-    ax.set_title("a failure at iteration 310 goes back to iteration 200")
-    plots.kind_legend(figure, TRAINING_KINDS)
-    return figure
+    title = "a failure at iteration 310 goes back to iteration 200"
+    return draw_timelines({title: timeline}, TRAINING_KINDS, figsize=(9, 3.0))
 
 
-def draw_overheads(timelines: Mapping[str, Timeline], rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_overheads(timelines: Mapping[str, Timeline], rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw figure 6.14, a panel a kind of failure; titles say its minutes and the paper's."""
-    ours, theirs = (table.set_index("failure").value for table in (rows_of(rows, "total_min"), published))
-    said = {name: f"; the paper: around {theirs[name]:g}" if name in theirs else "" for name in timelines}
+    ours, paper = (table.set_index("failure").value for table in (rows_of(rows, "total_min"), published))
+    said = {name: f"; the paper: around {paper[name]:g}" if name in paper else "" for name in timelines}
     titles = {name: f"{name}: {ours[name]:.1f} min besides lost progress{said[name]}" for name in timelines}
     shown = {titles[name]: timeline for name, timeline in timelines.items()}
-    axes = plots.gantts(shown, figsize=(9.5, 2.2 * len(timelines) + 0.6), legend=False)
-    plots.kind_legend(axes[0].figure, TRAINING_KINDS)
-    return axes[0].figure
+    return draw_timelines(shown, TRAINING_KINDS, figsize=(9.5, 2.2 * len(timelines) + 0.6))
 
 
-def draw_wasted(rows: Iterable[Mapping], published: pd.DataFrame, iteration_s: float) -> Figure:
-    """Draw figure 6.10: the average wasted time by the number of replaced machines, and the paper's for Gemini.
-
-    Args:
-        rows: of `wasted_rows`.
-        published: the iterations that the paper says Gemini wastes, one row.
-        iteration_s: seconds of an iteration.
-    """
+def draw_wasted(rows: Sequence[Mapping], published: pd.DataFrame, iteration_s: float) -> Figure:
+    """Draw figure 6.10: the average wasted time by the number of replaced machines, and the paper's for Gemini."""
     table = rows_of(rows, "wasted_s")
-    table["value"] /= SECONDS_PER_MINUTE
+    table["value"] /= 60
     figure, ax = plots.figure(figsize=(10, 3.8))
     labels = {"x_label": "machines replaced", "y_label": "average wasted time (min)"}
     plots.bars(table, ax=ax, x="replaced", by="solution", log_y=True, value_labels=True, **labels)
     ax.set_ylim(bottom=0.5)
     (said,) = published.value
     label = f"Gemini, the paper:\n{said:g} iterations"
-    plots.published_line(ax, said * iteration_s / SECONDS_PER_MINUTE, label)
+    plots.published_line(ax, said * iteration_s / 60, label)
     plots.beside(ax)
     return figure
 
 
-def draw_mt_nlg(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_mt_nlg(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw the example of section 6.2.2 beside the text's minutes."""
-    ours = pd.DataFrame(rows)[["quantity", "value"]].rename(columns={"value": "ours"})
-    theirs = published[["quantity", "value"]].rename(columns={"value": "published"})
     names = {"checkpoint_min": "one checkpoint", "wasted_min": "wasted by a failure"}
-    table = ours.merge(theirs, on="quantity", how="left").assign(of=lambda both: both.quantity.map(names))
+    table = _beside_published(pd.DataFrame(rows), published, "quantity")
+    table["of"] = table.quantity.map(names)
     labels = {"x_label": "MT-NLG, 6.36 TB over 20 Gbps", "y_label": "time (min)"}
     return plots.comparison(table, x="of", **labels).figure
 
 
-def draw_by_failures(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_by_failures(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw figure 6.15a; a cross is HighFreq's ratio without failures, by the paper's share of serialising."""
     ax = _draw_ratios(rows, x="failures_per_day", x_label="failures a day, of 16 machines together")
     (share,) = published.value
@@ -608,7 +440,7 @@ def draw_by_failures(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure
     return ax.figure
 
 
-def draw_by_machines(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_by_machines(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw figure 6.15b, and on to more machines than the paper's 1,000."""
     ax = _draw_ratios(rows, x="num_machines", x_label="machines, of which 1.5 % fail every day", log_x=True)
     plots.mark_published(ax, published.num_machines, published.value, "Gemini, the paper")
@@ -617,14 +449,14 @@ def draw_by_machines(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure
     return ax.figure
 
 
-def _draw_ratios(rows: Iterable[Mapping], **axis: Any) -> Axes:
+def _draw_ratios(rows: Sequence[Mapping], **axis: Any) -> Axes:
     _, ax = plots.figure(figsize=(9.0, 4.2))
     plots.lines(rows_of(rows, "effective_ratio"), ax=ax, by="solution", y_label="effective training time ratio", **axis)
     ax.set_ylim(0, 1.05)
     return ax
 
 
-def draw_time(rows: Iterable[Mapping], num_machines: int, *, ax: Axes | None = None) -> Axes:
+def draw_time(rows: Sequence[Mapping], num_machines: int, *, ax: Axes | None = None) -> Axes:
     """Draw where time goes with so many machines, a stacked bar a solution."""
     shares = rows_of(rows, "time_share", num_machines=num_machines)
     shares["value"] *= 100
@@ -634,9 +466,8 @@ def draw_time(rows: Iterable[Mapping], num_machines: int, *, ax: Axes | None = N
     return ax
 
 
-def draw_replay(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
+def draw_replay(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw effective ratios and wasted GPU hours of the replayed trainings; the line is OPT-175B's in the paper."""
-    rows = list(rows)
     figure, (left, right) = plots.figure(1, 2, figsize=(10, 3.8))
     ratios, hours = rows_of(rows, "effective_ratio"), rows_of(rows, "wasted_gpu_hours")
     hours[_VALUES] /= 1000
@@ -649,7 +480,7 @@ def draw_replay(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_best(rows: Iterable[Mapping]) -> Figure:
+def draw_best(rows: Sequence[Mapping]) -> Figure:
     """Draw the map of the best checkpointing: replicas as colour; replicas, interval and waste as text."""
     replicas, intervals, waste = (
         rows_of(rows, name).pivot(index="failures_per_machine_day", columns="link_gbps", values="value")

@@ -166,9 +166,7 @@ def calibrate(cells_ms: Mapping[Cell, float]) -> PaperMachines:
             raise ValueError(f"cells_ms lacks {cell}; it must hold it")
         return 1e-3 * cells_ms[cell]
 
-    p3 = _p3_compute(seconds)
-    p3 = _with_launching(seconds, p3)
-    p3 = _with_pre_training(seconds, p3)
+    p3 = _with_pre_training(seconds, _with_launching(seconds, _p3_compute(seconds)))
     local = _local_compute(seconds, p3)
     local = replace(local, codecs=local_codecs(seconds, local))
     p3 = replace(p3, codecs=p3_codecs(seconds, p3, local))
@@ -293,9 +291,6 @@ def _compute_s(machine: FittedMachine, setting: Setting, tp: int, layers: int = 
     return layers * layer_compute_s(replace(setting, tp=tp, pp=1), machine)
 
 
-# --- launching
-
-
 def _with_launching(seconds: Reader, p3: FittedMachine) -> FittedMachine:
     """Fit the launching of layers and collectives to table 12, w/o, where the device mostly waits for it."""
     fixed_s = p3.optimizer_s + p3.optimizer_s_per_parameter * PARAMETERS / 4
@@ -306,9 +301,6 @@ def _with_launching(seconds: Reader, p3: FittedMachine) -> FittedMachine:
     in_pairs_s = seconds(12, "iteration", "w/o", 2, 2) - fixed_s - 2 * send_s
     collectives_s = in_pairs_s - (1 + p3.backward_over_forward) * layers_s
     return replace(p3, layer_launch_s=layers_s / LAYERS, collective_launch_s=collectives_s / ALL_REDUCES)
-
-
-# --- pre-training
 
 
 def _with_pre_training(seconds: Reader, p3: FittedMachine) -> FittedMachine:

@@ -1,9 +1,4 @@
-"""Putting codecs into a model, and taking them out again.
-
-Source: "Does compressing activations help model parallel training?", section 4.1 (which layers), 3.2 and 3.3 (how).
-Simplified: one codec, copied, for all chosen layers; call again for others.
-Left out: boundaries between real pipeline stages, which `workbench.parallel.pipeline` takes as arguments.
-"""
+"""Codecs put into a model, and taken out again: one codec, copied, for all chosen layers."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from workbench.compression import Codec
@@ -20,12 +15,9 @@ from workbench.parallel import RowParallelLinear
 from workbench.parallel.linear import Reduction
 
 from ..method import method
-from .encoder_gradients import EncoderGradients
-from .layers import chosen_layers
-from .output import CompressedOutput
-from .reduction import CompressedReduction, FusedReduction, check_fusible
+from .reduction import CompressedReduction, EncoderGradients, FusedReduction, check_fusible
 
-__all__ = ["Compression", "compress"]
+__all__ = ["CompressedOutput", "Compression", "compress"]
 
 OUTPUT_CODEC = "output_codec"  # name of the sub-module that a layer with a compressed output gets
 
@@ -76,13 +68,32 @@ def compress(
 
     Source: section 4.1 (the last 12 of 24 layers), sections 3.2 and 3.3.
     """
-    chosen = chosen_layers(model, layers)
+    chosen = _chosen_layers(model, layers)
     changes = [change for name, layer in chosen for change in _changes(name, layer, codec, fused)]
     sites = [change.site for change in changes]
     if twice := {site for site in sites if sites.count(site) > 1}:
         raise ValueError(f"layers: {sorted(twice)[0]} is chosen twice")
     undo = tuple(change.apply(gradients) for change in changes)
     return Compression(sites=tuple(sites), codecs=tuple(change.codec for change in changes), undo=undo)
+
+
+class CompressedOutput:
+    """A forward hook that hands a module's output on as decode(encode(output)).
+
+    It shows a user's own model what its next stage would receive; the gradient follows the codec's rule.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+
+    def __call__(self, module: nn.Module, inputs: tuple, output):
+        """Replace the output tensor, or the first tensor of an output tuple [..., hidden]."""
+        if isinstance(output, Tensor):
+            return self.codec(output)
+        if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
+            return (self.codec(output[0]), *output[1:])
+        given = f"output of {type(module).__name__}={type(output).__name__}"
+        raise ValueError(f"{given}: a tensor or a tuple that begins with one")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,3 +172,45 @@ def _codec_for(codec: Codec | str, site: str, hidden: int | None, dtype: torch.d
             raise ValueError(f"codec={codec!r}: layer {site} has no known width; give a codec such as TopK(0.05)")
         codec = method(codec).codec(hidden, dtype=dtype)
     return codec.for_site(site, hidden)
+
+
+def _chosen_layers(model: nn.Module, layers: int | Iterable[int] | Iterable[str] | None) -> list[tuple[str, nn.Module]]:
+    """Return the chosen layers of a model, each with its name.
+
+    Args:
+        model: any module.
+        layers: how many of the last ones, or their indices, or names of modules; None is the last half.
+
+    Raises:
+        ValueError: for layers that the model does not have, and for none.
+    """
+    stack = _layer_stack(model)
+    if layers is None or isinstance(layers, int):
+        count = -(-len(stack) // 2) if layers is None else layers
+        if not 1 <= count <= len(stack):
+            raise ValueError(f"layers={layers}: the model has {len(stack)} in its longest list; or name modules")
+        return stack[len(stack) - count :]
+    modules = dict(model.named_modules())
+    chosen = [_layer_at(wanted, stack, modules) for wanted in layers]
+    if not chosen:
+        raise ValueError("layers is empty: nothing would be compressed")
+    return chosen
+
+
+def _layer_at(wanted: int | str, stack: list, modules: dict[str, nn.Module]) -> tuple[str, nn.Module]:
+    if isinstance(wanted, str):
+        if wanted not in modules:
+            raise ValueError(f"layers: the model has no module {wanted!r}")
+        return wanted, modules[wanted]
+    if not 0 <= wanted < len(stack):
+        raise ValueError(f"layers: index {wanted} is outside 0..{len(stack) - 1}")
+    return stack[wanted]
+
+
+def _layer_stack(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the layers of the longest list of modules, each with its name; lists of codecs are ours."""
+    kinds = nn.ModuleList | nn.Sequential
+    lists = [(name, module) for name, module in model.named_modules() if isinstance(module, kinds)]
+    lists = [(name, module) for name, module in lists if not any(isinstance(layer, Codec) for layer in module)]
+    name, longest = max(lists, key=lambda named: len(named[1]), default=("", ()))
+    return [(f"{name}.{index}" if name else str(index), layer) for index, layer in enumerate(longest)]

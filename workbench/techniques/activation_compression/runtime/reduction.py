@@ -1,25 +1,21 @@
-"""The sum over a tensor-parallel group of partial activations that travel encoded.
-
-Source: "Does compressing activations help model parallel training?", section 3.2.
-Fast path: `FusedReduction`, for linear codes; `CompressedReduction` is the definition.
-Simplified: nothing. Left out: compressing the two all-reduces of the backward pass, which the paper leaves full size.
-"""
+"""The sum over a tensor-parallel group of partial activations that travel encoded, plain and fused (section 3.2)."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.hooks import RemovableHandle
 
 from workbench.compression import Aggregation, Codec, Payload
 from workbench.parallel import TensorGroup
+from workbench.parallel.traffic import Phase
 
-from .encoder_gradients import EncoderGradients
-
-__all__ = ["CompressedReduction", "FusedReduction", "check_fusible"]
+__all__ = ["CompressedReduction", "EncoderGradients", "FusedReduction", "check_fusible"]
 
 
 class CompressedReduction(nn.Module):
@@ -108,6 +104,61 @@ class FusedReduction(CompressedReduction):
         encoded = self._encode_alike([weight.t() for weight in weights])
         codes = multiply([payload.tensors[0].t() for payload in encoded])
         return self._sum_of_codes([_of_codes(*pair) for pair in zip(codes, encoded, strict=True)])
+
+
+class EncoderGradients:
+    """The gradients of all encoders of a model, summed over the group in one message a backward pass.
+
+    Every encoder must take part in every backward pass: the sum runs when the last gradient has arrived. Gradients of
+    several passes add up as usual. Real ranks only: virtual ranks share weights, and autograd sums their gradients.
+
+    Args:
+        group: the tensor-parallel group, of real ranks.
+
+    Raises:
+        ValueError: for virtual ranks.
+    """
+
+    def __init__(self, group: TensorGroup) -> None:
+        if len(group.local_ranks) != 1:
+            ranks = f"group holds ranks {group.local_ranks} in one process"
+            raise ValueError(f"{ranks}: autograd sums their gradients already")
+        self.group = group
+        self._hooks: dict[nn.Parameter, RemovableHandle] = {}
+        self._waiting: list[tuple[nn.Parameter, Tensor]] = []
+
+    def expect(self, codec: Codec) -> None:
+        """Take over the gradients of the weights that a codec encodes with, those named "encoder".
+
+        Raises:
+            ValueError: for a codec whose weights have other names: which of them encode cannot be known.
+        """
+        weights = {name: weight for name, weight in codec.named_parameters() if name.rpartition(".")[2] == "encoder"}
+        if not weights and any(True for _ in codec.parameters()):
+            rule = "none of its weights is named encoder; sum its gradients by itself"
+            raise ValueError(f"codec={type(codec).__name__}: {rule}")
+        for weight in weights.values():
+            self._hooks[weight] = weight.register_hook(partial(self._arrived, weight))
+
+    def forget(self, codec: Codec) -> None:
+        """Leave a codec's gradients alone from now on."""
+        for weight in codec.parameters():
+            if weight in self._hooks:
+                self._hooks.pop(weight).remove()
+
+    def _arrived(self, weight: nn.Parameter, gradient: Tensor) -> Tensor:
+        """Keep a gradient back until all are here; then add the sums, and give the last its own."""
+        self._waiting.append((weight, gradient))
+        if len(self._waiting) < len(self._hooks):
+            return torch.zeros_like(gradient)
+        waiting, self._waiting = self._waiting, []
+        flat = torch.cat([gradient.reshape(-1) for _, gradient in waiting])
+        with self.group.traffic.at("encoder gradients", Phase.BACKWARD):
+            total = self.group.sum([flat])
+        sums = total.split([gradient.numel() for _, gradient in waiting])
+        for (earlier, _), summed in zip(waiting[:-1], sums, strict=False):
+            earlier.grad.add_(summed.view_as(earlier))
+        return sums[-1].view_as(gradient)
 
 
 def check_fusible(codec: Codec) -> None:

@@ -1,64 +1,21 @@
 """Seconds of an epoch under stragglers, with and without resizing and migration; nothing here imports torch."""
 
-from ..method.plan import Scheme, Solution
-from .iteration import VIT_1B, VIT_3B, IterationParts, extraction_s, iteration_parts
-from .migration import (
-    CALIBRATION,
-    CHOSEN_ON,
-    PAPER_MACHINE,
-    MigrationTime,
-    calibrate,
-    migration_epoch_time_s,
-    migration_time,
-    paper_machine,
-    published_epochs_s,
-    table_1_cell,
-    turns,
-)
-from .solutions import (
-    ENOUGH,
-    MARGIN,
-    MapPoint,
-    PlannedEpoch,
-    division_epochs,
-    epoch_of_plan,
-    epoch_time_s,
-    model_costs,
-    model_times,
-    planned_epoch,
-    winner_map,
-    winner_of,
-)
+from __future__ import annotations
 
-__all__ = [
-    "CALIBRATION",
-    "CHOSEN_ON",
-    "ENOUGH",
-    "MARGIN",
-    "PAPER_MACHINE",
-    "VIT_1B",
-    "VIT_3B",
-    "IterationParts",
-    "MapPoint",
-    "MigrationTime",
-    "PlannedEpoch",
-    "Scheme",
-    "Solution",
-    "calibrate",
-    "division_epochs",
-    "epoch_of_plan",
-    "epoch_time_s",
-    "extraction_s",
-    "iteration_parts",
-    "migration_epoch_time_s",
-    "migration_time",
-    "model_costs",
-    "model_times",
-    "paper_machine",
-    "planned_epoch",
-    "published_epochs_s",
-    "table_1_cell",
-    "turns",
-    "winner_map",
-    "winner_of",
-]
+import importlib
+
+_NAMES = {
+    ".iteration": "CALIBRATION CHOSEN_ON MODELS VIT_1B VIT_3B calibrate extraction_s iteration_parts "
+    "migration_epoch_time_s migration_time paper_machine published_epochs_s table_1_cell turns",
+    ".solutions": "ENOUGH MARGIN MapPoint PlannedEpoch division_epochs epoch_of_plan epoch_time_s model_costs "
+    "model_times planned_epoch winner_map winner_of",
+    "..method.plan": "Scheme Solution",
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name], __name__), name)

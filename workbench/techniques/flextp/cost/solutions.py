@@ -1,7 +1,6 @@
 """An epoch of Baseline, ZERO, MIG and SEMI under stragglers, from the model's times and costs, and a map of who wins.
 
-The model gives each rank the times that it would measure and the costs that a pre-test would; the method's own planners
-turn them into a plan, and the method's own model of an iteration into seconds.
+The model stands in for measured times and for a pre-test; planners and the time of an iteration are the method's own.
 """
 
 from __future__ import annotations
@@ -15,19 +14,11 @@ from typing import Any
 from workbench.cluster import FittedMachine
 from workbench.models import Workload
 
+from ..method import planners
 from ..method.costs import Costs, PiecewiseLinear, ideal_s, iteration_s, rank_s
-from ..method.plan import COMPARED, Plan, RankPlan, RankTimes, Scheme, Solution
-from ..method.planners import (
-    Reference,
-    plan_division,
-    plan_migration,
-    plan_resizing,
-    plan_semi,
-    settled_resizing,
-    stragglers,
-)
-from .iteration import VIT_1B, extraction_s, iteration_parts
-from .migration import migration_time, paper_machine
+from ..method.plan import COMPARED, Plan, RankPlan, RankTimes, Scheme, Solution, require
+from ..method.planners import Reference
+from .iteration import VIT_1B, extraction_s, iteration_parts, migration_time, paper_machine
 
 __all__ = [
     "ENOUGH",
@@ -66,19 +57,9 @@ class PlannedEpoch:
         return tuple(self.time_s - own_s for own_s in self.own_s)
 
 
-def epoch_time_s(
-    solution: Solution | str,
-    skewness: Mapping[int, float] | None = None,
-    *,
-    workload: Workload = VIT_1B,
-    machine: FittedMachine | None = None,
-    pruning_ratio: float | None = None,
-    reference: Reference = Reference.CURRENT_MEAN,
-    refine: bool = False,
-) -> float:
-    """Return the seconds of an epoch; `planned_epoch` says the plan as well and has the arguments."""
-    how = {"pruning_ratio": pruning_ratio, "reference": reference, "refine": refine}
-    return planned_epoch(solution, skewness, workload=workload, machine=machine, **how).time_s
+def epoch_time_s(solution: Solution | str, skewness: Mapping[int, float] | None = None, **more: Any) -> float:
+    """Return the seconds of an epoch; arguments as for `planned_epoch`."""
+    return planned_epoch(solution, skewness, **more).time_s
 
 
 def planned_epoch(
@@ -95,23 +76,17 @@ def planned_epoch(
 
     Args:
         solution: Baseline, ZERO, MIG or SEMI.
-        skewness: of the stragglers by rank, each at least 1; ranks that it does not name are normal.
+        skewness: of the stragglers by rank, each at least 1; other ranks are normal.
         workload: model and batch.
         machine: the paper's, if none is given.
-        pruning_ratio: ZERO's, for the stragglers, or for every rank where there is none (figures 5 to 8); without it
-            Eq. 1 says it.
-        reference: what Eq. 1 compares a straggler with under ZERO: the current mean until plans come to rest, or once
-            the mean or the least of what ranks take with all their columns.
-        refine: MIG and SEMI level all ranks instead of following the paper (`method.levelling`).
-
-    Raises:
-        ValueError: for a rank that does not exist, a skewness below 1, a ratio outside [0, 1) or without ZERO.
+        pruning_ratio: a constant γ of ZERO for the stragglers, or for every rank where there is none (figures 5 to 8).
+        reference: the time with which Eq. 1 compares a straggler under ZERO.
+        refine: MIG and SEMI level all ranks instead of following the paper (`levelled_plan`).
     """
     machine = paper_machine() if machine is None else machine
     times = model_times(skewness or {}, workload, machine)
     costs = model_costs(workload, machine, times)
-    how = {"pruning_ratio": pruning_ratio, "reference": reference, "refine": refine}
-    plan = _plan(_checked_solution(solution), times, costs, **how)
+    plan = _plan(Solution(solution), times, costs, pruning_ratio, reference, refine)
     return epoch_of_plan(plan, skewness, workload=workload, machine=machine)
 
 
@@ -136,29 +111,15 @@ def epoch_of_plan(
 def division_epochs(
     skewness: Mapping[int, float], *, workload: Workload = VIT_1B, machine: FittedMachine | None = None
 ) -> tuple[PlannedEpoch, ...]:
-    """Time every division of several stragglers: the slowest x migrate, the others resize, for x from 0 to all.
-
-    Args:
-        skewness, workload, machine: as for `planned_epoch`.
-
-    Source: figure 11.
-    """
+    """Time every division of several stragglers: the slowest x migrate, the others resize (figure 11)."""
     machine = paper_machine() if machine is None else machine
     times = model_times(skewness, workload, machine)
-    plans = [plan_division(times, num_senders) for num_senders in range(len(stragglers(times)) + 1)]
+    plans = [planners.plan_division(times, num_senders) for num_senders in range(len(planners.stragglers(times)) + 1)]
     return tuple(epoch_of_plan(plan, skewness, workload=workload, machine=machine) for plan in plans)
 
 
 def model_times(skewness: Mapping[int, float], workload: Workload, machine: FittedMachine) -> tuple[RankTimes, ...]:
-    """Return what every rank would measure in a plain iteration.
-
-    Args:
-        skewness: by rank; products of linear layers, and nothing else, take that many times as long.
-        workload, machine: as for `planned_epoch`.
-
-    Raises:
-        ValueError: for a rank that does not exist, or a skewness below 1.
-    """
+    """Return each rank's times of a plain iteration; a skewness multiplies the products of linear layers alone."""
     if strange := [rank for rank in skewness if rank not in range(machine.num_devices)]:
         raise ValueError(f"skewness has rank {strange[0]!r}; ranks are 0..{machine.num_devices - 1}")
     for rank, value in skewness.items():
@@ -172,12 +133,9 @@ def model_times(skewness: Mapping[int, float], workload: Workload, machine: Fitt
 def model_costs(
     workload: Workload, machine: FittedMachine, times: Sequence[RankTimes], *, num_senders: int = 1
 ) -> Costs:
-    """Return the costs that a pre-test would measure.
+    """Return the costs that a pre-test would measure; received columns are multiplied as fast as on the fastest rank.
 
-    Args:
-        workload, machine: as for `planned_epoch`.
-        times: of all ranks; the fastest is the one whose products on received columns are measured.
-        num_senders: how many there will be; they share receivers, so that each costs less than one alone.
+    `num_senders` share the receivers, so that each costs less than one alone.
     """
 
     def transfer_s(share: float) -> float:
@@ -197,7 +155,6 @@ def _plan(
     solution: Solution,
     times: Sequence[RankTimes],
     costs: Costs,
-    *,
     pruning_ratio: float | None,
     reference: Reference,
     refine: bool,
@@ -209,8 +166,9 @@ def _plan(
     if solution is Solution.BASELINE:
         return Plan.plain(len(times))
     if solution is Solution.ZERO:
-        return settled_resizing(times) if reference is Reference.CURRENT_MEAN else plan_resizing(times, reference)
-    planner = plan_migration if solution is Solution.MIG else plan_semi
+        is_settled = reference is Reference.CURRENT_MEAN
+        return planners.settled_resizing(times) if is_settled else planners.plan_resizing(times, reference)
+    planner = planners.plan_migration if solution is Solution.MIG else planners.plan_semi
     return planner(times, costs, refine=refine)
 
 
@@ -223,17 +181,9 @@ def _pruned(solution: Solution, times: Sequence[RankTimes], pruning_ratio: float
     return Plan(ranks=tuple(pruned if everywhere or each.own_s > fastest_s else RankPlan() for each in times))
 
 
-def _checked_solution(solution: Solution | str) -> Solution:
-    try:
-        return Solution(solution)
-    except ValueError:
-        known = ", ".join(repr(str(each)) for each in Solution)
-        raise ValueError(f"solution is {solution!r}; it must be one of {known}") from None
-
-
 # --- who wins
 
-ENOUGH = 0.75  # of the ideal's speed; ours: below what SEMI's levelled plans aim at (`method.levelling`)
+ENOUGH = 0.75  # of the ideal's speed; ours: below what SEMI's levelled plans aim at
 MARGIN = 0.02  # of the fastest epoch's time: what the model tells apart no better, as table I shows
 
 _MEANS = MappingProxyType(
@@ -269,28 +219,17 @@ def winner_map(
     refine: bool = False,
     speed_share: float = ENOUGH,
 ) -> tuple[MapPoint, ...]:
-    """Return the winner at every combination.
+    """Return the winner at every combination; ranks from 0 on are slow, and all-reduces use the given bandwidth, too.
 
-    Args:
-        skewnesses: each at least 1.
-        nums_stragglers: each 0 to N - 1; ranks from 0 on are slow.
-        bandwidths_bytes_per_s: of the link, which all-reduces use, too.
-        workload: model and batch.
-        machine: the paper's, if none is given; its link is replaced.
-        refine: as for `planned_epoch`.
-        speed_share: of the ideal's speed, which a solution has to reach; in [0, 1].
-
-    Raises:
-        ValueError: naming the argument that is out of range.
+    `speed_share` in [0, 1] is the share of the ideal's speed that a solution has to reach; the other arguments are
+    those of `planned_epoch`.
     """
     machine = paper_machine() if machine is None else machine
     if strange := [number for number in nums_stragglers if not 0 <= number < machine.num_devices]:
         raise ValueError(f"nums_stragglers has {strange[0]!r}; each must be in 0..{machine.num_devices - 1}")
-    if not 0 <= speed_share <= 1:
-        raise ValueError(f"speed_share is {speed_share!r}; it must be in [0, 1]")
-    arguments = {"workload": workload, "refine": refine}
+    require(0 <= speed_share <= 1, "speed_share", speed_share, "in [0, 1]")
     return tuple(
-        _point(machine.with_bandwidth(bandwidth), skewness, number, arguments, speed_share)
+        _point(machine.with_bandwidth(bandwidth), skewness, number, workload, refine, speed_share)
         for bandwidth in bandwidths_bytes_per_s
         for number in nums_stragglers
         for skewness in skewnesses
@@ -298,12 +237,9 @@ def winner_map(
 
 
 def winner_of(epochs: Mapping[Solution, PlannedEpoch], allowed_s: float, margin: float = MARGIN) -> Solution:
-    """Return the solution that drops least among those that are fast enough; among equals the first.
+    """Return the solution that drops least among the fast enough ones; of equals the first, so simpler ones come first.
 
-    Args:
-        epochs: by solution, simpler ones first.
-        allowed_s: seconds of an epoch that are fast enough.
-        margin: where none is that fast, how much slower than the fastest is, as a share of its time.
+    Where no epoch takes at most `allowed_s`, `margin` is the share by which it may exceed the fastest.
     """
     allowed_s = max(allowed_s, min(epoch.time_s for epoch in epochs.values()) * (1 + margin))
     enough = [solution for solution, epoch in epochs.items() if epoch.time_s <= allowed_s]
@@ -311,11 +247,11 @@ def winner_of(epochs: Mapping[Solution, PlannedEpoch], allowed_s: float, margin:
 
 
 def _point(
-    machine: FittedMachine, skewness: float, num_stragglers: int, arguments: dict[str, Any], speed_share: float
+    machine: FittedMachine, skewness: float, num_stragglers: int, workload: Workload, refine: bool, speed_share: float
 ) -> MapPoint:
     slow = dict.fromkeys(range(num_stragglers), skewness)
-    workload = arguments["workload"]
-    epochs = {solution: planned_epoch(solution, slow, machine=machine, **arguments) for solution in COMPARED}
+    how = {"workload": workload, "machine": machine, "refine": refine}
+    epochs = {solution: planned_epoch(solution, slow, **how) for solution in COMPARED}
     best_s = workload.num_iterations * ideal_s(model_times(slow, workload, machine))
     return MapPoint(
         skewness=skewness,

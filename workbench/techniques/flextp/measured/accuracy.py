@@ -31,6 +31,7 @@ from workbench.techniques.flextp import cost as modelled
 from workbench.techniques.flextp.cost import iteration_parts, model_costs, model_times, paper_machine
 from workbench.techniques.flextp.measured.scores import BASELINE, name_of
 from workbench.techniques.flextp.measured.variant import Variant
+from workbench.techniques.flextp.method.plan import require
 from workbench.techniques.flextp.method.priority import micro_threshold
 from workbench.techniques.flextp.runtime.balancer import Balancer, balance
 from workbench.techniques.flextp.runtime.meter import ModelledTimes
@@ -84,37 +85,14 @@ def train_vit(
 ) -> dict[str, Any]:
     """Train on virtual ranks in this process, and score on the test split.
 
-    Args:
-        solution: this and the following ones up to `moves` are those of `Variant`.
-        seed: of weights, order of the images, their variation and random choices.
-        num_ranks: tensor-parallel ranks.
-        size: a model of `SIZES`.
-        epochs: times that every image is seen.
-        batch: images of a step.
-        learning_rate: at its peak.
-        limit: training images drawn with the seed; None takes all.
-        device: of model and batches.
-
-    Returns:
-        Plain values: `accuracy` on the test images, the best that a constant answer has (`chance`), `train_loss` at the
-        end, the shares of all products that were dropped and migrated, the plans, seconds, and where the images came
-        from.
-
-    Raises:
-        ValueError: for an argument outside its range, before any work.
+    Arguments up to `moves` are those of `Variant`. `size` names a model of `SIZES`; `limit` training images are drawn
+    with the seed, None takes all.
     """
     return _run(VirtualTensorGroup(num_ranks), _Setting.of(locals()))
 
 
 def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
-    """Train on `num_ranks` real ranks of this machine, without injected delays: plans are those of `train_vit`.
-
-    Returns:
-        As `train_vit`: of rank 0, and the dropped share of all.
-
-    Raises:
-        ValueError: as `train_vit`, and for another number of ranks.
-    """
+    """Train on real ranks of this machine, without injected delays; the plans are those of `train_vit`."""
     setting = _setting_of(arguments)
     if ranks.num_ranks != setting.num_ranks:
         raise ValueError(f"num_ranks is {setting.num_ranks}; it must be the pool's {ranks.num_ranks}")
@@ -125,16 +103,7 @@ def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
 def compare_on_ranks(
     compared: Sequence[Mapping[str, Any]], *, num_ranks: int, timeout_s: float = 600, **recipe: Any
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Train every variant on real and on virtual ranks, `timeout_s` at most on real ones.
-
-    Returns:
-        Rows by solution: `accuracy_difference` (points), `loss_difference` (a share of the virtual ranks' loss),
-        `dropped_difference` (points of all products) and `plans_difference` (plans that are not the same), real less
-        virtual; and all results, each with its `solution` and `ranks`.
-
-    Raises:
-        ValueError: as `train_vit`, before any rank starts.
-    """
+    """Train every variant on real and on virtual ranks; return rows of the differences, and all results."""
     variants = [(name_of(variant), {**recipe, **variant, "num_ranks": num_ranks}) for variant in compared]
     for _, arguments in variants:
         _setting_of(arguments)
@@ -157,11 +126,7 @@ def compared_by_seed(compared: Sequence[Mapping[str, Any]], seeds: Sequence[int]
 def training_cells(wanted: Sequence[Mapping[str, Any]], **recipe: Any) -> list[dict[str, Any]]:
     """Return every argument of `train_vit` for each training of `compared_by_seed`; some may be equal.
 
-    Where nobody straggles nobody drops or migrates, so that is the Baseline, as is any Baseline under stragglers, which
-    cost it time alone.
-
-    Raises:
-        ValueError: for an argument that `train_vit` does not have.
+    Without stragglers nobody drops or migrates: the training is the Baseline, as is any Baseline under stragglers.
     """
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_vit).parameters.items()}
     return [_cell(defaults, {**recipe, **variant}) for variant in wanted]
@@ -171,18 +136,13 @@ def _cell(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     if unknown := sorted(set(given) - set(defaults)):
         raise ValueError(f"{unknown[0]} is given; it must be among {', '.join(defaults)}")
     cell = {**defaults, **given}
-    if _is_plain(cell):
+    constant = cell["everywhere"] or any(cell["dropped"])
+    nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
+    if cell["solution"] == BASELINE or (nobody_straggles and not constant):
         cell |= {name: defaults[name] for name in VARIANT if name in defaults}
     elif cell["everywhere"] or cell["dropped"]:
         cell |= {"skewness": (), "moves": False}  # a constant plan follows nobody's times
     return {**cell, "skewness": list(cell["skewness"]), "dropped": list(cell["dropped"])}
-
-
-def _is_plain(cell: Mapping[str, Any]) -> bool:
-    """Return whether every product is computed whole, by the rank that owns it."""
-    nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
-    drops_anyway = cell["everywhere"] or any(cell["dropped"])
-    return cell["solution"] == BASELINE or (nobody_straggles and not drops_anyway)
 
 
 def _differences(real: Mapping[str, Any], virtual: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
@@ -208,8 +168,7 @@ class _Setting:
     limit: int | None
 
     def __post_init__(self) -> None:
-        if self.size not in SIZES:
-            raise ValueError(f"size is {self.size!r}; it must be one of {', '.join(SIZES)}")
+        require(self.size in SIZES, "size", self.size, f"one of {', '.join(SIZES)}")
         heads = SIZES[self.size].num_heads
         if self.num_ranks < 2 or heads % self.num_ranks:
             raise ValueError(

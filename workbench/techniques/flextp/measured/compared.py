@@ -1,8 +1,6 @@
 """Two checks of a timing study: the model's iteration beside the measured one, and trainings that drop as much.
 
-The model plans from one Baseline without stragglers and the costs of the pre-test. The trainings drop the shares that
-were dropped while timed, so that speed and loss are of one plan; in a control every rank drops the share of Pri's
-straggler, which shows whether such a training can show a loss at all.
+In a control every rank drops the share of Pri's straggler: it shows whether such a training can show a loss at all.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from ..cost import ENOUGH, PlannedEpoch, winner_of
 from ..method.costs import Costs, ideal_s, rank_s
 from ..method.plan import MOST_REMOVED, Plan, RankPlan, RankTimes, Solution
 from ..method.planners import Reference, settled_resizing
-from ..runtime import PATIENCE, Policy, needs_costs, planner_of
+from ..runtime import PATIENCE, needs_costs, planner_of
 from .timing import Measured
 from .variant import Variant
 
@@ -35,11 +33,7 @@ Options = Mapping[str, Any]  # a variant in plain values
 
 
 def map_points(points: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
-    """Return the variants in plain values: a Baseline without stragglers, and all solutions at every place.
-
-    Args:
-        points: pairs (skewness, number of stragglers).
-    """
+    """Return a Baseline without stragglers, and all solutions at every place (skewness, number of stragglers)."""
     compared: list[dict[str, Any]] = [{"solution": BASELINE, PLACE: PLAIN}]
     for skewness, number in points:
         slow = {"skewness": [skewness] * int(number), PLACE: f"{int(number)} of χ {skewness:g}"}
@@ -50,16 +44,9 @@ def map_points(points: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
 
 
 def predicted_rows(measured: Measured, compared: Sequence[Options], num_ranks: int) -> list[dict[str, Any]]:
-    """Return the model's iterations beside the measured ones.
+    """Return the model's iterations beside the measured ones, and for every place whether both name one winner.
 
-    Args:
-        measured: of `compared`, with the key column place.
-        compared: of `map_points`.
-        num_ranks: N.
-
-    Returns:
-        Rows `predicted_s` of an iteration, `prediction_error` (predicted over measured less 1), and for every place
-        `winner_agrees`, 1 where model and measurement name one winner; the key `winner` names both.
+    The model plans from the Baseline without stragglers and the costs of the pre-test.
     """
     own = [row for row in measured.rows if "rank" not in row]
     values = {(row["quantity"], row["solution"], row[PLACE]): row["value"] for row in own}
@@ -84,15 +71,13 @@ def predicted_rows(measured: Measured, compared: Sequence[Options], num_ranks: i
 def _predicted(options: Options, times: Sequence[RankTimes], costs: Costs) -> PlannedEpoch:
     """Return an iteration of a solution by the model; ZERO and MIG plan without the costs of narrow products."""
     policy, proportional = Variant.of(options).policy(len(times)), tuple(map(costs.proportional, times))
-    plan = _plan(policy, proportional if needs_costs(policy) else times, costs)
+    times = proportional if needs_costs(policy) else times
+    if policy.solution is Solution.ZERO and policy.reference is Reference.CURRENT_MEAN:
+        plan = settled_resizing(times, policy.threshold)
+    else:
+        plan = planner_of(policy, len(times), costs)(times)
     own_s = rank_s(proportional, plan, costs)
     return PlannedEpoch(plan=plan, time_s=max(own_s), own_s=own_s)
-
-
-def _plan(policy: Policy, times: Sequence[RankTimes], costs: Costs) -> Plan:
-    if policy.solution is Solution.ZERO and policy.reference is Reference.CURRENT_MEAN:
-        return settled_resizing(times, policy.threshold)
-    return planner_of(policy, len(times), costs)(times)
 
 
 def _timed(options: Options, num_ranks: int, values: Mapping) -> PlannedEpoch:
@@ -109,13 +94,10 @@ def _agreement(place: str, predicted: Mapping, timed: Mapping, allowed_s: float)
 
 
 def variants_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return a variant in plain values for every solution by its name, and the control.
+    """Return a variant for every solution that was timed with stragglers, and the control.
 
-    The median share of each rank is rounded to two decimals and constant; a solution that dropped nothing is trained as
-    MIG, by modelled times.
-
-    Args:
-        rows: of a timing study with stragglers, with key columns solution, skewness and rank, ranks in their order.
+    The median share that each rank dropped is rounded to two decimals and constant. A solution that dropped nothing is
+    trained as MIG, by modelled times.
     """
     shares: dict[str, list[float]] = {}
     skewness = 1.0
@@ -132,11 +114,7 @@ def variants_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, 
 
 
 def blind_reason(trained: Iterable[Mapping[str, Any]]) -> str:
-    """Say that losses show nothing where the control loses less than the Baseline differs over seeds; else nothing.
-
-    Args:
-        trained: of `rows_as_timed`.
-    """
+    """Return why losses show nothing where the control loses less than the Baseline varies over seeds; else nothing."""
     spreads = {row["solution"]: row["value"] for row in trained if row["quantity"] == "loss_in_spreads"}
     if not spreads or spreads.get(CONTROL, 0.0) >= 1:
         return ""  # one seed alone has no spread, and no claim to judge
@@ -149,18 +127,7 @@ def blind_reason(trained: Iterable[Mapping[str, Any]]) -> str:
 def rows_as_timed(
     variants: Mapping[str, Options], seeds: Sequence[int], results: Sequence[Mapping[str, Any]], **same: Any
 ) -> list[dict[str, Any]]:
-    """Return rows of trainings by solution.
-
-    Args:
-        variants: of `variants_as_timed`.
-        seeds: of the trainings.
-        results: of `train_vit` for `compared_by_seed(variants.values(), seeds)`.
-        same: further keys of all rows.
-
-    Returns:
-        By seed `accuracy`, `accuracy_loss`, and of all products `trained_dropped_share` and `trained_migrated_share`
-        (%); `loss_in_spreads` (of the Baseline over its seeds).
-    """
+    """Return rows of the trainings of `variants_as_timed`; results are in the order of `compared_by_seed`."""
     places = [(seed, name) for seed in seeds for name in (BASELINE, *variants)]
     trainings, rows = dict(zip(places, results, strict=True)), []
     for name, options in variants.items():

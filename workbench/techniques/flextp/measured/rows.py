@@ -1,13 +1,11 @@
 """Rows of timed variants: parts of an iteration, ratios within rounds, the best possible speedup, and a figure's axis.
 
-A Baseline without stragglers gives o, its other and transfer time over its product time. With one straggler of skewness
-χ among N ranks the ideal speedup is (o + χ) / (o + N / (N - 1 + 1 / χ)). Waiting of its ranks is not in o: with it the
-ideal would be easier to reach.
+A Baseline without stragglers gives o, its other and transfer time over its product time, without waiting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from statistics import fmean, median
@@ -45,14 +43,7 @@ class Notes:
 
 
 def rows_of(variants: Variants, timed: Timed, *, keys: Keys, iterations_per_epoch: int) -> list[dict]:
-    """Return the rows of a study.
-
-    Args:
-        variants: by name.
-        timed: their turns, with `Notes`.
-        keys: key columns of each variant's rows.
-        iterations_per_epoch: of an epoch of the data set, for `epoch_s`.
-    """
+    """Return the rows of a study; `timed` holds `Notes`, `keys` the key columns of each variant."""
     rows = []
     for name in variants:
         notes = [[turn.notes for turn in turns] for turns in timed.rounds[name]]
@@ -110,16 +101,11 @@ def _comparisons(variants: Variants, timed: Timed, name: str) -> Iterator[tuple[
     if baseline is not None:
         yield "speedup", ratios(timed.iterations_s(baseline), own_s), "1"
         yield "epoch_saved", _saved(own_s, timed.iterations_s(baseline)), "%"
-    for quantity, twin in _twins(variant):
+    for quantity, twin, compare, unit in _twins(variant):
         other = _name_of(variants, twin)
         if other is not None:
             other_s = timed.iterations_s(other)
-            if quantity == "gap":
-                yield quantity, [ratio - 1 for ratio in ratios(other_s, own_s)], "1"
-            elif quantity == "over_random":
-                yield quantity, ratios(own_s, other_s), "1"
-            else:
-                yield quantity, _saved(own_s, other_s), "%"
+            yield quantity, compare(own_s, other_s), unit
     plain = _name_of(variants, Variant())
     if baseline is not None and plain is not None and variant.skewness:
         yield from _best_possible(variant, ratios(timed.iterations_s(baseline), own_s), _parts(timed, plain))
@@ -129,14 +115,18 @@ def _saved(own_s: Sequence[float], other_s: Sequence[float]) -> list[float]:
     return [100 * (1 - ratio) for ratio in ratios(own_s, other_s)]
 
 
-def _twins(variant: Variant) -> Iterator[tuple[str, Variant]]:
-    """Yield the variants that differ from this one by selection or scheme alone, with the quantity compared."""
+def _gap(own_s: Sequence[float], other_s: Sequence[float]) -> list[float]:
+    return [ratio - 1 for ratio in ratios(other_s, own_s)]
+
+
+def _twins(variant: Variant) -> Iterator[tuple[str, Variant, Callable[..., list[float]], str]]:
+    """Yield the variants that differ from this one by selection or scheme alone: quantity, twin, comparison, unit."""
     if variant.solution == Solution.ZERO and variant.selection == Selection.DIFFERENTIATED.value:
-        yield "epoch_saved_over_pri", replace(variant, selection=Selection.PRIORITY.value)
+        yield "epoch_saved_over_pri", replace(variant, selection=Selection.PRIORITY.value), _saved, "%"
     if variant.solution == Solution.ZERO and variant.selection == Selection.PRIORITY.value:
-        yield "over_random", replace(variant, selection=Selection.RANDOM.value)
+        yield "over_random", replace(variant, selection=Selection.RANDOM.value), ratios, "1"
     if variant.migrated is not None and variant.scheme == Scheme.BROADCAST_REDUCE:
-        yield "gap", replace(variant, scheme=Scheme.SCATTER_GATHER)
+        yield "gap", replace(variant, scheme=Scheme.SCATTER_GATHER), _gap, "1"
 
 
 def _name_of(variants: Variants, wanted: Variant) -> str | None:
@@ -159,18 +149,15 @@ def _best_possible(
     """Yield the speedup of a balance without costs and, for ZERO, the largest one of Eq. 1."""
     others = [(fmean(part.other_s) + part.transfer_s) / fmean(part.product_s) for part in plain]
     num_ranks = len(plain[0].product_s)
-    ideals = [_ideal(variant.skewness, num_ranks, other) for other in others]
+    chis = [*variant.skewness, *[1.0] * (num_ranks - len(variant.skewness))]
+    times = ([RankTimes(own_s=other + chi, product_s=chi) for chi in chis] for other in others)
+    ideals = [max(rank.own_s for rank in ranks) / ideal_s(ranks) for ranks in times]
     yield "ideal_speedup", ideals, "1"
     yield "share_of_ideal", ratios(speedups, ideals), "1"
     if variant.solution == Solution.ZERO and variant.pruning_ratio is None and len(variant.skewness) == 1:
         bounds = [_bound(variant, num_ranks, other) for other in others]
         yield "bound", bounds, "1"
         yield "share_of_bound", ratios(speedups, bounds), "1"
-
-
-def _ideal(skewness: Sequence[float], num_ranks: int, other: float) -> float:
-    chis = [*skewness, *[1.0] * (num_ranks - len(skewness))]
-    return (other + max(chis)) / ideal_s([RankTimes(own_s=other + chi, product_s=chi) for chi in chis])
 
 
 def _bound(variant: Variant, num_ranks: int, other: float) -> float:
@@ -182,20 +169,10 @@ def _bound(variant: Variant, num_ranks: int, other: float) -> float:
 
 
 def along_axis(rounds: Rounds, keys: Keys, rows: Sequence[Mapping], along: str) -> list[dict]:
-    """Return rows that compare places of a figure's axis, round by round.
+    """Return rows that compare places of a figure's axis, round by round; `rounds` holds seconds by variant.
 
-    Args:
-        rounds: seconds of each variant's iterations, by its name.
-        keys: key columns of each variant, by its name.
-        rows: of the study, with `epoch_s` and `dropped_share`.
-        along: the key column on the axis.
-
-    Returns:
-        Over skewness, of every solution with three places or more `growth`, the last epoch over the first, and
-        `off_straight_line`, the distance of the epoch furthest from the line between both, as a share. Over the number
-        of senders `over_fastest_division`, an epoch of SEMI over the fastest of the given divisions;
-        `better_divisions`, the number of divisions that drop less and are faster, with the least and the largest number
-        by the intervals of their ratios; and `slowest_epoch_s` of all divisions and of Baseline. Along other axes none.
+    Over skewness: growth and distance from a straight line. Over the number of senders: SEMI beside the given
+    divisions.
     """
     if along == "skewness":
         return list(_along_skewness(rounds, keys))

@@ -1,8 +1,6 @@
-"""From finished trainings to rows: accuracy, losses against the Baseline, and the dropped shares.
+"""From finished trainings to rows: accuracy, losses against the Baseline of the same seed, and the dropped shares.
 
-The "% accuracy loss" of section V may be points or a share of the Baseline's accuracy; rows hold both, told apart by
-`reading`. A training is compared with the Baseline of its seed, which saw the same images in the same order. Its
-interval is one standard error of a share of the test images, either way.
+The "% accuracy loss" of section V may be points or a share of the Baseline's accuracy; the key `reading` tells which.
 """
 
 from __future__ import annotations
@@ -36,21 +34,12 @@ def name_of(variant: Values) -> str:
     return f"{solution} refined" if variant.get("refine") else solution
 
 
-def accuracy_rows(wanted: Sequence[Values], found: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
-    """Return rows of trainings.
+def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
+    """Return rows of trainings, of losses against the Baseline of their seed, and of comparisons over seeds.
 
-    Args:
-        wanted: the variants, seed by seed, the Baselines among them.
-        found: results of `train_vit` for each.
-        keys: fields of a variant that tell rows apart, beside the solution's name.
-        same: further keys of all rows.
-
-    Returns:
-        For each training `accuracy` (%, with its standard error), `train_loss`, `dropped_share` and `migrated_share` (%
-        of all products); against the Baseline of its seed `accuracy_loss` (%, by reading, with the same error); over
-        seeds `loss_in_spreads`; for Pri and Rd `loss_narrowed` (%), for PriDiffR and Pri `points_behind` (%).
+    `wanted` are the variants, seed by seed, the Baselines among them; `keys` are the fields that tell rows apart.
     """
-    pairs = list(zip(wanted, found, strict=True))
+    pairs = list(zip(wanted, results, strict=True))
     baselines = {variant["seed"]: result["accuracy"] for variant, result in pairs if variant["solution"] == BASELINE}
     rows: Rows = []
     for variant, result in pairs:
@@ -74,26 +63,24 @@ def _keys(variant: Values, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _own(result: Values, keys: Values) -> Iterator[dict[str, Any]]:
-    yield _with_error("accuracy", PER_CENT * result["accuracy"], _error(result), **keys)
+    yield _with_error("accuracy", PER_CENT * result["accuracy"], result, **keys)
     for quantity in ("dropped_share", "migrated_share"):
         yield value_row(quantity, PER_CENT * result[quantity], "%", **keys)
     yield value_row("train_loss", result["train_loss"], **keys)
     yield value_row("cell_s", result["seconds"], "s", **keys)
 
 
-def _error(result: Values) -> float:
-    return PER_CENT * standard_error(result["accuracy"], result["num_test"])
-
-
-def _with_error(quantity: str, value: float, error: float, **keys: Any) -> dict[str, Any]:
+def _with_error(quantity: str, value: float, result: Values, over: float = 1.0, **keys: Any) -> dict[str, Any]:
+    """Return a row whose interval is one standard error of a share of the test images, as a share of `over`."""
+    error = PER_CENT * standard_error(result["accuracy"], result["num_test"]) / over
     return value_row(quantity, value, "%", low=value - error, high=value + error, **keys)
 
 
 def _losses(result: Values, baseline: float, keys: Values) -> Iterator[dict[str, Any]]:
-    points, error = PER_CENT * (baseline - result["accuracy"]), _error(result)
-    yield _with_error("accuracy_loss", points, error, reading=POINTS, **keys)
+    points = PER_CENT * (baseline - result["accuracy"])
+    yield _with_error("accuracy_loss", points, result, reading=POINTS, **keys)
     if baseline > 0:
-        yield _with_error("accuracy_loss", points / baseline, error / baseline, reading=RELATIVE, **keys)
+        yield _with_error("accuracy_loss", points / baseline, result, baseline, reading=RELATIVE, **keys)
 
 
 Points = Sequence[tuple[dict[str, Any], dict[int, float]]]  # keys, and points lost by seed
@@ -144,9 +131,9 @@ def _narrowed_by(random: float, priority: float, reading: str) -> float:
     return random - priority if reading == POINTS else PER_CENT * (random - priority) / random
 
 
-def chance_reason(wanted: Sequence[Values], found: Sequence[Values]) -> str:
+def chance_reason(wanted: Sequence[Values], results: Sequence[Values]) -> str:
     """Say why accuracies mean nothing where the Baseline is at chance; empty where it is not."""
-    pairs = zip(wanted, found, strict=True)
+    pairs = zip(wanted, results, strict=True)
     baselines = [result for variant, result in pairs if variant["solution"] == BASELINE]
     accuracy = fmean(result["accuracy"] for result in baselines)
     return training.chance_reason(accuracy, baselines[0]["chance"], baselines[0]["num_test"], "accuracy")

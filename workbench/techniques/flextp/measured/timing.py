@@ -1,8 +1,4 @@
-"""Iterations of a small Vision Transformer, timed on real ranks under stragglers: one fixed batch of random numbers.
-
-Stragglers sleep after their products, by one trace for all variants that are compared; an epoch is an iteration times
-the iterations of an epoch of CIFAR-10.
-"""
+"""Iterations of a small Vision Transformer, timed on real ranks under stragglers: one fixed batch of random numbers."""
 
 from __future__ import annotations
 
@@ -24,6 +20,7 @@ from workbench.study.timing import Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Kind, Recorder, Timeline, chrome_trace
 
 from ..method import Costs, Selection, micro_threshold
+from ..method.plan import require
 from ..runtime import PATIENCE, Balancer, MeasuredTimes, Meter, check_policy, needs_costs
 from .rows import Notes, rows_of
 from .variant import Variant
@@ -50,8 +47,7 @@ class Size:
     batch: int = 32  # images of an iteration
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch is {self.batch}; it must be at least 1")
+        require(self.batch >= 1, "batch", self.batch, "at least 1")
         self.config(seed=0)
 
     @property
@@ -206,19 +202,10 @@ def measure_variants(
     num_hosts: int = 1,
     device: str = "cpu",
 ) -> Measured:
-    """Train all variants in turns on real ranks of this machine.
+    """Train all variants in turns on real ranks of this machine; None among them is the model without balancing.
 
-    Args:
-        variants: by name; None is the model as it is, without balancing.
-        num_ranks: tensor-parallel ranks.
-        rounds, warmup, turn, seed: of `Turns`, `turn` its length; with a straggler that moves, so many after each move.
-        size, slowness, chooses, device: of `Setting`.
-        keys: key columns of each variant's rows, by its name; by default {"variant": name}.
-        link, num_hosts: of `open_ranks`.
-
-    Raises:
-        ValueError: before any rank starts, for too few rounds, a model without balancing that is to be slowed, and
-            a variant that these ranks cannot run.
+    `turn` is the length of `Turns`; with a straggler that moves, there are so many rounds after each move. Without
+    `keys` the key column of a variant's rows is its name.
     """
     moves = any(variant is not None and variant.moves for variant in variants.values())
     turns = Turns(rounds=rounds, warmup=warmup, length=turn, repeats=num_ranks if moves else 1, seed=seed)

@@ -35,9 +35,7 @@ class Variant:
     is_incremental: bool = True  # dropped columns keep their statistics; otherwise the same ones are dropped for ever
     num_senders: int | None = None  # with SEMI, stragglers that migrate; None follows Eqs. 2 and 3
     refine: bool = False  # MIG and SEMI level all ranks (ours)
-    speed_share: float = (
-        SPEED_SHARE  # with a refined SEMI, the share of the ideal's speed below which columns are dropped
-    )
+    speed_share: float = SPEED_SHARE  # with a refined SEMI, of the ideal's speed; below it columns are dropped
     patience: int = 1  # iterations whose times are judged together (see `Policy`)
     scheme: str = Scheme.BROADCAST_REDUCE  # for migrated columns
     skewness: tuple[float, ...] = ()  # of each straggler, at least 1; the first ranks are the stragglers
@@ -69,11 +67,7 @@ class Variant:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {rule}")
 
     def trace(self, num_ranks: int, iterations_per_epoch: int) -> StragglerTrace:
-        """Return the stragglers of a group of ranks, iteration by iteration.
-
-        Raises:
-            ValueError: for more stragglers than ranks, or a skewness below 1.
-        """
+        """Return the stragglers of a group of ranks, iteration by iteration."""
         _check_length("skewness", self.skewness, num_ranks)
         if self.moves:
             (skewness,) = self.skewness
@@ -114,15 +108,7 @@ def _check_length(name: str, values: Sequence[float], num_ranks: int) -> None:
 
 
 def variants_of(compared: Sequence[Options], keys: Sequence[str]) -> dict[str, Variant]:
-    """Return the variants of a figure, by name.
-
-    Args:
-        compared: an entry for each variant, which names its solution.
-        keys: the fields that tell entries of one solution apart.
-
-    Raises:
-        ValueError: if two entries get one name.
-    """
+    """Return the variants of a figure, by name; `keys` are the fields that tell entries of one solution apart."""
     names = [_name(options, keys) for options in compared]
     if len(set(names)) < len(names):
         raise ValueError(f"keys is {list(keys)}; it must tell {names} apart")

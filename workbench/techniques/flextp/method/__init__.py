@@ -6,12 +6,11 @@ import importlib
 
 _NAMES = {
     "costs": "Costs PiecewiseLinear RankParts ideal_s iteration_s own_speed rank_parts rank_s",
-    "levelling": "SPEED_SHARE levelled_plan",
     "optimum": "Certificate Scored best_plan_by_search certify fastest_division gentlest_division",
     "plan": "COMPARED MOST_REMOVED Plan RankPlan RankTimes Scheme Solution column_ranges receivers_of virtual_number",
-    "planners": "Reference cost_effective have_moved num_senders plan_division plan_migration plan_resizing plan_semi "
-    "pruning_ratio pruning_ratios reference_s settled_resizing speedup_bound split_of_one split_of_one_by_definition "
-    "stragglers",
+    "planners": "Reference SPEED_SHARE cost_effective have_moved levelled_plan num_senders plan_division "
+    "plan_migration plan_resizing plan_semi pruning_ratio pruning_ratios reference_s settled_resizing speedup_bound "
+    "split_of_one split_of_one_by_definition stragglers",
     "priority": "ColumnStatistics Selection candidate_share change_threshold column_change_by_definition first_columns "
     "layer_ratios micro_threshold priority_list",
     "resizing": "Buffers Imputation Lineage LineageEntry input_gradient_of_columns kept_columns num_dropped_columns "

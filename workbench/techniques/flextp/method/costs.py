@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import Any
 
-from .plan import Plan, RankTimes
+from .plan import Plan, RankTimes, require
 
 __all__ = ["Costs", "PiecewiseLinear", "RankParts", "ideal_s", "iteration_s", "own_speed", "rank_parts", "rank_s"]
 
@@ -46,12 +46,7 @@ class PiecewiseLinear:
     def fitted(cls, samples: Iterable[tuple[float, float]]) -> PiecewiseLinear:
         """Fit a function to pairs (share, seconds) in any order; of several at one share the median counts.
 
-        Returns:
-            The function through the medians, or, where they fall, through the nearest never falling ones (least
-            squares; isotonic regression).
-
-        Raises:
-            ValueError: if there is no sample, or a share or a time is negative or not finite.
+        Where the medians fall, the nearest never falling ones are taken (least squares; isotonic regression).
         """
         from scipy.optimize import isotonic_regression
 
@@ -63,8 +58,7 @@ class PiecewiseLinear:
 
     def __call__(self, share: float) -> float:
         """Return the seconds at a share; ValueError if it is negative or not finite."""
-        if not 0 <= share < math.inf:
-            raise ValueError(f"share is {share!r}; it must be finite and not negative")
+        require(0 <= share < math.inf, "share", share, "finite and not negative")
         if len(self.shares) == 1:
             return self.seconds[0]
         left = min(max(bisect_right(self.shares, share) - 1, 0), len(self.shares) - 2)
@@ -87,10 +81,8 @@ class Costs:
     fixed_share: float = 0.0  # of the time of a rank's own products, the part that fewer columns do not shorten (ours)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fixed_share < 1:
-            raise ValueError(f"fixed_share is {self.fixed_share!r}; it must be in [0, 1)")
-        if not 0 <= self.alloc_s < math.inf:
-            raise ValueError(f"alloc_s is {self.alloc_s!r}; it must be finite and not negative")
+        require(0 <= self.fixed_share < 1, "fixed_share", self.fixed_share, "in [0, 1)")
+        require(0 <= self.alloc_s < math.inf, "alloc_s", self.alloc_s, "finite and not negative")
 
     @classmethod
     def straight(
@@ -120,12 +112,10 @@ class Costs:
         return num_senders * self.compute(volume / (num_senders * num_receivers)) if num_senders else 0.0
 
     def proportional(self, times: RankTimes) -> RankTimes:
-        """Return a rank's times with the fixed part of its products as other time.
+        """Return a rank's times with the fixed part of its products as other time (ours).
 
         Otherwise `unresized` would make a rank that drops or migrates much look slower than it is, and the next plan
         would remove more.
-
-        Source: ours.
         """
         if not self.fixed_share:
             return times
@@ -169,11 +159,7 @@ def own_speed(times: Sequence[RankTimes]) -> tuple[float, ...]:
 
 
 def rank_parts(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[RankParts, ...]:
-    """Return the parts of each rank's busy time under a plan; the times may be measured under any plan.
-
-    Raises:
-        ValueError: if there are not as many times as ranks in the plan.
-    """
+    """Return the parts of each rank's busy time under a plan; the times may be measured under any plan."""
     if len(times) != plan.num_ranks:
         raise ValueError(f"times has {len(times)} ranks; it must have as many as plan, {plan.num_ranks}")
     transfer_s = costs.communicate_s(plan.migrated, len(plan.senders))
@@ -207,13 +193,8 @@ def ideal_s(times: Sequence[RankTimes]) -> float:
     """Return the seconds of an iteration if columns moved for nothing and none were dropped.
 
     Every rank then ends at the level L at which ranks below it take as many columns as ranks above it give away; a
-    rank whose other time alone exceeds L gives away all of its columns.
-
-    Returns:
-        With one straggler of skewness chi among N and equal other time o: o + N chi / ((N - 1) chi + 1).
-
-    Raises:
-        ValueError: if a rank spends no time in products, which says nothing about its speed.
+    rank whose other time alone exceeds L gives away all of its columns. With one straggler of skewness chi among N and
+    equal other time o this is o + N chi / ((N - 1) chi + 1). ValueError for a rank without time in products.
     """
     unresized = [rank.unresized() for rank in times]
     for rank, measured in enumerate(unresized):

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from .costs import Costs, PiecewiseLinear, iteration_s, own_speed
-from .plan import MOST_REMOVED, Plan, RankPlan, RankTimes
+from .plan import MOST_REMOVED, Plan, RankPlan, RankTimes, require
 
 __all__ = ["Certificate", "Scored", "best_plan_by_search", "certify", "fastest_division", "gentlest_division"]
 
@@ -62,11 +62,7 @@ class Certificate:
 
 
 def certify(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Certificate:
-    """Compare a plan with the best divisions; a plan that is one of them is its own.
-
-    Raises:
-        ValueError: if a cost bends.
-    """
+    """Compare a plan with the best divisions, itself included; ValueError for a cost that bends."""
     certified = Scored.of(times, plan, costs)
     fastest = fastest_division(times, costs, most_dropped=certified.dropped)
     gentlest = gentlest_division(times, costs, most_s=certified.iteration_s)
@@ -78,13 +74,8 @@ def certify(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Certificate
 
 
 def fastest_division(times: Sequence[RankTimes], costs: Costs, *, most_dropped: float) -> Scored:
-    """Return the fastest of all plans that drop no more than a sum of shares, to within the solver's 1e-7.
-
-    Raises:
-        ValueError: if a cost bends, or most_dropped is negative.
-    """
-    if not most_dropped >= 0:
-        raise ValueError(f"most_dropped is {most_dropped!r}; it must be at least 0")
+    """Return the fastest of all plans that drop no more than a sum of shares, to within the solver's 1e-7."""
+    require(most_dropped >= 0, "most_dropped", most_dropped, "at least 0")
     solved = (programme.fastest(most_dropped) for programme in _programmes(times, costs))
     return min((Scored.of(times, plan, costs) for plan in solved if plan), key=lambda scored: scored.iteration_s)
 
@@ -92,13 +83,7 @@ def fastest_division(times: Sequence[RankTimes], costs: Costs, *, most_dropped: 
 def gentlest_division(times: Sequence[RankTimes], costs: Costs, *, most_s: float) -> Scored | None:
     """Return the plan that drops least of all plans whose iterations take no longer, None if all take longer.
 
-    Args:
-        times: of all ranks, as measured under any plan.
-        costs: of the pre-test.
-        most_s: seconds of an iteration; kept to within the solver's 1e-7 of the slowest rank's.
-
-    Raises:
-        ValueError: if a cost bends.
+    `most_s` is kept to within the solver's 1e-7 of the slowest rank's seconds.
     """
     solved = (programme.gentlest(most_s) for programme in _programmes(times, costs))
     scored = [Scored.of(times, plan, costs) for plan in solved if plan]
@@ -106,21 +91,11 @@ def gentlest_division(times: Sequence[RankTimes], costs: Costs, *, most_s: float
 
 
 def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int) -> tuple[Scored, ...]:
-    """Try all divisions of a grid: every rank slower than the fastest may migrate and drop multiples of a step.
+    """Try all divisions of a grid: every rank slower than the fastest may migrate and drop multiples of 1 / num_steps.
 
-    Args:
-        times: of all ranks, as measured under any plan.
-        costs: of the pre-test.
-        num_steps: shares are multiples of 1 / num_steps.
-
-    Returns:
-        The front: plans that no other beats in both goals, fastest first; the first of equals.
-
-    Raises:
-        ValueError: if num_steps is below 1, or there would be too many plans.
+    Of equal plans the first is kept. The front is returned, fastest first: the plans that no other beats in both goals.
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps is {num_steps!r}; it must be at least 1")
+    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
     own_s = [rank.unresized().own_s for rank in times]
     steps = [(dropped, migrated) for dropped in range(num_steps) for migrated in range(num_steps - dropped)]
     shares = [RankPlan(dropped=dropped / num_steps, migrated=migrated / num_steps) for dropped, migrated in steps]

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any
 
 __all__ = [
     "COMPARED",
     "MOST_REMOVED",
     "NEAR",
+    "Option",
     "Plan",
     "RankPlan",
     "RankTimes",
@@ -22,6 +23,7 @@ __all__ = [
     "Solution",
     "column_ranges",
     "receivers_of",
+    "require",
     "virtual_number",
 ]
 
@@ -31,7 +33,22 @@ NEAR = 1 / 400  # of a rank's columns: 2 % of a normal rank's products where the
 MOST_REMOVED = 0.99
 
 
-class Solution(StrEnum):
+def require(holds: bool, field: str, value: object, rule: str) -> None:
+    """Refuse the value of a field that breaks its rule."""
+    if not holds:
+        raise ValueError(f"{field} is {value!r}; it must be {rule}")
+
+
+class Option(Enum):
+    """A choice by name; the error for an unknown name lists the known ones."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        known = ", ".join(repr(option.value) for option in cls)
+        raise ValueError(f"{cls.__name__.lower()} is {value!r}; it must be one of {known}")
+
+
+class Solution(Option, StrEnum):
     """How stragglers are helped, by the names of sections V-A and V-C."""
 
     BASELINE = "Baseline"  # not at all
@@ -44,7 +61,7 @@ class Solution(StrEnum):
 COMPARED = (Solution.BASELINE, Solution.ZERO, Solution.MIG, Solution.SEMI)  # the solutions that plan by themselves
 
 
-class Scheme(StrEnum):
+class Scheme(Option, StrEnum):
     """How migrated columns travel; the names of table I."""
 
     BROADCAST_REDUCE = "broadcast-reduce"
@@ -60,12 +77,10 @@ class RankTimes:
     work: float = 1.0  # share of its own columns that the rank multiplied, 1 - dropped - migrated
 
     def __post_init__(self) -> None:
-        if not 0 <= self.own_s < math.inf:
-            raise ValueError(f"own_s is {self.own_s!r}; it must be finite and not negative")
-        if not 0 <= self.product_s <= self.own_s:
-            raise ValueError(f"product_s is {self.product_s!r}; it must be in [0, own_s], own_s is {self.own_s!r}")
-        if not 0 <= self.work <= 1:
-            raise ValueError(f"work is {self.work!r}; it must be in [0, 1]")
+        require(0 <= self.own_s < math.inf, "own_s", self.own_s, "finite and not negative")
+        in_own_s = 0 <= self.product_s <= self.own_s
+        require(in_own_s, "product_s", self.product_s, f"in [0, own_s], own_s is {self.own_s!r}")
+        require(0 <= self.work <= 1, "work", self.work, "in [0, 1]")
 
     @property
     def other_s(self) -> float:
@@ -75,14 +90,11 @@ class RankTimes:
     def unresized(self) -> RankTimes:
         """Return the times with all own columns and no others; product time is proportional to the columns.
 
-        Raises:
-            ValueError: if no column was multiplied and yet products took time.
-        Source: section III-A; without this Eq. 1 swings between two plans (`printed_ratio`).
+        Without this Eq. 1 swings between two plans. Source: section III-A.
         """
         if self.product_s == 0:
             return RankTimes(own_s=self.own_s, product_s=0.0)
-        if self.work == 0:
-            raise ValueError(f"work is {self.work!r}; it must be above 0 where product_s is, {self.product_s!r}")
+        require(self.work != 0, "work", self.work, f"above 0 where product_s is, {self.product_s!r}")
         product_s = self.product_s / self.work
         return RankTimes(own_s=self.other_s + product_s, product_s=product_s)
 
@@ -102,10 +114,8 @@ class RankPlan:
 
     def __post_init__(self) -> None:
         for field in ("dropped", "migrated"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ValueError(f"{field} is {getattr(self, field)!r}; it must be in [0, 1)")
-        if not self.removed < 1:
-            raise ValueError(f"dropped + migrated is {self.removed!r}; it must be below 1")
+            require(0 <= getattr(self, field) < 1, field, getattr(self, field), "in [0, 1)")
+        require(self.removed < 1, "dropped + migrated", self.removed, "below 1")
 
     @property
     def removed(self) -> float:
@@ -223,14 +233,10 @@ def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[i
     """List the ranks that compute a sender's columns, in the order of their virtual numbers.
 
     Other senders are left out of the count (ours; the paper has one sender).
-
-    Raises:
-        ValueError: if the sender is not among the senders, a rank does not exist, or nobody is left to receive.
     """
     if outside := [rank for rank in (sender, *senders) if not 0 <= rank < num_ranks]:
         raise ValueError(f"senders has rank {outside[0]}; it must be in 0..{num_ranks - 1}")
-    if sender not in senders:
-        raise ValueError(f"sender is {sender}; it must be among the senders {tuple(senders)}")
+    require(sender in senders, "sender", sender, f"among the senders {tuple(senders)}")
     if len(set(senders)) >= num_ranks:
         raise ValueError(f"senders has {len(set(senders))} of {num_ranks} ranks; it must leave one to receive")
     order = sorted(range(num_ranks), key=lambda rank: virtual_number(rank, sender, num_ranks))
@@ -240,17 +246,10 @@ def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[i
 def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
     """Divide m migrated columns among the receivers, in the order of their virtual numbers.
 
-    Returns:
-        Receiver r' has positions (r' - 1) m / (N - 1) to r' m / (N - 1), both rounded down; together 0..m-1.
-
-    Raises:
-        ValueError: for a negative number of columns, or no receiver.
-    Source: section IV-B.
+    Receiver r' has positions (r' - 1) m / (N - 1) to r' m / (N - 1), both rounded down. Source: section IV-B.
     """
-    if num_columns < 0:
-        raise ValueError(f"num_columns is {num_columns}; it must be 0 or more")
-    if num_receivers < 1:
-        raise ValueError(f"num_receivers is {num_receivers}; it must be at least 1")
+    require(num_columns >= 0, "num_columns", num_columns, "0 or more")
+    require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
     ends = [number * num_columns // num_receivers for number in range(num_receivers + 1)]
     return tuple(range(first, last) for first, last in zip(ends[:-1], ends[1:], strict=True))
 

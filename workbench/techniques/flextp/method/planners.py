@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
-from .costs import Costs, own_speed
-from .levelling import SPEED_SHARE, levelled_plan
-from .plan import MOST_REMOVED, Plan, RankTimes
+from scipy.optimize import brentq
+
+from .costs import Costs, ideal_s, iteration_s, own_speed
+from .plan import MOST_REMOVED, Option, Plan, RankTimes, require
 
 __all__ = [
     "SIGNIFICANT_CHANGE",
+    "SPEED_SHARE",
     "Reference",
     "cost_effective",
     "have_moved",
+    "levelled_plan",
     "num_senders",
     "plan_division",
     "plan_migration",
@@ -34,9 +37,18 @@ SIGNIFICANT_CHANGE = 0.10  # share of a rank's own time, section III-A
 STILL_SLOW = 0.25  # of that share, by which a straggler that drops columns may stay behind; ours
 _BISECTIONS = 40  # halvings of [0, 1): to 1e-12 of the columns
 _SCAN_STEPS = 10_000  # of the definition's scan: to a hundredth of a percent of the columns
+# Share of the ideal's speed below which columns are dropped. Ours: the paper names no price of accuracy. On shared
+# cores an iteration strays from the model by a tenth and more: at 0.9 noise decided whether all is dropped or nothing.
+SPEED_SHARE = 0.8
+# Least share that a sender migrates. A sender receives nothing, which is worth more to a light straggler than the
+# columns are: as a receiver it would be slow at others' columns, too.
+LEAST_MIGRATED = 1 / 32
+_PRECISION = 1e-9  # of shares: a weight has far fewer columns
+_NEAR = 1e-6  # of a level: as near as shares of such a precision come
+_FIXED_POINT_ROUNDS = 6  # extraction is a few percent of the products, so each round gains a digit or more
 
 
-class Reference(Enum):
+class Reference(Option):
     """The time that stragglers are to come down to."""
 
     MEAN = "mean"  # of the un-resized own times; Eq. 1
@@ -53,24 +65,13 @@ def reference_s(times: Sequence[RankTimes], reference: Reference) -> float:
 
 
 def pruning_ratio(own_s: float, reference_s: float, product_s: float) -> float:
-    """Return the share of its columns that brings a rank's own time down to the reference.
+    """Return the share of its columns that brings a rank's own time down to the reference (Eq. 1).
 
-    Args:
-        own_s: T_i, un-resized.
-        reference_s: T_ref.
-        product_s: M_i, un-resized.
-
-    Returns:
-        (T_i - T_ref) / M_i; 0 for a rank that is no slower than the reference, or spends no time in products; at most
-        `MOST_REMOVED`.
-
-    Raises:
-        ValueError: if a time is negative or not finite, or product_s exceeds own_s.
-    Source: Eq. 1.
+    From un-resized times this is (T_i - T_ref) / M_i, at most `MOST_REMOVED`; 0 for a rank that is no slower than the
+    reference, or spends no time in products.
     """
     RankTimes(own_s=own_s, product_s=product_s)
-    if not 0 <= reference_s < math.inf:
-        raise ValueError(f"reference_s is {reference_s!r}; it must be finite and not negative")
+    require(0 <= reference_s < math.inf, "reference_s", reference_s, "finite and not negative")
     if own_s <= reference_s or product_s == 0:
         return 0.0
     return min((own_s - reference_s) / product_s, MOST_REMOVED)
@@ -89,23 +90,12 @@ def pruning_ratios(times: Sequence[RankTimes], reference: Reference) -> list[flo
 def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> float:
     """Return the largest speedup that Eq. 1 with the mean can reach with one straggler.
 
-    Args:
-        skewness: of the straggler, at least 1.
-        num_ranks: N.
-        other: time outside products, in units of a normal rank's product time.
-
-    Returns:
-        (other + skewness) / (other + (skewness + N - 1) / N); without other time, skewness N / (skewness + N - 1).
-
-    Raises:
-        ValueError: for a skewness below 1, no rank, or a negative other time.
+    This is (other + skewness) / (other + (skewness + N - 1) / N), `other` the time outside products in units of a
+    normal rank's product time; without other time it is skewness N / (skewness + N - 1).
     """
-    if not 1 <= skewness < math.inf:
-        raise ValueError(f"skewness is {skewness!r}; it must be finite and at least 1")
-    if num_ranks < 1:
-        raise ValueError(f"num_ranks is {num_ranks!r}; it must be at least 1")
-    if not 0 <= other < math.inf:
-        raise ValueError(f"other is {other!r}; it must be finite and not negative")
+    require(1 <= skewness < math.inf, "skewness", skewness, "finite and at least 1")
+    require(num_ranks >= 1, "num_ranks", num_ranks, "at least 1")
+    require(0 <= other < math.inf, "other", other, "finite and not negative")
     return (other + skewness) / (other + (skewness + num_ranks - 1) / num_ranks)
 
 
@@ -120,9 +110,7 @@ def have_moved(
 
     Un-resized times are compared. The current mean is moved by the plan itself: against it times are compared as they
     are, and a rank that drops columns has moved also while it is slower than the mean by a quarter of the threshold,
-    since dropping may save less time than it should.
-
-    Source: section III-A, where it is an increase and each rank's own decision.
+    since dropping may save less time than it should. In section III-A it is an increase, and each rank's own decision.
     """
     if reference is not Reference.CURRENT_MEAN:
         own_s = [(new.unresized().own_s, old.unresized().own_s) for new, old in zip(now, planned_from, strict=True)]
@@ -160,18 +148,10 @@ def settled_resizing(times: Sequence[RankTimes], threshold: float = SIGNIFICANT_
     """Return the plan at which resizing against the current mean comes to rest while nobody's speed changes.
 
     Ranks plan, measure their new times, and plan again as long as the own time of any rank has moved by more than the
-    threshold since the last plan. Each plan asks for more than the one before, so this ends.
-
-    Args:
-        times: of all ranks, in rank order; the first plan is made from them as they are.
-        threshold: share of a rank's own time; also how much slower than the mean a straggler is at least.
-
-    Raises:
-        ValueError: if the threshold is not in (0, 1).
-    Source: section III-A, whose mean is of the times as they are and is renewed when a rank's time has changed.
+    threshold since the last plan. Each plan asks for more than the one before, so this ends. The threshold is also the
+    share by which a straggler is slower than the mean. Source: section III-A.
     """
-    if not 0 < threshold < 1:
-        raise ValueError(f"threshold is {threshold!r}; it must be in (0, 1)")
+    require(0 < threshold < 1, "threshold", threshold, "in (0, 1)")
     planned_from, plan, is_settled = list(times), Plan.plain(len(times)), False
     while not is_settled:
         newer = plan_resizing(planned_from, Reference.CURRENT_MEAN, tolerance=threshold)
@@ -188,11 +168,7 @@ def plan_migration(
 ) -> Plan:
     """Plan migration alone (MIG): every straggler hands its share by Eq. 1 with the least time to the others.
 
-    Args:
-        times: of all ranks, in rank order, as measured under any plan.
-        costs: of the pre-test; only the refined plan looks at them.
-        refine: level all ranks, senders with receivers, instead.
-        tolerance: see `stragglers`.
+    Only the refined plan, which levels senders with receivers, depends on the costs.
     """
     slow = stragglers(times, tolerance=tolerance)
     if refine:
@@ -203,18 +179,10 @@ def plan_migration(
 def plan_division(times: Sequence[RankTimes], num_senders: int, *, tolerance: float = SIGNIFICANT_CHANGE) -> Plan:
     """Let the slowest stragglers migrate and the others resize, by Eq. 1 with the least time.
 
-    Args:
-        times: of all ranks, in rank order.
-        num_senders: x, from 0 (resizing alone) to the number of stragglers (migration alone).
-        tolerance: see `stragglers`.
-
-    Raises:
-        ValueError: if there are fewer stragglers.
-    Source: section IV-B; figure 11 sweeps x.
+    `num_senders` is x, from 0 (resizing alone) to the number of stragglers (migration alone). Source: section IV-B.
     """
     slow = stragglers(times, tolerance=tolerance)
-    if not 0 <= num_senders <= len(slow):
-        raise ValueError(f"num_senders is {num_senders!r}; it must be in 0..{len(slow)}, the number of stragglers")
+    require(0 <= num_senders <= len(slow), "num_senders", num_senders, f"in 0..{len(slow)}, the number of stragglers")
     return _removing(times, slow, slow[:num_senders])
 
 
@@ -226,19 +194,10 @@ def plan_semi(
     speed_share: float = SPEED_SHARE,
     tolerance: float = SIGNIFICANT_CHANGE,
 ) -> Plan:
-    """Plan SEMI-migration.
+    """Plan SEMI-migration: algorithm 2 of section IV-C.
 
     No straggler: nothing changes. One: Eq. 2 splits its share by Eq. 1 with the least time into migrated and dropped.
-    Several: as many of the slowest as Eq. 3 says migrate; the others resize.
-
-    Args:
-        times: of all ranks, in rank order, as measured under any plan.
-        costs: of the pre-test.
-        refine: level all ranks instead, and drop no more than speed asks for (`levelled_plan`).
-        speed_share: of the refined plan, the share of the ideal's speed below which columns are dropped.
-        tolerance: see `stragglers`.
-
-    Source: section IV-C, algorithm 2.
+    Several: as many of the slowest as Eq. 3 says migrate; the others resize. The refined plan is `levelled_plan`.
     """
     slow = stragglers(times, tolerance=tolerance)
     if refine:
@@ -253,23 +212,12 @@ def plan_semi(
 
 
 def split_of_one(removed: float, costs: Costs, num_receivers: int) -> tuple[float, float]:
-    """Split a straggler's removed share so that migrating costs every other rank as much as dropping costs it.
+    """Split a straggler's removed share, gamma in [0, 1), into (migrated, dropped) so that both cost the same.
 
-    The cost of migrating rises with the migrated share and that of dropping falls, so there is at most one crossing,
-    found by bisection. Where there is none, the nearer end is taken: all is migrated if even that costs the others
-    less, nothing if even the first column costs them more.
-
-    Args:
-        removed: gamma, share of its columns.
-        costs: of the pre-test.
-        num_receivers: N - 1.
-
-    Returns:
-        (migrated, dropped), shares that add up to `removed`.
-
-    Raises:
-        ValueError: if removed is outside [0, 1), or there is no receiver.
-    Source: Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = gamma K.
+    Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = gamma K, N - 1 receivers. The cost of
+    migrating rises with m and that of dropping falls, so there is at most one crossing, found by bisection. Where there
+    is none, the nearer end is taken: all is migrated if even that costs the others less, nothing if even the first
+    column costs them more.
     """
     _check_split(removed, num_receivers)
     if _excess_s(removed, removed, costs, num_receivers) <= 0:
@@ -297,12 +245,10 @@ def split_of_one_by_definition(removed: float, costs: Costs, num_receivers: int)
 def cost_effective(
     times: Sequence[RankTimes], costs: Costs, *, tolerance: float = SIGNIFICANT_CHANGE
 ) -> tuple[bool, ...]:
-    """Return for x = 1, 2, ... stragglers that migrate whether the x-th of them saves more than it costs.
+    """Return for x = 1, 2, ... stragglers that migrate whether the x-th of them saves more than it costs (Eq. 3).
 
     It saves T_x - T_min, or as much of that as its products can. It costs the slowest receiver communicate(V) +
     compute(V / (N - x)) at its own speed, V the volume that all x migrate; other stragglers are receivers, too.
-
-    Source: Eq. 3.
     """
     slow, pays = stragglers(times, tolerance=tolerance), []
     for x, straggler in enumerate(slow, start=1):
@@ -319,8 +265,6 @@ def num_senders(times: Sequence[RankTimes], costs: Costs, *, tolerance: float = 
 
     The paper stops at the first x that does not pay. A larger x can pay again: a heavy straggler is slow at others'
     columns while it receives, and the remaining receivers are fast once it sends. So all x are tried.
-
-    Source: Eq. 3.
     """
     pays = cost_effective(times, costs, tolerance=tolerance)
     return max((x for x, does in enumerate(pays, start=1) if does), default=0)
@@ -344,7 +288,131 @@ def _excess_s(migrated: float, removed: float, costs: Costs, num_receivers: int)
 
 
 def _check_split(removed: float, num_receivers: int) -> None:
-    if not 0 <= removed < 1:
-        raise ValueError(f"removed is {removed!r}; it must be in [0, 1)")
-    if num_receivers < 1:
-        raise ValueError(f"num_receivers is {num_receivers!r}; it must be at least 1")
+    require(0 <= removed < 1, "removed", removed, "in [0, 1)")
+    require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
+
+
+# --- levelling: all ranks end together, by water-filling on the costs of Eqs. 2 and 3 (ours)
+#
+# The paper brings senders down to the fastest rank's time, which makes receivers the slowest, and Eq. 2 has one heavy
+# straggler drop most of its share. Here all ranks end at the least level at which nothing is dropped, or, where that is
+# slow, at a share of the ideal's speed with as little dropped as reaches it; senders drop in proportion to their share.
+
+
+def levelled_plan(
+    times: Sequence[RankTimes], costs: Costs, slowest_first: Sequence[int], *, speed_share: float = SPEED_SHARE
+) -> Plan:
+    """Plan so that all ranks end together and no more is dropped than speed asks for.
+
+    Args:
+        times: of all ranks, in rank order, as measured under any plan.
+        costs: of the pre-test.
+        slowest_first: the stragglers; the first of them, as many as turns out best, become senders.
+        speed_share: in [0, 1); with 0 nothing is ever dropped.
+
+    Returns:
+        Of the plans that drop nothing the fastest, if it reaches that share of the ideal's speed; else of the plans
+        that reach it the one that drops least, or the fastest where none does.
+    """
+    require(0 <= speed_share < 1, "speed_share", speed_share, "in [0, 1)")
+    if len(slowest_first) >= len(times):
+        raise ValueError(f"slowest_first is {tuple(slowest_first)!r}; it must leave a rank of {len(times)} to receive")
+    ranks, fastest_possible_s = _Unresized(times, costs), ideal_s(times)
+    divisions = [tuple(slowest_first[:num_senders]) for num_senders in range(len(slowest_first) + 1)]
+    lossless = [_lossless(ranks, senders) for senders in divisions]
+    fastest = min(lossless, key=lambda plan: iteration_s(times, plan, costs))
+    spared_s = max((own_s for rank, own_s in enumerate(ranks.own_s) if rank not in slowest_first), default=0.0)
+    allowed_s = max(fastest_possible_s / speed_share, spared_s) if speed_share else math.inf
+    if iteration_s(times, fastest, costs) <= allowed_s:
+        return fastest
+    plans = [*lossless, *(_at_level(ranks, senders, allowed_s) for senders in divisions)]
+    seconds = [iteration_s(times, plan, costs) for plan in plans]
+    reached_s = max(allowed_s, min(seconds)) * (1 + _NEAR)  # where none reaches the level, the fastest one's
+    reaching = (plan for plan, plan_s in zip(plans, seconds, strict=True) if plan_s <= reached_s)
+    return min(reaching, key=lambda plan: plan.dropped)
+
+
+class _Unresized:
+    """All ranks without a plan, in numbers that a search asks for a thousand times."""
+
+    def __init__(self, times: Sequence[RankTimes], costs: Costs):
+        unresized = [rank.unresized() for rank in times]
+        self.costs, self.size = costs, len(unresized)
+        self.own_s = [rank.own_s for rank in unresized]
+        self.slowness = own_speed(unresized)
+        self.product_s = [rank.product_s for rank in unresized]
+
+    def needed(self, rank: int, level_s: float) -> float:
+        """Return the share that a rank must give up to end at a level, its cost included; above 1 it cannot."""
+        if self.own_s[rank] <= level_s:
+            return 0.0
+        excess_s, product_s, share = self.own_s[rank] + self.costs.alloc_s - level_s, self.product_s[rank], 0.0
+        for _ in range(_FIXED_POINT_ROUNDS):
+            before, share = share, (excess_s + self.costs.extract(share)) / product_s
+            if abs(share - before) < _PRECISION:
+                break
+        return share
+
+    def removed(self, rank: int, level_s: float) -> float:
+        """Return the share that a rank gives up to end at a level, or as near to it as it can."""
+        return min(self.needed(rank, level_s), MOST_REMOVED)
+
+    def received_s(self, senders: Sequence[int], volume: float) -> dict[int, float]:
+        """Return the seconds that each receiver multiplies for others, without communication."""
+        compute_s = self.costs.compute_s(volume, len(senders), self.size - len(senders)) if volume > 0 else 0.0
+        return {rank: compute_s * self.slowness[rank] for rank in range(self.size) if rank not in senders}
+
+    def plan(self, migrated: Mapping[int, float], dropped: Mapping[int, float] = MappingProxyType({})) -> Plan:
+        """Return the plan of these shares."""
+        return Plan.of_shares(*([shares.get(rank, 0.0) for rank in range(self.size)] for shares in (dropped, migrated)))
+
+
+def _lossless(ranks: _Unresized, senders: tuple[int, ...]) -> Plan:
+    """Return the plan in which senders migrate until they are as fast as the slowest receiver, and nobody drops.
+
+    Communication does not enter: all ranks pay it alike.
+    """
+
+    def wanted(volume: float) -> list[float]:
+        level_s = max(ranks.own_s[rank] + more_s for rank, more_s in ranks.received_s(senders, volume).items())
+        return [max(ranks.removed(rank, level_s), LEAST_MIGRATED) for rank in senders]
+
+    volume = _largest(lambda volume: math.fsum(wanted(volume)) - volume, len(senders) * MOST_REMOVED)
+    return ranks.plan(dict(zip(senders, wanted(volume), strict=True)))
+
+
+def _at_level(ranks: _Unresized, senders: tuple[int, ...], level_s: float) -> Plan:
+    """Return the plan in which senders migrate as much as fast receivers take below a level, and all drop the rest."""
+
+    def levels_s(volume: float) -> list[float]:
+        left_s = level_s - (ranks.costs.communicate_s(volume, len(senders)) if volume > 0 else 0.0)
+        more_s = ranks.received_s(senders, volume)
+        return [left_s - more_s.get(rank, 0.0) for rank in range(ranks.size)]
+
+    def removed(volume: float) -> list[float]:
+        least = LEAST_MIGRATED if volume > 0 else 0.0
+        shares = [ranks.removed(rank, left_s) for rank, left_s in enumerate(levels_s(volume))]
+        return [max(share, least) if rank in senders else share for rank, share in enumerate(shares)]
+
+    keep_all = [rank for rank, share in enumerate(removed(0.0)) if share == 0 and rank not in senders]
+
+    def room(volume: float) -> float:
+        shares, levels = removed(volume), levels_s(volume)
+        spare = [(levels[rank] - ranks.own_s[rank]) / ranks.product_s[rank] for rank in keep_all]
+        able = [MOST_REMOVED - ranks.needed(rank, levels[rank]) for rank in senders]
+        return min(math.fsum(shares[rank] for rank in senders) - volume, *spare, *able)
+
+    volume = _largest(room, len(senders) * MOST_REMOVED) if senders else 0.0
+    shares = removed(volume)
+    wanted = math.fsum(shares[rank] for rank in senders)
+    migrated = {rank: shares[rank] * volume / wanted for rank in senders if wanted > 0}
+    return ranks.plan(migrated, {rank: max(share - migrated.get(rank, 0.0), 0.0) for rank, share in enumerate(shares)})
+
+
+def _largest(room: Callable[[float], float], most: float) -> float:
+    """Return the largest number in [0, most], to a precision, that leaves room: as the number rises, room falls."""
+    if room(most) >= 0:
+        return most
+    if room(0.0) <= 0:
+        return 0.0
+    return max(brentq(room, 0.0, most, xtol=_PRECISION / 2) - _PRECISION / 2, 0.0)

@@ -1,17 +1,14 @@
 """Which columns to drop, section III-B: those whose weights changed least, in priority lists renewed once an epoch.
 
-Ours where the paper says nothing: a column that was never measured counts as moved infinitely far, so that it is kept
-and measured; before the first update that is every column. Equal statistics come in random order. A column dropped in
-any iteration of an epoch counts as dropped in it. A rank that has nothing to lose (γ = 0) drops nothing in any layer.
-
 Shapes: O = outputs, K = columns of a weight shard.
 """
 
 from collections.abc import Sequence
-from enum import Enum
 
 import torch
 from torch import Tensor
+
+from .plan import Option, require
 
 __all__ = [
     "DECAY",
@@ -36,7 +33,7 @@ DRIFT_SHARE = 0.25
 ROWS_AT_ONCE = 64  # of a weight: at usual widths they stay in a core's cache over all four operations
 
 
-class Selection(Enum):
+class Selection(Option):
     """How the columns of a layer, and their number, are chosen."""
 
     RANDOM = "Rd"
@@ -53,9 +50,9 @@ class Selection(Enum):
 class ColumnStatistics:
     """How far each column of one weight moved in the last epoch in which it was not dropped.
 
-    Holds a copy of the weight, as the paper's comparison with "old versions" needs. `change` is the mean
-    |W_now - W_then| of each column, [K], fp32; infinite before its first measurement. Without `is_incremental` a
-    dropped column loses its statistic: it has not moved, seems unimportant, and is dropped for ever.
+    `change` is the mean |W_now - W_then| of each column, [K], fp32. It is infinite before its first measurement, so
+    that every column is kept and measured (ours). Without `is_incremental` a dropped column loses its statistic: it
+    has not moved, seems unimportant, and is dropped for ever.
     """
 
     def __init__(self, weight_OK: Tensor, *, is_incremental: bool = True):
@@ -75,11 +72,9 @@ class ColumnStatistics:
 
     @torch.no_grad()
     def update_(self, weight_OK: Tensor, dropped: Tensor | Sequence[int]) -> None:
-        """Measure the columns anew and remember the weight; at the end of an epoch.
+        """Measure the columns anew and remember the weight [O, K]; at the end of an epoch.
 
-        Args:
-            weight_OK: the weight now, [O, K], of the same shape as before.
-            dropped: columns that were dropped in any iteration since the last update.
+        `dropped` are the columns that were dropped in any iteration since the last update.
         """
         if weight_OK.shape != self._then_OK.shape:
             raise ValueError(f"weight_OK has shape {list(weight_OK.shape)}; it must be {list(self._then_OK.shape)}")
@@ -101,15 +96,9 @@ def column_change_by_definition(weight_now_OK: Tensor, weight_then_OK: Tensor) -
 
 
 def priority_list(statistics: ColumnStatistics, *, selection: Selection, generator: torch.Generator) -> Tensor:
-    """Order the columns, those to drop first at the head: pri_list of section III-B.
+    """Order all K columns, those to drop first at the head: pri_list of section III-B.
 
-    Args:
-        statistics: of the weight.
-        selection: random, or by change; the differentiated ones order as PRIORITY does.
-        generator: of random orders and of the order of equals; every call draws K numbers from it.
-
-    Returns:
-        All K indices, int64, on the statistics' device.
+    `generator` is of random orders and of the order of equals; every call draws K numbers from it.
     """
     device = statistics.change.device
     order = torch.randperm(statistics.num_columns, generator=generator, device=generator.device)
@@ -131,24 +120,16 @@ def micro_threshold(learning_rate: float, iterations_per_epoch: int) -> float:
     A weight that makes n steps of the learning rate's size in random directions ends √n steps away (root mean square),
     about as Adam's do after the first epoch. θ = n θ_micro is the share `DRIFT_SHARE` of that distance. Steps of plain
     SGD are as large as its gradients: give a micro-threshold of your own there.
-
-    Args:
-        learning_rate: mean of the epoch, of an optimizer whose steps are about as large.
-        iterations_per_epoch: n.
     """
-    if learning_rate <= 0:
-        raise ValueError(f"learning_rate is {learning_rate}; it must be positive")
-    if iterations_per_epoch < 1:
-        raise ValueError(f"iterations_per_epoch is {iterations_per_epoch}; it must be at least 1")
+    require(learning_rate > 0, "learning_rate", learning_rate, "positive")
+    require(iterations_per_epoch >= 1, "iterations_per_epoch", iterations_per_epoch, "at least 1")
     return DRIFT_SHARE * learning_rate / iterations_per_epoch**0.5
 
 
 def change_threshold(iterations_per_epoch: int, micro_threshold: float) -> float:
     """Return θ = iterations per epoch · θ_micro, in the unit of weights; section III-B."""
-    if iterations_per_epoch < 1:
-        raise ValueError(f"iterations_per_epoch is {iterations_per_epoch}; it must be at least 1")
-    if micro_threshold < 0:
-        raise ValueError(f"micro_threshold is {micro_threshold}; it must be at least 0")
+    require(iterations_per_epoch >= 1, "iterations_per_epoch", iterations_per_epoch, "at least 1")
+    require(micro_threshold >= 0, "micro_threshold", micro_threshold, "at least 0")
     return iterations_per_epoch * micro_threshold
 
 
@@ -158,19 +139,9 @@ def candidate_share(statistics: ColumnStatistics, threshold: float) -> float:
 
 
 def layer_ratios(candidate_shares: Sequence[float], pruning_ratio: float, decay: float = DECAY) -> list[float]:
-    """Return a ratio for every layer: max(candidates / K, a γ), at most `LARGEST_RATIO`; 0 everywhere where γ is 0.
-
-    Args:
-        candidate_shares: of every layer, in [0, 1].
-        pruning_ratio: γ of the rank, in [0, 1).
-        decay: a in [0, 1].
-
-    Source: section III-B.
-    """
-    if not 0 <= pruning_ratio < 1:
-        raise ValueError(f"pruning_ratio is {pruning_ratio}; it must be in [0, 1)")
-    if not 0 <= decay <= 1:
-        raise ValueError(f"decay is {decay}; it must be in [0, 1]")
+    """Return a ratio for every layer: max(candidates / K, a γ), at most `LARGEST_RATIO`; 0 everywhere where γ is 0."""
+    require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
+    require(0 <= decay <= 1, "decay", decay, "in [0, 1]")
     for share in candidate_shares:
         if not 0 <= share <= 1:
             raise ValueError(f"candidate_shares has {share}; it must have shares in [0, 1]")

@@ -1,19 +1,17 @@
 """ZERO-resizing, figure 2: products of fewer columns, forward and backward, whose results keep their shape.
 
-Fast functions and `*_by_definition` agree bit for bit where sums are exact, else to float tolerance. With all columns
-kept, products and gradients are those of `functional.linear`, bit for bit. Columns count from 0.
-
 Shapes: N = rows of the input, K = columns, O = outputs, C = kept columns, R = rows of any matrix.
 """
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from .plan import Option, require
 
 __all__ = [
     "Buffers",
@@ -33,7 +31,7 @@ __all__ = [
 ]
 
 
-class Imputation(Enum):
+class Imputation(Option):
     """What stands in the columns of a gradient that were not computed."""
 
     ZERO = "Zero"  # nothing: the paper's choice
@@ -64,31 +62,14 @@ class Buffers:
 
 
 def num_dropped_columns(pruning_ratio: float, num_columns: int) -> int:
-    """Return the number of columns that a ratio γ in [0, 1) drops: γK to the nearest, halves up, and at most K − 1.
-
-    Raises:
-        ValueError: if γ is outside [0, 1) or there is no column.
-    """
-    if not 0 <= pruning_ratio < 1:
-        raise ValueError(f"pruning_ratio is {pruning_ratio}; it must be in [0, 1)")
-    if num_columns < 1:
-        raise ValueError(f"num_columns is {num_columns}; it must be at least 1")
+    """Return the number of columns that a ratio γ in [0, 1) drops: γK to the nearest, halves up, and at most K − 1."""
+    require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
+    require(num_columns >= 1, "num_columns", num_columns, "at least 1")
     return min(int(pruning_ratio * num_columns + 0.5), num_columns - 1)
 
 
 def kept_columns(dropped: Tensor | Sequence[int], num_columns: int) -> Tensor:
-    """Return the columns that are left, ascending, on the device of the dropped ones.
-
-    Args:
-        dropped: distinct indices in any order, int64.
-        num_columns: K.
-
-    Returns:
-        [C], int64.
-
-    Raises:
-        ValueError: if a dropped column does not exist, is named twice, or none would be left.
-    """
+    """Return the columns [C] that are left, ascending int64, on the device of the dropped ones."""
     dropped = torch.as_tensor(dropped, dtype=torch.int64)
     outside = dropped[(dropped < 0) | (dropped >= num_columns)]
     if len(outside):
@@ -113,18 +94,14 @@ def product_of_columns(
     buffers: Buffers | None = None,
     multiply: Callable[..., Tensor] = torch.mm,
 ) -> Tensor:
-    """Multiply some columns of an input with the same columns of a weight.
+    """Return y [N, O] = x[:, columns] weight[:, columns]ᵀ.
 
     Args:
-        x_NK: [N, K].
-        weight_OK: [O, K].
+        x_NK, weight_OK: the whole matrices.
         columns: [C], distinct indices, int64; K of them are all columns.
         out: [N, O], written where given.
         buffers: memory for the extracted columns; without it they are allocated anew.
         multiply: multiplies two matrices; a meter gives one that notes the time.
-
-    Returns:
-        y [N, O] = x[:, columns] weight[:, columns]ᵀ.
     """
     if len(columns) == x_NK.shape[1] and out is None:
         return functional.linear(x_NK, weight_OK)
@@ -180,9 +157,6 @@ def recovered(
         imputation: what stands in the other columns.
         previous: the recovered gradient of the iteration before, [R, K], for `Imputation.SAME`; None: zeros.
         out: [R, K], written where given; it may be `previous`.
-
-    Returns:
-        [R, K]; `part_RC` itself where all columns are kept and no `out` is given.
     """
     if len(kept) == num_columns and out is None:
         return part_RC

@@ -1,8 +1,6 @@
 """The worked example of figure 2: one linear layer, columns 2 and 4 of 4 dropped, with its multiplications counted.
 
-The numbers are small integers of our own, exact in any order of sums. As in PyTorch, grad_output arrives and grad_input
-is handed on; the paper has the names the other way round. Columns count from 0, so 2 and 4 are 1 and 3.
-
+The small integers are our own. As in PyTorch, grad_output arrives and grad_input is handed on.
 Shapes: N = 2 rows, K = 4 columns, O = 3 outputs, C = 2 kept columns.
 """
 
@@ -14,15 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from .resizing import (
-    Imputation,
-    Lineage,
-    input_gradient_of_columns,
-    kept_columns,
-    product_of_columns,
-    recovered,
-    weight_gradient_of_columns,
-)
+from . import resizing
+from .resizing import Imputation, Lineage
 
 __all__ = ["ResizedProduct", "WorkedExample", "worked_example"]
 
@@ -73,11 +64,11 @@ def worked_example(imputation: Imputation = Imputation.ZERO) -> WorkedExample:
     lineage = Lineage()
     for matrix_name in ("input", "weight"):
         lineage.record_("linear", matrix_name, DROPPED)
-    kept = kept_columns(lineage["linear", "input"], x_NK.shape[1])
+    kept = resizing.kept_columns(lineage["linear", "input"], x_NK.shape[1])
     x_NC, weight_OC = x_NK[:, kept], weight_OK[:, kept]
-    output = partial(product_of_columns, x_NK, weight_OK)
-    grad_weight = partial(weight_gradient_of_columns, grad_NO, x_NK)
-    grad_input = partial(input_gradient_of_columns, grad_NO, weight_OK)
+    output = partial(resizing.product_of_columns, x_NK, weight_OK)
+    grad_weight = partial(resizing.weight_gradient_of_columns, grad_NO, x_NK)
+    grad_input = partial(resizing.input_gradient_of_columns, grad_NO, weight_OK)
     products = (
         _product("output", (x_NC, weight_OC.T), output, kept),
         _product("grad_weight", (grad_NO.T, x_NC), grad_weight, kept, imputation),
@@ -103,7 +94,7 @@ def _product(
         left=left,
         right=right,
         computed=computed,
-        result=computed if imputation is None else recovered(computed, kept, num_columns, imputation),
+        result=computed if imputation is None else resizing.recovered(computed, kept, num_columns, imputation),
         plain=plain,
         multiplications=multiplications,
         plain_multiplications=plain_multiplications,

@@ -1,9 +1,9 @@
 """Balancing on real ranks: measured times, plans that all ranks agree on, divided products, and the pre-test."""
 
 from .balancer import PATIENCE, Balancer, Step, balance, check_model
-from .delivery import BroadcastReduce, Delivery, ScatterGather, delivery_of
-from .division import ColumnChooser, Columns, Division, Migration, Own, divide
-from .meter import MeasuredTimes, Meter, ModelledTimes, Times
+from .delivery import delivery_of
+from .division import ColumnChooser, Columns, Migration, divide
+from .meter import MeasuredTimes, Meter, ModelledTimes
 from .policy import Policy, check_policy, needs_costs, planner_of
 from .pre_test import measure_costs
 from .products import Cut, FlexibleProduct
@@ -11,22 +11,16 @@ from .products import Cut, FlexibleProduct
 __all__ = [
     "PATIENCE",
     "Balancer",
-    "BroadcastReduce",
     "ColumnChooser",
     "Columns",
     "Cut",
-    "Delivery",
-    "Division",
     "FlexibleProduct",
     "MeasuredTimes",
     "Meter",
     "Migration",
     "ModelledTimes",
-    "Own",
     "Policy",
-    "ScatterGather",
     "Step",
-    "Times",
     "balance",
     "check_model",
     "check_policy",

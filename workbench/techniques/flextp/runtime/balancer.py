@@ -1,8 +1,7 @@
 """Balancing a model's ranks while it is trained: algorithms 1 and 2.
 
-Ranks hand their times to all others while they fetch the next batch, and see from the same numbers whether a plan is
-due. They cannot disagree: rank 0 makes the plan for all, epochs are counted in iterations, and only the sender says
-which columns migrate. Reentrant checkpointing is not supported; a resumed run measures and plans anew.
+Ranks hand their times to all others while they fetch the next batch; rank 0 makes the plan for all, and only a sender
+says which of its columns migrate. Reentrant checkpointing is not supported; a resumed run measures and plans anew.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def balance(
     """Let the ranks of a tensor-parallel model help their stragglers.
 
     Wrap each training step in `with balancer.iteration():`; evaluation needs nothing. Balance a model once it is on its
-    device and loaded. As with any tensor-parallel model, `group.traffic` notes every message until it is cleared.
+    device and loaded.
 
     Args:
         model: any model with the workbench's parallel linears; their matrix products are replaced.
@@ -67,11 +66,6 @@ def balance(
         trace: makes stragglers of ranks, by sleeping after their products.
         slowness: how many times slower than this machine all ranks' products are, by sleeping (see `Meter`).
         modelled: times to plan from in place of measured ones; virtual ranks, which share a process, need them.
-
-    Raises:
-        ValueError: for a model without parallel linears, of another group or balanced already, a trace of another
-            number of ranks, more senders than ranks minus one, ranks that were given different policies, a trace
-            beside modelled times, and virtual ranks without modelled times or costs, or with a slowness.
     """
     policy = Policy(refine=True, patience=PATIENCE) if policy is None else policy
     check_policy(policy, group.size)
@@ -97,10 +91,8 @@ def balance(
 def check_model(build: Callable[[TensorGroup], nn.Module], num_ranks: int) -> None:
     """Refuse, before any rank starts, a model without parallel linears, or with some of another group.
 
-    Args:
-        build: makes the model of a group's ranks; called once, with virtual ranks of this process, so that this takes
-            the memory of the whole model for a moment.
-        num_ranks: N.
+    `build` makes the model of a group's ranks. It is called once, with virtual ranks of this process, so that this
+    takes the memory of the whole model for a moment.
     """
     group = VirtualTensorGroup(num_ranks)
     _parallel_linears(build(group), group)
@@ -130,20 +122,11 @@ class _State:
 
 
 class Balancer:
-    """Keeps the ranks of a model in balance; `balance` makes one.
+    """Keeps the ranks of a model in balance; `balance` makes one and documents the arguments.
 
-    Args:
-        model: has parallel linears, all of one group; their matrix products are replaced.
-        group: their ranks.
-        policy: how to balance.
-        times: the source of times.
-        costs: of migration; where the policy needs them and there are none, a pre-test measures them after the second
-            iteration, or the last of the policy's patience, and nothing is planned before.
-        meters: local rank -> times (and slows) its products.
-
-    Raises:
-        ValueError: if the model has no parallel linear, one of another group, or one whose product is replaced already;
-            on every rank if ranks were given different policies, costs or layers.
+    Without costs that the policy needs, a pre-test measures them after the second iteration, or the last of the
+    policy's patience, and nothing is planned before. On every rank ValueError refuses ranks that were given different
+    policies, costs or layers.
     """
 
     def __init__(
@@ -215,12 +198,9 @@ class Balancer:
     def iteration(self) -> Iterator[None]:
         """Balance the forward and backward passes inside; every rank of the group enters it.
 
-        Outside, products are plain, and nothing is timed. Inside they are balanced wherever gradients are recorded, so
-        that an evaluation belongs outside, or under `torch.no_grad`.
-
-        Raises:
-            RuntimeError: inside of another iteration, after `remove`, or if the model has moved to another device since
-                it was balanced.
+        Products are balanced wherever gradients are recorded, so that an evaluation belongs outside, or under
+        `torch.no_grad`. RuntimeError inside of another iteration, after `remove`, or if the model has moved to another
+        device since it was balanced.
         """
         self._check_ready()
         self._prepare()

@@ -1,7 +1,7 @@
 """How migrated columns reach their receivers and results come back, section IV-A: broadcast-reduce, scatter-gather.
 
 Every message travels while ranks multiply. Every rank of the group calls the same methods in the same order. `held` is
-the sender's tensor, on its own rank; results are for local receivers.
+the sender's tensor, on its own rank; results are for local receivers; of a `shape` of columns the rows count.
 
 Shapes: R = rows, m = migrated columns, w = columns of one receiver.
 """
@@ -21,7 +21,7 @@ from workbench.parallel.moves import Shape, moves_of
 from ..method.plan import Scheme
 from .division import Migration
 
-__all__ = ["BroadcastReduce", "Collect", "Delivery", "ScatterGather", "delivery_of"]
+__all__ = ["BroadcastReduce", "Collect", "Delivery", "Receive", "ScatterGather", "delivery_of"]
 
 Receive = Callable[[], dict[int, Tensor]]  # waits for the handed-out tensors, by local receiver
 Collect = Callable[[], Tensor | None]  # waits for the receivers' results; the tensor where the sender is local
@@ -57,7 +57,8 @@ class Delivery(ABC):
             arrived = arrival()
             if arrived is None:
                 return None
-            return torch.cat([arrived[rank] for rank in widths], dim=1) if arrived else shape.empty()
+            none = shape.with_width(0)
+            return torch.cat([arrived[rank] for rank in widths], dim=1) if arrived else none.empty()
 
         return collect
 
@@ -80,7 +81,8 @@ class BroadcastReduce(Delivery):
 
     def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
         """Broadcast all migrated columns; a receiver keeps its own, until backward."""
-        receive, parts = self.hand_out(held, migration, shape), migration.parts
+        receive = self.hand_out(held, migration, shape.with_width(len(migration.columns)))
+        parts = migration.parts
         return lambda: {
             rank: whole[:, parts[rank].start : parts[rank].stop].contiguous() for rank, whole in receive().items()
         }

@@ -10,16 +10,9 @@ from torch import Tensor
 
 from workbench.parallel.seeds import generator_for
 
+from ..method import priority
 from ..method.plan import RankPlan, Solution, column_ranges, receivers_of
-from ..method.priority import (
-    ColumnStatistics,
-    Selection,
-    candidate_share,
-    change_threshold,
-    first_columns,
-    layer_ratios,
-    priority_list,
-)
+from ..method.priority import ColumnStatistics, Selection
 from ..method.resizing import num_dropped_columns
 from .policy import Policy
 
@@ -74,16 +67,9 @@ class Division:
 def divide(
     num_columns: int, *, num_ranks: int, dropped: Mapping[int, Tensor], migrated: Mapping[int, Tensor]
 ) -> Division:
-    """Divide the columns of one layer.
+    """Divide the columns of one layer among `num_ranks` ranks with as many columns each.
 
-    Args:
-        num_columns: K of every rank.
-        num_ranks: N.
-        dropped: local rank -> indices of the columns that it drops.
-        migrated: sender -> indices of the columns that it migrates; the same on every rank.
-
-    Raises:
-        ValueError: for a column that does not exist, that is named twice, and where a rank keeps none.
+    `dropped` holds the indices by local rank, `migrated` by sender; the latter are the same on every rank.
     """
     migrations = []
     for sender, columns in sorted(migrated.items()):
@@ -126,11 +112,8 @@ class Columns:
 class ColumnChooser:
     """Chooses columns for one rank: the head of a priority list is dropped, the next ones are migrated.
 
-    Args:
-        weights: the rank's shard [O, K] of every layer. A frozen one has no candidates: it may not move, which says
-            nothing about its columns.
-        policy: how to choose; the micro-threshold must be above 0 where layers have ratios of their own.
-        rank: names the random stream.
+    `weights` are the rank's shards [O, K], layer by layer; `rank` names the random stream. A frozen shard has no
+    candidates: it may not move, which says nothing about its columns.
     """
 
     def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):
@@ -161,17 +144,17 @@ class ColumnChooser:
         order = self._lists[layer]
         num_migrated = num_dropped_columns(migrated, len(order))  # every rank knows this number from the plan alone
         num_dropped = min(num_dropped_columns(ratio, len(order)), len(order) - 1 - num_migrated)
-        dropped = first_columns(order, num_dropped)
+        dropped = priority.first_columns(order, num_dropped)
         self._was_dropped[layer][dropped] = True
         return Columns(dropped=dropped, migrated=order[num_dropped : num_dropped + num_migrated])
 
     def _ratios(self, dropped: float) -> list[float]:
         if not self._has_ratios_by_layer:
             return [dropped] * len(self._lists)
-        threshold = change_threshold(self._policy.iterations_per_epoch, self._policy.micro_threshold)
+        threshold = priority.change_threshold(self._policy.iterations_per_epoch, self._policy.micro_threshold)
         measured = zip(self._statistics, self._is_trained, strict=True)
-        shares = [candidate_share(statistics, threshold) if trained else 0.0 for statistics, trained in measured]
-        return layer_ratios(shares, dropped, self._policy.decay)
+        shares = [priority.candidate_share(each, threshold) if trained else 0.0 for each, trained in measured]
+        return priority.layer_ratios(shares, dropped, self._policy.decay)
 
     def close_epoch(self, weights: Sequence[Tensor]) -> None:
         """Renew the statistics from the weights as they are now, and draw new priority lists."""
@@ -185,6 +168,6 @@ class ColumnChooser:
 
     def _renew_lists(self) -> None:
         self._lists = [
-            priority_list(statistics, selection=self._selection, generator=self._generator)
+            priority.priority_list(statistics, selection=self._selection, generator=self._generator)
             for statistics in self._statistics
         ]

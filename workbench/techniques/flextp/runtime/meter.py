@@ -18,24 +18,18 @@ from torch import Tensor
 from workbench.parallel.groups import Watch
 from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
 
-from ..method.plan import RankTimes
+from ..method.plan import RankTimes, require
 
 __all__ = ["MeasuredTimes", "Meter", "ModelledTimes", "Times", "clock_of"]
 
 
 class Meter:
-    """Times one rank, and slows its products by sleeping after each of them.
+    """Times one rank, and slows its products by sleeping after each of them, as a straggler's by `trace`.
 
-    Products on columns of others are counted apart: a rank's time without a plan must not depend on them.
-
-    Args:
-        rank: its number in the trace.
-        trace: makes the rank a straggler; None slows nothing.
-        slowness: how many times slower than this machine the rank's products are even where it is no straggler, at
-            least 1. Ranks that share cores then leave each other room; waiting for a core counts as part of it.
-        device: of the model.
-        watch: is entered for the time of each product, sleep included, such as a recorder's action.
-        sleeper: sleeps.
+    Products on columns of others are counted apart: a rank's time without a plan must not depend on them. `slowness` is
+    how many times slower than this machine the rank's products always are, at least 1. Ranks that share cores then
+    leave each other room; waiting for a core counts as part of it. `watch` is entered for the time of each product,
+    sleep included, such as a recorder's action.
     """
 
     def __init__(
@@ -48,8 +42,7 @@ class Meter:
         watch: Watch = nullcontext,
         sleeper: Sleeper | None = None,
     ):
-        if not slowness >= 1:
-            raise ValueError(f"slowness is {slowness}; it must be at least 1")
+        require(slowness >= 1, "slowness", slowness, "at least 1")
         self._rank, self._trace, self._slowness = rank, trace, slowness
         self._sleeper, self._watch = Sleeper() if sleeper is None else sleeper, watch
         self.is_wall_clock = torch.device(device).type == "cuda"  # it runs on while the rank waits in `waiting`
@@ -139,11 +132,9 @@ class Times(Protocol):
 
     def begin(self, rank: int, iteration: int) -> None:
         """Start an iteration of a local rank."""
-        ...
 
     def end(self, rank: int, work: float) -> RankTimes:
         """End it; `work` is the share of its own columns that the rank multiplied."""
-        ...
 
 
 class MeasuredTimes:

@@ -7,18 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ..method import planners
 from ..method.costs import Costs
-from ..method.levelling import SPEED_SHARE
-from ..method.plan import Plan, RankPlan, RankTimes, Scheme, Solution
-from ..method.planners import (
-    SIGNIFICANT_CHANGE,
-    Reference,
-    plan_division,
-    plan_migration,
-    plan_resizing,
-    plan_semi,
-    stragglers,
-)
+from ..method.plan import Plan, RankPlan, RankTimes, Scheme, Solution, require
+from ..method.planners import SIGNIFICANT_CHANGE, SPEED_SHARE, Reference
 from ..method.priority import DECAY, Selection
 from ..method.resizing import Imputation
 
@@ -84,14 +76,13 @@ class Policy:
     def _check_types(self) -> None:
         for field in ("num_senders", "patience", "iterations_per_epoch", "seed"):
             value = getattr(self, field)
-            if not isinstance(value, int) and (field, value) != ("num_senders", None):
-                raise ValueError(f"{field} is {value!r}; it must be a whole number")
+            is_whole = isinstance(value, int) or (field, value) == ("num_senders", None)
+            require(is_whole, field, value, "a whole number")
         for field in ("pruning_ratio", "speed_share", "threshold", "decay", "micro_threshold"):
             value = getattr(self, field)
-            if not isinstance(value, int | float) and (field, value) != ("pruning_ratio", None):
-                raise ValueError(f"{field} is {value!r}; it must be a number")
-        if not isinstance(self.plan, Plan | None):
-            raise ValueError(f"plan is {self.plan!r}; it must be a Plan or None")
+            is_number = isinstance(value, int | float) or (field, value) == ("pruning_ratio", None)
+            require(is_number, field, value, "a number")
+        require(isinstance(self.plan, Plan | None), "plan", self.plan, "a Plan or None")
 
     def _check_ranges(self) -> None:
         rules = (
@@ -104,8 +95,7 @@ class Policy:
             ("iterations_per_epoch", self.iterations_per_epoch >= 1, "at least 1"),
         )
         for field, holds, rule in rules:
-            if not holds:
-                raise ValueError(f"{field} is {getattr(self, field)}; it must be {rule}")
+            require(holds, field, getattr(self, field), rule)
 
 
 def needs_costs(policy: Policy) -> bool:
@@ -125,16 +115,7 @@ def check_policy(policy: Policy, num_ranks: int) -> None:
 
 
 def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Planner:
-    """Return the planner of a policy: algorithms 1 and 2.
-
-    Args:
-        policy: how to balance.
-        num_ranks: N.
-        costs: of a pre-test.
-
-    Raises:
-        ValueError: if the policy needs costs and there are none, or asks for more senders than N - 1.
-    """
+    """Return the planner of a policy: algorithms 1 and 2; ValueError where it needs costs and there are none."""
     check_policy(policy, num_ranks)
     if num_ranks == 1 or policy.solution in (Solution.BASELINE, Solution.GIVEN):
         return lambda times: policy.plan or Plan.plain(num_ranks)
@@ -146,17 +127,17 @@ def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Pl
         return partial(_divided, policy)
     tolerance = policy.threshold
     if policy.solution is Solution.ZERO:
-        return partial(plan_resizing, reference=policy.reference, tolerance=tolerance)
+        return partial(planners.plan_resizing, reference=policy.reference, tolerance=tolerance)
     if policy.solution is Solution.MIG:
-        return partial(plan_migration, costs=costs, refine=policy.refine, tolerance=tolerance)
-    speed_share = policy.speed_share
-    return partial(plan_semi, costs=costs, refine=policy.refine, speed_share=speed_share, tolerance=tolerance)
+        return partial(planners.plan_migration, costs=costs, refine=policy.refine, tolerance=tolerance)
+    options = {"refine": policy.refine, "speed_share": policy.speed_share, "tolerance": tolerance}
+    return partial(planners.plan_semi, costs=costs, **options)
 
 
 def _divided(policy: Policy, times: Sequence[RankTimes]) -> Plan:
     """Let a given number of stragglers migrate, as far as there are so many at the moment."""
-    num_senders = min(policy.num_senders, len(stragglers(times, tolerance=policy.threshold)))
-    return plan_division(times, num_senders, tolerance=policy.threshold)
+    num_senders = min(policy.num_senders, len(planners.stragglers(times, tolerance=policy.threshold)))
+    return planners.plan_division(times, num_senders, tolerance=policy.threshold)
 
 
 def _constant(policy: Policy, times: Sequence[RankTimes]) -> Plan:
@@ -165,5 +146,6 @@ def _constant(policy: Policy, times: Sequence[RankTimes]) -> Plan:
     A product of half its columns takes more than half its time: un-resized, a rank that drops would look like a
     straggler for ever.
     """
-    slow, dropped = stragglers(times, tolerance=2 * policy.threshold), RankPlan(dropped=policy.pruning_ratio)
+    slow = planners.stragglers(times, tolerance=2 * policy.threshold)
+    dropped = RankPlan(dropped=policy.pruning_ratio)
     return Plan(ranks=tuple(dropped if rank in slow else RankPlan() for rank in range(len(times))))

@@ -1,17 +1,15 @@
 """The pre-test, algorithm 2, line 1: the costs of dropping and migrating on these ranks, for this model.
 
-Products of one layer of every shape run on buffers of the real sizes, in turns: whole, with all ranks dropping a share
-of their columns, and with the slowest rank migrating it. The wall beyond the busiest rank's products is the cost of
-messages; products beyond their share of the columns are the fixed part; extraction is timed by itself, and its cheapest
-share stands for the room. All ranks plan from the same numbers. There are no injected delays.
+Products of one layer of every shape run in turns: whole, with all ranks dropping a share of their columns, and with the
+slowest rank migrating it. The wall beyond the busiest rank's products is the cost of messages.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import fsum
 from statistics import median
 
@@ -23,7 +21,7 @@ from workbench.parallel.linear import ShardedLinear
 from workbench.parallel.moves import moves_of
 
 from ..method.costs import Costs, PiecewiseLinear
-from ..method.plan import RankTimes
+from ..method.plan import Plan, RankTimes
 from ..method.resizing import num_dropped_columns, recovered
 from .division import divide
 from .meter import clock_of
@@ -43,14 +41,6 @@ class _Kind:
     layer: ShardedLinear  # the one that is run
     product: FlexibleProduct  # its product
     num_products: int  # of all of them in an iteration
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Removed:
-    """The columns that are removed in a run."""
-
-    dropped: float = 0.0  # share of its columns that every rank drops
-    migrated: Mapping[int, float] = field(default_factory=dict)  # sender -> the share that it migrates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,26 +66,20 @@ def measure_costs(
     times: Sequence[RankTimes],
     shares: Sequence[float] = SHARES,
 ) -> Costs:
-    """Measure; every rank of the group calls it.
+    """Measure the costs, the same on every rank; every rank of the group calls it.
 
-    Args:
-        layers: all parallel linears.
-        products: theirs; each has multiplied before, so that its number of rows is known.
-        group: the ranks.
-        times: of all ranks: the slowest becomes the sender, and the time of a normal rank's products follows.
-        shares: of a rank's columns that are removed in the test.
-
-    Returns:
-        Costs, the same on every rank: of messages and extraction the largest that any rank measured.
+    Each of `products` has multiplied before, so that its number of rows is known. By `times` the slowest rank becomes
+    the sender. `shares` of a rank's columns are removed in the test.
     """
     kinds = _kinds(layers, products)
     for meter in (meter for product in products for meter in product.meters.values()):
         meter.stop_straggling()
     unresized = [rank.unresized() for rank in times]
     sender = max(range(len(times)), key=lambda rank: unresized[rank].own_s)
-    removed = [_Removed(), *(_Removed(dropped=share) for share in shares)]
-    removed += [_Removed(migrated={sender: share}) for share in shares]
-    plain, *divided = _all_run(kinds, group, removed)
+    nothing = [0.0] * group.size
+    plans = [Plan.plain(group.size), *(Plan.of_shares([share] * group.size, nothing) for share in shares)]
+    plans += [Plan.of_shares(nothing, [share * (rank == sender) for rank in range(group.size)]) for share in shares]
+    plain, *divided = _all_run(kinds, group, plans)
     dropped, migrated = divided[: len(shares)], divided[len(shares) :]
     fixed = _fixed_shares(plain, dropped, migrated, shares, sender)
     extraction_s = [[fsum(kind.num_products * _extraction_s(kind, share) for kind in kinds)] for share in shares]
@@ -130,9 +114,9 @@ def _of_all_ranks(values: Sequence[Sequence[float]], kind: _Kind, group: TensorG
     return moves_of(group).gather(messages.unbind()).wait().t().tolist()
 
 
-def _all_run(kinds: Sequence[_Kind], group: TensorGroup, removed: Sequence[_Removed]) -> list[list[_Run]]:
-    """Run one layer of every kind, and count each kind as often as it multiplies: a run a repeat for each removal."""
-    by_kind = [_runs_of_kind(kind, group, removed) for kind in kinds]
+def _all_run(kinds: Sequence[_Kind], group: TensorGroup, plans: Sequence[Plan]) -> list[list[_Run]]:
+    """Run one layer of every kind, and count each kind as often as it multiplies: a run a repeat for each plan."""
+    by_kind = [_runs_of_kind(kind, group, plans) for kind in kinds]
     counts = [kind.num_products for kind in kinds]
     return [[_added_up(runs, counts) for runs in zip(*same, strict=True)] for same in zip(*by_kind, strict=True)]
 
@@ -145,21 +129,18 @@ def _added_up(runs: Sequence[_Run], counts: Sequence[int]) -> _Run:
     )
 
 
-def _runs_of_kind(kind: _Kind, group: TensorGroup, removed: Sequence[_Removed]) -> list[list[_Run]]:
-    """Time a divided product, forward and backward, a few times.
-
-    Removals take turns, so that a machine which becomes slower meanwhile slows all of them.
-    """
+def _runs_of_kind(kind: _Kind, group: TensorGroup, plans: Sequence[Plan]) -> list[list[_Run]]:
+    """Time a divided product, forward and backward, a few times; plans take turns, so that drift is shared."""
     weights = [weight.detach().to(kind.product.dtype, copy=True).requires_grad_() for weight in kind.layer.weights]
     xs = [weight.new_zeros(kind.product.num_rows, weight.shape[1]).requires_grad_() for weight in weights]
-    rounds = [[_timed_run(kind, group, removal, xs, weights) for removal in removed] for _ in range(1 + REPEATS)]
+    rounds = [[_timed_run(kind, group, plan, xs, weights) for plan in plans] for _ in range(1 + REPEATS)]
     return [list(runs) for runs in zip(*rounds[1:], strict=True)]  # the first ones fill caches
 
 
-def _timed_run(kind: _Kind, group: TensorGroup, removed: _Removed, xs: list[Tensor], weights: list[Tensor]) -> _Run:
+def _timed_run(kind: _Kind, group: TensorGroup, plan: Plan, xs: list[Tensor], weights: list[Tensor]) -> _Run:
     meters, clock = kind.product.meters, clock_of(kind.layer.weights[0].device, time.perf_counter)
     # Operands have the type of training already.
-    with _divided(kind, group, removed), torch.autocast(xs[0].device.type, enabled=False):
+    with _divided(kind, group, plan), torch.autocast(xs[0].device.type, enabled=False):
         _of_all_ranks([[0.0]], kind, group)  # all ranks start together
         start_s, charged_s = clock(), {rank: meter.product_s for rank, meter in meters.items()}
         with torch.enable_grad():
@@ -172,12 +153,16 @@ def _timed_run(kind: _Kind, group: TensorGroup, removed: _Removed, xs: list[Tens
 
 
 @contextmanager
-def _divided(kind: _Kind, group: TensorGroup, removed: _Removed) -> Iterator[None]:
-    """Let senders migrate shares of their columns, and all ranks drop one, for as long as the block runs."""
+def _divided(kind: _Kind, group: TensorGroup, plan: Plan) -> Iterator[None]:
+    """Divide the product's columns by a plan for as long as the block runs."""
     weight, previous = kind.layer.weights[0], dict(kind.product.previous)
     order = torch.arange(weight.shape[1], device=weight.device)
-    migrated = {rank: order[: num_dropped_columns(share, len(order))] for rank, share in removed.migrated.items()}
-    dropped = {rank: order[: num_dropped_columns(removed.dropped, len(order))] for rank in group.local_ranks}
+
+    def first(share: float) -> Tensor:
+        return order[: num_dropped_columns(share, len(order))]
+
+    migrated = {rank: first(plan.ranks[rank].migrated) for rank in plan.senders}
+    dropped = {rank: first(plan.ranks[rank].dropped) for rank in group.local_ranks}
     kind.product.division = divide(len(order), num_ranks=group.size, dropped=dropped, migrated=migrated)
     try:
         yield
@@ -192,18 +177,11 @@ def _fixed_shares(
     shares: Sequence[float],
     sender: int,
 ) -> _Fixed:
-    """Return the fixed part of products, from straight lines through the measured points.
+    """Return the fixed part of products, from straight lines through the runs that drop and migrate each of the shares.
 
     Of the ranks' fixed parts of kept columns the least counts. Too little, and plans come to rest after a few more
     steps. Too much, and they swing: a rank that keeps few columns looks too fast, takes back more of them than it can
     multiply in time, and looks slow again. Of received columns the median counts.
-
-    Args:
-        plain: runs in which nothing is removed.
-        dropped: for each share, runs in which all ranks drop it.
-        migrated: for each share, runs in which the sender migrates it.
-        shares: of a rank's columns.
-        sender: its rank.
     """
     if not all(all(run.product_s) for run in plain):
         return _Fixed(kept=0.0, received=0.0)  # ranks without meters have no times of products
@@ -241,15 +219,10 @@ def _extraction_s(kind: _Kind, share: float) -> float:
                 torch.index_select(matrix, 1, kept, out=part)
             recovered(part, kept, num_columns)
 
-    return _median_s(extract, clock_of(weight.device, time.thread_time))
-
-
-def _median_s(run: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Return the median time of a few runs, after one that fills caches."""
-    run()
-    seconds = []
+    extract()  # fills caches
+    clock, seconds = clock_of(weight.device, time.thread_time), []
     for _ in range(REPEATS):
         start_s = clock()
-        run()
+        extract()
         seconds.append(clock() - start_s)
     return median(seconds)

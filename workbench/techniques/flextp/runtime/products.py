@@ -22,15 +22,9 @@ from workbench.parallel.linear import MatrixProduct
 from workbench.parallel.moves import Shape
 from workbench.parallel.traffic import Phase
 
-from ..method.resizing import (
-    Buffers,
-    Imputation,
-    input_gradient_of_columns,
-    product_of_columns,
-    recovered,
-    weight_gradient_of_columns,
-)
-from .delivery import Collect, Delivery
+from ..method import resizing
+from ..method.resizing import Buffers, Imputation
+from .delivery import Delivery, Receive
 from .division import Division, Migration
 from .meter import Meter
 
@@ -50,15 +44,7 @@ class FlexibleProduct:
     """A `JointProduct` that follows a division of its columns; plain without a division, or without gradients.
 
     Under autocast operands are rounded before they are divided, so that columns travel as narrow as products are.
-
-    Args:
-        group: the layer's ranks.
-        cut: of the layer.
-        site: the layer's name, for the ledger of traffic.
-        delivery: how migrated columns travel.
-        imputation: in the dropped columns of gradients.
-        meters: local rank -> times its products; ranks without one are not timed.
-        buffers: memory for extracted columns, which all layers of a model can share.
+    `site` names the layer in the ledger of traffic, `meters` are by local rank, and all layers can share `buffers`.
     """
 
     def __init__(
@@ -195,6 +181,18 @@ class _Call:
         meter = self.product.meters.get(rank)
         return multiply(*operands) if meter is None else meter.time_for_others(multiply, *operands)
 
+    def hand_out(self, *operands: Sequence[Tensor]) -> list[Receive]:
+        """Start to send the migrated columns of every sender's operands, one above the other."""
+        shape, by_rank = _above(*(tensors[0] for tensors in operands)), list(map(self.by_rank, operands))
+        receives = []
+        for migration in self.division.migrations:
+            held = None
+            if migration.sender in self.ranks:
+                columns = [tensors[migration.sender].index_select(1, migration.columns) for tensors in by_rank]
+                held = columns[0] if len(columns) == 1 else torch.cat(columns)
+            receives.append(self.delivery.hand_out_columns(held, migration, shape))
+        return receives
+
     def own_outputs(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> dict[int, Tensor]:
         """Multiply each local rank's kept columns: [N, O]."""
         outputs = {}
@@ -203,7 +201,7 @@ class _Call:
             if kept is None:
                 outputs[rank] = self.timed(rank, functional.linear, x, weight)
             else:
-                outputs[rank] = product_of_columns(x, weight, kept, **self._columns(rank))
+                outputs[rank] = resizing.product_of_columns(x, weight, kept, **self._columns(rank))
         return outputs
 
     def own_gradients(
@@ -211,38 +209,28 @@ class _Call:
     ) -> tuple[dict[int, Tensor | None], dict[int, Tensor | None]]:
         """Compute the local ranks' gradients of inputs and weights; columns that they migrated are zero."""
         operands = list(zip(self.ranks, grads, xs, weights, strict=True))
-        inputs = {rank: self._own_input_gradient(rank, grad, weight) for rank, grad, _, weight in operands}
-        return inputs, {rank: self._own_weight_gradient(rank, grad, x) for rank, grad, x, _ in operands}
+        inputs = {rank: self._own_gradient(rank, "input", grad, weight) for rank, grad, _, weight in operands}
+        return inputs, {rank: self._own_gradient(rank, "weight", grad, x) for rank, grad, x, _ in operands}
 
-    def _own_input_gradient(self, rank: int, grad: Tensor, weight: Tensor) -> Tensor | None:
-        if not self.needs_inputs:
+    def _own_gradient(self, rank: int, matrix: str, grad: Tensor, operand: Tensor) -> Tensor | None:
+        """Return the gradient of the input from the weight, or the gradient of the weight from the input."""
+        kept, is_input = self.division.own[rank].kept, matrix == "input"
+        if not (self.needs_inputs if is_input else self.needs_weights):
             return None
-        kept = self.division.own[rank].kept
         if kept is None:
-            return self.timed(rank, torch.mm, grad, weight)
-        part = input_gradient_of_columns(grad, weight, kept, **self._columns(rank))
-        return self._recovered(rank, "input", part, kept)
-
-    def _own_weight_gradient(self, rank: int, grad: Tensor, x: Tensor) -> Tensor | None:
-        if not self.needs_weights:
-            return None
-        kept = self.division.own[rank].kept
-        if kept is None:
-            return self.timed(rank, torch.mm, grad.t(), x)
-        part = weight_gradient_of_columns(grad, x, kept, **self._columns(rank))
-        return self._recovered(rank, "weight", part, kept)
-
-    def _columns(self, rank: int) -> dict:
-        """Return how a local rank multiplies some columns: only the product itself is charged."""
-        return {"buffers": self.product.buffers, "multiply": partial(self.timed, rank, torch.mm)}
-
-    def _recovered(self, rank: int, matrix: str, part: Tensor, kept: Tensor) -> Tensor:
+            return self.timed(rank, torch.mm, grad if is_input else grad.t(), operand)
+        gradient = resizing.input_gradient_of_columns if is_input else resizing.weight_gradient_of_columns
+        part = gradient(grad, operand, kept, **self._columns(rank))
         previous = self.product.previous.get((rank, matrix, len(part)))  # of a batch of as many rows
-        full = recovered(part, kept, self.division.num_columns, self.product.imputation, previous)
+        full = resizing.recovered(part, kept, self.division.num_columns, self.product.imputation, previous)
         for migration in self.division.migrations:
             if migration.sender == rank:
                 full[:, migration.columns] = 0
         return full
+
+    def _columns(self, rank: int) -> dict:
+        """Return how a local rank multiplies some columns: only the product itself is charged."""
+        return {"buffers": self.product.buffers, "multiply": partial(self.timed, rank, torch.mm)}
 
     def remember(self, matrix: str, grads: Mapping[int, Tensor | None]) -> None:
         """Keep a rank's own gradients for the next iteration, where the imputation asks for them.
@@ -259,18 +247,6 @@ class _Call:
                 for oldest in [key for key in previous if key[:2] == (rank, matrix)][:-SIZES_KEPT]:
                     del previous[oldest]
 
-    def columns_of_sender(self, migration: Migration, *tensors: Mapping[int, Tensor]) -> Tensor | None:
-        """Copy the migrated columns of the sender's tensors, one above the other, where the sender is local."""
-        if migration.sender not in self.ranks:
-            return None
-        columns = [by_rank[migration.sender].index_select(1, migration.columns) for by_rank in tensors]
-        return columns[0] if len(columns) == 1 else torch.cat(columns)
-
-    def place(self, grads: dict[int, Tensor | None], migration: Migration, returned: Tensor | None) -> None:
-        """Put columns that came back into the sender's gradient."""
-        if returned is not None:
-            grads[migration.sender][:, migration.columns] = returned
-
 
 class _ColumnCall(_Call):
     """A column-parallel layer's: every rank holds x; a receiver needs weight columns and the gradient of the output.
@@ -281,66 +257,51 @@ class _ColumnCall(_Call):
 
     def forward(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
         """Return the outputs of the local ranks, [N, O]."""
-        by_rank, inputs, migrations = self.by_rank(weights), self.by_rank(xs), self.division.migrations
-        shape, output = Shape.of(weights[0]), Shape.of(xs[0], (len(xs[0]), len(weights[0])))
-        pending = [
-            self.delivery.hand_out_columns(self.columns_of_sender(m, by_rank), m, shape.with_width(len(m.columns)))
-            for m in migrations
-        ]
-        totals = [self._outputs(m, receive(), inputs, output) for m, receive in zip(migrations, pending, strict=True)]
+        inputs, migrations = self.by_rank(xs), self.division.migrations
+        output = Shape.of(xs[0], (len(xs[0]), len(weights[0])))
+        totals = []
+        for migration, receive in zip(migrations, self.hand_out(weights), strict=True):
+            self.received.append(receive())
+            parts = {
+                rank: self.timed_for_others(
+                    rank, functional.linear, inputs[rank][:, migration.columns_of(rank)], weight
+                )
+                for rank, weight in self.received[-1].items()
+            }
+            totals.append(self.delivery.add_up(parts, migration, output))
         ys = self.own_outputs(xs, weights)
         for migration, collect in zip(migrations, totals, strict=True):
-            total = collect()
-            if total is not None:
-                ys[migration.sender] += total
+            _add(ys, migration, collect())
         return list(ys.values())
-
-    def _outputs(self, migration: Migration, columns: dict, inputs: dict, shape: Shape) -> Collect:
-        """Multiply a sender's columns, and send it the result."""
-        self.received.append(columns)
-        parts = {
-            rank: self.timed_for_others(rank, functional.linear, inputs[rank][:, migration.columns_of(rank)], weight)
-            for rank, weight in columns.items()
-        }
-        return self.delivery.add_up(parts, migration, shape)
 
     def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
         """Return the gradients of the local ranks' inputs, then of their weights; None where they are not needed."""
         by_rank, inputs, migrations = self.by_rank(grads), self.by_rank(xs), self.division.migrations
-        shape = Shape.of(grads[0])
-        pending = [self.delivery.hand_out(by_rank.get(m.sender), m, shape) for m in migrations]
+        pending = [self.delivery.hand_out(by_rank.get(m.sender), m, Shape.of(grads[0])) for m in migrations]
         input_grads, weight_grads = self.own_gradients(grads, xs, weights)
         self.remember("input", input_grads)
         returns = []
         for migration, receive, columns in zip(migrations, pending, self.received, strict=True):
             handed = receive()
-            collect = self._weight_columns(migration, handed, inputs, Shape.of(weights[0]))
-            returns.append((weight_grads, migration, collect))
-            collect = self._input_columns(input_grads, migration, handed, columns, Shape.of(xs[0]))
-            returns.append((input_grads, migration, collect))
+            if self.needs_weights:
+                parts = {
+                    rank: self.timed_for_others(rank, torch.mm, grad.t(), inputs[rank][:, migration.columns_of(rank)])
+                    for rank, grad in handed.items()
+                }
+                collect = self.delivery.bring_back(parts, migration, Shape.of(weights[0]))
+                returns.append((weight_grads, migration, collect))
+            if self.needs_inputs:
+                parts = {rank: self.timed_for_others(rank, torch.mm, g, columns[rank]) for rank, g in handed.items()}
+                if self.delivery.merges:
+                    for rank, part in parts.items():
+                        input_grads[rank].index_add_(1, migration.columns_of(rank), part)
+                else:
+                    collect = self.delivery.bring_back(parts, migration, Shape.of(xs[0]))
+                    returns.append((input_grads, migration, collect))
         for gradients, migration, collect in returns:
-            self.place(gradients, migration, collect())
+            _place(gradients, migration, collect())
         self.remember("weight", weight_grads)
         return *input_grads.values(), *weight_grads.values()
-
-    def _input_columns(self, grads: dict, migration: Migration, handed: dict, columns: dict, shape: Shape) -> Collect:
-        if not self.needs_inputs:
-            return _nothing
-        parts = {rank: self.timed_for_others(rank, torch.mm, grad, columns[rank]) for rank, grad in handed.items()}
-        if not self.delivery.merges:
-            return self.delivery.bring_back(parts, migration, shape.with_width(len(migration.columns)))
-        for rank, part in parts.items():
-            grads[rank].index_add_(1, migration.columns_of(rank), part)
-        return _nothing
-
-    def _weight_columns(self, migration: Migration, handed: dict, inputs: dict, shape: Shape) -> Collect:
-        if not self.needs_weights:
-            return _nothing
-        parts = {
-            rank: self.timed_for_others(rank, torch.mm, grad.t(), inputs[rank][:, migration.columns_of(rank)])
-            for rank, grad in handed.items()
-        }
-        return self.delivery.bring_back(parts, migration, shape.with_width(len(migration.columns)))
 
 
 class _RowCall(_Call):
@@ -351,37 +312,25 @@ class _RowCall(_Call):
 
     def forward(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
         """Return the outputs of the local ranks, [N, O]."""
-        inputs, by_rank, migrations = self.by_rank(xs), self.by_rank(weights), self.division.migrations
-        num_rows, shape = len(xs[0]), _above(xs[0], weights[0])
-        pending = [
-            self.delivery.hand_out_columns(
-                self.columns_of_sender(m, inputs, by_rank), m, shape.with_width(len(m.columns))
-            )
-            for m in migrations
-        ]
+        num_rows, pending = len(xs[0]), self.hand_out(xs, weights)
         ys = self.own_outputs(xs, weights)
-        for migration, receive in zip(migrations, pending, strict=True):
+        for migration, receive in zip(self.division.migrations, pending, strict=True):
             both = {rank: (columns[:num_rows], columns[num_rows:]) for rank, columns in receive().items()}
             self.received.append(both)
             parts = {rank: self.timed_for_others(rank, functional.linear, *columns) for rank, columns in both.items()}
-            self._add_outputs(ys, parts, migration)
+            if self.delivery.merges:
+                for rank, part in parts.items():
+                    ys[rank] += part
+            else:
+                _add(ys, migration, self.delivery.add_up(parts, migration, Shape.of(ys[self.ranks[0]]))())
         return list(ys.values())
-
-    def _add_outputs(self, ys: dict[int, Tensor], parts: Mapping[int, Tensor], migration: Migration) -> None:
-        if self.delivery.merges:
-            for rank, part in parts.items():
-                ys[rank] += part
-            return
-        total = self.delivery.add_up(parts, migration, Shape.of(next(iter(ys.values()))))()
-        if total is not None:
-            ys[migration.sender] += total
 
     def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
         """Return the gradients of the local ranks' inputs, then of their weights; None where they are not needed."""
         by_rank, migrations = self.by_rank(grads), self.division.migrations
         shape = _above(*((xs[0],) if self.needs_inputs else ()), *((weights[0],) if self.needs_weights else ()))
         returns = [
-            self.delivery.bring_back(self._gradients(both, by_rank), m, shape.with_width(len(m.columns)))
+            self.delivery.bring_back(self._gradients(both, by_rank), m, shape)
             for m, both in zip(migrations, self.received, strict=True)
         ]
         input_grads, weight_grads = self.own_gradients(grads, xs, weights)
@@ -389,9 +338,9 @@ class _RowCall(_Call):
         for migration, collect in zip(migrations, returns, strict=True):
             columns = collect()
             if columns is not None and self.needs_inputs:
-                self.place(input_grads, migration, columns[:num_rows])
+                _place(input_grads, migration, columns[:num_rows])
             if columns is not None and self.needs_weights:
-                self.place(weight_grads, migration, columns[num_rows:])
+                _place(weight_grads, migration, columns[num_rows:])
         self.remember("input", input_grads)
         self.remember("weight", weight_grads)
         return *input_grads.values(), *weight_grads.values()
@@ -406,8 +355,16 @@ class _RowCall(_Call):
         return gradients
 
 
-def _nothing() -> None:
-    """Collect nothing."""
+def _add(ys: dict[int, Tensor], migration: Migration, total: Tensor | None) -> None:
+    """Add the receivers' results to the sender's output, where the sender is local."""
+    if total is not None:
+        ys[migration.sender] += total
+
+
+def _place(grads: dict[int, Tensor | None], migration: Migration, returned: Tensor | None) -> None:
+    """Put columns that came back into the sender's gradient, where the sender is local."""
+    if returned is not None:
+        grads[migration.sender][:, migration.columns] = returned
 
 
 def _above(*matrices: Tensor) -> Shape:

@@ -1,63 +1,7 @@
 """What an iteration, a checkpoint, a recovery and a training under failures should take; nothing here imports torch."""
 
-from .checkpoints import (
-    CALIBRATION,
-    Calibrated,
-    UpdatedPhases,
-    agent_memory_bytes,
-    baseline_s,
-    calibrated,
-    checkpoint_s,
-    job_of,
-    network_share_of,
-    paper_machine,
-    phases_of,
-    storage_s,
-    traffic_of,
-    workload_named,
-    workload_of,
-)
-from .progress import advanced, advanced_by_definition, stretch_moments
-from .training import (
-    GPT2_100B,
-    MT_NLG,
-    PAPER_OVERHEADS,
-    Cause,
-    Overheads,
-    Setting,
-    Span,
-    TrainingRun,
-    simulate_training,
-    simulate_training_by_definition,
-)
+from . import checkpoints, training
+from .checkpoints import *  # noqa: F403
+from .training import *  # noqa: F403
 
-__all__ = [
-    "CALIBRATION",
-    "GPT2_100B",
-    "MT_NLG",
-    "PAPER_OVERHEADS",
-    "Calibrated",
-    "Cause",
-    "Overheads",
-    "Setting",
-    "Span",
-    "TrainingRun",
-    "UpdatedPhases",
-    "advanced",
-    "advanced_by_definition",
-    "agent_memory_bytes",
-    "baseline_s",
-    "calibrated",
-    "checkpoint_s",
-    "job_of",
-    "network_share_of",
-    "paper_machine",
-    "phases_of",
-    "simulate_training",
-    "simulate_training_by_definition",
-    "storage_s",
-    "stretch_moments",
-    "traffic_of",
-    "workload_named",
-    "workload_of",
-]
+__all__ = [*checkpoints.__all__, *training.__all__]

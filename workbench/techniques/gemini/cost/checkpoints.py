@@ -5,8 +5,6 @@ passes a message of M bytes through each machine's network in (n - 1) α + (n - 
 recomputed; the update is Adam's bytes over the device's memory bandwidth. Idle spans are many and alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ from workbench.models.inventory import OPTIMIZER_BYTES_PER_PARAMETER
 from workbench.study.published import Cell
 from workbench.timeline import Kind
 
+from ..method.checks import require_positive
 from ..method.interleaving import CheckpointTraffic, Phase, Scheme, interleave
 from ..method.placement import BUFFERS_PER_REPLICA
 from ..method.sizes import TABLE_6_2, ModelSizes, checkpoint_bytes, num_parameters
@@ -82,11 +81,7 @@ def workload_of(sizes: ModelSizes, name: str = "", **batch: int) -> Workload:
 
 
 def workload_named(name: str) -> Workload:
-    """Return a model of table 6.2, such as "GPT-2 100B".
-
-    Raises:
-        ValueError: if there is no such model.
-    """
+    """Return a model of table 6.2, such as "GPT-2 100B"."""
     if name not in TABLE_6_2:
         raise ValueError(f"model is {name!r}; it must be one of {', '.join(map(repr, TABLE_6_2))}")
     return workload_of(TABLE_6_2[name], name)
@@ -99,9 +94,6 @@ def paper_machine(name: str, **fitted: float) -> FittedMachine:
     return machine
 
 
-# --- an iteration
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdatedPhases:
     """An iteration: phases, then the update."""
@@ -111,12 +103,7 @@ class UpdatedPhases:
 
 
 def phases_of(workload: Workload, machine: FittedMachine) -> UpdatedPhases:
-    """Return the phases of one iteration.
-
-    Args:
-        workload: model and batch of a device.
-        machine: devices and network.
-    """
+    """Return the phases of one iteration of a device's batch."""
     message_s = _collective_s(workload.element_bytes * workload.layer_parameters, machine)
     forward_s = workload.layer_flops / machine.flops_per_s
     backward_s = BACKWARD_OVER_FORWARD * workload.layer_flops / machine.flops_per_s
@@ -135,7 +122,7 @@ def phases_of(workload: Workload, machine: FittedMachine) -> UpdatedPhases:
 
 
 def baseline_s(workload: Workload, machine: FittedMachine) -> float:
-    """Return the seconds of an iteration without checkpoints; arguments as for `phases_of`."""
+    """Return the seconds of an iteration without checkpoints."""
     parts = phases_of(workload, machine)
     return interleave(parts.phases, NO_TRAFFIC, Scheme.BASELINE, update_s=parts.update_s).iteration_s
 
@@ -146,33 +133,17 @@ def _collective_s(message_bytes: float, machine: FittedMachine) -> float:
     return collective_time_s(*ring, machine.num_devices, message_bytes, machine.reached_network)
 
 
-# --- a checkpoint
-
-
 def traffic_of(
     workload: Workload,
     machine: FittedMachine,
     *,
-    num_replicas: int = 2,
-    reserved_bytes: int = RESERVED_BYTES,
-    num_buffers: int = NUM_BUFFERS,
-    safety: float = SAFETY,
-    free_bytes: float = math.inf,
+    num_replicas: int = 2,  # m
+    reserved_bytes: int = RESERVED_BYTES,  # R of a device
+    num_buffers: int = NUM_BUFFERS,  # p
+    safety: float = SAFETY,  # μ
+    free_bytes: float = math.inf,  # of a device, for buffers
 ) -> CheckpointTraffic:
-    """Return what one device receives in an iteration.
-
-    Args:
-        workload: whose states are checkpointed.
-        machine: the device has an even share of its network and copying.
-        num_replicas: m.
-        reserved_bytes: R of a device.
-        num_buffers: p.
-        safety: μ.
-        free_bytes: of a device, for buffers.
-
-    Raises:
-        ValueError: if there are more replicas than machines, or as `CheckpointTraffic`.
-    """
+    """Return the traffic of one device, which has an even share of its machine's network and copying."""
     _require_replicas(num_replicas, machine)
     return CheckpointTraffic(
         checkpoint_bytes=math.ceil(checkpoint_bytes(workload.num_parameters) / machine.num_devices),
@@ -188,16 +159,7 @@ def traffic_of(
 
 
 def checkpoint_s(workload: Workload, machine: FittedMachine, *, num_replicas: int = 2) -> float:
-    """Return the seconds in which all machines' remote replicas travel, with nothing beside them.
-
-    Args:
-        workload: whose states are checkpointed.
-        machine: all of them send and receive at once; the network limits, or copying, whichever is slower.
-        num_replicas: m; m - 1 travel.
-
-    Raises:
-        ValueError: if there are more replicas than machines.
-    """
+    """Return the seconds in which all machines' remote replicas travel at once, with nothing beside them."""
     traffic = traffic_of(workload, machine, num_replicas=num_replicas)
     num_chunks = math.ceil(traffic.checkpoint_bytes / (traffic.reserved_bytes // traffic.num_buffers))
     rate = min(traffic.bandwidth_bytes_per_s, traffic.copy_bytes_per_s)
@@ -223,11 +185,7 @@ def job_of(workload: Workload, machine: FittedMachine) -> Job:
 
 
 def agent_memory_bytes(workload: Workload, machine: FittedMachine, *, num_replicas: int = 2) -> float:
-    """Return the host memory for replicas on one machine: two buffers for each of the m that it keeps.
-
-    Raises:
-        ValueError: if there are more replicas than machines.
-    """
+    """Return the host memory for replicas on one machine: two buffers for each of the m that it keeps."""
     _require_replicas(num_replicas, machine)
     return BUFFERS_PER_REPLICA * num_replicas * checkpoint_bytes(workload.num_parameters) / machine.num_hosts
 
@@ -235,9 +193,6 @@ def agent_memory_bytes(workload: Workload, machine: FittedMachine, *, num_replic
 def _require_replicas(num_replicas: int, machine: FittedMachine) -> None:
     if not 1 <= num_replicas <= machine.num_hosts:
         raise ValueError(f"num_replicas is {num_replicas!r}; it must be in 1..{machine.num_hosts}, the machines")
-
-
-# --- calibration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,11 +207,7 @@ class Calibrated:
 
 @cache
 def calibrated() -> Calibrated:
-    """Return both testbeds, fitted to `CALIBRATION`; storage is nominal, as the paper reckons itself.
-
-    Raises:
-        ValueError: if no share explains a cell.
-    """
+    """Return both testbeds, fitted to `CALIBRATION`; storage is nominal, as in the paper's own estimates."""
     reduction, iteration_s, overhead_percent = (cell.value("gemini") for cell in CALIBRATION)
     gpt_2_100b, gpt_2_40b = workload_named("GPT-2 100B"), workload_named("GPT-2 40B")
     network_share = network_share_of(gpt_2_100b, paper_machine(P4D).with_network(100), reduction)
@@ -273,18 +224,8 @@ def calibrated() -> Calibrated:
 
 
 def network_share_of(workload: Workload, machine: FittedMachine, reduction: float) -> float:
-    """Return the share of the network's bandwidth with which checkpoints are so many times shorter than storage's.
-
-    Args:
-        workload: whose checkpoint.
-        machine: with its nominal network; two replicas.
-        reduction: storage's time over Gemini's.
-
-    Raises:
-        ValueError: if that would be more than all of the bandwidth, or reduction is not above 0.
-    """
-    if not (math.isfinite(reduction) and reduction > 0):
-        raise ValueError(f"reduction is {reduction!r}; it must be finite and above 0")
+    """Return the share of the nominal bandwidth at which storage takes `reduction` times as long as two replicas."""
+    require_positive(reduction=reduction)
     traffic = traffic_of(workload, machine)
     num_chunks = math.ceil(traffic.checkpoint_bytes / (RESERVED_BYTES // NUM_BUFFERS))
     seconds = storage_s(workload, machine) / reduction - num_chunks * traffic.startup_s
@@ -307,7 +248,6 @@ def _blocking_s(workload: Workload, machine: FittedMachine) -> float:
 
 
 def _share_of_peak(excess_s: Callable[[float], float]) -> float:
-    """Return the share of peak at which an iteration takes as long as asked."""
     if not excess_s(LEAST_SHARE) >= 0 >= excess_s(1.0):
         rule = f"no share of peak in {LEAST_SHARE}..1 gives it; at all of it {excess_s(1.0):+.3g} s"
         raise ValueError(f"iteration: {rule}")

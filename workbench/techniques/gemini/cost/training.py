@@ -2,26 +2,26 @@
 
 A recovery is detection, serialising, replacement, retrieval and warm-up, one after the other; a failure within one
 starts it anew, and machines that have arrived by then stay. A replaced machine gets its own shard back when training
-recovers, and its peers' with the next checkpoint that completes.
+recovers, and its peers' with the next checkpoint that completes. A checkpoint counts once it is complete (figure 6.1);
+one that blocks does so at the end of an iteration, memory's before storage's.
 """
-
-from __future__ import annotations
 
 import heapq
 import math
 import random
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from workbench.cluster import GIGABIT_BYTES_PER_S
 from workbench.timeline.faults import Fault, FaultTrace
 
+from ..method.checks import require_counts, require_not_negative
 from ..method.placement import Placement
 from ..method.sizes import BYTES_PER_PARAMETER
-from ..method.waste import CheckpointPolicy, Job, Tier
-from .progress import Stretch, advanced, advanced_by_definition
+from ..method.waste import CheckpointPolicy, Job, Level, Tier
 
 __all__ = [
     "GPT2_100B",
@@ -31,9 +31,13 @@ __all__ = [
     "Overheads",
     "Setting",
     "Span",
+    "Stretch",
     "TrainingRun",
+    "advanced",
+    "advanced_by_definition",
     "simulate_training",
     "simulate_training_by_definition",
+    "stretch_moments",
 ]
 
 # The text's own round numbers, with which it reckons what failures waste. `cost.checkpoints` counts parameters instead
@@ -68,14 +72,11 @@ class Overheads:
     warm_up_s: float  # from retrieved states to the first iteration
 
     def __post_init__(self) -> None:
-        for name in ("detection_s", "serialise_s", "least_replacement_s", "warm_up_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and not negative")
-        if not self.least_replacement_s <= self.most_replacement_s < math.inf:
-            raise ValueError(
-                f"most_replacement_s is {self.most_replacement_s!r}; it must be finite and at least "
-                f"{self.least_replacement_s!r}"
-            )
+        seconds = {field.name: getattr(self, field.name) for field in fields(self)}
+        require_not_negative(**seconds)
+        if self.most_replacement_s < self.least_replacement_s:
+            rule = f"it must be at least {self.least_replacement_s!r}, least_replacement_s"
+            raise ValueError(f"most_replacement_s is {self.most_replacement_s!r}; {rule}")
 
 
 PAPER_OVERHEADS = Overheads(
@@ -101,22 +102,99 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.policy.iteration_s != self.job.iteration_s:
-            raise ValueError(
-                f"iteration_s of the policy is {self.policy.iteration_s!r}; it must be that of the job, "
-                f"{self.job.iteration_s!r}"
-            )
-        if self.num_standbys < 0:
-            raise ValueError(f"num_standbys is {self.num_standbys!r}; it must not be negative")
+            rule = f"it must be that of the job, {self.job.iteration_s!r}"
+            raise ValueError(f"iteration_s of the policy is {self.policy.iteration_s!r}; {rule}")
+        require_counts(0, num_standbys=self.num_standbys)
 
 
-# --- machines
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stretch:
+    """What came of some seconds of training."""
+
+    position: float  # iterations done, a part of the last one included
+    memory: int | None = None  # newest iteration whose checkpoint in memory was completed in these seconds, if any was
+    storage: int | None = None  # the same in storage
+
+
+def advanced_by_definition(policy: CheckpointPolicy, start: int, elapsed_s: float) -> Stretch:
+    """Train iteration by iteration for some seconds; the checkpoint at `start` has been taken before."""
+    completed: dict[bool, int] = {}  # in memory or not -> newest iteration complete
+    position = float(start)
+    for kind, iteration, begin_s, end_s in stretch_moments(policy, start, elapsed_s):
+        if kind == "iteration":
+            position = iteration - 1 + min(1.0, (elapsed_s - begin_s) / (end_s - begin_s))
+        elif kind in ("memory", "storage") and end_s <= elapsed_s:
+            completed[kind == "memory"] = iteration
+    return Stretch(position=position, memory=completed.get(True), storage=completed.get(False))
+
+
+def stretch_moments(policy: CheckpointPolicy, start: int, elapsed_s: float) -> list[tuple[str, int, float, float]]:
+    """List the events that begin within the seconds: (kind, iteration, begin_s, end_s).
+
+    A kind is "iteration", "blocking", or "memory" or "storage" for a checkpoint from snapshot to completion.
+    """
+    moments: list[tuple[str, int, float, float]] = []
+    now_s, iteration = 0.0, start
+    while now_s < elapsed_s:
+        iteration += 1
+        moments.append(("iteration", iteration, now_s, now_s + policy.iteration_s))
+        now_s += policy.iteration_s
+        for level in policy.levels:
+            if iteration % level.interval_iterations == 0 and now_s < elapsed_s:
+                if level.blocking_s:
+                    moments.append(("blocking", iteration, now_s, now_s + level.blocking_s))
+                done_s = now_s + level.blocking_s + level.transfer_s
+                moments.append(("memory" if level.in_memory else "storage", iteration, now_s, done_s))
+                now_s += level.blocking_s
+    return moments
+
+
+def advanced(policy: CheckpointPolicy, start: int, elapsed_s: float) -> Stretch:
+    """Return the same without counting iterations one by one."""
+    if all(level.blocking_s == 0 for level in policy.levels):
+        done = int(elapsed_s / policy.iteration_s)
+    else:
+        candidates = range(1, int(elapsed_s / policy.iteration_s) + 1)
+        done = bisect_right(candidates, elapsed_s, key=lambda number: _end_s(policy, start, number))
+    after = [level.blocking_s for level in policy.levels if done and (start + done) % level.interval_iterations == 0]
+    into_s = elapsed_s - _end_s(policy, start, done) - sum(after)
+    position = start + done + max(0.0, into_s) / policy.iteration_s
+    newest = {level.in_memory: _newest(policy, level, start, done, elapsed_s) for level in policy.levels}
+    return Stretch(position=position, memory=newest.get(True), storage=newest[False])
+
+
+def _end_s(policy: CheckpointPolicy, start: int, done: int) -> float:
+    """Return when the last of some iterations ends, before what it blocks."""
+    if not done:
+        return 0.0
+    seconds, last = done * policy.iteration_s, start + done - 1
+    for level in policy.levels:
+        if level.blocking_s:
+            every = level.interval_iterations
+            seconds += level.blocking_s * (last // every - start // every)
+    return seconds
+
+
+def _newest(policy: CheckpointPolicy, level: Level, start: int, done: int, elapsed_s: float) -> int | None:
+    every = level.interval_iterations
+    iteration = (start + done) // every * every
+    while iteration > start:
+        before_s = sum(
+            each.blocking_s
+            for each in policy.levels
+            if each.in_memory and not level.in_memory and iteration % each.interval_iterations == 0
+        )
+        complete_s = _end_s(policy, start, iteration - start) + before_s + level.blocking_s + level.transfer_s
+        if complete_s <= elapsed_s:
+            return iteration
+        iteration -= every
+    return None
 
 
 class _Machines:
     """Which machines are there, and what their memories hold, while failures come."""
 
     def __init__(self, setting: Setting) -> None:
-        """All machines are there, and hold no checkpoint."""
         self._setting = setting
         self._draws = random.Random(f"{setting.seed} replacements")
         self._absent: dict[int, float] = {}  # machine -> when the one in its place arrives; inf: not requested
@@ -198,8 +276,6 @@ class _Machines:
         return any(not any(holder in each for each in gone) for holder in self._setting.placement.holders[machine])
 
 
-# --- the simulation
-
 Advance = Callable[[CheckpointPolicy, int, float], Stretch]
 
 
@@ -245,26 +321,16 @@ class TrainingRun:
 
 
 def simulate_training(setting: Setting, trace: FaultTrace, *, keep_spans: bool = False) -> TrainingRun:
-    """Simulate a training under the failures of a trace, from failure to failure.
+    """Simulate a training under the failures of a trace, from failure to failure; spans are kept for a timeline.
 
-    Args:
-        setting: job, policy, overheads, placement, standby machines.
-        trace: what fails when; its seconds are simulated.
-        keep_spans: keep what was done when, for a timeline.
-
-    Returns:
-        Where the time went; productive and wasted seconds add up to the duration.
-
-    Raises:
-        ValueError: if machines are lost and the setting has no placement for them, or one of another size, or a
-            hardware fault does not say which machine it takes.
+    Productive and wasted seconds add up to the duration of the trace.
     """
     _check(setting, trace)
     return _Simulation(setting, trace, advanced, keep_spans).run()
 
 
 def simulate_training_by_definition(setting: Setting, trace: FaultTrace, *, keep_spans: bool = False) -> TrainingRun:
-    """Simulate the same iteration by iteration; arguments as for `simulate_training`."""
+    """Simulate the same iteration by iteration."""
     _check(setting, trace)
     return _Simulation(setting, trace, advanced_by_definition, keep_spans).run()
 
@@ -389,6 +455,5 @@ def _check(setting: Setting, trace: FaultTrace) -> None:
     if lost and setting.policy.memory is not None and placed is None:
         raise ValueError(f"placement is None; {setting.policy.name} must know who keeps what where machines are lost")
     if placed is not None and placed.num_machines != trace.num_machines:
-        raise ValueError(
-            f"num_machines of the placement is {placed.num_machines!r}; it must be the trace's, {trace.num_machines!r}"
-        )
+        rule = f"it must be the trace's, {trace.num_machines!r}"
+        raise ValueError(f"num_machines of the placement is {placed.num_machines!r}; {rule}")

@@ -41,20 +41,22 @@ __all__ = [
     "TORCHFT",
     "AsyncSave",
     "Facts",
-    "Overhead",
-    "Predicted",
-    "VotingReplicas",
-    "checked_way",
+    "Watched",
     "idle_s",
     "is_installed",
     "measure_overhead",
     "overhead_rows",
     "predict",
-    "trials",
 ]
 
 TIMEOUT_S = 1800.0
 BASELINE = Scheme.BASELINE.value
+ASYNC_SAVE = "async_save"  # torch.distributed.checkpoint's, beside the names of `Scheme`
+TORCHFT = "torchft"  # see `VotingReplicas`; only for models that are not sharded
+SETTLING = 3  # iterations before the first turn beside the profiled ones, so that some have chunks in spans
+QUORUM_TIMEOUT = timedelta(seconds=60)
+JOIN_TIMEOUT_MS = 100  # in which the lighthouse waits for more replicas
+SHAPED = "10."  # how addresses of shaped hosts begin
 CHECKED_BYTES_PER_S = 2.9e9  # of one core that copies and checksums; measured on a laptop: 2.4 to 3.4 GB/s
 COPIED_BYTES_PER_S = 6e9  # of one core that copies into a sub-buffer; an estimate
 SOCKET_BYTES_PER_S = 2e9  # of one core that sends or receives through the kernel and a shaped link; an estimate
@@ -62,7 +64,7 @@ SOCKET_BYTES_PER_S = 2e9  # of one core that sends or receives through the kerne
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predicted:
-    """What a checkpoint an iteration should cost, if idle time suffices."""
+    """The expected cost of a checkpoint in every iteration, if idle time suffices."""
 
     work_s: float  # seconds that all cores together are busy with it
     network_s: float  # that a shard travels
@@ -73,17 +75,10 @@ class Predicted:
 def predict(
     *, shard_bytes: int, iteration_s: float, bandwidth_bytes_per_s: float, num_machines: int, num_cores: int
 ) -> Predicted:
-    """Say what to expect of one replica a shard in a peer's memory, on ranks that share cores.
+    """Predict the cost of one replica of every shard in a peer's memory, on ranks that share cores.
 
     A rank copies and checks its own shard and a peer's, copies its own into sub-buffers, sends it and receives the
     other. With training busy on all cores that lengthens the iteration by its share of them; with free ones by less.
-
-    Args:
-        shard_bytes: of one rank.
-        iteration_s: without checkpoints.
-        bandwidth_bytes_per_s: of a machine's link, in each direction.
-        num_machines: one rank each.
-        num_cores: that all ranks share.
     """
     seconds_per_byte = 2 / CHECKED_BYTES_PER_S + 1 / COPIED_BYTES_PER_S + 2 / SOCKET_BYTES_PER_S
     work_s = shard_bytes * seconds_per_byte * num_machines / min(num_cores, num_machines)
@@ -98,10 +93,9 @@ def predict(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overhead:
-    """What was found."""
+    """Rows of all schemes, and where they were measured."""
 
     rows: list[dict[str, Any]]  # medians over rounds with intervals, by scheme
-    rounds: dict[str, list[float]]  # iteration seconds of each scheme, round by round
     hosts: dict | None  # description of the shaped hosts
 
 
@@ -115,22 +109,8 @@ def measure_overhead(
     num_profiled: int = 6,
     reserved_bytes: int = 262_144,
 ) -> Overhead:
-    """Train with all schemes in turns.
-
-    Args:
-        schemes: Names of `Scheme`, "Baseline" among them, which all are compared with; "async_save", to local files;
-            "torchft", for a model that is not sharded.
-        size: Of model and batch.
-        num_machines: One rank each, on a shaped host of its own.
-        bandwidth_bytes_per_s: Of each host's link.
-        turns: How many, how long.
-        num_profiled: Iterations whose idle spans are measured.
-        reserved_bytes: Of sub-buffers.
-
-    Raises:
-        ValueError: Before any rank starts, if there is no Baseline, nothing beside it, or too few rounds.
-    """
-    chosen = [checked_way(name) for name in schemes]
+    """Train with all schemes in turns."""
+    chosen = [name if name in (ASYNC_SAVE, TORCHFT) else Scheme(name).value for name in schemes]
     if BASELINE not in chosen or len(set(chosen)) != len(chosen) or len(chosen) < 2:
         raise ValueError(f"schemes is {list(schemes)}; it must be different ones, Baseline among them")
     if TORCHFT in chosen and (size.sharded or not is_installed()):
@@ -149,22 +129,11 @@ def measure_overhead(
         ) as ranks,
     ):
         timed = time_variants(ranks, trials, chosen, size, options, folder, turns=turns)
-    rounds = {scheme: _mean_s(timed, scheme) for scheme in chosen}
-    return Overhead(rows=overhead_rows(timed), rounds=rounds, hosts=ranks.hosts)
+    return Overhead(rows=overhead_rows(timed), hosts=ranks.hosts)
 
 
 def overhead_rows(timed: Timed) -> list[dict[str, Any]]:
-    """Return quantities by scheme: medians over rounds of the ranks' means, with intervals.
-
-    Args:
-        timed: Turns of all schemes, Baseline among them, with `Watched` as notes and `Facts` as facts.
-
-    Returns:
-        `iteration_s`, `cpu_s`, `over_baseline` (ratio within rounds), `idle_s` (Baseline's from iterations in which no
-        checkpoint travelled), `idle_used` (share of idle time without checkpoints that a checkpoint's bytes take on
-        the link), `checkpoint_s`, `network_s`, `shard_bytes`, `buffer_bytes`, `num_chunks`, and `different_ranks`
-        (that ended with other bits than in Baseline).
-    """
+    """Return quantities by scheme: medians over rounds of the ranks' means, with intervals."""
     rows = []
     for scheme in timed.rounds:
         rows.append(median_row("iteration_s", _mean_s(timed, scheme), "s", scheme=scheme))
@@ -216,15 +185,9 @@ def _idle_rows(timed: Timed) -> list[dict]:
     return ([median_row("idle_s", before, "s", scheme=BASELINE)] if before else []) + rows
 
 
-ASYNC_SAVE = "async_save"  # torch.distributed.checkpoint's, beside the names of `Scheme`
-TORCHFT = "torchft"  # see `voting_replicas`; only for models that are not sharded
-
-SETTLING = 3  # iterations before the first turn beside the profiled ones, so that some have chunks in spans
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
-    """What a rank saw of a turn with checkpoints; means over its timed iterations but for the first field."""
+    """Idle and checkpoint times of a turn on one rank; means over timed iterations but for the first field."""
 
     idle_before_s: float  # without messages of training, in the iteration that no checkpoint travels in
     idle_s: float  # the same with checkpoints
@@ -233,23 +196,18 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What is known of a scheme at the end, on one rank."""
+    """Facts about a scheme after its last turn, on one rank."""
 
     digest: str  # of weights and optimizer
-    shard_bytes: int = 0  # of one checkpoint, and of the sub-buffers of both directions
-    buffer_bytes: int = 0  # of one checkpoint, and of the sub-buffers of both directions
+    shard_bytes: int = 0  # of one checkpoint
+    buffer_bytes: int = 0  # of the sub-buffers of both directions
     num_chunks: int = 0  # of one checkpoint
     # seconds that its chunks travel at the measured speed of the link; None where it was not measured
     network_s: float | None = None
 
 
 def idle_s(began_s: float, ended_s: float, operations: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds in which no message was under way.
-
-    Args:
-        began_s, ended_s: of the iteration.
-        operations: start and end of its messages; what lies outside the iteration does not count.
-    """
+    """Return the seconds in which no message was under way."""
     within = [(start, end) for start, end in operations if end > began_s and start < ended_s]
     inside = [(max(start, began_s), min(end, ended_s)) for start, end in within]
     messages = tuple(Operation(start_s=start, end_s=end) for start, end in inside)
@@ -257,34 +215,12 @@ def idle_s(began_s: float, ended_s: float, operations: Sequence[tuple[float, flo
     return sum(idle_spans_s(iteration))
 
 
-def checked_way(name: str) -> str:
-    """Refuse what is neither the name of a `Scheme` nor another way."""
-    return name if name in (ASYNC_SAVE, TORCHFT) else Scheme(name).value
-
-
 def trials(
     recorder: Recorder, schemes: Sequence[str], size: Size, options: Mapping[str, Any], folder: str
 ) -> dict[str, Trial]:
-    """Build the training of every scheme on this rank; all start from the same weights and see the same tokens.
-
-    Args:
-        recorder: Of the rank.
-        schemes: Names; Baseline is training without checkpoints.
-        size: Of model and batch; its number of iterations is not looked at.
-        options: `num_profiled` and `reserved_bytes` of `InMemoryCheckpoints`.
-        folder: Where async_save writes.
-    """
-    trainings = {scheme: _Training(scheme, size, options, folder) for scheme in schemes}
-    return {
-        scheme: Trial(
-            step=training.step,
-            settling=options["num_profiled"] + SETTLING,
-            begin=training.begin,
-            end=training.end,
-            close=training.close,
-        )
-        for scheme, training in trainings.items()
-    }
+    """Build the training of every scheme on this rank; all start from the same weights and see the same tokens."""
+    settling = options["num_profiled"] + SETTLING
+    return {scheme: _Training(scheme, size, options, folder).trial(settling) for scheme in schemes}
 
 
 class _Training:
@@ -303,12 +239,15 @@ class _Training:
             self._replicas = VotingReplicas(self._model, self._optimizer)
             self._model, self._optimizer = self._replicas.model, self._replicas.optimizer
         elif scheme != BASELINE:
-            self._checkpoints = InMemoryCheckpoints(
-                self._context, self._model, self._optimizer, scheme=scheme, throw_away=self._loss, **options
-            )
+            options = {"scheme": scheme, "throw_away": lambda: self._tokens.loss(self._model), **options}
+            self._checkpoints = InMemoryCheckpoints(self._context, self._model, self._optimizer, **options)
+
+    def trial(self, settling: int) -> Trial:
+        """Return the training as it is timed."""
+        return Trial(step=self.step, settling=settling, begin=self.begin, end=self.end, close=self.close)
 
     def begin(self) -> None:
-        """Run one iteration unwatched by the clock."""
+        """Run one iteration before the clock starts."""
         self._idle_before_s = self._iterate()
         self._idle_s, self._logged = [], len(self._context.events)
 
@@ -317,7 +256,7 @@ class _Training:
         self._idle_s.append(self._iterate())
 
     def end(self) -> Watched | None:
-        """Finish the checkpoint that is travelling; return what was seen of those that ended within the clock."""
+        """Finish the checkpoint that travels; return the times of the checkpoints that ended in timed iterations."""
         ended = [details for name, details in self._context.events[self._logged :] if name == "checkpoint"]
         if self._checkpoints is not None:
             self._checkpoints.wait()
@@ -328,7 +267,7 @@ class _Training:
         return Watched(idle_before_s=self._idle_before_s, idle_s=fmean(self._idle_s), checkpoint_s=fmean(seconds))
 
     def close(self) -> Facts:
-        """Let go of everything and say what is known."""
+        """Release everything and return the facts of the scheme."""
         digest = digest_of(self._model, self._optimizer)
         if self._replicas is not None:
             self._replicas.close()
@@ -350,7 +289,7 @@ class _Training:
 
     def _iterate(self) -> float | None:
         began_s = time.monotonic()
-        self._loss().backward()
+        self._tokens.loss(self._model).backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
         if not isinstance(self._checkpoints, InMemoryCheckpoints):
@@ -359,18 +298,9 @@ class _Training:
         self._checkpoints.step()
         return idle
 
-    def _loss(self) -> torch.Tensor:
-        ids_BS = self._tokens.batch()
-        return self._model(ids_BS, ids_BS)
-
 
 class AsyncSave:
-    """Saves every iteration by torch's async_save; one save at a time, so that training waits for the one before.
-
-    Args:
-        model, optimizer: whose state is saved.
-        folder: where; the same on all ranks.
-    """
+    """Saves every iteration by torch's async_save; one save at a time, so that training waits for the one before."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, folder: str):
         self._model, self._optimizer, self._folder = model, optimizer, folder
@@ -395,29 +325,13 @@ class AsyncSave:
     close = wait
 
 
-TIMEOUT = timedelta(seconds=60)
-JOIN_TIMEOUT_MS = 100  # in which the lighthouse waits for more replicas
-SHAPED = "10."  # how addresses of shaped hosts begin
-
-
 def is_installed() -> bool:
     """Whether torchft can be imported."""
     return find_spec("torchft") is not None
 
 
 class VotingReplicas:
-    """One replica; every rank of the default group makes one.
-
-    Args:
-        model: plain, the same on all ranks.
-        optimizer: of its parameters.
-
-    Attributes:
-        model, optimizer: to train with in place of them.
-
-    Raises:
-        ModuleNotFoundError: if torchft is not installed.
-    """
+    """One replica; every rank of the default group makes one."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer):
         os.environ["RUST_LOG"] = "error"  # or its servers write several lines a step
@@ -433,7 +347,7 @@ class VotingReplicas:
         root, port = tell_all([address, port])[0]
         self._store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
         self._manager = torchft.Manager(
-            pg=torchft.ProcessGroupGloo(timeout=TIMEOUT),
+            pg=torchft.ProcessGroupGloo(timeout=QUORUM_TIMEOUT),
             min_replica_size=world_size,
             rank=0,
             world_size=1,
@@ -445,7 +359,7 @@ class VotingReplicas:
             replica_id=f"replica-{rank}",
             lighthouse_addr=f"http://{root}:{port}",
             init_sync=False,
-            timeout=TIMEOUT,
+            timeout=QUORUM_TIMEOUT,
         )
         self.model = torchft.DistributedDataParallel(self._manager, model)
         self.optimizer = torchft.Optimizer(self._manager, optimizer)
@@ -468,10 +382,7 @@ def _own_address() -> str:
     """Return this host's address: on a shaped host the one that others see, else loopback's."""
     import psutil
 
-    seen = [
-        one.address
-        for several in psutil.net_if_addrs().values()
-        for one in several
-        if one.family == socket.AF_INET and one.address.startswith(SHAPED)
-    ]
+    interfaces = psutil.net_if_addrs().values()
+    addresses = [address.address for known in interfaces for address in known if address.family == socket.AF_INET]
+    seen = [address for address in addresses if address.startswith(SHAPED)]
     return seen[0] if len(seen) == 1 else "127.0.0.1"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -15,7 +16,9 @@ from workbench.study.rows import spread_row
 from workbench.techniques.gemini.measured.training import Size, train_gpt2
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
+from workbench.techniques.gemini.runtime.control.events import Event
 from workbench.techniques.gemini.runtime.training import Fault, TrainingOutcome, Victim, run_training
+from workbench.timeline import Action, Kind, Timeline
 
 __all__ = ["PHASES", "Phases", "RecoveryObserved", "observe_all", "observe_recovery", "phases_of", "recovery_rows"]
 
@@ -42,6 +45,11 @@ class Phases:
         """Seconds from the failure until training was as far as it had been, but for the lost iterations."""
         return sum(self.seconds.values())
 
+    @property
+    def from_memory(self) -> float:
+        """Share of the ranks that memory served."""
+        return sum(tier in (Tier.LOCAL, Tier.PEER) for tier in self.tiers) / len(self.tiers)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryObserved:
@@ -52,38 +60,63 @@ class RecoveryObserved:
     phases: Phases  # of the recovery
     different_ranks: int  # how many ranks ended with other bits than without the kill
 
+    @property
+    def timeline(self) -> Timeline:
+        """The log from the first iteration on: phases, and by machine iterations, retrievals and checkpoints."""
+        outcome, spans = self.outcome, []
+        at_s = outcome.named("killed")[0].time_s
+        for phase, seconds in self.phases.seconds.items():
+            spans.append(("recovery", at_s, at_s + seconds, Kind.WAIT, phase))
+            at_s += seconds
+        began_s = {(event.number, event.generation): event.time_s for event in outcome.named("resumed")}
+        begin_s = min(began_s.values())
+        for event in outcome.named("iteration"):
+            place, number = (event.number, event.generation), event.details["iteration"]
+            is_lost = event.generation == 1 and number > self.phases.iteration
+            kind = Kind.OTHER if is_lost else Kind.COMPUTE
+            spans.append((f"machine {event.number}", began_s[place], event.time_s, kind, str(number)))
+            began_s[place] = event.time_s
+        for event in outcome.named("checkpoint"):
+            start_s, number = event.details["began_s"], event.details["iteration"]
+            end_s = start_s + max(event.details["sent_s"], event.details["received_s"])
+            spans.append((f"machine {event.number}, checkpoints", start_s, end_s, Kind.COMMUNICATE, str(number)))
+        for event in outcome.named("retrieve"):
+            end_s = event.time_s + event.duration_s
+            spans.append((f"machine {event.number}", event.time_s, end_s, Kind.DECODE, event.details["tier"]))
+        actions = [
+            Action(resource=resource, start_s=start_s - begin_s, end_s=end_s - begin_s, kind=kind, label=label)
+            for resource, start_s, end_s, kind, label in spans
+            if start_s >= begin_s
+        ]
+        machines = sorted({action.resource for action in actions} - {"recovery"})
+        return Timeline(actions=tuple(actions), resources=("recovery", *machines))
+
 
 def observe_recovery(
-    kind: str,
-    *,
-    size: Size,
-    num_machines: int,
-    at_iteration: int,
-    options: Mapping[str, Any],
-    undisturbed: Sequence[str] | None = None,
-    **more: Any,
+    kind: str, *, size: Size, at_iteration: int, undisturbed: Sequence[str] | None = None, **setting: Any
 ) -> RecoveryObserved:
-    """Train with a kill, and without one if it is not known how that ends.
+    """Train with a kill after an iteration, and without one unless the digests of an undisturbed training are given.
 
-    Args:
-        kind: "software" kills a rank, "hardware" a machine with all it keeps; the one with number 1.
-        size: of model and training.
-        num_machines: one rank each.
-        at_iteration: after which iteration the kill comes.
-        options: of `InMemoryCheckpoints`.
-        undisturbed: digests of all ranks without a kill.
-        more: of `run_training`.
+    "software" kills rank 1, "hardware" machine 1 with all that it keeps; `setting` goes to `train`.
     """
     if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}, must be one of {', '.join(KINDS)}")
+        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
     if not 1 <= at_iteration < size.iterations:
-        raise ValueError(f"at_iteration is {at_iteration}, must be in 1..{size.iterations - 1}")
+        raise ValueError(f"at_iteration is {at_iteration}; it must be in 1..{size.iterations - 1}")
     fault = Fault(kills=KINDS[kind], numbers=(1,), at_iteration=at_iteration)
-    outcome = train(size, num_machines, options, faults=[fault], **more)
+    outcome = train(size, faults=[fault], **setting)
     if undisturbed is None:
-        undisturbed = digests(train(size, num_machines, options, **more))
+        undisturbed = digests(train(size, **setting))
     different = sum(a != b for a, b in zip(digests(outcome), undisturbed, strict=True))
     return RecoveryObserved(kind=kind, outcome=outcome, phases=phases_of(outcome), different_ranks=different)
+
+
+def observe_all(kinds: Sequence[str], repeats: int, *, at_iteration: int, **setting: Any) -> list[RecoveryObserved]:
+    """Observe each kind of failure several times, beside one undisturbed training."""
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}; it must be at least 1")
+    common = {"undisturbed": digests(train(**setting)), "at_iteration": at_iteration, **setting}
+    return [observe_recovery(kind, **common) for _ in range(repeats) for kind in kinds]
 
 
 def train(size: Size, num_machines: int, options: Mapping[str, Any], **more: Any) -> TrainingOutcome:
@@ -98,31 +131,26 @@ def digests(outcome: TrainingOutcome) -> list[str]:
 
 
 def phases_of(outcome: TrainingOutcome) -> Phases:
-    """Read the phases of the first recovery from a log.
-
-    Raises:
-        LookupError: if nothing was killed, or training did not go on.
-    """
-    failed_s = _first(outcome, "killed", 0.0)
-    detected_s = _first(outcome, "failure detected", failed_s)
-    ordered_s = _first(outcome, "generation ordered", detected_s)
-    joined_s = _last(outcome, "joined", ordered_s)
-    newest = max(event.generation for event in outcome.named("joined") if event.time_s >= ordered_s)
+    """Read the phases of the first recovery from a log."""
+    failed_s = _after(outcome, "killed", 0.0)[0].time_s
+    detected_s = _after(outcome, "failure detected", failed_s)[0].time_s
+    ordered_s = _after(outcome, "generation ordered", detected_s)[0].time_s
+    joined = _after(outcome, "joined", ordered_s)
+    newest = max(event.generation for event in joined)
     fetches = [event for event in outcome.named("retrieve") if event.generation == newest]
     asked_s = max(event.time_s for event in fetches)
     fetched_s = max(event.time_s + event.duration_s for event in fetches)
     usual_s = median(iteration_seconds(outcome))
-    first_s = _first(outcome, "iteration", fetched_s)
+    first_s = _after(outcome, "iteration", fetched_s)[0].time_s
     resumed = fetches[0].details["iteration"]
     before = [event for event in outcome.named("iteration") if event.time_s <= detected_s]
-    reached = max(event.details["iteration"] for event in before)
-    marks = (failed_s, detected_s, ordered_s, joined_s, asked_s, fetched_s)
-    seconds = [after - before for before, after in zip(marks, marks[1:], strict=False)]
-    seconds.append(max(0.0, first_s - fetched_s - usual_s))
+    lost = max(event.details["iteration"] for event in before) - resumed
+    marks = (failed_s, detected_s, ordered_s, joined[-1].time_s, asked_s, fetched_s)
+    seconds = [after - before for before, after in pairwise(marks)]
     return Phases(
-        seconds=dict(zip(PHASES, seconds, strict=True)),
-        lost_iterations=reached - resumed,
-        lost_s=(reached - resumed) * usual_s,
+        seconds=dict(zip(PHASES, [*seconds, max(0.0, first_s - fetched_s - usual_s)], strict=True)),
+        lost_iterations=lost,
+        lost_s=lost * usual_s,
         iteration=resumed,
         tiers=tuple(event.details["tier"] for event in sorted(fetches, key=lambda event: event.rank)),
     )
@@ -134,73 +162,29 @@ def iteration_seconds(outcome: TrainingOutcome) -> list[float]:
     for event in outcome.named("iteration"):
         if event.rank == 0:
             ends.setdefault(event.generation, []).append(event.time_s)
-    return [after - before for row in ends.values() for before, after in zip(row, row[1:], strict=False)]
+    return [after - before for row in ends.values() for before, after in pairwise(row)]
 
 
-def _first(outcome: TrainingOutcome, name: str, after_s: float) -> float:
-    found = [event.time_s for event in outcome.named(name) if event.time_s >= after_s]
-    if not found:
+def _after(outcome: TrainingOutcome, name: str, after_s: float) -> list[Event]:
+    """Return the events of a name from a moment on, earliest first."""
+    events = [event for event in outcome.named(name) if event.time_s >= after_s]
+    if not events:
         raise LookupError(f"the log has no {name!r} after {after_s:g} s")
-    return found[0]
-
-
-def _last(outcome: TrainingOutcome, name: str, after_s: float) -> float:
-    _first(outcome, name, after_s)
-    return max(event.time_s for event in outcome.named(name) if event.time_s >= after_s)
-
-
-def observe_all(
-    kinds: Sequence[str],
-    repeats: int,
-    *,
-    size: Size,
-    num_machines: int,
-    at_iteration: int,
-    options: Mapping[str, Any],
-    **more: Any,
-) -> list[RecoveryObserved]:
-    """Observe each kind of failure several times, beside one undisturbed training.
-
-    Args:
-        kinds: "software", "hardware".
-        repeats: of each.
-        size, num_machines, at_iteration, options, more: as for `observe_recovery`.
-
-    Raises:
-        ValueError: for no repetition.
-    """
-    if repeats < 1:
-        raise ValueError(f"repeats is {repeats}, must be at least 1")
-    undisturbed = digests(train(size, num_machines, options, **more))
-    common = {"size": size, "num_machines": num_machines, "at_iteration": at_iteration, "options": options}
-    return [observe_recovery(kind, undisturbed=undisturbed, **common, **more) for _ in range(repeats) for kind in kinds]
+    return events
 
 
 def recovery_rows(observed: Sequence[RecoveryObserved]) -> list[dict[str, Any]]:
-    """Return quantities by kind of failure: seconds by phase and in all, what was lost, and whether all is as it was.
-
-    Args:
-        observed: any number of each kind.
-
-    Returns:
-        `phase_s`, `total_s`, `lost_iterations`, `lost_s`, `from_memory` (share of ranks that memory served),
-        `different_ranks` (that ended with other bits than undisturbed).
-    """
+    """Return by kind of failure the seconds of each phase, lost iterations, and ranks that ended with other bits."""
     rows = []
-    for kind in dict.fromkeys(each.kind for each in observed):
-        mine = [each for each in observed if each.kind == kind]
+    for kind in dict.fromkeys(trial.kind for trial in observed):
+        trials = [trial for trial in observed if trial.kind == kind]
         for phase in PHASES:
-            rows.append(
-                spread_row("phase_s", [each.phases.seconds[phase] for each in mine], "s", failure=kind, phase=phase)
-            )
-        rows.append(spread_row("total_s", [each.phases.total_s for each in mine], "s", failure=kind))
-        rows.append(spread_row("lost_iterations", [each.phases.lost_iterations for each in mine], "1", failure=kind))
-        rows.append(spread_row("lost_s", [each.phases.lost_s for each in mine], "s", failure=kind))
-        rows.append(spread_row("from_memory", [_from_memory(each) for each in mine], "1", failure=kind))
-        rows.append(spread_row("different_ranks", [each.different_ranks for each in mine], "1", failure=kind))
+            seconds = [trial.phases.seconds[phase] for trial in trials]
+            rows.append(spread_row("phase_s", seconds, "s", failure=kind, phase=phase))
+        rows.append(spread_row("total_s", [trial.phases.total_s for trial in trials], "s", failure=kind))
+        lost = [trial.phases.lost_iterations for trial in trials]
+        rows.append(spread_row("lost_iterations", lost, "1", failure=kind))
+        rows.append(spread_row("lost_s", [trial.phases.lost_s for trial in trials], "s", failure=kind))
+        rows.append(spread_row("from_memory", [trial.phases.from_memory for trial in trials], "1", failure=kind))
+        rows.append(spread_row("different_ranks", [trial.different_ranks for trial in trials], "1", failure=kind))
     return rows
-
-
-def _from_memory(observed: RecoveryObserved) -> float:
-    served = [tier in (Tier.LOCAL, Tier.PEER) for tier in observed.phases.tiers]
-    return sum(served) / len(served)

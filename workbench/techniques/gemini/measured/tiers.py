@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from workbench.cluster import Link
-from workbench.launch import Ranks, ShapedHosts
 from workbench.study.rows import spread_row
+from workbench.study.timing import open_ranks
 from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.recovery import Tier
@@ -40,8 +40,8 @@ NUM_UNCOUNTED = 2  # checkpoints: the first opens connections and makes the slot
 class TierTimes:
     """Seconds of the slowest rank, repetition by repetition."""
 
-    num_machines: int  # of the ranks and their links
-    bandwidth_bytes_per_s: float  # of the ranks and their links
+    num_machines: int  # one rank each
+    bandwidth_bytes_per_s: float  # of a machine's link
     total_bytes: int  # of all ranks' shards
     checkpoint_s: tuple[float, ...]  # until all was in peers' memory
     stored_s: tuple[float, ...]  # until all was in storage
@@ -56,18 +56,9 @@ def paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[None]:
-    """Let the body last at least as long as bytes take at a rate.
-
-    Args:
-        num_bytes: that pass.
-        bytes_per_s: the rate.
-        clock, sleep: seconds.
-
-    Raises:
-        ValueError: for a rate that is not above 0.
-    """
+    """Let the body last at least as long as bytes take at a rate."""
     if not bytes_per_s > 0:
-        raise ValueError(f"bytes_per_s is {bytes_per_s}, must be above 0")
+        raise ValueError(f"bytes_per_s is {bytes_per_s}; it must be above 0")
     ends_s = clock() + num_bytes / bytes_per_s
     yield
     left_s = ends_s - clock()
@@ -76,15 +67,9 @@ def paced(
 
 
 def hidden_from(tier: Tier, rank: int, num_machines: int) -> tuple[int, ...]:
-    """Say whose shards a machine has to pass over, so that one tier serves every rank.
-
-    Args:
-        tier: which.
-        rank: of the machine's one rank; its peer is the other of its pair, 0 and 1, 2 and 3, and so on.
-        num_machines: an even number.
-    """
+    """Say whose shards a machine has to pass over, so that one tier serves every rank."""
     if num_machines % 2:
-        raise ValueError(f"num_machines is {num_machines}, must be even: each has one peer")
+        raise ValueError(f"num_machines is {num_machines}; it must be even: each has one peer")
     return {Tier.LOCAL: (), Tier.PEER: (rank,)}.get(tier, (rank, rank ^ 1))
 
 
@@ -109,84 +94,67 @@ def measure_tiers(
     repeats: int,
     storage_repeats: int,
 ) -> list[TierTimes]:
-    """Measure with every number of machines and every rate of links.
-
-    Args:
-        nums_machines: even numbers.
-        bandwidths_bytes_per_s: of each machine's link.
-        storage_bytes_per_s: of the storage tier, all machines together.
-        size: of the model whose state is checkpointed.
-        repeats: of what goes to and comes from memory.
-        storage_repeats: of what goes to and comes from storage.
-    """
+    """Measure with every number of machines and every rate of links."""
     for name, value in (("repeats", repeats), ("storage_repeats", storage_repeats)):
         if value < 1:
-            raise ValueError(f"{name} is {value}, must be at least 1")
+            raise ValueError(f"{name} is {value}; it must be at least 1")
     for num_machines in nums_machines:
         hidden_from(Tier.PEER, 0, num_machines)
-    found = []
-    for num_machines in nums_machines:
-        for rate in bandwidths_bytes_per_s:
-            hosts = ShapedHosts(num_machines, Link(bandwidth_bytes_per_s=rate))
-            preload = (*PRELOAD, record_tiers.__module__)
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                Ranks(num_machines, hosts=hosts, preload=preload, timeout_s=TIMEOUT_S) as ranks,
-            ):
-                told = ranks.run(record_tiers, size, folder, storage_bytes_per_s, repeats, storage_repeats)[0]
-            found.append(TierTimes(num_machines=num_machines, bandwidth_bytes_per_s=rate, **told))
-    return found
+    return [
+        _measured(num_machines, rate, size, storage_bytes_per_s, repeats, storage_repeats)
+        for num_machines in nums_machines
+        for rate in bandwidths_bytes_per_s
+    ]
+
+
+def _measured(num_machines: int, rate: float, *choices: Any) -> TierTimes:
+    link, preload = Link(bandwidth_bytes_per_s=rate), (*PRELOAD, record_tiers.__module__)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_ranks(num_machines, link=link, num_hosts=num_machines, preload=preload, timeout_s=TIMEOUT_S) as ranks,
+    ):
+        return ranks.run(record_tiers, folder, rate, *choices)[0]
 
 
 def record_tiers(
-    size: Size, folder: str, storage_bytes_per_s: float, repeats: int, storage_repeats: int
-) -> dict[str, Any]:
-    """Measure on these ranks; every rank calls it and gets the slowest rank's seconds.
-
-    Args:
-        size: of the model.
-        folder: of the storage tier.
-        storage_bytes_per_s: of it.
-        repeats, storage_repeats: as for `measure_tiers`.
-    """
+    folder: str, rate: float, size: Size, storage_bytes_per_s: float, repeats: int, storage_repeats: int
+) -> TierTimes:
+    """Measure on these ranks; every rank calls it and gets the slowest rank's seconds."""
     context = PoolContext(dist.get_rank(), dist.get_world_size())
     model, tokens = size.model(), Tokens(size, context.rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     checkpoints = InMemoryCheckpoints(context, model, optimizer, scheme=Scheme.BLOCKING, reserved_bytes=RESERVED_BYTES)
     for _ in range(repeats + NUM_UNCOUNTED):
-        ids_BS = tokens.batch()
-        model(ids_BS, ids_BS).backward()
+        tokens.loss(model).backward()
         optimizer.step()
         optimizer.zero_grad()
         dist.barrier()
         checkpoints.step()
-    took = [max(each["sent_s"], each["received_s"]) for name, each in context.events if name == "checkpoint"]
-    total_bytes = sum(tell_all(checkpoints.shard_bytes))
-    iteration = checkpoints.iteration
+    sent_s = [max(seen["sent_s"], seen["received_s"]) for name, seen in context.events if name == "checkpoint"]
+    total_bytes, iteration = sum(tell_all(checkpoints.shard_bytes)), checkpoints.iteration
     checkpoints.close()
     state = TrainingState(model, optimizer)
     storage = PersistentTier(f"file://{folder}", keep_last=1)
-    stored_s = []
-    for _ in range(storage_repeats):
-        stored_s.append(_slowest_s(lambda: _store(storage, state, iteration, total_bytes / storage_bytes_per_s)))
+
+    def store() -> None:
+        with paced(total_bytes, storage_bytes_per_s):
+            storage.save(state, iteration)
+
+    stored_s = tuple(_slowest_s(store) for _ in range(storage_repeats))
     retrieved_s = {}
     for tier, times in ((Tier.LOCAL, repeats), (Tier.PEER, repeats), (Tier.STORAGE, storage_repeats)):
         num_bytes = total_bytes if tier is Tier.STORAGE else 0
         load = _loader(tier, state, context, storage, num_bytes, storage_bytes_per_s)
         retrieved_s[tier] = tuple(_slowest_s(load) for _ in range(times))
     context.close()
-    checkpoint_s = tuple(max(each) for each in zip(*tell_all(took[NUM_UNCOUNTED:]), strict=True))
-    return {
-        "total_bytes": total_bytes,
-        "checkpoint_s": checkpoint_s,
-        "stored_s": tuple(stored_s),
-        "retrieved_s": retrieved_s,
-    }
-
-
-def _store(storage: PersistentTier, state: TrainingState, iteration: int, least_s: float) -> None:
-    with paced(1, 1 / least_s):
-        storage.save(state, iteration)
+    return TierTimes(
+        num_machines=context.world_size,
+        bandwidth_bytes_per_s=rate,
+        total_bytes=total_bytes,
+        checkpoint_s=tuple(map(max, zip(*tell_all(sent_s[NUM_UNCOUNTED:]), strict=True))),
+        stored_s=stored_s,
+        retrieved_s=retrieved_s,
+    )
 
 
 def _loader(tier, state, context: PoolContext, storage, num_bytes: int, bytes_per_s: float) -> Callable[[], None]:
@@ -210,31 +178,20 @@ def _slowest_s(work: Callable[[], object]) -> float:
     return max(tell_all(time.monotonic() - began_s))
 
 
-def tier_rows(found: Sequence[TierTimes], storage_bytes_per_s: float) -> list[dict[str, Any]]:
-    """Return medians with the least and the largest, by machines and rate of links.
-
-    Args:
-        found: what was measured.
-        storage_bytes_per_s: of the storage tier.
-
-    Returns:
-        `checkpoint_s` and `retrieval_s` by tier; `reduction` (how many times shorter checkpoints to peers are),
-        `reduction_of_rates` (N B / B_storage, if nothing but links and storage took time), `share_of_rates` (the one
-        over the other), `peer_over_storage` (the longest retrieval from peers over the shortest from storage).
-    """
+def tier_rows(measured: Sequence[TierTimes], storage_bytes_per_s: float) -> list[dict[str, Any]]:
+    """Return medians with the least and the largest, by machines and rate of links."""
     rows = []
-    for each in found:
-        place = {"num_machines": each.num_machines, "link_mbit_per_s": 8e-6 * each.bandwidth_bytes_per_s}
-        of_rates = each.num_machines * each.bandwidth_bytes_per_s / storage_bytes_per_s
-        reductions = [median(each.stored_s) / one for one in each.checkpoint_s]
-        peer, stored = each.retrieved_s[Tier.PEER], each.retrieved_s[Tier.STORAGE]
-        rows.append(spread_row("checkpoint_s", each.checkpoint_s, "s", tier=Tier.PEER.value, **place))
-        rows.append(spread_row("checkpoint_s", each.stored_s, "s", tier=Tier.STORAGE.value, **place))
-        rows += [
-            spread_row("retrieval_s", times, "s", tier=tier.value, **place) for tier, times in each.retrieved_s.items()
-        ]
+    for times in measured:
+        place = {"num_machines": times.num_machines, "link_mbit_per_s": 8e-6 * times.bandwidth_bytes_per_s}
+        of_rates = times.num_machines * times.bandwidth_bytes_per_s / storage_bytes_per_s
+        reductions = [median(times.stored_s) / seconds for seconds in times.checkpoint_s]
+        slowest_peer = max(times.retrieved_s[Tier.PEER]) / min(times.retrieved_s[Tier.STORAGE])
+        rows.append(spread_row("checkpoint_s", times.checkpoint_s, "s", tier=Tier.PEER.value, **place))
+        rows.append(spread_row("checkpoint_s", times.stored_s, "s", tier=Tier.STORAGE.value, **place))
+        for tier, seconds in times.retrieved_s.items():
+            rows.append(spread_row("retrieval_s", seconds, "s", tier=tier.value, **place))
         rows.append(spread_row("reduction", reductions, "1", **place))
         rows.append(spread_row("reduction_of_rates", [of_rates], "1", **place))
-        rows.append(spread_row("share_of_rates", [one / of_rates for one in reductions], "1", **place))
-        rows.append(spread_row("peer_over_storage", [max(peer) / min(stored)], "1", **place))
+        rows.append(spread_row("share_of_rates", [value / of_rates for value in reductions], "1", **place))
+        rows.append(spread_row("peer_over_storage", [slowest_peer], "1", **place))
     return rows

@@ -20,7 +20,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.models.gpt2 import GPT2, GPT2Config
-from workbench.techniques.gemini.runtime.checkpoints import Context, InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.control.service import RankContext
 
 __all__ = ["PoolContext", "Size", "Tokens", "train_gpt2"]
 
@@ -47,15 +48,14 @@ class Size:
 
     def __post_init__(self) -> None:
         if not self.device_s >= 0:
-            raise ValueError(f"device_s is {self.device_s}, must be at least 0")
+            raise ValueError(f"device_s is {self.device_s}; it must be at least 0")
         for name in ("hidden", "layers", "heads", "vocab", "sequence", "batch", "iterations"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
-    @property
-    def config(self) -> GPT2Config:
-        """Of the model."""
-        return GPT2Config(
+    def model(self, is_parallel: bool = True) -> nn.Module:
+        """Build the model; every rank of the default group calls it."""
+        config = GPT2Config(
             hidden_size=self.hidden,
             num_layers=self.layers,
             num_heads=self.heads,
@@ -64,14 +64,7 @@ class Size:
             dropout=self.dropout,
             seed=self.seed,
         )
-
-    def model(self, is_parallel: bool = True) -> nn.Module:
-        """Build the model; every rank of the default group calls it.
-
-        Args:
-            is_parallel: False leaves it plain, for somebody else to wrap.
-        """
-        model = GPT2(self.config)
+        model = GPT2(config)
         if self.device_s:
             for block in model.blocks:
                 _last(block, self.device_s / 3 / self.layers)
@@ -101,12 +94,7 @@ def _last(block: nn.Module, forward_s: float) -> None:
 
 
 class Tokens:
-    """Drawn token ids, with a position that can be kept: the generator's state.
-
-    Args:
-        size: of a batch, and the vocabulary.
-        rank: every rank draws its own.
-    """
+    """Drawn token ids, with a position that can be kept: the generator's state."""
 
     def __init__(self, size: Size, rank: int):
         self._size, self._draw = size, torch.Generator().manual_seed(size.seed * 10_000 + rank)
@@ -114,6 +102,11 @@ class Tokens:
     def batch(self) -> Tensor:
         """Draw the next batch, [B, S] int64."""
         return torch.randint(self._size.vocab, (self._size.batch, self._size.sequence), generator=self._draw)
+
+    def loss(self, model: nn.Module) -> Tensor:
+        """Return the loss of a model on the next batch."""
+        ids_BS = self.batch()
+        return model(ids_BS, ids_BS)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the position."""
@@ -125,33 +118,23 @@ class Tokens:
 
 
 def train_gpt2(
-    context: Context,
+    context: RankContext,
     size: Size,
     options: Mapping[str, Any],
-    after_step: Callable[[Context, InMemoryCheckpoints], None] | None = None,
+    after_step: Callable[[RankContext, InMemoryCheckpoints], None] | None = None,
 ) -> dict[str, Any]:
-    """Train, checkpointing every iteration, from wherever the newest checkpoint ends.
-
-    Args:
-        context: of the rank.
-        size: of model and training.
-        options: of `InMemoryCheckpoints`.
-        after_step: called behind every iteration; None for nothing.
-
-    Returns:
-        `digest` of this rank's state at the end, the last `loss`, `kept_bytes`, `shard_bytes`.
-    """
+    """Train, checkpointing every iteration, from wherever the newest checkpoint ends."""
     torch.manual_seed(size.seed * 10_000 + context.rank)
     model, tokens = size.model(), Tokens(size, context.rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARM_UP)
     extra = {"tokens": tokens}
     checkpoints = InMemoryCheckpoints(
-        context, model, optimizer, scheduler=schedule, extra=extra, throw_away=lambda: _loss(model, tokens), **options
+        context, model, optimizer, scheduler=schedule, extra=extra, throw_away=lambda: tokens.loss(model), **options
     )
     loss = None
     for _ in range(checkpoints.iteration, size.iterations):
-        loss = _loss(model, tokens)
+        loss = tokens.loss(model)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -168,11 +151,6 @@ def train_gpt2(
     }
 
 
-def _loss(model: nn.Module, tokens: Tokens) -> Tensor:
-    ids_BS = tokens.batch()
-    return model(ids_BS, ids_BS)
-
-
 def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Return a digest of every bit of this rank's parameters and of what its optimizer keeps of them."""
     digest = hashlib.sha256()
@@ -185,19 +163,11 @@ def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 
 
 class PoolContext:
-    """See `workbench.techniques.gemini.runtime.checkpoints.Context`.
-
-    Args:
-        rank: number of the rank, and of its machine.
-        world_size: ranks.
-
-    Attributes:
-        events: name and details of what was logged, in order.
-    """
+    """The `Context` of checkpoints for a rank of a pool, which is its own machine."""
 
     def __init__(self, rank: int, world_size: int):
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank is {rank}, must be in 0..{world_size - 1}")
+            raise ValueError(f"rank is {rank}; it must be in 0..{world_size - 1}")
         self.rank = self.machine = rank
         self.world_size = self.num_machines = world_size
         self.ranks_per_machine, self.local_rank = 1, 0
@@ -205,22 +175,14 @@ class PoolContext:
         self._memories: dict[str, tuple[int, int]] = {}  # name -> descriptor and bytes
 
     def memory(self, name: str, num_bytes: int) -> int:
-        """Return a descriptor of the caller's own; the same name gives the same memory.
-
-        Args:
-            name: of the memory.
-            num_bytes: its size.
-
-        Raises:
-            ValueError: if the size differs from before.
-        """
+        """Return a descriptor of the caller's own; the same name gives the same memory."""
         if name not in self._memories:
             descriptor = os.memfd_create(name)
             os.ftruncate(descriptor, num_bytes)
             self._memories[name] = descriptor, num_bytes
         descriptor, kept_bytes = self._memories[name]
         if num_bytes != kept_bytes:
-            raise ValueError(f"num_bytes is {num_bytes}, must be {kept_bytes} as before for {name!r}")
+            raise ValueError(f"num_bytes is {num_bytes}; it must be {kept_bytes} as before for {name!r}")
         return os.dup(descriptor)
 
     def memory_names(self) -> dict[str, int]:
@@ -228,7 +190,7 @@ class PoolContext:
         return {name: num_bytes for name, (_, num_bytes) in self._memories.items()}
 
     def report(self, iteration: int) -> None:
-        """Tell nobody: no failure is planned, and the clock of turns is kept elsewhere."""
+        """Do nothing: no failure is planned, and turns have their own clock."""
 
     def log(self, name: str, **details: Any) -> None:
         """Keep something that happened."""

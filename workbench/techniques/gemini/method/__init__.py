@@ -3,20 +3,10 @@
 `placement` here is the function, not its module: it is imported at once, and the rest when it is asked for.
 """
 
-from __future__ import annotations
-
 import importlib
 
-from .placement import (
-    Placement,
-    components,
-    is_recoverable,
-    kept_bytes,
-    placement,
-    replicas_kept,
-    sent_bytes,
-    survivors,
-)
+from .placement import *  # noqa: F403
+from .placement import __all__ as _of_placement
 
 _ROOMS = {
     "best": ("BestCheckpointing", "CheckpointingNeeds", "best_checkpointing", "expected_waste"),
@@ -42,17 +32,7 @@ _ROOMS = {
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 
-__all__ = [
-    "Placement",
-    "components",
-    "is_recoverable",
-    "kept_bytes",
-    "placement",
-    "replicas_kept",
-    "sent_bytes",
-    "survivors",
-    *_HOMES,
-]
+__all__ = [*_of_placement, *_HOMES]
 
 
 def __getattr__(name: str):

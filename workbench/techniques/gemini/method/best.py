@@ -10,13 +10,12 @@ traffic fits the idle time and where it does not, so that each part has its mini
 Young: CACM 17(9), 1974. Daly: FGCS 22(3), 2006, Eq. 37.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from .checks import require_counts, require_not_negative, require_positive
 from .placement import BUFFERS_PER_REPLICA, placement
 from .probability import recovery_probability
 from .waste import Job, Level, Tier, gemini, wasted_time_s
@@ -46,18 +45,12 @@ class CheckpointingNeeds:
             raise ValueError(f"idle_s is {self.idle_s!r}; it must be in 0..{self.job.iteration_s!r}, an iteration")
         if not 0 <= self.hardware_share <= 1:
             raise ValueError(f"hardware_share is {self.hardware_share!r}; it must be in [0, 1]")
-        if not 0 < self.failures_per_machine_day < math.inf:
-            raise ValueError(f"failures_per_machine_day is {self.failures_per_machine_day!r}; it must be above 0")
-        for name in ("window_s", "blocking_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and not negative")
-        if self.most_iterations < 1:
-            raise ValueError(f"most_iterations is {self.most_iterations!r}; it must be at least 1")
-        if self.memory_bytes < BUFFERS_PER_REPLICA * self.job.shard_bytes:
-            raise ValueError(
-                f"memory_bytes is {self.memory_bytes!r}; {BUFFERS_PER_REPLICA} buffers of one replica "
-                f"need {BUFFERS_PER_REPLICA * self.job.shard_bytes!r}"
-            )
+        require_positive(failures_per_machine_day=self.failures_per_machine_day)
+        require_not_negative(window_s=self.window_s, blocking_s=self.blocking_s)
+        require_counts(1, most_iterations=self.most_iterations)
+        if self.memory_bytes < (least_bytes := BUFFERS_PER_REPLICA * self.job.shard_bytes):
+            rule = f"{BUFFERS_PER_REPLICA} buffers of one replica need {least_bytes!r}"
+            raise ValueError(f"memory_bytes is {self.memory_bytes!r}; {rule}")
 
     @property
     def most_replicas(self) -> int:
@@ -88,9 +81,7 @@ class BestCheckpointing:
 
 
 def best_checkpointing(needs: CheckpointingNeeds) -> BestCheckpointing:
-    """Find the number of replicas and the interval that lose least; of equals fewer replicas, then the shorter
-    interval.
-    """
+    """Find the number of replicas and the interval that lose least; a tie goes to fewer, then to more frequent ones."""
     numbers = range(1, needs.most_replicas + 1)
     return _best(needs, ((m, n) for m in numbers for n in _candidates(needs, m)))
 
@@ -105,8 +96,7 @@ def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterat
     """Return the expected seconds lost in a second of training."""
     if not 1 <= num_replicas <= needs.most_replicas:
         raise ValueError(f"num_replicas is {num_replicas!r}; it must be in 1..{needs.most_replicas}, what memory holds")
-    if interval_iterations < 1:
-        raise ValueError(f"interval_iterations is {interval_iterations!r}; it must be at least 1")
+    require_counts(1, interval_iterations=interval_iterations)
     level = memory_level(needs, num_replicas, interval_iterations)
     interval_s = interval_iterations * needs.job.iteration_s + level.blocking_s
     from_memory_s = level.blocking_s + level.transfer_s + interval_s / 2
@@ -215,7 +205,5 @@ def _storage_share(num_machines: int, num_replicas: int, mean_more: float) -> fl
 
 
 def _check_interval(blocking_s: float, mean_time_between_failures_s: float) -> None:
-    if not 0 <= blocking_s < math.inf:
-        raise ValueError(f"blocking_s is {blocking_s!r}; it must be finite and not negative")
-    if not 0 < mean_time_between_failures_s < math.inf:
-        raise ValueError(f"mean_time_between_failures_s is {mean_time_between_failures_s!r}; it must be above 0")
+    require_not_negative(blocking_s=blocking_s)
+    require_positive(mean_time_between_failures_s=mean_time_between_failures_s)

@@ -6,15 +6,14 @@ for the idle spans of the iteration without checkpoints, times μ, at the rate B
 Gemini's (D is the rate of copying), and that of both one after the other for the unpipelined one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from workbench.timeline import Kind, Task, Timeline, simulate
 
+from .checks import require_not_negative, require_positive
 from .partition import Chunk, partition_checkpoint
 from .profiling import Operation, ProfiledIteration, idle_spans_s
 
@@ -47,8 +46,7 @@ class Phase:
     def __post_init__(self) -> None:
         if len(self.label.split()) != 1:
             raise ValueError(f"label is {self.label!r}; it must be one word")
-        for name in ("compute_s", "gather_s", "scatter_s"):
-            _require_time(f"{name} of {self.label!r}", getattr(self, name))
+        require_not_negative(compute_s=self.compute_s, gather_s=self.gather_s, scatter_s=self.scatter_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +65,7 @@ class CheckpointTraffic:
 
     def __post_init__(self) -> None:
         self.chunks((0.0,), self.bandwidth_bytes_per_s)  # checks all but what follows
-        if not (math.isfinite(self.copy_bytes_per_s) and self.copy_bytes_per_s > 0):
-            raise ValueError(f"copy_bytes_per_s is {self.copy_bytes_per_s!r}; it must be a finite number above 0")
+        require_positive(copy_bytes_per_s=self.copy_bytes_per_s)
         if not self.free_bytes >= 0:
             raise ValueError(f"free_bytes is {self.free_bytes!r}; it must be at least 0")
 
@@ -92,14 +89,6 @@ class CheckpointTraffic:
             safety=self.safety,
         )
 
-    def receive_s(self, size_bytes: int) -> float:
-        """f(s) = α + s / B."""
-        return self.startup_s + size_bytes / self.bandwidth_bytes_per_s
-
-    def copy_s(self, size_bytes: int) -> float:
-        """Seconds from the device to host memory."""
-        return size_bytes / self.copy_bytes_per_s
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InterleavedIteration:
@@ -119,16 +108,11 @@ class InterleavedIteration:
 def interleave(
     phases: Sequence[Phase], traffic: CheckpointTraffic, scheme: Scheme | str, *, update_s: float = 0.0
 ) -> InterleavedIteration:
-    """Place one iteration in time.
-
-    Args:
-        phases: in the order in which they are computed.
-        traffic: of the checkpoint.
-        scheme: one of `Scheme`.
-        update_s: of the optimizer, after all phases and all messages.
-    """
-    scheme = _checked_scheme(scheme)
-    _require_time("update_s", update_s)
+    """Place one iteration in time; the optimizer's update follows all phases and all messages."""
+    if scheme not in list(Scheme):
+        raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(repr(str(each)) for each in Scheme)}")
+    scheme = Scheme(scheme)
+    require_not_negative(update_s=update_s)
     chunks, num_buffers = _planned(phases, traffic, scheme)
     tasks = _tasks(phases, traffic, chunks, num_buffers, update_s)
     timeline = simulate(tasks)
@@ -174,34 +158,22 @@ def _planned(phases: Sequence[Phase], traffic: CheckpointTraffic, scheme: Scheme
     return traffic.chunks(spans_s, min(network, copying)), traffic.num_buffers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Message:
-    """A message of training: its task's name, its length and what must have been computed before."""
+def _messages(phases: Sequence[Phase]) -> list[Task]:
+    """Return training's messages in the order of the network, each after the computation that it needs."""
 
-    name: str
-    label: str
-    seconds: float
-    after: tuple[str, ...]
-
-
-def _messages(phases: Sequence[Phase]) -> list[_Message]:
-    """Return training's messages in the order of the network."""
-    found = [_gather(phases, index) for index in range(min(_AHEAD, len(phases)))]
-    for index, phase in enumerate(phases):
-        if index + _AHEAD < len(phases):
-            found.append(_gather(phases, index + _AHEAD))
-        found.append(
-            _Message(
-                name=f"scatter {index}", label=f"S{phase.label}", seconds=phase.scatter_s, after=(f"compute {index}",)
-            )
+    def message(kind: str, index: int, seconds: float, after: tuple[str, ...]) -> Task:
+        name, label = f"{kind} {index}", f"{kind[0].upper()}{phases[index].label}"
+        return Task(
+            name=name, resources=(NETWORK,), duration_s=seconds, after=after, kind=Kind.COMMUNICATE, label=label
         )
-    return [message for message in found if message.seconds > 0]
 
-
-def _gather(phases: Sequence[Phase], index: int) -> _Message:
-    after = (f"compute {index - _AHEAD}",) if index >= _AHEAD else ()
-    phase = phases[index]
-    return _Message(name=f"gather {index}", label=f"G{phase.label}", seconds=phase.gather_s, after=after)
+    messages = [message("gather", index, phase.gather_s, ()) for index, phase in enumerate(phases[:_AHEAD])]
+    for index, phase in enumerate(phases):
+        after = (f"compute {index}",)
+        if index + _AHEAD < len(phases):
+            messages.append(message("gather", index + _AHEAD, phases[index + _AHEAD].gather_s, after))
+        messages.append(message("scatter", index, phase.scatter_s, after))
+    return [task for task in messages if task.duration_s > 0]
 
 
 def _tasks(
@@ -211,7 +183,6 @@ def _tasks(
     num_buffers: int,
     update_s: float,
 ) -> list[Task]:
-    """Return all tasks; the network's follow one another in their order."""
     if not phases:
         raise ValueError("phases is empty; an iteration must have one")
     messages = _messages(phases)
@@ -224,7 +195,8 @@ def _tasks(
             _add_chunk(network, copies, traffic, chunk, number, num_buffers)
             number, chunk = next(waiting, (0, None))
         if place < len(messages):
-            _add_message(network, messages[place])
+            before = tuple(task.name for task in network[-1:])
+            network.append(replace(messages[place], after=before + messages[place].after))
     after = (f"compute {len(phases) - 1}", *(task.name for task in network[-1:]))
     update = Task(name="update", resources=(COMPUTE,), duration_s=update_s, after=after, kind=Kind.OTHER, label="U")
     return [*network, *copies, *_computations(phases, messages), update]
@@ -233,32 +205,18 @@ def _tasks(
 def _add_chunk(
     network: list[Task], copies: list[Task], traffic: CheckpointTraffic, chunk: Chunk, number: int, num_buffers: int
 ) -> None:
-    """Append the arrival of a chunk, once its buffer is free, and its copy."""
     free = (f"copy {number - num_buffers}",) if number >= num_buffers else ()
-    before = (network[-1].name,) if network else ()
-    arrival, copied = f"receive {number}", f"copy {number}"
-    label, size = f"c{number}", chunk.size_bytes
-    on_network = {"resources": (NETWORK,), "kind": Kind.ENCODE, "duration_s": traffic.receive_s(size)}
-    on_engine = {"resources": (COPY_ENGINE,), "kind": Kind.DECODE, "duration_s": traffic.copy_s(size)}
+    before = tuple(task.name for task in network[-1:])
+    arrival, copied, label = f"receive {number}", f"copy {number}", f"c{number}"
+    receive_s = traffic.startup_s + chunk.size_bytes / traffic.bandwidth_bytes_per_s
+    copy_s = chunk.size_bytes / traffic.copy_bytes_per_s
+    on_network = {"resources": (NETWORK,), "kind": Kind.ENCODE, "duration_s": receive_s}
+    on_engine = {"resources": (COPY_ENGINE,), "kind": Kind.DECODE, "duration_s": copy_s}
     network.append(Task(name=arrival, after=before + free, label=label, **on_network))
     copies.append(Task(name=copied, after=(arrival,), label=label, **on_engine))
 
 
-def _add_message(network: list[Task], message: _Message) -> None:
-    before = (network[-1].name,) if network else ()
-    network.append(
-        Task(
-            name=message.name,
-            resources=(NETWORK,),
-            duration_s=message.seconds,
-            after=before + message.after,
-            kind=Kind.COMMUNICATE,
-            label=message.label,
-        )
-    )
-
-
-def _computations(phases: Sequence[Phase], messages: Sequence[_Message]) -> list[Task]:
+def _computations(phases: Sequence[Phase], messages: Sequence[Task]) -> list[Task]:
     sent = {message.name for message in messages}
     tasks = []
     for index, phase in enumerate(phases):
@@ -275,16 +233,3 @@ def _computations(phases: Sequence[Phase], messages: Sequence[_Message]) -> list
             )
         )
     return tasks
-
-
-def _checked_scheme(scheme: Scheme | str) -> Scheme:
-    try:
-        return Scheme(scheme)
-    except ValueError:
-        known = ", ".join(repr(str(each)) for each in Scheme)
-        raise ValueError(f"scheme is {scheme!r}; it must be one of {known}") from None
-
-
-def _require_time(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} is {value!r}; it must be a finite number, 0 or more")

@@ -5,13 +5,12 @@ counter lets m replicas through although m - 1 travel; and where a span is short
 Times are compared as fractions, so that the slow and the fast form agree to the byte.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Integral, Real
+
+from .checks import require_counts, require_not_negative, require_positive
 
 __all__ = ["Chunk", "partition_checkpoint", "partition_checkpoint_by_definition"]
 
@@ -49,49 +48,44 @@ class _Setting:
 
 
 def partition_checkpoint(
-    idle_spans_s: Sequence[float],
-    checkpoint_bytes: int,
+    idle_spans_s: Sequence[float],  # lengths of the profiled spans; the last one takes all that is left
+    checkpoint_bytes: int,  # C, of one replica
     *,
-    num_replicas: int,
-    reserved_bytes: int,
-    num_buffers: int,
-    bandwidth_bytes_per_s: float,
-    startup_s: float = 0.0,
-    safety: float = 0.9,
+    num_replicas: int,  # m, the local one included; m - 1 travel
+    reserved_bytes: int,  # R, device memory set aside
+    num_buffers: int,  # p, parts of it; a chunk has at most R / p bytes
+    bandwidth_bytes_per_s: float,  # B
+    startup_s: float = 0.0,  # α of every message
+    safety: float = 0.9,  # μ, share of a span that is planned with, in (0, 1]
+    divide: Callable[[_Setting], Iterable[Chunk]] | None = None,  # the algorithm; None for the fast one
 ) -> tuple[Chunk, ...]:
-    """Divide the remote replicas of a checkpoint into chunks that fill idle spans in their order.
-
-    Args:
-        idle_spans_s: lengths of the profiled spans; the last one takes all that is left.
-        checkpoint_bytes: C, of one replica.
-        num_replicas: m, the local one included; m - 1 travel.
-        reserved_bytes: R, device memory set aside.
-        num_buffers: p, parts of it; a chunk has at most R / p bytes.
-        bandwidth_bytes_per_s: B.
-        startup_s: α of every message.
-        safety: μ, share of a span that is planned with, in (0, 1].
-
-    Returns:
-        Chunks in the order in which they travel.
-    """
-    setting = _setting(
-        idle_spans_s,
-        checkpoint_bytes,
-        num_replicas=num_replicas,
-        reserved_bytes=reserved_bytes,
-        num_buffers=num_buffers,
-        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-        startup_s=startup_s,
-        safety=safety,
+    """Divide the remote replicas of a checkpoint into chunks that fill idle spans, in the order of travelling."""
+    spans_s = tuple(idle_spans_s)
+    if not spans_s:
+        raise ValueError("idle_spans_s is empty; it must have at least the last span")
+    require_not_negative(**{f"idle_spans_s[{index}]": span_s for index, span_s in enumerate(spans_s)})
+    require_counts(1, checkpoint_bytes=checkpoint_bytes, num_replicas=num_replicas, num_buffers=num_buffers)
+    require_counts(num_buffers, reserved_bytes=reserved_bytes)
+    require_positive(bandwidth_bytes_per_s=bandwidth_bytes_per_s, safety=safety)
+    require_not_negative(startup_s=startup_s)
+    if safety > 1:
+        raise ValueError(f"safety is {safety!r}; it must be in (0, 1]")
+    setting = _Setting(
+        spans_s=(*(Fraction(safety) * Fraction(span_s) for span_s in spans_s[:-1]), None),
+        checkpoint_bytes=int(checkpoint_bytes),
+        num_remote=int(num_replicas) - 1,
+        chunk_bytes=int(reserved_bytes) // int(num_buffers),
+        bandwidth=Fraction(bandwidth_bytes_per_s),
+        startup_s=Fraction(startup_s),
     )
-    return tuple(_chunks_by_division(setting))
+    return tuple((divide or _chunks_by_division)(setting))
 
 
 def partition_checkpoint_by_definition(
     idle_spans_s: Sequence[float], checkpoint_bytes: int, **choices: float
 ) -> tuple[Chunk, ...]:
     """Do the same one chunk after the other, as algorithm 6.2 means to; the choices are its keyword arguments."""
-    return tuple(_chunks_one_by_one(_setting(idle_spans_s, checkpoint_bytes, **choices)))
+    return partition_checkpoint(idle_spans_s, checkpoint_bytes, divide=_chunks_one_by_one, **choices)
 
 
 def _chunks_by_division(setting: _Setting) -> Iterator[Chunk]:
@@ -137,51 +131,3 @@ def _fill(setting: _Setting, wanted: int, left_s: Fraction | None) -> tuple[list
     if rest and left_s is not None:
         left_s -= setting.time_s(rest)
     return sizes, left_s
-
-
-def _setting(
-    idle_spans_s: Sequence[float],
-    checkpoint_bytes: int,
-    *,
-    num_replicas: int,
-    reserved_bytes: int,
-    num_buffers: int,
-    bandwidth_bytes_per_s: float,
-    startup_s: float = 0.0,
-    safety: float = 0.9,
-) -> _Setting:
-    spans_s = tuple(idle_spans_s)
-    if not spans_s:
-        raise ValueError("idle_spans_s is empty; it must have at least the last span")
-    for index, span_s in enumerate(spans_s):
-        _require_number(f"idle_spans_s[{index}]", span_s, least=0)
-    counts = {"checkpoint_bytes": checkpoint_bytes, "num_replicas": num_replicas, "num_buffers": num_buffers}
-    for name, value in counts.items():
-        _require_count(name, value, least=1)
-    _require_count("reserved_bytes", reserved_bytes, least=num_buffers)
-    _require_number("bandwidth_bytes_per_s", bandwidth_bytes_per_s, above=0)
-    _require_number("startup_s", startup_s, least=0)
-    _require_number("safety", safety, above=0)
-    if safety > 1:
-        raise ValueError(f"safety is {safety!r}; it must be in (0, 1]")
-    usable_s = [Fraction(safety) * Fraction(span_s) for span_s in spans_s[:-1]]
-    return _Setting(
-        spans_s=(*usable_s, None),
-        checkpoint_bytes=int(checkpoint_bytes),
-        num_remote=int(num_replicas) - 1,
-        chunk_bytes=int(reserved_bytes) // int(num_buffers),
-        bandwidth=Fraction(bandwidth_bytes_per_s),
-        startup_s=Fraction(startup_s),
-    )
-
-
-def _require_count(name: str, value: object, *, least: int) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}")
-
-
-def _require_number(name: str, value: object, *, least: float = 0, above: float | None = None) -> None:
-    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < least or (above is not None and value <= above):
-        rule = f"above {above}" if above is not None else f"at least {least}"
-        raise ValueError(f"{name} is {value!r}; it must be a finite number, {rule}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from .checks import require_counts, require_not_negative
+
 __all__ = [
     "BUFFERS_PER_REPLICA",
     "KINDS",
@@ -52,26 +54,18 @@ class Placement:
 
 
 def placement(num_machines: int, num_replicas: int, kind: str = "mixed") -> Placement:
-    """Place the replicas.
+    """Place m replicas of the shard of each of N machines, its own included.
 
-    Args:
-        num_machines: N.
-        num_replicas: m, the machine's own included.
-        kind: "group", N/m groups whose members keep each other's shards; "ring", each machine sends to the next m - 1;
-            "mixed", algorithm 6.1: groups, and where m does not divide N, one ring over the last machines.
-
-    Returns:
-        The placement. Where m divides N, "mixed" gives the group placement, of the kind "group", as algorithm 6.1 does.
+    A "group" placement has N/m groups whose members keep each other's shards; in a "ring" each machine sends to the
+    next m - 1. "mixed" is algorithm 6.1: groups, and where m does not divide N, one ring over the last machines.
     """
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
     _check_numbers(num_machines, num_replicas)
     divides = num_machines % num_replicas == 0
     if kind == "group" and not divides:
-        raise ValueError(
-            f"kind is 'group' and num_machines is {num_machines}; "
-            f"it must be a multiple of num_replicas, {num_replicas} (or kind 'mixed')"
-        )
+        rule = f"it must be a multiple of num_replicas, {num_replicas} (or kind 'mixed')"
+        raise ValueError(f"kind is 'group' and num_machines is {num_machines}; {rule}")
     kind = "group" if kind == "mixed" and divides else kind
     num_grouped = {"group": num_machines, "ring": 0}.get(kind, num_replicas * (num_machines // num_replicas - 1))
     holders = [
@@ -96,7 +90,7 @@ def replicas_kept(placed: Placement) -> tuple[tuple[int, ...], ...]:
 def kept_bytes(placed: Placement, machine: int, shard_bytes: int) -> int:
     """Return the bytes of memory that a machine gives to replicas, two buffers each: 2·m·shard."""
     _check_machine("machine", machine, placed.num_machines)
-    _check_bytes(shard_bytes)
+    require_not_negative(shard_bytes=shard_bytes)
     num_kept = sum(machine in holders for holders in placed.holders)
     return BUFFERS_PER_REPLICA * num_kept * shard_bytes
 
@@ -104,7 +98,7 @@ def kept_bytes(placed: Placement, machine: int, shard_bytes: int) -> int:
 def sent_bytes(placed: Placement, machine: int, shard_bytes: int) -> int:
     """Return the bytes that a machine sends to others for one checkpoint: (m - 1)·shard."""
     _check_machine("machine", machine, placed.num_machines)
-    _check_bytes(shard_bytes)
+    require_not_negative(shard_bytes=shard_bytes)
     return (len(placed.holders[machine]) - 1) * shard_bytes
 
 
@@ -156,14 +150,9 @@ def _next_in(circle: Sequence[int], place: int, count: int) -> tuple[int, ...]:
 
 
 def _check_numbers(num_machines: int, num_replicas: int) -> None:
-    for name, value in (("num_machines", num_machines), ("num_replicas", num_replicas)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+    require_counts(1, num_machines=num_machines, num_replicas=num_replicas)
     if num_replicas > num_machines:
-        raise ValueError(
-            f"num_replicas is {num_replicas}; it must be at most num_machines, {num_machines}: "
-            "two replicas on one machine are lost together"
-        )
+        raise ValueError(f"num_replicas is {num_replicas}; it must be at most num_machines, {num_machines}")
 
 
 def _check_holders(machine: int, holders: tuple[int, ...], placed: Placement) -> None:
@@ -179,8 +168,3 @@ def _check_holders(machine: int, holders: tuple[int, ...], placed: Placement) ->
 def _check_machine(name: str, machine: int, num_machines: int) -> None:
     if isinstance(machine, bool) or not isinstance(machine, int) or not 0 <= machine < num_machines:
         raise ValueError(f"{name} names machine {machine!r}; machines are 0 to {num_machines - 1}")
-
-
-def _check_bytes(shard_bytes: int) -> None:
-    if isinstance(shard_bytes, bool) or not isinstance(shard_bytes, (int, float)) or shard_bytes < 0:
-        raise ValueError(f"shard_bytes is {shard_bytes!r}; it must be a number of bytes, zero or more")

@@ -4,8 +4,6 @@ It holds corollary 6.1, theorem 6.1 and Eq. 6.3. The paper proves the gap of the
 (2m - 3)/C(N, m); at N mod m = m - 1 it equals it.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -44,8 +42,7 @@ def recovery_probability(placed: Placement, k: int) -> Fraction:
     """Count the exact probability that training recovers from memory when k machines are lost at once.
 
     Raises:
-        TooTangled: for a placement of one's own that has no exact way in reasonable time; it is never estimated
-            silently: `estimate_recovery_probability` does that, and says how far it may be off.
+        TooTangled: where that takes too long; `estimate_recovery_probability` samples instead.
     """
     _check_k(k, placed.num_machines)
     surviving = num_surviving(placed.holders, placed.num_machines, k)
@@ -53,11 +50,7 @@ def recovery_probability(placed: Placement, k: int) -> Fraction:
 
 
 def group_bound(num_machines: int, num_replicas: int, k: int) -> Fraction:
-    """Bound the probability of the group placement from below (corollary 6.1, Eq. 6.4).
-
-    Returns:
-        1 for k < m, else max(0, 1 - (N/m) C(N-m, k-m) / C(N, k)); the probability itself where k < 2m.
-    """
+    """Bound the probability of the group placement from below (corollary 6.1, Eq. 6.4): exact where k < 2m."""
     _check_sizes(num_machines, num_replicas)
     if num_machines % num_replicas:
         raise ValueError(f"num_machines is {num_machines}; it must be a multiple of num_replicas, {num_replicas}")
@@ -145,17 +138,15 @@ class BestPlacement:
 
 
 def best_placement(num_machines: int, num_replicas: int, k: int, *, balanced: bool = False) -> BestPlacement:
-    """Try every placement.
-
-    Args:
-        num_machines: N, small.
-        num_replicas: m.
-        k: machines lost at once.
-        balanced: try only those in which every machine keeps m replicas, as in a group or a ring.
-    """
+    """Try every placement, or only those in which every machine keeps m replicas, as in a group or a ring."""
     _check_sizes(num_machines, num_replicas)
     _check_k(k, num_machines)
-    _check_number(num_machines, num_replicas)
+    num_placements = comb(num_machines - 1, num_replicas - 1) ** num_machines
+    if num_placements > MOST_PLACEMENTS:
+        sizes = (
+            f"num_machines is {num_machines} and num_replicas {num_replicas}, which makes {num_placements:,} placements"
+        )
+        raise ValueError(f"{sizes}; it must be at most {MOST_PLACEMENTS:,}")
     losses = [frozenset(lost) for lost in combinations(range(num_machines), k)]
     choices = [_choices(machine, num_machines, num_replicas, losses) for machine in range(num_machines)]
     fewest, example, num_best, num_tried = len(losses) + 1, None, 0, 0
@@ -196,12 +187,3 @@ def _choices(
     others = [other for other in range(num_machines) if other != machine]
     rows = [(machine, *chosen) for chosen in combinations(others, num_replicas - 1)]
     return [(row, sum(1 << bit for bit, lost in enumerate(losses) if lost.issuperset(row))) for row in rows]
-
-
-def _check_number(num_machines: int, num_replicas: int) -> None:
-    num_placements = comb(num_machines - 1, num_replicas - 1) ** num_machines
-    if num_placements > MOST_PLACEMENTS:
-        raise ValueError(
-            f"num_machines is {num_machines} and num_replicas {num_replicas}, which makes {num_placements:,} "
-            f"placements; it must be at most {MOST_PLACEMENTS:,}"
-        )

@@ -5,8 +5,6 @@ operation and the end. n operations have n + 1 spans, of which those between ove
 different iterations match by index.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

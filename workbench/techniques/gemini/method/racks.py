@@ -3,13 +3,12 @@
 A shard is lost if all of its holders stand in lost racks, so sets of racks take the place of the sets of holders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations
 from math import comb
 
+from .checks import require_counts
 from .placement import Placement, is_recoverable, placement
 from .surviving import num_surviving
 
@@ -18,9 +17,7 @@ __all__ = ["rack_placement", "rack_recovery_probability", "racks_in_order"]
 
 def racks_in_order(num_machines: int, machines_per_rack: int) -> tuple[int, ...]:
     """Fill one rack after the other; return the rack of every machine, racks counting from 0."""
-    for name, value in (("num_machines", num_machines), ("machines_per_rack", machines_per_rack)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+    require_counts(1, num_machines=num_machines, machines_per_rack=machines_per_rack)
     return tuple(machine // machines_per_rack for machine in range(num_machines))
 
 
@@ -43,16 +40,7 @@ def rack_recovery_probability_by_definition(placed: Placement, rack_of: Sequence
 
 
 def rack_recovery_probability(placed: Placement, rack_of: Sequence[int], num_lost: int) -> Fraction:
-    """Count the exact probability of recovery when r racks are lost, over the sets of racks in which holders stand.
-
-    Args:
-        placed: any placement.
-        rack_of: the rack of every machine.
-        num_lost: r, racks lost at once.
-
-    Raises:
-        TooTangled: for a placement of one's own that has no exact way in reasonable time.
-    """
+    """Count the exact probability of recovery when r racks are lost at once; TooTangled where that takes too long."""
     racks = _checked_racks(placed.num_machines, rack_of, num_lost)
     racks_of_holders = {frozenset(rack_of[holder] for holder in holders) for holders in placed.holders}
     return Fraction(num_surviving(racks_of_holders, racks, num_lost), comb(racks, num_lost))
@@ -98,7 +86,6 @@ def _taken(waiting: dict[int, list[int]], count: int) -> list[int]:
 
 
 def _checked_racks(num_machines: int, rack_of: Sequence[int], num_lost: int) -> int:
-    """Return R, after refusing what does not fit."""
     if len(rack_of) != num_machines:
         raise ValueError(f"rack_of has {len(rack_of)} entries; it must have one a machine, {num_machines}")
     racks = num_racks(rack_of)

@@ -4,12 +4,12 @@ All ranks go back to the newest iteration that every rank can reach. Each takes 
 memory, else from persistent storage; the peers are chosen so that the busiest serves as few ranks as can be.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from .checks import require_counts
 
 __all__ = ["Held", "RecoveryPlan", "Source", "Tier", "plan_recovery", "plan_recovery_by_definition"]
 
@@ -37,9 +37,7 @@ class Held:
 
 # Machine -> rank whose shard it is -> replicas, at most two. A machine that is lost or new is absent or empty.
 Holdings = Mapping[int, Mapping[int, Sequence[Held]]]
-Copies = list[
-    dict[int, Sequence[Held]]
-]  # for each rank, machine -> its replicas of the rank's shard, machines in order
+Copies = list[dict[int, Sequence[Held]]]  # for each rank, machine -> its replicas of the rank's shard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,17 +81,10 @@ def plan_recovery_by_definition(
 def plan_recovery(
     holdings: Holdings, num_ranks: int, stored: Collection[int] = (), machine_of: Sequence[int] | None = None
 ) -> RecoveryPlan:
-    """Plan a recovery.
+    """Plan a recovery from memories and from the iterations that storage has of all ranks; of equal loads, the first.
 
     Args:
-        holdings: the replicas in the machines' memories.
-        num_ranks: ranks, whose shards are numbered as they are.
-        stored: iterations that are complete in persistent storage, for all ranks.
         machine_of: machine of each rank; None is rank r on machine r.
-
-    Returns:
-        The plan. Of several choices of peers with the same largest load, the one that comes first when each rank's
-        peer is compared in rank order.
     """
     homes = _checked(holdings, num_ranks, stored, machine_of)
     copies = _copies(holdings, num_ranks)
@@ -166,7 +157,6 @@ def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
 
 
 def _copies(holdings: Holdings, num_ranks: int) -> Copies:
-    """Turn the holdings round: by rank, then by machine."""
     copies: Copies = [{} for _ in range(num_ranks)]
     for machine, shards in sorted(holdings.items()):
         for rank, row in shards.items():
@@ -175,7 +165,6 @@ def _copies(holdings: Holdings, num_ranks: int) -> Copies:
 
 
 def _keepers(rows: Mapping[int, Sequence[Held]], iteration: int) -> list[int]:
-    """List the machines with a good replica of an iteration."""
     wanted = Held(iteration=iteration)
     return [machine for machine, row in rows.items() if wanted in row]
 
@@ -189,7 +178,6 @@ def _needed(copies: Copies, homes: Sequence[int], iteration: int) -> list[tuple[
 def _plan(
     copies: Copies, homes: Sequence[int], iteration: int, stored: Collection[int], chosen: Mapping[int, int]
 ) -> RecoveryPlan:
-    """Put the plan together, with the reasons."""
     sources = []
     for rank, home in enumerate(homes):
         keepers = _keepers(copies[rank], iteration)
@@ -214,7 +202,6 @@ def _reasons(rows: Mapping[int, Sequence[Held]], home: int, iteration: int) -> t
 
 
 def _found(row: Sequence[Held], iteration: int) -> str:
-    """Describe what is held instead of an iteration."""
     if not row:
         return "nothing is held"
     parts = [
@@ -227,9 +214,7 @@ def _found(row: Sequence[Held], iteration: int) -> str:
 def _checked(
     holdings: Holdings, num_ranks: int, stored: Collection[int], machine_of: Sequence[int] | None
 ) -> Sequence[int]:
-    """Refuse numbers that cannot be; give each rank's machine."""
-    if num_ranks < 1:
-        raise ValueError(f"num_ranks is {num_ranks}; it must be at least 1")
+    require_counts(1, num_ranks=num_ranks)
     homes = range(num_ranks) if machine_of is None else machine_of
     if len(homes) != num_ranks:
         raise ValueError(f"machine_of has {len(homes)} entries; it must have num_ranks, {num_ranks}")

@@ -4,24 +4,21 @@ Parameters are counted as in Hugging Face's implementations with their language-
 positions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from types import MappingProxyType
+
+from .checks import require_counts, require_not_negative
 
 __all__ = ["TABLE_6_2", "Family", "ModelSizes", "checkpoint_bytes", "machine_shard_bytes", "num_parameters"]
 
 # Of a checkpoint: the parameter and Adam's two moments, 4 bytes each (table 2.1's sizes over its parameters)
 BYTES_PER_PARAMETER = 12
-
 # Of mixed-precision training with Adam: the 12, and 2 each for a half-precision parameter and its gradient (Rajbhandari
 # et al., ZeRO, section 3.1)
 GPU_BYTES_PER_PARAMETER = 16
-
 VOCABULARY = 50_265  # Tokens (section 6.7.1)
-
 SEQUENCE = 512  # Tokens (section 6.7.1)
 
 
@@ -46,9 +43,8 @@ class ModelSizes:
     max_positions: int = SEQUENCE  # P, of the learned position embedding; RoBERTa adds its two
 
     def __post_init__(self) -> None:
-        for name in ("hidden_size", "intermediate_size", "num_layers", "num_heads", "vocab_size", "max_positions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        counts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "family"}
+        require_counts(1, **counts)
 
 
 def num_parameters(sizes: ModelSizes) -> int:
@@ -73,26 +69,20 @@ def num_parameters(sizes: ModelSizes) -> int:
 
 def checkpoint_bytes(parameters: float) -> float:
     """Return the bytes of a checkpoint, 12 a parameter."""
-    if parameters < 0:
-        raise ValueError(f"parameters is {parameters}; it must be zero or more")
+    require_not_negative(parameters=parameters)
     return BYTES_PER_PARAMETER * parameters
 
 
 def machine_shard_bytes(parameters: float, num_machines: int) -> float:
     """Return the bytes of one machine's shard, the states being shared out evenly (ZeRO-3)."""
-    if num_machines < 1:
-        raise ValueError(f"num_machines is {num_machines}; it must be at least 1")
+    require_counts(1, num_machines=num_machines)
     return checkpoint_bytes(parameters) / num_machines
 
 
 def _sizes(family: Family, hidden_size: int, num_layers: int, num_heads: int) -> ModelSizes:
-    """Return a row of table 6.2: its inner units are four times the hidden size, everywhere."""
+    inner = 4 * hidden_size  # in every row of table 6.2
     return ModelSizes(
-        family=family,
-        hidden_size=hidden_size,
-        intermediate_size=4 * hidden_size,
-        num_layers=num_layers,
-        num_heads=num_heads,
+        family=family, hidden_size=hidden_size, intermediate_size=inner, num_layers=num_layers, num_heads=num_heads
     )
 
 

@@ -5,8 +5,6 @@ by the runs between living machines, everything else by dynamic programming over
 that share nothing are multiplied as polynomials, whose coefficient of x^k counts the ways to lose k things.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
@@ -101,7 +99,6 @@ def surviving_of_frontier(things: Sequence[int], sets: Iterable[frozenset[int]],
 
 
 def _of_part(things: Sequence[int], sets: frozenset[frozenset[int]], k: int) -> list[int]:
-    """Count for a part that is no group."""
     size = _ring_size(things, sets)
     if size is None:
         return surviving_of_frontier(things, sets, k)
@@ -109,7 +106,6 @@ def _of_part(things: Sequence[int], sets: frozenset[frozenset[int]], k: int) -> 
 
 
 def _counted(most: int, ways: Callable[[int], int]) -> list[int]:
-    """Return the ways to lose 0, 1, ... of the things."""
     return [ways(lost) for lost in range(most + 1)]
 
 

@@ -4,11 +4,10 @@ Where the paper has a frequency f, this has the interval 1/f, in seconds or in w
 and warm-up do not depend on checkpoints and are left to `cost.training`.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from .checks import require_counts, require_not_negative, require_positive
 from .recovery import Tier
 
 __all__ = ["CheckpointPolicy", "Job", "Level", "Tier", "average_wasted_s", "gemini", "high_frequency", "strawman"]
@@ -17,21 +16,15 @@ STRAWMAN_INTERVAL_S = 3 * 3600.0  # section 6.7.1: every three hours, as BLOOM's
 
 
 def wasted_time_s(*, checkpoint_s: float, interval_s: float, retrieval_s: float, iteration_s: float = 0.0) -> float:
-    """Return the average time that one failure wastes, Eq. 6.1.
+    """Return the average time that one failure wastes, Eq. 6.1: t_ckpt + 1 / (2 f) + t_rtvl.
 
     Args:
         checkpoint_s: t_ckpt, seconds from a snapshot to its checkpoint being complete.
-        interval_s: 1/f, seconds from snapshot to snapshot.
+        interval_s: 1/f, seconds from snapshot to snapshot; Eq. 6.2 bounds it by checkpoint_s and iteration_s.
         retrieval_s: t_rtvl, seconds to read the newest complete checkpoint back.
-        iteration_s: T_iter, for the constraint alone; 0 leaves it to checkpoint_s.
-
-    Raises:
-        ValueError: if a time is negative, or the interval is shorter than Eq. 6.2 allows.
+        iteration_s: T_iter; 0 leaves the bound to checkpoint_s.
     """
-    times = {"checkpoint_s": checkpoint_s, "retrieval_s": retrieval_s, "iteration_s": iteration_s}
-    for name, value in times.items():
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name} is {value!r}; it must be finite and not negative")
+    require_not_negative(checkpoint_s=checkpoint_s, retrieval_s=retrieval_s, iteration_s=iteration_s)
     least_s = max(checkpoint_s, iteration_s)
     if not least_s <= interval_s < math.inf:
         raise ValueError(f"interval_s is {interval_s!r}; Eq. 6.2 asks for at least {least_s!r}, and it must be finite")
@@ -65,12 +58,9 @@ class Job:
     serialise_s: float = 0.0  # for which writing a checkpoint to storage stops training, by `torch.save`
 
     def __post_init__(self) -> None:
-        for name in ("iteration_s", "state_bytes", "num_machines", "storage_bytes_per_s", "network_bytes_per_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and above 0")
-        for name in ("latency_s", "serialise_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and not negative")
+        positive = ("iteration_s", "state_bytes", "num_machines", "storage_bytes_per_s", "network_bytes_per_s")
+        require_positive(**{name: getattr(self, name) for name in positive})
+        require_not_negative(latency_s=self.latency_s, serialise_s=self.serialise_s)
 
     @property
     def shard_bytes(self) -> float:
@@ -98,11 +88,8 @@ class Level:
     transfer_s: float = 0.0  # from then on until the checkpoint is complete, beside training
 
     def __post_init__(self) -> None:
-        if self.interval_iterations < 1:
-            raise ValueError(f"interval_iterations is {self.interval_iterations!r}; it must be at least 1")
-        for name in ("blocking_s", "transfer_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be finite and not negative")
+        require_counts(1, interval_iterations=self.interval_iterations)
+        require_not_negative(blocking_s=self.blocking_s, transfer_s=self.transfer_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,10 +107,8 @@ class CheckpointPolicy:
         for level in self.levels:
             least_s, interval_s = level.transfer_s, level.interval_iterations * self.iteration_s
             if interval_s < least_s * (1 - 1e-12):
-                raise ValueError(
-                    f"interval_iterations is {level.interval_iterations!r}, {interval_s:g} s; Eq. 6.2 "
-                    f"asks for at least transfer_s, {least_s:g} s"
-                )
+                rule = f"Eq. 6.2 asks for at least transfer_s, {least_s:g} s"
+                raise ValueError(f"interval_iterations is {level.interval_iterations!r}, {interval_s:g} s; {rule}")
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -133,13 +118,8 @@ class CheckpointPolicy:
 
 def strawman(job: Job, *, interval_s: float = STRAWMAN_INTERVAL_S) -> CheckpointPolicy:
     """Return the policy that writes to storage every three hours; whole iterations, at least as often as asked."""
-    level = Level(
-        in_memory=False,
-        interval_iterations=max(math.floor(interval_s / job.iteration_s), _least_iterations(job)),
-        blocking_s=job.serialise_s,
-        transfer_s=job.storage_s,
-    )
-    return CheckpointPolicy(name="Strawman", iteration_s=job.iteration_s, storage=level)
+    iterations = max(math.floor(interval_s / job.iteration_s), _least_iterations(job))
+    return replace(high_frequency(job, interval_iterations=iterations), name="Strawman")
 
 
 def high_frequency(job: Job, *, interval_iterations: int | None = None) -> CheckpointPolicy:
@@ -168,15 +148,12 @@ def gemini(
         blocking_s=blocking_s,
         transfer_s=job.iteration_s if transfer_s is None else transfer_s,
     )
-    iterations = max(math.floor(storage_interval_s / job.iteration_s), _least_iterations(job))
-    storage = Level(in_memory=False, interval_iterations=iterations, transfer_s=job.storage_s)
+    storage = replace(strawman(job, interval_s=storage_interval_s).storage, blocking_s=0.0)
     return CheckpointPolicy(name="Gemini", iteration_s=job.iteration_s, storage=storage, memory=memory)
 
 
 def average_wasted_s(policy: CheckpointPolicy, job: Job, tier: Tier) -> float:
-    """Return the average waste of a failure, Eq. 6.1, where a policy recovers from a tier; blocking is not counted, as
-    in the paper.
-    """
+    """Return the average waste of a failure that a tier recovers, Eq. 6.1; blocking is left out as in the paper."""
     level = policy.storage if tier is Tier.STORAGE else policy.memory
     if level is None:
         raise ValueError(f"tier is {tier.value!r}; {policy.name} keeps checkpoints in {Tier.STORAGE.value} only")

@@ -1,7 +1,5 @@
 """Gemini on real machines: state, replicas and tiers in memory, control plane, and training that restarts."""
 
-from __future__ import annotations
-
 import importlib
 
 _ROOMS = {

@@ -1,7 +1,5 @@
 """Small JSON values gathered on all ranks without pickle, and a barrier whose time limit names the missing ranks."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import timedelta
@@ -20,16 +18,10 @@ class RankMissing(TimeoutError):
 
 
 def meet(purpose: str, timeout_s: float, group: dist.ProcessGroup | None = None) -> None:
-    """Wait until every rank of the group is here: all send to the first rank, and it answers.
-
-    Args:
-        purpose: the next step of all ranks, for the error.
-        timeout_s: for the slowest.
-        group: None is the default group; of ranks on processors.
+    """Wait until every rank of a group on processors is here: all send to the first rank, and it answers.
 
     Raises:
-        RankMissing: after the timeout on the first rank of the group; where that one is missing, a little later on the
-            others.
+        RankMissing: after the timeout on the first rank; where that one is missing, a little later on the others.
         RuntimeError: as soon as an awaited rank is lost, as from a collective.
     """
     ends_s, token = time.monotonic() + timeout_s, torch.zeros(1, dtype=torch.uint8)

@@ -1,68 +1,44 @@
-"""Checkpoints in the memory of peers, taken beside training: what a user's own loop needs of Gemini.
+"""Checkpoints in the memory of peers, taken beside training: the three lines that a user's own loop needs of Gemini.
 
-    def train(context, num_iterations):
-        model, optimizer = ...
-        checkpoints = InMemoryCheckpoints(context, model, optimizer, num_replicas=2)  # DDP also needs throw_away=
-        for iteration in range(checkpoints.iteration, num_iterations):
-            loss = ...; loss.backward(); optimizer.step()
-            checkpoints.step()
-
-    run_training(train, num_machines=4, args=(1000,))
-
-Constructing it resumes: all ranks gather the contents of their machines' memories, plan alike, and load the newest
-iteration that all can reach. `step()` after the optimizer begins a checkpoint of the iteration just done; its chunks
-travel in the idle spans of the next iteration and are complete before the next update, which would change the tensors
-being sent. Until the first iterations have been profiled, checkpoints are sent at once and training waits.
-All ranks meet before a checkpoint travels, and only then is the one before the last overwritten: a failure loses at
-most two iterations of a rank.
+`step()` after the optimizer begins a checkpoint of the iteration just done. Its chunks travel in the idle spans of the
+next iteration and are complete before the next update, which would change the tensors being sent; until iterations have
+been profiled, training waits. All ranks meet before a checkpoint travels, and only then is the one before the last
+overwritten: a failure loses at most two iterations of a rank.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn, optim
-from torch.nn.parallel import DistributedDataParallel
 
-from workbench.techniques.gemini.method.interleaving import Scheme
+from workbench.techniques.gemini.method.checks import require_counts, require_positive
 from workbench.techniques.gemini.method.partition import Chunk
 from workbench.techniques.gemini.method.placement import placement
 
 from .agreement import meet, tell_all
+from .control.service import RankContext
 from .idle import Interleaving
-from .recovering import Log, recover_, replicate_
-from .replicas import MAX_CHUNKS, KeptShards, Place, Slot, holders_of_ranks
-from .state import HasState, TrainingState
+from .recovering import recover_, replicate_
+from .replicas import MAX_CHUNKS, KeptShards, Slot, holders_of_ranks
+from .state import HasState, TrainingState, require_throw_away
 from .storage import PersistentTier
 from .traffic import TrafficWatch, watch_traffic
 from .transfer import Transfer, routes_of
 
-__all__ = ["PRELOAD", "CheckpointTimeout", "Context", "InMemoryCheckpoints"]
+__all__ = ["PRELOAD", "CheckpointTimeout", "InMemoryCheckpoints"]
 
 # For `run_training`: what every rank imports anyway, torch._dynamo with its first optimizer.
 PRELOAD = (__name__, "torch.distributed.fsdp", "torch._dynamo")
 
-RESERVED_BYTES = 128 * 2**20  # R, section 6.7.1
-NUM_BUFFERS = 4  # p, the same
-NUM_PROFILED = 20  # iterations, section 6.5.4
 TIMEOUT_S = 300.0  # in which a checkpoint must be done once training waits for it
 
 
 class CheckpointTimeout(TimeoutError):
     """A checkpoint was not done in time; the message names the waiting rank and its peers."""
-
-
-class Context(Place, Log, Protocol):
-    """A rank's numbers, its machine's memory, and its log; see `RankContext`."""
-
-    def report(self, iteration: int) -> None:
-        """Report that an iteration is done."""
-        ...
 
 
 @dataclass(slots=True)
@@ -77,26 +53,9 @@ class _UnderWay:
 
 
 class InMemoryCheckpoints:
-    """Keeps a training's state in the memory of its own and of other machines.
+    """Keeps a training's state in the memory of its own and of other machines; bad arguments change nothing.
 
-    Args:
-        context: of the rank, as `run_training` gives it.
-        model: plain data parallelism (DDP) or `fully_shard`.
-        optimizer: of the model's parameters.
-        num_replicas: m, this machine's own included.
-        kind: of placement: "mixed" or "ring".
-        every: iterations from one checkpoint to the next.
-        scheme: how checkpoint traffic goes with training's: "Gemini", or one that it is compared with.
-        scheduler: learning-rate schedule.
-        extra: further objects with a state, by name, such as the data's position, or a further optimizer, which is
-            copied at every checkpoint where the first one's tensors are read in place.
-        storage: the last tier; None for none.
-        storage_every: iterations from one checkpoint there to the next; 0 for none.
-        reserved_bytes: R, of sub-buffers.
-        num_buffers: p.
-        num_profiled: iterations to profile.
-        throw_away: gives the loss of any batch of the usual shape; DDP needs it to go on bit for bit (see `resume_`).
-        timeout_s: in which a checkpoint must be done once training waits for it.
+    A further optimizer in `extra` is copied at every checkpoint; the tensors of the first one are read in place.
 
     Attributes:
         iteration: iterations that are in the state; the one to begin with.
@@ -105,67 +64,57 @@ class InMemoryCheckpoints:
         watch: of training's own messages; a loop wraps its own in `with watch.message():`.
 
     Raises:
-        ValueError: for m above the number of machines, m below 1, or a number out of range; nothing is changed then.
         StateMismatch: for a checkpoint of another model, optimizer or number of ranks.
     """
 
     def __init__(
         self,
-        context: Context,
-        model: nn.Module,
+        context: RankContext,
+        model: nn.Module,  # plain data parallelism (DDP) or `fully_shard`
         optimizer: optim.Optimizer,
         *,
-        num_replicas: int = 2,
-        kind: str = "mixed",
-        every: int = 1,
-        scheme: Scheme | str = Scheme.GEMINI,
-        scheduler: HasState | None = None,
-        extra: Mapping[str, HasState] | None = None,
-        storage: PersistentTier | None = None,
-        storage_every: int = 0,
-        reserved_bytes: int = RESERVED_BYTES,
-        num_buffers: int = NUM_BUFFERS,
-        num_profiled: int = NUM_PROFILED,
-        throw_away: Callable[[], Tensor] | None = None,
-        timeout_s: float = TIMEOUT_S,
+        num_replicas: int = 2,  # m, this machine's own included
+        kind: str = "mixed",  # of placement, or "ring"
+        every: int = 1,  # iterations from one checkpoint to the next
+        scheduler: HasState | None = None,  # learning-rate schedule
+        extra: Mapping[str, HasState] | None = None,  # further objects with a state, such as the data's position
+        storage: PersistentTier | None = None,  # the last tier
+        storage_every: int = 0,  # iterations from one checkpoint there to the next; 0 for none
+        throw_away: Callable[[], Tensor] | None = None,  # gives the loss of any batch; for DDP, see `resume_`
+        timeout_s: float = TIMEOUT_S,  # in which a checkpoint must be done once training waits for it
+        **sending: Any,  # scheme, reserved_bytes, num_buffers, num_profiled: see `Interleaving`
     ):
         placed = placement(context.num_machines, num_replicas, kind)
-        for name, value, least in (("every", every, 1), ("storage_every", storage_every, 0)):
-            if value < least:
-                raise ValueError(f"{name} is {value}; it must be at least {least}")
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s is {timeout_s}; it must be above 0")
-        if isinstance(model, DistributedDataParallel) and throw_away is None:
-            raise ValueError("throw_away is None; it must give a loss, or a DDP model cannot resume bit for bit")
+        require_counts(1, every=every)
+        require_counts(0, storage_every=storage_every)
+        require_positive(timeout_s=timeout_s)
+        require_throw_away(model, throw_away)
         if storage_every and storage is None:
             raise ValueError(f"storage_every is {storage_every}; it must be 0 where there is no storage")
         self._context, self._every, self._timeout_s = context, every, timeout_s
         self._storage, self._storage_every = storage, storage_every
-        self.interleaving = Interleaving(
-            Scheme(scheme),
-            num_replicas=num_replicas,
-            reserved_bytes=reserved_bytes,
-            num_buffers=num_buffers,
-            num_profiled=num_profiled,
-        )
+        self.interleaving = Interleaving(num_replicas=num_replicas, **sending)
         self.watch = TrafficWatch()
         watch_traffic(model, self.watch)
-        self._state = TrainingState(model, optimizer, scheduler=scheduler, extra=extra)
-        self._kept = KeptShards(context)
-        self.plan = recover_(self._state, context, self._kept, storage, log=context, throw_away=throw_away)
-        self.iteration = self.plan.iteration
-        holders = holders_of_ranks(placed, context.ranks_per_machine)
-        if self.iteration > 0:
-            with context.during("replicate", iteration=self.iteration):
-                replicate_(self._state, self.iteration, holders, context, self._kept)
-        self._routes = routes_of(context.rank, holders)
-        self._group = dist.new_group(backend="gloo")  # what it carries lies in processors' memory
+        self._state, self._kept = TrainingState(model, optimizer, scheduler=scheduler, extra=extra), KeptShards(context)
         self._transfer: Transfer | None = None
-        optimizers = [item for item in (optimizer, *(extra or {}).values()) if isinstance(item, optim.Optimizer)]
-        self._hooks = [item.register_step_pre_hook(lambda *_: self._before_update()) for item in optimizers]
         self._under_way: _UnderWay | None = None
         self._sizes: list[int] = []  # bytes of each rank's shard
         self._chunks: dict[int, tuple[Chunk, ...]] = {}  # rank -> those of its shard
+        self._resume(holders_of_ranks(placed, context.ranks_per_machine), throw_away)
+        optimizers = [item for item in (optimizer, *(extra or {}).values()) if isinstance(item, optim.Optimizer)]
+        self._hooks = [item.register_step_pre_hook(lambda *_: self._before_update()) for item in optimizers]
+
+    def _resume(self, holders: Sequence[Sequence[int]], throw_away: Callable[[], Tensor] | None) -> None:
+        """Go back to the newest iteration that all ranks can reach, and open the ways on which checkpoints travel."""
+        context, kept = self._context, self._kept
+        self.plan = recover_(self._state, context, kept, self._storage, log=context, throw_away=throw_away)
+        self.iteration = self.plan.iteration
+        if self.iteration > 0:
+            with context.during("replicate", iteration=self.iteration):
+                replicate_(self._state, self.iteration, holders, context, kept)
+        self._routes = routes_of(context.rank, holders)
+        self._group = dist.new_group(backend="gloo")  # what it carries lies in processors' memory
         self._update_began_s = time.monotonic()
         context.log("resumed", iteration=self.iteration)
 
@@ -211,10 +160,8 @@ class InMemoryCheckpoints:
                 end.result(self._timeout_s)
             except TimeoutError:
                 peers = [route.target if name == "sent to" else route.source for route in self._routes]
-                raise CheckpointTimeout(
-                    f"rank {self._context.rank}: iteration {under_way.iteration} was not {name} ranks {peers} "
-                    f"within {self._timeout_s:g} s"
-                ) from None
+                late = f"iteration {under_way.iteration} was not {name} ranks {peers} within {self._timeout_s:g} s"
+                raise CheckpointTimeout(f"rank {self._context.rank}: {late}") from None
         self._under_way = None
         ended = {f"{name}_s": moment - under_way.began_s for name, moment in under_way.ended_s.items()}
         self._context.log("checkpoint", iteration=under_way.iteration, began_s=under_way.began_s, **ended)
@@ -233,7 +180,6 @@ class InMemoryCheckpoints:
         self.wait()
 
     def _note_iteration(self) -> None:
-        """Profile the iteration that has ended, and settle when there are enough."""
         started_s, operations = self.watch.started_s, self.watch.next_iteration()
         if not self.interleaving.wants_iterations:
             return
@@ -243,7 +189,6 @@ class InMemoryCheckpoints:
             self._context.log("profiled", idle_s=self.interleaving.profile.total_s)
 
     def _begin(self) -> None:
-        """Begin the checkpoint of this iteration."""
         iteration = self.iteration
         num_bytes = self._state.capture(iteration).num_bytes
         if not self._chunks:
@@ -305,7 +250,6 @@ class InMemoryCheckpoints:
         )
 
     def _keep_alone(self, slot: Slot, num_bytes: int) -> None:
-        """Copy the shard into the machine's own memory, where no peer keeps it."""
         for offset in range(0, num_bytes, self.interleaving.chunk_bytes):
             size = min(self.interleaving.chunk_bytes, num_bytes - offset)
             self._state.read_into_(offset, slot.view(offset, size))

@@ -3,8 +3,6 @@
 Layout: 8 bytes (the JSON's length, little endian), the JSON, then each tensor's bytes, aligned to 8 bytes.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import struct
@@ -16,7 +14,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-__all__ = ["CHECKSUM_BYTES", "as_bytes", "checksum", "dtype_named", "pack_tree", "raw_bytes", "unpack_tree"]
+__all__ = ["CHECKSUM_BYTES", "aligned", "as_bytes", "checksum", "dtype_named", "pack_tree", "raw_bytes", "unpack_tree"]
 
 CHECKSUM_BYTES = 16  # XXH3-128
 LENGTH = struct.Struct("<Q")
@@ -44,7 +42,7 @@ def pack_tree(tree: Any) -> bytes:
     """
     blobs: list[bytes] = []
     text = json.dumps(_encode(tree, "", blobs), separators=(",", ":")).encode()
-    return b"".join([LENGTH.pack(len(text)), *map(_padded, (text, *blobs))])
+    return LENGTH.pack(len(text)) + b"".join(part + bytes(-len(part) % ALIGNMENT_BYTES) for part in (text, *blobs))
 
 
 def unpack_tree(data: bytes | bytearray | memoryview) -> Any:
@@ -53,7 +51,7 @@ def unpack_tree(data: bytes | bytearray | memoryview) -> Any:
     if len(data) < LENGTH.size or LENGTH.unpack_from(data)[0] > len(data) - LENGTH.size:
         raise ValueError(f"data is {len(data)} bytes; it must be as long as the state that it should hold")
     start = LENGTH.size + LENGTH.unpack_from(data)[0]
-    return _decode(json.loads(bytes(data[LENGTH.size : start])), data[_aligned(start) :])
+    return _decode(json.loads(bytes(data[LENGTH.size : start])), data[aligned(start, ALIGNMENT_BYTES) :])
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:
@@ -92,11 +90,16 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def _encode(tree: Any, path: str, blobs: list[bytes]) -> Any:
-    """Turn a state into JSON's kinds; bytes of tensors go to `blobs`."""
     if type(tree) in PLAIN:
         return tree
     if isinstance(tree, Mapping):
-        return _encode_mapping(tree, path, blobs)
+        pairs = tree.items()
+        if all(type(key) is str and key != TAG for key in tree):
+            return {key: _encode(value, f"{path}[{key!r}]", blobs) for key, value in pairs}
+        items = [
+            [_encode(key, f"{path}.keys()", blobs), _encode(value, f"{path}[{key!r}]", blobs)] for key, value in pairs
+        ]
+        return {TAG: "pairs", "items": items}
     if type(tree) in (list, tuple):
         items = [_encode(item, f"{path}[{index}]", blobs) for index, item in enumerate(tree)]
         return items if type(tree) is list else {TAG: "tuple", "items": items}
@@ -116,22 +119,13 @@ def _encode(tree: Any, path: str, blobs: list[bytes]) -> Any:
     raise ValueError(f"state{path} is of class {kind}; it must be a tensor, an array, a plain value or a collection")
 
 
-def _encode_mapping(tree: Mapping, path: str, blobs: list[bytes]) -> Any:
-    """Keep text keys as they are; write others as pairs, in the order in which they are."""
-    if all(type(key) is str and key != TAG for key in tree):
-        return {key: _encode(value, f"{path}[{key!r}]", blobs) for key, value in tree.items()}
-    pairs = tree.items()
-    items = [[_encode(key, f"{path}.keys()", blobs), _encode(value, f"{path}[{key!r}]", blobs)] for key, value in pairs]
-    return {TAG: "pairs", "items": items}
-
-
 def _decode(tree: Any, data: memoryview) -> Any:
     """Undo `_encode`, taking the blobs in the order in which they were written."""
     taken = 0
 
     def blob(size: int) -> bytearray:
         nonlocal taken
-        start, taken = taken, _aligned(taken + size)
+        start, taken = taken, aligned(taken + size, ALIGNMENT_BYTES)
         if start + size > len(data):
             raise ValueError(f"data has {len(data)} bytes of tensors; it must have at least {start + size}")
         return bytearray(data[start : start + size])
@@ -159,9 +153,6 @@ def _decode(tree: Any, data: memoryview) -> Any:
     return decode(tree)
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def _padded(data: bytes) -> bytes:
-    return data + bytes(_aligned(len(data)) - len(data))
+def aligned(size: int, multiple: int) -> int:
+    """Round a size up to a multiple."""
+    return -(-size // multiple) * multiple

@@ -3,8 +3,6 @@
 Before a profile is known, and where checkpoints are to block, everything goes into one unbounded span.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import Counter
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.partition import Chunk, partition_checkpoint
 from workbench.techniques.gemini.method.profiling import (
@@ -29,6 +28,9 @@ from .transfer import Route
 
 __all__ = ["Interleaving", "LinkSpeed", "measure_link"]
 
+RESERVED_BYTES = 128 * 2**20  # R, section 6.7.1
+NUM_BUFFERS = 4  # p, the same
+NUM_PROFILED = 20  # iterations, section 6.5.4
 TRIALS = 5  # messages of either size; their median is taken
 SMALL_BYTES = 1024
 LARGE_BYTES = 2**20  # at least: well above the burst of an idle link, and long beside waking a process
@@ -68,34 +70,23 @@ def _median_s(route: Route, group: dist.ProcessGroup, num_bytes: int) -> float:
 
 
 class Interleaving:
-    """Decides which chunks travel when.
-
-    Args:
-        scheme: how checkpoint traffic goes with training's.
-        num_replicas: m.
-        reserved_bytes: R, of the sub-buffers of one direction.
-        num_buffers: p.
-        num_profiled: iterations to profile.
-        safety: μ.
-    """
+    """Decides which chunks travel when."""
 
     def __init__(
         self,
-        scheme: Scheme,
+        scheme: Scheme | str = Scheme.GEMINI,  # how checkpoint traffic goes with training's
         *,
-        num_replicas: int,
-        reserved_bytes: int,
-        num_buffers: int,
-        num_profiled: int,
-        safety: float = SAFETY,
+        num_replicas: int,  # m
+        reserved_bytes: int = RESERVED_BYTES,  # R, of the sub-buffers of one direction
+        num_buffers: int = NUM_BUFFERS,  # p
+        num_profiled: int = NUM_PROFILED,  # iterations to profile
+        safety: float = SAFETY,  # μ
     ):
+        scheme = Scheme(scheme)
         if scheme is Scheme.BASELINE:
             raise ValueError(f"scheme is {scheme.value!r}; it must be one that checkpoints")
-        given = {"num_profiled": num_profiled, "num_buffers": num_buffers, "reserved_bytes": reserved_bytes}
-        for name, value in given.items():
-            least = num_buffers if name == "reserved_bytes" else 1
-            if value < least:
-                raise ValueError(f"{name} is {value}; it must be at least {least}")
+        require_counts(1, num_profiled=num_profiled, num_buffers=num_buffers)
+        require_counts(num_buffers, reserved_bytes=reserved_bytes)
         self.scheme, self.num_replicas, self.safety = scheme, num_replicas, safety
         self.num_buffers = 1 if scheme in (Scheme.NAIVE, Scheme.UNPIPELINED) else num_buffers
         self.reserved_bytes = reserved_bytes

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .encoding import raw_bytes
+from .encoding import aligned, raw_bytes
 
 __all__ = ["Entry", "Pieces", "StateLayout", "StateMismatch"]
 
@@ -91,14 +91,14 @@ class StateLayout:
     @classmethod
     def of(cls, *, captured_capacity_bytes: int, entries: list[Entry], **run) -> StateLayout:
         """Lay out tensors one after the other; the header holds their offsets, so its length is iterated."""
-        capacity, before = _aligned(captured_capacity_bytes), 0
+        capacity, before = aligned(captured_capacity_bytes, ALIGNMENT_BYTES), 0
         while True:
             placed, offset = [], before + capacity
             for entry in entries:
                 placed.append(replace(entry, offset=offset))
-                offset = _aligned(offset + entry.num_bytes)
+                offset = aligned(offset + entry.num_bytes, ALIGNMENT_BYTES)
             layout = cls(captured_offset=before, captured_capacity_bytes=capacity, entries=tuple(placed), **run)
-            needed = _aligned(PREFIX.size + len(layout.header))
+            needed = aligned(PREFIX.size + len(layout.header), ALIGNMENT_BYTES)
             if needed == before:
                 return layout
             before = needed
@@ -134,25 +134,15 @@ class StateLayout:
             raise StateMismatch(f"checkpoint: its header's fingerprint is {fingerprint}, not that of its entries")
         return layout
 
-    def blank_head(self) -> Tensor:
-        """Return the bytes before the tensors, with the header, which is the same in every iteration."""
-        header = self.header
+    def head_of(self, header: bytes, iteration: int, captured: bytes) -> Tensor:
+        """Return the bytes before the tensors; the header is the same in every iteration, and given to save time."""
+        if len(captured) > self.captured_capacity_bytes:
+            room = f"{self.captured_capacity_bytes}, its room since the first capture: raise spare_bytes"
+            raise ValueError(f"captured part is {len(captured)} bytes; it must be at most {room}")
         head = torch.zeros(self.head_bytes, dtype=torch.uint8)
         view = memoryview(head.numpy())
-        PREFIX.pack_into(view, 0, MARK, 0, len(header), 0)
+        PREFIX.pack_into(view, 0, MARK, iteration, len(header), len(captured))
         view[PREFIX.size : PREFIX.size + len(header)] = header
-        return head
-
-    def fill_head(self, blank: Tensor, iteration: int, captured: bytes) -> Tensor:
-        """Return a copy of a head, completed by the iteration and the captured part."""
-        if len(captured) > self.captured_capacity_bytes:
-            raise ValueError(
-                f"captured part is {len(captured)} bytes; it must be at most {self.captured_capacity_bytes}, its room "
-                "since the first capture: raise spare_bytes"
-            )
-        head = blank.clone()
-        view = memoryview(head.numpy())
-        PREFIX.pack_into(view, 0, MARK, iteration, prefix_of(blank)[1], len(captured))
         view[self.captured_offset : self.captured_offset + len(captured)] = captured
         return head
 
@@ -207,8 +197,8 @@ class Pieces:
     """Views of a head and of live tensors, laid out one after the other."""
 
     def __init__(self, layout: StateLayout, live: dict[str, Tensor]):
-        self._blank = layout.blank_head()
-        self.head = self._blank
+        self._header = layout.header
+        self.head = layout.head_of(self._header, 0, b"")
         self._layout = layout
         self._num_bytes = layout.num_bytes
         self._entries = layout.entries
@@ -227,8 +217,8 @@ class Pieces:
         )
 
     def fill_head_(self, iteration: int, captured: bytes) -> None:
-        """Replace the head by that of an iteration; see `StateLayout.fill_head`."""
-        self.head = self._layout.fill_head(self._blank, iteration, captured)
+        """Replace the head by that of an iteration."""
+        self.head = self._layout.head_of(self._header, iteration, captured)
 
     def views(self, offset: int, size: int) -> list[Tensor]:
         """Return views that together are a range of bytes; no byte is copied."""
@@ -269,7 +259,3 @@ class Pieces:
 def _fields_of(item: Entry | StateLayout) -> dict[str, object]:
     """Name the fields; `dataclasses.asdict` would copy each of thousands of names and numbers."""
     return {field.name: getattr(item, field.name) for field in fields(item)}
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

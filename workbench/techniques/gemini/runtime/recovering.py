@@ -4,11 +4,7 @@ All ranks gather the contents of their machines' memories and plan alike (`metho
 machine are sent again at once, so that the next loss finds as many as the first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,30 +13,21 @@ from torch import Tensor
 from workbench.techniques.gemini.method.recovery import RecoveryPlan, Source, Tier, plan_recovery
 
 from .agreement import tell_all
+from .control.service import RankContext
 from .encoding import checksum
-from .replicas import KeptShards, Place, holdings_of
+from .replicas import KeptShards, holdings_of
 from .state import TrainingState, resume_
 from .storage import PersistentTier, StorageCorrupt
 
-__all__ = ["Log", "ReplicaDamaged", "agree_on_recovery", "recover_", "replicate_"]
+__all__ = ["ReplicaDamaged", "agree_on_recovery", "recover_", "replicate_"]
 
 
 class ReplicaDamaged(RuntimeError):
     """A replica that was whole in a peer's memory arrived changed."""
 
 
-class Log(Protocol):
-    """The log of a rank; see `RankContext`."""
-
-    def during(self, name: str, **details: Any) -> AbstractContextManager:
-        """Log the body with its duration."""
-
-    def log(self, name: str, **details: Any) -> None:
-        """Log an event."""
-
-
 def agree_on_recovery(
-    place: Place, kept: KeptShards, storage: PersistentTier | None, damaged: Collection[int] = ()
+    place: RankContext, kept: KeptShards, storage: PersistentTier | None, damaged: Collection[int] = ()
 ) -> RecoveryPlan:
     """Plan the recovery, passing over iterations that are damaged in storage; every rank calls it and gets one plan."""
     stored = [] if storage is None or place.rank != 0 else sorted(set(storage.iterations()) - set(damaged))
@@ -51,23 +38,15 @@ def agree_on_recovery(
 
 
 def recover_(
-    state: TrainingState,
-    place: Place,
-    kept: KeptShards,
-    storage: PersistentTier | None,
+    state: TrainingState,  # loaded in place
+    place: RankContext,
+    kept: KeptShards,  # replicas that are newer are forgotten
+    storage: PersistentTier | None,  # an iteration that is damaged there is passed over, and the log says so
     *,
-    log: Log,
-    throw_away: Callable[[], Tensor] | None = None,
+    log: RankContext,  # for the tier that served this rank
+    throw_away: Callable[[], Tensor] | None = None,  # see `resume_`
 ) -> RecoveryPlan:
     """Go back to the newest iteration that all ranks can reach; every rank calls it.
-
-    Args:
-        state: loaded in place.
-        place: of this rank.
-        kept: the replicas in its machine's memory; newer ones are forgotten.
-        storage: the last tier; an iteration that is damaged there is passed over, and the log says so.
-        log: of the tier that served this rank.
-        throw_away: gives a loss of any batch; see `resume_`.
 
     Raises:
         StateMismatch: for a checkpoint of another model, optimizer or number of ranks.
@@ -91,7 +70,7 @@ def recover_(
 
 
 def _fetched(
-    plan: RecoveryPlan, state: TrainingState, place: Place, kept: KeptShards, storage: PersistentTier | None
+    plan: RecoveryPlan, state: TrainingState, place: RankContext, kept: KeptShards, storage: PersistentTier | None
 ) -> tuple[Tensor | None, str]:
     """Return this rank's image, and the fault of the one in storage; "" for none."""
     tier = plan.sources[place.rank].tier
@@ -107,18 +86,11 @@ def _fetched(
 
 
 def replicate_(
-    state: TrainingState, iteration: int, holders: Sequence[Sequence[int]], place: Place, kept: KeptShards
+    state: TrainingState, iteration: int, holders: Sequence[Sequence[int]], place: RankContext, kept: KeptShards
 ) -> None:
-    """Give every machine the replicas of an iteration that it should keep and lacks; every rank calls it.
+    """Give every machine the replicas of a loaded iteration that it should keep and lacks; every rank calls it.
 
     Until that is done, a second loss could take the last replica of a shard.
-
-    Args:
-        state: of this rank, just loaded.
-        iteration: that is in it.
-        holders: for each rank's shard the ranks that keep it, itself first.
-        place: of this rank.
-        kept: the replicas in its machine's memory; grows.
     """
     state.capture(iteration)
     sizes = tell_all(state.num_bytes)
@@ -142,8 +114,7 @@ def replicate_(
         work.wait()
 
 
-def _exchange(plan: RecoveryPlan, place: Place, kept: KeptShards) -> Tensor | None:
-    """Send the images that this rank serves, and return the image that a peer sends to it, if one does."""
+def _exchange(plan: RecoveryPlan, place: RankContext, kept: KeptShards) -> Tensor | None:
     served = [source for source in plan.sources if source.tier is Tier.PEER and _server(source, place) == place.rank]
     images = {source.rank: kept.replica(source.rank, plan.iteration).data for source in served}
     sent = {rank: [image.numel(), checksum(image.numpy()).hex()] for rank, image in images.items()}
@@ -162,6 +133,6 @@ def _exchange(plan: RecoveryPlan, place: Place, kept: KeptShards) -> Tensor | No
     return received
 
 
-def _server(source: Source, place: Place) -> int:
+def _server(source: Source, place: RankContext) -> int:
     """Return the rank that serves a rank from its machine's memory: the one with the same local number."""
     return source.machine * place.ranks_per_machine + source.rank % place.ranks_per_machine

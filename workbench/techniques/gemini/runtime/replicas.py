@@ -5,8 +5,6 @@ alone. Every chunk has a checksum; the record that makes a replica complete is w
 Layout of a buffer: record (128 bytes), chunk table (32 bytes a chunk), data.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import re
@@ -14,17 +12,19 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.placement import Placement
 from workbench.techniques.gemini.method.recovery import Held
 
-from .encoding import CHECKSUM_BYTES, as_bytes, checksum
+from .control.service import RankContext
+from .encoding import CHECKSUM_BYTES, aligned, as_bytes, checksum
 
-__all__ = ["BufferReport", "BufferState", "KeptShards", "Place", "Replica", "Slot", "holders_of_ranks", "holdings_of"]
+__all__ = ["BufferReport", "BufferState", "KeptShards", "Replica", "Slot", "holders_of_ranks", "holdings_of"]
 
 BUFFERS = 2  # one complete, one in progress (section 6.7.1)
 MAX_CHUNKS = 4096  # that a replica may come in: the paper's 9.4 GB shard has 300 of 32 MB
@@ -34,7 +34,7 @@ FIELDS = struct.Struct(f"<8sqQQ{CHECKSUM_BYTES}s")
 CHUNK = struct.Struct(f"<QQ{CHECKSUM_BYTES}s")  # offset, bytes, checksum
 COMPLETE, PROGRESS = b"complete", b"progress"
 PAGE_BYTES = 4096
-DATA_START = -(-(RECORD_BYTES + MAX_CHUNKS * CHUNK.size) // RECORD_BYTES) * RECORD_BYTES  # in a buffer
+DATA_START = aligned(RECORD_BYTES + MAX_CHUNKS * CHUNK.size, RECORD_BYTES)  # in a buffer
 NAME = "shard of rank {rank}, {capacity_bytes} bytes"
 NAMED = re.compile(r"shard of rank (\d+), (\d+) bytes")
 
@@ -46,6 +46,9 @@ class BufferState(Enum):
     INCOMPLETE = "incomplete"  # begun and not completed
     CORRUPT = "corrupt"  # completed, and changed since
     COMPLETE = "complete"  # whole, every checksum verified
+
+
+EMPTY = BufferState.EMPTY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,17 +69,13 @@ class Replica:
 
 
 class Slot:
-    """Two buffers that keep one replica.
+    """Two buffers that keep one replica of at most `capacity_bytes`, in a file descriptor or a writable buffer.
 
     So that all ranks find a common iteration, `begin` of an iteration must wait until every replica of the one before
     is complete on every machine; a slot cannot see that.
-
-    Args:
-        memory: file descriptor of at least `memory_bytes`, mapped here, or a writable buffer.
-        capacity_bytes: largest replica.
     """
 
-    def __init__(self, memory, capacity_bytes: int):
+    def __init__(self, memory: Any, capacity_bytes: int):
         needed = self.memory_bytes(capacity_bytes)
         self._memory = _mapped(memory, needed)
         if self._memory.numel() < needed:
@@ -91,9 +90,8 @@ class Slot:
     @staticmethod
     def memory_bytes(capacity_bytes: int) -> int:
         """Return the bytes of a slot: two buffers, each with its record and table, rounded up to pages."""
-        if capacity_bytes < 1:
-            raise ValueError(f"capacity_bytes is {capacity_bytes}; it must be at least 1")
-        return BUFFERS * -(-(DATA_START + capacity_bytes) // PAGE_BYTES) * PAGE_BYTES
+        require_counts(1, capacity_bytes=capacity_bytes)
+        return BUFFERS * aligned(DATA_START + capacity_bytes, PAGE_BYTES)
 
     def begin(self, iteration: int, num_bytes: int) -> None:
         """Start a replica in the buffer that does not hold the newest complete one, whose old content is gone."""
@@ -101,9 +99,8 @@ class Slot:
             raise ValueError(f"num_bytes is {num_bytes}; it must be 1 to capacity_bytes, {self.capacity_bytes}")
         kept = self._find_kept()
         if kept is not None and iteration <= kept[0]:
-            raise ValueError(
-                f"iteration is {iteration}; it must be after {kept[0]}, which is complete (see discard_after)"
-            )
+            rule = f"it must be after {kept[0]}, which is complete (see discard_after)"
+            raise ValueError(f"iteration is {iteration}; {rule}")
         self._target = 0 if kept is None else 1 - kept[1]
         self._chunks, self._begun = {}, (iteration, num_bytes)
         self._write_record(PROGRESS, 0, bytes(CHECKSUM_BYTES))
@@ -113,9 +110,8 @@ class Slot:
         if self._target is None:
             raise RuntimeError("no replica is in progress: call begin(iteration, num_bytes) first")
         if offset < 0 or size < 1 or offset + size > self._begun[1]:
-            raise ValueError(
-                f"bytes are [{offset}, {offset + size}); they must be within the replica's [0, {self._begun[1]})"
-            )
+            rule = f"they must be within the replica's [0, {self._begun[1]})"
+            raise ValueError(f"bytes are [{offset}, {offset + size}); {rule}")
         start = self._data_start(self._target) + offset
         return self._memory[start : start + size]
 
@@ -168,7 +164,6 @@ class Slot:
         return self._report(0), self._report(1)
 
     def _report(self, index: int) -> BufferReport:
-        """Verify one buffer: record, table, then the data chunk by chunk."""
         start = self._start(index)
         record = self._memory[start : start + FIELDS.size + CHECKSUM_BYTES].numpy().tobytes()
         if not any(record):
@@ -236,25 +231,6 @@ class Slot:
         return self._start(index) + DATA_START
 
 
-class Place(Protocol):
-    """Where a rank runs, and the memory that its machine keeps; see `RankContext`."""
-
-    rank: int
-    world_size: int
-    machine: int
-    num_machines: int
-    ranks_per_machine: int
-    local_rank: int
-
-    def memory(self, name: str, num_bytes: int) -> int:
-        """Return a descriptor of memory of the machine."""
-        ...
-
-    def memory_names(self) -> dict[str, int]:
-        """Return the bytes of each memory by its name."""
-        ...
-
-
 def holders_of_ranks(placed: Placement, ranks_per_machine: int) -> tuple[tuple[int, ...], ...]:
     """Return for each rank's shard the ranks that keep it, itself first: its number on the holding machines."""
     return tuple(
@@ -271,7 +247,7 @@ class KeptShards:
     that were damaged or incomplete when the slots were last examined.
     """
 
-    def __init__(self, place: Place):
+    def __init__(self, place: RankContext):
         self._place = place
         self._slots: dict[int, Slot] = {}
         self.unusable: tuple[str, ...] = ()
@@ -302,11 +278,7 @@ class KeptShards:
     def examined(self) -> dict[int, list[tuple[int, str]]]:
         """Examine every slot: rank -> iteration and fault ("" for none) of each replica of its shard."""
         replicas = {
-            rank: [
-                (report.iteration or 0, report.reason)
-                for report in slot.reports()
-                if report.state is not BufferState.EMPTY
-            ]
+            rank: [(buffer.iteration or 0, buffer.reason) for buffer in slot.reports() if buffer.state is not EMPTY]
             for rank, slot in sorted(self._slots.items())
         }
         self.unusable = tuple(
@@ -341,7 +313,6 @@ def holdings_of(examined: Sequence[Mapping[str, Sequence]], ranks_per_machine: i
 
 
 def _mapped(memory, num_bytes: int) -> Tensor:
-    """Map a file descriptor, or view a buffer, as writable bytes."""
     if isinstance(memory, int):
         size = os.fstat(memory).st_size
         if size < num_bytes:

@@ -1,15 +1,8 @@
 """The training state of one rank as one flat run of bytes, and going on from it bit for bit.
 
-    state = TrainingState(model, optimizer, scheduler=scheduler, extra={"data": sampler})
-    state.capture(iteration)                    # after the optimizer's step
-    for offset in range(0, state.num_bytes, chunk_bytes): state.read_into_(offset, buffer)
-    iteration = resume_(state, image, throw_away)    # in place, also into a fresh model and optimizer
-
 Parameters and the optimizer's tensors are read from where they live: they change in optimizer steps only. What changes
 between steps (buffers, random numbers, the data position) is small and copied by `capture`.
 """
-
-from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -42,7 +35,6 @@ class HasState(Protocol):
 
 
 def _checked_extras(extra: Mapping[str, HasState] | None, scheduler: HasState | None) -> dict[str, HasState]:
-    """Join the schedule, under the name "scheduler", and the user's objects."""
     objects = dict(extra or {})
     if scheduler is not None:
         if "scheduler" in objects:
@@ -54,18 +46,7 @@ def _checked_extras(extra: Mapping[str, HasState] | None, scheduler: HasState | 
     return objects
 
 
-def _module_generators(model: nn.Module) -> dict[str, torch.Generator]:
-    """Find the generators that a model's modules keep as attributes, such as this project's own dropout."""
-    return {
-        f"{name}.{attribute}": value
-        for name, module in model.named_modules()
-        for attribute, value in vars(module).items()
-        if isinstance(value, torch.Generator)
-    }
-
-
 def _random_state(generators: dict[str, torch.Generator]) -> dict[str, Any]:
-    """Read the state of all generators."""
     cuda_is_used = torch.cuda.is_available() and torch.cuda.is_initialized()
     version, words, gauss = random.getstate()
     return {
@@ -78,7 +59,6 @@ def _random_state(generators: dict[str, torch.Generator]) -> dict[str, Any]:
 
 
 def _restore_random_state_(state: dict[str, Any], generators: dict[str, torch.Generator]) -> None:
-    """Put all generators where they were."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"])
@@ -90,27 +70,18 @@ def _restore_random_state_(state: dict[str, Any], generators: dict[str, torch.Ge
 
 
 class TrainingState:
-    """One rank's training state.
-
-    Args:
-        model: plain, DistributedDataParallel, or sharded by `fully_shard`, of which this rank's shards count.
-        optimizer: of this model's parameters; its state is tensors and plain values (SGD, Adam, AdamW, ...).
-        scheduler: the learning-rate schedule, if any.
-        extra: more objects by name, such as the data position.
-        rank, world_size: of this process; None takes torch.distributed's, or 0 of 1.
-        spare_bytes: room for the captured part to grow during the run.
-    """
+    """One rank's training state."""
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        model: nn.Module,  # plain, DistributedDataParallel, or sharded by `fully_shard`
+        optimizer: torch.optim.Optimizer,  # its state is tensors and plain values (SGD, Adam, AdamW, ...)
         *,
         scheduler: HasState | None = None,
-        extra: Mapping[str, HasState] | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        spare_bytes: int = SPARE_BYTES,
+        extra: Mapping[str, HasState] | None = None,  # more objects by name, such as the data position
+        rank: int | None = None,  # None takes that of torch.distributed, or 0
+        world_size: int | None = None,  # None takes that of torch.distributed, or 1
+        spare_bytes: int = SPARE_BYTES,  # room for the captured part to grow during the run
     ):
         self.model, self.optimizer = model, optimizer
         self._inner = model.module if isinstance(model, DistributedDataParallel) else model
@@ -121,7 +92,12 @@ class TrainingState:
             if any(id(parameter) not in known for parameter in group["params"]):
                 rule = "it must have parameters of the model only: wrap or shard the model first"
                 raise ValueError(f"optimizer's group {index} has other parameters; {rule}")
-        self._generators = _module_generators(self._inner)
+        self._generators = {  # that modules keep as attributes, such as this project's own dropout
+            f"{name}.{attribute}": value
+            for name, module in self._inner.named_modules()
+            for attribute, value in vars(module).items()
+            if isinstance(value, torch.Generator)
+        }
         in_group = dist.is_available() and dist.is_initialized()
         self.rank = rank if rank is not None else dist.get_rank() if in_group else 0
         self.world_size = world_size if world_size is not None else dist.get_world_size() if in_group else 1
@@ -151,8 +127,7 @@ class TrainingState:
         """Copy the parts that the next iteration changes before its optimizer step; the rest stays in its place.
 
         Raises:
-            ValueError: if tensors have come, gone or changed their shape since the first call, if the captured part has
-                outgrown its room, or if an object's state cannot be written.
+            ValueError: if tensors are others than at the first call, or the captured part has outgrown its room.
         """
         captured = pack_tree(self._small())
         live = self.tensors()
@@ -177,12 +152,7 @@ class TrainingState:
 
     @torch.no_grad()
     def load_(self, image) -> int:
-        """Put an image, whose integrity was checked, back in place; drop gradients; return its iteration.
-
-        Raises:
-            StateMismatch: if it is of another model, optimizer, dtype, rank or world size, or not whole; then nothing
-                has been overwritten.
-        """
+        """Check a verified image as a whole, put it back in place and drop gradients; return its iteration."""
         image = as_bytes(image)
         stored = self.check(image)
         small = unpack_tree(stored.captured(image))
@@ -230,7 +200,6 @@ class TrainingState:
         return live
 
     def _small(self) -> dict[str, Any]:
-        """Collect the captured part."""
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         return {
             "groups": [
@@ -250,7 +219,11 @@ class TrainingState:
     def _load_small_(self, small: dict[str, Any]) -> None:
         """Put the captured part back, but for the extra objects; random numbers last."""
         for group, stored in zip(self.optimizer.param_groups, small["groups"], strict=True):
-            _update_group_(group, stored)
+            for key in stored.keys() - {"params"}:
+                if isinstance(stored[key], Tensor) and isinstance(group.get(key), Tensor):
+                    group[key].copy_(stored[key])  # a learning rate that is a tensor stays the same tensor
+                else:
+                    group[key] = stored[key]
         for name, values in small["optimizer"].items():
             self.optimizer.state[self._parameters[name]].update(values)
         for name, buffer in self._buffers():
@@ -258,7 +231,6 @@ class TrainingState:
         _restore_random_state_(small["random"], self._generators)
 
     def _check_small(self, small: dict[str, Any]) -> None:
-        """Refuse a captured part that could not be put back."""
         own = self._small()
         for part in ("buffers", "extra"):
             if small[part].keys() != own[part].keys():
@@ -295,7 +267,6 @@ class TrainingState:
             raise
 
     def _buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the persistent buffers, which belong to the state."""
         for name, module in self._inner.named_modules():
             for key, buffer in module._buffers.items():
                 if buffer is not None and key not in module._non_persistent_buffers_set:
@@ -314,31 +285,21 @@ class TrainingState:
 
 
 def resume_(state: TrainingState, image, throw_away: Callable[[], Tensor] | None = None) -> int:
-    """Put a stored state into a new process so that training goes on bit for bit.
+    """Put a verified image into a new process so that training goes on bit for bit; return its iteration, 0 for None.
 
     DistributedDataParallel lays its buckets out anew after its first backward pass, and so sums in another order from
-    then on. So a resumed process first runs two backward passes, whose gradients are dropped. FSDP2 needs none.
-
-    Args:
-        state: of the new model and optimizer, as they were at iteration 0.
-        image: the stored state, verified; None starts from iteration 0, and nothing is run or loaded.
-        throw_away: gives the loss of any batch of the usual shape; needed under DistributedDataParallel, on all ranks
-            together.
-
-    Returns:
-        The iteration to go on from.
+    then on. So a resumed process first runs two backward passes on all ranks together, whose gradients are dropped:
+    `throw_away` gives the loss of any batch of the usual shape. FSDP2 needs none.
 
     Raises:
-        StateMismatch: if the state is of another run; nothing has been overwritten or run then.
-        ValueError: if the model needs `throw_away` and there is none.
+        StateMismatch: if the image is of another run; nothing has been overwritten or run then.
     """
     if image is None:
         return 0
     image = as_bytes(image)
     state.check(image)
+    require_throw_away(state.model, throw_away)
     if isinstance(state.model, DistributedDataParallel):
-        if throw_away is None:
-            raise ValueError("throw_away is None; it must give a loss, or DDP takes its first sums in another order")
         for _ in range(THROW_AWAY_PASSES):
             with torch.enable_grad():
                 throw_away().backward()
@@ -346,12 +307,7 @@ def resume_(state: TrainingState, image, throw_away: Callable[[], Tensor] | None
     return state.load_(image)
 
 
-def _update_group_(group: dict[str, Any], stored: dict[str, Any]) -> None:
-    """Put a parameter group's numbers back; a learning rate that is a tensor stays the same tensor."""
-    for key, value in stored.items():
-        if key == "params":
-            continue
-        if isinstance(value, Tensor) and isinstance(group.get(key), Tensor):
-            group[key].copy_(value)
-        else:
-            group[key] = value
+def require_throw_away(model: nn.Module, throw_away: Callable[[], Tensor] | None) -> None:
+    """Refuse a DDP model without losses to throw away."""
+    if isinstance(model, DistributedDataParallel) and throw_away is None:
+        raise ValueError("throw_away is None; it must give a loss, or a DDP model cannot resume bit for bit")

@@ -1,14 +1,8 @@
 """Persistent storage, the last tier: checkpoints at any fsspec URL, by torch.distributed.checkpoint, without pickle.
 
-    tier = PersistentTier("s3://bucket/run", keep_last=2)     # ValueError if it cannot be written to
-    tier.save(state, iteration)                               # on all ranks
-    image = tier.read(state, tier.iterations()[-1])           # on each rank; verified; then resume_(state, image, ...)
-
 Each rank writes one safetensors file. The marker, written last by one rank, lists a checksum of every tensor and of
 every rank's whole image: a checkpoint counts when its marker is there.
 """
-
-from __future__ import annotations
 
 import contextlib
 import io
@@ -24,6 +18,7 @@ from typing import Any
 
 import fsspec
 import torch
+from safetensors.torch import save as in_safetensors
 from torch import Tensor
 from torch import distributed as dist
 from torch.distributed import checkpoint
@@ -40,6 +35,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
+from workbench.techniques.gemini.method.checks import require_counts
+
 from .agreement import tell_all
 from .encoding import as_bytes, checksum, dtype_named, raw_bytes
 from .layout import Entry, StateLayout, StateMismatch, local_of
@@ -48,20 +45,6 @@ from .state import TrainingState
 __all__ = ["MARKER", "CheckpointReader", "PersistentTier", "StorageCorrupt", "read_marker"]
 
 MARKER = "complete.json"  # a checkpoint without a valid marker does not count
-DTYPES = {  # torch's names -> the safetensors format's
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-}
 FOLDER = re.compile(r"iteration-(\d+)$")
 
 
@@ -77,14 +60,12 @@ class _Folder:
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Accept any: the folder is given to the constructor."""
-        return True
+        return True  # the folder is given to the constructor
 
     def reset(self, checkpoint_id: Any = None) -> None:
         """Nothing is kept between checkpoints."""
 
     def prepare_local_plan(self, plan: Any) -> Any:
-        """Return a plan unchanged."""
         return plan
 
     prepare_global_plan = prepare_local_plan
@@ -116,24 +97,17 @@ class CheckpointWriter(_Folder, StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's file and return the place of each tensor in it."""
         tensors = {item.index: planner.resolve_data(item).detach().cpu().contiguous() for item in plan.items}
-        header, start, results, data = {}, 0, [], []
+        file = in_safetensors({_name_in_file(index): tensor for index, tensor in tensors.items()})
+        before = 8 + int.from_bytes(file[:8], "little")
+        header = json.loads(file[8:before])
+        write_file(self._fs, f"{self._folder}/{plan.storage_data}", [file])
+        results = []
         for index, tensor in tensors.items():
-            data.append(raw_bytes(tensor).numpy())
-            name, end = _name_in_file(index), start + len(data[-1])
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            header[name] = {"dtype": DTYPES[dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-            entry = {"name": index.fqn, "dtype": dtype, "shape": list(tensor.shape)}
-            entry["offsets"] = list(index.offset or [0] * tensor.dim())
+            start, end = (before + place for place in header[_name_in_file(index)]["data_offsets"])
+            entry = {"name": index.fqn, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+            entry |= {"offsets": list(index.offset or [0] * tensor.dim()), "checksum": checksum(file[start:end]).hex()}
             entry |= {"file": plan.storage_data, "start": start, "num_bytes": end - start}
-            entry["checksum"] = checksum(data[-1]).hex()
             results.append(WriteResult(index=index, size_in_bytes=end - start, storage_data=entry))
-            start = end
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)  # the format wants the data aligned
-        before = 8 + len(text)
-        for result in results:
-            result.storage_data["start"] += before
-        write_file(self._fs, f"{self._folder}/{plan.storage_data}", [len(text).to_bytes(8, "little"), text, *data])
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done
@@ -232,16 +206,13 @@ class PersistentTier:
     Sharded tensors are stored as torch.distributed.checkpoint stores them, so that its own `load` can read them into
     any number of ranks; of tensors that are equal on all ranks one copy is stored.
 
-    Args:
-        url: of the folder, such as "file:///data/run", "memory://run", "s3://bucket/run"; ValueError if it cannot be
-            written to.
-        keep_last: complete checkpoints to keep; older ones are removed after each save.
-        storage_options: for fsspec, such as credentials.
+    The URL is that of a folder that can be written, such as "file:///data/run", "memory://run", "s3://bucket/run".
+    After each save all but the last complete checkpoints are removed. `storage_options`, such as credentials, are for
+    fsspec.
     """
 
     def __init__(self, url: str, keep_last: int = 2, storage_options: dict[str, Any] | None = None):
-        if keep_last < 1:
-            raise ValueError(f"keep_last is {keep_last}; it must be at least 1")
+        require_counts(1, keep_last=keep_last)
         self.url, self.keep_last = url, keep_last
         self._fs, self._root = _writable(url, storage_options or {})
 
@@ -341,11 +312,10 @@ class PersistentTier:
 
 def _name_in_file(index: MetadataIndex) -> str:
     """Name a shard; one rank may hold several of one tensor."""
-    return index.fqn if not index.offset or not any(index.offset) else f"{index.fqn}@{','.join(map(str, index.offset))}"
+    return f"{index.fqn}@{','.join(map(str, index.offset))}" if any(index.offset or ()) else index.fqn
 
 
 def _sharded(state: TrainingState, entry: Entry, place: Tensor) -> DTensor:
-    """Wrap a place in the image as this rank's shard of a tensor."""
     parameter = state.parameter_of(entry)
     stride = tuple(itertools.accumulate((1, *entry.whole_shape[:0:-1]), lambda a, b: a * b))[::-1]
     return DTensor.from_local(
@@ -376,7 +346,6 @@ def _writable(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _gathered(value: Any) -> list[Any]:
-    """Return every rank's JSON value, in rank order."""
     return tell_all(value) if dist.is_available() and dist.is_initialized() else [value]
 
 

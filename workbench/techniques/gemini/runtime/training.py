@@ -1,26 +1,20 @@
 """Training that outlives the loss of ranks, machines, the root and the store: the launcher that restarts.
 
-    def train(context, steps):                       # runs on every rank of every generation
-        for iteration in range(first, steps):        # `first` comes from the newest checkpoint
-            ...
-            context.report(iteration)
-
-    outcome = run_training(train, 4, args=(100,), standbys=1)
-    outcome.results                                  # return values of the last generation, in rank order
-
-Machines are processes of this one, with their ranks and the memory they keep (`workbench.launch.machines`); ranks that
+Machines are processes of this one, with their ranks and the memory they keep (`workbench.launch.machines`). Ranks that
 hang while their machine's agent lives end by `timeout_s` only.
 """
 
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
 from workbench.launch.machines import Machines
+from workbench.techniques.gemini.method.checks import require_counts
 from workbench.timeline import Timeline
 
 from .control.agent import Timing
@@ -30,6 +24,7 @@ from .control.store import EtcdKeyValueStore, StoreUnavailable
 
 __all__ = ["Fault", "Timing", "Training", "TrainingOutcome", "Victim", "run_training"]
 
+STANDBY = "standby-{}".format  # names of standby machines
 EMBEDDED = "tcp"  # the store that needs no server of its own: torch's TCPStore
 
 
@@ -56,68 +51,41 @@ class TrainingOutcome:
 
 
 class Training:
-    """A training on machines of its own, which can be hurt while it runs.
+    """A training on machines of its own, which can be hurt while it runs; bad arguments start nothing."""
 
-    Args:
-        function: called as `function(context, *args, **kwargs)` on every rank of every generation, with
-            torch.distributed initialised; it must begin where its newest checkpoint ends.
-        num_machines: how many machines have a number.
-        ranks_per_machine: how many ranks each has.
-        args: positional arguments behind the context.
-        kwargs: keyword arguments.
-        standbys: machines that wait to take a lost one's number.
-        store: "tcp" for the embedded one, or the URL of an etcd server, http://host:port.
-        hosts: ShapedHosts, one for each machine and standby, or None.
-        machines: warm `Machines` to use, with none running, for several trainings one after the other; they then say
-            the hosts, preload, threads_per_rank and echo. None starts some for this training alone.
-        faults: to cause, and when.
-        names: of the machines, by number; None for machine-0 and so on.
-        timing: of heartbeats and leases.
-        replacement_s: seconds until the operator has a new machine.
-        memory_limit_bytes: of a machine's memory for its ranks; None for no limit.
-        preload: modules that are imported once, before machines are forked.
-        threads_per_rank: threads of each rank.
-        echo: whether the output of ranks is shown.
-
-    Raises:
-        ValueError: if an argument is out of range; nothing is started then.
-    """
+    _is_closed = False
 
     def __init__(
         self,
-        function: Any,
+        function: Any,  # called as `function(context, *args, **kwargs)` on every rank of every generation
         num_machines: int,
         ranks_per_machine: int = 1,
         *,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        standbys: int = 0,
-        store: str = EMBEDDED,
-        hosts: Any = None,
-        machines: Machines | None = None,
-        faults: Sequence[Fault] | None = None,
-        names: Sequence[str] | None = None,
-        timing: Timing | None = None,
-        replacement_s: float = 0.0,
-        memory_limit_bytes: int | None = None,
-        preload: Sequence[str] = (),
+        standbys: int = 0,  # machines that wait to take a lost one's number
+        store: str = EMBEDDED,  # or the URL of an etcd server, http://host:port
+        hosts: Any = None,  # ShapedHosts, one for each machine and standby
+        machines: Machines | None = None,  # warm ones, none running; they then say the hosts and the last three options
+        names: Sequence[str] | None = None,  # of the machines; None for machine-0 and so on
+        preload: Sequence[str] = (),  # modules that are imported once, before machines are forked
         threads_per_rank: int = 1,
-        echo: bool = True,
+        echo: bool = True,  # whether the output of ranks is shown
+        **choices: Any,  # timing, faults, replacement_s, memory_limit_bytes: see `Task`
     ):
         if machines is not None:
             hosts = _hosts_of(machines, hosts)
+        require_counts(1, num_machines=num_machines, ranks_per_machine=ranks_per_machine)
+        require_counts(0, standbys=standbys)
         self._task = Task(
             program=cloudpickle.dumps((function, tuple(args), dict(kwargs or {}))),
-            names=_checked_names(names, _at_least("num_machines", num_machines, 1)),
-            standby_names=tuple(f"standby-{number}" for number in range(_at_least("standbys", standbys, 0))),
-            ranks_per_machine=_at_least("ranks_per_machine", ranks_per_machine, 1),
+            names=_checked_names(names, num_machines, standbys),
+            standby_names=tuple(map(STANDBY, range(standbys))),
+            ranks_per_machine=ranks_per_machine,
             etcd_url=_checked_url(store, hosts),
             prefix=f"workbench/{uuid.uuid4().hex}/",
             has_hosts=hosts is not None,
-            timing=timing or Timing(),
-            faults=tuple(faults or ()),
-            replacement_s=replacement_s,
-            memory_limit_bytes=memory_limit_bytes,
+            **choices,
         )
         self._check(hosts)
         self._owns_machines = machines is None
@@ -126,24 +94,19 @@ class Training:
         )
         self._operator = Operator(self._machines, self._task)
         self._thread: threading.Thread | None = None
-        self._ended: TrainingOutcome | BaseException | None = None
-        self._is_closed = False
+        self._end: Future[TrainingOutcome] = Future()
 
     def _check(self, hosts: Any) -> None:
         task = self._task
-        twice = set(task.names) & set(task.standby_names)
-        if twice:
-            raise ValueError(f"names is {task.names!r}; {min(twice)!r} is the name of a standby machine")
         num_hosts = len(task.names) + len(task.standby_names)
         if hosts is not None and hosts.num_hosts != num_hosts:
             raise ValueError(f"hosts.num_hosts is {hosts.num_hosts!r}; it must be {num_hosts}, standbys included")
-        if not 0 <= task.replacement_s < float("inf"):
-            raise ValueError(f"replacement_s is {task.replacement_s!r}; it must be finite and not negative")
-        if task.memory_limit_bytes is not None:
-            _at_least("memory_limit_bytes", task.memory_limit_bytes, 0)
-        num_ranks = len(task.names) * task.ranks_per_machine
         for fault in task.faults:
-            fault.check_fits(len(task.names), num_ranks, task.etcd_url is None)
+            self._check_fault(fault)
+
+    def _check_fault(self, fault: Fault) -> None:
+        num_machines = len(self._task.names)
+        fault.check_fits(num_machines, num_machines * self._task.ranks_per_machine, self._task.etcd_url is None)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -174,9 +137,9 @@ class Training:
 
         def work() -> None:
             try:
-                self._ended = self.run(timeout_s)
+                self._end.set_result(self.run(timeout_s))
             except BaseException as error:
-                self._ended = error
+                self._end.set_exception(error)
 
         self._thread = threading.Thread(target=work, name="workbench-training", daemon=True)
         self._thread.start()
@@ -184,18 +147,14 @@ class Training:
     def strike(self, kills: Victim, *numbers: int) -> None:
         """Kill something now."""
         fault = Fault(kills=kills, numbers=numbers, at_iteration=0)
-        num_machines = len(self._task.names)
-        fault.check_fits(num_machines, num_machines * self._task.ranks_per_machine, self._task.etcd_url is None)
+        self._check_fault(fault)
         self._operator.requests.put(fault)
 
     def result(self) -> TrainingOutcome:
         """Wait for the end of a training that was started; raises what `run` raises."""
         if self._thread is None:
             raise RuntimeError("this training was not started")
-        self._thread.join()
-        if isinstance(self._ended, BaseException):
-            raise self._ended
-        return self._ended
+        return self._end.result()
 
     def close(self) -> None:
         """End all machines and everything they started; calling it again does nothing."""
@@ -223,14 +182,7 @@ def run_training(
 ) -> TrainingOutcome:
     """Train a function on machines, start it again after every failure, and return what its ranks returned.
 
-    Args:
-        function: called as `function(context, *args, **kwargs)` on every rank of every generation.
-        num_machines: how many machines.
-        ranks_per_machine: how many ranks each has.
-        timeout_s: most seconds it may take.
-        choices: the others of `Training`: args, kwargs, standbys, store, hosts, faults, names, timing and so on.
-
-    It raises the errors of `Training` and of `Training.run`.
+    The choices are those of `Training`; it raises the errors of `Training.run`.
     """
     _positive("timeout_s", timeout_s)
     with Training(function, num_machines, ranks_per_machine, **choices) as training:
@@ -258,7 +210,7 @@ def _forget(task: Task) -> None:
         store.close()
 
 
-def _checked_names(names: Sequence[str] | None, num_machines: int) -> tuple[str, ...]:
+def _checked_names(names: Sequence[str] | None, num_machines: int, standbys: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"machine-{number}" for number in range(num_machines))
     names = tuple(names)
@@ -269,6 +221,8 @@ def _checked_names(names: Sequence[str] | None, num_machines: int) -> tuple[str,
             raise ValueError(f"names has {name!r}; it must be a text without a plus sign, which marks replacements")
     if len(set(names)) != len(names):
         raise ValueError(f"names is {names!r}; two machines must not have one name")
+    if twice := set(names) & set(map(STANDBY, range(standbys))):
+        raise ValueError(f"names is {names!r}; {min(twice)!r} is the name of a standby machine")
     return names
 
 
@@ -280,12 +234,6 @@ def _checked_url(store: str, hosts: Any) -> str | None:
     if hosts is not None:
         raise ValueError(f'store is {store!r}; on shaped hosts, which see only each other, it must be "{EMBEDDED}"')
     return store
-
-
-def _at_least(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}")
-    return value
 
 
 def _positive(name: str, value: float) -> float:

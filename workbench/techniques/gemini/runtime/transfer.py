@@ -4,8 +4,6 @@ Sender and receiver work through the same plan, which holds the sizes: messages 
 a chunk is said on the wire.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.partition import Chunk
 
 __all__ = ["Route", "Transfer", "routes_of"]
@@ -34,12 +33,7 @@ class Route:
 
 
 def routes_of(rank: int, holders: Sequence[Sequence[int]]) -> tuple[Route, ...]:
-    """Return the peers to which a rank sends its replicas and from which it receives others', replica by replica.
-
-    Args:
-        rank: of this process.
-        holders: for each rank's shard the ranks that keep it, itself first; see `Placement`.
-    """
+    """Return the peers to which a rank sends its replicas and from which it receives others', replica by replica."""
     routes = []
     for replica in range(1, len(holders[rank])):
         sources = [other for other, kept in enumerate(holders) if kept[replica] == rank]
@@ -51,28 +45,18 @@ def routes_of(rank: int, holders: Sequence[Sequence[int]]) -> tuple[Route, ...]:
 
 
 class Transfer:
-    """Moves replicas between the ranks of one group, in threads of its own.
-
-    Args:
-        routes: of this rank, in the order of replicas.
-        group: process group for checkpoints alone; every rank of it makes a transfer.
-        chunk_bytes: size of a sub-buffer, R / p; no chunk is larger.
-        num_buffers: p; one means that nothing arrives while a chunk is being kept.
-        device: of the buffers.
-    """
+    """Moves replicas between the ranks of one group, in threads of its own; every rank of the group makes one."""
 
     def __init__(
         self,
-        routes: Sequence[Route],
+        routes: Sequence[Route],  # of this rank, in the order of replicas
         *,
-        group: dist.ProcessGroup,
-        chunk_bytes: int,
-        num_buffers: int,
-        device: torch.device | str = "cpu",
+        group: dist.ProcessGroup,  # for checkpoints alone
+        chunk_bytes: int,  # size of a sub-buffer, R / p; no chunk is larger
+        num_buffers: int,  # p; one means that nothing arrives while a chunk is being kept
+        device: torch.device | str = "cpu",  # of the buffers
     ) -> None:
-        for name, value in (("chunk_bytes", chunk_bytes), ("num_buffers", num_buffers)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+        require_counts(1, chunk_bytes=chunk_bytes, num_buffers=num_buffers)
         self._routes, self._group = tuple(routes), group
         self._arriving, self._leaving = (
             [torch.empty(chunk_bytes, dtype=torch.uint8, device=device) for _ in range(num_buffers)] for _ in range(2)
@@ -86,31 +70,17 @@ class Transfer:
 
     def start(
         self,
-        own: Sequence[Chunk],
-        peers: Mapping[int, Sequence[Chunk]],
+        own: Sequence[Chunk],  # of this rank, replica by replica
+        peers: Mapping[int, Sequence[Chunk]],  # rank -> its chunks, of all ranks whose replicas are kept here
         *,
-        read: Read,
-        keep: Keep,
-        wait: WaitForSpan,
-        prepare: Done = lambda: None,
-        sent: Done = lambda: None,
-        received: Done = lambda: None,
+        read: Read,  # the bytes must stay the same until the sender is done
+        keep: Keep,  # in the receiving thread; the buffer is reused afterwards
+        wait: WaitForSpan,  # before a chunk; after a timeout the chunk is sent late rather than never
+        prepare: Done = lambda: None,  # before anything is sent or received
+        sent: Done = lambda: None,  # once all is sent
+        received: Done = lambda: None,  # once all has been kept
     ) -> tuple[Future[None], Future[None]]:
-        """Start to send and to receive one checkpoint; the one before must be done.
-
-        Args:
-            own: this rank's chunks, replica by replica.
-            peers: rank -> its chunks, of all ranks whose replicas are kept here.
-            read: gives the bytes to send; must stay the same until the sender is done.
-            keep: takes the received bytes, in the receiving thread; the buffer is reused afterwards.
-            wait: called before each chunk with the index of its idle span; a chunk whose span did not come is sent late
-                rather than never.
-            prepare: called in a thread before anything is sent or received.
-            sent, received: called in the threads once all is sent, and all has been kept.
-
-        Returns:
-            The sender's and the receiver's end; either raises its error, such as a lost peer.
-        """
+        """Start one checkpoint after the one before is done; return the ends, or errors, of sender and receiver."""
         prepared = self._threads.submit(prepare)
         sending = self._threads.submit(self._send, prepared, own, read, wait, sent)
         return sending, self._threads.submit(self._receive, prepared, peers, keep, received)
@@ -154,7 +124,6 @@ class Transfer:
         received()
 
     def _in_order(self, peers: Mapping[int, Sequence[Chunk]]) -> list[tuple[int, Chunk]]:
-        """Return the chunks to be received: replica by replica, as they are sent."""
         sources = [route.source for route in self._routes]
         return [
             (source, chunk)

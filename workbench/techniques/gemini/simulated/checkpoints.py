@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from workbench.cluster import GIGABIT_BYTES_PER_S, FittedMachine, bisected
@@ -28,12 +28,12 @@ from ..cost import (
     workload_named,
 )
 from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave, planning_spans_s
-from ..method.waste import CheckpointPolicy, Tier, gemini, high_frequency, strawman
+from ..method.waste import Tier, gemini, high_frequency, strawman
 
 __all__ = [
+    "EXAMPLE_PHASES",
+    "EXAMPLE_TRAFFIC",
     "STEP_S",
-    "WORKED_EXAMPLE",
-    "WorkedExample",
     "calibration_of",
     "example_iterations",
     "predict_ablation",
@@ -46,17 +46,11 @@ __all__ = [
 Rows = list[dict[str, Any]]
 
 STEP_S = 1.0  # a column of the grid; whole seconds, so that chunks come out whole as well
-MEBIBYTE = 2**20
-BUFFER_BYTES = 32 * MEBIBYTE  # that arrive, or are copied, in one step
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkedExample:
-    """An iteration and a checkpoint, small enough to follow (figures 6.4 and 6.5)."""
-
-    phases: tuple[Phase, ...]  # of two layers, forward and backward
-    traffic: CheckpointTraffic  # eight buffers' worth through two buffers, with room for just these
-    update_s: float  # of the optimizer
+GIGABYTE = 1e9
+TERABIT_BYTES = 1e12 / 8
+LARGEST_RATE, LEAST_RATE = 400.0, 10.0  # Gbit/s of copying, where the search for the paper's 3.5 % begins and ends
+NUM_BISECTIONS = 12  # of the logarithm of that rate: to a thousandth
+BUFFER_BYTES = 32 * 2**20  # that arrive, or are copied, in one step
 
 
 def _layer(label: str, kind: Kind) -> Phase:
@@ -64,122 +58,73 @@ def _layer(label: str, kind: Kind) -> Phase:
     return Phase(label=label, gather_s=STEP_S, compute_s=4 * STEP_S, scatter_s=scatter_s, kind=kind)
 
 
-WORKED_EXAMPLE = WorkedExample(
-    phases=(
-        _layer("F0", Kind.FORWARD),
-        _layer("F1", Kind.FORWARD),
-        _layer("B1", Kind.BACKWARD),
-        _layer("B0", Kind.BACKWARD),
-    ),
-    traffic=CheckpointTraffic(
-        checkpoint_bytes=8 * BUFFER_BYTES,
-        bandwidth_bytes_per_s=BUFFER_BYTES / STEP_S,
-        copy_bytes_per_s=BUFFER_BYTES / STEP_S,
-        reserved_bytes=2 * BUFFER_BYTES,
-        num_buffers=2,
-        safety=1.0,
-        free_bytes=2 * BUFFER_BYTES,
-    ),
-    update_s=STEP_S,
+# Two layers, and eight buffers' worth of a checkpoint through two buffers (figures 6.4 and 6.5).
+EXAMPLE_PHASES = (
+    _layer("F0", Kind.FORWARD),
+    _layer("F1", Kind.FORWARD),
+    _layer("B1", Kind.BACKWARD),
+    _layer("B0", Kind.BACKWARD),
+)
+EXAMPLE_TRAFFIC = CheckpointTraffic(
+    checkpoint_bytes=8 * BUFFER_BYTES,
+    bandwidth_bytes_per_s=BUFFER_BYTES / STEP_S,
+    copy_bytes_per_s=BUFFER_BYTES / STEP_S,
+    reserved_bytes=2 * BUFFER_BYTES,
+    num_buffers=2,
+    safety=1.0,
+    free_bytes=2 * BUFFER_BYTES,
 )
 
 
-def example_iterations(schemes: Sequence[str], example: WorkedExample = WORKED_EXAMPLE) -> list[InterleavedIteration]:
-    """Return the example's iteration under each scheme.
-
-    Args:
-        schemes: names of `Scheme`.
-        example: what is sent beside what.
-
-    Raises:
-        ValueError: if there is no such scheme.
-    """
-    return [interleave(example.phases, example.traffic, scheme, update_s=example.update_s) for scheme in schemes]
+def example_iterations(schemes: Sequence[str]) -> list[InterleavedIteration]:
+    """Return the example's iteration under each scheme."""
+    return [interleave(EXAMPLE_PHASES, EXAMPLE_TRAFFIC, scheme, update_s=STEP_S) for scheme in schemes]
 
 
-def predict_schemes(schemes: Sequence[str], example: WorkedExample = WORKED_EXAMPLE) -> Rows:
-    """Return what the schemes come to.
-
-    Args:
-        schemes: names of `Scheme`.
-        example: what is sent beside what.
-
-    Returns:
-        Rows, key scheme: iteration_s, overhead in % of the baseline, idle_s of the network, buffer_bytes,
-        out_of_memory (1 or 0).
-    """
-    (baseline,) = example_iterations([Scheme.BASELINE], example)
-    rows: Rows = []
-    for found in example_iterations(schemes, example):
-        rows += scheme_rows(found, baseline.iteration_s)
-    return rows
+def predict_schemes(schemes: Sequence[str]) -> Rows:
+    """Return the times and the memory of the example's iteration under each scheme."""
+    baseline, *chosen = example_iterations([Scheme.BASELINE, *schemes])
+    return [row for iteration in chosen for row in scheme_rows(iteration, baseline.iteration_s)]
 
 
-def scheme_rows(found: InterleavedIteration, baseline_s: float) -> Rows:
-    """Return the rows of one iteration, as `predict_schemes` does."""
+def scheme_rows(iteration: InterleavedIteration, baseline_s: float) -> Rows:
+    """Return the times and the memory of one iteration."""
     values = (
-        ("iteration_s", found.iteration_s, "s"),
-        ("overhead", 100 * (found.iteration_s / baseline_s - 1), "%"),
-        ("idle_s", found.idle_s, "s"),
-        ("buffer_bytes", found.buffer_bytes, "B"),
-        ("out_of_memory", int(found.is_out_of_memory), "1"),
+        ("iteration_s", iteration.iteration_s, "s"),
+        ("overhead", 100 * (iteration.iteration_s / baseline_s - 1), "%"),
+        ("idle_s", iteration.idle_s, "s"),
+        ("buffer_bytes", iteration.buffer_bytes, "B"),
+        ("out_of_memory", int(iteration.is_out_of_memory), "1"),
     )
-    return [value_row(name, value, unit, scheme=str(found.scheme)) for name, value, unit in values]
-
-
-# --- the paper's machines
-
-GIGABYTE = 1e9
-TERABIT_BYTES = 1e12 / 8
-LARGEST_RATE, LEAST_RATE = 400.0, 10.0  # Gbit/s of copying, where the search for the paper's 3.5 % begins and ends
-NUM_BISECTIONS = 12  # of the logarithm of that rate: to a thousandth
+    return [value_row(name, value, unit, scheme=str(iteration.scheme)) for name, value, unit in values]
 
 
 def calibration_of() -> dict[str, object]:
     """Return what the model is fitted to and what came of it, as `record` takes it."""
-    found = calibrated()
+    fitted = calibrated()
     shares = {
         name: machine.flops_per_s / machine.peak_flops_per_s
-        for name, machine in (("A100", found.p4d), ("V100", found.p3dn))
+        for name, machine in (("A100", fitted.p4d), ("V100", fitted.p3dn))
     }
     return {
         "cells": [cell.keys() for cell in CALIBRATION],
-        "network_efficiency": found.network_share,
+        "network_efficiency": fitted.network_share,
         "share_of_peak": shares,
-        "p4d": found.p4d.as_record(),
-        "p3dn": found.p3dn.as_record(),
+        "p4d": fitted.p4d.as_record(),
+        "p3dn": fitted.p3dn.as_record(),
     }
 
 
 def predict_models(machine: str, models: Sequence[str]) -> Rows:
-    """Predict iterations without checkpoints and with one in each.
-
-    Args:
-        machine: "p4d" or "p3dn", 16 of them.
-        models: of table 6.2.
-
-    Returns:
-        Rows, key model: iteration_s and idle_s, key scheme (Baseline, Gemini); overhead in %, key scheme;
-        network_s, key what (idle without checkpoints, needed by the checkpoint); agent_memory_gb, host_memory_gb.
-
-    Raises:
-        ValueError: if there is no such machine or model.
-    """
-    return [row for model in models for row in _model_rows(_machine(machine), workload_named(model))]
+    """Predict iterations without checkpoints and with a checkpoint in every iteration."""
+    fitted = {"p4d": calibrated().p4d, "p3dn": calibrated().p3dn}
+    if machine not in fitted:
+        raise ValueError(f"machine is {machine!r}; it must be 'p4d' or 'p3dn'")
+    return [row for model in models for row in _model_rows(fitted[machine], workload_named(model))]
 
 
 def predict_reductions(model: str, networks: Sequence[float], nums_machines: Sequence[int]) -> Rows:
-    """Predict how many times shorter checkpoints are than storage's (figure 6.11).
-
-    Args:
-        model: of table 6.2.
-        networks: Gbit/s of a p4d machine.
-        nums_machines: N.
-
-    Returns:
-        Rows, keys network_gbit_per_s, num_machines: checkpoint_s, reduction; storage_s without keys but num_machines;
-        reduction_at_400 of 16 machines, key whose; matching_storage_tbit_per_s, key rate besides.
-    """
+    """Predict how many times shorter checkpoints are than storage's (figure 6.11)."""
     workload, base = workload_named(model), calibrated().p4d
     rows: Rows = []
     for number in nums_machines:
@@ -194,19 +139,11 @@ def predict_reductions(model: str, networks: Sequence[float], nums_machines: Seq
 
 
 def predict_frequencies(model: str) -> Rows:
-    """Predict how often each policy checkpoints on 16 p4d (figure 6.12).
-
-    Args:
-        model: of table 6.2.
-
-    Returns:
-        Rows, key policy: interval_s, interval_iterations, frequency_gain of Gemini over it; checkpoint_s of Gemini's
-        and storage's; and, key whose, the numbers that the text bounds.
-    """
+    """Predict how often each policy checkpoints on 16 p4d (figure 6.12)."""
     workload, machine = workload_named(model), calibrated().p4d
     job = job_of(workload, machine)
     policies = [strawman(job), high_frequency(job), gemini(job)]
-    interval_s = {policy.name: _interval_s(policy) for policy in policies}
+    interval_s = {policy.name: policy.levels[0].interval_iterations * policy.iteration_s for policy in policies}
     rows: Rows = []
     for policy in policies:
         keys = {"policy": policy.name}
@@ -219,71 +156,43 @@ def predict_frequencies(model: str) -> Rows:
             value_row("frequency_gain", gain, **keys),
             value_row("checkpoint_s", seconds, "s", **keys),
         ]
-    bounds = {"policy": "Strawman"}, {"policy": "Gemini"}
     gain = interval_s["Strawman"] / interval_s["Gemini"]
-    said = [
-        published_value("gemini", "fig-6-12", name, **keys)
-        for name, keys in zip(("frequency_gain", "checkpoint_s"), bounds, strict=True)
-    ]
-    rows += _beside("gain_over_strawman", gain, said[0], "1")
-    rows += _beside("checkpoint_and_bound_s", checkpoint_s(workload, machine), said[1], "s")
-    return rows + _beside("retrieval_and_bound_s", job.retrieval_s(Tier.PEER), said[1], "s")
+    gain_bound = published_value("gemini", "fig-6-12", "frequency_gain", policy="Strawman")
+    bound_s = published_value("gemini", "fig-6-12", "checkpoint_s", policy="Gemini")
+    rows += _beside("gain_over_strawman", gain, gain_bound, "1")
+    rows += _beside("checkpoint_and_bound_s", checkpoint_s(workload, machine), bound_s, "s")
+    return rows + _beside("retrieval_and_bound_s", job.retrieval_s(Tier.PEER), bound_s, "s")
 
 
 def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_rates: Sequence[float]) -> Rows:
-    """Predict what each scheme costs on 16 p3dn (figure 6.16).
-
-    Args:
-        model: of table 6.2.
-        schemes: names of `Scheme`.
-        free_mb: of a device, for buffers, in MB.
-        copy_rates: Gbit/s of a machine's copying to host memory; the first is the model's.
-
-    Returns:
-        Rows, key scheme: as `predict_schemes`, at the first rate; overhead_by_rate, keys scheme, copy_gbit_per_s;
-        transferred_overhead, with the A100's share of peak; naive's largest_span_s (ours),
-        largest_span_buffer_gb and largest_span_out_of_memory for the span that the paper profiled; and the rate of
-        copying that the paper's 3.5 % asks for, copy_rate_asked_gbit_per_s.
-    """
-    found, workload = calibrated(), workload_named(model)
-    first = replace(found.p3dn, copy_bytes_per_s=copy_rates[0] * GIGABIT_BYTES_PER_S)
+    """Predict what each scheme costs on 16 p3dn (figure 6.16)."""
+    fitted, workload = calibrated(), workload_named(model)
+    first = replace(fitted.p3dn, copy_bytes_per_s=copy_rates[0] * GIGABIT_BYTES_PER_S)
     baseline_s = _iteration(workload, first, Scheme.BASELINE).iteration_s
     rows: Rows = []
     for scheme in schemes:
         rows += scheme_rows(_iteration(workload, first, scheme, free_mb * 1e6), baseline_s)
         for rate in copy_rates if scheme != Scheme.BASELINE else ():
             keys = {"scheme": str(scheme), "copy_gbit_per_s": rate}
-            overhead = _overhead(workload, found.p3dn, scheme, rate)
+            overhead = _overhead(workload, fitted.p3dn, scheme, rate)
             rows.append(value_row("overhead_by_rate", overhead, "%", **keys))
-    transferred = _overhead(workload, found.transferred, Scheme.BLOCKING, copy_rates[0])
+    transferred = _overhead(workload, fitted.transferred, Scheme.BLOCKING, copy_rates[0])
     rows.append(value_row("transferred_overhead", transferred, "%", scheme="Blocking"))
-    return rows + _span_rows(workload, first, free_mb) + [_asked_row(workload, found.p3dn)]
-
-
-def _machine(name: str) -> FittedMachine:
-    machines = {"p4d": calibrated().p4d, "p3dn": calibrated().p3dn}
-    if name not in machines:
-        raise ValueError(f"machine is {name!r}; it must be 'p4d' or 'p3dn'")
-    return machines[name]
+    return rows + _span_rows(workload, first, free_mb) + [_asked_row(workload, fitted.p3dn)]
 
 
 def _iteration(
     workload: Workload, machine: FittedMachine, scheme: Scheme | str, free_bytes: float = math.inf
 ) -> InterleavedIteration:
-    found = phases_of(workload, machine)
+    parts = phases_of(workload, machine)
     traffic = traffic_of(workload, machine, free_bytes=free_bytes)
-    return interleave(found.phases, traffic, scheme, update_s=found.update_s)
+    return interleave(parts.phases, traffic, scheme, update_s=parts.update_s)
 
 
 def _model_rows(machine: FittedMachine, workload: Workload) -> Rows:
-    without, with_checkpoints = (_iteration(workload, machine, each) for each in (Scheme.BASELINE, Scheme.GEMINI))
-    rows: Rows = []
-    for found in (without, with_checkpoints):
-        rows += [
-            row
-            for row in scheme_rows(found, without.iteration_s)
-            if row["quantity"] in ("iteration_s", "idle_s", "overhead")
-        ]
+    without, with_checkpoints = (_iteration(workload, machine, scheme) for scheme in (Scheme.BASELINE, Scheme.GEMINI))
+    rows = scheme_rows(without, without.iteration_s) + scheme_rows(with_checkpoints, without.iteration_s)
+    rows = [row for row in rows if row["quantity"] in ("iteration_s", "idle_s", "overhead")]
     usable_s = math.fsum(planning_spans_s(phases_of(workload, machine).phases))
     times_s = {"idle without checkpoints": usable_s, "needed by the checkpoint": with_checkpoints.checkpoint_s}
     rows += [value_row("network_s", value, "s", what=what) for what, value in times_s.items()]
@@ -312,15 +221,11 @@ def _beside(quantity: str, ours: float, bound: float, unit: str) -> Rows:
     return [value_row(quantity, value, unit, whose=whose) for whose, value in both.items()]
 
 
-def _interval_s(policy: CheckpointPolicy) -> float:
-    return policy.levels[0].interval_iterations * policy.iteration_s
-
-
 def _overhead(workload: Workload, machine: FittedMachine, scheme: Scheme | str, copy_rate: float) -> float:
     """Return in % how much longer an iteration is than without checkpoints, at a rate of copying in Gbit/s."""
     machine = replace(machine, copy_bytes_per_s=copy_rate * GIGABIT_BYTES_PER_S)
-    baseline, found = (_iteration(workload, machine, each) for each in (Scheme.BASELINE, scheme))
-    return 100 * (found.iteration_s / baseline.iteration_s - 1)
+    baseline_s = _iteration(workload, machine, Scheme.BASELINE).iteration_s
+    return 100 * (_iteration(workload, machine, scheme).iteration_s / baseline_s - 1)
 
 
 def _span_rows(workload: Workload, machine: FittedMachine, free_mb: float) -> Rows:

@@ -48,10 +48,6 @@ from ..method.waste import (
 __all__ = [
     "GEMINI",
     "HIGH_FREQUENCY",
-    "HIGH_FREQUENCY_9",
-    "MACHINES_LOST",
-    "NO_STANDBY",
-    "REPLACED",
     "STRAWMAN",
     "best_rows",
     "mt_nlg_rows",
@@ -69,15 +65,18 @@ NUM_REPLICAS = 2  # section 6.7.2
 
 STRAWMAN, HIGH_FREQUENCY, HIGH_FREQUENCY_9, GEMINI = "Strawman", "HighFreq", "HighFreq, every 9", "Gemini"
 ITERATIONS_IN_THE_TEXT = 9  # section 6.7.3; ceil(480 / 62) is 8
+NONE, ONE, TWO_HELD, TWO_GONE = "none", "one", "two, a replica left", "two, no replica left"
+# The tier that Gemini recovers from, by the number of machines that are replaced.
+REPLACED = MappingProxyType({NONE: Tier.LOCAL, ONE: Tier.PEER, TWO_HELD: Tier.PEER, TWO_GONE: Tier.STORAGE})
+PAPERS_FACTOR = 13  # section 6.7.2: reduced by more than 13 times compared to HighFreq
+MACHINES_LOST, NO_STANDBY = "Gemini, machines lost, standby", "Gemini, machines lost, no standby"
+ENOUGH_STANDBYS_SHARE = 0.01  # of the machines, at least 2: replacements take minutes, failures come by the day
+P4D_MEMORY_BYTES = 1152 * 2**30  # section 6.7.1
+NOTHING = Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
 
 
 def policies(job: Job, *, as_in_the_text: bool = True) -> dict[str, CheckpointPolicy]:
-    """Return the policies by name.
-
-    Args:
-        job: what is trained.
-        as_in_the_text: also HighFreq with the nine iterations that the text says GPT-2 100B had.
-    """
+    """Return the policies by name."""
     nine = {HIGH_FREQUENCY_9: high_frequency(job, interval_iterations=ITERATIONS_IN_THE_TEXT)} if as_in_the_text else {}
     return {STRAWMAN: strawman(job), HIGH_FREQUENCY: high_frequency(job), **nine, GEMINI: gemini(job)}
 
@@ -88,27 +87,8 @@ def seeds_row(quantity: str, values: Sequence[float], unit: str, keys: Mapping[s
     return value_row(quantity, fmean(values), unit, **spread, **keys)
 
 
-# --- figure 6.10 and section 6.2.2: the time that a failure wastes
-
-NONE, ONE, TWO_HELD, TWO_GONE = "none", "one", "two, a replica left", "two, no replica left"
-REPLACED = MappingProxyType({NONE: Tier.LOCAL, ONE: Tier.PEER, TWO_HELD: Tier.PEER, TWO_GONE: Tier.STORAGE})
-"""How many machines are replaced, and the tier that Gemini recovers from."""
-
-PAPERS_FACTOR = 13  # section 6.7.2: reduced by more than 13 times compared to HighFreq
-
-
 def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
-    """Return figure 6.10: Eq. 6.1, and what as many simulated failures waste.
-
-    Args:
-        num_failures: of each kind and seed.
-        seeds: of the draws of moments and machines.
-
-    Returns:
-        Rows wasted_s (keys solution, replaced), iterations_wasted, reduction (of HighFreq's over Gemini's, keys
-        highfreq, replaced), bound_s (13 times Gemini's beside HighFreq's), over_strawman, simulated_over_equation,
-        storage_share (of failures that replace two machines, per cent).
-    """
+    """Return figure 6.10: Eq. 6.1, and what as many simulated failures waste."""
     wasted_s = {(name, replaced): _by_equation(name, replaced) for name in policies(GPT2_100B) for replaced in REPLACED}
     rows: Rows = [
         value_row("wasted_s", value, "s", solution=name, replaced=replaced)
@@ -120,7 +100,11 @@ def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
     rows.append(value_row("over_strawman", degraded, "1", replaced=TWO_GONE))
     for highfreq in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
         for replaced in (NONE, ONE, TWO_HELD):
-            rows += _compared(highfreq, replaced, wasted_s[highfreq, replaced], wasted_s[GEMINI, replaced])
+            keys = {"highfreq": highfreq, "replaced": replaced}
+            theirs_s, ours_s = wasted_s[highfreq, replaced], wasted_s[GEMINI, replaced]
+            rows.append(value_row("reduction", theirs_s / ours_s, **keys))
+            for of, value in ((f"{PAPERS_FACTOR} x Gemini", PAPERS_FACTOR * ours_s), ("HighFreq", theirs_s)):
+                rows.append(value_row("bound_s", value, "s", **keys, of=of))
     return rows + _simulated_waste(num_failures, seeds)
 
 
@@ -137,19 +121,16 @@ def _by_equation(name: str, replaced: str) -> float:
     return average_wasted_s(policies(GPT2_100B)[name], GPT2_100B, tier)
 
 
-def _compared(highfreq: str, replaced: str, theirs_s: float, ours_s: float) -> Rows:
-    keys = {"highfreq": highfreq, "replaced": replaced}
-    bounds = {f"{PAPERS_FACTOR} x Gemini": PAPERS_FACTOR * ours_s, "HighFreq": theirs_s}
-    rows = [value_row("reduction", theirs_s / ours_s, **keys)]
-    return rows + [value_row("bound_s", value, "s", **keys, of=of) for of, value in bounds.items()]
-
-
 def _simulated_waste(num_failures: int, seeds: Sequence[int]) -> Rows:
     rows: Rows = []
     for name in (STRAWMAN, HIGH_FREQUENCY, GEMINI):
         replaced = ONE if name == GEMINI else NONE
         runs = [_daily_run(name, _daily(replaced, num_failures, seed)) for seed in seeds]
-        ratios = [_mean_wasted_s(run) / _by_equation(name, replaced) for run in runs]
+        wasted_s = [
+            (run.wasted_s[Cause.LOST] + run.wasted_s[Cause.RETRIEVAL]) / sum(run.num_recoveries.values())
+            for run in runs
+        ]
+        ratios = [value / _by_equation(name, replaced) for value in wasted_s]
         keys = {"solution": name, "replaced": replaced}
         rows.append(seeds_row("simulated_over_equation", ratios, "1", keys))
     runs = [_daily_run(GEMINI, _daily(TWO_HELD, num_failures, seed)) for seed in seeds]
@@ -174,27 +155,8 @@ def _daily_run(name: str, trace: FaultTrace) -> TrainingRun:
     return simulate_training(Setting(job=GPT2_100B, policy=policies(GPT2_100B)[name], placement=placed), trace)
 
 
-def _mean_wasted_s(run: TrainingRun) -> float:
-    return (run.wasted_s[Cause.LOST] + run.wasted_s[Cause.RETRIEVAL]) / sum(run.num_recoveries.values())
-
-
-# --- figure 6.15: the effective training time ratio
-
-MACHINES_LOST, NO_STANDBY = "Gemini, machines lost, standby", "Gemini, machines lost, no standby"
-ENOUGH_STANDBYS_SHARE = 0.01  # of the machines, at least 2: replacements take minutes, failures come by the day
-
-
 def rows_by_failures(failures_per_day: Sequence[float], *, num_days: float, seeds: Sequence[int]) -> Rows:
-    """Return figure 6.15a: 16 machines, by failures a day of all of them together.
-
-    Args:
-        failures_per_day: along the axis; 0 for none.
-        num_days: that are simulated.
-        seeds: of the failures' moments.
-
-    Returns:
-        Rows effective_ratio (keys solution, failures_per_day) with least and most over seeds; serialising_share.
-    """
+    """Return figure 6.15a: 16 machines, by failures a day of all of them together."""
     rows: Rows = []
     num_machines = GPT2_100B.num_machines
     for rate in failures_per_day:
@@ -221,19 +183,7 @@ def serialising_rows() -> Rows:
 
 
 def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Sequence[int]) -> Rows:
-    """Return figure 6.15b: by the number of machines, of which 1.5 % fail every day.
-
-    Args:
-        nums_machines: along the axis.
-        num_days: that are simulated.
-        seeds: of the failures' moments.
-
-    Returns:
-        Rows effective_ratio (keys solution, num_machines) with least and most over seeds; time_share (keys solution,
-        num_machines, cause; the first seed's); gain of Gemini over HighFreq, keys highfreq, num_machines, and of:
-        "HighFreq's ratio" (per cent of it) or "all time" (points); over_software, Gemini's ratio where
-        machines are lost over that where none is; effective_ratio_added and gain_added, with losses simply added up.
-    """
+    """Return figure 6.15b: by the number of machines, of which 1.5 % fail every day."""
     rows: Rows = []
     for number in nums_machines:
         runs = _runs(number, num_days, seeds)
@@ -288,48 +238,33 @@ def _share_rows(run: TrainingRun, keys: dict) -> Rows:
     return [value_row("time_share", seconds / run.duration_s, **keys, cause=cause) for cause, seconds in shares.items()]
 
 
-def _gain_rows(highfreq: str, number: int, ours: list[TrainingRun], theirs: list[TrainingRun]) -> Rows:
-    pairs = [(mine.effective_ratio, other.effective_ratio) for mine, other in zip(ours, theirs, strict=True)]
+def _gain_rows(highfreq: str, number: int, gemini_runs: list[TrainingRun], runs: list[TrainingRun]) -> Rows:
+    pairs = [(a.effective_ratio, b.effective_ratio) for a, b in zip(gemini_runs, runs, strict=True)]
     keys = {"highfreq": highfreq, "num_machines": number}
-    points = seeds_row("gain", [100 * (mine - other) for mine, other in pairs], "%", {**keys, "of": "all time"})
-    if any(other == 0 for _, other in pairs):
-        return [points]
-    of_theirs = [100 * (mine / other - 1) for mine, other in pairs]
-    return [points, seeds_row("gain", of_theirs, "%", {**keys, "of": "HighFreq's ratio"})]
+    rows = [seeds_row("gain", [100 * (a - b) for a, b in pairs], "%", {**keys, "of": "all time"})]
+    if all(b for _, b in pairs):
+        gains = [100 * (a / b - 1) for a, b in pairs]
+        rows.append(seeds_row("gain", gains, "%", {**keys, "of": "HighFreq's ratio"}))
+    return rows
 
 
 def _added_rows(number: int) -> Rows:
     """Add up losses as if they never met: serialising as a share of training, then each failure's mean cost."""
     failures_per_s = OPT_FAILURES_PER_MACHINE_DAY * number / DAY_S
-    rows: Rows = []
-    for name in policies(GPT2_100B):
-        ratio = 1 - _blocked_share(name, GPT2_100B) - failures_per_s * _failure_s(name, GPT2_100B)
-        keys = {"solution": name, "num_machines": number}
-        rows.append(value_row("effective_ratio_added", max(0.0, ratio), "1", **keys))
-    ratios = {row["solution"]: row["value"] for row in rows}
+    ratios: dict[str, float] = {}
+    for name, policy in policies(GPT2_100B).items():
+        shares = [level.blocking_s / (level.interval_iterations * GPT2_100B.iteration_s) for level in policy.levels]
+        serialise_s = PAPER_OVERHEADS.serialise_s if name == GEMINI else 0.0
+        fixed_s = PAPER_OVERHEADS.detection_s + serialise_s + PAPER_OVERHEADS.warm_up_s
+        failure_s = fixed_s + _by_equation(name, NONE)
+        ratios[name] = max(0.0, 1 - sum(shares) - failures_per_s * failure_s)
+    keys = {"num_machines": number}
+    rows = [value_row("effective_ratio_added", ratio, solution=name, **keys) for name, ratio in ratios.items()]
     for name in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
         if ratios[name]:
             gain = 100 * (ratios[GEMINI] / ratios[name] - 1)
-            keys = {"highfreq": name, "num_machines": number, "of": "HighFreq's ratio"}
-            rows.append(value_row("gain_added", gain, "%", **keys))
+            rows.append(value_row("gain_added", gain, "%", highfreq=name, **keys, of="HighFreq's ratio"))
     return rows
-
-
-def _blocked_share(name: str, job: Job) -> float:
-    return sum(level.blocking_s / (level.interval_iterations * job.iteration_s) for level in policies(job)[name].levels)
-
-
-def _failure_s(name: str, job: Job) -> float:
-    tier = Tier.LOCAL if name == GEMINI else Tier.STORAGE
-    serialise_s = PAPER_OVERHEADS.serialise_s if name == GEMINI else 0.0
-    fixed_s = PAPER_OVERHEADS.detection_s + serialise_s + PAPER_OVERHEADS.warm_up_s
-    return fixed_s + average_wasted_s(policies(job)[name], job, tier)
-
-
-# --- how many replicas, and how often
-
-P4D_MEMORY_BYTES = 1152 * 2**30  # section 6.7.1
-NOTHING = Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
 
 
 def paper_needs(
@@ -338,23 +273,16 @@ def paper_needs(
     *,
     idle_s: float,
     blocking_s: float = 0.0,
+    window_s: float = 0.0,
     most_iterations: int = 500,
 ) -> CheckpointingNeeds:
-    """Return the paper's job with another failure rate and link.
-
-    Args:
-        failures_per_machine_day: all of hardware.
-        gigabits: of a machine's link, Gbps.
-        idle_s: of an iteration, in which the link is idle.
-        blocking_s: for which every checkpoint stops training.
-        most_iterations: longest interval.
-    """
+    """Return the paper's job with another failure rate and link."""
     return CheckpointingNeeds(
         job=replace(GPT2_100B, network_bytes_per_s=gigabits * GIGABIT_BYTES_PER_S),
         idle_s=idle_s,
         memory_bytes=P4D_MEMORY_BYTES,
         failures_per_machine_day=failures_per_machine_day,
-        window_s=0.0,
+        window_s=window_s,
         blocking_s=blocking_s,
         most_iterations=most_iterations,
     )
@@ -370,26 +298,11 @@ def best_rows(
     num_failures: int,
     seeds: Sequence[int],
 ) -> Rows:
-    """Return the map.
-
-    Args:
-        rates: failures of a machine a day.
-        links_gbps: of a machine's link.
-        idle_s: of an iteration, in which the link is idle.
-        blocking_s: for which every checkpoint stops training.
-        window_s: machines lost within so long of one another are lost at once.
-        num_failures: that each simulation has, about.
-        seeds: of the failures.
-
-    Returns:
-        Rows, keys failures_per_machine_day and link_gbps: best_replicas, best_interval, waste (per cent of the time),
-        gap_to_search, two_over_best (waste with two replicas and their best interval over the least), young_interval
-        (iterations; where checkpoints block), simulated_over_expected (with two replicas every iteration's choice).
-    """
+    """Return the map."""
     rows: Rows = []
     for rate in rates:
         for link in links_gbps:
-            needs = replace(paper_needs(rate, link, idle_s=idle_s, blocking_s=blocking_s), window_s=window_s)
+            needs = paper_needs(rate, link, idle_s=idle_s, blocking_s=blocking_s, window_s=window_s)
             keys = {"failures_per_machine_day": rate, "link_gbps": link}
             rows += [{**row, **keys} for row in _chosen(needs, best_checkpointing(needs))]
             ratios = [_simulated(needs, num_failures, seed) for seed in seeds]
@@ -399,7 +312,7 @@ def best_rows(
 
 def _chosen(needs: CheckpointingNeeds, best: BestCheckpointing) -> Rows:
     searched = best_checkpointing_by_definition(needs)
-    two = min(expected_waste(needs, NUM_REPLICAS, each) for each in range(1, needs.most_iterations + 1))
+    two = min(expected_waste(needs, NUM_REPLICAS, interval) for interval in range(1, needs.most_iterations + 1))
     values = {
         "best_replicas": (best.num_replicas, "1"),
         "best_interval": (best.interval_iterations, "iteration"),
@@ -417,7 +330,7 @@ def _simulated(needs: CheckpointingNeeds, num_failures: int, seed: int) -> float
     The simulation has no window within which machines are lost at once: a machine is replaced in no time.
     """
     alone, number = replace(needs, window_s=0.0), needs.job.num_machines
-    iterations = min(range(1, needs.most_iterations + 1), key=lambda each: expected_waste(alone, NUM_REPLICAS, each))
+    iterations = min(range(1, needs.most_iterations + 1), key=lambda count: expected_waste(alone, NUM_REPLICAS, count))
     level = memory_level(alone, NUM_REPLICAS, iterations)
     policy = gemini(needs.job, interval_iterations=iterations, blocking_s=level.blocking_s, transfer_s=level.transfer_s)
     placed = placement(number, NUM_REPLICAS)

@@ -15,28 +15,12 @@ from workbench.study.rows import value_row
 from workbench.timeline import Action, Kind, Timeline
 from workbench.timeline.faults import Fault, FaultKind, FaultTrace
 
-from ..cost import (
-    GPT2_100B,
-    PAPER_OVERHEADS,
-    Cause,
-    Overheads,
-    Setting,
-    Span,
-    TrainingRun,
-    simulate_training,
-    stretch_moments,
-)
+from ..cost import GPT2_100B, PAPER_OVERHEADS, Cause, Setting, Span, TrainingRun, simulate_training, stretch_moments
 from ..method.placement import placement
 from ..method.waste import CheckpointPolicy, Job, Level, gemini
+from .failures import NOTHING
 
-__all__ = [
-    "KINDS",
-    "overhead_rows",
-    "overhead_timelines",
-    "training_timeline",
-    "worked_example_rows",
-    "worked_example_timeline",
-]
+__all__ = ["overhead_rows", "overhead_timelines", "training_timeline", "worked_example_rows", "worked_example_timeline"]
 
 Rows = list[dict[str, Any]]
 
@@ -45,6 +29,22 @@ FAILURE_ITERATION = 310  # figure 6.1
 BLOOM_ITERATION_S = 105.0  # BLOOM's logbook; the example counts iterations, so that it only scales the figure
 FOURTH = 3.5 * GPT2_100B.iteration_s  # figure 6.14: during iteration 4
 SOFTWARE, HARDWARE, STANDBY = "software", "hardware", "hardware, standby machine"
+TRAINING, MEMORY, STORAGE, RECOVERY = ROWS = ("training", "checkpoint in memory", "checkpoint in storage", "recovery")
+KEPT, LOST, CHECKPOINT = "progress that stays", "progress that is lost", "checkpoint"
+# The kind of action of every label.
+KINDS = MappingProxyType(
+    {
+        KEPT: Kind.COMPUTE,
+        LOST: Kind.OTHER,
+        CHECKPOINT: Kind.COMMUNICATE,
+        Cause.CHECKPOINTING.value: Kind.ENCODE,
+        Cause.DETECTION.value: Kind.WAIT,
+        Cause.SERIALISING.value: Kind.ENCODE,
+        Cause.REPLACEMENT.value: Kind.WAIT,
+        Cause.RETRIEVAL.value: Kind.DECODE,
+        Cause.WARM_UP.value: Kind.WAIT,
+    }
+)
 
 
 def worked_example_rows(checkpoint_iterations: Sequence[int]) -> Rows:
@@ -65,12 +65,7 @@ def worked_example_timeline(checkpoint_iterations: int) -> Timeline:
 
 
 def overhead_rows() -> Rows:
-    """Return figure 6.14: minutes a failure costs besides lost progress, and where training resumes.
-
-    Returns:
-        Rows part_s (keys failure, part), total_min (key failure; low and high by the least and the longest
-        replacement), resumes_with and lost_iterations.
-    """
+    """Return figure 6.14: minutes a failure costs besides lost progress, and where training resumes."""
     rows: Rows = []
     for failure in (SOFTWARE, HARDWARE, STANDBY):
         run = _one_failure(failure)[1]
@@ -93,15 +88,12 @@ def overhead_timelines() -> dict[str, Timeline]:
 
 
 def _worked_example(checkpoint_iterations: int) -> tuple[Setting, TrainingRun]:
-    job = Job(
-        iteration_s=BLOOM_ITERATION_S, state_bytes=1, num_machines=1, storage_bytes_per_s=1, network_bytes_per_s=1
-    )
     transfer_s = checkpoint_iterations * BLOOM_ITERATION_S
-    job = replace(job, storage_bytes_per_s=job.state_bytes / transfer_s)
+    rates = {"storage_bytes_per_s": 1 / transfer_s, "network_bytes_per_s": 1}
+    job = Job(iteration_s=BLOOM_ITERATION_S, state_bytes=1, num_machines=1, **rates)
     level = Level(in_memory=False, interval_iterations=BLOOM_INTERVAL_ITERATIONS, transfer_s=transfer_s)
     policy = CheckpointPolicy(name="BLOOM", iteration_s=BLOOM_ITERATION_S, storage=level)
-    nothing = Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
-    setting = Setting(job=job, policy=policy, overheads=nothing)
+    setting = Setting(job=job, policy=policy, overheads=NOTHING)
     failure = Fault(time_s=FAILURE_ITERATION * BLOOM_ITERATION_S, kind=FaultKind.SOFTWARE, machines=(0,))
     trace = FaultTrace(num_machines=1, duration_s=500 * BLOOM_ITERATION_S, faults=(failure,))
     return setting, simulate_training(setting, trace, keep_spans=True)
@@ -129,42 +121,8 @@ def _total_s(failure: str, replacement_share: float) -> float:
     return sum(seconds for cause, seconds in wasted_s.items() if cause not in (Cause.LOST, Cause.CHECKPOINTING))
 
 
-# --- the timeline of a simulated training
-
-TRAINING, MEMORY, STORAGE, RECOVERY = ROWS = ("training", "checkpoint in memory", "checkpoint in storage", "recovery")
-KEPT, LOST, CHECKPOINT = "progress that stays", "progress that is lost", "checkpoint"
-
-KINDS = MappingProxyType(
-    {
-        KEPT: Kind.COMPUTE,
-        LOST: Kind.OTHER,
-        CHECKPOINT: Kind.COMMUNICATE,
-        Cause.CHECKPOINTING.value: Kind.ENCODE,
-        Cause.DETECTION.value: Kind.WAIT,
-        Cause.SERIALISING.value: Kind.ENCODE,
-        Cause.REPLACEMENT.value: Kind.WAIT,
-        Cause.RETRIEVAL.value: Kind.DECODE,
-        Cause.WARM_UP.value: Kind.WAIT,
-    }
-)
-"""What each thing is drawn as."""
-
-
 def training_timeline(setting: Setting, run: TrainingRun, *, every_iteration: bool = True) -> Timeline:
-    """Return the timeline of a run.
-
-    Args:
-        setting: what was simulated.
-        run: its result, with spans.
-        every_iteration: an action an iteration; otherwise one for all that stay, and one for those that are lost.
-
-    Returns:
-        Rows: training, checkpoints in memory if the policy has any, checkpoints in storage, recovery. Training is
-        labelled by the iteration's number, from 1.
-
-    Raises:
-        ValueError: if the run kept no spans.
-    """
+    """Return the timeline of a run."""
     if not run.spans:
         raise ValueError("spans is empty; simulate with keep_spans=True")
     actions: list[Action] = []
@@ -195,14 +153,8 @@ def _trained(setting: Setting, span: Span, kept: float, every_iteration: bool) -
         elif what == "blocking":
             yield _action(TRAINING, start_s, stop_s, Cause.CHECKPOINTING.value, "")
         else:
-            is_whole = span.start_s + end_s <= span.end_s
-            yield _action(
-                MEMORY if what == "memory" else STORAGE,
-                start_s,
-                stop_s,
-                CHECKPOINT,
-                str(number) if is_whole else "lost",
-            )
+            row, is_whole = MEMORY if what == "memory" else STORAGE, span.start_s + end_s <= span.end_s
+            yield _action(row, start_s, stop_s, CHECKPOINT, str(number) if is_whole else "lost")
     yield from iterations if every_iteration else _joined(iterations)
 
 

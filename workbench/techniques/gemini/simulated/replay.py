@@ -19,7 +19,7 @@ from workbench.datasets.training_logbooks import Logbook, LoggedEvent
 from workbench.study.rows import value_row
 from workbench.timeline.faults import DAY_S, FaultKind, FaultSpan, FaultTrace, dated_faults, poisson_faults
 
-from ..cost import GPT2_100B, PAPER_OVERHEADS, Cause, Overheads, Setting, TrainingRun, simulate_training
+from ..cost import GPT2_100B, PAPER_OVERHEADS, Cause, Setting, TrainingRun, simulate_training
 from ..method.placement import placement
 from ..method.sizes import BYTES_PER_PARAMETER
 from ..method.waste import Job
@@ -101,13 +101,7 @@ _OPT_RESTARTS = 90  # the diary: restarts over the 12.xx lineage, of which other
 
 
 def diary_trace(name: str, logbook: Logbook, seed: int) -> FaultTrace:
-    """Return the failures of a diary on one timeline.
-
-    Args:
-        name: of DIARIES.
-        logbook: its events.
-        seed: of what the diary leaves open: hours, machines, days within ranges.
-    """
+    """Return the failures of a diary on one timeline."""
     diary = DIARIES[name]
     spans = [span for event in logbook.events for span in _spans(diary, event)]
     if name == "opt-175b":
@@ -118,11 +112,7 @@ def diary_trace(name: str, logbook: Logbook, seed: int) -> FaultTrace:
 
 
 def diary_or_stand_in(name: str, seeds: Sequence[int]) -> tuple[list[FaultTrace], DataSource]:
-    """Return a diary's failures for each seed; where the diary is not there, failures at its stated rate.
-
-    Returns:
-        The traces, and where they came from, which is no real source for a stand-in.
-    """
+    """Return a diary's failures for each seed; where the diary is not there, failures at its stated rate."""
     try:
         logbook = training_logbooks.load(name)
     except DataError as error:
@@ -133,17 +123,7 @@ def diary_or_stand_in(name: str, seeds: Sequence[int]) -> tuple[list[FaultTrace]
 
 
 def replay_rows(name: str, traces: Sequence[FaultTrace], *, num_standbys: int) -> Rows:
-    """Simulate each policy under a diary's failures.
-
-    Args:
-        name: of DIARIES.
-        traces: one a seed.
-        num_standbys: machines that wait.
-
-    Returns:
-        Rows, keys training, and solution: effective_ratio, wasted_gpu_hours (both with least and most over seeds),
-        time_share by cause of the first seed, num_recoveries by tier; and num_failures.
-    """
+    """Simulate each policy under a diary's failures."""
     keys = {"training": DIARIES[name].job.name}
     failures = [float(len(trace.faults)) for trace in traces]
     rows: Rows = [seeds_row("num_failures", failures, "1", keys)]
@@ -163,20 +143,16 @@ def replay_rows(name: str, traces: Sequence[FaultTrace], *, num_standbys: int) -
 
 
 def _run(name: str, solution: str, trace: FaultTrace, num_standbys: int) -> TrainingRun:
+    """Simulate with the paper's overheads, two replicas of this job's shards being serialised."""
     job = DIARIES[name].job
     setting = Setting(
         job=job,
         policy=policies(job, as_in_the_text=False)[solution],
-        overheads=_overheads(job),
+        overheads=replace(PAPER_OVERHEADS, serialise_s=2 * _shard_s(job.state_bytes, job.num_machines)),
         placement=placement(job.num_machines, 2),
         num_standbys=num_standbys,
     )
     return simulate_training(setting, trace)
-
-
-def _overheads(job: Job) -> Overheads:
-    """Return the paper's overheads with serialising two replicas of this job's shards."""
-    return replace(PAPER_OVERHEADS, serialise_s=2 * _shard_s(job.state_bytes, job.num_machines))
 
 
 def _gpu_hours(name: str, run: TrainingRun) -> float:
@@ -185,9 +161,8 @@ def _gpu_hours(name: str, run: TrainingRun) -> float:
 
 
 def _steady(diary: Diary, per_day: float, seed: int) -> FaultTrace:
-    number = diary.job.num_machines
-    rate = per_day / number
-    return poisson_faults(number, duration_s=diary.num_days * DAY_S, failures_per_machine_day=rate, seed=seed)
+    number, duration_s = diary.job.num_machines, diary.num_days * DAY_S
+    return poisson_faults(number, duration_s=duration_s, failures_per_machine_day=per_day / number, seed=seed)
 
 
 def _spans(diary: Diary, event: LoggedEvent) -> list[FaultSpan]:

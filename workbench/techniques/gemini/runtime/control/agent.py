@@ -9,8 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .ordering import Decision, Replacement, View, decide, election_step
-from .records import ORDER_KEY, ROOT_KEY, AgentStatus, Order, Phase, RootRecord, status_key
+from .ordering import (
+    ORDER_KEY,
+    ROOT_KEY,
+    AgentStatus,
+    Decision,
+    Order,
+    Phase,
+    Replacement,
+    RootRecord,
+    View,
+    decide,
+    election_step,
+    status_key,
+)
 from .store import KeyValueStore, StoreUnavailable
 
 __all__ = ["ControlAgent", "LeaseBook", "Step", "Timing", "is_expired_by_definition"]
@@ -95,26 +107,17 @@ class Step:
 
 
 class ControlAgent:
-    """The agent of one machine.
-
-    Args:
-        name: of the machine, in no other's use.
-        store: where machines meet.
-        initial: machines by number, before the first order.
-        roster: all machines, the standbys included; to be set when the operator starts another.
-        timing: of heartbeats and leases.
-        meeting: gives host:port at which this machine's ranks could let others meet.
-    """
+    """The agent of one machine."""
 
     def __init__(
         self,
-        name: str,
+        name: str,  # of the machine, in no other's use
         store: KeyValueStore,
         *,
-        initial: tuple[str, ...],
-        roster: tuple[str, ...],
+        initial: tuple[str, ...],  # machines by number, before the first order
+        roster: tuple[str, ...],  # all machines; to be set when the operator starts another
         timing: Timing,
-        meeting: Callable[[], str] = lambda: "",
+        meeting: Callable[[], str] = lambda: "",  # gives host:port at which this machine's ranks could let others meet
     ):
         self.name = name
         self.roster = tuple(roster)
@@ -130,15 +133,10 @@ class ControlAgent:
         self._seen_term = 0
         self._known_root: RootRecord | None = None
         self._root_leases = LeaseBook(timing.lease_s)
-        self._leases = LeaseBook(timing.lease_s, timing.start_s)  # as root
-        self._statuses: dict[str, AgentStatus] = {}  # as root
-        self._said_lost: set[str] = set()
-        self._asked_s: dict[str, float] = {}  # when the operator was last asked
-        self._peer_loss: tuple[int, float] | None = None  # generation, when it was first seen
         self._finished: tuple[int, int, str] | None = None
         self._had_outage = False
         self._last_step_s = -math.inf
-        self._reason = ""  # why, as root, it last wanted a new generation
+        self._begin_to_lead()
 
     def step(self, now_s: float) -> Step:
         """Do one round of the loop and return its requests; none while the store does not answer."""
@@ -237,11 +235,11 @@ class ControlAgent:
 
     def _begin_to_lead(self) -> None:
         self._leases = self._root_leases.taken_over(self._timing.start_s)  # the lost root needs no second lease
-        self._statuses.clear()
-        self._said_lost.clear()
-        self._asked_s.clear()
-        self._peer_loss = None
-        self._reason = ""
+        self._statuses: dict[str, AgentStatus] = {}
+        self._said_lost: set[str] = set()
+        self._asked_s: dict[str, float] = {}  # when the operator was last asked
+        self._peer_loss: tuple[int, float] | None = None  # generation, when it was first seen
+        self._reason = ""  # why it last wanted a new generation
 
     def _lead(self, record: RootRecord, raw: bytes | None, now_s: float, step: Step) -> None:
         stored = Order.from_bytes(raw) if raw else None

@@ -8,17 +8,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.launch.failures import FailureKind, RankFailed, RankFailure, describe_end
 from workbench.launch.machines import MachineEnded, Machines, MachineSaid, MachineStarted, RankEnded, RankExit, RankSaid
 from workbench.launch.protocol import Reply
+from workbench.techniques.gemini.method.checks import require_counts, require_not_negative
 
 from .agent import Timing
 from .events import Event, EventName, Fault, Victim
-from .ordering import Replacement
-from .records import Order
+from .ordering import Order, Replacement
 from .service import (
     AgentPlan,
     Logged,
@@ -56,7 +56,7 @@ class Repeats:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """A training and its machines; `Training` has checked all numbers."""
+    """A training and its machines, of which `Training` has checked the names."""
 
     program: bytes  # function, arguments and keyword arguments, packed
     names: tuple[str, ...]  # machines by number
@@ -65,10 +65,14 @@ class Task:
     etcd_url: str | None  # of an etcd server, or None for the embedded store
     prefix: str  # of this training's keys in etcd
     has_hosts: bool  # whether machine i is on shaped host i
-    timing: Timing  # of heartbeats and leases
-    faults: tuple[Fault, ...]  # to cause
-    replacement_s: float  # seconds until the operator has a new machine
-    memory_limit_bytes: int | None  # of a machine's memory for its ranks
+    timing: Timing = field(default_factory=Timing)  # of heartbeats and leases
+    faults: Sequence[Fault] = ()  # to cause, and when
+    replacement_s: float = 0.0  # seconds until the operator has a new machine
+    memory_limit_bytes: int | None = None  # of a machine's memory for its ranks; None for no limit
+
+    def __post_init__(self) -> None:
+        require_not_negative(replacement_s=self.replacement_s)
+        require_counts(0, memory_limit_bytes=self.memory_limit_bytes or 0)
 
 
 class Operator:
@@ -137,28 +141,14 @@ class Operator:
         done = self._results.get(self._generation, {})
         missing = [rank for rank in range(self._num_ranks) if rank not in done]
         gone = [name for name in self._members if name not in self._machines.names]
-        joined = {
-            event.rank
-            for event in self.events
-            if event.name == EventName.JOINED and event.generation == self._generation
-        }
+        of_now = [event for event in self.events if event.generation == self._generation]
+        joined = {event.rank for event in of_now if event.name == EventName.JOINED}
         absent = [rank for rank in missing if rank not in joined]
         words = f"generation {self._generation}, no result of ranks {missing}"
         words += f", ranks {absent} have not joined" if absent else ""
-        words += self._behind()
+        words += _behind({event.rank: event.details["iteration"] for event in of_now if event.name == "iteration"})
         words += f", machines {gone} are gone" if gone else ""
         return f"{words}; last event: {self.events[-1].name}" if self.events else words
-
-    def _behind(self) -> str:
-        """Name the ranks that have done fewer iterations than others: a rank that hangs is among them."""
-        reached: dict[int, int] = {}
-        for event in self.events:
-            if event.name == "iteration" and event.generation == self._generation:
-                reached[event.rank] = event.details["iteration"]
-        most = max(reached.values(), default=0)
-        behind = {rank: iteration for rank, iteration in sorted(reached.items()) if iteration < most}
-        places = ", ".join(f"rank {rank} at iteration {iteration}" for rank, iteration in behind.items())
-        return f", behind the others' iteration {most}: {places}" if behind else ""
 
     def _later(self, delay_s: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._due, (time.monotonic() + delay_s, next(self._numbers), action))
@@ -228,8 +218,10 @@ class Operator:
                 self._hear_machine(name, message)
             case RankSaid(machine=name, rank=rank, label=generation, message=message):
                 self._hear_rank(name, rank, generation, message)
-            case RankEnded() if happening.exit is RankExit.KILLED:
-                self._hear_death(happening)
+            case RankEnded(rank=rank, label=generation, time_s=time_s, status=status, exit=RankExit.KILLED):
+                words, counts = describe_end(status), os.WTERMSIG(status) != signal.SIGKILL
+                failure = RankFailure(rank=rank, kind=FailureKind.DIED, time_s=time_s, message=words)
+                self._note_failure(failure, generation, happening.machine, counts)
 
     def _hear_end(self, name: str, time_s: float, status: int) -> None:
         if name == STORE:
@@ -307,10 +299,6 @@ class Operator:
                 failure = RankFailure(rank=rank, kind=kind, time_s=time_s, message=words, traceback=traceback)
                 self._note_failure(failure, generation, name)
 
-    def _hear_death(self, end: RankEnded) -> None:
-        failure = RankFailure(rank=end.rank, kind=FailureKind.DIED, time_s=end.time_s, message=describe_end(end.status))
-        self._note_failure(failure, end.label, end.machine, counts=os.WTERMSIG(end.status) != signal.SIGKILL)
-
     def _note_failure(self, failure: RankFailure, generation: int, name: str, counts: bool = True) -> None:
         details = {"kind": failure.kind.value, "message": failure.message}
         common = {"machine": name, "rank": failure.rank, "generation": generation}
@@ -367,3 +355,10 @@ class Operator:
 
     def _note_kill(self, what: str, **fields: Any) -> None:
         self._note(EventName.KILLED, **fields, generation=self._generation, details={"what": what})
+
+
+def _behind(reached: dict[int, int]) -> str:
+    """Name the ranks that have done fewer iterations than others: a rank that hangs is among them."""
+    most = max(reached.values(), default=0)
+    places = [f"rank {rank} at iteration {number}" for rank, number in sorted(reached.items()) if number < most]
+    return f", behind the others' iteration {most}: {', '.join(places)}" if places else ""

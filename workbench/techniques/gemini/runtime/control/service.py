@@ -17,7 +17,7 @@ import cloudpickle
 from workbench.launch.machines import Machine, RankEnded, RankExit, RankLink
 
 from .agent import ControlAgent, Step, Timing
-from .records import Order, Phase
+from .ordering import Order, Phase
 from .store import EtcdKeyValueStore, KeyValueStore, TcpKeyValueStore, listening_socket, serve_tcp_store
 
 __all__ = ["AgentPlan", "Logged", "RankContext", "Seat", "run_program", "serve_agent", "serve_store"]
@@ -103,13 +103,13 @@ class _Service:
         self._plan = plan
         self._start = start
         self._listening = listening_socket(machine.address)
+        kind, (place, rest) = plan.store
+        if kind == "tcp":
+            store: KeyValueStore = TcpKeyValueStore(place, rest, timeout_s=STORE_CALL_S)
+        else:
+            store = EtcdKeyValueStore(place, prefix=rest, timeout_s=STORE_CALL_S)
         self._agent = ControlAgent(
-            machine.name,
-            _opened(plan.store),
-            initial=plan.initial,
-            roster=plan.roster,
-            timing=plan.timing,
-            meeting=self._meeting,
+            machine.name, store, initial=plan.initial, roster=plan.roster, timing=plan.timing, meeting=self._meeting
         )
         self._exits: dict[int, RankExit] = {}  # of this generation, by rank
 
@@ -201,8 +201,7 @@ class Progress:
 class RankContext:
     """A rank's numbers, its machine's memory and the log; torch.distributed is initialised besides.
 
-    A replacement has the numbers of the lost rank and machine, but another `machine_name`; `generation` grows with
-    every restart and is 1 the first time.
+    A replacement has the numbers of the lost rank and machine, but another `machine_name`. Generations count from 1.
     """
 
     def __init__(self, link: RankLink, seat: Seat):
@@ -217,13 +216,9 @@ class RankContext:
         self.generation = seat.generation
 
     def memory(self, name: str, num_bytes: int) -> int:
-        """Return a descriptor of memory that the machine keeps: it outlives this rank and dies with the machine.
+        """Return a descriptor, the caller's own, of memory that outlives this rank and dies with the machine.
 
-        The same name gives every rank of the machine the same memory, in every generation; new memory is zero. The
-        descriptor is the caller's own, to map and to close.
-
-        Raises:
-            ValueError: if the size differs from before, or the machine's limit would be passed.
+        The same name and size give every rank of the machine the same memory, in every generation; at first it is zero.
         """
         return self._link.memory(name, num_bytes)
 
@@ -262,13 +257,6 @@ def run_program(link: RankLink, *, program: bytes, seat: Seat) -> Any:
     _join(seat)
     context.log("joined")
     return function(context, *args, **kwargs)
-
-
-def _opened(store: tuple[str, Any]) -> KeyValueStore:
-    kind, place = store
-    if kind == "tcp":
-        return TcpKeyValueStore(*place, timeout_s=STORE_CALL_S)
-    return EtcdKeyValueStore(place[0], prefix=place[1], timeout_s=STORE_CALL_S)
 
 
 def _join(seat: Seat) -> None:

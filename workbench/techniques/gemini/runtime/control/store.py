@@ -123,14 +123,7 @@ class TcpKeyValueStore(KeyValueStore):
 class EtcdKeyValueStore(KeyValueStore):
     """A client of an etcd server, through its HTTP gateway and without authentication.
 
-    Args:
-        url: of the server, such as "http://127.0.0.1:2379".
-        prefix: put before every key, so that several trainings may share a server.
-        timeout_s: most seconds a call may take.
-
-    Raises:
-        ValueError: if the URL is not of the form http://host:port or https://host:port.
-        ImportError: if etcd3gw is not installed.
+    Every key begins with the prefix, so that several trainings may share a server.
     """
 
     def __init__(self, url: str, *, prefix: str = "", timeout_s: float = 1.0):

@@ -53,10 +53,6 @@ QUANTITIES_PER_BYTE = (
 def score_rows(cells: Iterable[Values], keys: Sequence[str] = ()) -> Rows:
     """Return rows of cells in any order.
 
-    Args:
-        cells: results of `fine_tune`.
-        keys: further entries of a cell that tell rows apart, such as "layer_share".
-
     Returns:
         For each cell `score` (%), `chance` (%), steps, bytes a step and seconds. Where the uncompressed cell of its
         task and seed is among them also `relative_score`, `points_lost`, `constant_share` (of the score, kept by a
@@ -155,11 +151,7 @@ def shorter_rows(cells: Iterable[Values]) -> Rows:
 
 
 def precision_rows(cells: Iterable[Values], in_fp32: Iterable[Values]) -> Rows:
-    """Return `precision_points` (%): the points that fp32 scores more than the last uncompressed cell of task and seed.
-
-    Raises:
-        ValueError: for a control that has no such cell beside it.
-    """
+    """Return `precision_points`, by which fp32 scores above the last uncompressed cell of its task and seed."""
     baselines = {(cell["task"], cell["seed"]): cell["score"] for cell in cells if cell["method"] == BASELINE}
     rows = []
     for control in in_fp32:

@@ -27,7 +27,16 @@ from workbench.training.loop import Recipe, Trainable, TrainingRun, predict, tra
 from workbench.training.metrics import chance_score, glue_scores
 
 from .cells import fine_tuning_cells
-from .model import BYTES, FineTuning, Ledger, PreTraining, classifier, masked_words, on_real_ranks, on_virtual_ranks
+from .fine_tuned_model import (
+    BYTES,
+    FineTuning,
+    Ledger,
+    PreTraining,
+    classifier,
+    masked_words,
+    on_real_ranks,
+    on_virtual_ranks,
+)
 
 __all__ = [
     "NOT_ASKED",
@@ -143,30 +152,11 @@ def pretrain_then_fine_tune(
     pp: int = 2,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Train a masked language model under compression, then fine-tune it on each task without codecs.
-
-    Args:
-        method: a row of table 1, for the masked language model.
-        seed: of heads, codecs, masks and the order of the examples.
-        tasks: GLUE tasks, fine-tuned one by one from the same weights.
-        num_blocks: pieces of WikiText-2, of max_tokens each, that are learned from.
-        epochs: times that every piece is seen.
-        learning_rate: of the masked language model, at its peak.
-        max_tokens: of a piece.
-        batch: pieces of a step.
-        limit: training examples of a task, at most.
-        precision: "fp32" or "bf16".
-        encoder: a pretrained encoder's name, or "stand-in".
-        tp: tensor-parallel ranks.
-        pp: pipeline stages.
-        device: of model and batches.
+    """Train a masked language model on pieces of WikiText-2 under compression, then fine-tune it on each task without.
 
     Returns:
         Plain values: `pretraining_loss` at the end, and `cells`, what `fine_tune` returns for each task, each with
         the method of the masked language model as its `method`.
-
-    Raises:
-        ValueError: for an argument outside its range, before any work.
     """
     recipe = Recipe(
         epochs=epochs, batch=batch, learning_rate=learning_rate, precision=precision, seed=seed, device=device
@@ -194,11 +184,7 @@ def pretrain_then_fine_tune(
 
 
 def masked_blocks(lines: Sequence[str], encoder: PretrainedEncoder, setting: PreTraining) -> Examples:
-    """Cut running text into pieces between [CLS] and [SEP], and mask some of their words; labels ask for these alone.
-
-    Raises:
-        ValueError: if the text is too short.
-    """
+    """Cut text into pieces between [CLS] and [SEP] and mask some words; labels ask for these alone."""
     tokenizer, inner = encoder.tokenizer, setting.max_tokens - 2
     tokens = _first_tokens(lines, encoder, setting.num_blocks * inner)
     num_blocks = min(setting.num_blocks, len(tokens) // inner)

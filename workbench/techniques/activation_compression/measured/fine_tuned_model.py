@@ -71,11 +71,7 @@ class Compressed:
         return method(self.method).family is not Family.NONE
 
     def compressed_layers(self, num_layers: int) -> tuple[int, ...]:
-        """Return the indices of the compressed layers of a model, ascending.
-
-        Raises:
-            ValueError: for layers that a model of `num_layers` does not have, that come twice or that are none.
-        """
+        """Return the indices of the compressed layers of a model, ascending."""
         if self.layers is None or isinstance(self.layers, int):
             count = -(-num_layers // 2) if self.layers is None else self.layers
             if not 1 <= count <= num_layers:
@@ -231,13 +227,7 @@ def _cross_entropy(output: Tensor, targets: Tensor) -> Tensor:
 
 
 class Ledger:
-    """Adds up the payload bytes of training steps that one rank contributes, by what they are for.
-
-    Args:
-        traffic: messages of the ranks of this process; cleared after each step.
-        layers: the layers that are, or would be, compressed.
-        boundaries: the stages in front of which messages are, or would be, compressed.
-    """
+    """Adds up the payload bytes of training steps that one rank contributes, by what they are for."""
 
     def __init__(self, traffic: Traffic, layers: Iterable[int], boundaries: Iterable[int]) -> None:
         self.traffic = traffic

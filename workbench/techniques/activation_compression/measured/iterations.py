@@ -93,21 +93,7 @@ def measure_on(
     keys: Mapping[str, int | str] | None = None,
     **sizes,
 ) -> Measured:
-    """Train every method on every (TP, PP) and break the iterations down.
-
-    Args:
-        ranks: Open ranks, as many as a mesh has.
-        names: Methods, perhaps with a variant ("T1 int32"); "w/o" must be among them.
-        meshes: (TP, PP) pairs with one product, the number of ranks.
-        num_iterations: Of each method that are kept, at least 6.
-        seed: Of weights, random methods and the order in which methods take turns.
-        warmup: Iterations of each method before.
-        keys: Further keys of every row, such as {"nvlink": 0}.
-        sizes: Further fields of Setting.
-
-    Raises:
-        ValueError: For too few iterations, or names without "w/o".
-    """
+    """Train every method, "w/o" among them, on every (TP, PP); `keys` come into every row, `sizes` into Setting."""
     turns, rows, trace = _turns(names, num_iterations, warmup=warmup, seed=seed), [], {}
     for tp, pp in meshes:
         methods = [timed(name, tp=tp, pp=pp, **sizes) for name in names]

@@ -59,9 +59,6 @@ def fine_tuning_cells(
 
     Returns:
         Cells, all methods of a seed before the next seed. A cell on the CPU does not name its device.
-
-    Raises:
-        ValueError: for a task without a recipe, an unknown method, or epochs below 1 or of another task.
     """
     more |= {} if device == "cpu" else {"device": device}
     for name in methods:

@@ -20,8 +20,8 @@ from workbench.study.rows import ratios, value_row
 
 from ..cost import CodecCost, FittedMachine, Setting, break_even, iteration_time, speedup_at
 from ..method import Family, method
+from .iterations import BASELINE, measure_iterations, measure_on
 from .links import Calibration, ranks_at_share
-from .study import BASELINE, measure_iterations, measure_on
 from .variants import timed
 
 __all__ = [
@@ -88,12 +88,7 @@ class _Line:
 
 
 def settings_of(rows: Iterable[Mapping], **sizes) -> list[MeasuredSetting]:
-    """Put the rows of `measure_on` together, setting by setting.
-
-    Args:
-        rows: With the keys method, tp, pp, micro_batch, sequence; further fields of Setting may be keys too.
-        sizes: Fields of Setting that are no keys.
-    """
+    """Put rows of `measure_on` together, setting by setting; `sizes` are fields of Setting that are no keys of rows."""
     parts_of: dict[tuple, dict[str, float]] = {}
     names = ("method", "tp", "pp", "nvlink", "micro_batch", "sequence", "hidden")
     for row in rows:
@@ -109,11 +104,7 @@ def _measured(keys: Mapping, parts_s: Mapping, sizes: Mapping) -> MeasuredSettin
 
 
 def fit_machine(measured: Sequence[MeasuredSetting]) -> Fitted:
-    """Fit this machine's rates to settings over one link, with TP 2 or more, of several sizes, "w/o" among them.
-
-    Raises:
-        ValueError: Where nothing is uncompressed.
-    """
+    """Fit this machine's rates to settings over one link, with TP 2 or more, of several sizes, "w/o" among them."""
     plain = [one for one in measured if one.setting.method == BASELINE]
     if not plain:
         raise ValueError(
@@ -320,14 +311,9 @@ def measure_fit(
     device: str | None = None,
     **sizes,
 ) -> FitStudy:
-    """Measure, fit on some settings, predict the others; held-out settings are held out whole.
+    """Fit a machine to some measured settings, predict the others, and the gain of a code over `faster` links.
 
-    Args:
-        fit_on: Settings the machine is fitted to: {"methods", "meshes", "micro_batch", "sequence", "hidden"}.
-        held_out: Settings it predicts, likewise.
-        faster: Factors by which the link is made faster to measure where a learned code stops paying.
-        share: Of an iteration that forward tensor communication takes over the link.
-        num_hosts, num_iterations, seed, device, sizes: As for `measure_iterations`.
+    A setting holds methods, meshes, micro_batch, sequence and hidden; `sizes` are further fields of Setting.
     """
     shape = _shape(fit_on[0])
     common = {"num_iterations": num_iterations, "seed": seed, **sizes}

@@ -23,7 +23,7 @@ from workbench.study.timing import open_ranks
 from workbench.training.measuring import FEWEST_ROUNDS
 
 from ..cost import Setting
-from .study import BASELINE, PRELOAD, measure_on
+from .iterations import BASELINE, PRELOAD, measure_on
 
 __all__ = [
     "SMALL_BERT",
@@ -139,21 +139,8 @@ def ranks_at_share(
 ) -> Iterator[tuple[Ranks, Calibration]]:
     """Open ranks over the link on which communication takes a share of an uncompressed iteration.
 
-    Args:
-        share: To be reached, 0 < share < 0.5.
-        of: The part that is to take it.
-        tp, pp: Of the iteration.
-        num_hosts: Hosts that the ranks are spread over.
-        runs: Trials at most, at least 2; each opens ranks, and those of the last one stay for the measurement.
-        seed: Of the weights.
-        device: "cpu" or "cuda"; None takes WORKBENCH_DEVICE, else "cpu".
-        sizes: Further fields of Setting.
-
     Yields:
         The ranks, closed afterwards, and how their link was calibrated.
-
-    Raises:
-        ValueError: For a share or a number of runs out of range.
     """
     _check_share(share)
     if runs < 2:
@@ -210,13 +197,7 @@ def slower_by(part: float, communication: float, iteration: float, share: float)
 
 
 def share_row(rows: Sequence[Mapping], link: Link, of: ShareOf, setting: Setting, num_hosts: int) -> dict:
-    """Return the share of the uncompressed iterations that a part took: {"value", "low", "high"}.
-
-    Args:
-        rows: Of `measure_on`, of one mesh and batch, over the link.
-        link, of: The link and the part.
-        setting, num_hosts: Of the iterations.
-    """
+    """Return the share of the uncompressed iterations that a part took: {"value", "low", "high"}."""
     plain = {row["quantity"]: row for row in rows if row["method"] == BASELINE and "boundary" not in row}
     if of is ShareOf.TENSOR:
         return {name: plain["communication_share"][name] for name in ("value", "low", "high")}

@@ -69,11 +69,7 @@ class Timed:
 
 
 def timed(name: str, **sizes) -> Timed:
-    """Read a name such as "A1" or "T1 int32"; `sizes` are further fields of Setting.
-
-    Raises:
-        ValueError: For a method or variant that does not exist, or a variant that the method cannot have.
-    """
+    """Read a name such as "A1" or "T1 int32"; `sizes` are further fields of Setting."""
     base, _, suffix = name.partition(" ")
     family = method(base).family
     possible = [variant.value for variant in Variant if family in FAMILIES.get(variant, tuple(Family))]

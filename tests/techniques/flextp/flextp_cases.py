@@ -1,0 +1,23 @@
+"""Times and costs of ranks and shares of plans, as the tests of flextp write them."""
+
+from workbench.techniques.flextp.method import Costs, PiecewiseLinear, RankTimes
+
+
+def ranks(*product_s, other_s=0.0):
+    """Return the times of ranks whose products take these seconds."""
+    return [RankTimes(own_s=other_s + seconds, product_s=seconds) for seconds in product_s]
+
+
+def shares(plan, field):
+    """Return the share of columns that each rank drops, migrates or removes."""
+    return [getattr(rank, field) for rank in plan.ranks]
+
+
+def straight_costs(*, whole_s=0.0, alloc_s=0.0, extract_s=0.0, communicate_s=0.0, compute_s=1.0, narrow_s=0.0):
+    """Return costs in proportion to columns, and the seconds that every sender costs, however few its columns are."""
+    return Costs(
+        alloc_s=alloc_s,
+        extract=PiecewiseLinear.straight(extract_s),
+        communicate=PiecewiseLinear.straight(communicate_s, at_zero_s=whole_s),
+        compute=PiecewiseLinear.straight(compute_s, at_zero_s=narrow_s),
+    )

@@ -1,0 +1,435 @@
+"""Rows of the measured items worked by hand, drawn failure schedules, and short runs on real ranks."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.utils._pytree import tree_leaves, tree_map
+
+from workbench import plots
+from workbench.cluster import Link
+from workbench.launch import Ranks, ShapedHosts
+from workbench.plots import figure
+from workbench.study.timing import Timed, Turn, Turns
+from workbench.techniques.gemini import plots as pictures
+from workbench.techniques.gemini.measured import reliability
+from workbench.techniques.gemini.measured.overhead import (
+    AsyncSave,
+    Facts,
+    Watched,
+    idle_s,
+    is_installed,
+    measure_overhead,
+    overhead_rows,
+    predict,
+)
+from workbench.techniques.gemini.measured.recovery import RecoveryObserved, phases_of, recovery_rows
+from workbench.techniques.gemini.measured.reliability import (
+    Failure,
+    Flip,
+    Schedule,
+    Undisturbed,
+    draw_schedule,
+    reliability_cells,
+    reliability_rows,
+    run_schedule,
+)
+from workbench.techniques.gemini.measured.tiers import TierTimes, hidden_from, measure_tiers, paced, tier_rows
+from workbench.techniques.gemini.measured.training import PoolContext, Size, Tokens
+from workbench.techniques.gemini.method.interleaving import Scheme
+from workbench.techniques.gemini.method.placement import placement
+from workbench.techniques.gemini.method.recovery import Tier
+from workbench.techniques.gemini.runtime.control.events import Event, Fault, Victim
+from workbench.techniques.gemini.runtime.idle import Interleaving, measure_link
+from workbench.techniques.gemini.runtime.training import TrainingOutcome
+from workbench.techniques.gemini.runtime.transfer import Route
+from workbench.timeline import Action, Kind
+
+TINY = Size(hidden=16, layers=1, heads=2, vocab=32, sequence=8, batch=2, dropout=0.0)
+
+
+def turn(scheme: str, iteration_s: float, notes: Watched | None = None) -> Turn:
+    whole = Action(resource="rank", start_s=0.0, end_s=iteration_s, label="iteration")
+    return Turn(name=scheme, length=1, actions=(whole,), cpu_s=iteration_s / 2, notes=notes)
+
+
+def rows_by_hand(ratio: float) -> dict:
+    """Two ranks, six rounds: iterations of 1.0 to 1.5 s, on the second rank 0.2 s longer, with Gemini times a ratio."""
+    notes = Watched(idle_before_s=0.5, idle_s=0.4, checkpoint_s=0.2)
+    plain_s = [(1.0 + 0.1 * number, 1.2 + 0.1 * number) for number in range(6)]
+    rounds = {
+        "Baseline": [tuple(turn("Baseline", seconds) for seconds in ranks) for ranks in plain_s],
+        "Gemini": [tuple(turn("Gemini", ratio * seconds, notes) for seconds in ranks) for ranks in plain_s],
+    }
+    known = {"shard_bytes": 100, "buffer_bytes": 40, "num_chunks": 5, "network_s": 0.1}
+    gemini = tuple(Facts(digest=digest, **known) for digest in ("a", "b"))
+    rows = overhead_rows(Timed(rounds=rounds, facts={"Baseline": (Facts(digest="a"),) * 2, "Gemini": gemini}))
+    return {(row["quantity"], row["scheme"]): row for row in rows}
+
+
+def test_ratios_are_taken_within_rounds_of_the_ranks_means():
+    rows = rows_by_hand(1.02)
+    assert rows["iteration_s", "Baseline"]["value"] == pytest.approx(1.35)  # median of 1.1 to 1.6
+    assert rows["over_baseline", "Gemini"]["value"] == pytest.approx(1.02)
+    assert rows["over_baseline", "Gemini"]["low"] == pytest.approx(1.02), "the same ratio in every round has no spread"
+    assert ("over_baseline", "Baseline") not in rows
+    # Idle is the time that training leaves, less that of the checkpoint.
+    assert rows["idle_s", "Baseline"]["value"] == pytest.approx(0.5)
+    assert rows["idle_s", "Gemini"]["value"] == pytest.approx(0.4 - 0.1)
+    assert rows["idle_used", "Gemini"]["value"] == pytest.approx(0.1 / 0.5)
+    assert rows["different_ranks", "Gemini"]["value"] == 1, "a rank that ends with other bits is counted"
+
+
+def test_idle_time_leaves_out_overlaps_and_what_lies_outside_the_iteration():
+    # Iteration 10 to 20; messages 9 to 11, 12 to 14 and 13 to 15, 19 to 25: 1 + 3 + 1 under way, 5 idle.
+    assert idle_s(10, 20, [(9, 11), (12, 14), (13, 15), (19, 25)]) == pytest.approx(5)
+    assert idle_s(10, 20, []) == pytest.approx(10)
+    assert idle_s(10, 20, [(1, 9), (21, 30)]) == pytest.approx(10)
+
+
+def test_the_prediction_is_that_of_bytes_over_rates():
+    # 2 / 2.9e9 + 1 / 6e9 + 2 / 2e9 = 1.8563e-9 s a byte; 1e6 bytes of 4 ranks on 2 cores: 3.7126 ms.
+    known = {"shard_bytes": 1_000_000, "iteration_s": 1.0, "bandwidth_bytes_per_s": 1e7, "num_machines": 4}
+    predicted = predict(num_cores=2, **known)
+    assert (predicted.work_s, predicted.network_s) == (pytest.approx(3.7126e-3, rel=1e-4), pytest.approx(0.1))
+    assert predicted.over_baseline == pytest.approx(1.0037126)
+    assert predicted.blocking_over_baseline == pytest.approx(1.1037126)
+    more_cores = predict(num_cores=64, **known)
+    assert more_cores.work_s == pytest.approx(1.8563e-3, rel=1e-4), "a rank's work is done by one core"
+    # Naive has one buffer as large as its largest chunk.
+    options = {"num_replicas": 2, "reserved_bytes": 400, "num_buffers": 4, "num_profiled": 1}
+    assert Interleaving(Scheme.NAIVE, **options).num_buffers == 1
+    assert Interleaving(Scheme.UNPIPELINED, **options).chunk_bytes == 400
+    assert Interleaving(Scheme.GEMINI, **options).chunk_bytes == 100
+
+
+def test_the_memory_of_a_pool_rank_is_found_again_by_name_and_keeps_its_size():
+    context = PoolContext(1, 4)
+    first, again = context.memory("shard", 8), context.memory("shard", 8)
+    os.pwrite(first, b"12345678", 0)
+    assert os.pread(again, 8, 0) == b"12345678" and context.memory_names() == {"shard": 8}
+    with pytest.raises(ValueError, match="num_bytes is 9; it must be 8"):
+        context.memory("shard", 9)
+    os.close(first), os.close(again)
+    context.close()
+    assert context.memory_names() == {}
+
+
+@pytest.mark.parametrize(
+    ("schemes", "rounds", "told"),
+    [(["Gemini"], 6, "schemes is"), (["Baseline"], 6, "schemes is"), (["Baseline", "Gemini"], 5, "rounds is 5")],
+)
+def test_what_cannot_be_compared_is_refused_before_any_rank_starts(schemes, rounds, told):
+    with pytest.raises(ValueError, match=told):
+        measure_overhead(schemes, size=TINY, num_machines=2, bandwidth_bytes_per_s=1e7, turns=Turns(rounds=rounds))
+
+
+def speed_of_link(chunk_bytes: int) -> float:
+    peer = 1 - dist.get_rank()
+    return measure_link([Route(target=peer, source=peer)], dist.new_group(), chunk_bytes).bandwidth_bytes_per_s
+
+
+def test_the_speed_of_a_link_is_not_that_of_what_an_idle_one_lets_through_at_once():
+    rate = 25e6  # an idle one lets 12.5 KB through at once: a chunk of 16 KiB alone would seem four times as fast
+    with Ranks(2, hosts=ShapedHosts(2, Link(bandwidth_bytes_per_s=rate)), timeout_s=60) as ranks:
+        assert all(speed < 1.5 * rate for speed in ranks.run(speed_of_link, 16_384))
+
+
+def saved_and_live(folder: str) -> list[bool]:
+    """Train and save two iterations, and say of every tensor that was saved whether it is as it is now."""
+    model = TINY.model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    saving, tokens = AsyncSave(model, optimizer, folder), Tokens(TINY, dist.get_rank())
+    for _ in range(2):
+        ids_BS = tokens.batch()
+        model(ids_BS, ids_BS).backward()
+        optimizer.step()
+        saving.step()
+    saving.close()
+    live = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    found = tree_map(lambda each: torch.zeros_like(each) if isinstance(each, torch.Tensor) else each, live)
+    checkpoint.load(found, checkpoint_id=folder)
+    pairs = zip(tree_leaves(found), tree_leaves(live), strict=True)
+    return [bool((a == b).all()) for a, b in pairs if isinstance(a, torch.Tensor)]
+
+
+def test_what_async_save_is_asked_to_save_is_the_iteration_just_done(pools, tmp_path):
+    for same in pools(2).run(saved_and_live, str(tmp_path)):
+        assert len(same) > 20 and all(same)
+
+
+SHORT = {
+    "num_machines": 2,
+    "bandwidth_bytes_per_s": 50e6,
+    "turns": Turns(rounds=6),
+    "num_profiled": 1,
+    "reserved_bytes": 8192,
+}
+
+
+def test_replicas_that_vote_are_compared_only_where_they_can_run():
+    with pytest.raises(ValueError, match="size.sharded is True; torchft needs a model that is not sharded"):
+        measure_overhead(["Baseline", "torchft"], size=TINY, **SHORT)
+    if not is_installed():
+        pytest.skip("torchft is not installed: pip install torchft")
+    measured = measure_overhead(["Baseline", "torchft"], size=replace(TINY, sharded=False), **SHORT)
+    assert {row["scheme"] for row in measured.rows if row["quantity"] == "over_baseline"} == {"torchft"}
+
+
+def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_checkpoints_only():
+    schemes = ["Baseline", "Blocking", "Gemini", "async_save"]
+    measured = measure_overhead(schemes, size=TINY, **SHORT)
+    by_name = {(row["quantity"], row["scheme"]): row["value"] for row in measured.rows}
+    assert [by_name["different_ranks", scheme] for scheme in schemes[1:]] == [0, 0, 0]
+    assert by_name["buffer_bytes", "Gemini"] == 2 * 8192, "four sub-buffers of 2 KiB to send and four to receive"
+    assert by_name["shard_bytes", "Gemini"] == by_name["shard_bytes", "Blocking"] > 0
+    assert by_name["checkpoint_s", "Gemini"] > 0 and ("network_s", "Blocking") not in by_name
+    labels = [ax.get_ylabel() for ax in pictures.draw_overhead(measured.rows).axes]
+    assert labels == ["seconds", "idle network (s)", "longer than without (%)", "MiB a rank"]
+    assert "Gemini" in str(plots.with_intervals(measured.rows).T.columns) and json.dumps(measured.rows)
+
+
+# Tiers
+
+
+def slept(body_s: float) -> list[float]:
+    """Pace a body of some seconds to 100 bytes at 50 bytes/s, on a clock of its own."""
+    times, sleeps = iter([10.0, 10.0 + body_s]), []
+    with paced(100, 50.0, clock=lambda: next(times), sleep=sleeps.append):
+        pass
+    return sleeps
+
+
+def test_pacing_adds_the_missing_time_and_nothing_to_a_slower_body():
+    assert slept(0.5) == [pytest.approx(1.5)]
+    assert slept(2.5) == []
+    with pytest.raises(ValueError, match="bytes_per_s is 0"), paced(1, 0):
+        pass
+
+
+def test_a_machine_passes_over_nothing_its_own_shard_or_all_that_it_keeps():
+    assert [hidden_from(Tier.LOCAL, rank, 4) for rank in range(4)] == [()] * 4
+    assert [hidden_from(Tier.PEER, rank, 4) for rank in range(4)] == [(0,), (1,), (2,), (3,)]
+    assert [hidden_from(Tier.STORAGE, rank, 4) for rank in range(4)] == [(0, 1), (1, 0), (2, 3), (3, 2)]
+    with pytest.raises(ValueError, match="num_machines is 3; it must be even"):
+        hidden_from(Tier.PEER, 7, 3)
+
+
+def by_hand() -> list[TierTimes]:
+    retrieved = {Tier.LOCAL: (0.1,), Tier.PEER: (0.2, 0.4), Tier.STORAGE: (8.0, 10.0)}
+    seconds = {"checkpoint_s": (4.0, 1.0, 2.0), "stored_s": (20.0,), "retrieved_s": retrieved}
+    return [TierTimes(num_machines=4, bandwidth_bytes_per_s=rate, total_bytes=80, **seconds) for rate in (12.5e6, 50e6)]
+
+
+def test_rows_hold_reductions_their_share_of_the_rates_and_the_worst_retrieval_from_a_peer():
+    rows = {(row["quantity"], row["link_mbit_per_s"], row.get("tier")): row for row in tier_rows(by_hand(), 2.5e6)}
+    assert rows["reduction", 100, None]["value"] == 10, "20 s over the median of 4, 1 and 2"
+    assert (rows["reduction", 100, None]["low"], rows["reduction", 100, None]["high"]) == (5, 20)
+    assert rows["reduction_of_rates", 100, None]["value"] == 20, "4 machines of 100 Mbit/s over 20 Mbit/s"
+    assert rows["reduction_of_rates", 400, None]["value"] == 80
+    assert rows["share_of_rates", 400, None]["value"] == pytest.approx(10 / 80)
+    assert rows["peer_over_storage", 100, None]["value"] == pytest.approx(0.4 / 8)
+    assert rows["retrieval_s", 100, "peer memory"]["value"] == pytest.approx(0.3)
+
+
+def test_pictures_name_their_units():
+    rows = tier_rows(by_hand(), 2.5e6)
+    tiers, retrieval = pictures.draw_tiers(rows), pictures.draw_retrieval(rows)
+    assert [ax.get_ylabel() for ax in tiers.axes] == ["checkpoint (s)", "times shorter than to storage"]
+    assert retrieval.axes[0].get_ylabel() == "until every rank has its state (s)"
+
+
+@pytest.mark.parametrize("wrong", [{"repeats": 0}, {"storage_repeats": 0}, {"nums_machines": [3]}])
+def test_tiers_that_cannot_be_measured_are_refused_before_any_rank_starts(wrong):
+    chosen = {"nums_machines": [2], "bandwidths_bytes_per_s": [5e7], "repeats": 1, "storage_repeats": 1, **wrong}
+    with pytest.raises(ValueError, match=next(iter(wrong)).removesuffix("s").replace("nums", "num")):
+        measure_tiers(size=TINY, storage_bytes_per_s=1e6, **chosen)
+
+
+def test_real_ranks_store_no_faster_than_the_stated_rate_and_fetch_from_every_tier():
+    (found,) = measure_tiers([2], [50e6], storage_bytes_per_s=1e5, size=TINY, repeats=2, storage_repeats=1)
+    assert found.total_bytes > 12 * 3000, "weights and two moments of more than 3000 parameters, 4 bytes each"
+    assert found.stored_s[0] >= found.total_bytes / 1e5
+    assert found.retrieved_s[Tier.STORAGE][0] >= found.total_bytes / 1e5
+    assert len(found.checkpoint_s) == len(found.retrieved_s[Tier.PEER]) == len(found.retrieved_s[Tier.LOCAL]) == 2
+
+
+# Reliability
+
+
+ITERATIONS = 6  # of the short trainings
+
+
+def schedule(*faults: Fault, flip: Flip | None = None, **more) -> Schedule:
+    usual = {"seed": 0, "num_machines": 3, "num_replicas": 2, "sharded": False, "standbys": 0, "storage_every": 0}
+    return Schedule(**usual | more, kinds=(), faults=faults, flip=flip)
+
+
+def machine(*numbers: int, at: int, **more) -> Fault:
+    return Fault(kills=Victim.MACHINE, numbers=numbers, at_iteration=at, **more)
+
+
+@pytest.fixture(scope="module")
+def warm(fleet):
+    return fleet, Undisturbed(fleet, ITERATIONS)
+
+
+@pytest.fixture
+def survive(warm):
+    """Trains under a schedule, and checks what must hold whatever befell it."""
+
+    def trained(planned: Schedule) -> dict:
+        machines, undisturbed = warm
+        row = run_schedule(planned, undisturbed.digests(planned), machines, iterations=ITERATIONS)
+        assert (row["is_finished"], row["error"], row["different_ranks"]) == (True, "", 0)
+        assert (row["num_orphans"], row["leaked_bytes"]) == (0, 0)
+        return row
+
+    return trained
+
+
+def test_a_seed_gives_the_same_schedule_every_time_and_nine_in_a_row_have_all_kinds():
+    assert draw_schedule(3) == draw_schedule(3)
+    found = [draw_schedule(seed) for seed in range(200)]
+    assert {kind for each in found[:9] for kind in each.kinds} == set(Failure)
+    assert {each.num_machines for each in found} == {3, 4, 5} and {each.num_replicas for each in found} == {2, 3}
+    assert len({each.words for each in found}) == 200
+    for each in found:
+        for fault in each.faults:
+            fault.check_fits(each.num_machines, each.num_machines, has_store=True)
+
+
+def test_two_groups_leave_a_replica_of_every_shard_and_a_whole_group_takes_one_away():
+    seen = set()
+    for each in (draw_schedule(seed) for seed in range(200)):
+        holders = placement(each.num_machines, each.num_replicas).holders
+        for fault in (fault for fault in each.faults if fault.kills is Victim.MACHINE and len(fault.numbers) > 1):
+            is_group = fault.numbers in holders
+            loses = any(set(kept) <= set(fault.numbers) for kept in holders)
+            assert loses == is_group
+            seen.add(is_group)
+    assert seen == {True, False}
+
+
+def test_a_schedule_says_itself_in_one_line_and_cells_divide_the_seeds():
+    faults = (machine(2, at=3), Fault(kills=Victim.ROOT, after_event="joined", occurrence=4, delay_s=0.02))
+    planned = schedule(*faults, flip=Flip(machine=1, shard=0, at_iteration=2, place=0.5), storage_every=3)
+    assert planned.words == (
+        "seed 0: 3 machines, m = 2, DDP, storage every 3: a bit of shard 0 on machine 1 at iteration 2; "
+        "machine 2 at iteration 3; root after 'joined' number 4 + 20 ms"
+    )
+    assert reliability_cells(5, 2, first=7) == [{"seeds": [7, 8]}, {"seeds": [9, 10]}, {"seeds": [11]}]
+    with pytest.raises(ValueError, match="each is 0"):
+        reliability_cells(5, 0)
+
+
+def test_what_stays_open_of_a_machines_memory_is_counted_as_leaked():
+    before = reliability._Left.now()
+    leaked = os.memfd_create("workbench-shard of rank 0, 8192 bytes")
+    os.truncate(leaked, 8192)
+    try:
+        assert reliability._left_behind(before, patience_s=0) == (0, 8192)
+    finally:
+        os.close(leaked)
+    assert reliability._left_behind(before) == (0, 0)
+
+
+@pytest.mark.timeout(100)
+def test_a_machine_lost_while_another_ones_loss_is_recovered_from_and_the_store_between(survive):
+    faults = (
+        machine(1, at=2),
+        Fault(kills=Victim.STORE, at_iteration=2, down_s=0.3),
+        Fault(kills=Victim.ROOT, after_event="generation ordered", occurrence=2),
+    )
+    assert survive(schedule(*faults, num_replicas=3))["num_generations"] >= 3
+
+
+@pytest.mark.timeout(100)
+def test_a_flipped_bit_in_the_local_replica_makes_the_peers_serve_and_the_report_says_why(survive):
+    flip = Flip(machine=0, shard=0, at_iteration=3, place=0.9)
+    row = survive(schedule(Fault(kills=Victim.RANK, numbers=(2,), after_event="bit flipped"), flip=flip))
+    assert row["tiers"] == [Tier.PEER] and row["resumed"] == [0, 3]
+    local, examined = row["reasons"]
+    assert local.startswith("local memory: iteration 3: the checksum of bytes") and "is wrong" in local
+    assert examined.startswith("shard of rank 0, iteration 3: the checksum of bytes")
+
+
+@pytest.mark.timeout(100)
+def test_a_flipped_bit_in_the_only_replica_that_is_left_makes_all_go_back_one_iteration(survive):
+    flip = Flip(machine=1, shard=0, at_iteration=3, place=0.1)
+    lost = Fault(kills=Victim.MACHINE, numbers=(0,), after_event="bit flipped")
+    row = survive(schedule(lost, flip=flip))
+    assert row["tiers"] == [Tier.PEER] and row["resumed"] == [0, 2]
+    [examined] = row["reasons"]
+    assert examined.startswith("shard of rank 0, iteration 3: the checksum of bytes") and row["flips_passed_over"]
+
+
+@pytest.mark.timeout(100)
+def test_a_whole_group_during_a_checkpoint_is_served_by_storage_with_sharded_state(survive):
+    row = survive(schedule(machine(0, 1, at=4, delay_s=0.01), sharded=True, storage_every=3, standbys=1))
+    assert row["tiers"] == [Tier.STORAGE] and row["resumed"][-1] == 3
+
+
+def test_the_rows_count_recoveries_by_tier_and_the_picture_has_a_bar_a_generation():
+    bars = [
+        {"generation": 1, "start_s": 0.0, "end_s": 1.0, "tier": "the start", "iteration": 0},
+        {"generation": 2, "start_s": 2.0, "end_s": 3.0, "tier": "peer memory", "iteration": 4},
+    ]
+    row = {"seed": 4, "is_finished": True, "seconds": 3.0, "generations": bars}
+    row |= dict.fromkeys(("different_ranks", "num_orphans", "leaked_bytes"), 0)
+    row["strikes"] = [{"at_s": 1.0, "what": "machine"}]
+    values = {(each["quantity"], each.get("tier")): each["value"] for each in reliability_rows([row])}
+    assert values["num_recoveries", "peer memory"] == 1.0 and values["num_recoveries", "the start"] == 0.0
+    [ax] = pictures.draw_schedules([row]).axes
+    assert [patch.get_width() for patch in ax.patches] == [1.0, 1.0]
+    assert ax.get_title() == "1 of 1 trainings ended with the bits of an undisturbed one"
+
+
+# One recovery
+
+
+def on_both(name: str, time_s: float, generation: int, **details) -> list[Event]:
+    place = {"time_s": time_s, "generation": generation, "details": details}
+    return [Event(name=name, number=number, rank=number, **place) for number in (0, 1)]
+
+
+def observed() -> RecoveryObserved:
+    """Machine 1 dies after iteration 3, whose checkpoint is not complete: both resume from iteration 2."""
+    events = [*on_both("resumed", 10, 1), *on_both("resumed", 19.2, 2), *on_both("joined", 17, 2)]
+    for generation, time_s, iteration in ((1, 11, 1), (1, 12, 2), (1, 13, 3), (2, 21.2, 3), (2, 22.2, 4)):
+        events += on_both("iteration", time_s, generation, iteration=iteration)
+    events += on_both("checkpoint", 12, 1, iteration=1, began_s=11, sent_s=0.5, received_s=0.7)
+    for name, time_s in (("killed", 13.5), ("failure detected", 14.5), ("generation ordered", 15)):
+        events.append(Event(name=name, time_s=time_s))
+    for rank, time_s, duration_s, tier in ((0, 18, 0.5, "local memory"), (1, 18.2, 1.0, "peer memory")):
+        place = {"time_s": time_s, "duration_s": duration_s, "number": rank, "rank": rank, "generation": 2}
+        events.append(Event(name="retrieve", details={"tier": tier, "iteration": 2}, **place))
+    outcome = TrainingOutcome(results=(), events=tuple(events), hosts=None)
+    return RecoveryObserved(kind="hardware", outcome=outcome, phases=phases_of(outcome), different_ranks=0)
+
+
+def test_phases_add_up_to_the_time_of_the_recovery_and_one_iteration_is_lost():
+    phases = observed().phases
+    # Ordered 0.5 s after the detection, joined 2 s later; the last rank asks at 18.2 s and has its state at 19.2 s.
+    # The first iteration takes 2 s, an iteration as usual 1 s.
+    assert list(phases.seconds.values()) == pytest.approx([1, 0.5, 2, 1.2, 1, 1])
+    assert (phases.total_s, phases.lost_iterations, phases.lost_s) == (pytest.approx(6.7), 1, pytest.approx(1))
+    rows = {row["quantity"]: row["value"] for row in recovery_rows([observed()])}
+    assert (rows["from_memory"], rows["different_ranks"]) == (1, 0)
+
+
+def test_the_timeline_has_phases_iterations_and_checkpoints_and_the_picture_names_every_ranks_tier():
+    timeline = observed().timeline
+    assert timeline.resources[:3] == ("recovery", "machine 0", "machine 0, checkpoints")
+    labels = [(action.label, action.kind) for action in timeline.of("machine 1")]
+    progress = [("1", Kind.COMPUTE), ("2", Kind.COMPUTE), ("3", Kind.OTHER)]
+    assert labels == [*progress, ("peer memory", Kind.DECODE), ("3", Kind.COMPUTE), ("4", Kind.COMPUTE)]
+    assert timeline.of("machine 0, checkpoints")[0].duration_s == pytest.approx(0.7)
+    ax = pictures.draw_recovery(observed(), ax=figure()[1])
+    assert "machine 1,\npeer memory" in [label.get_text() for label in ax.get_yticklabels()]
+    assert ax.lines[-1].get_xdata()[0] == pytest.approx(3.5)
