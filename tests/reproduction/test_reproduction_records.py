@@ -100,6 +100,7 @@ def test_a_file_beside_a_record_that_changed_or_is_missing_makes_it_run_again_an
     toy.folder().mkdir(parents=True)
     (toy.folder() / "failure.json").write_text("{}")
     assert why(toy) == "its last run failed"
+    (toy.folder() / "failure.json").unlink()
     sealed = toy.sealed()
     # printf 'content of log.txt' | sha256sum
     assert sealed["artifact_sha256"]["log"] == "6f47c524008c4f8efc0aad34f2a0e5aac9f2939452d9990045b1d206c775cd18"
