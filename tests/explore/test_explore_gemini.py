@@ -29,14 +29,10 @@ def test_the_puzzle_begins_with_a_lost_group_and_says_so():
         "machines 0, 1 failed: shards 0, 1 are lost, training starts from persistent storage; "
         "of all failures of 2 machines, 85.7 % (6/7) are survived."
     )
-
-
-def test_other_machines_that_fail_may_be_survived_with_the_same_odds():
-    explorer = lesson.explore_placement().set(failed=(1, 2))
-    assert explorer.result.recovers
-    assert explorer.result.lost == ()
-    assert explorer.status.startswith("machines 1, 2 failed: training recovers from memory;")
-    assert explorer.result.probability == Fraction(24, 28)
+    survived = explorer.set(failed=(1, 2))
+    assert survived.result.recovers and survived.result.lost == ()
+    assert survived.status.startswith("machines 1, 2 failed: training recovers from memory;")
+    assert survived.result.probability == Fraction(24, 28)
 
 
 def test_one_failed_machine_and_none_are_written_as_such():
@@ -139,17 +135,18 @@ def _tiers(lost, **more):
     return plan.iteration, [source.tier for source in plan.sources]
 
 
-def test_where_nothing_is_lost_everybody_reads_their_own_memory():
-    assert _tiers([]) == (57, [Tier.LOCAL] * 4)
-
-
-def test_new_machines_read_their_peers_as_long_as_each_group_has_one_left():
-    assert _tiers([1, 3]) == (57, [Tier.LOCAL, Tier.PEER, Tier.LOCAL, Tier.PEER])
-
-
-def test_a_whole_group_that_is_lost_sends_everybody_back_to_storage():
-    assert _tiers([0, 1], in_storage=[20, 40]) == (40, [Tier.STORAGE] * 4)
-    assert _tiers([0, 1]) == (0, [Tier.START] * 4)
+@pytest.mark.parametrize(
+    ("lost", "in_storage", "iteration", "tiers"),
+    [
+        ([], [], 57, [Tier.LOCAL] * 4),
+        ([1, 3], [], 57, [Tier.LOCAL, Tier.PEER, Tier.LOCAL, Tier.PEER]),
+        ([0, 1], [20, 40], 40, [Tier.STORAGE] * 4),
+        ([0, 1], [], 0, [Tier.START] * 4),
+    ],
+    ids=["nothing is lost", "one of each group is left", "a group is lost", "nothing is left"],
+)
+def test_machines_resume_from_the_nearest_tier_that_all_of_them_have(lost, in_storage, iteration, tiers):
+    assert _tiers(lost, in_storage=in_storage) == (iteration, tiers)
 
 
 def test_a_machine_that_does_not_exist_cannot_be_lost():

@@ -36,7 +36,7 @@ WORKED_BY_HAND = (
 @pytest.mark.parametrize(("build", "answer"), WORKED_BY_HAND, ids=lambda value: getattr(value, "__name__", ""))
 def test_an_exercise_accepts_the_answer_worked_by_hand_and_helps_with_every_mistake(build, answer):
     exercise = build()
-    wrong = [value + 1 for value in answer] if isinstance(answer, list) else answer + 1
+    wrong = [value + 1 for value in answer] if isinstance(answer, list) else 2 * answer + 1
     assert check(exercise, answer).standing is Standing.RIGHT
     assert check(exercise, wrong).standing is Standing.NOT_YET
     assert check(exercise, None).standing is Standing.NOT_ANSWERED
