@@ -1,7 +1,7 @@
 """Time all-reduces on shaped hosts; as a script, without root.
 
-`python shaped_all_reduce.py MESSAGE_BYTES ENOUGH_S` drops root and prints the user, whether it took a user namespace, and
-the seconds. It forks by hand, because another user may not be allowed to read the interpreter's files.
+`python shaped_all_reduce.py MESSAGE_BYTES ENOUGH_S` drops root and prints the user, whether it took a user namespace,
+and the seconds. It forks by hand, because another user may not be allowed to read the interpreter's files.
 """
 
 import ctypes
