@@ -65,22 +65,15 @@ def test_the_control_of_failures_says_what_it_shows():
     assert explorer.status == "Gemini: 100.0% of 10 days is progress that stays; nothing fails."
 
 
-def test_one_replica_sends_every_lost_machine_to_storage():
-    alone, two = lesson.compare_failures(**PLACE | {"num_replicas": 1}), lesson.compare_failures(**PLACE)
+def test_replicas_spare_storage_and_standby_machines_spare_waiting():
+    two = lesson.compare_failures(**PLACE)
+    alone, with_four = (lesson.compare_failures(**PLACE | more) for more in ({"num_replicas": 1}, {"num_standbys": 4}))
     assert alone.run.num_recoveries[Tier.STORAGE] == sum(alone.run.num_recoveries.values())
     assert two.run.num_recoveries[Tier.STORAGE] < alone.run.num_recoveries[Tier.STORAGE] / 5
     assert alone.run.effective_ratio < two.run.effective_ratio
-
-
-def test_standby_machines_take_the_waiting_away():
-    without, with_four = lesson.compare_failures(**PLACE), lesson.compare_failures(**PLACE | {"num_standbys": 4})
-    assert with_four.run.wasted_s[Cause.REPLACEMENT] == 0 < without.run.wasted_s[Cause.REPLACEMENT]
-
-
-def test_the_curve_passes_through_the_chosen_place():
-    comparison = lesson.compare_failures(**PLACE)
-    (there,) = [row for row in comparison.curves if row["solution"] == "Gemini" and row["failures_per_day"] == 8]
-    assert there["ratio"] == pytest.approx(comparison.run.effective_ratio)
+    assert with_four.run.wasted_s[Cause.REPLACEMENT] == 0 < two.run.wasted_s[Cause.REPLACEMENT]
+    (there,) = [row for row in two.curves if row["solution"] == "Gemini" and row["failures_per_day"] == 8]
+    assert there["ratio"] == pytest.approx(two.run.effective_ratio)
 
 
 def test_a_checkpoint_that_goes_first_costs_its_time_and_one_in_idle_spans_less():
@@ -96,25 +89,18 @@ def test_more_replicas_take_more_of_the_network():
     assert three.chosen.checkpoint_s == pytest.approx(2 * two.chosen.checkpoint_s, rel=1e-3)
 
 
-def test_one_replica_stays_at_home_and_the_text_says_so():
-    explorer = lesson.explore_interleaving().set(num_replicas=1)
-    assert explorer.result.overhead == 0 and explorer.status.startswith("No checkpoint")
-
-
-def test_more_buffers_than_are_free_are_out_of_memory_and_the_text_says_so():
-    # Two shards of 136 MiB in chunks of 128: four chunks, four buffers of 128 MiB, and 256 MiB are free.
-    explorer = lesson.explore_interleaving().set(scheme=Scheme.BLOCKING)
-    assert "out of memory" not in explorer.status
-    large = explorer.set(reserved_mib=512, num_replicas=3).result
-    assert large.chosen.buffer_bytes == 512 * 2**20, "of which 256 MiB are free"
-    assert large.chosen.is_out_of_memory and "out of memory" in explorer.status
-
-
-def test_a_control_that_is_moved_is_computed_and_told():
+def test_the_text_says_which_scheme_is_drawn_and_where_it_is_out_of_memory_or_stays_at_home():
     explorer = lesson.explore_interleaving()
     assert list(explorer.values) == ["scheme", *CHOSEN]
     explorer.set(scheme=Scheme.BLOCKING)
-    assert explorer._repr_mimebundle_()["text/plain"].startswith("Blocking: the iteration is 9.")
+    assert explorer.status.startswith("Blocking: the iteration is 9.")
+    assert "out of memory" not in explorer.status
+    # Two shards of 136 MiB in chunks of 128: four chunks, four buffers of 128 MiB, and 256 MiB are free.
+    large = explorer.set(reserved_mib=512, num_replicas=3).result
+    assert large.chosen.buffer_bytes == 512 * 2**20, "of which 256 MiB are free"
+    assert large.chosen.is_out_of_memory and "out of memory" in explorer.status
+    explorer.set(num_replicas=1)
+    assert explorer.result.overhead == 0 and explorer.status.startswith("No checkpoint")
 
 
 def test_the_puzzle_is_imported_without_the_simulator_and_the_runtime():
