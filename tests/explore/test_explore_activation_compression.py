@@ -1,5 +1,6 @@
 """The lesson on activation compression: the predicted layer, controls, reductions on real ranks."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -154,7 +155,8 @@ def test_your_own_numbers_are_among_the_choices_and_chosen():
     assert explorer.result.speedup == pytest.approx(speedup_at(mine, Setting(method="A2", tp=4, pp=1), 1.23e8))
 
 
-def test_the_break_even_follows_the_costs_of_encoding():
+def test_the_break_even_follows_the_costs_of_encoding(monkeypatch):
+    monkeypatch.setattr(sys.modules[compare_at.__module__], "BATCHES", (4, 32))  # instead of eight
     machine, start = paper_machine(nvlink=False), explore_break_even().values | {"code_size": 400}
 
     def limit(machine=machine, **changes):
