@@ -67,7 +67,7 @@ class ToyProject:
     """reproductions/toy and notebooks/toy below a root."""
 
     def __init__(self, root: Path):
-        self.root = root
+        self.root, self.runners = root, []
         (root / "reproductions/toy/published").mkdir(parents=True)
         (root / "notebooks/toy").mkdir(parents=True)
         self.publish(PUBLISHED)
@@ -130,7 +130,8 @@ class ToyProject:
         environment.pop("WORKBENCH_DATA", None)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         command = [sys.executable, "-c", DRIVER, json.dumps(options)]
-        return subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
+        self.runners.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
+        return self.runners[-1]
 
     def run(self, **options) -> tuple[int, dict, str]:
         """Run to the end; return exit code, outcome and standard error."""

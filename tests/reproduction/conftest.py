@@ -1,5 +1,6 @@
 """Fixtures of the reproduction room."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,12 @@ from toy_project import ToyProject
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyProject]:
     """A project of one item, which is also what Project() finds."""
     for variable in ("WORKBENCH_RUN_DIR", "WORKBENCH_RUN_ITEM", "WORKBENCH_RUN_PROFILE", "WORKBENCH_DATA"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("WORKBENCH_ROOT", str(tmp_path / "project"))
-    return ToyProject(tmp_path / "project")
+    project = ToyProject(tmp_path / "project")
+    yield project
+    for runner in project.runners:  # those of a test that failed may wait for ever
+        runner.kill()
