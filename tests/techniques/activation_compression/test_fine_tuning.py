@@ -148,10 +148,12 @@ TINY |= {"max_tokens": 16}
 TIMES = ("seconds", "training_s", "examples_per_s")
 
 
-@pytest.fixture(autouse=True)
-def generated_text(monkeypatch):
-    monkeypatch.delenv("WORKBENCH_DATA", raising=False)
-    longest_sequence.cache_clear()
+@pytest.fixture(autouse=True, scope="module")
+def generated_text():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("WORKBENCH_DATA", raising=False)
+        longest_sequence.cache_clear()
+        yield
 
 
 def without_times(cell: dict) -> dict:
@@ -229,9 +231,13 @@ def test_error_feedback_runs_on_batches_of_one_shape():
     assert plain["train_loss"] != fed_back["train_loss"]
 
 
-def test_a_whole_run_on_real_ranks_scores_as_on_virtual_ones():
+def test_a_whole_run_on_real_ranks_scores_as_on_virtual_ones(ranks, monkeypatch):
+    def on_open_ranks(run, num_ranks, *arguments, **_):
+        return ranks.run(run, *arguments)
+
+    monkeypatch.setattr(measured.fine_tuning, "run_on_ranks", on_open_ranks)
     here = fine_tune(**TINY, method="A1", seed=0)
-    there = fine_tune_on_ranks(**TINY, method="A1", seed=0, timeout_s=80)
+    there = fine_tune_on_ranks(**TINY, method="A1", seed=0)
     assert there["ranks"] == "real" and there["scores"] == here["scores"]
     assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-3)
     for quantity in ("tensor_bytes", "boundary_bytes", "compressed_site_bytes", "encoder_gradient_bytes"):
@@ -297,7 +303,7 @@ def in_this_process(method: str, precision: str) -> dict:
 
 @pytest.fixture(scope="module")
 def ranks():
-    with Ranks(4, preload=("workbench.techniques.activation_compression.measured",)) as pool:
+    with Ranks(4, preload=measured.fine_tuning.PRELOAD) as pool:
         yield pool
 
 
