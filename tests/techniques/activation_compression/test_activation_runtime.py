@@ -61,26 +61,28 @@ def two_ranks():
         yield ranks
 
 
-def test_codes_of_partial_sums_add_up_to_the_code_of_the_sum():
-    # Two ranks, h = 2, c = 1, encoder (1, 2)ᵀ: codes 1·1 + 2·2 = 5 and 3·1 + 0·2 = 3; their sum 8 is (4, 2)·(1, 2)ᵀ.
+def worked_code() -> AutoEncoder:
+    """Return the code of h = 2, c = 1 with encoder (1, 2)ᵀ and decoder (1, 10)."""
     codec = AutoEncoder(2, 1)
     with torch.no_grad():
         codec.encoder.copy_(torch.tensor([[1.0], [2.0]]))
         codec.decoder.copy_(torch.tensor([[1.0, 10.0]]))
-    reduction = CompressedReduction(codec, VirtualTensorGroup(2))
+    return codec
+
+
+def test_codes_of_partial_sums_add_up_to_the_code_of_the_sum():
+    # Codes 1·1 + 2·2 = 5 and 3·1 + 0·2 = 3; their sum 8 is (4, 2)·(1, 2)ᵀ.
+    reduction = CompressedReduction(worked_code(), VirtualTensorGroup(2))
     total = reduction([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0]])])
     assert total.tolist() == [[8.0, 80.0]]
 
 
-def test_the_largest_of_partial_sums_are_not_the_largest_of_the_sum():
+def test_the_largest_of_partial_sums_are_not_the_largest_of_the_sum_and_gradients_reach_the_kept_elements_only():
     # Top-1 of (3, 2, 0) and of (0, 2, 3) keeps the two threes; the sum (3, 4, 3) is largest in the middle.
-    reduction = CompressedReduction(TopK(1), VirtualTensorGroup(2))
-    assert reduction([torch.tensor([3.0, 2.0, 0.0]), torch.tensor([0.0, 2.0, 3.0])]).tolist() == [3.0, 0.0, 3.0]
-
-
-def test_gathered_gradients_reach_the_kept_elements_of_each_rank_only():
-    partials = [torch.tensor([3.0, 2.0, 0.0], requires_grad=True), torch.tensor([0.0, 2.0, 3.0], requires_grad=True)]
-    CompressedReduction(TopK(1), VirtualTensorGroup(2))(partials).backward(torch.tensor([5.0, 6.0, 7.0]))
+    partials = [torch.tensor(part, requires_grad=True) for part in ([3.0, 2.0, 0.0], [0.0, 2.0, 3.0])]
+    total = CompressedReduction(TopK(1), VirtualTensorGroup(2))(partials)
+    assert total.tolist() == [3.0, 0.0, 3.0]
+    total.backward(torch.tensor([5.0, 6.0, 7.0]))
     assert [partial.grad.tolist() for partial in partials] == [[5.0, 0.0, 0.0], [0.0, 0.0, 7.0]]
 
 
@@ -264,11 +266,7 @@ def test_a_worked_example():
     # Decoded: 12 · (1, 10) = (12, 120); the bias (1, 1) comes once.
     layer = RowParallelLinear(4, 2, VirtualTensorGroup(2))
     layer.load_full_(torch.tensor([[1.0, 0, 0, 1], [0, 1, 1, 0]]), torch.tensor([1.0, 1]))
-    codec = AutoEncoder(2, 1)
-    with torch.no_grad():
-        codec.encoder.copy_(torch.tensor([[1.0], [2.0]]))
-        codec.decoder.copy_(torch.tensor([[1.0, 10.0]]))
-    layer.reduction = FusedReduction(codec, layer.group)
+    layer.reduction = FusedReduction(worked_code(), layer.group)
     assert layer([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 1.0]])]).tolist() == [[13.0, 121.0]]
 
 

@@ -38,16 +38,14 @@ def test_a_limit_on_tokens_that_cuts_nothing_gives_the_same_cells():
 
 def test_all_methods_of_a_seed_come_before_the_next_seed():
     cells = measured.fine_tuning_cells(["rte", "cola"], ["w/o", "A1"], [0, 1], max_tokens=64, **STAND_IN)
-    told = [(cell["seed"], cell["task"], cell["method"]) for cell in cells]
-    assert told[:4] == [(0, "rte", "w/o"), (0, "rte", "A1"), (0, "cola", "w/o"), (0, "cola", "A1")] and told[4][0] == 1
+    order = [(cell["seed"], cell["task"], cell["method"]) for cell in cells]
+    assert order == [(seed, task, name) for seed in (0, 1) for task in ("rte", "cola") for name in ("w/o", "A1")]
 
 
 def test_a_smaller_limit_wins_over_the_recipes_and_epochs_are_of_the_task_that_they_name():
-    limits = [
-        measured.fine_tuning_cells([task], ["w/o"], [0], max_tokens=64, limit=limit, **STAND_IN)[0]["limit"]
-        for task, limit in (("sst2", 100), ("sst2", 10**6), ("rte", 100), ("rte", None))
-    ]
-    assert limits == [100, 8_000, 100, None]
+    for task, limit, expected in (("sst2", 100, 100), ("sst2", 10**6, 8_000), ("rte", 100, 100), ("rte", None, None)):
+        (cell,) = measured.fine_tuning_cells([task], ["w/o"], [0], max_tokens=64, limit=limit, **STAND_IN)
+        assert cell["limit"] == expected
     cells = measured.fine_tuning_cells(["rte", "cola"], ["w/o"], [0], max_tokens=64, epochs={"cola": 6}, **STAND_IN)
     assert [cell["epochs"] for cell in cells] == [3, 6]
 
@@ -78,10 +76,8 @@ def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(
     # To the letter, since cells that are there already are found by their arguments.
     common = {"method": "A1", "seed": 0, "batch": 32, "max_tokens": 128, "precision": "bf16", "learning_rate": 1e-4}
     common |= {"encoder": "all-MiniLM-L6-v2"}
-    assert small == [
-        common | {"task": "sst2", "epochs": 1, "limit": 8_000},
-        common | {"task": "rte", "epochs": 3, "limit": None},
-    ]
+    recipes = ({"task": "sst2", "epochs": 1, "limit": 8_000}, {"task": "rte", "epochs": 3, "limit": None})
+    assert small == [common | recipe for recipe in recipes]
 
 
 def test_the_last_half_and_no_layers_are_the_tables_own_cells():
@@ -105,9 +101,8 @@ def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_mask
     assert abs(asked_BS[:, 1:-1].float().mean() - 0.15) < 0.02
     assert abs((ids_BS[asked_BS] == encoder.tokenizer.mask_token_id).float().mean() - 0.8) < 0.05
     assert not asked_BS[:, 0].any() and not asked_BS[:, -1].any()
-    assert (ids_BS[:, 0] == encoder.tokenizer.cls_token_id).all() and (
-        ids_BS[:, -1] == encoder.tokenizer.sep_token_id
-    ).all()
+    first, last = encoder.tokenizer.cls_token_id, encoder.tokenizer.sep_token_id
+    assert (ids_BS[:, 0] == first).all() and (ids_BS[:, -1] == last).all()
     plain = encoder.tokenizer(FOX, add_special_tokens=False)["input_ids"] * 400
     restored_BS = torch.where(asked_BS, labels_BS, ids_BS)[:, 1:-1]
     assert restored_BS.flatten().tolist() == plain[: restored_BS.numel()]
@@ -270,35 +265,29 @@ def codec_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name.split("layers.")[-1]: weight.grad for name, weight in weights if weight.grad is not None}
 
 
-def on_a_rank(method: str, precision: str) -> dict:
-    mesh = open_mesh(tensor=2, pipeline=2)
-    pipeline = on_real_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), mesh)
+def gradients_of_a_step(pipeline, precision: str, parts, boundaries) -> dict:
     with computing_in(precision):
         result = pipeline.step(IDS, LABELS, attention_mask=MASK)
-    part = pipeline.module.part
-    return {
-        "loss": result.loss,
-        "output": result.output,
-        "gradients": to_hugging_face(part, gradients=True),
-        "codecs": codec_gradients(part),
-        "boundary": [w.grad for end in (pipeline.before, pipeline.after) if end is not None for w in end.parameters()],
-    }
-
-
-def in_this_process(method: str, precision: str) -> dict:
-    pipeline = on_virtual_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), VirtualTensorGroup(2))
-    with computing_in(precision):
-        result = pipeline.step(IDS, LABELS, attention_mask=MASK)
-    gradients = {}
-    for part in pipeline.parts:
-        gradients |= to_hugging_face(part, gradients=True)
+    gradients = {name: grad for part in parts for name, grad in to_hugging_face(part, gradients=True).items()}
     return {
         "loss": result.loss,
         "output": result.output,
         "gradients": gradients,
-        "codecs": codec_gradients(pipeline.parts),
-        "boundary": [weight.grad for weight in pipeline.boundaries.parameters()],
+        "codecs": codec_gradients(torch.nn.ModuleList(parts)),
+        "boundary": [weight.grad for end in boundaries for weight in end.parameters()],
     }
+
+
+def on_a_rank(method: str, precision: str) -> dict:
+    mesh = open_mesh(tensor=2, pipeline=2)
+    pipeline = on_real_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), mesh)
+    ends = [end for end in (pipeline.before, pipeline.after) if end is not None]
+    return gradients_of_a_step(pipeline, precision, [pipeline.module.part], ends)
+
+
+def in_this_process(method: str, precision: str) -> dict:
+    pipeline = on_virtual_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), VirtualTensorGroup(2))
+    return gradients_of_a_step(pipeline, precision, pipeline.parts, pipeline.boundaries)
 
 
 @pytest.fixture(scope="module")
