@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from workbench.cluster import Link
+from workbench.techniques.activation_compression import simulated
 from workbench.techniques.activation_compression.cost import (
     CodecCost,
     FittedMachine,
@@ -26,17 +27,6 @@ from workbench.techniques.activation_compression.cost import (
 )
 from workbench.techniques.activation_compression.counted import count_messages, count_study, rehearse_iterations
 from workbench.techniques.activation_compression.method import Family
-from workbench.techniques.activation_compression.simulated import (
-    figure_5_rows,
-    fixed_cluster_rows,
-    machine_rows,
-    simulate_boundaries,
-    simulate_break_even,
-    simulate_gains,
-    simulate_shares,
-    simulate_times,
-    table_10_rows,
-)
 
 PRE = {"micro_batch": 128, "sequence": 128, "num_micro_batches": 8, "num_nodes": 4}
 
@@ -47,19 +37,21 @@ def value(rows: list[dict], quantity: str, **keys) -> float:
 
 
 def test_rows_hold_the_iteration_in_milliseconds_and_its_speedup():
-    rows = simulate_times(["A1", "w/o"], [[4, 1]], nvlink=[False])
+    rows = simulated.simulate_times(["A1", "w/o"], [[4, 1]], nvlink=[False])
     settings = (Setting(method=name, tp=4, pp=1, nvlink=False) for name in ("w/o", "A1"))
     plain, coded = (1e3 * iteration_time(setting).total_s for setting in settings)
     assert value(rows, "iteration_ms", method="A1") == pytest.approx(coded)
     assert value(rows, "speedup", method="A1") == pytest.approx(plain / coded)
     assert value(rows, "uncompressed_ms", mesh="TP 4, PP 1") == pytest.approx(plain)
     assert all("nvlink" not in row for row in rows)
-    both = [row for row in simulate_times(["w/o"], [[2, 2]], nvlink=[True, False]) if "method" in row]
+    both = [row for row in simulated.simulate_times(["w/o"], [[2, 2]], nvlink=[True, False]) if "method" in row]
     assert {row["nvlink"] for row in both} == {0, 1} and "encode_ms" not in {row["quantity"] for row in both}
 
 
 def test_variants_are_rows_beside_the_methods_of_table_1():
-    rows = simulate_times(["w/o", "fp16", "w/o fp32", "A1", "A1 fused", "T1", "T1 int32"], [[4, 1]], nvlink=[False])
+    rows = simulated.simulate_times(
+        ["w/o", "fp16", "w/o fp32", "A1", "A1 fused", "T1", "T1 int32"], [[4, 1]], nvlink=[False]
+    )
     took = {row["method"]: row["value"] for row in rows if row["quantity"] == "iteration_ms"}
     assert took["w/o"] == took["fp16"] < took["w/o fp32"]  # the paper's own messages are fp16
     assert took["A1 fused"] < took["A1"]
@@ -69,7 +61,7 @@ def test_variants_are_rows_beside_the_methods_of_table_1():
 
 
 def test_a_gain_is_told_for_each_place_and_whether_it_is_one():
-    rows = simulate_gains(["A1"], [[4, 1]], [[0, 32, 512], [1, 8, 128]])
+    rows = simulated.simulate_gains(["A1"], [[4, 1]], [[0, 32, 512], [1, 8, 128]])
     slow = {"nvlink": 0, "micro_batch": 32, "sequence": 512}
     assert value(rows, "pays", **slow) == 1 and value(rows, "speedup", **slow) > 1.1
     assert value(rows, "pays", nvlink=1, micro_batch=8, sequence=128) == 0
@@ -77,12 +69,12 @@ def test_a_gain_is_told_for_each_place_and_whether_it_is_one():
 
 
 def test_random_k_of_table_6_takes_more_than_100_seconds_where_the_paper_stops_counting():
-    rows = simulate_times(["R2", "R4"], [[4, 4]], **PRE)
+    rows = simulated.simulate_times(["R2", "R4"], [[4, 4]], **PRE)
     assert (value(rows, "exceeds_100_s", method="R2"), value(rows, "exceeds_100_s", method="R4")) == (0, 1)
 
 
 def test_one_cell_of_table_9_scales_its_boundaries():
-    rows = simulate_boundaries(["w/o", "A2"], [[4, 4]], **PRE)
+    rows = simulated.simulate_boundaries(["w/o", "A2"], [[4, 4]], **PRE)
     assert value(rows, "boundary_ms", method="w/o", boundary=0) == pytest.approx(77.82)
     assert value(rows, "boundary_share", method="A2", boundary=0) == 1
     # 3.28 MB instead of 33.5 MB at 1.25 GB/s, each with 1.75 ms of handing over.
@@ -91,13 +83,13 @@ def test_one_cell_of_table_9_scales_its_boundaries():
 
 
 def test_the_share_of_communication_is_forward_tensor_time_over_the_iteration():
-    rows = simulate_shares([[2, 2]], [[32, 512]], nvlink=[False])
+    rows = simulated.simulate_shares([[2, 2]], [[32, 512]], nvlink=[False])
     time = iteration_time(Setting(nvlink=False))
     assert value(rows, "communication_share") == time.tensor_s / time.total_s == pytest.approx(0.233, abs=0.003)
 
 
 def test_table_10_takes_a_micro_batch_of_16():
-    rows = table_10_rows(v100_scaling())
+    rows = simulated.table_10_rows(v100_scaling())
     one_node = layer_speedup(v100_scaling(), hidden=6144, **SHAPE)
     assert value(rows, "speedup", hidden=6144) == pytest.approx(one_node)
     cluster = {"layers": 128, "num_nodes": 64, "num_micro_batches": 3072 / 16}
@@ -105,14 +97,14 @@ def test_table_10_takes_a_micro_batch_of_16():
 
 
 def test_figure_5_adds_up_and_a_fixed_cluster_gains_less_the_larger_the_model():
-    rows = figure_5_rows(v100_scaling(), [1024])
+    rows = simulated.figure_5_rows(v100_scaling(), [1024])
     parts = value(rows, "computation_ms") + value(rows, "communication_ms")
     assert value(rows, "layer_ms") == pytest.approx(parts)
     assert value(rows, "threshold_elements") == 16 * 128 * 100
-    fixed = fixed_cluster_rows(v100_scaling(), [1024, 4096], [8])
+    fixed = simulated.fixed_cluster_rows(v100_scaling(), [1024, 4096], [8])
     assert value(fixed, "fixed_cluster_speedup", hidden=1024) > value(fixed, "fixed_cluster_speedup", hidden=4096) > 1
     machine = paper_machine(nvlink=True)
-    units = {row["constant"]: row for row in machine_rows(machine)}
+    units = {row["constant"]: row for row in simulated.machine_rows(machine)}
     assert units["launching a layer"]["value"] == pytest.approx(1e3 * machine.layer_launch_s)  # in ms
 
 
@@ -251,10 +243,10 @@ def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_ha
     dear = replace(simple(), codecs={Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 2**24)})
     setting, place = Setting(method="A1", tp=2, pp=1), {"micro_batches": [32], "code_sizes": [50]}
     assert break_even(dear, setting).bandwidth_bytes_per_s == pytest.approx(expected, rel=1e-6)
-    (row,) = simulate_break_even(dear, setting, **place)
+    (row,) = simulated.simulate_break_even(dear, setting, **place)
     assert (row["micro_batch"], row["code_size"], row["value"]) == (32, 50, pytest.approx(expected, rel=1e-3))
     # Free codes pay on any link: a map shows no bandwidth.
-    assert simulate_break_even(simple(), setting, **place) == []
+    assert simulated.simulate_break_even(simple(), setting, **place) == []
 
 
 def test_a_message_larger_than_what_it_replaces_never_pays():

@@ -15,6 +15,7 @@ from workbench.launch import Ranks, ShapedHosts
 from workbench.parallel.pipeline import open_mesh
 from workbench.study.breakdown import break_down_stages
 from workbench.study.timing import Timed, Turns, take_turns
+from workbench.techniques.activation_compression import measured
 from workbench.techniques.activation_compression.cost import (
     CodecCost,
     FittedMachine,
@@ -22,21 +23,7 @@ from workbench.techniques.activation_compression.cost import (
     all_reduce_s,
     iteration_time,
 )
-from workbench.techniques.activation_compression.measured import (
-    PRELOAD,
-    ShareOf,
-    break_even_rows,
-    carried_over_share,
-    fit_machine,
-    links,
-    measure_iterations,
-    measure_table,
-    prediction_rows,
-    ranks_at_share,
-    settings_of,
-    timed,
-    trials,
-)
+from workbench.techniques.activation_compression.measured import links, timed, trials
 from workbench.techniques.activation_compression.measured.fitting import _line
 from workbench.techniques.activation_compression.measured.links import Trial, _places, next_rate, share_row, slower_by
 from workbench.techniques.activation_compression.method import Family
@@ -87,13 +74,13 @@ def test_a_recorded_codec_gives_the_same_bits_and_notes_both_halves(name):
 
 @pytest.fixture(scope="module")
 def pair():
-    with Ranks(2, preload=PRELOAD) as ranks:
+    with Ranks(2, preload=measured.PRELOAD) as ranks:
         yield ranks
 
 
 @pytest.fixture(scope="module")
 def pair_of_gpus():
-    with Ranks(2, device="cuda", preload=PRELOAD) as ranks:
+    with Ranks(2, device="cuda", preload=measured.PRELOAD) as ranks:
         yield ranks
 
 
@@ -130,14 +117,14 @@ def assert_breakdowns(by_rank, tp, pp):
 
 def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_one():
     asked = {"link": None, "num_hosts": 1, "num_iterations": 6, "keys": {"nvlink": 1}}
-    measured = measure_iterations(["w/o", "A1", "A1 fused"], [(2, 1)], **asked, **TINY)
-    assert all(row["low"] <= row["value"] <= row["high"] and row["nvlink"] == 1 for row in measured.rows)
-    (plain,) = [row for row in measured.rows if row["quantity"] == "speedup" and row["method"] == "w/o"]
+    found = measured.measure_iterations(["w/o", "A1", "A1 fused"], [(2, 1)], **asked, **TINY)
+    assert all(row["low"] <= row["value"] <= row["high"] and row["nvlink"] == 1 for row in found.rows)
+    (plain,) = [row for row in found.rows if row["quantity"] == "speedup" and row["method"] == "w/o"]
     assert (plain["low"], plain["value"], plain["high"]) == (1, 1, 1)
-    fusing = {row["execution"]: row for row in measured.rows if row["quantity"] == "speedup_of_fusing"}
+    fusing = {row["execution"]: row for row in found.rows if row["quantity"] == "speedup_of_fusing"}
     assert (fusing["as in the paper"]["low"], fusing["as in the paper"]["high"]) == (1, 1)
     assert fusing["fused"]["method"] == "A1"
-    assert measured.trace["traceEvents"]
+    assert found.trace["traceEvents"]
 
 
 def encoder_gradients(fuse, name="A1"):
@@ -176,19 +163,19 @@ MISSING = ShapedHosts.missing()
 
 def test_the_share_at_tp_4_follows_from_that_of_table_4_at_tp_2():
     # 150.72 ms of 646.14 ms: communication 1.5 times 2 * 150.72 = 452.16, computing 344.70 / 2 = 172.35.
-    found = carried_over_share(150.72 / 646.14, tp=2, to_tp=4)
+    found = measured.carried_over_share(150.72 / 646.14, tp=2, to_tp=4)
     assert found == pytest.approx(226.08 / (452.16 + 172.35))
     assert found == pytest.approx(0.362, abs=5e-4)
-    shares = [carried_over_share(0.2, tp=2, to_tp=ranks) for ranks in (2, 4, 8, 1000)]
+    shares = [measured.carried_over_share(0.2, tp=2, to_tp=ranks) for ranks in (2, 4, 8, 1000)]
     assert shares == sorted(shares) and shares[0] == pytest.approx(0.2) and shares[-1] < 0.5
 
 
 def iterations(names, num_iterations):
-    measure_iterations(names, [(2, 1)], link=None, num_hosts=1, num_iterations=num_iterations, **TINY)
+    measured.measure_iterations(names, [(2, 1)], link=None, num_hosts=1, num_iterations=num_iterations, **TINY)
 
 
 def opened(share, **more):
-    with ranks_at_share(share, **more, **TINY):
+    with measured.ranks_at_share(share, **more, **TINY):
         pass
 
 
@@ -197,8 +184,8 @@ def opened(share, **more):
     [
         (lambda: iterations(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
         (lambda: iterations(["A1"], 6), "'w/o' must be among them"),
-        (lambda: carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
-        (lambda: carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
+        (lambda: measured.carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
+        (lambda: measured.carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
         (lambda: opened(0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
         (lambda: opened(0.2, runs=1), "runs is 1; it must be at least 2"),
         (lambda: table(links=["quick"]), "'quick'"),
@@ -233,10 +220,10 @@ def test_a_boundarys_share_is_that_of_its_bytes_over_the_links_rate():
     setting = Setting(tp=4, pp=4, num_micro_batches=8, **shape)
     rows = [{"quantity": "iteration_ms", "method": "w/o", "value": 1000, "low": 800, "high": 1200, "unit": "ms"}]
     link = Link(bandwidth_bytes_per_s=100e6, source="made up")
-    found = share_row(rows, link, ShareOf.BOUNDARY, setting, num_hosts=4)
+    found = share_row(rows, link, measured.ShareOf.BOUNDARY, setting, num_hosts=4)
     assert found == pytest.approx({"value": 0.08388608, "low": 0.08388608 / 1.2, "high": 0.08388608 / 0.8})
     with pytest.raises(ValueError, match="tp is 2; it must be a multiple of the 4"):
-        share_row(rows, link, ShareOf.BOUNDARY, Setting(tp=2, pp=8, **(shape | {"layers": 8})), num_hosts=4)
+        share_row(rows, link, measured.ShareOf.BOUNDARY, Setting(tp=2, pp=8, **(shape | {"layers": 8})), num_hosts=4)
 
 
 def affine(rate):
@@ -272,15 +259,15 @@ def test_carried_over_links_are_for_more_tensor_parallel_ranks_alone():
 def table(**changes):
     asked = {"batches": [[2, 8]], "share": 0.2, "share_of": "TENSOR", "share_mesh": [2, 1]} | changes
     sizes = {name: value for name, value in TINY.items() if name not in ("micro_batch", "sequence")}
-    return measure_table(["w/o"], [[2, 1]], num_hosts=2, num_iterations=6, **asked, **sizes)
+    return measured.measure_table(["w/o"], [[2, 1]], num_hosts=2, num_iterations=6, **asked, **sizes)
 
 
 @pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")
 def test_the_share_that_the_measurement_reached_is_told_beside_the_one_that_was_asked(monkeypatch):
-    monkeypatch.setattr(links, "ranks_at_share", partial(ranks_at_share, runs=2))
+    monkeypatch.setattr(links, "ranks_at_share", partial(measured.ranks_at_share, runs=2))
     found = table(links=["slow"])
     (calibration,) = found.calibrations
-    assert calibration.of is ShareOf.TENSOR
+    assert calibration.of is measured.ShareOf.TENSOR
     assert calibration.link.bandwidth_bytes_per_s == calibration.trials[-1].bandwidth_bytes_per_s
     (error,) = [row for row in found.rows if row["quantity"] == "share_error"]
     (share,) = [row for row in found.rows if row["quantity"] == "communication_share"]
@@ -338,12 +325,12 @@ def rows_of(method, tp, pp, micro_batch, sequence, hidden):
 
 def measured_on(methods, meshes, sizes):
     rows = [row for size in sizes for tp, pp in meshes for name in methods for row in rows_of(name, tp, pp, *size)]
-    return settings_of(rows, **LAYERS)
+    return measured.settings_of(rows, **LAYERS)
 
 
 @pytest.fixture(scope="module")
 def fitted():
-    return fit_machine(measured_on(["w/o", "T1"], [(4, 1), (2, 2)], SIZES))
+    return measured.fit_machine(measured_on(["w/o", "T1"], [(4, 1), (2, 2)], SIZES))
 
 
 def test_a_line_goes_through_points_that_lie_on_it_and_says_so():
@@ -381,17 +368,19 @@ def test_what_a_learned_code_adds_to_the_backward_pass_is_told_from_its_coding()
     settings = measured_on(["w/o", "A1"], [(4, 1)], SIZES[:1]) + measured_on(["w/o"], [(4, 1)], SIZES[1:])
     (coded,) = [one for one in settings if one.setting.method == "A1"]
     coding_s = coded.parts_s["encode"] + coded.parts_s["decode"]
-    found = fit_machine(settings).machine.codec(Family.AUTOENCODER).backward_ratio
+    found = measured.fit_machine(settings).machine.codec(Family.AUTOENCODER).backward_ratio
     assert found == pytest.approx(1.5 + 2e-4 / coding_s)
 
 
 def test_nothing_uncompressed_is_refused():
     with pytest.raises(ValueError, match="'w/o'"):
-        fit_machine(measured_on(["T1"], [(4, 1)], SIZES[:1]))
+        measured.fit_machine(measured_on(["T1"], [(4, 1)], SIZES[:1]))
 
 
 def median_error(settings, fitted):
-    (row,) = [row for row in prediction_rows(settings, fitted, "held out") if row["quantity"] == "median_error"]
+    (row,) = [
+        row for row in measured.prediction_rows(settings, fitted, "held out") if row["quantity"] == "median_error"
+    ]
     return row["value"]
 
 
@@ -422,7 +411,7 @@ def by_quantity(rows, quantity):
 
 def test_speedups_that_were_measured_as_predicted_leave_no_error():
     over = {factor: interval(speedup_over(50e6 * factor), 1e-3) for factor in (1.0, 100.0)}
-    rows = break_even_rows(MACHINE, CODED, SLOWEST, over)
+    rows = measured.break_even_rows(MACHINE, CODED, SLOWEST, over)
     assert by_quantity(rows, "saved_share_error") == pytest.approx({1.0: 0, 100.0: 0})
     assert over[1.0]["value"] > 1 > over[100.0]["value"]
     assert by_quantity(rows, "same_side") == {1.0: 1, 100.0: 1}
@@ -432,17 +421,17 @@ def test_speedups_that_were_measured_as_predicted_leave_no_error():
 
 def test_a_fitted_link_that_differs_from_the_real_one_is_made_faster_by_the_same_factor():
     real = replace(SLOWEST, bandwidth_bytes_per_s=40e6)  # the fit says 50
-    rows = break_even_rows(MACHINE, CODED, real, {2.0: interval(1.1, 0.05)})
+    rows = measured.break_even_rows(MACHINE, CODED, real, {2.0: interval(1.1, 0.05)})
     assert by_quantity(rows, "predicted_speedup_over_link") == {2.0: pytest.approx(speedup_over(100e6))}
 
 
 def test_a_prediction_on_the_wrong_side_is_told_and_one_inside_the_interval_is_no_finding():
     predicted = speedup_over(50e6)
     assert predicted > 1.04
-    rows = break_even_rows(MACHINE, CODED, SLOWEST, {1.0: interval(0.9, 0.05)})
+    rows = measured.break_even_rows(MACHINE, CODED, SLOWEST, {1.0: interval(0.9, 0.05)})
     assert by_quantity(rows, "same_side") == {1.0: 0}
     error = by_quantity(rows, "saved_share_error")[1.0]
     assert error == pytest.approx(1 / 0.9 - 1 / predicted)
     assert abs(error) > 0.04  # what the claim asks
     unsure = {1.0: interval(0.99, 0.1)}
-    assert by_quantity(break_even_rows(MACHINE, CODED, SLOWEST, unsure), "same_side") == {}
+    assert by_quantity(measured.break_even_rows(MACHINE, CODED, SLOWEST, unsure), "same_side") == {}
