@@ -10,6 +10,7 @@ from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.pipeline import open_mesh
 from workbench.techniques.activation_compression import measured
+from workbench.techniques.activation_compression.measured import cells, fine_tuning
 from workbench.techniques.activation_compression.method import METHODS
 from workbench.training.loop import Recipe
 from workbench.training.precision import PRECISIONS, computing_in
@@ -54,7 +55,7 @@ def test_what_cannot_be_run_is_named_before_anything_is(changed, named):
 
 
 def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(monkeypatch):
-    monkeypatch.setattr(measured.cells, "longest_sequence", lambda *_: 128)
+    monkeypatch.setattr(cells, "longest_sequence", lambda *_: 128)
     large, small = (
         measured.fine_tuning_cells(["sst2", "rte"], ["A1"], [0], max_tokens=512, encoder=encoder, device=device)
         for encoder, device in (("bert-large-uncased", "cuda"), ("all-MiniLM-L6-v2", "cpu"))
@@ -121,7 +122,7 @@ def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
 
 
 def test_what_fine_tuning_refuses_is_refused_before_pretraining(monkeypatch):
-    monkeypatch.setattr(measured.fine_tuning, "load_encoder", lambda *_, **__: pytest.fail("work has begun"))
+    monkeypatch.setattr(fine_tuning, "load_encoder", lambda *_, **__: pytest.fail("work has begun"))
     with pytest.raises(ValueError, match="limit is 0; it must be at least the batch"):
         measured.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], limit=0)
 
@@ -221,7 +222,7 @@ def test_a_whole_run_on_real_ranks_scores_as_on_virtual_ones(ranks, monkeypatch)
     def on_open_ranks(run, num_ranks, *arguments, **_):
         return ranks.run(run, *arguments)
 
-    monkeypatch.setattr(measured.fine_tuning, "run_on_ranks", on_open_ranks)
+    monkeypatch.setattr(fine_tuning, "run_on_ranks", on_open_ranks)
     here = measured.fine_tune(**TINY, method="A1", seed=0)
     there = measured.fine_tune_on_ranks(**TINY, method="A1", seed=0)
     assert there["ranks"] == "real" and there["scores"] == here["scores"]
@@ -284,7 +285,7 @@ def in_this_process(method: str, precision: str) -> dict:
 
 @pytest.fixture(scope="module")
 def ranks():
-    with Ranks(4, preload=measured.fine_tuning.PRELOAD) as pool:
+    with Ranks(4, preload=fine_tuning.PRELOAD) as pool:
         yield pool
 
 
