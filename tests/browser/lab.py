@@ -38,8 +38,8 @@ SETTINGS = {
 class Lab:
     """A running server."""
 
-    url: str  #: without a slash at the end
-    token: str  #: asked of every request
+    url: str  # without a slash at the end
+    token: str  # asked of every request
 
     def page(self, notebook: str) -> str:
         """Return the address at which a browser finds a notebook."""
@@ -48,12 +48,7 @@ class Lab:
 
 @contextmanager
 def running_lab(folder: Path, home: Path) -> Iterator[Lab]:
-    """Serve a folder; end the server and every process it started on the way out.
-
-    Args:
-        folder: the notebooks.
-        home: an empty folder for settings, kernels' files and logs.
-    """
+    """Serve a folder of notebooks from an empty home; end the server and its processes on the way out."""
     _write_settings(home)
     port, token = _free_port(), secrets.token_hex(16)
     log = (home / "server.log").open("wb")

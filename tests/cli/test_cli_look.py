@@ -1,59 +1,60 @@
 """`list` and `show` are quick and machine-readable; wrong use is one clear line and exit code 2."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
-from workbench.cli import exit_code
 from workbench.reproduction.files import write_record
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 IDS = ["toy/table-1/counted", "toy/table-2/counted", "toy/fig-3/counted"]
 COMMANDS = ["list", "show", "reproduce", "report", "records", "doctor", "data", "kernels", "bench", "clean", "new"]
 WITH_EXAMPLE = ["list", "show", "reproduce", "report", "records promote", "records diff", "clean", "bench"]
 
 
-def test_list_json_gives_id_technique_item_title_evidence_profiles_and_claims(line, capsys):
-    assert exit_code(["list", "--json", "table-1"]) == 0
-    (item,) = json.loads(capsys.readouterr().out)
-    assert {name: item.pop(name) for name in ("profiles", "claims")} == {
-        "profiles": ["smoke", "laptop"],
-        "claims": ["It sends 1500 bytes"],
-    }
-    about = {"id": "toy/table-1/counted", "technique": "toy", "item": "table-1"}
-    assert item == about | {"title": "Bytes of table-1", "evidence": "COUNTED"}
+def test_list_json_gives_id_technique_item_title_evidence_profiles_and_claims(line):
+    assert json.loads(line("list", "--json", "table-1").out) == [
+        {
+            "id": "toy/table-1/counted",
+            "technique": "toy",
+            "item": "table-1",
+            "title": "Bytes of table-1",
+            "evidence": "COUNTED",
+            "profiles": ["smoke", "laptop"],
+            "claims": ["twice the size"],
+        }
+    ]
 
 
-def test_list_writes_one_line_an_item_where_there_is_no_terminal(line, capsys):
-    exit_code(["list"])
-    lines = capsys.readouterr().out.splitlines()
+def test_list_writes_one_line_an_item_where_there_is_no_terminal(line):
+    lines = line("list").out.splitlines()
     assert [text.split()[0] for text in lines[1:4]] == IDS
     assert lines[3].rstrip().endswith("Bytes of fig-3")
 
 
 @pytest.mark.parametrize("width", [12, 40])
-def test_a_narrow_list_never_cuts_an_id(line, capsys, monkeypatch, width):
+def test_a_narrow_list_never_cuts_an_id(line, monkeypatch, width):
     monkeypatch.setattr("workbench.cli.common.PIPED_WIDTH", width)
-    exit_code(["list"])
-    lines = capsys.readouterr().out.splitlines()
+    lines = line("list").out.splitlines()
     assert lines[0:9:3] == IDS
     assert lines[7:9] == ["    Bytes of fig-3", "    1 claim; full"]
 
 
-def test_show_gives_the_rule_of_every_claim_and_the_parameters(line, capsys):
-    assert exit_code(["show", "table-1"]) == 0
-    text = capsys.readouterr().out
-    assert "Bytes equal to the published value. Reason: a count is exact." in text
-    assert "num_ranks=4" in text and "about 3 s" in text and "reproductions/toy/published/table.csv" in text
+def test_show_gives_the_rule_of_every_claim_and_the_parameters(line):
+    text = line("show", "table-1").out
+    assert "Bytes equal to the published value. Reason: it is counted." in text
+    assert "size=4" in text and "about 3 s" in text and "reproductions/toy/published/numbers.csv" in text
 
 
-@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["show", "table-1"], ["reproduce", "--dry-run"]])
-def test_looking_imports_neither_torch_nor_papermill(line, words):
-    assert line.heavy_imports(*words).endswith(" [] 0")
+def test_looking_imports_neither_torch_nor_papermill(line):
+    looks = (["list"], ["list", "--json"], ["show", "table-1"], ["reproduce", "--dry-run"])
+    assert line.heavy_imports(*looks) == ["0"] * 4
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["lst"], "No such command 'lst'. Did you mean 'list'?"),
         (["list", "--jsn"], "No such option: --jsn"),
@@ -75,63 +76,87 @@ def test_looking_imports_neither_torch_nor_papermill(line, words):
         (["new", "technique", "Ring-Sum"], "did you mean 'ring_sum'?"),
         (["new", "technique", "class"], "technique name is 'class'; it must be no keyword of Python"),
         (["kernels", "install", "--device", "gpu"], "there is no device 'gpu'; did you mean 'cpu'?"),
-        (
-            ["kernels", "remove", "workbench-9-ranks"],
-            "kernel is 'workbench-9-ranks'; it must be one that the workbench",
-        ),
+        (["kernels", "remove", "workbench-9-ranks"], "is 'workbench-9-ranks'; it must be one that the workbench"),
         (["data", "verify", "glue/none"], "manifest"),
     ],
 )
-def test_wrong_use_is_one_line_that_names_the_thing_and_exit_code_2(line, capsys, words, told):
+def test_wrong_use_is_one_line_that_names_the_wrong_word_and_exit_code_2(line, words, message):
     before = sorted(line.root.rglob("*"))
-    assert exit_code(words) == 2
-    error = capsys.readouterr().err
-    assert told in error and error.startswith("workbench: ") and error.count("\n") == 1
+    done = line(*words)
+    assert done.code == 2
+    assert message in done.err and done.err.startswith("workbench: ") and done.err.count("\n") == 1
     assert sorted(line.root.rglob("*")) == before  # nothing was run or written
 
 
-def test_a_malformed_catalogue_is_one_line_with_its_file_and_exit_code_2(line, capsys):
+def test_a_malformed_catalogue_is_one_line_with_its_file_and_exit_code_2(line):
     path = line.root / "reproductions/toy/catalogue.py"
-    path.write_text(path.read_text().replace('because="a count is exact"', 'because=""'))
-    assert exit_code(["list"]) == 2
-    error = capsys.readouterr().err
-    assert str(path) in error and "because" in error and error.count("\n") == 1
+    path.write_text(path.read_text().replace('because="it is counted"', 'because=""'))
+    done = line("list")
+    assert done.code == 2 and str(path) in done.err and "because" in done.err and done.err.count("\n") == 1
 
 
-def test_a_report_without_records_is_a_remark_and_the_version_is_told(line, capsys):
-    assert exit_code(["report", "--profile", "full"]) == 0
-    assert capsys.readouterr().err == "workbench: no records in profile full yet\n"
+def test_a_report_without_records_is_a_remark_and_the_version_is_shown(line):
+    done = line("report", "--profile", "full")
+    assert (done.code, done.err) == (0, "workbench: no records in profile full yet\n")
     assert not (line.root / "results").exists()
-    assert exit_code(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("workbench 0.")
+    assert line.said("--version").startswith("workbench 0.")
 
 
-def test_the_help_names_every_command_of_the_house(line, capsys):
-    assert exit_code(["--help"]) == 0
-    text = capsys.readouterr().out
+def test_the_help_names_every_command_and_that_of_a_command_has_an_example_of_it(line):
+    text = line.said("--help")
     assert all(name in text for name in COMMANDS)
+    for words in (*WITH_EXAMPLE, "new technique"):
+        assert f"workbench {words}" in line.said(*words.split(), "--help").split("Example", 1)[1]
 
 
-@pytest.mark.parametrize("words", [*WITH_EXAMPLE, "new technique"])
-def test_the_help_of_a_command_has_an_example_of_it(line, capsys, words):
-    assert exit_code([*words.split(), "--help"]) == 0
-    assert f"workbench {words}" in capsys.readouterr().out.split("Example", 1)[1]
-
-
-def test_a_record_in_the_wrong_folder_is_named_by_every_command_that_would_have_read_it(line, capsys):
+def test_a_record_in_the_wrong_folder_is_named_by_every_command_that_would_have_read_it(line):
     path = line.root / "results/laptop/toy/table-1/counted/record.json"
     path.parent.mkdir(parents=True)
     write_record(path, {"schema": 1, "id": "toy/table-2/counted", "profile": "laptop"})
-    said = f"{path}: refused, it is the record of toy/table-2/counted in the place of toy/table-1/counted"
-    for command in (["show", "table-1"], ["reproduce", "table-1", "--dry-run"]):
-        assert exit_code(command) == 0
-        assert said in " ".join(capsys.readouterr().out.split())  # both break long lines
-    assert exit_code(["report"]) == 0
-    assert capsys.readouterr().err == f"workbench: {said}\n"
-    assert exit_code(["records", "promote"]) == 2
-    assert capsys.readouterr().err == f"workbench: {said}\n"
+    message = f"{path}: refused, it is the record of toy/table-2/counted in the place of toy/table-1/counted"
+    for words in (["show", "table-1"], ["reproduce", "table-1", "--dry-run"]):
+        assert message in line.said(*words)
+    for words, code in ((["report"], 0), (["records", "promote"], 2)):
+        done = line(*words)
+        assert (done.code, done.err) == (code, f"workbench: {message}\n")
     kept = line.root / "reproductions/toy/recorded/laptop/table-1/counted.json"
     kept.parent.mkdir(parents=True)
     kept.write_text(path.read_text())
-    assert exit_code(["records", "diff"]) == 2
-    assert f"{kept}: refused" in capsys.readouterr().err
+    done = line("records", "diff")
+    assert done.code == 2 and f"{kept}: refused" in done.err
+
+
+# output that cannot be written
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["list", "list --json"])
+@pytest.mark.parametrize(
+    ("behind", "message"), [(">/dev/full", "workbench: No space left on device\n"), ("| true", "")]
+)
+def test_a_full_disk_behind_the_output_is_one_line_and_a_reader_that_has_gone_is_none(
+    line, monkeypatch, words, unbuffered, behind, message
+):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    command = f"'{sys.executable}' -c 'from workbench.cli import main; main()' {words} {behind}"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, message)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(12, "Cannot allocate memory"), "Cannot allocate memory"),
+        (
+            ModuleNotFoundError("No module named 'papermill'", name="papermill"),
+            "the package papermill is missing; pip install 'distributed-training-workbench[all]'",
+        ),
+    ],
+)
+def test_an_error_of_the_system_and_a_missing_package_are_one_line(line, monkeypatch, error, message):
+    def broken():
+        raise error
+
+    monkeypatch.setattr("workbench.cli.common.load", broken)
+    done = line("list")
+    assert (done.code, done.err) == (1, f"workbench: {message}\n")

@@ -1,37 +1,41 @@
-"""`reproduce` says what it will do, does it, keeps the report current, and ends with the right exit code."""
+"""`reproduce` says what it will do, does it, keeps the report current, reuses cells, and ends with its exit code."""
 
 import json
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
+from toy_project import PUBLISHED, RECORD, VALUE, wait_for
 
-from workbench.cli import exit_code
+from workbench.cli import reproduce
+from workbench.cli.progress import running_words
 from workbench.reproduction import Project, load_catalogue
-from workbench.reproduction.files import checksums, write_record
+from workbench.reproduction.cells import Cell, CellProgress, CellStore, Finished, Notes, needs_file
+from workbench.reproduction.files import write_record
+from workbench.reproduction.machine import machine_facts
+from workbench.reproduction.runner import ItemFinished, ItemOutcome, ItemStarted, Progress, Status
 
 pytestmark = pytest.mark.timeout(90)
+FIGURE = {"figure": "figure.png"}
 
 
 def report(line, profile: str = "laptop") -> BeautifulSoup:
     return BeautifulSoup((line.root / f"results/{profile}/report/index.html").read_text(), "html.parser")
 
 
-def test_a_dry_run_says_what_would_run_and_why_and_writes_nothing(line, capsys):
-    assert exit_code(["reproduce", "--dry-run"]) == 0
-    text = capsys.readouterr().out
+def test_a_dry_run_says_what_would_run_and_why_and_writes_nothing(line):
+    text = line.said("reproduce", "--dry-run")
     assert "it has no record" in text and "not declared for laptop; it has full" in text
     assert "2 of 3 items would run in the profile laptop, about 6 s" in text
     assert not (line.root / "results").exists()
 
 
-def test_a_run_tells_its_time_first_fails_one_item_and_goes_on_then_does_nothing_and_reports_promotes_and_cleans(
-    line, capsys
-):
-    code, out, err = line.run("reproduce")
-    assert (code, err) == (1, "")
-    lines = out.splitlines()
+def test_a_run_gives_its_time_first_fails_one_item_and_goes_on_then_does_nothing(line):
+    done = line.alone("reproduce")
+    assert (done.code, done.err) == (1, "")
+    lines = done.out.splitlines()
     assert lines[0].startswith("2 of 3 items to run in the profile laptop: about ")
     assert "1 not declared for it" in lines[0]
     assert any(text.startswith("toy/table-1/counted  COUNTED   ✓ 1 agrees") for text in lines)
@@ -40,79 +44,54 @@ def test_a_run_tells_its_time_first_fails_one_item_and_goes_on_then_does_nothing
     assert "boom" in report(line).select_one("#failures ~ div").get_text()
     assert not report(line).select_one("meta[http-equiv=refresh]")
 
-    nothing = "Nothing to do: 1 up to date in the profile laptop. (--fresh runs it again.) [] 0"
-    assert line.heavy_imports("reproduce", "table-1") == nothing
+    nothing = "Nothing to do: 1 up to date in the profile laptop. (--fresh runs it again.)"
+    assert nothing in line.said("reproduce", "table-1")
+    assert line.heavy_imports(["reproduce", "table-1"]) == ["0"]
 
-    published = line.root / "reproductions/toy/published/table.csv"
-    published.write_text(published.read_text().replace("1500", "1400"))
-    assert exit_code(["report"]) == 0
-    assert capsys.readouterr().out == f"{line.root}/results/laptop/report/index.html\n"
-    assert [link.get_text() for link in report(line).select("#disagreements ~ div h3 a")] == ["It sends 1500 bytes"]
 
-    _draw(line, b"a figure")
-    assert exit_code(["records", "promote", "table-1"]) == 0
+def test_a_record_is_reported_promoted_compared_and_cleaned(line):
+    line.toy.sealed(files=FIGURE)
+    line.toy.publish(PUBLISHED.replace("A1,8", "A1,7"))
+    assert line("report").out == f"{line.root}/results/laptop/report/index.html\n"
+    assert [link.get_text() for link in report(line).select("#disagreements ~ div h3 a")] == ["twice the size"]
+
     promoted = line.root / "reproductions/toy/recorded/laptop/table-1/counted.json"
-    assert capsys.readouterr().out.strip() == str(promoted)
-    assert promoted.with_suffix(".png").read_bytes() == b"a figure"
-    assert exit_code(["records", "diff"]) == 0
-    assert capsys.readouterr().out == "toy/table-1/counted: no difference\n"
+    assert line.said("records", "promote", "table-1") == str(promoted)
+    assert promoted.with_suffix(".png").read_text() == "content of figure.png"
+    assert line.said("records", "diff") == "toy/table-1/counted: no difference"
+    line.toy.sealed(files=FIGURE, value=9.0)
+    assert "bytes method=A1: recorded 8 B, now 9 B +12.5 %" in line.said("records", "diff")
 
-    record = json.loads((line.root / "results/laptop/toy/table-1/counted/record.json").read_text())
-    record["values"][0]["value"] = 1600
-    _write(line, record)
-    exit_code(["records", "diff"])
-    assert "bytes num_ranks=4: recorded 1.5 kB, now 1.6 kB  +6.67 %" in capsys.readouterr().out
-
-    assert exit_code(["clean", "laptop"]) == 2  # there is no terminal to ask on
-    assert "--yes" in capsys.readouterr().err
-    assert exit_code(["clean", "laptop", "--yes"]) == 0
+    done = line("clean", "laptop")
+    assert done.code == 2 and "--yes" in done.err  # there is no terminal to ask on
+    line.said("clean", "laptop", "--yes")
     assert not (line.root / "results/laptop/toy").exists() and promoted.exists()
 
 
-def test_a_data_folder_that_is_not_there_stops_only_what_uses_data(line, capsys, monkeypatch):
+def test_a_data_folder_that_is_not_there_stops_only_items_that_use_data(line, monkeypatch):
     monkeypatch.setenv("WORKBENCH_DATA", str(line.root / "nowhere"))
-    assert exit_code(["reproduce", "table-1", "--dry-run"]) == 0
-    notebook = line.root / "notebooks/toy/good.ipynb"
-    old = "from workbench.reproduction"
-    notebook.write_text(notebook.read_text().replace(old, f"import workbench.datasets\\n{old}"))
-    capsys.readouterr()
-    assert exit_code(["reproduce", "table-1", "--dry-run"]) == 2
-    assert "nowhere', which is not a folder, and toy/table-1/counted uses data" in capsys.readouterr().err
+    line.said("reproduce", "table-1", "--dry-run")
+    line.toy.notebook("one", "import workbench.datasets", RECORD)
+    done = line("reproduce", "table-1", "--dry-run")
+    assert done.code == 2
+    assert "nowhere', which is not a folder, and toy/table-1/counted uses data" in done.err
 
 
-def test_a_long_failure_is_told_once_and_its_row_shows_its_own_time(line):
-    notebook = line.root / "notebooks/toy/good.ipynb"
-    assert line.run("reproduce", "table-1", "--profile", "smoke")[1].count("s; no verdicts") == 1
-    raises = "raise RuntimeError('long ' * 30 + 'end')\\nfrom workbench"
-    notebook.write_text(notebook.read_text().replace("from workbench", raises))
-    path = line.root / "results/smoke/toy/table-1/counted/record.json"
-    write_record(path, json.loads(path.read_text()) | {"seconds": 99.0})
-    code, out, _ = line.run("reproduce", "table-1", "--profile", "smoke")
-    row = next(text for text in out.splitlines() if "COUNTED" in text)
-    assert code == 1 and out.count("long end") == 1 and len(row.rstrip()) < 120 and "99" not in row
-    assert f"toy/table-1/counted failed: {path.with_name('failure.txt')}" in out
-
-
-def _draw(line, figure: bytes) -> None:
-    """Leave a figure beside the record of table-1, as its notebook might have."""
-    path = line.root / "results/laptop/toy/table-1/counted/figure.png"
-    path.write_bytes(figure)
-    record = json.loads(path.with_name("record.json").read_text())
-    artifacts = record["artifacts"] | {"figure": path.name}
-    _write(line, record | {"artifacts": artifacts, "artifact_sha256": checksums(path.parent, artifacts)})
-
-
-def _write(line, record: dict) -> None:
-    project = Project(line.root)
-    write_record(project.folder(load_catalogue(project)[0], "laptop") / "record.json", record)
+def test_a_long_failure_is_written_once_and_its_row_shows_its_own_time(line):
+    line.toy.notebook("bad", "raise RuntimeError('long ' * 30 + 'end')")
+    line.toy.sealed("table-2", "smoke", files={}, fingerprint={}, seconds=99.0)
+    done = line.alone("reproduce", "toy/table-*", "--profile", "smoke")
+    assert done.code == 1 and done.out.count("s; no verdicts") == 1 and done.out.count("long end") == 1
+    row = next(text for text in done.out.splitlines() if "COUNTED" in text and "table-2" in text)
+    assert len(row.rstrip()) < 120 and "99" not in row
+    failure = line.toy.folder("table-2", "smoke") / "failure.txt"
+    assert f"toy/table-2/counted failed: {failure}" in done.out
 
 
 def test_ctrl_c_is_a_clean_message_and_exit_code_130(line):
     process = line.start("reproduce", "fig-3", "--profile", "full")
     log = line.root / "results/full"
-    give_up = time.monotonic() + 30
-    while not list(log.glob(".partial-*/toy/fig-3/counted/log.txt")) and time.monotonic() < give_up:
-        time.sleep(0.05)
+    wait_for(lambda: list(log.glob(".partial-*/toy/fig-3/counted/log.txt")), seconds=30)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
@@ -121,3 +100,142 @@ def test_ctrl_c_is_a_clean_message_and_exit_code_130(line):
     assert err.strip() == f"{kept} The same command goes on with what is missing."
     assert not list(log.glob(".partial-*")) and not list(log.rglob("record.json"))
     assert not report(line, "full").select_one("meta[http-equiv=refresh]")
+
+
+# cells
+
+MODULE = "def measure(seed):\n    return {'bytes': 8}\n"
+STUDY = f"""from study import measure
+from workbench.reproduction import record, run_cells
+results = run_cells(item, measure, [{{"seed": seed}} for seed in range(3)], jobs=1)
+record(item, [{VALUE.replace("2 * size", 'results[0].values["bytes"]')}])"""
+
+
+@pytest.fixture
+def study(line):
+    """Table 1 as a study of three cells, of which two are there: one made here, one on another machine."""
+    source = line.root / "notebooks/toy/study.py"
+    source.write_text(MODULE)
+    line.toy.notebook("one", STUDY)
+    project = Project(line.root)
+    cells = [Cell(function="study.measure", arguments={"seed": seed}, place=("study", "measure")) for seed in range(3)]
+    Notes(needs=needs_file(project, load_catalogue(project)[0], "laptop"), run_folder=None).begin(cells)
+    elsewhere = {"host": "x", "cpu": "X1", "cores": 64}
+    for cell, machine, commit in ((cells[0], machine_facts(), "unknown"), (cells[1], elsewhere, "abc")):
+        store = CellStore.of(project, "toy", "laptop", cell, source, keep=False)
+        finished = Finished(values={"bytes": 8}, started="2026-01-01T00:00:00+00:00", seconds=60.0, machine=machine)
+        write_record(store.path(cell), {**store.write(cell, finished), "commit": commit})
+    return source
+
+
+def test_plans_and_lists_say_how_many_cells_are_there_and_which_are_out_of_date(line, study):
+    dry_run = ("reproduce", "table-1", "--dry-run")
+    plan = line.said(*dry_run)
+    assert "it has no record; 2 of 3 cells are there" in plan
+    assert "about 75 s" in plan  # one cell of 60 s, and 15 for the notebook
+    assert "smoke laptop (2 of 3 cells)" in line.said("list", "table-1")
+    assert json.loads(line.said("list", "--json", "table-1"))[0]["cells"] == {"laptop": {"there": 2, "of": 3}}
+    assert "Cells (laptop) 2 of 3 are there" in line.said("show", "table-1")
+    assert "cells" not in line.said("reproduce", "table-2", "--dry-run")
+    looks = (["list"], ["show", "table-1"], ["reproduce", "--dry-run"], ["records", "promote", "--cells"])
+    assert line.heavy_imports(*looks) == ["0"] * 4
+
+    study.write_text(MODULE.replace("8", "9"))
+    assert "2 of 3 cells are there, 2 of them out of date" in line.said(*dry_run)
+    plan = line.said(*dry_run, "--keep-cells")
+    assert "2 of 3 cells are there" in plan and "out of date" not in plan
+
+
+def test_cells_are_promoted_survive_clean_and_are_accepted_where_they_are_asked_for(line, study):
+    folder = line.root / "results/laptop/toy/cells/measure"
+    promoted = line.root / "reproductions/toy/recorded/laptop/cells/measure.jsonl"
+    assert line.said("records", "promote", "--cells") == f"{promoted} 2 cells"
+    finished = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    assert [json.loads(text) for text in promoted.read_text().splitlines()] == finished
+
+    assert "Nothing to remove" in line.said("clean", "laptop", "--yes") and len(list(folder.glob("*.json"))) == 2
+    (line.root / "results/laptop/toy/table-9").mkdir()
+    assert "2 finished cells stay (--cells)" in line.said("clean", "laptop", "--yes")
+    assert len(list(folder.glob("*.json"))) == 2 and not (line.root / "results/laptop/toy/table-9").exists()
+    assert "0 records, 0.0 MB, 2 finished cells" in line.said("clean", "laptop", "--yes", "--cells")
+    assert not (line.root / "results/laptop/toy").exists()
+
+    study.write_text(MODULE + "\n# another library\n")
+    done = line.alone("reproduce", "table-1", "--keep-cells")
+    assert done.code == 0, done.out + done.err
+    record = line.toy.record()
+    origins = {origin["commit"]: (origin["machine"]["host"], origin["num_cells"]) for origin in record["cells"]}
+    assert origins == {"abc": ("x", 1), "unknown": (record["machine"]["host"], 2)}
+    page = BeautifulSoup((line.root / "results/laptop/report/toy.html").read_text(), "html.parser").get_text(" ")
+    assert "2 here, 1 of commit abc on X1, 64 cores; they took 2 min 00 s" in page
+    assert len(list(folder.glob("*.json"))) == 1  # what was accepted is not copied
+    assert f"{promoted} 3 cells" in line.said("records", "promote", "table-1")  # the new one joins the committed ones
+
+
+def test_a_committed_line_that_was_changed_is_refused_by_its_number(line, study):
+    line.said("records", "promote", "--cells")
+    promoted = line.root / "reproductions/toy/recorded/laptop/cells/measure.jsonl"
+    promoted.write_text(promoted.read_text().replace("60.0", "61.0", 1))
+    done = line("records", "promote", "--cells")
+    assert done.code == 2 and f"{promoted}:1: refused, its checksum does not fit its content" in done.err
+
+
+def progress(*, running=(), cells=None) -> Progress:
+    running = dict.fromkeys(running, 1.0)
+    return Progress(running=running, num_done=1, num_items=9, elapsed_s=1.0, remaining_s=1.0, cells=cells or {})
+
+
+def test_an_item_under_way_shows_how_far_its_cells_are():
+    timed = CellProgress(num_done=12, num_cells=150, remaining_s=6600.0)
+    cells = {"a": timed, "b": CellProgress(num_done=0, num_cells=3, remaining_s=None)}
+    words = "a (12 of 150 cells, about 1 h 50 min left), b (0 of 3 cells), c"
+    assert running_words(progress(running="abc", cells=cells)) == words
+
+
+# the report of a run under way
+
+
+@pytest.fixture
+def run(line, monkeypatch):
+    """A run whose clock stands still, whose reports cost a known time, and which notes when each was written."""
+    now, written = SimpleNamespace(s=0.0, cost_s=0.1), []
+
+    def write(*arguments, under_way, **options):
+        written.append((now.s, under_way))
+        now.s += now.cost_s
+
+    monkeypatch.setattr("workbench.cli.reproduce.monotonic", lambda: now.s)
+    monkeypatch.setattr("workbench.reproduction.report.write_report", write)
+    run = reproduce.Run(None, (), (), "laptop")
+
+    def at(at_s, event):
+        now.s = at_s
+        run.on_event(event, lambda event: None)
+
+    return SimpleNamespace(now=now, written=written, at=at, write_report=run.write_report)
+
+
+STARTED = ItemStarted(id="a", number=1, num_items=9, expected_s=1.0)
+FINISHED = ItemFinished(outcome=ItemOutcome(id="a", status=Status.RECORDED))
+
+
+def test_a_run_writes_its_report_at_most_every_five_seconds_and_catches_up(run):
+    run.at(1.0, STARTED)
+    run.at(2.0, FINISHED)
+    run.at(3.0, progress())
+    assert run.written == [(1.0, True)]
+    run.at(6.2, progress())  # 5 s after the end of the last one, which was at 1.1 s
+    run.at(30.0, progress())  # nothing has changed
+    assert run.written[1:] == [(6.2, True)]
+    run.at(31.0, FINISHED)
+    run.write_report()
+    assert run.written[2:] == [(31.0, True), (31.1, False)]  # the last one at once
+
+
+def test_a_report_that_is_slow_to_write_is_written_a_tenth_of_the_time(run):
+    run.now.cost_s = 2.0
+    run.at(0.0, STARTED)
+    run.at(21.9, FINISHED)  # 10 x 2 s after the end of the last one is 22 s
+    assert run.written == [(0.0, True)]
+    run.at(22.0, progress())
+    assert run.written[1:] == [(22.0, True)]

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import threading
 import time
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ def waits(place: int, folder: str) -> dict:
     while place and not (Path(folder) / f"go-{place}").exists():
         time.sleep(0.02)
     return {"bytes": 8, "place": place}
+
+
+def dies(seed: int) -> dict:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hangs(seed: int) -> dict:

@@ -5,9 +5,8 @@ import math
 import time
 from pathlib import Path
 
-import cell_functions
 import pytest
-from cell_functions import drawn, hangs, returns_a_number, score
+from cell_functions import dies, drawn, hangs, returns_a_number, score
 from toy_project import ToyProject
 
 from workbench.reproduction import CellsFailed, RecordError, UsageError, run_cells
@@ -103,7 +102,9 @@ def test_a_cell_gives_the_same_whatever_ran_before_it_in_its_process(toy):
     assert alone.values["threads"] == 1 and math.isnan(float(alone.values["nan"]))
 
 
-def test_a_cell_past_its_time_and_one_that_returns_no_mapping_fail_by_name(toy):
+def test_a_cell_that_dies_or_hangs_or_returns_no_mapping_fails_by_name(toy):
+    with pytest.raises(CellsFailed, match=r"dies seed 1\b|dies\b[\s\S]*signal 9"):
+        run_cells(ITEM, dies, [{"seed": 1}], jobs=1)
     with pytest.raises(CellsFailed, match=r"hangs: did not answer within 0\.5 s"):
         run_cells(ITEM, hangs, [{"seed": 1}], timeout_s=0.5, jobs=1)
     with pytest.raises(CellsFailed, match="returned a value of type int; it must be a mapping or dataclass"):
@@ -146,26 +147,27 @@ def test_the_longest_expected_cell_is_first_and_the_time_left_is_told(toy, pool,
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "message"),
     [
         ("library", {"cell_functions": "0" * 16}, "library: cell_functions changed"),
         ("versions", {"python": "2.7"}, "versions: "),
         ("data", {"hub": "0"}, "data: hub changed"),
     ],
 )
-def test_a_cell_of_another_library_version_or_data_runs_again_unless_accepted(toy, pool, capsys, field, value, told):
+def test_a_cell_of_another_library_version_or_data_runs_again_unless_accepted(toy, pool, capsys, field, value, message):
     run_cells(ITEM, score, TASKS, jobs=1)
     change(files(toy)[0], **{field: value})
     capsys.readouterr()
     kept = run_cells(ITEM, score, TASKS, jobs=1, keep_cells=True)
-    assert all(result.reused for result in kept) and f"; 1 kept ({told}" in capsys.readouterr().out
+    assert all(result.reused for result in kept) and f"; 1 kept ({message}" in capsys.readouterr().out
     again = run_cells(ITEM, score, TASKS, jobs=1)
     assert sum(result.reused for result in again) == 2
-    assert f"3 cells: 2 are there, 1 to run; 1 out of date ({told}" in capsys.readouterr().out
+    assert f"3 cells: 2 are there, 1 to run; 1 out of date ({message}" in capsys.readouterr().out
 
 
-def test_another_machine_or_commit_alone_makes_no_cell_out_of_date_and_the_result_names_them(toy, pool):
+def test_a_cell_holds_its_modules_and_another_machine_or_commit_alone_does_not_outdate_it(toy, pool):
     run_cells(ITEM, score, TASKS[:1], jobs=1)
+    assert json.loads(files(toy)[0].read_text())["library"].keys() == {"cell_functions"}
     change(files(toy)[0], machine={"host": "elsewhere"}, commit="abc")
     (result,) = run_cells(ITEM, score, TASKS[:1], jobs=1)
     assert (result.reused, result.machine, result.commit) == (True, "elsewhere", "abc")
@@ -173,26 +175,20 @@ def test_another_machine_or_commit_alone_makes_no_cell_out_of_date_and_the_resul
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_cell_that_cannot_be_trusted_is_refused_by_name_before_anything_runs_and_stays(toy, pool, keep):
-    run_cells(ITEM, score, TASKS, jobs=1)
-    first, second, third = files(toy)
+    run_cells(ITEM, score, [*TASKS, {"task": "cola", "seed": 2}], jobs=1)
+    first, second, third, fourth = files(toy)
+    fourth.write_text(first.read_text())
     first.write_text(first.read_text().replace('"score": ', '"score": 1'))
     write_record(second, json.loads(second.read_text()) | {"schema": 99})
     third.write_text("{")
     before = [path.read_text() for path in files(toy)]
     with pytest.raises(RecordError) as refused:
-        run_cells(ITEM, score, [*TASKS, {"task": "new", "seed": 1}], jobs=1, keep_cells=keep)
+        run_cells(ITEM, score, [*pool.began, {"task": "new", "seed": 1}], jobs=1, keep_cells=keep)
     assert f"{first}: refused, its checksum does not fit its content" in str(refused.value)
     assert f"{second}: refused, it is no cell of schema 1" in str(refused.value)
     assert f"{third}: refused, it cannot be read" in str(refused.value)
-    assert [path.read_text() for path in files(toy)] == before and len(pool.began) == 3
-
-
-def test_a_cell_of_other_arguments_is_refused_also_where_cells_are_accepted(toy, pool):
-    run_cells(ITEM, score, TASKS[:2], jobs=1)
-    first, second = files(toy)
-    first.write_text(second.read_text())
-    with pytest.raises(RecordError, match="it is the cell of other arguments"):
-        run_cells(ITEM, score, TASKS[:2], jobs=1, keep_cells=True)
+    assert f"{fourth}: refused, it is the cell of other arguments" in str(refused.value)
+    assert [path.read_text() for path in files(toy)] == before and len(pool.began) == 4
 
 
 def test_a_result_that_cannot_be_written_is_told_and_nothing_more_is_begun(toy, pool, monkeypatch):
@@ -234,7 +230,7 @@ def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, poo
 
 
 @pytest.mark.parametrize(
-    ("function", "cells", "options", "told"),
+    ("function", "cells", "options", "message"),
     [
         (lambda seed: {}, [{"seed": 1}], {}, "function is .*<lambda>.*; it must be a function at the top"),
         (Cell.digest.fget, [{}], {}, "it must be a function at the top level"),
@@ -245,36 +241,32 @@ def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, poo
         (score, TASKS, {"timeout_s": 0}, "timeout_s is 0; it must be above 0"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_is_written(toy, function, cells, options, told):
-    with pytest.raises(ValueError, match=told):
+def test_wrong_arguments_are_refused_before_anything_is_written(toy, function, cells, options, message):
+    with pytest.raises(ValueError, match=message):
         run_cells(ITEM, function, cells, **options)
     assert not (toy.root / "results").exists()
 
 
-def test_a_function_of_a_notebook_is_refused(toy, monkeypatch):
-    monkeypatch.setattr(score, "__module__", "__main__")
-    with pytest.raises(ValueError, match="function is 'score' of __main__; it must be .* not of a notebook"):
-        run_cells(ITEM, score, TASKS)
-
-
-def test_an_unknown_item_is_refused_and_no_cells_are_no_work(toy):
+def test_a_function_of_a_notebook_and_an_unknown_item_are_refused_and_no_cells_are_no_work(toy, monkeypatch):
     with pytest.raises(UsageError, match="no item 'toy/table-9/counted'"):
         run_cells("toy/table-9/counted", score, TASKS)
     assert run_cells(ITEM, score, []) == []
-
-
-def test_the_modules_that_a_function_needs_are_in_its_cells(toy, pool):
-    run_cells(ITEM, score, TASKS[:1], jobs=1)
-    assert json.loads(files(toy)[0].read_text())["library"].keys() == {Path(cell_functions.__file__).stem}
+    monkeypatch.setattr(score, "__module__", "__main__")
+    with pytest.raises(ValueError, match="function is 'score' of __main__; it must be .* not of a notebook"):
+        run_cells(ITEM, score, TASKS)
 
 
 def cell(**arguments) -> Cell:
     return Cell(function="module.function", arguments=arguments)
 
 
-def test_nothing_is_expected_before_anything_has_run():
-    estimate = Estimate([])
-    assert estimate.seconds(cell(task="rte")) is None and estimate.remaining_s([cell(task="rte")], [], 2) is None
+def test_nothing_is_expected_before_anything_has_run_and_each_run_changes_the_expectation():
+    estimate, rte = Estimate([]), cell(task="rte")
+    assert estimate.seconds(rte) is None and estimate.remaining_s([rte], [], 2) is None
+    estimate.add({"task": "cola"}, 10.0)
+    assert estimate.seconds(rte) == 10.0
+    estimate.add({"task": "rte"}, 100.0)
+    assert estimate.seconds(rte) == 100.0
 
 
 def test_an_argument_that_explains_the_times_counts_more_than_one_that_does_not():
@@ -290,13 +282,6 @@ def test_two_arguments_that_both_matter_are_both_looked_at():
     pairs = [({"task": task, "method": method}, seconds) for (task, method), seconds in times.items()]
     estimate = Estimate([(pair | {"seed": seed}, seconds) for pair, seconds in pairs for seed in (0, 1)])
     assert [estimate.seconds(cell(task=task, method=method, seed=2)) for task, method in times] == list(times.values())
-
-
-def test_what_has_run_changes_what_is_expected():
-    estimate = Estimate([({"task": "cola"}, 10.0)])
-    assert estimate.seconds(cell(task="rte")) == 10.0
-    estimate.add({"task": "rte"}, 100.0)
-    assert estimate.seconds(cell(task="rte")) == 100.0
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 210.0), (2, 105.0), (4, 100.0)])

@@ -19,14 +19,8 @@ from workbench.reproduction.notebook_cells import check_parameters, read_noteboo
 
 
 def declared(**changes):
-    base = {
-        "technique": "toy",
-        "item": "table-1",
-        "evidence": Evidence.COUNTED,
-        "title": "t",
-        "notebook": "n.ipynb",
-        "parameters": {"smoke": {}},
-    }
+    base = {"technique": "toy", "item": "table-1", "evidence": Evidence.COUNTED, "title": "t"}
+    base |= {"notebook": "notebooks/toy/one.ipynb", "parameters": {"smoke": {}}}
     return Reproduction(**(base | changes))
 
 
@@ -73,34 +67,30 @@ def test_a_malformed_catalogue_is_named_with_its_line(toy: ToyProject, source, s
         load_catalogue(Project())
 
 
+@pytest.mark.parametrize(
+    ("item", "file", "error", "said"),
+    [
+        ('"table-1"', "simulated.py", CatalogueError, "toy/table-1/counted is declared twice"),
+        ('"cells"', "catalogue.py", UsageError, "item is 'cells'; that is the folder of the technique's cells"),
+        (
+            '"table-1", "absent"',
+            "catalogue.py",
+            CatalogueError,
+            "notebook of toy/table-1/counted is 'notebooks/toy/absent.ipynb'",
+        ),
+        ('"table-1", technique="other"', "catalogue.py", CatalogueError, "must be its folder's name, 'toy'"),
+    ],
+)
+def test_an_item_that_does_not_fit_the_project_is_refused(toy: ToyProject, item, file, error, said):
+    toy.declare(f"item({item})", file=file)
+    with pytest.raises(error, match=said):
+        load_catalogue(Project())
+
+
 def test_items_of_files_named_by_evidence_follow_those_of_the_page_and_other_files_declare_nothing(toy: ToyProject):
     for position, name in enumerate(("simulated_more", "measured", "counted", "catalogue_more", "accuracy"), start=2):
         toy.declare(f'item("table-{position}")', file=f"{name}.py")
     assert [item.item for item in load_catalogue(Project())] == ["table-1", "table-4", "table-3", "table-2"]
-
-
-def test_one_id_in_two_files_and_a_malformed_second_file_are_refused_by_name(toy: ToyProject):
-    toy.declare('item("table-1")', file="simulated.py")
-    with pytest.raises(CatalogueError, match="toy/table-1/counted is declared twice"):
-        load_catalogue(Project())
-    (toy.root / "reproductions/toy/simulated.py").write_text("CATALOGUE = 3")
-    with pytest.raises(CatalogueError, match="simulated.py: CATALOGUE must be"):
-        load_catalogue(Project())
-
-
-def test_an_item_named_like_the_folder_of_cells_is_refused(toy: ToyProject):
-    toy.declare('item("cells")')
-    with pytest.raises(UsageError, match="item is 'cells'; that is the folder of the technique's cells"):
-        load_catalogue(Project())
-
-
-def test_a_missing_notebook_and_a_foreign_technique_are_named(toy: ToyProject):
-    toy.declare('item("table-1", "absent")')
-    with pytest.raises(CatalogueError, match=r"notebook of toy/table-1/counted is 'notebooks/toy/absent.ipynb'"):
-        load_catalogue(Project())
-    toy.declare('item("table-1", technique="other")')
-    with pytest.raises(CatalogueError, match="must be its folder's name, 'toy'"):
-        load_catalogue(Project())
 
 
 @pytest.mark.parametrize(
@@ -149,14 +139,14 @@ def test_items_are_selected_by_id_beginning_or_glob_and_a_wrong_one_says_what_co
 )
 def test_parameters_are_checked_against_the_notebooks_cell(toy: ToyProject, cell, parameters, said):
     toy.notebook("one", parameters=cell)
-    item = declared(parameters={"smoke": parameters}, notebook="notebooks/toy/one.ipynb")
+    item = declared(parameters={"smoke": parameters})
     with pytest.raises(CatalogueError, match=said):
         check_parameters(item, read_notebook(Project().notebook(item)))
 
 
 def test_a_whole_number_may_stand_for_a_float_and_anything_plain_for_none(toy: ToyProject):
     toy.notebook("one", parameters='item = "x"\nrate: float = 1e-3  # per step\nlimit = None\nnames = ["a"]')
-    item = declared(parameters={"smoke": {"rate": 1, "limit": [1], "names": []}}, notebook="notebooks/toy/one.ipynb")
+    item = declared(parameters={"smoke": {"rate": 1, "limit": [1], "names": []}})
     check_parameters(item, read_notebook(Project().notebook(item)))
 
 

@@ -96,6 +96,11 @@ def test_a_dead_runners_folder_with_the_record_of_another_item_is_not_moved_into
 
 @pytest.mark.parametrize("name", ["notebook.ipynb", "figure.png", "log.txt"])
 def test_a_file_beside_a_record_that_changed_or_is_missing_makes_it_run_again_and_is_named(toy: ToyProject, name):
+    assert why(toy) == "it has no record"
+    toy.folder().mkdir(parents=True)
+    (toy.folder() / "failure.json").write_text("{}")
+    assert why(toy) == "its last run failed"
+    (toy.folder() / "failure.json").unlink()
     sealed = toy.sealed()
     # printf 'content of log.txt' | sha256sum
     assert sealed["artifact_sha256"]["log"] == "6f47c524008c4f8efc0aad34f2a0e5aac9f2939452d9990045b1d206c775cd18"
@@ -214,27 +219,21 @@ def test_simulated_evidence_must_say_what_it_was_calibrated_on(toy: ToyProject):
     assert table["verdict"].tolist() == ["agrees"]
 
 
-def test_promoting_copies_records_and_the_difference_names_each_value_that_changed(toy: ToyProject):
+def test_promoting_copies_records_and_figures_and_the_difference_names_each_value_that_changed(toy: ToyProject):
     project, folder = Project(), toy.root / "reproductions/toy/recorded/laptop/table-1"
     with pytest.raises(UsageError, match="none of the selected items has a record"):
         promote(project, "laptop")
     toy.sealed()
     assert promote(project, "laptop", ["toy/table-1"]) == (folder / "counted.json",)
+    assert (folder / "counted.png").read_text() == "content of figure.png"
     assert diff(project, "laptop").empty
     toy.sealed(value=9.5)
     assert diff(project, "laptop").iloc[0].tolist() == [ITEM, "bytes", "method=A1", 8.0, 9.5, "bytes", 1.5, "differs"]
     (toy.folder() / "record.json").unlink()
     assert diff(project, "laptop")["what"].tolist() == ["only promoted"]
-
-
-def test_promoting_copies_the_figure_beside_the_record_and_a_run_without_one_takes_the_older_away(toy: ToyProject):
-    folder = toy.root / "reproductions/toy/recorded/laptop/table-1"
-    toy.sealed()
-    promote(Project(), "laptop")
-    assert (folder / "counted.png").read_text() == "content of figure.png"
     toy.sealed(files={"figure": None})
-    promote(Project(), "laptop")
-    assert [path.name for path in folder.iterdir()] == ["counted.json"]
+    promote(project, "laptop")
+    assert [path.name for path in folder.iterdir()] == ["counted.json"]  # the older figure is gone
 
 
 def test_a_figure_of_another_run_or_none_where_one_was_sealed_is_not_promoted(toy: ToyProject):

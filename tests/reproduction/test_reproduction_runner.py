@@ -5,7 +5,10 @@ import os
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
+import cell_functions
+import psutil
 import pytest
 from toy_project import RECORD, ToyProject, alive, kill, processes_below, wait_for
 
@@ -141,3 +144,67 @@ def test_a_recording_that_cannot_be_written_fails_the_item_and_keeps_its_old_rec
     assert code == 1, err
     assert outcome["items"][0]["reason"] == "OSError: [Errno 27] File too large"
     assert toy.record() == old
+
+
+# a study in a notebook
+
+STUDY = """
+from cell_functions import waits
+from workbench.reproduction import run_cells
+results = run_cells(item, waits, [{{"place": place, "folder": {folder!r}}} for place in range(5)], jobs=2)
+"""
+
+
+@pytest.fixture
+def marks(toy: ToyProject, tmp_path: Path) -> Path:
+    """The folder in which each cell leaves a mark and finds its permission to end."""
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    shutil.copy(cell_functions.__file__, toy.root / "notebooks/toy/cell_functions.py")
+    recording = RECORD.replace("2 * size", 'results[0].values["bytes"]')
+    toy.notebook("one", STUDY.format(folder=str(folder)), recording)
+    return folder
+
+
+def pids(marks: Path, place: int) -> list[int]:
+    """Return the processes that have begun a cell, the last of which may still run it."""
+    path = marks / f"ran-{place}"
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+def wait_until_run(marks: Path, *times: int) -> None:
+    wait_for(lambda: [len(pids(marks, place)) for place in range(5)] == list(times), seconds=40.0)
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_kernel_rank_or_runner_loses_the_cells_under_way_and_each_next_run_goes_on(toy, marks):
+    runner = toy.start()
+    wait_until_run(marks, 1, 1, 1, 0, 0)  # the first has ended, two are under way
+    ranks = [*pids(marks, 1), *pids(marks, 2)]
+    below = processes_below(runner.pid)
+    kill(next(pid for pid in below if "ipykernel_launcher" in psutil.Process(pid).cmdline()[2:4]))
+    out, err = runner.communicate(timeout=20)
+    assert runner.returncode == 1 and "killed by signal 9" in out, err
+    wait_for(lambda: not any(map(alive, ranks)))
+
+    (marks / "go-1").touch()
+    runner = toy.start()
+    wait_until_run(marks, 1, 2, 2, 1, 0)
+    kill(pids(marks, 3)[-1])
+    wait_until_run(marks, 1, 2, 2, 1, 1)  # the study goes on without the killed rank's cell
+    below = processes_below(runner.pid)
+    kill(runner.pid)
+    runner.communicate(timeout=20)
+    wait_for(lambda: not any(map(alive, below)))
+
+    for place in (2, 3, 4):
+        (marks / f"go-{place}").touch()
+    code, outcome, err = toy.run()
+    assert (code, outcome["items"][0]["status"]) == (0, "recorded"), err
+    wait_until_run(marks, 1, 2, 3, 2, 2)  # none ran again once it had ended
+    record = toy.record()
+    (origin,) = record["cells"]
+    assert (origin["num_cells"], origin["commit"]) == (5, record["commit"])
+    assert origin["machine"]["host"] == record["machine"]["host"]
+    left = [path for pattern in (".partial-*", "toy/cells/*/.*") for path in toy.root.glob(f"results/laptop/{pattern}")]
+    assert not left

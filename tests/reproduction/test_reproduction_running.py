@@ -170,25 +170,19 @@ with hold_lock(pathlib.Path(sys.argv[1])):
 """
 
 
-def test_the_lock_names_its_holder_and_is_free_as_soon_as_that_is_dead(tmp_path: Path):
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline() == "held\n"
-    message = rf"is in use by another run: pid {holder.pid} on \S+, since 20"
-    with pytest.raises(UsageError, match=message), hold_lock(tmp_path):
-        pass
-    kill(holder.pid)
-    holder.communicate()
-    with hold_lock(tmp_path):
-        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
-
-
-def test_a_second_runner_in_one_profile_runs_nothing(toy: ToyProject):
+def test_a_second_runner_of_one_profile_names_the_first_and_runs_as_soon_as_that_is_dead(toy: ToyProject):
     folder = toy.root / "results/laptop"
     folder.mkdir(parents=True)
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
     project = Project()
-    with hold_lock(folder), pytest.raises(UsageError, match=f"pid {os.getpid()} on "):
+    with pytest.raises(UsageError, match=rf"is in use by another run: pid {holder.pid} on \S+, since 20"):
         run(project, load_catalogue(project))
     assert [path.name for path in folder.iterdir()] == [".lock"]
+    kill(holder.pid)
+    holder.communicate()
+    with hold_lock(folder):
+        assert json.loads((folder / ".lock").read_text())["pid"] == os.getpid()
 
 
 PLACES = """

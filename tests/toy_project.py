@@ -14,6 +14,7 @@ import psutil
 from workbench.reproduction import Project, load_catalogue
 from workbench.reproduction.files import checksums, write_record
 from workbench.reproduction.fingerprint import Fingerprinter
+from workbench.reproduction.records import SCHEMA
 
 HEADER = """
 from workbench.reproduction import Crossover, Evidence, Ordering, Reproduction, Trend, Within
@@ -21,8 +22,9 @@ PARAMETERS = {"smoke": {"size": 2}, "laptop": {"size": 4}}
 WITHIN = Within("twice the size", quantity="bytes", where={"method": "A1"}, rel=0.0, because="it is counted")
 
 def item(name, notebook="one", **options):
-    fields = {"technique": "toy", "evidence": Evidence.COUNTED, "title": "A toy", "published": "numbers.csv"}
+    fields = {"technique": "toy", "evidence": Evidence.COUNTED, "title": f"Bytes of {name}", "published": "numbers.csv"}
     fields |= {"parameters": PARAMETERS, "claims": (WITHIN,), "notebook": f"notebooks/toy/{notebook}.ipynb"}
+    fields |= {"expected_s": {"laptop": 3}}
     return Reproduction(item=name, **(fields | options))
 """
 PUBLISHED = "quantity,method,value,unit,source\nbytes,A1,8,bytes,table 1\n"
@@ -109,7 +111,7 @@ class ToyProject:
         about = {"id": id, "technique": "toy", "item": item, "evidence": "counted", "profile": profile}
         verdict = {"claim": "twice the size", "kind": "Within", "verdict": "agrees", "reason": "", "rows": [{}, {}]}
         content = {
-            "schema": 1,
+            "schema": SCHEMA,
             "values": [{"quantity": "bytes", "method": "A1", "value": value, "unit": "bytes"}],
             "verdicts": [verdict],
             "started": "2026-01-01T00:00:00+00:00",
@@ -118,6 +120,7 @@ class ToyProject:
             "artifacts": files,
             "artifact_sha256": checksums(folder, files),
             "fingerprint": Fingerprinter(project)(declared, profile),
+            **{"data": [], "calibration": None, "not_comparable": {}},
         }
         return write_record(folder / "record.json", about | content | more)
 
