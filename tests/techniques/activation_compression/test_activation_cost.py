@@ -3,8 +3,8 @@
 import csv
 import math
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
@@ -14,6 +14,7 @@ from workbench.techniques.activation_compression.cost import (
     CALIBRATION,
     CodecCost,
     FittedMachine,
+    PlannedMessages,
     Purpose,
     Setting,
     calibrate,
@@ -29,8 +30,12 @@ from workbench.techniques.activation_compression.method import METHODS, Family, 
 ELEMENTS = 32 * 512 * 1024  # one activation of fine-tuning: 16,777,216
 
 
-def wire_bytes(setting: Setting, purpose: Purpose) -> int:
-    return sum(planned.wire_bytes for planned in planned_messages(setting) if planned.purpose is purpose)
+def planned(purpose: Purpose, **fields) -> list[PlannedMessages]:
+    return [message for message in planned_messages(Setting(**fields)) if message.purpose is purpose]
+
+
+def wire_bytes(purpose: Purpose, **fields) -> int:
+    return sum(message.wire_bytes for message in planned(purpose, **fields))
 
 
 @pytest.mark.parametrize(
@@ -57,31 +62,33 @@ def test_one_message_has_the_bytes_of_table_1(name, expected):
 def test_an_uncompressed_iteration_sends_two_all_reduces_a_layer_each_way_and_one_rank_alone_nothing():
     # TP 2: a ring all-reduce of m bytes puts 2·m·(2−1)/2 on the wire for each of 2 ranks: 2·m in all.
     for purpose in (Purpose.TENSOR_FORWARD, Purpose.TENSOR_BACKWARD):
-        assert wire_bytes(Setting(method="w/o", tp=2, pp=2), purpose) == 24 * 2 * 2 * (2 * ELEMENTS)
+        assert wire_bytes(purpose, method="w/o", tp=2, pp=2) == 24 * 2 * 2 * (2 * ELEMENTS)
     assert {planned_messages(Setting(method=name, tp=1, pp=1)) for name in METHODS} == {()}
-
-
-def test_compression_touches_the_forward_reductions_of_the_last_layers_alone():
-    planned = planned_messages(Setting(method="A1", tp=4, pp=1))
-    encoded = [p.layer for p in planned if p.purpose is Purpose.TENSOR_FORWARD and p.compressed]
-    assert encoded == list(range(12, 24))
-    assert not any(p.compressed for p in planned if p.purpose is Purpose.TENSOR_BACKWARD)
 
 
 def test_gathered_messages_cost_more_than_reduced_ones_beyond_two_ranks():
     # m bytes: a ring all-reduce sends 2·m·(n−1)/n a rank, an all-gather m·(n−1): equal at n = 2, twice as much at 4.
-    def tensor_forward(name, tp):
-        setting = Setting(method=name, tp=tp, pp=1, compressed_layers=24)
-        return wire_bytes(setting, Purpose.TENSOR_FORWARD)
+    for tp, times in ((2, 1), (4, 2)):
+        top_k, code = (
+            wire_bytes(Purpose.TENSOR_FORWARD, method=name, tp=tp, pp=1, compressed_layers=24) for name in ("T1", "A1")
+        )
+        assert top_k == times * code
 
-    assert tensor_forward("T1", 2) == tensor_forward("A1", 2)
-    assert tensor_forward("T1", 4) == 2 * tensor_forward("A1", 4)
 
-
-@pytest.mark.parametrize(("pp", "expected"), [(2, [12]), (4, [12, 18]), (8, [12, 15, 18, 21])])
-def test_a_boundary_is_compressed_where_the_receiving_stage_starts_with_a_compressed_layer(pp, expected):
-    planned = planned_messages(Setting(method="A2", tp=2, pp=pp))
-    assert [p.layer for p in planned if p.purpose is Purpose.BOUNDARY_FORWARD and p.compressed] == expected
+@pytest.mark.parametrize(
+    ("purpose", "tp", "pp", "layers"),
+    [
+        (Purpose.TENSOR_FORWARD, 4, 1, list(range(12, 24))),  # the last half of the layers
+        (Purpose.TENSOR_BACKWARD, 4, 1, []),
+        # Boundaries where the receiving stage starts with a compressed layer.
+        (Purpose.BOUNDARY_FORWARD, 2, 2, [12]),
+        (Purpose.BOUNDARY_FORWARD, 2, 4, [12, 18]),
+        (Purpose.BOUNDARY_FORWARD, 2, 8, [12, 15, 18, 21]),
+    ],
+)
+def test_compression_touches_forward_reductions_and_boundaries_of_the_last_layers_alone(purpose, tp, pp, layers):
+    encoded = {message.layer for message in planned(purpose, method="A2", tp=tp, pp=pp) if message.compressed}
+    assert sorted(encoded) == layers
 
 
 @pytest.mark.parametrize(
@@ -89,26 +96,19 @@ def test_a_boundary_is_compressed_where_the_receiving_stage_starts_with_a_compre
     [("A1", 32 * 512 * 50 * 2), ("T1", 32 * 512 * 10 * 2), ("R3", 32 * 512 * 50 * 2), ("Q1", 2 * ELEMENTS)],
 )
 def test_the_gradient_of_a_boundary_message_is_small_except_for_quantisation(name, expected):
-    planned = planned_messages(Setting(method=name, tp=1, pp=2))
-    (gradient,) = [p for p in planned if p.purpose is Purpose.BOUNDARY_BACKWARD]
+    (gradient,) = planned(Purpose.BOUNDARY_BACKWARD, method=name, tp=1, pp=2)
     assert gradient.message_bytes == expected
 
 
 def test_gradients_of_encoders_are_summed_over_the_group_one_by_one_or_in_one_message_of_as_many_bytes():
-    gradients = [p for p in planned_messages(Setting(method="A1", tp=2, pp=1)) if p.purpose is Purpose.ENCODER_GRADIENT]
+    gradients = planned(Purpose.ENCODER_GRADIENT, method="A1", tp=2, pp=1)
     assert len(gradients) == 12 and {p.message_bytes for p in gradients} == {1024 * 50 * 2}
-    each, together = (
-        [p for p in planned_messages(setting) if p.purpose is Purpose.ENCODER_GRADIENT]
-        for setting in (
-            Setting(method="A1", tp=2, pp=4, num_micro_batches=3, fuse_gradients=fuse) for fuse in (False, True)
-        )
-    )
+    shape = {"method": "A1", "tp": 2, "pp": 4, "num_micro_batches": 3}
+    one_by_one, together = (planned(Purpose.ENCODER_GRADIENT, **shape, fuse_gradients=fuse) for fuse in (False, True))
     # Of 4 stages of 6 layers the last two are encoded: 12 encoders of 1024·50 weights each.
-    assert [(p.stage, p.count, p.message_bytes) for p in together] == [
-        (2, 3, 12 * 1024 * 50 * 2),
-        (3, 3, 12 * 1024 * 50 * 2),
-    ]
-    assert sum(p.wire_bytes for p in together) == sum(p.wire_bytes for p in each)
+    in_all = 12 * 1024 * 50 * 2
+    assert [(p.stage, p.count, p.message_bytes) for p in together] == [(2, 3, in_all), (3, 3, in_all)]
+    assert sum(p.wire_bytes for p in together) == sum(p.wire_bytes for p in one_by_one)
 
 
 def slow_link(bandwidth_bytes_per_s: float = 1.0, latency_s: float = 0.0) -> Link:
@@ -180,15 +180,9 @@ def test_ranks_share_the_flops_add_ring_all_reduces_and_repeat_the_rest():
 
 
 def test_gathered_messages_are_decoded_once_a_rank_and_codes_once():
-    costs = MappingProxyType(
-        {
-            Family.TOP_K: CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8),
-            Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8, backward_ratio=1.0),
-        }
-    )
-    sparse, code = (
-        iteration_time(Setting(method=name, tp=2, pp=1, **SMALL), machine(codecs=costs)) for name in ("T1", "A1")
-    )
+    cost = CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8)
+    coding = machine(codecs={Family.TOP_K: cost, Family.AUTOENCODER: replace(cost, backward_ratio=1.0)})
+    sparse, code = (iteration_time(Setting(method=name, tp=2, pp=1, **SMALL), coding) for name in ("T1", "A1"))
     assert (sparse.encode_s, sparse.decode_s) == (2 * 1.0, 2 * 2 * 2.0)  # 2 messages of one layer
     assert (code.encode_s, code.decode_s) == (2 * 1.0, 2 * 2.0)
     # The code's backward pass takes what encoding and decoding took, and sums two gradients of 4·1 elements, 8 bytes.
@@ -241,12 +235,9 @@ def test_an_all_reduce_across_two_hosts_puts_one_message_on_the_network():
 
 
 def test_groups_of_a_host_use_the_connections_they_have():
-    two = machine(connections=MappingProxyType({2: (1.0, 2.0)}))
+    two = machine(connections={2: (1.0, 2.0)})
     time = iteration_time(Setting(tp=2, pp=2, **SMALL), two)
     assert time.tensor_s == 2 * 1.0 + 2 * 0.5
-
-
-# --- a code fused with the layer in front of it
 
 
 def test_a_fused_code_trades_full_size_row_parallel_products_for_narrow_ones():
@@ -261,7 +252,7 @@ def test_a_fused_code_trades_full_size_row_parallel_products_for_narrow_ones():
 
 def test_fused_narrow_products_take_what_encoding_takes_in_proportion():
     # Encoding 8 elements takes 8 s: a row of 4 takes 4 s. W·E has 2 + 8 rows; x·(W·E) is 10/4 of encoding 2 rows.
-    costs = MappingProxyType({Family.AUTOENCODER: CodecCost(encode_s_per_element=1.0, backward_ratio=1.0)})
+    costs = {Family.AUTOENCODER: CodecCost(encode_s_per_element=1.0, backward_ratio=1.0)}
     setting = Setting(method="A1", code_size=256, tp=2, pp=1, fused=True, **SMALL)
     time = iteration_time(setting, machine(codecs=costs))
     assert time.encode_s == pytest.approx(10 * 4 + 10 / 4 * 8)
@@ -278,9 +269,6 @@ def test_fusing_changes_learned_codes_under_tensor_parallelism_alone_and_no_laye
         assert iteration_time(Setting(method=name, compressed_layers=0)).total_s == iteration_time(Setting()).total_s
 
 
-# --- gradients of encoders
-
-
 def test_gradients_summed_together_launch_one_collective_and_wait_for_one_latency():
     # 1 encoded layer: two encoders of 4·1 weights, 8 bytes each; a ring of 2: latency twice a collective.
     late = machine(link=Link(bandwidth_bytes_per_s=16.0, latency_s=1.0), collective_launch_s=0.5)
@@ -288,9 +276,6 @@ def test_gradients_summed_together_launch_one_collective_and_wait_for_one_latenc
     each, together = (iteration_time(replace(setting, fuse_gradients=choice), late) for choice in (False, True))
     assert each.backward_s - together.backward_s == pytest.approx(2 * 1.0 + 0.5)
     assert each.forward_s == together.forward_s
-
-
-# --- the paper's machines
 
 
 PUBLISHED = Path(__file__).parents[3] / "reproductions/activation_compression/published"
@@ -305,9 +290,8 @@ def published(table: str) -> list[dict]:
 def test_the_machines_are_fitted_to_the_named_cells_alone_and_to_each_of_them():
     cells = published_ms()
     assert calibrate(cells | {Cell.of("table-2", "iteration_ms", method="T1", tp=2, pp=2): 1.0}) == calibrate(cells)
-    repeated = [
-        cell for cell in cells if ("nvlink", 1) in cell.columns or cell.table == "table-9"
-    ]  # of table 2; scales table 9
+    # Cells of table 2; table 9 is scaled.
+    repeated = [cell for cell in cells if ("nvlink", 1) in cell.columns or cell.table == "table-9"]
     for cell in set(cells) - set(repeated):
         assert calibrate(cells | {cell: 1.001 * cells[cell]}) != calibrate(cells), cell
 
@@ -354,9 +338,6 @@ def test_rates_stay_below_the_data_sheet_of_a_v100():
         assert reached.replicated_s_per_element > 2 * 2 / 900e9  # reads and writes fp16 at least once
 
 
-# --- limits and monotony
-
-
 SWEEPS = {
     "micro_batch": [1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 128, 512],
     "sequence": [16, 32, 64, 128, 200, 256, 384, 512, 1024, 2048, 4096],
@@ -369,26 +350,20 @@ SWEEPS = {
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("field", SWEEPS)
 def test_more_never_takes_less(name, field):
-    for nvlink in (True, False):
-        for tp, pp in ((1, 4), (2, 2), (4, 1)):
-            half = [{"compressed_layers": value // 2} if field == "layers" else {} for value in SWEEPS[field]]
-            mesh = {"method": name, "tp": tp, "pp": pp, "nvlink": nvlink}
-            settings = [
-                Setting(**mesh, **share, **{field: value}) for share, value in zip(half, SWEEPS[field], strict=True)
-            ]
-            times = [iteration_time(setting).total_s for setting in settings]
-            assert all(
-                0 < before <= after * (1 + 1e-12) < math.inf for before, after in zip(times, times[1:], strict=False)
-            ), times
+    for nvlink, (tp, pp) in product((True, False), ((1, 4), (2, 2), (4, 1))):
+        seconds = [0.0]
+        for value in SWEEPS[field]:
+            half = {"compressed_layers": value // 2} if field == "layers" else {}
+            setting = Setting(method=name, tp=tp, pp=pp, nvlink=nvlink, **half, **{field: value})
+            seconds.append(iteration_time(setting).total_s * (1 + 1e-12))
+            assert seconds[-2] <= seconds[-1] < math.inf, (nvlink, tp, pp, value)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_parts_add_up_and_none_is_negative(name):
-    for num_micro_batches in (1, 8):
-        setting = Setting(
-            method=name, tp=2, pp=4, num_micro_batches=num_micro_batches, micro_batch=3, sequence=77, num_nodes=2
-        )
-        time = iteration_time(setting)
+    for num in (1, 8):
+        shape = {"tp": 2, "pp": 4, "micro_batch": 3, "sequence": 77, "num_nodes": 2}
+        time = iteration_time(Setting(method=name, num_micro_batches=num, **shape))
         assert min(getattr(time, part) for part in time.__dataclass_fields__) >= 0
         assert time.encode_s + time.decode_s + time.tensor_s <= time.forward_s * (1 + 1e-9)
         parts = time.forward_s + time.backward_s + time.optimizer_s + time.waiting_and_pipeline_s
@@ -403,9 +378,7 @@ def test_small_work_takes_its_launching_and_large_work_its_flops():
 
 
 def test_an_unlimited_link_leaves_compression_nothing_to_gain_and_a_slow_one_everything():
-    unlimited, slow = (
-        replace(paper_machine(nvlink=False), link=Link(bandwidth_bytes_per_s=rate)) for rate in (1e18, 1e8)
-    )
+    unlimited, slow = (replace(paper_machine(nvlink=False), link=slow_link(rate)) for rate in (1e18, 1e8))
     code, plain = (Setting(method=name, tp=4, pp=1, nvlink=False) for name in ("A1", "w/o"))
     assert iteration_time(code, unlimited).total_s > iteration_time(plain, unlimited).total_s
     # Half of the forward messages shrink to 50/1024: 96 messages become 72 and 24 small ones.

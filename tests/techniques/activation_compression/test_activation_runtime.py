@@ -61,26 +61,28 @@ def two_ranks():
         yield ranks
 
 
-def test_codes_of_partial_sums_add_up_to_the_code_of_the_sum():
-    # Two ranks, h = 2, c = 1, encoder (1, 2)ᵀ: codes 1·1 + 2·2 = 5 and 3·1 + 0·2 = 3; their sum 8 is (4, 2)·(1, 2)ᵀ.
+def worked_code() -> AutoEncoder:
+    """Return the code of h = 2, c = 1 with encoder (1, 2)ᵀ and decoder (1, 10)."""
     codec = AutoEncoder(2, 1)
     with torch.no_grad():
         codec.encoder.copy_(torch.tensor([[1.0], [2.0]]))
         codec.decoder.copy_(torch.tensor([[1.0, 10.0]]))
-    reduction = CompressedReduction(codec, VirtualTensorGroup(2))
+    return codec
+
+
+def test_codes_of_partial_sums_add_up_to_the_code_of_the_sum():
+    # Codes 1·1 + 2·2 = 5 and 3·1 + 0·2 = 3; their sum 8 is (4, 2)·(1, 2)ᵀ.
+    reduction = CompressedReduction(worked_code(), VirtualTensorGroup(2))
     total = reduction([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0]])])
     assert total.tolist() == [[8.0, 80.0]]
 
 
-def test_the_largest_of_partial_sums_are_not_the_largest_of_the_sum():
+def test_the_largest_of_partial_sums_are_not_the_largest_of_the_sum_and_gradients_reach_the_kept_elements_only():
     # Top-1 of (3, 2, 0) and of (0, 2, 3) keeps the two threes; the sum (3, 4, 3) is largest in the middle.
-    reduction = CompressedReduction(TopK(1), VirtualTensorGroup(2))
-    assert reduction([torch.tensor([3.0, 2.0, 0.0]), torch.tensor([0.0, 2.0, 3.0])]).tolist() == [3.0, 0.0, 3.0]
-
-
-def test_gathered_gradients_reach_the_kept_elements_of_each_rank_only():
-    partials = [torch.tensor([3.0, 2.0, 0.0], requires_grad=True), torch.tensor([0.0, 2.0, 3.0], requires_grad=True)]
-    CompressedReduction(TopK(1), VirtualTensorGroup(2))(partials).backward(torch.tensor([5.0, 6.0, 7.0]))
+    partials = [torch.tensor(part, requires_grad=True) for part in ([3.0, 2.0, 0.0], [0.0, 2.0, 3.0])]
+    total = CompressedReduction(TopK(1), VirtualTensorGroup(2))(partials)
+    assert total.tolist() == [3.0, 0.0, 3.0]
+    total.backward(torch.tensor([5.0, 6.0, 7.0]))
     assert [partial.grad.tolist() for partial in partials] == [[5.0, 0.0, 0.0], [0.0, 0.0, 7.0]]
 
 
@@ -152,15 +154,6 @@ def test_layers_that_do_not_exist_come_twice_or_are_none_are_refused_before_anyt
     assert all(layer.mlp.output.reduction is None for layer in model.layers)
     with pytest.raises(ValueError, match="name modules"):
         compress(nn.Linear(4, 4), TopK(1))
-
-
-def test_learned_codes_are_parameters_of_the_model_with_their_own_weights():
-    model = BertEncoder(CONFIG, VirtualTensorGroup(2))
-    compression = compress(model, "A1", layers=1)
-    encoders = [parameter for name, parameter in model.named_parameters() if name.endswith("encoder")]
-    assert len(encoders) == 2 and not torch.equal(*encoders)
-    compression.remove()
-    assert not [name for name, _ in model.named_parameters() if name.endswith("encoder")]
 
 
 def test_a_learned_code_at_a_layers_output_is_trained_moved_and_evaluated_with_the_model():
@@ -264,11 +257,7 @@ def test_a_worked_example():
     # Decoded: 12 · (1, 10) = (12, 120); the bias (1, 1) comes once.
     layer = RowParallelLinear(4, 2, VirtualTensorGroup(2))
     layer.load_full_(torch.tensor([[1.0, 0, 0, 1], [0, 1, 1, 0]]), torch.tensor([1.0, 1]))
-    codec = AutoEncoder(2, 1)
-    with torch.no_grad():
-        codec.encoder.copy_(torch.tensor([[1.0], [2.0]]))
-        codec.decoder.copy_(torch.tensor([[1.0, 10.0]]))
-    layer.reduction = FusedReduction(codec, layer.group)
+    layer.reduction = FusedReduction(worked_code(), layer.group)
     assert layer([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 1.0]])]).tolist() == [[13.0, 121.0]]
 
 
@@ -351,10 +340,13 @@ def test_fused_and_plain_reductions_read_each_others_checkpoints():
     torch.testing.assert_close(definition(IDS), fused(IDS), rtol=1e-12, atol=1e-12)
 
 
-def test_taking_the_code_out_gives_the_plain_layer_back():
+@pytest.mark.parametrize("fused", [False, True])
+def test_learned_codes_are_parameters_with_their_own_weights_until_they_are_taken_out(fused):
     model = BertEncoder(SMALL_CONFIG, VirtualTensorGroup(2))
     before, parameters = model(IDS), set(dict(model.named_parameters()))
-    compression = compress(model, "A1", layers=2, fused=True)
+    compression = compress(model, "A1", layers=1, fused=fused)
+    encoders = [parameter for name, parameter in model.named_parameters() if name.endswith("encoder")]
+    assert len(encoders) == 2 and not torch.equal(*encoders)
     assert not torch.equal(model(IDS), before)
     compression.remove()
     assert torch.equal(model(IDS), before) and set(dict(model.named_parameters())) == parameters

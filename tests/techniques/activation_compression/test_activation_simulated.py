@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from workbench.cluster import Link
+from workbench.techniques.activation_compression import simulated
 from workbench.techniques.activation_compression.cost import (
     CodecCost,
     FittedMachine,
@@ -26,43 +27,31 @@ from workbench.techniques.activation_compression.cost import (
 )
 from workbench.techniques.activation_compression.counted import count_messages, count_study, rehearse_iterations
 from workbench.techniques.activation_compression.method import Family
-from workbench.techniques.activation_compression.simulated import (
-    figure_5_rows,
-    fixed_cluster_rows,
-    machine_rows,
-    simulate_boundaries,
-    simulate_break_even,
-    simulate_gains,
-    simulate_shares,
-    simulate_times,
-    table_10_rows,
-)
 
 PRE = {"micro_batch": 128, "sequence": 128, "num_micro_batches": 8, "num_nodes": 4}
 
 
 def value(rows: list[dict], quantity: str, **keys) -> float:
-    (row,) = [
-        row for row in rows if row["quantity"] == quantity and all(row.get(name) == key for name, key in keys.items())
-    ]
-    return row["value"]
+    (found,) = [row["value"] for row in rows if {"quantity": quantity, **keys}.items() <= row.items()]
+    return found
 
 
 def test_rows_hold_the_iteration_in_milliseconds_and_its_speedup():
-    rows = simulate_times(["A1", "w/o"], [[4, 1]], nvlink=[False])
-    plain, coded = (
-        1e3 * iteration_time(Setting(method=name, tp=4, pp=1, nvlink=False)).total_s for name in ("w/o", "A1")
-    )
+    rows = simulated.simulate_times(["A1", "w/o"], [[4, 1]], nvlink=[False])
+    settings = (Setting(method=name, tp=4, pp=1, nvlink=False) for name in ("w/o", "A1"))
+    plain, coded = (1e3 * iteration_time(setting).total_s for setting in settings)
     assert value(rows, "iteration_ms", method="A1") == pytest.approx(coded)
     assert value(rows, "speedup", method="A1") == pytest.approx(plain / coded)
     assert value(rows, "uncompressed_ms", mesh="TP 4, PP 1") == pytest.approx(plain)
     assert all("nvlink" not in row for row in rows)
-    both = [row for row in simulate_times(["w/o"], [[2, 2]], nvlink=[True, False]) if "method" in row]
+    both = [row for row in simulated.simulate_times(["w/o"], [[2, 2]], nvlink=[True, False]) if "method" in row]
     assert {row["nvlink"] for row in both} == {0, 1} and "encode_ms" not in {row["quantity"] for row in both}
 
 
 def test_variants_are_rows_beside_the_methods_of_table_1():
-    rows = simulate_times(["w/o", "fp16", "w/o fp32", "A1", "A1 fused", "T1", "T1 int32"], [[4, 1]], nvlink=[False])
+    rows = simulated.simulate_times(
+        ["w/o", "fp16", "w/o fp32", "A1", "A1 fused", "T1", "T1 int32"], [[4, 1]], nvlink=[False]
+    )
     took = {row["method"]: row["value"] for row in rows if row["quantity"] == "iteration_ms"}
     assert took["w/o"] == took["fp16"] < took["w/o fp32"]  # the paper's own messages are fp16
     assert took["A1 fused"] < took["A1"]
@@ -71,19 +60,8 @@ def test_variants_are_rows_beside_the_methods_of_table_1():
     assert took["T1 int32"] > took["T1"]
 
 
-def test_a_map_has_a_bandwidth_where_there_is_one():
-    # Free codes, TP 2: 24 messages of 1 - c/1024 of 33.5 MB less outweigh 24 gradients of 2,048·c bytes on any link.
-    machine = FittedMachine(name="t", source="by hand", flops_per_s=1e12, link=Link(bandwidth_bytes_per_s=1e9))
-    setting = Setting(method="A1", tp=2, pp=1)
-    assert simulate_break_even(machine, setting, micro_batches=[32], code_sizes=[50]) == []
-    dear = replace(machine, codecs={Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 2**24)})  # 1 s a message
-    (row,) = simulate_break_even(dear, setting, micro_batches=[32], code_sizes=[50])
-    assert (row["micro_batch"], row["code_size"]) == (32, 50)
-    assert row["value"] == pytest.approx(2**25 * (1 - 50 / 1024) - 1024 * 50 * 2, rel=1e-3)
-
-
 def test_a_gain_is_told_for_each_place_and_whether_it_is_one():
-    rows = simulate_gains(["A1"], [[4, 1]], [[0, 32, 512], [1, 8, 128]])
+    rows = simulated.simulate_gains(["A1"], [[4, 1]], [[0, 32, 512], [1, 8, 128]])
     slow = {"nvlink": 0, "micro_batch": 32, "sequence": 512}
     assert value(rows, "pays", **slow) == 1 and value(rows, "speedup", **slow) > 1.1
     assert value(rows, "pays", nvlink=1, micro_batch=8, sequence=128) == 0
@@ -91,66 +69,56 @@ def test_a_gain_is_told_for_each_place_and_whether_it_is_one():
 
 
 def test_random_k_of_table_6_takes_more_than_100_seconds_where_the_paper_stops_counting():
-    rows = simulate_times(["R2", "R4"], [[4, 4]], **PRE)
+    rows = simulated.simulate_times(["R2", "R4"], [[4, 4]], **PRE)
     assert (value(rows, "exceeds_100_s", method="R2"), value(rows, "exceeds_100_s", method="R4")) == (0, 1)
 
 
 def test_one_cell_of_table_9_scales_its_boundaries():
-    rows = simulate_boundaries(["w/o", "A2"], [[4, 4]], **PRE)
+    rows = simulated.simulate_boundaries(["w/o", "A2"], [[4, 4]], **PRE)
     assert value(rows, "boundary_ms", method="w/o", boundary=0) == pytest.approx(77.82)
     assert value(rows, "boundary_share", method="A2", boundary=0) == 1
-    # 3.28 MB instead of 33.5 MB at 1.25 GB/s, each with 1.75 ms of handing over: (1.75 + 2.62) / (1.75 + 26.8).
-    assert value(rows, "boundary_share", method="A2", boundary=1) == pytest.approx(
-        (1.75 + 2.62) / (1.75 + 26.84), rel=0.01
-    )
+    # 3.28 MB instead of 33.5 MB at 1.25 GB/s, each with 1.75 ms of handing over.
+    share = (1.75 + 2.62) / (1.75 + 26.84)
+    assert value(rows, "boundary_share", method="A2", boundary=1) == pytest.approx(share, rel=0.01)
 
 
 def test_the_share_of_communication_is_forward_tensor_time_over_the_iteration():
-    rows = simulate_shares([[2, 2]], [[32, 512]], nvlink=[False])
+    rows = simulated.simulate_shares([[2, 2]], [[32, 512]], nvlink=[False])
     time = iteration_time(Setting(nvlink=False))
     assert value(rows, "communication_share") == time.tensor_s / time.total_s == pytest.approx(0.233, abs=0.003)
 
 
 def test_table_10_takes_a_micro_batch_of_16():
-    first, last = (
-        row for row in table_10_rows(v100_scaling()) if row["quantity"] == "speedup" and row["hidden"] in (6144, 25600)
-    )
-    assert first["value"] == pytest.approx(layer_speedup(v100_scaling(), hidden=6144, **SHAPE))  # one node
-    more = cluster_speedup(v100_scaling(), hidden=25600, layers=128, num_nodes=64, num_micro_batches=3072 / 16, **SHAPE)
-    assert last["value"] == more
+    rows = simulated.table_10_rows(v100_scaling())
+    one_node = layer_speedup(v100_scaling(), hidden=6144, **SHAPE)
+    assert value(rows, "speedup", hidden=6144) == pytest.approx(one_node)
+    cluster = {"layers": 128, "num_nodes": 64, "num_micro_batches": 3072 / 16}
+    assert value(rows, "speedup", hidden=25600) == cluster_speedup(v100_scaling(), hidden=25600, **cluster, **SHAPE)
 
 
 def test_figure_5_adds_up_and_a_fixed_cluster_gains_less_the_larger_the_model():
-    rows = figure_5_rows(v100_scaling(), [1024])
+    rows = simulated.figure_5_rows(v100_scaling(), [1024])
     parts = value(rows, "computation_ms") + value(rows, "communication_ms")
     assert value(rows, "layer_ms") == pytest.approx(parts)
     assert value(rows, "threshold_elements") == 16 * 128 * 100
-    fixed = fixed_cluster_rows(v100_scaling(), [1024, 4096], [8])
+    fixed = simulated.fixed_cluster_rows(v100_scaling(), [1024, 4096], [8])
     assert value(fixed, "fixed_cluster_speedup", hidden=1024) > value(fixed, "fixed_cluster_speedup", hidden=4096) > 1
     machine = paper_machine(nvlink=True)
-    units = {row["constant"]: row for row in machine_rows(machine)}
+    units = {row["constant"]: row for row in simulated.machine_rows(machine)}
     assert units["launching a layer"]["value"] == pytest.approx(1e3 * machine.layer_launch_s)  # in ms
-
-
-# --- counted
 
 
 def test_the_share_of_bytes_that_stays_is_half_and_the_codes_half():
     # TP 2: 24 of 48 messages shrink to 50/1024.
-    (share,) = [
-        row["value"] for row in count_study(["A1"], [(2, 2)], rehearse=False) if row["quantity"] == "tensor_share"
-    ]
-    assert share == 0.5 + 0.5 * 50 / 1024
+    rows = count_study(["A1"], [(2, 2)], rehearse=False)
+    assert value(rows, "tensor_share") == 0.5 + 0.5 * 50 / 1024
 
 
 @pytest.mark.parametrize(("names", "value_bytes"), [(["A1", "T1", "Q1"], 2), (["w/o", "fp16", "R1"], 4)])
 def test_real_ranks_send_the_planned_bytes_and_their_headers_to_the_byte(names, value_bytes):
     rows = rehearse_iterations(names, [(1, 4), (2, 2), (4, 1)], value_bytes=value_bytes)
-    unexplained = {
-        (row["method"], row["tp"]): row["value"] for row in rows if row["quantity"] == "rehearsal_unexplained_bytes"
-    }
-    assert len(unexplained) == 9
-    assert set(unexplained.values()) == {0}, unexplained
+    unexplained = [row for row in rows if row["quantity"] == "rehearsal_unexplained_bytes"]
+    assert len(unexplained) == 9 and not any(row["value"] for row in unexplained), unexplained
 
 
 def test_wire_costs_of_gathered_messages_are_counted_for_two_and_four_ranks():
@@ -230,20 +198,15 @@ def test_constants_of_a_machine_by_hand():
 def test_a_fit_gives_back_the_constants_that_made_the_samples():
     def sample(hidden: int) -> LayerSample:
         elements = 2 * hidden
-        message_s = ROUND.small_s if elements <= 4 else ROUND.beta_s_per_element * elements
-        computation_s = ROUND.alpha_s_per_flop * (96 * 2 * hidden**2 + 16 * 4 * hidden)
-        return LayerSample(
-            batch=1,
-            sequence=2,
-            hidden=hidden,
-            computation_s=computation_s,
-            communication_s=message_s,
-            overhead_s=ROUND.gamma_s_per_element * elements,
-        )
+        seconds = {
+            "computation_s": ROUND.alpha_s_per_flop * (96 * 2 * hidden**2 + 16 * 4 * hidden),
+            "communication_s": ROUND.small_s if elements <= 4 else ROUND.beta_s_per_element * elements,
+            "overhead_s": ROUND.gamma_s_per_element * elements,
+        }
+        return LayerSample(batch=1, sequence=2, hidden=hidden, **seconds)
 
-    found = fit_scaling(
-        [sample(hidden) for hidden in (1, 2, 10, 100)], bandwidth_elements_per_s=2.0, threshold_elements=4, code_size=2
-    )
+    samples = [sample(hidden) for hidden in (1, 2, 10, 100)]
+    found = fit_scaling(samples, bandwidth_elements_per_s=2.0, threshold_elements=4, code_size=2)
     for name in ROUND.__dataclass_fields__:
         assert getattr(found, name) == pytest.approx(getattr(ROUND, name)), name
 
@@ -254,9 +217,6 @@ def test_a_fit_from_one_side_of_the_threshold_and_a_constant_that_is_not_positiv
         fit_scaling([sample], bandwidth_elements_per_s=1.0, threshold_elements=4)
     with pytest.raises(ValueError, match="beta_s_per_element is 0"):
         replace(ROUND, beta_s_per_element=0.0)
-
-
-# --- break-even
 
 
 def simple() -> FittedMachine:
@@ -270,43 +230,37 @@ def test_at_break_even_neither_side_is_faster():
     setting = Setting(method="A1", tp=4, pp=1)
     point = break_even(machine, setting)
     own = speedup_at(machine, setting, machine.link.bandwidth_bytes_per_s)
-    assert (
-        own
-        == iteration_time(replace(setting, method="w/o"), machine).total_s / iteration_time(setting, machine).total_s
-    )
-    assert speedup_at(machine, setting, point.bandwidth_bytes_per_s) == pytest.approx(1, abs=1e-9)
-    assert (
-        speedup_at(machine, setting, point.bandwidth_bytes_per_s / 2)
-        > 1
-        > speedup_at(machine, setting, point.bandwidth_bytes_per_s * 2)
-    )
+    plain, coded = (iteration_time(replace(setting, method=name), machine).total_s for name in ("w/o", "A1"))
+    assert own == plain / coded
+    below, at, above = (speedup_at(machine, setting, factor * point.bandwidth_bytes_per_s) for factor in (0.5, 1, 2))
+    assert below > 1 > above and at == pytest.approx(1, abs=1e-9)
 
 
 def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_hand():
     # A ring among 2 sends M = 33.5 MB a message. 24 messages shrink by M·(1 - 50/1024) bytes; 24 encoder gradients of
     # 1024·50·2 bytes come on top. A second a message is repaid where the difference takes a second.
-    costs = {Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 2**24)}
-    point = break_even(replace(simple(), codecs=costs), Setting(method="A1", tp=2, pp=1))
-    assert point.bandwidth_bytes_per_s == pytest.approx(2**25 * (1 - 50 / 1024) - 1024 * 50 * 2, rel=1e-6)
+    expected = 2**25 * (1 - 50 / 1024) - 1024 * 50 * 2
+    dear = replace(simple(), codecs={Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 2**24)})
+    setting, place = Setting(method="A1", tp=2, pp=1), {"micro_batches": [32], "code_sizes": [50]}
+    assert break_even(dear, setting).bandwidth_bytes_per_s == pytest.approx(expected, rel=1e-6)
+    (row,) = simulated.simulate_break_even(dear, setting, **place)
+    assert (row["micro_batch"], row["code_size"], row["value"]) == (32, 50, pytest.approx(expected, rel=1e-3))
+    # Free codes pay on any link: a map shows no bandwidth.
+    assert simulated.simulate_break_even(simple(), setting, **place) == []
 
 
 def test_a_message_larger_than_what_it_replaces_never_pays():
     # Q-like: keeping all elements of a sparse message costs 10 bytes for 2; gathered by 4, three times again.
-    assert (
-        break_even(paper_machine(nvlink=False), Setting(method="T3", code_size=1024, tp=4, pp=1)).bandwidth_bytes_per_s
-        == 0
-    )
+    all_kept = Setting(method="T3", code_size=1024, tp=4, pp=1)
+    assert break_even(paper_machine(nvlink=False), all_kept).bandwidth_bytes_per_s == 0
     assert break_even(simple(), Setting(method="w/o", tp=2, pp=1)).bandwidth_bytes_per_s == 0
 
 
 def test_larger_batches_pay_over_faster_links_and_larger_codes_over_slower_ones():
-    points = break_even_map(
-        paper_machine(nvlink=True),
-        Setting(method="A1", tp=4, pp=1),
-        micro_batches=[4, 16, 64],
-        code_sizes=[25, 100, 400],
-    )
-    by_size = [[p.bandwidth_bytes_per_s for p in points if p.code_size == size] for size in (25, 100, 400)]
+    machine, sizes = paper_machine(nvlink=True), [25, 100, 400]
+    setting = Setting(method="A1", tp=4, pp=1)
+    points = break_even_map(machine, setting, micro_batches=[4, 16, 64], code_sizes=sizes)
+    by_size = [[p.bandwidth_bytes_per_s for p in points if p.code_size == size] for size in sizes]
     assert all(row == sorted(row) for row in by_size)
     assert all(column == tuple(sorted(column, reverse=True)) for column in zip(*by_size, strict=True))
     assert all(0 < bandwidth < math.inf for row in by_size for bandwidth in row)

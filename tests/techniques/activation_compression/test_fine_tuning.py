@@ -10,18 +10,7 @@ from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.pipeline import open_mesh
 from workbench.techniques.activation_compression import measured
-from workbench.techniques.activation_compression.measured import (
-    FineTuning,
-    Ledger,
-    PreTraining,
-    classifier,
-    fine_tune,
-    fine_tune_on_ranks,
-    longest_sequence,
-    masked_blocks,
-    on_real_ranks,
-    on_virtual_ranks,
-)
+from workbench.techniques.activation_compression.measured import cells, fine_tuning
 from workbench.techniques.activation_compression.method import METHODS
 from workbench.training.loop import Recipe
 from workbench.training.precision import PRECISIONS, computing_in
@@ -32,22 +21,20 @@ STAND_IN = {"encoder": "stand-in"}
 
 def test_a_limit_on_tokens_that_cuts_nothing_gives_the_same_cells():
     long, short = (measured.fine_tuning_cells(["rte"], ["A1"], [0], max_tokens=most, **STAND_IN) for most in (512, 256))
-    assert long == short and long[0]["max_tokens"] == longest_sequence("rte", "stand-in") < 256
+    assert long == short and long[0]["max_tokens"] == measured.longest_sequence("rte", "stand-in") < 256
     assert measured.fine_tuning_cells(["rte"], ["A1"], [0], max_tokens=8, **STAND_IN)[0]["max_tokens"] == 8
 
 
 def test_all_methods_of_a_seed_come_before_the_next_seed():
     cells = measured.fine_tuning_cells(["rte", "cola"], ["w/o", "A1"], [0, 1], max_tokens=64, **STAND_IN)
-    told = [(cell["seed"], cell["task"], cell["method"]) for cell in cells]
-    assert told[:4] == [(0, "rte", "w/o"), (0, "rte", "A1"), (0, "cola", "w/o"), (0, "cola", "A1")] and told[4][0] == 1
+    order = [(cell["seed"], cell["task"], cell["method"]) for cell in cells]
+    assert order == [(seed, task, name) for seed in (0, 1) for task in ("rte", "cola") for name in ("w/o", "A1")]
 
 
 def test_a_smaller_limit_wins_over_the_recipes_and_epochs_are_of_the_task_that_they_name():
-    limits = [
-        measured.fine_tuning_cells([task], ["w/o"], [0], max_tokens=64, limit=limit, **STAND_IN)[0]["limit"]
-        for task, limit in (("sst2", 100), ("sst2", 10**6), ("rte", 100), ("rte", None))
-    ]
-    assert limits == [100, 8_000, 100, None]
+    for task, limit, expected in (("sst2", 100, 100), ("sst2", 10**6, 8_000), ("rte", 100, 100), ("rte", None, None)):
+        (cell,) = measured.fine_tuning_cells([task], ["w/o"], [0], max_tokens=64, limit=limit, **STAND_IN)
+        assert cell["limit"] == expected
     cells = measured.fine_tuning_cells(["rte", "cola"], ["w/o"], [0], max_tokens=64, epochs={"cola": 6}, **STAND_IN)
     assert [cell["epochs"] for cell in cells] == [3, 6]
 
@@ -68,7 +55,7 @@ def test_what_cannot_be_run_is_named_before_anything_is(changed, named):
 
 
 def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(monkeypatch):
-    monkeypatch.setattr(measured.cells, "longest_sequence", lambda *_: 128)
+    monkeypatch.setattr(cells, "longest_sequence", lambda *_: 128)
     large, small = (
         measured.fine_tuning_cells(["sst2", "rte"], ["A1"], [0], max_tokens=512, encoder=encoder, device=device)
         for encoder, device in (("bert-large-uncased", "cuda"), ("all-MiniLM-L6-v2", "cpu"))
@@ -78,10 +65,8 @@ def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(
     # To the letter, since cells that are there already are found by their arguments.
     common = {"method": "A1", "seed": 0, "batch": 32, "max_tokens": 128, "precision": "bf16", "learning_rate": 1e-4}
     common |= {"encoder": "all-MiniLM-L6-v2"}
-    assert small == [
-        common | {"task": "sst2", "epochs": 1, "limit": 8_000},
-        common | {"task": "rte", "epochs": 3, "limit": None},
-    ]
+    recipes = ({"task": "sst2", "epochs": 1, "limit": 8_000}, {"task": "rte", "epochs": 3, "limit": None})
+    assert small == [common | recipe for recipe in recipes]
 
 
 def test_the_last_half_and_no_layers_are_the_tables_own_cells():
@@ -93,8 +78,10 @@ def test_the_last_half_and_no_layers_are_the_tables_own_cells():
 
 def pieces(seed: int, num_blocks: int = 200):
     recipe = Recipe(epochs=1, batch=8, learning_rate=1e-3, seed=seed)
-    setting = PreTraining(method="w/o", recipe=recipe, num_blocks=num_blocks, max_tokens=32, encoder="stand-in")
-    return masked_blocks([FOX] * 400, stand_in_encoder(), setting)
+    setting = measured.PreTraining(
+        method="w/o", recipe=recipe, num_blocks=num_blocks, max_tokens=32, encoder="stand-in"
+    )
+    return measured.masked_blocks([FOX] * 400, stand_in_encoder(), setting)
 
 
 def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_masked():
@@ -105,9 +92,8 @@ def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_mask
     assert abs(asked_BS[:, 1:-1].float().mean() - 0.15) < 0.02
     assert abs((ids_BS[asked_BS] == encoder.tokenizer.mask_token_id).float().mean() - 0.8) < 0.05
     assert not asked_BS[:, 0].any() and not asked_BS[:, -1].any()
-    assert (ids_BS[:, 0] == encoder.tokenizer.cls_token_id).all() and (
-        ids_BS[:, -1] == encoder.tokenizer.sep_token_id
-    ).all()
+    first, last = encoder.tokenizer.cls_token_id, encoder.tokenizer.sep_token_id
+    assert (ids_BS[:, 0] == first).all() and (ids_BS[:, -1] == last).all()
     plain = encoder.tokenizer(FOX, add_special_tokens=False)["input_ids"] * 400
     restored_BS = torch.where(asked_BS, labels_BS, ids_BS)[:, 1:-1]
     assert restored_BS.flatten().tolist() == plain[: restored_BS.numel()]
@@ -116,11 +102,11 @@ def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_mask
 
 def test_a_text_that_fills_no_batch_is_refused():
     recipe = Recipe(epochs=1, batch=8, learning_rate=1e-3)
-    setting = PreTraining(method="w/o", recipe=recipe, num_blocks=8, max_tokens=32, encoder="stand-in")
+    setting = measured.PreTraining(method="w/o", recipe=recipe, num_blocks=8, max_tokens=32, encoder="stand-in")
     with pytest.raises(ValueError, match="it must leave a batch of 8 pieces of the text, which gives 0"):
-        masked_blocks(["short"], stand_in_encoder(), setting)
+        measured.masked_blocks(["short"], stand_in_encoder(), setting)
     with pytest.raises(ValueError, match="num_blocks is 4; it must be at least the batch, 8"):
-        PreTraining(method="w/o", recipe=recipe, num_blocks=4, encoder="stand-in")
+        measured.PreTraining(method="w/o", recipe=recipe, num_blocks=4, encoder="stand-in")
 
 
 def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
@@ -136,7 +122,7 @@ def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
 
 
 def test_what_fine_tuning_refuses_is_refused_before_pretraining(monkeypatch):
-    monkeypatch.setattr(measured.fine_tuning, "load_encoder", lambda *_, **__: pytest.fail("work has begun"))
+    monkeypatch.setattr(fine_tuning, "load_encoder", lambda *_, **__: pytest.fail("work has begun"))
     with pytest.raises(ValueError, match="limit is 0; it must be at least the batch"):
         measured.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], limit=0)
 
@@ -148,10 +134,12 @@ TINY |= {"max_tokens": 16}
 TIMES = ("seconds", "training_s", "examples_per_s")
 
 
-@pytest.fixture(autouse=True)
-def generated_text(monkeypatch):
-    monkeypatch.delenv("WORKBENCH_DATA", raising=False)
-    longest_sequence.cache_clear()
+@pytest.fixture(autouse=True, scope="module")
+def generated_text():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("WORKBENCH_DATA", raising=False)
+        measured.longest_sequence.cache_clear()
+        yield
 
 
 def without_times(cell: dict) -> dict:
@@ -162,19 +150,19 @@ def without_times(cell: dict) -> dict:
 def test_equal_seeds_give_equal_bits_and_others_do_not(method, precision):
     torch.manual_seed(7)
     state = torch.get_rng_state()
-    first = fine_tune(**TINY, method=method, seed=0, precision=precision)
-    assert without_times(first) == without_times(fine_tune(**TINY, method=method, seed=0, precision=precision))
-    assert first["train_loss"] != fine_tune(**TINY, method=method, seed=1, precision=precision)["train_loss"]
+    first = measured.fine_tune(**TINY, method=method, seed=0, precision=precision)
+    assert without_times(first) == without_times(measured.fine_tune(**TINY, method=method, seed=0, precision=precision))
+    assert first["train_loss"] != measured.fine_tune(**TINY, method=method, seed=1, precision=precision)["train_loss"]
     assert torch.equal(torch.get_rng_state(), state), "a global generator was touched"
 
 
 def bytes_of_a_step(method: str, precision: str = "fp32") -> dict[str, float]:
     """Count one step of 4 x 6 tokens on a stand-in of 2 layers of 64, TP 2, PP 2; its second layer is compressed."""
     recipe = Recipe(epochs=1, batch=4, learning_rate=1e-3, precision=precision)
-    setting = FineTuning(task="mrpc", method=method, recipe=recipe, encoder="stand-in")
+    setting = measured.FineTuning(task="mrpc", method=method, recipe=recipe, encoder="stand-in")
     group = VirtualTensorGroup(2)
-    pipeline = on_virtual_ranks(setting, stand_in_encoder(), classifier(setting.glue_task), group)
-    ledger = Ledger(group.traffic, setting.compressed_layers(2), setting.compressed_boundaries(2))
+    pipeline = measured.on_virtual_ranks(setting, stand_in_encoder(), measured.classifier(setting.glue_task), group)
+    ledger = measured.Ledger(group.traffic, setting.compressed_layers(2), setting.compressed_boundaries(2))
     group.traffic.clear()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
         pipeline.step(torch.ones(4, 6, dtype=torch.int64), torch.tensor([0, 1, 0, 1]), attention_mask=torch.ones(4, 6))
@@ -218,20 +206,25 @@ def test_bytes_of_a_step_are_those_counted_by_hand(method, precision, expected):
 )
 def test_wrong_arguments_are_refused_by_name(wrong, told):
     with pytest.raises(ValueError, match=told):
-        fine_tune(**{**TINY, "method": "A1", "seed": 0, **wrong})
+        measured.fine_tune(**{**TINY, "method": "A1", "seed": 0, **wrong})
 
 
 def test_error_feedback_runs_on_batches_of_one_shape():
     plain, fed_back = (
-        fine_tune(**TINY, method="T1", seed=0, fixed_length=True, error_feedback=feedback) for feedback in (False, True)
+        measured.fine_tune(**TINY, method="T1", seed=0, fixed_length=True, error_feedback=feedback)
+        for feedback in (False, True)
     )
     assert plain["compressed_site_bytes"] == fed_back["compressed_site_bytes"]
     assert plain["train_loss"] != fed_back["train_loss"]
 
 
-def test_a_whole_run_on_real_ranks_scores_as_on_virtual_ones():
-    here = fine_tune(**TINY, method="A1", seed=0)
-    there = fine_tune_on_ranks(**TINY, method="A1", seed=0, timeout_s=80)
+def test_a_whole_run_on_real_ranks_scores_as_on_virtual_ones(ranks, monkeypatch):
+    def on_open_ranks(run, num_ranks, *arguments, **_):
+        return ranks.run(run, *arguments)
+
+    monkeypatch.setattr(fine_tuning, "run_on_ranks", on_open_ranks)
+    here = measured.fine_tune(**TINY, method="A1", seed=0)
+    there = measured.fine_tune_on_ranks(**TINY, method="A1", seed=0)
     assert there["ranks"] == "real" and there["scores"] == here["scores"]
     assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-3)
     for quantity in ("tensor_bytes", "boundary_bytes", "compressed_site_bytes", "encoder_gradient_bytes"):
@@ -242,7 +235,7 @@ def test_a_whole_run_on_real_ranks_scores_as_on_virtual_ones():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("method", ["w/o", "A1", "T1", "R1", "Q1"])
 def test_a_gpu_counts_the_same_bytes_and_ends_near_the_same_loss(method):
-    here, there = (fine_tune(**TINY, method=method, seed=0, device=device) for device in ("cpu", "cuda"))
+    here, there = (measured.fine_tune(**TINY, method=method, seed=0, device=device) for device in ("cpu", "cuda"))
     assert there["compressed_site_bytes"] == here["compressed_site_bytes"]
     assert there["train_loss"] == pytest.approx(here["train_loss"], rel=0.1)
 
@@ -254,8 +247,8 @@ MASK = torch.ones(4, 7, dtype=torch.int64)
 MASK[2, 5:] = 0
 
 
-def setting(method: str, **changes) -> FineTuning:
-    return FineTuning(task="mrpc", method=method, recipe=RECIPE, encoder="stand-in", **changes)
+def setting(method: str, **changes) -> measured.FineTuning:
+    return measured.FineTuning(task="mrpc", method=method, recipe=RECIPE, encoder="stand-in", **changes)
 
 
 def codec_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -264,40 +257,35 @@ def codec_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name.split("layers.")[-1]: weight.grad for name, weight in weights if weight.grad is not None}
 
 
-def on_a_rank(method: str, precision: str) -> dict:
-    mesh = open_mesh(tensor=2, pipeline=2)
-    pipeline = on_real_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), mesh)
+def gradients_of_a_step(pipeline, precision: str, parts, boundaries) -> dict:
     with computing_in(precision):
         result = pipeline.step(IDS, LABELS, attention_mask=MASK)
-    part = pipeline.module.part
-    return {
-        "loss": result.loss,
-        "output": result.output,
-        "gradients": to_hugging_face(part, gradients=True),
-        "codecs": codec_gradients(part),
-        "boundary": [w.grad for end in (pipeline.before, pipeline.after) if end is not None for w in end.parameters()],
-    }
-
-
-def in_this_process(method: str, precision: str) -> dict:
-    pipeline = on_virtual_ranks(setting(method), stand_in_encoder(), classifier(TASKS["mrpc"]), VirtualTensorGroup(2))
-    with computing_in(precision):
-        result = pipeline.step(IDS, LABELS, attention_mask=MASK)
-    gradients = {}
-    for part in pipeline.parts:
-        gradients |= to_hugging_face(part, gradients=True)
+    gradients = {name: grad for part in parts for name, grad in to_hugging_face(part, gradients=True).items()}
     return {
         "loss": result.loss,
         "output": result.output,
         "gradients": gradients,
-        "codecs": codec_gradients(pipeline.parts),
-        "boundary": [weight.grad for weight in pipeline.boundaries.parameters()],
+        "codecs": codec_gradients(torch.nn.ModuleList(parts)),
+        "boundary": [weight.grad for end in boundaries for weight in end.parameters()],
     }
+
+
+def on_a_rank(method: str, precision: str) -> dict:
+    mesh = open_mesh(tensor=2, pipeline=2)
+    pipeline = measured.on_real_ranks(setting(method), stand_in_encoder(), measured.classifier(TASKS["mrpc"]), mesh)
+    ends = [end for end in (pipeline.before, pipeline.after) if end is not None]
+    return gradients_of_a_step(pipeline, precision, [pipeline.module.part], ends)
+
+
+def in_this_process(method: str, precision: str) -> dict:
+    group, head = VirtualTensorGroup(2), measured.classifier(TASKS["mrpc"])
+    pipeline = measured.on_virtual_ranks(setting(method), stand_in_encoder(), head, group)
+    return gradients_of_a_step(pipeline, precision, pipeline.parts, pipeline.boundaries)
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    with Ranks(4, preload=("workbench.techniques.activation_compression.measured",)) as pool:
+    with Ranks(4, preload=fine_tuning.PRELOAD) as pool:
         yield pool
 
 

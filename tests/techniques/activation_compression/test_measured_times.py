@@ -1,6 +1,11 @@
-"""Methods timed on real ranks, and links on which communication takes a share; nothing here asserts a duration."""
+"""Methods timed on real ranks, links on which communication takes a share, and a machine fitted to made-up times.
+
+Nothing here asserts a duration.
+"""
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,18 +15,18 @@ from workbench.launch import Ranks, ShapedHosts
 from workbench.parallel.pipeline import open_mesh
 from workbench.study.breakdown import break_down_stages
 from workbench.study.timing import Timed, Turns, take_turns
-from workbench.techniques.activation_compression.cost import Setting
-from workbench.techniques.activation_compression.measured import (
-    PRELOAD,
-    ShareOf,
-    carried_over_share,
-    measure_iterations,
-    measure_table,
-    ranks_at_share,
-    timed,
-    trials,
+from workbench.techniques.activation_compression import measured
+from workbench.techniques.activation_compression.cost import (
+    CodecCost,
+    FittedMachine,
+    Setting,
+    all_reduce_s,
+    iteration_time,
 )
+from workbench.techniques.activation_compression.measured import links, timed, trials
+from workbench.techniques.activation_compression.measured.fitting import _line
 from workbench.techniques.activation_compression.measured.links import Trial, _places, next_rate, share_row, slower_by
+from workbench.techniques.activation_compression.method import Family
 from workbench.techniques.activation_compression.training import compressed_pipeline, small_batch
 from workbench.timeline import Recorder
 
@@ -31,11 +36,9 @@ TINY = {"micro_batch": 2, "sequence": 8, "hidden": 32, "layers": 4, "compressed_
 
 
 def test_a_variant_says_what_differs_from_its_method():
-    assert timed("T1 int32", **TINY).setting.index_bytes == 4
-    assert timed("T1", **TINY).setting.index_bytes == 8
+    assert [timed(name, **TINY).setting.index_bytes for name in ("T1 int32", "T1")] == [4, 8]
+    assert [timed(name, **TINY).setting.is_fused for name in ("A1 fused", "A1")] == [True, False]
     assert "literal" in timed("R1 literal", **TINY).name
-    assert timed("A1 fused", **TINY).setting.is_fused
-    assert not timed("A1", **TINY).setting.is_fused
 
 
 @pytest.mark.parametrize("name", ["A1 int32", "T1 literal", "T1 fused", "A1 other"])
@@ -71,13 +74,13 @@ def test_a_recorded_codec_gives_the_same_bits_and_notes_both_halves(name):
 
 @pytest.fixture(scope="module")
 def pair():
-    with Ranks(2, preload=PRELOAD) as ranks:
+    with Ranks(2, preload=measured.PRELOAD) as ranks:
         yield ranks
 
 
 @pytest.fixture(scope="module")
 def pair_of_gpus():
-    with Ranks(2, device="cuda", preload=PRELOAD) as ranks:
+    with Ranks(2, device="cuda", preload=measured.PRELOAD) as ranks:
         yield ranks
 
 
@@ -114,14 +117,14 @@ def assert_breakdowns(by_rank, tp, pp):
 
 def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_one():
     asked = {"link": None, "num_hosts": 1, "num_iterations": 6, "keys": {"nvlink": 1}}
-    measured = measure_iterations(["w/o", "A1", "A1 fused"], [(2, 1)], **asked, **TINY)
-    assert all(row["low"] <= row["value"] <= row["high"] and row["nvlink"] == 1 for row in measured.rows)
-    (plain,) = [row for row in measured.rows if row["quantity"] == "speedup" and row["method"] == "w/o"]
+    found = measured.measure_iterations(["w/o", "A1", "A1 fused"], [(2, 1)], **asked, **TINY)
+    assert all(row["low"] <= row["value"] <= row["high"] and row["nvlink"] == 1 for row in found.rows)
+    (plain,) = [row for row in found.rows if row["quantity"] == "speedup" and row["method"] == "w/o"]
     assert (plain["low"], plain["value"], plain["high"]) == (1, 1, 1)
-    fusing = {row["execution"]: row for row in measured.rows if row["quantity"] == "speedup_of_fusing"}
+    fusing = {row["execution"]: row for row in found.rows if row["quantity"] == "speedup_of_fusing"}
     assert (fusing["as in the paper"]["low"], fusing["as in the paper"]["high"]) == (1, 1)
     assert fusing["fused"]["method"] == "A1"
-    assert measured.trace["traceEvents"]
+    assert found.trace["traceEvents"]
 
 
 def encoder_gradients(fuse, name="A1"):
@@ -160,19 +163,19 @@ MISSING = ShapedHosts.missing()
 
 def test_the_share_at_tp_4_follows_from_that_of_table_4_at_tp_2():
     # 150.72 ms of 646.14 ms: communication 1.5 times 2 * 150.72 = 452.16, computing 344.70 / 2 = 172.35.
-    found = carried_over_share(150.72 / 646.14, tp=2, to_tp=4)
+    found = measured.carried_over_share(150.72 / 646.14, tp=2, to_tp=4)
     assert found == pytest.approx(226.08 / (452.16 + 172.35))
     assert found == pytest.approx(0.362, abs=5e-4)
-    shares = [carried_over_share(0.2, tp=2, to_tp=ranks) for ranks in (2, 4, 8, 1000)]
+    shares = [measured.carried_over_share(0.2, tp=2, to_tp=ranks) for ranks in (2, 4, 8, 1000)]
     assert shares == sorted(shares) and shares[0] == pytest.approx(0.2) and shares[-1] < 0.5
 
 
 def iterations(names, num_iterations):
-    measure_iterations(names, [(2, 1)], link=None, num_hosts=1, num_iterations=num_iterations, **TINY)
+    measured.measure_iterations(names, [(2, 1)], link=None, num_hosts=1, num_iterations=num_iterations, **TINY)
 
 
 def opened(share, **more):
-    with ranks_at_share(share, **more, **TINY):
+    with measured.ranks_at_share(share, **more, **TINY):
         pass
 
 
@@ -181,8 +184,8 @@ def opened(share, **more):
     [
         (lambda: iterations(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
         (lambda: iterations(["A1"], 6), "'w/o' must be among them"),
-        (lambda: carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
-        (lambda: carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
+        (lambda: measured.carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
+        (lambda: measured.carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
         (lambda: opened(0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
         (lambda: opened(0.2, runs=1), "runs is 1; it must be at least 2"),
         (lambda: table(links=["quick"]), "'quick'"),
@@ -206,13 +209,8 @@ def test_a_link_becomes_as_much_slower_as_its_share_asks():
 
 
 def trial(rate, part, communication, iteration):
-    return Trial(
-        bandwidth_bytes_per_s=rate,
-        share=part / iteration,
-        part_ms=part,
-        communication_ms=communication,
-        iteration_ms=iteration,
-    )
+    times = {"part_ms": part, "communication_ms": communication, "iteration_ms": iteration}
+    return Trial(bandwidth_bytes_per_s=rate, share=part / iteration, **times)
 
 
 def test_a_boundarys_share_is_that_of_its_bytes_over_the_links_rate():
@@ -222,10 +220,10 @@ def test_a_boundarys_share_is_that_of_its_bytes_over_the_links_rate():
     setting = Setting(tp=4, pp=4, num_micro_batches=8, **shape)
     rows = [{"quantity": "iteration_ms", "method": "w/o", "value": 1000, "low": 800, "high": 1200, "unit": "ms"}]
     link = Link(bandwidth_bytes_per_s=100e6, source="made up")
-    found = share_row(rows, link, ShareOf.BOUNDARY, setting, num_hosts=4)
+    found = share_row(rows, link, measured.ShareOf.BOUNDARY, setting, num_hosts=4)
     assert found == pytest.approx({"value": 0.08388608, "low": 0.08388608 / 1.2, "high": 0.08388608 / 0.8})
     with pytest.raises(ValueError, match="tp is 2; it must be a multiple of the 4"):
-        share_row(rows, link, ShareOf.BOUNDARY, Setting(tp=2, pp=8, **(shape | {"layers": 8})), num_hosts=4)
+        share_row(rows, link, measured.ShareOf.BOUNDARY, Setting(tp=2, pp=8, **(shape | {"layers": 8})), num_hosts=4)
 
 
 def affine(rate):
@@ -259,24 +257,17 @@ def test_carried_over_links_are_for_more_tensor_parallel_ranks_alone():
 
 
 def table(**changes):
-    asked = {
-        "links": ["fast"],
-        "batches": [[2, 8]],
-        "share": 0.2,
-        "share_of": "TENSOR",
-        "share_mesh": [2, 1],
-        "num_hosts": 2,
-        "num_iterations": 6,
-    } | changes
+    asked = {"batches": [[2, 8]], "share": 0.2, "share_of": "TENSOR", "share_mesh": [2, 1]} | changes
     sizes = {name: value for name, value in TINY.items() if name not in ("micro_batch", "sequence")}
-    return measure_table(["w/o"], [[2, 1]], **asked, **sizes)
+    return measured.measure_table(["w/o"], [[2, 1]], num_hosts=2, num_iterations=6, **asked, **sizes)
 
 
 @pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")
-def test_the_share_that_the_measurement_reached_is_told_beside_the_one_that_was_asked():
+def test_the_share_that_the_measurement_reached_is_told_beside_the_one_that_was_asked(monkeypatch):
+    monkeypatch.setattr(links, "ranks_at_share", partial(measured.ranks_at_share, runs=2))
     found = table(links=["slow"])
     (calibration,) = found.calibrations
-    assert calibration.of is ShareOf.TENSOR
+    assert calibration.of is measured.ShareOf.TENSOR
     assert calibration.link.bandwidth_bytes_per_s == calibration.trials[-1].bandwidth_bytes_per_s
     (error,) = [row for row in found.rows if row["quantity"] == "share_error"]
     (share,) = [row for row in found.rows if row["quantity"] == "communication_share"]
@@ -284,3 +275,163 @@ def test_the_share_that_the_measurement_reached_is_told_beside_the_one_that_was_
     assert error["low"] <= error["value"] <= error["high"]
     assert (share["link"], share["nvlink"]) == ("slow", 0)
     assert found.hosts[0]["bandwidth_bytes_per_s"] == round(calibration.link.bandwidth_bytes_per_s)
+
+
+LAYERS = {"layers": 4, "compressed_layers": 2, "value_bytes": 4, "fuse_gradients": True}
+SLOWEST = Link(bandwidth_bytes_per_s=50e6, latency_s=1e-4, source="made up")
+LEARNED = CodecCost(encode_s_per_element=1e-9, encode_s_per_sent=4e-9, decode_s_per_element=2e-9, backward_ratio=1.5)
+SPARSE = CodecCost(encode_s_per_element=5e-9, decode_s_per_sent=8e-9)
+MACHINE = FittedMachine(
+    name="made up",
+    source="this test",
+    flops_per_s=20e9,
+    link=SLOWEST,
+    replicated_s_per_element=2e-9,
+    backward_over_forward=2.5,
+    layer_launch_s=1e-3,
+    collective_launch_s=2e-4,
+    overlap_power=1.0,
+    gather_s=3e-4,
+    handover_s=1e-3,
+    optimizer_s=5e-3,
+    codecs={Family.AUTOENCODER: LEARNED, Family.TOP_K: SPARSE},
+)
+SIZES = ((6, 128, 256), (2, 128, 256), (4, 64, 128), (4, 64, 512))  # micro-batch, sequence, hidden
+REDUCTIONS = 2 * 4  # forward, of four layers
+
+
+def encoder_sums_s(setting):
+    sums = [setting.encoder_sums(stage) for stage in range(setting.pp)]
+    return sum(
+        count * all_reduce_s(setting, MACHINE, stage, elements * setting.value_bytes)
+        for stage, (count, elements) in enumerate(sums)
+    )
+
+
+def rows_of(method, tp, pp, micro_batch, sequence, hidden):
+    """Write what a study would have measured on the made-up machine."""
+    shape = {"tp": tp, "pp": pp, "micro_batch": micro_batch, "sequence": sequence, "hidden": hidden}
+    setting = Setting(method=method, **shape, **LAYERS)
+    time, plain = (iteration_time(each, MACHINE) for each in (setting, replace(setting, method="w/o")))
+    same = ("forward", "backward", "encode", "optimizer", "waiting_and_pipeline", "decode", "tensor")
+    parts = {name: getattr(time, f"{name}_s") for name in same} | {"iteration": time.total_s}
+    parts["tensor_waiting"] = REDUCTIONS * MACHINE.collective_launch_s
+    parts["tensor_backward"] = plain.tensor_s + encoder_sums_s(setting)
+    return [
+        {"quantity": f"{part}_ms", "method": method, **shape, "value": 1e3 * value, "unit": "ms"}
+        for part, value in parts.items()
+    ]
+
+
+def measured_on(methods, meshes, sizes):
+    rows = [row for size in sizes for tp, pp in meshes for name in methods for row in rows_of(name, tp, pp, *size)]
+    return measured.settings_of(rows, **LAYERS)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return measured.fit_machine(measured_on(["w/o", "T1"], [(4, 1), (2, 2)], SIZES))
+
+
+def test_a_line_goes_through_points_that_lie_on_it_and_says_so():
+    line = _line([[1.0, 1.0], [2.0, 1.0], [4.0, 1.0]], [5.0, 7.0, 11.0])  # 2 x + 3
+    assert line.coefficients == pytest.approx((2, 3))
+    assert line.fitted == pytest.approx((5, 7, 11))
+    assert line.residuals == pytest.approx((0, 0, 0), abs=1e-12)
+    assert line.r_squared == pytest.approx(1)
+
+
+def test_a_coefficient_that_would_be_negative_is_left_out_and_the_goodness_falls():
+    # 3 - x: the best line without negative coefficients is a constant c with the least sum of (c/2 - 1)^2 + (c - 1)^2,
+    # c = (1/2 + 1) / (1/4 + 1) = 1.2. Around the weighted mean (2/4 + 1) / (1/4 + 1) = 1.2 lies as much: R^2 = 0.
+    line = _line([[1.0, 1.0], [2.0, 1.0]], [2.0, 1.0])
+    assert line.coefficients == pytest.approx((0, 1.2))
+    assert line.residuals == pytest.approx((2 / 1.2 - 1, 1 / 1.2 - 1))
+    assert line.r_squared == pytest.approx(0)
+
+
+def test_the_machine_is_found_again_from_its_own_times(fitted):
+    found = fitted.machine
+    launches = ("layer_launch_s", "collective_launch_s", "gather_s", "handover_s", "optimizer_s")
+    for name in ("flops_per_s", "replicated_s_per_element", "backward_over_forward", *launches):
+        assert getattr(found, name) == pytest.approx(getattr(MACHINE, name), rel=1e-6), name
+    assert found.link.bandwidth_bytes_per_s == pytest.approx(50e6)
+    assert found.link.latency_s == pytest.approx(1e-4)
+    assert found.codec(Family.TOP_K).encode_s_per_element == pytest.approx(5e-9)
+    assert found.codec(Family.TOP_K).decode_s_per_sent == pytest.approx(8e-9)
+    assert fitted.r_squared["computation"] == fitted.r_squared["communication"] == pytest.approx(1)
+    assert fitted.r_squared[f"coding, {Family.TOP_K.value}"] == pytest.approx(1)
+
+
+def test_what_a_learned_code_adds_to_the_backward_pass_is_told_from_its_coding():
+    # Its backward pass takes 1.5 times its coding, and one message for all encoders, whose launching is not told apart.
+    settings = measured_on(["w/o", "A1"], [(4, 1)], SIZES[:1]) + measured_on(["w/o"], [(4, 1)], SIZES[1:])
+    (coded,) = [one for one in settings if one.setting.method == "A1"]
+    coding_s = coded.parts_s["encode"] + coded.parts_s["decode"]
+    found = measured.fit_machine(settings).machine.codec(Family.AUTOENCODER).backward_ratio
+    assert found == pytest.approx(1.5 + 2e-4 / coding_s)
+
+
+def test_nothing_uncompressed_is_refused():
+    with pytest.raises(ValueError, match="'w/o'"):
+        measured.fit_machine(measured_on(["T1"], [(4, 1)], SIZES[:1]))
+
+
+def median_error(settings, fitted):
+    (row,) = [
+        row for row in measured.prediction_rows(settings, fitted, "held out") if row["quantity"] == "median_error"
+    ]
+    return row["value"]
+
+
+def test_held_out_settings_are_predicted_exactly_and_a_machine_a_quarter_slower_fails_the_prediction(fitted):
+    settings = measured_on(["w/o", "T4"], [(4, 1), (2, 2)], [(4, 128, 256)])
+    assert median_error(settings, fitted) == pytest.approx(0, abs=1e-6)
+    longer = [{**one.parts_s, "iteration": 1.25 * one.parts_s["iteration"]} for one in settings]
+    slower = [replace(one, parts_s=parts_s) for one, parts_s in zip(settings, longer, strict=True)]
+    assert median_error(slower, fitted) == pytest.approx(0.2)  # 1 / 1.25 - 1, and the claim asks for 0.10
+
+
+CODED = Setting(method="A1", tp=4, pp=1, micro_batch=6, sequence=128, hidden=256, **LAYERS)
+
+
+def speedup_over(bandwidth):
+    linked = replace(MACHINE, link=replace(SLOWEST, bandwidth_bytes_per_s=bandwidth))
+    plain = replace(CODED, method="w/o")
+    return iteration_time(plain, linked).total_s / iteration_time(CODED, linked).total_s
+
+
+def interval(value, half):
+    return {"value": value, "low": value - half, "high": value + half}
+
+
+def by_quantity(rows, quantity):
+    return {row.get("faster"): row["value"] for row in rows if row["quantity"] == quantity}
+
+
+def test_speedups_that_were_measured_as_predicted_leave_no_error():
+    over = {factor: interval(speedup_over(50e6 * factor), 1e-3) for factor in (1.0, 100.0)}
+    rows = measured.break_even_rows(MACHINE, CODED, SLOWEST, over)
+    assert by_quantity(rows, "saved_share_error") == pytest.approx({1.0: 0, 100.0: 0})
+    assert over[1.0]["value"] > 1 > over[100.0]["value"]
+    assert by_quantity(rows, "same_side") == {1.0: 1, 100.0: 1}
+    (point,) = by_quantity(rows, "break_even_bandwidth").values()
+    assert speedup_over(point) == pytest.approx(1)
+
+
+def test_a_fitted_link_that_differs_from_the_real_one_is_made_faster_by_the_same_factor():
+    real = replace(SLOWEST, bandwidth_bytes_per_s=40e6)  # the fit says 50
+    rows = measured.break_even_rows(MACHINE, CODED, real, {2.0: interval(1.1, 0.05)})
+    assert by_quantity(rows, "predicted_speedup_over_link") == {2.0: pytest.approx(speedup_over(100e6))}
+
+
+def test_a_prediction_on_the_wrong_side_is_told_and_one_inside_the_interval_is_no_finding():
+    predicted = speedup_over(50e6)
+    assert predicted > 1.04
+    rows = measured.break_even_rows(MACHINE, CODED, SLOWEST, {1.0: interval(0.9, 0.05)})
+    assert by_quantity(rows, "same_side") == {1.0: 0}
+    error = by_quantity(rows, "saved_share_error")[1.0]
+    assert error == pytest.approx(1 / 0.9 - 1 / predicted)
+    assert abs(error) > 0.04  # what the claim asks
+    unsure = {1.0: interval(0.99, 0.1)}
+    assert by_quantity(measured.break_even_rows(MACHINE, CODED, SLOWEST, unsure), "same_side") == {}

@@ -72,10 +72,7 @@ def test_the_curve_and_its_numbers_for_singular_values_4_3_2_1():
         (lambda: Setting(task="stsb"), "task is 'stsb'; it must be a GLUE task with classes"),
         (lambda: Setting(seeds=[]), "seeds is empty; it must hold at least one number"),
         (lambda: Setting(sentences=[0]), r"sentences is \[0\]; it must hold numbers of at least 1"),
-        (
-            lambda: spectrum.measure(Setting(), VirtualTensorGroup(3)),
-            "tensor_ranks is 2; it must be the group's size, 3",
-        ),
+        (lambda: spectrum.measure(Setting(), VirtualTensorGroup(3)), "tensor_ranks is 2; it must be the group's"),
     ],
 )
 def test_wrong_shares_matrices_settings_and_groups_are_refused(wrong, message):
@@ -95,9 +92,7 @@ def test_summaries_average_parts_first_and_give_the_range_over_seeds():
     assert (row["low"], row["value"], row["high"]) == pytest.approx((0.125, 0.1875, 0.25))
     curves = spectrum.mean_curves(spectra, "middle", 8)["weight gradient"]
     torch.testing.assert_close(curves, torch.tensor([[0.75, 1.0], [1.0, 1.0]]).double())
-
-
-def test_curves_of_unlike_length_meet_on_the_shorter_one():
+    # Curves of unlike length meet on the shorter one.
     keys = {"matrix": "activation", "part": "", "depth": "middle", "sentences": 8}
     pair = [Spectrum(seed=k, values=torch.ones(k).double(), **keys) for k in (2, 3)]
     curves = spectrum.mean_curves(pair, "middle", 8)["activation"]
@@ -129,11 +124,8 @@ def by_definition() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("tensor_ranks", [1, 2])
 def test_micro_batches_and_ranks_give_the_spectra_of_the_whole_batch(tensor_ranks):
     measured = spectrum.measure(Setting(**SMALL, tensor_ranks=tensor_ranks))
-    found = {
-        each.matrix: each.values
-        for each in measured.spectra
-        if each.depth == "middle" and each.part in ("", "mlp.output")
-    }
+    of_middle = [each for each in measured.spectra if each.depth == "middle" and each.part in ("", "mlp.output")]
+    found = {each.matrix: each.values for each in of_middle}
     for name, matrix in by_definition().items():
         expected = spectrum.singular_values(matrix)
         torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-5 * float(expected[0]))
@@ -141,11 +133,8 @@ def test_micro_batches_and_ranks_give_the_spectra_of_the_whole_batch(tensor_rank
 
 def test_a_rank_sends_no_more_directions_after_attention_than_it_has_columns():
     measured = spectrum.measure(Setting(**SMALL, tensor_ranks=4))
-    (values,) = (
-        each.values
-        for each in measured.spectra
-        if (each.matrix, each.part, each.depth) == ("message", "attention.output", "last")
-    )
+    place = ("message", "attention.output", "last")
+    (values,) = (each.values for each in measured.spectra if (each.matrix, each.part, each.depth) == place)
     assert len(values) == 64
     assert int((values > 1e-5 * values[0]).sum()) == 64 // 4
 
@@ -215,11 +204,8 @@ def test_losses_are_those_of_the_decoded_messages(text):
 
 
 def test_an_error_starts_in_the_compressed_layer_and_the_model_is_as_before(text):
-    before, in_layer_2, again = (
-        study.error_path(text, "w/o", [0]),
-        study.error_path(text, "T1", [1]),
-        study.error_path(text, "w/o", [1]),
-    )
+    compressed = (("w/o", [0]), ("T1", [1]), ("w/o", [1]))
+    before, in_layer_2, again = (study.error_path(text, name, layers) for name, layers in compressed)
     assert [row["lost_share"] for row in before] == [row["lost_share"] for row in again] == [0.0, 0.0]
     assert in_layer_2[0]["lost_share"] == 0 and in_layer_2[1]["lost_share"] > 0
     assert [row["is_compressed"] for row in in_layer_2] == [False, True]

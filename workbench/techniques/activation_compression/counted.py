@@ -38,14 +38,8 @@ def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hid
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(micro_batch, sequence, hidden, generator=generator).to(torch.float16)
     rows = [row for name in names for row in _message_rows(name, x)]
-    sizes = {
-        "micro_batch": micro_batch,
-        "sequence": sequence,
-        "hidden": hidden,
-        "pp": 1,
-        "layers": 1,
-        "compressed_layers": 1,
-    }
+    sizes = {"micro_batch": micro_batch, "sequence": sequence, "hidden": hidden}
+    sizes |= {"pp": 1, "layers": 1, "compressed_layers": 1}
     return rows + [row for name in names for tp in (2, 4) for row in _wire_rows(name, tp, sizes)]
 
 
@@ -90,7 +84,7 @@ def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]],
         `planned_messages`), rehearsal_header_bytes (gloo's) and rehearsal_unexplained_bytes (what remains).
     """
     settings = [Setting(method=name, tp=tp, pp=pp, **{**REHEARSAL, **sizes}) for tp, pp in meshes for name in names]
-    with Ranks(math.prod(meshes[0]), preload=("workbench.models.bert",)) as ranks:
+    with Ranks(math.prod(meshes[0]), preload=("workbench.models.bert", __name__)) as ranks:
         by_rank = ranks.run(sent_bytes, settings)
     rows = []
     for setting, sent in zip(settings, map(sum, zip(*by_rank, strict=True)), strict=True):
