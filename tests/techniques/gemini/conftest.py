@@ -1,14 +1,23 @@
-"""One fleet of warm machines and one pool of warm ranks for all tests of the technique: starting them takes seconds."""
+"""One fleet of warm machines, one pool of warm ranks and one server of etcd for all tests of the technique."""
 
 import contextlib
 import functools
+import os
+import shutil
+import socket
+import subprocess
+import sys
 
 import pytest
 
 from workbench.launch import Ranks
 from workbench.launch.machines import Machines
 from workbench.techniques.gemini.measured import reliability
+from workbench.techniques.gemini.runtime import EtcdKeyValueStore, StoreUnavailable
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "launch"))
+from processes_seen import wait_for
 
 LOADED = (*PRELOAD, reliability.__name__)
 
@@ -25,3 +34,33 @@ def pools():
     """Pools of ranks by their number; a pool that a failed rank has ended starts again by itself."""
     with contextlib.ExitStack() as stack:
         yield functools.cache(lambda num_ranks: stack.enter_context(Ranks(num_ranks, preload=LOADED, timeout_s=100)))
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory):
+    """The URL of a server of etcd; a test is skipped where there is none."""
+    if shutil.which("etcd") is None:
+        pytest.skip("the program etcd is not installed (Debian: apt-get install etcd-server)")
+    pytest.importorskip("etcd3gw", reason='the client of etcd is not installed: pip install "workbench[etcd]"')
+    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    command = ["etcd", "--data-dir", str(tmp_path_factory.mktemp("etcd")), "--log-level", "error"]
+    command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
+        try:
+            wait_for(lambda: answers(EtcdKeyValueStore(client)), 30.0)
+            yield client
+        finally:
+            server.kill()
+
+
+def answers(store) -> bool:
+    with contextlib.suppress(StoreUnavailable):
+        store.get("any")
+        return True
+    return False

@@ -13,29 +13,14 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.launch import RankFailed
+from workbench.techniques.gemini import runtime
 from workbench.techniques.gemini.method import partition_checkpoint, placement
-from workbench.techniques.gemini.runtime import (
-    EventName,
-    Fault,
-    InMemoryCheckpoints,
-    RankMissing,
-    Route,
-    Slot,
-    TrafficWatch,
-    Transfer,
-    Victim,
-    meet,
-    routes_of,
-    run_training,
-    tell_all,
-    watch_traffic,
-)
+from workbench.techniques.gemini.runtime import Fault, TrafficWatch, Victim, meet, routes_of, run_training
 
 
 def test_every_rank_hears_the_message_of_every_rank_however_long(pools):
     everyone = [{"rank": rank, "long": "x" * 100 * rank} for rank in range(3)]
-    heard = pools(3).run(lambda: tell_all({"rank": dist.get_rank(), "long": "x" * 100 * dist.get_rank()}))
+    heard = pools(3).run(lambda: runtime.tell_all({"rank": dist.get_rank(), "long": "x" * 100 * dist.get_rank()}))
     assert heard == [everyone] * 3
 
 
@@ -45,7 +30,7 @@ def meet_without(late: int) -> str:
     if dist.get_rank() == late:
         time.sleep(3.0)
         return "late"
-    with pytest.raises((RankMissing, RuntimeError)) as missing:
+    with pytest.raises((runtime.RankMissing, RuntimeError)) as missing:
         meet("checkpoint of iteration 7", 1.0, group)
     return f"{missing.type.__name__}: {missing.value}"
 
@@ -60,25 +45,25 @@ def test_a_rank_that_does_not_come_in_time_is_named_and_where_it_is_the_first_th
 
 
 def die_before_meeting(context) -> str:
-    if context.generation > 1:
-        return "again"
-    if context.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    meet("checkpoint of iteration 7", 30.0)
+    if context.generation == 1:
+        if context.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        meet("checkpoint of iteration 7", 30.0)
+    return "again"
 
 
 def test_a_rank_that_dies_is_a_lost_peer_to_those_that_wait_for_it_and_not_one_that_is_late(fleet):
     outcome = run_training(die_before_meeting, 3, machines=fleet, timeout_s=60)
     assert outcome.results == ("again",) * 3
-    kinds = {event.rank: event.details["kind"] for event in outcome.named(EventName.RANK_FAILED)}
+    kinds = {event.rank: event.details["kind"] for event in outcome.named(runtime.EventName.RANK_FAILED)}
     assert kinds.pop(1) == "died" and set(kinds.values()) <= {"lost a peer or waits for one"}
 
 
 def test_members_of_a_group_send_round_and_the_ring_sends_on():
     # Groups {0, 1} and {2, 3, 4} as a ring: machine 4 sends to 2.
     holders = placement(5, 2).holders
-    assert routes_of(0, holders) == (Route(target=1, source=1),)
-    assert routes_of(4, holders) == (Route(target=2, source=3),)
+    assert routes_of(0, holders) == (runtime.Route(target=1, source=1),)
+    assert routes_of(4, holders) == (runtime.Route(target=2, source=3),)
     with pytest.raises(ValueError, match=r"replica 1 comes to rank 2 from ranks \[0, 1\]"):
         routes_of(2, ((0, 2), (1, 2), (2, 0)))
 
@@ -91,7 +76,7 @@ def sent_and_kept(num_replicas: int, sizes: list[int], num_buffers: int) -> bool
     plans = [partition_checkpoint([1e-4, 3e-4, 1.0], size, bandwidth_bytes_per_s=1e6, **options) for size in sizes]
     shards = [torch.randint(0, 256, (size,), dtype=torch.uint8, generator=seeded(i)) for i, size in enumerate(sizes)]
     kept = {route.source: torch.zeros(sizes[route.source], dtype=torch.uint8) for route in routes}
-    transfer, spans = Transfer(routes, group=group, chunk_bytes=100, num_buffers=num_buffers), []
+    transfer, spans = runtime.Transfer(routes, group=group, chunk_bytes=100, num_buffers=num_buffers), []
 
     def read(chunk, out) -> None:
         out.copy_(shards[rank][chunk.offset_bytes : chunk.offset_bytes + out.numel()])
@@ -116,23 +101,6 @@ def seeded(seed: int) -> torch.Generator:
 @pytest.mark.parametrize(("num_replicas", "num_buffers"), [(2, 4), (2, 1), (3, 2)])
 def test_what_is_kept_is_what_was_sent(pools, num_replicas, num_buffers):
     assert all(pools(4).run(sent_and_kept, num_replicas, [1234, 1, 999, 400], num_buffers))
-
-
-def wait_for_a_lost_peer() -> None:
-    rank, group = dist.get_rank(), dist.new_group()
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    options = {"num_replicas": 2, "reserved_bytes": 100_000, "num_buffers": 2}
-    plan = partition_checkpoint([1.0], 5_000_000, bandwidth_bytes_per_s=1e6, **options)
-    transfer = Transfer(routes_of(rank, placement(2, 2).holders), group=group, chunk_bytes=100_000, num_buffers=2)
-    ignored = dict.fromkeys(("read", "keep", "wait"), lambda *_: None)
-    for end in transfer.start(plan, {1: plan}, **ignored):
-        end.result(timeout=30)
-
-
-def test_a_lost_peer_is_an_error_that_names_it(pools):
-    with pytest.raises(RankFailed, match="rank 1"):
-        pools(2).run(wait_for_a_lost_peer, timeout_s=40)
 
 
 def test_messages_are_noted_in_the_order_of_their_ends_and_forgotten_with_the_iteration():
@@ -163,25 +131,19 @@ def test_the_network_is_idle_only_once_enough_messages_have_ended_and_none_is_un
 
 def test_a_model_that_is_not_distributed_has_nothing_to_watch():
     with pytest.raises(ValueError, match="model is Linear; it must be wrapped in DDP or given to fully_shard"):
-        watch_traffic(nn.Linear(2, 2), TrafficWatch())
+        runtime.watch_traffic(nn.Linear(2, 2), TrafficWatch())
 
 
 def watched_training(kind: str, is_watched: bool) -> tuple[list[float], list[int], bool]:
     """Train two steps; return all parameters' sums, the number of messages of each step, and whether they nest."""
     torch.manual_seed(0)
-    blocks = [nn.Linear(30, 30), nn.Linear(30, 30)]
-    model = nn.Sequential(*blocks)
-    if kind == "ddp":
-        model = DistributedDataParallel(model)
-    elif kind == "ddp of a subgroup":
-        groups = [dist.new_group(ranks) for ranks in ([0, 1], [2])]
-        model = DistributedDataParallel(model, process_group=groups[dist.get_rank() // 2])
-    else:
-        for module in (*blocks, model):
-            fully_shard(module)
+    options = {}
+    if kind == "ddp of a subgroup":
+        options["process_group"] = [dist.new_group(ranks) for ranks in ([0, 1], [2])][dist.get_rank() // 2]
+    model = wrapped(kind, [nn.Linear(30, 30), nn.Linear(30, 30)], **options)
     watch = TrafficWatch()
     if is_watched:
-        watch_traffic(model, watch)
+        runtime.watch_traffic(model, watch)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     inputs = torch.randn(8, 30, generator=seeded(dist.get_rank()))
     counts, in_order = [], True
@@ -214,19 +176,24 @@ def test_watching_changes_no_bit_and_sees_every_message(pools):
 # Training with checkpoints
 
 
-NUM_MACHINES, NUM_ITERATIONS = 4, 9
+NUM_MACHINES, NUM_ITERATIONS, LOCAL = 4, 9, "local memory"
 SMALL = {"reserved_bytes": 4096, "num_buffers": 4, "num_profiled": 2}  # so that some iterations interleave
+
+
+def wrapped(kind: str, blocks: list[nn.Module], **options) -> nn.Module:
+    """Make a model of blocks, for DDP or sharded block by block."""
+    model = nn.Sequential(*blocks)
+    if kind != "fsdp":
+        return DistributedDataParallel(model, **options)
+    for module in (*blocks, model):
+        fully_shard(module)
+    return model
 
 
 def build(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(7)
     blocks = [nn.Sequential(nn.Linear(24, 24), nn.Dropout(0.2), nn.GELU()) for _ in range(3)]
-    model = nn.Sequential(*blocks)
-    if kind == "ddp":
-        model = DistributedDataParallel(model, bucket_cap_mb=0.001)
-    else:
-        for module in (*blocks, model):
-            fully_shard(module)
+    model = wrapped(kind, blocks, **({"bucket_cap_mb": 0.001} if kind == "ddp" else {}))
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
@@ -245,7 +212,7 @@ def train(context, kind: str, options: dict) -> dict:
 
     torch.manual_seed(context.rank)
     options = {"scheduler": schedule, "extra": extra, "throw_away": loss, **SMALL, **options}
-    checkpoints = InMemoryCheckpoints(context, model, optimizer, **options)
+    checkpoints = runtime.InMemoryCheckpoints(context, model, optimizer, **options)
     for _ in range(checkpoints.iteration, NUM_ITERATIONS):
         model.zero_grad()
         loss().backward()
@@ -280,7 +247,7 @@ def trained(fleet):
 
 @pytest.fixture(scope="module")
 def undisturbed(trained) -> dict[str, list]:
-    return {kind: [each["values"] for each in trained(kind)] for kind in ("ddp", "fsdp")}
+    return {kind: [rank["values"] for rank in trained(kind)] for kind in ("ddp", "fsdp")}
 
 
 def test_a_run_without_failure_starts_at_0_interleaves_once_it_has_profiled_and_keeps_two_buffers_a_replica(
@@ -289,32 +256,27 @@ def test_a_run_without_failure_starts_at_0_interleaves_once_it_has_profiled_and_
     ranks = trained("fsdp", scheme="Unpipelined")
     assert all(rank["settled"] and rank["resumed"] == 0 for rank in ranks)
     assert [rank["values"] for rank in ranks] == undisturbed["fsdp"]
-    tables = Slot.memory_bytes(1)  # what two buffers take beside their data
+    tables = runtime.Slot.memory_bytes(1)  # what two buffers take beside their data
     for rank in ranks:
         assert rank["kept_bytes"] == rank["memory"]
         assert 4 * rank["shard_bytes"] < rank["kept_bytes"] <= 2 * (2 * rank["shard_bytes"] + tables)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_lost_machine_is_replaced_from_its_peer(trained, undisturbed, kind):
-    ranks = trained(kind, [Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=7)])
-    assert [rank["values"] for rank in ranks] == undisturbed[kind]
-    assert ranks[0]["tiers"] == ["local memory", "peer memory", "local memory", "local memory"]
+LOSSES = [
     # Of 7 iterations at most two are lost: one on its way, and one that not all ranks know to be complete.
-    assert ranks[0]["resumed"] >= 5
+    ("ddp", Victim.MACHINE, (1,), 7, [LOCAL, "peer memory", LOCAL, LOCAL], 5),
+    ("fsdp", Victim.MACHINE, (1,), 7, [LOCAL, "peer memory", LOCAL, LOCAL], 5),
+    ("ddp", Victim.RANK, (2,), 4, [LOCAL] * 4, 2),
+    # A whole group without storage: training starts again.
+    ("fsdp", Victim.MACHINE, (2, 3), 3, ["the start"] * 4, 0),
+]
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_lost_rank_resumes_from_its_own_machine(trained, undisturbed, kind):
-    ranks = trained(kind, [Fault(kills=Victim.RANK, numbers=(2,), at_iteration=4)])
+@pytest.mark.parametrize(("kind", "kills", "numbers", "at", "tiers", "least"), LOSSES)
+def test_after_a_loss_every_rank_ends_with_the_same_bits(trained, undisturbed, kind, kills, numbers, at, tiers, least):
+    ranks = trained(kind, [Fault(kills=kills, numbers=numbers, at_iteration=at)])
     assert [rank["values"] for rank in ranks] == undisturbed[kind]
-    assert ranks[0]["tiers"] == ["local memory"] * NUM_MACHINES and ranks[0]["resumed"] >= 2
-
-
-def test_a_whole_group_that_is_lost_without_storage_starts_again(trained, undisturbed):
-    ranks = trained("fsdp", [Fault(kills=Victim.MACHINE, numbers=(2, 3), at_iteration=3)])
-    assert [rank["values"] for rank in ranks] == undisturbed["fsdp"]
-    assert ranks[0]["tiers"] == ["the start"] * NUM_MACHINES and ranks[0]["resumed"] == 0
+    assert ranks[0]["tiers"] == tiers and ranks[0]["resumed"] >= least
 
 
 def test_two_losses_one_after_the_other_find_as_many_replicas_as_one(trained, undisturbed):
@@ -336,7 +298,7 @@ def test_a_further_optimizer_waits_for_what_is_being_sent_and_comes_back_with_th
 def skip_an_update(context) -> tuple[int, int]:
     """Train with an update left out, as a loss scaler does; return both iteration numbers."""
     model, optimizer = build("fsdp")
-    checkpoints = InMemoryCheckpoints(context, model, optimizer, **SMALL)
+    checkpoints = runtime.InMemoryCheckpoints(context, model, optimizer, **SMALL)
     for iteration in range(NUM_ITERATIONS):
         model(torch.randn(8, 24)).square().mean().backward()
         if iteration not in (1, 6, 7):
@@ -353,22 +315,21 @@ def test_an_update_that_is_left_out_spoils_no_checkpoint_and_no_profile(fleet):
 
 
 REFUSALS = [
-    ({}, "throw_away is None"),
-    ({"throw_away": list, "num_replicas": 2}, "num_replicas"),
-    ({"throw_away": list, "num_buffers": 0}, "num_buffers is 0"),
-    ({"throw_away": list, "timeout_s": 0}, "timeout_s is 0"),
-    ({"throw_away": list, "every": 0}, "every is 0"),
-    ({"throw_away": list, "storage_every": 3}, "storage_every is 3"),
+    ({"num_replicas": 2}, "num_replicas"),
+    ({"num_buffers": 0}, "num_buffers is 0"),
+    ({"timeout_s": 0}, "timeout_s is 0"),
+    ({"every": 0}, "every is 0"),
+    ({"storage_every": 3}, "storage_every is 3"),
 ]
 
 
 def refusals() -> list[str]:
     model, optimizer = build("ddp")
     alone = {"rank": 0, "world_size": 1, "machine": 0, "num_machines": 1, "ranks_per_machine": 1, "local_rank": 0}
-    messages = []
+    context, usual, messages = SimpleNamespace(**alone), {"throw_away": list, "num_replicas": 1}, []
     for options, _ in REFUSALS:
         with pytest.raises(ValueError) as caught:
-            InMemoryCheckpoints(SimpleNamespace(**alone), model, optimizer, **{"num_replicas": 1, **options})
+            runtime.InMemoryCheckpoints(context, model, optimizer, **usual | options)
         messages.append(str(caught.value))
     return messages
 

@@ -1,25 +1,20 @@
-"""Leases, election and orders without processes: histories worked by hand."""
+"""Leases, election and orders without processes, worked by hand; and the contract of every key-value store."""
 
+import contextlib
+import multiprocessing
+import os
 import random
+import time
+import warnings
 
 import pytest
-from stores import MemoryKeyValueStore
 
+from workbench.techniques.gemini import runtime
 from workbench.techniques.gemini.runtime import ControlAgent, LeaseBook, StoreUnavailable, Timing
+from workbench.techniques.gemini.runtime.control import ordering
+from workbench.techniques.gemini.runtime.control import store as stores
 from workbench.techniques.gemini.runtime.control.agent import is_expired_by_definition
-from workbench.techniques.gemini.runtime.control.ordering import (
-    ORDER_KEY,
-    ROOT_KEY,
-    AgentStatus,
-    Order,
-    Phase,
-    Replacement,
-    RootRecord,
-    View,
-    decide,
-    election_step,
-    status_key,
-)
+from workbench.techniques.gemini.runtime.control.ordering import ORDER_KEY, Order, Phase, RootRecord, decide
 
 # Leases
 
@@ -53,18 +48,18 @@ def test_the_lease_book_agrees_with_the_definition(seed):
 
 
 @pytest.mark.parametrize(
-    ("field", "make"),
+    ("field", "make", "fields"),
     [
-        ("lease_s", lambda: LeaseBook(0.0, None)),
-        ("start_s", lambda: LeaseBook(1.0, -1.0)),
-        ("heartbeat_s", lambda: Timing(heartbeat_s=0.0)),
-        ("lease_s", lambda: Timing(heartbeat_s=0.3, lease_s=1.0)),
-        ("start_s", lambda: Timing(lease_s=5.0, start_s=4.0)),
+        ("lease_s", LeaseBook, {"lease_s": 0.0, "start_s": None}),
+        ("start_s", LeaseBook, {"lease_s": 1.0, "start_s": -1.0}),
+        ("heartbeat_s", Timing, {"heartbeat_s": 0.0}),
+        ("lease_s", Timing, {"heartbeat_s": 0.3, "lease_s": 1.0}),
+        ("start_s", Timing, {"lease_s": 5.0, "start_s": 4.0}),
     ],
 )
-def test_leases_are_positive_and_cover_several_heartbeats(field, make):
+def test_leases_are_positive_and_cover_several_heartbeats(field, make, fields):
     with pytest.raises(ValueError, match=f"{field} is .*; it must be"):
-        make()
+        make(**fields)
 
 
 # Election
@@ -91,7 +86,7 @@ ELECTIONS = [
 
 @pytest.mark.parametrize(("me", "record", "known", "root_is_lost", "seen_term", "expected"), ELECTIONS)
 def test_an_election_step(me, record, known, root_is_lost, seen_term, expected):
-    claim = election_step(me=me, record=record, known=known, root_is_lost=root_is_lost, seen_term=seen_term)
+    claim = ordering.election_step(me=me, record=record, known=known, root_is_lost=root_is_lost, seen_term=seen_term)
     assert (None if claim is None else (claim.term, claim.name)) == expected
 
 
@@ -102,7 +97,7 @@ ORDER = Order(generation=4, term=2, root="a", members=("a", "b"), meeting="here:
 
 def status(name, phase=Phase.RUNNING, **changes):
     values = {"generation": 4, "term": 2, "root": "a", "seen_term": 2, "served": True, "meeting": "here:2"}
-    return AgentStatus(name=name, count=1, phase=phase, **{**values, **changes})
+    return ordering.AgentStatus(name=name, count=1, phase=phase, **{**values, **changes})
 
 
 def spare(name):
@@ -113,7 +108,7 @@ def view(*statuses, lost=(), order=ORDER, ripe=False):
     by_name = {status.name: status for status in statuses}
     alive, lost, roster = frozenset(by_name) - frozenset(lost), frozenset(lost), tuple(by_name)
     known = {"initial": ("a", "b"), "roster": roster, "alive": alive, "lost": lost, "statuses": by_name}
-    return View(order=order, peer_loss_is_ripe=ripe, **known)
+    return ordering.View(order=order, peer_loss_is_ripe=ripe, **known)
 
 
 def test_training_begins_when_all_machines_of_the_first_list_are_heard():
@@ -154,7 +149,7 @@ REPLACEMENTS = [
 def test_lost_machines_are_replaced_by_standbys_and_asked_for_again(others, lost, members, numbers, reason):
     decision = decide(view(status("a"), status("b"), *others, lost=lost))
     assert (decision.members, decision.generation if members else 5) == (members, 5)
-    assert decision.replace == tuple(Replacement(lost=name, number=number) for name, number in numbers.items())
+    assert decision.replace == tuple(ordering.Replacement(lost=name, number=number) for name, number in numbers.items())
     assert reason in decision.reason
 
 
@@ -175,6 +170,35 @@ def test_machines_that_hold_another_order_of_the_same_or_a_later_generation_get_
 
 # The whole loop
 
+
+class MemoryKeyValueStore:
+    """The definition of a store: a dictionary, for one process, with functions to call at every access."""
+
+    def __init__(self, before=lambda kind, key: None, after=lambda kind, key, written: None):
+        self.values, self.before, self.after = {}, before, after
+
+    def get(self, key):
+        self.before("get", key)
+        return self.values.get(key)
+
+    def set(self, key, value):
+        self.before("set", key)
+        self.values[key] = stores.checked_value("value", value)
+        self.after("set", key, value)
+
+    def compare_set(self, key, expected, desired):
+        self.before("compare_set", key)
+        stores.check_change(expected, desired)
+        if self.values.get(key) == expected:
+            self.values[key] = desired
+        now = self.values.get(key)
+        self.after("compare_set", key, desired if now == desired else None)
+        return now
+
+    def close(self):
+        pass
+
+
 TIMING = Timing(heartbeat_s=0.1, lease_s=1.0, start_s=3.0)
 
 
@@ -189,20 +213,15 @@ def step_all(agents, *times_s):
             agent.step(time_s)
 
 
-def test_three_agents_elect_one_root_and_accept_its_first_order():
-    a, b, c = everybody = agents(MemoryKeyValueStore())
-    step_all(everybody, 0.0, 0.0)
-    assert [agent.leads for agent in (a, b, c)] == [True, False, False]
-    assert [agent.order.identity for agent in (a, b, c)] == [(1, 1, "a")] * 3
-    assert [agent.phase for agent in (a, b, c)] == [Phase.RUNNING] * 3
-
-
-def test_a_root_that_slept_and_was_succeeded_cannot_act_any_more():
+def test_agents_elect_one_root_which_cannot_act_any_more_once_it_slept_and_was_succeeded():
     store = MemoryKeyValueStore()
     a, b, c = agents(store)
-    step_all((a, b, c), 0.0, 0.1)
+    step_all((a, b, c), 0.0, 0.0)
+    assert [agent.leads for agent in (a, b, c)] == [True, False, False]
+    assert {(agent.order.identity, agent.phase) for agent in (a, b, c)} == {((1, 1, "a"), Phase.RUNNING)}
+    step_all((a, b, c), 0.1)
     step_all((b, c), *(tick / 10 for tick in range(2, 14)))  # a sleeps for 1.2 s
-    assert RootRecord.from_bytes(store.get(ROOT_KEY)) == RootRecord(term=2, name="b")
+    assert RootRecord.from_bytes(store.get(ordering.ROOT_KEY)) == RootRecord(term=2, name="b")
     late = Order(generation=2, term=1, root="a", members=("a", "b", "c"), meeting="")
     store.set(ORDER_KEY, late.to_bytes())  # what a decided before it fell asleep, written late
     step_all((c, a, b, c), 1.4)  # a wakes up as well; b, who sees all alive again, orders anew
@@ -211,25 +230,19 @@ def test_a_root_that_slept_and_was_succeeded_cannot_act_any_more():
     assert not a.leads
 
 
-class Pausing(MemoryKeyValueStore):
-    """A store that does something else just before it writes an order."""
-
-    meanwhile = None
-
-    def compare_set(self, key, expected, desired):
-        if key == ORDER_KEY and self.meanwhile:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
-        return super().compare_set(key, expected, desired)
-
-
 def test_a_root_that_falls_asleep_while_it_writes_an_order_does_not_overwrite_its_successors():
-    store = Pausing()
+    meanwhile = []
+
+    def act(kind, key):
+        if meanwhile and (kind, key) == ("compare_set", ORDER_KEY):
+            meanwhile.pop()()
+
+    store = MemoryKeyValueStore(before=act)
     a, b, c, standby = agents(store, ("a", "b", "c", "standby"), initial=("a", "b", "c"))
     step_all((a, b, c, standby), 0.0, 0.1)
     c.phase = Phase.FAILED
     c.step(0.2)
-    store.meanwhile = lambda: step_all((b, c, standby), *(tick / 10 for tick in range(2, 15)))
+    meanwhile.append(lambda: step_all((b, c, standby), *(tick / 10 for tick in range(2, 15))))
     assert a.step(0.2).order is None  # it wanted to order generation 2, and b did so meanwhile
     assert Order.from_bytes(store.get(ORDER_KEY)).identity == (2, 2, "b")
     assert [agent.order.members for agent in (b, c, standby)] == [("standby", "b", "c")] * 3
@@ -244,29 +257,18 @@ def test_everything_in_the_store_is_written_again_after_it_was_lost():
     for time_s in (0.2, 0.3):
         assert [agent.step(time_s).order for agent in everybody] == [None] * 3
     assert {key: value for key, value in store.values.items() if not key.startswith("agents")} == before
-    assert {key for key in store.values if key.startswith("agents")} == {status_key(name) for name in "abc"}
-
-
-class Cut(MemoryKeyValueStore):
-    """A store that can be cut off."""
-
-    answers = True
-
-    def get(self, key):
-        if not self.answers:
-            raise StoreUnavailable("cut off")
-        return super().get(key)
-
-    def set(self, key, value):
-        self.get(key)
-        super().set(key, value)
+    assert {key for key in store.values if key.startswith("agents")} == {ordering.status_key(name) for name in "abc"}
 
 
 def test_nobody_is_lost_because_the_store_was_silent_for_longer_than_a_lease():
-    store = Cut()
-    everybody = agents(store)
+    tick = 0
+
+    def cut_off(kind, key):
+        if 10 <= tick < 40:  # 3 s, three leases
+            raise StoreUnavailable("cut off")
+
+    everybody = agents(MemoryKeyValueStore(before=cut_off))
     for tick in range(60):
-        store.answers = not 10 <= tick < 40  # 3 s, three leases
         # The root reads what all have just written before, and looks at them first after the silence.
         order = everybody if tick >= 10 else everybody[::-1]
         events = [event for agent in order for event, _ in agent.step(tick / 10).events]
@@ -277,41 +279,12 @@ def test_nobody_is_lost_because_the_store_was_silent_for_longer_than_a_lease():
 # Seeded random interleavings of whole machines
 
 
-class Interleaved(MemoryKeyValueStore):
-    """A store in which, between any two calls of one agent, others may act, and calls may fail."""
-
-    def __init__(self, world):
-        super().__init__()
-        self.world = world
-
-    def get(self, key):
-        self.world.disturb()
-        return super().get(key)
-
-    def set(self, key, value):
-        self.world.disturb()
-        super().set(key, value)
-        if key == ORDER_KEY:
-            self.world.written.append(Order.from_bytes(value))
-
-    def compare_set(self, key, expected, desired):
-        self.world.disturb()
-        now = super().compare_set(key, expected, desired)
-        if key == ORDER_KEY and now == desired:
-            self.world.written.append(Order.from_bytes(desired))
-        self.world.disturb()  # an answer may be lost after the store has written
-        return now
-
-
 class World:
     """Machines without processes: they die, sleep, forget, and are replaced; each has a clock of its own."""
 
     def __init__(self, seed, wipes):
-        self.seed, self.draw = seed, random.Random(seed)
-        self.wipes = wipes
-        self.now_s = 0.0
-        self.chaos = True
-        self.store = Interleaved(self)
+        self.seed, self.draw, self.wipes = seed, random.Random(seed), wipes
+        self.now_s, self.chaos, self.store = 0.0, True, MemoryKeyValueStore(self.disturb, self.note)
         self.agents, self.clocks, self.asleep_until_s, self.busy = {}, {}, {}, []
         self.accepted, self.written, self.finished, self.lives = {}, [], None, 0
         self.initial = ("m0", "m1", "m2")
@@ -321,13 +294,18 @@ class World:
             self.boot(name)
 
     def boot(self, name):
-        self.agents[name] = ControlAgent(
-            name, self.store, initial=self.initial, roster=tuple(self.roster), timing=TIMING, meeting=lambda: name
-        )
+        known = {"initial": self.initial, "roster": tuple(self.roster), "timing": TIMING}
+        self.agents[name] = ControlAgent(name, self.store, meeting=lambda: name, **known)
         self.clocks[name] = self.draw.uniform(-1000, 1000)
         self.asleep_until_s[name] = 0.0
 
-    def disturb(self):
+    def note(self, kind, key, written):
+        if written and key == ORDER_KEY:
+            self.written.append(Order.from_bytes(written))
+        if kind == "compare_set":
+            self.disturb()  # an answer may be lost after the store has written
+
+    def disturb(self, *access):
         if not self.chaos:
             return
         if self.draw.random() < 0.03:
@@ -388,24 +366,23 @@ class World:
                 agent.phase = Phase.LOST_PEER
 
     def accident(self):
-        name = self.draw.choice(list(self.agents))
-        kind = self.draw.random()
+        name, kind = self.draw.choice(list(self.agents)), self.draw.random()
         if kind < 0.4 and len(self.agents) > 1:
             self.agents.pop(name)
         elif kind < 0.8:
             self.asleep_until_s[name] = self.now_s + self.draw.uniform(0.5, 3.0)
 
     def run(self, chaos_s, calm_s):
-        end_s = chaos_s + calm_s
-        while self.now_s < end_s and not (self.finished and not self.chaos):
-            self.chaos = self.now_s < chaos_s
-            if not self.chaos:
-                self.asleep_until_s = dict.fromkeys(self.asleep_until_s, 0.0)
+        while self.now_s < chaos_s:
             self.tick()
-            if self.chaos and self.draw.random() < 0.08:
+            if self.draw.random() < 0.08:
                 self.accident()
-            if not self.chaos:
-                self.finished = self.finished if self.finished in self.current() else None
+        self.chaos, self.asleep_until_s = False, dict.fromkeys(self.asleep_until_s, 0.0)
+        while self.now_s < chaos_s + calm_s and not self.is_over():
+            self.tick()
+
+    def is_over(self):
+        return self.finished is not None and self.finished in [agent.order for agent in self.agents.values()]
 
     def tick(self):
         for name in self.draw.sample(list(self.agents), len(self.agents)):
@@ -413,19 +390,13 @@ class World:
         self.ranks_do_something()
         self.now_s += 0.1
 
-    def current(self):
-        return [agent.order for agent in self.agents.values()]
-
-
-SEEDS = [100 * block + number for block in range(4) for number in range(6)]
-
 
 @pytest.mark.parametrize("wipes", [False, True], ids=["a lasting store", "a forgetful store"])
 def test_whatever_happens_no_two_roots_act_in_one_generation_and_training_ends(wipes):
-    worlds = [World(seed, wipes) for seed in SEEDS]
+    worlds = [World(100 * block + number, wipes) for block in range(4) for number in range(4)]
     for world in worlds:
         world.run(chaos_s=15.0, calm_s=60.0)
-        assert world.finished is not None, f"seed {world.seed}: no end after calm"
+        assert world.is_over(), f"seed {world.seed}: no end after calm"
         assert len(world.finished.members) == 3
         followed = {order for orders in world.accepted.values() for order in orders}
         identities = [order.identity for order in followed]
@@ -439,3 +410,91 @@ def test_whatever_happens_no_two_roots_act_in_one_generation_and_training_ends(w
     assert sum(len({order.root for order in world.written}) > 1 for world in worlds) >= len(worlds) / 2
     assert sum(len(world.replaced) for world in worlds) >= 2 * len(worlds)
     assert max(order.generation for world in worlds for order in world.written) >= 5
+
+
+# One contract for every key-value store: the dictionary, torch's TCPStore, and etcd
+
+
+def serve(listening):
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    server = stores.serve_tcp_store(listening)
+    while server:
+        time.sleep(1.0)
+
+
+@contextlib.contextmanager
+def tcp_server(port=0):
+    """Run a TCPStore server in a process of its own, and give its port."""
+    listening = stores.listening_socket("127.0.0.1", port)
+    process = multiprocessing.get_context("fork").Process(target=serve, args=[listening], daemon=True)
+    with warnings.catch_warnings():  # about forking a process with threads, which this server does not mind
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    port = listening.getsockname()[1]
+    listening.close()
+    yield port
+    process.kill()
+    process.join()
+
+
+@pytest.fixture(params=["dictionary", "tcp", "etcd"])
+def store(request):
+    if request.param == "dictionary":
+        yield MemoryKeyValueStore()
+    elif request.param == "tcp":
+        with tcp_server() as port, contextlib.closing(runtime.TcpKeyValueStore("127.0.0.1", port)) as client:
+            yield client
+    else:
+        client = runtime.EtcdKeyValueStore(request.getfixturevalue("etcd"), prefix=f"test-{time.monotonic_ns()}/")
+        yield client
+        client.delete_all()
+        client.close()
+
+
+def test_a_value_is_there_after_it_was_set_and_compare_set_writes_only_over_the_expected_one(store):
+    assert isinstance(store, stores.KeyValueStore)
+    assert store.get("b") is None
+    store.set("b", b"\x00\xff binary")
+    assert store.get("b") == b"\x00\xff binary"
+    assert store.compare_set("a", b"old", b"1") is None  # no value, and one was expected
+    assert store.get("a") is None
+    for expected, desired, now in ((None, b"1", b"1"), (None, b"2", b"1"), (b"0", b"2", b"1"), (b"1", b"2", b"2")):
+        assert store.compare_set("a", expected, desired) == store.get("a") == now
+    assert store.compare_set("a", b"2", b"2") == b"2"
+
+
+@pytest.mark.parametrize("empty", [b"", "text"])
+def test_empty_values_and_text_are_refused(store, empty):
+    calls = {"value": ("set", empty), "desired": ("compare_set", None, empty), "expected": ("compare_set", empty, b"1")}
+    for field, (method, *values) in calls.items():
+        with pytest.raises(ValueError, match=f"{field} is .*; it must be bytes, at least one"):
+            getattr(store, method)("a", *values)
+    assert store.get("a") is None
+
+
+def test_of_many_clients_one_wins_and_finds_a_store_that_was_killed_and_started_again_empty():
+    with tcp_server() as port:
+        clients = [runtime.TcpKeyValueStore("127.0.0.1", port, timeout_s=0.5) for _ in range(4)]
+        answers = [client.compare_set("a", None, b"%d" % number) for number, client in enumerate(clients)]
+        assert answers == [b"0"] * 4
+    client = clients[0]
+    with pytest.raises(StoreUnavailable, match=f"the store at 127.0.0.1:{port} does not answer"):
+        client.get("a")
+    with pytest.raises(StoreUnavailable):  # nobody listens
+        client.set("a", b"2")
+    with tcp_server(port):
+        assert client.get("a") is None
+        client.set("a", b"3")
+        assert client.get("a") == b"3"
+
+
+def test_an_etcd_url_needs_scheme_host_and_port_and_a_server_that_is_not_there_is_unavailable():
+    for url in ("127.0.0.1:2379", "http://127.0.0.1", "ftp://host:1"):
+        with pytest.raises(ValueError, match="url is .*; it must be http://host:port or https://host:port"):
+            runtime.EtcdKeyValueStore(url)
+    pytest.importorskip("etcd3gw")
+    store = runtime.EtcdKeyValueStore("http://127.0.0.1:9", timeout_s=0.5)
+    with pytest.raises(StoreUnavailable):
+        store.get("a")
+    with pytest.raises(ValueError, match="prefix is empty"):
+        store.delete_all()

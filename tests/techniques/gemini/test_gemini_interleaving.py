@@ -6,22 +6,13 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from workbench.techniques.gemini.method import (
-    CheckpointTraffic,
-    Chunk,
-    IdleProfile,
-    Phase,
-    Scheme,
-    interleave,
-    partition_checkpoint,
-    partition_checkpoint_by_definition,
-    profile_idle_spans,
-)
+from workbench.techniques.gemini import method
+from workbench.techniques.gemini.method import IdleProfile, Phase, interleave, partition_checkpoint
 from workbench.techniques.gemini.method.interleaving import planning_spans_s
 from workbench.techniques.gemini.method.profiling import Operation, ProfiledIteration, idle_spans_s, least_spans
 from workbench.timeline import Kind, format_timeline, parse_timeline
 
-BOTH = pytest.mark.parametrize("partition", [partition_checkpoint, partition_checkpoint_by_definition])
+BOTH = pytest.mark.parametrize("partition", [partition_checkpoint, method.partition_checkpoint_by_definition])
 
 
 def setting(**changes) -> dict:
@@ -30,7 +21,7 @@ def setting(**changes) -> dict:
     return {**buffers, "bandwidth_bytes_per_s": 1.0, "startup_s": 1.0, "safety": 1.0, **changes}
 
 
-def summary(chunks: tuple[Chunk, ...]) -> list[tuple[int, int, int, int]]:
+def summary(chunks: tuple[method.Chunk, ...]) -> list[tuple[int, int, int, int]]:
     return [(each.span, each.replica, each.offset_bytes, each.size_bytes) for each in chunks]
 
 
@@ -72,11 +63,11 @@ def test_the_fast_form_is_the_slow_one_to_the_byte_and_keeps_the_rules():
     for seed in range(500):
         spans_s, checkpoint_bytes, options = random_case(random.Random(seed))
         chunks = partition_checkpoint(spans_s, checkpoint_bytes, **options)
-        assert chunks == partition_checkpoint_by_definition(spans_s, checkpoint_bytes, **options), seed
+        assert chunks == method.partition_checkpoint_by_definition(spans_s, checkpoint_bytes, **options), seed
         check_chunks(chunks, spans_s, checkpoint_bytes, options)
 
 
-def check_chunks(chunks: tuple[Chunk, ...], spans_s: list[float], checkpoint_bytes: int, options: dict) -> None:
+def check_chunks(chunks: tuple[method.Chunk, ...], spans_s: list[float], checkpoint_bytes: int, options: dict) -> None:
     """Every remote replica is sent once, whole, in chunks that fit their buffer and their span."""
     replicas = {key: list(group) for key, group in groupby(chunks, key=lambda chunk: chunk.replica)}
     assert list(replicas) == list(range(options["num_replicas"] - 1))
@@ -96,24 +87,19 @@ def check_chunks(chunks: tuple[Chunk, ...], spans_s: list[float], checkpoint_byt
     [
         ({"num_replicas": 0}, "num_replicas is 0"),
         ({"num_replicas": 1.5}, "num_replicas is 1.5"),
-        ({"num_buffers": 0}, "num_buffers is 0"),
         ({"reserved_bytes": 1}, "reserved_bytes is 1; it must be a whole number of at least 2"),
-        ({"bandwidth_bytes_per_s": 0.0}, "bandwidth_bytes_per_s is 0.0"),
         ({"bandwidth_bytes_per_s": float("inf")}, "bandwidth_bytes_per_s is inf"),
         ({"startup_s": -1.0}, "startup_s is -1.0"),
         ({"safety": 0.0}, "safety is 0.0"),
         ({"safety": 1.1}, r"safety is 1.1; it must be in \(0, 1\]"),
         ({"idle_spans_s": []}, "idle_spans_s is empty"),
-        ({"idle_spans_s": [1.0, -2.0]}, r"idle_spans_s\[1\] is -2.0"),
-        ({"idle_spans_s": [float("nan")]}, r"idle_spans_s\[0\] is nan"),
-        ({"checkpoint_bytes": 0}, "checkpoint_bytes is 0"),
+        ({"idle_spans_s": [1.0, float("nan")]}, r"idle_spans_s\[1\] is nan"),
         ({"checkpoint_bytes": True}, "checkpoint_bytes is True"),
     ],
 )
-@BOTH
-def test_a_partition_refuses_bad_input_by_name(partition, changes, message):
+def test_a_partition_refuses_bad_input_by_name(changes, message):
     with pytest.raises(ValueError, match=message):
-        partition(**{"idle_spans_s": [1.0], "checkpoint_bytes": 4, **setting(), **changes})
+        partition_checkpoint(**{"idle_spans_s": [1.0], "checkpoint_bytes": 4, **setting(), **changes})
 
 
 # The algorithm as printed, for worked examples: buffers of 4 bytes, B = 1 byte/s, α = 1 s, μ = 1, so that f(4) = 5 s.
@@ -187,22 +173,18 @@ def test_idle_is_what_lies_before_each_operation_and_after_the_last():
 
 def test_spans_are_averaged_by_index_on_each_iterations_own_clock():
     first, second = iteration((1, 3), (6, 7)), iteration((103, 104), (105, 107), start_s=100, end_s=110)
-    profile = profile_idle_spans([first, second])
+    profile = method.profile_idle_spans([first, second])
     # Spans 1, 3, 3 and 3, 1, 3: means 2, 2, 3; deviations of 1 around 2, and none.
     assert profile == IdleProfile(spans_s=(2, 2, 3), deviations=(0.5, 0.5, 0))
     assert profile.total_s == 7
     # Spans 0, 0, 6 where they overlap, and 0, 2, 4 where they do not.
-    profile = profile_idle_spans([iteration((0, 3), (2, 4)), iteration((0, 2), (4, 6))])
+    profile = method.profile_idle_spans([iteration((0, 3), (2, 4)), iteration((0, 2), (4, 6))])
     assert profile == IdleProfile(spans_s=(0, 1, 5), deviations=(0, 1, 0.2))
-
-
-TWO_SPANS = IdleProfile(spans_s=(1, 5), deviations=(0.1, 0.0))
-ONE_SPAN = IdleProfile(spans_s=(2,), deviations=(0,))
-
-
-def test_ranks_have_the_least_span_of_each_and_the_largest_deviation():
-    ranks = [TWO_SPANS, IdleProfile(spans_s=(2, 3), deviations=(0.0, 0.3))]
+    # Ranks have the least span of each and the largest deviation.
+    ranks = [IdleProfile(spans_s=(1, 5), deviations=(0.1, 0.0)), IdleProfile(spans_s=(2, 3), deviations=(0.0, 0.3))]
     assert least_spans(ranks) == IdleProfile(spans_s=(1, 3), deviations=(0.1, 0.3))
+    with pytest.raises(ValueError, match="spans of rank 1 are 3; they must be 2"):
+        least_spans([ranks[0], profile])
 
 
 # Schemes
@@ -216,11 +198,11 @@ LAYERS = (
 )
 
 
-def traffic(**changes) -> CheckpointTraffic:
+def traffic(**changes) -> method.CheckpointTraffic:
     """6 bytes, 1 byte a second on the network and to the host, two buffers of 1 byte."""
     rates = {"bandwidth_bytes_per_s": 1.0, "copy_bytes_per_s": 1.0}
     buffers = {"reserved_bytes": 2, "num_buffers": 2, "free_bytes": 2}
-    return CheckpointTraffic(**{"checkpoint_bytes": 6, "safety": 1.0, **rates, **buffers, **changes})
+    return method.CheckpointTraffic(**{"checkpoint_bytes": 6, "safety": 1.0, **rates, **buffers, **changes})
 
 
 def picture(text: str) -> str:
@@ -228,7 +210,7 @@ def picture(text: str) -> str:
 
 
 def test_without_checkpoints_gathers_run_one_layer_ahead_and_the_update_waits_for_the_last_scatter():
-    found = interleave(LAYERS, traffic(), Scheme.BASELINE, update_s=1)
+    found = interleave(LAYERS, traffic(), method.Scheme.BASELINE, update_s=1)
     assert format_timeline(found.timeline, step_s=1.0) == picture("""
         network     | GF0 GF1 .  .  .  GB1 .  .  .  GB0 .  .  .  SB1 .  .  .  SB0 .
         copy engine | .   .   .  .  .  .   .  .  .  .   .  .  .  .   .  .  .  .   .
@@ -300,13 +282,11 @@ def test_with_slower_copies_a_chunk_waits_until_a_buffer_is_free():
 def test_one_message_at_a_time_and_one_buffer_in_each_place():
     found = interleave(LAYERS, traffic(checkpoint_bytes=23, num_replicas=3), "Gemini", update_s=1)
     for resource in ("network", "copy engine", "compute"):
-        actions = found.timeline.of(resource)
-        assert all(one.end_s <= other.start_s for one, other in zip(actions, actions[1:], strict=False))
-    received = [each.end_s for each in found.timeline.of("network") if each.kind is Kind.ENCODE]
-    starts = [each.start_s for each in found.timeline.of("network") if each.kind is Kind.ENCODE]
-    copied = [each.end_s for each in found.timeline.of("copy engine")]
-    assert len(received) == 46 and sum(chunk.size_bytes for chunk in found.chunks) == 2 * 23
-    assert all(start >= free for start, free in zip(starts[2:], copied, strict=False))
+        assert all(one.end_s <= other.start_s for one, other in pairwise(found.timeline.of(resource)))
+    starts_s = [each.start_s for each in found.timeline.of("network") if each.kind is Kind.ENCODE]
+    copied_s = [each.end_s for each in found.timeline.of("copy engine")]
+    assert len(starts_s) == 46 and sum(chunk.size_bytes for chunk in found.chunks) == 2 * 23
+    assert all(start_s >= free_s for start_s, free_s in zip(starts_s[2:], copied_s, strict=False))
 
 
 @pytest.mark.parametrize(
@@ -316,10 +296,9 @@ def test_one_message_at_a_time_and_one_buffer_in_each_place():
         (lambda: Operation(start_s=float("nan"), end_s=1), "must be finite"),
         (lambda: iteration(start_s=3, end_s=2, name="late"), "end_s of 'late' is 2"),
         (lambda: iteration((9, 11), name="early"), "operations of 'early' has Operation.*must lie between 0.0"),
-        (lambda: profile_idle_spans([]), "iterations is empty"),
-        (lambda: profile_idle_spans([iteration((0, 1), (2, 3)), iteration((0, 1))]), "operations of .* are 1; it must"),
+        (lambda: method.profile_idle_spans([]), "iterations is empty"),
+        (lambda: method.profile_idle_spans([iteration((0, 1), (2, 3)), iteration((0, 1))]), "operations of .* are 1;"),
         (lambda: least_spans([]), "profiles is empty"),
-        (lambda: least_spans([TWO_SPANS, ONE_SPAN]), "spans of rank 1 are 1; they must be 2"),
         (lambda: interleave([], traffic(), "Gemini"), "phases is empty"),
         (lambda: interleave(LAYERS, traffic(), "clever"), "scheme is 'clever'; it must be one of 'Baseline'"),
         (lambda: interleave(LAYERS, traffic(), "Gemini", update_s=-1), "update_s is -1"),
@@ -327,8 +306,6 @@ def test_one_message_at_a_time_and_one_buffer_in_each_place():
         (lambda: Phase(label="F", compute_s=float("nan")), "compute_s.* is nan"),
         (lambda: traffic(copy_bytes_per_s=0.0), "copy_bytes_per_s is 0.0"),
         (lambda: traffic(free_bytes=-1), "free_bytes is -1"),
-        (lambda: traffic(num_replicas=0), "num_replicas is 0"),
-        (lambda: traffic(safety=2.0), "safety is 2.0"),
     ],
 )
 def test_bad_input_is_refused_by_name(call, message):

@@ -17,28 +17,9 @@ from workbench.launch import Ranks, ShapedHosts
 from workbench.plots import figure
 from workbench.study.timing import Timed, Turn, Turns
 from workbench.techniques.gemini import plots as pictures
-from workbench.techniques.gemini.measured import reliability
-from workbench.techniques.gemini.measured.overhead import (
-    AsyncSave,
-    Facts,
-    Watched,
-    idle_s,
-    is_installed,
-    measure_overhead,
-    overhead_rows,
-    predict,
-)
+from workbench.techniques.gemini.measured import overhead, reliability
 from workbench.techniques.gemini.measured.recovery import RecoveryObserved, phases_of, recovery_rows
-from workbench.techniques.gemini.measured.reliability import (
-    Failure,
-    Flip,
-    Schedule,
-    Undisturbed,
-    draw_schedule,
-    reliability_cells,
-    reliability_rows,
-    run_schedule,
-)
+from workbench.techniques.gemini.measured.reliability import Flip, draw_schedule
 from workbench.techniques.gemini.measured.tiers import TierTimes, hidden_from, measure_tiers, paced, tier_rows
 from workbench.techniques.gemini.measured.training import PoolContext, Size, Tokens
 from workbench.techniques.gemini.method.interleaving import Scheme
@@ -50,56 +31,59 @@ from workbench.techniques.gemini.runtime.training import TrainingOutcome
 from workbench.techniques.gemini.runtime.transfer import Route
 from workbench.timeline import Action, Kind
 
+pytestmark = pytest.mark.timeout(100)
 TINY = Size(hidden=16, layers=1, heads=2, vocab=32, sequence=8, batch=2, dropout=0.0)
 
 
-def turn(scheme: str, iteration_s: float, notes: Watched | None = None) -> Turn:
+def turn(scheme: str, iteration_s: float, notes: overhead.Watched | None = None) -> Turn:
     whole = Action(resource="rank", start_s=0.0, end_s=iteration_s, label="iteration")
     return Turn(name=scheme, length=1, actions=(whole,), cpu_s=iteration_s / 2, notes=notes)
 
 
 def rows_by_hand(ratio: float) -> dict:
     """Two ranks, six rounds: iterations of 1.0 to 1.5 s, on the second rank 0.2 s longer, with Gemini times a ratio."""
-    notes = Watched(idle_before_s=0.5, idle_s=0.4, checkpoint_s=0.2)
+    notes = overhead.Watched(idle_before_s=0.5, idle_s=0.4, checkpoint_s=0.2)
     plain_s = [(1.0 + 0.1 * number, 1.2 + 0.1 * number) for number in range(6)]
+    schemes = {"Baseline": (1.0, None), "Gemini": (ratio, notes)}
     rounds = {
-        "Baseline": [tuple(turn("Baseline", seconds) for seconds in ranks) for ranks in plain_s],
-        "Gemini": [tuple(turn("Gemini", ratio * seconds, notes) for seconds in ranks) for ranks in plain_s],
+        name: [tuple(turn(name, factor * seconds, noted) for seconds in ranks) for ranks in plain_s]
+        for name, (factor, noted) in schemes.items()
     }
     known = {"shard_bytes": 100, "buffer_bytes": 40, "num_chunks": 5, "network_s": 0.1}
-    gemini = tuple(Facts(digest=digest, **known) for digest in ("a", "b"))
-    rows = overhead_rows(Timed(rounds=rounds, facts={"Baseline": (Facts(digest="a"),) * 2, "Gemini": gemini}))
-    return {(row["quantity"], row["scheme"]): row for row in rows}
+    gemini = tuple(overhead.Facts(digest=digest, **known) for digest in ("a", "b"))
+    facts = {"Baseline": (overhead.Facts(digest="a"),) * 2, "Gemini": gemini}
+    return {(row["quantity"], row["scheme"]): row for row in overhead.overhead_rows(Timed(rounds=rounds, facts=facts))}
 
 
 def test_ratios_are_taken_within_rounds_of_the_ranks_means():
     rows = rows_by_hand(1.02)
-    assert rows["iteration_s", "Baseline"]["value"] == pytest.approx(1.35)  # median of 1.1 to 1.6
-    assert rows["over_baseline", "Gemini"]["value"] == pytest.approx(1.02)
+    values = {key: row["value"] for key, row in rows.items()}
+    assert values["iteration_s", "Baseline"] == pytest.approx(1.35)  # median of 1.1 to 1.6
+    assert values["over_baseline", "Gemini"] == pytest.approx(1.02)
     assert rows["over_baseline", "Gemini"]["low"] == pytest.approx(1.02), "the same ratio in every round has no spread"
     assert ("over_baseline", "Baseline") not in rows
     # Idle is the time that training leaves, less that of the checkpoint.
-    assert rows["idle_s", "Baseline"]["value"] == pytest.approx(0.5)
-    assert rows["idle_s", "Gemini"]["value"] == pytest.approx(0.4 - 0.1)
-    assert rows["idle_used", "Gemini"]["value"] == pytest.approx(0.1 / 0.5)
-    assert rows["different_ranks", "Gemini"]["value"] == 1, "a rank that ends with other bits is counted"
+    assert values["idle_s", "Baseline"] == pytest.approx(0.5)
+    assert values["idle_s", "Gemini"] == pytest.approx(0.4 - 0.1)
+    assert values["idle_used", "Gemini"] == pytest.approx(0.1 / 0.5)
+    assert values["different_ranks", "Gemini"] == 1, "a rank that ends with other bits is counted"
 
 
 def test_idle_time_leaves_out_overlaps_and_what_lies_outside_the_iteration():
     # Iteration 10 to 20; messages 9 to 11, 12 to 14 and 13 to 15, 19 to 25: 1 + 3 + 1 under way, 5 idle.
-    assert idle_s(10, 20, [(9, 11), (12, 14), (13, 15), (19, 25)]) == pytest.approx(5)
-    assert idle_s(10, 20, []) == pytest.approx(10)
-    assert idle_s(10, 20, [(1, 9), (21, 30)]) == pytest.approx(10)
+    messages = {5: [(9, 11), (12, 14), (13, 15), (19, 25)], 10: [(1, 9), (21, 30)]}
+    for idle_s, times_s in messages.items():
+        assert overhead.idle_s(10, 20, times_s) == pytest.approx(idle_s)
 
 
 def test_the_prediction_is_that_of_bytes_over_rates():
     # 2 / 2.9e9 + 1 / 6e9 + 2 / 2e9 = 1.8563e-9 s a byte; 1e6 bytes of 4 ranks on 2 cores: 3.7126 ms.
     known = {"shard_bytes": 1_000_000, "iteration_s": 1.0, "bandwidth_bytes_per_s": 1e7, "num_machines": 4}
-    predicted = predict(num_cores=2, **known)
+    predicted = overhead.predict(num_cores=2, **known)
     assert (predicted.work_s, predicted.network_s) == (pytest.approx(3.7126e-3, rel=1e-4), pytest.approx(0.1))
     assert predicted.over_baseline == pytest.approx(1.0037126)
     assert predicted.blocking_over_baseline == pytest.approx(1.1037126)
-    more_cores = predict(num_cores=64, **known)
+    more_cores = overhead.predict(num_cores=64, **known)
     assert more_cores.work_s == pytest.approx(1.8563e-3, rel=1e-4), "a rank's work is done by one core"
     # Naive has one buffer as large as its largest chunk.
     options = {"num_replicas": 2, "reserved_bytes": 400, "num_buffers": 4, "num_profiled": 1}
@@ -120,15 +104,6 @@ def test_the_memory_of_a_pool_rank_is_found_again_by_name_and_keeps_its_size():
     assert context.memory_names() == {}
 
 
-@pytest.mark.parametrize(
-    ("schemes", "rounds", "told"),
-    [(["Gemini"], 6, "schemes is"), (["Baseline"], 6, "schemes is"), (["Baseline", "Gemini"], 5, "rounds is 5")],
-)
-def test_what_cannot_be_compared_is_refused_before_any_rank_starts(schemes, rounds, told):
-    with pytest.raises(ValueError, match=told):
-        measure_overhead(schemes, size=TINY, num_machines=2, bandwidth_bytes_per_s=1e7, turns=Turns(rounds=rounds))
-
-
 def speed_of_link(chunk_bytes: int) -> float:
     peer = 1 - dist.get_rank()
     return measure_link([Route(target=peer, source=peer)], dist.new_group(), chunk_bytes).bandwidth_bytes_per_s
@@ -144,7 +119,7 @@ def saved_and_live(folder: str) -> list[bool]:
     """Train and save two iterations, and say of every tensor that was saved whether it is as it is now."""
     model = TINY.model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    saving, tokens = AsyncSave(model, optimizer, folder), Tokens(TINY, dist.get_rank())
+    saving, tokens = overhead.AsyncSave(model, optimizer, folder), Tokens(TINY, dist.get_rank())
     for _ in range(2):
         ids_BS = tokens.batch()
         model(ids_BS, ids_BS).backward()
@@ -163,27 +138,43 @@ def test_what_async_save_is_asked_to_save_is_the_iteration_just_done(pools, tmp_
         assert len(same) > 20 and all(same)
 
 
-SHORT = {
-    "num_machines": 2,
-    "bandwidth_bytes_per_s": 50e6,
-    "turns": Turns(rounds=6),
-    "num_profiled": 1,
-    "reserved_bytes": 8192,
-}
+def compared(**changes):
+    usual = {"schemes": ["Baseline", "Gemini"], "size": TINY, "num_machines": 2, "bandwidth_bytes_per_s": 50e6}
+    usual |= {"turns": Turns(rounds=6), "num_profiled": 1, "reserved_bytes": 8192}
+    return overhead.measure_overhead(**usual | changes)
 
 
-def test_replicas_that_vote_are_compared_only_where_they_can_run():
-    with pytest.raises(ValueError, match="size.sharded is True; torchft needs a model that is not sharded"):
-        measure_overhead(["Baseline", "torchft"], size=TINY, **SHORT)
-    if not is_installed():
-        pytest.skip("torchft is not installed: pip install torchft")
-    measured = measure_overhead(["Baseline", "torchft"], size=replace(TINY, sharded=False), **SHORT)
+def tiers_of(**changes):
+    usual = {"nums_machines": [2], "bandwidths_bytes_per_s": [50e6], "storage_bytes_per_s": 1e5, "size": TINY}
+    return measure_tiers(**usual | {"repeats": 2, "storage_repeats": 1} | changes)
+
+
+REFUSED = [
+    (compared, {"schemes": ["Gemini"]}, "schemes is"),
+    (compared, {"schemes": ["Baseline"]}, "schemes is"),
+    (compared, {"turns": Turns(rounds=5)}, "rounds is 5"),
+    (compared, {"schemes": ["Baseline", "torchft"]}, "size.sharded is True; torchft needs a model that is not sharded"),
+    (tiers_of, {"repeats": 0}, "repeats is 0"),
+    (tiers_of, {"storage_repeats": 0}, "storage_repeats is 0"),
+    (tiers_of, {"nums_machines": [3]}, "num_machines is 3; it must be even"),
+]
+
+
+@pytest.mark.parametrize(("measure", "wrong", "message"), REFUSED)
+def test_what_cannot_be_measured_is_refused_before_any_rank_starts(measure, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        measure(**wrong)
+
+
+@pytest.mark.skipif(not overhead.is_installed(), reason="torchft is not installed: pip install torchft")
+def test_replicas_that_vote_are_compared():
+    measured = compared(schemes=["Baseline", "torchft"], size=replace(TINY, sharded=False))
     assert {row["scheme"] for row in measured.rows if row["quantity"] == "over_baseline"} == {"torchft"}
 
 
 def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_checkpoints_only():
     schemes = ["Baseline", "Blocking", "Gemini", "async_save"]
-    measured = measure_overhead(schemes, size=TINY, **SHORT)
+    measured = compared(schemes=schemes)
     by_name = {(row["quantity"], row["scheme"]): row["value"] for row in measured.rows}
     assert [by_name["different_ranks", scheme] for scheme in schemes[1:]] == [0, 0, 0]
     assert by_name["buffer_bytes", "Gemini"] == 2 * 8192, "four sub-buffers of 2 KiB to send and four to receive"
@@ -197,17 +188,12 @@ def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_
 # Tiers
 
 
-def slept(body_s: float) -> list[float]:
-    """Pace a body of some seconds to 100 bytes at 50 bytes/s, on a clock of its own."""
-    times, sleeps = iter([10.0, 10.0 + body_s]), []
-    with paced(100, 50.0, clock=lambda: next(times), sleep=sleeps.append):
+@pytest.mark.parametrize(("body_s", "sleeps_s"), [(0.5, [1.5]), (2.5, [])])
+def test_pacing_adds_the_missing_time_and_nothing_to_a_slower_body(body_s, sleeps_s):
+    times_s, slept_s = iter([10.0, 10.0 + body_s]), []
+    with paced(100, 50.0, clock=lambda: next(times_s), sleep=slept_s.append):  # 100 bytes at 50 bytes/s
         pass
-    return sleeps
-
-
-def test_pacing_adds_the_missing_time_and_nothing_to_a_slower_body():
-    assert slept(0.5) == [pytest.approx(1.5)]
-    assert slept(2.5) == []
+    assert slept_s == pytest.approx(sleeps_s)
     with pytest.raises(ValueError, match="bytes_per_s is 0"), paced(1, 0):
         pass
 
@@ -235,28 +221,17 @@ def test_rows_hold_reductions_their_share_of_the_rates_and_the_worst_retrieval_f
     assert rows["share_of_rates", 400, None]["value"] == pytest.approx(10 / 80)
     assert rows["peer_over_storage", 100, None]["value"] == pytest.approx(0.4 / 8)
     assert rows["retrieval_s", 100, "peer memory"]["value"] == pytest.approx(0.3)
-
-
-def test_pictures_name_their_units():
-    rows = tier_rows(by_hand(), 2.5e6)
-    tiers, retrieval = pictures.draw_tiers(rows), pictures.draw_retrieval(rows)
+    tiers, retrieval = (draw(list(rows.values())) for draw in (pictures.draw_tiers, pictures.draw_retrieval))
     assert [ax.get_ylabel() for ax in tiers.axes] == ["checkpoint (s)", "times shorter than to storage"]
     assert retrieval.axes[0].get_ylabel() == "until every rank has its state (s)"
 
 
-@pytest.mark.parametrize("wrong", [{"repeats": 0}, {"storage_repeats": 0}, {"nums_machines": [3]}])
-def test_tiers_that_cannot_be_measured_are_refused_before_any_rank_starts(wrong):
-    chosen = {"nums_machines": [2], "bandwidths_bytes_per_s": [5e7], "repeats": 1, "storage_repeats": 1, **wrong}
-    with pytest.raises(ValueError, match=next(iter(wrong)).removesuffix("s").replace("nums", "num")):
-        measure_tiers(size=TINY, storage_bytes_per_s=1e6, **chosen)
-
-
 def test_real_ranks_store_no_faster_than_the_stated_rate_and_fetch_from_every_tier():
-    (found,) = measure_tiers([2], [50e6], storage_bytes_per_s=1e5, size=TINY, repeats=2, storage_repeats=1)
-    assert found.total_bytes > 12 * 3000, "weights and two moments of more than 3000 parameters, 4 bytes each"
-    assert found.stored_s[0] >= found.total_bytes / 1e5
-    assert found.retrieved_s[Tier.STORAGE][0] >= found.total_bytes / 1e5
-    assert len(found.checkpoint_s) == len(found.retrieved_s[Tier.PEER]) == len(found.retrieved_s[Tier.LOCAL]) == 2
+    (measured,) = tiers_of()
+    assert measured.total_bytes > 12 * 3000, "weights and two moments of more than 3000 parameters, 4 bytes each"
+    assert min(*measured.stored_s, *measured.retrieved_s[Tier.STORAGE]) >= measured.total_bytes / 1e5
+    times_s = (measured.checkpoint_s, measured.retrieved_s[Tier.PEER], measured.retrieved_s[Tier.LOCAL])
+    assert [len(some_s) for some_s in times_s] == [2, 2, 2]
 
 
 # Reliability
@@ -265,9 +240,9 @@ def test_real_ranks_store_no_faster_than_the_stated_rate_and_fetch_from_every_ti
 ITERATIONS = 6  # of the short trainings
 
 
-def schedule(*faults: Fault, flip: Flip | None = None, **more) -> Schedule:
+def schedule(*faults: Fault, flip: Flip | None = None, **more) -> reliability.Schedule:
     usual = {"seed": 0, "num_machines": 3, "num_replicas": 2, "sharded": False, "standbys": 0, "storage_every": 0}
-    return Schedule(**usual | more, kinds=(), faults=faults, flip=flip)
+    return reliability.Schedule(**usual | more, kinds=(), faults=faults, flip=flip)
 
 
 def machine(*numbers: int, at: int, **more) -> Fault:
@@ -275,17 +250,12 @@ def machine(*numbers: int, at: int, **more) -> Fault:
 
 
 @pytest.fixture(scope="module")
-def warm(fleet):
-    return fleet, Undisturbed(fleet, ITERATIONS)
-
-
-@pytest.fixture
-def survive(warm):
+def survive(fleet):
     """Trains under a schedule, and checks what must hold whatever befell it."""
+    undisturbed = reliability.Undisturbed(fleet, ITERATIONS)
 
-    def trained(planned: Schedule) -> dict:
-        machines, undisturbed = warm
-        row = run_schedule(planned, undisturbed.digests(planned), machines, iterations=ITERATIONS)
+    def trained(planned: reliability.Schedule) -> dict:
+        row = reliability.run_schedule(planned, undisturbed.digests(planned), fleet, iterations=ITERATIONS)
         assert (row["is_finished"], row["error"], row["different_ranks"]) == (True, "", 0)
         assert (row["num_orphans"], row["leaked_bytes"]) == (0, 0)
         return row
@@ -295,23 +265,17 @@ def survive(warm):
 
 def test_a_seed_gives_the_same_schedule_every_time_and_nine_in_a_row_have_all_kinds():
     assert draw_schedule(3) == draw_schedule(3)
-    found = [draw_schedule(seed) for seed in range(200)]
-    assert {kind for each in found[:9] for kind in each.kinds} == set(Failure)
-    assert {each.num_machines for each in found} == {3, 4, 5} and {each.num_replicas for each in found} == {2, 3}
-    assert len({each.words for each in found}) == 200
-    for each in found:
-        for fault in each.faults:
-            fault.check_fits(each.num_machines, each.num_machines, has_store=True)
-
-
-def test_two_groups_leave_a_replica_of_every_shard_and_a_whole_group_takes_one_away():
-    seen = set()
-    for each in (draw_schedule(seed) for seed in range(200)):
-        holders = placement(each.num_machines, each.num_replicas).holders
-        for fault in (fault for fault in each.faults if fault.kills is Victim.MACHINE and len(fault.numbers) > 1):
+    drawn, seen = [draw_schedule(seed) for seed in range(200)], set()
+    assert {kind for planned in drawn[:9] for kind in planned.kinds} == set(reliability.Failure)
+    assert {planned.num_machines for planned in drawn} == {3, 4, 5} and {p.num_replicas for p in drawn} == {2, 3}
+    assert len({planned.words for planned in drawn}) == 200
+    for planned, fault in [(each, fault) for each in drawn for fault in each.faults]:
+        fault.check_fits(planned.num_machines, planned.num_machines, has_store=True)
+        if fault.kills is Victim.MACHINE and len(fault.numbers) > 1:
+            # Machines of two groups leave a replica of every shard; a whole group takes one away.
+            holders = placement(planned.num_machines, planned.num_replicas).holders
             is_group = fault.numbers in holders
-            loses = any(set(kept) <= set(fault.numbers) for kept in holders)
-            assert loses == is_group
+            assert any(set(kept) <= set(fault.numbers) for kept in holders) == is_group
             seen.add(is_group)
     assert seen == {True, False}
 
@@ -323,53 +287,44 @@ def test_a_schedule_says_itself_in_one_line_and_cells_divide_the_seeds():
         "seed 0: 3 machines, m = 2, DDP, storage every 3: a bit of shard 0 on machine 1 at iteration 2; "
         "machine 2 at iteration 3; root after 'joined' number 4 + 20 ms"
     )
-    assert reliability_cells(5, 2, first=7) == [{"seeds": [7, 8]}, {"seeds": [9, 10]}, {"seeds": [11]}]
+    assert reliability.reliability_cells(5, 2, first=7) == [{"seeds": [7, 8]}, {"seeds": [9, 10]}, {"seeds": [11]}]
     with pytest.raises(ValueError, match="each is 0"):
-        reliability_cells(5, 0)
+        reliability.reliability_cells(5, 0)
 
 
 def test_what_stays_open_of_a_machines_memory_is_counted_as_leaked():
     before = reliability._Left.now()
     leaked = os.memfd_create("workbench-shard of rank 0, 8192 bytes")
     os.truncate(leaked, 8192)
-    try:
-        assert reliability._left_behind(before, patience_s=0) == (0, 8192)
-    finally:
-        os.close(leaked)
-    assert reliability._left_behind(before) == (0, 0)
+    counted = reliability._left_behind(before, patience_s=0)
+    os.close(leaked)
+    assert (counted, reliability._left_behind(before)) == ((0, 8192), (0, 0))
 
 
-@pytest.mark.timeout(100)
 def test_a_machine_lost_while_another_ones_loss_is_recovered_from_and_the_store_between(survive):
-    faults = (
-        machine(1, at=2),
-        Fault(kills=Victim.STORE, at_iteration=2, down_s=0.3),
-        Fault(kills=Victim.ROOT, after_event="generation ordered", occurrence=2),
-    )
-    assert survive(schedule(*faults, num_replicas=3))["num_generations"] >= 3
+    store = Fault(kills=Victim.STORE, at_iteration=2, down_s=0.3)
+    root = Fault(kills=Victim.ROOT, after_event="generation ordered", occurrence=2)
+    assert survive(schedule(machine(1, at=2), store, root, num_replicas=3))["num_generations"] >= 3
 
 
-@pytest.mark.timeout(100)
-def test_a_flipped_bit_in_the_local_replica_makes_the_peers_serve_and_the_report_says_why(survive):
-    flip = Flip(machine=0, shard=0, at_iteration=3, place=0.9)
-    row = survive(schedule(Fault(kills=Victim.RANK, numbers=(2,), after_event="bit flipped"), flip=flip))
-    assert row["tiers"] == [Tier.PEER] and row["resumed"] == [0, 3]
-    local, examined = row["reasons"]
-    assert local.startswith("local memory: iteration 3: the checksum of bytes") and "is wrong" in local
+FLIPS = [
+    # In the local replica: the peers serve. In the only replica that is left: all go back one iteration.
+    (Flip(machine=0, shard=0, at_iteration=3, place=0.9), Victim.RANK, 2, 3),
+    (Flip(machine=1, shard=0, at_iteration=3, place=0.1), Victim.MACHINE, 0, 2),
+]
+
+
+@pytest.mark.parametrize(("flip", "kills", "number", "resumed"), FLIPS)
+def test_a_flipped_bit_in_a_replica_is_passed_over_and_the_report_says_why(survive, flip, kills, number, resumed):
+    row = survive(schedule(Fault(kills=kills, numbers=(number,), after_event="bit flipped"), flip=flip))
+    assert row["tiers"] == [Tier.PEER] and row["resumed"] == [0, resumed]
+    *local, examined = row["reasons"]
     assert examined.startswith("shard of rank 0, iteration 3: the checksum of bytes")
+    assert kills is Victim.RANK or row["flips_passed_over"]
+    assert len(local) == (kills is Victim.RANK)
+    assert all(reason.startswith("local memory: iteration 3: the checksum of bytes") for reason in local)
 
 
-@pytest.mark.timeout(100)
-def test_a_flipped_bit_in_the_only_replica_that_is_left_makes_all_go_back_one_iteration(survive):
-    flip = Flip(machine=1, shard=0, at_iteration=3, place=0.1)
-    lost = Fault(kills=Victim.MACHINE, numbers=(0,), after_event="bit flipped")
-    row = survive(schedule(lost, flip=flip))
-    assert row["tiers"] == [Tier.PEER] and row["resumed"] == [0, 2]
-    [examined] = row["reasons"]
-    assert examined.startswith("shard of rank 0, iteration 3: the checksum of bytes") and row["flips_passed_over"]
-
-
-@pytest.mark.timeout(100)
 def test_a_whole_group_during_a_checkpoint_is_served_by_storage_with_sharded_state(survive):
     row = survive(schedule(machine(0, 1, at=4, delay_s=0.01), sharded=True, storage_every=3, standbys=1))
     assert row["tiers"] == [Tier.STORAGE] and row["resumed"][-1] == 3
@@ -383,7 +338,7 @@ def test_the_rows_count_recoveries_by_tier_and_the_picture_has_a_bar_a_generatio
     row = {"seed": 4, "is_finished": True, "seconds": 3.0, "generations": bars}
     row |= dict.fromkeys(("different_ranks", "num_orphans", "leaked_bytes"), 0)
     row["strikes"] = [{"at_s": 1.0, "what": "machine"}]
-    values = {(each["quantity"], each.get("tier")): each["value"] for each in reliability_rows([row])}
+    values = {(each["quantity"], each.get("tier")): each["value"] for each in reliability.reliability_rows([row])}
     assert values["num_recoveries", "peer memory"] == 1.0 and values["num_recoveries", "the start"] == 0.0
     [ax] = pictures.draw_schedules([row]).axes
     assert [patch.get_width() for patch in ax.patches] == [1.0, 1.0]

@@ -55,13 +55,10 @@ def test_the_newest_complete_replica_is_found_and_the_one_before_it_is_still_the
     assert Slot.memory_bytes(CAPACITY) == 2 * 4096
     slot, memory = made()
     assert slot.latest() is None
-    store(slot, 1)
-    assert held(memory) == [1]
-    store(slot, 2)
-    assert held(memory) == [2, 1]
-    store(slot, 3, num_bytes=77)  # a smaller one is as long as it is
-    assert held(memory) == [3, 2]
-    assert slot.latest().data.numel() == 77
+    for iteration, num_bytes, expected in ((1, CAPACITY, [1]), (2, CAPACITY, [2, 1]), (3, 77, [3, 2])):
+        store(slot, iteration, num_bytes)
+        assert held(memory) == expected
+    assert slot.latest().data.numel() == 77, "a smaller one is as long as it is"
 
 
 def test_killed_after_any_byte_of_any_write_the_slot_still_holds_a_complete_replica():
@@ -153,23 +150,22 @@ def test_chunks_may_come_in_any_order_and_in_place_but_every_byte_once():
         slot.complete()
 
 
-def test_wrong_use_is_refused_before_anything_is_written():
+WRONG_USE = [
+    (lambda slot: slot.begin(2, 1001), "num_bytes is 1001; it must be 1 to capacity_bytes, 1000"),
+    (lambda slot: slot.write(0, b"x"), "no replica is in progress"),
+    (lambda slot: Slot(bytes(8192), CAPACITY), "memory is read-only"),
+    (lambda slot: Slot(bytearray(8000), CAPACITY), "memory is 8000 bytes; it must be 8192 for two buffers"),
+    (lambda slot: Slot.memory_bytes(0), "capacity_bytes is 0"),
+    (lambda slot: slot.begin(2, CAPACITY) or slot.write(900, bytes(200)), r"bytes are \[900, 1100\); they must be"),
+]
+
+
+def test_wrong_use_is_refused_and_spoils_no_replica():
     slot, memory = made(1)
-    before = bytes(memory)
-    with pytest.raises(ValueError, match="num_bytes is 1001; it must be 1 to capacity_bytes, 1000"):
-        slot.begin(2, 1001)
-    with pytest.raises(RuntimeError, match="no replica is in progress"):
-        slot.write(0, b"x")
-    with pytest.raises(ValueError, match="memory is read-only"):
-        Slot(before, CAPACITY)
-    with pytest.raises(ValueError, match="memory is 8000 bytes; it must be 8192 for two buffers"):
-        Slot(bytearray(8000), CAPACITY)
-    with pytest.raises(ValueError, match="capacity_bytes is 0"):
-        Slot.memory_bytes(0)
-    assert bytes(memory) == before
-    slot.begin(2, CAPACITY)
-    with pytest.raises(ValueError, match=r"bytes are \[900, 1100\); they must be within the replica's \[0, 1000\)"):
-        slot.write(900, bytes(200))
+    for call, message in WRONG_USE:
+        with pytest.raises((ValueError, RuntimeError), match=message):
+            call(slot)
+        assert held(memory) == [1]
 
 
 KILLING = """
@@ -222,12 +218,12 @@ print(newest, torn)
 
 
 # how many kills meet a write is the machine's to say (a busy one stops the writer where it tells of its last): there
-# are at least thirty, and then as many more as it takes for ten of them to have met one
+# are at least twenty, and then as many more as it takes for seven of them to have met one
 def test_a_writer_killed_at_random_moments_leaves_a_complete_replica_each_time():
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", KILLING, "30", "10", "500"]
+    command = [sys.executable, "-c", KILLING, "20", "7", "500"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     newest, torn = map(int, done.stdout.split())
-    assert newest >= 30
-    assert torn >= 10, "so few kills met a write that the test shows nothing"
+    assert newest >= 20
+    assert torn >= 7, "so few kills met a write that the test shows nothing"

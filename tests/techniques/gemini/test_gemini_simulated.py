@@ -1,13 +1,19 @@
-"""Rows and pictures of the simulated and counted items: worked by hand, or the paper's own numbers."""
+"""The card, and rows and pictures of the simulated and counted items: by hand, or the paper's own numbers."""
 
+import importlib
 import json
-import math
+import re
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 from functools import partial
 
 import pandas as pd
 import pytest
+import torch
+import transformers
 from matplotlib.colors import to_rgba
 from matplotlib.container import BarContainer
 from matplotlib.patches import Rectangle
@@ -17,8 +23,10 @@ from workbench.datasets.training_logbooks import Logbook, LoggedEvent
 from workbench.plots import figure
 from workbench.plots.style import PALE, VERMILION
 from workbench.reproduction import Project, published
+from workbench.techniques import gemini
+from workbench.techniques.gemini import counted
 from workbench.techniques.gemini import plots as pictures
-from workbench.techniques.gemini.method import Placement, placement
+from workbench.techniques.gemini.method import Placement, group_bound, placement, recovery_probability, sizes
 from workbench.techniques.gemini.method.best import best_checkpointing
 from workbench.techniques.gemini.simulated import checkpoints, failures, recoveries, replay
 from workbench.timeline.faults import DAY_S, FaultKind
@@ -40,6 +48,8 @@ def test_the_worked_example_by_hand():
     assert out == {"Baseline": 0, "Blocking": 0, "Naive": 1, "Unpipelined": 0, "Gemini": 0}
     assert value(rows, "idle_s", scheme="Gemini") / checkpoints.STEP_S == 13 - 8
     assert value(rows, "overhead", scheme="Blocking") == pytest.approx(100 * 8 / 19)
+    titles = [ax.get_title(loc="left") for ax in pictures.draw_schemes(checkpoints.example_iterations(SCHEMES)).axes]
+    assert [title.split(":")[0] for title in titles] == SCHEMES and "out of memory" in titles[2]
 
 
 def test_reductions_grow_with_machines_and_network_as_their_product():
@@ -48,17 +58,10 @@ def test_reductions_grow_with_machines_and_network_as_their_product():
     assert value(rows, "reduction", network_gbit_per_s=400, num_machines=16) == pytest.approx(4 * 65, rel=1e-3)
     assert value(rows, "reduction", network_gbit_per_s=400, num_machines=4) == pytest.approx(65, rel=1e-3)
     assert value(rows, "storage_s", num_machines=4) == value(rows, "storage_s", num_machines=16)
+    # Frequencies: 100.3 billion parameters of 12 bytes at 2.5 GB/s are 481 s, 7.8 iterations of 62 s, so 8.
+    assert value(checkpoints.predict_frequencies("GPT-2 100B"), "frequency_gain", policy="HighFreq") == pytest.approx(8)
     # 16 machines of 400 Gbit/s.
     assert value(rows, "matching_storage_tbit_per_s", rate="nominal") == pytest.approx(6.4)
-
-
-def test_frequencies_are_counts_of_whole_iterations():
-    rows = checkpoints.predict_frequencies("GPT-2 100B")
-    # 100.3 billion parameters of 12 bytes at 2.5 GB/s are 481 s: 7.8 iterations of 62 s. Three hours are 174.2.
-    assert value(rows, "interval_iterations", policy="HighFreq") == math.ceil(481 / 62) == 8
-    assert value(rows, "interval_iterations", policy="Strawman") == math.floor(10_800 / 62) == 174
-    assert value(rows, "frequency_gain", policy="HighFreq") == pytest.approx(8)
-    assert value(rows, "interval_iterations", policy="Gemini") == 1
 
 
 def test_rows_of_models_and_ablation_add_up_and_name_the_fitted_cells():
@@ -69,6 +72,8 @@ def test_rows_of_models_and_ablation_add_up_and_name_the_fitted_cells():
     # An eighth of 12.5 GB/s, of which 81.27 % are reached: 1.6 · 1.2698 = 2.032 GB.
     assert value(rows, "largest_span_buffer_gb", whose="the model") == pytest.approx(2.032, abs=0.001)
     assert value(rows, "largest_span_out_of_memory", scheme="Naive") == 1
+    with pytest.raises(ValueError, match="machine is 'p5'"):
+        checkpoints.predict_models("p5", ["GPT-2 10B"])
     cells = checkpoints.calibration_of()["cells"]
     assert {"quantity": "overhead", "scheme": "Blocking"} in cells
     assert {cell["quantity"] for cell in cells} == {"reduction", "iteration_s", "overhead"}
@@ -81,25 +86,6 @@ def test_the_paper_s_3_5_percent_lie_on_either_side_of_the_rate_of_copying_that_
     rows = checkpoints.predict_ablation("GPT-2 20B", ["Unpipelined"], 512, [400, *rates])
     faster, slower = (value(rows, "overhead_by_rate", scheme="Unpipelined", copy_gbit_per_s=rate) for rate in rates)
     assert faster < 3.5 < slower
-
-
-def test_every_scheme_of_the_worked_example_has_its_own_timeline():
-    titles = [ax.get_title(loc="left") for ax in pictures.draw_schemes(checkpoints.example_iterations(SCHEMES)).axes]
-    assert [title.split(":")[0] for title in titles] == SCHEMES
-    assert "out of memory" in titles[2]
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: checkpoints.predict_models("p5", ["GPT-2 10B"]), "machine is 'p5'"),
-        (lambda: checkpoints.predict_models("p4d", ["GPT-9"]), "model is 'GPT-9'"),
-        (lambda: checkpoints.predict_schemes(["clever"]), "scheme is 'clever'"),
-    ],
-)
-def test_bad_input_is_refused_by_name(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 # Failures
@@ -131,11 +117,9 @@ def test_the_wasted_time_of_figure_6_10():
 
 
 def test_serialising_is_14_5_per_cent_of_training_every_nine_iterations():
-    rows = failures.serialising_rows()
-    of_training = value(rows, "serialising_share", solution="HighFreq, every 9", of="training time")
-    assert of_training == pytest.approx(100 * 81 / (9 * 62))
-    of_all = value(rows, "serialising_share", solution="HighFreq", of="all time")
-    assert of_all == pytest.approx(100 * 81 / (8 * 62 + 81))
+    share = partial(value, failures.serialising_rows(), "serialising_share")
+    assert share(solution="HighFreq, every 9", of="training time") == pytest.approx(100 * 81 / (9 * 62))
+    assert share(solution="HighFreq", of="all time") == pytest.approx(100 * 81 / (8 * 62 + 81))
 
 
 def test_added_losses_leave_the_ratios_of_the_text():
@@ -227,50 +211,36 @@ def legend(figure):
     return {text.get_text() for box in boxes for text in box.get_texts()}
 
 
-def beside_the_paper(item, quantity, draw, **more):
+DRAW_WASTED = partial(pictures.draw_wasted, iteration_s=62.0)
+BESIDE = [
+    ("fig-6-7/simulated", "iteration_s", pictures.draw_models, {}, {"the paper's 62 s (fitted)"}),
+    ("fig-6-12/simulated", "frequency_gain", pictures.draw_frequencies, {}, set()),
+    ("fig-6-11/simulated", "reduction", pictures.draw_reductions, {}, {"the paper (at 400: more than)"}),
+    ("fig-6-16/simulated", "overhead", pictures.draw_ablation, {"free_mb": 512}, {"published"}),
+    ("fig-6-10/simulated", "iterations_wasted", DRAW_WASTED, {}, {"Gemini", "Gemini, the paper:\n1.5 iterations"}),
+    ("fig-6-15b/simulated", "effective_ratio", pictures.draw_by_machines, {}, {"the paper's largest"}),
+    ("failure-replay/simulated", "wasted_gpu_hours", pictures.draw_replay, {}, {"OPT-175B, the paper: 178"}),
+]
+
+
+@pytest.mark.parametrize(("item", "quantity", "draw", "more", "labels"), BESIDE)
+def test_what_was_recorded_is_drawn_beside_the_papers_numbers(item, quantity, draw, more, labels):
     rows, paper = recorded(item)
-    return draw(rows, paper(quantity), **more)
+    assert labels <= legend(draw(rows, paper(quantity), **more))
 
 
-def test_predicted_iterations_checkpoints_and_overheads_stand_beside_the_papers():
-    models = beside_the_paper("fig-6-7/simulated", "iteration_s", pictures.draw_models)
-    assert [len(heights(ax)) for ax in models.axes] == [6, 6] and "the paper's 62 s (fitted)" in legend(models)
-    frequencies = beside_the_paper("fig-6-12/simulated", "frequency_gain", pictures.draw_frequencies)
-    assert [ax.get_yscale() for ax in frequencies.axes] == ["log", "log"]
-    reductions = beside_the_paper("fig-6-11/simulated", "reduction", pictures.draw_reductions)
-    assert {"100 Gbit/s", "400 Gbit/s", "the paper (at 400: more than)"} <= legend(reductions)
-    ablation = beside_the_paper("fig-6-16/simulated", "overhead", pictures.draw_ablation, free_mb=512)
-    assert ablation.axes[2].lines[-1].get_ydata()[0] == 512 and "published" in legend(ablation)
-
-
-def test_wasted_time_stands_beside_the_papers_iterations():
+def test_bars_and_crosses_have_the_values_of_their_rows_and_of_the_paper():
     rows, paper = recorded("fig-6-10/simulated")
-    figure = pictures.draw_wasted(rows, paper("iterations_wasted"), iteration_s=62.0)
-    (ax,) = figure.axes
+    (ax,) = DRAW_WASTED(rows, paper("iterations_wasted")).axes
     assert heights(ax) == pytest.approx([row["value"] / 60 for row in rows if row["quantity"] == "wasted_s"])
     assert ax.lines[-1].get_ydata()[0] == pytest.approx(1.5 * 62 / 60)
-    assert {"Strawman", "HighFreq", "Gemini", "Gemini, the paper:\n1.5 iterations"} <= legend(figure)
-
-
-def test_effective_ratios_are_lines_with_the_papers_crosses():
     rows, paper = recorded("fig-6-15a/simulated")
     by_failures = pictures.draw_by_failures(rows, paper("serialising_share"))
     assert by_failures.axes[0].lines[-1].get_xydata().tolist() == [[0, pytest.approx(1 - 0.145)]]
-    rows, paper = recorded("fig-6-15b/simulated")
-    by_machines = pictures.draw_by_machines(rows, paper("effective_ratio"))
-    solutions = {row["solution"] for row in rows if row["quantity"] == "effective_ratio"}
-    assert legend(by_machines) == solutions | {"Gemini, the paper", "the paper's largest"}
     tops = Counter()
-    for bar in pictures.draw_time(rows, 1000).patches:
+    for bar in pictures.draw_time(recorded("fig-6-15b/simulated")[0], 1000).patches:
         tops[bar.get_x()] += bar.get_height()
-    assert list(tops.values()) == pytest.approx([100] * len(solutions))
-
-
-def test_replayed_trainings_and_mt_nlg_stand_beside_the_papers_hours_and_minutes():
-    rows, paper = recorded("failure-replay/simulated")
-    replay = pictures.draw_replay(rows, paper("wasted_gpu_hours"))
-    assert [len(heights(ax)) for ax in replay.axes] == [6, 6]
-    assert legend(replay) == {"Strawman", "HighFreq", "Gemini", "OPT-175B, the paper: 178"}
+    assert list(tops.values()) == pytest.approx([100] * len(tops)) and len(tops) > 2
     rows, paper = recorded("section-6-2-2/simulated")
     both = pictures.draw_mt_nlg(rows, pd.concat([paper(row["quantity"]) for row in rows]))
     assert heights(both.axes[0])[2:] == pytest.approx([row["value"] for row in rows])
@@ -286,10 +256,146 @@ def test_the_map_of_the_best_checkpointing_says_replicas_interval_and_waste_in_e
 def test_odds_of_placements_are_drawn_a_panel_a_number_of_failures_or_a_cluster():
     rows, paper = recorded("fig-6-9/counted")
     rows = [row for row in rows if row.get("k", 0) > 1]
-    figure = pictures.draw_probabilities(rows, paper("recovery_probability"), paper("ring_lower"))
-    titles = [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes]
-    assert titles == [f"k = {k} lost at once" for k in (2, 3, 4)]
-    assert "published: ring, relatively lower" in legend(figure)
+    odds = pictures.draw_probabilities(rows, paper("recovery_probability"), paper("ring_lower"))
+    assert [(ax.get_title(loc="left") or ax.get_title())[:5] for ax in odds.axes] == ["k = 2", "k = 3", "k = 4"]
+    assert "published: ring, relatively lower" in legend(odds)
     racks = pictures.draw_rack_recovery(recorded("racks/counted")[0])
-    assert legend(racks) == {"group", "ring", "group across racks", "ring across racks"}
-    assert len(racks.axes) == 3
+    assert legend(racks) == {"group", "ring", "group across racks", "ring across racks"} and len(racks.axes) == 3
+
+
+# Counted
+
+SMALL = {"hidden_size": 8, "num_layers": 3, "num_heads": 2, "vocab_size": 50, "max_positions": 12}
+
+
+def _built(family, inner):
+    common = {"vocab_size": 50, "pad_token_id": 0}
+    if family is sizes.Family.GPT_2:
+        shape = {"n_embd": 8, "n_layer": 3, "n_head": 2, "n_inner": inner, "n_positions": 12}
+        config = transformers.GPT2Config(**shape, **common, bos_token_id=1, eos_token_id=1)
+        return transformers.GPT2LMHeadModel(config)
+    shape = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": inner, **common}
+    if family is sizes.Family.ROBERTA:
+        config = transformers.RobertaConfig(max_position_embeddings=14, type_vocab_size=1, **shape)
+        return transformers.RobertaForMaskedLM(config)
+    return transformers.BertForPreTraining(transformers.BertConfig(max_position_embeddings=12, **shape))
+
+
+@pytest.mark.parametrize("inner", [32, 20])
+@pytest.mark.parametrize("family", sizes.Family)
+def test_the_closed_form_counts_the_parameters_of_hugging_face_s_models(family, inner):
+    with torch.device("meta"):
+        model = _built(family, inner)
+    built = sum(parameter.numel() for parameter in model.parameters())
+    if family is sizes.Family.BERT:
+        built -= 2 * 8 + 2  # the head that judges whether two sentences follow each other
+    assert sizes.num_parameters(sizes.ModelSizes(family=family, intermediate_size=inner, **SMALL)) == built
+
+
+def test_parameters_and_bytes_of_gpt_2_are_counted_as_by_hand():
+    # 124 (12·8192² + 13·8192) + (50265 + 512)·8192 + 2·8192
+    assert sizes.num_parameters(sizes.TABLE_6_2["GPT-2 100B"]) == 124 * 805_412_864 + 415_965_184 + 16_384
+    # a layer: 12·2560² + 13·2560 = 78,643,200 + 33,280: less than four billion in all
+    assert sizes.num_parameters(sizes.TABLE_6_2["GPT-2 10B"]) == 46 * 78_676_480 + 50_777 * 2560 + 2 * 2560
+    assert sizes.checkpoint_bytes(100e9) == 1200e9
+    assert sizes.machine_shard_bytes(100e9, 16) == 75e9
+    with pytest.raises(ValueError, match="num_machines is 0"):
+        sizes.machine_shard_bytes(1, 0)
+    with pytest.raises(ValueError, match="parameters is -1"):
+        sizes.checkpoint_bytes(-1)
+    with pytest.raises(ValueError, match="num_layers is 0"):
+        replace(sizes.TABLE_6_2["GPT-2 10B"], num_layers=0)
+
+
+def test_the_tables_in_the_code_are_those_that_are_published():
+    printed = published("gemini/table-6-1/counted", "memory")
+    ours = [row for row in counted.count_memory(16, 2) if row["quantity"] == "memory"]
+    assert {(row["machine"], row["memory"]): row["value"] for row in ours} == {
+        (row.machine, row.memory): row.value for row in printed.itertuples()
+    }
+    assert list(published("gemini/table-2-1/counted", "checkpoint_size")["model"]) == list(counted.PARAMETERS)
+    assert list(published("gemini/table-6-2/counted", "parameters")["model"]) == list(sizes.TABLE_6_2)
+
+
+def test_buffers_are_two_for_each_replica_of_the_shard_and_mt_nlg_s_checkpoint_takes_42_minutes():
+    rows = counted.count_memory(16, 2)
+    # 2·2·12 bytes · 100.287 10⁹ / 16
+    assert value(rows, "buffers", machine="p4d.24xlarge", memory="needed") == pytest.approx(300.86, abs=0.01)
+    # full GPUs: 4 · 12/16 of 8·40 GB
+    assert value(rows, "fullest_buffers", machine="a2-highgpu-8g", memory="needed") == 960
+    assert value(rows, "memory_ratio", machine="a2-highgpu-8g") == 2
+    rows = counted.count_checkpoints()
+    assert value(rows, "time_to_storage") == pytest.approx(530e9 * 12 * 8 / 20e9 / 60)
+    assert value(rows, "recovery_overhead") == pytest.approx(2.5 * 42.4 / 60)
+    assert value(rows, "growth", of="checkpoint") == pytest.approx(530 / 17.2)
+
+
+def test_rows_of_figure_6_3_and_of_the_layers_that_a_name_would_take():
+    rows = counted.count_parameters(128)
+    assert value(rows, "layers_for_name", model="GPT-2 10B") == 125
+    assert value(rows, "layers_for_name", model="GPT-2 100B") == 124
+    assert value(rows, "checkpoint_per_gpu") == pytest.approx(9.402, abs=1e-3)
+    rows = counted.count_placements()
+    assert [value(rows, "fatal", placement=kind) for kind in ("group", "ring", "mixed")] == [2, 4, 4]
+    assert value(rows, "of", placement="mixed") == 10
+    assert [value(rows, "part_size", placement="mixed", part=part) for part in (1, 2)] == [2, 3]
+    assert value(rows, "fallback_saved") == 50
+
+
+def test_the_union_bound_of_groups_is_corollary_6_1_and_never_above_the_probability():
+    for k in range(13):
+        assert counted.union_bound(placement(12, 3), k) == group_bound(12, 3, k)
+        for kind in ("group", "ring"):
+            assert counted.union_bound(placement(12, 3, kind), k) <= recovery_probability(placement(12, 3, kind), k)
+
+
+def test_the_ring_is_25_percent_behind_by_its_bound_and_21_by_its_probability():
+    rows = counted.count_bounds(16, 2, [3])
+    assert value(rows, "ring_lower", reading="bound, relative") == 25
+    # 22/35 beside 28/35
+    assert value(rows, "ring_lower", reading="exact, relative") == pytest.approx(600 / 28)
+    assert value(rows, "ring_lower", reading="exact, points") == pytest.approx(600 / 35)
+    # A reading relative to nothing is left out.
+    rows = counted.count_bounds(4, 2, [4])
+    assert {row["reading"] for row in rows if row["quantity"] == "ring_lower"} == {"exact, points", "bound, points"}
+    rows = counted.count_probabilities([16], [2])
+    exact = value(rows, "recovery_probability", placement="group", way="exact")
+    assert exact + value(rows, "fallback", placement="group") == pytest.approx(100)
+    assert exact == pytest.approx(1400 / 15)
+
+
+def test_rows_of_the_theorem_say_by_how_much_algorithm_6_1_is_missed_and_those_of_racks_have_every_placement():
+    rows = counted.count_theorem([[4, 2, 2], [4, 2, 3]])
+    # of k = 3: 1 of 4, and none
+    assert [value(rows, "missed", among="all", k=k) for k in (2, 3)] == [0, 25]
+    assert value(rows, "upper_bound_missed", k=2) == 0
+    # Gaps are shares of the bound. q = 1: m + q - 2 = 2 of 2m - 3 = 3; q = 2: all of it; 3 and 6 have none.
+    rows = counted.count_gaps(7, [3])
+    assert {row["num_machines"]: row["value"] for row in rows} == pytest.approx({4: 2 / 3, 5: 1, 7: 2 / 3})
+    rows = counted.count_racks([[8, 2, 2]], [1, 2])
+    assert value(rows, "rack_recovery", placement="group", lost=1) == 0
+    # a ring of racks 0 1 2 3 loses with any of four neighbouring pairs of six
+    both = [value(rows, "rack_recovery", placement=f"{kind} across racks", lost=2) for kind in ("group", "ring")]
+    assert both == pytest.approx([400 / 6, 200 / 6])
+    assert value(rows, "machine_loss_change", placement="ring") == 0
+
+
+# The card
+
+
+def test_every_name_and_every_place_on_the_card_exists():
+    assert all(getattr(gemini, name).__name__ == name for name in gemini.__all__)
+    places = [place for place in re.findall(r"`([\w.]+)`", gemini.__doc__) if place not in gemini.__all__]
+    assert len(places) > 15
+    for place in places:
+        importlib.import_module(f"workbench.techniques.gemini.{place}")
+
+
+def test_the_card_the_probabilities_and_the_planners_import_no_torch():
+    code = (
+        "import sys; from workbench.techniques import gemini; gemini.recovery_probability, gemini.wasted_time_s, "
+        "gemini.partition_checkpoint, gemini.best_checkpointing; from workbench.techniques.gemini import cost; "
+        "cost.calibrated(); print('torch' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
+    assert run.stdout.strip() == "False"

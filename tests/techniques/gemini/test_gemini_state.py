@@ -1,22 +1,30 @@
-"""One rank's state as bytes: what is in it, what is refused, and that it goes back bit for bit."""
+"""One rank's state as bytes and its storage: what is in it, what is refused, and that it goes back bit for bit."""
 
+import contextlib
+import json
 import os
 import random
 import signal
+from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load
 from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression.codec import site_seed
-from workbench.launch import RankFailed, Ranks
+from workbench.launch import RankFailed
 from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.parallel.transformer import Dropout
-from workbench.techniques.gemini.runtime import StateMismatch, TrainingState, resume_
+from workbench.techniques.gemini.runtime import PersistentTier, StateMismatch, StorageCorrupt, TrainingState, resume_
 from workbench.techniques.gemini.runtime.encoding import pack_tree, raw_bytes, unpack_tree
+from workbench.techniques.gemini.runtime.storage import MARKER, CheckpointReader, read_marker
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -40,17 +48,22 @@ class Net(nn.Module):
         return self.second(self.drop(self.norm(self.first(x)))) + self.conv(image).mean((1, 2, 3))[:, None]
 
 
-class Position:
-    """A data position."""
+class Batches:
+    """An endless stream of batches with a position that can be stored."""
 
-    def __init__(self):
-        self.epoch, self.order = 0, torch.arange(5)
+    def __init__(self, seed: int = 0):
+        self.number, self.generator = 0, torch.Generator().manual_seed(seed)
+
+    def next(self, shape: tuple[int, ...] = (2, 12)) -> torch.Tensor:
+        self.number += 1
+        return torch.randint(0, 64, shape, generator=self.generator)
 
     def state_dict(self):
-        return {"epoch": self.epoch, "order": self.order}
+        return {"number": self.number, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state):
-        self.epoch, self.order = state["epoch"], state["order"]
+        self.number = state["number"]
+        self.generator.set_state(state["generator"])
 
 
 OPTIMIZERS = {
@@ -65,30 +78,39 @@ OPTIMIZERS = {
 }
 
 
-class Training:
-    def __init__(self, optimizer: str = "adam", seed: int = 0, **net):
-        self.model, self.position = Net(seed=seed, **net), Position()
-        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
-        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 10)
-        self.state = TrainingState(
-            self.model, self.optimizer, scheduler=self.scheduler, extra={"data": self.position}, rank=0, world_size=2
-        )
+class Stepped:
+    """A training whose state can be taken as bytes."""
+
+    def __init__(self, model, optimizer, scheduler=None, **parts):
+        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.state = TrainingState(model, optimizer, scheduler=scheduler, **parts)
 
     def step(self, num_steps: int = 1):
         for _ in range(num_steps):
             self.optimizer.zero_grad()
-            noise = torch.rand(()) + random.random() + np.random.rand()  # every global generator counts
-            self.model(torch.randn(8, 4) + noise).square().mean().backward()
+            self.loss().backward()
             self.optimizer.step()
-            self.scheduler.step()
-            self.position.epoch += 1
+            if self.scheduler is not None:
+                self.scheduler.step()
         return self
 
-    def image(self, iteration: int = 3) -> bytearray:
+    def image(self, iteration: int = 3) -> bytes:
         self.state.capture(iteration)
         data = bytearray(self.state.num_bytes)
         assert self.state.read_into_(0, data) == len(data)
-        return data
+        return bytes(data)
+
+
+class Training(Stepped):
+    def __init__(self, optimizer: str = "adam", seed: int = 0, **net):
+        model, self.batches = Net(seed=seed, **net), Batches()
+        chosen = OPTIMIZERS[optimizer](model.parameters())
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(chosen, 10)
+        super().__init__(model, chosen, scheduler, extra={"data": self.batches}, rank=0, world_size=2)
+
+    def loss(self) -> torch.Tensor:
+        noise = torch.rand(()) + random.random() + np.random.rand()  # every global generator counts
+        return self.model(self.batches.next((8, 4)) / 32 - 1 + noise).square().mean()
 
 
 @pytest.fixture(autouse=True)
@@ -150,11 +172,16 @@ def test_the_layout_names_each_tensor_once_at_its_place_and_stays_fixed():
 def refused(saved: Training, loading: Training, message: str) -> None:
     """Offer a state to a run that it is not of, which is left as it was."""
     data = saved.step().image()
-    before = {name: tensor.clone() for name, tensor in loading.state.tensors().items()}
-    generator = torch.get_rng_state()
-    with pytest.raises(StateMismatch, match=message):
+    with unchanged(loading.state), pytest.raises(StateMismatch, match=message):
         loading.state.load_(data)
-    after = loading.state.tensors()
+
+
+@contextlib.contextmanager
+def unchanged(state: TrainingState):
+    """Check that what is done within leaves every tensor and the generator as they are."""
+    before, generator = {name: tensor.clone() for name, tensor in state.tensors().items()}, torch.get_rng_state()
+    yield
+    after = state.tensors()
     assert after.keys() == before.keys() and torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
@@ -185,7 +212,7 @@ def test_bytes_that_are_no_image_or_a_part_of_one_are_refused():
 
 
 def test_a_part_that_cannot_be_written_is_refused_by_its_place():
-    class Odd(Position):
+    class Odd(Batches):
         def state_dict(self):
             return {"items": [1, {"inner": object()}]}
 
@@ -200,12 +227,12 @@ def test_a_part_that_cannot_be_written_is_refused_by_its_place():
     with pytest.raises(RuntimeError, match="nothing has been captured|layout is fixed by"):
         run.state.views(0, 1)
     run.step().state.capture(1)
-    run.position.order = torch.zeros(10_000)
+    run.batches.number = "x" * 40_000
     with pytest.raises(ValueError, match="raise spare_bytes"):
         run.state.capture(2)
 
 
-def test_nested_states_come_back_equal_with_their_kinds():
+def test_nested_states_and_the_bytes_of_tensors_come_back_equal_with_their_kinds():
     tree = {
         "plain": [1, 2.5, -0.0, float("inf"), 2**70, True, None, "text", "$"],
         "tuple": (1, (2,)),
@@ -225,16 +252,13 @@ def test_nested_states_come_back_equal_with_their_kinds():
     plain = ("plain", "tuple", "$", 3, (1, "b"))
     assert [found[name] for name in plain] == [tree[name] for name in plain]
     assert str(found["plain"][2]) == "-0.0" and type(found["tuple"][1]) is tuple
-
-
-def test_bytes_of_a_permuted_tensor_are_those_of_its_memory_and_gaps_are_refused():
+    # Bytes of a permuted tensor are those of its memory, and gaps are refused.
     tensor = torch.arange(6, dtype=torch.uint8).reshape(2, 3)
     assert raw_bytes(tensor.T).tolist() == [0, 1, 2, 3, 4, 5]
     assert raw_bytes(torch.tensor(258, dtype=torch.int16)).tolist() == [2, 1]
-    with pytest.raises(ValueError, match="leave gaps or overlap"):
-        raw_bytes(tensor[:, :2])
-    with pytest.raises(ValueError, match="leave gaps or overlap"):
-        raw_bytes(torch.zeros(1).expand(3))
+    for gaps in (tensor[:, :2], torch.zeros(1).expand(3)):
+        with pytest.raises(ValueError, match="leave gaps or overlap"):
+            raw_bytes(gaps)
 
 
 # Resuming on real ranks: new processes end with the same bits as a run without failure
@@ -245,55 +269,25 @@ def seed(number: int) -> None:
     torch.manual_seed(number), random.seed(number), np.random.seed(number)
 
 
-class Batches:
-    """An endless stream of batches with a position that can be stored."""
-
-    def __init__(self, rank: int):
-        self.generator = torch.Generator().manual_seed(100 + rank)
-
-    def next(self) -> torch.Tensor:
-        return torch.randint(0, 64, (2, 12), generator=self.generator)
-
-    def state_dict(self):
-        return {"generator": self.generator.get_state()}
-
-    def load_state_dict(self, state):
-        self.generator.set_state(state["generator"])
-
-
-class RankTraining:
+class RankTraining(Stepped):
     """One rank's training of a tiny GPT-2."""
 
     def __init__(self, kind: str):
         rank = torch.distributed.get_rank()
         seed(1000 + rank)
-        model = GPT2(GPT2Config.tiny(dropout=0.1))
+        model, self.batches = GPT2(GPT2Config.tiny(dropout=0.1)), Batches(100 + rank)
         if kind == "ddp":
             model = DistributedDataParallel(model, bucket_cap_mb=0.02)  # several buckets, as a large model has
         else:
-            for block in model.blocks:
-                fully_shard(block)
-            fully_shard(model)
-        self.model, self.batches = model, Batches(rank)
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 8)
-        self.state = TrainingState(model, self.optimizer, scheduler=self.scheduler, extra={"data": self.batches})
+            for module in (*model.blocks, model):
+                fully_shard(module)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)
+        super().__init__(model, optimizer, scheduler, extra={"data": self.batches})
 
     def loss(self) -> torch.Tensor:
         ids = self.batches.next()
         return self.model(ids, ids)
-
-    def step(self) -> None:
-        self.optimizer.zero_grad()
-        self.loss().backward()
-        self.optimizer.step()
-        self.scheduler.step()
-
-    def image(self, iteration: int) -> bytes:
-        self.state.capture(iteration)
-        data = bytearray(self.state.num_bytes)
-        self.state.read_into_(0, data)
-        return bytes(data)
 
 
 def train(kind: str, images: list[bytes] | None, start: int, end: int, passes: bool = True) -> bytes:
@@ -305,56 +299,203 @@ def train(kind: str, images: list[bytes] | None, start: int, end: int, passes: b
         iteration = resume_(training.state, image, training.loss) if passes else training.state.load_(image)
     assert iteration == start
     for done in range(start + 1, end + 1):
-        training.step()
-        last = training.image(done)  # the first one fixes the layout
+        last = training.step().image(done)  # the first one fixes the layout
     return last
 
 
-def without_and_with_a_failure(ranks: Ranks, kind: str, passes: bool = True) -> tuple[list[bytes], list[bytes]]:
-    """Train 8 iterations at once, and 4 and then 4 in new processes: the last images of all ranks."""
-
-    def train_anew(*args):
-        with pytest.raises(RankFailed):  # the first rank is killed, as by a failure
-            ranks.run(lambda: torch.distributed.get_rank() or os.kill(os.getpid(), signal.SIGKILL))
-        return ranks.run(train, kind, *args)
-
-    expected = train_anew(None, 0, 8)
-    return expected, train_anew(train_anew(None, 0, 4), 4, 8, passes)
-
-
-@pytest.mark.parametrize(("kind", "num_ranks"), [("ddp", 2), ("ddp", 4), ("fsdp2", 2), ("fsdp2", 4)])
+@pytest.mark.parametrize(("kind", "num_ranks"), [("ddp", 4), ("fsdp2", 2)])
 def test_resumed_ranks_end_with_every_bit_of_parameters_optimizer_schedule_and_random_numbers(pools, kind, num_ranks):
     # An image holds all of these, and the data position: it is compared byte for byte.
-    expected, resumed = without_and_with_a_failure(pools(num_ranks), kind)
-    assert [len(image) for image in resumed] == [len(image) for image in expected]
-    assert resumed == expected
-    assert len(set(resumed)) == num_ranks  # each rank has its own random numbers
-
-
-def test_without_the_throw_away_passes_ddp_on_four_ranks_ends_with_other_bits(pools):
-    expected, resumed = without_and_with_a_failure(pools(4), "ddp", passes=False)
-    assert resumed != expected
+    ranks = pools(num_ranks)
+    half, expected = (ranks.run(train, kind, None, 0, end) for end in (2, 4))
+    with pytest.raises(RankFailed):  # the first rank is killed, as by a failure: new processes follow
+        ranks.run(lambda: torch.distributed.get_rank() or os.kill(os.getpid(), signal.SIGKILL))
+    assert ranks.run(train, kind, half, 2, 4) == expected
+    assert len(set(expected)) == num_ranks, "each rank has its own random numbers"
+    if kind == "ddp":
+        assert ranks.run(train, kind, half, 2, 4, False) != expected, "other bits without the throw-away passes"
 
 
 def refuse_on_a_rank() -> list[str]:
-    """Offer a state to a model that it is not of, and to DDP without a batch; a run from the start runs no pass."""
-    training = RankTraining("ddp")
-    training.step()
-    image, messages, passes = training.image(1), [], []
-    sharded, without = RankTraining("fsdp2").state, RankTraining("ddp").state
-    for state, throw_away in ((sharded, lambda: passes.append(1)), (without, None)):
-        before = [tensor.clone() for tensor in state.tensors().values()]
-        with pytest.raises(ValueError) as caught:
+    """Offer a state to a model that it is not of, and to DDP without a batch."""
+    image, messages = RankTraining("ddp").step().image(1), []
+    offers = ((RankTraining("fsdp2").state, lambda: pytest.fail("a pass was run")), (RankTraining("ddp").state, None))
+    for state, throw_away in offers:
+        with unchanged(state), pytest.raises(ValueError) as caught:
             resume_(state, image, throw_away)
-        messages.append(f"{type(caught.value) is StateMismatch}: {caught.value}")
-        assert resume_(state, None, lambda: passes.append(1)) == 0
-        assert all(torch.equal(a, b) for a, b in zip(before, state.tensors().values(), strict=True))
-    assert not passes
+        messages.append(f"{caught.type.__name__}: {caught.value}")
     return messages
 
 
 def test_a_state_of_another_kind_of_parallelism_is_refused_before_anything_runs(pools):
     for sharded, without in pools(2).run(refuse_on_a_rank):
-        assert sharded.startswith("True: checkpoint: 'model/word.weight' is float32 [64, 32]; this run's is float32")
+        assert sharded.startswith("StateMismatch: checkpoint: 'model/word.weight' is float32 [64, 32]; this run's is")
         assert "[32, 32] of [64, 32] Shard(dim=0)" in sharded
-        assert without.startswith("False: throw_away is None; it must give a loss")
+        assert without.startswith("ValueError: throw_away is None; it must give a loss")
+
+
+# Persistent storage
+
+
+class StoredTraining(Stepped):
+    def __init__(self, seed: int = 0, width: int = 8, wrap=lambda model: model):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = wrap(nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Linear(width, 5)))
+        super().__init__(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+
+    def loss(self) -> torch.Tensor:
+        return self.model(torch.randn(8, 4)).square().mean()
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request, tmp_path):
+    if request.param == "file":
+        yield f"file://{tmp_path}/run"
+    else:
+        yield "memory://gemini-run"
+        fsspec.filesystem("memory").rm("/gemini-run", recursive=True)
+
+
+def test_a_stored_state_comes_back_bit_for_bit_into_a_fresh_run(url):
+    tier, run = PersistentTier(url), StoredTraining().step()
+    assert tier.iterations() == ()
+    tier.save(run.state, 1)
+    expected, later = run.image(1), run.step().image(2)
+    fresh = StoredTraining(seed=9)
+    image = PersistentTier(url).read(fresh.state, 1)
+    assert bytes(image.numpy()) == expected
+    assert resume_(fresh.state, image) == 1
+    assert fresh.image(1) == expected
+    assert fresh.step().image(2) == later != expected
+
+
+def test_only_the_last_complete_checkpoints_are_kept_and_count(url):
+    tier, run = PersistentTier(url, keep_last=2), StoredTraining().step()
+    fs, root = fsspec.core.url_to_fs(url)
+    fs.makedirs(f"{root}/iteration-000000002")  # begun before a crash, never completed
+    for iteration in (1, 3, 4):
+        tier.save(run.state, iteration)
+    assert tier.iterations() == (3, 4)
+    kept = {path.rsplit("/", 1)[1] for path in fs.ls(root, detail=False)}
+    assert kept == {"iteration-000000003", "iteration-000000004"}
+    # One without its marker, or with a changed marker, does not count.
+    fs.rm_file(f"{root}/iteration-000000003/{MARKER}")
+    place = f"{root}/iteration-000000004/{MARKER}"
+    fs.pipe_file(place, fs.cat_file(place).replace(b"world_size", b"world_sizE"))
+    assert tier.iterations() == ()
+    for iteration, fault in ((4, "its checksum is wrong"), (3, "is not there: the checkpoint is incomplete")):
+        with pytest.raises(StorageCorrupt, match=fault):
+            tier.read(run.state, iteration)
+
+
+def test_a_flipped_bit_in_any_stored_tensor_is_found_and_names_the_tensor(tmp_path):
+    tier, run = PersistentTier(f"file://{tmp_path}"), StoredTraining().step()
+    tier.save(run.state, 1)
+    folder = tmp_path / "iteration-000000001"
+    (file,) = folder.glob("*.safetensors")
+    whole = file.read_bytes()
+    # The file is plain safetensors, which others can read.
+    tensors = load(whole)
+    assert torch.equal(tensors["model/0.weight"], run.model[0].weight)
+    assert torch.equal(tensors["optimizer/2.bias/exp_avg"], run.optimizer.state[run.model[2].bias]["exp_avg"])
+    before = [tensor.clone() for tensor in run.state.tensors().values()]
+    for entry in read_marker(fsspec.filesystem("file"), str(folder))["entries"]:
+        data = bytearray(whole)
+        data[entry["start"] + entry["num_bytes"] // 2] ^= 4
+        file.write_bytes(data)
+        with pytest.raises((StorageCorrupt, checkpoint.api.CheckpointException)) as caught:
+            tier.read(run.state, 1)
+        assert f"the checksum of {entry['name']!r} is wrong" in str(caught.value)
+    file.write_bytes(whole[:-1])
+    with pytest.raises((StorageCorrupt, checkpoint.api.CheckpointException), match="checksum of"):
+        tier.read(run.state, 1)
+    assert all(torch.equal(a, b) for a, b in zip(before, run.state.tensors().values(), strict=True))
+
+
+def test_another_model_or_world_size_is_refused_by_name(tmp_path):
+    tier = PersistentTier(f"file://{tmp_path}")
+    tier.save(StoredTraining().step().state, 1)
+    with pytest.raises(StateMismatch, match=r"'model/0.weight' is float32 \[8, 4\]; this run's is float32 \[9, 4\]"):
+        tier.read(StoredTraining(width=9).state, 1)
+    run = StoredTraining()
+    with pytest.raises(StateMismatch, match="world_size is 1; this run's is 2"):
+        tier.read(TrainingState(run.model, run.optimizer, rank=0, world_size=2), 1)
+
+
+def test_a_url_that_cannot_be_written_is_refused_before_training(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ValueError, match=r"url is 'file://.*/file/run'; it must be writable: NotADirectoryError"):
+        PersistentTier(f"file://{tmp_path}/file/run")
+    with pytest.raises(ValueError, match="url is 'nowhere://run'; it must be writable: ValueError: Protocol not known"):
+        PersistentTier("nowhere://run")
+    with pytest.raises(ValueError, match="keep_last is 0"):
+        PersistentTier("memory://x", keep_last=0)
+    assert (tmp_path / "file").read_text() == "not a folder"
+
+
+def on_a_rank(folder: str, kind: str) -> tuple[bool, bool, list[str]]:
+    """Store, resume in a fresh model, step both; give whether image and continuation are equal, and rank 0's names."""
+    rank = torch.distributed.get_rank()
+    torch.manual_seed(rank)  # buffers and random numbers differ between ranks, parameters do not
+    wrap = torch.nn.parallel.DistributedDataParallel if kind == "ddp" else fully_shard
+    tier, run = PersistentTier(f"file://{folder}"), StoredTraining(wrap=wrap).step()
+    tier.save(run.state, 1)
+    expected, later = run.image(1), run.step().image(2)
+    fresh = StoredTraining(seed=9, wrap=wrap)
+    image = tier.read(fresh.state, 1)
+    resume_(fresh.state, image, fresh.loss)
+    names = sorted(load(Path(folder, "iteration-000000001", f"{rank:05d}.safetensors").read_bytes()))
+    return bytes(image.numpy()) == expected, fresh.step().image(2) == later, names
+
+
+def test_ranks_of_ddp_store_equal_tensors_once_and_every_rank_its_own_buffers(pools, tmp_path):
+    results = pools(2).run(on_a_rank, str(tmp_path), "ddp")
+    assert all(image and continued for image, continued, _ in results)
+    names = results[0][2] + results[1][2]
+    shared = [name for name in names if not name.startswith("rank-")]
+    assert len(shared) == len(set(shared)) == 6 * 4  # 6 parameters, each with step and two averages
+    assert sorted(set(names) - set(shared)) == ["rank-0/head", "rank-1/head"]
+
+
+def read_in_other_ways(folder: str) -> tuple[torch.Tensor, int]:
+    """Read with torch's own load into an unsharded tensor; let only the second rank read."""
+    fs, place = fsspec.filesystem("file"), f"{folder}/iteration-000000001"
+    whole, run = {"model/0.weight": torch.empty(8, 4)}, StoredTraining(wrap=fully_shard)
+    checkpoint.load(whole, storage_reader=CheckpointReader(fs, place, read_marker(fs, place)))
+    alone = torch.distributed.get_rank() == 1
+    return whole["model/0.weight"], PersistentTier(f"file://{folder}").read(run.state, 1).numel() if alone else 0
+
+
+def test_shards_of_fsdp2_come_back_and_can_be_read_unsharded_and_by_one_rank_alone(pools, tmp_path):
+    results = pools(2).run(on_a_rank, str(tmp_path), "fsdp2")
+    assert all(image and continued for image, continued, _ in results)
+    (first, none), (second, alone) = pools(2).run(read_in_other_ways, str(tmp_path), timeout_s=60)
+    assert torch.equal(first, second) and none == 0 < alone
+    marker = json.loads(json.loads((tmp_path / "iteration-000000001" / MARKER).read_text())["body"])
+    parts = [entry for entry in marker["entries"] if entry["name"] == "model/0.weight"]
+    assert [(part["offsets"], part["shape"]) for part in parts] == [([0, 0], [4, 4]), ([4, 0], [4, 4])]
+
+
+def saved_while_changing(folder: Path, wait_for_staging: bool, **options) -> list[bool]:
+    """Save tensors with torch's async_save, change them as soon as it allows, and say which were stored unchanged."""
+    state = {f"weight.{index}": torch.zeros(500_000) for index in range(4)}
+    response = checkpoint.async_save(state, checkpoint_id=folder, no_dist=True, **options)
+    if wait_for_staging:
+        response.staging_completion.result()
+    for tensor in state.values():
+        tensor.fill_(1.0)
+    getattr(response, "upload_completion", response).result()
+    found = {name: torch.full_like(tensor, 7.0) for name, tensor in state.items()}
+    checkpoint.load(found, checkpoint_id=folder, no_dist=True)
+    return [not tensor.any() for tensor in found.values()]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_async_save_of_torch_stores_the_values_before_the_change_so_that_it_can_be_compared_with(tmp_path):
+    # DESIGN's trap: some versions stored later values of CPU tensors. This version copies before it returns...
+    assert all(saved_while_changing(tmp_path / "plain", wait_for_staging=False))
+    # ...or, if it copies in a thread, when its staging is complete; whoever does not wait stores a mixture.
+    stager = DefaultStager(StagingOptions(False, False, True, False))
+    assert all(saved_while_changing(tmp_path / "staged", wait_for_staging=True, async_stager=stager))
+    stager.close()
