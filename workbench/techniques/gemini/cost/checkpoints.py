@@ -1,8 +1,6 @@
-"""What an iteration of ZeRO-3 and its checkpoint take on the paper's machines, which three of its own numbers fit.
+"""An iteration of ZeRO-3 and its checkpoint on the paper's machines; three of the paper's own numbers are fitted.
 
-A layer's half-precision parameters are gathered, it computes, its gradients are scattered: a ring over all devices
-passes a message of M bytes through each machine's network in (n - 1) α + (n - 1) / n · M / B. Activations are
-recomputed; the update is Adam's bytes over the device's memory bandwidth. Idle spans are many and alike.
+A ring over all devices passes a message of M bytes in (n - 1) α + (n - 1) / n · M / B. Activations are recomputed.
 """
 
 import math
@@ -22,24 +20,9 @@ from ..method.placement import BUFFERS_PER_REPLICA
 from ..method.sizes import TABLE_6_2, ModelSizes, checkpoint_bytes, num_parameters
 from ..method.waste import Job
 
-__all__ = [
-    "CALIBRATION",
-    "COPY_BYTES_PER_S",
-    "Calibrated",
-    "UpdatedPhases",
-    "agent_memory_bytes",
-    "baseline_s",
-    "calibrated",
-    "checkpoint_s",
-    "job_of",
-    "network_share_of",
-    "paper_machine",
-    "phases_of",
-    "storage_s",
-    "traffic_of",
-    "workload_named",
-    "workload_of",
-]
+__all__ = ["CALIBRATION", "COPY_BYTES_PER_S", "Calibrated", "UpdatedPhases", "agent_memory_bytes", "baseline_s"]
+__all__ += ["calibrated", "checkpoint_s", "job_of", "network_share_of", "paper_machine", "phases_of", "storage_s"]
+__all__ += ["traffic_of", "workload_named", "workload_of"]
 
 MICRO_BATCH, SEQUENCE = 8, 512  # of a device, section 6.7.1
 BACKWARD_OVER_FORWARD = 3  # of a layer's operations: two gradients, and the forward pass again

@@ -1,10 +1,4 @@
-"""The training that is measured: a small GPT-2 with sharded state (ZeRO-3) and Adam and checkpoints in memory.
-
-Tokens are drawn; their generator is part of the checkpoint, so that a resumed training sees the same tokens. `device_s`
-stands for an accelerator that computes while the processors are free.
-"""
-
-from __future__ import annotations
+"""The training that is measured: a small GPT-2 with sharded state (ZeRO-3), Adam, and checkpoints in memory."""
 
 import hashlib
 import os
@@ -20,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.models.gpt2 import GPT2, GPT2Config
+from workbench.techniques.gemini.method.checks import require_counts, require_not_negative
 from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
 from workbench.techniques.gemini.runtime.control.service import RankContext
 
@@ -47,11 +42,9 @@ class Size:
     device_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.device_s >= 0:
-            raise ValueError(f"device_s is {self.device_s}; it must be at least 0")
-        for name in ("hidden", "layers", "heads", "vocab", "sequence", "batch", "iterations"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        require_not_negative(device_s=self.device_s)
+        counts = ("hidden", "layers", "heads", "vocab", "sequence", "batch", "iterations")
+        require_counts(1, **{name: getattr(self, name) for name in counts})
 
     def model(self, is_parallel: bool = True) -> nn.Module:
         """Build the model; every rank of the default group calls it."""

@@ -1,8 +1,4 @@
-"""How large checkpoints are: parameters of the models of table 6.2, bytes a parameter, a machine's shard.
-
-Parameters are counted as in Hugging Face's implementations with their language-model heads; RoBERTa has two more
-positions.
-"""
+"""How large checkpoints are: parameters of table 6.2's models with heads, bytes a parameter, a machine's shard."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

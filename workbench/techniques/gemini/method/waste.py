@@ -1,8 +1,4 @@
-"""The time that a failure wastes, Eqs. 6.1 and 6.2, and the three ways of checkpointing that are compared by it.
-
-Where the paper has a frequency f, this has the interval 1/f, in seconds or in whole iterations. Detection, replacement
-and warm-up do not depend on checkpoints and are left to `cost.training`.
-"""
+"""The time that a failure wastes, Eqs. 6.1 and 6.2, and three policies; the paper's frequency f is the interval 1/f."""
 
 import math
 from dataclasses import dataclass, replace
@@ -134,14 +130,10 @@ def gemini(
     *,
     interval_iterations: int = 1,
     blocking_s: float = 0.0,
-    transfer_s: float | None = None,
+    transfer_s: float | None = None,  # None spreads a checkpoint over the idle spans of one iteration
     storage_interval_s: float = STRAWMAN_INTERVAL_S,
 ) -> CheckpointPolicy:
-    """Return the policy that checkpoints to memory every iteration, and to storage every three hours besides.
-
-    Writing to storage does not stop training here: an agent can serialise its replicas in memory. A `transfer_s` of
-    None spreads a checkpoint over one iteration, whose idle spans it fills.
-    """
+    """Return the policy that checkpoints to memory every iteration, and to storage without stopping training."""
     memory = Level(
         in_memory=True,
         interval_iterations=interval_iterations,

@@ -1,9 +1,7 @@
 """Checkpoints in the memory of peers, taken beside training: the three lines that a user's own loop needs of Gemini.
 
-`step()` after the optimizer begins a checkpoint of the iteration just done. Its chunks travel in the idle spans of the
-next iteration and are complete before the next update, which would change the tensors being sent; until iterations have
-been profiled, training waits. All ranks meet before a checkpoint travels, and only then is the one before the last
-overwritten: a failure loses at most two iterations of a rank.
+A checkpoint's chunks travel in the idle spans of the next iteration and are complete before its update. All ranks meet
+before the one before the last is overwritten: a failure loses at most two iterations of a rank.
 """
 
 import time

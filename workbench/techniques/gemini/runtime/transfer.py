@@ -1,7 +1,6 @@
 """A checkpoint on its way to peers, beside training, in chunks through a few sub-buffers (sections 6.5.2 and 6.5.3).
 
-Sender and receiver work through the same plan, which holds the sizes: messages match by their order, and nothing about
-a chunk is said on the wire.
+Messages match by their order in a plan that both sides have: nothing about a chunk is said on the wire.
 """
 
 from collections import deque

@@ -1,9 +1,4 @@
-"""Rows of figures 6.4, 6.5, 6.7, 6.8, 6.11 to 6.13 and 6.16: a worked example, and the model of the paper's machines.
-
-The example's steps are seconds: a layer computes for four and a message takes one, as do 32 MiB of a checkpoint.
-"""
-
-from __future__ import annotations
+"""Rows of figures 6.4, 6.5, 6.7, 6.8, 6.11 to 6.13 and 6.16: a worked example, and a model of the paper's machines."""
 
 import math
 from collections.abc import Sequence
@@ -30,18 +25,8 @@ from ..cost import (
 from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave, planning_spans_s
 from ..method.waste import Tier, gemini, high_frequency, strawman
 
-__all__ = [
-    "EXAMPLE_PHASES",
-    "EXAMPLE_TRAFFIC",
-    "STEP_S",
-    "calibration_of",
-    "example_iterations",
-    "predict_ablation",
-    "predict_frequencies",
-    "predict_models",
-    "predict_reductions",
-    "predict_schemes",
-]
+__all__ = ["EXAMPLE_PHASES", "EXAMPLE_TRAFFIC", "STEP_S", "calibration_of", "example_iterations", "predict_ablation"]
+__all__ += ["predict_frequencies", "predict_models", "predict_reductions", "predict_schemes"]
 
 Rows = list[dict[str, Any]]
 
@@ -243,10 +228,7 @@ def _span_rows(workload: Workload, machine: FittedMachine, free_mb: float) -> Ro
 
 
 def _asked_row(workload: Workload, machine: FittedMachine) -> dict[str, object]:
-    """Return the rate of copying below which the unpipelined scheme is slower than the text says, by bisection.
-
-    There it jumps: with slower copies a chunk less fits into every span.
-    """
+    """Return the rate of copying below which the unpipelined scheme is slower than the text says, by bisection."""
     said = published_value("gemini", "fig-6-16", "overhead", scheme="Unpipelined")
     allowed_s = (1 + said / 100) * _iteration(workload, machine, Scheme.BASELINE).iteration_s
 

@@ -4,8 +4,6 @@ Figure 6.1 does not say how long a checkpoint takes; more than 10 and at most 10
 drawn from its snapshot until it is complete, or until the failure that it is lost in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
