@@ -57,8 +57,7 @@ class Overheads:
     warm_up_s: float  # from retrieved states to the first iteration
 
     def __post_init__(self) -> None:
-        seconds = {field.name: getattr(self, field.name) for field in fields(self)}
-        require_not_negative(**seconds)
+        require_not_negative(**{field.name: getattr(self, field.name) for field in fields(self)})
         if self.most_replacement_s < self.least_replacement_s:
             rule = f"it must be at least {self.least_replacement_s!r}, least_replacement_s"
             raise ValueError(f"most_replacement_s is {self.most_replacement_s!r}; {rule}")
@@ -302,16 +301,17 @@ class TrainingRun:
         return self.productive_s / self.duration_s
 
 
-def simulate_training(setting: Setting, trace: FaultTrace, *, keep_spans: bool = False) -> TrainingRun:
+def simulate_training(
+    setting: Setting, trace: FaultTrace, *, keep_spans: bool = False, advance: Advance = advanced
+) -> TrainingRun:
     """Simulate a training under failures: productive and wasted seconds add up to the duration of the trace."""
     _check(setting, trace)
-    return _Simulation(setting, trace, advanced, keep_spans).run()
+    return _Simulation(setting, trace, advance, keep_spans).run()
 
 
-def simulate_training_by_definition(setting: Setting, trace: FaultTrace, *, keep_spans: bool = False) -> TrainingRun:
+def simulate_training_by_definition(setting: Setting, trace: FaultTrace, **choices: bool) -> TrainingRun:
     """Simulate the same iteration by iteration."""
-    _check(setting, trace)
-    return _Simulation(setting, trace, advanced_by_definition, keep_spans).run()
+    return simulate_training(setting, trace, advance=advanced_by_definition, **choices)
 
 
 @dataclass(slots=True)

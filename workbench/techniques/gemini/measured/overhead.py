@@ -1,7 +1,4 @@
-"""The cost of checkpoints in peers' memory: iterations with and without them, on real ranks (figures 6.7, 6.8, 6.16).
-
-A turn's first iteration is not timed: it begins the checkpoint that travels in the first timed one.
-"""
+"""The cost of checkpoints in peers' memory: iterations with and without them on real ranks (figures 6.7, 6.8, 6.16)."""
 
 import os
 import socket
@@ -229,7 +226,7 @@ class _Training:
         return Trial(step=self.step, settling=settling, begin=self.begin, end=self.end, close=self.close)
 
     def begin(self) -> None:
-        """Run one iteration before the clock starts."""
+        """Run one iteration before the clock starts: its checkpoint travels in the first timed one."""
         self._idle_before_s = self._iterate()
         self._idle_s, self._logged = [], len(self._context.events)
 

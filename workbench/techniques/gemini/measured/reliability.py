@@ -123,7 +123,9 @@ def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
     require_counts(2 * MOST_FAILURES, iterations=iterations)
     draw = random.Random(f"failure schedule {seed}")
     kinds = _kinds(seed, draw)
-    num_machines, num_replicas = _shape(kinds, draw)
+    num_machines, num_replicas = draw.choice(MACHINES), draw.choice(REPLICAS)
+    if Failure.TWO_GROUPS in kinds and (num_machines, num_replicas) == (3, 2):
+        num_machines = 4  # where two of three machines keep a shard, no two are of different groups
     sharded, standbys, storage_every = draw.random() < 0.5, int(draw.random() < 0.3), draw.choice((0, 3))
     moments = sorted(draw.sample(range(2, iterations), len(kinds)))
     holders = placement(num_machines, num_replicas).holders
@@ -155,14 +157,6 @@ def _kinds(seed: int, draw: random.Random) -> tuple[Failure, ...]:
     if kinds[0] is not Failure.IN_RECOVERY:
         draw.shuffle(kinds)
     return tuple(kinds)
-
-
-def _shape(kinds: Sequence[Failure], draw: random.Random) -> tuple[int, int]:
-    """Draw machines and replicas; where two of three machines keep a shard, no two are of different groups."""
-    num_machines, num_replicas = draw.choice(MACHINES), draw.choice(REPLICAS)
-    if Failure.TWO_GROUPS in kinds and (num_machines, num_replicas) == (3, 2):
-        num_machines = 4
-    return num_machines, num_replicas
 
 
 def _faults(kind: Failure, holders: Sequence[Sequence[int]], moment: int, draw: random.Random) -> list[Fault]:

@@ -39,8 +39,7 @@ class ModelSizes:
     max_positions: int = SEQUENCE  # P, of the learned position embedding; RoBERTa adds its two
 
     def __post_init__(self) -> None:
-        counts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "family"}
-        require_counts(1, **counts)
+        require_counts(1, **{field.name: getattr(self, field.name) for field in fields(self) if field.name != "family"})
 
 
 def num_parameters(sizes: ModelSizes) -> int:

@@ -14,11 +14,8 @@ STRAWMAN_INTERVAL_S = 3 * 3600.0  # section 6.7.1: every three hours, as BLOOM's
 def wasted_time_s(*, checkpoint_s: float, interval_s: float, retrieval_s: float, iteration_s: float = 0.0) -> float:
     """Return the average time that one failure wastes, Eq. 6.1: t_ckpt + 1 / (2 f) + t_rtvl.
 
-    Args:
-        checkpoint_s: t_ckpt, seconds from a snapshot to its checkpoint being complete.
-        interval_s: 1/f, seconds from snapshot to snapshot; Eq. 6.2 bounds it by checkpoint_s and iteration_s.
-        retrieval_s: t_rtvl, seconds to read the newest complete checkpoint back.
-        iteration_s: T_iter; 0 leaves the bound to checkpoint_s.
+    A checkpoint takes t_ckpt from its snapshot until it is complete. Eq. 6.2 bounds the interval from snapshot to
+    snapshot by t_ckpt and T_iter.
     """
     require_not_negative(checkpoint_s=checkpoint_s, retrieval_s=retrieval_s, iteration_s=iteration_s)
     least_s = max(checkpoint_s, iteration_s)

@@ -112,10 +112,8 @@ class Training:
     def run(self, timeout_s: float = 300.0) -> TrainingOutcome:
         """Train, and wait for the end.
 
-        Raises:
-            RankFailed: if the same error ends 3 generations in a row without progress.
-            TimeoutError: if it takes longer.
-            RuntimeError: if it was closed meanwhile.
+        It raises RankFailed if the same error ends 3 generations in a row without progress, TimeoutError if it takes
+        longer, and RuntimeError if it was closed meanwhile.
         """
         results = self._operator.run(_positive("timeout_s", timeout_s))
         return TrainingOutcome(results=tuple(results), events=self.events, hosts=self._machines.hosts)

@@ -307,10 +307,7 @@ def _chosen(needs: CheckpointingNeeds, best: BestCheckpointing) -> Rows:
 
 
 def _simulated(needs: CheckpointingNeeds, num_failures: int, seed: int) -> float:
-    """Return the simulated loss over the expected one, with the best interval of two replicas.
-
-    The simulation has no window within which machines are lost at once: a machine is replaced in no time.
-    """
+    """Return the simulated loss over the expected one, with the best interval of two replicas and no window."""
     alone, number = replace(needs, window_s=0.0), needs.job.num_machines
     iterations = min(range(1, needs.most_iterations + 1), key=lambda count: expected_waste(alone, NUM_REPLICAS, count))
     level = memory_level(alone, NUM_REPLICAS, iterations)

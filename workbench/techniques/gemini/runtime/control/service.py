@@ -223,11 +223,11 @@ class RankContext:
 
     def report(self, iteration: int) -> None:
         """Report that an iteration is done; schedules of faults and the watch for progress count these."""
-        self._link.tell(Progress(iteration=iteration, time_s=time.monotonic()))
+        self._tell(Progress(iteration=iteration, time_s=time.monotonic()))
 
     def log(self, name: str, **details: Any) -> None:
         """Log an event that happened now; its details are small, and picklable."""
-        self._link.tell(Logged(name=name, time_s=time.monotonic(), details=details))
+        self._tell(Logged(name=name, time_s=time.monotonic(), details=details))
 
     @contextmanager
     def during(self, name: str, **details: Any) -> Iterator[None]:
@@ -236,9 +236,11 @@ class RankContext:
         try:
             yield
         finally:
-            end_s = time.monotonic()
-            details = {"duration_s": end_s - start_s, **details}
-            self._link.tell(Logged(name=name, time_s=start_s, details=details))
+            details = {"duration_s": time.monotonic() - start_s, **details}
+            self._tell(Logged(name=name, time_s=start_s, details=details))
+
+    def _tell(self, message: Any) -> None:
+        self._link.tell(message)
 
 
 def run_program(link: RankLink, *, program: bytes, seat: Seat) -> Any:
