@@ -75,8 +75,8 @@ class Fault:
         if needs_numbers != bool(self.numbers) or len(set(self.numbers)) != len(self.numbers):
             rule = "different numbers" if needs_numbers else "empty"
             raise ValueError(f"Fault.numbers is {self.numbers!r}; for a {self.kills.value} it must be {rule}")
-        require_counts(1, occurrence=self.occurrence)
-        require_not_negative(delay_s=self.delay_s, down_s=self.down_s)
+        require_counts(1, **{"Fault.occurrence": self.occurrence})
+        require_not_negative(**{"Fault.delay_s": self.delay_s, "Fault.down_s": self.down_s})
 
     def check_fits(self, num_machines: int, num_ranks: int, has_store: bool) -> None:
         """Refuse a fault that the training cannot have."""
