@@ -38,15 +38,6 @@ Left out: elastic training; moving shards when the number of machines changes; F
 
 import importlib
 
-__all__ = [
-    "InMemoryCheckpoints",
-    "best_checkpointing",
-    "partition_checkpoint",
-    "recovery_probability",
-    "run_training",
-    "wasted_time_s",
-]
-
 _HOMES = {
     "InMemoryCheckpoints": "runtime.checkpoints",
     "best_checkpointing": "method.best",
@@ -55,6 +46,8 @@ _HOMES = {
     "run_training": "runtime.training",
     "wasted_time_s": "method.waste",
 }
+
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str):

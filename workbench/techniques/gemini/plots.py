@@ -1,7 +1,5 @@
 """The pictures of Gemini: placements and their odds, checkpoints within an iteration, recovery, wasted time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -24,32 +22,10 @@ from .method import Placement, components, replicas_kept, survivors
 from .method.interleaving import InterleavedIteration
 from .method.recovery import Tier
 
-__all__ = [
-    "ITERATION_KINDS",
-    "draw_ablation",
-    "draw_best",
-    "draw_by_failures",
-    "draw_by_machines",
-    "draw_frequencies",
-    "draw_models",
-    "draw_mt_nlg",
-    "draw_overhead",
-    "draw_overheads",
-    "draw_placement",
-    "draw_probabilities",
-    "draw_rack_recovery",
-    "draw_recovery",
-    "draw_reductions",
-    "draw_replay",
-    "draw_retrieval",
-    "draw_schedules",
-    "draw_schemes",
-    "draw_tiers",
-    "draw_time",
-    "draw_timelines",
-    "draw_wasted",
-    "draw_worked_example",
-]
+__all__ = ["ITERATION_KINDS", "draw_ablation", "draw_best", "draw_by_failures", "draw_by_machines", "draw_frequencies"]
+__all__ += ["draw_models", "draw_mt_nlg", "draw_overhead", "draw_overheads", "draw_placement", "draw_probabilities"]
+__all__ += ["draw_rack_recovery", "draw_recovery", "draw_reductions", "draw_replay", "draw_retrieval", "draw_schedules"]
+__all__ += ["draw_schemes", "draw_tiers", "draw_time", "draw_timelines", "draw_wasted", "draw_worked_example"]
 
 WIDE = (9.5, 3.8)  # inches
 MEBIBYTE = 2**20
@@ -83,10 +59,7 @@ _LIGHT = 0.55  # of a colour, so that black numbers stay legible on it
 
 @styled()
 def draw_placement(placed: Placement, *, ax: Axes, failed: Collection[int] = (), title: str = "") -> Axes:
-    """Draw a placement as figure 6.3: a column a machine, a box a replica, the colour that of the shard.
-
-    Machines that share replicas stand together, whatever their numbers.
-    """
+    """Draw a placement as figure 6.3: a column a machine, a box a replica, the colour that of the shard."""
     lost = {shard for shard, alive in enumerate(survivors(placed, failed)) if not alive}
     kept = replicas_kept(placed)
     height = max(map(len, kept))

@@ -1,8 +1,6 @@
-"""What an iteration of ZeRO-3 and its checkpoint take on the paper's machines, which three of its own numbers fit.
+"""An iteration of ZeRO-3 and its checkpoint on the paper's machines; three of the paper's own numbers are fitted.
 
-A layer's half-precision parameters are gathered, it computes, its gradients are scattered: a ring over all devices
-passes a message of M bytes through each machine's network in (n - 1) α + (n - 1) / n · M / B. Activations are
-recomputed; the update is Adam's bytes over the device's memory bandwidth. Idle spans are many and alike.
+A ring over all devices passes a message of M bytes in (n - 1) α + (n - 1) / n · M / B. Activations are recomputed.
 """
 
 import math
@@ -17,29 +15,14 @@ from workbench.study.published import Cell
 from workbench.timeline import Kind
 
 from ..method.checks import require_positive
-from ..method.interleaving import CheckpointTraffic, Phase, Scheme, interleave
+from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave
 from ..method.placement import BUFFERS_PER_REPLICA
 from ..method.sizes import TABLE_6_2, ModelSizes, checkpoint_bytes, num_parameters
 from ..method.waste import Job
 
-__all__ = [
-    "CALIBRATION",
-    "COPY_BYTES_PER_S",
-    "Calibrated",
-    "UpdatedPhases",
-    "agent_memory_bytes",
-    "baseline_s",
-    "calibrated",
-    "checkpoint_s",
-    "job_of",
-    "network_share_of",
-    "paper_machine",
-    "phases_of",
-    "storage_s",
-    "traffic_of",
-    "workload_named",
-    "workload_of",
-]
+__all__ = ["CALIBRATION", "COPY_BYTES_PER_S", "Calibrated", "UpdatedPhases", "agent_memory_bytes", "baseline_s"]
+__all__ += ["calibrated", "checkpoint_s", "iteration_of", "job_of", "network_share_of", "paper_machine", "phases_of"]
+__all__ += ["storage_s", "traffic_of", "workload_named", "workload_of"]
 
 MICRO_BATCH, SEQUENCE = 8, 512  # of a device, section 6.7.1
 BACKWARD_OVER_FORWARD = 3  # of a layer's operations: two gradients, and the forward pass again
@@ -125,6 +108,14 @@ def baseline_s(workload: Workload, machine: FittedMachine) -> float:
     """Return the seconds of an iteration without checkpoints."""
     parts = phases_of(workload, machine)
     return interleave(parts.phases, NO_TRAFFIC, Scheme.BASELINE, update_s=parts.update_s).iteration_s
+
+
+def iteration_of(
+    workload: Workload, machine: FittedMachine, scheme: Scheme | str, free_bytes: float = math.inf
+) -> InterleavedIteration:
+    """Return an iteration under a scheme, with so much free memory for buffers on a device."""
+    parts, traffic = phases_of(workload, machine), traffic_of(workload, machine, free_bytes=free_bytes)
+    return interleave(parts.phases, traffic, scheme, update_s=parts.update_s)
 
 
 def _collective_s(message_bytes: float, machine: FittedMachine) -> float:
@@ -213,7 +204,8 @@ def calibrated() -> Calibrated:
     network_share = network_share_of(gpt_2_100b, paper_machine(P4D).with_network(100), reduction)
     p4d, p3dn = (paper_machine(name, network_share=network_share) for name in (P4D, P3DN))
     share = _share_of_peak(lambda share: baseline_s(gpt_2_100b, p4d.with_peak_share(share)) - iteration_s)
-    blocked_s = _blocking_s(gpt_2_40b, p3dn) * 100 / overhead_percent
+    blocking_s = iteration_of(gpt_2_40b, p3dn, Scheme.BLOCKING).iteration_s - baseline_s(gpt_2_40b, p3dn)
+    blocked_s = blocking_s * 100 / overhead_percent
     v100_share = _share_of_peak(lambda share: baseline_s(gpt_2_40b, p3dn.with_peak_share(share)) - blocked_s)
     return Calibrated(
         p4d=p4d.with_peak_share(share),
@@ -235,16 +227,6 @@ def network_share_of(workload: Workload, machine: FittedMachine, reduction: floa
         rule = f"the whole bandwidth gives {nominal_s:.3g} s, not {seconds:.3g} s"
         raise ValueError(f"reduction is {reduction!r}; {rule}")
     return nominal_s / seconds
-
-
-def _blocking_s(workload: Workload, machine: FittedMachine) -> float:
-    """Return what blocking adds to an iteration: its chunks, one after the other, then training as without."""
-    parts, traffic = phases_of(workload, machine), traffic_of(workload, machine)
-    blocking, plain = (
-        interleave(parts.phases, traffic, scheme, update_s=parts.update_s).iteration_s
-        for scheme in (Scheme.BLOCKING, Scheme.BASELINE)
-    )
-    return blocking - plain
 
 
 def _share_of_peak(excess_s: Callable[[float], float]) -> float:

@@ -1,9 +1,7 @@
 """A training under failures, simulated from failure to failure: what becomes of its time.
 
-A recovery is detection, serialising, replacement, retrieval and warm-up, one after the other; a failure within one
-starts it anew, and machines that have arrived by then stay. A replaced machine gets its own shard back when training
-recovers, and its peers' with the next checkpoint that completes. A checkpoint counts once it is complete (figure 6.1);
-one that blocks does so at the end of an iteration, memory's before storage's.
+A failure within a recovery starts it anew, and machines that have arrived stay. A replaced machine gets its own shard
+back when training recovers, and its peers' with the next complete checkpoint.
 """
 
 import heapq
@@ -23,22 +21,9 @@ from ..method.placement import Placement
 from ..method.sizes import BYTES_PER_PARAMETER
 from ..method.waste import CheckpointPolicy, Job, Level, Tier
 
-__all__ = [
-    "GPT2_100B",
-    "MT_NLG",
-    "PAPER_OVERHEADS",
-    "Cause",
-    "Overheads",
-    "Setting",
-    "Span",
-    "Stretch",
-    "TrainingRun",
-    "advanced",
-    "advanced_by_definition",
-    "simulate_training",
-    "simulate_training_by_definition",
-    "stretch_moments",
-]
+__all__ = ["GPT2_100B", "MT_NLG", "PAPER_OVERHEADS", "Cause", "Overheads", "Setting", "Span", "Stretch", "TrainingRun"]
+__all__ += ["advanced", "advanced_by_definition", "simulate_training", "simulate_training_by_definition"]
+__all__ += ["stretch_moments"]
 
 # The text's own round numbers, with which it reckons what failures waste. `cost.checkpoints` counts parameters instead
 # (100.3e9) and fits the network's share; both agree with the text's "9.4 GB a GPU" and "less than 3 seconds".
@@ -72,8 +57,7 @@ class Overheads:
     warm_up_s: float  # from retrieved states to the first iteration
 
     def __post_init__(self) -> None:
-        seconds = {field.name: getattr(self, field.name) for field in fields(self)}
-        require_not_negative(**seconds)
+        require_not_negative(**{field.name: getattr(self, field.name) for field in fields(self)})
         if self.most_replacement_s < self.least_replacement_s:
             rule = f"it must be at least {self.least_replacement_s!r}, least_replacement_s"
             raise ValueError(f"most_replacement_s is {self.most_replacement_s!r}; {rule}")
@@ -129,10 +113,7 @@ def advanced_by_definition(policy: CheckpointPolicy, start: int, elapsed_s: floa
 
 
 def stretch_moments(policy: CheckpointPolicy, start: int, elapsed_s: float) -> list[tuple[str, int, float, float]]:
-    """List the events that begin within the seconds: (kind, iteration, begin_s, end_s).
-
-    A kind is "iteration", "blocking", or "memory" or "storage" for a checkpoint from snapshot to completion.
-    """
+    """List the events of the seconds as (kind, iteration, begin_s, end_s); checkpoints are "memory" or "storage"."""
     moments: list[tuple[str, int, float, float]] = []
     now_s, iteration = 0.0, start
     while now_s < elapsed_s:
@@ -320,19 +301,17 @@ class TrainingRun:
         return self.productive_s / self.duration_s
 
 
-def simulate_training(setting: Setting, trace: FaultTrace, *, keep_spans: bool = False) -> TrainingRun:
-    """Simulate a training under the failures of a trace, from failure to failure; spans are kept for a timeline.
-
-    Productive and wasted seconds add up to the duration of the trace.
-    """
+def simulate_training(
+    setting: Setting, trace: FaultTrace, *, keep_spans: bool = False, advance: Advance = advanced
+) -> TrainingRun:
+    """Simulate a training under failures: productive and wasted seconds add up to the duration of the trace."""
     _check(setting, trace)
-    return _Simulation(setting, trace, advanced, keep_spans).run()
+    return _Simulation(setting, trace, advance, keep_spans).run()
 
 
-def simulate_training_by_definition(setting: Setting, trace: FaultTrace, *, keep_spans: bool = False) -> TrainingRun:
+def simulate_training_by_definition(setting: Setting, trace: FaultTrace, **choices: bool) -> TrainingRun:
     """Simulate the same iteration by iteration."""
-    _check(setting, trace)
-    return _Simulation(setting, trace, advanced_by_definition, keep_spans).run()
+    return simulate_training(setting, trace, advance=advanced_by_definition, **choices)
 
 
 @dataclass(slots=True)
@@ -421,10 +400,7 @@ class _Simulation:
         return end_s <= reached_s
 
     def stop_s(self, until_s: float) -> float:
-        """Return when the next fault comes that hits something, or a later moment, or the end.
-
-        Whether a fault hits depends on which machines are there by then, so faults after `until_s` are not looked at.
-        """
+        """Return when the next fault that hits something comes, or `until_s`: later faults may hit other machines."""
         faults, until_s = self.trace.faults, min(until_s, self.trace.duration_s)
         while self.next_fault < len(faults) and faults[self.next_fault].time_s < until_s:
             if not self.machines.is_void(faults[self.next_fault]):

@@ -1,11 +1,4 @@
-"""The cost of checkpoints in peers' memory: iterations with and without them, on real ranks (figures 6.7, 6.8, 6.16).
-
-Where the paper's GPUs compute and leave processors free, ranks sleep (`Size.device_s`); without that the processor that
-trains also copies, checks and sends. A turn's first iteration is not timed: it begins the checkpoint that travels in
-the first timed one, so that each timed iteration pays for exactly one checkpoint.
-"""
-
-from __future__ import annotations
+"""The cost of checkpoints in peers' memory: iterations with and without them on real ranks (figures 6.7, 6.8, 6.16)."""
 
 import os
 import socket
@@ -30,24 +23,15 @@ from workbench.cluster import Link
 from workbench.study.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens, digest_of
+from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.profiling import Operation, ProfiledIteration, idle_spans_s
 from workbench.techniques.gemini.runtime.agreement import tell_all
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
 from workbench.timeline import Recorder
 
-__all__ = [
-    "ASYNC_SAVE",
-    "TORCHFT",
-    "AsyncSave",
-    "Facts",
-    "Watched",
-    "idle_s",
-    "is_installed",
-    "measure_overhead",
-    "overhead_rows",
-    "predict",
-]
+__all__ = ["ASYNC_SAVE", "TORCHFT", "AsyncSave", "Facts", "Watched", "idle_s", "is_installed", "measure_overhead"]
+__all__ += ["overhead_rows", "predict"]
 
 TIMEOUT_S = 1800.0
 BASELINE = Scheme.BASELINE.value
@@ -75,11 +59,8 @@ class Predicted:
 def predict(
     *, shard_bytes: int, iteration_s: float, bandwidth_bytes_per_s: float, num_machines: int, num_cores: int
 ) -> Predicted:
-    """Predict the cost of one replica of every shard in a peer's memory, on ranks that share cores.
-
-    A rank copies and checks its own shard and a peer's, copies its own into sub-buffers, sends it and receives the
-    other. With training busy on all cores that lengthens the iteration by its share of them; with free ones by less.
-    """
+    """Predict the cost of one replica of every shard in a peer's memory, on ranks that share cores."""
+    # A rank copies and checks two shards, copies its own into sub-buffers, sends it and receives the other.
     seconds_per_byte = 2 / CHECKED_BYTES_PER_S + 1 / COPIED_BYTES_PER_S + 2 / SOCKET_BYTES_PER_S
     work_s = shard_bytes * seconds_per_byte * num_machines / min(num_cores, num_machines)
     network_s = shard_bytes / bandwidth_bytes_per_s
@@ -116,9 +97,7 @@ def measure_overhead(
     if TORCHFT in chosen and (size.sharded or not is_installed()):
         rule = "torchft needs a model that is not sharded, and the package torchft"
         raise ValueError(f"schemes is {list(schemes)}, size.sharded is {size.sharded}; {rule}")
-    for name, value in (("num_profiled", num_profiled), ("reserved_bytes", reserved_bytes)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1")
+    require_counts(1, num_profiled=num_profiled, reserved_bytes=reserved_bytes)
     turns.check_interval()
     link = Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s)
     options = {"num_profiled": num_profiled, "reserved_bytes": reserved_bytes}
@@ -247,7 +226,7 @@ class _Training:
         return Trial(step=self.step, settling=settling, begin=self.begin, end=self.end, close=self.close)
 
     def begin(self) -> None:
-        """Run one iteration before the clock starts."""
+        """Run one iteration before the clock starts: its checkpoint travels in the first timed one."""
         self._idle_before_s = self._iterate()
         self._idle_s, self._logged = [], len(self._context.events)
 

@@ -1,10 +1,4 @@
-"""The cost of a failure, phase by phase, read from the log of a training with a kill (figure 6.14).
-
-`observe_recovery` trains once undisturbed and once with a kill, and compares the bits of both. All processes share one
-monotonic clock.
-"""
-
-from __future__ import annotations
+"""The cost of a failure, phase by phase, read from the log of a training with a kill (figure 6.14)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +8,7 @@ from typing import Any
 
 from workbench.study.rows import spread_row
 from workbench.techniques.gemini.measured.training import Size, train_gpt2
+from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
 from workbench.techniques.gemini.runtime.control.events import Event
@@ -95,10 +90,7 @@ class RecoveryObserved:
 def observe_recovery(
     kind: str, *, size: Size, at_iteration: int, undisturbed: Sequence[str] | None = None, **setting: Any
 ) -> RecoveryObserved:
-    """Train with a kill after an iteration, and without one unless the digests of an undisturbed training are given.
-
-    "software" kills rank 1, "hardware" machine 1 with all that it keeps; `setting` goes to `train`.
-    """
+    """Train with a kill of rank 1 ("software") or machine 1 ("hardware"), and without one unless digests are given."""
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
     if not 1 <= at_iteration < size.iterations:
@@ -113,8 +105,7 @@ def observe_recovery(
 
 def observe_all(kinds: Sequence[str], repeats: int, *, at_iteration: int, **setting: Any) -> list[RecoveryObserved]:
     """Observe each kind of failure several times, beside one undisturbed training."""
-    if repeats < 1:
-        raise ValueError(f"repeats is {repeats}; it must be at least 1")
+    require_counts(1, repeats=repeats)
     common = {"undisturbed": digests(train(**setting)), "at_iteration": at_iteration, **setting}
     return [observe_recovery(kind, **common) for _ in range(repeats) for kind in kinds]
 

@@ -1,10 +1,4 @@
-"""Small trainings under failure schedules drawn from a seed: each must end with the bits of an undisturbed one.
-
-Each training has one to three failures of nine kinds; nine seeds in a row have all kinds first. One set of warm
-machines serves all schedules of a cell, so that remains of one training are seen after it.
-"""
-
-from __future__ import annotations
+"""Small trainings under failures drawn from a seed: each must end with the bits of an undisturbed one."""
 
 import os
 import random
@@ -15,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import torch.distributed as dist
@@ -26,6 +20,7 @@ from workbench.study.cells import named
 from workbench.study.rows import value_row
 from workbench.techniques.gemini.measured.recovery import digests
 from workbench.techniques.gemini.measured.training import Size, train_gpt2
+from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
@@ -35,19 +30,8 @@ from workbench.techniques.gemini.runtime.replicas import KeptShards
 from workbench.techniques.gemini.runtime.storage import PersistentTier
 from workbench.techniques.gemini.runtime.training import Timing, TrainingOutcome, run_training
 
-__all__ = [
-    "FLIPPED",
-    "Failure",
-    "Flip",
-    "Schedule",
-    "Undisturbed",
-    "draw_schedule",
-    "flip_bit",
-    "reliability_cells",
-    "reliability_rows",
-    "run_cell",
-    "run_schedule",
-]
+__all__ = ["FLIPPED", "Failure", "Flip", "Schedule", "Undisturbed", "draw_schedule", "flip_bit", "reliability_cells"]
+__all__ += ["reliability_rows", "run_cell", "run_schedule"]
 
 ITERATIONS = 10
 SMALL = {"hidden": 32, "layers": 2, "vocab": 64, "sequence": 16, "batch": 2}  # of a model that trains in under 2 s
@@ -135,13 +119,13 @@ def fault_words(fault: Fault) -> str:
 
 def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
     """Draw a schedule."""
-    if seed < 0:
-        raise ValueError(f"seed is {seed}; it must be at least 0")
-    if iterations < 2 * MOST_FAILURES:
-        raise ValueError(f"iterations is {iterations}; it must be at least {2 * MOST_FAILURES}")
+    require_counts(0, seed=seed)
+    require_counts(2 * MOST_FAILURES, iterations=iterations)
     draw = random.Random(f"failure schedule {seed}")
     kinds = _kinds(seed, draw)
-    num_machines, num_replicas = _shape(kinds, draw)
+    num_machines, num_replicas = draw.choice(MACHINES), draw.choice(REPLICAS)
+    if Failure.TWO_GROUPS in kinds and (num_machines, num_replicas) == (3, 2):
+        num_machines = 4  # where two of three machines keep a shard, no two are of different groups
     sharded, standbys, storage_every = draw.random() < 0.5, int(draw.random() < 0.3), draw.choice((0, 3))
     moments = sorted(draw.sample(range(2, iterations), len(kinds)))
     holders = placement(num_machines, num_replicas).holders
@@ -173,14 +157,6 @@ def _kinds(seed: int, draw: random.Random) -> tuple[Failure, ...]:
     if kinds[0] is not Failure.IN_RECOVERY:
         draw.shuffle(kinds)
     return tuple(kinds)
-
-
-def _shape(kinds: Sequence[Failure], draw: random.Random) -> tuple[int, int]:
-    """Draw machines and replicas; where two of three machines keep a shard, no two are of different groups."""
-    num_machines, num_replicas = draw.choice(MACHINES), draw.choice(REPLICAS)
-    if Failure.TWO_GROUPS in kinds and (num_machines, num_replicas) == (3, 2):
-        num_machines = 4
-    return num_machines, num_replicas
 
 
 def _faults(kind: Failure, holders: Sequence[Sequence[int]], moment: int, draw: random.Random) -> list[Fault]:
@@ -301,7 +277,7 @@ def run_schedule(
 
 @named("gemini/run_cell")
 def run_cell(seeds: Sequence[int], iterations: int = ITERATIONS) -> dict[str, Any]:
-    """Run some schedules on one warm fleet; a cell of a study."""
+    """Run schedules on one set of warm machines, so that remains of a training are seen after it; a cell of a study."""
     with Machines(preload=(*PRELOAD, __name__), echo=False) as machines:
         undisturbed = Undisturbed(machines, iterations)
         rows = []
@@ -313,9 +289,8 @@ def run_cell(seeds: Sequence[int], iterations: int = ITERATIONS) -> dict[str, An
 
 def reliability_cells(num_schedules: int, each: int, first: int = 0) -> list[dict[str, Any]]:
     """List the arguments of `run_cell` for consecutive seeds."""
-    for name, value, least in (("num_schedules", num_schedules, 1), ("each", each, 1), ("first", first, 0)):
-        if value < least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}")
+    require_counts(1, num_schedules=num_schedules, each=each)
+    require_counts(0, first=first)
     seeds = range(first, first + num_schedules)
     return [{"seeds": list(seeds[begin : begin + each])} for begin in range(0, num_schedules, each)]
 
@@ -370,7 +345,7 @@ class _Left:
         self.pids, self.shared, self.kept_bytes = pids, shared, kept_bytes
 
     @classmethod
-    def now(cls) -> _Left:
+    def now(cls) -> Self:
         """Look."""
         processes = [child for child in psutil.Process().children(recursive=True) if _is_living(child)]
         pids = {child.pid for child in processes}

@@ -1,9 +1,4 @@
-"""The time of a checkpoint to peers and to storage, and back from each tier, on shaped hosts (figure 6.11).
-
-Storage is files of this machine: a save or a load lasts until all ranks' bytes have passed at the stated rate.
-"""
-
-from __future__ import annotations
+"""The time of a checkpoint to peers, to storage, and back from each tier, on shaped hosts (figure 6.11)."""
 
 import tempfile
 import time
@@ -20,6 +15,7 @@ from workbench.cluster import Link
 from workbench.study.rows import spread_row
 from workbench.study.timing import open_ranks
 from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens
+from workbench.techniques.gemini.method.checks import require_counts, require_positive
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.agreement import tell_all
@@ -56,9 +52,8 @@ def paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[None]:
-    """Let the body last at least as long as bytes take at a rate."""
-    if not bytes_per_s > 0:
-        raise ValueError(f"bytes_per_s is {bytes_per_s}; it must be above 0")
+    """Let the body last at least as long as bytes take at a rate: storage is files of this machine."""
+    require_positive(bytes_per_s=bytes_per_s)
     ends_s = clock() + num_bytes / bytes_per_s
     yield
     left_s = ends_s - clock()
@@ -95,9 +90,7 @@ def measure_tiers(
     storage_repeats: int,
 ) -> list[TierTimes]:
     """Measure with every number of machines and every rate of links."""
-    for name, value in (("repeats", repeats), ("storage_repeats", storage_repeats)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1")
+    require_counts(1, repeats=repeats, storage_repeats=storage_repeats)
     for num_machines in nums_machines:
         hidden_from(Tier.PEER, 0, num_machines)
     return [

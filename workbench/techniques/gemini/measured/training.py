@@ -1,16 +1,9 @@
-"""The training that is measured: a small GPT-2 with sharded state (ZeRO-3) and Adam and checkpoints in memory.
-
-Tokens are drawn; their generator is part of the checkpoint, so that a resumed training sees the same tokens. `device_s`
-stands for an accelerator that computes while the processors are free.
-"""
-
-from __future__ import annotations
+"""The training that is measured: a small GPT-2 with sharded state (ZeRO-3), Adam, and checkpoints in memory."""
 
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +13,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.models.gpt2 import GPT2, GPT2Config
+from workbench.techniques.gemini.method.checks import require_counts, require_not_negative
 from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
-from workbench.techniques.gemini.runtime.control.service import RankContext
+from workbench.techniques.gemini.runtime.control.service import Logged, RankContext
 
 __all__ = ["PoolContext", "Size", "Tokens", "train_gpt2"]
 
@@ -47,11 +41,9 @@ class Size:
     device_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.device_s >= 0:
-            raise ValueError(f"device_s is {self.device_s}; it must be at least 0")
-        for name in ("hidden", "layers", "heads", "vocab", "sequence", "batch", "iterations"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        require_not_negative(device_s=self.device_s)
+        counts = ("hidden", "layers", "heads", "vocab", "sequence", "batch", "iterations")
+        require_counts(1, **{name: getattr(self, name) for name in counts})
 
     def model(self, is_parallel: bool = True) -> nn.Module:
         """Build the model; every rank of the default group calls it."""
@@ -162,8 +154,8 @@ def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     return digest.hexdigest()
 
 
-class PoolContext:
-    """The `Context` of checkpoints for a rank of a pool, which is its own machine."""
+class PoolContext(RankContext):
+    """The context of checkpoints for a rank of a pool, which is its own machine and keeps its own memory and events."""
 
     def __init__(self, rank: int, world_size: int):
         if not 0 <= rank < world_size:
@@ -189,21 +181,10 @@ class PoolContext:
         """Return the bytes of each memory by its name."""
         return {name: num_bytes for name, (_, num_bytes) in self._memories.items()}
 
-    def report(self, iteration: int) -> None:
-        """Do nothing: no failure is planned, and turns have their own clock."""
-
-    def log(self, name: str, **details: Any) -> None:
-        """Keep something that happened."""
-        self.events.append((name, details))
-
-    @contextmanager
-    def during(self, name: str, **details: Any) -> Iterator[None]:
-        """Keep the body's seconds, also when it raises."""
-        began_s = time.monotonic()
-        try:
-            yield
-        finally:
-            self.log(name, duration_s=time.monotonic() - began_s, **details)
+    def _tell(self, message: Any) -> None:
+        """Keep events; nobody waits for the progress of turns."""
+        if isinstance(message, Logged):
+            self.events.append((message.name, message.details))
 
     def close(self) -> None:
         """Let go of the memory; what others have mapped stays until they let go too."""

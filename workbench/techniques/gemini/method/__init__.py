@@ -7,23 +7,13 @@ import importlib
 
 from .placement import *  # noqa: F403
 from .placement import __all__ as _of_placement
+from .probability import __all__ as _of_probability
 
 _ROOMS = {
     "best": ("BestCheckpointing", "CheckpointingNeeds", "best_checkpointing", "expected_waste"),
     "interleaving": ("CheckpointTraffic", "Phase", "Scheme", "interleave"),
     "partition": ("Chunk", "partition_checkpoint", "partition_checkpoint_by_definition"),
-    "probability": (
-        "BestPlacement",
-        "RecoveryEstimate",
-        "best_placement",
-        "estimate_recovery_probability",
-        "gap_bound",
-        "gap_to_upper_bound",
-        "group_bound",
-        "recovery_probability",
-        "recovery_probability_by_definition",
-        "upper_bound",
-    ),
+    "probability": _of_probability,
     "profiling": ("IdleProfile", "profile_idle_spans"),
     "racks": ("rack_placement", "rack_recovery_probability", "racks_in_order"),
     "recovery": ("Held", "RecoveryPlan", "Tier", "plan_recovery"),

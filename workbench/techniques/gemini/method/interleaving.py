@@ -1,9 +1,8 @@
 """Five ways to send checkpoints beside training's own traffic, placed on the timeline of one iteration (section 6.5).
 
-The network carries one message at a time in a fixed order: the gather for phase k + 2 goes when phase k has been
-computed, before the scatter of phase k. The update comes last and waits for all messages and chunks. Chunks are planned
-for the idle spans of the iteration without checkpoints, times μ, at the rate B for the naive plan, min(B, D) for
-Gemini's (D is the rate of copying), and that of both one after the other for the unpipelined one.
+The network carries one message at a time: the gather for phase k + 2 goes when phase k has been computed, before its
+scatter. Chunks are planned for the idle spans times μ, at the rate B (naive), min(B, D) (Gemini; D is the rate of
+copying), or both one after the other (unpipelined).
 """
 
 import math

@@ -1,25 +1,13 @@
 """Which machines keep a replica of which machine's shard: groups, groups and one ring (algorithm 6.1), or a ring."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from .checks import require_counts, require_not_negative
 
-__all__ = [
-    "BUFFERS_PER_REPLICA",
-    "KINDS",
-    "Placement",
-    "components",
-    "connected_parts",
-    "is_recoverable",
-    "kept_bytes",
-    "placement",
-    "replicas_kept",
-    "sent_bytes",
-    "survivors",
-]
+__all__ = ["BUFFERS_PER_REPLICA", "KINDS", "Placement", "components", "connected_parts", "is_recoverable", "kept_bytes"]
+__all__ += ["placement", "replicas_kept", "sent_bytes", "survivors"]
 
 KINDS = ("group", "mixed", "ring")  # What `placement` knows; a placement of one's own is of the kind "own"
 OWN = "own"
@@ -47,7 +35,7 @@ class Placement:
             _check_holders(machine, holders, self)
 
     @classmethod
-    def own(cls, holders: Sequence[Sequence[int]]) -> Placement:
+    def own(cls, holders: Sequence[Sequence[int]]) -> Self:
         """Make a placement of one's own: for each machine itself, then the others that keep its shard."""
         rows = tuple(tuple(row) for row in holders)
         return cls(num_machines=len(rows), num_replicas=len(rows[0]) if rows else 0, kind=OWN, holders=rows)

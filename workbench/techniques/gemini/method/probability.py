@@ -1,8 +1,4 @@
-"""The probability that training recovers from memory when k machines are lost at once: exact, sampled, and bounded.
-
-It holds corollary 6.1, theorem 6.1 and Eq. 6.3. The paper proves the gap of the mixed placement below
-(2m - 3)/C(N, m); at N mod m = m - 1 it equals it.
-"""
+"""The probability that training recovers from memory when k machines are lost at once: exact, sampled, and bounded."""
 
 import random
 from collections import Counter
@@ -14,19 +10,9 @@ from math import comb
 from .placement import Placement, is_recoverable
 from .surviving import num_surviving, num_surviving_by_definition
 
-__all__ = [
-    "BestPlacement",
-    "RecoveryEstimate",
-    "best_placement",
-    "clopper_pearson",
-    "estimate_recovery_probability",
-    "gap_bound",
-    "gap_to_upper_bound",
-    "group_bound",
-    "recovery_probability",
-    "recovery_probability_by_definition",
-    "upper_bound",
-]
+__all__ = ["BestPlacement", "RecoveryEstimate", "best_placement", "clopper_pearson", "estimate_recovery_probability"]
+__all__ += ["gap_bound", "gap_to_upper_bound", "group_bound", "recovery_probability"]
+__all__ += ["recovery_probability_by_definition", "upper_bound"]
 
 MOST_PLACEMENTS = 300_000  # Tried in some seconds
 
@@ -39,11 +25,7 @@ def recovery_probability_by_definition(placed: Placement, k: int) -> Fraction:
 
 
 def recovery_probability(placed: Placement, k: int) -> Fraction:
-    """Count the exact probability that training recovers from memory when k machines are lost at once.
-
-    Raises:
-        TooTangled: where that takes too long; `estimate_recovery_probability` samples instead.
-    """
+    """Count the exact probability of recovery when k machines are lost at once; TooTangled where it takes too long."""
     _check_k(k, placed.num_machines)
     surviving = num_surviving(placed.holders, placed.num_machines, k)
     return Fraction(surviving, comb(placed.num_machines, k))
@@ -74,7 +56,7 @@ def gap_to_upper_bound(placed: Placement) -> Fraction:
 
 
 def gap_bound(num_machines: int, num_replicas: int) -> Fraction:
-    """Return the paper's bound of the gap of the mixed placement, (2m - 3) / C(N, m) (theorem 6.1, Eq. 6.3)."""
+    """Return the paper's bound of the mixed placement's gap, (2m - 3) / C(N, m) (Eq. 6.3); N mod m = m - 1 meets it."""
     _check_sizes(num_machines, num_replicas)
     if num_machines % num_replicas == 0:
         raise ValueError(f"num_machines is {num_machines}, a multiple of num_replicas, {num_replicas}: there is no gap")

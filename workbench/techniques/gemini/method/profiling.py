@@ -1,8 +1,7 @@
 """From time-stamped communication to the idle spans that checkpoints may fill (section 6.5.4), on any one clock.
 
-Span k is the time in which nothing travels before operation k, in order of starting; the last one lies between the last
-operation and the end. n operations have n + 1 spans, of which those between overlapping operations are 0: so spans of
-different iterations match by index.
+Span k is the idle time before operation k in order of starting, 0 where operations overlap; the last span follows all
+operations. So spans of different iterations match by index.
 """
 
 import math

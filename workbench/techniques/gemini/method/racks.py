@@ -1,7 +1,4 @@
-"""Racks that fail as a whole: the exact probability of recovery, and a placement that knows the racks.
-
-A shard is lost if all of its holders stand in lost racks, so sets of racks take the place of the sets of holders.
-"""
+"""Racks that fail as a whole: a shard is lost if all of its holders stand in lost racks."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -47,11 +44,10 @@ def rack_recovery_probability(placed: Placement, rack_of: Sequence[int], num_los
 
 
 def rack_placement(rack_of: Sequence[int], num_replicas: int, kind: str = "mixed") -> Placement:
-    """Place the replicas as `placement` does, but number the machines so that a shard's holders stand in m racks.
+    """Place the replicas as `placement` does, with machines numbered so that a shard's holders stand in m racks.
 
-    A group takes its machines from the racks that have the most left, the lower number first: racks of one size are
-    then paired off for good, and the groups share few different sets of racks. The ring, where there is one, goes
-    through the racks in turn. Where a rack has more than its share of the machines, some holders share a rack.
+    A group takes its machines from the racks that have the most left; the ring goes through the racks in turn. Where a
+    rack has more than its share of the machines, some holders share a rack.
     """
     num_racks(rack_of)
     plain = placement(len(rack_of), num_replicas, kind)

@@ -1,7 +1,6 @@
 """From which iteration training resumes after a failure, and which tier serves each rank (section 6.6.2).
 
-All ranks go back to the newest iteration that every rank can reach. Each takes it from local memory, else from a peer's
-memory, else from persistent storage; the peers are chosen so that the busiest serves as few ranks as can be.
+All ranks go back to the newest iteration that every rank can reach; the busiest peer serves as few ranks as can be.
 """
 
 import itertools
@@ -81,11 +80,7 @@ def plan_recovery_by_definition(
 def plan_recovery(
     holdings: Holdings, num_ranks: int, stored: Collection[int] = (), machine_of: Sequence[int] | None = None
 ) -> RecoveryPlan:
-    """Plan a recovery from memories and from the iterations that storage has of all ranks; of equal loads, the first.
-
-    Args:
-        machine_of: machine of each rank; None is rank r on machine r.
-    """
+    """Plan from memories, the iterations that storage has of all ranks, and each rank's machine (None: rank r on r)."""
     homes = _checked(holdings, num_ranks, stored, machine_of)
     copies = _copies(holdings, num_ranks)
     num_keeping: dict[int, int] = {}

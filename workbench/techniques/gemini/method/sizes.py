@@ -1,8 +1,4 @@
-"""How large checkpoints are: parameters of the models of table 6.2, bytes a parameter, a machine's shard.
-
-Parameters are counted as in Hugging Face's implementations with their language-model heads; RoBERTa has two more
-positions.
-"""
+"""How large checkpoints are: parameters of table 6.2's models with heads, bytes a parameter, a machine's shard."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -43,8 +39,7 @@ class ModelSizes:
     max_positions: int = SEQUENCE  # P, of the learned position embedding; RoBERTa adds its two
 
     def __post_init__(self) -> None:
-        counts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "family"}
-        require_counts(1, **counts)
+        require_counts(1, **{field.name: getattr(self, field.name) for field in fields(self) if field.name != "family"})
 
 
 def num_parameters(sizes: ModelSizes) -> int:

@@ -1,8 +1,7 @@
-"""How many ways there are to lose k things so that none of given sets is lost as a whole; all counts are whole numbers.
+"""How many ways there are to lose k things so that none of given sets is lost as a whole.
 
-The things are machines or racks, the sets the holders of a shard. Groups are counted by inclusion and exclusion, rings
-by the runs between living machines, everything else by dynamic programming over a frontier of half-seen sets; parts
-that share nothing are multiplied as polynomials, whose coefficient of x^k counts the ways to lose k things.
+Groups are counted by inclusion and exclusion, rings by the runs between living machines, all else by dynamic
+programming over a frontier of half-seen sets; parts that share nothing are multiplied as polynomials.
 """
 
 from collections import Counter
@@ -30,11 +29,7 @@ def num_surviving_by_definition(sets: Iterable[Iterable[int]], num_things: int, 
 
 
 def num_surviving(sets: Iterable[Iterable[int]], num_things: int, k: int) -> int:
-    """Count the ways to lose k things so that no set is lost as a whole, without trying.
-
-    Raises:
-        TooTangled: where a part of the things is neither group nor ring, large, and much entwined.
-    """
+    """Count the ways to lose k things and no set as a whole; TooTangled where sets are many and much entwined."""
     parts = connected_parts(sets)
     groups = Counter(len(things) for things, within in parts if len(within) == 1)
     num_free = num_things - sum(len(things) for things, _ in parts)

@@ -1,8 +1,4 @@
-"""The time that a failure wastes, Eqs. 6.1 and 6.2, and the three ways of checkpointing that are compared by it.
-
-Where the paper has a frequency f, this has the interval 1/f, in seconds or in whole iterations. Detection, replacement
-and warm-up do not depend on checkpoints and are left to `cost.training`.
-"""
+"""The time that a failure wastes, Eqs. 6.1 and 6.2, and three policies; the paper's frequency f is the interval 1/f."""
 
 import math
 from dataclasses import dataclass, replace
@@ -18,11 +14,8 @@ STRAWMAN_INTERVAL_S = 3 * 3600.0  # section 6.7.1: every three hours, as BLOOM's
 def wasted_time_s(*, checkpoint_s: float, interval_s: float, retrieval_s: float, iteration_s: float = 0.0) -> float:
     """Return the average time that one failure wastes, Eq. 6.1: t_ckpt + 1 / (2 f) + t_rtvl.
 
-    Args:
-        checkpoint_s: t_ckpt, seconds from a snapshot to its checkpoint being complete.
-        interval_s: 1/f, seconds from snapshot to snapshot; Eq. 6.2 bounds it by checkpoint_s and iteration_s.
-        retrieval_s: t_rtvl, seconds to read the newest complete checkpoint back.
-        iteration_s: T_iter; 0 leaves the bound to checkpoint_s.
+    A checkpoint takes t_ckpt from its snapshot until it is complete. Eq. 6.2 bounds the interval from snapshot to
+    snapshot by t_ckpt and T_iter.
     """
     require_not_negative(checkpoint_s=checkpoint_s, retrieval_s=retrieval_s, iteration_s=iteration_s)
     least_s = max(checkpoint_s, iteration_s)
@@ -134,14 +127,10 @@ def gemini(
     *,
     interval_iterations: int = 1,
     blocking_s: float = 0.0,
-    transfer_s: float | None = None,
+    transfer_s: float | None = None,  # None spreads a checkpoint over the idle spans of one iteration
     storage_interval_s: float = STRAWMAN_INTERVAL_S,
 ) -> CheckpointPolicy:
-    """Return the policy that checkpoints to memory every iteration, and to storage every three hours besides.
-
-    Writing to storage does not stop training here: an agent can serialise its replicas in memory. A `transfer_s` of
-    None spreads a checkpoint over one iteration, whose idle spans it fills.
-    """
+    """Return the policy that checkpoints to memory every iteration, and to storage without stopping training."""
     memory = Level(
         in_memory=True,
         interval_iterations=interval_iterations,

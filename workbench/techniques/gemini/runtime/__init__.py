@@ -6,7 +6,7 @@ _ROOMS = {
     "agreement": ("RankMissing", "meet", "tell_all"),
     "checkpoints": ("CheckpointTimeout", "InMemoryCheckpoints"),
     "control.agent": ("ControlAgent", "LeaseBook", "Timing"),
-    "control.events": ("Event", "EventName", "Fault", "Victim", "recovery_timeline"),
+    "control.events": ("Event", "EventName", "Fault", "Victim"),
     "control.store": ("EtcdKeyValueStore", "StoreUnavailable", "TcpKeyValueStore"),
     "idle": ("Interleaving", "measure_link"),
     "recovering": ("recover_",),

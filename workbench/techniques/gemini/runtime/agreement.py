@@ -18,12 +18,7 @@ class RankMissing(TimeoutError):
 
 
 def meet(purpose: str, timeout_s: float, group: dist.ProcessGroup | None = None) -> None:
-    """Wait until every rank of a group on processors is here: all send to the first rank, and it answers.
-
-    Raises:
-        RankMissing: after the timeout on the first rank; where that one is missing, a little later on the others.
-        RuntimeError: as soon as an awaited rank is lost, as from a collective.
-    """
+    """Wait for every rank of a group on processors; RankMissing if one is late, RuntimeError if one is lost."""
     ends_s, token = time.monotonic() + timeout_s, torch.zeros(1, dtype=torch.uint8)
     others = range(1, dist.get_world_size(group))
     if dist.get_rank(group) == 0:

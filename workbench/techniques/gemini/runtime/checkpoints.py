@@ -1,9 +1,7 @@
 """Checkpoints in the memory of peers, taken beside training: the three lines that a user's own loop needs of Gemini.
 
-`step()` after the optimizer begins a checkpoint of the iteration just done. Its chunks travel in the idle spans of the
-next iteration and are complete before the next update, which would change the tensors being sent; until iterations have
-been profiled, training waits. All ranks meet before a checkpoint travels, and only then is the one before the last
-overwritten: a failure loses at most two iterations of a rank.
+A checkpoint's chunks travel in the idle spans of the next iteration and are complete before its update. All ranks meet
+before the one before the last is overwritten: a failure loses at most two iterations of a rank.
 """
 
 import time
@@ -55,16 +53,9 @@ class _UnderWay:
 class InMemoryCheckpoints:
     """Keeps a training's state in the memory of its own and of other machines; bad arguments change nothing.
 
-    A further optimizer in `extra` is copied at every checkpoint; the tensors of the first one are read in place.
-
-    Attributes:
-        iteration: iterations that are in the state; the one to begin with.
-        plan: how this generation resumed.
-        interleaving: the profile, the link's speed and the chunks' sizes, once they are known.
-        watch: of training's own messages; a loop wraps its own in `with watch.message():`.
-
-    Raises:
-        StateMismatch: for a checkpoint of another model, optimizer or number of ranks.
+    A further optimizer in `extra` is copied at every checkpoint; the tensors of the first one are read in place. A loop
+    wraps messages of its own in `with checkpoints.watch.message():`. A checkpoint of another model, optimizer or number
+    of ranks is refused with StateMismatch.
     """
 
     def __init__(
@@ -93,7 +84,7 @@ class InMemoryCheckpoints:
             raise ValueError(f"storage_every is {storage_every}; it must be 0 where there is no storage")
         self._context, self._every, self._timeout_s = context, every, timeout_s
         self._storage, self._storage_every = storage, storage_every
-        self.interleaving = Interleaving(num_replicas=num_replicas, **sending)
+        self.interleaving = Interleaving(num_replicas=num_replicas, **sending)  # profile, link, sizes of chunks
         self.watch = TrafficWatch()
         watch_traffic(model, self.watch)
         self._state, self._kept = TrainingState(model, optimizer, scheduler=scheduler, extra=extra), KeptShards(context)
@@ -109,7 +100,7 @@ class InMemoryCheckpoints:
         """Go back to the newest iteration that all ranks can reach, and open the ways on which checkpoints travel."""
         context, kept = self._context, self._kept
         self.plan = recover_(self._state, context, kept, self._storage, log=context, throw_away=throw_away)
-        self.iteration = self.plan.iteration
+        self.iteration = self.plan.iteration  # iterations that are in the state; the one to begin with
         if self.iteration > 0:
             with context.during("replicate", iteration=self.iteration):
                 replicate_(self._state, self.iteration, holders, context, kept)

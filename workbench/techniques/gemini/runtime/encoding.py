@@ -35,11 +35,7 @@ def checksum(*parts) -> bytes:
 
 
 def pack_tree(tree: Any) -> bytes:
-    """Write dictionaries, lists, tuples, plain values, bytes, tensors and arrays, however nested, as bytes.
-
-    Raises:
-        ValueError: if something else is in the tree; the message says where.
-    """
+    """Write dictionaries, lists, tuples, plain values, bytes, tensors and arrays as bytes; ValueError for all else."""
     blobs: list[bytes] = []
     text = json.dumps(_encode(tree, "", blobs), separators=(",", ":")).encode()
     return LENGTH.pack(len(text)) + b"".join(part + bytes(-len(part) % ALIGNMENT_BYTES) for part in (text, *blobs))
@@ -55,11 +51,7 @@ def unpack_tree(data: bytes | bytearray | memoryview) -> Any:
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:
-    """View a tensor's memory as bytes, in their order in memory.
-
-    Raises:
-        ValueError: if elements overlap, or gaps lie between them.
-    """
+    """View a tensor's memory as bytes, in their order in memory; ValueError where elements overlap or leave gaps."""
     if not tensor.is_contiguous():
         expected = 1
         for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):

@@ -1,7 +1,4 @@
-"""When to send what: the profiled idle spans of a training loop, and chunks that fill them (sections 6.5.3 and 6.5.4).
-
-Before a profile is known, and where checkpoints are to block, everything goes into one unbounded span.
-"""
+"""When to send what: the profiled idle spans of a training loop, and chunks that fill them (sections 6.5.3, 6.5.4)."""
 
 import statistics
 import time
@@ -125,16 +122,13 @@ class Interleaving:
         )
 
     def settle(self, routes: Sequence[Route], group: dist.ProcessGroup) -> bool:
-        """Agree with all ranks on spans once enough iterations were profiled, and return whether there are spans now.
-
-        Every rank calls it at the same iteration. Where iterations communicate so differently that there never are
-        enough alike, it gives up: checkpoints block.
-        """
+        """Agree with all ranks on spans after enough iterations; return whether there are any. Every rank calls it."""
         if self._num_noted < SKIPPED + self._num_profiled:
             return False
         own = self._profile_of_those_alike()
         of_ranks = tell_all(None if own is None else {"spans_s": own.spans_s, "deviations": own.deviations})
         if None in of_ranks or len({len(profile["spans_s"]) for profile in of_ranks}) > 1:
+            # Where iterations communicate too differently, checkpoints block.
             self._gave_up = self._num_noted >= SKIPPED + PATIENCE * self._num_profiled
             return False
         profiles = [IdleProfile(**{name: tuple(value) for name, value in profile.items()}) for profile in of_ranks]

@@ -4,13 +4,12 @@ An image is: a prefix (mark, iteration, sizes), a header (JSON: the run, and the
 tensor), the captured part (everything small that changes during an iteration), and the tensors' own bytes.
 """
 
-from __future__ import annotations
-
 import bisect
 import hashlib
 import json
 import struct
 from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -89,7 +88,7 @@ class StateLayout:
         return self.entries[-1].offset + self.entries[-1].num_bytes if self.entries else self.head_bytes
 
     @classmethod
-    def of(cls, *, captured_capacity_bytes: int, entries: list[Entry], **run) -> StateLayout:
+    def of(cls, *, captured_capacity_bytes: int, entries: list[Entry], **run) -> Self:
         """Lay out tensors one after the other; the header holds their offsets, so its length is iterated."""
         capacity, before = aligned(captured_capacity_bytes, ALIGNMENT_BYTES), 0
         while True:
@@ -103,7 +102,7 @@ class StateLayout:
                 return layout
             before = needed
 
-    def refuse_unless_loadable(self, live: StateLayout, part: str = "") -> None:
+    def refuse_unless_loadable(self, live: Self, part: str = "") -> None:
         """Refuse to read this layout's image into the live state; compare the tensors whose name starts with `part`."""
         for field in ("model", "optimizer", "world_size", "rank"):
             if getattr(self, field) != getattr(live, field):
@@ -120,7 +119,7 @@ class StateLayout:
                 raise StateMismatch(f"checkpoint: {name!r} is {stored[name]}; this run's is {own[name]}")
 
     @classmethod
-    def read(cls, image: Tensor) -> StateLayout:
+    def read(cls, image: Tensor) -> Self:
         """Read the layout at the start of an image."""
         _, header_bytes, _ = prefix_of(image)
         if PREFIX.size + header_bytes > image.numel():

@@ -1,8 +1,4 @@
-"""Going back to the newest iteration that every rank can reach, and fetching it from memory, a peer or storage.
-
-All ranks gather the contents of their machines' memories and plan alike (`method.recovery`). The replicas of a lost
-machine are sent again at once, so that the next loss finds as many as the first.
-"""
+"""Going back to the newest iteration that every rank can reach, and fetching it from memory, a peer or storage."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -46,12 +42,7 @@ def recover_(
     log: RankContext,  # for the tier that served this rank
     throw_away: Callable[[], Tensor] | None = None,  # see `resume_`
 ) -> RecoveryPlan:
-    """Go back to the newest iteration that all ranks can reach; every rank calls it.
-
-    Raises:
-        StateMismatch: for a checkpoint of another model, optimizer or number of ranks.
-        ReplicaDamaged: naming the peer.
-    """
+    """Go back to the newest iteration that all ranks can reach; every rank calls it. StateMismatch, ReplicaDamaged."""
     damaged: list[int] = []
     while True:
         plan = agree_on_recovery(place, kept, storage, damaged)
@@ -88,10 +79,7 @@ def _fetched(
 def replicate_(
     state: TrainingState, iteration: int, holders: Sequence[Sequence[int]], place: RankContext, kept: KeptShards
 ) -> None:
-    """Give every machine the replicas of a loaded iteration that it should keep and lacks; every rank calls it.
-
-    Until that is done, a second loss could take the last replica of a shard.
-    """
+    """Give every machine the replicas of a loaded iteration that it lacks, before another loss; every rank calls it."""
     state.capture(iteration)
     sizes = tell_all(state.num_bytes)
     present = {rank for rank, replicas in kept.examined().items() if (iteration, "") in replicas}

@@ -69,11 +69,7 @@ class Replica:
 
 
 class Slot:
-    """Two buffers that keep one replica of at most `capacity_bytes`, in a file descriptor or a writable buffer.
-
-    So that all ranks find a common iteration, `begin` of an iteration must wait until every replica of the one before
-    is complete on every machine; a slot cannot see that.
-    """
+    """Two buffers for one replica of at most `capacity_bytes`, in a file descriptor or a writable buffer."""
 
     def __init__(self, memory: Any, capacity_bytes: int):
         needed = self.memory_bytes(capacity_bytes)
@@ -241,16 +237,12 @@ def holders_of_ranks(placed: Placement, ranks_per_machine: int) -> tuple[tuple[i
 
 
 class KeptShards:
-    """The slots that one rank looks after: its own shard, and those that its machine keeps for ranks of its number.
-
-    A slot's name holds its rank and size, so that it is found again after a restart. `unusable` describes the replicas
-    that were damaged or incomplete when the slots were last examined.
-    """
+    """The slots that one rank looks after; a slot's name holds rank and size, so that it is found after a restart."""
 
     def __init__(self, place: RankContext):
         self._place = place
         self._slots: dict[int, Slot] = {}
-        self.unusable: tuple[str, ...] = ()
+        self.unusable: tuple[str, ...] = ()  # replicas that were damaged or incomplete at the last look
         for name in place.memory_names():
             if (parts := NAMED.fullmatch(name)) and int(parts[1]) % place.ranks_per_machine == place.local_rank:
                 self.slot(int(parts[1]), int(parts[2]))

@@ -1,7 +1,6 @@
 """The training state of one rank as one flat run of bytes, and going on from it bit for bit.
 
-Parameters and the optimizer's tensors are read from where they live: they change in optimizer steps only. What changes
-between steps (buffers, random numbers, the data position) is small and copied by `capture`.
+Parameters and the optimizer's tensors change in optimizer steps only and are read in place; the rest is copied.
 """
 
 import random
@@ -124,11 +123,7 @@ class TrainingState:
 
     @torch.no_grad()
     def capture(self, iteration: int) -> StateLayout:
-        """Copy the parts that the next iteration changes before its optimizer step; the rest stays in its place.
-
-        Raises:
-            ValueError: if tensors are others than at the first call, or the captured part has outgrown its room.
-        """
+        """Copy what the next iteration changes before its optimizer step; ValueError if tensors were replaced."""
         captured = pack_tree(self._small())
         live = self.tensors()
         if self._layout is None:
@@ -287,12 +282,8 @@ class TrainingState:
 def resume_(state: TrainingState, image, throw_away: Callable[[], Tensor] | None = None) -> int:
     """Put a verified image into a new process so that training goes on bit for bit; return its iteration, 0 for None.
 
-    DistributedDataParallel lays its buckets out anew after its first backward pass, and so sums in another order from
-    then on. So a resumed process first runs two backward passes on all ranks together, whose gradients are dropped:
-    `throw_away` gives the loss of any batch of the usual shape. FSDP2 needs none.
-
-    Raises:
-        StateMismatch: if the image is of another run; nothing has been overwritten or run then.
+    DDP lays its buckets out anew after its first backward pass and then sums in another order. So two passes run first,
+    whose gradients are dropped: `throw_away` gives the loss of any batch of the usual shape. FSDP2 needs none.
     """
     if image is None:
         return 0

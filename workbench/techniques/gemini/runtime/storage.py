@@ -1,7 +1,6 @@
 """Persistent storage, the last tier: checkpoints at any fsspec URL, by torch.distributed.checkpoint, without pickle.
 
-Each rank writes one safetensors file. The marker, written last by one rank, lists a checksum of every tensor and of
-every rank's whole image: a checkpoint counts when its marker is there.
+The marker, written last by one rank, lists a checksum of every tensor and image: a checkpoint counts when it is there.
 """
 
 import contextlib
@@ -201,14 +200,10 @@ def write_file(fs, path: str, parts: list) -> None:
 
 
 class PersistentTier:
-    """Checkpoints in one folder of a storage system.
+    """Checkpoints in one folder, such as "file:///data/run" or "s3://bucket/run"; `storage_options` are fsspec's.
 
-    Sharded tensors are stored as torch.distributed.checkpoint stores them, so that its own `load` can read them into
-    any number of ranks; of tensors that are equal on all ranks one copy is stored.
-
-    The URL is that of a folder that can be written, such as "file:///data/run", "memory://run", "s3://bucket/run".
-    After each save all but the last complete checkpoints are removed. `storage_options`, such as credentials, are for
-    fsspec.
+    torch.distributed.checkpoint's own `load` can read the sharded tensors into any number of ranks; of tensors that are
+    equal on all ranks one copy is stored. After each save all but the last complete checkpoints are removed.
     """
 
     def __init__(self, url: str, keep_last: int = 2, storage_options: dict[str, Any] | None = None):
@@ -247,12 +242,7 @@ class PersistentTier:
         return tuple(complete)
 
     def read(self, state: TrainingState, iteration: int) -> Tensor:
-        """Read this rank's image of an iteration, verified; each rank by itself, since faster tiers may serve others.
-
-        Raises:
-            StateMismatch: if it is of another model or world size.
-            StorageCorrupt, CheckpointException: if it is incomplete or changed; the message names the file.
-        """
+        """Read this rank's image of an iteration, alone; StateMismatch, StorageCorrupt or CheckpointException."""
         folder = self._folder(iteration)
         marker = read_marker(self._fs, folder)
         if marker["world_size"] != state.world_size:

@@ -1,8 +1,4 @@
-"""When training's own messages are under way, of which checkpoint traffic must keep out (sections 6.5.1 and 6.5.4).
-
-DDP reports its collectives through its communication hook, `fully_shard` through its custom all-gather and
-reduce-scatter. A loop wraps collectives of its own in `with watch.message():`.
-"""
+"""When training's own messages are under way, of which checkpoint traffic must keep out (sections 6.5.1 and 6.5.4)."""
 
 # No postponed annotations: DDP reads those of a hook.
 import threading

@@ -1,8 +1,4 @@
-"""Training that outlives the loss of ranks, machines, the root and the store: the launcher that restarts.
-
-Machines are processes of this one, with their ranks and the memory they keep (`workbench.launch.machines`). Ranks that
-hang while their machine's agent lives end by `timeout_s` only.
-"""
+"""Training that outlives the loss of ranks, machines, the root and the store: the launcher that restarts."""
 
 import threading
 import uuid
@@ -15,10 +11,9 @@ import cloudpickle
 
 from workbench.launch.machines import Machines
 from workbench.techniques.gemini.method.checks import require_counts
-from workbench.timeline import Timeline
 
 from .control.agent import Timing
-from .control.events import Event, Fault, Victim, recovery_timeline
+from .control.events import Event, Fault, Victim
 from .control.operator import STORE, Operator, Task
 from .control.store import EtcdKeyValueStore, StoreUnavailable
 
@@ -44,10 +39,6 @@ class TrainingOutcome:
     def named(self, name: str) -> tuple[Event, ...]:
         """Return the events of one name, earliest first."""
         return tuple(sorted((event for event in self.events if event.name == name), key=lambda event: event.time_s))
-
-    def timeline(self) -> Timeline:
-        """Return the log as a timeline."""
-        return recovery_timeline(self.events)
 
 
 class Training:
@@ -121,10 +112,8 @@ class Training:
     def run(self, timeout_s: float = 300.0) -> TrainingOutcome:
         """Train, and wait for the end.
 
-        Raises:
-            RankFailed: if the same error ends 3 generations in a row without progress.
-            TimeoutError: if it takes longer.
-            RuntimeError: if it was closed meanwhile.
+        It raises RankFailed if the same error ends 3 generations in a row without progress, TimeoutError if it takes
+        longer, and RuntimeError if it was closed meanwhile.
         """
         results = self._operator.run(_positive("timeout_s", timeout_s))
         return TrainingOutcome(results=tuple(results), events=self.events, hosts=self._machines.hosts)
@@ -180,10 +169,7 @@ class Training:
 def run_training(
     function: Any, num_machines: int, ranks_per_machine: int = 1, *, timeout_s: float = 300.0, **choices: Any
 ) -> TrainingOutcome:
-    """Train a function on machines, start it again after every failure, and return what its ranks returned.
-
-    The choices are those of `Training`; it raises the errors of `Training.run`.
-    """
+    """Train a function on machines, again after every failure; choices and errors are those of `Training`."""
     _positive("timeout_s", timeout_s)
     with Training(function, num_machines, ranks_per_machine, **choices) as training:
         return training.run(timeout_s)

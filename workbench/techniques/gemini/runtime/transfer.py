@@ -1,8 +1,4 @@
-"""A checkpoint on its way to peers, beside training, in chunks through a few sub-buffers (sections 6.5.2 and 6.5.3).
-
-Sender and receiver work through the same plan, which holds the sizes: messages match by their order, and nothing about
-a chunk is said on the wire.
-"""
+"""A checkpoint on its way to peers, beside training, in chunks through a few sub-buffers (sections 6.5.2 and 6.5.3)."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -113,6 +109,7 @@ class Transfer:
             work.wait()
             keep(source, offset, buffer)
 
+        # Messages match by their order in a plan that both sides have.
         for number, (source, chunk) in enumerate(self._in_order(peers)):
             if len(under_way) == len(self._arriving):
                 take_oldest()

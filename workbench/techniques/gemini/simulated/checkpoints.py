@@ -1,9 +1,4 @@
-"""Rows of figures 6.4, 6.5, 6.7, 6.8, 6.11 to 6.13 and 6.16: a worked example, and the model of the paper's machines.
-
-The example's steps are seconds: a layer computes for four and a message takes one, as do 32 MiB of a checkpoint.
-"""
-
-from __future__ import annotations
+"""Rows of figures 6.4, 6.5, 6.7, 6.8, 6.11 to 6.13 and 6.16: a worked example, and a model of the paper's machines."""
 
 import math
 from collections.abc import Sequence
@@ -21,27 +16,17 @@ from ..cost import (
     agent_memory_bytes,
     calibrated,
     checkpoint_s,
+    iteration_of,
     job_of,
     phases_of,
     storage_s,
-    traffic_of,
     workload_named,
 )
 from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave, planning_spans_s
 from ..method.waste import Tier, gemini, high_frequency, strawman
 
-__all__ = [
-    "EXAMPLE_PHASES",
-    "EXAMPLE_TRAFFIC",
-    "STEP_S",
-    "calibration_of",
-    "example_iterations",
-    "predict_ablation",
-    "predict_frequencies",
-    "predict_models",
-    "predict_reductions",
-    "predict_schemes",
-]
+__all__ = ["EXAMPLE_PHASES", "EXAMPLE_TRAFFIC", "STEP_S", "calibration_of", "example_iterations", "predict_ablation"]
+__all__ += ["predict_frequencies", "predict_models", "predict_reductions", "predict_schemes"]
 
 Rows = list[dict[str, Any]]
 
@@ -168,10 +153,10 @@ def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_ra
     """Predict what each scheme costs on 16 p3dn (figure 6.16)."""
     fitted, workload = calibrated(), workload_named(model)
     first = replace(fitted.p3dn, copy_bytes_per_s=copy_rates[0] * GIGABIT_BYTES_PER_S)
-    baseline_s = _iteration(workload, first, Scheme.BASELINE).iteration_s
+    baseline_s = iteration_of(workload, first, Scheme.BASELINE).iteration_s
     rows: Rows = []
     for scheme in schemes:
-        rows += scheme_rows(_iteration(workload, first, scheme, free_mb * 1e6), baseline_s)
+        rows += scheme_rows(iteration_of(workload, first, scheme, free_mb * 1e6), baseline_s)
         for rate in copy_rates if scheme != Scheme.BASELINE else ():
             keys = {"scheme": str(scheme), "copy_gbit_per_s": rate}
             overhead = _overhead(workload, fitted.p3dn, scheme, rate)
@@ -181,16 +166,8 @@ def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_ra
     return rows + _span_rows(workload, first, free_mb) + [_asked_row(workload, fitted.p3dn)]
 
 
-def _iteration(
-    workload: Workload, machine: FittedMachine, scheme: Scheme | str, free_bytes: float = math.inf
-) -> InterleavedIteration:
-    parts = phases_of(workload, machine)
-    traffic = traffic_of(workload, machine, free_bytes=free_bytes)
-    return interleave(parts.phases, traffic, scheme, update_s=parts.update_s)
-
-
 def _model_rows(machine: FittedMachine, workload: Workload) -> Rows:
-    without, with_checkpoints = (_iteration(workload, machine, scheme) for scheme in (Scheme.BASELINE, Scheme.GEMINI))
+    without, with_checkpoints = (iteration_of(workload, machine, scheme) for scheme in (Scheme.BASELINE, Scheme.GEMINI))
     rows = scheme_rows(without, without.iteration_s) + scheme_rows(with_checkpoints, without.iteration_s)
     rows = [row for row in rows if row["quantity"] in ("iteration_s", "idle_s", "overhead")]
     usable_s = math.fsum(planning_spans_s(phases_of(workload, machine).phases))
@@ -224,8 +201,8 @@ def _beside(quantity: str, ours: float, bound: float, unit: str) -> Rows:
 def _overhead(workload: Workload, machine: FittedMachine, scheme: Scheme | str, copy_rate: float) -> float:
     """Return in % how much longer an iteration is than without checkpoints, at a rate of copying in Gbit/s."""
     machine = replace(machine, copy_bytes_per_s=copy_rate * GIGABIT_BYTES_PER_S)
-    baseline_s = _iteration(workload, machine, Scheme.BASELINE).iteration_s
-    return 100 * (_iteration(workload, machine, scheme).iteration_s / baseline_s - 1)
+    baseline_s = iteration_of(workload, machine, Scheme.BASELINE).iteration_s
+    return 100 * (iteration_of(workload, machine, scheme).iteration_s / baseline_s - 1)
 
 
 def _span_rows(workload: Workload, machine: FittedMachine, free_mb: float) -> Rows:
@@ -243,16 +220,13 @@ def _span_rows(workload: Workload, machine: FittedMachine, free_mb: float) -> Ro
 
 
 def _asked_row(workload: Workload, machine: FittedMachine) -> dict[str, object]:
-    """Return the rate of copying below which the unpipelined scheme is slower than the text says, by bisection.
-
-    There it jumps: with slower copies a chunk less fits into every span.
-    """
+    """Return the rate of copying below which the unpipelined scheme is slower than the text says, by bisection."""
     said = published_value("gemini", "fig-6-16", "overhead", scheme="Unpipelined")
-    allowed_s = (1 + said / 100) * _iteration(workload, machine, Scheme.BASELINE).iteration_s
+    allowed_s = (1 + said / 100) * iteration_of(workload, machine, Scheme.BASELINE).iteration_s
 
     def excess_s(rate: float) -> float:
         copying = replace(machine, copy_bytes_per_s=rate * GIGABIT_BYTES_PER_S)
-        return _iteration(workload, copying, Scheme.UNPIPELINED).iteration_s - allowed_s
+        return iteration_of(workload, copying, Scheme.UNPIPELINED).iteration_s - allowed_s
 
     rate = bisected(lambda rate: excess_s(rate) > 0, LEAST_RATE, LARGEST_RATE, NUM_BISECTIONS)
     return value_row("copy_rate_asked_gbit_per_s", rate, "Gbit/s", scheme="Unpipelined")

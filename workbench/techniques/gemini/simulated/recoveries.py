@@ -1,10 +1,4 @@
-"""Single failures, as rows and as timelines: the worked example of figure 6.1 and the overheads of figure 6.14.
-
-Figure 6.1 does not say how long a checkpoint takes; more than 10 and at most 100 iterations make it so. A checkpoint is
-drawn from its snapshot until it is complete, or until the failure that it is lost in.
-"""
-
-from __future__ import annotations
+"""Single failures, as rows and as timelines: the worked example of figure 6.1 and the overheads of figure 6.14."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -48,7 +42,7 @@ KINDS = MappingProxyType(
 
 
 def worked_example_rows(checkpoint_iterations: Sequence[int]) -> Rows:
-    """Return figure 6.1: where training goes back to and what is lost, by how long a checkpoint takes."""
+    """Return figure 6.1: where training goes back to and what is lost, by how long a checkpoint takes (not given)."""
     rows: Rows = []
     for iterations in checkpoint_iterations:
         run = _worked_example(iterations)[1]

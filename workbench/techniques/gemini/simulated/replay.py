@@ -4,8 +4,6 @@ A logbook's dated failures come on their day, counted ones somewhere in their ra
 seed. Restarts to change code count as software failures, and OPT's restarts as one lost machine each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date

@@ -1,13 +1,11 @@
-"""An agent's control loop, one step at a time: heartbeat, leases, election, orders.
-
-It knows the store and a clock, and nothing of processes: `service` runs it in a machine, tests run many of them in one
-process and let them interleave.
-"""
+"""An agent's control loop, one step at a time: heartbeat, leases, election, orders; it starts no processes."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from workbench.techniques.gemini.method.checks import require_positive
 
 from .ordering import (
     ORDER_KEY,
@@ -41,17 +39,12 @@ def is_expired_by_definition(seen: Sequence[tuple[float, int | None]], lease_s: 
 
 
 class LeaseBook:
-    """Judges who is alive by counters that grow and the watcher's own clock: no clocks have to agree.
-
-    A count may stay the same for `lease_s`; the first one must have been seen after `start_s`, or None for the same.
-    """
+    """Judges who is alive by counters that grow within `lease_s` (at first `start_s`) of the watcher's own clock."""
 
     def __init__(self, lease_s: float, start_s: float | None = None):
         self.lease_s = lease_s
         self.start_s = lease_s if start_s is None else start_s
-        for name in ("lease_s", "start_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be above 0")
+        require_positive(lease_s=self.lease_s, start_s=self.start_s)
         self._seen: dict[str, tuple[int | None, float]] = {}  # count, when it was first seen
 
     def look(self, name: str, count: int | None, now_s: float) -> None:
@@ -87,8 +80,7 @@ class Timing:
     start_s: float = 10.0  # seconds until the first heartbeat of a machine must be seen
 
     def __post_init__(self) -> None:
-        if not self.heartbeat_s > 0:
-            raise ValueError(f"heartbeat_s is {self.heartbeat_s!r}; it must be above 0")
+        require_positive(heartbeat_s=self.heartbeat_s)
         if not self.lease_s >= 4 * self.heartbeat_s:
             rule = f"it must be at least four heartbeats, {4 * self.heartbeat_s}"
             raise ValueError(f"lease_s is {self.lease_s!r}; {rule}")

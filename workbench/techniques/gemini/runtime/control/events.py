@@ -1,13 +1,12 @@
-"""The log of a training, the same as a timeline, and the faults that the operator causes on schedule."""
+"""The log of a training, and the faults that the operator causes on schedule."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
-from workbench.timeline import Action, Kind, Timeline
+from workbench.techniques.gemini.method.checks import require_counts, require_not_negative
 
-__all__ = ["Event", "EventName", "Fault", "Victim", "recovery_timeline"]
+__all__ = ["Event", "EventName", "Fault", "Victim"]
 
 
 class EventName(StrEnum):
@@ -45,27 +44,6 @@ class Event:
     details: dict[str, Any] = field(default_factory=dict)  # more of it
 
 
-# A part of recovery, the events that begin it, and the event that ends it.
-SPANS = (
-    ("detect", (EventName.KILLED, EventName.RANK_FAILED), EventName.FAILURE_DETECTED),
-    ("replace", (EventName.FAILURE_DETECTED,), EventName.GENERATION_ORDERED),
-    ("restart", (EventName.GENERATION_ORDERED,), EventName.JOINED),
-)
-
-
-def recovery_timeline(events: Sequence[Event]) -> Timeline:
-    """Draw the log as a timeline from 0 s: one row for the control plane, one a machine number.
-
-    The control row shows the parts of recovery: detect (from the failure), replace (until the order of a new
-    generation), restart (until the first rank has joined); a machine's row the events with a duration.
-    """
-    rows = sorted({event.number for event in events if event.number is not None})
-    names = ("control", *(f"machine {number}" for number in rows))
-    actions = [*_recovery_spans(events), *_logged_spans(events)]
-    begin_s = min((event.time_s for event in events), default=0.0)
-    return Timeline(actions=tuple(action.shifted(-begin_s) for action in actions), resources=names)
-
-
 class Victim(Enum):
     """The kind of thing that a fault kills."""
 
@@ -97,11 +75,8 @@ class Fault:
         if needs_numbers != bool(self.numbers) or len(set(self.numbers)) != len(self.numbers):
             rule = "different numbers" if needs_numbers else "empty"
             raise ValueError(f"Fault.numbers is {self.numbers!r}; for a {self.kills.value} it must be {rule}")
-        if not self.occurrence >= 1:
-            raise ValueError(f"Fault.occurrence is {self.occurrence!r}; it must be at least 1")
-        for name in ("delay_s", "down_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"Fault.{name} is {getattr(self, name)!r}; it must not be negative")
+        require_counts(1, **{"Fault.occurrence": self.occurrence})
+        require_not_negative(**{"Fault.delay_s": self.delay_s, "Fault.down_s": self.down_s})
 
     def check_fits(self, num_machines: int, num_ranks: int, has_store: bool) -> None:
         """Refuse a fault that the training cannot have."""
@@ -111,31 +86,3 @@ class Fault:
             raise ValueError(f"Fault.numbers is {self.numbers!r}; each must lie in 0..{limit - 1}")
         if self.kills is Victim.STORE and not has_store:
             raise ValueError(f"Fault.kills is {self.kills!r}; only the embedded store can be killed")
-
-
-def _recovery_spans(events: Iterable[Event]) -> list[Action]:
-    began_s: dict[str, float] = {}
-    actions = []
-    for event in sorted(events, key=lambda event: event.time_s):
-        for label, _, end in SPANS:
-            if event.name == end and label in began_s:
-                span = {"start_s": began_s.pop(label), "end_s": event.time_s}
-                actions.append(Action(resource="control", kind=Kind.OTHER, label=label, **span))
-        for label, starts, _ in SPANS:
-            if event.name in starts:
-                began_s.setdefault(label, event.time_s)
-    return actions
-
-
-def _logged_spans(events: Iterable[Event]) -> list[Action]:
-    return [
-        Action(
-            resource=f"machine {event.number}",
-            start_s=event.time_s,
-            end_s=event.time_s + event.duration_s,
-            kind=Kind.COMPUTE,
-            label=event.name,
-        )
-        for event in events
-        if event.duration_s > 0 and event.number is not None
-    ]

@@ -1,8 +1,4 @@
-"""The root's election and its orders as pure functions of the records in the store (section 6.6.2).
-
-The records are lines of JSON: heartbeats with their state, the root's name, and orders. An order replaces machines,
-restarts ranks, or ends the training.
-"""
+"""The root's election and its orders as pure functions of the records in the store, lines of JSON (section 6.6.2)."""
 
 import json
 from collections.abc import Mapping
@@ -10,20 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Self
 
-__all__ = [
-    "ORDER_KEY",
-    "ROOT_KEY",
-    "AgentStatus",
-    "Decision",
-    "Order",
-    "Phase",
-    "Replacement",
-    "RootRecord",
-    "View",
-    "decide",
-    "election_step",
-    "status_key",
-]
+__all__ = ["ORDER_KEY", "ROOT_KEY", "AgentStatus", "Decision", "Order", "Phase", "Replacement", "RootRecord", "View"]
+__all__ += ["decide", "election_step", "status_key"]
 
 ROOT_KEY = "root"  # of the RootRecord
 ORDER_KEY = "order"  # of the newest Order
@@ -115,11 +99,8 @@ def election_step(
     root_is_lost: bool,  # whether the lease of `record` or else of `known` has expired; without either, may I be first?
     seen_term: int,  # highest term in any record, order or heartbeat that this machine has read
 ) -> RootRecord | None:
-    """Return the record that a machine should try to write in place of the one it has read; None for none.
-
-    The term goes with every order, and agents refuse an order of an older term than they have seen: a root that was
-    succeeded while it slept cannot act any more.
-    """
+    """Return the record that a machine should try to write in place of the one it has read; None for none."""
+    # Agents refuse orders of an older term: a root that was succeeded while it slept cannot act any more.
     candidate = RootRecord(term=seen_term + 1, name=me)
     if record is None:
         if known is not None and known.name == me and known.term == seen_term:

@@ -1,7 +1,4 @@
-"""The agent in a machine, which starts and stops the ranks there; and a rank of a generation, seen from within.
-
-Requests and the list of machines travel over the machine's own channel to the operator, not through the store.
-"""
+"""The agent in a machine, which starts and stops the ranks there; and a rank of a generation, seen from within."""
 
 import mmap
 import os
@@ -199,10 +196,7 @@ class Progress:
 
 
 class RankContext:
-    """A rank's numbers, its machine's memory and the log; torch.distributed is initialised besides.
-
-    A replacement has the numbers of the lost rank and machine, but another `machine_name`. Generations count from 1.
-    """
+    """A rank's numbers, its machine's memory and the log; a replacement differs from a lost rank in `machine_name`."""
 
     def __init__(self, link: RankLink, seat: Seat):
         self._link = link
@@ -216,10 +210,7 @@ class RankContext:
         self.generation = seat.generation
 
     def memory(self, name: str, num_bytes: int) -> int:
-        """Return a descriptor, the caller's own, of memory that outlives this rank and dies with the machine.
-
-        The same name and size give every rank of the machine the same memory, in every generation; at first it is zero.
-        """
+        """Return the caller's own descriptor of memory, zero at first, that lives as long as the machine."""
         return self._link.memory(name, num_bytes)
 
     def mapped(self, name: str, num_bytes: int) -> mmap.mmap:
@@ -232,11 +223,11 @@ class RankContext:
 
     def report(self, iteration: int) -> None:
         """Report that an iteration is done; schedules of faults and the watch for progress count these."""
-        self._link.tell(Progress(iteration=iteration, time_s=time.monotonic()))
+        self._tell(Progress(iteration=iteration, time_s=time.monotonic()))
 
     def log(self, name: str, **details: Any) -> None:
         """Log an event that happened now; its details are small, and picklable."""
-        self._link.tell(Logged(name=name, time_s=time.monotonic(), details=details))
+        self._tell(Logged(name=name, time_s=time.monotonic(), details=details))
 
     @contextmanager
     def during(self, name: str, **details: Any) -> Iterator[None]:
@@ -245,9 +236,11 @@ class RankContext:
         try:
             yield
         finally:
-            end_s = time.monotonic()
-            details = {"duration_s": end_s - start_s, **details}
-            self._link.tell(Logged(name=name, time_s=start_s, details=details))
+            details = {"duration_s": time.monotonic() - start_s, **details}
+            self._tell(Logged(name=name, time_s=start_s, details=details))
+
+    def _tell(self, message: Any) -> None:
+        self._link.tell(message)
 
 
 def run_program(link: RankLink, *, program: bytes, seat: Seat) -> Any:

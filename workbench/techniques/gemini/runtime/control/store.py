@@ -1,9 +1,4 @@
-"""The key-value store where machines meet: the contract, torch's TCPStore (the default) and etcd behind it.
-
-Values are never empty, because TCPStore reads an empty expected value as "no such key". The store has no leases or
-watches of its own: the reader judges staleness (see `agent`). What is in it is soft: when it is gone, its writers write
-it again.
-"""
+"""The key-value store where machines meet: the contract, torch's TCPStore (the default) and etcd behind it."""
 
 import base64
 import contextlib
@@ -34,18 +29,14 @@ class KeyValueStore(Protocol):
         """Write a value, which must not be empty."""
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        """Write `desired` if the value is `expected`, in one step; return the value that is there afterwards.
-
-        An `expected` of None writes only if there is no value yet. If the store does not answer, whether it wrote is
-        unknown.
-        """
+        """Write `desired` if the value is `expected` (None: if there is none); return the value afterwards."""
 
     def close(self) -> None:
         """Let go of the connection; calling it again does nothing."""
 
 
 def checked_value(name: str, value: bytes) -> bytes:
-    """Return a value that a store can keep, or refuse it."""
+    """Return a value, or refuse it: TCPStore reads an empty expected value as "no such key"."""
     if not isinstance(value, bytes) or not value:
         raise ValueError(f"{name} is {value!r}; it must be bytes, at least one")
     return value
@@ -71,11 +62,7 @@ def serve_tcp_store(listening: socket.socket) -> dist.TCPStore:
 
 
 class TcpKeyValueStore(KeyValueStore):
-    """A client of torch's TCPStore that finds its server again after it was restarted.
-
-    torch's client waits without limit for a server that neither answers nor ends, such as a stopped process; etcd's
-    client has a limit. `timeout_s` limits connecting, and waiting for a key that was there a moment before.
-    """
+    """A client of torch's TCPStore that finds a restarted server; it waits without limit for a stopped one."""
 
     def __init__(self, address: str, port: int, *, timeout_s: float = 1.0):
         self._place = address, port
@@ -121,10 +108,7 @@ class TcpKeyValueStore(KeyValueStore):
 
 
 class EtcdKeyValueStore(KeyValueStore):
-    """A client of an etcd server, through its HTTP gateway and without authentication.
-
-    Every key begins with the prefix, so that several trainings may share a server.
-    """
+    """A client of an etcd server's HTTP gateway, without authentication; every key begins with the prefix."""
 
     def __init__(self, url: str, *, prefix: str = "", timeout_s: float = 1.0):
         parts = urlsplit(url)
