@@ -1,7 +1,12 @@
+"""Explorers draw what their controls stand at; exercises check themselves."""
+
+from dataclasses import replace
+
 import pytest
+import torch
 
 from workbench import plots
-from workbench.explore import Explorer, choice, steps
+from workbench.explore import Exercise, Explorer, Mistake, Standing, check, choice, solution, steps
 
 
 def draw_bar(result):
@@ -92,21 +97,64 @@ def test_where_widgets_cannot_be_shown_the_figure_is():
     assert {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"} <= set(bundle)
 
 
-def test_a_control_without_help_is_refused():
-    with pytest.raises(ValueError, match="help of 'factor' is empty"):
-        steps("factor", (1, 2), value=1, help="")
+BYTES = Exercise(
+    question="How many bytes are 3 fp16 values?",
+    answer=6.0,
+    hint="Count the bytes of one value first.",
+    reason="3 values of 2 bytes.",
+    mistakes=(Mistake(answer=3.0, hint="That is how many values there are."),),
+)
+VECTOR = Exercise(question="a + b?", answer=(0.0, 2.0), hint="Add them up.", reason="They add up.", rel=0.01)
 
 
-def test_a_first_value_that_is_no_option_is_refused():
-    with pytest.raises(ValueError, match="value of 'factor' is 5"):
-        steps("factor", (1, 2), value=5, help="Multiplies.")
+@pytest.mark.parametrize("answer", [None, ...])
+def test_an_unanswered_exercise_says_so_and_gives_nothing_away(answer):
+    assert str(check(BYTES, answer)) == "not answered yet."
 
 
-def test_an_explorer_without_controls_is_refused():
-    with pytest.raises(ValueError, match="controls is empty"):
-        Explorer(lambda: 1, draw_bar)
+def test_a_right_answer_gets_the_reason():
+    assert str(check(BYTES, 6)) == "right. 3 values of 2 bytes."
 
 
-def test_an_unknown_control_is_named():
-    with pytest.raises(ValueError, match="control is 'facter'"):
-        explorer().set(facter=1)
+def test_a_known_mistake_gets_its_own_hint():
+    assert str(check(BYTES, 3)) == "not yet. That is how many values there are."
+
+
+def test_any_other_wrong_answer_gets_the_general_hint_without_the_answer():
+    feedback = check(BYTES, 7)
+    assert (feedback.standing, feedback.text) == (Standing.NOT_YET, BYTES.hint)
+    assert "6" not in str(feedback)
+
+
+@pytest.mark.parametrize("answer", ["6", [6], {"bytes": 6}])
+def test_an_answer_of_the_wrong_form_is_told_which_form(answer):
+    assert str(check(BYTES, answer)) == "not yet. The answer is one number."
+
+
+@pytest.mark.parametrize("answer", [[0, 2], (0.0, 2.01), torch.tensor([0.0, 2.0])])
+def test_a_vector_is_right_as_a_list_a_tuple_or_a_tensor_within_the_tolerance(answer):
+    assert check(VECTOR, answer).standing is Standing.RIGHT
+
+
+@pytest.mark.parametrize("answer", [[0, 2, 0], [0, 2.1], [0]])
+def test_a_vector_with_a_wrong_element_or_length_is_not_right(answer):
+    assert check(VECTOR, answer).standing is Standing.NOT_YET
+
+
+def test_the_solution_is_given_to_who_asks():
+    assert solution(BYTES) == "6: 3 values of 2 bytes."
+
+
+@pytest.mark.parametrize(
+    ("refused", "rule"),
+    [
+        (lambda: steps("factor", (1, 2), value=1, help=""), "help of 'factor' is empty"),
+        (lambda: steps("factor", (1, 2), value=5, help="Multiplies."), "value of 'factor' is 5"),
+        (lambda: Explorer(lambda: 1, draw_bar), "controls is empty"),
+        (lambda: explorer().set(facter=1), "control is 'facter'"),
+        (lambda: replace(BYTES, mistakes=(Mistake(answer=6.0, hint="no"),)), "none must be accepted"),
+    ],
+)
+def test_wrong_controls_and_exercises_are_refused(refused, rule):
+    with pytest.raises(ValueError, match=rule):
+        refused()

@@ -1,25 +1,22 @@
-"""The lesson on in-memory checkpoints: the placement puzzle, its exercises, the controls."""
+"""The lesson on in-memory checkpoints: the puzzle, the controls, recovery on paper, a small training and its log."""
 
+import subprocess
+import sys
 from fractions import Fraction
 
 import pytest
 
-from workbench.explore import Standing, check
 from workbench.explore import gemini as lesson
 from workbench.techniques.gemini.cost import Cause
 from workbench.techniques.gemini.method.interleaving import Scheme
+from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
+from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.control.events import Event
+from workbench.techniques.gemini.runtime.training import Fault, Victim, run_training
 
 CHOSEN = {"link": 100, "copy_rate": 400, "reserved_mib": 128, "num_buffers": 4, "safety": 0.9, "num_replicas": 2}
 PLACE = {"num_machines": 16, "failures_per_day": 8, "solution": "Gemini", "num_replicas": 2, "num_standbys": 0}
-EXERCISES = (
-    lesson.fatal_pairs_of_ring,
-    lesson.holders_of_shard,
-    lesson.lost_shards,
-    lesson.memory_for_replicas,
-    lesson.partner_in_another_rack,
-    lesson.probability_of_four_lost,
-)
 
 
 def test_the_puzzle_begins_with_a_lost_group_and_says_so():
@@ -32,14 +29,10 @@ def test_the_puzzle_begins_with_a_lost_group_and_says_so():
         "machines 0, 1 failed: shards 0, 1 are lost, training starts from persistent storage; "
         "of all failures of 2 machines, 85.7 % (6/7) are survived."
     )
-
-
-def test_other_machines_that_fail_may_be_survived_with_the_same_odds():
-    explorer = lesson.explore_placement().set(failed=(1, 2))
-    assert explorer.result.recovers
-    assert explorer.result.lost == ()
-    assert explorer.status.startswith("machines 1, 2 failed: training recovers from memory;")
-    assert explorer.result.probability == Fraction(24, 28)
+    survived = explorer.set(failed=(1, 2))
+    assert survived.result.recovers and survived.result.lost == ()
+    assert survived.status.startswith("machines 1, 2 failed: training recovers from memory;")
+    assert survived.result.probability == Fraction(24, 28)
 
 
 def test_one_failed_machine_and_none_are_written_as_such():
@@ -65,29 +58,6 @@ def test_curves_beside_the_puzzle_reach_to_as_many_failures_as_were_chosen():
     assert puzzle.curves["ring"][8] == puzzle.probability == 0
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.__name__)
-def test_exercises_know_their_answer_and_help_with_every_mistake(exercise):
-    asked = exercise()
-    assert check(asked, asked.answer).standing is Standing.RIGHT
-    for mistake in asked.mistakes:
-        feedback = check(asked, mistake.answer)
-        assert (feedback.standing, feedback.text) == (Standing.NOT_YET, mistake.hint)
-    assert check(asked, None).standing is Standing.NOT_ANSWERED
-
-
-def test_the_answers_are_those_worked_by_hand():
-    # one group of three and a ring 3 4 5 6
-    assert lesson.holders_of_shard().answer == (5, 6, 3)
-    # machines 2 and 3 are the holders of shard 2
-    assert lesson.lost_shards().answer == (2,)
-    assert lesson.fatal_pairs_of_ring().answer == 8
-    # one of each of four groups: 2^4 of 70
-    assert lesson.probability_of_four_lost().answer == pytest.approx(16 / 70)
-    # 4 times 1200 GB / 16
-    assert lesson.memory_for_replicas().answer == 300
-    assert lesson.partner_in_another_rack().answer == 3
-
-
 def test_the_control_of_failures_says_what_it_shows():
     explorer = lesson.explore_failures()
     assert explorer.status.startswith("Gemini: 9")
@@ -95,22 +65,15 @@ def test_the_control_of_failures_says_what_it_shows():
     assert explorer.status == "Gemini: 100.0% of 10 days is progress that stays; nothing fails."
 
 
-def test_one_replica_sends_every_lost_machine_to_storage():
-    alone, two = lesson.compare_failures(**PLACE | {"num_replicas": 1}), lesson.compare_failures(**PLACE)
+def test_replicas_spare_storage_and_standby_machines_spare_waiting():
+    two = lesson.compare_failures(**PLACE)
+    alone, with_four = (lesson.compare_failures(**PLACE | more) for more in ({"num_replicas": 1}, {"num_standbys": 4}))
     assert alone.run.num_recoveries[Tier.STORAGE] == sum(alone.run.num_recoveries.values())
     assert two.run.num_recoveries[Tier.STORAGE] < alone.run.num_recoveries[Tier.STORAGE] / 5
     assert alone.run.effective_ratio < two.run.effective_ratio
-
-
-def test_standby_machines_take_the_waiting_away():
-    without, with_four = lesson.compare_failures(**PLACE), lesson.compare_failures(**PLACE | {"num_standbys": 4})
-    assert with_four.run.wasted_s[Cause.REPLACEMENT] == 0 < without.run.wasted_s[Cause.REPLACEMENT]
-
-
-def test_the_curve_passes_through_the_chosen_place():
-    comparison = lesson.compare_failures(**PLACE)
-    (there,) = [row for row in comparison.curves if row["solution"] == "Gemini" and row["failures_per_day"] == 8]
-    assert there["ratio"] == pytest.approx(comparison.run.effective_ratio)
+    assert with_four.run.wasted_s[Cause.REPLACEMENT] == 0 < two.run.wasted_s[Cause.REPLACEMENT]
+    (there,) = [row for row in two.curves if row["solution"] == "Gemini" and row["failures_per_day"] == 8]
+    assert there["ratio"] == pytest.approx(two.run.effective_ratio)
 
 
 def test_a_checkpoint_that_goes_first_costs_its_time_and_one_in_idle_spans_less():
@@ -126,39 +89,117 @@ def test_more_replicas_take_more_of_the_network():
     assert three.chosen.checkpoint_s == pytest.approx(2 * two.chosen.checkpoint_s, rel=1e-3)
 
 
-def test_one_replica_stays_at_home_and_the_text_says_so():
-    explorer = lesson.explore_interleaving().set(num_replicas=1)
-    assert explorer.result.overhead == 0 and explorer.status.startswith("No checkpoint")
-
-
-def test_more_buffers_than_are_free_are_out_of_memory_and_the_text_says_so():
-    # Two shards of 136 MiB in chunks of 128: four chunks, four buffers of 128 MiB, and 256 MiB are free.
-    explorer = lesson.explore_interleaving().set(scheme=Scheme.BLOCKING)
-    assert "out of memory" not in explorer.status
-    large = explorer.set(reserved_mib=512, num_replicas=3).result
-    assert large.chosen.buffer_bytes == 512 * 2**20, "of which 256 MiB are free"
-    assert large.chosen.is_out_of_memory and "out of memory" in explorer.status
-
-
-def test_a_control_that_is_moved_is_computed_and_told():
+def test_the_text_says_which_scheme_is_drawn_and_where_it_is_out_of_memory_or_stays_at_home():
     explorer = lesson.explore_interleaving()
     assert list(explorer.values) == ["scheme", *CHOSEN]
     explorer.set(scheme=Scheme.BLOCKING)
-    assert explorer._repr_mimebundle_()["text/plain"].startswith("Blocking: the iteration is 9.")
+    assert explorer.status.startswith("Blocking: the iteration is 9.")
+    assert "out of memory" not in explorer.status
+    # Two shards of 136 MiB in chunks of 128: four chunks, four buffers of 128 MiB, and 256 MiB are free.
+    large = explorer.set(reserved_mib=512, num_replicas=3).result
+    assert large.chosen.buffer_bytes == 512 * 2**20, "of which 256 MiB are free"
+    assert large.chosen.is_out_of_memory and "out of memory" in explorer.status
+    explorer.set(num_replicas=1)
+    assert explorer.result.overhead == 0 and explorer.status.startswith("No checkpoint")
+
+
+def test_the_puzzle_is_imported_without_the_simulator_and_the_runtime():
+    rooms = {f"workbench.techniques.gemini.{room}" for room in ("cost", "runtime", "simulated", "study")}
+    code = f"import sys; from workbench.explore.gemini import solve; print(sorted({rooms} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_every_name_of_the_lesson_is_there():
+    assert all(hasattr(lesson, name) for name in lesson.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'explore_weather'"):
+        _ = lesson.explore_weather
+
+
+def _tiers(lost, **more):
+    plan = lesson.plan_after(placement(4, 2), lost, in_memory=57, **more)
+    return plan.iteration, [source.tier for source in plan.sources]
 
 
 @pytest.mark.parametrize(
-    ("explore", "changes"),
+    ("lost", "in_storage", "iteration", "tiers"),
     [
-        (lesson.explore_placement, {"failed": (0, 2, 4), "kind": "ring", "num_machines": 9, "num_replicas": 3}),
-        (
-            lesson.explore_failures,
-            {"num_machines": 64, "failures_per_day": 16, "num_standbys": 4, "num_replicas": 1, "solution": "HighFreq"},
-        ),
+        ([], [], 57, [Tier.LOCAL] * 4),
+        ([1, 3], [], 57, [Tier.LOCAL, Tier.PEER, Tier.LOCAL, Tier.PEER]),
+        ([0, 1], [20, 40], 40, [Tier.STORAGE] * 4),
+        ([0, 1], [], 0, [Tier.START] * 4),
     ],
+    ids=["nothing is lost", "one of each group is left", "a group is lost", "nothing is left"],
 )
-def test_every_control_changes_the_figure(explore, changes):
-    explorer = explore()
-    seen = {explorer.png} | {explorer.set(**{name: value}).png for name, value in changes.items()}
-    assert set(explorer.values) == set(changes)
-    assert len(seen) == 1 + len(changes)
+def test_machines_resume_from_the_nearest_tier_that_all_of_them_have(lost, in_storage, iteration, tiers):
+    assert _tiers(lost, in_storage=in_storage) == (iteration, tiers)
+
+
+def test_a_machine_that_does_not_exist_cannot_be_lost():
+    with pytest.raises(ValueError, match=r"lost is \[2, 4\]; it must name machines from 0 to 3"):
+        _tiers([4, 2])
+
+
+class _Told:
+    """A training that has told something already."""
+
+    def __init__(self, *events: Event):
+        self.events = events
+
+
+def _done(iteration: int, time_s: float, rank: int = 0) -> Event:
+    return Event(name="iteration", time_s=time_s, rank=rank, generation=1, details={"iteration": iteration})
+
+
+def test_iterations_in_a_row_share_a_line_that_begins_with_the_second_of_the_first():
+    lines = []
+    begins = Event(name="root elected", time_s=100.0, machine="machine-0")
+    killed = Event(name="killed", time_s=103.5, machine="machine-1")
+    told = _Told(begins, _done(1, 101.0), _done(1, 101.1, rank=3), _done(2, 102.0), killed, _done(3, 104.0))
+    lesson.LiveLog(told, write=lines.append).until_iteration(3)
+    assert lines == [
+        "  0.00 s  machine-0 is elected root",
+        "  1.00 s  iterations 1 to 2",
+        "  3.50 s  KILLED: machine-1",
+        "  4.00 s  iteration 3",
+    ]
+
+
+def test_the_log_goes_on_where_it_stopped():
+    lines = []
+    log = lesson.LiveLog(_Told(_done(1, 1.0), _done(2, 2.0), Event(name="finished", time_s=2.5)), write=lines.append)
+    log.until_iteration(1)
+    log.until_end()
+    assert lines == ["  0.00 s  iteration 1", "  1.00 s  iteration 2", "  1.50 s  all ranks have returned"]
+
+
+def test_silence_ends_the_waiting_with_what_was_waited_for():
+    log = lesson.LiveLog(_Told(_done(1, 1.0)), write=lambda line: None, silence_s=0.05)
+    with pytest.raises(TimeoutError, match="waiting for iteration 2, nothing was heard of the training for 0.05 s"):
+        log.until_iteration(2)
+
+
+def test_an_event_is_told_with_what_a_reader_wants_to_know():
+    served = Event(name="retrieve", time_s=0.0, rank=1, details={"tier": "peer memory", "iteration": 7})
+    assert lesson.in_words(served) == "rank 1: iteration 7 from peer memory"
+    died = Event(name="rank failed", time_s=0.0, rank=2, machine="machine-2", details={"kind": "died", "message": ""})
+    assert lesson.in_words(died) == "rank 2 of machine-2: died"
+    assert lesson.in_words(Event(name="killed", time_s=0.0)) == "KILLED: the store"
+    assert lesson.in_words(Event(name="joined", time_s=0.0, rank=2)) == ""
+
+
+def _train(context, num_iterations):
+    mine = lesson.SmallTraining(context, pause_s=0)
+    checkpoints = InMemoryCheckpoints(context, mine.model, mine.optimizer, num_profiled=2)
+    for _ in mine.updates(checkpoints.iteration, num_iterations):
+        checkpoints.step()
+    return mine.digest()
+
+
+def test_the_small_training_ends_with_the_same_bits_after_a_lost_machine():
+    common = {"args": (7,), "preload": lesson.PRELOAD, "timeout_s": 100, "echo": False}
+    undisturbed = run_training(_train, 2, **common)
+    hurt = run_training(_train, 2, **common, faults=[Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=4)])
+    assert hurt.num_generations == 2
+    assert hurt.results == undisturbed.results
+    assert len(set(hurt.results)) == 2  # each rank has its own shard

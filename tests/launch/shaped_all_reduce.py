@@ -1,9 +1,7 @@
 """Time all-reduces on shaped hosts; as a script, without root.
 
-`python shaped_all_reduce.py MESSAGE_BYTES ENOUGH_S` drops root, opens 4 hosts at 1 Gbit/s and prints the user, whether
-it took a user namespace, and the seconds of all-reduces up to the first that takes at most ENOUGH_S. It forks by hand
-instead of using Ranks, because another user may not be allowed to read the interpreter's files: everything is imported
-before root is dropped.
+`python shaped_all_reduce.py MESSAGE_BYTES ENOUGH_S` drops root and prints the user, whether it took a user namespace,
+and the seconds. It forks by hand, because another user may not be allowed to read the interpreter's files.
 """
 
 import ctypes

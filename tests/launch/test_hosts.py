@@ -143,18 +143,12 @@ def test_each_card_has_the_rate_of_the_link_each_way(three_slow_hosts, pairs, le
 
 
 @needs_namespaces
-def test_ranks_are_placed_in_contiguous_blocks(three_slow_hosts):
-    networks = three_slow_hosts.run(network_of_this_process)
-    assert networks[0] == networks[1]
-    assert len({*networks, network_of_this_process()}) == 3 + 1
-
-
-@needs_namespaces
-def test_two_pools_at_once_have_networks_of_their_own(one_rank_a_host, three_slow_hosts):
+def test_two_pools_at_once_have_networks_of_their_own_and_ranks_in_contiguous_blocks(one_rank_a_host, three_slow_hosts):
     running = [ranks.start(all_reduce_s, 100_000) for ranks in (one_rank_a_host, three_slow_hosts)]
     assert [len(run.result()) for run in running] == [4, 4]
-    networks = one_rank_a_host.run(network_of_this_process) + three_slow_hosts.run(network_of_this_process)
-    assert len(set(networks)) == 4 + 3
+    networks, slow = (ranks.run(network_of_this_process) for ranks in (one_rank_a_host, three_slow_hosts))
+    assert slow[0] == slow[1]
+    assert len({*networks, *slow, network_of_this_process()}) == 4 + 3 + 1
 
 
 @needs_namespaces
@@ -211,17 +205,6 @@ def test_the_record_says_what_was_built(one_rank_a_host):
     assert built["payload_share"] == pytest.approx(8948 / 9014)
 
 
-@needs_namespaces
-def test_a_latency_is_imposed_or_refused_when_it_is_required():
-    link = Link(bandwidth_bytes_per_s=GIGABIT_BYTES_PER_S, latency_s=0.005, source="test")
-    try:
-        times = run_on_ranks(all_reduce_s, 2, 1_000, hosts=ShapedHosts(2, link=link, require_latency=True))[0]
-    except RuntimeError as error:
-        assert "netem" in str(error)
-    else:  # an all-reduce of two ranks waits for the link at least twice
-        assert min(times) >= 2 * 0.005
-
-
 @pytest.mark.parametrize(
     ("refused", "rule"),
     [
@@ -248,16 +231,6 @@ def test_a_stated_latency_that_the_kernel_did_not_impose_is_warned_of():
         ShapedHosts(2, stated).warn_of({"delay_imposed_s": 0.005})
         ShapedHosts(2, Link.gigabit()).warn_of({"delay_imposed_s": 0.0})  # this latency was inferred
         ShapedHosts(2, Link(bandwidth_bytes_per_s=1e8, source="test")).warn_of({"delay_imposed_s": 0.0})
-
-
-@needs_namespaces
-def test_ranks_warn_of_a_stated_latency_or_impose_it():
-    link = Link(bandwidth_bytes_per_s=GIGABIT_BYTES_PER_S, latency_s=0.005, source="test")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with Ranks(2, hosts=ShapedHosts(2, link)) as ranks:
-            imposed = ranks.hosts["delay_imposed_s"] == 0.005
-    assert [warning.category for warning in caught] == ([] if imposed else [LatencyNotImposed])
 
 
 @pytest.mark.parametrize(("gigabits", "noted"), [(1, False), (2.5, False), (2.6, True), (10, True)])
@@ -290,3 +263,19 @@ def _pids_in(networks: set[int]) -> set[int]:
             if inside:
                 found.add(int(folder.name))
     return found
+
+
+@needs_namespaces
+def test_a_stated_latency_is_imposed_or_else_warned_of_and_refused_when_it_is_required():
+    link = Link(bandwidth_bytes_per_s=GIGABIT_BYTES_PER_S, latency_s=0.005, source="test")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Ranks(2, hosts=ShapedHosts(2, link)) as ranks:
+            imposed = ranks.hosts["delay_imposed_s"] == 0.005
+            times = ranks.run(all_reduce_s, 1_000)[0]
+    assert [warning.category for warning in caught] == ([] if imposed else [LatencyNotImposed])
+    if imposed:  # an all-reduce of two ranks waits for the link at least twice
+        assert min(times) >= 2 * 0.005
+    else:
+        with pytest.raises(RuntimeError, match="netem"):
+            run_on_ranks(int, 2, hosts=ShapedHosts(2, link=link, require_latency=True))

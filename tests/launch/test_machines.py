@@ -73,6 +73,20 @@ def until(machines, kind, **fields):
     raise AssertionError(f"no {kind.__name__} with {fields}")
 
 
+@pytest.fixture
+def start_asleep(machines, start):
+    """Starts a machine whose ranks sleep; returns the process ids of its agent, its ranks and their programs."""
+
+    def start_one(name, *ranks):
+        start(name)
+        for rank in ranks:
+            machines.tell(name, (rank, sleep))
+            until(machines, RankSaid, machine=name, rank=rank, message="asleep")
+        return family(machines.pids[name]["agent"])
+
+    return start_one
+
+
 def result(machines, name):
     """What rank 0 of a machine returned, once it has ended."""
     reply = until(machines, RankSaid, machine=name, rank=0).message
@@ -99,13 +113,8 @@ def test_memory_outlives_a_rank_that_is_killed_and_dies_with_the_machine(machine
     assert [*counts, result(machines, "a")] == [1, 2, 3, 1]
 
 
-def test_a_killed_machine_takes_its_ranks_and_what_they_started_and_leaves_the_others(machines, start):
-    for name in ("a", "b"):
-        start(name)
-        machines.tell(name, (0, sleep))
-        until(machines, RankSaid, machine=name, message="asleep")
-    pids = machines.pids
-    doomed, spared = (family(pids[name]["agent"]) for name in ("a", "b"))
+def test_a_killed_machine_takes_its_ranks_and_what_they_started_and_leaves_the_others(machines, start_asleep):
+    doomed, spared = start_asleep("a", 0), start_asleep("b", 0)
     machines.kill("a")
     assert len(doomed) == len(spared) == 3  # agent, rank, sleep
     assert not living(doomed)
@@ -113,22 +122,15 @@ def test_a_killed_machine_takes_its_ranks_and_what_they_started_and_leaves_the_o
     assert machines.names == ("b",)
 
 
-def test_what_a_rank_had_started_ends_with_the_rank(machines, start):
-    start("a")
-    machines.tell("a", (0, sleep))
-    until(machines, RankSaid, message="asleep")
-    children = family(machines.pids["a"]["agent"])[1:]
+def test_what_a_rank_had_started_ends_with_the_rank(machines, start_asleep):
+    children = start_asleep("a", 0)[1:]
     machines.kill_rank("a", 0)
     until(machines, RankEnded, machine="a")
     assert_all_dead_within(children, 2.0)
 
 
-def test_stopped_ranks_are_gone_before_the_agent_goes_on(machines, start):
-    start("a")
-    for rank in (3, 5):
-        machines.tell("a", (rank, sleep))
-        until(machines, RankSaid, rank=rank, message="asleep")
-    children = family(machines.pids["a"]["agent"])[1:]
+def test_stopped_ranks_are_gone_before_the_agent_goes_on(machines, start_asleep):
+    children = start_asleep("a", 3, 5)[1:]
     machines.tell("a", None)
     assert until(machines, MachineSaid).message == ()
     assert not living(children)
@@ -221,13 +223,9 @@ def test_no_process_is_left_two_seconds_after_the_owner_was_killed(number, tmp_p
     owner.wait()
 
 
-def test_a_stopped_agent_is_killed_too(machines, start):
-    start("a")
-    machines.tell("a", (0, sleep))
-    until(machines, RankSaid, message="asleep")
-    pid = machines.pids["a"]["agent"]
-    os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    everyone = family(pid)
+def test_a_stopped_agent_is_killed_too(machines, start_asleep):
+    everyone = start_asleep("a", 0)
+    os.kill(everyone[0], signal.SIGSTOP)
+    wait_for(lambda: psutil.Process(everyone[0]).status() == psutil.STATUS_STOPPED)
     machines.kill("a")
     assert not living(everyone)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from processes_seen import assert_all_dead_within
 
 from workbench.launch import FailureKind, RankFailed, Ranks, run_on_ranks, worker_group
-from workbench.launch.failures import RankFailure, describe_end
+from workbench.launch.failures import RankFailure
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -248,12 +248,6 @@ def test_failures_are_ordered_by_time_with_victims_last():
     late = failure(1, FailureKind.DIED, 3.0)
     early = failure(2, FailureKind.RAISED, 2.0)
     assert RankFailed([victim, late, early]).failures == (early, late, victim)
-
-
-def test_the_end_of_a_process_is_put_into_words():
-    assert describe_end(9) == "was killed by signal 9, likely out of memory"
-    assert describe_end(15) == "was killed by signal 15 (SIGTERM)"
-    assert describe_end(5 << 8) == "ended by itself with exit status 5"
 
 
 def test_one_call_on_fresh_ranks_needs_one_line_and_a_kernel_s_number_of_ranks(monkeypatch):

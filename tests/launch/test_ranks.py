@@ -44,19 +44,6 @@ def rank_times_ten(number: int, *, plus: int = 0) -> int:
     return 10 * dist.get_rank() + number + plus
 
 
-def test_values_come_back_in_rank_order(ranks):
-    assert ranks.run(rank_times_ten, 1, plus=2) == [3, 13, 23, 33]
-
-
-def test_the_process_group_sums_over_all_ranks(ranks):
-    def total():
-        x = torch.tensor([float(dist.get_rank() + 1)])
-        dist.all_reduce(x)
-        return x.item()
-
-    assert ranks.run(total) == [10.0] * 4  # 1 + 2 + 3 + 4
-
-
 def test_a_smaller_group_can_be_made_later(ranks):
     def total_of_pair():
         pair = dist.new_group([1, 3])
@@ -68,7 +55,8 @@ def test_a_smaller_group_can_be_made_later(ranks):
     assert ranks.run(total_of_pair) == [0.0, 4.0, 2.0, 4.0]
 
 
-def test_every_rank_gets_its_own_argument(ranks):
+def test_values_come_back_in_rank_order_and_every_rank_gets_its_own_argument(ranks):
+    assert ranks.run(rank_times_ten, 1, plus=2) == [3, 13, 23, 33]
     assert ranks.run(rank_times_ten, PerRank([4, 3, 2, 1])) == [4, 13, 22, 31]
     assert ranks.run(rank_times_ten, 0, plus=PerRank([1, 2, 3, 4])) == [1, 12, 23, 34]
     with pytest.raises(ValueError, match="PerRank has 2 values; it must have 4"):
@@ -135,14 +123,6 @@ def test_modules_and_empty_tensors_survive_the_journey(ranks):
         assert torch.equal(returned.weight, layer.weight) and returned.weight.requires_grad
         assert torch.equal(gradient, torch.ones(1, 2))
         assert returned.extra.shape == (0, 3)
-
-
-def test_large_results_leave_no_open_descriptors(ranks):
-    ranks.run(torch.zeros, 100_000)
-    before = psutil.Process().num_fds()
-    results = [ranks.run(torch.zeros, 100_000) for _ in range(5)]
-    assert psutil.Process().num_fds() == before
-    assert len(results) == 5
 
 
 def test_what_a_function_captures_is_measured(ranks):
@@ -286,15 +266,9 @@ def parts(data: bytes) -> list[bytes]:
     return [data[start : start + 4096] for start in range(0, len(data), 4096)]
 
 
-def test_a_megabyte_without_a_line_end_costs_a_moment(wire, capsys):
+def test_a_line_that_never_ends_costs_a_moment_and_is_shown_in_pieces(wire, capsys):
     writing_end, output = wire
-    assert pass_on_all(output, writing_end, b"x" * 1_000_000) < 0.5
-    assert capsys.readouterr().out == "[rank 3] " + "x" * 1_000_000 + "\n"
-
-
-def test_a_line_that_never_ends_is_shown_in_pieces(wire, capsys):
-    writing_end, output = wire
-    pass_on_all(output, writing_end, b"x" * 3_000_000)
+    assert pass_on_all(output, writing_end, b"x" * 3_000_000) < 1.5  # seconds
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3  # 3 000 000 characters, cut after 1 MiB = 1 048 576 and at most one read more
     assert "".join(line.removeprefix("[rank 3] ") for line in lines) == "x" * 3_000_000

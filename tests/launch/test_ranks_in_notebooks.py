@@ -1,12 +1,13 @@
-"""Ranks started from notebook cells: output, functions, tracebacks, interruption."""
+"""Ranks started from cells of an installed kernel, under its tether: output, functions, tracebacks, interruption."""
 
 import os
-import sys
 import time
 
 import pytest
 from jupyter_client import KernelManager
 from processes_seen import assert_all_dead_within, family, wait_for
+
+from workbench.launch.kernels import KernelPlace, install
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -15,8 +16,9 @@ class Notebook:
     """Runs cells in a real kernel and collects what each one shows."""
 
     def __init__(self):
-        self.manager = KernelManager()
-        self.manager.start_kernel(env={**os.environ, "WORKBENCH_NUM_RANKS": "2"})
+        install(2, place=KernelPlace.USER)
+        self.manager = KernelManager(kernel_name="workbench-2-ranks")
+        self.manager.start_kernel()
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
@@ -48,8 +50,10 @@ class Notebook:
 
 
 @pytest.fixture(scope="module")
-def notebook():
-    notebook = Notebook()
+def notebook(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("jupyter")))
+        notebook = Notebook()
     shown, error = notebook.run(
         "import time\nimport torch.distributed as dist\nfrom workbench.launch import Ranks\nranks = Ranks()"
     )
@@ -95,28 +99,30 @@ def test_a_failure_shows_the_line_of_the_cell(notebook):
     assert "return weights['missing']  # here" in error
 
 
-def test_interrupting_a_cell_stops_the_ranks_and_keeps_the_kernel(notebook):
-    cell = notebook.send("print('going', flush=True)\nranks.run(lambda: time.sleep(600))")
+@pytest.mark.parametrize(
+    ("wait", "errors", "after"),
+    [
+        ("ranks.run(lambda: time.sleep(600))", ("KeyboardInterrupt",), ""),
+        (
+            "run = ranks.start(lambda: time.sleep(600))\nawait run",
+            ("KeyboardInterrupt", "CancelledError"),
+            "run.stop()\n",
+        ),
+    ],
+    ids=["called", "awaited"],
+)
+def test_interrupting_a_cell_stops_the_ranks_and_keeps_the_kernel(notebook, wait, errors, after):
+    cell = notebook.send(f"print('going', flush=True)\n{wait}")
     wait_for(lambda: seen(notebook, "going"))
     time.sleep(0.2)
     notebook.manager.interrupt_kernel()
     _, error = notebook.outcome(cell)
-    assert "KeyboardInterrupt" in error
-    assert notebook.run("print(ranks.run(dist.get_rank))")[0] == "[0, 1]\n"
-
-
-def test_interrupting_an_awaited_run_stops_the_ranks(notebook):
-    cell = notebook.send("print('going', flush=True)\nrun = ranks.start(lambda: time.sleep(600))\nawait run")
-    wait_for(lambda: seen(notebook, "going"))
-    time.sleep(0.2)
-    notebook.manager.interrupt_kernel()
-    _, error = notebook.outcome(cell)
-    assert "KeyboardInterrupt" in error or "CancelledError" in error
-    assert notebook.run("run.stop()\nprint(ranks.run(dist.get_rank))")[0] == "[0, 1]\n"
+    assert any(name in error for name in errors)
+    assert notebook.run(f"{after}print(ranks.run(dist.get_rank))")[0] == "[0, 1]\n"
 
 
 def test_no_process_is_left_when_the_kernel_is_killed(notebook):
     everyone = family(notebook.manager.provisioner.pid)
-    assert len(everyone) == 5, sys.executable  # kernel, guard, fork server, two ranks
-    os.kill(everyone[0], 9)
+    assert len(everyone) == 7  # tether, its guard, kernel, the guard of the ranks, fork server, two ranks
+    os.kill(everyone[2], 9)
     assert_all_dead_within(everyone, 1.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes_seen import assert_all_dead_within, family, wait_for, wait_for_text
+from processes_seen import assert_all_dead_within, family, wait_for_text
 
 from workbench.launch import tethered
 
@@ -140,38 +140,3 @@ def test_a_signal_to_the_group_of_the_tether_arrives_once(number, tmp_path):
     assert tether.wait(20) == 0
     tether.stdout.close()
     assert seen.read_text() == "1\n"
-
-
-def test_a_jupyter_kernel_runs_is_interrupted_and_is_killed_under_a_tether():
-    from jupyter_client import KernelManager
-
-    manager = KernelManager()
-    arguments = manager.kernel_spec.argv[1:]
-    manager.kernel_spec.argv[:] = tethered([sys.executable, *arguments], os.getpid())
-    manager.start_kernel()
-    client = manager.blocking_client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=40)
-        assert reply(client, "import time; print(1)")["status"] == "ok"
-        asked = client.execute("time.sleep(600)")
-        wait_for(lambda: client.get_iopub_msg(timeout=20)["content"].get("code") == "time.sleep(600)")
-        manager.interrupt_kernel()
-        assert answer_to(client, asked)["ename"] == "KeyboardInterrupt"
-        everyone = family(manager.provisioner.pid)
-        assert len(everyone) >= 3
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-    assert_all_dead_within(everyone, 1.0)
-
-
-def reply(client, code: str) -> dict:
-    return answer_to(client, client.execute(code))
-
-
-def answer_to(client, asked: str) -> dict:
-    """Pass over further answers of a slow kernel, which was asked more than once whether it is ready."""
-    while (answer := client.get_shell_msg(timeout=40))["parent_header"]["msg_id"] != asked:
-        pass
-    return answer["content"]

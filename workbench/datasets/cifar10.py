@@ -27,12 +27,12 @@ def load(split: str = "train", limit: int | None = None, seed: int = 0) -> Image
     """Load a split, or the digits where there is none; `limit` images are drawn by `seed`, None takes all."""
     if split not in PUBLISHED_IMAGES:
         raise ValueError(f"split is {split!r}, must be one of {', '.join(PUBLISHED_IMAGES)}")
-    found = resolve(NAME, split)
-    if found is None:
+    files = resolve(NAME, split)
+    if files is None:
         return digits.load(split, instead_of=NAME, side_pixels=SIDE_PIXELS, num_colours=3).sample(limit, seed)
-    images, labels = _read(found.paths)
+    images, labels = _read(files.paths)
     warning = "accuracies are not comparable with those of the whole set"
-    source = source_of(f"{NAME}/{split}", found, len(labels), PUBLISHED_IMAGES[split], "images", warning)
+    source = source_of(f"{NAME}/{split}", files, len(labels), PUBLISHED_IMAGES[split], "images", warning)
     dataset = ImageDataset(name=NAME, split=split, images=images, labels=labels, class_names=CLASS_NAMES, source=source)
     return dataset.sample(limit, seed)
 

@@ -72,14 +72,14 @@ def load(task: str, split: str = "train", limit: int | None = None, seed: int = 
     spec = TASKS[task]
     if split not in spec.published_rows:
         raise ValueError(f"split of {task} is {split!r}, must be one of {', '.join(spec.published_rows)}")
-    found, name = resolve(f"glue/{task}", split), f"glue/{task}/{split}"
-    if found is None:
+    files, name = resolve(f"glue/{task}", split), f"glue/{task}/{split}"
+    if files is None:
         columns = glue_columns(task, spec.text_columns, split)
         source = stand_in_source(name, columns, "rows", "scores")
     else:
-        columns = read_tables(found.paths, [*spec.text_columns, "label", "idx"])
+        columns = read_tables(files.paths, [*spec.text_columns, "label", "idx"])
         warning = "a subset, scores are not comparable with published ones"
-        source = source_of(name, found, len(columns["label"]), spec.published_rows[split], "rows", warning)
+        source = source_of(name, files, len(columns["label"]), spec.published_rows[split], "rows", warning)
     texts = spec.text_columns
     return Dataset(name=f"glue/{task}", split=split, columns=columns, text_columns=texts, source=source).sample(
         limit, seed

@@ -123,11 +123,11 @@ class ImageDataset:
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or self.images.dtype != np.uint8:
-            found = f"{self.images.dtype} {self.images.shape}"
-            raise ValueError(f"images of {self.name}: {found}, must be uint8 [N, C, H, W]")
+            shape = f"{self.images.dtype} {self.images.shape}"
+            raise ValueError(f"images of {self.name}: {shape}, must be uint8 [N, C, H, W]")
         if self.labels.shape != self.images.shape[:1]:
-            found = f"{self.labels.shape} for {len(self.images)} images"
-            raise ValueError(f"labels of {self.name}: {found}, must be as many")
+            shape = f"{self.labels.shape} for {len(self.images)} images"
+            raise ValueError(f"labels of {self.name}: {shape}, must be as many")
         if not np.isin(self.labels, range(len(self.class_names))).all():
             raise ValueError(f"labels of {self.name}: must lie in 0 .. {len(self.class_names) - 1}")
 
@@ -197,9 +197,9 @@ def read_tables(paths: Sequence[Path], columns: Sequence[str]) -> dict[str, list
     return values
 
 
-def source_of(name: str, found: Found, num_rows: int, num_published: int, unit: str, warning: str) -> DataSource:
+def source_of(name: str, files: Found, num_rows: int, num_published: int, unit: str, warning: str) -> DataSource:
     """Return the source of the rows of a split, with a warning where they are not all that are published."""
     complete = num_rows == num_published
     rows = f"all {num_rows:,} {unit}" if complete else f"{num_rows:,} of {num_published:,} {unit}: {warning}"
-    detail = "; ".join(filter(None, (rows, found.note)))
-    return DataSource(name=name, kind=found.kind, detail=detail, sha256=found.sha256, complete=complete)
+    detail = "; ".join(filter(None, (rows, files.note)))
+    return DataSource(name=name, kind=files.kind, detail=detail, sha256=files.sha256, complete=complete)

@@ -56,8 +56,8 @@ def read(path: Path, *, stage: int, num_ranks: int) -> tuple[tuple[float, ...], 
     stages = sorted(table["stage"].unique().tolist())
     if stage not in stages:
         raise ValueError(f"stage is {stage!r}, must be one of {stages}")
-    mine = table[(table["stage"] == stage) & table["optype"].isin(COMPUTE)].astype({"duration": "float64"})
-    seconds = mine.pivot_table(index="dp_rank", columns="step", values="duration", aggfunc="sum")
+    of_stage = table[(table["stage"] == stage) & table["optype"].isin(COMPUTE)].astype({"duration": "float64"})
+    seconds = of_stage.pivot_table(index="dp_rank", columns="step", values="duration", aggfunc="sum")
     if not 1 <= num_ranks <= len(seconds):
         raise ValueError(f"num_ranks is {num_ranks!r}, must be in 1..{len(seconds)}")
     return tuple(tuple(row) for row in seconds.iloc[:num_ranks].to_numpy().tolist())

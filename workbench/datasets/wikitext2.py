@@ -24,14 +24,14 @@ def load(split: str = "train", limit: int | None = None) -> Dataset:
         raise ValueError(f"split is {split!r}, must be one of {', '.join(PUBLISHED_LINES)}")
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, must be at least 1 or None")
-    found, name = resolve("wikitext-2", split), f"wikitext-2/{split}"
-    lines = _read(found.paths) if found else running_text(split)
+    files, name = resolve("wikitext-2", split), f"wikitext-2/{split}"
+    lines = _read(files.paths) if files else running_text(split)
     columns = {"text": lines}
-    if found is None:
+    if files is None:
         source = stand_in_source(name, columns, "lines", "losses")
     else:
         warning = "not comparable with published losses"
-        source = source_of(name, found, len(lines), PUBLISHED_LINES[split], "lines", warning)
+        source = source_of(name, files, len(lines), PUBLISHED_LINES[split], "lines", warning)
     dataset = Dataset(name="wikitext-2", split=split, columns=columns, text_columns=("text",), source=source)
     return dataset if limit is None else dataset.rows(range(min(limit, len(lines))))
 

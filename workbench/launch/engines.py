@@ -31,10 +31,7 @@ def run_here(function: Callable[..., Any], /, *args: Any, device: str = "cpu", *
     """Call a function on this rank of a job that torchrun started, and return this rank's value.
 
     The process group is initialised by the first call and ends with the process. Arguments are as in `Ranks.run`;
-    `device` is "cpu" for gloo, "cuda" for nccl on this rank's GPU.
-
-    Raises:
-        RuntimeError: if torchrun did not start this process.
+    `device` is "cpu" for gloo, "cuda" for nccl on this rank's GPU. RuntimeError if torchrun did not start this process.
     """
     import torch.distributed as dist
 
@@ -60,16 +57,7 @@ def _join_torchrun(device: str) -> None:
 class IPyParallelRanks:
     """Ranks that are the engines of an ipyparallel cluster, one rank an engine; output is shown when a run ends.
 
-    Args:
-        client: an `ipyparallel.Client`; this package must be importable on its engines.
-        address: where the engines find this machine; None finds it out.
-        device: "cpu" for gloo, "cuda" for nccl.
-        timeout_s: seconds a call may take unless it says otherwise; also of the collectives.
-        threads_per_rank: threads of each rank.
-
-    Raises:
-        ValueError: if the cluster has no engine.
-        RankFailed: if the engines cannot form a group.
+    The client is an `ipyparallel.Client`, whose engines can import this package and find this machine at `address`.
     """
 
     def __init__(

@@ -38,15 +38,7 @@ KILL_PATIENCE_S = 10.0  # seconds a guard may need to kill all that is below it
 
 
 class ForkServer:
-    """A running fork server, as its owner sees it.
-
-    Args:
-        setup: what it imports and how it places ranks.
-        defaults: environment variables where the owner's environment says nothing.
-
-    Raises:
-        RuntimeError: if it could not start, for example because a module to preload fails.
-    """
+    """A running fork server, as its owner sees it."""
 
     def __init__(self, setup: Setup, defaults: Mapping[str, str] | None = None):
         self.alive = True  # False once it was found dead or was killed

@@ -68,8 +68,7 @@ class ShapedHosts:
     def open(self) -> HostNamespaces:
         """Build the hosts around this process, which must have one thread and ends in the namespace of the switch.
 
-        Raises:
-            NamespaceError: this machine cannot; the message says what is missing. The process should then end.
+        After a NamespaceError, which says what this machine lacks, the process should end.
         """
         files, built = build_hosts(self.num_hosts, self.cable())
         hosts = HostNamespaces(files, self._describe(built))

@@ -25,15 +25,7 @@ THIS_HOST = "127.0.0.1"  # address of a machine that is on no shaped host
 
 
 def be_machine(order: StartMachine, setup: Setup, hosts: Any, parent_pid: int, fd: int) -> int:
-    """Be a machine until its function returns or its owner ends; return the exit status.
-
-    Args:
-        order: what the owner asked for.
-        setup: of the fork server.
-        hosts: opened namespaces, or None.
-        parent_pid: the fork server.
-        fd: channel to the owner.
-    """
+    """Be a machine until its function returns or its owner ends; return the exit status."""
     owner = Channel(socket.socket(fileno=fd))
     try:
         os.setpgid(0, 0)  # one signal kills all of it
@@ -54,19 +46,12 @@ def be_machine(order: StartMachine, setup: Setup, hosts: Any, parent_pid: int, f
 
 
 class Machine(Supervisor):
-    """What the function that runs in an agent works with.
-
-    Attributes:
-        name: the machine's own.
-        address: IPv4 address at which other machines reach it.
-        interface: network interface of that address.
-        memory: what it keeps for its ranks.
-    """
+    """What the function that runs in an agent works with."""
 
     def __init__(self, order: StartMachine, setup: Setup, hosts: Any, owner: Channel):
         super().__init__(owner)
-        self.name = order.name
-        self.address = THIS_HOST if hosts is None else hosts.address(order.host)
+        self.name = order.name  # the machine's own
+        self.address = THIS_HOST if hosts is None else hosts.address(order.host)  # IPv4
         self.interface = LOOPBACK if hosts is None else hosts.interface
         self.memory = MachineMemory(order.memory_limit_bytes)
         self._num_threads = setup.threads_per_rank
@@ -82,16 +67,10 @@ class Machine(Supervisor):
         self._owner.send(message)
 
     def start_rank(self, rank: int, function: Callable[[RankLink], Any], *, label: Any = None, keep: int = -1) -> int:
-        """Fork a rank, and return its process id.
+        """Fork a rank, whose function is called with a `RankLink` and returns to the owner; return its process id.
 
-        Args:
-            rank: its number.
-            function: called in the rank's process with a `RankLink`; its value goes to the owner.
-            label: name of this life of the rank in the owner's events.
-            keep: descriptor that only the rank shall have from now on, such as a listening socket; -1 for none.
-
-        Raises:
-            ValueError: if a rank of that number runs.
+        The label names this life of the rank in the owner's events. Only the rank keeps the descriptor `keep`, such as
+        a listening socket; -1 is none.
         """
         if rank in self.ranks:
             raise ValueError(f"rank is {rank}; it must not run already")
@@ -121,11 +100,7 @@ class Machine(Supervisor):
     def wait(self, timeout_s: float) -> list[Any]:
         """Wait until something happens, for `timeout_s` seconds at most, and meanwhile give ranks their memory.
 
-        Returns:
-            `RankEnded` for ranks that ended, other objects as the owner sent them; empty after the time.
-
-        Raises:
-            EOFError: if the owner let go of this machine.
+        Returns `RankEnded` for ranks that ended, other objects as the owner sent them. EOFError if the owner let go.
         """
         return self._listener.wait(timeout_s)
 
@@ -174,11 +149,7 @@ class MachineMemory:
         return {name: num_bytes for name, (_, num_bytes) in self._files.items()}
 
     def allocate(self, name: str, num_bytes: int) -> int:
-        """Return the descriptor of a file, the same for the same name, filled with zeros when it is new.
-
-        Raises:
-            ValueError: if the size is not positive or differs from before, or the limit would be passed.
-        """
+        """Return the descriptor of a file, the same for the same name, filled with zeros when it is new."""
         if name in self._files:
             fd, kept_bytes = self._files[name]
             if num_bytes != kept_bytes:

@@ -60,19 +60,7 @@ ENVIRONMENT = MappingProxyType({"TORCH_CPP_LOG_LEVEL": "ERROR"})
 class Machines:
     """A set of machines on this one.
 
-    Args:
-        hosts: ShapedHosts to put them on, or None.
-        preload: modules that are imported once, before machines are forked.
-        threads_per_rank: threads of each rank.
-        echo: whether the output of ranks is shown, each line with its rank.
-
-    Attributes:
-        hosts: description of the shaped hosts for a record, or None.
-        shaped: the ShapedHosts that were asked for, or None.
-
-    Raises:
-        ValueError: if an argument is out of range.
-        RuntimeError: if they cannot start; the message says why.
+    `hosts`, `preload`, `threads_per_rank` and `echo` are those of `Ranks`. RuntimeError says why they cannot start.
     """
 
     def __init__(self, *, hosts: Any = None, preload: Sequence[str] = (), threads_per_rank: int = 1, echo: bool = True):
@@ -80,7 +68,7 @@ class Machines:
             raise RuntimeError(f"machines need Linux (memfd_create, pidfd), and this is {sys.platform}")
         if threads_per_rank < 1:
             raise ValueError(f"threads_per_rank is {threads_per_rank!r}; it must be at least 1")
-        self.shaped = hosts
+        self.shaped = hosts  # the ShapedHosts that were asked for, or None
         self._echo = echo
         self._lock = threading.RLock()
         self._agents: dict[str, Channel] = {}
@@ -90,7 +78,7 @@ class Machines:
         paths = [path for path in sys.path if isinstance(path, str)]
         setup = Setup(sys_path=paths, preload=tuple(preload), hosts=hosts, threads_per_rank=threads_per_rank)
         self._server = ForkServer(setup, ENVIRONMENT)
-        self.hosts = self._server.hosts
+        self.hosts = self._server.hosts  # description of the shaped hosts for a record, or None
         self._listener = Listener()
         self._listener.add(self._server.channel, self._hear_server)
 
@@ -117,18 +105,9 @@ class Machines:
         memory_limit_bytes: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Start a machine without waiting for it.
+        """Start a machine, whose process calls `function(machine, *args, **kwargs)`, without waiting for it.
 
-        Args:
-            name: its own; no other machine that runs may have it.
-            function: called in the machine's process as `function(machine, *args, **kwargs)`.
-            args: its arguments behind the machine.
-            host: shaped host to be on; needed if and only if there are any.
-            memory_limit_bytes: the most it may keep for its ranks.
-            kwargs: its keyword arguments.
-
-        Raises:
-            ValueError: if the name is taken, or there is no such host.
+        `host` is the shaped host to be on; `memory_limit_bytes` the most the machine may keep for its ranks.
         """
         self._check_new(name, host)
         channel, channel_of_agent = channel_pair()
@@ -163,12 +142,7 @@ class Machines:
             raise ValueError(f"name is {name!r}; it must be one of {self.names!r}")
 
     def kill(self, *names: str) -> None:
-        """Kill machines at once: agents, ranks and all that these started; return when nothing of them is left.
-
-        Raises:
-            ValueError: if there is no such machine.
-            TimeoutError: if one is still there after 10 s.
-        """
+        """Kill machines at once: agents, ranks and all that these started; return when nothing of them is left."""
         for name in names:
             self._check_known(name)
         with self._lock:
@@ -196,12 +170,7 @@ class Machines:
     def wait(self, timeout_s: float) -> list[Any]:
         """Wait until something happens, for `timeout_s` seconds at most, and meanwhile pass on what ranks write.
 
-        Returns:
-            `MachineStarted`, `MachineSaid`, `MachineEnded`, `RankStarted`, `RankSaid`, `RankEnded`; empty after the
-            time.
-
-        Raises:
-            RuntimeError: if the fork server has ended.
+        Returns the `Machine...` and `Rank...` events; none after the time. RuntimeError if the fork server has ended.
         """
         with self._lock:
             events, self._unread = self._unread, []

@@ -124,9 +124,8 @@ class Channel:
     def receive_with_fds(self, object_named: Callable[[str], Any] | None = None) -> tuple[Any, list[int]]:
         """Wait for an object and return it with the descriptors sent beside it.
 
-        Raises:
-            CannotUnpack: if its pickle cannot be read; the channel stays usable.
-            EOFError: if the other end was closed.
+        CannotUnpack, after which the channel stays usable, if its pickle cannot be read; EOFError if the other end was
+        closed.
         """
         flags = socket.MSG_WAITALL | CLOSE_ON_EXEC
         header, fds, _, _ = socket.recv_fds(self._socket, HEADER.size, MAX_FDS, flags)
@@ -274,8 +273,7 @@ def _write(fd: int, data: memoryview, offset: int) -> None:
 
 
 def _map(fd: int, offset: int, length: int) -> Any:
-    # Python's own mmap keeps a descriptor for every mapping: results that are kept in a
-    # notebook would use them up.
+    # Python's own mmap keeps a descriptor for every mapping: results kept in a notebook would use them up.
     if length == 0:
         return b""
     libc = _libc()

@@ -54,11 +54,7 @@ class Cable:
 def build_hosts(num_hosts: int, cable: Cable) -> tuple[list[int], dict]:
     """Join fresh namespaces with a bridge, whose namespace this process, which must have one thread, is then in.
 
-    Returns:
-        One open file per host, and a description for the record.
-
-    Raises:
-        NamespaceError: the kernel refuses a step; the message names it.
+    Returns one open file per host, and a description for the record.
     """
     _require_linux()
     _require_one_thread()

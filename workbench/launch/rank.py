@@ -34,16 +34,7 @@ GROUP_PATIENCE = datetime.timedelta(days=30)
 
 
 def serve_requests(rank: int, setup: Setup, hosts: Any, meeting_path: str, parent_pid: int, fds: Sequence[int]) -> int:
-    """Be a pool's rank: join the group, then answer requests until the owner closes the channel.
-
-    Args:
-        rank: its number.
-        setup: what the owner asked for.
-        hosts: opened namespaces, or None.
-        meeting_path: file of the store.
-        parent_pid: the fork server.
-        fds: channel, standard output, standard error, stack dumps.
-    """
+    """Be a pool's rank: join the group, then answer requests until the owner closes the channel."""
     channel = _take_streams(fds)
     os.setpgid(0, 0)  # Ctrl-C is the owner's business
     if hosts is not None:
@@ -174,12 +165,7 @@ class RankLink:
     def memory(self, name: str, num_bytes: int) -> int:
         """Return a descriptor of memory that the machine keeps, zeros when it is new; the caller closes it.
 
-        Args:
-            name: the same name gives every rank of the machine the same memory, also after a restart.
-            num_bytes: its size; the same whenever it is asked for.
-
-        Raises:
-            ValueError: if the size differs from before, or the machine's limit would be passed.
+        The same name gives every rank of the machine the same memory, also after a restart, and takes the same size.
         """
         answer, fds = self._ask(MemoryRequest(name=name, num_bytes=num_bytes))
         if answer.error:

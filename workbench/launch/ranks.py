@@ -46,13 +46,6 @@ class Ranks:
         preload: modules that are imported once, before the ranks are forked.
         threads_per_rank: threads of each rank.
         echo: whether the output of the ranks is shown, each line with its rank.
-
-    Attributes:
-        hosts: description of the shaped hosts for a record, or None.
-
-    Raises:
-        ValueError: if an argument is out of range.
-        RuntimeError: if the ranks cannot start; the message says why.
     """
 
     def __init__(
@@ -87,7 +80,7 @@ class Ranks:
         self._group_numbers = itertools.count()
         self._group: WorkerGroup | None = None
         self._server: ForkServer | None = ForkServer(self._setup)
-        self.hosts = self._server.hosts
+        self.hosts = self._server.hosts  # description of the shaped hosts for a record, or None
         try:
             if hosts is not None:
                 hosts.warn_of(self.hosts)
@@ -108,11 +101,7 @@ class Ranks:
             kwargs: its keyword arguments.
 
         Returns:
-            Return values in rank order.
-
-        Raises:
-            RankFailed: if it fails on a rank.
-            RuntimeError: if the pool is closed or busy with another run.
+            Values in rank order; RankFailed if it fails on a rank.
         """
         timeout_s = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
         with self._exclusively():
@@ -136,8 +125,7 @@ class Ranks:
     def put(self, name: str, build: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Handle:
         """Build an object on every rank, with arguments as in `run`, and keep it there under a name.
 
-        Returns:
-            A handle; given to `run` as an argument it arrives as the object.
+        The returned handle arrives as the object where it is an argument of `run`.
         """
         with self._exclusively():
             group = self._ready_group()
@@ -234,10 +222,6 @@ class Run:
     """A call on every rank that was started and not waited for.
 
     `result()` waits; `await run` does so in a notebook cell. The output of the ranks goes to the cell that started it.
-
-    Args:
-        exchange: performs the call; run in a thread.
-        interrupt: makes `exchange` stop the ranks and raise KeyboardInterrupt.
     """
 
     def __init__(self, exchange: Callable[[], list[Any]], interrupt: Callable[[], None]):

@@ -60,16 +60,10 @@ class WorkerGroup:
         self._interrupter.send(b"!")
 
     def exchange(self, messages: Sequence[Message], timeout_s: float) -> list[Any]:
-        """Send every rank its request, or one request to all, and wait for the replies.
+        """Send every rank its request, or one request to all, and return the values of the replies in rank order.
 
-        After the first failure the other ranks get a short grace to report theirs. Without a request it waits for the
-        ranks to be ready.
-
-        Returns:
-            The values in rank order.
-
-        Raises:
-            RankFailed: if a rank raised, died or did not answer within `timeout_s` seconds; the group is then stopped.
+        After the first failure the other ranks get a short grace to report theirs, and the group is stopped. Without a
+        request it waits for the ranks to be ready.
         """
         exchange = _Exchange(range(self._num_ranks))
         try:

@@ -156,7 +156,7 @@ class Library:
     def needed_by(self, cells: Sequence[str]) -> dict[str, str]:
         """Return the modules that a notebook's code cells need, directly or not: dotted name to digest."""
         waiting = [name for cell in cells if (tree := parse_cell(cell)) for name in _imported(tree, "")]
-        found: dict[str, str] = {}
+        digests: dict[str, str] = {}
         seen: set[str] = set()
         while waiting:
             name = waiting.pop()
@@ -165,9 +165,9 @@ class Library:
             if module is None or name in seen:
                 continue
             seen.add(name)
-            found |= {name: module.digest} | self._executed_on_the_way(name, waiting)
+            digests |= {name: module.digest} | self._executed_on_the_way(name, waiting)
             waiting += module.imports | module.lazy
-        return dict(sorted(found.items()))
+        return dict(sorted(digests.items()))
 
     def _executed_on_the_way(self, name: str, waiting: list[str]) -> dict[str, str]:
         parents = {parent: self._module(parent) for parent in _parents(name) if parent != HARNESS}

@@ -72,10 +72,10 @@ def find_records(project: Project, profile: str = "laptop") -> FoundRecords:
 
 
 def _trusted(project: Project | None, profile: str) -> tuple[dict[str, Any], ...]:
-    found = find_records(project or Project(), profile)
-    if found.refused:
-        raise RecordError("; ".join(found.refused))
-    return found.records
+    search = find_records(project or Project(), profile)
+    if search.refused:
+        raise RecordError("; ".join(search.refused))
+    return search.records
 
 
 def load_records(profile: str = "laptop", project: Project | None = None) -> "DataFrame":

@@ -168,8 +168,8 @@ def predict(
             outputs.append(pipeline.evaluate(part.inputs, **part.context))
     if outputs[0] is None:
         return None
-    found = torch.cat([output.float() for output in outputs]).cpu()
-    return found[torch.as_tensor(np.argsort(np.concatenate(order)))]
+    joined = torch.cat([output.float() for output in outputs]).cpu()
+    return joined[torch.as_tensor(np.argsort(np.concatenate(order)))]
 
 
 def linear_factor(step: int, num_steps: int, warm_up: float) -> float:

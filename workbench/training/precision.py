@@ -49,6 +49,6 @@ def computing_in(precision: str, device: str | torch.device = "cpu") -> Iterator
 
 def has_bfloat16_instructions() -> bool:
     """Say whether this processor multiplies bfloat16 itself; where torch cannot tell, it is taken to."""
-    found = torch.cpu.get_capabilities()
-    asked = [found[name] for name in ("avx512_bf16", "amx_bf16", "amx_tile", "bf16") if name in found]
+    capabilities = torch.cpu.get_capabilities()
+    asked = [capabilities[name] for name in ("avx512_bf16", "amx_bf16", "amx_tile", "bf16") if name in capabilities]
     return any(asked) if asked else True

@@ -71,8 +71,8 @@ def check_function(function: Callable[..., Any]) -> None:
     """Refuse a function that another process cannot import: of a notebook, a closure, a method or a lambda."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     name = getattr(function, "__qualname__", "")
-    found = None if module is None or module.__name__ == "__main__" else getattr(module, name, None)
-    if not inspect.isfunction(function) or found is not function or getattr(module, "__file__", None) is None:
+    declared = None if module is None or module.__name__ == "__main__" else getattr(module, name, None)
+    if not inspect.isfunction(function) or declared is not function or getattr(module, "__file__", None) is None:
         raise ValueError(f"function is {name or function!r} of {getattr(function, '__module__', 'no module')}; {RULE}")
 
 

@@ -144,7 +144,7 @@ def _by_evidence(items: Sequence[ItemView]) -> tuple[Mapping[str, Any], ...]:
 
 def _run_facts(items: Sequence[ItemView]) -> tuple[tuple[str, str], ...]:
     ran = [item for item in items if item.has_record]
-    found = {
+    texts_by_name = {
         name: list(dict.fromkeys(text for item in ran for key, text in item.facts if key == name))
         for name in ("Machine", "Commit", "Versions", "Environment")
     }
@@ -156,7 +156,7 @@ def _run_facts(items: Sequence[ItemView]) -> tuple[tuple[str, str], ...]:
         ("Time in items", seconds_text(sum(item.seconds for item in ran))),
     ]
     return tuple(pair for pair in pairs if pair[1]) + tuple(
-        (name, text) for name, texts in found.items() for text in texts
+        (name, text) for name, texts in texts_by_name.items() for text in texts
     )
 
 

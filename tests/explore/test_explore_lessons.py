@@ -1,0 +1,98 @@
+"""Every lesson's exercises know their answers, and every control changes its figure."""
+
+import sys
+
+import pytest
+
+from workbench.explore import Standing, activation_compression, check, flextp, gemini
+from workbench.techniques.flextp.cost import Solution
+
+# Both forward reductions save 1.5 * (h - c) * rows * 2 bytes; table 4 gives 3.12 and 4.56 ms for A2 in 12 layers,
+# tp 2, whose two activations a layer are as large as in the lesson.
+SAVED_BYTES = 2 * 1.5 * 32 * 512 * (1024 - 100) * 2
+SPENT_S = (3.12e-3 + 4.56e-3) / 12
+WORKED_BY_HAND = (
+    (activation_compression.code_bytes, 32 * 512 * 100 * 2),
+    (activation_compression.sum_of_top_1, [3, 4, 0, 0]),
+    (activation_compression.break_even, SAVED_BYTES / SPENT_S / 1e9),
+    (activation_compression.value_in_two_bits, [0, 0, 0, 30]),
+    (activation_compression.share_kept_by_top_k, (9 / 153) ** 0.5),
+    (activation_compression.loss_of_best_code, (13 / 49) ** 0.5),
+    (flextp.ratio_of_straggler, 0.5),  # (10 - 6) / 8
+    (flextp.bound_of_eight, 64 / 15),  # 8 over the mean of 8 and seven times 1
+    (flextp.columns_of_receivers, [3, 2, 3]),  # cuts at 0, 2, 5, 8, given to ranks 2, 3, 0
+    (flextp.split_of_columns, [0.4, 0.4]),  # 0.4 m = 0.4 r
+    (gemini.holders_of_shard, [5, 6, 3]),  # one group of three and a ring 3 4 5 6
+    (gemini.lost_shards, [2]),  # machines 2 and 3 are the holders of shard 2
+    (gemini.fatal_pairs_of_ring, 8),
+    (gemini.probability_of_four_lost, 16 / 70),  # one of each of four groups: 2^4 of 70
+    (gemini.memory_for_replicas, 300),  # 4 times 1200 GB / 16
+    (gemini.partner_in_another_rack, 3),
+    (gemini.seconds_wasted, 130),  # 40 + 120 / 2 + 30
+    (gemini.resumed_from, [40, 6]),  # machines 2 and 3 are a group: all six ranks go back to the newest in storage
+)
+
+
+@pytest.mark.parametrize(("build", "answer"), WORKED_BY_HAND, ids=lambda value: getattr(value, "__name__", ""))
+def test_an_exercise_accepts_the_answer_worked_by_hand_and_helps_with_every_mistake(build, answer):
+    exercise = build()
+    wrong = [value + 1 for value in answer] if isinstance(answer, list) else 2 * answer + 1
+    assert check(exercise, answer).standing is Standing.RIGHT
+    assert check(exercise, wrong).standing is Standing.NOT_YET
+    assert check(exercise, None).standing is Standing.NOT_ANSWERED
+    for mistake in exercise.mistakes:
+        feedback = check(exercise, mistake.answer)
+        assert (feedback.standing, feedback.text) == (Standing.NOT_YET, mistake.hint)
+    for hint in (exercise.hint, *(mistake.hint for mistake in exercise.mistakes)):
+        assert len(str(answer)) < 3 or str(answer).replace(" ", "") not in hint.replace(" ", "").replace("_", "")
+
+
+@pytest.mark.parametrize(
+    ("explore", "changes"),
+    [
+        (
+            activation_compression.explore_activation_compression,
+            {
+                "bandwidth_bytes_per_s": 1.25e9,
+                "code_size": 25,
+                "approach": activation_compression.Approach.QUANTIZATION,
+            },
+        ),
+        (
+            activation_compression.explore_break_even,
+            {
+                "micro_batch": 4,
+                "sequence": 128,
+                "code_size": 400,
+                "bandwidth_bytes_per_s": 1e11,
+                "flops_per_s": 1e14,
+                "layer_launch_s": 0.0,
+                "codec_factor": 4.0,
+                "fused": True,
+            },
+        ),
+        (
+            flextp.explore_flextp,
+            {
+                "skewness": 4.0,
+                "num_stragglers": 3,
+                "bandwidth_bytes_per_s": 1.25e9,
+                "choice": flextp.Choice(solution=Solution.ZERO),
+                "pruning_ratio": 0.25,
+            },
+        ),
+        (gemini.explore_placement, {"failed": (0, 2, 4), "kind": "ring", "num_machines": 9, "num_replicas": 3}),
+        (
+            gemini.explore_failures,
+            {"num_machines": 64, "failures_per_day": 16, "num_standbys": 4, "num_replicas": 1, "solution": "HighFreq"},
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_every_control_changes_the_figure(explore, changes, monkeypatch):
+    break_even = sys.modules["workbench.explore.activation_compression.break_even"]
+    monkeypatch.setattr(break_even, "BATCHES", (4, 32))  # instead of eight
+    explorer = explore()
+    seen = {explorer.png} | {explorer.set(**{name: value}).png for name, value in changes.items()}
+    assert set(explorer.values) == set(changes)
+    assert len(seen) == 1 + len(changes)
