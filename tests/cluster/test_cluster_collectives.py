@@ -2,17 +2,8 @@
 
 import pytest
 
-from workbench.cluster import (
-    Algorithm,
-    Backend,
-    Collective,
-    Link,
-    algorithm_of,
-    collective_bytes,
-    collective_cost,
-    collective_time_s,
-    gloo_header_bytes,
-)
+from workbench import cluster
+from workbench.cluster import Algorithm, Collective, Link
 from workbench.launch import Ranks
 
 LINK = Link(bandwidth_bytes_per_s=1e6, latency_s=0.001, source="test")
@@ -33,15 +24,17 @@ KNOWN = {
     (Collective.SEND, Algorithm.DIRECT): ((4000, 0, 0, 0), 0.001 + 1.0, lambda n: 1),
 }
 
-# Sizes in elements: divisible, odd, fewer than there are ranks' segments.
-SIZES = (1000, 1003, 7)
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "int64": 8}
-CASES = [(dtype, size) for dtype in ELEMENT_BYTES for size in SIZES]
-CASES.append(("float32", 3_000_001))  # two segments a rank, each above gloo's largest of 1 MiB
+# Elements: divisible, odd, fewer than there are ranks' segments, and more than a segment of 1 MiB a rank.
+SIZES = [(dtype, size) for dtype in ELEMENT_BYTES for size in (1000, 1003, 7)] + [("float32", 3_000_001)]
 
 
-def really_sent(name: str, dtype: str, num_elements: int) -> int:
-    """Return the bytes that this rank wrote to its TCP sockets in one collective."""
+def really_sent(name: str, sizes: list[tuple[str, int]]) -> list[int]:
+    """Return the bytes that this rank wrote to its TCP sockets in a collective of each size."""
+    return [bytes_of_one(name, dtype, num_elements) for dtype, num_elements in sizes]
+
+
+def bytes_of_one(name: str, dtype: str, num_elements: int) -> int:
     import torch
     import torch.distributed as dist
 
@@ -65,10 +58,10 @@ def really_sent(name: str, dtype: str, num_elements: int) -> int:
 
 def expected(collective: Collective, num_ranks: int, num_elements: int, element_bytes: int) -> list[int]:
     """Return payload and headers of each rank by the closed forms."""
-    algorithm = algorithm_of(Backend.GLOO, collective)
+    algorithm = cluster.algorithm_of(cluster.Backend.GLOO, collective)
     size = {"message_bytes": num_elements * element_bytes, "element_bytes": element_bytes}
-    payload = collective_bytes(collective, algorithm, num_ranks, **size).by_rank
-    headers = gloo_header_bytes(collective, num_ranks, **size)
+    payload = cluster.collective_bytes(collective, algorithm, num_ranks, **size).by_rank
+    headers = cluster.gloo_header_bytes(collective, num_ranks, **size)
     return [own + extra for own, extra in zip(payload, headers, strict=True)]
 
 
@@ -82,58 +75,60 @@ def ranks(request):
 def test_gloo_sends_exactly_the_bytes_of_the_closed_form_and_its_headers(ranks, collective):
     num_ranks, pool = ranks
     in_parts = collective in (Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
-    for dtype, size in CASES:
-        num_elements = size - size % num_ranks if in_parts else size
-        sent = pool.run(really_sent, collective.name.lower(), dtype, num_elements)
-        assert sent == expected(collective, num_ranks, num_elements, ELEMENT_BYTES[dtype]), (dtype, size)
+    sizes = [(dtype, size - size % num_ranks if in_parts else size) for dtype, size in SIZES]
+    sent = pool.run(really_sent, collective.name.lower(), sizes)
+    for (dtype, size), by_rank in zip(sizes, zip(*sent, strict=True), strict=True):
+        assert list(by_rank) == expected(collective, num_ranks, size, ELEMENT_BYTES[dtype]), (dtype, size)
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), KNOWN)
 def test_bytes_and_seconds_of_four_ranks_and_the_total_of_any_number_are_those_worked_by_hand(collective, algorithm):
     by_rank, seconds, num_messages = KNOWN[collective, algorithm]
-    sent = collective_bytes(collective, algorithm, 4, 4000, element_bytes=4)
+    sent = cluster.collective_bytes(collective, algorithm, 4, 4000, element_bytes=4)
     assert (sent.by_rank, sent.total, sent.most) == (by_rank, sum(by_rank), max(by_rank))
-    assert collective_time_s(collective, algorithm, 4, 1_000_000, LINK) == pytest.approx(seconds)
+    assert cluster.collective_time_s(collective, algorithm, 4, 1_000_000, LINK) == pytest.approx(seconds)
     for num_ranks in range(2, 18):
-        sent = collective_bytes(collective, algorithm, num_ranks, 8 * num_ranks, element_bytes=4)
+        sent = cluster.collective_bytes(collective, algorithm, num_ranks, 8 * num_ranks, element_bytes=4)
         assert sent.total == num_messages(num_ranks) * 8 * num_ranks
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), KNOWN)
-def test_time_grows_with_message_and_ranks_from_nothing_for_one_rank_and_latency_for_an_empty_message(
-    collective, algorithm
-):
-    assert collective_bytes(collective, algorithm, 1, 1000).by_rank == gloo_header_bytes(collective, 1, 1000) == (0,)
-    cost = collective_cost(collective, algorithm, 8, 1000)
-    by_size = [collective_time_s(collective, algorithm, 8, size, LINK) for size in (0, 1, 1000, 10**6, 10**9)]
+def test_time_grows_with_message_and_ranks_from_nothing_for_one_rank(collective, algorithm):
+    assert (
+        cluster.collective_bytes(collective, algorithm, 1, 1000).by_rank
+        == cluster.gloo_header_bytes(collective, 1, 1000)
+        == (0,)
+    )
+    cost = cluster.collective_cost(collective, algorithm, 8, 1000)
+    by_size = [cluster.collective_time_s(collective, algorithm, 8, size, LINK) for size in (0, 1, 1000, 10**6, 10**9)]
     assert by_size[0] == pytest.approx(cost.num_latencies * 0.001)
     assert all(smaller < larger for smaller, larger in zip(by_size, by_size[1:], strict=False))
-    by_ranks = [collective_time_s(collective, algorithm, num, 10**6, LINK) for num in range(1, 34)]
+    by_ranks = [cluster.collective_time_s(collective, algorithm, num, 10**6, LINK) for num in range(1, 34)]
     assert by_ranks[0] == 0 and all(fewer <= more for fewer, more in zip(by_ranks, by_ranks[1:], strict=False))
     slow, fast = (Link(bandwidth_bytes_per_s=rate, latency_s=0, source="test") for rate in (0.5e6, 1e6))
     assert cost.time_s(slow) == pytest.approx(2 * cost.time_s(fast))
 
 
 def test_a_ring_approaches_twice_the_message_a_rank_and_a_double_tree_has_it():
-    ring = collective_cost(Collective.ALL_REDUCE, Algorithm.RING, 1000, 1.0)
-    tree = collective_cost(Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE, 1000, 1.0)
+    ring = cluster.collective_cost(Collective.ALL_REDUCE, Algorithm.RING, 1000, 1.0)
+    tree = cluster.collective_cost(Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE, 1000, 1.0)
     assert (ring.num_latencies, ring.bytes_in_series) == (1998, pytest.approx(2 * 999 / 1000))
     assert (tree.num_latencies, tree.bytes_in_series) == (20, 2)
-    assert collective_bytes(Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE, 1000, 1000).most == 2000
+    assert cluster.collective_bytes(Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE, 1000, 1000).most == 2000
 
 
 def test_a_binomial_broadcast_to_eight_ranks_waits_for_six_messages():
     # Rank 0's three children share its link and have the message at 3; rank 1's two (3 and 5) at 5; rank 3's (7) at 6.
-    cost = collective_cost(Collective.BROADCAST, Algorithm.BINOMIAL, 8, 1.0)
+    cost = cluster.collective_cost(Collective.BROADCAST, Algorithm.BINOMIAL, 8, 1.0)
     assert (cost.num_latencies, cost.bytes_in_series) == (3, 6)
 
 
 def test_seven_floats_on_four_ranks_are_cut_into_seven_segments_of_one_float():
     # Eight segments were wanted, two a rank; the last is empty. Chunks are 8, 8, 8 and 4 bytes: 2 * 28 - own - below.
-    sent = collective_bytes(Collective.ALL_REDUCE, Algorithm.RING, 4, 28, element_bytes=4)
+    sent = cluster.collective_bytes(Collective.ALL_REDUCE, Algorithm.RING, 4, 28, element_bytes=4)
     assert sent.by_rank == (56 - 8 - 4, 56 - 8 - 8, 56 - 8 - 8, 56 - 4 - 8)
     # Rank 0 sends 14 - 2 - 1 = 11 messages and receives rank 1's 14 - 2 - 2 = 10: 48 * (2 * 11 + 10).
-    assert gloo_header_bytes(Collective.ALL_REDUCE, 4, 28, element_bytes=4)[0] == 1536
+    assert cluster.gloo_header_bytes(Collective.ALL_REDUCE, 4, 28, element_bytes=4)[0] == 1536
 
 
 @pytest.mark.parametrize(
@@ -141,7 +136,6 @@ def test_seven_floats_on_four_ranks_are_cut_into_seven_segments_of_one_float():
     [
         ((Collective.ALL_REDUCE, Algorithm.RING, 0, 8), "num_ranks is 0"),
         ((Collective.ALL_REDUCE, Algorithm.RING, 2, -1), "message_bytes is -1"),
-        ((Collective.ALL_REDUCE, Algorithm.RING, 2, 8.5), "message_bytes is 8.5"),
         ((Collective.ALL_REDUCE, Algorithm.RING, 2, 6, 4), "message_bytes is 6.* a multiple of element_bytes = 4"),
         ((Collective.ALL_REDUCE, Algorithm.BINOMIAL, 2, 8), "algorithm is .*BINOMIAL"),
         ((Collective.ALL_TO_ALL, Algorithm.PAIRWISE, 4, 6), "message_bytes is 6.* 4 equal parts"),
@@ -150,4 +144,4 @@ def test_seven_floats_on_four_ranks_are_cut_into_seven_segments_of_one_float():
 def test_wrong_arguments_are_named(arguments, rule):
     *arguments, element_bytes = arguments if len(arguments) == 5 else (*arguments, 1)
     with pytest.raises(ValueError, match=rule):
-        collective_bytes(*arguments, element_bytes=element_bytes)
+        cluster.collective_bytes(*arguments, element_bytes=element_bytes)

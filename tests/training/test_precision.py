@@ -25,8 +25,6 @@ def test_a_product_by_hand_is_rounded_after_the_sum():
     with ProductsInFloat32():
         product = left @ right
     assert product.dtype == torch.bfloat16 and product.item() == 1 + 2**-7
-    with ProductsInFloat32():
-        assert (torch.tensor([[1.0, 0.5]]).bfloat16() @ torch.tensor([[3.0], [4.0]]).bfloat16()).item() == 5.0
 
 
 @pytest.mark.parametrize("shapes", [((7, 33), (33, 5)), ((2, 7, 33), (2, 33, 5))], ids=["mm", "bmm"])

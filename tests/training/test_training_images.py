@@ -1,12 +1,14 @@
 """Images to learn from: normalised, varied alike on every rank, learnt by a cut Vision Transformer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from workbench.datasets import digits
-from workbench.launch import Ranks
+from workbench.launch import run_on_ranks
 from workbench.models import ViTConfig, ViTForImageClassification
 from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
 from workbench.parallel.pipeline import VirtualPipeline
@@ -88,27 +90,22 @@ def test_a_vision_transformer_learns_the_digits():
     assert accuracy(model, test, RECIPE) > 0.75
 
 
-def on_a_rank() -> TrainingRun:
-    return train(pipeline(ProcessTensorGroup()), few("train", 100), RECIPE, augment=Augmentation(shift_pixels=1))
+def trained(group: TensorGroup) -> TrainingRun:
+    recipe, augment = replace(RECIPE, epochs=3), Augmentation(shift_pixels=1)
+    return train(pipeline(group), few("train", 100), recipe, augment=augment)
 
 
 def test_real_ranks_learn_as_one_process_does():
-    with Ranks(2, preload=("workbench.models", "workbench.training.images")) as ranks:
-        runs = ranks.run(on_a_rank)
-    alone = train(pipeline(VirtualTensorGroup(1)), few("train", 100), RECIPE, augment=Augmentation(shift_pixels=1))
-    for run in runs:
+    preload = ("workbench.models", "workbench.training.images")
+    alone = trained(VirtualTensorGroup(1))
+    for run in run_on_ranks(lambda: trained(ProcessTensorGroup()), 2, preload=preload):
         assert run.losses == pytest.approx(alone.losses, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("shape", "num_labels", "rule"),
-    [
-        ((2, 3, 8, 8), 1, "labels has 1 rows; it must have 2"),
-        ((2, 1, 8, 8), 2, r"shape of images is \(2, 1, 8, 8\); it must be \[N, 3, H, W\]"),
-    ],
-)
-def test_images_and_shifts_that_do_not_fit_are_refused(shape, num_labels, rule):
-    with pytest.raises(ValueError, match=rule):
-        ImageExamples(images=torch.zeros(shape, dtype=torch.uint8), labels=torch.zeros(num_labels))
+def test_images_and_shifts_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="labels has 1 rows; it must have 2"):
+        ImageExamples(images=torch.zeros(2, 3, 8, 8, dtype=torch.uint8), labels=torch.zeros(1))
+    with pytest.raises(ValueError, match=r"shape of images is \(2, 1, 8, 8\); it must be \[N, 3, H, W\]"):
+        ImageExamples(images=torch.zeros(2, 1, 8, 8, dtype=torch.uint8), labels=torch.zeros(2))
     with pytest.raises(ValueError, match="shift_pixels is -1; it must be at least 0"):
         Augmentation(shift_pixels=-1)

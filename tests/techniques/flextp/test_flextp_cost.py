@@ -1,43 +1,22 @@
-"""Parts of an iteration, what migrating costs, epochs of the solutions, and who wins: by hand, limits, and table I."""
+"""Seconds of iterations, migration and epochs by hand and beside table I; simulated items and their verdicts."""
 
 import itertools
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from flextp_cases import changed, values, verdicts
 
 from workbench.cluster import FittedMachine, Link
 from workbench.models import Workload, vit
 from workbench.reproduction import read_published
-from workbench.techniques.flextp.cost import (
-    CALIBRATION,
-    CHOSEN_ON,
-    VIT_1B,
-    VIT_3B,
-    PlannedEpoch,
-    Scheme,
-    Solution,
-    calibrate,
-    epoch_of_plan,
-    epoch_time_s,
-    extraction_s,
-    iteration_parts,
-    migration_epoch_time_s,
-    migration_time,
-    paper_machine,
-    planned_epoch,
-    published_epochs_s,
-    table_1_cell,
-    turns,
-    winner_map,
-    winner_of,
-)
-from workbench.techniques.flextp.method.plan import COMPARED, Plan, RankPlan
-from workbench.techniques.flextp.method.planners import Reference
+from workbench.techniques.flextp import cost, simulated
+from workbench.techniques.flextp import plots as pictures
+from workbench.techniques.flextp.cost import VIT_1B, VIT_3B, PlannedEpoch, Scheme, Solution
+from workbench.techniques.flextp.counted import count_setting
+from workbench.techniques.flextp.method import COMPARED, Plan, RankPlan, Reference
 
-PUBLISHED = Path(__file__).parents[3] / "reproductions/flextp/published"
-SETTING = PUBLISHED / "setting.csv"
+SETTING = Path(__file__).parents[3] / "reproductions/flextp/published/setting.csv"
 # Two images of three tokens, hidden 8, heads of 4, one layer: on two ranks the four products have
 # K x O = 8 x 12, 4 x 8, 8 x 16 and 16 x 8, together 384, and six rows each.
 TINY = Workload(name="tiny", hidden=8, batch=2, num_layers=1, sequence=3, head_size=4, num_samples=5)
@@ -59,7 +38,7 @@ def test_the_sizes_are_those_of_the_models_that_are_trained_and_of_the_paper():
 
 
 def test_an_iteration_is_the_sum_of_its_parts_each_over_its_own_rate():
-    parts = iteration_parts(TINY, machine())
+    parts = cost.iteration_parts(TINY, machine())
     assert parts.product_s == 13824 / 100
     assert parts.attention_s == 864 / 100
     assert parts.elementwise_s == TINY.elementwise_bytes(2) / 10
@@ -71,11 +50,11 @@ def test_an_iteration_is_the_sum_of_its_parts_each_over_its_own_rate():
 def test_taking_columns_out_costs_nothing_if_none_is_and_less_the_more_are():
     # Inputs 6 x (8 + 4 + 8 + 16) and weights 384 are 600 elements, 1200 bytes. Half of them kept: copied twice (read
     # and written, 2 bytes for each, so 4 x 0.5), gradients read (0.5) and written (1).
-    assert extraction_s(TINY, machine(), 0.0) == 0
-    assert extraction_s(TINY, machine(), 0.5) == 1200 * 3.5 / 10
-    assert extraction_s(TINY, machine(), 0.25) > extraction_s(TINY, machine(), 0.75)
+    assert cost.extraction_s(TINY, machine(), 0.0) == 0
+    assert cost.extraction_s(TINY, machine(), 0.5) == 1200 * 3.5 / 10
+    assert cost.extraction_s(TINY, machine(), 0.25) > cost.extraction_s(TINY, machine(), 0.75)
     with pytest.raises(ValueError, match=r"removed is 1.5; it must be in \[0, 1\]"):
-        extraction_s(TINY, machine(), 1.5)
+        cost.extraction_s(TINY, machine(), 1.5)
 
 
 # --- migration
@@ -96,7 +75,7 @@ FOUR = FittedMachine(
 
 
 def added(scheme: Scheme, num_senders: int, share: float, machine: FittedMachine = FOUR):
-    return migration_time(scheme, TINY, machine, num_senders=num_senders, migrated_share=share)
+    return cost.migration_time(scheme, TINY, machine, num_senders=num_senders, migrated_share=share)
 
 
 def test_broadcast_reduce_takes_the_time_of_one_copy_out_and_one_back_of_every_sender():
@@ -131,15 +110,13 @@ def test_latencies_count_once_a_hop():
 
 
 @pytest.mark.parametrize(("num_senders", "num_receivers"), [(1, 7), (2, 6), (4, 4), (7, 1)])
-def test_messages_in_a_row_are_those_of_senders_that_follow_each_other_from_receiver_to_receiver(
-    num_senders, num_receivers
-):
+def test_messages_in_a_row_are_those_of_senders_that_follow_each_other(num_senders, num_receivers):
     ends = [[0] * num_receivers for _ in range(num_senders)]
     for sender, receiver in itertools.product(range(num_senders), range(num_receivers)):
         sender_free = ends[sender][receiver - 1] if receiver else 0
         receiver_free = ends[sender - 1][receiver] if sender else 0
         ends[sender][receiver] = max(sender_free, receiver_free) + 1
-    assert turns(num_senders, num_receivers) == ends[-1][-1] == 7
+    assert cost.turns(num_senders, num_receivers) == ends[-1][-1] == 7
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -154,51 +131,51 @@ def test_nothing_migrated_costs_nothing_and_a_little_costs_what_travels_whole(sc
 
 def test_the_model_hits_the_cells_that_it_is_fitted_to_and_the_others_within_a_twentieth():
     for scheme, share in itertools.product(SCHEMES, (0.0, 0.25, 0.5, 0.75, 1.0)):
-        cell = table_1_cell(scheme, 1, share)
-        error = migration_epoch_time_s(scheme, 1, share) / published_epochs_s((cell,))[cell] - 1
-        assert error == pytest.approx(0, abs=1e-9 if cell in CALIBRATION else 0.05)
-    fitted = paper_machine()
+        cell = cost.table_1_cell(scheme, 1, share)
+        error = cost.migration_epoch_time_s(scheme, 1, share) / cost.published_epochs_s((cell,))[cell] - 1
+        assert error == pytest.approx(0, abs=1e-9 if cell in cost.CALIBRATION else 0.05)
+    fitted = cost.paper_machine()
     assert 0 < fitted.flops_per_s < fitted.peak_flops_per_s
     assert fitted.message_link.bandwidth_bytes_per_s < fitted.link.bandwidth_bytes_per_s
 
 
 def test_no_other_cell_than_those_named_is_looked_at():
-    cells = dict(published_epochs_s())
-    assert calibrate(cells | dict.fromkeys(CHOSEN_ON, 1.0)) == calibrate(cells) == paper_machine()
-    for cell in CALIBRATION:
-        assert calibrate(cells | {cell: 1.01 * cells[cell]}) != calibrate(cells)
+    cells = dict(cost.published_epochs_s())
+    assert cost.calibrate(cells | dict.fromkeys(cost.CHOSEN_ON, 1.0)) == cost.calibrate(cells) == cost.paper_machine()
+    for cell in cost.CALIBRATION:
+        assert cost.calibrate(cells | {cell: 1.01 * cells[cell]}) != cost.calibrate(cells)
 
 
 def test_a_cell_that_is_missing_or_impossible_is_named():
-    cells = dict(published_epochs_s(CALIBRATION))
+    cells = dict(cost.published_epochs_s(cost.CALIBRATION))
     with pytest.raises(ValueError, match="cells_s lacks .*migrated_share 1.0"):
-        calibrate({cell: cells[cell] for cell in CALIBRATION[:2]})
+        cost.calibrate({cell: cells[cell] for cell in cost.CALIBRATION[:2]})
     with pytest.raises(ValueError, match="cells_s has 400 s for scatter-gather at share 1"):
-        calibrate(cells | {CALIBRATION[2]: 400})
+        cost.calibrate(cells | {cost.CALIBRATION[2]: 400})
     with pytest.raises(ValueError, match="links and memory alone take longer"):
-        calibrate(cells | {CALIBRATION[0]: 10.0, CALIBRATION[1]: 10.0})
+        cost.calibrate(cells | {cost.CALIBRATION[0]: 10.0, cost.CALIBRATION[1]: 10.0})
     with pytest.raises(ValueError, match="table-1 has 0 rows of epoch_s with .*'num_senders': 3"):
-        published_epochs_s((table_1_cell("scatter-gather", 3, 0.0),))
+        cost.published_epochs_s((cost.table_1_cell("scatter-gather", 3, 0.0),))
 
 
 # --- solutions
 
-PARTS = iteration_parts(VIT_1B, paper_machine())
+PARTS = cost.iteration_parts(VIT_1B, cost.paper_machine())
 ITERATIONS = 782
 SLOW = {3: 8.0}
-EXTRACTING_S = extraction_s(VIT_1B, paper_machine(), 0.5)
+EXTRACTING_S = cost.extraction_s(VIT_1B, cost.paper_machine(), 0.5)
 
 
 @pytest.mark.parametrize("solution", COMPARED)
 def test_where_nobody_is_slow_nobody_does_anything(solution):
-    epoch = planned_epoch(solution)
+    epoch = cost.planned_epoch(solution)
     assert epoch.plan.is_plain
     assert epoch.time_s == pytest.approx(373)
     assert epoch.waiting_s == pytest.approx([0] * 8)
 
 
 def test_resizing_once_by_the_mean_brings_the_straggler_down_to_it_and_no_further():
-    epoch = planned_epoch("ZERO", SLOW, reference=Reference.MEAN)
+    epoch = cost.planned_epoch("ZERO", SLOW, reference=Reference.MEAN)
     # Mean of seven ranks of one product time and one of eight: 15 / 8. The straggler drops (8 - 15/8) / 8 = 49/64.
     assert epoch.plan.ranks[3].dropped == pytest.approx(49 / 64)
     assert epoch.dropped_share == pytest.approx(49 / 64 / 8)
@@ -209,10 +186,10 @@ def test_resizing_once_by_the_mean_brings_the_straggler_down_to_it_and_no_furthe
 
 def test_migrating_among_equals_costs_what_table_1_s_model_says_but_for_taking_columns_out():
     ranks = (RankPlan(migrated=0.5), RankPlan(migrated=0.5)) + (RankPlan(),) * 6
-    epoch = epoch_of_plan(Plan(ranks=ranks))
-    assert epoch.time_s == pytest.approx(migration_epoch_time_s("broadcast-reduce", 2, 0.5), rel=1e-4)
+    epoch = cost.epoch_of_plan(Plan(ranks=ranks))
+    assert epoch.time_s == pytest.approx(cost.migration_epoch_time_s("broadcast-reduce", 2, 0.5), rel=1e-4)
     assert epoch.own_s[0] < epoch.own_s[7]  # senders wait for receivers
-    assert planned_epoch("MIG", SLOW, refine=True).plan.senders == (3,)
+    assert cost.planned_epoch("MIG", SLOW, refine=True).plan.senders == (3,)
 
 
 def epoch(time_s, dropped):
@@ -221,48 +198,179 @@ def epoch(time_s, dropped):
 
 def test_the_winner_drops_least_of_those_that_are_fast_enough_and_of_equals_comes_first():
     epochs = {Solution.ZERO: epoch(100.0, 0.5), Solution.MIG: epoch(104.0, 0.0), Solution.SEMI: epoch(104.0, 0.0)}
-    assert winner_of(epochs, allowed_s=105.0) is Solution.MIG
-    assert winner_of(epochs, allowed_s=103.0) is Solution.ZERO
+    assert cost.winner_of(epochs, allowed_s=105.0) is Solution.MIG
+    assert cost.winner_of(epochs, allowed_s=103.0) is Solution.ZERO
     # Nothing is as fast as 90 s: those within a margin of the fastest count.
-    assert winner_of(epochs, allowed_s=90.0) is Solution.ZERO
-    assert winner_of(epochs, allowed_s=90.0, margin=0.05) is Solution.MIG
+    assert cost.winner_of(epochs, allowed_s=90.0) is Solution.ZERO
+    assert cost.winner_of(epochs, allowed_s=90.0, margin=0.05) is Solution.MIG
 
 
 def test_the_map_says_what_wins_and_the_ideal_which_gives_every_rank_as_much_as_it_can_do_in_the_same_time():
-    slow, fast = winner_map(skewnesses=[8.0], nums_stragglers=[2], bandwidths_bytes_per_s=[1e9, 1e11])
+    slow, fast = cost.winner_map(skewnesses=[8.0], nums_stragglers=[2], bandwidths_bytes_per_s=[1e9, 1e11])
     assert (slow.means, fast.means) == ("resizing", "migration")
     # Six ranks and two of an eighth of their speed share eight shards: 8 / (6 + 2/8) of a product time each.
-    other_s = iteration_parts(VIT_1B, paper_machine().with_bandwidth(1e9)).other_s
+    other_s = cost.iteration_parts(VIT_1B, cost.paper_machine().with_bandwidth(1e9)).other_s
     assert slow.ideal_s == pytest.approx(ITERATIONS * (other_s + 8 / 6.25 * PARTS.product_s))
-    points = winner_map(skewnesses=[1.0, 8.0], nums_stragglers=[0], bandwidths_bytes_per_s=[1e10])
+    points = cost.winner_map(skewnesses=[1.0, 8.0], nums_stragglers=[0], bandwidths_bytes_per_s=[1e10])
     assert [(point.winner, point.means) for point in points] == [(Solution.BASELINE, "nothing")] * 2
 
 
-MIGRATION = {"scheme": "broadcast-reduce", "num_senders": 1, "migrated_share": 0.5}
-PLACES = {"skewnesses": [2.0], "nums_stragglers": [1], "bandwidths_bytes_per_s": [1e9]}
+BASELINE_8_S = ITERATIONS * (PARTS.other_s + 8 * PARTS.product_s)
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments", "message"),
-    [
-        (migration_epoch_time_s, MIGRATION | {"scheme": "gossip"}, "scheme is 'gossip'; it must be one of"),
-        (migration_epoch_time_s, MIGRATION | {"num_senders": 0}, "num_senders is 0; it must be an integer in 1..7"),
-        (migration_epoch_time_s, MIGRATION | {"num_senders": 8}, "num_senders is 8; it must be an integer in 1..7"),
-        (migration_epoch_time_s, MIGRATION | {"num_senders": 1.5}, "num_senders is 1.5; it must be an integer"),
-        (
-            migration_epoch_time_s,
-            MIGRATION | {"migrated_share": 1.01},
-            r"migrated_share is 1.01; it must be in \[0, 1\]",
-        ),
-        (migration_epoch_time_s, MIGRATION | {"migrated_share": math.nan}, "migrated_share is nan; it must be in"),
-        (epoch_time_s, {"solution": "PRAYER"}, "solution is 'PRAYER'; it must be one of 'Baseline', 'ZERO', 'MIG'"),
-        (epoch_time_s, {"solution": "ZERO", "skewness": {8: 2.0}}, "skewness has rank 8; ranks are 0..7"),
-        (epoch_time_s, {"solution": "ZERO", "skewness": {0: 0.5}}, "skewness of rank 0 is 0.5; it must be finite and"),
-        (epoch_time_s, {"solution": "ZERO", "pruning_ratio": 1.0}, r"dropped is 1.0; it must be in \[0, 1\)"),
-        (epoch_time_s, {"solution": "MIG", "pruning_ratio": 0.5}, "pruning_ratio is 0.5; only ZERO takes one"),
-        (winner_map, PLACES | {"nums_stragglers": [8]}, r"nums_stragglers has 8; each must be in 0..7"),
-    ],
-)
-def test_an_argument_out_of_range_is_named_with_its_rule(call, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        call(**arguments)
+def value(rows, quantity, **keys):
+    (only,) = values(rows, quantity, **keys)
+    return only
+
+
+def test_where_all_ranks_drop_a_quarter_an_epoch_lacks_a_quarter_of_the_products():
+    rows = simulated.simulate_ratios("ViT-1B", [0.25], ["Baseline", "ZERO-Rd", "ZERO-Pri"])
+    shorter_s = ITERATIONS * (PARTS.other_s + 0.75 * PARTS.product_s + EXTRACTING_S)
+    assert value(rows, "epoch_s", solution="Baseline") == pytest.approx(373)
+    for solution in ("ZERO-Rd", "ZERO-Pri"):
+        assert value(rows, "epoch_s", solution=solution) == pytest.approx(shorter_s)
+    assert value(rows, "epoch_saved", solution="ZERO-Pri") == pytest.approx(100 * (1 - shorter_s / 373))
+    assert value(rows, "dropped_share", solution="ZERO-Pri") == 0.25
+    # Where one rank straggles it alone drops, and still is the slowest.
+    rows = simulated.simulate_ratios("ViT-1B", [0.25], ["Baseline", "ZERO-Pri"], skewness=8.0)
+    assert value(rows, "epoch_s", solution="Baseline") == pytest.approx(BASELINE_8_S)
+    epoch_s = ITERATIONS * (PARTS.other_s + 6 * PARTS.product_s + EXTRACTING_S)
+    assert value(rows, "epoch_s", solution="ZERO-Pri") == pytest.approx(epoch_s)
+    assert value(rows, "dropped_share", solution="ZERO-Pri") == 0.25 / 8
+
+
+def test_along_skewness_baseline_is_a_line_and_the_one_shot_form_stays_below_its_bound():
+    solutions = ["Baseline", "ZERO-Pri", "ZERO-Pri, one shot", "ZERO-PriDiffE"]
+    rows = simulated.simulate_skewness("ViT-1B", [1.0, 4.0, 8.0], solutions, 0.5)
+    assert value(rows, "epoch_s", solution="Baseline", skewness=8.0) == pytest.approx(BASELINE_8_S)
+    assert value(rows, "off_straight_line", solution="Baseline") == pytest.approx(0, abs=1e-12)
+    assert value(rows, "growth", solution="Baseline") == pytest.approx(BASELINE_8_S / 373)
+    # Other time is 0.884 of the products: (0.884 + 8) / (0.884 + 15/8) = 3.22, on eight ranks.
+    other = PARTS.other_s / PARTS.product_s
+    bound = value(rows, "speedup_bound", skewness=8.0)
+    assert bound == pytest.approx((other + 8) / (other + 15 / 8)) == pytest.approx(3.22, abs=0.01)
+    assert 0.9 * bound < value(rows, "speedup", solution="ZERO-Pri, one shot", skewness=8.0) < bound
+    assert value(rows, "speedup", solution="ZERO-Pri", skewness=8.0) > bound
+    first, middle, last = (value(rows, "epoch_s", solution="ZERO-Pri", skewness=chi) for chi in (1.0, 4.0, 8.0))
+    bend = abs(middle / (first + (last - first) * 3 / 7) - 1)
+    assert value(rows, "off_straight_line", solution="ZERO-Pri") == pytest.approx(bend) and bend > 1e-4
+    half_s = ITERATIONS * (PARTS.other_s + 4 * PARTS.product_s + EXTRACTING_S)
+    assert value(rows, "epoch_s", solution="ZERO-PriDiffE", skewness=8.0) == pytest.approx(half_s)
+    # Seven ranks and an eighth of one share eight shards: 64/57 of a product time each.
+    ideal_s = ITERATIONS * (PARTS.other_s + 64 / 57 * PARTS.product_s)
+    assert value(rows, "epoch_s", solution="ideal", skewness=8.0) == pytest.approx(ideal_s)
+    assert value(rows, "speed_of_ideal", solution="Baseline", skewness=8.0) == pytest.approx(ideal_s / BASELINE_8_S)
+
+
+def test_divisions_are_beside_the_one_that_semi_takes():
+    rows = simulated.simulate_divisions("ViT-1B", [8.0, 4.0])
+    epochs_s = [value(rows, "epoch_s", num_senders=x) for x in range(3)]
+    taken = value(rows, "planned_senders", solution="SEMI")
+    assert value(rows, "planned_epoch_s", solution="SEMI") == pytest.approx(epochs_s[taken])
+    assert value(rows, "planned_over_fastest", solution="SEMI") == pytest.approx(epochs_s[taken] / min(epochs_s))
+    # 7/8 and 3/4 of a rank's columns among eight ranks; then the second alone; then nothing.
+    dropped = [value(rows, "dropped_share", num_senders=x) for x in range(3)]
+    assert dropped == pytest.approx([(7 / 8 + 3 / 4) / 8, 3 / 4 / 8, 0])
+    better = [x for x in range(3) if epochs_s[x] < epochs_s[taken] and dropped[x] < dropped[taken]]
+    assert value(rows, "better_divisions", solution="SEMI") == len(better)
+
+
+def test_efficiency_is_a_share_of_time_or_of_throughput_and_the_ratio_that_it_asks_for_gives_it():
+    for meaning, saved in (("time saved", 0.2), ("throughput gained", 1 - 1 / 1.2)):
+        ratio = simulated.ratio_needed("ViT-1B", 20.0, meaning)
+        # The dropped columns' time, less the time to take them out, over the epoch's.
+        assert (ratio * PARTS.product_s - EXTRACTING_S) / PARTS.own_s == pytest.approx(saved, rel=1e-6)
+    assert simulated.ratio_needed("ViT-1B", 60.0, "time saved") == 1.0  # products are 53 % of an epoch
+    rows = simulated.efficiency_rows(["ViT-1B"], [0.5], 8.0, ["MIG"])
+    for place in ("homogeneous", "heterogeneous"):
+        saved = value(rows, "efficiency_gain", environment=place, meaning="time saved")
+        gained = value(rows, "efficiency_gain", environment=place, meaning="throughput gained")
+        assert gained / 100 == pytest.approx(1 / (1 - saved / 100) - 1)  # half the time is twice the throughput
+
+
+def test_table_1_has_every_cell_the_lead_and_errors_of_cells_that_do_not_calibrate():
+    rows = simulated.simulate_migration([1, 4], [0.0, 0.5])
+    both_s = [cost.migration_epoch_time_s(scheme, 4, 0.5) for scheme in ("broadcast-reduce", "scatter-gather")]
+    place = {"num_senders": 4, "migrated_share": 0.5}
+    assert [value(rows, "epoch_s", scheme=s, **place) for s in ("broadcast-reduce", "scatter-gather")] == both_s
+    assert value(rows, "lead_s", **place) == pytest.approx(both_s[1] - both_s[0])
+    errors = [row for row in rows if row["quantity"] == "relative_error"]
+    assert len(errors) == 4  # of ten cells three are fitted, and on three the form was chosen
+    ours_s = cost.migration_epoch_time_s("broadcast-reduce", 1, 0.5)
+    cell = {"scheme": "broadcast-reduce", "num_senders": 1, "migrated_share": 0.5}
+    assert value(rows, "relative_error", **cell) == pytest.approx(ours_s / 451 - 1)
+    assert value(rows, "largest_error") == max(abs(row["value"]) for row in errors)
+
+
+def test_shares_of_the_map_add_up_along_every_axis():
+    places = {"skewnesses": [2.0, 8.0], "nums_stragglers": [1, 4], "bandwidths_gb_per_s": [1.0, 100.0]}
+    points = simulated.simulate_map("ViT-1B", **places, refine=False)
+    rows = simulated.map_rows(points)
+    assert points[0].bandwidth_bytes_per_s == 1e9
+    for axis, marks in (("skewness", (2.0, 8.0)), ("num_stragglers", (1, 4)), ("bandwidth_gb_per_s", (1.0, 100.0))):
+        for mark in marks:
+            there = [row["value"] for row in rows if row["quantity"] == f"won_by_{axis}" and row[axis] == mark]
+            assert len(there) == 4 and sum(there) == pytest.approx(1)
+    slow = {"skewness": 8.0, "num_stragglers": 1, "bandwidth_gb_per_s": 1.0}
+    assert value(rows, "migration_over_resizing", **slow, means="resizing") > 1
+    # What wins there drops and does not migrate; over the fast link it is the other way round.
+    assert value(rows, "leaning", **slow) == 1
+    assert value(rows, "leaning", **slow | {"bandwidth_gb_per_s": 100.0}) == -1
+
+
+def verdict(id, claim, rows, **more):
+    (judged,) = [each for name, each in verdicts(id, rows, **more).items() if name.startswith(claim)]
+    return str(judged)
+
+
+def test_table_1_turns_red_where_a_cell_that_does_not_calibrate_is_off_and_only_there():
+    rows = simulated.simulate_migration([1, 2, 3, 4], [0.0, 0.25, 0.5, 0.75, 1.0])
+    id, cell, more = "flextp/table-1/simulated", "Each cell", {"calibrated_on": simulated.calibration_cells()}
+    assert verdict(id, cell, rows, **more) == "agrees"
+    fitted = {"quantity": "epoch_s", "scheme": "scatter-gather", "num_senders": 1, "migrated_share": 1.0}
+    assert verdict(id, cell, changed(rows, 2.0, **fitted), **more) == "agrees"
+    assert verdict(id, cell, changed(rows, 2.0, **fitted | {"migrated_share": 0.5}), **more) == "agrees"
+    predicted = fitted | {"scheme": "broadcast-reduce", "migrated_share": 0.5}
+    assert verdict(id, cell, changed(rows, 1.15, **predicted), **more) == "disagrees"
+    for_two = predicted | {"num_senders": 2}
+    assert verdict(id, "Broadcast-reduce is ahead", changed(rows, 3.0, **for_two), **more) == "disagrees"
+    lead = {"quantity": "lead_s", "num_senders": 4, "migrated_share": 0.5}
+    assert verdict(id, "Its lead narrows", rows, **more) == "agrees"
+    assert verdict(id, "Its lead narrows", changed(rows, 3.0, **lead), **more) == "disagrees"
+
+
+def test_figure_9_turns_red_where_resizing_does_not_keep_up():
+    id, solutions = "flextp/fig-9b/simulated", ["Baseline", "ZERO-Pri", "ZERO-Pri, one shot"]
+    rows = simulated.simulate_skewness("ViT-1B", [1.0, 8.0], solutions, 0.5)
+    assert verdict(id, "Baseline's epochs", rows) == "agrees"
+    steady = {"quantity": "growth", "solution": "ZERO-Pri"}
+    assert verdict(id, "Pri keeps epochs steady", rows) == "agrees"
+    assert verdict(id, "Pri keeps epochs steady", changed(rows, 1.2, **steady)) == "disagrees"
+    speedup = {"quantity": "speedup", "solution": "ZERO-Pri", "skewness": 8.0}
+    ours = value(rows, **speedup)
+    outcomes = [verdict(id, "Pri's speedup", changed(rows, aim / ours, **speedup)) for aim in (3.5, 3.2, 3.1)]
+    assert outcomes == ["agrees", "agrees", "disagrees"]
+
+
+def test_the_setting_turns_red_where_a_count_is_off_by_one():
+    rows, item, claim = count_setting(150, 10_000), "flextp/setting/counted", "48 all-reduces in the forward pass"
+    assert verdict(item, claim, rows) == "agrees"
+    counted = {"counted": "forward", "quantity": "all_reduces_per_iteration"}
+    assert verdict(item, claim, changed(rows, 49 / 48, **counted)) == "disagrees"
+
+
+def test_every_simulated_figure_is_drawn_with_its_lines_bars_and_letters():
+    ratios = pictures.draw_ratios(simulated.simulate_ratios("ViT-3B", [0.25, 0.5], ["Baseline", "ZERO-Pri"]))
+    assert len(ratios.axes[0].patches) == 4
+    rows = simulated.simulate_skewness("ViT-1B", [1.0, 8.0], ["Baseline", "SEMI"], 0.5)
+    assert [len(ax.lines) for ax in pictures.draw_skewness(rows).axes] == [3, 3]
+    divisions = simulated.simulate_divisions("ViT-1B", [8.0, 4.0])
+    drawn = pictures.draw_divisions(divisions).axes[0].lines
+    assert drawn[1].get_xdata()[0] == value(divisions, "planned_senders", solution="SEMI")
+    links = {"skewnesses": [2.0, 8.0], "nums_stragglers": [1, 2, 3], "bandwidths_gb_per_s": [1.0, 16.0]}
+    rows = simulated.map_rows(simulated.simulate_map("ViT-1B", **links, refine=False))
+    fast = pictures.draw_map(rows).axes[1]
+    place = {"quantity": "speed_of_ideal", "skewness": 8.0, "num_stragglers": 3, "bandwidth_gb_per_s": 16.0}
+    (means,) = [row["means"] for row in rows if place.items() <= row.items()]
+    letters = {text.get_position(): text.get_text() for text in fast.texts}
+    assert letters[1, 2] == {"resizing": "R", "migration": "M", "both": "B", "nothing": "–"}[means]

@@ -1,28 +1,26 @@
-"""Rows of the counted items: the example of figure 2 and a wrong recovery, the setting, certificates."""
+"""Rows of the counted items: figure 2, the setting, certificates; the card's references, and that it needs no torch."""
+
+import pkgutil
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
+from flextp_cases import values
 
+from workbench.techniques import flextp
 from workbench.techniques.flextp import counted
 from workbench.techniques.flextp.counted import count_all_reduces, count_setting, count_worked_example
 from workbench.techniques.flextp.method import resizing
 
 
-def values(rows, quantity, **where):
-    return [row["value"] for row in rows if row["quantity"] == quantity and where.items() <= row.items()]
+def test_spared_multiplications_and_columns_put_in_the_wrong_place_are_counted(monkeypatch):
+    rows = count_worked_example(["Zero", "Average", "Same"])
+    assert values(rows, "saved_share") == [0.5] * 3
+    quantities = ("shape_difference", "kept_columns_off", "missing_columns_off")
+    assert {value for quantity in quantities for value in values(rows, quantity)} == {0}
 
-
-@pytest.mark.parametrize("imputation", ["Zero", "Average", "Same"])
-def test_half_of_the_multiplications_are_spared_shapes_are_kept_and_columns_are_where_they_belong(imputation):
-    rows = count_worked_example([imputation])
-    counted_of = {name: values(rows, name) for name in {row["quantity"] for row in rows}}
-    assert counted_of["plain_multiplications"] == [24, 24, 24]  # 2 rows · 4 columns · 3 outputs
-    assert (counted_of["multiplications"], counted_of["saved_share"]) == ([12] * 3, [0.5] * 3)
-    assert values(rows, "shape_difference", imputation=imputation) == [0, 0, 0]
-    assert counted_of["kept_columns_off"] == counted_of["missing_columns_off"] == [0, 0]
-
-
-def test_columns_put_in_the_wrong_place_are_counted(monkeypatch):
     def at_the_left(part, kept, num_columns, imputation):
         return torch.cat([part, part.new_zeros(len(part), num_columns - len(kept))], 1)
 
@@ -70,3 +68,23 @@ def test_every_layer_all_reduces_twice_forward_and_twice_backward():
     rows = count_setting(2, 10)
     assert values(rows, "all_reduces_of_training", counted="forward and backward") == [96 * 20]
     assert values(rows, "all_reduces_of_training", counted="48 an iteration") == [48 * 20]
+
+
+def test_every_name_and_every_place_on_the_card_exists():
+    for name in flextp.__all__:
+        assert getattr(flextp, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'blance'"):
+        flextp.blance  # noqa: B018
+    places = [place for place in re.findall(r"`([\w.]+)`", flextp.__doc__) if place not in flextp.__all__]
+    assert len(places) > 10
+    for place in places:
+        pkgutil.resolve_name(f"workbench.techniques.flextp.{place}")
+
+
+def test_the_card_the_planners_and_the_model_of_time_import_no_torch():
+    code = (
+        "import sys; from workbench.techniques import flextp; "
+        "flextp.Plan, flextp.Solution, flextp.plan_semi, flextp.migration_epoch_time_s; print('torch' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
+    assert run.stdout.strip() == "False"

@@ -1,26 +1,14 @@
-"""Times, plans, the dealing out of migrated columns, costs of a pre-test, and the time of an iteration under a plan."""
+"""Times, plans, how migrated columns are dealt out, costs of a pre-test, and the planner that a policy has."""
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
-from flextp_cases import ranks, straight_costs
+from flextp_cases import ranks, shares, straight_costs
 
-from workbench.techniques.flextp.method import (
-    Costs,
-    PiecewiseLinear,
-    Plan,
-    RankParts,
-    RankPlan,
-    RankTimes,
-    column_ranges,
-    ideal_s,
-    iteration_s,
-    rank_parts,
-    rank_s,
-    receivers_of,
-)
+from workbench.techniques.flextp import method
+from workbench.techniques.flextp.method import Costs, PiecewiseLinear, Plan, RankPlan, RankTimes
+from workbench.techniques.flextp.runtime import Policy, needs_costs, planner_of
 
 COSTS = Costs.straight(alloc_s=0.25, extract_s=0.5, communicate_s=2, compute_s=1)
 SENT = Plan(ranks=(RankPlan(dropped=0.25, migrated=0.5), RankPlan(), RankPlan()))
@@ -33,14 +21,11 @@ def test_unresized_times_divide_the_products_by_the_work():
     assert RankTimes(own_s=3.0, product_s=0.0, work=0.0).unresized() == RankTimes(own_s=3.0, product_s=0.0)
 
 
-@pytest.mark.parametrize(
-    ("num_columns", "widths"),
-    [(0, [0, 0, 0]), (1, [0, 0, 1]), (2, [0, 1, 1]), (5, [1, 2, 2]), (7, [1, 2, 2, 2]), (10, [2, 3, 2, 3])],
-)
-def test_where_columns_do_not_divide_both_ends_are_rounded_down(num_columns, widths):
-    ranges = column_ranges(num_columns, len(widths))
+@pytest.mark.parametrize("widths", [[0, 0, 0], [0, 0, 1], [0, 1, 1], [1, 2, 2], [1, 2, 2, 2], [2, 3, 2, 3]], ids=str)
+def test_where_columns_do_not_divide_both_ends_are_rounded_down(widths):
+    ranges = method.column_ranges(sum(widths), len(widths))
     assert [len(part) for part in ranges] == widths
-    assert [place for part in ranges for place in part] == list(range(num_columns))
+    assert [place for part in ranges for place in part] == list(range(sum(widths)))
 
 
 def test_migrated_columns_are_divided_evenly_over_all_that_send_none():
@@ -115,31 +100,31 @@ def test_every_rank_pays_for_what_it_keeps_removes_sends_and_receives():
     # V = 0.5, sent in 1 s on all ranks; each of two receivers multiplies 0.25 more.
     # rank 0: 2 + 8 x (1 - 0.75) + 0.25 + 0.5 x 0.75 + 1 = 5.625; rank 1, twice as slow as rank 2: 2 + 2 + 0.5 + 1;
     # rank 2: 2 + 1 + 0.25 + 1.
-    assert rank_s(ranks(8, 2, 1, other_s=2), SENT, COSTS) == (5.625, 5.5, 4.25)
-    sender, receiver, _ = rank_parts(ranks(8, 2, 1, other_s=2), SENT, COSTS)
-    assert sender == RankParts(other_s=2, kept_s=2, removing_s=0.625, received_s=0, transfer_s=1)
-    assert receiver == RankParts(other_s=2, kept_s=2, removing_s=0, received_s=0.5, transfer_s=1)
+    assert method.rank_s(ranks(8, 2, 1, other_s=2), SENT, COSTS) == (5.625, 5.5, 4.25)
+    sender, receiver, _ = method.rank_parts(ranks(8, 2, 1, other_s=2), SENT, COSTS)
+    assert sender == method.RankParts(other_s=2, kept_s=2, removing_s=0.625, received_s=0, transfer_s=1)
+    assert receiver == method.RankParts(other_s=2, kept_s=2, removing_s=0, received_s=0.5, transfer_s=1)
     # Without senders 8 x 0.5 + 0.25 + 0.25, and without a plan the slowest rank's own time.
-    assert rank_s(ranks(8, 1), Plan.of_shares([0.5, 0], [0, 0]), COSTS) == (4.5, 1.0)
-    assert iteration_s(ranks(8, 1, 1, other_s=2), Plan.plain(3), COSTS) == 10
+    assert method.rank_s(ranks(8, 1), Plan.of_shares([0.5, 0], [0, 0]), COSTS) == (4.5, 1.0)
+    assert method.iteration_s(ranks(8, 1, 1, other_s=2), Plan.plain(3), COSTS) == 10
     resized = [RankTimes(own_s=4, product_s=2, work=0.25), *ranks(1, other_s=2)]
-    assert rank_s(resized, Plan.plain(2), COSTS) == (10, 3)
+    assert method.rank_s(resized, Plan.plain(2), COSTS) == (10, 3)
     # Two senders of a half each, one receiver: 2 (0.3 + 0.5 x 1) = 1.6 s on all; it also multiplies their columns.
     costs, plan = straight_costs(communicate_s=1.0, whole_s=0.3), Plan.of_shares([0, 0, 0], [0.5, 0.5, 0])
-    assert rank_s(ranks(4, 2, 1), plan, costs) == pytest.approx((2 + 1.6, 1 + 1.6, 1 + 1 + 1.6))
+    assert method.rank_s(ranks(4, 2, 1), plan, costs) == pytest.approx((2 + 1.6, 1 + 1.6, 1 + 1 + 1.6))
     # A normal rank's products take 4 s, 1 of them however narrow, and 2 s more of each sender. Rank 0 is twice as slow
     # and keeps half: 2 (1 + 3 x 0.5) s; ranks 1 and 2 multiply a quarter more: 4 + 2 + 3 x 0.25. All do 1 s else.
     plan = Plan.of_shares([0, 0, 0], [0.5, 0, 0])
-    assert rank_s(list(map(NARROW.proportional, ranks(8, 4, 4, other_s=1))), plan, NARROW) == (6, 7.75, 7.75)
+    assert method.rank_s(list(map(NARROW.proportional, ranks(8, 4, 4, other_s=1))), plan, NARROW) == (6, 7.75, 7.75)
 
 
 def test_a_balance_that_costs_nothing_ends_at_one_level():
     # L / 8 + 3 L = 4, and L / 8 + L / 4 + 2 L = 4.
     for product_s, level_s in (((8, 1, 1, 1), 1.28), ((8, 4, 1, 1), 32 / 19), ((1, 1), 1.0)):
-        assert ideal_s(ranks(*product_s)) == pytest.approx(level_s)
-        assert ideal_s(ranks(*product_s, other_s=3)) == pytest.approx(3 + level_s)
+        assert method.ideal_s(ranks(*product_s)) == pytest.approx(level_s)
+        assert method.ideal_s(ranks(*product_s, other_s=3)) == pytest.approx(3 + level_s)
     # Rank 0 gives all its columns away and still takes 10 s.
-    assert ideal_s([RankTimes(own_s=11, product_s=1), *ranks(1, 1)]) == pytest.approx(10)
+    assert method.ideal_s([RankTimes(own_s=11, product_s=1), *ranks(1, 1)]) == pytest.approx(10)
 
 
 def test_costs_and_plans_survive_json():
@@ -154,34 +139,65 @@ def test_costs_and_plans_survive_json():
         assert type(value).from_record(json.loads(json.dumps(value.as_record()))) == value
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: RankTimes(own_s=3.0, product_s=1.0, work=0.0).unresized(), "work is 0.0; it must be above 0"),
-        (lambda: RankTimes(own_s=math.nan, product_s=0.0), "own_s is nan"),
-        (lambda: RankTimes(own_s=1.0, product_s=2.0), "product_s is 2.0"),
-        (lambda: RankTimes(own_s=1.0, product_s=0.5, work=1.25), "work is 1.25"),
-        (lambda: RankPlan(dropped=1.0), "dropped is 1.0"),
-        (lambda: RankPlan(migrated=-0.1), "migrated is -0.1"),
-        (lambda: RankPlan(dropped=0.5, migrated=0.5), r"dropped \+ migrated is 1.0"),
-        (lambda: Plan(ranks=(RankPlan(migrated=0.1),) * 2), r"senders is \(0, 1\); it must have at most .* = 1"),
-        (lambda: Plan(ranks=()), r"ranks is \(\)"),
-        (lambda: receivers_of(2, [2], 2), r"senders has rank 2; it must be in 0\.\.1"),
-        (lambda: receivers_of(0, [1], 3), r"sender is 0; it must be among the senders \(1,\)"),
-        (lambda: receivers_of(0, [0, 1], 2), "senders has 2 of 2 ranks; it must leave one to receive"),
-        (lambda: column_ranges(-1, 2), "num_columns is -1"),
-        (lambda: column_ranges(1, 0), "num_receivers is 0"),
-        (lambda: PiecewiseLinear(shares=(), seconds=()), r"shares is \(\)"),
-        (lambda: PiecewiseLinear(shares=(0.5, 0.5), seconds=(1, 2)), "ascending"),
-        (lambda: PiecewiseLinear(shares=(0.25, 0.5), seconds=(2, 1)), "never fall"),
-        (lambda: PiecewiseLinear.fitted([(0.5, -1.0)]), "not negative"),
-        (lambda: PiecewiseLinear.straight(1.0)(-0.5), "share is -0.5"),
-        (lambda: Costs.straight(alloc_s=-1, compute_s=1), "alloc_s is -1"),
-        (lambda: replace(NARROW, fixed_share=1.0), "fixed_share is 1.0"),
-        (lambda: ideal_s([*ranks(1, other_s=1), *ranks(0, other_s=1)]), "product_s of rank 1 is 0"),
-        (lambda: rank_s(ranks(1, 1), Plan.plain(3), COSTS), "times has 2 ranks; it must have as many as plan, 3"),
-    ],
-)
-def test_times_plans_and_costs_that_cannot_be_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+def shares_of(plan):
+    """[dropped by each rank], [migrated by each rank]."""
+    return shares(plan, "dropped"), shares(plan, "migrated")
+
+
+def planned(times, costs=None, **policy):
+    return shares_of(planner_of(Policy(**policy), len(times), costs)(times))
+
+
+# Own times 9, 5, 2 and 2. Down to the fastest, 2: 7 of 8 and 3 of 4 s of products go, 7/8 and 3/4.
+TWO = ranks(8, 4, 1, 1, other_s=1)
+NOTHING = [0, 0, 0, 0]
+GIVEN = Plan(ranks=(RankPlan(), RankPlan(migrated=0.5), RankPlan(dropped=0.25), RankPlan()))
+
+
+def test_one_rank_baseline_and_a_given_plan_follow_no_times():
+    assert planned(TWO, solution="Baseline") == (NOTHING, NOTHING)
+    for times in (TWO, ranks(1, 1, 1, 1)):
+        assert planned(times, solution="given", plan=GIVEN) == shares_of(GIVEN)
+    assert planned(ranks(8), solution="given", plan=Plan.of_shares([0.5], [0])) == ([0.5], [0])
+    for policy in ({}, {"solution": "MIG"}, {"solution": "ZERO", "pruning_ratio": 0.5}, {"refine": True}):
+        assert planned(ranks(8), **policy) == ([0], [0])
+
+
+def test_zero_compares_with_the_policy_s_reference_or_drops_a_constant_ratio_on_stragglers():
+    # The mean is 18/4 = 4.5: 4.5 of 8 and 0.5 of 4 s go.
+    assert planned(TWO, solution="ZERO", reference="mean") == ([0.5625, 0.125, 0, 0], NOTHING)
+    # Rank 0 drops half, 1 + 4 s now: the current mean is (5 + 5 + 2 + 2) / 4 = 3.5, of whole times still 4.5.
+    now = [RankTimes(own_s=5, product_s=4, work=0.5), *TWO[1:]]
+    assert planned(now, solution="ZERO") == ([5.5 / 8, 1.5 / 4, 0, 0], NOTHING)
+    assert planned(now, solution="ZERO", reference="mean") == ([0.5625, 0.125, 0, 0], NOTHING)
+    assert planned(TWO, solution="ZERO", pruning_ratio=0.25) == ([0.25, 0.25, 0, 0], NOTHING)
+    assert planned(ranks(1.05, 1, 1), solution="ZERO", pruning_ratio=0.25) == ([0, 0, 0], [0, 0, 0])
+
+
+def test_only_semi_and_refined_plans_need_a_pre_test():
+    for policy in ({"solution": "SEMI"}, {"solution": "SEMI", "refine": True}, {"solution": "MIG", "refine": True}):
+        assert needs_costs(Policy(**policy))
+    fixed = Policy(solution="SEMI", num_senders=0)
+    assert needs_costs(fixed) and planner_of(fixed, 4)  # for times without what is fixed, not for the plan
+    for policy in ({"solution": "ZERO", "pruning_ratio": 0.5}, {"solution": "MIG"}, {"solution": "Baseline"}):
+        assert not needs_costs(Policy(**policy))
+
+
+def test_the_slowest_stragglers_migrate_as_many_as_the_policy_names():
+    assert planned(TWO, solution="SEMI", num_senders=1) == ([0, 0.75, 0, 0], [0.875, 0, 0, 0])
+    for policy in ({"solution": "MIG"}, {"solution": "SEMI", "num_senders": 3}):  # there are only two stragglers
+        assert planned(TWO, **policy) == (NOTHING, [0.875, 0.75, 0, 0])
+
+
+def test_the_threshold_says_in_every_solution_who_is_a_straggler():
+    # Rank 1 is 2.5 times as slow as the fastest, 5/4.5 times as slow as the mean.
+    assert planned(TWO, solution="ZERO", reference="mean", threshold=0.2) == ([0.5625, 0, 0, 0], NOTHING)
+    helped = {"ZERO": {"pruning_ratio": 0.25}, "MIG": {}, "SEMI": {"num_senders": 2}}
+    for solution, more in helped.items():
+        dropped, migrated = planned(TWO, solution=solution, threshold=1.6, **more)
+        assert (dropped[0] + migrated[0] > 0, dropped[1], migrated[1]) == (True, 0, 0)
+    costs = Costs.straight(communicate_s=0.1, compute_s=1)
+    for solution in ("MIG", "SEMI"):
+        for refine in (False, True):
+            plain = planned(TWO, costs, solution=solution, refine=refine, threshold=3.6)
+            assert plain == (NOTHING, NOTHING)

@@ -14,18 +14,9 @@ from torch.nn import functional
 
 from workbench.launch import run_on_ranks
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
+from workbench.techniques.flextp import runtime
 from workbench.techniques.flextp.method import Imputation, RankTimes, Scheme
-from workbench.techniques.flextp.runtime import (
-    Cut,
-    FlexibleProduct,
-    Meter,
-    Policy,
-    balance,
-    delivery_of,
-    divide,
-    measure_costs,
-    pre_test,
-)
+from workbench.techniques.flextp.runtime import Meter, Policy, pre_test
 from workbench.timeline.stragglers import Sleeper, StragglerTrace
 
 PRELOAD = ("workbench.techniques.flextp.runtime", "scipy.optimize", "pytest")
@@ -67,9 +58,11 @@ class Model:
         self.layers.append(RowParallelLinear(12, 8, group, site="row"))
         self.products = []
         for layer in self.layers:
-            cut = Cut.ROW if isinstance(layer, RowParallelLinear) else Cut.COLUMN
-            delivery = delivery_of(Scheme.BROADCAST_REDUCE, group)
-            layer.matrix_product = FlexibleProduct(group, cut, layer.site, delivery=delivery, meters=meters, **more)
+            cut = runtime.Cut.ROW if isinstance(layer, RowParallelLinear) else runtime.Cut.COLUMN
+            delivery = runtime.delivery_of(Scheme.BROADCAST_REDUCE, group)
+            layer.matrix_product = runtime.FlexibleProduct(
+                group, cut, layer.site, delivery=delivery, meters=meters, **more
+            )
             self.products.append(layer.matrix_product)
         self.multiply()
 
@@ -77,7 +70,7 @@ class Model:
         """Run one iteration without a straggler, through all but the third layer."""
         for layer, product in zip(self.layers, self.products, strict=True):
             none = {rank: torch.empty(0, dtype=torch.int64) for rank in self.group.local_ranks}
-            product.division = divide(layer.weights[0].shape[1], num_ranks=3, dropped=none, migrated={})
+            product.division = runtime.divide(layer.weights[0].shape[1], num_ranks=3, dropped=none, migrated={})
         first, second, _, row = self.layers
         x = torch.linspace(-1, 1, 5 * 8).reshape(5, 8)
         first_ys, second_ys = first(x), second(x)
@@ -86,7 +79,7 @@ class Model:
             product.division = None
 
     def costs(self, times=TIMES):
-        return measure_costs(self.layers, self.products, self.group, times)
+        return runtime.measure_costs(self.layers, self.products, self.group, times)
 
 
 def test_costs_are_medians_without_the_first_run_times_the_number_of_layers_of_a_shape(monkeypatch, three_repeats):
@@ -146,7 +139,7 @@ def test_what_a_product_takes_however_narrow_is_told_by_ranks_that_drop_and_by_r
     # another.
     monkeypatch.setattr(Meter, "time", seconds_by_size)
     model = Model(VirtualTensorGroup(3), {rank: Meter(rank) for rank in range(3)})
-    costs = measure_costs(model.layers, model.products, model.group, TIMES, shares=(0.5,))
+    costs = runtime.measure_costs(model.layers, model.products, model.group, TIMES, shares=(0.5,))
     assert costs.fixed_share == pytest.approx(80 / 276)
     # The fastest rank's products take 1.5 s.
     assert [costs.compute(share) for share in (0, 1)] == pytest.approx([1.5 * 80 / 276, 1.5])
@@ -257,7 +250,7 @@ def on_a_rank():
     group.traffic.clear()
     costs = model.costs().as_record()
     slow = ColumnParallelLinear(64, 48, group)
-    with balance(nn.ModuleList([slow]), group, policy=Policy(solution="Baseline"), slowness=4.0).iteration():
+    with runtime.balance(nn.ModuleList([slow]), group, policy=Policy(solution="Baseline"), slowness=4.0).iteration():
         sum(part.sum() for part in slow(torch.ones(32, 64))).backward()
     charged = slow.matrix_product.meters[rank]
     return costs, group.traffic.num_bytes(what="broadcast"), charged.dose.intended_s / charged.product_s
@@ -284,7 +277,7 @@ def test_columns_are_sent_as_narrow_as_the_products_were_whatever_autocast_is_ar
             model = Model(group, {rank: Meter(rank) for rank in range(3)})
         group.traffic.clear()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_narrow):
-            measure_costs(model.layers, model.products, group, TIMES)
+            runtime.measure_costs(model.layers, model.products, group, TIMES)
         moved = [message for message in group.traffic.messages if message.site.endswith(".migration")]
         sent_bytes[ran_narrow, is_narrow] = sum(message.message_bytes for message in moved)
         assert ran_narrow or {product.dtype for product in model.products} == {torch.float32}

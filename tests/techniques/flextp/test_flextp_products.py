@@ -37,9 +37,8 @@ def assert_close(results, expected):
 
 
 def assert_equal(results, expected):
-    assert all(
-        ours.dtype is other.dtype and torch.equal(ours, other) for ours, other in zip(results, expected, strict=True)
-    )
+    for ours, other in zip(results, expected, strict=True):
+        assert ours.dtype is other.dtype and torch.equal(ours, other)
 
 
 def divide_both(first, second, group, dropped, migrated):
@@ -160,20 +159,15 @@ def on_ranks(group, scheme):
     return results, {kind: sorted(num_bytes) for kind, num_bytes in messages.items()}
 
 
-def on_real_ranks():
-    return [on_ranks(ProcessTensorGroup(), scheme) for scheme in Scheme]
-
-
 def test_four_real_ranks_equal_virtual_ones_in_results_and_messages():
-    ranks = run_on_ranks(on_real_ranks, 4, timeout_s=60)
+    ranks = run_on_ranks(lambda: [on_ranks(ProcessTensorGroup(), scheme) for scheme in Scheme], 4, timeout_s=60)
     for scheme, measured in zip(Scheme, zip(*ranks, strict=True), strict=True):
         virtual, messages = on_ranks(4, scheme)
         for results, own in measured:
             assert_close(results, virtual)
             assert own["together"] == messages["together"]
-        assert (
-            sorted(num_bytes for _, own in measured for num_bytes in own["send"]) == messages["send"]
-        )  # by the sender
+        sent = sorted(num_bytes for _, own in measured for num_bytes in own["send"])  # by the sender
+        assert sent == messages["send"]
 
 
 @pytest.mark.parametrize("scheme", Scheme)
@@ -292,9 +286,7 @@ BROADCAST, SCATTER = Scheme.BROADCAST_REDUCE, Scheme.SCATTER_GATHER
         (SCATTER, ONE, [16], [16] * 3, [16]),
     ],
 )
-def test_each_receiver_gets_its_own_columns_and_the_sender_everything_back_in_the_order_it_was_dealt_out(
-    scheme, parts, out_bytes, whole_bytes, back_bytes
-):
+def test_receivers_get_their_columns_and_the_sender_all_in_order(scheme, parts, out_bytes, whole_bytes, back_bytes):
     group, num_columns = VirtualTensorGroup(4), sum(map(len, parts.values()))
     delivery = delivery_of(scheme, group)
     migration = Migration(sender=1, columns=torch.tensor([4, 0, 2, 5, 1][:num_columns]), parts=parts)

@@ -44,9 +44,7 @@ def fast_results(x, weight, grad, kept, imputation, previous, buffers):
 @pytest.mark.parametrize("dropped", [[], [0], [8], [1, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7]], ids=str)
 @pytest.mark.parametrize("imputation", Imputation, ids=lambda i: i.value)
 @pytest.mark.parametrize("draw", [integers, normals])
-def test_fast_and_definition_agree_bit_for_bit_where_sums_are_exact_and_to_float_tolerance_elsewhere(
-    draw, imputation, dropped
-):
+def test_fast_and_definition_agree_and_bit_for_bit_where_sums_are_exact(draw, imputation, dropped):
     x, weight, grad = operands(draw)
     previous_weight, previous_input = draw(NUM_OUTPUTS, K, seed=3), draw(N, K, seed=4)
     kept = method.kept_columns(dropped, K)
@@ -245,30 +243,3 @@ def test_a_layer_drops_its_candidates_but_at_least_the_decayed_ratio_and_never_a
     assert method.layer_ratios([0.0, 0.4, 0.75, 1.0], 0.5) == pytest.approx([0.4, 0.4, 0.75, 0.95])
     assert method.layer_ratios([0.3, 0.3], 0.5, decay=0.0) == [0.3, 0.3]
     assert method.layer_ratios([0.0, 1.0], 0.0) == [0.0, 0.0]  # a rank with nothing to lose drops nothing
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: method.num_dropped_columns(1.0, 4), r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
-        (lambda: method.num_dropped_columns(math.nan, 4), r"pruning_ratio is nan; it must be in \[0, 1\)"),
-        (lambda: method.num_dropped_columns(0.5, 0), "num_columns is 0; it must be at least 1"),
-        (lambda: method.kept_columns([4], 4), "column 4"),
-        (lambda: method.kept_columns([-1], 4), "column -1"),
-        (lambda: method.kept_columns([1, 1], 4), "twice"),
-        (lambda: method.kept_columns([3, 0, 2, 1], 4), "all 4 columns"),
-        (lambda: method.first_columns(torch.arange(2), -1), r"num_dropped is -1; it must be in \[0, 2\)"),
-        (lambda: method.first_columns(torch.arange(2), 2), "num_dropped is 2"),
-        (lambda: ColumnStatistics(torch.zeros(2, 3)).update_(torch.zeros(2, 4), []), r"\[2, 4\]; it must be \[2, 3\]"),
-        (lambda: method.layer_ratios([0.5], 1.0), "pruning_ratio is 1.0"),
-        (lambda: method.layer_ratios([1.5], 0.5), "candidate_shares has 1.5"),
-        (lambda: method.layer_ratios([0.5], 0.5, decay=-1), "decay is -1"),
-        (lambda: method.micro_threshold(0.0, 10), "learning_rate is 0.0"),
-        (lambda: method.micro_threshold(0.1, 0), "iterations_per_epoch is 0"),
-        (lambda: method.change_threshold(0, 0.1), "iterations_per_epoch is 0"),
-        (lambda: method.change_threshold(10, -0.1), "micro_threshold is -0.1"),
-    ],
-)
-def test_ratios_columns_and_thresholds_that_cannot_be_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

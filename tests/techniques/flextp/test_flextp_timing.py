@@ -10,16 +10,15 @@ import pytest
 import torch
 
 from workbench.launch import Ranks, run_on_ranks
-from workbench.reproduction import Project, load_catalogue
 from workbench.study.breakdown import break_down
 from workbench.study.rows import spread_row, value_row
 from workbench.study.timing import Timed, Turn, Turns, take_turns
 from workbench.techniques.flextp import measured
 from workbench.techniques.flextp import plots as pictures
-from workbench.techniques.flextp.measured import Measured, Notes, Setting, Size, Training, Variant
-from workbench.techniques.flextp.method import SPEED_SHARE, Costs, Plan, RankPlan
-from workbench.techniques.flextp.runtime import PATIENCE, Meter
-from workbench.timeline import Action, Recorder
+from workbench.techniques.flextp.measured import Measured, Notes, Setting, Size, Variant
+from workbench.techniques.flextp.method import Costs, Plan, RankPlan
+from workbench.techniques.flextp.runtime import Meter
+from workbench.timeline import Action
 from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
 
 pytestmark = pytest.mark.timeout(90)
@@ -165,16 +164,11 @@ def test_growth_and_the_straight_line_are_of_a_solution_within_rounds():
 
 
 def test_a_division_is_better_than_the_planned_one_if_it_is_faster_round_by_round_and_drops_less():
-    divisions = {
-        "surely better": [8.0] * 6,
-        "drops more": [7.0] * 6,
-        "perhaps faster": [9.0] * 5 + [12.0],
-        "slower": [11.0] * 6,
-    }
+    divisions = {"better": [8.0] * 6, "drops more": [7.0] * 6, "unsure": [9.0] * 5 + [12.0], "slower": [11.0] * 6}
     places = {"SEMI": ({"solution": "SEMI"}, [10.0] * 6), "Baseline": ({"solution": "Baseline"}, [30.0] * 6)}
     for number, (name, seconds) in enumerate(divisions.items()):
         places[name] = ({"solution": "SEMI(x)", "num_senders": number}, seconds)
-    dropped = dict.fromkeys(places, 0.0) | {"SEMI": 0.2, "surely better": 0.1, "drops more": 0.3}
+    dropped = dict.fromkeys(places, 0.0) | {"SEMI": 0.2, "better": 0.1, "drops more": 0.3}
     compared = along("num_senders", places, dropped)
     assert compared["better_divisions", "SEMI"] == (2, 1, 2)
     assert compared["over_fastest_division", "SEMI"] == pytest.approx((10 / 7, 10 / 7, 10 / 7))
@@ -253,35 +247,6 @@ def test_a_study_on_real_ranks_has_rows_and_a_timeline_of_every_variant():
     assert study.timelines["slow"].resources == ("slow rank 0", "slow rank 1") and study.trace["traceEvents"]
 
 
-def chosen(num_iterations):
-    """Return the columns that a rank drops in the first and the last iteration, and whether it has statistics."""
-    variant = Variant(solution="ZERO", selection="Pri", pruning_ratio=0.5, everywhere=True)
-    training = Training(variant, Setting(size=SMALL, turns=Turns(rounds=2, warmup=2)), Recorder(resource="rank"))
-    dropped = []
-    for _ in range(num_iterations):
-        training.step()
-        ((rank, chooser),) = training.balancer._choosers.items()
-        dropped.append([columns.dropped.tolist() for columns in chooser.choose(training.balancer.plan.ranks[rank])])
-    return dropped[0], dropped[-1], bool(chooser._statistics[0].change.isfinite().any())
-
-
-def test_after_the_warm_up_columns_are_chosen_by_measured_statistics(pair):
-    for first, last, is_measured in pair.run(chosen, 3):
-        assert is_measured and first != last
-
-
-def test_semi_selects_alike_wherever_it_is_measured_and_the_refined_one_is_the_default_of_balance():
-    items = [item for item in load_catalogue(Project()) if item.technique == "flextp"]
-    entries = [
-        (item.times, entry) for item in items for each in item.parameters.values() for entry in each.get("compared", ())
-    ]
-    semi = [Variant.of(entry) for _, entry in entries if entry.get("solution") == "SEMI"]
-    papers, default = ("PriDiffR", False, SPEED_SHARE), ("Pri", True, SPEED_SHARE)  # `balance` has the latter
-    assert {(variant.selection, variant.refine, variant.speed_share) for variant in semi} == {papers, default}
-    migrating = [entry for times, entry in entries if times and entry["solution"] in ("MIG", "SEMI")]
-    assert {entry["patience"] for entry in migrating if "migrated" not in entry} == {PATIENCE}
-
-
 FIXED = {"solution": "MIG", "migrated": 0.5}
 
 
@@ -292,12 +257,9 @@ FIXED = {"solution": "MIG", "migrated": 0.5}
         ({"solution": "MIG", "pruning_ratio": 0.5, "everywhere": True}, "everywhere is True; it must be False except"),
         ({"selection": "PriDiffR", "pruning_ratio": 0.5, "everywhere": True}, "selection is PriDiffR; it must be Rd"),
         ({"selection": "PriDiffE", "dropped": [0.5]}, "selection is PriDiffE; it must be Rd or Pri"),
-        ({"solution": "SEMI", "dropped": [0.5]}, r"dropped is \(0.5,\); it must be \(\) but for a ZERO"),
-        ({"pruning_ratio": 0.5, "dropped": [0.5]}, r"dropped is \(0.5,\); it must be \(\) but for a ZERO"),
         ({"solution": "SEMI", "migrated": 0.5}, "migrated is 0.5; it must be None where solution is SEMI"),
         (FIXED | {"refine": True}, "refine is True; it must be False where migrated"),
         (FIXED | {"pruning_ratio": 0.5}, "pruning_ratio is 0.5; it must be None where"),
-        (FIXED | {"migrated": 1.5}, "migrated is 1.5; it must be in"),
         ({"moves": True}, r"skewness is \(\); it must be one value"),
     ],
 )
@@ -314,7 +276,6 @@ def test_options_that_contradict_each_other_are_refused(options, rule):
         (Variant(), {"slowness": 0.5}, "slowness is 0.5; it must be at least 1"),
         (None, {"slowness": 4.0}, "slowness is 4.0; it must be 1 where 'x' is not balanced"),
         (Variant(**FIXED, num_senders=2), {}, r"num_senders is 2; it must be in 1\.\.1"),
-        (Variant(solution="ZERO", dropped=(0.5,) * 3), {}, "dropped is .*; it must be at most 2 values"),
         (Variant(skewness=SLOW * 3), {}, "skewness is .*; it must be at most 2 values"),
     ],
 )
