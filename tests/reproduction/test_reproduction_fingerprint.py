@@ -185,7 +185,12 @@ def test_the_digest_of_a_room_changes_with_each_of_its_modules_and_with_no_other
 
 @pytest.mark.parametrize(
     ("changed", "counts"),
-    [("workbench/one.py", True), ("README.md", False), ("reproductions/tool/recorded/one.json", False)],
+    [
+        ("workbench/one.py", True),
+        ("workbench/new.py", True),
+        ("README.md", False),
+        ("reproductions/tool/recorded/one.json", False),
+    ],
 )
 def test_a_commit_is_marked_where_what_numbers_depend_on_has_changed(tmp_path, changed, counts):
     for name in ("workbench/one.py", "README.md", "reproductions/tool/recorded/one.json"):

@@ -161,6 +161,7 @@ def technique(name: Annotated[str, Argument(help="Lower case, digits and undersc
     slug = name.replace("_", "-")
     out.print(
         f"\nNext: python -m pytest tests/techniques/{name}\n      workbench reproduce {slug} --profile smoke\n"
-        "Then put the technique in place of the example, file by file, in the order above.",
+        "Then put the technique in place of the example, file by file, in the order above;\n"
+        "docs/architecture.md (A new technique) has the steps.",
         markup=False,
     )

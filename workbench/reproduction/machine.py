@@ -73,11 +73,11 @@ def _gpus() -> list[str]:
 
 
 def commit_of(root: Path) -> str:
-    """Return a checkout's commit or "unknown", with "+changes" if tracked files that numbers depend on differ."""
+    """Return a checkout's commit or "unknown", with "+changes" if files that numbers depend on differ or are new."""
     head = _git(root, "rev-parse", "HEAD")
     if head is None:
         return "unknown"
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *NUMBERS_DEPEND_ON, NOT_RECORDS)
+    changed = _git(root, "status", "--porcelain", "--untracked-files=normal", "--", *NUMBERS_DEPEND_ON, NOT_RECORDS)
     return head if changed == "" else f"{head}+changes"
 
 

@@ -132,9 +132,12 @@ class Timed:
         return [turn.actions for turn in self.rounds[name][middle]]
 
 
-def open_ranks(num_ranks: int, *, link: Link | None = None, num_hosts: int = 1, **more: Any) -> Ranks:
-    """Start ranks on hosts joined by a link, or with None on this machine's loopback; `more` goes to `Ranks`."""
-    return Ranks(num_ranks, hosts=None if link is None else ShapedHosts(num_hosts, link), **more)
+def open_ranks(num_ranks: int, *, link: Link | None = None, num_hosts: int | None = None, **more: Any) -> Ranks:
+    """Start ranks on hosts joined by a link, one a host unless `num_hosts` says otherwise; `more` goes to `Ranks`.
+
+    Without a link they are on this machine's loopback.
+    """
+    return Ranks(num_ranks, hosts=None if link is None else ShapedHosts(num_hosts or num_ranks, link), **more)
 
 
 def time_variants(ranks: Ranks, build: Callable[..., Mapping[str, Trial]], /, *args: Any, turns: Turns) -> Timed:
