@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import traceback
 from collections import Counter
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
+from uuid import uuid4
 
 import psutil
 
@@ -256,6 +258,9 @@ def _tethered_kernel_manager(
 
     class TetheredKernelManager(AsyncKernelManager):
         connection_file = Unicode(str(connection))
+        if sys.platform.startswith("linux"):  # abstract sockets: two kernels never meet on a TCP port, no file is left
+            transport = Unicode("ipc")
+            ip = Unicode(f"@workbench-{uuid4().hex}")
 
         def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
             return tethered(super().format_kernel_cmd(extra_arguments), os.getpid())
