@@ -84,8 +84,9 @@ def steps_of(path, arguments: list) -> dict:
 @pytest.mark.parametrize("path", TRAINED, ids=lambda path: "/".join(path.parts[-5:-1]))
 def test_a_declaration_decides_as_the_recorded_reasons_did(path):
     record = json.loads(path.read_text(encoding="utf-8"))
-    steps = steps_of(path, record["configuration"]["cells"])
-    scores = [row for row in record["values"] if row["quantity"] == "score"]
+    has_steps = any(row["quantity"] == "num_steps" for row in record["values"])  # records of today have them
+    steps = {} if has_steps else steps_of(path, record["configuration"]["cells"])
+    scores = [row for row in record["values"] if row["quantity"] == "score" and not has_steps]
     rows = [row | {"quantity": "num_steps", "value": steps[row["task"], row["seed"]], "unit": "1"} for row in scores]
     item, plain = ITEMS[record["id"]], record | {"values": [*record["values"], *rows], "not_comparable": {}}
     then, now = (
