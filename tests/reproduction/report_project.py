@@ -7,9 +7,10 @@ import zlib
 from pathlib import Path
 
 from bs4 import BeautifulSoup
+from nbformat.v4 import new_notebook
+from toy_project import ToyProject
 
 from workbench.reproduction import Project, load_catalogue, verdicts_of
-from workbench.reproduction.files import checksums, write_record
 from workbench.reproduction.report import write_report
 
 CATALOGUE = """
@@ -19,7 +20,7 @@ HEADERS = "headers are not counted"
 HALF = {"where": {"method": "A1"}, "source": "table 1", "explanation": "The paper counts in another unit."}
 ORDER = {"along": "method", "order": ["A1", "plain"], "because": "the figure's order"}
 
-def item(name, evidence, title, *claims, parameters={"smoke": {}, "laptop": {}}, published="table-1.csv"):
+def item(name, evidence, title, *claims, parameters={"smoke": {}, "laptop": {}}, published="numbers.csv"):
     return Reproduction(technique="toy_sum", item=name, evidence=evidence, title=title, published=published,
                         notebook="notebooks/toy_sum/one.ipynb", parameters=parameters, claims=claims)
 
@@ -37,10 +38,12 @@ PUBLISHED = """quantity,method,value,unit,source
 bytes,A1,1000000,bytes,"table 1, row 2"
 bytes,plain,2000000,bytes,"table 1, row 1"
 """
-ARTIFACTS = {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}
 EMPTY_NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 MACHINE = {"host": "here", "cpu": "Two-core processor", "cores": 2, "gpus": []}
 BIG_MACHINE = {"host": "there", "cpu": "Large processor", "cores": 64, "gpus": ["Some GPU"]}
+RUN = {"seeds": [0], "configuration": {"num_ranks": 4}, "parameters": {}, "environment": {}, "commit": "abc123"}
+RUN |= {"versions": {"torch": "2.13.0"}, "started": "2026-01-02T03:04:05+00:00", "seconds": 12.5, "machine": MACHINE}
+RUN |= {"data": [], "calibration": None, "not_comparable": {}, "finding": "", "fingerprint": {}}
 TWO_METHODS = {"A1": 1010000, "plain": 2000000}  # A1 is 1 % above the published million
 
 
@@ -64,17 +67,11 @@ class ReportProject:
     """reproductions/toy_sum, its records, and the report written from them."""
 
     def __init__(self, root: Path):
-        (root / "reproductions/toy_sum/published").mkdir(parents=True)
-        (root / "notebooks/toy_sum").mkdir(parents=True)
-        (root / "notebooks/toy_sum/one.ipynb").write_text("{}")
+        self.root, self.toy = root, ToyProject(root, "toy_sum")
+        self.project = Project(root)
         self.catalogue = root / "reproductions/toy_sum/catalogue.py"
         self.catalogue.write_text(CATALOGUE)
-        self.root = root
-        self.publish(PUBLISHED)
-        self.project = Project(root)
-
-    def publish(self, text: str) -> None:
-        (self.root / "reproductions/toy_sum/published/table-1.csv").write_text(text)
+        self.toy.publish(PUBLISHED)
 
     def declare(self, old: str, new: str) -> None:
         """Replace a text of the catalogue."""
@@ -93,39 +90,25 @@ class ReportProject:
         *,
         values: dict = TWO_METHODS,
         profile: str = "laptop",
-        data=(),
-        machine=MACHINE,
-        path=None,
         figure: bytes | None = None,
         notebook: str = EMPTY_NOTEBOOK,
-        finding: str = "",
-    ) -> Path:
+        **more,
+    ) -> None:
         """Write a record with a figure, a log and a notebook beside it; a value may be (value, low, high)."""
-        item, folder = self.item(name), self.folder(name, profile)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "figure.png").write_bytes(png(720, 360) if figure is None else figure)
-        (folder / "log.txt").write_text("a log\n")
-        (folder / "notebook.ipynb").write_text(notebook)
         quantity, unit = ("accuracy", "") if name == "fig-2" else ("bytes", "bytes")
         keys = {"quantity": quantity, "unit": unit}
         rows = [keys | {"method": method} | columns(value) for method, value in values.items()]
-        recording = {"values": rows, "data": list(data), "calibration": None, "not_comparable": {}, "finding": finding}
-        about = {"schema": 1, "id": item.id, "technique": item.technique, "item": item.item, "title": item.title}
-        about |= {"evidence": item.evidence.value, "profile": profile, "machine": machine, "fingerprint": {}}
-        settings = {"seeds": [0], "configuration": {"num_ranks": 4}, "parameters": {}, "environment": {}}
-        run = {"versions": {"torch": "2.13.0"}, "commit": "abc123", "seconds": 12.5}
-        run |= {"started": "2026-01-02T03:04:05+00:00", "artifacts": ARTIFACTS}
-        sealed = {"artifact_sha256": checksums(folder, ARTIFACTS)}
-        verdicts = [verdict.to_json() for verdict in verdicts_of(self.project, item, recording)]
-        target = path or folder / "record.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_record(target, about | settings | run | sealed | recording | {"verdicts": verdicts})
-        return target
+        recording = RUN | {"values": rows} | more
+        verdicts = [verdict.to_json() for verdict in verdicts_of(self.project, self.item(name), recording)]
+        contents = {"figure.png": png(720, 360) if figure is None else figure, "notebook.ipynb": notebook.encode()}
+        self.toy.sealed(name, profile, contents=contents, verdicts=verdicts, **recording)
 
     def promoted(self, name: str = "table-1", profile: str = "full", figure: bytes | None = None, **options) -> Path:
         """Write a recorded run of another machine, with its figure where one is given, and leave nothing else of it."""
         path = self.root / f"reproductions/toy_sum/recorded/{profile}/{name}/{self.item(name).evidence.value}.json"
-        self.record(name, profile=profile, machine=BIG_MACHINE, path=path, figure=figure, **options)
+        self.record(name, profile=profile, machine=BIG_MACHINE, figure=figure, **options)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (self.folder(name, profile) / "record.json").rename(path)
         if figure is not None:
             path.with_suffix(".png").write_bytes(figure)
         shutil.rmtree(self.root / "results" / profile)
@@ -155,8 +138,6 @@ def technique(held: ReportProject, profile: str = "laptop", **options) -> Beauti
 
 def notebook_page(held: ReportProject, *cells) -> Path:
     """Record with an executed notebook of these cells and return its page."""
-    from nbformat.v4 import new_notebook
-
     held.record(notebook=json.dumps(new_notebook(cells=list(cells))))
     return held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html"
 
