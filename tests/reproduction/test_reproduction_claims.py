@@ -4,19 +4,8 @@ import math
 
 import pytest
 
-from workbench.reproduction import (
-    Bound,
-    ClaimError,
-    Crossover,
-    Evidence,
-    Ordering,
-    Reproduction,
-    Trend,
-    Verdict,
-    Within,
-)
+from workbench.reproduction import Bound, ClaimError, Crossover, Ordering, Trend, Verdict, Within
 from workbench.reproduction.judge import judge
-from workbench.reproduction.report import rule_text
 from workbench.study.rows import read_rows
 
 AGREES, DISAGREES, NOT_COMPARABLE, NOT_RUN = Verdict
@@ -149,12 +138,6 @@ def test_values_that_differ_late_are_written_with_the_digits_that_tell_them_apar
     assert judged(claim, ours).reason == reason
 
 
-def test_changing_one_published_number_turns_a_verdict_red():
-    ours = along("method", {"A1": 100.0, "A2": 50.0})
-    assert outcome(within(rel=0.05), ours, along("method", {"A1": 101.0, "A2": 51.0})) is AGREES
-    assert outcome(within(rel=0.05), ours, along("method", {"A1": 101.0, "A2": 61.0})) is DISAGREES
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_finite_agrees_with_nothing(bad):
     pairs = along("m", {"a": 1.0, "b": bad})
@@ -283,7 +266,6 @@ def test_a_reason_for_not_comparing_must_name_a_claim_and_never_hides_that_nothi
         (lambda: bound(), "give exactly one"),
         (lambda: bound(at_most=1.0, at_least=0.0), "give exactly one"),
         (lambda: bound(at_most=math.nan), "must be a finite number"),
-        (lambda: bound(at_least=True), "must be a finite number"),
         (lambda: Bound("b", source=" ", at_most=1.0, **TIME), "must say why"),
         (lambda: ordering("a"), "order"),
         (lambda: trend("up"), "direction"),
@@ -408,16 +390,3 @@ def test_every_row_of_ours_is_compared_with_what_is_expected_by_definition_and_n
     assert wrong.rows[2].to_json()["by_definition"] is True and wrong.rows[2].source == "section 2: a share of itself"
     assert outcome(by_definition(2.0, abs=0.0), along("m", {"a": 2.0})) is AGREES
     assert by_definition(0, abs=0.1).expected == 0
-
-
-def test_an_item_without_published_numbers_may_hold_claims_by_definition_alone():
-    item = {"technique": "toy", "item": "fig-1", "evidence": Evidence.COUNTED, "title": "t", "notebook": "n.ipynb"}
-    item["parameters"] = {"smoke": {}}
-    assert Reproduction(claims=(by_definition(),), **item).published is None
-    with pytest.raises(ValueError, match="published is None, and claim 'w' compares with published values"):
-        Reproduction(claims=(bound(at_most=1.0), within()), **item)
-
-
-def test_the_rule_says_that_a_value_is_expected_by_definition():
-    assert rule_text(by_definition()).startswith("Time within 10 % of 1, expected by definition. Reason:")
-    assert rule_text(by_definition(rel=0.0)).startswith("Time equal to 1, expected by definition. Reason:")
