@@ -17,7 +17,6 @@ from workbench.reproduction.files import write_record
 from workbench.reproduction.machine import machine_facts
 from workbench.reproduction.runner import ItemFinished, ItemOutcome, ItemStarted, Progress, Status
 
-pytestmark = pytest.mark.timeout(90)
 FIGURE = {"figure": "figure.png"}
 
 
@@ -53,6 +52,7 @@ def test_a_record_is_reported_promoted_compared_and_cleaned(line):
     line.toy.sealed(files=FIGURE)
     line.toy.publish(PUBLISHED.replace("A1,8", "A1,7"))
     assert line("report").out == f"{line.root}/results/laptop/report/index.html\n"
+    assert line.heavy_imports(["report"]) == ["0"]
     assert [link.get_text() for link in report(line).select("#disagreements ~ div h3 a")] == ["twice the size"]
 
     promoted = line.root / "reproductions/toy/recorded/laptop/table-1/counted.json"

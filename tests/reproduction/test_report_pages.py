@@ -16,7 +16,6 @@ from report_project import PUBLISHED, ReportProject, claim, index, notebook_page
 from workbench.reproduction.files import write_record
 from workbench.reproduction.report import about_text, formula_html, relative_text, value_text
 
-pytestmark = pytest.mark.timeout(60)
 STAND_IN = [{"name": "glue/sst2", "source": "stand-in", "detail": "generated sentences", "sha256": "ab" * 32}]
 OTHER = {"A1": 1500000, "plain": 2000000}  # A1 is 50 % above
 REAL = [{"name": "glue/sst2", "source": "hub", "detail": "the hub's", "sha256": "ab" * 32}]
