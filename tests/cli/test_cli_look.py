@@ -125,14 +125,14 @@ def test_a_full_disk_behind_the_output_is_one_line_and_a_reader_that_has_gone_is
     assert (done.returncode, done.stderr) == (1, message)
 
 
+NO_PAPERMILL = ModuleNotFoundError("No module named 'papermill'", name="papermill")
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
         (OSError(12, "Cannot allocate memory"), "Cannot allocate memory"),
-        (
-            ModuleNotFoundError("No module named 'papermill'", name="papermill"),
-            "the package papermill is missing; pip install 'distributed-training-workbench[all]'",
-        ),
+        (NO_PAPERMILL, "the package papermill is missing; pip install 'distributed-training-workbench[all]'"),
     ],
 )
 def test_an_error_of_the_system_and_a_missing_package_are_one_line(line, monkeypatch, error, message):

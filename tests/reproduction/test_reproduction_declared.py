@@ -47,8 +47,8 @@ def test_an_id_is_technique_item_evidence_with_hyphens():
         ({"requires": ("sst2",)}, "data:NAME"),
         ({"claims": ["fast"]}, "claims is"),
         (
-            {"claims": [Within("w", quantity="bytes", rel=0.1, because="it is counted")]},
-            "published is None, and claim 'w' compares with published values",
+            {"claims": [Within("w", quantity="bytes", rel=0.1, because="b")]},
+            "published is None, and claim 'w' compares",
         ),
     ],
 )
@@ -77,12 +77,7 @@ def test_a_malformed_catalogue_is_named_with_its_line(toy: ToyProject, source, s
     [
         ('"table-1"', "simulated.py", CatalogueError, "toy/table-1/counted is declared twice"),
         ('"cells"', "catalogue.py", UsageError, "item is 'cells'; that is the folder of the technique's cells"),
-        (
-            '"table-1", "absent"',
-            "catalogue.py",
-            CatalogueError,
-            "notebook of toy/table-1/counted is 'notebooks/toy/absent.ipynb'",
-        ),
+        ('"table-1", "absent"', "catalogue.py", CatalogueError, "notebook of toy/table-1/counted is '.*/absent.ipynb'"),
         ('"table-1", technique="other"', "catalogue.py", CatalogueError, "must be its folder's name, 'toy'"),
     ],
 )
@@ -103,10 +98,7 @@ def test_items_of_files_named_by_evidence_follow_those_of_the_page_and_other_fil
     [
         ("quantity,value,unit\nbytes,1,bytes\n", "'source' is missing"),
         ("quantity,value,unit,source\nbytes,many,bytes,table 1\n", "numbers.csv: line 2: value of 'bytes' is 'many'"),
-        (
-            "quantity,value,unit,source\nother,1,bytes,table 1\n",
-            "compares 'bytes', which numbers.csv does not have; it has other",
-        ),
+        ("quantity,value,unit,source\nother,1,bytes,t\n", "compares 'bytes', which numbers.csv does not have"),
         ("quantity,value,unit,source\nbytes,1,bytes,\n", "line 2 has no source"),
         ("quantity,value,unit,source\nbytes,1,bytes,t,5\n", "line 2 does not have 4 columns"),
     ],

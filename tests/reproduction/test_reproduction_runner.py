@@ -91,16 +91,9 @@ def test_timed_items_run_alone_and_the_others_side_by_side_up_to_the_jobs():
 
 
 def test_quick_items_of_all_techniques_come_first_in_turn_and_of_each_the_quickest():
-    items = [
-        planned("one/accuracy", expected=250),
-        planned("one/fig-1", expected=8),
-        planned("one/fig-2", expected=6),
-        planned("one/fig-3", expected=30),
-        planned("one/speed", expected=25, times=True),
-        planned("two/long-speed", expected=100, times=True),
-        planned("two/fig-1", expected=20),
-        planned("two/speed", expected=10, times=True),
-    ]
+    expected_s = {"one/accuracy": 250, "one/fig-1": 8, "one/fig-2": 6, "one/fig-3": 30, "one/speed": 25}
+    expected_s |= {"two/long-speed": 100, "two/fig-1": 20, "two/speed": 10}
+    items = [planned(id, times="speed" in id, expected=seconds) for id, seconds in expected_s.items()]
     assert [item.id for item in in_order(items)] == [
         *("one/fig-2", "two/fig-1", "one/fig-1", "one/fig-3"),  # untimed and at most 30 s
         *("one/speed", "two/speed"),
