@@ -47,11 +47,6 @@ def test_show_gives_the_rule_of_every_claim_and_the_parameters(line):
     assert "size=4" in text and "about 3 s" in text and "reproductions/toy/published/numbers.csv" in text
 
 
-def test_looking_imports_neither_torch_nor_papermill(line):
-    looks = (["list"], ["list", "--json"], ["show", "table-1"], ["reproduce", "--dry-run"])
-    assert line.heavy_imports(*looks) == ["0"] * 4
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -63,7 +58,6 @@ def test_looking_imports_neither_torch_nor_papermill(line):
         (["report", "--profile", "huge"], "there is no profile 'huge'; choose from smoke, laptop, full, paper"),
         (["reproduce", "--jobs", "0"], "Invalid value for '--jobs'"),
         (["reproduce", "--kernel", "pyhton3", "--dry-run"], "there is no kernel 'pyhton3'"),
-        (["reproduce", "fig-3"], "not declared for profile laptop"),
         (["records", "promote"], "has a record"),
         (["records", "promote", "--profile", "smoke"], "gives no verdicts"),
         (["records", "promote", "--cells"], "none of the selected items has a finished cell in"),

@@ -50,23 +50,21 @@ def test_scripts_of_a_notebook_do_not_run_on_its_page(phone, tmp_path):
     assert phone.get_by_text("shown").evaluate("word => getComputedStyle(word).color") == "rgb(1, 2, 3)"
 
 
-def test_a_thumbnail_opens_its_figure_over_the_page_and_close_puts_it_back(phone, first):
-    phone.goto(first.as_uri())
-    phone.locator("a.thumb").click()
-    figure = phone.locator("#table-1-counted-figure")
+@pytest.mark.parametrize(
+    ("page", "link", "figure", "width"),
+    [
+        ("index.html", "a.thumb", "#table-1-counted-figure", 720),
+        ("toy-sum.html", "#table-1-counted-figure-full a.open", "#table-1-counted-figure-full", 400),
+    ],
+)
+def test_a_link_opens_its_figure_over_the_page_and_close_puts_it_back(phone, first, page, link, figure, width):
+    phone.goto(first.with_name(page).as_uri())
+    phone.locator(link).click()
+    figure = phone.locator(figure)
     assert figure.evaluate("figure => getComputedStyle(figure).position") == "fixed"
-    assert figure.locator("img").evaluate("image => image.naturalWidth") == 720
+    assert figure.locator("img").evaluate("image => image.naturalWidth") == width
     figure.get_by_text("Close").click()
     assert figure.evaluate("figure => getComputedStyle(figure).position") == "static"
-
-
-def test_the_recorded_figure_stands_below_ours_and_opens_over_the_page(phone, first):
-    phone.goto(first.with_name("toy-sum.html").as_uri())
-    ours, recorded = phone.locator("#table-1-counted-figure"), phone.locator("#table-1-counted-figure-full")
-    assert ours.bounding_box()["y"] + ours.bounding_box()["height"] <= recorded.bounding_box()["y"]
-    recorded.locator("a.open").click()
-    assert recorded.evaluate("figure => getComputedStyle(figure).position") == "fixed"
-    assert recorded.locator("img").evaluate("image => image.naturalWidth") == 400
 
 
 def test_the_page_follows_the_readers_dark_or_light_setting(phone, first):

@@ -99,22 +99,16 @@ def test_every_cell_of_a_notebook_matters_and_what_running_it_leaves_behind_does
         assert changes(before, written()) == "notebook changed"
 
 
-def cached_data(monkeypatch, root):
-    """A hub cache and a cache of prepared data, each with one file, in folders that only the environment names."""
-    for variable in ("HF_HOME", "XDG_CACHE_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE"):
+def test_cached_data_whose_content_changes_under_the_same_name_matters(toy: ToyProject, monkeypatch, tmp_path):
+    for variable in ("XDG_CACHE_HOME", "HF_DATASETS_CACHE"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HF_HOME", str(root / "home"))
-    monkeypatch.setenv("HF_HUB_CACHE", str(root / "hub elsewhere"))
-    hub = root / "hub elsewhere/datasets--nyu-mll--glue/snapshots/c0ffee/sst2/train.parquet"
-    prepared = root / "home/datasets/nyu-mll___glue/sst2/0.0.0/c0ffee/glue-train.arrow"
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub elsewhere"))
+    hub = tmp_path / "hub elsewhere/datasets--nyu-mll--glue/snapshots/c0ffee/sst2/train.parquet"
+    prepared = tmp_path / "home/datasets/nyu-mll___glue/sst2/0.0.0/c0ffee/glue-train.arrow"
     for path in (hub, prepared):
         path.parent.mkdir(parents=True)
         path.write_text("a sentence")
-    return hub, prepared
-
-
-def test_cached_data_whose_content_changes_under_the_same_name_matters(toy: ToyProject, monkeypatch, tmp_path):
-    hub, prepared = cached_data(monkeypatch, tmp_path)
     toy.notebook("one", "from workbench.datasets import glue", RECORD)
     assert places.cached_files("nyu-mll/glue", "sst2/train*", repo_type="dataset") == (hub,)
     assert places.prepared_files("nyu-mll/glue", "sst2", "train") == (prepared,)
