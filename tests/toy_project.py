@@ -35,12 +35,11 @@ RECORD = f"from workbench.reproduction import record\nrecord(item, [{VALUE}])"
 PARAMETERS_CELL = 'item = "toy/table-1/counted"  # id\nsize = 1  # elements'
 DRIVER = """
 import dataclasses, json, sys
-from workbench.reproduction import Project, UsageError, load_catalogue, run, select
+from workbench.reproduction import Project, UsageError, load_catalogue, run
 
-options = json.loads(sys.argv[1])
 project = Project()
 try:
-    outcome = run(project, select(load_catalogue(project), options.pop("patterns", [])), **options)
+    outcome = run(project, load_catalogue(project), **json.loads(sys.argv[1]))
 except UsageError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
@@ -51,7 +50,7 @@ items = [dataclasses.asdict(item) for item in outcome.items]
 print(json.dumps({"items": items, "seconds": outcome.seconds, "heavy": heavy}))
 sys.exit(outcome.exit_code)
 """
-NOTHING = MappingProxyType({})
+NONE = MappingProxyType({})
 FILES = {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}
 
 
@@ -92,25 +91,16 @@ class ToyProject:
     def failure(self, item: str, profile: str = "laptop") -> dict:
         return json.loads((self.folder(item, profile) / "failure.json").read_text())
 
-    def sealed(
-        self,
-        item="table-1",
-        profile="laptop",
-        *,
-        value=8.0,
-        files=FILES,
-        contents=NOTHING,
-        folder=None,
-        fingerprint=None,
-        **more,
-    ) -> dict:
-        """Write a record, with the fingerprint of now where none is given, and its files beside it."""
+    def sealed(self, item="table-1", profile="laptop", *, value=8.0, files=FILES, contents=NONE, folder=None, **more):
+        """Write and return a record, with the fingerprint of now where none is given, and its files beside it."""
         project = Project(self.root)
         declared = next(declared for declared in load_catalogue(project) if declared.item == item)
         folder = folder or project.folder(declared, profile)
         folder.mkdir(parents=True, exist_ok=True)
         for name in filter(None, files.values()):
             (folder / name).write_bytes(contents.get(name, f"content of {name}".encode()))
+        if "fingerprint" not in more:
+            more["fingerprint"] = Fingerprinter(project)(declared, profile)
         about = {"id": declared.id, "technique": declared.technique, "item": item, "profile": profile}
         verdict = {"claim": "twice the size", "kind": "Within", "verdict": "agrees", "reason": "", "rows": [{}, {}]}
         content = {
@@ -123,7 +113,6 @@ class ToyProject:
             "commit": "abc",
             "artifacts": files,
             "artifact_sha256": checksums(folder, files),
-            "fingerprint": Fingerprinter(project)(declared, profile) if fingerprint is None else fingerprint,
             **{"data": [], "calibration": None, "not_comparable": {}},
         }
         return write_record(folder / "record.json", about | content | more)

@@ -12,6 +12,7 @@ from toy_project import ToyProject
 
 from workbench.reproduction import Project, load_catalogue, verdicts_of
 from workbench.reproduction.report import write_report
+from workbench.study.rows import value_row
 
 CATALOGUE = """
 from workbench.reproduction import Evidence, Ordering, Reproduction, Within
@@ -38,7 +39,7 @@ PUBLISHED = """quantity,method,value,unit,source
 bytes,A1,1000000,bytes,"table 1, row 2"
 bytes,plain,2000000,bytes,"table 1, row 1"
 """
-EMPTY_NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+EMPTY = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 MACHINE = {"host": "here", "cpu": "Two-core processor", "cores": 2, "gpus": []}
 BIG_MACHINE = {"host": "there", "cpu": "Large processor", "cores": 64, "gpus": ["Some GPU"]}
 RUN = {"seeds": [0], "configuration": {"num_ranks": 4}, "parameters": {}, "environment": {}, "commit": "abc123"}
@@ -52,6 +53,9 @@ def png(width: int, height: int) -> bytes:
     picture = io.BytesIO()
     Image.new("L", (width, height), 128).save(picture, "png")
     return picture.getvalue()
+
+
+FIGURE = png(720, 360)
 
 
 class ReportProject:
@@ -75,32 +79,23 @@ class ReportProject:
     def folder(self, name: str, profile: str = "laptop") -> Path:
         return self.project.folder(self.item(name), profile)
 
-    def record(
-        self,
-        name: str = "table-1",
-        *,
-        values: dict = TWO_METHODS,
-        profile: str = "laptop",
-        figure: bytes | None = None,
-        notebook: str = EMPTY_NOTEBOOK,
-        **more,
-    ) -> None:
+    def record(self, name="table-1", *, values=TWO_METHODS, profile="laptop", figure=FIGURE, notebook=EMPTY, **more):
         """Write a record with a figure, a log and a notebook beside it; a value may be (value, low, high)."""
         quantity, unit = ("accuracy", "") if name == "fig-2" else ("bytes", "bytes")
-        rows = [
-            {"quantity": quantity, "unit": unit, "method": method}
-            | dict(zip(("value", "low", "high"), value if isinstance(value, tuple) else (value,), strict=False))
-            for method, value in values.items()
-        ]
+        rows = []
+        for method, value in values.items():
+            mean, *ends = value if isinstance(value, tuple) else (value,)
+            interval = dict(zip(("low", "high"), ends, strict=False))
+            rows.append(value_row(quantity, mean, unit, method=method, **interval))
         recording = RUN | {"values": rows} | more
         verdicts = [verdict.to_json() for verdict in verdicts_of(self.project, self.item(name), recording)]
-        contents = {"figure.png": png(720, 360) if figure is None else figure, "notebook.ipynb": notebook.encode()}
+        contents = {"figure.png": figure, "notebook.ipynb": notebook.encode()}
         self.toy.sealed(name, profile, contents=contents, verdicts=verdicts, **recording)
 
     def promoted(self, name: str = "table-1", profile: str = "full", figure: bytes | None = None, **options) -> Path:
         """Write a recorded run of another machine, with its figure where one is given, and leave nothing else of it."""
         path = self.root / f"reproductions/toy_sum/recorded/{profile}/{name}/{self.item(name).evidence.value}.json"
-        self.record(name, profile=profile, machine=BIG_MACHINE, figure=figure, **options)
+        self.record(name, profile=profile, machine=BIG_MACHINE, figure=figure or FIGURE, **options)
         path.parent.mkdir(parents=True, exist_ok=True)
         (self.folder(name, profile) / "record.json").rename(path)
         if figure is not None:
