@@ -31,6 +31,10 @@ def shown(page: BeautifulSoup) -> list[bytes]:
     return [base64.b64decode(image["src"].removeprefix("data:image/png;base64,")) for image in images]
 
 
+def words(tag) -> str:
+    return " ".join(tag.get_text().split())
+
+
 def test_a_wrong_number_of_ours_or_in_published_turns_the_verdict_red_without_a_new_run(held):
     held.record(values={"A1": 1030000, "plain": 2000000})  # 3 % above, where 2 % are allowed
     assert verdict(technique(held), "A1 sends half") == "✕DISAGREES"
@@ -78,8 +82,7 @@ def test_the_first_page_counts_the_verdicts_by_evidence_and_says_in_short_what_w
     counts = {tr.th.get_text().strip(): tr.select("td.number") for tr in table.select("tbody tr")}
     digits = {name: "".join(cell.get_text() for cell in cells) for name, cells in counts.items()}
     assert digits == {"COUNTED": "0200", "MEASURED": "0001", "SIMULATED": "0001"}
-    lines = [" ".join(li.get_text().split()) for li in index(held).select("#short ~ div li")]
-    assert lines == [
+    assert [words(line) for line in index(held).select("#short ~ div li")] == [
         "COUNTED ✓2 AGREES",
         "MEASURED ○1 NOT RUN Not run, in whole or in part: fig-2.",
         "SIMULATED ○1 NOT RUN Not run, in whole or in part: table-9.",
@@ -286,11 +289,8 @@ def test_a_recorded_full_run_stands_beside_the_laptop_run_with_machine_date_and_
 
     first = index(held)
     item = next(line for line in first.select("li.line") if "table-1/counted" in line.get_text())
-    for part, text in (
-        (item, "Recorded full run:"),
-        (first.select_one("#short").parent, "Recorded full run of 1 item:"),
-    ):
-        assert f"{text} ✕1 DISAGREES ✓1 AGREES" in " ".join(part.get_text().split())
+    assert "Recorded full run: ✕1 DISAGREES ✓1 AGREES" in words(item)
+    assert "Recorded full run of 1 item: ✕1 DISAGREES ✓1 AGREES" in words(first.select_one("#short").parent)
 
     write_record(path, json.loads(path.read_text()) | {"id": "toy-sum/table-9/simulated"})
     page = technique(held)
@@ -303,8 +303,7 @@ def test_what_runs_found_stands_first_and_the_recorded_run_speaks_for_the_item(h
     held.record(finding="A1 sends 1.01 MB.")
     held.promoted(values=OTHER, finding="A1 sends 1.5 MB.")
     page = technique(held)
-    told = [" ".join(line.get_text().split()) for line in page.select("article .finding")]
-    assert told == [
+    assert [words(line) for line in page.select("article .finding")] == [
         "Found: A1 sends 1.01 MB. (this run)",
         "Found: A1 sends 1.5 MB. (recorded full run, 2026-01-02 03:04)",
     ]

@@ -159,9 +159,8 @@ def test_a_whole_number_may_stand_for_a_float_and_anything_plain_for_none(toy: T
     ],
 )
 def test_wrong_use_is_one_clear_line_and_nothing_is_run(toy: ToyProject, options, said):
-    project = Project()
     with pytest.raises(UsageError, match=said) as caught:
-        run(project, load_catalogue(project), **options)
+        run(Project(), load_catalogue(), **options)
     assert "\n" not in str(caught.value)
     assert not list(toy.root.glob("results/*/toy"))
 
@@ -172,16 +171,14 @@ def test_data_that_is_required_and_missing_is_named(toy: ToyProject):
     (toy.root / "data").mkdir()
     (toy.root / "data/manifest.csv").write_text(manifest)
     toy.declare('item("table-1", requires=("data:glue/sst2",))')
-    project = Project()
     with pytest.raises(UsageError, match="requires the data 'glue/sst2', and sst2/train.tsv is not here"):
-        plan(project, load_catalogue(project), "laptop")
+        plan(Project(), load_catalogue(), "laptop")
 
 
 def test_a_results_folder_that_cannot_be_written_is_named(toy: ToyProject):
     (toy.root / "results").write_text("a file in the way")
-    project = Project()
     with pytest.raises(UsageError, match="results/laptop cannot be written: Not a directory"):
-        run(project, load_catalogue(project))
+        run(Project(), load_catalogue())
 
 
 def test_a_root_without_reproductions_is_named(tmp_path):

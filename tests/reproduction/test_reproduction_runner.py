@@ -91,9 +91,9 @@ def test_timed_items_run_alone_and_the_others_side_by_side_up_to_the_jobs():
 
 
 def test_quick_items_of_all_techniques_come_first_in_turn_and_of_each_the_quickest():
-    expected_s = {"one/accuracy": 250, "one/fig-1": 8, "one/fig-2": 6, "one/fig-3": 30, "one/speed": 25}
-    expected_s |= {"two/long-speed": 100, "two/fig-1": 20, "two/speed": 10}
-    items = [planned(id, times="speed" in id, expected=seconds) for id, seconds in expected_s.items()]
+    seconds_of = {"one/accuracy": 250, "one/fig-1": 8, "one/fig-2": 6, "one/fig-3": 30, "one/speed": 25}
+    seconds_of |= {"two/long-speed": 100, "two/fig-1": 20, "two/speed": 10}
+    items = [planned(id, times="speed" in id, expected=seconds) for id, seconds in seconds_of.items()]
     assert [item.id for item in in_order(items)] == [
         *("one/fig-2", "two/fig-1", "one/fig-1", "one/fig-3"),  # untimed and at most 30 s
         *("one/speed", "two/speed"),
@@ -165,9 +165,8 @@ def test_a_second_runner_of_one_profile_names_the_first_and_runs_as_soon_as_that
     folder.mkdir(parents=True)
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    project = Project()
     with pytest.raises(UsageError, match=rf"is in use by another run: pid {holder.pid} on \S+, since 20"):
-        run(project, load_catalogue(project))
+        run(Project(), load_catalogue())
     assert [path.name for path in folder.iterdir()] == [".lock"]
     kill(holder.pid)
     holder.communicate()
@@ -254,9 +253,9 @@ def test_a_file_where_a_folder_of_results_belongs_is_refused_by_name_before_anyt
     path = toy.root / "results/laptop" / barred
     path.parent.mkdir(parents=True)
     path.symlink_to(toy.root / "nowhere") if dangling else path.write_text("a file")
-    project, message = Project(), f"{path} is not a folder, and the record of toy/table-1/counted belongs there"
+    message = f"{path} is not a folder, and the record of toy/table-1/counted belongs there"
     with pytest.raises(UsageError, match=message):
-        run(project, load_catalogue(project))
+        run(Project(), load_catalogue())
 
 
 def test_a_technique_folder_on_another_disk_is_refused_before_anything_runs(toy: ToyProject):
@@ -264,11 +263,10 @@ def test_a_technique_folder_on_another_disk_is_refused_before_anything_runs(toy:
         pytest.skip("no second file system is here")
     link = toy.root / "results/laptop/toy"
     link.parent.mkdir(parents=True)
-    project = Project()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
         link.symlink_to(other)
         with pytest.raises(UsageError, match=f"{link} lies on another disk than {link.parent}"):
-            run(project, load_catalogue(project))
+            run(Project(), load_catalogue())
 
 
 @pytest.mark.parametrize(
