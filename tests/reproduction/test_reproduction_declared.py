@@ -25,10 +25,6 @@ def declared(**changes):
     return Reproduction(**(base | changes))
 
 
-def test_an_id_is_technique_item_evidence_with_hyphens():
-    assert declared(technique="activation_compression").id == "activation-compression/table-1/counted"
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
