@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -15,6 +16,7 @@ from workbench.reproduction import Project, load_catalogue
 from workbench.reproduction.files import checksums, write_record
 from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.records import SCHEMA
+from workbench.reproduction.scaffold import notebook_json
 
 HEADER = """
 from workbench.reproduction import Crossover, Evidence, Ordering, Reproduction, Trend, Within
@@ -33,12 +35,11 @@ RECORD = f"from workbench.reproduction import record\nrecord(item, [{VALUE}])"
 PARAMETERS_CELL = 'item = "toy/table-1/counted"  # id\nsize = 1  # elements'
 DRIVER = """
 import dataclasses, json, sys
-from workbench.reproduction import Project, UsageError, load_catalogue, run, select
+from workbench.reproduction import Project, UsageError, load_catalogue, run
 
-options = json.loads(sys.argv[1])
 project = Project()
 try:
-    outcome = run(project, select(load_catalogue(project), options.pop("patterns", [])), **options)
+    outcome = run(project, load_catalogue(project), **json.loads(sys.argv[1]))
 except UsageError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
@@ -49,36 +50,26 @@ items = [dataclasses.asdict(item) for item in outcome.items]
 print(json.dumps({"items": items, "seconds": outcome.seconds, "heavy": heavy}))
 sys.exit(outcome.exit_code)
 """
+NONE = MappingProxyType({})
 FILES = {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}
 
 
-def notebook_json(cells: list[tuple[str, list[str]]]) -> str:
-    """Return a notebook of code cells, each a source and its tags."""
-    common = {"cell_type": "code", "outputs": [], "execution_count": None}
-    written = [
-        common | {"id": f"cell-{place}", "metadata": {"tags": tags}, "source": source}
-        for place, (source, tags) in enumerate(cells)
-    ]
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": written})
-
-
 class ToyProject:
-    """reproductions/toy and notebooks/toy below a root."""
+    """The catalogue and the notebooks of one technique below a root."""
 
-    def __init__(self, root: Path):
-        self.root, self.runners = root, []
-        (root / "reproductions/toy/published").mkdir(parents=True)
-        (root / "notebooks/toy").mkdir(parents=True)
+    def __init__(self, root: Path, technique: str = "toy"):
+        self.root, self.technique, self.runners = root, technique, []
+        (root / f"reproductions/{technique}/published").mkdir(parents=True)
+        (root / f"notebooks/{technique}").mkdir(parents=True)
         self.publish(PUBLISHED)
         self.declare('item("table-1")')
         self.notebook("one", RECORD)
 
     def publish(self, text: str) -> None:
-        (self.root / "reproductions/toy/published/numbers.csv").write_text(text)
+        (self.root / f"reproductions/{self.technique}/published/numbers.csv").write_text(text)
 
     def declare(self, *items: str, file: str = "catalogue.py") -> None:
-        path = self.root / "reproductions/toy" / file
+        path = self.root / "reproductions" / self.technique / file
         path.write_text(f"{HEADER}\nCATALOGUE = (\n" + ",\n".join(items) + ",\n)\n")
 
     def declare_each(self, **cells: str) -> None:
@@ -88,8 +79,8 @@ class ToyProject:
             self.notebook(name, textwrap.dedent(cell), RECORD)
 
     def notebook(self, name: str, *cells: str, parameters: str = PARAMETERS_CELL) -> None:
-        path = self.root / f"notebooks/toy/{name}.ipynb"
-        path.write_text(notebook_json([(parameters, ["parameters"]), *((cell, []) for cell in cells)]))
+        text = "\n# %%\n".join((f"# %% [parameters]\n{parameters}", *cells))
+        (self.root / f"notebooks/{self.technique}/{name}.ipynb").write_text(notebook_json(text))
 
     def folder(self, item: str = "table-1", profile: str = "laptop") -> Path:
         return self.root / "results" / profile / "toy" / item / "counted"
@@ -100,18 +91,21 @@ class ToyProject:
     def failure(self, item: str, profile: str = "laptop") -> dict:
         return json.loads((self.folder(item, profile) / "failure.json").read_text())
 
-    def sealed(self, item="table-1", profile="laptop", *, value=8.0, files=FILES, folder=None, **more) -> dict:
-        """Write a record with the fingerprint of now and its files beside it."""
-        folder = folder or self.folder(item, profile)
+    def sealed(self, item="table-1", profile="laptop", *, value=8.0, files=FILES, contents=NONE, folder=None, **more):
+        """Write and return a record, with the fingerprint of now where none is given, and its files beside it."""
+        project = Project(self.root)
+        declared = next(declared for declared in load_catalogue(project) if declared.item == item)
+        folder = folder or project.folder(declared, profile)
         folder.mkdir(parents=True, exist_ok=True)
         for name in filter(None, files.values()):
-            (folder / name).write_text(f"content of {name}")
-        project, id = Project(self.root), f"toy/{item}/counted"
-        declared = next(one for one in load_catalogue(project) if one.id == id)
-        about = {"id": id, "technique": "toy", "item": item, "evidence": "counted", "profile": profile}
+            (folder / name).write_bytes(contents.get(name, f"content of {name}".encode()))
+        if "fingerprint" not in more:
+            more["fingerprint"] = Fingerprinter(project)(declared, profile)
+        about = {"id": declared.id, "technique": declared.technique, "item": item, "profile": profile}
         verdict = {"claim": "twice the size", "kind": "Within", "verdict": "agrees", "reason": "", "rows": [{}, {}]}
         content = {
             "schema": SCHEMA,
+            "evidence": declared.evidence.value,
             "values": [{"quantity": "bytes", "method": "A1", "value": value, "unit": "bytes"}],
             "verdicts": [verdict],
             "started": "2026-01-01T00:00:00+00:00",
@@ -119,7 +113,6 @@ class ToyProject:
             "commit": "abc",
             "artifacts": files,
             "artifact_sha256": checksums(folder, files),
-            "fingerprint": Fingerprinter(project)(declared, profile),
             **{"data": [], "calibration": None, "not_comparable": {}},
         }
         return write_record(folder / "record.json", about | content | more)

@@ -22,6 +22,7 @@ END_TIMEOUT_S = 10
 
 CONFIG = """
 c.ServerApp.open_browser = False
+c.ServerApp.port_retries = 0
 c.ServerApp.allow_root = True
 c.LabApp.news_url = None
 c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
@@ -52,18 +53,10 @@ def running_lab(folder: Path, home: Path) -> Iterator[Lab]:
     _write_settings(home)
     port, token = _free_port(), secrets.token_hex(16)
     log = (home / "server.log").open("wb")
-    command = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        f"--ServerApp.root_dir={folder}",
-        f"--ServerApp.port={port}",
-        "--ServerApp.port_retries=0",
-        f"--IdentityProvider.token={token}",
-    ]
-    server = subprocess.Popen(
-        command, env=_environment(home), cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-    )
+    settings = {"ServerApp.root_dir": folder, "ServerApp.port": port, "IdentityProvider.token": token}
+    command = [sys.executable, "-m", "jupyterlab", *(f"--{name}={value}" for name, value in settings.items())]
+    streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+    server = subprocess.Popen(command, env=_environment(home), cwd=folder, **streams)
     try:
         lab = Lab(url=f"http://127.0.0.1:{port}", token=token)
         _wait_until_up(lab, server, home / "server.log")

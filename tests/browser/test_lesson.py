@@ -1,43 +1,26 @@
 """Every lesson in a real JupyterLab and a real browser: it runs, and its control moves the figure."""
 
-import importlib.util
 import shutil
+import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
+from chromium import IN_BROWSER, open_page
 from lab import running_lab
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SLIDERS = {"activation_compression": "bandwidth-bytes-per-s", "flextp": "skewness"}  # one control of each lesson
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-HAS_PLAYWRIGHT = importlib.util.find_spec("playwright") is not None
 
 OPEN_TIMEOUT_MS = 60_000
 RUN_TIMEOUT_MS = 120_000
 REDRAW_TIMEOUT_MS = 20_000
 
-CHROMIUM_OPTIONS = [
-    "--no-sandbox",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-]
-
 KERNEL_IS_IDLE = "#jp-main-statusbar :text('| Idle')"  # shown once the notebook has its kernel
 FIGURE = ".workbench-figure img"
 FAILURES = ", ".join(f".jp-Notebook [data-mime-type='application/vnd.jupyter.{name}']" for name in ("stderr", "error"))
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.timeout(180),
-    pytest.mark.skipif(
-        not HAS_PLAYWRIGHT, reason="Playwright is missing: pip install -c constraints.txt -e .[browser]"
-    ),
-    pytest.mark.skipif(not CHROMIUM, reason="Chromium is missing: apt-get install chromium, or your system's way"),
-]
+pytestmark = [*IN_BROWSER, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
@@ -52,16 +35,9 @@ def lab(tmp_path, technique):
 
 @pytest.fixture
 def page(tmp_path):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_OPTIONS)
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        try:
-            yield page
-        finally:
-            page.screenshot(path=tmp_path / "last.png")
-            browser.close()
+    with open_page(1280, 1000) as page:
+        yield page
+        page.screenshot(path=tmp_path / "last.png")
 
 
 def open_notebook(page, address):
@@ -109,22 +85,14 @@ def test_the_lesson_runs_in_a_browser_and_its_control_changes_the_figure(lab, pa
     page.screenshot(path=tmp_path / "after.png")
 
 
-@pytest.mark.timeout(90)
 def test_the_server_and_its_kernels_are_gone_when_a_test_fails(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     of_others = set(psutil.Process().children(recursive=True))
     with pytest.raises(ZeroDivisionError), running_lab(tmp_path, home) as lab:
-        _start_kernel(lab)
+        start = urllib.request.Request(f"{lab.url}/api/kernels?token={lab.token}", data=b"{}", method="POST")
+        urllib.request.urlopen(start, timeout=30).close()
         family = set(psutil.Process().children(recursive=True)) - of_others
         assert len(family) >= 2, "the server and its kernel"
         raise ZeroDivisionError
     assert [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
-
-
-def _start_kernel(lab):
-    import urllib.request
-
-    request = urllib.request.Request(f"{lab.url}/api/kernels?token={lab.token}", data=b"{}", method="POST")
-    with urllib.request.urlopen(request, timeout=30):
-        pass

@@ -3,8 +3,8 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from toy_project import ToyProject
@@ -14,8 +14,7 @@ from workbench.cli import exit_code
 HEAVY = ("torch", "papermill", "pandas", "matplotlib", "transformers")
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """An ended command."""
 
     code: int

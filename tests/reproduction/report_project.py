@@ -1,16 +1,18 @@
 """A project whose records are written by hand, so that what the report says of them is known."""
 
+import io
 import json
 import shutil
-import struct
-import zlib
 from pathlib import Path
 
 from bs4 import BeautifulSoup
+from nbformat.v4 import new_notebook
+from PIL import Image
+from toy_project import ToyProject
 
 from workbench.reproduction import Project, load_catalogue, verdicts_of
-from workbench.reproduction.files import checksums, write_record
 from workbench.reproduction.report import write_report
+from workbench.study.rows import value_row
 
 CATALOGUE = """
 from workbench.reproduction import Evidence, Ordering, Reproduction, Within
@@ -19,7 +21,7 @@ HEADERS = "headers are not counted"
 HALF = {"where": {"method": "A1"}, "source": "table 1", "explanation": "The paper counts in another unit."}
 ORDER = {"along": "method", "order": ["A1", "plain"], "because": "the figure's order"}
 
-def item(name, evidence, title, *claims, parameters={"smoke": {}, "laptop": {}}, published="table-1.csv"):
+def item(name, evidence, title, *claims, parameters={"smoke": {}, "laptop": {}}, published="numbers.csv"):
     return Reproduction(technique="toy_sum", item=name, evidence=evidence, title=title, published=published,
                         notebook="notebooks/toy_sum/one.ipynb", parameters=parameters, claims=claims)
 
@@ -37,44 +39,34 @@ PUBLISHED = """quantity,method,value,unit,source
 bytes,A1,1000000,bytes,"table 1, row 2"
 bytes,plain,2000000,bytes,"table 1, row 1"
 """
-ARTIFACTS = {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}
-EMPTY_NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+EMPTY = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 MACHINE = {"host": "here", "cpu": "Two-core processor", "cores": 2, "gpus": []}
 BIG_MACHINE = {"host": "there", "cpu": "Large processor", "cores": 64, "gpus": ["Some GPU"]}
+RUN = {"seeds": [0], "configuration": {"num_ranks": 4}, "parameters": {}, "environment": {}, "commit": "abc123"}
+RUN |= {"versions": {"torch": "2.13.0"}, "started": "2026-01-02T03:04:05+00:00", "seconds": 12.5, "machine": MACHINE}
+RUN |= {"data": [], "calibration": None, "not_comparable": {}, "finding": "", "fingerprint": {}}
 TWO_METHODS = {"A1": 1010000, "plain": 2000000}  # A1 is 1 % above the published million
 
 
 def png(width: int, height: int) -> bytes:
-    """Return a grey picture, written by the rules of the PNG format."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    rows = zlib.compress((b"\0" + b"\x80" * width) * height)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    """Return a grey picture."""
+    picture = io.BytesIO()
+    Image.new("L", (width, height), 128).save(picture, "png")
+    return picture.getvalue()
 
 
-def columns(value) -> dict[str, float]:
-    """Return the columns of a value, or of (value, low, high)."""
-    return dict(zip(("value", "low", "high"), value, strict=True)) if isinstance(value, tuple) else {"value": value}
+FIGURE = png(720, 360)
 
 
 class ReportProject:
     """reproductions/toy_sum, its records, and the report written from them."""
 
     def __init__(self, root: Path):
-        (root / "reproductions/toy_sum/published").mkdir(parents=True)
-        (root / "notebooks/toy_sum").mkdir(parents=True)
-        (root / "notebooks/toy_sum/one.ipynb").write_text("{}")
+        self.root, self.toy = root, ToyProject(root, "toy_sum")
+        self.project = Project(root)
         self.catalogue = root / "reproductions/toy_sum/catalogue.py"
         self.catalogue.write_text(CATALOGUE)
-        self.root = root
-        self.publish(PUBLISHED)
-        self.project = Project(root)
-
-    def publish(self, text: str) -> None:
-        (self.root / "reproductions/toy_sum/published/table-1.csv").write_text(text)
+        self.toy.publish(PUBLISHED)
 
     def declare(self, old: str, new: str) -> None:
         """Replace a text of the catalogue."""
@@ -87,45 +79,25 @@ class ReportProject:
     def folder(self, name: str, profile: str = "laptop") -> Path:
         return self.project.folder(self.item(name), profile)
 
-    def record(
-        self,
-        name: str = "table-1",
-        *,
-        values: dict = TWO_METHODS,
-        profile: str = "laptop",
-        data=(),
-        machine=MACHINE,
-        path=None,
-        figure: bytes | None = None,
-        notebook: str = EMPTY_NOTEBOOK,
-        finding: str = "",
-    ) -> Path:
+    def record(self, name="table-1", *, values=TWO_METHODS, profile="laptop", figure=FIGURE, notebook=EMPTY, **more):
         """Write a record with a figure, a log and a notebook beside it; a value may be (value, low, high)."""
-        item, folder = self.item(name), self.folder(name, profile)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "figure.png").write_bytes(png(720, 360) if figure is None else figure)
-        (folder / "log.txt").write_text("a log\n")
-        (folder / "notebook.ipynb").write_text(notebook)
         quantity, unit = ("accuracy", "") if name == "fig-2" else ("bytes", "bytes")
-        keys = {"quantity": quantity, "unit": unit}
-        rows = [keys | {"method": method} | columns(value) for method, value in values.items()]
-        recording = {"values": rows, "data": list(data), "calibration": None, "not_comparable": {}, "finding": finding}
-        about = {"schema": 1, "id": item.id, "technique": item.technique, "item": item.item, "title": item.title}
-        about |= {"evidence": item.evidence.value, "profile": profile, "machine": machine, "fingerprint": {}}
-        settings = {"seeds": [0], "configuration": {"num_ranks": 4}, "parameters": {}, "environment": {}}
-        run = {"versions": {"torch": "2.13.0"}, "commit": "abc123", "seconds": 12.5}
-        run |= {"started": "2026-01-02T03:04:05+00:00", "artifacts": ARTIFACTS}
-        sealed = {"artifact_sha256": checksums(folder, ARTIFACTS)}
-        verdicts = [verdict.to_json() for verdict in verdicts_of(self.project, item, recording)]
-        target = path or folder / "record.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_record(target, about | settings | run | sealed | recording | {"verdicts": verdicts})
-        return target
+        rows = []
+        for method, value in values.items():
+            mean, *ends = value if isinstance(value, tuple) else (value,)
+            interval = dict(zip(("low", "high"), ends, strict=False))
+            rows.append(value_row(quantity, mean, unit, method=method, **interval))
+        recording = RUN | {"values": rows} | more
+        verdicts = [verdict.to_json() for verdict in verdicts_of(self.project, self.item(name), recording)]
+        contents = {"figure.png": figure, "notebook.ipynb": notebook.encode()}
+        self.toy.sealed(name, profile, contents=contents, verdicts=verdicts, **recording)
 
     def promoted(self, name: str = "table-1", profile: str = "full", figure: bytes | None = None, **options) -> Path:
         """Write a recorded run of another machine, with its figure where one is given, and leave nothing else of it."""
         path = self.root / f"reproductions/toy_sum/recorded/{profile}/{name}/{self.item(name).evidence.value}.json"
-        self.record(name, profile=profile, machine=BIG_MACHINE, path=path, figure=figure, **options)
+        self.record(name, profile=profile, machine=BIG_MACHINE, figure=figure or FIGURE, **options)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (self.folder(name, profile) / "record.json").rename(path)
         if figure is not None:
             path.with_suffix(".png").write_bytes(figure)
         shutil.rmtree(self.root / "results" / profile)
@@ -155,8 +127,6 @@ def technique(held: ReportProject, profile: str = "laptop", **options) -> Beauti
 
 def notebook_page(held: ReportProject, *cells) -> Path:
     """Record with an executed notebook of these cells and return its page."""
-    from nbformat.v4 import new_notebook
-
     held.record(notebook=json.dumps(new_notebook(cells=list(cells))))
     return held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html"
 

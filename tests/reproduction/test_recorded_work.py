@@ -92,7 +92,5 @@ def test_a_declaration_decides_as_the_recorded_reasons_did(path):
     then, now = (
         {judged.claim: judged.verdict for judged in verdicts_of(PROJECT, item, held)} for held in (record, plain)
     )
-    differing = {name for name in then if now[name] != then[name]}
-    assert differing == (
-        {OLDER_THAN_ITS_RULE} if path.parts[-4:-1] == ("recorded", "full", "error-feedback") else set()
-    )
+    is_older = path.parts[-4:-1] == ("recorded", "full", "error-feedback")
+    assert {name for name in then if now[name] != then[name]} == ({OLDER_THAN_ITS_RULE} if is_older else set())

@@ -1,37 +1,21 @@
 """The report in a real browser: nothing scrolls sideways on a phone, and a thumbnail opens its figure."""
 
-import importlib.util
-import json
-import shutil
 from pathlib import Path
 
 import pytest
-from report_project import ReportProject, png
+from chromium import IN_BROWSER, open_page
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+from report_project import ReportProject, notebook_page, png
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
 PHONE = {"width": 390, "height": 844}  # CSS pixels of a common phone
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.timeout(60),
-    pytest.mark.skipif(
-        importlib.util.find_spec("playwright") is None,
-        reason="Playwright is missing: pip install -c constraints.txt -e .[browser]",
-    ),
-    pytest.mark.skipif(not CHROMIUM, reason="Chromium is missing: apt-get install chromium, or your system's way"),
-]
+pytestmark = IN_BROWSER
 
 
 @pytest.fixture
 def phone():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
-        page = browser.new_page(viewport=PHONE, offline=True)
+    with open_page(**PHONE, offline=True) as page:
         yield page
-        browser.close()
 
 
 @pytest.fixture
@@ -55,41 +39,32 @@ def test_on_a_phone_no_page_scrolls_sideways_and_rows_become_cards(phone, first)
 
 
 def test_scripts_of_a_notebook_do_not_run_on_its_page(phone, tmp_path):
-    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-
     script = "<script>window.ran = 'script'</script><img src='data:,' onerror=\"window.ran = 'handler'\" alt=''>"
     data = {"text/html": f"{script}<b style='color: rgb(1, 2, 3)'>shown</b>"}
     kinds = [{"application/javascript": "window.ran = 'output'"}, data]
-    cells = [
-        new_markdown_cell(script),
-        new_code_cell("1", outputs=[new_output("display_data", data=each) for each in kinds]),
-    ]
-    held = ReportProject(tmp_path / "project")
-    held.record(notebook=json.dumps(new_notebook(cells=cells)))
-    page = held.report(notebooks=True).parent / "notebooks/toy-sum-table-1-counted.html"
+    code = new_code_cell("1", outputs=[new_output("display_data", data=kind) for kind in kinds])
+    page = notebook_page(ReportProject(tmp_path / "project"), new_markdown_cell(script), code)
     phone.goto(page.as_uri())
     phone.wait_for_timeout(200)
     assert phone.evaluate("window.ran") is None
     assert phone.get_by_text("shown").evaluate("word => getComputedStyle(word).color") == "rgb(1, 2, 3)"
 
 
-def test_a_thumbnail_opens_its_figure_over_the_page_and_close_puts_it_back(phone, first):
-    phone.goto(first.as_uri())
-    phone.locator("a.thumb").click()
-    figure = phone.locator("#table-1-counted-figure")
+@pytest.mark.parametrize(
+    ("page", "link", "figure", "width"),
+    [
+        ("index.html", "a.thumb", "#table-1-counted-figure", 720),
+        ("toy-sum.html", "#table-1-counted-figure-full a.open", "#table-1-counted-figure-full", 400),
+    ],
+)
+def test_a_link_opens_its_figure_over_the_page_and_close_puts_it_back(phone, first, page, link, figure, width):
+    phone.goto(first.with_name(page).as_uri())
+    phone.locator(link).click()
+    figure = phone.locator(figure)
     assert figure.evaluate("figure => getComputedStyle(figure).position") == "fixed"
-    assert figure.locator("img").evaluate("image => image.naturalWidth") == 720
+    assert figure.locator("img").evaluate("image => image.naturalWidth") == width
     figure.get_by_text("Close").click()
     assert figure.evaluate("figure => getComputedStyle(figure).position") == "static"
-
-
-def test_the_recorded_figure_stands_below_ours_and_opens_over_the_page(phone, first):
-    phone.goto(first.with_name("toy-sum.html").as_uri())
-    ours, recorded = phone.locator("#table-1-counted-figure"), phone.locator("#table-1-counted-figure-full")
-    assert ours.bounding_box()["y"] + ours.bounding_box()["height"] <= recorded.bounding_box()["y"]
-    recorded.locator("a.open").click()
-    assert recorded.evaluate("figure => getComputedStyle(figure).position") == "fixed"
-    assert recorded.locator("img").evaluate("image => image.naturalWidth") == 400
 
 
 def test_the_page_follows_the_readers_dark_or_light_setting(phone, first):

@@ -4,19 +4,8 @@ import math
 
 import pytest
 
-from workbench.reproduction import (
-    Bound,
-    ClaimError,
-    Crossover,
-    Evidence,
-    Ordering,
-    Reproduction,
-    Trend,
-    Verdict,
-    Within,
-)
+from workbench.reproduction import Bound, ClaimError, Crossover, Ordering, Trend, Verdict, Within
 from workbench.reproduction.judge import judge
-from workbench.reproduction.report import rule_text
 from workbench.study.rows import read_rows
 
 AGREES, DISAGREES, NOT_COMPARABLE, NOT_RUN = Verdict
@@ -78,6 +67,9 @@ def outcome(claim, ours, published=(), **more):
     return judged(claim, ours, published, **more).verdict
 
 
+REACHES = "our interval 6.872 to 9.648 reaches the tolerance"
+
+
 @pytest.mark.parametrize(
     ("tolerance", "ours", "verdict", "reason"),
     [
@@ -89,12 +81,7 @@ def outcome(claim, ours, published=(), **more):
         ({"rel": 0.1}, 1110.4, DISAGREES, "ours is 139 times the published value, off by more than 10 %"),  # 138.8
         ({"abs": 0}, 9.0, DISAGREES, "ours is 9, not 8"),
         ({"abs": 0.5}, 9.0, DISAGREES, "off by +1, more than 0.5"),
-        (
-            {"rel": 0.1},  # 7.2 to 8.8
-            (8.96, {}, 6.872, 9.648),
-            DISAGREES,
-            "off by +12 %, more than 10 %; our interval 6.872 to 9.648 reaches the tolerance",
-        ),
+        ({"rel": 0.1}, (8.96, {}, 6.872, 9.648), DISAGREES, f"off by +12 %, more than 10 %; {REACHES}"),  # 7.2 to 8.8
         ({"rel": 0.1}, (9.6, {}, 8.88, 10.4), DISAGREES, "off by +20 %, more than 10 %"),
     ],
 )
@@ -133,26 +120,10 @@ def test_a_bound_gives_our_interval_and_the_missing_rows():
     assert outcome(bound(at_most=1.0), ()) is NOT_RUN
 
 
-@pytest.mark.parametrize(
-    ("claim", "ours", "reason"),
-    [
-        (ordering("T1", "w/o"), along("m", {"T1": 1.08717, "w/o": 1.0}), "expected T1 below w/o; found 1.087 and 1"),
-        (
-            ordering("T1", "w/o"),
-            along("m", {"T1": 1.000002, "w/o": 1.000001}),
-            "expected T1 below w/o; found 1.000002 and 1.000001",
-        ),
-        (trend("decreasing"), along("x", {256: 1.0, 512: 2.0}), "expected less at 512 than at 256; found 2 and 1"),
-    ],
-)
-def test_values_that_differ_late_are_written_with_the_digits_that_tell_them_apart(claim, ours, reason):
-    assert judged(claim, ours).reason == reason
-
-
-def test_changing_one_published_number_turns_a_verdict_red():
-    ours = along("method", {"A1": 100.0, "A2": 50.0})
-    assert outcome(within(rel=0.05), ours, along("method", {"A1": 101.0, "A2": 51.0})) is AGREES
-    assert outcome(within(rel=0.05), ours, along("method", {"A1": 101.0, "A2": 61.0})) is DISAGREES
+def test_values_are_written_with_four_digits_or_as_many_as_tell_them_apart():
+    for t1, plain, text in ((1.08717, 1.0, "1.087 and 1"), (1.000002, 1.000001, "1.000002 and 1.000001")):
+        found = judged(ordering("T1", "w/o"), along("m", {"T1": t1, "w/o": plain}))
+        assert found.reason == f"expected T1 below w/o; found {text}"
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -175,16 +146,12 @@ def test_what_cannot_be_compared_is_refused_by_the_claims_name():
         (within(), one, rows(1.0, unit="s"), "'w'.*published in 's' and ours is in 'ms'"),
         (within(where={"metod": "A1"}), *(along("method", {"A1": 1.0}),) * 2, "'w'.*where names.*metod"),
         (within(), batches, one, "2 of our rows.*batch"),
-        (
-            within(where={"m": ["a", "z"]}),
-            *(along("m", {"a": 1}),) * 2,
-            "'w': where lists m='z', and no published row of 'time' has it",
-        ),
+        (within(where={"m": ["a", "z"]}), *(along("m", {"a": 1}),) * 2, "where lists m='z', and no published row"),
         (
             ordering("a", "b"),
             along("m", {"a": 1, "b": 2}, tp=1),
             finer,
-            "'o': 2 published rows fit ours with m=a, tp=1; say in `where` which",
+            "'o': 2 published rows fit ours with m=a, tp=1",
         ),
     ):
         with pytest.raises(ClaimError, match=message):
@@ -213,9 +180,7 @@ def test_an_ordering_inside_the_spread_is_not_a_finding():
     assert outcome(claim, along("m", {"a": (3.0, 2.9, 3.1), "b": b})) is DISAGREES
     found = judged(claim, along("m", {"a": (1.0, 0.9, 1.3), "b": b}))
     assert found.verdict is NOT_COMPARABLE
-    assert found.reason == (
-        "expected a below b; found 1 (0.9 to 1.3) and 2 (1.2 to 2.8): the intervals overlap, so neither order is shown"
-    )
+    assert "found 1 (0.9 to 1.3) and 2 (1.2 to 2.8): the intervals overlap" in found.reason
 
 
 def test_seeds_are_merged_into_their_mean_with_smallest_and_largest_as_the_spread():
@@ -228,11 +193,11 @@ def test_seeds_are_merged_into_their_mean_with_smallest_and_largest_as_the_sprea
 
 
 def test_an_ordering_that_the_published_values_themselves_break_disagrees_also_across_a_value_of_ours_alone():
-    found = judged(ordering("a", "b"), along("m", {"a": 1, "b": 2}), along("m", {"a": 7, "b": 5}))
-    assert found.verdict is DISAGREES and "but the published values are 7 and 5" in found.reason
-    found = judged(ordering("a", "b", "c"), along("m", {"a": 1, "b": 2, "c": 3}), along("m", {"a": 7, "c": 5}))
-    assert found.verdict is DISAGREES
-    assert found.reason == "expected a below c, but the published values are 7 and 5"
+    ours = along("m", {"a": 1, "b": 2, "c": 3})
+    for order, last in (("ab", "b"), ("abc", "c")):
+        found = judged(ordering(*order), ours, along("m", {"a": 7, last: 5}))
+        assert found.verdict is DISAGREES
+        assert found.reason == f"expected a below {last}, but the published values are 7 and 5"
 
 
 def test_a_trend_looks_along_the_column_whatever_the_order_of_the_rows():
@@ -283,7 +248,6 @@ def test_a_reason_for_not_comparing_must_name_a_claim_and_never_hides_that_nothi
         (lambda: bound(), "give exactly one"),
         (lambda: bound(at_most=1.0, at_least=0.0), "give exactly one"),
         (lambda: bound(at_most=math.nan), "must be a finite number"),
-        (lambda: bound(at_least=True), "must be a finite number"),
         (lambda: Bound("b", source=" ", at_most=1.0, **TIME), "must say why"),
         (lambda: ordering("a"), "order"),
         (lambda: trend("up"), "direction"),
@@ -408,16 +372,3 @@ def test_every_row_of_ours_is_compared_with_what_is_expected_by_definition_and_n
     assert wrong.rows[2].to_json()["by_definition"] is True and wrong.rows[2].source == "section 2: a share of itself"
     assert outcome(by_definition(2.0, abs=0.0), along("m", {"a": 2.0})) is AGREES
     assert by_definition(0, abs=0.1).expected == 0
-
-
-def test_an_item_without_published_numbers_may_hold_claims_by_definition_alone():
-    item = {"technique": "toy", "item": "fig-1", "evidence": Evidence.COUNTED, "title": "t", "notebook": "n.ipynb"}
-    item["parameters"] = {"smoke": {}}
-    assert Reproduction(claims=(by_definition(),), **item).published is None
-    with pytest.raises(ValueError, match="published is None, and claim 'w' compares with published values"):
-        Reproduction(claims=(bound(at_most=1.0), within()), **item)
-
-
-def test_the_rule_says_that_a_value_is_expected_by_definition():
-    assert rule_text(by_definition()).startswith("Time within 10 % of 1, expected by definition. Reason:")
-    assert rule_text(by_definition(rel=0.0)).startswith("Time equal to 1, expected by definition. Reason:")

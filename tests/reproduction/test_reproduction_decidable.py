@@ -9,6 +9,7 @@ from workbench.reproduction.judge import judge
 from workbench.study.rows import read_rows, value_row
 from workbench.study.training import loss_rows, points_below_rows, steps_row
 
+AGREES, DISAGREES, NOT_COMPARABLE, _ = Verdict
 RULE = Decidable(baseline={"method": "w/o"}, num_tested=400)  # the error of a share of 0.5: sqrt(0.25 / 400) = 0.025
 WHERE = {"task": "mrpc", "method": "A1"}
 LOST = {"quantity": "points_below", "where": WHERE, "because": "b", "source": "s", "decidable": RULE}
@@ -43,7 +44,7 @@ def judged(claim, scores: dict, *, printed: float | None = None, encoder: str = 
 def undecided(claim, scores: dict, **more) -> str:
     """Return the reason why a claim is not decided, empty where it is."""
     found = judged(claim, scores, **more)
-    return found.reason if found.verdict is Verdict.NOT_COMPARABLE else ""
+    return found.reason if found.verdict is NOT_COMPARABLE else ""
 
 
 @pytest.mark.parametrize("claim", [AT_MOST_3, AT_LEAST_3])
@@ -98,39 +99,37 @@ def test_near_one_of_two_printed_values_far_apart_nothing_is_decided_and_between
     assert not any(near(share, 0.7) for share in (0.659, 0.741, 0.85, 0.959, 1.041))
 
 
-def test_few_points_lost_by_a_method_at_chance_are_no_agreement():
-    assert "all there is to lose" in undecided(AT_MOST_3, {"w/o": 0.57, "A1": 0.545})  # 0.5 and two errors: 0.55
-    assert judged(AT_MOST_3, {"w/o": 0.57, "A1": 0.56}).verdict is Verdict.AGREES
-    assert judged(AT_MOST_3, {"w/o": 0.8, "A1": 0.5}).verdict is Verdict.DISAGREES  # 30 points
+SURE = {"decidable": replace(RULE, num_tested=10_000)}  # an error of 0.4 points
+SURE_AT_MOST_3, SURE_AT_LEAST_3, SURE_KEPT = (replace(claim, **SURE) for claim in (AT_MOST_3, AT_LEAST_3, KEPT))
+LITTLE = {"chance": 0.75}  # a baseline of 0.8 is 5 points, 0.0625 of its score, above it
 
 
-def test_an_agreement_within_most_of_all_there_is_to_lose_is_none():
-    # 5 points above a constant answer, 0.0625 of the score, in which 10,000 examples have an error of 0.4 points
-    rule = {"decidable": replace(RULE, num_tested=10_000)}
-    bound, share = replace(AT_MOST_3, **rule), replace(KEPT, **rule)
-    assert "5.0 points above a constant answer are all" in undecided(bound, {"w/o": 0.8, "A1": 0.79}, chance=0.75)
-    assert judged(bound, {"w/o": 0.8, "A1": 0.76}, chance=0.75).verdict is Verdict.DISAGREES
-    told = undecided(share, {"w/o": 0.8, "A1": 0.79}, chance=0.75, printed=1.0)
-    assert "the tolerance, 0.04, is most of what there is to lose" in told
-    assert judged(share, {"w/o": 0.8, "A1": 0.76}, chance=0.75, printed=1.0).verdict is Verdict.DISAGREES
-
-
-def test_many_points_lost_are_asked_only_where_there_are_as_many():
-    assert judged(AT_LEAST_3, {"w/o": 0.8, "A1": 0.5}).verdict is Verdict.AGREES  # a method at chance has lost them
-    assert judged(AT_LEAST_3, {"w/o": 0.8, "A1": 0.78}).verdict is Verdict.DISAGREES
-    many = replace(AT_LEAST_3, decidable=replace(RULE, num_tested=10_000))  # 0.52 is above chance
-    assert "2.0 points are all there is to lose" in undecided(many, {"w/o": 0.52, "A1": 0.51})
-    assert judged(many, {"w/o": 0.54, "A1": 0.53}).verdict is Verdict.DISAGREES
-
-
-def test_three_points_bound_all_seeds():
-    plain = {"w/o": (0.5, 0.5, 0.5)}
-    for scores, verdict in (
-        ((0.43, 0.46, 0.55), Verdict.NOT_COMPARABLE),  # 0 to 7 points
-        ((0.48, 0.48, 0.55), Verdict.AGREES),
-        ((0.43, 0.44, 0.46), Verdict.DISAGREES),
-    ):
-        assert judged(AT_MOST_3, plain | {"A1": scores}, chance=0.0).verdict is verdict
+@pytest.mark.parametrize(
+    ("claim", "plain", "score", "more", "verdict", "reason"),
+    [
+        # few points lost by a method at chance, up to 0.5 and two errors of 0.025, are no agreement
+        (AT_MOST_3, 0.57, 0.545, {}, NOT_COMPARABLE, "all there is to lose"),
+        (AT_MOST_3, 0.57, 0.56, {}, AGREES, ""),
+        (AT_MOST_3, 0.8, 0.5, {}, DISAGREES, ""),
+        # nor is an agreement within most of all there is to lose
+        (SURE_AT_MOST_3, 0.8, 0.79, LITTLE, NOT_COMPARABLE, "5.0 points above a constant answer are all"),
+        (SURE_AT_MOST_3, 0.8, 0.76, LITTLE, DISAGREES, ""),
+        (SURE_KEPT, 0.8, 0.79, LITTLE | {"printed": 1.0}, NOT_COMPARABLE, "0.04, is most of what there is to lose"),
+        (SURE_KEPT, 0.8, 0.76, LITTLE | {"printed": 1.0}, DISAGREES, ""),
+        # many points can be lost only where there are as many; a method at chance has lost them
+        (AT_LEAST_3, 0.8, 0.5, {}, AGREES, ""),
+        (AT_LEAST_3, 0.8, 0.78, {}, DISAGREES, ""),
+        (SURE_AT_LEAST_3, 0.52, 0.51, {}, NOT_COMPARABLE, "2.0 points are all there is to lose"),
+        (SURE_AT_LEAST_3, 0.54, 0.53, {}, DISAGREES, ""),
+        # three points bound all seeds
+        (AT_MOST_3, (0.5, 0.5, 0.5), (0.43, 0.46, 0.55), {"chance": 0.0}, NOT_COMPARABLE, ""),  # 0 to 7 points
+        (AT_MOST_3, (0.5, 0.5, 0.5), (0.48, 0.48, 0.55), {"chance": 0.0}, AGREES, ""),
+        (AT_MOST_3, (0.5, 0.5, 0.5), (0.43, 0.44, 0.46), {"chance": 0.0}, DISAGREES, ""),
+    ],
+)
+def test_points_lost_decide_only_where_there_are_enough_to_lose(claim, plain, score, more, verdict, reason):
+    found = judged(claim, {"w/o": plain, "A1": score}, **more)
+    assert found.verdict is verdict and reason in found.reason
 
 
 def test_an_order_of_scores_at_chance_cannot_be_decided():
@@ -145,7 +144,7 @@ def test_where_the_lowest_of_an_order_loses_nothing_there_is_no_harm_to_order():
     )
     assert undecided(ORDER, {"w/o": 0.8, "T1": 0.79, "A1": 0.9}) == ""
     against = replace(ORDER, order=["T1", "w/o"])
-    assert judged(against, {"w/o": 0.8, "T1": 0.9}).verdict is Verdict.DISAGREES
+    assert judged(against, {"w/o": 0.8, "T1": 0.9}).verdict is DISAGREES
 
 
 def test_after_too_few_steps_a_loss_is_not_judged_and_after_enough_it_is():
@@ -154,8 +153,8 @@ def test_after_too_few_steps_a_loss_is_not_judged_and_after_enough_it_is():
     assert undecided(claim, scores, steps=999) == (
         "999 steps are too few: before 1,000 a loss is mostly what is not learned yet"
     )
-    decided = ({"steps": 1_000}, {"steps": 999, "encoder": "large"}, {"steps": 0})  # enough, another encoder, not told
-    assert not any(undecided(claim, scores, **more) for more in decided)
+    for decided in ({"steps": 1_000}, {"steps": 999, "encoder": "large"}, {"steps": 0}):  # the last is not recorded
+        assert undecided(claim, scores, **decided) == ""
 
 
 def test_a_variant_at_chance_after_few_steps_is_not_judged_and_the_others_are():

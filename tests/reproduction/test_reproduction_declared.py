@@ -10,6 +10,7 @@ from workbench.reproduction import (
     Project,
     Reproduction,
     UsageError,
+    Within,
     load_catalogue,
     plan,
     run,
@@ -22,10 +23,6 @@ def declared(**changes):
     base = {"technique": "toy", "item": "table-1", "evidence": Evidence.COUNTED, "title": "t"}
     base |= {"notebook": "notebooks/toy/one.ipynb", "parameters": {"smoke": {}}}
     return Reproduction(**(base | changes))
-
-
-def test_an_id_is_technique_item_evidence_with_hyphens():
-    assert declared(technique="activation_compression").id == "activation-compression/table-1/counted"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +42,10 @@ def test_an_id_is_technique_item_evidence_with_hyphens():
         ({"expected_s": {"smoke": -1}}, "expected_s"),
         ({"requires": ("sst2",)}, "data:NAME"),
         ({"claims": ["fast"]}, "claims is"),
+        (
+            {"claims": [Within("w", quantity="bytes", rel=0.1, because="b")]},
+            "published is None, and claim 'w' compares",
+        ),
     ],
 )
 def test_a_wrong_declaration_names_field_value_and_rule(changes, said):
@@ -72,12 +73,7 @@ def test_a_malformed_catalogue_is_named_with_its_line(toy: ToyProject, source, s
     [
         ('"table-1"', "simulated.py", CatalogueError, "toy/table-1/counted is declared twice"),
         ('"cells"', "catalogue.py", UsageError, "item is 'cells'; that is the folder of the technique's cells"),
-        (
-            '"table-1", "absent"',
-            "catalogue.py",
-            CatalogueError,
-            "notebook of toy/table-1/counted is 'notebooks/toy/absent.ipynb'",
-        ),
+        ('"table-1", "absent"', "catalogue.py", CatalogueError, "notebook of toy/table-1/counted is '.*/absent.ipynb'"),
         ('"table-1", technique="other"', "catalogue.py", CatalogueError, "must be its folder's name, 'toy'"),
     ],
 )
@@ -98,10 +94,7 @@ def test_items_of_files_named_by_evidence_follow_those_of_the_page_and_other_fil
     [
         ("quantity,value,unit\nbytes,1,bytes\n", "'source' is missing"),
         ("quantity,value,unit,source\nbytes,many,bytes,table 1\n", "numbers.csv: line 2: value of 'bytes' is 'many'"),
-        (
-            "quantity,value,unit,source\nother,1,bytes,table 1\n",
-            "compares 'bytes', which numbers.csv does not have; it has other",
-        ),
+        ("quantity,value,unit,source\nother,1,bytes,t\n", "compares 'bytes', which numbers.csv does not have"),
         ("quantity,value,unit,source\nbytes,1,bytes,\n", "line 2 has no source"),
         ("quantity,value,unit,source\nbytes,1,bytes,t,5\n", "line 2 does not have 4 columns"),
     ],
@@ -162,32 +155,26 @@ def test_a_whole_number_may_stand_for_a_float_and_anything_plain_for_none(toy: T
     ],
 )
 def test_wrong_use_is_one_clear_line_and_nothing_is_run(toy: ToyProject, options, said):
-    project = Project()
     with pytest.raises(UsageError, match=said) as caught:
-        run(project, load_catalogue(project), **options)
+        run(Project(), load_catalogue(), **options)
     assert "\n" not in str(caught.value)
     assert not list(toy.root.glob("results/*/toy"))
 
 
-def test_data_that_is_required_and_missing_and_a_wrong_data_folder_are_named(toy: ToyProject, monkeypatch):
+def test_data_that_is_required_and_missing_is_named(toy: ToyProject):
     manifest = "name,split,file,rows,bytes,sha256,hub_split,licence,origin,hub_id,hub_config,package,note\n"
     manifest += "glue/sst2,train,sst2/train.tsv,1,1,,train,x,x,no-one/glue,sst2,,\n"
     (toy.root / "data").mkdir()
     (toy.root / "data/manifest.csv").write_text(manifest)
     toy.declare('item("table-1", requires=("data:glue/sst2",))')
-    project = Project()
     with pytest.raises(UsageError, match="requires the data 'glue/sst2', and sst2/train.tsv is not here"):
-        plan(project, load_catalogue(project), "laptop")
-    monkeypatch.setenv("WORKBENCH_DATA", str(toy.root / "absent"))
-    with pytest.raises(UsageError, match="WORKBENCH_DATA is .*absent', which is not a folder"):
-        plan(project, load_catalogue(project), "laptop")
+        plan(Project(), load_catalogue(), "laptop")
 
 
 def test_a_results_folder_that_cannot_be_written_is_named(toy: ToyProject):
     (toy.root / "results").write_text("a file in the way")
-    project = Project()
     with pytest.raises(UsageError, match="results/laptop cannot be written: Not a directory"):
-        run(project, load_catalogue(project))
+        run(Project(), load_catalogue())
 
 
 def test_a_root_without_reproductions_is_named(tmp_path):

@@ -13,25 +13,17 @@ from workbench.reproduction.fingerprint import Fingerprinter, Library, by_room, 
 from workbench.reproduction.machine import commit_of
 
 
-def library_of(tmp_path, **files):
+def library_of(root, files: dict[str, str]) -> Library:
     for name, text in files.items():
-        path = tmp_path / (name.replace("__", "/") + ".py")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return Library([tmp_path])
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return Library([root])
 
 
 def test_modules_are_found_through_imports_of_imports_and_packages_on_the_way(tmp_path):
-    for package in ("lib", "lib/deep"):
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").write_text("")
-    library = library_of(
-        tmp_path,
-        lib__a="from . import b\n",
-        lib__b="def f():\n    from lib.deep.c import g\n",
-        lib__deep__c="import os",
-        lib__other="",
-    )
+    packages = {"lib/__init__.py": "", "lib/deep/__init__.py": "", "lib/other.py": ""}
+    modules = {"lib/a.py": "from . import b\n", "lib/b.py": "def f():\n    from lib.deep.c import g\n"}
+    library = library_of(tmp_path, packages | modules | {"lib/deep/c.py": "import os"})
     found = list(library.needed_by(["%matplotlib inline\nimport lib.a as a"]))
     assert found == ["lib", "lib.a", "lib.b", "lib.deep", "lib.deep.c"]
     assert list(library.needed_by(["from lib import other"])) == ["lib", "lib.other"]
@@ -39,21 +31,18 @@ def test_modules_are_found_through_imports_of_imports_and_packages_on_the_way(tm
 
 
 def test_a_module_named_in_a_text_counts_and_a_lazy_package_counts_whole_where_asked_by_name(tmp_path):
-    (tmp_path / "lazy").mkdir()
-    (tmp_path / "lazy/__init__.py").write_text("def __getattr__(name): ...")
-    library = library_of(tmp_path, lazy__a="", lazy__b="", plain="")
+    lazy = {"lazy/__init__.py": "def __getattr__(name): ...", "lazy/a.py": "", "lazy/b.py": ""}
+    library = library_of(tmp_path, lazy)
     assert list(library.needed_by(["run('-m', 'lazy.a')"])) == ["lazy", "lazy.a"]
     assert list(library.needed_by(["from lazy import Thing"])) == ["lazy", "lazy.a", "lazy.b"]
 
 
 def test_a_module_that_names_a_folder_below_the_root_depends_on_the_data_files_in_it(tmp_path):
-    (tmp_path / "tables/tool").mkdir(parents=True)
-    table = tmp_path / "tables/tool/one.csv"
-    table.write_text("quantity,value\n")
-    library_of(tmp_path, reader="ROOT / 'tables/tool'", stranger="'tables/other'")
-    before = Library([tmp_path]).needed_by(["import reader, stranger"])
-    table.write_text("quantity,value\nms,1\n")
-    after = Library([tmp_path]).needed_by(["import reader, stranger"])
+    modules = {"reader.py": "ROOT / 'tables/tool'", "stranger.py": "'tables/other'"}
+    before, after = (
+        library_of(tmp_path, modules | {"tables/tool/one.csv": table}).needed_by(["import reader, stranger"])
+        for table in ("quantity,value\n", "quantity,value\nms,1\n")
+    )
     assert {name for name in before if before[name] != after[name]} == {"reader"}
 
 
@@ -93,41 +82,33 @@ def test_each_part_that_changes_is_named(toy: ToyProject, monkeypatch):
 def test_every_cell_of_a_notebook_matters_and_what_running_it_leaves_behind_does_not(toy: ToyProject):
     path = toy.root / "notebooks/toy/one.ipynb"
     held = json.loads(path.read_text())
-    held["cells"].insert(
-        0, {"cell_type": "markdown", "id": "card", "metadata": {}, "source": ["The question\n", "is this"]}
-    )
-    path.write_text(json.dumps(held))
-    before = fingerprint(toy)
-    for cell in held["cells"][1:]:
+    card = {"cell_type": "markdown", "id": "card", "metadata": {}, "source": ["The question\n", "is this"]}
+
+    def written():
+        path.write_text(json.dumps(held | {"cells": [card, *held["cells"]]}))
+        return fingerprint(toy)
+
+    before = written()
+    for cell in held["cells"]:
         cell |= {"execution_count": 7, "outputs": [{"output_type": "stream", "name": "stdout", "text": "x"}]}
         cell["metadata"] = cell["metadata"] | {"execution": {"iopub.status.busy": "now"}}
-    held["cells"][0]["source"] = "The question\nis this"  # the same text, written in the format's other way
-    path.write_text(json.dumps(held))
-    assert changes(before, fingerprint(toy)) == ""
-    held["cells"][0]["source"] = "Another question"
-    path.write_text(json.dumps(held))
-    assert changes(before, fingerprint(toy)) == "notebook changed"
-    held["cells"][0] |= {"source": "The question\nis this", "cell_type": "raw"}
-    path.write_text(json.dumps(held))
-    assert changes(before, fingerprint(toy)) == "notebook changed"
-
-
-def cached_data(monkeypatch, root):
-    """A hub cache and a cache of prepared data, each with one file, in folders that only the environment names."""
-    for variable in ("HF_HOME", "XDG_CACHE_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HF_HOME", str(root / "home"))
-    monkeypatch.setenv("HF_HUB_CACHE", str(root / "hub elsewhere"))
-    hub = root / "hub elsewhere/datasets--nyu-mll--glue/snapshots/c0ffee/sst2/train.parquet"
-    prepared = root / "home/datasets/nyu-mll___glue/sst2/0.0.0/c0ffee/glue-train.arrow"
-    for path in (hub, prepared):
-        path.parent.mkdir(parents=True)
-        path.write_text("a sentence")
-    return hub, prepared
+    card["source"] = "The question\nis this"  # the same text, written in the format's other way
+    assert changes(before, written()) == ""
+    for change in ({"source": "Another question"}, {"source": "The question\nis this", "cell_type": "raw"}):
+        card.update(change)
+        assert changes(before, written()) == "notebook changed"
 
 
 def test_cached_data_whose_content_changes_under_the_same_name_matters(toy: ToyProject, monkeypatch, tmp_path):
-    hub, prepared = cached_data(monkeypatch, tmp_path)
+    for variable in ("XDG_CACHE_HOME", "HF_DATASETS_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub elsewhere"))
+    hub = tmp_path / "hub elsewhere/datasets--nyu-mll--glue/snapshots/c0ffee/sst2/train.parquet"
+    prepared = tmp_path / "home/datasets/nyu-mll___glue/sst2/0.0.0/c0ffee/glue-train.arrow"
+    for path in (hub, prepared):
+        path.parent.mkdir(parents=True)
+        path.write_text("a sentence")
     toy.notebook("one", "from workbench.datasets import glue", RECORD)
     assert places.cached_files("nyu-mll/glue", "sst2/train*", repo_type="dataset") == (hub,)
     assert places.prepared_files("nyu-mll/glue", "sst2", "train") == (prepared,)

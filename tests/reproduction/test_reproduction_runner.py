@@ -1,16 +1,293 @@
-"""The runner with real kernels: what it records, what it leaves alone, what it survives."""
+"""The runner: its schedule, its lock and the places of its files; then real kernels, and what it survives."""
 
 import hashlib
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import cell_functions
 import psutil
 import pytest
 from toy_project import RECORD, ToyProject, alive, kill, processes_below, wait_for
+
+from workbench.reproduction import Project, UsageError, load_catalogue, run
+from workbench.reproduction.cells import CellProgress
+from workbench.reproduction.files import hold_lock, write_record
+from workbench.reproduction.records import SCHEMA, read_record
+from workbench.reproduction.runner import (
+    Action,
+    Failure,
+    ItemFinished,
+    ItemOutcome,
+    ItemRun,
+    ItemStarted,
+    PlannedItem,
+    Progress,
+    Schedule,
+    Status,
+    expected_s,
+    in_order,
+    place_failure,
+    sweep,
+)
+
+
+def planned(id, times=False, expected=1.0):
+    return PlannedItem(id=id, action=Action.RUN, why="", expected_s=expected, times=times)
+
+
+class FakeRun:
+    """Sleeps instead of running a kernel, and notes which fake items run beside it."""
+
+    def __init__(self, id, running, seen, *, seconds=0.15, cells=None):
+        self.id, self.running, self.seen, self.seconds, self.cells = id, running, seen, seconds, cells or {}
+        self.stopped, self.end = "", threading.Event()
+
+    def run(self):
+        self.running.add(self.id)
+        self.seen.append(frozenset(self.running))
+        self.end.wait(self.seconds)
+        self.running.discard(self.id)
+        return ItemOutcome(id=self.id, status=Status.FAILED if self.stopped else Status.RECORDED, reason=self.stopped)
+
+    def stop(self, because):
+        self.stopped = self.stopped or because
+        self.end.set()
+
+    def seconds_so_far(self):
+        return 1.0 if self.id in self.running else 0.0
+
+    def cells_so_far(self):
+        return self.cells.get(self.id)
+
+
+def fake_runs(ids, seen=None, **options):
+    running, seen = set(), [] if seen is None else seen
+    return {id: FakeRun(id, running, seen, **options) for id in ids}
+
+
+def schedule(runs, items, jobs=2, timeout_s=None, on_event=lambda event: None):
+    return Schedule(runs=runs, jobs=jobs, timeout_s=timeout_s, on_event=on_event).run(items)
+
+
+def test_timed_items_run_alone_and_the_others_side_by_side_up_to_the_jobs():
+    seen, events = [], []
+    items = [planned("t1", times=True), *map(planned, "abcd"), planned("t2", times=True)]
+    done = schedule(fake_runs((item.id for item in items), seen), items, on_event=events.append)
+    assert set(done) == {item.id for item in items}
+    assert max(map(len, seen)) == 2
+    assert [together for together in seen if together & {"t1", "t2"}] == [{"t1"}, {"t2"}]
+    started = [(event.number, event.id) for event in events if isinstance(event, ItemStarted)]
+    assert started == [*enumerate(["a", "b", "c", "d", "t1", "t2"], start=1)]
+    assert sum(isinstance(event, ItemFinished) for event in events) == 6
+
+
+def test_quick_items_of_all_techniques_come_first_in_turn_and_of_each_the_quickest():
+    seconds_of = {"one/accuracy": 250, "one/fig-1": 8, "one/fig-2": 6, "one/fig-3": 30, "one/speed": 25}
+    seconds_of |= {"two/long-speed": 100, "two/fig-1": 20, "two/speed": 10}
+    items = [planned(id, times="speed" in id, expected=seconds) for id, seconds in seconds_of.items()]
+    assert [item.id for item in in_order(items)] == [
+        *("one/fig-2", "two/fig-1", "one/fig-1", "one/fig-3"),  # untimed and at most 30 s
+        *("one/speed", "two/speed"),
+        "one/accuracy",
+        "two/long-speed",
+    ]
+
+
+@pytest.mark.timeout(10)
+def test_an_item_whose_thread_raises_has_failed_and_the_run_goes_on(monkeypatch):
+    def run(self):
+        raise NotADirectoryError(20, "Not a directory", "results/laptop/toy")
+
+    monkeypatch.setattr(FakeRun, "run", run)
+    done = schedule(fake_runs("ab"), [planned("a"), planned("b")], jobs=1)
+    assert [outcome.status for outcome in done.values()] == [Status.FAILED, Status.FAILED]
+    assert done["a"].reason == "NotADirectoryError: [Errno 20] Not a directory: 'results/laptop/toy'"
+
+
+@pytest.mark.parametrize(
+    ("cells", "remaining_s"),
+    [({}, (3.0 - 1.0) + 5.0), ({"a": CellProgress(num_done=3, num_cells=9, remaining_s=600.0)}, 600.0 + 5.0)],
+)
+def test_progress_names_the_running_items_and_the_time_to_go_which_cells_know_best(cells, remaining_s):
+    events = []
+    items = [planned("a", expected=3.0), planned("t", times=True, expected=5.0)]
+    schedule(fake_runs("at", seconds=1.15, cells=cells), items, on_event=events.append)
+    first = next(event for event in events if isinstance(event, Progress))
+    assert first.running == {"a": 1.0} and (first.num_done, first.num_items) == (0, 2)
+    assert (first.remaining_s, first.cells) == (remaining_s, cells)
+
+
+def test_the_expected_time_adds_timed_items_and_divides_the_others():
+    items = [planned("a", expected=4), planned("b", expected=2), planned("t", times=True, expected=10)]
+    assert expected_s(items, jobs=1) == 16.0
+    assert expected_s(items, jobs=2) == 14.0  # the longest of the shared ones, 4, bounds them
+    assert expected_s(items, jobs=2, spent={"t": 11}) == 4.0
+
+
+def test_an_item_past_its_timeout_is_stopped():
+    done = schedule(fake_runs("a", seconds=5.0), [planned("a")], timeout_s=0.5)
+    assert done["a"].reason == "took longer than the timeout of 0.5 s"
+
+
+def test_an_interrupt_stops_every_item_before_it_goes_on():
+    runs = fake_runs("ab", seconds=30.0)
+
+    def interrupt(event):
+        if isinstance(event, ItemStarted) and event.number == 2:
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        schedule(runs, [planned("a"), planned("b")], on_event=interrupt)
+    assert runs["a"].stopped and time.monotonic() - began < 5.0
+
+
+HOLDER = """
+import pathlib, sys, time
+from workbench.reproduction.files import hold_lock
+with hold_lock(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_runner_of_one_profile_names_the_first_and_runs_as_soon_as_that_is_dead(toy: ToyProject):
+    folder = toy.root / "results/laptop"
+    folder.mkdir(parents=True)
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UsageError, match=rf"is in use by another run: pid {holder.pid} on \S+, since 20"):
+        run(Project(), load_catalogue())
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+    kill(holder.pid)
+    holder.communicate()
+    with hold_lock(folder):
+        assert json.loads((folder / ".lock").read_text())["pid"] == os.getpid()
+
+
+PLACES = """
+import json, os, pathlib, signal, sys
+from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction.runner import ItemRun, place_record
+
+renames, replaces = os.rename, os.replace
+count = int(sys.argv[1])
+def dying(move):
+    def moved(*arguments):
+        global count
+        if count == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count -= 1
+        move(*arguments)
+    return moved
+os.rename, os.replace = dying(renames), dying(replaces)
+project = Project()
+item = load_catalogue(project)[0]
+run = ItemRun(project, item, "laptop", started="now", seconds=1.0)
+run.folder.mkdir(parents=True)
+(run.folder / "recording.json").write_bytes(pathlib.Path(sys.argv[2]).read_bytes())
+(run.folder / "notebook.ipynb").write_text("new")
+place_record(run)
+"""
+
+
+@pytest.mark.parametrize(("moves", "left"), [(0, "old"), (1, "new"), (2, "new"), (3, "new")])
+def test_a_runner_killed_at_any_step_of_placing_leaves_the_old_record_or_the_new_one_whole(
+    toy: ToyProject, tmp_path, moves, left
+):
+    recording = {"data": [], "calibration": None, "not_comparable": {}, "artifacts": {}}
+    recording["values"] = [{"quantity": "bytes", "method": "A1", "value": 8, "unit": "bytes"}]
+    (tmp_path / "recording.json").write_text(json.dumps(recording))
+    place = [sys.executable, "-c", PLACES]
+    subprocess.run([*place, "99", tmp_path / "recording.json"], check=True)
+    old = read_record(toy.folder() / "record.json", id="toy/table-1/counted", profile="laptop")
+    (toy.folder() / "notebook.ipynb").write_text("old")
+    done = subprocess.run([*place, str(moves), tmp_path / "recording.json"], check=False)
+    assert done.returncode == (0 if moves == 3 else -9)
+    sweep(toy.root / "results/laptop")
+    record = read_record(toy.folder() / "record.json", id="toy/table-1/counted", profile="laptop")
+    assert (toy.folder() / "notebook.ipynb").read_text() == left
+    assert record == old if left == "old" else record["values"] == old["values"]
+    assert not [path for path in (toy.root / "results/laptop").iterdir() if path.name.startswith(".partial")]
+
+
+def test_sweeping_keeps_a_finished_folder_that_cannot_be_moved_and_goes_on_with_the_others(tmp_path):
+    results = tmp_path / "laptop"
+    for name in ("barred/table-1/counted", "free/table-1/counted"):
+        path = results / ".partial-1" / name / "record.json"
+        path.parent.mkdir(parents=True)
+        write_record(path, {"schema": SCHEMA, "id": name, "profile": "laptop", "artifacts": {}})
+    (results / "barred").write_text("a file where a folder belongs")
+    sweep(results)
+    assert (results / "free/table-1/counted/record.json").exists()
+    assert (results / ".partial-1/barred/table-1/counted/record.json").exists()
+    (results / "barred").unlink()
+    sweep(results)
+    assert (results / "barred/table-1/counted/record.json").exists() and not (results / ".partial-1").exists()
+
+
+def test_a_failure_that_cannot_be_kept_raises_nothing(toy: ToyProject):
+    project = Project()
+    (item,) = load_catalogue(project)
+    barred = toy.root / "results/laptop/toy"
+    barred.parent.mkdir(parents=True)
+    barred.write_text("put there while the item ran")
+    place_failure(ItemRun(project, item, "laptop"), Failure(reason="boom", traceback=""))
+    assert barred.read_text() == "put there while the item ran"
+
+
+@pytest.mark.parametrize("barred", ["toy", "toy/table-1", "toy/table-1/counted"])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_file_where_a_folder_of_results_belongs_is_refused_by_name_before_anything_runs(
+    toy: ToyProject, barred, dangling
+):
+    path = toy.root / "results/laptop" / barred
+    path.parent.mkdir(parents=True)
+    path.symlink_to(toy.root / "nowhere") if dangling else path.write_text("a file")
+    message = f"{path} is not a folder, and the record of toy/table-1/counted belongs there"
+    with pytest.raises(UsageError, match=message):
+        run(Project(), load_catalogue())
+
+
+def test_a_technique_folder_on_another_disk_is_refused_before_anything_runs(toy: ToyProject):
+    if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == toy.root.stat().st_dev:
+        pytest.skip("no second file system is here")
+    link = toy.root / "results/laptop/toy"
+    link.parent.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        link.symlink_to(other)
+        with pytest.raises(UsageError, match=f"{link} lies on another disk than {link.parent}"):
+            run(Project(), load_catalogue())
+
+
+@pytest.mark.parametrize(
+    ("evalue", "last", "reason"),
+    [
+        ("", "ValueError: bad \udc80 byte", r"ValueError: bad \udc80 byte"),
+        ("", "ValueError: ", "ValueError"),
+        ("", "", "ValueError"),
+        ("", "of two lines", "ValueError: of two lines"),
+        ("\n\nsecond line", "second line", "ValueError: second line"),
+        ("size is \udcff", "", r"ValueError: size is \udcff"),
+    ],
+)
+def test_the_reason_of_a_failure_is_never_empty_and_can_always_be_written(evalue, last, reason):
+    of_papermill = {"ename": "ValueError", "evalue": evalue, "traceback": [f"\x1b[31m{last}\x1b[0m", ""]}
+    failure = Failure.of(SimpleNamespace(**of_papermill))
+    assert failure.reason == reason
+    assert "\x1b" not in failure.traceback and failure.traceback.encode("utf-8")
+
+
+# with kernels
 
 HOLDS_THE_INTERPRETER = """
 import ctypes, subprocess, sys, pathlib
@@ -19,7 +296,14 @@ pathlib.Path("{flag}").write_text("held")
 ctypes.PyDLL(None).sleep(600)
 """
 
-pytestmark = pytest.mark.timeout(90)
+
+def start_until_held(toy: ToyProject, *, timeout_s=None, **cells) -> tuple[subprocess.Popen, list[int]]:
+    """Start a runner; return it, and its processes, once the kernel of its last item holds the interpreter."""
+    flag = toy.root / "held"
+    toy.declare_each(**cells, held=HOLDS_THE_INTERPRETER.format(flag=flag))
+    runner = toy.start(jobs=1, timeout_s=timeout_s)
+    wait_for(flag.exists)
+    return runner, processes_below(runner.pid)
 
 
 def test_a_run_records_a_second_does_nothing_and_a_changed_published_number_turns_the_verdict_red(toy: ToyProject):
@@ -68,25 +352,17 @@ def test_items_that_fail_in_different_ways_say_why_and_stop_no_other(toy: ToyPro
     assert (toy.folder("raises") / "failure.ipynb").exists()
 
 
-def test_an_item_past_its_timeout_fails_even_while_its_kernel_holds_the_interpreter(toy: ToyProject, tmp_path):
-    flag = tmp_path / "held"
-    toy.declare_each(hangs=HOLDS_THE_INTERPRETER.format(flag=flag))
-    runner = toy.start(timeout_s=6)
-    wait_for(flag.exists)
-    below = processes_below(runner.pid)
-    assert runner.wait(timeout=20) == 1
-    runner.communicate()
-    assert toy.failure("hangs")["reason"] == "took longer than the timeout of 6 s"
-    assert "ctypes.PyDLL(None).sleep(600)" in toy.failure("hangs")["traceback"]
+def test_an_item_past_its_timeout_fails_even_while_its_kernel_holds_the_interpreter(toy: ToyProject):
+    runner, below = start_until_held(toy, timeout_s=6)
+    runner.communicate(timeout=20)
+    assert runner.returncode == 1
+    assert toy.failure("held")["reason"] == "took longer than the timeout of 6 s"
+    assert "ctypes.PyDLL(None).sleep(600)" in toy.failure("held")["traceback"]
     wait_for(lambda: not any(alive(pid) for pid in below), seconds=1.0)
 
 
-def test_killing_the_runner_leaves_no_process_and_no_half_record_and_the_next_run_resumes(toy: ToyProject, tmp_path):
-    flag = tmp_path / "held"
-    toy.declare_each(first="", second=HOLDS_THE_INTERPRETER.format(flag=flag))
-    runner = toy.start(jobs=1)
-    wait_for(flag.exists)
-    below = processes_below(runner.pid)
+def test_killing_the_runner_leaves_no_process_and_no_half_record_and_the_next_run_resumes(toy: ToyProject):
+    runner, below = start_until_held(toy, first="")
     assert len(below) >= 3  # tether, kernel and the kernel's own child
 
     code, _, err = toy.run()
@@ -95,26 +371,22 @@ def test_killing_the_runner_leaves_no_process_and_no_half_record_and_the_next_ru
     kill(runner.pid)
     runner.communicate()
     wait_for(lambda: not any(alive(pid) for pid in below), seconds=2.0)
-    assert toy.record("first")["id"] == "toy/first/counted" and not toy.folder("second").exists()
+    assert toy.record("first")["id"] == "toy/first/counted" and not toy.folder("held").exists()
 
-    toy.notebook("second", "", RECORD)
+    toy.notebook("held", "", RECORD)
     code, outcome, err = toy.run()
     assert code == 0, err
     assert [item["status"] for item in outcome["items"]] == ["up to date", "recorded"]
     assert not list((toy.root / "results/laptop").glob(".partial-*"))
 
 
-def test_ctrl_c_ends_the_kernels_keeps_what_was_finished_and_leaves_no_partial_folder(toy: ToyProject, tmp_path):
-    flag = tmp_path / "held"
-    toy.declare_each(first="", second=HOLDS_THE_INTERPRETER.format(flag=flag))
-    runner = toy.start(jobs=1)
-    wait_for(flag.exists)
-    below = processes_below(runner.pid)
+def test_ctrl_c_ends_the_kernels_keeps_what_was_finished_and_leaves_no_partial_folder(toy: ToyProject):
+    runner, below = start_until_held(toy, first="")
     os.kill(runner.pid, signal.SIGINT)
     _, err = runner.communicate(timeout=20)
     assert runner.returncode == 130, err
     wait_for(lambda: not any(alive(pid) for pid in below), seconds=1.0)
-    assert (toy.folder("first") / "record.json").exists() and not toy.folder("second").exists()
+    assert (toy.folder("first") / "record.json").exists() and not toy.folder("held").exists()
     assert not list((toy.root / "results/laptop").glob(".partial-*"))
 
 
@@ -176,7 +448,6 @@ def wait_until_run(marks: Path, *times: int) -> None:
     wait_for(lambda: [len(pids(marks, place)) for place in range(5)] == list(times), seconds=40.0)
 
 
-@pytest.mark.timeout(120)
 def test_a_killed_kernel_rank_or_runner_loses_the_cells_under_way_and_each_next_run_goes_on(toy, marks):
     runner = toy.start()
     wait_until_run(marks, 1, 1, 1, 0, 0)  # the first has ended, two are under way
