@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from cases import find_item, verdicts
 from matplotlib.colors import to_hex
 
 from workbench import plots
-from workbench.reproduction import Ordering, Project, Verdict, find_item, load_catalogue, published
-from workbench.reproduction.judge import judge
+from workbench.reproduction import Ordering, Verdict, published
 from workbench.study.rows import read_rows
 from workbench.techniques.activation_compression import measured
 from workbench.techniques.activation_compression import plots as pictures
@@ -31,13 +31,11 @@ def values_of(rows, quantity: str) -> dict:
 
 
 def item_of(name: str):
-    return find_item(load_catalogue(Project()), f"activation-compression/{name}/measured")
+    return find_item(f"activation-compression/{name}/measured")
 
 
-def verdicts(claims, rows: list[dict], published_rows=()) -> dict[str, Verdict]:
-    sources = [{"name": "glue", "source": "WORKBENCH_DATA"}]
-    found = judge(claims, read_rows(rows, "values"), read_rows(published_rows, "published"), sources=sources)
-    return {each.claim: each.verdict for each in found}
+def judged(item, claims, rows: list[dict]) -> dict[str, Verdict]:
+    return verdicts(item.id, rows, claims, sources=[{"name": "glue", "source": "WORKBENCH_DATA"}])
 
 
 def assert_rising(claim: Ordering, values: list[float]) -> None:
@@ -138,7 +136,7 @@ def test_figure_4_is_judged_by_the_first_and_the_last_layers_of_the_papers_24(fi
         key = None if cell["method"] == "w/o" else (len(cell["layers"]), cell["layers"][0])
         cell |= {"chance": 0.0, "num_validation": 1043, "score": scores.get(key, 0.6)}
     rows = measured.layer_rows(measured.with_layers(cells), item.parameters["paper"]["along"])
-    found = verdicts([claim for claim in item.claims if claim.where["task"] == "cola"], rows)
+    found = judged(item, [claim for claim in item.claims if claim.where["task"] == "cola"], rows)
     for name, agreed in agrees.items():
         assert found[f"cola: {name}"] is (Verdict.AGREES if agreed else Verdict.DISAGREES), name
 
@@ -295,19 +293,18 @@ def test_constant_answers_agree_with_no_claim_of_what_is_kept_or_lost(number):
         common = {"task": task, "chance": chance, "num_validation": rows}
         cells += runs("w/o", score, **common)
         yes = common | ({"metric": "f1", "scores": {"accuracy": 0.684, "f1": chance}} if task == "mrpc" else {})
-        cells += [
-            cell for method in {claim.where["method"] for claim in claims} for cell in runs(method, chance, **yes)
-        ]
-    papers = published(item.id, "relative_score").to_dict("records")
-    found = {*verdicts(claims, measured.score_rows(cells), papers).values()}
+        for method in {claim.where["method"] for claim in claims}:
+            cells += runs(method, chance, **yes)
+    found = {*judged(item, claims, measured.score_rows(cells)).values()}
     assert Verdict.DISAGREES in found and Verdict.AGREES not in found
 
 
 def test_whatever_keeps_the_whole_score_disagrees_with_every_claim_that_it_loses_some():
-    claims = [claim for claim in item_of("table-5").claims if getattr(claim, "at_least", None) is not None]
+    item = item_of("table-5")
+    claims = [claim for claim in item.claims if getattr(claim, "at_least", None) is not None]
     methods, tasks = ({claim.where[name] for claim in claims} for name in ("method", "task"))
     cells = [cell for task in tasks for method in ["w/o", *methods] for cell in runs(method, 0.8, task=task)]
-    found = verdicts(claims, measured.score_rows(cells))
+    found = judged(item, claims, measured.score_rows(cells))
     # T1 to T4 on three tasks but for T4 on SST-2; two codes, two quantisers and Q1f on both excepted tasks.
     assert [*found.values()] == [Verdict.DISAGREES] * (4 * 3 - 1 + 5 * 2)
 

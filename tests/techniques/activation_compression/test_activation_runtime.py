@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workbench.compression import FP16, AutoEncoder, ErrorFeedback, Identity, Quantize, RandomK, TopK
-from workbench.launch import Ranks
 from workbench.models.bert import BertConfig, BertEncoder
 from workbench.parallel import (
     ColumnParallelLinear,
@@ -55,12 +54,6 @@ def encoder_gradients_of_the_second_time(one_message: bool) -> dict[str, torch.T
     return {name: parameter.grad for name, parameter in model.named_parameters() if name.endswith("encoder")}
 
 
-@pytest.fixture(scope="module")
-def two_ranks():
-    with Ranks(2, preload=("workbench.models.bert",)) as ranks:
-        yield ranks
-
-
 def worked_code() -> AutoEncoder:
     """Return the code of h = 2, c = 1 with encoder (1, 2)ᵀ and decoder (1, 10)."""
     codec = AutoEncoder(2, 1)
@@ -97,9 +90,9 @@ def test_the_identity_codec_changes_no_output_and_no_gradient():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_virtual_ranks_equal_real_ranks(name, two_ranks):
+def test_virtual_ranks_equal_real_ranks(name, pools):
     output, gradients = outputs_and_gradients(VirtualTensorGroup(2), name)
-    for rank_output, rank_gradients in two_ranks.run(on_a_real_rank, name):
+    for rank_output, rank_gradients in pools(2).run(on_a_real_rank, name):
         torch.testing.assert_close(rank_output, output)
         assert rank_gradients.keys() == gradients.keys()
         for parameter, gradient in gradients.items():
@@ -177,8 +170,8 @@ def test_compressing_again_finds_the_layers_and_undoing_both_restores_the_model(
     assert all(layer.mlp.output.reduction is None for layer in model.layers)
 
 
-def test_one_message_of_gradients_serves_codes_that_came_after_others_were_taken_out(two_ranks):
-    one_each, one_message = (two_ranks.run(encoder_gradients_of_the_second_time, way) for way in (False, True))
+def test_one_message_of_gradients_serves_codes_that_came_after_others_were_taken_out(pools):
+    one_each, one_message = (pools(2).run(encoder_gradients_of_the_second_time, way) for way in (False, True))
     for apart, together in zip(one_each, one_message, strict=True):
         assert len(together) == 4
         for name, gradient in apart.items():
@@ -245,12 +238,6 @@ def check_equal(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         torch.testing.assert_close(ours[name], tensor, rtol=1e-12, atol=1e-12 * tensor.abs().max().item(), msg=name)
 
 
-@pytest.fixture(scope="module")
-def four_ranks():
-    with Ranks(4, preload=("workbench.models.bert",)) as ranks:
-        yield ranks
-
-
 def test_a_worked_example():
     # Rank 0: x = (1, 2), W = ((1, 0), (0, 1)), E = (1, 2)ᵀ: Wᵀ E = (1, 2)ᵀ and the code is 1·1 + 2·2 = 5.
     # Rank 1: x = (3, 1), W = ((0, 1), (1, 0)):              Wᵀ E = (2, 1)ᵀ and the code is 3·2 + 1·1 = 7.
@@ -268,8 +255,8 @@ def test_outputs_all_gradients_and_trained_weights_are_those_of_the_definition(n
 
 
 @pytest.mark.parametrize("one_message", [False, True])
-def test_on_real_ranks_too_and_the_encoders_stay_the_same_on_all_of_them(one_message, four_ranks):
-    on_all = four_ranks.run(both_ways_on_a_real_rank, one_message)
+def test_on_real_ranks_too_and_the_encoders_stay_the_same_on_all_of_them(one_message, pools):
+    on_all = pools(4).run(both_ways_on_a_real_rank, one_message)
     for definition, fused in on_all:
         check_equal(fused, definition)
     encoders = [name for name in on_all[0][1] if name.endswith(".encoder") and "gradient" not in name]

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from cases import value
 
 from workbench.cluster import Link
 from workbench.techniques.activation_compression import simulated
@@ -29,11 +30,6 @@ from workbench.techniques.activation_compression.counted import count_messages, 
 from workbench.techniques.activation_compression.method import Family
 
 PRE = {"micro_batch": 128, "sequence": 128, "num_micro_batches": 8, "num_nodes": 4}
-
-
-def value(rows: list[dict], quantity: str, **keys) -> float:
-    (found,) = [row["value"] for row in rows if {"quantity": quantity, **keys}.items() <= row.items()]
-    return found
 
 
 def test_rows_hold_the_iteration_in_milliseconds_and_its_speedup():

@@ -1,7 +1,10 @@
 """Fine-tuning under compression: its cells, its bytes by hand, masked words, and virtual ranks beside real ones."""
 
+from functools import partial
+
 import pytest
 import torch
+from cases import refusals
 
 from workbench.datasets.glue import TASKS
 from workbench.launch import Ranks
@@ -39,19 +42,13 @@ def test_a_smaller_limit_wins_over_the_recipes_and_epochs_are_of_the_task_that_t
     assert [cell["epochs"] for cell in cells] == [3, 6]
 
 
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"methods": ["A9"]}, "method='A9'"),
-        ({"tasks": ["wnli"]}, "tasks has 'wnli'"),
-        ({"epochs": {"cola": 2}}, "epochs has 'cola': 2"),
-        ({"epochs": {"rte": 0}}, "epochs has 'rte': 0"),
-    ],
+test_what_cannot_be_run_is_named_before_anything_is = refusals(
+    ({"methods": ["A9"]}, "method='A9'"),
+    ({"tasks": ["wnli"]}, "tasks has 'wnli'"),
+    ({"epochs": {"cola": 2}}, "epochs has 'cola': 2"),
+    ({"epochs": {"rte": 0}}, "epochs has 'rte': 0"),
+    of=partial(measured.fine_tuning_cells, tasks=["rte"], methods=["w/o"], seeds=[0], max_tokens=64, **STAND_IN),
 )
-def test_what_cannot_be_run_is_named_before_anything_is(changed, named):
-    asked = {"tasks": ["rte"], "methods": ["w/o"], "seeds": [0], "max_tokens": 64} | STAND_IN
-    with pytest.raises(ValueError, match=named):
-        measured.fine_tuning_cells(**asked | changed)
 
 
 def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(monkeypatch):
@@ -189,24 +186,19 @@ def test_bytes_of_a_step_are_those_counted_by_hand(method, precision, expected):
     assert bytes_of_a_step(method, precision) == dict(zip(names, expected, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"task": "wnli"}, "task is 'wnli'; it must be one of cola"),
-        ({"method": "A9"}, "method='A9': one of"),
-        ({"precision": "fp8"}, "precision is 'fp8'; it must be one of fp32, bf16"),
-        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above 0"),
-        ({"limit": 4}, "limit is 4; it must be at least the batch, 8"),
-        ({"error_feedback": True}, "error_feedback is True; it must be False without fixed_length"),
-        ({"layers": 3}, "layers is 3; it must be 1 to 2"),
-        ({"layers": [0, 2]}, r"layers is \[0, 2\]; it must be different indices in 0..1"),
-        ({"tp": 0}, "tp is 0; it must be at least 1"),
-    ],
+test_wrong_arguments_are_refused_by_name = refusals(
+    ({"task": "wnli"}, "task is 'wnli'; it must be one of cola"),
+    ({"method": "A9"}, "method='A9': one of"),
+    ({"precision": "fp8"}, "precision is 'fp8'; it must be one of fp32, bf16"),
+    ({"epochs": 0}, "epochs is 0; it must be at least 1"),
+    ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above 0"),
+    ({"limit": 4}, "limit is 4; it must be at least the batch, 8"),
+    ({"error_feedback": True}, "error_feedback is True; it must be False without fixed_length"),
+    ({"layers": 3}, "layers is 3; it must be 1 to 2"),
+    ({"layers": [0, 2]}, r"layers is \[0, 2\]; it must be different indices in 0..1"),
+    ({"tp": 0}, "tp is 0; it must be at least 1"),
+    of=partial(measured.fine_tune, **TINY, method="A1", seed=0),
 )
-def test_wrong_arguments_are_refused_by_name(wrong, told):
-    with pytest.raises(ValueError, match=told):
-        measured.fine_tune(**{**TINY, "method": "A1", "seed": 0, **wrong})
 
 
 def test_error_feedback_runs_on_batches_of_one_shape():

@@ -9,9 +9,10 @@ from functools import partial
 
 import pytest
 import torch
+from cases import refusals
 
 from workbench.cluster import Link
-from workbench.launch import Ranks, ShapedHosts
+from workbench.launch import ShapedHosts, run_on_ranks
 from workbench.parallel.pipeline import open_mesh
 from workbench.study.breakdown import break_down_stages
 from workbench.study.timing import Timed, Turns, take_turns
@@ -72,18 +73,6 @@ def test_a_recorded_codec_gives_the_same_bits_and_notes_both_halves(name):
     assert [action.label for action in recorder.actions] == ["encode here", "decode here"]
 
 
-@pytest.fixture(scope="module")
-def pair():
-    with Ranks(2, preload=measured.PRELOAD) as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
-def pair_of_gpus():
-    with Ranks(2, device="cuda", preload=measured.PRELOAD) as ranks:
-        yield ranks
-
-
 def two_rounds(tp, pp, device):
     methods = [timed(name, tp=tp, pp=pp, **TINY) for name in ("w/o", "A1", "T1", "Q1")]
     return take_turns(trials, [methods, 0, device], Turns(rounds=2, warmup=1), device)
@@ -92,13 +81,13 @@ def two_rounds(tp, pp, device):
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)])
-def test_gpus_are_timed_as_processors_are(pair_of_gpus, tp, pp):
-    assert_breakdowns(pair_of_gpus.run(two_rounds, tp, pp, "cuda"), tp, pp)
+def test_gpus_are_timed_as_processors_are(tp, pp):
+    assert_breakdowns(run_on_ranks(two_rounds, 2, tp, pp, "cuda", device="cuda", preload=measured.PRELOAD), tp, pp)
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)])
-def test_methods_are_timed_on_real_ranks_and_each_breakdown_adds_up(pair, tp, pp):
-    assert_breakdowns(pair.run(two_rounds, tp, pp, "cpu"), tp, pp)
+def test_methods_are_timed_on_real_ranks_and_each_breakdown_adds_up(pools, tp, pp):
+    assert_breakdowns(pools(2).run(two_rounds, tp, pp, "cpu"), tp, pp)
 
 
 def assert_breakdowns(by_rank, tp, pp):
@@ -137,9 +126,9 @@ def encoder_gradients(fuse, name="A1"):
     return {name: weight.grad for name, weight in pipeline.module.named_parameters()}, "encoder gradients" in sites
 
 
-def test_encoder_gradients_in_one_message_and_fused_codes_train_with_the_gradients_of_the_papers_way(pair):
+def test_encoder_gradients_in_one_message_and_fused_codes_train_with_the_gradients_of_the_papers_way(pools):
     ways = (False, "A1"), (True, "A1"), (True, "A1 fused")
-    for of_rank in zip(*(pair.run(encoder_gradients, *way) for way in ways), strict=True):
+    for of_rank in zip(*(pools(2).run(encoder_gradients, *way) for way in ways), strict=True):
         (expected, _), *others = of_rank
         assert [one_message for _, one_message in of_rank] == [False, True, True]
         assert sum(name.endswith(".encoder") for name in expected) == 4  # two reductions in each of two layers
@@ -152,8 +141,8 @@ def fused_round():
     return take_turns(trials, [[timed("A1 fused", tp=2, pp=1, **TINY)], 0], Turns(rounds=1))
 
 
-def test_a_fused_code_passes_through_the_recorder_and_is_noted(pair):
-    turns, _ = pair.run(fused_round)[0]
+def test_a_fused_code_passes_through_the_recorder_and_is_noted(pools):
+    turns, _ = pools(2).run(fused_round)[0]
     labels = [action.label for action in turns[0].actions if action.kind.name in ("ENCODE", "DECODE")]
     assert len(labels) == 2 * 2 * 2  # both halves, two reductions in each of two layers
 
@@ -179,22 +168,17 @@ def opened(share, **more):
         pass
 
 
-@pytest.mark.parametrize(
-    ("refused", "rule"),
-    [
-        (lambda: iterations(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
-        (lambda: iterations(["A1"], 6), "'w/o' must be among them"),
-        (lambda: measured.carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
-        (lambda: measured.carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
-        (lambda: opened(0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
-        (lambda: opened(0.2, runs=1), "runs is 1; it must be at least 2"),
-        (lambda: table(links=["quick"]), "'quick'"),
-        (lambda: table(links=["slow"], share_mesh=[1, 2]), r"share_mesh is \(1, 2\)"),
-    ],
+test_links_and_times_that_cannot_be_fitted_are_refused_before_any_rank_starts = refusals(
+    (lambda: iterations(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
+    (lambda: iterations(["A1"], 6), "'w/o' must be among them"),
+    (lambda: measured.carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
+    (lambda: measured.carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
+    (lambda: opened(0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
+    (lambda: opened(0.2, runs=1), "runs is 1; it must be at least 2"),
+    (lambda: table(links=["quick"]), "'quick'"),
+    (lambda: table(links=["slow"], share_mesh=[1, 2]), r"share_mesh is \(1, 2\)"),
+    (lambda: measured.fit_machine(measured_on(["T1"], [(4, 1)], SIZES[:1])), "'w/o'"),
 )
-def test_a_link_that_cannot_be_calibrated_is_refused_before_any_rank_starts(refused, rule):
-    with pytest.raises(ValueError, match=rule):
-        refused()
 
 
 def test_a_link_becomes_as_much_slower_as_its_share_asks():
@@ -370,11 +354,6 @@ def test_what_a_learned_code_adds_to_the_backward_pass_is_told_from_its_coding()
     coding_s = coded.parts_s["encode"] + coded.parts_s["decode"]
     found = measured.fit_machine(settings).machine.codec(Family.AUTOENCODER).backward_ratio
     assert found == pytest.approx(1.5 + 2e-4 / coding_s)
-
-
-def test_nothing_uncompressed_is_refused():
-    with pytest.raises(ValueError, match="'w/o'"):
-        measured.fit_machine(measured_on(["T1"], [(4, 1)], SIZES[:1]))
 
 
 def median_error(settings, fitted):

@@ -2,9 +2,9 @@
 
 import itertools
 
-import flextp_cases
 import matplotlib.pyplot as plt
 import pytest
+from cases import verdicts
 from matplotlib.container import BarContainer
 
 from workbench.launch import Ranks
@@ -113,10 +113,6 @@ def values_of(rows, quantity: str, *names: str) -> dict:
     return {tuple(row.get(name) for name in ("solution", "seed", *names)): row["value"] for row in found}
 
 
-def verdicts(item: str, rows, sources=REAL) -> dict[str, Verdict]:
-    return flextp_cases.verdicts(ITEMS[item].id, rows, sources=sources)
-
-
 def at(seed: int, *variants: dict) -> list[dict]:
     return [{**variant, "seed": seed} for variant in variants]
 
@@ -193,27 +189,26 @@ def made_up(item: str, profile: str) -> list[dict]:
 @pytest.mark.parametrize("item", ITEMS)
 def test_every_claim_can_be_judged_by_what_its_item_compares_and_on_a_stand_in_none_about_accuracy(item):
     for profile in ITEMS[item].parameters:
-        judged = verdicts(item, made_up(item, profile)).values()
+        judged = verdicts(ITEMS[item].id, made_up(item, profile), sources=REAL).values()
         assert profile != "full" or Verdict.NOT_RUN not in judged
     needs_real = {claim.name for claim in ITEMS[item].claims if claim.needs_real_data}
-    judged = verdicts(item, made_up(item, "full"), STAND_IN)
+    judged = verdicts(ITEMS[item].id, made_up(item, "full"), sources=STAND_IN)
     assert {judged[name] for name in needs_real} <= {Verdict.NOT_COMPARABLE, Verdict.NOT_RUN} and needs_real
 
 
 def test_priority_that_loses_more_than_chance_turns_its_claim_red():
     compared = [each for seed in (0, 1) for each in at(seed, PLAIN, RD, PRI)]
-    better, worse = (
-        verdicts("fig-5a", rows_of(*zip(compared, accuracies, strict=True), model="ViT-1B"))["Pri loses less than Rd"]
-        for accuracies in ((0.5, 0.3, 0.4, 0.5, 0.31, 0.41), (0.5, 0.4, 0.3, 0.5, 0.41, 0.31))
-    )
-    assert (better, worse) == (Verdict.AGREES, Verdict.DISAGREES)
+    better, worse = (0.5, 0.3, 0.4, 0.5, 0.31, 0.41), (0.5, 0.4, 0.3, 0.5, 0.41, 0.31)
+    for accuracies, verdict in ((better, Verdict.AGREES), (worse, Verdict.DISAGREES)):
+        rows = rows_of(*zip(compared, accuracies, strict=True), model="ViT-1B")
+        assert verdicts(ITEMS["fig-5a"].id, rows, sources=REAL)["Pri loses less than Rd"] is verdict
 
 
 @pytest.mark.parametrize(("lost", "verdict"), [(0.13, Verdict.AGREES), (0.30, Verdict.DISAGREES)])
 def test_a_loss_far_from_the_published_one_turns_its_claim_red(lost, verdict):
     # Half of 14.9 either way: 7.45 to 22.35 points.
     rows = rows_of((at(0, PLAIN)[0], 0.5), (at(0, PRI)[0], 0.5 - lost), model="ViT-3B")
-    assert verdicts("fig-6a", rows)["Pri loses 14.9 % at γ = 1/2, in points"] is verdict
+    assert verdicts(ITEMS["fig-6a"].id, rows, sources=REAL)["Pri loses 14.9 % at γ = 1/2, in points"] is verdict
 
 
 def test_bars_stand_beside_the_baseline_and_the_table_sets_losses_beside_what_was_dropped():

@@ -2,9 +2,11 @@
 
 import random
 from fractions import Fraction
+from functools import partial
 from itertools import groupby, pairwise
 
 import pytest
+from cases import refusals
 
 from workbench.techniques.gemini import method
 from workbench.techniques.gemini.method import IdleProfile, Phase, interleave, partition_checkpoint
@@ -82,24 +84,19 @@ def check_chunks(chunks: tuple[method.Chunk, ...], spans_s: list[float], checkpo
         assert span == len(spans_s) - 1 or took_s <= Fraction(options["safety"]) * Fraction(spans_s[span])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_replicas": 0}, "num_replicas is 0"),
-        ({"num_replicas": 1.5}, "num_replicas is 1.5"),
-        ({"reserved_bytes": 1}, "reserved_bytes is 1; it must be a whole number of at least 2"),
-        ({"bandwidth_bytes_per_s": float("inf")}, "bandwidth_bytes_per_s is inf"),
-        ({"startup_s": -1.0}, "startup_s is -1.0"),
-        ({"safety": 0.0}, "safety is 0.0"),
-        ({"safety": 1.1}, r"safety is 1.1; it must be in \(0, 1\]"),
-        ({"idle_spans_s": []}, "idle_spans_s is empty"),
-        ({"idle_spans_s": [1.0, float("nan")]}, r"idle_spans_s\[1\] is nan"),
-        ({"checkpoint_bytes": True}, "checkpoint_bytes is True"),
-    ],
+test_a_partition_refuses_bad_input_by_name = refusals(
+    ({"num_replicas": 0}, "num_replicas is 0"),
+    ({"num_replicas": 1.5}, "num_replicas is 1.5"),
+    ({"reserved_bytes": 1}, "reserved_bytes is 1; it must be a whole number of at least 2"),
+    ({"bandwidth_bytes_per_s": float("inf")}, "bandwidth_bytes_per_s is inf"),
+    ({"startup_s": -1.0}, "startup_s is -1.0"),
+    ({"safety": 0.0}, "safety is 0.0"),
+    ({"safety": 1.1}, r"safety is 1.1; it must be in \(0, 1\]"),
+    ({"idle_spans_s": []}, "idle_spans_s is empty"),
+    ({"idle_spans_s": [1.0, float("nan")]}, r"idle_spans_s\[1\] is nan"),
+    ({"checkpoint_bytes": True}, "checkpoint_bytes is True"),
+    of=partial(partition_checkpoint, idle_spans_s=[1.0], checkpoint_bytes=4, **setting()),
 )
-def test_a_partition_refuses_bad_input_by_name(changes, message):
-    with pytest.raises(ValueError, match=message):
-        partition_checkpoint(**{"idle_spans_s": [1.0], "checkpoint_bytes": 4, **setting(), **changes})
 
 
 # The algorithm as printed, for worked examples: buffers of 4 bytes, B = 1 byte/s, α = 1 s, μ = 1, so that f(4) = 5 s.
@@ -289,25 +286,19 @@ def test_one_message_at_a_time_and_one_buffer_in_each_place():
     assert all(start_s >= free_s for start_s, free_s in zip(starts_s[2:], copied_s, strict=False))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Operation(start_s=2, end_s=1), "end_s of 'Operation' is 1"),
-        (lambda: Operation(start_s=float("nan"), end_s=1), "must be finite"),
-        (lambda: iteration(start_s=3, end_s=2, name="late"), "end_s of 'late' is 2"),
-        (lambda: iteration((9, 11), name="early"), "operations of 'early' has Operation.*must lie between 0.0"),
-        (lambda: method.profile_idle_spans([]), "iterations is empty"),
-        (lambda: method.profile_idle_spans([iteration((0, 1), (2, 3)), iteration((0, 1))]), "operations of .* are 1;"),
-        (lambda: least_spans([]), "profiles is empty"),
-        (lambda: interleave([], traffic(), "Gemini"), "phases is empty"),
-        (lambda: interleave(LAYERS, traffic(), "clever"), "scheme is 'clever'; it must be one of 'Baseline'"),
-        (lambda: interleave(LAYERS, traffic(), "Gemini", update_s=-1), "update_s is -1"),
-        (lambda: Phase(label="two words", compute_s=1), "label is 'two words'"),
-        (lambda: Phase(label="F", compute_s=float("nan")), "compute_s.* is nan"),
-        (lambda: traffic(copy_bytes_per_s=0.0), "copy_bytes_per_s is 0.0"),
-        (lambda: traffic(free_bytes=-1), "free_bytes is -1"),
-    ],
+test_bad_input_is_refused_by_name = refusals(
+    (lambda: Operation(start_s=2, end_s=1), "end_s of 'Operation' is 1"),
+    (lambda: Operation(start_s=float("nan"), end_s=1), "must be finite"),
+    (lambda: iteration(start_s=3, end_s=2, name="late"), "end_s of 'late' is 2"),
+    (lambda: iteration((9, 11), name="early"), "operations of 'early' has Operation.*must lie between 0.0"),
+    (lambda: method.profile_idle_spans([]), "iterations is empty"),
+    (lambda: method.profile_idle_spans([iteration((0, 1), (2, 3)), iteration((0, 1))]), "operations of .* are 1;"),
+    (lambda: least_spans([]), "profiles is empty"),
+    (lambda: interleave([], traffic(), "Gemini"), "phases is empty"),
+    (lambda: interleave(LAYERS, traffic(), "clever"), "scheme is 'clever'; it must be one of 'Baseline'"),
+    (lambda: interleave(LAYERS, traffic(), "Gemini", update_s=-1), "update_s is -1"),
+    (lambda: Phase(label="two words", compute_s=1), "label is 'two words'"),
+    (lambda: Phase(label="F", compute_s=float("nan")), "compute_s.* is nan"),
+    (lambda: traffic(copy_bytes_per_s=0.0), "copy_bytes_per_s is 0.0"),
+    (lambda: traffic(free_bytes=-1), "free_bytes is -1"),
 )
-def test_bad_input_is_refused_by_name(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -13,6 +13,7 @@ from collections import Counter
 
 import psutil
 import pytest
+from cases import refusals
 
 from workbench.cluster import Link
 from workbench.launch import RankFailed, ShapedHosts
@@ -306,17 +307,12 @@ def test_bad_input_is_refused_before_anything_starts(message, choices):
     assert set(family(os.getpid())) <= before
 
 
-@pytest.mark.parametrize(
-    ("message", "fields"),
-    [
-        ("one of them must be given", {"kills": Victim.ROOT}),
-        ("one of them must be given", {"kills": Victim.ROOT, "at_iteration": 1, "after_event": "x"}),
-        ("for a machine it must be different numbers", {"kills": Victim.MACHINE, "at_iteration": 1}),
-        ("for a root it must be empty", {"kills": Victim.ROOT, "numbers": (1,), "at_iteration": 1}),
-        ("Fault.occurrence is 0", {"kills": Victim.ROOT, "after_event": "x", "occurrence": 0}),
-        ("Fault.delay_s is -1", {"kills": Victim.ROOT, "after_event": "x", "delay_s": -1}),
-    ],
+test_a_fault_names_its_victims_and_its_time = refusals(
+    ({"kills": Victim.ROOT}, "one of them must be given"),
+    ({"kills": Victim.ROOT, "at_iteration": 1, "after_event": "x"}, "one of them must be given"),
+    ({"kills": Victim.MACHINE, "at_iteration": 1}, "for a machine it must be different numbers"),
+    ({"kills": Victim.ROOT, "numbers": (1,), "at_iteration": 1}, "for a root it must be empty"),
+    ({"kills": Victim.ROOT, "after_event": "x", "occurrence": 0}, "Fault.occurrence is 0"),
+    ({"kills": Victim.ROOT, "after_event": "x", "delay_s": -1}, "Fault.delay_s is -1"),
+    of=Fault,
 )
-def test_a_fault_names_its_victims_and_its_time(message, fields):
-    with pytest.raises(ValueError, match=message):
-        Fault(**fields)
