@@ -9,30 +9,17 @@ from pathlib import Path
 import pytest
 from cases import refusals
 
-from workbench.cluster import Link
+from workbench.cluster import CodecCost, FittedMachine, Link
 from workbench.study.published import Cell
-from workbench.techniques.activation_compression.cost import (
-    CALIBRATION,
-    CodecCost,
-    FittedMachine,
-    PlannedMessages,
-    Purpose,
-    Setting,
-    calibrate,
-    calibration_cells,
-    iteration_time,
-    layer_time,
-    paper_machine,
-    planned_messages,
-    published_ms,
-)
+from workbench.techniques.activation_compression import cost
+from workbench.techniques.activation_compression.cost import Purpose, Setting, iteration_time, layer_time
 from workbench.techniques.activation_compression.method import METHODS, Family, method
 
 ELEMENTS = 32 * 512 * 1024  # one activation of fine-tuning: 16,777,216
 
 
-def planned(purpose: Purpose, **fields) -> list[PlannedMessages]:
-    return [message for message in planned_messages(Setting(**fields)) if message.purpose is purpose]
+def planned(purpose: Purpose, **fields) -> list[cost.PlannedMessages]:
+    return [message for message in cost.planned_messages(Setting(**fields)) if message.purpose is purpose]
 
 
 def wire_bytes(purpose: Purpose, **fields) -> int:
@@ -64,7 +51,7 @@ def test_an_uncompressed_iteration_sends_two_all_reduces_a_layer_each_way_and_on
     # TP 2: a ring all-reduce of m bytes puts 2·m·(2−1)/2 on the wire for each of 2 ranks: 2·m in all.
     for purpose in (Purpose.TENSOR_FORWARD, Purpose.TENSOR_BACKWARD):
         assert wire_bytes(purpose, method="w/o", tp=2, pp=2) == 24 * 2 * 2 * (2 * ELEMENTS)
-    assert {planned_messages(Setting(method=name, tp=1, pp=1)) for name in METHODS} == {()}
+    assert {cost.planned_messages(Setting(method=name, tp=1, pp=1)) for name in METHODS} == {()}
 
 
 def test_gathered_messages_cost_more_than_reduced_ones_beyond_two_ranks():
@@ -176,8 +163,8 @@ def test_ranks_share_the_flops_add_ring_all_reduces_and_repeat_the_rest():
 
 
 def test_gathered_messages_are_decoded_once_a_rank_and_codes_once():
-    cost = CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8)
-    coding = machine(codecs={Family.TOP_K: cost, Family.AUTOENCODER: replace(cost, backward_ratio=1.0)})
+    sparse = CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8)
+    coding = machine(codecs={Family.TOP_K: sparse, Family.AUTOENCODER: replace(sparse, backward_ratio=1.0)})
     sparse, code = (iteration_time(Setting(method=name, tp=2, pp=1, **SMALL), coding) for name in ("T1", "A1"))
     assert (sparse.encode_s, sparse.decode_s) == (2 * 1.0, 2 * 2 * 2.0)  # 2 messages of one layer
     assert (code.encode_s, code.decode_s) == (2 * 1.0, 2 * 2.0)
@@ -284,25 +271,26 @@ def published(table: str) -> list[dict]:
 
 
 def test_the_machines_are_fitted_to_the_named_cells_alone_and_to_each_of_them():
-    cells = published_ms()
-    assert calibrate(cells | {Cell.of("table-2", "iteration_ms", method="T1", tp=2, pp=2): 1.0}) == calibrate(cells)
+    cells = cost.published_ms()
+    other = Cell.of("table-2", "iteration_ms", method="T1", tp=2, pp=2)
+    assert cost.calibrate(cells | {other: 1.0}) == cost.calibrate(cells)
     # Cells of table 2; table 9 is scaled.
     repeated = [cell for cell in cells if ("nvlink", 1) in cell.columns or cell.table == "table-9"]
     for cell in set(cells) - set(repeated):
-        assert calibrate(cells | {cell: 1.001 * cells[cell]}) != calibrate(cells), cell
+        assert cost.calibrate(cells | {cell: 1.001 * cells[cell]}) != cost.calibrate(cells), cell
 
 
 def test_no_more_than_one_cell_in_five_calibrates_in_any_table_nor_in_all():
-    counts = {table: (len(calibration_cells(table)), len(published(table))) for table in TABLES}
+    counts = {table: (len(cost.calibration_cells(table)), len(published(table))) for table in TABLES}
     for table, (used, printed) in counts.items():
         assert 5 * used <= printed, table
     assert 5 * sum(used for used, _ in counts.values()) <= sum(printed for _, printed in counts.values())
-    assert sum(used for used, _ in counts.values()) == len(CALIBRATION)
+    assert sum(used for used, _ in counts.values()) == len(cost.CALIBRATION)
 
 
 def test_a_missing_cell_and_a_missing_network_are_named():
     with pytest.raises(ValueError, match="cells_ms lacks tensor_ms of method w/o, tp 4, pp 4 in table-7"):
-        calibrate(published_ms(CALIBRATION[:5]))
+        cost.calibrate(cost.published_ms(cost.CALIBRATION[:5]))
     with pytest.raises(ValueError, match="network is None"):
         iteration_time(Setting(tp=2, pp=2, num_nodes=2, nvlink=False), machine())
 
@@ -328,7 +316,7 @@ def test_cells_that_calibrate_come_back_within_two_percent(setting, quantity, mi
 
 def test_rates_stay_below_the_data_sheet_of_a_v100():
     for nvlink in (True, False):
-        reached = paper_machine(nvlink=nvlink)
+        reached = cost.paper_machine(nvlink=nvlink)
         assert 30e12 < reached.flops_per_s < 112e12
         assert 1e9 < reached.link.bandwidth_bytes_per_s < 25e9  # one NVLink; PCIe 3 has 15.75e9
         assert reached.replicated_s_per_element > 2 * 2 / 900e9  # reads and writes fp16 at least once
@@ -374,7 +362,7 @@ def test_small_work_takes_its_launching_and_large_work_its_flops():
 
 
 def test_an_unlimited_link_leaves_compression_nothing_to_gain_and_a_slow_one_everything():
-    unlimited, slow = (replace(paper_machine(nvlink=False), link=slow_link(rate)) for rate in (1e18, 1e8))
+    unlimited, slow = (replace(cost.paper_machine(nvlink=False), link=slow_link(rate)) for rate in (1e18, 1e8))
     code, plain = (Setting(method=name, tp=4, pp=1, nvlink=False) for name in ("A1", "w/o"))
     assert iteration_time(code, unlimited).total_s > iteration_time(plain, unlimited).total_s
     # Half of the forward messages shrink to 50/1024: 96 messages become 72 and 24 small ones.

@@ -7,21 +7,11 @@ from torch.nn import functional
 
 from workbench.compression import FP16, AutoEncoder, ErrorFeedback, Identity, Quantize, RandomK, TopK
 from workbench.models.bert import BertConfig, BertEncoder
-from workbench.parallel import (
-    ColumnParallelLinear,
-    ProcessTensorGroup,
-    RowParallelLinear,
-    TensorGroup,
-    VirtualTensorGroup,
-)
+from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
+from workbench.techniques.activation_compression import runtime
 from workbench.techniques.activation_compression.cost import Setting
 from workbench.techniques.activation_compression.method import METHODS, method
-from workbench.techniques.activation_compression.runtime import (
-    CompressedReduction,
-    EncoderGradients,
-    FusedReduction,
-    compress,
-)
+from workbench.techniques.activation_compression.runtime import EncoderGradients, compress
 
 CONFIG = BertConfig.tiny(hidden_size=64, mlp_size=128, num_layers=4)
 IDS = torch.arange(24).reshape(2, 12) % 50 + 1
@@ -65,7 +55,7 @@ def worked_code() -> AutoEncoder:
 
 def test_codes_of_partial_sums_add_up_to_the_code_of_the_sum():
     # Codes 1·1 + 2·2 = 5 and 3·1 + 0·2 = 3; their sum 8 is (4, 2)·(1, 2)ᵀ.
-    reduction = CompressedReduction(worked_code(), VirtualTensorGroup(2))
+    reduction = runtime.CompressedReduction(worked_code(), VirtualTensorGroup(2))
     total = reduction([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0]])])
     assert total.tolist() == [[8.0, 80.0]]
 
@@ -73,7 +63,7 @@ def test_codes_of_partial_sums_add_up_to_the_code_of_the_sum():
 def test_the_largest_of_partial_sums_are_not_the_largest_of_the_sum_and_gradients_reach_the_kept_elements_only():
     # Top-1 of (3, 2, 0) and of (0, 2, 3) keeps the two threes; the sum (3, 4, 3) is largest in the middle.
     partials = [torch.tensor(part, requires_grad=True) for part in ([3.0, 2.0, 0.0], [0.0, 2.0, 3.0])]
-    total = CompressedReduction(TopK(1), VirtualTensorGroup(2))(partials)
+    total = runtime.CompressedReduction(TopK(1), VirtualTensorGroup(2))(partials)
     assert total.tolist() == [3.0, 0.0, 3.0]
     total.backward(torch.tensor([5.0, 6.0, 7.0]))
     assert [partial.grad.tolist() for partial in partials] == [[5.0, 0.0, 0.0], [0.0, 0.0, 7.0]]
@@ -109,7 +99,7 @@ def test_the_bytes_a_codec_counts_are_the_bytes_the_paper_defines(name):
 
 
 def test_errors_are_fed_back_to_their_own_virtual_rank_and_random_choices_differ_between_ranks():
-    reduction = CompressedReduction(ErrorFeedback(TopK(1)).for_site("here"), VirtualTensorGroup(2))
+    reduction = runtime.CompressedReduction(ErrorFeedback(TopK(1)).for_site("here"), VirtualTensorGroup(2))
     reduction([torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0])])
     # What was left behind: (0, 2) on rank 0 and nothing on rank 1; so rank 0 now keeps 2 + 2, rank 1 keeps 1.
     assert reduction([torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0])]).tolist() == [0.0, 5.0]
@@ -200,7 +190,7 @@ NUM_STEPS = 4
 ROUNDOFF = {torch.float64: 2**-53, torch.float32: 2**-24, torch.float16: 2**-11, torch.bfloat16: 2**-8}
 
 
-def small_bert(group: TensorGroup, *, fused: bool, gradients: EncoderGradients | None = None) -> BertEncoder:
+def small_bert(group, *, fused: bool, gradients: EncoderGradients | None = None) -> BertEncoder:
     """Build a compressed encoder in float64 whose biases are not zero."""
     model = BertEncoder(SMALL_CONFIG, group, dtype=torch.float64)
     with torch.no_grad():
@@ -211,7 +201,7 @@ def small_bert(group: TensorGroup, *, fused: bool, gradients: EncoderGradients |
     return model
 
 
-def trained(group: TensorGroup, *, fused: bool, one_message: bool = False) -> dict[str, Tensor]:
+def trained(group, *, fused: bool, one_message: bool = False) -> dict[str, Tensor]:
     """Train some steps; return the first step's output and gradients, and the parameters at the end."""
     model = small_bert(group, fused=fused, gradients=EncoderGradients(group) if one_message else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=5.0, momentum=0.9)
@@ -244,7 +234,7 @@ def test_a_worked_example():
     # Decoded: 12 · (1, 10) = (12, 120); the bias (1, 1) comes once.
     layer = RowParallelLinear(4, 2, VirtualTensorGroup(2))
     layer.load_full_(torch.tensor([[1.0, 0, 0, 1], [0, 1, 1, 0]]), torch.tensor([1.0, 1]))
-    layer.reduction = FusedReduction(worked_code(), layer.group)
+    layer.reduction = runtime.FusedReduction(worked_code(), layer.group)
     assert layer([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 1.0]])]).tolist() == [[13.0, 121.0]]
 
 

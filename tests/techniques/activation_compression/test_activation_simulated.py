@@ -6,29 +6,13 @@ from dataclasses import replace
 import pytest
 from cases import value
 
-from workbench.cluster import Link
-from workbench.techniques.activation_compression import simulated
-from workbench.techniques.activation_compression.cost import (
-    CodecCost,
-    FittedMachine,
-    LayerSample,
-    ScalingModel,
-    Setting,
-    break_even,
-    break_even_map,
-    cluster_speedup,
-    fit_scaling,
-    iteration_time,
-    layer_seconds_by_definition,
-    layer_speedup,
-    machine_scaling,
-    paper_machine,
-    speedup_at,
-    v100_scaling,
-)
+from workbench.cluster import CodecCost, FittedMachine, Link
+from workbench.techniques.activation_compression import cost, simulated
+from workbench.techniques.activation_compression.cost import Setting, iteration_time
 from workbench.techniques.activation_compression.counted import count_messages, count_study, rehearse_iterations
 from workbench.techniques.activation_compression.method import Family
 
+V100 = cost.v100_scaling()
 PRE = {"micro_batch": 128, "sequence": 128, "num_micro_batches": 8, "num_nodes": 4}
 
 
@@ -85,21 +69,21 @@ def test_the_share_of_communication_is_forward_tensor_time_over_the_iteration():
 
 
 def test_table_10_takes_a_micro_batch_of_16():
-    rows = simulated.table_10_rows(v100_scaling())
-    one_node = layer_speedup(v100_scaling(), hidden=6144, **SHAPE)
+    rows = simulated.table_10_rows(V100)
+    one_node = cost.layer_speedup(V100, hidden=6144, **SHAPE)
     assert value(rows, "speedup", hidden=6144) == pytest.approx(one_node)
     cluster = {"layers": 128, "num_nodes": 64, "num_micro_batches": 3072 / 16}
-    assert value(rows, "speedup", hidden=25600) == cluster_speedup(v100_scaling(), hidden=25600, **cluster, **SHAPE)
+    assert value(rows, "speedup", hidden=25600) == cost.cluster_speedup(V100, hidden=25600, **cluster, **SHAPE)
 
 
 def test_figure_5_adds_up_and_a_fixed_cluster_gains_less_the_larger_the_model():
-    rows = simulated.figure_5_rows(v100_scaling(), [1024])
+    rows = simulated.figure_5_rows(V100, [1024])
     parts = value(rows, "computation_ms") + value(rows, "communication_ms")
     assert value(rows, "layer_ms") == pytest.approx(parts)
     assert value(rows, "threshold_elements") == 16 * 128 * 100
-    fixed = simulated.fixed_cluster_rows(v100_scaling(), [1024, 4096], [8])
+    fixed = simulated.fixed_cluster_rows(V100, [1024, 4096], [8])
     assert value(fixed, "fixed_cluster_speedup", hidden=1024) > value(fixed, "fixed_cluster_speedup", hidden=4096) > 1
-    machine = paper_machine(nvlink=True)
+    machine = cost.paper_machine(nvlink=True)
     units = {row["constant"]: row for row in simulated.machine_rows(machine)}
     assert units["launching a layer"]["value"] == pytest.approx(1e3 * machine.layer_launch_s)  # in ms
 
@@ -124,7 +108,7 @@ def test_wire_costs_of_gathered_messages_are_counted_for_two_and_four_ranks():
 
 SHAPE = {"batch": 16, "sequence": 128}
 # Round numbers: at B·s = 2, h = 10: 96·2·100 + 16·1·4·10 = 19,840 FLOPs (B = 1, s = 2), a message of 20 elements.
-ROUND = ScalingModel(
+ROUND = cost.ScalingModel(
     alpha_s_per_flop=1e-4,
     beta_s_per_element=0.5,
     gamma_s_per_element=0.1,
@@ -135,8 +119,8 @@ ROUND = ScalingModel(
 )
 
 
-def round_layer(model: ScalingModel, *, compressed: bool) -> float:
-    return layer_seconds_by_definition(model, batch=1, sequence=2, hidden=10, compressed=compressed)
+def round_layer(model: cost.ScalingModel, *, compressed: bool) -> float:
+    return cost.layer_seconds_by_definition(model, batch=1, sequence=2, hidden=10, compressed=compressed)
 
 
 def test_a_layer_is_flops_and_a_message_and_a_code_above_the_threshold_costs_its_elements():
@@ -149,26 +133,26 @@ def test_a_layer_is_flops_and_a_message_and_a_code_above_the_threshold_costs_its
 def test_a_cluster_is_a_pipeline_of_equal_stages_and_one_node_gains_what_a_layer_gains():
     # 3 micro-batches on 2 nodes of 2 layers: 3 - 1 + 2 slots of 2 layers, a boundary of 20 or 4 elements at 2 a second.
     plain, coded = (round_layer(ROUND, compressed=compressed) for compressed in (False, True))
-    found = cluster_speedup(ROUND, batch=1, sequence=2, hidden=10, layers=4, num_nodes=2, num_micro_batches=3)
+    found = cost.cluster_speedup(ROUND, batch=1, sequence=2, hidden=10, layers=4, num_nodes=2, num_micro_batches=3)
     assert found == pytest.approx((4 * 2 * plain + 10) / (4 * 2 * coded + 2))
     for hidden in (1024, 6144):
-        one = cluster_speedup(v100_scaling(), hidden=hidden, layers=40, num_nodes=1, num_micro_batches=64, **SHAPE)
-        assert one == pytest.approx(layer_speedup(v100_scaling(), hidden=hidden, **SHAPE))
+        one = cost.cluster_speedup(V100, hidden=hidden, layers=40, num_nodes=1, num_micro_batches=64, **SHAPE)
+        assert one == pytest.approx(cost.layer_speedup(V100, hidden=hidden, **SHAPE))
 
 
 def test_the_gain_falls_with_the_hidden_size_and_vanishes():
-    gains = [layer_speedup(v100_scaling(), hidden=hidden, **SHAPE) for hidden in (1024, 4096, 16384, 65536, 10**8)]
+    gains = [cost.layer_speedup(V100, hidden=hidden, **SHAPE) for hidden in (1024, 4096, 16384, 65536, 10**8)]
     assert gains == sorted(gains, reverse=True)
     assert gains[-1] == pytest.approx(1, abs=1e-3)
 
 
 def test_the_gain_tends_to_h_over_e_as_nodes_are_added_and_nothing_else_is():
-    found = cluster_speedup(v100_scaling(), hidden=25600, layers=128, num_nodes=10**9, num_micro_batches=192, **SHAPE)
+    found = cost.cluster_speedup(V100, hidden=25600, layers=128, num_nodes=10**9, num_micro_batches=192, **SHAPE)
     assert found == pytest.approx(25600 / 100, rel=1e-3)
 
 
 def test_constants_are_those_of_v100s_by_hand():
-    model = v100_scaling()
+    model = V100
     assert 1 / model.alpha_s_per_flop == pytest.approx(4 * 125e12)  # data sheet, four devices
     assert model.bandwidth_elements_per_s == 10e9 / 8 / 2 / 4  # 10 Gbit/s, fp16, four ranks a node
     # Table 4: A2's 3.12 + 4.56 ms and its gradients, some 8.4 ms, for 24 messages of 16.8 million; two a layer.
@@ -182,7 +166,7 @@ def test_constants_of_a_machine_by_hand():
     codecs = {Family.AUTOENCODER: CodecCost(encode_s_per_element=1e-9, decode_s_per_element=2e-9, backward_ratio=1.0)}
     link = Link(bandwidth_bytes_per_s=50e6, source="made up")
     machine = replace(simple(), link=link, collective_launch_s=1e-3, codecs=codecs)
-    model = machine_scaling(machine)
+    model = cost.machine_scaling(machine)
     assert model.alpha_s_per_flop == 1 / (4 * machine.flops_per_s)
     assert model.small_s == pytest.approx(4 * 1e-3, rel=1e-3)  # and one element's bytes
     assert model.gamma_s_per_element == pytest.approx(2 * 2 * (1e-9 + 2e-9))  # twice a layer, backward as long
@@ -192,25 +176,25 @@ def test_constants_of_a_machine_by_hand():
 
 
 def test_a_fit_gives_back_the_constants_that_made_the_samples():
-    def sample(hidden: int) -> LayerSample:
+    def sample(hidden: int) -> cost.LayerSample:
         elements = 2 * hidden
         seconds = {
             "computation_s": ROUND.alpha_s_per_flop * (96 * 2 * hidden**2 + 16 * 4 * hidden),
             "communication_s": ROUND.small_s if elements <= 4 else ROUND.beta_s_per_element * elements,
             "overhead_s": ROUND.gamma_s_per_element * elements,
         }
-        return LayerSample(batch=1, sequence=2, hidden=hidden, **seconds)
+        return cost.LayerSample(batch=1, sequence=2, hidden=hidden, **seconds)
 
     samples = [sample(hidden) for hidden in (1, 2, 10, 100)]
-    found = fit_scaling(samples, bandwidth_elements_per_s=2.0, threshold_elements=4, code_size=2)
+    found = cost.fit_scaling(samples, bandwidth_elements_per_s=2.0, threshold_elements=4, code_size=2)
     for name in ROUND.__dataclass_fields__:
         assert getattr(found, name) == pytest.approx(getattr(ROUND, name)), name
 
 
 def test_a_fit_from_one_side_of_the_threshold_and_a_constant_that_is_not_positive_are_refused():
-    sample = LayerSample(batch=1, sequence=2, hidden=10, computation_s=1, communication_s=1, overhead_s=1)
+    sample = cost.LayerSample(batch=1, sequence=2, hidden=10, computation_s=1, communication_s=1, overhead_s=1)
     with pytest.raises(ValueError, match="0 up to threshold_elements 4 and 1 above"):
-        fit_scaling([sample], bandwidth_elements_per_s=1.0, threshold_elements=4)
+        cost.fit_scaling([sample], bandwidth_elements_per_s=1.0, threshold_elements=4)
     with pytest.raises(ValueError, match="beta_s_per_element is 0"):
         replace(ROUND, beta_s_per_element=0.0)
 
@@ -222,13 +206,15 @@ def simple() -> FittedMachine:
 
 
 def test_at_break_even_neither_side_is_faster():
-    machine = paper_machine(nvlink=False)
+    machine = cost.paper_machine(nvlink=False)
     setting = Setting(method="A1", tp=4, pp=1)
-    point = break_even(machine, setting)
-    own = speedup_at(machine, setting, machine.link.bandwidth_bytes_per_s)
+    point = cost.break_even(machine, setting)
+    own = cost.speedup_at(machine, setting, machine.link.bandwidth_bytes_per_s)
     plain, coded = (iteration_time(replace(setting, method=name), machine).total_s for name in ("w/o", "A1"))
     assert own == plain / coded
-    below, at, above = (speedup_at(machine, setting, factor * point.bandwidth_bytes_per_s) for factor in (0.5, 1, 2))
+    below, at, above = (
+        cost.speedup_at(machine, setting, factor * point.bandwidth_bytes_per_s) for factor in (0.5, 1, 2)
+    )
     assert below > 1 > above and at == pytest.approx(1, abs=1e-9)
 
 
@@ -238,7 +224,7 @@ def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_ha
     expected = 2**25 * (1 - 50 / 1024) - 1024 * 50 * 2
     dear = replace(simple(), codecs={Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 2**24)})
     setting, place = Setting(method="A1", tp=2, pp=1), {"micro_batches": [32], "code_sizes": [50]}
-    assert break_even(dear, setting).bandwidth_bytes_per_s == pytest.approx(expected, rel=1e-6)
+    assert cost.break_even(dear, setting).bandwidth_bytes_per_s == pytest.approx(expected, rel=1e-6)
     (row,) = simulated.simulate_break_even(dear, setting, **place)
     assert (row["micro_batch"], row["code_size"], row["value"]) == (32, 50, pytest.approx(expected, rel=1e-3))
     # Free codes pay on any link: a map shows no bandwidth.
@@ -248,14 +234,14 @@ def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_ha
 def test_a_message_larger_than_what_it_replaces_never_pays():
     # Q-like: keeping all elements of a sparse message costs 10 bytes for 2; gathered by 4, three times again.
     all_kept = Setting(method="T3", code_size=1024, tp=4, pp=1)
-    assert break_even(paper_machine(nvlink=False), all_kept).bandwidth_bytes_per_s == 0
-    assert break_even(simple(), Setting(method="w/o", tp=2, pp=1)).bandwidth_bytes_per_s == 0
+    assert cost.break_even(cost.paper_machine(nvlink=False), all_kept).bandwidth_bytes_per_s == 0
+    assert cost.break_even(simple(), Setting(method="w/o", tp=2, pp=1)).bandwidth_bytes_per_s == 0
 
 
 def test_larger_batches_pay_over_faster_links_and_larger_codes_over_slower_ones():
-    machine, sizes = paper_machine(nvlink=True), [25, 100, 400]
+    machine, sizes = cost.paper_machine(nvlink=True), [25, 100, 400]
     setting = Setting(method="A1", tp=4, pp=1)
-    points = break_even_map(machine, setting, micro_batches=[4, 16, 64], code_sizes=sizes)
+    points = cost.break_even_map(machine, setting, micro_batches=[4, 16, 64], code_sizes=sizes)
     by_size = [[p.bandwidth_bytes_per_s for p in points if p.code_size == size] for size in sizes]
     assert all(row == sorted(row) for row in by_size)
     assert all(column == tuple(sorted(column, reverse=True)) for column in zip(*by_size, strict=True))

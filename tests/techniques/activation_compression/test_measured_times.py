@@ -11,19 +11,13 @@ import pytest
 import torch
 from cases import refusals
 
-from workbench.cluster import Link
+from workbench.cluster import CodecCost, FittedMachine, Link
 from workbench.launch import ShapedHosts, run_on_ranks
 from workbench.parallel.pipeline import open_mesh
 from workbench.study.breakdown import break_down_stages
 from workbench.study.timing import Timed, Turns, take_turns
 from workbench.techniques.activation_compression import measured
-from workbench.techniques.activation_compression.cost import (
-    CodecCost,
-    FittedMachine,
-    Setting,
-    all_reduce_s,
-    iteration_time,
-)
+from workbench.techniques.activation_compression.cost import Setting, all_reduce_s, iteration_time
 from workbench.techniques.activation_compression.measured import links, timed, trials
 from workbench.techniques.activation_compression.measured.fitting import _line
 from workbench.techniques.activation_compression.measured.links import Trial, _places, next_rate, share_row, slower_by

@@ -15,25 +15,12 @@ from cases import refusals
 from flextp_cases import ranks, shares, straight_costs
 from torch import nn
 
+from workbench import parallel
 from workbench.launch import RankFailed, run_on_ranks
-from workbench.parallel import (
-    ColumnParallelLinear,
-    ProcessTensorGroup,
-    TransformerConfig,
-    TransformerLayer,
-    VirtualTensorGroup,
-)
+from workbench.parallel import ProcessTensorGroup, TransformerConfig, TransformerLayer, VirtualTensorGroup
+from workbench.techniques.flextp import runtime
 from workbench.techniques.flextp.method import SPEED_SHARE, Costs, RankTimes, Scheme, settled_resizing
-from workbench.techniques.flextp.runtime import (
-    PATIENCE,
-    Balancer,
-    MeasuredTimes,
-    Meter,
-    ModelledTimes,
-    Policy,
-    balance,
-    check_model,
-)
+from workbench.techniques.flextp.runtime import PATIENCE, Meter, ModelledTimes, Policy, balance, check_model
 from workbench.timeline.stragglers import StragglerTrace
 
 CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32)
@@ -90,8 +77,8 @@ def test_where_the_clock_runs_on_in_messages_waiting_for_others_is_no_time_of_on
         (rank,) = group.local_ranks
         model, meter = two_layers(group), Meter(rank)
         meter.clock, meter.is_wall_clock = time.perf_counter, True  # as on CUDA
-        times = MeasuredTimes(meter)
-        balancer = Balancer(model, group, Policy(solution="Baseline"), times=times, meters={rank: meter})
+        times = runtime.MeasuredTimes(meter)
+        balancer = runtime.Balancer(model, group, Policy(solution="Baseline"), times=times, meters={rank: meter})
         x, start_s = torch.ones(2, 3, 16, dtype=torch.float64), time.perf_counter()
         meter.begin(0)
         time.sleep(LATE_S * rank)
@@ -214,7 +201,7 @@ def test_a_straggler_whose_narrow_products_take_long_looks_no_slower_for_it():
 
 
 def test_the_run_time_settles_on_the_plan_that_is_predicted():
-    wide = partial(ColumnParallelLinear, 4096, 4, site="only")  # so that shares are rounded to 1 / 4096
+    wide = partial(parallel.ColumnParallelLinear, 4096, 4, site="only")  # so that shares are rounded to 1 / 4096
     policy = {"solution": "ZERO", "selection": "Rd", "reference": "current mean"}
     model, balancer = balanced(StragglerTrace.fixed(4, {0: 8.0}), wide, **policy)
     for _ in range(8):

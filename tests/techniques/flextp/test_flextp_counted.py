@@ -1,6 +1,5 @@
 """Rows of the counted items: figure 2, the setting, certificates; the card's references, and that it needs no torch."""
 
-
 import torch
 from cases import values
 

@@ -9,13 +9,7 @@ import pytest
 from cases import refusals
 
 from workbench.techniques.gemini import method
-from workbench.techniques.gemini.method import (
-    Placement,
-    placement,
-    rack_recovery_probability,
-    recovery_probability,
-    surviving,
-)
+from workbench.techniques.gemini.method import Placement, placement, rack_recovery_probability, recovery_probability
 from workbench.techniques.gemini.method.probability import clopper_pearson
 from workbench.techniques.gemini.method.racks import num_racks, rack_recovery_probability_by_definition
 
@@ -148,14 +142,14 @@ def test_counting_agrees_with_trying_for_every_small_size_and_for_random_placeme
 def test_sets_of_any_size_are_counted_as_by_trying_and_groups_and_rings_by_their_formulas():
     sets = [(0,), (1, 2), (2, 3, 4), (5, 6), (7, 8, 9)]
     for k in range(12):
-        assert surviving.num_surviving(sets, 12, k) == surviving.num_surviving_by_definition(sets, 12, k)
+        assert method.surviving.num_surviving(sets, 12, k) == method.surviving.num_surviving_by_definition(sets, 12, k)
     # of 30 in runs or groups of three at most 20 can be lost
     for kind, count, number in (
-        ("ring", surviving.surviving_of_ring, 30),
-        ("mixed", surviving.surviving_of_groups, 10),
+        ("ring", method.surviving.surviving_of_ring, 30),
+        ("mixed", method.surviving.surviving_of_groups, 10),
     ):
         sets = {frozenset(holders) for holders in placement(30, 3, kind).holders}
-        assert surviving.surviving_of_frontier(range(30), sets, 30) == [count(number, 3, k) for k in range(21)]
+        assert method.surviving.surviving_of_frontier(range(30), sets, 30) == [count(number, 3, k) for k in range(21)]
         assert count(number, 3, 21) == 0
 
 
