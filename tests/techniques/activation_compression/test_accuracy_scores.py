@@ -339,14 +339,11 @@ def test_the_parts_of_an_iteration_are_taken_out_of_forward_and_add_up_and_other
     assert axes[0].get_title() == "TP 4, PP 1, slow links" and axes[0].get_legend() is None
 
 
-def test_speedups_stand_beside_those_of_the_same_setting_and_variants_beside_nothing():
+def test_speedups_and_the_papers_largest_one_stand_beside_ours_of_the_same_setting_link_and_execution():
     rows = [speedup("A1", 1.15), speedup("A1 fused", 1.2)]
     table = pictures.speedups_beside_published(rows, SETTING, PUBLISHED).set_index("method")
     assert table.published["A1"] == 1.178 and pd.isna(table.published["A1 fused"])
     assert (table.ours["A1"], table.low["A1"]) == (1.15, pytest.approx(1.14))
-
-
-def test_the_papers_largest_speedup_stands_beside_ours_of_the_same_code_for_each_link_and_execution():
     rows = [speedup("A1", 1.15), speedup("A2", 1.3), speedup("A1 fused", 1.19), speedup("A1", 1.4, tp=2, pp=2)]
     rows += [speedup("A1", 1.18, link="carried over"), speedup("A1", 0.9, link="fast", nvlink=1)]
     found = measured.beside_largest(rows, PUBLISHED)

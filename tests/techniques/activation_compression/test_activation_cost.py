@@ -57,9 +57,8 @@ def test_an_uncompressed_iteration_sends_two_all_reduces_a_layer_each_way_and_on
 def test_gathered_messages_cost_more_than_reduced_ones_beyond_two_ranks():
     # m bytes: a ring all-reduce sends 2·m·(n−1)/n a rank, an all-gather m·(n−1): equal at n = 2, twice as much at 4.
     for tp, times in ((2, 1), (4, 2)):
-        top_k, code = (
-            wire_bytes(Purpose.TENSOR_FORWARD, method=name, tp=tp, pp=1, compressed_layers=24) for name in ("T1", "A1")
-        )
+        shape = {"tp": tp, "pp": 1, "compressed_layers": 24}
+        top_k, code = (wire_bytes(Purpose.TENSOR_FORWARD, method=name, **shape) for name in ("T1", "A1"))
         assert top_k == times * code
 
 
@@ -103,16 +102,13 @@ def slow_link(bandwidth_bytes_per_s: float = 1.0, latency_s: float = 0.0) -> Lin
     return Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
 
 
-def test_the_time_of_a_layer_is_flops_over_rate_and_bytes_over_bandwidth():
+def test_the_time_of_a_layer_is_flops_over_rate_and_bytes_over_bandwidth_and_encoding_takes_what_table_4_says():
     # 2 rows of h = 4: 24·2·16 + 4·2·2·4 = 832 FLOPs forward, 416 a rank; 16 bytes a message, 2·16·(1/2) a rank.
     setting = Setting(method="w/o", tp=2, pp=1, micro_batch=1, sequence=2, hidden=4, layers=1, compressed_layers=0)
     seconds = layer_time(setting, slow_link(), flops_per_s=416)
     assert (seconds.forward_s, seconds.backward_s) == (1.0, 2.0)
     assert (seconds.transfer_s, seconds.backward_transfer_s) == (2 * 16.0, 2 * 16.0)
     assert seconds.total_s == 1 + 2 + 32 + 32
-
-
-def test_encoding_takes_what_table_4_says_at_its_own_size():
     # Table 4: 2.16 ms for 24 encoded activations, two of them in a layer.
     assert layer_time(Setting(method="A1"), slow_link(1e9)).encode_s == pytest.approx(2.16e-3 / 12)
 
@@ -123,11 +119,16 @@ def test_a_faster_link_never_makes_a_layer_slower(name):
     assert times == sorted(times, reverse=True)
 
 
-def test_a_layer_alone_knows_neither_fused_codes_nor_a_method_without_a_published_encoding_time():
-    with pytest.raises(ValueError, match="fused is True"):
-        layer_time(Setting(method="A1", fused=True), slow_link())
-    with pytest.raises(ValueError, match="encode_ms with {'method': 'Q3'"):
-        layer_time(Setting(method="Q3"), slow_link())
+ACROSS = Setting(tp=2, pp=2, num_nodes=2, nvlink=False)
+test_fused_layers_and_missing_cells_and_networks_are_refused_by_name = refusals(
+    (lambda: layer_time(Setting(method="A1", fused=True), slow_link()), "fused is True"),
+    (lambda: layer_time(Setting(method="Q3"), slow_link()), "encode_ms with {'method': 'Q3'"),
+    (
+        lambda: cost.calibrate(cost.published_ms(cost.CALIBRATION[:5])),
+        "lacks tensor_ms of .* w/o, tp 4, pp 4 in table-7",
+    ),
+    (lambda: iteration_time(ACROSS, machine()), "network is None"),
+)
 
 
 test_a_wrong_setting_names_the_field = refusals(
@@ -173,10 +174,13 @@ def test_gathered_messages_are_decoded_once_a_rank_and_codes_once():
     assert code.backward_s == plain.backward_s + 6.0 + 2 * 8 / 16
 
 
-def test_one_micro_batch_passes_the_stages_one_after_the_other_and_waits_for_its_two_messages():
+def test_micro_batches_pass_the_stages_one_by_one_and_a_full_pipeline_exchanges_both_directions_at_once():
     time = iteration_time(Setting(tp=1, pp=2, **SMALL), machine(handover_s=0.25))
     assert (time.forward_s, time.backward_s) == (2.0, 4.0)
     assert time.waiting_and_pipeline_s == 2 * (0.25 + 1.0)
+    # Boundary messages take a second each way. Fill and drain: 2 s; 3 further slots: 3 s of stage and 1 s of exchange.
+    time = iteration_time(Setting(tp=1, pp=2, num_micro_batches=4, **SMALL), machine())
+    assert time.total_s == (3 + 3 + 2) + 3 * (3 + 1)
 
 
 def test_attention_scores_are_shared_by_the_ranks_and_grow_with_the_square_of_the_sequence():
@@ -201,13 +205,7 @@ def test_equal_stages_take_m_minus_one_plus_pp_slots_and_the_slowest_stage_sets_
     assert time.waiting_and_pipeline_s == pytest.approx(3.0)
 
 
-def test_a_full_pipeline_exchanges_both_directions_at_once():
-    # Boundary messages take a second each way. Fill and drain: 2 s; 3 further slots: 3 s of stage and 1 s of exchange.
-    time = iteration_time(Setting(tp=1, pp=2, num_micro_batches=4, **SMALL), machine())
-    assert time.total_s == (3 + 3 + 2) + 3 * (3 + 1)
-
-
-def test_an_all_reduce_across_two_hosts_puts_one_message_on_the_network():
+def test_across_two_hosts_one_message_is_on_the_network_and_groups_of_a_host_use_the_connections_they_have():
     # TP 2 on 2 hosts: two trees, each half a message up and down: 16 bytes in series at 4 bytes/s, half of it reached.
     split = machine(network=Link(bandwidth_bytes_per_s=4.0), network_share=0.5)
     time = iteration_time(Setting(tp=2, pp=1, num_nodes=2, vocabulary=0, **SMALL), split)
@@ -215,15 +213,12 @@ def test_an_all_reduce_across_two_hosts_puts_one_message_on_the_network():
     # 3 ranks on hosts of 2, so that a stage straddles them: a ring of two at 16 bytes/s, two trees at 4.
     setting = Setting(tp=3, pp=2, num_nodes=3, vocabulary=0, **SMALL)
     assert iteration_time(setting, replace(split, network_share=1.0)).tensor_s == pytest.approx(4 * (1.0 + 16 / 4))
-
-
-def test_groups_of_a_host_use_the_connections_they_have():
     two = machine(connections={2: (1.0, 2.0)})
     time = iteration_time(Setting(tp=2, pp=2, **SMALL), two)
     assert time.tensor_s == 2 * 1.0 + 2 * 0.5
 
 
-def test_a_fused_code_trades_full_size_row_parallel_products_for_narrow_ones():
+def test_a_fused_code_trades_full_size_products_for_narrow_ones_that_take_a_share_of_what_encoding_takes():
     # Hidden 4, c = 1 column, 2 rows, 1 of 2 layers encoded on 2 ranks; inputs of a rank: 2 (attention) and 8 (MLP).
     # Spared forward: 2·2·10·4 = 160 FLOPs. Instead W·E: 2·10·4·1 = 80, and x·(W·E): 2·2·10·1 = 40. 832 FLOPs a second.
     setting = Setting(method="A1", code_size=256, tp=2, pp=1, **SMALL)
@@ -231,9 +226,6 @@ def test_a_fused_code_trades_full_size_row_parallel_products_for_narrow_ones():
     assert fused.encode_s == pytest.approx((80 + 40) / 832)
     assert plain.forward_s - fused.forward_s == pytest.approx((160 - 80 - 40) / 832)
     assert plain.backward_s - fused.backward_s == pytest.approx(2 * 160 / 832)  # no backward_ratio: coding is free
-
-
-def test_fused_narrow_products_take_what_encoding_takes_in_proportion():
     # Encoding 8 elements takes 8 s: a row of 4 takes 4 s. W·E has 2 + 8 rows; x·(W·E) is 10/4 of encoding 2 rows.
     costs = {Family.AUTOENCODER: CodecCost(encode_s_per_element=1.0, backward_ratio=1.0)}
     setting = Setting(method="A1", code_size=256, tp=2, pp=1, fused=True, **SMALL)
@@ -286,13 +278,6 @@ def test_no_more_than_one_cell_in_five_calibrates_in_any_table_nor_in_all():
         assert 5 * used <= printed, table
     assert 5 * sum(used for used, _ in counts.values()) <= sum(printed for _, printed in counts.values())
     assert sum(used for used, _ in counts.values()) == len(cost.CALIBRATION)
-
-
-def test_a_missing_cell_and_a_missing_network_are_named():
-    with pytest.raises(ValueError, match="cells_ms lacks tensor_ms of method w/o, tp 4, pp 4 in table-7"):
-        cost.calibrate(cost.published_ms(cost.CALIBRATION[:5]))
-    with pytest.raises(ValueError, match="network is None"):
-        iteration_time(Setting(tp=2, pp=2, num_nodes=2, nvlink=False), machine())
 
 
 @pytest.mark.parametrize(
@@ -354,14 +339,11 @@ def test_the_parts_add_up_and_none_is_negative(name):
         assert time.total_s == pytest.approx(parts)
 
 
-def test_small_work_takes_its_launching_and_large_work_its_flops():
+def test_small_work_takes_its_launching_large_work_its_flops_and_only_a_slow_link_leaves_something_to_gain():
     small = [iteration_time(Setting(tp=1, pp=4, micro_batch=batch, sequence=16)).total_s for batch in (1, 2)]
     large = [iteration_time(Setting(tp=1, pp=4, micro_batch=batch)).total_s for batch in (512, 1024)]
     assert small[1] / small[0] == pytest.approx(1, abs=0.01)
     assert large[1] / large[0] == pytest.approx(2, abs=0.01)
-
-
-def test_an_unlimited_link_leaves_compression_nothing_to_gain_and_a_slow_one_everything():
     unlimited, slow = (replace(cost.paper_machine(nvlink=False), link=slow_link(rate)) for rate in (1e18, 1e8))
     code, plain = (Setting(method=name, tp=4, pp=1, nvlink=False) for name in ("A1", "w/o"))
     assert iteration_time(code, unlimited).total_s > iteration_time(plain, unlimited).total_s

@@ -53,14 +53,11 @@ def worked_code() -> AutoEncoder:
     return codec
 
 
-def test_codes_of_partial_sums_add_up_to_the_code_of_the_sum():
+def test_codes_of_partial_sums_add_up_the_largest_elements_do_not_and_gradients_reach_the_kept_ones_only():
     # Codes 1·1 + 2·2 = 5 and 3·1 + 0·2 = 3; their sum 8 is (4, 2)·(1, 2)ᵀ.
     reduction = runtime.CompressedReduction(worked_code(), VirtualTensorGroup(2))
     total = reduction([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0]])])
     assert total.tolist() == [[8.0, 80.0]]
-
-
-def test_the_largest_of_partial_sums_are_not_the_largest_of_the_sum_and_gradients_reach_the_kept_elements_only():
     # Top-1 of (3, 2, 0) and of (0, 2, 3) keeps the two threes; the sum (3, 4, 3) is largest in the middle.
     partials = [torch.tensor(part, requires_grad=True) for part in ([3.0, 2.0, 0.0], [0.0, 2.0, 3.0])]
     total = runtime.CompressedReduction(TopK(1), VirtualTensorGroup(2))(partials)

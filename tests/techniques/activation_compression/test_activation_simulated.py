@@ -16,7 +16,7 @@ V100 = cost.v100_scaling()
 PRE = {"micro_batch": 128, "sequence": 128, "num_micro_batches": 8, "num_nodes": 4}
 
 
-def test_rows_hold_the_iteration_in_milliseconds_and_its_speedup():
+def test_rows_hold_the_iteration_in_milliseconds_its_speedup_and_the_share_of_communication():
     rows = simulated.simulate_times(["A1", "w/o"], [[4, 1]], nvlink=[False])
     settings = (Setting(method=name, tp=4, pp=1, nvlink=False) for name in ("w/o", "A1"))
     plain, coded = (1e3 * iteration_time(setting).total_s for setting in settings)
@@ -26,12 +26,14 @@ def test_rows_hold_the_iteration_in_milliseconds_and_its_speedup():
     assert all("nvlink" not in row for row in rows)
     both = [row for row in simulated.simulate_times(["w/o"], [[2, 2]], nvlink=[True, False]) if "method" in row]
     assert {row["nvlink"] for row in both} == {0, 1} and "encode_ms" not in {row["quantity"] for row in both}
+    rows = simulated.simulate_shares([[2, 2]], [[32, 512]], nvlink=[False])
+    time = iteration_time(Setting(nvlink=False))
+    assert value(rows, "communication_share") == time.tensor_s / time.total_s == pytest.approx(0.233, abs=0.003)
 
 
 def test_variants_are_rows_beside_the_methods_of_table_1():
-    rows = simulated.simulate_times(
-        ["w/o", "fp16", "w/o fp32", "A1", "A1 fused", "T1", "T1 int32"], [[4, 1]], nvlink=[False]
-    )
+    variants = ["w/o", "fp16", "w/o fp32", "A1", "A1 fused", "T1", "T1 int32"]
+    rows = simulated.simulate_times(variants, [[4, 1]], nvlink=[False])
     took = {row["method"]: row["value"] for row in rows if row["quantity"] == "iteration_ms"}
     assert took["w/o"] == took["fp16"] < took["w/o fp32"]  # the paper's own messages are fp16
     assert took["A1 fused"] < took["A1"]
@@ -48,24 +50,15 @@ def test_a_gain_is_told_for_each_place_and_whether_it_is_one():
     assert len(rows) == 4
 
 
-def test_random_k_of_table_6_takes_more_than_100_seconds_where_the_paper_stops_counting():
+def test_random_k_of_table_6_takes_more_than_100_seconds_and_one_cell_of_table_9_scales_its_boundaries():
     rows = simulated.simulate_times(["R2", "R4"], [[4, 4]], **PRE)
     assert (value(rows, "exceeds_100_s", method="R2"), value(rows, "exceeds_100_s", method="R4")) == (0, 1)
-
-
-def test_one_cell_of_table_9_scales_its_boundaries():
     rows = simulated.simulate_boundaries(["w/o", "A2"], [[4, 4]], **PRE)
     assert value(rows, "boundary_ms", method="w/o", boundary=0) == pytest.approx(77.82)
     assert value(rows, "boundary_share", method="A2", boundary=0) == 1
     # 3.28 MB instead of 33.5 MB at 1.25 GB/s, each with 1.75 ms of handing over.
     share = (1.75 + 2.62) / (1.75 + 26.84)
     assert value(rows, "boundary_share", method="A2", boundary=1) == pytest.approx(share, rel=0.01)
-
-
-def test_the_share_of_communication_is_forward_tensor_time_over_the_iteration():
-    rows = simulated.simulate_shares([[2, 2]], [[32, 512]], nvlink=[False])
-    time = iteration_time(Setting(nvlink=False))
-    assert value(rows, "communication_share") == time.tensor_s / time.total_s == pytest.approx(0.233, abs=0.003)
 
 
 def test_table_10_takes_a_micro_batch_of_16():
@@ -88,10 +81,12 @@ def test_figure_5_adds_up_and_a_fixed_cluster_gains_less_the_larger_the_model():
     assert units["launching a layer"]["value"] == pytest.approx(1e3 * machine.layer_launch_s)  # in ms
 
 
-def test_the_share_of_bytes_that_stays_is_half_and_the_codes_half():
+def test_half_of_the_bytes_stay_beside_the_codes_and_gathered_messages_cost_more_for_four_ranks():
     # TP 2: 24 of 48 messages shrink to 50/1024.
     rows = count_study(["A1"], [(2, 2)], rehearse=False)
     assert value(rows, "tensor_share") == 0.5 + 0.5 * 50 / 1024
+    rows = count_messages(["A1", "T1"], micro_batch=1, sequence=8, hidden=1024)
+    assert {row["tp"]: row["value"] for row in rows if row["quantity"] == "wire_over_code"} == {2: 1.0, 4: 2.0}
 
 
 @pytest.mark.parametrize(("names", "value_bytes"), [(["A1", "T1", "Q1"], 2), (["w/o", "fp16", "R1"], 4)])
@@ -99,11 +94,6 @@ def test_real_ranks_send_the_planned_bytes_and_their_headers_to_the_byte(names, 
     rows = rehearse_iterations(names, [(1, 4), (2, 2), (4, 1)], value_bytes=value_bytes)
     unexplained = [row for row in rows if row["quantity"] == "rehearsal_unexplained_bytes"]
     assert len(unexplained) == 9 and not any(row["value"] for row in unexplained), unexplained
-
-
-def test_wire_costs_of_gathered_messages_are_counted_for_two_and_four_ranks():
-    rows = count_messages(["A1", "T1"], micro_batch=1, sequence=8, hidden=1024)
-    assert {row["tp"]: row["value"] for row in rows if row["quantity"] == "wire_over_code"} == {2: 1.0, 4: 2.0}
 
 
 SHAPE = {"batch": 16, "sequence": 128}
@@ -140,13 +130,10 @@ def test_a_cluster_is_a_pipeline_of_equal_stages_and_one_node_gains_what_a_layer
         assert one == pytest.approx(cost.layer_speedup(V100, hidden=hidden, **SHAPE))
 
 
-def test_the_gain_falls_with_the_hidden_size_and_vanishes():
+def test_the_gain_falls_with_the_hidden_size_and_tends_to_h_over_e_as_nodes_are_added_and_nothing_else_is():
     gains = [cost.layer_speedup(V100, hidden=hidden, **SHAPE) for hidden in (1024, 4096, 16384, 65536, 10**8)]
     assert gains == sorted(gains, reverse=True)
     assert gains[-1] == pytest.approx(1, abs=1e-3)
-
-
-def test_the_gain_tends_to_h_over_e_as_nodes_are_added_and_nothing_else_is():
     found = cost.cluster_speedup(V100, hidden=25600, layers=128, num_nodes=10**9, num_micro_batches=192, **SHAPE)
     assert found == pytest.approx(25600 / 100, rel=1e-3)
 
@@ -200,22 +187,24 @@ def test_a_fit_from_one_side_of_the_threshold_and_a_constant_that_is_not_positiv
 
 
 def simple() -> FittedMachine:
-    return FittedMachine(
-        name="t", source="by hand", flops_per_s=1e12, link=Link(bandwidth_bytes_per_s=1e9), overlap_power=1.0
-    )
+    link = Link(bandwidth_bytes_per_s=1e9)
+    return FittedMachine(name="t", source="by hand", flops_per_s=1e12, link=link, overlap_power=1.0)
 
 
-def test_at_break_even_neither_side_is_faster():
+def test_at_break_even_neither_side_is_faster_and_a_message_larger_than_the_plain_one_never_pays():
     machine = cost.paper_machine(nvlink=False)
     setting = Setting(method="A1", tp=4, pp=1)
     point = cost.break_even(machine, setting)
     own = cost.speedup_at(machine, setting, machine.link.bandwidth_bytes_per_s)
     plain, coded = (iteration_time(replace(setting, method=name), machine).total_s for name in ("w/o", "A1"))
     assert own == plain / coded
-    below, at, above = (
-        cost.speedup_at(machine, setting, factor * point.bandwidth_bytes_per_s) for factor in (0.5, 1, 2)
-    )
+    rates = (factor * point.bandwidth_bytes_per_s for factor in (0.5, 1, 2))
+    below, at, above = (cost.speedup_at(machine, setting, rate) for rate in rates)
     assert below > 1 > above and at == pytest.approx(1, abs=1e-9)
+    # Q-like: keeping all elements of a sparse message costs 10 bytes for 2; gathered by 4, three times again.
+    all_kept = Setting(method="T3", code_size=1024, tp=4, pp=1)
+    assert cost.break_even(cost.paper_machine(nvlink=False), all_kept).bandwidth_bytes_per_s == 0
+    assert cost.break_even(simple(), Setting(method="w/o", tp=2, pp=1)).bandwidth_bytes_per_s == 0
 
 
 def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_hand():
@@ -229,13 +218,6 @@ def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_ha
     assert (row["micro_batch"], row["code_size"], row["value"]) == (32, 50, pytest.approx(expected, rel=1e-3))
     # Free codes pay on any link: a map shows no bandwidth.
     assert simulated.simulate_break_even(simple(), setting, **place) == []
-
-
-def test_a_message_larger_than_what_it_replaces_never_pays():
-    # Q-like: keeping all elements of a sparse message costs 10 bytes for 2; gathered by 4, three times again.
-    all_kept = Setting(method="T3", code_size=1024, tp=4, pp=1)
-    assert cost.break_even(cost.paper_machine(nvlink=False), all_kept).bandwidth_bytes_per_s == 0
-    assert cost.break_even(simple(), Setting(method="w/o", tp=2, pp=1)).bandwidth_bytes_per_s == 0
 
 
 def test_larger_batches_pay_over_faster_links_and_larger_codes_over_slower_ones():

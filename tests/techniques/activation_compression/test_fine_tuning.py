@@ -28,13 +28,10 @@ def test_a_limit_on_tokens_that_cuts_nothing_gives_the_same_cells():
     assert measured.fine_tuning_cells(["rte"], ["A1"], [0], max_tokens=8, **STAND_IN)[0]["max_tokens"] == 8
 
 
-def test_all_methods_of_a_seed_come_before_the_next_seed():
+def test_methods_of_a_seed_come_before_the_next_a_smaller_limit_wins_and_epochs_are_of_the_task_they_name():
     cells = measured.fine_tuning_cells(["rte", "cola"], ["w/o", "A1"], [0, 1], max_tokens=64, **STAND_IN)
     order = [(cell["seed"], cell["task"], cell["method"]) for cell in cells]
     assert order == [(seed, task, name) for seed in (0, 1) for task in ("rte", "cola") for name in ("w/o", "A1")]
-
-
-def test_a_smaller_limit_wins_over_the_recipes_and_epochs_are_of_the_task_that_they_name():
     for task, limit, expected in (("sst2", 100, 100), ("sst2", 10**6, 8_000), ("rte", 100, 100), ("rte", None, None)):
         (cell,) = measured.fine_tuning_cells([task], ["w/o"], [0], max_tokens=64, limit=limit, **STAND_IN)
         assert cell["limit"] == expected
@@ -75,9 +72,8 @@ def test_the_last_half_and_no_layers_are_the_tables_own_cells():
 
 def pieces(seed: int, num_blocks: int = 200):
     recipe = Recipe(epochs=1, batch=8, learning_rate=1e-3, seed=seed)
-    setting = measured.PreTraining(
-        method="w/o", recipe=recipe, num_blocks=num_blocks, max_tokens=32, encoder="stand-in"
-    )
+    sizes = {"num_blocks": num_blocks, "max_tokens": 32}
+    setting = measured.PreTraining(method="w/o", recipe=recipe, encoder="stand-in", **sizes)
     return measured.masked_blocks([FOX] * 400, stand_in_encoder(), setting)
 
 
@@ -293,7 +289,5 @@ def test_virtual_ranks_equal_real_ranks_in_loss_and_gradients(method, precision,
         torch.testing.assert_close(there[first]["gradients"] | there[second]["gradients"], here["gradients"])
         torch.testing.assert_close(there[second]["codecs"], here["codecs"])
         # The sender trains the encoding half of the boundary's codec, the receiver the decoding half.
-        halves = [
-            a if a is not None else b for a, b in zip(there[first]["boundary"], there[second]["boundary"], strict=True)
-        ]
-        torch.testing.assert_close(halves, here["boundary"])
+        ends = zip(there[first]["boundary"], there[second]["boundary"], strict=True)
+        torch.testing.assert_close([b if a is None else a for a, b in ends], here["boundary"])

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 import torch
-from cases import refusals
+from cases import refusals, value
 
 from workbench.cluster import CodecCost, FittedMachine, Link
 from workbench.launch import ShapedHosts, run_on_ranks
@@ -42,14 +42,11 @@ def test_a_variant_that_its_method_cannot_have_is_refused(name):
         timed(name, **TINY)
 
 
-def test_narrow_indices_keep_more_elements_in_as_many_bytes():
+def test_narrow_indices_keep_more_elements_in_as_many_bytes_and_literal_random_k_as_many_positions():
     x = torch.randn(2, 8, 32)
     wide, narrow = (timed(name, **TINY).codec().encode(x) for name in ("T2", "T2 int32"))
     assert len(narrow.tensors[0]) > len(wide.tensors[0])
     assert abs(narrow.num_bytes - wide.num_bytes) <= 12  # one element of 4 + 8 bytes
-
-
-def test_the_literal_random_k_keeps_as_many_different_positions_as_the_fast_one():
     x = torch.randn(2, 8, 32)
     fast, literal = (timed(name, **TINY).codec().for_site("a").for_rank(0).encode(x) for name in ("R4", "R4 literal"))
     for payload in (fast, literal):
@@ -210,14 +207,11 @@ def affine(rate):
     return trial(rate, part, 2 * part, 100 + 2 * part)
 
 
-def test_the_third_rate_lies_on_the_line_through_two_trials_although_copying_does_not_scale():
+def test_the_third_rate_lies_on_the_line_through_two_trials_unless_noise_has_turned_them_around():
     # A share of 0.25 asks for part = 0.25 (100 + 2 part), so part = 50 and 1000/rate = 40: 25 MB/s.
     assert next_rate([affine(40e6), affine(30e6)], 0.25) == pytest.approx(25e6)
     # Taken for proportional, the second trial would have overshot: part 43.3 to 50 is 1.154 times, 26 MB/s.
     assert next_rate([affine(30e6)], 0.25) == pytest.approx(26e6)
-
-
-def test_trials_that_noise_turns_around_are_no_line():
     noisy = [trial(40e6, 50, 100, 200), trial(30e6, 40, 80, 200)]  # slower, and yet faster
     assert next_rate(noisy, 0.25) == next_rate(noisy[-1:], 0.25)
     close = [affine(30.3e6), affine(30e6)]  # 1 % apart: the difference would be noise
@@ -280,10 +274,8 @@ REDUCTIONS = 2 * 4  # forward, of four layers
 
 def encoder_sums_s(setting):
     sums = [setting.encoder_sums(stage) for stage in range(setting.pp)]
-    return sum(
-        count * all_reduce_s(setting, MACHINE, stage, elements * setting.value_bytes)
-        for stage, (count, elements) in enumerate(sums)
-    )
+    seconds = (all_reduce_s(setting, MACHINE, stage, n * setting.value_bytes) for stage, (_, n) in enumerate(sums))
+    return sum(count * once_s for (count, _), once_s in zip(sums, seconds, strict=True))
 
 
 def rows_of(method, tp, pp, micro_batch, sequence, hidden):
@@ -311,15 +303,12 @@ def fitted():
     return measured.fit_machine(measured_on(["w/o", "T1"], [(4, 1), (2, 2)], SIZES))
 
 
-def test_a_line_goes_through_points_that_lie_on_it_and_says_so():
+def test_a_line_goes_through_its_points_and_a_coefficient_that_would_be_negative_is_left_out():
     line = _line([[1.0, 1.0], [2.0, 1.0], [4.0, 1.0]], [5.0, 7.0, 11.0])  # 2 x + 3
     assert line.coefficients == pytest.approx((2, 3))
     assert line.fitted == pytest.approx((5, 7, 11))
     assert line.residuals == pytest.approx((0, 0, 0), abs=1e-12)
     assert line.r_squared == pytest.approx(1)
-
-
-def test_a_coefficient_that_would_be_negative_is_left_out_and_the_goodness_falls():
     # 3 - x: the best line without negative coefficients is a constant c with the least sum of (c/2 - 1)^2 + (c - 1)^2,
     # c = (1/2 + 1) / (1/4 + 1) = 1.2. Around the weighted mean (2/4 + 1) / (1/4 + 1) = 1.2 lies as much: R^2 = 0.
     line = _line([[1.0, 1.0], [2.0, 1.0]], [2.0, 1.0])
@@ -351,10 +340,7 @@ def test_what_a_learned_code_adds_to_the_backward_pass_is_told_from_its_coding()
 
 
 def median_error(settings, fitted):
-    (row,) = [
-        row for row in measured.prediction_rows(settings, fitted, "held out") if row["quantity"] == "median_error"
-    ]
-    return row["value"]
+    return value(measured.prediction_rows(settings, fitted, "held out"), "median_error")
 
 
 def test_held_out_settings_are_predicted_exactly_and_a_machine_a_quarter_slower_fails_the_prediction(fitted):
@@ -382,17 +368,13 @@ def by_quantity(rows, quantity):
     return {row.get("faster"): row["value"] for row in rows if row["quantity"] == quantity}
 
 
-def test_speedups_that_were_measured_as_predicted_leave_no_error():
+def test_speedups_as_predicted_leave_no_error_and_a_fitted_link_is_made_faster_by_the_factor_of_the_real_one():
     over = {factor: interval(speedup_over(50e6 * factor), 1e-3) for factor in (1.0, 100.0)}
     rows = measured.break_even_rows(MACHINE, CODED, SLOWEST, over)
     assert by_quantity(rows, "saved_share_error") == pytest.approx({1.0: 0, 100.0: 0})
     assert over[1.0]["value"] > 1 > over[100.0]["value"]
     assert by_quantity(rows, "same_side") == {1.0: 1, 100.0: 1}
-    (point,) = by_quantity(rows, "break_even_bandwidth").values()
-    assert speedup_over(point) == pytest.approx(1)
-
-
-def test_a_fitted_link_that_differs_from_the_real_one_is_made_faster_by_the_same_factor():
+    assert speedup_over(value(rows, "break_even_bandwidth")) == pytest.approx(1)
     real = replace(SLOWEST, bandwidth_bytes_per_s=40e6)  # the fit says 50
     rows = measured.break_even_rows(MACHINE, CODED, real, {2.0: interval(1.1, 0.05)})
     assert by_quantity(rows, "predicted_speedup_over_link") == {2.0: pytest.approx(speedup_over(100e6))}

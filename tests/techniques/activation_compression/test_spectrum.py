@@ -45,7 +45,7 @@ def rotated(values: list[float]) -> torch.Tensor:
     return left @ torch.diag(torch.tensor(values, dtype=torch.float64)) @ right
 
 
-def test_a_matrix_with_equal_singular_values_draws_the_diagonal_and_one_of_rank_one_lies_farthest_above():
+def test_curves_areas_and_dimensions_of_equal_singular_values_of_rank_one_and_of_4_3_2_1_by_hand():
     values = spectrum.singular_values(rotated([3.0] * 5))
     torch.testing.assert_close(spectrum.cumulative_share(values), torch.tensor([0.2, 0.4, 0.6, 0.8, 1.0]).double())
     assert spectrum.area_above_diagonal(values) == pytest.approx(0, abs=1e-12)
@@ -53,9 +53,6 @@ def test_a_matrix_with_equal_singular_values_draws_the_diagonal_and_one_of_rank_
     of_rank_one = spectrum.singular_values(torch.outer(torch.ones(7), torch.arange(4.0)))
     assert spectrum.area_above_diagonal(of_rank_one) == pytest.approx(0.5 - 1 / 8)
     assert spectrum.dimension_share(of_rank_one, 0.9) == 1 / 4
-
-
-def test_the_curve_and_its_numbers_for_singular_values_4_3_2_1():
     values = spectrum.singular_values(rotated([1.0, 4.0, 2.0, 3.0]))
     torch.testing.assert_close(values, torch.tensor([4.0, 3.0, 2.0, 1.0]).double())
     torch.testing.assert_close(spectrum.cumulative_share(values), torch.tensor([0.4, 0.7, 0.9, 1.0]).double())
@@ -165,13 +162,10 @@ def test_the_lost_share_is_the_length_of_the_error_over_the_length_of_what_was_s
     assert study.lost_share(torch.zeros(2), torch.tensor([3.0, 4.0])) == 1
 
 
-def test_the_best_linear_code_keeps_the_largest_singular_values():
+def test_the_best_linear_code_keeps_the_largest_singular_values_and_no_random_code_loses_less():
     matrix = torch.diag(torch.tensor([1.0, 6.0, 2.0]))
     torch.testing.assert_close(study.best_linear_code(matrix, 1), torch.diag(torch.tensor([0.0, 6.0, 0.0])))
     torch.testing.assert_close(study.best_linear_code(matrix, 3), matrix)
-
-
-def test_no_random_code_of_the_same_size_loses_less_than_the_best_one():
     matrix = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
     best = study.lost_share(study.best_linear_code(matrix, 3), matrix)
     for seed in range(20):
