@@ -47,7 +47,6 @@ def test_narrow_indices_keep_more_elements_in_as_many_bytes_and_literal_random_k
     wide, narrow = (timed(name, **TINY).codec().encode(x) for name in ("T2", "T2 int32"))
     assert len(narrow.tensors[0]) > len(wide.tensors[0])
     assert abs(narrow.num_bytes - wide.num_bytes) <= 12  # one element of 4 + 8 bytes
-    x = torch.randn(2, 8, 32)
     fast, literal = (timed(name, **TINY).codec().for_site("a").for_rank(0).encode(x) for name in ("R4", "R4 literal"))
     for payload in (fast, literal):
         assert payload.tensors[1].tolist() == sorted(set(payload.tensors[1].tolist()))

@@ -117,7 +117,7 @@ def at(seed: int, *variants: dict) -> list[dict]:
     return [{**variant, "seed": seed} for variant in variants]
 
 
-def test_a_training_is_compared_with_the_baseline_of_its_own_seed():
+def test_a_training_is_compared_with_the_baseline_of_its_own_seed_and_known_to_a_standard_error_of_its_images():
     zero, one = at(0, PLAIN, PRI), at(1, PLAIN, PRI)
     rows = rows_of((zero[0], 0.5), (zero[1], 0.4), (one[0], 0.4), (one[1], 0.44))
     keys = itertools.product(["ZERO-Pri"], [0, 1], ["points", "relative"])
@@ -125,9 +125,6 @@ def test_a_training_is_compared_with_the_baseline_of_its_own_seed():
     assert values_of(rows, "accuracy_loss", "reading") == pytest.approx(lost)
     # (10 - 4)/2 = 3 points are lost on average, and the Baseline spans 50 - 40 = 10.
     assert values_of(rows, "loss_in_spreads") == pytest.approx({("ZERO-Pri", None): 0.3})
-
-
-def test_an_accuracy_and_what_is_lost_of_it_are_known_to_a_standard_error_of_the_test_images():
     # A fifth of 2,000 images: sqrt(0.2 * 0.8 / 2000) is 0.894 points, of the Baseline's 40 % 2.236 per cent.
     plain, pri = at(0, PLAIN, PRI)
     rows = [row for row in rows_of((plain, 0.4), (pri, 0.2)) if row["solution"] == "ZERO-Pri"]
@@ -147,9 +144,8 @@ def test_the_narrowed_loss_is_that_of_the_ratio_where_it_is_most_on_average():
     plain, rd, pri, more_rd, more_pri = at(0, PLAIN, RD | small, PRI | small, RD | large, PRI | large)
     # Points lost: Rd 4 and 20, Pri 1 and 12; narrowed by 3 and 8 points, by 75 and 40 per cent.
     rows = rows_of((plain, 0.5), (rd, 0.46), (pri, 0.49), (more_rd, 0.3), (more_pri, 0.38), model="ViT-1B")
-    assert values_of(rows, "loss_narrowed", "reading", "model") == pytest.approx(
-        {(None, 0, "points", "ViT-1B"): 8.0, (None, 0, "relative", "ViT-1B"): 75.0}
-    )
+    narrowed = {(None, 0, "points", "ViT-1B"): 8.0, (None, 0, "relative", "ViT-1B"): 75.0}
+    assert values_of(rows, "loss_narrowed", "reading", "model") == pytest.approx(narrowed)
     rows = rows_of((plain, 0.5), (RD | {"seed": 0}, 0.5), (PRI | {"seed": 0}, 0.49))  # of no loss there is no share
     assert values_of(rows, "loss_narrowed", "reading") == pytest.approx({(None, 0, "points"): -1.0})
 

@@ -37,7 +37,7 @@ def test_the_sizes_are_those_of_the_models_that_are_trained_and_of_the_paper():
         assert workload.num_iterations == num_iterations  # 50,000 / 64 = 781.25 and 50,000 / 32 = 1562.5
 
 
-def test_an_iteration_is_the_sum_of_its_parts_each_over_its_own_rate():
+def test_an_iteration_is_the_sum_of_its_parts_and_taking_out_columns_costs_less_the_more_are_taken():
     parts = cost.iteration_parts(TINY, machine())
     assert parts.product_s == 13824 / 100
     assert parts.attention_s == 864 / 100
@@ -45,9 +45,6 @@ def test_an_iteration_is_the_sum_of_its_parts_each_over_its_own_rate():
     assert parts.optimizer_s == 1075.2  # 28 x 12 x 64 / 2 = 10752 bytes
     assert parts.all_reduce_s == 4 * 96 / 4  # a ring of two passes 2 (2 - 1) / 2 of 6 x 8 x 2 bytes; four a layer
     assert parts.own_s == pytest.approx(parts.other_s + parts.product_s)
-
-
-def test_taking_columns_out_costs_nothing_if_none_is_and_less_the_more_are():
     # Inputs 6 x (8 + 4 + 8 + 16) and weights 384 are 600 elements, 1200 bytes. Half of them kept: copied twice (read
     # and written, 2 bytes for each, so 4 x 0.5), gradients read (0.5) and written (1).
     assert cost.extraction_s(TINY, machine(), 0.0) == 0
@@ -90,14 +87,11 @@ def test_broadcast_reduce_takes_the_time_of_one_copy_out_and_one_back_of_every_s
     assert three.product_s == 9 * 0.5 * 3
 
 
-def test_scatter_gather_serves_one_receiver_after_the_other_at_the_rate_of_messages():
+def test_scatter_gather_serves_one_receiver_after_the_other_and_latencies_count_once_a_hop():
     time = added(Scheme.SCATTER_GATHER, 1, 0.5)
     assert time.whole_s == 2 * 168
     assert time.out_s == pytest.approx(3 * (384 + 120) / 2 / 0.5 - 9 / 3)  # less a third of the products
     assert time.back_s == pytest.approx((384 + 120 + 192) / 2 / 0.5 - 9 / 3)  # nothing is merged
-
-
-def test_latencies_count_once_a_hop():
     late = replace(FOUR, link=Link(bandwidth_bytes_per_s=1e30, latency_s=1.0))
     broadcast, scatter = (added(scheme, 1, 1.0, late) for scheme in SCHEMES)
     assert broadcast.whole_s == pytest.approx(2 * 2 * 3)  # two layers, out and back, three hops
@@ -127,7 +121,7 @@ def test_nothing_migrated_costs_nothing_and_a_little_costs_what_travels_whole(sc
     assert (slow.out_s, slow.back_s) == (0, 0)
 
 
-def test_the_model_hits_the_cells_that_it_is_fitted_to_and_the_others_within_a_twentieth():
+def test_the_model_hits_the_cells_that_it_is_fitted_to_and_no_others_are_looked_at():
     for scheme, share in itertools.product(SCHEMES, (0.0, 0.25, 0.5, 0.75, 1.0)):
         cell = cost.table_1_cell(scheme, 1, share)
         error = cost.migration_epoch_time_s(scheme, 1, share) / cost.published_epochs_s((cell,))[cell] - 1
@@ -135,9 +129,6 @@ def test_the_model_hits_the_cells_that_it_is_fitted_to_and_the_others_within_a_t
     fitted = cost.paper_machine()
     assert 0 < fitted.flops_per_s < fitted.peak_flops_per_s
     assert fitted.message_link.bandwidth_bytes_per_s < fitted.link.bandwidth_bytes_per_s
-
-
-def test_no_other_cell_than_those_named_is_looked_at():
     cells = dict(cost.published_epochs_s())
     assert cost.calibrate(cells | dict.fromkeys(cost.CHOSEN_ON, 1.0)) == cost.calibrate(cells) == cost.paper_machine()
     for cell in cost.CALIBRATION:
@@ -172,7 +163,7 @@ def test_where_nobody_is_slow_nobody_does_anything(solution):
     assert epoch.waiting_s == pytest.approx([0] * 8)
 
 
-def test_resizing_once_by_the_mean_brings_the_straggler_down_to_it_and_no_further():
+def test_resizing_brings_the_straggler_down_to_the_mean_and_migration_costs_what_table_1_s_model_says():
     epoch = cost.planned_epoch("ZERO", SLOW, reference=Reference.MEAN)
     # Mean of seven ranks of one product time and one of eight: 15 / 8. The straggler drops (8 - 15/8) / 8 = 49/64.
     assert epoch.plan.ranks[3].dropped == pytest.approx(49 / 64)
@@ -180,9 +171,6 @@ def test_resizing_once_by_the_mean_brings_the_straggler_down_to_it_and_no_furthe
     assert epoch.time_s == pytest.approx(ITERATIONS * (PARTS.other_s + 15 / 8 * PARTS.product_s + EXTRACTING_S))
     assert epoch.own_s[3] == epoch.time_s
     assert epoch.waiting_s[0] == pytest.approx(ITERATIONS * (7 / 8 * PARTS.product_s + EXTRACTING_S))
-
-
-def test_migrating_among_equals_costs_what_table_1_s_model_says_but_for_taking_columns_out():
     ranks = (RankPlan(migrated=0.5), RankPlan(migrated=0.5)) + (RankPlan(),) * 6
     epoch = cost.epoch_of_plan(Plan(ranks=ranks))
     assert epoch.time_s == pytest.approx(cost.migration_epoch_time_s("broadcast-reduce", 2, 0.5), rel=1e-4)
@@ -337,7 +325,7 @@ def test_table_1_turns_red_where_a_cell_that_does_not_calibrate_is_off_and_only_
     assert verdict(id, "Its lead narrows", changed(rows, 3.0, **lead), **more) == "disagrees"
 
 
-def test_figure_9_turns_red_where_resizing_does_not_keep_up():
+def test_figure_9_turns_red_where_resizing_does_not_keep_up_and_the_setting_where_a_count_is_off_by_one():
     id, solutions = "flextp/fig-9b/simulated", ["Baseline", "ZERO-Pri", "ZERO-Pri, one shot"]
     rows = simulated.simulate_skewness("ViT-1B", [1.0, 8.0], solutions, 0.5)
     assert verdict(id, "Baseline's epochs", rows) == "agrees"
@@ -348,9 +336,6 @@ def test_figure_9_turns_red_where_resizing_does_not_keep_up():
     ours = value(rows, **speedup)
     outcomes = [verdict(id, "Pri's speedup", changed(rows, aim / ours, **speedup)) for aim in (3.5, 3.2, 3.1)]
     assert outcomes == ["agrees", "agrees", "disagrees"]
-
-
-def test_the_setting_turns_red_where_a_count_is_off_by_one():
     rows, item, claim = count_setting(150, 10_000), "flextp/setting/counted", "48 all-reduces in the forward pass"
     assert verdict(item, claim, rows) == "agrees"
     counted = {"counted": "forward", "quantity": "all_reduces_per_iteration"}

@@ -28,15 +28,12 @@ def test_where_columns_do_not_divide_both_ends_are_rounded_down(widths):
     assert [place for part in ranges for place in part] == list(range(sum(widths)))
 
 
-def test_migrated_columns_are_divided_evenly_over_all_that_send_none():
+def test_migrated_columns_are_divided_evenly_over_all_that_send_none_and_a_plan_says_itself_in_sentences():
     # Rank 0 sends 0.6 and rank 2 sends 0.2: 0.8 over the two receivers is 0.4 each; rank 3 drops 0.5 of its own.
     plan = Plan(ranks=(RankPlan(dropped=0.2, migrated=0.6), RankPlan(), RankPlan(migrated=0.2), RankPlan(dropped=0.5)))
     assert (plan.senders, plan.receivers) == ((0, 2), (1, 3))
     assert [plan.received_share(rank) for rank in range(4)] == pytest.approx([0, 0.4, 0, 0.4])
     assert not plan.is_plain
-
-
-def test_a_plan_says_itself_in_a_sentence_a_rank():
     plan = Plan(ranks=(RankPlan(dropped=0.125, migrated=0.5), RankPlan(), RankPlan(dropped=0.25)))
     assert plan.describe() == (
         "rank 0 drops 12.5% of its columns and migrates 50.0% of its columns (25.0% to each of ranks 1 and 2).\n"
@@ -54,16 +51,13 @@ def test_plans_are_near_if_they_differ_by_few_columns_and_not_in_who_does_what()
     assert not plan.is_near(Plan(ranks=(RankPlan(dropped=0.5, migrated=0.001), RankPlan())))
 
 
-def test_a_function_goes_through_its_points_and_straight_on():
+def test_a_function_goes_through_its_points_and_a_fitted_one_through_medians_that_are_made_level():
     seconds = PiecewiseLinear(shares=(0.25, 0.5, 1.0), seconds=(1.0, 2.0, 6.0))
     # Between 0.25 and 0.5 4 s a share, beyond 8 s a share.
     assert [seconds(share) for share in (0, 0.25, 0.375, 0.5, 0.75, 1, 1.5)] == [0, 1, 1.5, 2, 4, 6, 10]
     # 8 s a share through (0.5, 2): at 0 it would be -2. A single point makes a constant.
     assert PiecewiseLinear(shares=(0.5, 1.0), seconds=(2.0, 6.0))(0) == 0
     assert PiecewiseLinear(shares=(0.5,), seconds=(2.0,))(0.9) == 2
-
-
-def test_of_several_samples_at_one_share_the_median_counts_and_samples_that_fall_are_levelled():
     samples = [(0.5, 2.0), (1.0, 4.0), (0.5, 90.0), (0.5, 1.0), (1.0, 6.0)]
     assert PiecewiseLinear.fitted(samples) == PiecewiseLinear(shares=(0.5, 1.0), seconds=(2.0, 5.0))
     # 3 then 2 fall: the nearest that do not are both 2.5.

@@ -60,10 +60,9 @@ class Model:
         for layer in self.layers:
             cut = runtime.Cut.ROW if isinstance(layer, RowParallelLinear) else runtime.Cut.COLUMN
             delivery = runtime.delivery_of(Scheme.BROADCAST_REDUCE, group)
-            layer.matrix_product = runtime.FlexibleProduct(
-                group, cut, layer.site, delivery=delivery, meters=meters, **more
-            )
-            self.products.append(layer.matrix_product)
+            product = runtime.FlexibleProduct(group, cut, layer.site, delivery=delivery, meters=meters, **more)
+            layer.matrix_product = product
+            self.products.append(product)
         self.multiply()
 
     def multiply(self):

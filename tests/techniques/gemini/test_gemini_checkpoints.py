@@ -103,7 +103,7 @@ def test_what_is_kept_is_what_was_sent(pools, num_replicas, num_buffers):
     assert all(pools(4).run(sent_and_kept, num_replicas, [1234, 1, 999, 400], num_buffers))
 
 
-def test_messages_are_noted_in_the_order_of_their_ends_and_forgotten_with_the_iteration():
+def test_messages_are_noted_as_they_end_and_the_network_is_idle_once_enough_ended_and_none_is_under_way():
     times_s = [0.0]
     watch = TrafficWatch(lambda: times_s[-1])
     long = watch.begin()
@@ -114,9 +114,6 @@ def test_messages_are_noted_in_the_order_of_their_ends_and_forgotten_with_the_it
     watch.end(long)
     assert watch.operations == ((1.0, 2.0), (0.0, 5.0))
     assert watch.next_iteration() == ((1.0, 2.0), (0.0, 5.0)) and watch.operations == () and watch.started_s == 5.0
-
-
-def test_the_network_is_idle_only_once_enough_messages_have_ended_and_none_is_under_way():
     watch = TrafficWatch()
     assert watch.wait_for_idle(0, timeout_s=0) and not watch.wait_for_idle(1, timeout_s=0)
     first, second = watch.begin(), watch.begin()

@@ -37,14 +37,11 @@ def machine(**changes) -> FittedMachine:
     return FittedMachine(name="small", source="test", link=link, **whole | changes)
 
 
-def test_a_model_of_the_table_has_the_parameters_and_flops_of_the_textbook():
+def test_a_model_has_the_parameters_and_flops_of_the_textbook_and_a_layer_is_gathered_twice_and_scattered_once():
     # 24·b·s·h² + 4·b·s²·h = 24·2·3·16 + 4·2·9·4 = 2304 + 288.
     assert (TINY.layer_flops, TINY.head_flops) == (2592, 2 * 2 * 3 * 4 * 10)
     # Token and position embeddings 52, biases and norms of the layer 9·4 + 16, the last norm 8.
     assert TINY.num_parameters == 192 + 52 + 52 + 8
-
-
-def test_a_layer_is_gathered_twice_and_scattered_once():
     # 192 parameters in half precision are 384 bytes, of which 3/4 pass a machine's link of 96 bytes/s: 3 s.
     phases = cost.phases_of(TINY, machine())
     forward, head, backward = phases.phases
@@ -194,14 +191,11 @@ def test_a_drawn_history_wastes_and_recovers_as_by_hand(length, rows, wasted_s, 
     assert result.productive_s + sum(result.wasted_s.values()) == pytest.approx(length)
 
 
-def test_a_machine_that_is_away_cannot_fail_again():
+def test_a_machine_that_is_away_cannot_fail_again_and_a_standby_takes_its_place_and_is_requested_again():
     # Lost at 35, replaced at 44: at 41 nobody is there to fail, at 46 the new one is; another one interrupts.
     assert run(SETTING, grid(100, {35: "H", 41: "H"})).num_failures == 1
     assert run(SETTING, grid(100, {35: "H", 45: "H"})).num_failures == 2
     assert run(SETTING, grid(100, HARD, {}, {41: "H"})).num_interrupted == 1
-
-
-def test_a_standby_machine_takes_the_place_at_once_and_is_requested_again():
     slow = replace(COSTS, least_replacement_s=9, most_replacement_s=9)
     ready = replace(SETTING, num_standbys=1, overheads=slow)
     assert replaced_s(ready, HARD) == 0
@@ -275,7 +269,7 @@ def test_more_failures_and_fewer_replicas_never_help_and_a_thousand_machines_are
     assert 0.85 < ratio(0.015, 2, num_machines=1000, hardware_share=0.5) < 0.95
 
 
-def test_the_timeline_of_a_failure_reads_as_a_grid():
+def test_the_timeline_of_a_failure_reads_as_a_grid_and_one_of_joined_iterations_shows_what_is_lost():
     trace = FaultTrace.from_grid(grid(6, {}, {3: "S"}), step_s=10)
     tens = cost.Overheads(detection_s=10, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
     setting = replace(SETTING, overheads=tens)
@@ -289,9 +283,6 @@ def test_the_timeline_of_a_failure_reads_as_a_grid():
     ]
     kinds = [(each.label, each.kind.value) for each in timeline.of("training")]
     assert kinds == [("1", "compute"), ("2", "compute"), ("3", "other"), ("3", "compute"), ("4", "compute")]
-
-
-def test_a_timeline_of_joined_iterations_shows_what_is_lost():
     timeline = training_timeline(SETTING, run(SETTING, grid(60, {35: "S"})), every_iteration=False)
     assert [each.label for each in timeline.of("training")] == ["1 to 2", "3 to 4", "3 to 4"]
     memory = [(each.label, each.start_s, each.end_s) for each in timeline.of("checkpoint in memory")]

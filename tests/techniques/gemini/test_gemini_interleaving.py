@@ -161,14 +161,11 @@ def iteration(*times: tuple[float, float], start_s: float = 0.0, end_s: float = 
     return ProfiledIteration(name=name, start_s=start_s, end_s=end_s, operations=operations)
 
 
-def test_idle_is_what_lies_before_each_operation_and_after_the_last():
+def test_idle_is_what_lies_before_and_after_operations_and_averaged_by_index_on_each_iterations_own_clock():
     assert idle_spans_s(iteration((1, 3), (6, 7))) == (1, 3, 3)
     assert idle_spans_s(iteration(start_s=2, end_s=5)) == (3,)
     # Operations that overlap count once and leave spans of nothing. 1-5 and 2-3 and 4-8: busy from 1 to 8.
     assert idle_spans_s(iteration((4, 8), (1, 5), (2, 3))) == (1, 0, 0, 2)
-
-
-def test_spans_are_averaged_by_index_on_each_iterations_own_clock():
     first, second = iteration((1, 3), (6, 7)), iteration((103, 104), (105, 107), start_s=100, end_s=110)
     profile = method.profile_idle_spans([first, second])
     # Spans 1, 3, 3 and 3, 1, 3: means 2, 2, 3; deviations of 1 around 2, and none.

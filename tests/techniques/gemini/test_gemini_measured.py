@@ -361,7 +361,7 @@ def observed() -> RecoveryObserved:
     return RecoveryObserved(kind="hardware", outcome=outcome, phases=phases_of(outcome), different_ranks=0)
 
 
-def test_phases_add_up_to_the_time_of_the_recovery_and_one_iteration_is_lost():
+def test_phases_add_up_to_the_time_of_the_recovery_and_its_picture_names_iterations_and_every_ranks_tier():
     phases = observed().phases
     # Ordered 0.5 s after the detection, joined 2 s later; the last rank asks at 18.2 s and has its state at 19.2 s.
     # The first iteration takes 2 s, an iteration as usual 1 s.
@@ -369,9 +369,6 @@ def test_phases_add_up_to_the_time_of_the_recovery_and_one_iteration_is_lost():
     assert (phases.total_s, phases.lost_iterations, phases.lost_s) == (pytest.approx(6.7), 1, pytest.approx(1))
     rows = {row["quantity"]: row["value"] for row in recovery_rows([observed()])}
     assert (rows["from_memory"], rows["different_ranks"]) == (1, 0)
-
-
-def test_the_timeline_has_phases_iterations_and_checkpoints_and_the_picture_names_every_ranks_tier():
     timeline = observed().timeline
     assert timeline.resources[:3] == ("recovery", "machine 0", "machine 0, checkpoints")
     labels = [(action.label, action.kind) for action in timeline.of("machine 1")]

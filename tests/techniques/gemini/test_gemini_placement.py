@@ -49,15 +49,12 @@ def test_every_machine_keeps_and_sends_the_same_whatever_the_remainder(kind):
     assert [sorted(holders) for holders in placement(3, 3, kind).holders] == [[0, 1, 2]] * 3
 
 
-def test_a_machine_keeps_its_own_replica_first_and_in_a_placement_of_ones_own_perhaps_more_than_another():
+def test_a_machine_keeps_its_own_replica_first_and_survivors_come_in_the_order_of_the_holders():
     assert method.replicas_kept(placement(5, 2)) == ((0, 1), (1, 0), (2, 4), (3, 2), (4, 3))
     star = Placement.own([(0, 1), (1, 0), (2, 0)])
     assert star.kind == "own"
     assert method.replicas_kept(star) == ((0, 1, 2), (1, 0), (2,))
     assert [method.kept_bytes(star, machine, 5) for machine in range(3)] == [30, 20, 10]
-
-
-def test_survivors_come_in_the_order_of_the_holders_and_a_lost_shard_has_none():
     assert method.survivors(placement(5, 2), {2, 3}) == ((0, 1), (1, 0), (), (4,), (4,))
     # The room hands out the function, though a module has its name.
     importlib.import_module("workbench.techniques.gemini.method.placement")
@@ -110,15 +107,12 @@ def _own(num_machines: int, num_replicas: int, seed: int) -> Placement:
     return Placement.own([(each, *generator.sample(others[each], num_replicas - 1)) for each in others])
 
 
-def test_the_definition_counts_the_pairs_of_figure_6_3():
+def test_pairs_of_figure_6_3_are_counted_and_sixteen_machines_have_the_probabilities_of_section_6_7_2():
     # of 6 pairs, 2 are a group and 4 are neighbours in the ring
     assert method.recovery_probability_by_definition(placement(4, 2), 2) == Fraction(4, 6)
     assert method.recovery_probability_by_definition(placement(4, 2, "ring"), 2) == Fraction(2, 6)
     # of 10 pairs of five machines, one is the group and three are neighbours in the ring of three
     assert method.recovery_probability_by_definition(placement(5, 2), 2) == Fraction(6, 10)
-
-
-def test_sixteen_machines_have_the_probabilities_of_section_6_7_2():
     # k = 2: 8 of 120 pairs are groups. k = 3: 8 groups times 14 third machines, of 560 triples.
     assert recovery_probability(placement(16, 2), 2) == 1 - Fraction(8, 120)
     assert recovery_probability(placement(16, 2), 3) == 1 - Fraction(8 * 14, 560)
@@ -144,10 +138,8 @@ def test_sets_of_any_size_are_counted_as_by_trying_and_groups_and_rings_by_their
     for k in range(12):
         assert method.surviving.num_surviving(sets, 12, k) == method.surviving.num_surviving_by_definition(sets, 12, k)
     # of 30 in runs or groups of three at most 20 can be lost
-    for kind, count, number in (
-        ("ring", method.surviving.surviving_of_ring, 30),
-        ("mixed", method.surviving.surviving_of_groups, 10),
-    ):
+    counts = {"ring": (method.surviving.surviving_of_ring, 30), "mixed": (method.surviving.surviving_of_groups, 10)}
+    for kind, (count, number) in counts.items():
         sets = {frozenset(holders) for holders in placement(30, 3, kind).holders}
         assert method.surviving.surviving_of_frontier(range(30), sets, 30) == [count(number, 3, k) for k in range(21)]
         assert count(number, 3, 21) == 0

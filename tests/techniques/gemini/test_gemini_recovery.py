@@ -38,13 +38,10 @@ def plan(request):
     return request.param
 
 
-def test_after_a_software_failure_every_rank_is_served_by_local_memory(plan):
+def test_after_a_software_failure_local_memory_serves_and_after_lost_machines_peers_as_in_figure_6_6c(plan):
     found = plan(full(), 4, stored=[5])
     assert (found.iteration, tiers(found)) == (9, [Tier.LOCAL] * 4)
     assert [(source.machine, source.passed_over) for source in found.sources] == [(rank, ()) for rank in range(4)]
-
-
-def test_lost_machines_of_different_groups_are_served_by_their_peers_as_in_figure_6_6c(plan):
     # Machines 2 and 4 of the figure are 1 and 3 here; 1 and 3 of the figure, 0 and 2 here, serve them.
     found = plan(full(lost=(1, 3)), 4, stored=[5])
     assert (found.iteration, tiers(found)) == (9, [Tier.LOCAL, Tier.PEER] * 2)
@@ -57,10 +54,8 @@ def test_when_a_whole_group_is_lost_all_ranks_go_back_to_storage_so_that_they_ag
     assert found.iteration == 5
     assert tiers(found) == [Tier.STORAGE] * 4
     assert found.sources[0].passed_over == ("local memory: nothing is held", "peers: no machine holds this shard")
-    assert found.sources[2].passed_over == (
-        "local memory: iteration 9: cannot be reached by every rank",
-        "peers: machine 3: iteration 9: cannot be reached by every rank",
-    )
+    places, reason = ("local memory", "peers: machine 3"), "iteration 9: cannot be reached by every rank"
+    assert found.sources[2].passed_over == tuple(f"{place}: {reason}" for place in places)
     # Storage of the newest iteration serves only the ranks that have lost it.
     found = plan(full(lost=(0, 1)), 4, stored=[9])
     assert (found.iteration, tiers(found)) == (9, [Tier.STORAGE, Tier.STORAGE, Tier.LOCAL, Tier.LOCAL])
@@ -71,16 +66,13 @@ def test_when_a_whole_group_is_lost_all_ranks_go_back_to_storage_so_that_they_ag
     assert plan({0: {0: [Held(iteration=3)]}}, 2).iteration == 0
 
 
-def test_a_rank_whose_replicas_are_one_iteration_behind_takes_all_ranks_back_by_one(plan):
+def test_replicas_one_iteration_behind_take_all_ranks_back_and_a_corrupt_one_is_passed_over_with_its_reason(plan):
     holdings = full()
     for shards in holdings.values():
         for rank, held in shards.items():
             held.append(Held(iteration=10, fault="incomplete" if rank == 2 else ""))
     found = plan(holdings, 4)
     assert (found.iteration, tiers(found)) == (9, [Tier.LOCAL] * 4)
-
-
-def test_a_corrupt_local_replica_is_passed_over_for_the_peers_and_the_reason_is_told(plan):
     holdings = full()
     holdings[0][0] = [Held(iteration=9, fault="corrupt"), Held(iteration=8)]
     found = plan(holdings, 4)
@@ -172,7 +164,7 @@ NEEDS = method.CheckpointingNeeds(
 )
 
 
-def test_the_waste_of_one_choice_by_hand():
+def test_the_waste_of_one_choice_by_hand_where_the_tiers_share_the_failures():
     # m = 2, n = 1: 10 s to send, 4 s idle, so 6 s block: interval 16 s, t_ckpt = 6 + 10; 4 failures a day.
     by_hand = 6 / 16 + 4 / 86_400 * (16 + 16 / 2)
     assert method.expected_waste(NEEDS, 2, 1) == pytest.approx(by_hand, rel=1e-12)
@@ -183,9 +175,6 @@ def test_the_waste_of_one_choice_by_hand():
     assert best.memory_level(NEEDS, 3, 7).transfer_s == 50
     # Memory bounds the replicas by two buffers each.
     assert [replace(NEEDS, memory_bytes=size).most_replicas for size in (400, 799, 800, 1e9)] == [1, 1, 2, 4]
-
-
-def test_where_machines_are_lost_the_tiers_share_the_failures():
     # Three other machines at 1 a day, window 600 s: mean 3 x 600 / 86,400 more losses. Two groups of 2 of 4 machines:
     # 2 lost are a group in 2 of 6 cases, 3 and 4 always hold one.
     needs, mean = replace(NEEDS, hardware_share=1.0), 3 * 600 / 86_400

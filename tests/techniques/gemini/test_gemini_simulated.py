@@ -79,14 +79,11 @@ def test_the_paper_s_3_5_percent_lie_on_either_side_of_the_rate_of_copying_that_
 # Failures
 
 
-def test_a_failure_at_310_goes_back_to_200_if_the_third_checkpoint_is_incomplete():
+def test_a_failure_at_310_goes_back_to_the_last_complete_checkpoint_and_the_minutes_of_one_failure_add_up():
     rows = recoveries.worked_example_rows([10, 11, 100])
     back = {each: value(rows, "back_to", checkpoint_iterations=each) for each in (10, 11, 100)}
     assert back == {10: pytest.approx(300), 11: pytest.approx(200), 100: pytest.approx(200)}
     assert value(rows, "lost_iterations", checkpoint_iterations=11) == pytest.approx(110)
-
-
-def test_the_minutes_of_one_failure_add_up():
     rows = recoveries.overhead_rows()
     software_s, hardware_s = 15 + 162 + 240, 15 + 162 + 330 + 1.5 + 240
     assert value(rows, "total_min", failure="software") == pytest.approx(software_s / 60)
@@ -95,16 +92,13 @@ def test_the_minutes_of_one_failure_add_up():
     assert recoveries.overhead_timelines()["hardware"].total_s(resource="recovery") == pytest.approx(hardware_s)
 
 
-def test_the_wasted_time_of_figure_6_10():
+def test_the_wasted_time_of_figure_6_10_and_the_share_of_serialising_every_nine_iterations():
     rows = failures.wasted_rows(300, [0])
     assert value(rows, "iterations_wasted") == 1.5
     assert value(rows, "reduction", highfreq="HighFreq", replaced="none") == pytest.approx(1208 / 93)
     assert value(rows, "reduction", highfreq="HighFreq, every 9", replaced="one") == pytest.approx(1239 / 94.5)
     # 8 of 120 pairs are groups: of 300 failures 20, with a standard deviation of 4.3.
     assert value(rows, "storage_share") == pytest.approx(100 * 8 / 120, abs=4)
-
-
-def test_serialising_is_14_5_per_cent_of_training_every_nine_iterations():
     share = partial(value, failures.serialising_rows(), "serialising_share")
     assert share(solution="HighFreq, every 9", of="training time") == pytest.approx(100 * 81 / (9 * 62))
     assert share(solution="HighFreq", of="all time") == pytest.approx(100 * 81 / (8 * 62 + 81))
@@ -163,7 +157,7 @@ def boxes_of(placed, failed=()):
     return ax, [patch for patch in ax.patches if isinstance(patch, Rectangle)]
 
 
-def test_the_picture_has_a_column_a_machine_with_its_own_shard_lowest():
+def test_the_picture_has_a_column_a_machine_and_fades_failed_machines_and_edges_lost_shards_in_red():
     ax, boxes = boxes_of(placement(5, 2))
     numbers = {text.get_position(): int(text.get_text()) for text in ax.texts if text.get_text().isdigit()}
     columns = sorted({round(x, 6) for x, _ in numbers})
@@ -173,9 +167,6 @@ def test_the_picture_has_a_column_a_machine_with_its_own_shard_lowest():
     # Machines that share replicas stand together, whatever their numbers.
     ax, _ = boxes_of(Placement.own([(0, 2), (1, 3), (2, 0), (3, 1)]))
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "2", "1", "3"]
-
-
-def test_boxes_of_failed_machines_are_faded_and_those_of_lost_shards_have_a_red_edge():
     _, boxes = boxes_of(placement(4, 2), failed={0, 1, 2})
     faded = [box for box in boxes if box.get_facecolor() == to_rgba(PALE)]
     lost = [box for box in boxes if box.get_edgecolor() == to_rgba(VERMILION)]
@@ -290,10 +281,9 @@ def test_parameters_and_bytes_of_gpt_2_are_counted_as_by_hand():
 
 def test_the_tables_in_the_code_are_those_that_are_published():
     printed = published("gemini/table-6-1/counted", "memory")
-    ours = [row for row in counted.count_memory(16, 2) if row["quantity"] == "memory"]
-    assert {(row["machine"], row["memory"]): row["value"] for row in ours} == {
-        (row.machine, row.memory): row.value for row in printed.itertuples()
-    }
+    rows = counted.count_memory(16, 2)
+    ours = {(row["machine"], row["memory"]): row["value"] for row in rows if row["quantity"] == "memory"}
+    assert ours == {(row.machine, row.memory): row.value for row in printed.itertuples()}
     assert list(published("gemini/table-2-1/counted", "checkpoint_size")["model"]) == list(counted.PARAMETERS)
     assert list(published("gemini/table-6-2/counted", "parameters")["model"]) == list(sizes.TABLE_6_2)
 
@@ -323,14 +313,11 @@ def test_rows_of_figure_6_3_and_of_the_layers_that_a_name_would_take():
     assert value(rows, "fallback_saved") == 50
 
 
-def test_the_union_bound_of_groups_is_corollary_6_1_and_never_above_the_probability():
+def test_the_union_bound_of_groups_is_corollary_6_1_and_that_of_the_ring_is_25_percent_behind():
     for k in range(13):
         assert counted.union_bound(placement(12, 3), k) == group_bound(12, 3, k)
         for kind in ("group", "ring"):
             assert counted.union_bound(placement(12, 3, kind), k) <= recovery_probability(placement(12, 3, kind), k)
-
-
-def test_the_ring_is_25_percent_behind_by_its_bound_and_21_by_its_probability():
     rows = counted.count_bounds(16, 2, [3])
     assert value(rows, "ring_lower", reading="bound, relative") == 25
     # 22/35 beside 28/35
