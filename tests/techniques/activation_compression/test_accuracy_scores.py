@@ -42,7 +42,7 @@ def assert_rising(claim: Ordering, values: list[float]) -> None:
     assert all(before < after for before, after in zip(values, values[1:], strict=False)), claim.name
 
 
-def test_a_method_is_compared_with_the_uncompressed_run_of_its_own_seed():
+def test_a_method_is_compared_with_the_plain_run_of_its_own_seed_and_points_lost_are_averaged_over_seeds():
     rows = measured.score_rows(runs("w/o", 0.8, 0.5) + runs("A1", 0.6, 0.5, sent=5))
     assert values_of(rows, "score")["A1", 0] == pytest.approx(60)
     assert values_of(rows, "relative_score") == pytest.approx({("A1", 0): 0.75, ("A1", 1): 1.0})
@@ -53,9 +53,6 @@ def test_a_method_is_compared_with_the_uncompressed_run_of_its_own_seed():
     with_feedback = measured.feedback_rows(runs("w/o", 0.8) + runs("T1", 0.4), runs("T1", 0.6))
     shares = [(row["error_feedback"], row["value"]) for row in with_feedback if row["quantity"] == "relative_score"]
     assert shares == [(0, pytest.approx(0.5)), (1, pytest.approx(0.75))]
-
-
-def test_points_lost_are_averaged_over_the_seeds_and_a_gain_is_no_loss():
     rows = measured.score_rows(runs("w/o", 0.5, 0.5, 0.5) + runs("A1", 0.43, 0.46, 0.55))
     assert values_of(rows, "points_lost") == pytest.approx({("A1", 0): 7.0, ("A1", 1): 4.0, ("A1", 2): -5.0})
     # 2 in the mean, not the (7 + 4 + 0)/3 = 3.67 of seeds that each gain nothing.

@@ -47,14 +47,11 @@ def test_one_message_has_the_bytes_of_table_1(name, expected):
     assert method("A1").message_bytes(10, 384) == 10 * 19 * 2  # another hidden size: 50/1024 of 384 is 18.75
 
 
-def test_an_uncompressed_iteration_sends_two_all_reduces_a_layer_each_way_and_one_rank_alone_nothing():
+def test_an_iteration_sends_two_all_reduces_a_layer_each_way_and_gathering_costs_more_beyond_two_ranks():
     # TP 2: a ring all-reduce of m bytes puts 2·m·(2−1)/2 on the wire for each of 2 ranks: 2·m in all.
     for purpose in (Purpose.TENSOR_FORWARD, Purpose.TENSOR_BACKWARD):
         assert wire_bytes(purpose, method="w/o", tp=2, pp=2) == 24 * 2 * 2 * (2 * ELEMENTS)
     assert {cost.planned_messages(Setting(method=name, tp=1, pp=1)) for name in METHODS} == {()}
-
-
-def test_gathered_messages_cost_more_than_reduced_ones_beyond_two_ranks():
     # m bytes: a ring all-reduce sends 2·m·(n−1)/n a rank, an all-gather m·(n−1): equal at n = 2, twice as much at 4.
     for tp, times in ((2, 1), (4, 2)):
         shape = {"tp": tp, "pp": 1, "compressed_layers": 24}
@@ -259,7 +256,7 @@ def published(table: str) -> list[dict]:
         return [row for row in csv.DictReader(file) if row["unit"] == "ms" or row["quantity"] == "exceeds_100_s"]
 
 
-def test_the_machines_are_fitted_to_the_named_cells_alone_and_to_each_of_them():
+def test_machines_are_fitted_to_each_of_the_named_cells_alone_and_these_are_at_most_one_of_five():
     cells = cost.published_ms()
     other = Cell.of("table-2", "iteration_ms", method="T1", tp=2, pp=2)
     assert cost.calibrate(cells | {other: 1.0}) == cost.calibrate(cells)
@@ -267,9 +264,6 @@ def test_the_machines_are_fitted_to_the_named_cells_alone_and_to_each_of_them():
     repeated = [cell for cell in cells if ("nvlink", 1) in cell.columns or cell.table == "table-9"]
     for cell in set(cells) - set(repeated):
         assert cost.calibrate(cells | {cell: 1.001 * cells[cell]}) != cost.calibrate(cells), cell
-
-
-def test_no_more_than_one_cell_in_five_calibrates_in_any_table_nor_in_all():
     counts = {table: (len(cost.calibration_cells(table)), len(published(table))) for table in TABLES}
     for table, (used, printed) in counts.items():
         assert 5 * used <= printed, table

@@ -119,11 +119,17 @@ def test_a_users_own_model_is_compressed_at_the_output_of_named_layers():
     assert torch.equal(model(x), before)
 
 
-def test_the_last_half_of_the_layers_is_the_default():
+def test_the_last_half_of_the_layers_is_the_default_and_undoing_two_compressions_restores_the_model():
     model = BertEncoder(CONFIG, VirtualTensorGroup(2))
     sites = compress(model, Quantize(4)).sites
     assert sites == tuple(f"layers.{i}.{part}.output" for i in (2, 3) for part in ("attention", "mlp"))
     assert compress(nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))), TopK(1)).sites == ("2", "3", "4")
+    model = BertEncoder(CONFIG, VirtualTensorGroup(4))
+    first, second = compress(model, "A1", layers=2), compress(model, Quantize(4), layers=2)
+    assert first.sites == second.sites
+    second.remove()
+    first.remove()
+    assert all(layer.mlp.output.reduction is None for layer in model.layers)
 
 
 @pytest.mark.parametrize("layers", [0, 5, [], [9], [1, 1], ["layers.nine"], ["layers", "layers.1"]])
@@ -146,15 +152,6 @@ def test_a_learned_code_at_a_layers_output_is_trained_moved_and_evaluated_with_t
     assert model.to(torch.float64)[0].output_codec.codec.encoder.dtype is torch.float64
     compression.remove()
     assert len(list(model.parameters())) == 4
-
-
-def test_compressing_again_finds_the_layers_and_undoing_both_restores_the_model():
-    model = BertEncoder(CONFIG, VirtualTensorGroup(4))
-    first, second = compress(model, "A1", layers=2), compress(model, Quantize(4), layers=2)
-    assert first.sites == second.sites
-    second.remove()
-    first.remove()
-    assert all(layer.mlp.output.reduction is None for layer in model.layers)
 
 
 def test_one_message_of_gradients_serves_codes_that_came_after_others_were_taken_out(pools):

@@ -61,15 +61,12 @@ def test_random_k_of_table_6_takes_more_than_100_seconds_and_one_cell_of_table_9
     assert value(rows, "boundary_share", method="A2", boundary=1) == pytest.approx(share, rel=0.01)
 
 
-def test_table_10_takes_a_micro_batch_of_16():
+def test_table_10_takes_a_micro_batch_of_16_figure_5_adds_up_and_larger_models_gain_less_on_a_fixed_cluster():
     rows = simulated.table_10_rows(V100)
     one_node = cost.layer_speedup(V100, hidden=6144, **SHAPE)
     assert value(rows, "speedup", hidden=6144) == pytest.approx(one_node)
     cluster = {"layers": 128, "num_nodes": 64, "num_micro_batches": 3072 / 16}
     assert value(rows, "speedup", hidden=25600) == cost.cluster_speedup(V100, hidden=25600, **cluster, **SHAPE)
-
-
-def test_figure_5_adds_up_and_a_fixed_cluster_gains_less_the_larger_the_model():
     rows = simulated.figure_5_rows(V100, [1024])
     parts = value(rows, "computation_ms") + value(rows, "communication_ms")
     assert value(rows, "layer_ms") == pytest.approx(parts)
@@ -113,14 +110,11 @@ def round_layer(model: cost.ScalingModel, *, compressed: bool) -> float:
     return cost.layer_seconds_by_definition(model, batch=1, sequence=2, hidden=10, compressed=compressed)
 
 
-def test_a_layer_is_flops_and_a_message_and_a_code_above_the_threshold_costs_its_elements():
+def test_a_layer_is_flops_and_a_message_and_a_cluster_is_a_pipeline_of_equal_stages():
     assert round_layer(ROUND, compressed=False) == pytest.approx(1.984 + 0.5 * 20)
     assert round_layer(ROUND, compressed=True) == pytest.approx(1.984 + 0.25 + 0.1 * 20)  # 2·2 = 4 elements, not above
     longer = replace(ROUND, threshold_elements=3)
     assert round_layer(longer, compressed=True) == pytest.approx(1.984 + 2 + 2)
-
-
-def test_a_cluster_is_a_pipeline_of_equal_stages_and_one_node_gains_what_a_layer_gains():
     # 3 micro-batches on 2 nodes of 2 layers: 3 - 1 + 2 slots of 2 layers, a boundary of 20 or 4 elements at 2 a second.
     plain, coded = (round_layer(ROUND, compressed=compressed) for compressed in (False, True))
     found = cost.cluster_speedup(ROUND, batch=1, sequence=2, hidden=10, layers=4, num_nodes=2, num_micro_batches=3)
@@ -138,7 +132,7 @@ def test_the_gain_falls_with_the_hidden_size_and_tends_to_h_over_e_as_nodes_are_
     assert found == pytest.approx(25600 / 100, rel=1e-3)
 
 
-def test_constants_are_those_of_v100s_by_hand():
+def test_constants_of_v100s_and_of_a_machine_are_those_worked_by_hand():
     model = V100
     assert 1 / model.alpha_s_per_flop == pytest.approx(4 * 125e12)  # data sheet, four devices
     assert model.bandwidth_elements_per_s == 10e9 / 8 / 2 / 4  # 10 Gbit/s, fp16, four ranks a node
@@ -146,9 +140,6 @@ def test_constants_are_those_of_v100s_by_hand():
     assert model.gamma_s_per_element == pytest.approx(2 * (3.12 + 4.56 + 8.4) * 1e-3 / 24 / 2**24, rel=0.02)
     # Table 3 at TP 4 without NVLink: 736.01 ms, some 190 ms of them compute; 96 all-reduces, four a layer.
     assert model.beta_s_per_element == pytest.approx(4 * (736.01 - 190) * 1e-3 / 96 / 2**24, rel=0.05)
-
-
-def test_constants_of_a_machine_by_hand():
     # 33.5 MB over 50 MB/s: a ring of four sends 1.5 times as much, 4 all-reduces a layer; each starts with 1 ms.
     codecs = {Family.AUTOENCODER: CodecCost(encode_s_per_element=1e-9, decode_s_per_element=2e-9, backward_ratio=1.0)}
     link = Link(bandwidth_bytes_per_s=50e6, source="made up")
@@ -162,7 +153,7 @@ def test_constants_of_a_machine_by_hand():
     assert model.bandwidth_elements_per_s == 50e6 / 2 / 4  # its link joins the nodes, too
 
 
-def test_a_fit_gives_back_the_constants_that_made_the_samples():
+def test_a_fit_gives_back_the_constants_that_made_the_samples_which_lie_on_both_sides_of_the_threshold():
     def sample(hidden: int) -> cost.LayerSample:
         elements = 2 * hidden
         seconds = {
@@ -176,12 +167,8 @@ def test_a_fit_gives_back_the_constants_that_made_the_samples():
     found = cost.fit_scaling(samples, bandwidth_elements_per_s=2.0, threshold_elements=4, code_size=2)
     for name in ROUND.__dataclass_fields__:
         assert getattr(found, name) == pytest.approx(getattr(ROUND, name)), name
-
-
-def test_a_fit_from_one_side_of_the_threshold_and_a_constant_that_is_not_positive_are_refused():
-    sample = cost.LayerSample(batch=1, sequence=2, hidden=10, computation_s=1, communication_s=1, overhead_s=1)
     with pytest.raises(ValueError, match="0 up to threshold_elements 4 and 1 above"):
-        cost.fit_scaling([sample], bandwidth_elements_per_s=1.0, threshold_elements=4)
+        cost.fit_scaling(samples[2:3], bandwidth_elements_per_s=1.0, threshold_elements=4)
     with pytest.raises(ValueError, match="beta_s_per_element is 0"):
         replace(ROUND, beta_s_per_element=0.0)
 

@@ -22,10 +22,14 @@ FOX = "the quick brown fox jumps over the lazy dog"
 STAND_IN = {"encoder": "stand-in"}
 
 
-def test_a_limit_on_tokens_that_cuts_nothing_gives_the_same_cells():
+def test_a_limit_that_cuts_nothing_and_the_last_half_or_none_of_the_layers_give_the_same_cells():
     long, short = (measured.fine_tuning_cells(["rte"], ["A1"], [0], max_tokens=most, **STAND_IN) for most in (512, 256))
     assert long == short and long[0]["max_tokens"] == measured.longest_sequence("rte", "stand-in") < 256
     assert measured.fine_tuning_cells(["rte"], ["A1"], [0], max_tokens=8, **STAND_IN)[0]["max_tokens"] == 8
+    options = {"max_tokens": 64, **STAND_IN}
+    none, half, both = measured.cells_by_layers(["rte"], "A2", [[], [1], [0, 1]], [0], **options)
+    assert [none, half] == measured.fine_tuning_cells(["rte"], ["w/o", "A2"], [0], **options)
+    assert both["layers"] == [0, 1]
 
 
 def test_methods_of_a_seed_come_before_the_next_a_smaller_limit_wins_and_epochs_are_of_the_task_they_name():
@@ -61,13 +65,6 @@ def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(
     common |= {"encoder": "all-MiniLM-L6-v2"}
     recipes = ({"task": "sst2", "epochs": 1, "limit": 8_000}, {"task": "rte", "epochs": 3, "limit": None})
     assert small == [common | recipe for recipe in recipes]
-
-
-def test_the_last_half_and_no_layers_are_the_tables_own_cells():
-    options = {"max_tokens": 64, **STAND_IN}
-    none, half, both = measured.cells_by_layers(["rte"], "A2", [[], [1], [0, 1]], [0], **options)
-    assert [none, half] == measured.fine_tuning_cells(["rte"], ["w/o", "A2"], [0], **options)
-    assert both["layers"] == [0, 1]
 
 
 def pieces(seed: int, num_blocks: int = 200):

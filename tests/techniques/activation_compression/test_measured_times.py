@@ -140,13 +140,20 @@ def test_a_fused_code_passes_through_the_recorder_and_is_noted(pools):
 MISSING = ShapedHosts.missing()
 
 
-def test_the_share_at_tp_4_follows_from_that_of_table_4_at_tp_2():
+def test_carried_over_links_are_for_more_tensor_parallel_ranks_and_their_share_follows_from_table_4():
     # 150.72 ms of 646.14 ms: communication 1.5 times 2 * 150.72 = 452.16, computing 344.70 / 2 = 172.35.
     found = measured.carried_over_share(150.72 / 646.14, tp=2, to_tp=4)
     assert found == pytest.approx(226.08 / (452.16 + 172.35))
     assert found == pytest.approx(0.362, abs=5e-4)
     shares = [measured.carried_over_share(0.2, tp=2, to_tp=ranks) for ranks in (2, 4, 8, 1000)]
     assert shares == sorted(shares) and shares[0] == pytest.approx(0.2) and shares[-1] < 0.5
+    places = list(_places(["slow", "carried over", "fast"], [(1, 4), (2, 2), (4, 1)], 150.72 / 646.14, (2, 2)))
+    assert [(place.link, place.meshes) for place in places] == [
+        ("slow", ((2, 2), (1, 4), (4, 1))),
+        ("carried over", ((4, 1),)),
+        ("fast", ((1, 4), (2, 2), (4, 1))),
+    ]
+    assert [place.share for place in places] == [pytest.approx(0.2333, abs=1e-4), pytest.approx(0.362, abs=5e-4), None]
 
 
 def iterations(names, num_iterations):
@@ -215,16 +222,6 @@ def test_the_third_rate_lies_on_the_line_through_two_trials_unless_noise_has_tur
     assert next_rate(noisy, 0.25) == next_rate(noisy[-1:], 0.25)
     close = [affine(30.3e6), affine(30e6)]  # 1 % apart: the difference would be noise
     assert next_rate(close, 0.25) == next_rate(close[-1:], 0.25)
-
-
-def test_carried_over_links_are_for_more_tensor_parallel_ranks_alone():
-    places = list(_places(["slow", "carried over", "fast"], [(1, 4), (2, 2), (4, 1)], 150.72 / 646.14, (2, 2)))
-    assert [(place.link, place.meshes) for place in places] == [
-        ("slow", ((2, 2), (1, 4), (4, 1))),
-        ("carried over", ((4, 1),)),
-        ("fast", ((1, 4), (2, 2), (4, 1))),
-    ]
-    assert [place.share for place in places] == [pytest.approx(0.2333, abs=1e-4), pytest.approx(0.362, abs=5e-4), None]
 
 
 def table(**changes):

@@ -156,13 +156,10 @@ def text():
         return study.encode_text(4, encoder="stand-in")
 
 
-def test_the_lost_share_is_the_length_of_the_error_over_the_length_of_what_was_sent():
+def test_the_lost_share_is_that_of_lengths_and_the_best_linear_code_loses_least():
     # sent has length 5, the error length 3
     assert study.lost_share(torch.tensor([0.0, 4.0]), torch.tensor([3.0, 4.0])) == pytest.approx(3 / 5)
     assert study.lost_share(torch.zeros(2), torch.tensor([3.0, 4.0])) == 1
-
-
-def test_the_best_linear_code_keeps_the_largest_singular_values_and_no_random_code_loses_less():
     matrix = torch.diag(torch.tensor([1.0, 6.0, 2.0]))
     torch.testing.assert_close(study.best_linear_code(matrix, 1), torch.diag(torch.tensor([0.0, 6.0, 0.0])))
     torch.testing.assert_close(study.best_linear_code(matrix, 3), matrix)
@@ -173,16 +170,13 @@ def test_the_best_linear_code_keeps_the_largest_singular_values_and_no_random_co
         assert study.lost_share(matrix @ code @ code.T, matrix) >= best
 
 
-def test_the_partial_sums_of_a_layer_add_up_to_what_the_layer_uses(text):
+def test_partial_sums_of_a_layer_add_up_to_what_it_uses_and_losses_are_those_of_the_decoded_messages(text):
     layer = text.model.layers[1]
     message_RNH = text.messages_RNH[1, "mlp.output"]
     assert len(message_RNH) == 2 and message_RNH.shape[1:] == text.hidden_NH[1].shape
     # Post-layer norm: the output is norm(residual + sum + bias), so swapping ranks' parts changes nothing.
     torch.testing.assert_close(message_RNH.sum(0), message_RNH.flip(0).sum(0))
     assert layer.get_submodule("mlp.output").reduction is None  # as it was
-
-
-def test_losses_are_those_of_the_decoded_messages(text):
     (row,) = (row for row in study.losses(text, ["T4"]) if row["layer"] == 2 and row["reduction"] == "attention")
     message_RNH = text.messages_RNH[1, "attention.output"]
     keep = method("T4").kept_share(text.hidden_size)

@@ -1,20 +1,21 @@
-"""Seconds of iterations, migration and epochs by hand and beside table I; simulated items and their verdicts."""
+"""Seconds of iterations, migration and epochs by hand and beside table I; rows, verdicts, certificates of its items."""
 
 import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import value, verdicts
+import torch
+from cases import value, values, verdicts
 
 from workbench.cluster import FittedMachine, Link
 from workbench.models import Workload, vit
 from workbench.reproduction import read_published
-from workbench.techniques.flextp import cost, simulated
+from workbench.techniques.flextp import cost, counted, simulated
 from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp.cost import VIT_1B, VIT_3B, PlannedEpoch, Scheme, Solution
-from workbench.techniques.flextp.counted import count_setting
-from workbench.techniques.flextp.method import COMPARED, Plan, RankPlan, Reference
+from workbench.techniques.flextp.counted import count_all_reduces, count_setting, count_worked_example
+from workbench.techniques.flextp.method import COMPARED, Plan, RankPlan, Reference, resizing
 
 SETTING = Path(__file__).parents[3] / "reproductions/flextp/published/setting.csv"
 # Two images of three tokens, hidden 8, heads of 4, one layer: on two ranks the four products have
@@ -51,8 +52,6 @@ def test_an_iteration_is_the_sum_of_its_parts_and_taking_out_columns_costs_less_
     assert cost.extraction_s(TINY, machine(), 0.5) == 1200 * 3.5 / 10
     assert cost.extraction_s(TINY, machine(), 0.25) > cost.extraction_s(TINY, machine(), 0.75)
 
-
-# --- migration
 
 SCHEMES = list(Scheme)
 # Six rows, hidden 8, four ranks. K x O of the shards: column-parallel 8 x 6, row-parallel 2 x 8, column-parallel
@@ -146,8 +145,6 @@ def test_a_cell_that_is_missing_or_impossible_is_named():
     with pytest.raises(ValueError, match="table-1 has 0 rows of epoch_s with .*'num_senders': 3"):
         cost.published_epochs_s((cost.table_1_cell("scatter-gather", 3, 0.0),))
 
-
-# --- solutions
 
 PARTS = cost.iteration_parts(VIT_1B, cost.paper_machine())
 ITERATIONS = 782
@@ -357,3 +354,54 @@ def test_every_simulated_figure_is_drawn_with_its_lines_bars_and_letters():
     (means,) = [row["means"] for row in rows if place.items() <= row.items()]
     letters = {text.get_position(): text.get_text() for text in fast.texts}
     assert letters[1, 2] == {"resizing": "R", "migration": "M", "both": "B", "nothing": "–"}[means]
+
+
+def test_spared_multiplications_and_columns_put_in_the_wrong_place_are_counted(monkeypatch):
+    rows = count_worked_example(["Zero", "Average", "Same"])
+    assert values(rows, "saved_share") == [0.5] * 3
+    quantities = ("shape_difference", "kept_columns_off", "missing_columns_off")
+    assert {value for quantity in quantities for value in values(rows, quantity)} == {0}
+
+    def at_the_left(part, kept, num_columns, imputation):
+        return torch.cat([part, part.new_zeros(len(part), num_columns - len(kept))], 1)
+
+    monkeypatch.setattr(resizing, "recovered", at_the_left)  # column 2 comes back as column 1
+    rows = count_worked_example(["Zero"])
+    # Column 2 of grad_weight is 5 1 7 and of grad_input 6 7: all of it is missing there, and all of it too much in 1.
+    assert values(rows, "kept_columns_off") == [3, 2]
+    assert values(rows, "missing_columns_off") == [3, 2]
+    monkeypatch.setattr(resizing, "recovered", lambda part, *_: part)  # columns are not put back
+    rows = count_worked_example(["Zero"])
+    assert values(rows, "shape_difference") == [0, 2, 2]  # the output needs no recovery
+    assert values(rows, "kept_columns_off") == [6, 4]  # all of them
+
+
+def test_cases_are_the_same_for_a_seed_and_their_gaps_never_negative():
+    assert counted.draw_case(3, 2) == counted.draw_case(3, 2) != counted.draw_case(4, 2)
+    slow = [rank for rank, each in enumerate(counted.draw_case(3, 2).times) if each.product_s > 1]
+    assert slow == [0, 1]
+    rows = counted.case_rows([0, 1], [1, 2])
+    assert len(rows) == 2 * 2 * 2 * 2  # gaps, solutions, cases, numbers of stragglers
+    assert all(row["value"] >= 0 for row in rows)
+
+
+def test_brute_force_comes_nearer_to_the_best_on_a_finer_grid_and_never_beats_it():
+    gaps = [counted.search_rows([0], [[1, num_steps]]) for num_steps in (4, 32)]
+    at = {"num_stragglers": 1, "case": 0}
+    coarse, fine = (values(rows, "largest_search_slower_by", **at)[0] for rows in gaps)
+    assert coarse > 0.05 > fine > 0
+    assert all(values(rows, "least_search_slower_by", **at)[0] > -1e-6 for rows in gaps)
+
+
+def test_gaps_are_summed_up_by_solution_and_number_of_stragglers():
+    keys = {"quantity": "slower_by", "solution": "SEMI", "num_stragglers": 2, "unit": "1"}
+    cases = [{**keys, "case": case, "value": value} for case, value in enumerate((0.3, 0.0, 0.1))]
+    rows = counted.summary_rows(cases)
+    assert [(row["quantity"], row["value"]) for row in rows] == [("median_slower_by", 0.1), ("largest_slower_by", 0.3)]
+
+
+def test_every_layer_all_reduces_twice_forward_and_twice_backward():
+    assert count_all_reduces(3) == (6, 6)
+    rows = count_setting(2, 10)
+    assert values(rows, "all_reduces_of_training", counted="forward and backward") == [96 * 20]
+    assert values(rows, "all_reduces_of_training", counted="48 an iteration") == [48 * 20]

@@ -170,9 +170,6 @@ def test_watching_changes_no_bit_and_sees_every_message(pools):
     assert all(steps[0] == steps[2] >= 4 for steps in counts["fsdp"])
 
 
-# Training with checkpoints
-
-
 NUM_MACHINES, NUM_ITERATIONS, LOCAL = 4, 9, "local memory"
 SMALL = {"reserved_bytes": 4096, "num_buffers": 4, "num_profiled": 2}  # so that some iterations interleave
 

@@ -17,8 +17,6 @@ from workbench.techniques.gemini.runtime.control import store as stores
 from workbench.techniques.gemini.runtime.control.agent import is_expired_by_definition
 from workbench.techniques.gemini.runtime.control.ordering import ORDER_KEY, Order, Phase, RootRecord, decide
 
-# Leases
-
 
 def test_a_lease_ends_when_the_same_count_was_seen_for_longer_than_it_lasts():
     book = LeaseBook(2.0, start_s=10.0)
@@ -57,8 +55,6 @@ test_leases_are_positive_and_cover_several_heartbeats = refusals(
 )
 
 
-# Election
-
 A = RootRecord(term=3, name="a")
 ELECTIONS = [
     # Nobody is root yet: a machine that may takes the first term, a standby does not.
@@ -84,8 +80,6 @@ def test_an_election_step(me, record, known, root_is_lost, seen_term, expected):
     claim = ordering.election_step(me=me, record=record, known=known, root_is_lost=root_is_lost, seen_term=seen_term)
     assert (None if claim is None else (claim.term, claim.name)) == expected
 
-
-# Orders
 
 ORDER = Order(generation=4, term=2, root="a", members=("a", "b"), meeting="here:1")
 

@@ -63,7 +63,7 @@ def test_without_a_network_worth_the_name_an_iteration_is_its_messages_and_with_
     assert times_s == sorted(times_s, reverse=True), "a faster network never makes an iteration longer"
 
 
-def test_a_checkpoint_passes_each_machines_link_once_a_remote_replica_and_storage_is_shared():
+def test_a_checkpoint_passes_each_link_once_a_replica_and_tiers_are_slower_in_the_order_of_trying_them():
     shard = CHECKPOINT_BYTES / 2
     assert cost.checkpoint_s(TINY, machine()) == pytest.approx(shard / 96)
     assert cost.checkpoint_s(TINY, machine(num_hosts=4), num_replicas=3) == pytest.approx(2 * shard / 2 / 96)
@@ -73,9 +73,6 @@ def test_a_checkpoint_passes_each_machines_link_once_a_remote_replica_and_storag
     assert cost.storage_s(TINY, machine()) == cost.storage_s(TINY, machine(num_hosts=16)) == CHECKPOINT_BYTES / 10
     # An agent keeps two buffers for each of two replicas.
     assert cost.agent_memory_bytes(TINY, machine()) == 2 * 2 * shard
-
-
-def test_tiers_are_slower_in_the_order_in_which_they_are_tried():
     late = machine(network=Link(bandwidth_bytes_per_s=96.0, latency_s=0.5))
     job = cost.job_of(TINY, late)
     assert job.retrieval_s(Tier.LOCAL) == 0
@@ -110,9 +107,6 @@ def test_the_model_meets_the_three_numbers_that_it_is_fitted_to():
     large_share, small_share = (each.flops_per_s / each.peak_flops_per_s for each in (fitted.p4d, fitted.p3dn))
     assert 0 < large_share < 1 and 0 < small_share < 1
     assert fitted.transferred.flops_per_s == large_share * fitted.p3dn.peak_flops_per_s
-
-
-# Trainings under failures
 
 
 # 800 bytes: 40 s to storage; a shard of 200 bytes takes 2 s over a link.

@@ -153,9 +153,6 @@ def test_a_shard_of_gpt_2_100b_in_buffers_of_32_mib_is_cut_at_once():
     assert sum(each.size_bytes for each in chunks) == shard_bytes
 
 
-# Idle spans
-
-
 def iteration(*times: tuple[float, float], start_s: float = 0.0, end_s: float = 10.0, name: str = "one"):
     operations = tuple(Operation(start_s=start, end_s=end) for start, end in times)
     return ProfiledIteration(name=name, start_s=start_s, end_s=end_s, operations=operations)
@@ -180,8 +177,6 @@ def test_idle_is_what_lies_before_and_after_operations_and_averaged_by_index_on_
     with pytest.raises(ValueError, match="spans of rank 1 are 3; they must be 2"):
         least_spans([ranks[0], profile])
 
-
-# Schemes
 
 # Two layers: forward and backward gather for 1 s and compute for 4 s; backward scatters for 1 s.
 LAYERS = (

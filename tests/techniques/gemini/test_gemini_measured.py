@@ -182,9 +182,6 @@ def test_real_ranks_train_the_same_bits_with_every_scheme_and_pay_for_their_own_
     assert "Gemini" in str(plots.with_intervals(measured.rows).T.columns) and json.dumps(measured.rows)
 
 
-# Tiers
-
-
 @pytest.mark.parametrize(("body_s", "sleeps_s"), [(0.5, [1.5]), (2.5, [])])
 def test_pacing_adds_the_missing_time_and_nothing_to_a_slower_body(body_s, sleeps_s):
     times_s, slept_s = iter([10.0, 10.0 + body_s]), []
@@ -227,9 +224,6 @@ def test_real_ranks_store_no_faster_than_the_stated_rate_and_fetch_from_every_ti
     assert min(*measured.stored_s, *measured.retrieved_s[Tier.STORAGE]) >= measured.total_bytes / 1e5
     times_s = (measured.checkpoint_s, measured.retrieved_s[Tier.PEER], measured.retrieved_s[Tier.LOCAL])
     assert [len(some_s) for some_s in times_s] == [2, 2, 2]
-
-
-# Reliability
 
 
 ITERATIONS = 6  # of the short trainings
@@ -336,9 +330,6 @@ def test_the_rows_count_recoveries_by_tier_and_the_picture_has_a_bar_a_generatio
     [ax] = pictures.draw_schedules([row]).axes
     assert [patch.get_width() for patch in ax.patches] == [1.0, 1.0]
     assert ax.get_title() == "1 of 1 trainings ended with the bits of an undisturbed one"
-
-
-# One recovery
 
 
 def on_both(name: str, time_s: float, generation: int, **details) -> list[Event]:

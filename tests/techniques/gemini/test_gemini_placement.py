@@ -98,9 +98,6 @@ test_impossible_placements_bounds_and_racks_are_refused_with_the_rule = refusals
 )
 
 
-# Probabilities
-
-
 def _own(num_machines: int, num_replicas: int, seed: int) -> Placement:
     generator = random.Random(seed)
     others = {machine: [each for each in range(num_machines) if each != machine] for machine in range(num_machines)}
@@ -219,9 +216,6 @@ def test_intervals_hold_the_exact_probability_about_as_often_as_they_say():
     assert clopper_pearson(0, 10, 0.95) == (0.0, pytest.approx(1 - 0.025**0.1))
     assert clopper_pearson(10, 10, 0.95) == (pytest.approx(0.025**0.1), 1.0)
     assert clopper_pearson(5, 10, 0.95) == (pytest.approx(0.1871, abs=1e-4), pytest.approx(0.8129, abs=1e-4))
-
-
-# Racks
 
 
 def _pairings(machines):

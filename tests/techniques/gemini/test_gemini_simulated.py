@@ -76,9 +76,6 @@ def test_the_paper_s_3_5_percent_lie_on_either_side_of_the_rate_of_copying_that_
     assert faster < 3.5 < slower
 
 
-# Failures
-
-
 def test_a_failure_at_310_goes_back_to_the_last_complete_checkpoint_and_the_minutes_of_one_failure_add_up():
     rows = recoveries.worked_example_rows([10, 11, 100])
     back = {each: value(rows, "back_to", checkpoint_iterations=each) for each in (10, 11, 100)}
@@ -147,9 +144,6 @@ def test_the_map_has_the_best_choice_at_every_place():
     assert value(rows, "best_interval", link_gbps=10) == 6
     assert value(rows, "best_interval", link_gbps=400) == 1
     assert best_checkpointing(failures.paper_needs(0.015, 10, idle_s=10)).interval_iterations == 6
-
-
-# Pictures
 
 
 def boxes_of(placed, failed=()):
@@ -224,14 +218,11 @@ def test_bars_and_crosses_have_the_values_of_their_rows_and_of_the_paper():
     assert heights(both.axes[0])[2:] == pytest.approx([row["value"] for row in rows])
 
 
-def test_the_map_of_the_best_checkpointing_says_replicas_interval_and_waste_in_every_cell():
+def test_every_cell_of_the_best_checkpointing_is_drawn_and_odds_have_a_panel_a_number_of_failures():
     rows, _ = recorded("best-checkpointing/simulated")
     texts = [text.get_text() for text in pictures.draw_best(rows).axes[0].texts]
     assert len(texts) == len([row for row in rows if row["quantity"] == "best_replicas"])
     assert all(text.startswith("m = ") and text.endswith(" %") for text in texts)
-
-
-def test_odds_of_placements_are_drawn_a_panel_a_number_of_failures_or_a_cluster():
     rows, paper = recorded("fig-6-9/counted")
     rows = [row for row in rows if row.get("k", 0) > 1]
     odds = pictures.draw_probabilities(rows, paper("recovery_probability"), paper("ring_lower"))
@@ -240,8 +231,6 @@ def test_odds_of_placements_are_drawn_a_panel_a_number_of_failures_or_a_cluster(
     racks = pictures.draw_rack_recovery(recorded("racks/counted")[0])
     assert legend(racks) == {"group", "ring", "group across racks", "ring across racks"} and len(racks.axes) == 3
 
-
-# Counted
 
 SMALL = {"hidden_size": 8, "num_layers": 3, "num_heads": 2, "vocab_size": 50, "max_positions": 12}
 
@@ -270,16 +259,13 @@ def test_the_closed_form_counts_the_parameters_of_hugging_face_s_models(family, 
     assert sizes.num_parameters(sizes.ModelSizes(family=family, intermediate_size=inner, **SMALL)) == built
 
 
-def test_parameters_and_bytes_of_gpt_2_are_counted_as_by_hand():
+def test_parameters_and_bytes_are_counted_as_by_hand_and_the_tables_in_the_code_are_those_published():
     # 124 (12·8192² + 13·8192) + (50265 + 512)·8192 + 2·8192
     assert sizes.num_parameters(sizes.TABLE_6_2["GPT-2 100B"]) == 124 * 805_412_864 + 415_965_184 + 16_384
     # a layer: 12·2560² + 13·2560 = 78,643,200 + 33,280: less than four billion in all
     assert sizes.num_parameters(sizes.TABLE_6_2["GPT-2 10B"]) == 46 * 78_676_480 + 50_777 * 2560 + 2 * 2560
     assert sizes.checkpoint_bytes(100e9) == 1200e9
     assert sizes.machine_shard_bytes(100e9, 16) == 75e9
-
-
-def test_the_tables_in_the_code_are_those_that_are_published():
     printed = published("gemini/table-6-1/counted", "memory")
     rows = counted.count_memory(16, 2)
     ours = {(row["machine"], row["memory"]): row["value"] for row in rows if row["quantity"] == "memory"}

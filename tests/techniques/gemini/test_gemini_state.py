@@ -334,9 +334,6 @@ def test_a_state_of_another_kind_of_parallelism_is_refused_before_anything_runs(
         assert without.startswith("ValueError: throw_away is None; it must give a loss")
 
 
-# Persistent storage
-
-
 class StoredTraining(Stepped):
     def __init__(self, seed: int = 0, width: int = 8, wrap=lambda model: model):
         with torch.random.fork_rng():

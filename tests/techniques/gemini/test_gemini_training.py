@@ -277,8 +277,6 @@ def test_no_process_and_no_memory_is_left_two_seconds_after_the_owner_was_killed
     assert set(os.listdir("/dev/shm")) <= shared
 
 
-# Bad input
-
 OUTSIDE = Fault(kills=Victim.MACHINE, numbers=(2,), at_iteration=1)
 STORE_KILLED = Fault(kills=Victim.STORE, at_iteration=1)
 
