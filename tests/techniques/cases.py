@@ -1,13 +1,11 @@
-"""Tests of refusals, values of rows, and verdicts on an item's rows, for every technique."""
+"""Tests of refusals, values of rows, and verdicts on an item's rows, for every technique.
+
+Ranks import this module with the tests that they run, so that the catalogue is imported where it is asked for.
+"""
 
 import functools
 
 import pytest
-
-from workbench.reproduction import Project, load_catalogue, published_rows
-from workbench.reproduction import find_item as find_in
-from workbench.reproduction.judge import judge
-from workbench.study.rows import read_rows
 
 
 def refusals(*cases, of=None):
@@ -33,11 +31,16 @@ def value(rows, quantity, **where):
 
 @functools.cache
 def find_item(id):
-    return find_in(load_catalogue(Project()), id)
+    from workbench import reproduction
+
+    return reproduction.find_item(reproduction.load_catalogue(reproduction.Project()), id)
 
 
 def verdicts(id, rows, claims=None, **more):
     """Return the verdict of every claim of an item, or of those given, on these rows."""
+    from workbench.reproduction import Project, judge, published_rows
+    from workbench.study.rows import read_rows
+
     item = find_item(id)
     judged = judge(claims or item.claims, read_rows(rows, "values"), published_rows(Project(), item), **more)
     return {claim.claim: claim.verdict for claim in judged}

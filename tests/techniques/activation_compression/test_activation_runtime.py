@@ -154,16 +154,13 @@ def test_a_learned_code_at_a_layers_output_is_trained_moved_and_evaluated_with_t
     assert len(list(model.parameters())) == 4
 
 
-def test_one_message_of_gradients_serves_codes_that_came_after_others_were_taken_out(pools):
+def test_one_message_of_gradients_is_for_real_ranks_and_known_weights_and_serves_codes_that_came_later(pools):
     one_each, one_message = (pools(2).run(encoder_gradients_of_the_second_time, way) for way in (False, True))
     for apart, together in zip(one_each, one_message, strict=True):
         assert len(together) == 4
         for name, gradient in apart.items():
             assert gradient.abs().max() > 0
             torch.testing.assert_close(together[name], gradient)
-
-
-def test_one_message_of_gradients_is_for_real_ranks_and_for_weights_that_are_known_to_encode():
     with pytest.raises(ValueError, match=r"group holds ranks \(0, 1\) in one process"):
         EncoderGradients(VirtualTensorGroup(2))
 

@@ -67,11 +67,11 @@ def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(
     assert small == [common | recipe for recipe in recipes]
 
 
-def pieces(seed: int, num_blocks: int = 200):
+def pieces(seed: int, num_blocks: int = 200, text: str = FOX):
     recipe = Recipe(epochs=1, batch=8, learning_rate=1e-3, seed=seed)
     sizes = {"num_blocks": num_blocks, "max_tokens": 32}
     setting = measured.PreTraining(method="w/o", recipe=recipe, encoder="stand-in", **sizes)
-    return measured.masked_blocks([FOX] * 400, stand_in_encoder(), setting)
+    return measured.masked_blocks([text] * 400, stand_in_encoder(), setting)
 
 
 def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_masked():
@@ -90,13 +90,10 @@ def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_mask
     assert not torch.equal(labels_BS, pieces(1).labels)
 
 
-def test_a_text_that_fills_no_batch_is_refused():
-    recipe = Recipe(epochs=1, batch=8, learning_rate=1e-3)
-    setting = measured.PreTraining(method="w/o", recipe=recipe, num_blocks=8, max_tokens=32, encoder="stand-in")
-    with pytest.raises(ValueError, match="it must leave a batch of 8 pieces of the text, which gives 0"):
-        measured.masked_blocks(["short"], stand_in_encoder(), setting)
-    with pytest.raises(ValueError, match="num_blocks is 4; it must be at least the batch, 8"):
-        measured.PreTraining(method="w/o", recipe=recipe, num_blocks=4, encoder="stand-in")
+test_a_text_that_fills_no_batch_is_refused = refusals(
+    (lambda: pieces(0, text=""), "it must leave a batch of 8 pieces of the text, which gives 0"),
+    (lambda: pieces(0, num_blocks=4), "num_blocks is 4; it must be at least the batch, 8"),
+)
 
 
 def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
@@ -125,11 +122,8 @@ TIMES = ("seconds", "training_s", "examples_per_s")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def generated_text():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("WORKBENCH_DATA", raising=False)
-        measured.longest_sequence.cache_clear()
-        yield
+def _lengths_of_generated_text(generated_data):
+    measured.longest_sequence.cache_clear()
 
 
 def without_times(cell: dict) -> dict:
@@ -269,7 +263,7 @@ def in_this_process(method: str, precision: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def ranks():
+def ranks(generated_data):
     with Ranks(4, preload=fine_tuning.PRELOAD) as pool:
         yield pool
 

@@ -16,25 +16,9 @@ from workbench.techniques.activation_compression import spectrum
 from workbench.techniques.activation_compression.method import method
 from workbench.techniques.activation_compression.spectrum import Setting, Spectrum
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("generated_data")]
 
 SMALL = {"encoder": "stand-in", "sentences": [40], "seeds": [0]}  # 40 sentences: two micro-batches
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Keep small matrices off thread pools that share few cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def generated_text(monkeypatch, tmp_path):
-    """Read the same generated text on every machine."""
-    monkeypatch.delenv("WORKBENCH_DATA", raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
 
 
 def rotated(values: list[float]) -> torch.Tensor:
@@ -150,10 +134,8 @@ def test_real_ranks_measure_the_same_as_virtual_ones():
 
 
 @pytest.fixture(scope="module")
-def text():
-    with pytest.MonkeyPatch.context() as patch:  # the same generated text on every machine
-        patch.delenv("WORKBENCH_DATA", raising=False)
-        return study.encode_text(4, encoder="stand-in")
+def text(generated_data):
+    return study.encode_text(4, encoder="stand-in")
 
 
 def test_the_lost_share_is_that_of_lengths_and_the_best_linear_code_loses_least():

@@ -16,7 +16,7 @@ from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp.measured import CONTROL, Variant, accuracy, scores
 from workbench.techniques.flextp.measured.accuracy import compare_on_ranks, train_vit, train_vit_on_ranks
 
-pytestmark = pytest.mark.timeout(110)
+pytestmark = [pytest.mark.timeout(110), pytest.mark.usefixtures("generated_data")]
 
 # Two epochs of two steps: the straggler moves once, and statistics are renewed before columns are chosen again.
 FEW = {"epochs": 2, "batch": 8, "limit": 16, "num_ranks": 2, "seed": 3}
@@ -34,18 +34,8 @@ SOLUTIONS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def digits(tmp_path_factory):
-    """Train on the digits, whatever is on this machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        for variable in ("WORKBENCH_DATA", "HF_HUB_CACHE", "HF_DATASETS_CACHE"):
-            patch.delenv(variable, raising=False)
-        patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
-        yield
-
-
 @pytest.fixture(scope="module")
-def ranks(digits):
+def ranks(generated_data):
     with Ranks(2, preload=(train_vit.__module__,)) as pool:
         yield pool
 

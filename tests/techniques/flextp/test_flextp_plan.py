@@ -149,13 +149,16 @@ NOTHING = [0, 0, 0, 0]
 GIVEN = Plan(ranks=(RankPlan(), RankPlan(migrated=0.5), RankPlan(dropped=0.25), RankPlan()))
 
 
-def test_one_rank_baseline_and_a_given_plan_follow_no_times():
+def test_one_rank_baseline_and_given_plans_follow_no_times_and_as_many_of_the_slowest_migrate_as_are_named():
     assert planned(TWO, solution="Baseline") == (NOTHING, NOTHING)
     for times in (TWO, ranks(1, 1, 1, 1)):
         assert planned(times, solution="given", plan=GIVEN) == shares_of(GIVEN)
     assert planned(ranks(8), solution="given", plan=Plan.of_shares([0.5], [0])) == ([0.5], [0])
     for policy in ({}, {"solution": "MIG"}, {"solution": "ZERO", "pruning_ratio": 0.5}, {"refine": True}):
         assert planned(ranks(8), **policy) == ([0], [0])
+    assert planned(TWO, solution="SEMI", num_senders=1) == ([0, 0.75, 0, 0], [0.875, 0, 0, 0])
+    for policy in ({"solution": "MIG"}, {"solution": "SEMI", "num_senders": 3}):  # there are only two stragglers
+        assert planned(TWO, **policy) == (NOTHING, [0.875, 0.75, 0, 0])
 
 
 def test_zero_compares_with_the_policy_s_reference_or_drops_a_constant_ratio_on_stragglers():
@@ -176,12 +179,6 @@ def test_only_semi_and_refined_plans_need_a_pre_test():
     assert needs_costs(fixed) and planner_of(fixed, 4)  # for times without what is fixed, not for the plan
     for policy in ({"solution": "ZERO", "pruning_ratio": 0.5}, {"solution": "MIG"}, {"solution": "Baseline"}):
         assert not needs_costs(Policy(**policy))
-
-
-def test_the_slowest_stragglers_migrate_as_many_as_the_policy_names():
-    assert planned(TWO, solution="SEMI", num_senders=1) == ([0, 0.75, 0, 0], [0.875, 0, 0, 0])
-    for policy in ({"solution": "MIG"}, {"solution": "SEMI", "num_senders": 3}):  # there are only two stragglers
-        assert planned(TWO, **policy) == (NOTHING, [0.875, 0.75, 0, 0])
 
 
 def test_the_threshold_says_in_every_solution_who_is_a_straggler():

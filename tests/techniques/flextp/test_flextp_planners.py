@@ -108,14 +108,11 @@ def test_bisection_finds_what_trying_all_finds(seed):
     assert sum(split) == pytest.approx(removed)
 
 
-def test_one_straggler_removes_what_eq_1_says_and_eq_2_splits_it():
+def test_one_straggler_removes_what_eq_1_says_and_by_eq_3_those_migrate_whose_saving_exceeds_the_cost():
     # Other time 2; own times 10, 3, 3, 3: 7/8 of its columns go. 0.5 m + m / 3 = 0.875 - m gives m = 0.875 x 6 / 11.
     plan = method.plan_semi(ranks(8, 1, 1, 1, other_s=2), CHEAP)
     assert shares(plan, "migrated") == pytest.approx([0.875 * 6 / 11, 0, 0, 0])
     assert shares(plan, "dropped") == pytest.approx([0.875 * 5 / 11, 0, 0, 0])
-
-
-def test_eq_3_lets_those_migrate_whose_saving_exceeds_the_cost_and_the_lighter_stragglers_resize():
     # x = 1: saves 7; V = 0.875, and the straggler of 4 among three receivers multiplies 0.875 / 3 at a quarter speed:
     #        0.4375 + 1.1667 = 1.60. x = 2: saves 3; V = 1.625 over two normal ranks: 0.8125 + 0.8125 = 1.63.
     times = ranks(8, 4, 1, 1)

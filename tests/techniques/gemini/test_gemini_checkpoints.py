@@ -126,11 +126,6 @@ def test_messages_are_noted_as_they_end_and_the_network_is_idle_once_enough_ende
     assert watch.wait_for_idle(3, timeout_s=0), "nothing more will come"
 
 
-def test_a_model_that_is_not_distributed_has_nothing_to_watch():
-    with pytest.raises(ValueError, match="model is Linear; it must be wrapped in DDP or given to fully_shard"):
-        runtime.watch_traffic(nn.Linear(2, 2), TrafficWatch())
-
-
 def watched_training(kind: str, is_watched: bool) -> tuple[list[float], list[int], bool]:
     """Train two steps; return all parameters' sums, the number of messages of each step, and whether they nest."""
     torch.manual_seed(0)
@@ -329,5 +324,7 @@ def refusals() -> list[str]:
 
 
 def test_bad_input_is_refused_before_anything_is_sent(pools):
+    with pytest.raises(ValueError, match="model is Linear; it must be wrapped in DDP or given to fully_shard"):
+        runtime.watch_traffic(nn.Linear(2, 2), TrafficWatch())
     (messages,) = pools(1).run(refusals)
     assert all(rule in message for message, (_, rule) in zip(messages, REFUSALS, strict=True)), messages

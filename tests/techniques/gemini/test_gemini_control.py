@@ -100,14 +100,11 @@ def view(*statuses, lost=(), order=ORDER, ripe=False):
     return ordering.View(order=order, peer_loss_is_ripe=ripe, **known)
 
 
-def test_training_begins_when_all_machines_of_the_first_list_are_heard():
+def test_training_begins_when_all_are_heard_and_after_a_software_failure_with_the_same_machines():
     idle = {"generation": 0, "term": 0, "root": "", "served": False, "phase": Phase.IDLE}
     assert decide(view(status("a", **idle), order=None)).reason == "waits for b"
     decision = decide(view(status("a", **idle), status("b", **idle), order=None))
     assert (decision.members, decision.generation) == (("a", "b"), 1)
-
-
-def test_a_software_failure_starts_a_new_generation_of_the_same_machines():
     decision = decide(view(status("a"), status("b", Phase.RETURNED)))  # all train or are done
     assert (decision.members, decision.replace, decision.finished) == (None, (), False)
     decision = decide(view(status("a", Phase.LOST_PEER), status("b", Phase.FAILED)))

@@ -56,7 +56,7 @@ def rows_by_hand(ratio: float) -> dict:
     return {(row["quantity"], row["scheme"]): row for row in overhead.overhead_rows(Timed(rounds=rounds, facts=facts))}
 
 
-def test_ratios_are_taken_within_rounds_of_the_ranks_means():
+def test_ratios_are_taken_within_rounds_of_the_ranks_means_and_idle_time_leaves_out_overlaps():
     rows = rows_by_hand(1.02)
     values = {key: row["value"] for key, row in rows.items()}
     assert values["iteration_s", "Baseline"] == pytest.approx(1.35)  # median of 1.1 to 1.6
@@ -68,9 +68,6 @@ def test_ratios_are_taken_within_rounds_of_the_ranks_means():
     assert values["idle_s", "Gemini"] == pytest.approx(0.4 - 0.1)
     assert values["idle_used", "Gemini"] == pytest.approx(0.1 / 0.5)
     assert values["different_ranks", "Gemini"] == 1, "a rank that ends with other bits is counted"
-
-
-def test_idle_time_leaves_out_overlaps_and_what_lies_outside_the_iteration():
     # Iteration 10 to 20; messages 9 to 11, 12 to 14 and 13 to 15, 19 to 25: 1 + 3 + 1 under way, 5 idle.
     messages = {5: [(9, 11), (12, 14), (13, 15), (19, 25)], 10: [(1, 9), (21, 30)]}
     for idle_s, times_s in messages.items():
@@ -252,7 +249,7 @@ def survive(fleet):
     return trained
 
 
-def test_a_seed_gives_the_same_schedule_every_time_and_nine_in_a_row_have_all_kinds():
+def test_a_seed_gives_one_schedule_nine_in_a_row_have_all_kinds_and_each_says_itself_in_one_line():
     assert draw_schedule(3) == draw_schedule(3)
     drawn, seen = [draw_schedule(seed) for seed in range(200)], set()
     assert {kind for planned in drawn[:9] for kind in planned.kinds} == set(reliability.Failure)
@@ -267,9 +264,6 @@ def test_a_seed_gives_the_same_schedule_every_time_and_nine_in_a_row_have_all_ki
             assert any(set(kept) <= set(fault.numbers) for kept in holders) == is_group
             seen.add(is_group)
     assert seen == {True, False}
-
-
-def test_a_schedule_says_itself_in_one_line_and_cells_divide_the_seeds():
     faults = (machine(2, at=3), Fault(kills=Victim.ROOT, after_event="joined", occurrence=4, delay_s=0.02))
     planned = schedule(*faults, flip=Flip(machine=1, shard=0, at_iteration=2, place=0.5), storage_every=3)
     assert planned.words == (

@@ -197,15 +197,12 @@ def test_the_gap_of_the_mixed_placement_keeps_the_paper_s_bound_and_reaches_it_a
                 assert (gap == method.gap_bound(num_machines, num_replicas)) == (remainder == num_replicas - 1)
 
 
-def test_an_entwined_placement_of_two_hundred_machines_is_refused_and_can_be_estimated():
+def test_entwined_placements_are_refused_and_estimated_by_intervals_that_hold_as_often_as_they_say():
     placed = _own(num_machines=200, num_replicas=4, seed=1)
     with pytest.raises(method.TooTangled, match="estimate_recovery_probability samples instead"):
         recovery_probability(placed, 40)
     estimate = method.estimate_recovery_probability(placed, 40, num_samples=500, seed=3)
     assert 0 <= estimate.low < estimate.share < estimate.high <= 1
-
-
-def test_intervals_hold_the_exact_probability_about_as_often_as_they_say():
     placed = placement(16, 2)
     exact = recovery_probability(placed, 3)
     estimates = [method.estimate_recovery_probability(placed, 3, num_samples=200, seed=seed) for seed in range(200)]
@@ -229,7 +226,7 @@ def _pairings(machines):
         yield from (((first, partner), *rest) for rest in _pairings(left))
 
 
-def test_groups_of_neighbours_die_with_their_rack_and_groups_across_two_racks_outlive_it():
+def test_groups_across_two_racks_outlive_one_and_no_other_pairing_of_eight_machines_outlives_more_pairs():
     assert method.racks_in_order(7, 3) == (0, 0, 0, 1, 1, 1, 2)
     # 8 machines, racks 0 1 | 2 3 | 4 5 | 6 7, groups 01, 23, 45, 67
     racks = method.racks_in_order(8, 2)
@@ -239,9 +236,6 @@ def test_groups_of_neighbours_die_with_their_rack_and_groups_across_two_racks_ou
     assert method.components(placed) == ((0, 2), (1, 3), (4, 6), (5, 7))
     assert rack_recovery_probability_by_definition(placed, racks, 1) == 1
     assert rack_recovery_probability_by_definition(placed, racks, 2) == Fraction(4, 6)
-
-
-def test_no_other_pairing_of_eight_machines_outlives_more_pairs_of_racks():
     racks = method.racks_in_order(8, 2)
     ours = rack_recovery_probability(method.rack_placement(racks, 2), racks, 2)
     pairings = list(_pairings(list(range(8))))

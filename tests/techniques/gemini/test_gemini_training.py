@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import psutil
 import pytest
@@ -252,7 +253,7 @@ def test_on_shaped_hosts_a_successor_is_on_the_host_of_the_lost_machine():
 
 OWNER = """
 import sys
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 from test_gemini_training import *
 def slow(context, mark):
     context.mapped("replica", 1 << 20)
@@ -266,7 +267,7 @@ run(2, function=slow, args=(sys.argv[1],), standbys=1)
 def test_no_process_and_no_memory_is_left_two_seconds_after_the_owner_was_killed(tmp_path):
     mark = tmp_path / "mark"
     shared = set(os.listdir("/dev/shm"))
-    program = OWNER.format(folder=os.path.dirname(__file__))
+    program = OWNER.format(folders=[str(folder) for folder in Path(__file__).parents[:2]])
     owner = subprocess.Popen([sys.executable, "-c", program, str(mark)])
     wait_for(lambda: mark.exists() or owner.poll() is not None, 80.0)
     everyone = family(owner.pid)
