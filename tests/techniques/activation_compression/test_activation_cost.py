@@ -124,7 +124,6 @@ test_fused_layers_and_missing_cells_and_networks_are_refused_by_name = refusals(
     (lambda: iteration_time(ACROSS, machine()), "network is None"),
 )
 
-
 test_a_wrong_setting_names_the_field = refusals(
     ({"method": "Z9"}, "Z9"),
     ({"tp": 0}, "tp is 0; it must be at least 1"),
@@ -135,7 +134,6 @@ test_a_wrong_setting_names_the_field = refusals(
     ({"code_size": 0}, "code_size is 0; it must be None, or in 1..1024"),
     of=Setting,
 )
-
 
 SMALL = {"micro_batch": 1, "sequence": 2, "hidden": 4, "layers": 2, "compressed_layers": 1, "value_bytes": 2}
 # One layer of SMALL, forward: 24·2·16 + 4·2·2·4 = 832 FLOPs; one activation: 8 elements, 16 bytes.

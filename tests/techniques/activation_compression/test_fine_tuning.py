@@ -189,10 +189,8 @@ test_wrong_arguments_are_refused_by_name = refusals(
 
 
 def test_error_feedback_runs_on_batches_of_one_shape():
-    plain, fed_back = (
-        measured.fine_tune(**TINY, method="T1", seed=0, fixed_length=True, error_feedback=feedback)
-        for feedback in (False, True)
-    )
+    same = {**TINY, "method": "T1", "seed": 0, "fixed_length": True}
+    plain, fed_back = (measured.fine_tune(**same, error_feedback=feedback) for feedback in (False, True))
     assert plain["compressed_site_bytes"] == fed_back["compressed_site_bytes"]
     assert plain["train_loss"] != fed_back["train_loss"]
 

@@ -143,7 +143,6 @@ test_a_cell_that_is_missing_or_impossible_is_named = refusals(
     (lambda: cost.published_epochs_s((UNKNOWN,)), "table-1 has 0 rows of epoch_s with .*'num_senders': 3"),
 )
 
-
 PARTS = cost.iteration_parts(VIT_1B, cost.paper_machine())
 ITERATIONS = 782
 SLOW = {3: 8.0}

@@ -271,7 +271,6 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (lambda: measured.Size(batch=0), "batch is 0; it must be at least 1"),
 )
 
-
 test_policies_that_contradict_themselves_are_refused = refusals(
     ({"scheme": "best"}, "'best'"),
     ({"solution": "ZERO", "pruning_ratio": 1.0}, r"pruning_ratio is 1.0; it must be in \[0, 1\)"),

@@ -244,7 +244,6 @@ def test_a_study_on_real_ranks_has_rows_and_a_timeline_of_every_variant():
 
 FIXED = {"solution": "MIG", "migrated": 0.5}
 
-
 test_options_that_contradict_each_other_are_refused = refusals(
     ({"everywhere": True}, "pruning_ratio is None; it must be in"),
     ({"solution": "MIG", "pruning_ratio": 0.5, "everywhere": True}, "everywhere is True; it must be False except"),

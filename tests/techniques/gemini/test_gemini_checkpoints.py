@@ -187,7 +187,6 @@ def build(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def train(context, kind: str, options: dict) -> dict:
-    """Train, and return all that could differ."""
     model, optimizer = build(kind)
     extra = {}
     if options.pop("two_optimizers", False):

@@ -54,7 +54,6 @@ test_leases_are_positive_and_cover_several_heartbeats = refusals(
     (lambda: Timing(lease_s=5.0, start_s=4.0), "start_s is .*; it must be"),
 )
 
-
 A = RootRecord(term=3, name="a")
 ELECTIONS = [
     # Nobody is root yet: a machine that may takes the first term, a standby does not.

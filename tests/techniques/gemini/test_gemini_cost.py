@@ -283,7 +283,6 @@ def test_the_timeline_of_a_failure_reads_as_a_grid_and_one_of_joined_iterations_
 LOST = FaultTrace.from_grid(grid(60, HARD), step_s=1)
 ROOT = Fault(time_s=1, kind=FaultKind.HARDWARE, scope=FaultScope.ROOT)
 
-
 test_bad_input_is_refused_by_name = refusals(
     (lambda: cost.paper_machine("zen/16x-v100-25gbps"), "storage_bytes_per_s of machine .* is None; it must be"),
     (lambda: cost.workload_named("GPT-5"), "model is 'GPT-5'; it must be one of 'GPT-2 10B'"),

@@ -15,7 +15,6 @@ from workbench.techniques.gemini.method.racks import num_racks, rack_recovery_pr
 
 pytestmark = pytest.mark.timeout(60)
 
-
 TWO_GROUPS = placement(6, 3, "group").holders
 PLACEMENTS = [
     # Figures 6.3a to 6.3c: two groups, a ring, a group and a ring of three.
@@ -62,7 +61,6 @@ def test_a_machine_keeps_its_own_replica_first_and_survivors_come_in_the_order_o
 
 
 K_RULE = "it must be a whole number from 0 to num_machines, 4"
-
 
 test_impossible_placements_bounds_and_racks_are_refused_with_the_rule = refusals(
     (lambda: placement(3, 4), "num_replicas is 4; it must be at most num_machines, 3"),
@@ -216,7 +214,6 @@ def test_entwined_placements_are_refused_and_estimated_by_intervals_that_hold_as
 
 
 def _pairings(machines):
-    """Yield every way to pair machines."""
     if not machines:
         yield ()
         return

@@ -213,7 +213,6 @@ def test_the_best_interval_is_young_s_where_only_blocking_costs_and_shorter_with
 
 IN_MEMORY = waste.Level(in_memory=True, interval_iterations=1)
 
-
 test_impossible_inventories_times_jobs_levels_and_needs_are_refused = refusals(
     (lambda: waste.wasted_time_s(checkpoint_s=6, interval_s=5, retrieval_s=0), "Eq. 6.2 asks for at least 6"),
     (lambda: waste.wasted_time_s(checkpoint_s=1, interval_s=5, retrieval_s=0, iteration_s=10), "at least 10"),

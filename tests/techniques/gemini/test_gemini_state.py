@@ -268,8 +268,6 @@ def seed(number: int) -> None:
 
 
 class RankTraining(Stepped):
-    """One rank's training of a tiny GPT-2."""
-
     def __init__(self, kind: str):
         rank = torch.distributed.get_rank()
         seed(1000 + rank)
