@@ -267,7 +267,7 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (lambda: cost.extraction_s(cost.VIT_1B, cost.paper_machine(), 1.5), r"removed is 1.5; it must be in \[0, 1\]"),
     (lambda: counted.count_worked_example([]), "imputations is empty"),
     (lambda: counted.draw_case(0, 4), r"num_stragglers is 4; it must be in 1..3"),
-    (lambda: measured.measure_variants({}, rounds=6), "variants is empty"),
+    (lambda: measured.measure_variants({}, size=measured.Size(), rounds=6), "variants is empty"),
     (lambda: measured.Size(batch=0), "batch is 0; it must be at least 1"),
 )
 
