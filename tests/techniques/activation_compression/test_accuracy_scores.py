@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from cases import find_item, verdicts
 from matplotlib.colors import to_hex
 
 from workbench import plots
-from workbench.reproduction import Ordering, Project, Verdict, find_item, load_catalogue, published
-from workbench.reproduction.judge import judge
+from workbench.reproduction import Ordering, Verdict, published
 from workbench.study.rows import read_rows
 from workbench.techniques.activation_compression import measured
 from workbench.techniques.activation_compression import plots as pictures
@@ -31,20 +31,18 @@ def values_of(rows, quantity: str) -> dict:
 
 
 def item_of(name: str):
-    return find_item(load_catalogue(Project()), f"activation-compression/{name}/measured")
+    return find_item(f"activation-compression/{name}/measured")
 
 
-def verdicts(claims, rows: list[dict], published_rows=()) -> dict[str, Verdict]:
-    sources = [{"name": "glue", "source": "WORKBENCH_DATA"}]
-    found = judge(claims, read_rows(rows, "values"), read_rows(published_rows, "published"), sources=sources)
-    return {each.claim: each.verdict for each in found}
+def judged(item, claims, rows: list[dict]) -> dict[str, Verdict]:
+    return verdicts(item.id, rows, claims, sources=[{"name": "glue", "source": "WORKBENCH_DATA"}])
 
 
 def assert_rising(claim: Ordering, values: list[float]) -> None:
     assert all(before < after for before, after in zip(values, values[1:], strict=False)), claim.name
 
 
-def test_a_method_is_compared_with_the_uncompressed_run_of_its_own_seed():
+def test_a_method_is_compared_with_the_plain_run_of_its_own_seed_and_points_lost_are_averaged_over_seeds():
     rows = measured.score_rows(runs("w/o", 0.8, 0.5) + runs("A1", 0.6, 0.5, sent=5))
     assert values_of(rows, "score")["A1", 0] == pytest.approx(60)
     assert values_of(rows, "relative_score") == pytest.approx({("A1", 0): 0.75, ("A1", 1): 1.0})
@@ -55,9 +53,6 @@ def test_a_method_is_compared_with_the_uncompressed_run_of_its_own_seed():
     with_feedback = measured.feedback_rows(runs("w/o", 0.8) + runs("T1", 0.4), runs("T1", 0.6))
     shares = [(row["error_feedback"], row["value"]) for row in with_feedback if row["quantity"] == "relative_score"]
     assert shares == [(0, pytest.approx(0.5)), (1, pytest.approx(0.75))]
-
-
-def test_points_lost_are_averaged_over_the_seeds_and_a_gain_is_no_loss():
     rows = measured.score_rows(runs("w/o", 0.5, 0.5, 0.5) + runs("A1", 0.43, 0.46, 0.55))
     assert values_of(rows, "points_lost") == pytest.approx({("A1", 0): 7.0, ("A1", 1): 4.0, ("A1", 2): -5.0})
     # 2 in the mean, not the (7 + 4 + 0)/3 = 3.67 of seeds that each gain nothing.
@@ -138,7 +133,7 @@ def test_figure_4_is_judged_by_the_first_and_the_last_layers_of_the_papers_24(fi
         key = None if cell["method"] == "w/o" else (len(cell["layers"]), cell["layers"][0])
         cell |= {"chance": 0.0, "num_validation": 1043, "score": scores.get(key, 0.6)}
     rows = measured.layer_rows(measured.with_layers(cells), item.parameters["paper"]["along"])
-    found = verdicts([claim for claim in item.claims if claim.where["task"] == "cola"], rows)
+    found = judged(item, [claim for claim in item.claims if claim.where["task"] == "cola"], rows)
     for name, agreed in agrees.items():
         assert found[f"cola: {name}"] is (Verdict.AGREES if agreed else Verdict.DISAGREES), name
 
@@ -295,19 +290,18 @@ def test_constant_answers_agree_with_no_claim_of_what_is_kept_or_lost(number):
         common = {"task": task, "chance": chance, "num_validation": rows}
         cells += runs("w/o", score, **common)
         yes = common | ({"metric": "f1", "scores": {"accuracy": 0.684, "f1": chance}} if task == "mrpc" else {})
-        cells += [
-            cell for method in {claim.where["method"] for claim in claims} for cell in runs(method, chance, **yes)
-        ]
-    papers = published(item.id, "relative_score").to_dict("records")
-    found = {*verdicts(claims, measured.score_rows(cells), papers).values()}
+        for method in {claim.where["method"] for claim in claims}:
+            cells += runs(method, chance, **yes)
+    found = {*judged(item, claims, measured.score_rows(cells)).values()}
     assert Verdict.DISAGREES in found and Verdict.AGREES not in found
 
 
 def test_whatever_keeps_the_whole_score_disagrees_with_every_claim_that_it_loses_some():
-    claims = [claim for claim in item_of("table-5").claims if getattr(claim, "at_least", None) is not None]
+    item = item_of("table-5")
+    claims = [claim for claim in item.claims if getattr(claim, "at_least", None) is not None]
     methods, tasks = ({claim.where[name] for claim in claims} for name in ("method", "task"))
     cells = [cell for task in tasks for method in ["w/o", *methods] for cell in runs(method, 0.8, task=task)]
-    found = verdicts(claims, measured.score_rows(cells))
+    found = judged(item, claims, measured.score_rows(cells))
     # T1 to T4 on three tasks but for T4 on SST-2; two codes, two quantisers and Q1f on both excepted tasks.
     assert [*found.values()] == [Verdict.DISAGREES] * (4 * 3 - 1 + 5 * 2)
 
@@ -342,14 +336,11 @@ def test_the_parts_of_an_iteration_are_taken_out_of_forward_and_add_up_and_other
     assert axes[0].get_title() == "TP 4, PP 1, slow links" and axes[0].get_legend() is None
 
 
-def test_speedups_stand_beside_those_of_the_same_setting_and_variants_beside_nothing():
+def test_speedups_and_the_papers_largest_one_stand_beside_ours_of_the_same_setting_link_and_execution():
     rows = [speedup("A1", 1.15), speedup("A1 fused", 1.2)]
     table = pictures.speedups_beside_published(rows, SETTING, PUBLISHED).set_index("method")
     assert table.published["A1"] == 1.178 and pd.isna(table.published["A1 fused"])
     assert (table.ours["A1"], table.low["A1"]) == (1.15, pytest.approx(1.14))
-
-
-def test_the_papers_largest_speedup_stands_beside_ours_of_the_same_code_for_each_link_and_execution():
     rows = [speedup("A1", 1.15), speedup("A2", 1.3), speedup("A1 fused", 1.19), speedup("A1", 1.4, tp=2, pp=2)]
     rows += [speedup("A1", 1.18, link="carried over"), speedup("A1", 0.9, link="fast", nvlink=1)]
     found = measured.beside_largest(rows, PUBLISHED)

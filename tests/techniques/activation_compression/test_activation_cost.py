@@ -7,31 +7,19 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from cases import refusals
 
-from workbench.cluster import Link
+from workbench.cluster import CodecCost, FittedMachine, Link
 from workbench.study.published import Cell
-from workbench.techniques.activation_compression.cost import (
-    CALIBRATION,
-    CodecCost,
-    FittedMachine,
-    PlannedMessages,
-    Purpose,
-    Setting,
-    calibrate,
-    calibration_cells,
-    iteration_time,
-    layer_time,
-    paper_machine,
-    planned_messages,
-    published_ms,
-)
+from workbench.techniques.activation_compression import cost
+from workbench.techniques.activation_compression.cost import Purpose, Setting, iteration_time, layer_time
 from workbench.techniques.activation_compression.method import METHODS, Family, method
 
 ELEMENTS = 32 * 512 * 1024  # one activation of fine-tuning: 16,777,216
 
 
-def planned(purpose: Purpose, **fields) -> list[PlannedMessages]:
-    return [message for message in planned_messages(Setting(**fields)) if message.purpose is purpose]
+def planned(purpose: Purpose, **fields) -> list[cost.PlannedMessages]:
+    return [message for message in cost.planned_messages(Setting(**fields)) if message.purpose is purpose]
 
 
 def wire_bytes(purpose: Purpose, **fields) -> int:
@@ -59,19 +47,15 @@ def test_one_message_has_the_bytes_of_table_1(name, expected):
     assert method("A1").message_bytes(10, 384) == 10 * 19 * 2  # another hidden size: 50/1024 of 384 is 18.75
 
 
-def test_an_uncompressed_iteration_sends_two_all_reduces_a_layer_each_way_and_one_rank_alone_nothing():
+def test_an_iteration_sends_two_all_reduces_a_layer_each_way_and_gathering_costs_more_beyond_two_ranks():
     # TP 2: a ring all-reduce of m bytes puts 2·m·(2−1)/2 on the wire for each of 2 ranks: 2·m in all.
     for purpose in (Purpose.TENSOR_FORWARD, Purpose.TENSOR_BACKWARD):
         assert wire_bytes(purpose, method="w/o", tp=2, pp=2) == 24 * 2 * 2 * (2 * ELEMENTS)
-    assert {planned_messages(Setting(method=name, tp=1, pp=1)) for name in METHODS} == {()}
-
-
-def test_gathered_messages_cost_more_than_reduced_ones_beyond_two_ranks():
+    assert {cost.planned_messages(Setting(method=name, tp=1, pp=1)) for name in METHODS} == {()}
     # m bytes: a ring all-reduce sends 2·m·(n−1)/n a rank, an all-gather m·(n−1): equal at n = 2, twice as much at 4.
     for tp, times in ((2, 1), (4, 2)):
-        top_k, code = (
-            wire_bytes(Purpose.TENSOR_FORWARD, method=name, tp=tp, pp=1, compressed_layers=24) for name in ("T1", "A1")
-        )
+        shape = {"tp": tp, "pp": 1, "compressed_layers": 24}
+        top_k, code = (wire_bytes(Purpose.TENSOR_FORWARD, method=name, **shape) for name in ("T1", "A1"))
         assert top_k == times * code
 
 
@@ -115,16 +99,13 @@ def slow_link(bandwidth_bytes_per_s: float = 1.0, latency_s: float = 0.0) -> Lin
     return Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
 
 
-def test_the_time_of_a_layer_is_flops_over_rate_and_bytes_over_bandwidth():
+def test_the_time_of_a_layer_is_flops_over_rate_and_bytes_over_bandwidth_and_encoding_takes_what_table_4_says():
     # 2 rows of h = 4: 24·2·16 + 4·2·2·4 = 832 FLOPs forward, 416 a rank; 16 bytes a message, 2·16·(1/2) a rank.
     setting = Setting(method="w/o", tp=2, pp=1, micro_batch=1, sequence=2, hidden=4, layers=1, compressed_layers=0)
     seconds = layer_time(setting, slow_link(), flops_per_s=416)
     assert (seconds.forward_s, seconds.backward_s) == (1.0, 2.0)
     assert (seconds.transfer_s, seconds.backward_transfer_s) == (2 * 16.0, 2 * 16.0)
     assert seconds.total_s == 1 + 2 + 32 + 32
-
-
-def test_encoding_takes_what_table_4_says_at_its_own_size():
     # Table 4: 2.16 ms for 24 encoded activations, two of them in a layer.
     assert layer_time(Setting(method="A1"), slow_link(1e9)).encode_s == pytest.approx(2.16e-3 / 12)
 
@@ -135,29 +116,24 @@ def test_a_faster_link_never_makes_a_layer_slower(name):
     assert times == sorted(times, reverse=True)
 
 
-def test_a_layer_alone_knows_neither_fused_codes_nor_a_method_without_a_published_encoding_time():
-    with pytest.raises(ValueError, match="fused is True"):
-        layer_time(Setting(method="A1", fused=True), slow_link())
-    with pytest.raises(ValueError, match="encode_ms with {'method': 'Q3'"):
-        layer_time(Setting(method="Q3"), slow_link())
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"method": "Z9"}, "Z9"),
-        ({"tp": 0}, "tp is 0; it must be at least 1"),
-        ({"pp": 5}, "pp is 5; it must divide the 24 layers"),
-        ({"compressed_layers": 25}, r"compressed_layers is 25; it must be in 0..24, the layers"),
-        ({"num_nodes": 3}, "num_nodes is 3; it must divide the 4 ranks"),
-        ({"vocabulary": -1}, "vocabulary is -1; it must be None, or 0 or more"),
-        ({"code_size": 0}, "code_size is 0; it must be None, or in 1..1024"),
-    ],
+ACROSS = Setting(tp=2, pp=2, num_nodes=2, nvlink=False)
+test_fused_layers_and_missing_cells_and_networks_are_refused_by_name = refusals(
+    (lambda: layer_time(Setting(method="A1", fused=True), slow_link()), "fused is True"),
+    (lambda: layer_time(Setting(method="Q3"), slow_link()), "encode_ms with {'method': 'Q3'"),
+    (lambda: cost.calibrate(cost.published_ms(cost.CALIBRATION[:5])), "lacks tensor_ms of .* pp 4 in table-7"),
+    (lambda: iteration_time(ACROSS, machine()), "network is None"),
 )
-def test_a_wrong_setting_names_the_field(fields, message):
-    with pytest.raises(ValueError, match=message):
-        Setting(**fields)
 
+test_a_wrong_setting_names_the_field = refusals(
+    ({"method": "Z9"}, "Z9"),
+    ({"tp": 0}, "tp is 0; it must be at least 1"),
+    ({"pp": 5}, "pp is 5; it must divide the 24 layers"),
+    ({"compressed_layers": 25}, r"compressed_layers is 25; it must be in 0..24, the layers"),
+    ({"num_nodes": 3}, "num_nodes is 3; it must divide the 4 ranks"),
+    ({"vocabulary": -1}, "vocabulary is -1; it must be None, or 0 or more"),
+    ({"code_size": 0}, "code_size is 0; it must be None, or in 1..1024"),
+    of=Setting,
+)
 
 SMALL = {"micro_batch": 1, "sequence": 2, "hidden": 4, "layers": 2, "compressed_layers": 1, "value_bytes": 2}
 # One layer of SMALL, forward: 24·2·16 + 4·2·2·4 = 832 FLOPs; one activation: 8 elements, 16 bytes.
@@ -180,8 +156,8 @@ def test_ranks_share_the_flops_add_ring_all_reduces_and_repeat_the_rest():
 
 
 def test_gathered_messages_are_decoded_once_a_rank_and_codes_once():
-    cost = CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8)
-    coding = machine(codecs={Family.TOP_K: cost, Family.AUTOENCODER: replace(cost, backward_ratio=1.0)})
+    sparse = CodecCost(encode_s_per_element=1 / 8, decode_s_per_element=2 / 8)
+    coding = machine(codecs={Family.TOP_K: sparse, Family.AUTOENCODER: replace(sparse, backward_ratio=1.0)})
     sparse, code = (iteration_time(Setting(method=name, tp=2, pp=1, **SMALL), coding) for name in ("T1", "A1"))
     assert (sparse.encode_s, sparse.decode_s) == (2 * 1.0, 2 * 2 * 2.0)  # 2 messages of one layer
     assert (code.encode_s, code.decode_s) == (2 * 1.0, 2 * 2.0)
@@ -190,10 +166,13 @@ def test_gathered_messages_are_decoded_once_a_rank_and_codes_once():
     assert code.backward_s == plain.backward_s + 6.0 + 2 * 8 / 16
 
 
-def test_one_micro_batch_passes_the_stages_one_after_the_other_and_waits_for_its_two_messages():
+def test_micro_batches_pass_the_stages_one_by_one_and_a_full_pipeline_exchanges_both_directions_at_once():
     time = iteration_time(Setting(tp=1, pp=2, **SMALL), machine(handover_s=0.25))
     assert (time.forward_s, time.backward_s) == (2.0, 4.0)
     assert time.waiting_and_pipeline_s == 2 * (0.25 + 1.0)
+    # Boundary messages take a second each way. Fill and drain: 2 s; 3 further slots: 3 s of stage and 1 s of exchange.
+    time = iteration_time(Setting(tp=1, pp=2, num_micro_batches=4, **SMALL), machine())
+    assert time.total_s == (3 + 3 + 2) + 3 * (3 + 1)
 
 
 def test_attention_scores_are_shared_by_the_ranks_and_grow_with_the_square_of_the_sequence():
@@ -218,13 +197,7 @@ def test_equal_stages_take_m_minus_one_plus_pp_slots_and_the_slowest_stage_sets_
     assert time.waiting_and_pipeline_s == pytest.approx(3.0)
 
 
-def test_a_full_pipeline_exchanges_both_directions_at_once():
-    # Boundary messages take a second each way. Fill and drain: 2 s; 3 further slots: 3 s of stage and 1 s of exchange.
-    time = iteration_time(Setting(tp=1, pp=2, num_micro_batches=4, **SMALL), machine())
-    assert time.total_s == (3 + 3 + 2) + 3 * (3 + 1)
-
-
-def test_an_all_reduce_across_two_hosts_puts_one_message_on_the_network():
+def test_across_two_hosts_one_message_is_on_the_network_and_groups_of_a_host_use_the_connections_they_have():
     # TP 2 on 2 hosts: two trees, each half a message up and down: 16 bytes in series at 4 bytes/s, half of it reached.
     split = machine(network=Link(bandwidth_bytes_per_s=4.0), network_share=0.5)
     time = iteration_time(Setting(tp=2, pp=1, num_nodes=2, vocabulary=0, **SMALL), split)
@@ -232,15 +205,12 @@ def test_an_all_reduce_across_two_hosts_puts_one_message_on_the_network():
     # 3 ranks on hosts of 2, so that a stage straddles them: a ring of two at 16 bytes/s, two trees at 4.
     setting = Setting(tp=3, pp=2, num_nodes=3, vocabulary=0, **SMALL)
     assert iteration_time(setting, replace(split, network_share=1.0)).tensor_s == pytest.approx(4 * (1.0 + 16 / 4))
-
-
-def test_groups_of_a_host_use_the_connections_they_have():
     two = machine(connections={2: (1.0, 2.0)})
     time = iteration_time(Setting(tp=2, pp=2, **SMALL), two)
     assert time.tensor_s == 2 * 1.0 + 2 * 0.5
 
 
-def test_a_fused_code_trades_full_size_row_parallel_products_for_narrow_ones():
+def test_a_fused_code_trades_full_size_products_for_narrow_ones_that_take_a_share_of_what_encoding_takes():
     # Hidden 4, c = 1 column, 2 rows, 1 of 2 layers encoded on 2 ranks; inputs of a rank: 2 (attention) and 8 (MLP).
     # Spared forward: 2·2·10·4 = 160 FLOPs. Instead W·E: 2·10·4·1 = 80, and x·(W·E): 2·2·10·1 = 40. 832 FLOPs a second.
     setting = Setting(method="A1", code_size=256, tp=2, pp=1, **SMALL)
@@ -248,9 +218,6 @@ def test_a_fused_code_trades_full_size_row_parallel_products_for_narrow_ones():
     assert fused.encode_s == pytest.approx((80 + 40) / 832)
     assert plain.forward_s - fused.forward_s == pytest.approx((160 - 80 - 40) / 832)
     assert plain.backward_s - fused.backward_s == pytest.approx(2 * 160 / 832)  # no backward_ratio: coding is free
-
-
-def test_fused_narrow_products_take_what_encoding_takes_in_proportion():
     # Encoding 8 elements takes 8 s: a row of 4 takes 4 s. W·E has 2 + 8 rows; x·(W·E) is 10/4 of encoding 2 rows.
     costs = {Family.AUTOENCODER: CodecCost(encode_s_per_element=1.0, backward_ratio=1.0)}
     setting = Setting(method="A1", code_size=256, tp=2, pp=1, fused=True, **SMALL)
@@ -287,28 +254,19 @@ def published(table: str) -> list[dict]:
         return [row for row in csv.DictReader(file) if row["unit"] == "ms" or row["quantity"] == "exceeds_100_s"]
 
 
-def test_the_machines_are_fitted_to_the_named_cells_alone_and_to_each_of_them():
-    cells = published_ms()
-    assert calibrate(cells | {Cell.of("table-2", "iteration_ms", method="T1", tp=2, pp=2): 1.0}) == calibrate(cells)
+def test_machines_are_fitted_to_each_of_the_named_cells_alone_and_these_are_at_most_one_of_five():
+    cells = cost.published_ms()
+    other = Cell.of("table-2", "iteration_ms", method="T1", tp=2, pp=2)
+    assert cost.calibrate(cells | {other: 1.0}) == cost.calibrate(cells)
     # Cells of table 2; table 9 is scaled.
     repeated = [cell for cell in cells if ("nvlink", 1) in cell.columns or cell.table == "table-9"]
     for cell in set(cells) - set(repeated):
-        assert calibrate(cells | {cell: 1.001 * cells[cell]}) != calibrate(cells), cell
-
-
-def test_no_more_than_one_cell_in_five_calibrates_in_any_table_nor_in_all():
-    counts = {table: (len(calibration_cells(table)), len(published(table))) for table in TABLES}
+        assert cost.calibrate(cells | {cell: 1.001 * cells[cell]}) != cost.calibrate(cells), cell
+    counts = {table: (len(cost.calibration_cells(table)), len(published(table))) for table in TABLES}
     for table, (used, printed) in counts.items():
         assert 5 * used <= printed, table
     assert 5 * sum(used for used, _ in counts.values()) <= sum(printed for _, printed in counts.values())
-    assert sum(used for used, _ in counts.values()) == len(CALIBRATION)
-
-
-def test_a_missing_cell_and_a_missing_network_are_named():
-    with pytest.raises(ValueError, match="cells_ms lacks tensor_ms of method w/o, tp 4, pp 4 in table-7"):
-        calibrate(published_ms(CALIBRATION[:5]))
-    with pytest.raises(ValueError, match="network is None"):
-        iteration_time(Setting(tp=2, pp=2, num_nodes=2, nvlink=False), machine())
+    assert sum(used for used, _ in counts.values()) == len(cost.CALIBRATION)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +290,7 @@ def test_cells_that_calibrate_come_back_within_two_percent(setting, quantity, mi
 
 def test_rates_stay_below_the_data_sheet_of_a_v100():
     for nvlink in (True, False):
-        reached = paper_machine(nvlink=nvlink)
+        reached = cost.paper_machine(nvlink=nvlink)
         assert 30e12 < reached.flops_per_s < 112e12
         assert 1e9 < reached.link.bandwidth_bytes_per_s < 25e9  # one NVLink; PCIe 3 has 15.75e9
         assert reached.replicated_s_per_element > 2 * 2 / 900e9  # reads and writes fp16 at least once
@@ -370,15 +328,12 @@ def test_the_parts_add_up_and_none_is_negative(name):
         assert time.total_s == pytest.approx(parts)
 
 
-def test_small_work_takes_its_launching_and_large_work_its_flops():
+def test_small_work_takes_its_launching_large_work_its_flops_and_only_a_slow_link_leaves_something_to_gain():
     small = [iteration_time(Setting(tp=1, pp=4, micro_batch=batch, sequence=16)).total_s for batch in (1, 2)]
     large = [iteration_time(Setting(tp=1, pp=4, micro_batch=batch)).total_s for batch in (512, 1024)]
     assert small[1] / small[0] == pytest.approx(1, abs=0.01)
     assert large[1] / large[0] == pytest.approx(2, abs=0.01)
-
-
-def test_an_unlimited_link_leaves_compression_nothing_to_gain_and_a_slow_one_everything():
-    unlimited, slow = (replace(paper_machine(nvlink=False), link=slow_link(rate)) for rate in (1e18, 1e8))
+    unlimited, slow = (replace(cost.paper_machine(nvlink=False), link=slow_link(rate)) for rate in (1e18, 1e8))
     code, plain = (Setting(method=name, tp=4, pp=1, nvlink=False) for name in ("A1", "w/o"))
     assert iteration_time(code, unlimited).total_s > iteration_time(plain, unlimited).total_s
     # Half of the forward messages shrink to 50/1024: 96 messages become 72 and 24 small ones.

@@ -6,23 +6,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workbench.compression import FP16, AutoEncoder, ErrorFeedback, Identity, Quantize, RandomK, TopK
-from workbench.launch import Ranks
 from workbench.models.bert import BertConfig, BertEncoder
-from workbench.parallel import (
-    ColumnParallelLinear,
-    ProcessTensorGroup,
-    RowParallelLinear,
-    TensorGroup,
-    VirtualTensorGroup,
-)
+from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
+from workbench.techniques.activation_compression import runtime
 from workbench.techniques.activation_compression.cost import Setting
 from workbench.techniques.activation_compression.method import METHODS, method
-from workbench.techniques.activation_compression.runtime import (
-    CompressedReduction,
-    EncoderGradients,
-    FusedReduction,
-    compress,
-)
+from workbench.techniques.activation_compression.runtime import EncoderGradients, compress
 
 CONFIG = BertConfig.tiny(hidden_size=64, mlp_size=128, num_layers=4)
 IDS = torch.arange(24).reshape(2, 12) % 50 + 1
@@ -55,12 +44,6 @@ def encoder_gradients_of_the_second_time(one_message: bool) -> dict[str, torch.T
     return {name: parameter.grad for name, parameter in model.named_parameters() if name.endswith("encoder")}
 
 
-@pytest.fixture(scope="module")
-def two_ranks():
-    with Ranks(2, preload=("workbench.models.bert",)) as ranks:
-        yield ranks
-
-
 def worked_code() -> AutoEncoder:
     """Return the code of h = 2, c = 1 with encoder (1, 2)ᵀ and decoder (1, 10)."""
     codec = AutoEncoder(2, 1)
@@ -70,17 +53,14 @@ def worked_code() -> AutoEncoder:
     return codec
 
 
-def test_codes_of_partial_sums_add_up_to_the_code_of_the_sum():
+def test_codes_of_partial_sums_add_up_the_largest_elements_do_not_and_gradients_reach_the_kept_ones_only():
     # Codes 1·1 + 2·2 = 5 and 3·1 + 0·2 = 3; their sum 8 is (4, 2)·(1, 2)ᵀ.
-    reduction = CompressedReduction(worked_code(), VirtualTensorGroup(2))
+    reduction = runtime.CompressedReduction(worked_code(), VirtualTensorGroup(2))
     total = reduction([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0]])])
     assert total.tolist() == [[8.0, 80.0]]
-
-
-def test_the_largest_of_partial_sums_are_not_the_largest_of_the_sum_and_gradients_reach_the_kept_elements_only():
     # Top-1 of (3, 2, 0) and of (0, 2, 3) keeps the two threes; the sum (3, 4, 3) is largest in the middle.
     partials = [torch.tensor(part, requires_grad=True) for part in ([3.0, 2.0, 0.0], [0.0, 2.0, 3.0])]
-    total = CompressedReduction(TopK(1), VirtualTensorGroup(2))(partials)
+    total = runtime.CompressedReduction(TopK(1), VirtualTensorGroup(2))(partials)
     assert total.tolist() == [3.0, 0.0, 3.0]
     total.backward(torch.tensor([5.0, 6.0, 7.0]))
     assert [partial.grad.tolist() for partial in partials] == [[5.0, 0.0, 0.0], [0.0, 0.0, 7.0]]
@@ -97,9 +77,9 @@ def test_the_identity_codec_changes_no_output_and_no_gradient():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_virtual_ranks_equal_real_ranks(name, two_ranks):
+def test_virtual_ranks_equal_real_ranks(name, pools):
     output, gradients = outputs_and_gradients(VirtualTensorGroup(2), name)
-    for rank_output, rank_gradients in two_ranks.run(on_a_real_rank, name):
+    for rank_output, rank_gradients in pools(2).run(on_a_real_rank, name):
         torch.testing.assert_close(rank_output, output)
         assert rank_gradients.keys() == gradients.keys()
         for parameter, gradient in gradients.items():
@@ -116,7 +96,7 @@ def test_the_bytes_a_codec_counts_are_the_bytes_the_paper_defines(name):
 
 
 def test_errors_are_fed_back_to_their_own_virtual_rank_and_random_choices_differ_between_ranks():
-    reduction = CompressedReduction(ErrorFeedback(TopK(1)).for_site("here"), VirtualTensorGroup(2))
+    reduction = runtime.CompressedReduction(ErrorFeedback(TopK(1)).for_site("here"), VirtualTensorGroup(2))
     reduction([torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0])])
     # What was left behind: (0, 2) on rank 0 and nothing on rank 1; so rank 0 now keeps 2 + 2, rank 1 keeps 1.
     assert reduction([torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0])]).tolist() == [0.0, 5.0]
@@ -139,11 +119,17 @@ def test_a_users_own_model_is_compressed_at_the_output_of_named_layers():
     assert torch.equal(model(x), before)
 
 
-def test_the_last_half_of_the_layers_is_the_default():
+def test_the_last_half_of_the_layers_is_the_default_and_undoing_two_compressions_restores_the_model():
     model = BertEncoder(CONFIG, VirtualTensorGroup(2))
     sites = compress(model, Quantize(4)).sites
     assert sites == tuple(f"layers.{i}.{part}.output" for i in (2, 3) for part in ("attention", "mlp"))
     assert compress(nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))), TopK(1)).sites == ("2", "3", "4")
+    model = BertEncoder(CONFIG, VirtualTensorGroup(4))
+    first, second = compress(model, "A1", layers=2), compress(model, Quantize(4), layers=2)
+    assert first.sites == second.sites
+    second.remove()
+    first.remove()
+    assert all(layer.mlp.output.reduction is None for layer in model.layers)
 
 
 @pytest.mark.parametrize("layers", [0, 5, [], [9], [1, 1], ["layers.nine"], ["layers", "layers.1"]])
@@ -168,25 +154,13 @@ def test_a_learned_code_at_a_layers_output_is_trained_moved_and_evaluated_with_t
     assert len(list(model.parameters())) == 4
 
 
-def test_compressing_again_finds_the_layers_and_undoing_both_restores_the_model():
-    model = BertEncoder(CONFIG, VirtualTensorGroup(4))
-    first, second = compress(model, "A1", layers=2), compress(model, Quantize(4), layers=2)
-    assert first.sites == second.sites
-    second.remove()
-    first.remove()
-    assert all(layer.mlp.output.reduction is None for layer in model.layers)
-
-
-def test_one_message_of_gradients_serves_codes_that_came_after_others_were_taken_out(two_ranks):
-    one_each, one_message = (two_ranks.run(encoder_gradients_of_the_second_time, way) for way in (False, True))
+def test_one_message_of_gradients_is_for_real_ranks_and_known_weights_and_serves_codes_that_came_later(pools):
+    one_each, one_message = (pools(2).run(encoder_gradients_of_the_second_time, way) for way in (False, True))
     for apart, together in zip(one_each, one_message, strict=True):
         assert len(together) == 4
         for name, gradient in apart.items():
             assert gradient.abs().max() > 0
             torch.testing.assert_close(together[name], gradient)
-
-
-def test_one_message_of_gradients_is_for_real_ranks_and_for_weights_that_are_known_to_encode():
     with pytest.raises(ValueError, match=r"group holds ranks \(0, 1\) in one process"):
         EncoderGradients(VirtualTensorGroup(2))
 
@@ -207,7 +181,7 @@ NUM_STEPS = 4
 ROUNDOFF = {torch.float64: 2**-53, torch.float32: 2**-24, torch.float16: 2**-11, torch.bfloat16: 2**-8}
 
 
-def small_bert(group: TensorGroup, *, fused: bool, gradients: EncoderGradients | None = None) -> BertEncoder:
+def small_bert(group, *, fused: bool, gradients: EncoderGradients | None = None) -> BertEncoder:
     """Build a compressed encoder in float64 whose biases are not zero."""
     model = BertEncoder(SMALL_CONFIG, group, dtype=torch.float64)
     with torch.no_grad():
@@ -218,7 +192,7 @@ def small_bert(group: TensorGroup, *, fused: bool, gradients: EncoderGradients |
     return model
 
 
-def trained(group: TensorGroup, *, fused: bool, one_message: bool = False) -> dict[str, Tensor]:
+def trained(group, *, fused: bool, one_message: bool = False) -> dict[str, Tensor]:
     """Train some steps; return the first step's output and gradients, and the parameters at the end."""
     model = small_bert(group, fused=fused, gradients=EncoderGradients(group) if one_message else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=5.0, momentum=0.9)
@@ -245,19 +219,13 @@ def check_equal(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         torch.testing.assert_close(ours[name], tensor, rtol=1e-12, atol=1e-12 * tensor.abs().max().item(), msg=name)
 
 
-@pytest.fixture(scope="module")
-def four_ranks():
-    with Ranks(4, preload=("workbench.models.bert",)) as ranks:
-        yield ranks
-
-
 def test_a_worked_example():
     # Rank 0: x = (1, 2), W = ((1, 0), (0, 1)), E = (1, 2)ᵀ: Wᵀ E = (1, 2)ᵀ and the code is 1·1 + 2·2 = 5.
     # Rank 1: x = (3, 1), W = ((0, 1), (1, 0)):              Wᵀ E = (2, 1)ᵀ and the code is 3·2 + 1·1 = 7.
     # Decoded: 12 · (1, 10) = (12, 120); the bias (1, 1) comes once.
     layer = RowParallelLinear(4, 2, VirtualTensorGroup(2))
     layer.load_full_(torch.tensor([[1.0, 0, 0, 1], [0, 1, 1, 0]]), torch.tensor([1.0, 1]))
-    layer.reduction = FusedReduction(worked_code(), layer.group)
+    layer.reduction = runtime.FusedReduction(worked_code(), layer.group)
     assert layer([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 1.0]])]).tolist() == [[13.0, 121.0]]
 
 
@@ -268,8 +236,8 @@ def test_outputs_all_gradients_and_trained_weights_are_those_of_the_definition(n
 
 
 @pytest.mark.parametrize("one_message", [False, True])
-def test_on_real_ranks_too_and_the_encoders_stay_the_same_on_all_of_them(one_message, four_ranks):
-    on_all = four_ranks.run(both_ways_on_a_real_rank, one_message)
+def test_on_real_ranks_too_and_the_encoders_stay_the_same_on_all_of_them(one_message, pools):
+    on_all = pools(4).run(both_ways_on_a_real_rank, one_message)
     for definition, fused in on_all:
         check_equal(fused, definition)
     encoders = [name for name in on_all[0][1] if name.endswith(".encoder") and "gradient" not in name]

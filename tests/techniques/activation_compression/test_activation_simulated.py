@@ -4,39 +4,19 @@ import math
 from dataclasses import replace
 
 import pytest
+from cases import value
 
-from workbench.cluster import Link
-from workbench.techniques.activation_compression import simulated
-from workbench.techniques.activation_compression.cost import (
-    CodecCost,
-    FittedMachine,
-    LayerSample,
-    ScalingModel,
-    Setting,
-    break_even,
-    break_even_map,
-    cluster_speedup,
-    fit_scaling,
-    iteration_time,
-    layer_seconds_by_definition,
-    layer_speedup,
-    machine_scaling,
-    paper_machine,
-    speedup_at,
-    v100_scaling,
-)
+from workbench.cluster import CodecCost, FittedMachine, Link
+from workbench.techniques.activation_compression import cost, simulated
+from workbench.techniques.activation_compression.cost import Setting, iteration_time
 from workbench.techniques.activation_compression.counted import count_messages, count_study, rehearse_iterations
 from workbench.techniques.activation_compression.method import Family
 
+V100 = cost.v100_scaling()
 PRE = {"micro_batch": 128, "sequence": 128, "num_micro_batches": 8, "num_nodes": 4}
 
 
-def value(rows: list[dict], quantity: str, **keys) -> float:
-    (found,) = [row["value"] for row in rows if {"quantity": quantity, **keys}.items() <= row.items()]
-    return found
-
-
-def test_rows_hold_the_iteration_in_milliseconds_and_its_speedup():
+def test_rows_hold_the_iteration_in_milliseconds_its_speedup_and_the_share_of_communication():
     rows = simulated.simulate_times(["A1", "w/o"], [[4, 1]], nvlink=[False])
     settings = (Setting(method=name, tp=4, pp=1, nvlink=False) for name in ("w/o", "A1"))
     plain, coded = (1e3 * iteration_time(setting).total_s for setting in settings)
@@ -46,12 +26,14 @@ def test_rows_hold_the_iteration_in_milliseconds_and_its_speedup():
     assert all("nvlink" not in row for row in rows)
     both = [row for row in simulated.simulate_times(["w/o"], [[2, 2]], nvlink=[True, False]) if "method" in row]
     assert {row["nvlink"] for row in both} == {0, 1} and "encode_ms" not in {row["quantity"] for row in both}
+    rows = simulated.simulate_shares([[2, 2]], [[32, 512]], nvlink=[False])
+    time = iteration_time(Setting(nvlink=False))
+    assert value(rows, "communication_share") == time.tensor_s / time.total_s == pytest.approx(0.233, abs=0.003)
 
 
 def test_variants_are_rows_beside_the_methods_of_table_1():
-    rows = simulated.simulate_times(
-        ["w/o", "fp16", "w/o fp32", "A1", "A1 fused", "T1", "T1 int32"], [[4, 1]], nvlink=[False]
-    )
+    variants = ["w/o", "fp16", "w/o fp32", "A1", "A1 fused", "T1", "T1 int32"]
+    rows = simulated.simulate_times(variants, [[4, 1]], nvlink=[False])
     took = {row["method"]: row["value"] for row in rows if row["quantity"] == "iteration_ms"}
     assert took["w/o"] == took["fp16"] < took["w/o fp32"]  # the paper's own messages are fp16
     assert took["A1 fused"] < took["A1"]
@@ -68,12 +50,9 @@ def test_a_gain_is_told_for_each_place_and_whether_it_is_one():
     assert len(rows) == 4
 
 
-def test_random_k_of_table_6_takes_more_than_100_seconds_where_the_paper_stops_counting():
+def test_random_k_of_table_6_takes_more_than_100_seconds_and_one_cell_of_table_9_scales_its_boundaries():
     rows = simulated.simulate_times(["R2", "R4"], [[4, 4]], **PRE)
     assert (value(rows, "exceeds_100_s", method="R2"), value(rows, "exceeds_100_s", method="R4")) == (0, 1)
-
-
-def test_one_cell_of_table_9_scales_its_boundaries():
     rows = simulated.simulate_boundaries(["w/o", "A2"], [[4, 4]], **PRE)
     assert value(rows, "boundary_ms", method="w/o", boundary=0) == pytest.approx(77.82)
     assert value(rows, "boundary_share", method="A2", boundary=0) == 1
@@ -82,36 +61,29 @@ def test_one_cell_of_table_9_scales_its_boundaries():
     assert value(rows, "boundary_share", method="A2", boundary=1) == pytest.approx(share, rel=0.01)
 
 
-def test_the_share_of_communication_is_forward_tensor_time_over_the_iteration():
-    rows = simulated.simulate_shares([[2, 2]], [[32, 512]], nvlink=[False])
-    time = iteration_time(Setting(nvlink=False))
-    assert value(rows, "communication_share") == time.tensor_s / time.total_s == pytest.approx(0.233, abs=0.003)
-
-
-def test_table_10_takes_a_micro_batch_of_16():
-    rows = simulated.table_10_rows(v100_scaling())
-    one_node = layer_speedup(v100_scaling(), hidden=6144, **SHAPE)
+def test_table_10_takes_a_micro_batch_of_16_figure_5_adds_up_and_larger_models_gain_less_on_a_fixed_cluster():
+    rows = simulated.table_10_rows(V100)
+    one_node = cost.layer_speedup(V100, hidden=6144, **SHAPE)
     assert value(rows, "speedup", hidden=6144) == pytest.approx(one_node)
     cluster = {"layers": 128, "num_nodes": 64, "num_micro_batches": 3072 / 16}
-    assert value(rows, "speedup", hidden=25600) == cluster_speedup(v100_scaling(), hidden=25600, **cluster, **SHAPE)
-
-
-def test_figure_5_adds_up_and_a_fixed_cluster_gains_less_the_larger_the_model():
-    rows = simulated.figure_5_rows(v100_scaling(), [1024])
+    assert value(rows, "speedup", hidden=25600) == cost.cluster_speedup(V100, hidden=25600, **cluster, **SHAPE)
+    rows = simulated.figure_5_rows(V100, [1024])
     parts = value(rows, "computation_ms") + value(rows, "communication_ms")
     assert value(rows, "layer_ms") == pytest.approx(parts)
     assert value(rows, "threshold_elements") == 16 * 128 * 100
-    fixed = simulated.fixed_cluster_rows(v100_scaling(), [1024, 4096], [8])
+    fixed = simulated.fixed_cluster_rows(V100, [1024, 4096], [8])
     assert value(fixed, "fixed_cluster_speedup", hidden=1024) > value(fixed, "fixed_cluster_speedup", hidden=4096) > 1
-    machine = paper_machine(nvlink=True)
+    machine = cost.paper_machine(nvlink=True)
     units = {row["constant"]: row for row in simulated.machine_rows(machine)}
     assert units["launching a layer"]["value"] == pytest.approx(1e3 * machine.layer_launch_s)  # in ms
 
 
-def test_the_share_of_bytes_that_stays_is_half_and_the_codes_half():
+def test_half_of_the_bytes_stay_beside_the_codes_and_gathered_messages_cost_more_for_four_ranks():
     # TP 2: 24 of 48 messages shrink to 50/1024.
     rows = count_study(["A1"], [(2, 2)], rehearse=False)
     assert value(rows, "tensor_share") == 0.5 + 0.5 * 50 / 1024
+    rows = count_messages(["A1", "T1"], micro_batch=1, sequence=8, hidden=1024)
+    assert {row["tp"]: row["value"] for row in rows if row["quantity"] == "wire_over_code"} == {2: 1.0, 4: 2.0}
 
 
 @pytest.mark.parametrize(("names", "value_bytes"), [(["A1", "T1", "Q1"], 2), (["w/o", "fp16", "R1"], 4)])
@@ -121,14 +93,9 @@ def test_real_ranks_send_the_planned_bytes_and_their_headers_to_the_byte(names, 
     assert len(unexplained) == 9 and not any(row["value"] for row in unexplained), unexplained
 
 
-def test_wire_costs_of_gathered_messages_are_counted_for_two_and_four_ranks():
-    rows = count_messages(["A1", "T1"], micro_batch=1, sequence=8, hidden=1024)
-    assert {row["tp"]: row["value"] for row in rows if row["quantity"] == "wire_over_code"} == {2: 1.0, 4: 2.0}
-
-
 SHAPE = {"batch": 16, "sequence": 128}
 # Round numbers: at B·s = 2, h = 10: 96·2·100 + 16·1·4·10 = 19,840 FLOPs (B = 1, s = 2), a message of 20 elements.
-ROUND = ScalingModel(
+ROUND = cost.ScalingModel(
     alpha_s_per_flop=1e-4,
     beta_s_per_element=0.5,
     gamma_s_per_element=0.1,
@@ -139,54 +106,45 @@ ROUND = ScalingModel(
 )
 
 
-def round_layer(model: ScalingModel, *, compressed: bool) -> float:
-    return layer_seconds_by_definition(model, batch=1, sequence=2, hidden=10, compressed=compressed)
+def round_layer(model: cost.ScalingModel, *, compressed: bool) -> float:
+    return cost.layer_seconds_by_definition(model, batch=1, sequence=2, hidden=10, compressed=compressed)
 
 
-def test_a_layer_is_flops_and_a_message_and_a_code_above_the_threshold_costs_its_elements():
+def test_a_layer_is_flops_and_a_message_and_a_cluster_is_a_pipeline_of_equal_stages():
     assert round_layer(ROUND, compressed=False) == pytest.approx(1.984 + 0.5 * 20)
     assert round_layer(ROUND, compressed=True) == pytest.approx(1.984 + 0.25 + 0.1 * 20)  # 2·2 = 4 elements, not above
     longer = replace(ROUND, threshold_elements=3)
     assert round_layer(longer, compressed=True) == pytest.approx(1.984 + 2 + 2)
-
-
-def test_a_cluster_is_a_pipeline_of_equal_stages_and_one_node_gains_what_a_layer_gains():
     # 3 micro-batches on 2 nodes of 2 layers: 3 - 1 + 2 slots of 2 layers, a boundary of 20 or 4 elements at 2 a second.
     plain, coded = (round_layer(ROUND, compressed=compressed) for compressed in (False, True))
-    found = cluster_speedup(ROUND, batch=1, sequence=2, hidden=10, layers=4, num_nodes=2, num_micro_batches=3)
+    found = cost.cluster_speedup(ROUND, batch=1, sequence=2, hidden=10, layers=4, num_nodes=2, num_micro_batches=3)
     assert found == pytest.approx((4 * 2 * plain + 10) / (4 * 2 * coded + 2))
     for hidden in (1024, 6144):
-        one = cluster_speedup(v100_scaling(), hidden=hidden, layers=40, num_nodes=1, num_micro_batches=64, **SHAPE)
-        assert one == pytest.approx(layer_speedup(v100_scaling(), hidden=hidden, **SHAPE))
+        one = cost.cluster_speedup(V100, hidden=hidden, layers=40, num_nodes=1, num_micro_batches=64, **SHAPE)
+        assert one == pytest.approx(cost.layer_speedup(V100, hidden=hidden, **SHAPE))
 
 
-def test_the_gain_falls_with_the_hidden_size_and_vanishes():
-    gains = [layer_speedup(v100_scaling(), hidden=hidden, **SHAPE) for hidden in (1024, 4096, 16384, 65536, 10**8)]
+def test_the_gain_falls_with_the_hidden_size_and_tends_to_h_over_e_as_nodes_are_added_and_nothing_else_is():
+    gains = [cost.layer_speedup(V100, hidden=hidden, **SHAPE) for hidden in (1024, 4096, 16384, 65536, 10**8)]
     assert gains == sorted(gains, reverse=True)
     assert gains[-1] == pytest.approx(1, abs=1e-3)
-
-
-def test_the_gain_tends_to_h_over_e_as_nodes_are_added_and_nothing_else_is():
-    found = cluster_speedup(v100_scaling(), hidden=25600, layers=128, num_nodes=10**9, num_micro_batches=192, **SHAPE)
+    found = cost.cluster_speedup(V100, hidden=25600, layers=128, num_nodes=10**9, num_micro_batches=192, **SHAPE)
     assert found == pytest.approx(25600 / 100, rel=1e-3)
 
 
-def test_constants_are_those_of_v100s_by_hand():
-    model = v100_scaling()
+def test_constants_of_v100s_and_of_a_machine_are_those_worked_by_hand():
+    model = V100
     assert 1 / model.alpha_s_per_flop == pytest.approx(4 * 125e12)  # data sheet, four devices
     assert model.bandwidth_elements_per_s == 10e9 / 8 / 2 / 4  # 10 Gbit/s, fp16, four ranks a node
     # Table 4: A2's 3.12 + 4.56 ms and its gradients, some 8.4 ms, for 24 messages of 16.8 million; two a layer.
     assert model.gamma_s_per_element == pytest.approx(2 * (3.12 + 4.56 + 8.4) * 1e-3 / 24 / 2**24, rel=0.02)
     # Table 3 at TP 4 without NVLink: 736.01 ms, some 190 ms of them compute; 96 all-reduces, four a layer.
     assert model.beta_s_per_element == pytest.approx(4 * (736.01 - 190) * 1e-3 / 96 / 2**24, rel=0.05)
-
-
-def test_constants_of_a_machine_by_hand():
     # 33.5 MB over 50 MB/s: a ring of four sends 1.5 times as much, 4 all-reduces a layer; each starts with 1 ms.
     codecs = {Family.AUTOENCODER: CodecCost(encode_s_per_element=1e-9, decode_s_per_element=2e-9, backward_ratio=1.0)}
     link = Link(bandwidth_bytes_per_s=50e6, source="made up")
     machine = replace(simple(), link=link, collective_launch_s=1e-3, codecs=codecs)
-    model = machine_scaling(machine)
+    model = cost.machine_scaling(machine)
     assert model.alpha_s_per_flop == 1 / (4 * machine.flops_per_s)
     assert model.small_s == pytest.approx(4 * 1e-3, rel=1e-3)  # and one element's bytes
     assert model.gamma_s_per_element == pytest.approx(2 * 2 * (1e-9 + 2e-9))  # twice a layer, backward as long
@@ -195,45 +153,45 @@ def test_constants_of_a_machine_by_hand():
     assert model.bandwidth_elements_per_s == 50e6 / 2 / 4  # its link joins the nodes, too
 
 
-def test_a_fit_gives_back_the_constants_that_made_the_samples():
-    def sample(hidden: int) -> LayerSample:
+def test_a_fit_gives_back_the_constants_that_made_the_samples_which_lie_on_both_sides_of_the_threshold():
+    def sample(hidden: int) -> cost.LayerSample:
         elements = 2 * hidden
         seconds = {
             "computation_s": ROUND.alpha_s_per_flop * (96 * 2 * hidden**2 + 16 * 4 * hidden),
             "communication_s": ROUND.small_s if elements <= 4 else ROUND.beta_s_per_element * elements,
             "overhead_s": ROUND.gamma_s_per_element * elements,
         }
-        return LayerSample(batch=1, sequence=2, hidden=hidden, **seconds)
+        return cost.LayerSample(batch=1, sequence=2, hidden=hidden, **seconds)
 
     samples = [sample(hidden) for hidden in (1, 2, 10, 100)]
-    found = fit_scaling(samples, bandwidth_elements_per_s=2.0, threshold_elements=4, code_size=2)
+    found = cost.fit_scaling(samples, bandwidth_elements_per_s=2.0, threshold_elements=4, code_size=2)
     for name in ROUND.__dataclass_fields__:
         assert getattr(found, name) == pytest.approx(getattr(ROUND, name)), name
-
-
-def test_a_fit_from_one_side_of_the_threshold_and_a_constant_that_is_not_positive_are_refused():
-    sample = LayerSample(batch=1, sequence=2, hidden=10, computation_s=1, communication_s=1, overhead_s=1)
     with pytest.raises(ValueError, match="0 up to threshold_elements 4 and 1 above"):
-        fit_scaling([sample], bandwidth_elements_per_s=1.0, threshold_elements=4)
+        cost.fit_scaling(samples[2:3], bandwidth_elements_per_s=1.0, threshold_elements=4)
     with pytest.raises(ValueError, match="beta_s_per_element is 0"):
         replace(ROUND, beta_s_per_element=0.0)
 
 
 def simple() -> FittedMachine:
-    return FittedMachine(
-        name="t", source="by hand", flops_per_s=1e12, link=Link(bandwidth_bytes_per_s=1e9), overlap_power=1.0
-    )
+    link = Link(bandwidth_bytes_per_s=1e9)
+    return FittedMachine(name="t", source="by hand", flops_per_s=1e12, link=link, overlap_power=1.0)
 
 
-def test_at_break_even_neither_side_is_faster():
-    machine = paper_machine(nvlink=False)
+def test_at_break_even_neither_side_is_faster_and_a_message_larger_than_the_plain_one_never_pays():
+    machine = cost.paper_machine(nvlink=False)
     setting = Setting(method="A1", tp=4, pp=1)
-    point = break_even(machine, setting)
-    own = speedup_at(machine, setting, machine.link.bandwidth_bytes_per_s)
+    point = cost.break_even(machine, setting)
+    own = cost.speedup_at(machine, setting, machine.link.bandwidth_bytes_per_s)
     plain, coded = (iteration_time(replace(setting, method=name), machine).total_s for name in ("w/o", "A1"))
     assert own == plain / coded
-    below, at, above = (speedup_at(machine, setting, factor * point.bandwidth_bytes_per_s) for factor in (0.5, 1, 2))
+    rates = (factor * point.bandwidth_bytes_per_s for factor in (0.5, 1, 2))
+    below, at, above = (cost.speedup_at(machine, setting, rate) for rate in rates)
     assert below > 1 > above and at == pytest.approx(1, abs=1e-9)
+    # Q-like: keeping all elements of a sparse message costs 10 bytes for 2; gathered by 4, three times again.
+    all_kept = Setting(method="T3", code_size=1024, tp=4, pp=1)
+    assert cost.break_even(cost.paper_machine(nvlink=False), all_kept).bandwidth_bytes_per_s == 0
+    assert cost.break_even(simple(), Setting(method="w/o", tp=2, pp=1)).bandwidth_bytes_per_s == 0
 
 
 def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_hand():
@@ -242,24 +200,17 @@ def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_ha
     expected = 2**25 * (1 - 50 / 1024) - 1024 * 50 * 2
     dear = replace(simple(), codecs={Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 2**24)})
     setting, place = Setting(method="A1", tp=2, pp=1), {"micro_batches": [32], "code_sizes": [50]}
-    assert break_even(dear, setting).bandwidth_bytes_per_s == pytest.approx(expected, rel=1e-6)
+    assert cost.break_even(dear, setting).bandwidth_bytes_per_s == pytest.approx(expected, rel=1e-6)
     (row,) = simulated.simulate_break_even(dear, setting, **place)
     assert (row["micro_batch"], row["code_size"], row["value"]) == (32, 50, pytest.approx(expected, rel=1e-3))
     # Free codes pay on any link: a map shows no bandwidth.
     assert simulated.simulate_break_even(simple(), setting, **place) == []
 
 
-def test_a_message_larger_than_what_it_replaces_never_pays():
-    # Q-like: keeping all elements of a sparse message costs 10 bytes for 2; gathered by 4, three times again.
-    all_kept = Setting(method="T3", code_size=1024, tp=4, pp=1)
-    assert break_even(paper_machine(nvlink=False), all_kept).bandwidth_bytes_per_s == 0
-    assert break_even(simple(), Setting(method="w/o", tp=2, pp=1)).bandwidth_bytes_per_s == 0
-
-
 def test_larger_batches_pay_over_faster_links_and_larger_codes_over_slower_ones():
-    machine, sizes = paper_machine(nvlink=True), [25, 100, 400]
+    machine, sizes = cost.paper_machine(nvlink=True), [25, 100, 400]
     setting = Setting(method="A1", tp=4, pp=1)
-    points = break_even_map(machine, setting, micro_batches=[4, 16, 64], code_sizes=sizes)
+    points = cost.break_even_map(machine, setting, micro_batches=[4, 16, 64], code_sizes=sizes)
     by_size = [[p.bandwidth_bytes_per_s for p in points if p.code_size == size] for size in sizes]
     assert all(row == sorted(row) for row in by_size)
     assert all(column == tuple(sorted(column, reverse=True)) for column in zip(*by_size, strict=True))

@@ -1,7 +1,10 @@
 """Fine-tuning under compression: its cells, its bytes by hand, masked words, and virtual ranks beside real ones."""
 
+from functools import partial
+
 import pytest
 import torch
+from cases import refusals
 
 from workbench.datasets.glue import TASKS
 from workbench.launch import Ranks
@@ -19,19 +22,20 @@ FOX = "the quick brown fox jumps over the lazy dog"
 STAND_IN = {"encoder": "stand-in"}
 
 
-def test_a_limit_on_tokens_that_cuts_nothing_gives_the_same_cells():
+def test_a_limit_that_cuts_nothing_and_the_last_half_or_none_of_the_layers_give_the_same_cells():
     long, short = (measured.fine_tuning_cells(["rte"], ["A1"], [0], max_tokens=most, **STAND_IN) for most in (512, 256))
     assert long == short and long[0]["max_tokens"] == measured.longest_sequence("rte", "stand-in") < 256
     assert measured.fine_tuning_cells(["rte"], ["A1"], [0], max_tokens=8, **STAND_IN)[0]["max_tokens"] == 8
+    options = {"max_tokens": 64, **STAND_IN}
+    none, half, both = measured.cells_by_layers(["rte"], "A2", [[], [1], [0, 1]], [0], **options)
+    assert [none, half] == measured.fine_tuning_cells(["rte"], ["w/o", "A2"], [0], **options)
+    assert both["layers"] == [0, 1]
 
 
-def test_all_methods_of_a_seed_come_before_the_next_seed():
+def test_methods_of_a_seed_come_before_the_next_a_smaller_limit_wins_and_epochs_are_of_the_task_they_name():
     cells = measured.fine_tuning_cells(["rte", "cola"], ["w/o", "A1"], [0, 1], max_tokens=64, **STAND_IN)
     order = [(cell["seed"], cell["task"], cell["method"]) for cell in cells]
     assert order == [(seed, task, name) for seed in (0, 1) for task in ("rte", "cola") for name in ("w/o", "A1")]
-
-
-def test_a_smaller_limit_wins_over_the_recipes_and_epochs_are_of_the_task_that_they_name():
     for task, limit, expected in (("sst2", 100, 100), ("sst2", 10**6, 8_000), ("rte", 100, 100), ("rte", None, None)):
         (cell,) = measured.fine_tuning_cells([task], ["w/o"], [0], max_tokens=64, limit=limit, **STAND_IN)
         assert cell["limit"] == expected
@@ -39,19 +43,13 @@ def test_a_smaller_limit_wins_over_the_recipes_and_epochs_are_of_the_task_that_t
     assert [cell["epochs"] for cell in cells] == [3, 6]
 
 
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"methods": ["A9"]}, "method='A9'"),
-        ({"tasks": ["wnli"]}, "tasks has 'wnli'"),
-        ({"epochs": {"cola": 2}}, "epochs has 'cola': 2"),
-        ({"epochs": {"rte": 0}}, "epochs has 'rte': 0"),
-    ],
+test_what_cannot_be_run_is_named_before_anything_is = refusals(
+    ({"methods": ["A9"]}, "method='A9'"),
+    ({"tasks": ["wnli"]}, "tasks has 'wnli'"),
+    ({"epochs": {"cola": 2}}, "epochs has 'cola': 2"),
+    ({"epochs": {"rte": 0}}, "epochs has 'rte': 0"),
+    of=partial(measured.fine_tuning_cells, tasks=["rte"], methods=["w/o"], seeds=[0], max_tokens=64, **STAND_IN),
 )
-def test_what_cannot_be_run_is_named_before_anything_is(changed, named):
-    asked = {"tasks": ["rte"], "methods": ["w/o"], "seeds": [0], "max_tokens": 64} | STAND_IN
-    with pytest.raises(ValueError, match=named):
-        measured.fine_tuning_cells(**asked | changed)
 
 
 def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(monkeypatch):
@@ -69,19 +67,11 @@ def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(
     assert small == [common | recipe for recipe in recipes]
 
 
-def test_the_last_half_and_no_layers_are_the_tables_own_cells():
-    options = {"max_tokens": 64, **STAND_IN}
-    none, half, both = measured.cells_by_layers(["rte"], "A2", [[], [1], [0, 1]], [0], **options)
-    assert [none, half] == measured.fine_tuning_cells(["rte"], ["w/o", "A2"], [0], **options)
-    assert both["layers"] == [0, 1]
-
-
-def pieces(seed: int, num_blocks: int = 200):
+def pieces(seed: int, num_blocks: int = 200, text: str = FOX):
     recipe = Recipe(epochs=1, batch=8, learning_rate=1e-3, seed=seed)
-    setting = measured.PreTraining(
-        method="w/o", recipe=recipe, num_blocks=num_blocks, max_tokens=32, encoder="stand-in"
-    )
-    return measured.masked_blocks([FOX] * 400, stand_in_encoder(), setting)
+    sizes = {"num_blocks": num_blocks, "max_tokens": 32}
+    setting = measured.PreTraining(method="w/o", recipe=recipe, encoder="stand-in", **sizes)
+    return measured.masked_blocks([text] * 400, stand_in_encoder(), setting)
 
 
 def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_masked():
@@ -100,13 +90,10 @@ def test_about_fifteen_per_cent_of_the_words_are_asked_for_and_most_of_them_mask
     assert not torch.equal(labels_BS, pieces(1).labels)
 
 
-def test_a_text_that_fills_no_batch_is_refused():
-    recipe = Recipe(epochs=1, batch=8, learning_rate=1e-3)
-    setting = measured.PreTraining(method="w/o", recipe=recipe, num_blocks=8, max_tokens=32, encoder="stand-in")
-    with pytest.raises(ValueError, match="it must leave a batch of 8 pieces of the text, which gives 0"):
-        measured.masked_blocks(["short"], stand_in_encoder(), setting)
-    with pytest.raises(ValueError, match="num_blocks is 4; it must be at least the batch, 8"):
-        measured.PreTraining(method="w/o", recipe=recipe, num_blocks=4, encoder="stand-in")
+test_a_text_that_fills_no_batch_is_refused = refusals(
+    (lambda: pieces(0, text=""), "it must leave a batch of 8 pieces of the text, which gives 0"),
+    (lambda: pieces(0, num_blocks=4), "num_blocks is 4; it must be at least the batch, 8"),
+)
 
 
 def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
@@ -135,11 +122,8 @@ TIMES = ("seconds", "training_s", "examples_per_s")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def generated_text():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("WORKBENCH_DATA", raising=False)
-        measured.longest_sequence.cache_clear()
-        yield
+def _lengths_of_generated_text(generated_data):
+    measured.longest_sequence.cache_clear()
 
 
 def without_times(cell: dict) -> dict:
@@ -189,31 +173,24 @@ def test_bytes_of_a_step_are_those_counted_by_hand(method, precision, expected):
     assert bytes_of_a_step(method, precision) == dict(zip(names, expected, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"task": "wnli"}, "task is 'wnli'; it must be one of cola"),
-        ({"method": "A9"}, "method='A9': one of"),
-        ({"precision": "fp8"}, "precision is 'fp8'; it must be one of fp32, bf16"),
-        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above 0"),
-        ({"limit": 4}, "limit is 4; it must be at least the batch, 8"),
-        ({"error_feedback": True}, "error_feedback is True; it must be False without fixed_length"),
-        ({"layers": 3}, "layers is 3; it must be 1 to 2"),
-        ({"layers": [0, 2]}, r"layers is \[0, 2\]; it must be different indices in 0..1"),
-        ({"tp": 0}, "tp is 0; it must be at least 1"),
-    ],
+test_wrong_arguments_are_refused_by_name = refusals(
+    ({"task": "wnli"}, "task is 'wnli'; it must be one of cola"),
+    ({"method": "A9"}, "method='A9': one of"),
+    ({"precision": "fp8"}, "precision is 'fp8'; it must be one of fp32, bf16"),
+    ({"epochs": 0}, "epochs is 0; it must be at least 1"),
+    ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above 0"),
+    ({"limit": 4}, "limit is 4; it must be at least the batch, 8"),
+    ({"error_feedback": True}, "error_feedback is True; it must be False without fixed_length"),
+    ({"layers": 3}, "layers is 3; it must be 1 to 2"),
+    ({"layers": [0, 2]}, r"layers is \[0, 2\]; it must be different indices in 0..1"),
+    ({"tp": 0}, "tp is 0; it must be at least 1"),
+    of=partial(measured.fine_tune, **TINY, method="A1", seed=0),
 )
-def test_wrong_arguments_are_refused_by_name(wrong, told):
-    with pytest.raises(ValueError, match=told):
-        measured.fine_tune(**{**TINY, "method": "A1", "seed": 0, **wrong})
 
 
 def test_error_feedback_runs_on_batches_of_one_shape():
-    plain, fed_back = (
-        measured.fine_tune(**TINY, method="T1", seed=0, fixed_length=True, error_feedback=feedback)
-        for feedback in (False, True)
-    )
+    same = {**TINY, "method": "T1", "seed": 0, "fixed_length": True}
+    plain, fed_back = (measured.fine_tune(**same, error_feedback=feedback) for feedback in (False, True))
     assert plain["compressed_site_bytes"] == fed_back["compressed_site_bytes"]
     assert plain["train_loss"] != fed_back["train_loss"]
 
@@ -284,7 +261,7 @@ def in_this_process(method: str, precision: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def ranks():
+def ranks(generated_data):
     with Ranks(4, preload=fine_tuning.PRELOAD) as pool:
         yield pool
 
@@ -301,7 +278,5 @@ def test_virtual_ranks_equal_real_ranks_in_loss_and_gradients(method, precision,
         torch.testing.assert_close(there[first]["gradients"] | there[second]["gradients"], here["gradients"])
         torch.testing.assert_close(there[second]["codecs"], here["codecs"])
         # The sender trains the encoding half of the boundary's codec, the receiver the decoding half.
-        halves = [
-            a if a is not None else b for a, b in zip(there[first]["boundary"], there[second]["boundary"], strict=True)
-        ]
-        torch.testing.assert_close(halves, here["boundary"])
+        ends = zip(there[first]["boundary"], there[second]["boundary"], strict=True)
+        torch.testing.assert_close([b if a is None else a for a, b in ends], here["boundary"])

@@ -9,20 +9,15 @@ from functools import partial
 
 import pytest
 import torch
+from cases import refusals, value
 
-from workbench.cluster import Link
-from workbench.launch import Ranks, ShapedHosts
+from workbench.cluster import CodecCost, FittedMachine, Link
+from workbench.launch import ShapedHosts, run_on_ranks
 from workbench.parallel.pipeline import open_mesh
 from workbench.study.breakdown import break_down_stages
 from workbench.study.timing import Timed, Turns, take_turns
 from workbench.techniques.activation_compression import measured
-from workbench.techniques.activation_compression.cost import (
-    CodecCost,
-    FittedMachine,
-    Setting,
-    all_reduce_s,
-    iteration_time,
-)
+from workbench.techniques.activation_compression.cost import Setting, all_reduce_s, iteration_time
 from workbench.techniques.activation_compression.measured import links, timed, trials
 from workbench.techniques.activation_compression.measured.fitting import _line
 from workbench.techniques.activation_compression.measured.links import Trial, _places, next_rate, share_row, slower_by
@@ -47,15 +42,11 @@ def test_a_variant_that_its_method_cannot_have_is_refused(name):
         timed(name, **TINY)
 
 
-def test_narrow_indices_keep_more_elements_in_as_many_bytes():
+def test_narrow_indices_keep_more_elements_in_as_many_bytes_and_literal_random_k_as_many_positions():
     x = torch.randn(2, 8, 32)
     wide, narrow = (timed(name, **TINY).codec().encode(x) for name in ("T2", "T2 int32"))
     assert len(narrow.tensors[0]) > len(wide.tensors[0])
     assert abs(narrow.num_bytes - wide.num_bytes) <= 12  # one element of 4 + 8 bytes
-
-
-def test_the_literal_random_k_keeps_as_many_different_positions_as_the_fast_one():
-    x = torch.randn(2, 8, 32)
     fast, literal = (timed(name, **TINY).codec().for_site("a").for_rank(0).encode(x) for name in ("R4", "R4 literal"))
     for payload in (fast, literal):
         assert payload.tensors[1].tolist() == sorted(set(payload.tensors[1].tolist()))
@@ -72,18 +63,6 @@ def test_a_recorded_codec_gives_the_same_bits_and_notes_both_halves(name):
     assert [action.label for action in recorder.actions] == ["encode here", "decode here"]
 
 
-@pytest.fixture(scope="module")
-def pair():
-    with Ranks(2, preload=measured.PRELOAD) as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
-def pair_of_gpus():
-    with Ranks(2, device="cuda", preload=measured.PRELOAD) as ranks:
-        yield ranks
-
-
 def two_rounds(tp, pp, device):
     methods = [timed(name, tp=tp, pp=pp, **TINY) for name in ("w/o", "A1", "T1", "Q1")]
     return take_turns(trials, [methods, 0, device], Turns(rounds=2, warmup=1), device)
@@ -92,13 +71,13 @@ def two_rounds(tp, pp, device):
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)])
-def test_gpus_are_timed_as_processors_are(pair_of_gpus, tp, pp):
-    assert_breakdowns(pair_of_gpus.run(two_rounds, tp, pp, "cuda"), tp, pp)
+def test_gpus_are_timed_as_processors_are(tp, pp):
+    assert_breakdowns(run_on_ranks(two_rounds, 2, tp, pp, "cuda", device="cuda", preload=measured.PRELOAD), tp, pp)
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)])
-def test_methods_are_timed_on_real_ranks_and_each_breakdown_adds_up(pair, tp, pp):
-    assert_breakdowns(pair.run(two_rounds, tp, pp, "cpu"), tp, pp)
+def test_methods_are_timed_on_real_ranks_and_each_breakdown_adds_up(pools, tp, pp):
+    assert_breakdowns(pools(2).run(two_rounds, tp, pp, "cpu"), tp, pp)
 
 
 def assert_breakdowns(by_rank, tp, pp):
@@ -137,9 +116,9 @@ def encoder_gradients(fuse, name="A1"):
     return {name: weight.grad for name, weight in pipeline.module.named_parameters()}, "encoder gradients" in sites
 
 
-def test_encoder_gradients_in_one_message_and_fused_codes_train_with_the_gradients_of_the_papers_way(pair):
+def test_encoder_gradients_in_one_message_and_fused_codes_train_with_the_gradients_of_the_papers_way(pools):
     ways = (False, "A1"), (True, "A1"), (True, "A1 fused")
-    for of_rank in zip(*(pair.run(encoder_gradients, *way) for way in ways), strict=True):
+    for of_rank in zip(*(pools(2).run(encoder_gradients, *way) for way in ways), strict=True):
         (expected, _), *others = of_rank
         assert [one_message for _, one_message in of_rank] == [False, True, True]
         assert sum(name.endswith(".encoder") for name in expected) == 4  # two reductions in each of two layers
@@ -152,8 +131,8 @@ def fused_round():
     return take_turns(trials, [[timed("A1 fused", tp=2, pp=1, **TINY)], 0], Turns(rounds=1))
 
 
-def test_a_fused_code_passes_through_the_recorder_and_is_noted(pair):
-    turns, _ = pair.run(fused_round)[0]
+def test_a_fused_code_passes_through_the_recorder_and_is_noted(pools):
+    turns, _ = pools(2).run(fused_round)[0]
     labels = [action.label for action in turns[0].actions if action.kind.name in ("ENCODE", "DECODE")]
     assert len(labels) == 2 * 2 * 2  # both halves, two reductions in each of two layers
 
@@ -161,13 +140,20 @@ def test_a_fused_code_passes_through_the_recorder_and_is_noted(pair):
 MISSING = ShapedHosts.missing()
 
 
-def test_the_share_at_tp_4_follows_from_that_of_table_4_at_tp_2():
+def test_carried_over_links_are_for_more_tensor_parallel_ranks_and_their_share_follows_from_table_4():
     # 150.72 ms of 646.14 ms: communication 1.5 times 2 * 150.72 = 452.16, computing 344.70 / 2 = 172.35.
     found = measured.carried_over_share(150.72 / 646.14, tp=2, to_tp=4)
     assert found == pytest.approx(226.08 / (452.16 + 172.35))
     assert found == pytest.approx(0.362, abs=5e-4)
     shares = [measured.carried_over_share(0.2, tp=2, to_tp=ranks) for ranks in (2, 4, 8, 1000)]
     assert shares == sorted(shares) and shares[0] == pytest.approx(0.2) and shares[-1] < 0.5
+    places = list(_places(["slow", "carried over", "fast"], [(1, 4), (2, 2), (4, 1)], 150.72 / 646.14, (2, 2)))
+    assert [(place.link, place.meshes) for place in places] == [
+        ("slow", ((2, 2), (1, 4), (4, 1))),
+        ("carried over", ((4, 1),)),
+        ("fast", ((1, 4), (2, 2), (4, 1))),
+    ]
+    assert [place.share for place in places] == [pytest.approx(0.2333, abs=1e-4), pytest.approx(0.362, abs=5e-4), None]
 
 
 def iterations(names, num_iterations):
@@ -179,22 +165,17 @@ def opened(share, **more):
         pass
 
 
-@pytest.mark.parametrize(
-    ("refused", "rule"),
-    [
-        (lambda: iterations(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
-        (lambda: iterations(["A1"], 6), "'w/o' must be among them"),
-        (lambda: measured.carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
-        (lambda: measured.carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
-        (lambda: opened(0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
-        (lambda: opened(0.2, runs=1), "runs is 1; it must be at least 2"),
-        (lambda: table(links=["quick"]), "'quick'"),
-        (lambda: table(links=["slow"], share_mesh=[1, 2]), r"share_mesh is \(1, 2\)"),
-    ],
+test_links_and_times_that_cannot_be_fitted_are_refused_before_any_rank_starts = refusals(
+    (lambda: iterations(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
+    (lambda: iterations(["A1"], 6), "'w/o' must be among them"),
+    (lambda: measured.carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
+    (lambda: measured.carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
+    (lambda: opened(0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
+    (lambda: opened(0.2, runs=1), "runs is 1; it must be at least 2"),
+    (lambda: table(links=["quick"]), "'quick'"),
+    (lambda: table(links=["slow"], share_mesh=[1, 2]), r"share_mesh is \(1, 2\)"),
+    (lambda: measured.fit_machine(measured_on(["T1"], [(4, 1)], SIZES[:1])), "'w/o'"),
 )
-def test_a_link_that_cannot_be_calibrated_is_refused_before_any_rank_starts(refused, rule):
-    with pytest.raises(ValueError, match=rule):
-        refused()
 
 
 def test_a_link_becomes_as_much_slower_as_its_share_asks():
@@ -232,28 +213,15 @@ def affine(rate):
     return trial(rate, part, 2 * part, 100 + 2 * part)
 
 
-def test_the_third_rate_lies_on_the_line_through_two_trials_although_copying_does_not_scale():
+def test_the_third_rate_lies_on_the_line_through_two_trials_unless_noise_has_turned_them_around():
     # A share of 0.25 asks for part = 0.25 (100 + 2 part), so part = 50 and 1000/rate = 40: 25 MB/s.
     assert next_rate([affine(40e6), affine(30e6)], 0.25) == pytest.approx(25e6)
     # Taken for proportional, the second trial would have overshot: part 43.3 to 50 is 1.154 times, 26 MB/s.
     assert next_rate([affine(30e6)], 0.25) == pytest.approx(26e6)
-
-
-def test_trials_that_noise_turns_around_are_no_line():
     noisy = [trial(40e6, 50, 100, 200), trial(30e6, 40, 80, 200)]  # slower, and yet faster
     assert next_rate(noisy, 0.25) == next_rate(noisy[-1:], 0.25)
     close = [affine(30.3e6), affine(30e6)]  # 1 % apart: the difference would be noise
     assert next_rate(close, 0.25) == next_rate(close[-1:], 0.25)
-
-
-def test_carried_over_links_are_for_more_tensor_parallel_ranks_alone():
-    places = list(_places(["slow", "carried over", "fast"], [(1, 4), (2, 2), (4, 1)], 150.72 / 646.14, (2, 2)))
-    assert [(place.link, place.meshes) for place in places] == [
-        ("slow", ((2, 2), (1, 4), (4, 1))),
-        ("carried over", ((4, 1),)),
-        ("fast", ((1, 4), (2, 2), (4, 1))),
-    ]
-    assert [place.share for place in places] == [pytest.approx(0.2333, abs=1e-4), pytest.approx(0.362, abs=5e-4), None]
 
 
 def table(**changes):
@@ -302,10 +270,8 @@ REDUCTIONS = 2 * 4  # forward, of four layers
 
 def encoder_sums_s(setting):
     sums = [setting.encoder_sums(stage) for stage in range(setting.pp)]
-    return sum(
-        count * all_reduce_s(setting, MACHINE, stage, elements * setting.value_bytes)
-        for stage, (count, elements) in enumerate(sums)
-    )
+    seconds = (all_reduce_s(setting, MACHINE, stage, n * setting.value_bytes) for stage, (_, n) in enumerate(sums))
+    return sum(count * once_s for (count, _), once_s in zip(sums, seconds, strict=True))
 
 
 def rows_of(method, tp, pp, micro_batch, sequence, hidden):
@@ -333,15 +299,12 @@ def fitted():
     return measured.fit_machine(measured_on(["w/o", "T1"], [(4, 1), (2, 2)], SIZES))
 
 
-def test_a_line_goes_through_points_that_lie_on_it_and_says_so():
+def test_a_line_goes_through_its_points_and_a_coefficient_that_would_be_negative_is_left_out():
     line = _line([[1.0, 1.0], [2.0, 1.0], [4.0, 1.0]], [5.0, 7.0, 11.0])  # 2 x + 3
     assert line.coefficients == pytest.approx((2, 3))
     assert line.fitted == pytest.approx((5, 7, 11))
     assert line.residuals == pytest.approx((0, 0, 0), abs=1e-12)
     assert line.r_squared == pytest.approx(1)
-
-
-def test_a_coefficient_that_would_be_negative_is_left_out_and_the_goodness_falls():
     # 3 - x: the best line without negative coefficients is a constant c with the least sum of (c/2 - 1)^2 + (c - 1)^2,
     # c = (1/2 + 1) / (1/4 + 1) = 1.2. Around the weighted mean (2/4 + 1) / (1/4 + 1) = 1.2 lies as much: R^2 = 0.
     line = _line([[1.0, 1.0], [2.0, 1.0]], [2.0, 1.0])
@@ -372,16 +335,8 @@ def test_what_a_learned_code_adds_to_the_backward_pass_is_told_from_its_coding()
     assert found == pytest.approx(1.5 + 2e-4 / coding_s)
 
 
-def test_nothing_uncompressed_is_refused():
-    with pytest.raises(ValueError, match="'w/o'"):
-        measured.fit_machine(measured_on(["T1"], [(4, 1)], SIZES[:1]))
-
-
 def median_error(settings, fitted):
-    (row,) = [
-        row for row in measured.prediction_rows(settings, fitted, "held out") if row["quantity"] == "median_error"
-    ]
-    return row["value"]
+    return value(measured.prediction_rows(settings, fitted, "held out"), "median_error")
 
 
 def test_held_out_settings_are_predicted_exactly_and_a_machine_a_quarter_slower_fails_the_prediction(fitted):
@@ -409,17 +364,13 @@ def by_quantity(rows, quantity):
     return {row.get("faster"): row["value"] for row in rows if row["quantity"] == quantity}
 
 
-def test_speedups_that_were_measured_as_predicted_leave_no_error():
+def test_speedups_as_predicted_leave_no_error_and_a_fitted_link_is_made_faster_by_the_factor_of_the_real_one():
     over = {factor: interval(speedup_over(50e6 * factor), 1e-3) for factor in (1.0, 100.0)}
     rows = measured.break_even_rows(MACHINE, CODED, SLOWEST, over)
     assert by_quantity(rows, "saved_share_error") == pytest.approx({1.0: 0, 100.0: 0})
     assert over[1.0]["value"] > 1 > over[100.0]["value"]
     assert by_quantity(rows, "same_side") == {1.0: 1, 100.0: 1}
-    (point,) = by_quantity(rows, "break_even_bandwidth").values()
-    assert speedup_over(point) == pytest.approx(1)
-
-
-def test_a_fitted_link_that_differs_from_the_real_one_is_made_faster_by_the_same_factor():
+    assert speedup_over(value(rows, "break_even_bandwidth")) == pytest.approx(1)
     real = replace(SLOWEST, bandwidth_bytes_per_s=40e6)  # the fit says 50
     rows = measured.break_even_rows(MACHINE, CODED, real, {2.0: interval(1.1, 0.05)})
     assert by_quantity(rows, "predicted_speedup_over_link") == {2.0: pytest.approx(speedup_over(100e6))}

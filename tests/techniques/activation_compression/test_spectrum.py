@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from cases import refusals
 from torch.nn import functional
 
 from workbench.compression import TopK
@@ -15,25 +16,9 @@ from workbench.techniques.activation_compression import spectrum
 from workbench.techniques.activation_compression.method import method
 from workbench.techniques.activation_compression.spectrum import Setting, Spectrum
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("generated_data")]
 
 SMALL = {"encoder": "stand-in", "sentences": [40], "seeds": [0]}  # 40 sentences: two micro-batches
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Keep small matrices off thread pools that share few cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def generated_text(monkeypatch, tmp_path):
-    """Read the same generated text on every machine."""
-    monkeypatch.delenv("WORKBENCH_DATA", raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
 
 
 def rotated(values: list[float]) -> torch.Tensor:
@@ -44,7 +29,7 @@ def rotated(values: list[float]) -> torch.Tensor:
     return left @ torch.diag(torch.tensor(values, dtype=torch.float64)) @ right
 
 
-def test_a_matrix_with_equal_singular_values_draws_the_diagonal_and_one_of_rank_one_lies_farthest_above():
+def test_curves_areas_and_dimensions_of_equal_singular_values_of_rank_one_and_of_4_3_2_1_by_hand():
     values = spectrum.singular_values(rotated([3.0] * 5))
     torch.testing.assert_close(spectrum.cumulative_share(values), torch.tensor([0.2, 0.4, 0.6, 0.8, 1.0]).double())
     assert spectrum.area_above_diagonal(values) == pytest.approx(0, abs=1e-12)
@@ -52,9 +37,6 @@ def test_a_matrix_with_equal_singular_values_draws_the_diagonal_and_one_of_rank_
     of_rank_one = spectrum.singular_values(torch.outer(torch.ones(7), torch.arange(4.0)))
     assert spectrum.area_above_diagonal(of_rank_one) == pytest.approx(0.5 - 1 / 8)
     assert spectrum.dimension_share(of_rank_one, 0.9) == 1 / 4
-
-
-def test_the_curve_and_its_numbers_for_singular_values_4_3_2_1():
     values = spectrum.singular_values(rotated([1.0, 4.0, 2.0, 3.0]))
     torch.testing.assert_close(values, torch.tensor([4.0, 3.0, 2.0, 1.0]).double())
     torch.testing.assert_close(spectrum.cumulative_share(values), torch.tensor([0.4, 0.7, 0.9, 1.0]).double())
@@ -64,20 +46,15 @@ def test_the_curve_and_its_numbers_for_singular_values_4_3_2_1():
     assert spectrum.dimension_share(values, 0.9) == 3 / 4
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (lambda: spectrum.dimension_share(torch.ones(3), 90), r"share is 90; it must be in \(0, 1\]"),
-        (lambda: spectrum.cumulative_share(torch.zeros(3)), "values is all zero; it must hold"),
-        (lambda: Setting(task="stsb"), "task is 'stsb'; it must be a GLUE task with classes"),
-        (lambda: Setting(seeds=[]), "seeds is empty; it must hold at least one number"),
-        (lambda: Setting(sentences=[0]), r"sentences is \[0\]; it must hold numbers of at least 1"),
-        (lambda: spectrum.measure(Setting(), VirtualTensorGroup(3)), "tensor_ranks is 2; it must be the group's"),
-    ],
+test_wrong_shares_matrices_settings_and_groups_are_refused = refusals(
+    (lambda: spectrum.dimension_share(torch.ones(3), 90), r"share is 90; it must be in \(0, 1\]"),
+    (lambda: spectrum.cumulative_share(torch.zeros(3)), "values is all zero; it must hold"),
+    (lambda: Setting(task="stsb"), "task is 'stsb'; it must be a GLUE task with classes"),
+    (lambda: Setting(seeds=[]), "seeds is empty; it must hold at least one number"),
+    (lambda: Setting(sentences=[0]), r"sentences is \[0\]; it must hold numbers of at least 1"),
+    (lambda: spectrum.measure(Setting(), VirtualTensorGroup(3)), "tensor_ranks is 2; it must be the group's"),
+    (lambda: study.best_linear_code(torch.eye(3), 0), "code_size is 0; it must be at least 1"),
 )
-def test_wrong_shares_matrices_settings_and_groups_are_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        wrong()
 
 
 def test_summaries_average_parts_first_and_give_the_range_over_seeds():
@@ -157,27 +134,17 @@ def test_real_ranks_measure_the_same_as_virtual_ones():
 
 
 @pytest.fixture(scope="module")
-def text():
-    with pytest.MonkeyPatch.context() as patch:  # the same generated text on every machine
-        patch.delenv("WORKBENCH_DATA", raising=False)
-        return study.encode_text(4, encoder="stand-in")
+def text(generated_data):
+    return study.encode_text(4, encoder="stand-in")
 
 
-def test_the_lost_share_is_the_length_of_the_error_over_the_length_of_what_was_sent():
+def test_the_lost_share_is_that_of_lengths_and_the_best_linear_code_loses_least():
     # sent has length 5, the error length 3
     assert study.lost_share(torch.tensor([0.0, 4.0]), torch.tensor([3.0, 4.0])) == pytest.approx(3 / 5)
     assert study.lost_share(torch.zeros(2), torch.tensor([3.0, 4.0])) == 1
-
-
-def test_the_best_linear_code_keeps_the_largest_singular_values():
     matrix = torch.diag(torch.tensor([1.0, 6.0, 2.0]))
     torch.testing.assert_close(study.best_linear_code(matrix, 1), torch.diag(torch.tensor([0.0, 6.0, 0.0])))
     torch.testing.assert_close(study.best_linear_code(matrix, 3), matrix)
-    with pytest.raises(ValueError, match="code_size is 0; it must be at least 1"):
-        study.best_linear_code(matrix, 0)
-
-
-def test_no_random_code_of_the_same_size_loses_less_than_the_best_one():
     matrix = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
     best = study.lost_share(study.best_linear_code(matrix, 3), matrix)
     for seed in range(20):
@@ -185,16 +152,13 @@ def test_no_random_code_of_the_same_size_loses_less_than_the_best_one():
         assert study.lost_share(matrix @ code @ code.T, matrix) >= best
 
 
-def test_the_partial_sums_of_a_layer_add_up_to_what_the_layer_uses(text):
+def test_partial_sums_of_a_layer_add_up_to_what_it_uses_and_losses_are_those_of_the_decoded_messages(text):
     layer = text.model.layers[1]
     message_RNH = text.messages_RNH[1, "mlp.output"]
     assert len(message_RNH) == 2 and message_RNH.shape[1:] == text.hidden_NH[1].shape
     # Post-layer norm: the output is norm(residual + sum + bias), so swapping ranks' parts changes nothing.
     torch.testing.assert_close(message_RNH.sum(0), message_RNH.flip(0).sum(0))
     assert layer.get_submodule("mlp.output").reduction is None  # as it was
-
-
-def test_losses_are_those_of_the_decoded_messages(text):
     (row,) = (row for row in study.losses(text, ["T4"]) if row["layer"] == 2 and row["reduction"] == "attention")
     message_RNH = text.messages_RNH[1, "attention.output"]
     keep = method("T4").kept_share(text.hidden_size)

@@ -1,8 +1,5 @@
-"""Times and costs of ranks, shares of plans, values of rows and verdicts on them."""
+"""Times and costs of ranks, and shares of plans."""
 
-from workbench.reproduction import Project, load_catalogue, published_rows
-from workbench.reproduction.judge import judge
-from workbench.study.rows import read_rows
 from workbench.techniques.flextp.method import Costs, PiecewiseLinear, RankTimes
 
 
@@ -24,20 +21,3 @@ def straight_costs(*, whole_s=0.0, alloc_s=0.0, extract_s=0.0, communicate_s=0.0
         communicate=PiecewiseLinear.straight(communicate_s, at_zero_s=whole_s),
         compute=PiecewiseLinear.straight(compute_s, at_zero_s=narrow_s),
     )
-
-
-def values(rows, quantity, **where):
-    """Return the values of a quantity in the rows that have these keys."""
-    return [row["value"] for row in rows if row["quantity"] == quantity and where.items() <= row.items()]
-
-
-def changed(rows, factor, **where):
-    """Return the rows with the values of those that have these keys times a factor."""
-    return [row | {"value": row["value"] * factor} if where.items() <= row.items() else row for row in rows]
-
-
-def verdicts(id, rows, **more):
-    """Return the verdict of every claim of an item on these rows."""
-    (item,) = [item for item in load_catalogue(Project()) if item.id == id]
-    judged = judge(item.claims, read_rows(rows, "values"), published_rows(Project(), item), **more)
-    return {claim.claim: claim.verdict for claim in judged}

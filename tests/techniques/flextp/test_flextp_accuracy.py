@@ -2,9 +2,9 @@
 
 import itertools
 
-import flextp_cases
 import matplotlib.pyplot as plt
 import pytest
+from cases import verdicts
 from matplotlib.container import BarContainer
 
 from workbench.launch import Ranks
@@ -16,7 +16,7 @@ from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp.measured import CONTROL, Variant, accuracy, scores
 from workbench.techniques.flextp.measured.accuracy import compare_on_ranks, train_vit, train_vit_on_ranks
 
-pytestmark = pytest.mark.timeout(110)
+pytestmark = [pytest.mark.timeout(110), pytest.mark.usefixtures("generated_data")]
 
 # Two epochs of two steps: the straggler moves once, and statistics are renewed before columns are chosen again.
 FEW = {"epochs": 2, "batch": 8, "limit": 16, "num_ranks": 2, "seed": 3}
@@ -34,18 +34,8 @@ SOLUTIONS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def digits(tmp_path_factory):
-    """Train on the digits, whatever is on this machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        for variable in ("WORKBENCH_DATA", "HF_HUB_CACHE", "HF_DATASETS_CACHE"):
-            patch.delenv(variable, raising=False)
-        patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
-        yield
-
-
 @pytest.fixture(scope="module")
-def ranks(digits):
+def ranks(generated_data):
     with Ranks(2, preload=(train_vit.__module__,)) as pool:
         yield pool
 
@@ -113,15 +103,11 @@ def values_of(rows, quantity: str, *names: str) -> dict:
     return {tuple(row.get(name) for name in ("solution", "seed", *names)): row["value"] for row in found}
 
 
-def verdicts(item: str, rows, sources=REAL) -> dict[str, Verdict]:
-    return flextp_cases.verdicts(ITEMS[item].id, rows, sources=sources)
-
-
 def at(seed: int, *variants: dict) -> list[dict]:
     return [{**variant, "seed": seed} for variant in variants]
 
 
-def test_a_training_is_compared_with_the_baseline_of_its_own_seed():
+def test_a_training_is_compared_with_the_baseline_of_its_own_seed_and_known_to_a_standard_error_of_its_images():
     zero, one = at(0, PLAIN, PRI), at(1, PLAIN, PRI)
     rows = rows_of((zero[0], 0.5), (zero[1], 0.4), (one[0], 0.4), (one[1], 0.44))
     keys = itertools.product(["ZERO-Pri"], [0, 1], ["points", "relative"])
@@ -129,9 +115,6 @@ def test_a_training_is_compared_with_the_baseline_of_its_own_seed():
     assert values_of(rows, "accuracy_loss", "reading") == pytest.approx(lost)
     # (10 - 4)/2 = 3 points are lost on average, and the Baseline spans 50 - 40 = 10.
     assert values_of(rows, "loss_in_spreads") == pytest.approx({("ZERO-Pri", None): 0.3})
-
-
-def test_an_accuracy_and_what_is_lost_of_it_are_known_to_a_standard_error_of_the_test_images():
     # A fifth of 2,000 images: sqrt(0.2 * 0.8 / 2000) is 0.894 points, of the Baseline's 40 % 2.236 per cent.
     plain, pri = at(0, PLAIN, PRI)
     rows = [row for row in rows_of((plain, 0.4), (pri, 0.2)) if row["solution"] == "ZERO-Pri"]
@@ -151,9 +134,8 @@ def test_the_narrowed_loss_is_that_of_the_ratio_where_it_is_most_on_average():
     plain, rd, pri, more_rd, more_pri = at(0, PLAIN, RD | small, PRI | small, RD | large, PRI | large)
     # Points lost: Rd 4 and 20, Pri 1 and 12; narrowed by 3 and 8 points, by 75 and 40 per cent.
     rows = rows_of((plain, 0.5), (rd, 0.46), (pri, 0.49), (more_rd, 0.3), (more_pri, 0.38), model="ViT-1B")
-    assert values_of(rows, "loss_narrowed", "reading", "model") == pytest.approx(
-        {(None, 0, "points", "ViT-1B"): 8.0, (None, 0, "relative", "ViT-1B"): 75.0}
-    )
+    narrowed = {(None, 0, "points", "ViT-1B"): 8.0, (None, 0, "relative", "ViT-1B"): 75.0}
+    assert values_of(rows, "loss_narrowed", "reading", "model") == pytest.approx(narrowed)
     rows = rows_of((plain, 0.5), (RD | {"seed": 0}, 0.5), (PRI | {"seed": 0}, 0.49))  # of no loss there is no share
     assert values_of(rows, "loss_narrowed", "reading") == pytest.approx({(None, 0, "points"): -1.0})
 
@@ -193,27 +175,23 @@ def made_up(item: str, profile: str) -> list[dict]:
 @pytest.mark.parametrize("item", ITEMS)
 def test_every_claim_can_be_judged_by_what_its_item_compares_and_on_a_stand_in_none_about_accuracy(item):
     for profile in ITEMS[item].parameters:
-        judged = verdicts(item, made_up(item, profile)).values()
+        judged = verdicts(ITEMS[item].id, made_up(item, profile), sources=REAL).values()
         assert profile != "full" or Verdict.NOT_RUN not in judged
     needs_real = {claim.name for claim in ITEMS[item].claims if claim.needs_real_data}
-    judged = verdicts(item, made_up(item, "full"), STAND_IN)
+    judged = verdicts(ITEMS[item].id, made_up(item, "full"), sources=STAND_IN)
     assert {judged[name] for name in needs_real} <= {Verdict.NOT_COMPARABLE, Verdict.NOT_RUN} and needs_real
 
 
-def test_priority_that_loses_more_than_chance_turns_its_claim_red():
+def test_priority_that_loses_more_than_chance_and_a_loss_far_from_the_published_one_turn_their_claims_red():
     compared = [each for seed in (0, 1) for each in at(seed, PLAIN, RD, PRI)]
-    better, worse = (
-        verdicts("fig-5a", rows_of(*zip(compared, accuracies, strict=True), model="ViT-1B"))["Pri loses less than Rd"]
-        for accuracies in ((0.5, 0.3, 0.4, 0.5, 0.31, 0.41), (0.5, 0.4, 0.3, 0.5, 0.41, 0.31))
-    )
-    assert (better, worse) == (Verdict.AGREES, Verdict.DISAGREES)
-
-
-@pytest.mark.parametrize(("lost", "verdict"), [(0.13, Verdict.AGREES), (0.30, Verdict.DISAGREES)])
-def test_a_loss_far_from_the_published_one_turns_its_claim_red(lost, verdict):
+    better, worse = (0.5, 0.3, 0.4, 0.5, 0.31, 0.41), (0.5, 0.4, 0.3, 0.5, 0.41, 0.31)
+    for accuracies, verdict in ((better, Verdict.AGREES), (worse, Verdict.DISAGREES)):
+        rows = rows_of(*zip(compared, accuracies, strict=True), model="ViT-1B")
+        assert verdicts(ITEMS["fig-5a"].id, rows, sources=REAL)["Pri loses less than Rd"] is verdict
     # Half of 14.9 either way: 7.45 to 22.35 points.
-    rows = rows_of((at(0, PLAIN)[0], 0.5), (at(0, PRI)[0], 0.5 - lost), model="ViT-3B")
-    assert verdicts("fig-6a", rows)["Pri loses 14.9 % at γ = 1/2, in points"] is verdict
+    for lost, verdict in ((0.13, Verdict.AGREES), (0.30, Verdict.DISAGREES)):
+        rows = rows_of((at(0, PLAIN)[0], 0.5), (at(0, PRI)[0], 0.5 - lost), model="ViT-3B")
+        assert verdicts(ITEMS["fig-6a"].id, rows, sources=REAL)["Pri loses 14.9 % at γ = 1/2, in points"] is verdict
 
 
 def test_bars_stand_beside_the_baseline_and_the_table_sets_losses_beside_what_was_dropped():

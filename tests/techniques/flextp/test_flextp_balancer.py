@@ -11,28 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cases import refusals
 from flextp_cases import ranks, shares, straight_costs
 from torch import nn
 
-from workbench.launch import RankFailed, Ranks, run_on_ranks
-from workbench.parallel import (
-    ColumnParallelLinear,
-    ProcessTensorGroup,
-    TransformerConfig,
-    TransformerLayer,
-    VirtualTensorGroup,
-)
+from workbench import parallel
+from workbench.launch import RankFailed, run_on_ranks
+from workbench.parallel import ProcessTensorGroup, TransformerConfig, TransformerLayer, VirtualTensorGroup
+from workbench.techniques.flextp import runtime
 from workbench.techniques.flextp.method import SPEED_SHARE, Costs, RankTimes, Scheme, settled_resizing
-from workbench.techniques.flextp.runtime import (
-    PATIENCE,
-    Balancer,
-    MeasuredTimes,
-    Meter,
-    ModelledTimes,
-    Policy,
-    balance,
-    check_model,
-)
+from workbench.techniques.flextp.runtime import PATIENCE, Meter, ModelledTimes, Policy, balance, check_model
 from workbench.timeline.stragglers import StragglerTrace
 
 CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32)
@@ -67,13 +55,9 @@ def balanced(trace, build=two_layers, costs=COSTS, times=ModelledTimes, **policy
     return model, balance(model, group, policy=Policy(**policy) if policy else None, modelled=modelled, costs=costs)
 
 
-@pytest.fixture(scope="module")
-def pair():
-    with Ranks(2, timeout_s=60) as pool:
-        yield pool
-
-
 def test_one_real_rank_alone_trains_without_a_pre_test():
+    check_model(two_layers, 2)  # says nothing of a model that can be balanced
+
     def alone():
         group = ProcessTensorGroup()
         model = two_layers(group)
@@ -87,14 +71,14 @@ def test_one_real_rank_alone_trains_without_a_pre_test():
 LATE_S = 0.4
 
 
-def test_where_the_clock_runs_on_in_messages_waiting_for_others_is_no_time_of_ones_own(pair):
+def test_where_the_clock_runs_on_in_messages_waiting_for_others_is_no_time_of_ones_own(pools):
     def first_waits_for_second():
         group = ProcessTensorGroup()
         (rank,) = group.local_ranks
         model, meter = two_layers(group), Meter(rank)
         meter.clock, meter.is_wall_clock = time.perf_counter, True  # as on CUDA
-        times = MeasuredTimes(meter)
-        balancer = Balancer(model, group, Policy(solution="Baseline"), times=times, meters={rank: meter})
+        times = runtime.MeasuredTimes(meter)
+        balancer = runtime.Balancer(model, group, Policy(solution="Baseline"), times=times, meters={rank: meter})
         x, start_s = torch.ones(2, 3, 16, dtype=torch.float64), time.perf_counter()
         meter.begin(0)
         time.sleep(LATE_S * rank)
@@ -103,7 +87,7 @@ def test_where_the_clock_runs_on_in_messages_waiting_for_others_is_no_time_of_on
         balancer.remove()
         return own_s, passed_s, group.watch is not nullcontext
 
-    (own_s, passed_s, watches_after), _ = pair.run(first_waits_for_second)
+    (own_s, passed_s, watches_after), _ = pools(2).run(first_waits_for_second)
     assert passed_s > LATE_S and own_s < passed_s - LATE_S / 2
     assert not watches_after
 
@@ -217,7 +201,7 @@ def test_a_straggler_whose_narrow_products_take_long_looks_no_slower_for_it():
 
 
 def test_the_run_time_settles_on_the_plan_that_is_predicted():
-    wide = partial(ColumnParallelLinear, 4096, 4, site="only")  # so that shares are rounded to 1 / 4096
+    wide = partial(parallel.ColumnParallelLinear, 4096, 4, site="only")  # so that shares are rounded to 1 / 4096
     policy = {"solution": "ZERO", "selection": "Rd", "reference": "current mean"}
     model, balancer = balanced(StragglerTrace.fixed(4, {0: 8.0}), wide, **policy)
     for _ in range(8):
@@ -245,7 +229,7 @@ def test_gradients_may_be_accumulated_within_an_iteration():
         torch.testing.assert_close(ours.grad, other.grad, rtol=1e-10, atol=1e-12)
 
 
-def test_a_batch_without_products_just_before_the_pre_test_leaves_it_to_measure(pair):
+def test_a_batch_without_products_just_before_the_pre_test_leaves_it_to_measure(pools):
     def skips_the_last_batch_of_a_window():
         group = ProcessTensorGroup()
         model = two_layers(group)
@@ -256,7 +240,7 @@ def test_a_batch_without_products_just_before_the_pre_test_leaves_it_to_measure(
         train(model, balancer, 1)
         return balancer.costs is not None
 
-    assert all(pair.run(skips_the_last_batch_of_a_window))
+    assert all(pools(2).run(skips_the_last_batch_of_a_window))
 
 
 @pytest.mark.parametrize(
@@ -272,7 +256,7 @@ def test_a_rank_that_has_recovered_drops_nothing_any_more(policy):
     assert balancer.plan.is_plain
 
 
-def test_real_ranks_train_as_virtual_ones_do_while_stragglers_come_grow_and_vanish(pair):
+def test_real_ranks_train_as_virtual_ones_do_while_stragglers_come_grow_and_vanish(pools):
     trace = StragglerTrace.random(2, num_epochs=2, iterations_per_epoch=3, seed=5, straggling_share=0.5)
 
     def trained(group):
@@ -283,11 +267,11 @@ def test_real_ranks_train_as_virtual_ones_do_while_stragglers_come_grow_and_vani
 
     losses, plans = trained(VirtualTensorGroup(2))
     assert len(set(plans)) > 1
-    for results in pair.run(lambda: trained(ProcessTensorGroup())):
+    for results in pools(2).run(lambda: trained(ProcessTensorGroup())):
         assert results == (pytest.approx(losses, rel=1e-9), plans)
 
 
-def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing(pair):
+def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing(pools):
     trace = StragglerTrace.round_robin(2, 8.0, iterations_per_epoch=2 * PATIENCE)
 
     def on_a_rank():
@@ -297,7 +281,7 @@ def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing(pai
         losses = train(model, balancer, 4 * PATIENCE, lambda _: time.sleep(pause.random() / 50), shape=(8, 32, 128))
         return losses, balancer.steps, balancer.costs
 
-    first, second = pair.run(on_a_rank)
+    first, second = pools(2).run(on_a_rank)
     assert first == second
     _, steps, costs = first
     assert costs is not None
@@ -307,7 +291,7 @@ def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing(pai
     assert removed[1] > 0.3 and removed[0] < removed[1]
 
 
-def test_ranks_that_differ_in_policy_or_in_type_or_training_of_weights_are_refused_everywhere(pair):
+def test_ranks_that_differ_in_policy_or_in_type_or_training_of_weights_are_refused_everywhere(pools):
     def differs_on_the_second_rank():
         group = ProcessTensorGroup()
         (rank,) = group.local_ranks
@@ -321,7 +305,7 @@ def test_ranks_that_differ_in_policy_or_in_type_or_training_of_weights_are_refus
                 balance(model, group)
         return True
 
-    assert pair.run(differs_on_the_second_rank) == [True, True]
+    assert pools(2).run(differs_on_the_second_rank) == [True, True]
 
 
 def dies_while_migrating(scheme, step):
@@ -365,23 +349,16 @@ def refused(**arguments):
     balance(two_layers(group), group, **{"modelled": NO_STRAGGLER, "costs": COSTS, **arguments})
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: check_model(lambda group: nn.Linear(2, 2), 2), "model is a Linear without parallel linears"),
-        (lambda: check_model(lambda _: two_layers(VirtualTensorGroup(2)), 2), "group of .* is another one"),
-        (lambda: refused(modelled=ModelledTimes(StragglerTrace.none(3))), "trace is of 3 ranks; it must be of"),
-        (lambda: refused(trace=StragglerTrace.none(2)), "trace is given; it must be None where `modelled` is"),
-        (lambda: refused(modelled=None), "modelled is None"),
-        (lambda: refused(costs=None), "costs is None"),
-        (lambda: refused(slowness=2), "slowness is 2; it must be 1"),
-        (lambda: Meter(0, slowness=0.5), "slowness is 0.5; it must be at least 1"),
-    ],
+test_bad_input_is_refused_before_any_rank_starts = refusals(
+    (lambda: check_model(lambda group: nn.Linear(2, 2), 2), "model is a Linear without parallel linears"),
+    (lambda: check_model(lambda _: two_layers(VirtualTensorGroup(2)), 2), "group of .* is another one"),
+    (lambda: refused(modelled=ModelledTimes(StragglerTrace.none(3))), "trace is of 3 ranks; it must be of"),
+    (lambda: refused(trace=StragglerTrace.none(2)), "trace is given; it must be None where `modelled` is"),
+    (lambda: refused(modelled=None), "modelled is None"),
+    (lambda: refused(costs=None), "costs is None"),
+    (lambda: refused(slowness=2), "slowness is 2; it must be 1"),
+    (lambda: Meter(0, slowness=0.5), "slowness is 0.5; it must be at least 1"),
 )
-def test_bad_input_is_refused_before_any_rank_starts(call, message):
-    check_model(two_layers, 2)
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 def test_an_iteration_is_refused_inside_of_another_after_removal_and_on_another_device():

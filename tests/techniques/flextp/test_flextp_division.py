@@ -19,9 +19,8 @@ def columns(*indices):
 
 
 def dealt_out(division):
-    return [
-        (each.sender, {rank: each.columns_of(rank).tolist() for rank in each.parts}) for each in division.migrations
-    ]
+    moved = division.migrations
+    return [(each.sender, {rank: each.columns_of(rank).tolist() for rank in each.parts}) for each in moved]
 
 
 # Ten columns on each of four ranks. Rank 1 migrates eight and drops one; rank 0 drops two.
@@ -29,7 +28,7 @@ DROPPED = {0: columns(9, 2), 1: columns(6), 2: columns(), 3: columns()}
 DIVISION = divide(10, num_ranks=4, dropped=DROPPED, migrated={1: columns(7, 0, 3, 9, 4, 2, 8, 5)})
 
 
-def test_receivers_are_served_in_the_order_of_their_numbers_counted_from_the_sender():
+def test_receivers_are_served_in_the_order_of_their_numbers_and_a_rank_keeps_the_others_in_ascending_order():
     # Eight columns for ranks 2, 3 and 0 end at 8/3, 16/3 and 8, rounded down: 2, 5 and 8.
     assert dealt_out(DIVISION) == [(1, {2: [7, 0], 3: [3, 9, 4], 0: [2, 8, 5]})]
     assert list(DIVISION.migrations[0].parts) == [2, 3, 0]
@@ -37,9 +36,6 @@ def test_receivers_are_served_in_the_order_of_their_numbers_counted_from_the_sen
     migrated = {3: columns(0, 1, 2), 0: columns(5, 4)}
     division = divide(6, num_ranks=4, dropped={1: columns()}, migrated=migrated)
     assert dealt_out(division) == [(0, {1: [5], 2: [4]}), (3, {1: [0], 2: [1, 2]})]
-
-
-def test_a_rank_keeps_the_other_columns_in_ascending_order_and_a_division_of_nothing_is_plain():
     kept = {0: [0, 1, 3, 4, 5, 6, 7, 8], 1: [1], 2: None, 3: None}
     assert {rank: own.kept if own.kept is None else own.kept.tolist() for rank, own in DIVISION.own.items()} == kept
     assert [own.dropped.tolist() for own in DIVISION.own.values()] == [[2, 9], [6], [], []]
@@ -119,7 +115,7 @@ def test_the_least_moved_columns_are_dropped_and_the_next_ones_migrate():
     assert chosen(chooser, dropped=0.005, migrated=0.99) == [([], [3, 1, 5, 2, 4])]
 
 
-def test_dropped_columns_keep_their_statistic_while_migrated_ones_are_measured_anew():
+def test_columns_dropped_at_any_time_of_an_epoch_keep_their_statistic_and_migrated_ones_are_measured_anew():
     # Columns 1 and 3 are dropped, 5 and 2 migrated; those and 0 and 4 have moved since. Least first: 3, 5, 2, 0, 4, 1.
     chooser, weight = measured(*SIX)
     chosen(chooser, dropped=1 / 3, migrated=1 / 3)
@@ -131,9 +127,6 @@ def test_dropped_columns_keep_their_statistic_while_migrated_ones_are_measured_a
     move(weight, 1.0, 0.0, 2.0, 3.0, 4.0, 5.0)
     chooser.close_epoch([weight])
     assert chosen(chooser, migrated=0.9) == [([], [1, 0, 2, 3, 4])]
-
-
-def test_a_column_that_was_dropped_at_any_time_in_an_epoch_counts_as_dropped_in_it():
     chooser, weight = measured(*SIX)
     chosen(chooser, dropped=0.5)
     chosen(chooser)  # the straggler has vanished within the epoch
@@ -194,9 +187,8 @@ def test_the_first_choice_is_random_and_every_rank_and_seed_has_a_stream_of_its_
 
     assert first() == first()
     stream = generator_for(0, "flextp.columns.0")  # one list after the other, layer by layer
-    assert [migrated for _, migrated in first()] == [
-        torch.randperm(64, generator=stream)[:32].tolist() for _ in range(2)
-    ]
+    drawn = [torch.randperm(64, generator=stream)[:32].tolist() for _ in range(2)]
+    assert [migrated for _, migrated in first()] == drawn
     layers = {tuple(migrated) for each in (first(), first(rank=1), first(seed=1)) for _, migrated in each}
     assert len(layers) == 6
     assert first(selection="Rd") == first()
@@ -243,10 +235,8 @@ def divided(group):
 def test_real_ranks_choose_for_themselves_and_all_know_what_migrates():
     own, migrated, noted, num_bytes = divided(VirtualTensorGroup(3))
     # Both layers have 8 columns a rank; rank 1 is the only receiver. Rank 0 migrates 4 of 8, rank 2 migrates 2.
-    assert [(sender, len(columns), parts) for sender, columns, parts in migrated] == [
-        (0, 4, {1: range(0, 4)}),
-        (2, 2, {1: range(0, 2)}),
-    ] * 2
+    in_a_layer = [(0, 4, {1: range(0, 4)}), (2, 2, {1: range(0, 2)})]
+    assert [(sender, len(columns), parts) for sender, columns, parts in migrated] == in_a_layer * 2
     assert {rank: list(map(len, dropped)) for rank, dropped in own.items()} == {0: [0, 0], 1: [2, 2], 2: [1, 1]}
     assert num_bytes == 8 * (4 + 4 + 2 + 2)  # int64
     real = run_on_ranks(lambda: divided(ProcessTensorGroup()), 3, timeout_s=50, preload=PRELOAD)

@@ -1,24 +1,21 @@
-"""Times, plans, how migrated columns are dealt out, costs of a pre-test, and the planner that a policy has."""
+"""Times, plans, costs of a pre-test and the planner of a policy by hand, and what all of them refuse."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
+import torch
+from cases import refusals
 from flextp_cases import ranks, shares, straight_costs
 
-from workbench.techniques.flextp import method
-from workbench.techniques.flextp.method import Costs, PiecewiseLinear, Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.runtime import Policy, needs_costs, planner_of
+from workbench.techniques.flextp import cost, counted, measured, method
+from workbench.techniques.flextp.method import ColumnStatistics, Costs, PiecewiseLinear, Plan, RankPlan, RankTimes
+from workbench.techniques.flextp.runtime import Policy, check_policy, needs_costs, planner_of
+from workbench.techniques.flextp.simulated import ratio_needed, simulate_ratios
 
 COSTS = Costs.straight(alloc_s=0.25, extract_s=0.5, communicate_s=2, compute_s=1)
 SENT = Plan(ranks=(RankPlan(dropped=0.25, migrated=0.5), RankPlan(), RankPlan()))
-
-
-def test_unresized_times_divide_the_products_by_the_work():
-    # 3 s of other things, 2 s of products on half of the columns: all of them take 4 s, 7 s in all.
-    times = RankTimes(own_s=5.0, product_s=2.0, work=0.5)
-    assert times.unresized() == RankTimes(own_s=7.0, product_s=4.0, work=1.0)
-    assert RankTimes(own_s=3.0, product_s=0.0, work=0.0).unresized() == RankTimes(own_s=3.0, product_s=0.0)
 
 
 @pytest.mark.parametrize("widths", [[0, 0, 0], [0, 0, 1], [0, 1, 1], [1, 2, 2], [1, 2, 2, 2], [2, 3, 2, 3]], ids=str)
@@ -28,15 +25,12 @@ def test_where_columns_do_not_divide_both_ends_are_rounded_down(widths):
     assert [place for part in ranges for place in part] == list(range(sum(widths)))
 
 
-def test_migrated_columns_are_divided_evenly_over_all_that_send_none():
+def test_migrated_columns_are_divided_evenly_over_all_that_send_none_and_a_plan_says_itself_in_sentences():
     # Rank 0 sends 0.6 and rank 2 sends 0.2: 0.8 over the two receivers is 0.4 each; rank 3 drops 0.5 of its own.
     plan = Plan(ranks=(RankPlan(dropped=0.2, migrated=0.6), RankPlan(), RankPlan(migrated=0.2), RankPlan(dropped=0.5)))
     assert (plan.senders, plan.receivers) == ((0, 2), (1, 3))
     assert [plan.received_share(rank) for rank in range(4)] == pytest.approx([0, 0.4, 0, 0.4])
     assert not plan.is_plain
-
-
-def test_a_plan_says_itself_in_a_sentence_a_rank():
     plan = Plan(ranks=(RankPlan(dropped=0.125, migrated=0.5), RankPlan(), RankPlan(dropped=0.25)))
     assert plan.describe() == (
         "rank 0 drops 12.5% of its columns and migrates 50.0% of its columns (25.0% to each of ranks 1 and 2).\n"
@@ -54,16 +48,13 @@ def test_plans_are_near_if_they_differ_by_few_columns_and_not_in_who_does_what()
     assert not plan.is_near(Plan(ranks=(RankPlan(dropped=0.5, migrated=0.001), RankPlan())))
 
 
-def test_a_function_goes_through_its_points_and_straight_on():
+def test_a_function_goes_through_its_points_and_a_fitted_one_through_medians_that_are_made_level():
     seconds = PiecewiseLinear(shares=(0.25, 0.5, 1.0), seconds=(1.0, 2.0, 6.0))
     # Between 0.25 and 0.5 4 s a share, beyond 8 s a share.
     assert [seconds(share) for share in (0, 0.25, 0.375, 0.5, 0.75, 1, 1.5)] == [0, 1, 1.5, 2, 4, 6, 10]
     # 8 s a share through (0.5, 2): at 0 it would be -2. A single point makes a constant.
     assert PiecewiseLinear(shares=(0.5, 1.0), seconds=(2.0, 6.0))(0) == 0
     assert PiecewiseLinear(shares=(0.5,), seconds=(2.0,))(0.9) == 2
-
-
-def test_of_several_samples_at_one_share_the_median_counts_and_samples_that_fall_are_levelled():
     samples = [(0.5, 2.0), (1.0, 4.0), (0.5, 90.0), (0.5, 1.0), (1.0, 6.0)]
     assert PiecewiseLinear.fitted(samples) == PiecewiseLinear(shares=(0.5, 1.0), seconds=(2.0, 5.0))
     # 3 then 2 fall: the nearest that do not are both 2.5.
@@ -86,7 +77,7 @@ def test_every_sender_pays_for_its_messages_and_receivers_multiply_for_every_sen
     assert Costs.straight(compute_s=1.0).compute_s(1.5, 3, 2) == pytest.approx(0.75)
 
 
-def test_of_a_narrow_product_less_is_in_proportion_to_its_columns():
+def test_times_without_a_plan_divide_products_by_the_work_and_of_narrow_ones_less_is_in_proportion():
     # A rank's own products take 4 s, 1 of them however narrow: with half of its columns 1.5 of 2.5 s are in proportion.
     half = NARROW.proportional(RankTimes(own_s=3.5, product_s=2.5, work=0.5))
     assert half == RankTimes(own_s=3.5, product_s=1.5, work=0.5)
@@ -94,6 +85,10 @@ def test_of_a_narrow_product_less_is_in_proportion_to_its_columns():
     assert half.unresized() == NARROW.proportional(RankTimes(own_s=5.0, product_s=4.0)) == whole
     narrow = RankTimes(own_s=2.0, product_s=1.5, work=0.01)
     assert Costs.straight(compute_s=1.0).proportional(narrow) == narrow
+    # 3 s of other things, 2 s of products on half of the columns: all of them take 4 s, 7 s in all.
+    times = RankTimes(own_s=5.0, product_s=2.0, work=0.5)
+    assert times.unresized() == RankTimes(own_s=7.0, product_s=4.0, work=1.0)
+    assert RankTimes(own_s=3.0, product_s=0.0, work=0.0).unresized() == RankTimes(own_s=3.0, product_s=0.0)
 
 
 def test_every_rank_pays_for_what_it_keeps_removes_sends_and_receives():
@@ -154,13 +149,16 @@ NOTHING = [0, 0, 0, 0]
 GIVEN = Plan(ranks=(RankPlan(), RankPlan(migrated=0.5), RankPlan(dropped=0.25), RankPlan()))
 
 
-def test_one_rank_baseline_and_a_given_plan_follow_no_times():
+def test_one_rank_baseline_and_given_plans_follow_no_times_and_as_many_of_the_slowest_migrate_as_are_named():
     assert planned(TWO, solution="Baseline") == (NOTHING, NOTHING)
     for times in (TWO, ranks(1, 1, 1, 1)):
         assert planned(times, solution="given", plan=GIVEN) == shares_of(GIVEN)
     assert planned(ranks(8), solution="given", plan=Plan.of_shares([0.5], [0])) == ([0.5], [0])
     for policy in ({}, {"solution": "MIG"}, {"solution": "ZERO", "pruning_ratio": 0.5}, {"refine": True}):
         assert planned(ranks(8), **policy) == ([0], [0])
+    assert planned(TWO, solution="SEMI", num_senders=1) == ([0, 0.75, 0, 0], [0.875, 0, 0, 0])
+    for policy in ({"solution": "MIG"}, {"solution": "SEMI", "num_senders": 3}):  # there are only two stragglers
+        assert planned(TWO, **policy) == (NOTHING, [0.875, 0.75, 0, 0])
 
 
 def test_zero_compares_with_the_policy_s_reference_or_drops_a_constant_ratio_on_stragglers():
@@ -183,12 +181,6 @@ def test_only_semi_and_refined_plans_need_a_pre_test():
         assert not needs_costs(Policy(**policy))
 
 
-def test_the_slowest_stragglers_migrate_as_many_as_the_policy_names():
-    assert planned(TWO, solution="SEMI", num_senders=1) == ([0, 0.75, 0, 0], [0.875, 0, 0, 0])
-    for policy in ({"solution": "MIG"}, {"solution": "SEMI", "num_senders": 3}):  # there are only two stragglers
-        assert planned(TWO, **policy) == (NOTHING, [0.875, 0.75, 0, 0])
-
-
 def test_the_threshold_says_in_every_solution_who_is_a_straggler():
     # Rank 1 is 2.5 times as slow as the fastest, 5/4.5 times as slow as the mean.
     assert planned(TWO, solution="ZERO", reference="mean", threshold=0.2) == ([0.5625, 0, 0, 0], NOTHING)
@@ -201,3 +193,99 @@ def test_the_threshold_says_in_every_solution_who_is_a_straggler():
         for refine in (False, True):
             plain = planned(TWO, costs, solution=solution, refine=refine, threshold=3.6)
             assert plain == (NOTHING, NOTHING)
+
+
+STRAIGHT = Costs.straight(compute_s=1)
+BENT = replace(STRAIGHT, extract=PiecewiseLinear(shares=(0, 0.5, 1), seconds=(0, 0.1, 0.9)))
+
+
+def migrated(scheme="broadcast-reduce", num_senders=1, share=0.5):
+    return lambda: cost.migration_epoch_time_s(scheme, num_senders, share)
+
+
+def epoch(solution, **options):
+    return lambda: cost.epoch_time_s(solution, **options)
+
+
+def mapped(num_stragglers):
+    return cost.winner_map(skewnesses=[2.0], nums_stragglers=[num_stragglers], bandwidths_bytes_per_s=[1e9])
+
+
+test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
+    (lambda: RankTimes(own_s=3.0, product_s=1.0, work=0.0).unresized(), "work is 0.0; it must be above 0"),
+    (lambda: RankTimes(own_s=math.nan, product_s=0.0), "own_s is nan"),
+    (lambda: RankTimes(own_s=1.0, product_s=2.0), "product_s is 2.0"),
+    (lambda: RankPlan(dropped=1.0), "dropped is 1.0"),
+    (lambda: RankPlan(dropped=0.5, migrated=0.5), r"dropped \+ migrated is 1.0"),
+    (lambda: Plan(ranks=(RankPlan(migrated=0.1),) * 2), r"senders is \(0, 1\); it must have at most .* = 1"),
+    (lambda: Plan(ranks=()), r"ranks is \(\)"),
+    (lambda: method.receivers_of(2, [2], 2), r"senders has rank 2; it must be in 0\.\.1"),
+    (lambda: method.receivers_of(0, [1], 3), r"sender is 0; it must be among the senders \(1,\)"),
+    (lambda: method.receivers_of(0, [0, 1], 2), "senders has 2 of 2 ranks; it must leave one to receive"),
+    (lambda: PiecewiseLinear(shares=(), seconds=()), r"shares is \(\)"),
+    (lambda: PiecewiseLinear(shares=(0.5, 0.5), seconds=(1, 2)), "ascending"),
+    (lambda: PiecewiseLinear(shares=(0.25, 0.5), seconds=(2, 1)), "never fall"),
+    (lambda: PiecewiseLinear.straight(1.0)(-0.5), "share is -0.5"),
+    (lambda: Costs.straight(alloc_s=-1, compute_s=1), "alloc_s is -1"),
+    (lambda: replace(STRAIGHT, fixed_share=1.0), "fixed_share is 1.0"),
+    (lambda: method.ideal_s([*ranks(1, other_s=1), *ranks(0, other_s=1)]), "product_s of rank 1 is 0"),
+    (lambda: method.rank_s(ranks(1, 1), Plan.plain(3), STRAIGHT), "times has 2 ranks; it must have as many as plan"),
+    (lambda: method.speedup_bound(0.5, 4), "skewness is 0.5"),
+    (lambda: method.split_of_one(1.0, STRAIGHT, 3), "removed is 1.0"),
+    (lambda: method.plan_division(ranks(8, 4, 1, 1), 3), "num_senders is 3; it must be in 0..2"),
+    (lambda: method.settled_resizing(ranks(8, 1), 1.0), r"threshold is 1.0; it must be in \(0, 1\)"),
+    (lambda: method.levelled_plan(ranks(8, 4), STRAIGHT, [0, 1]), r"slowest_first is \(0, 1\); it must leave a rank"),
+    (lambda: method.levelled_plan(ranks(8, 1), STRAIGHT, [0], speed_share=1), "speed_share is 1"),
+    (lambda: method.fastest_division(ranks(3, 1), BENT, most_dropped=0), "extract of costs bends at 0.5"),
+    (lambda: method.best_plan_by_search(ranks(8, 4, 2, 1), STRAIGHT, 40), "551,368,000 plans"),
+    (lambda: method.num_dropped_columns(1.0, 4), r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
+    (lambda: method.kept_columns([4], 4), "column 4"),
+    (lambda: method.kept_columns([-1], 4), "column -1"),
+    (lambda: method.kept_columns([1, 1], 4), "twice"),
+    (lambda: method.kept_columns([3, 0, 2, 1], 4), "all 4 columns"),
+    (lambda: method.first_columns(torch.arange(2), 2), r"num_dropped is 2; it must be in \[0, 2\)"),
+    (lambda: ColumnStatistics(torch.zeros(2, 3)).update_(torch.zeros(2, 4), []), r"\[2, 4\]; it must be \[2, 3\]"),
+    (lambda: method.layer_ratios([1.5], 0.5), "candidate_shares has 1.5"),
+    (lambda: method.layer_ratios([0.5], 0.5, decay=-1), "decay is -1"),
+    (lambda: method.micro_threshold(0.0, 10), "learning_rate is 0.0"),
+    (lambda: method.change_threshold(10, -0.1), "micro_threshold is -0.1"),
+    (migrated(scheme="gossip"), "scheme is 'gossip'; it must be one of"),
+    (migrated(num_senders=8), r"num_senders is 8; it must be an integer in 1\.\.7"),
+    (migrated(share=1.01), r"migrated_share is 1.01; it must be in \[0, 1\]"),
+    (epoch("PRAYER"), "solution is 'PRAYER'; it must be one of 'Baseline', 'ZERO', 'MIG'"),
+    (epoch("ZERO", skewness={8: 2.0}), r"skewness has rank 8; ranks are 0\.\.7"),
+    (epoch("ZERO", skewness={0: 0.5}), "skewness of rank 0 is 0.5; it must be finite and"),
+    (epoch("ZERO", pruning_ratio=1.0), r"dropped is 1.0; it must be in \[0, 1\)"),
+    (epoch("MIG", pruning_ratio=0.5), "pruning_ratio is 0.5; only ZERO takes one"),
+    (lambda: planner_of(Policy(num_senders=4), 4), "num_senders is 4; it must be at most 3"),
+    (lambda: check_policy(Policy(solution="given", plan=Plan.plain(4)), 3), "plan is of 4 ranks; it must be of"),
+    (lambda: planner_of(Policy(solution="MIG", refine=True), 4), "costs is None; it must be given where"),
+    (lambda: simulate_ratios("ViT-2B", [0.5], ["Baseline"]), "model is 'ViT-2B'"),
+    (lambda: simulate_ratios("ViT-1B", [0.5], ["SDP"]), "has 'SDP'"),
+    (lambda: ratio_needed("ViT-1B", 20, "luck"), "meaning is 'luck'; it must be one of"),
+    (lambda: mapped(8), r"nums_stragglers has 8; each must be in 0\.\.7"),
+    (lambda: cost.extraction_s(cost.VIT_1B, cost.paper_machine(), 1.5), r"removed is 1.5; it must be in \[0, 1\]"),
+    (lambda: counted.count_worked_example([]), "imputations is empty"),
+    (lambda: counted.draw_case(0, 4), r"num_stragglers is 4; it must be in 1..3"),
+    (lambda: measured.measure_variants({}, size=measured.Size(), rounds=6), "variants is empty"),
+    (lambda: measured.Size(batch=0), "batch is 0; it must be at least 1"),
+)
+
+test_policies_that_contradict_themselves_are_refused = refusals(
+    ({"scheme": "best"}, "'best'"),
+    ({"solution": "ZERO", "pruning_ratio": 1.0}, r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
+    ({"solution": "MIG", "pruning_ratio": 0.5}, "pruning_ratio is 0.5; it must be None with MIG"),
+    ({"solution": "given"}, "plan is None; it must be given with given, and only there"),
+    ({"solution": "ZERO", "selection": "PriDiffE"}, "pruning_ratio is None; .* where selection is PriDiffE"),
+    ({"solution": "MIG", "num_senders": 1}, "num_senders is 1; it must be None, or 0 or more where"),
+    ({"solution": "ZERO", "refine": True}, "refine is True; it must be False where solution is ZERO"),
+    ({"refine": True, "num_senders": 1}, "num_senders is 1; it must be None where refine is True"),
+    ({"refine": True, "selection": "PriDiffR"}, "selection is PriDiffR; it must be Rd or Pri where refine is True"),
+    ({"threshold": math.inf}, "threshold is inf; it must be finite and above 0"),
+    ({"patience": 0}, "patience is 0; it must be at least 1"),
+    ({"pruning_ratio": "0.5"}, "pruning_ratio is '0.5'; it must be a number"),
+    ({"num_senders": 1.0}, "num_senders is 1.0; it must be a whole number"),
+    ({"solution": "given", "plan": 3}, "plan is 3; it must be a Plan or None"),
+    ({"decay": 1.1}, r"decay is 1.1; it must be in \[0, 1\]"),
+    of=Policy,
+)

@@ -79,15 +79,12 @@ def test_the_mean_bounds_the_speedup_and_other_time_lowers_the_bound(skewness, n
     assert (skewness + other) / slowest_s == pytest.approx(bound)
 
 
-def test_eq_2_balances_the_costs_of_dropping_and_migrating():
+def test_eq_2_balances_dropping_and_migrating_and_without_a_crossing_all_or_nothing_is_migrated():
     # Straggler: 1 s a dropped share. Three others: 1 s a migrated share to send, 3 s / 3 to multiply.
     # 2 m = 0.9 - m, so m = 0.3; with 0.3 s for allocation 2 m = 0.3 + 0.9 - m, so m = 0.4.
     functions = {"extract_s": 1, "communicate_s": 1, "compute_s": 3}
     assert method.split_of_one(0.9, Costs.straight(**functions), 3) == pytest.approx((0.3, 0.6))
     assert method.split_of_one(0.9, Costs.straight(alloc_s=0.3, **functions), 3) == pytest.approx((0.4, 0.5))
-
-
-def test_without_a_crossing_all_or_nothing_is_migrated():
     # Multiplying 0.9 / 3 costs 0.03 s, less than the second that dropping takes whatever is dropped.
     assert method.split_of_one(0.9, Costs.straight(alloc_s=1, compute_s=0.1), 3) == (0.9, 0.0)
     # The first message takes 2 s, more than the 0.9 s of dropping everything.
@@ -111,14 +108,11 @@ def test_bisection_finds_what_trying_all_finds(seed):
     assert sum(split) == pytest.approx(removed)
 
 
-def test_one_straggler_removes_what_eq_1_says_and_eq_2_splits_it():
+def test_one_straggler_removes_what_eq_1_says_and_by_eq_3_those_migrate_whose_saving_exceeds_the_cost():
     # Other time 2; own times 10, 3, 3, 3: 7/8 of its columns go. 0.5 m + m / 3 = 0.875 - m gives m = 0.875 x 6 / 11.
     plan = method.plan_semi(ranks(8, 1, 1, 1, other_s=2), CHEAP)
     assert shares(plan, "migrated") == pytest.approx([0.875 * 6 / 11, 0, 0, 0])
     assert shares(plan, "dropped") == pytest.approx([0.875 * 5 / 11, 0, 0, 0])
-
-
-def test_eq_3_lets_those_migrate_whose_saving_exceeds_the_cost_and_the_lighter_stragglers_resize():
     # x = 1: saves 7; V = 0.875, and the straggler of 4 among three receivers multiplies 0.875 / 3 at a quarter speed:
     #        0.4375 + 1.1667 = 1.60. x = 2: saves 3; V = 1.625 over two normal ranks: 0.8125 + 0.8125 = 1.63.
     times = ranks(8, 4, 1, 1)
@@ -131,7 +125,7 @@ def test_eq_3_lets_those_migrate_whose_saving_exceeds_the_cost_and_the_lighter_s
     assert shares(method.plan_semi(times, dear), "dropped") == [0, 0.75, 0, 0]
 
 
-def test_every_sender_is_paid_for_by_itself():
+def test_every_sender_is_paid_for_by_itself_and_saves_no_more_than_its_products_take():
     # Eight ranks, of which four take 2 s, so that each saves 1 and migrates 1/2; 0.2 s a sender whatever its columns.
     # x = 2: V = 1 over six receivers, of which stragglers take 2/6, and 0.4: 0.73 < 1. x = 3: 2 x 1.5/5 + 0.6 > 1;
     # x = 4: only normal ranks are left, 2/4 + 0.8 = 1.3 > 1. Priced once, 0.2 for all, four would pay 0.7.
@@ -141,9 +135,6 @@ def test_every_sender_is_paid_for_by_itself():
     # 0.2 s a sender in the products of receivers, twice that on stragglers. x = 1: 2 (0.2 + 0.5 / 7) < 1;
     # x = 2: 2 (2 x 0.2 + 1 / 6) = 1.13 > 1; x = 4: 4 x 0.2 + 2 / 4 > 1. Priced once, four would pay 0.7.
     assert method.cost_effective(times, straight_costs(narrow_s=0.2)) == (True, False, False, False)
-
-
-def test_a_sender_saves_no_more_than_its_products_take():
     # Rank 0 is 7 s slower, but only 3 s of it are products, of which 0.99 migrate: it saves 2.97 s, and costs 0.99 x 4
     # s and a third of 0.99.
     times = [RankTimes(own_s=8.0, product_s=3.0), *ranks(1, 1, 1)]
@@ -160,13 +151,10 @@ def test_migration_can_pay_for_two_where_it_does_not_for_one():
     assert method.num_senders(times, costs) == 2
 
 
-def test_stragglers_are_named_slowest_first():
+def test_stragglers_are_named_slowest_first_and_a_division_lets_the_slowest_migrate_and_the_others_resize():
     assert method.stragglers(ranks(2, 1, 8, 1.05, 2)) == (2, 0, 4)
     assert method.stragglers(ranks(2, 1, 8, 1.05, 2), tolerance=0) == (2, 0, 4, 3)
     assert method.stragglers(ranks(2, 1, 8, 1.05, 2), Reference.MEAN) == (2,)  # the mean is 2.81
-
-
-def test_a_division_lets_the_slowest_migrate_and_the_others_resize():
     # Half of eight ranks straggle, as in figure 11: 7/8, 5/6, 3/4 and 1/2 of their columns go.
     times = ranks(8, 6, 4, 2, 1, 1, 1, 1)
     plan = method.plan_division(times, 2)
@@ -233,16 +221,13 @@ def test_where_moving_costs_nothing_all_ranks_end_at_the_ideal():
         assert method.rank_s(times, plan, FREE) == pytest.approx([level_s] * 4)
 
 
-def test_what_sending_and_giving_up_columns_costs_is_made_up_for():
+def test_sending_and_giving_up_columns_is_made_up_for_and_receivers_pay_for_every_sender_however_narrow():
     # The straggler also pays 0.1 + 0.2 q: 8 (1 - q) + 0.1 + 0.2 q = 1 + q / 3.
     costs = Costs.straight(alloc_s=0.1, extract_s=0.2, compute_s=1)
     plan = method.levelled_plan(ranks(8, 1, 1, 1), costs, [0], speed_share=0)
     assert plan.ranks[0].migrated == pytest.approx(7.1 / (8 - 0.2 + 1 / 3), rel=1e-6)
     dear = Costs.straight(communicate_s=100, compute_s=1)  # sending never pays, and nothing may be dropped
     assert method.levelled_plan(ranks(8, 1, 1, 1), dear, [0], speed_share=0).is_plain
-
-
-def test_receivers_pay_for_every_sender_s_product_however_narrow():
     # Each of two receivers multiplies for each of two senders by itself, 0.25 s at least: 8 (1 - m) = 1 + 0.5 + m.
     costs = replace(FREE, compute=PiecewiseLinear.straight(1.0, at_zero_s=0.25))
     times = ranks(8, 8, 1, 1)
@@ -289,21 +274,16 @@ def test_two_ranks_by_hand():
     # Rank 0 takes 3 (1 - d - m), rank 1 takes 1 + m. Without dropping both take 1.5 s at m = 1/2; with d = 1/2 both
     # take 1.125 s at m = 1/8. For 1.25 s, m = 1/4 and 3 (3/4 - d) = 1.25, so d = 1/3.
     assert method.fastest_division(ranks(3, 1), FREE, most_dropped=0).iteration_s == pytest.approx(1.5, rel=PRECISION)
-    assert method.fastest_division(ranks(3, 1), FREE, most_dropped=0.5).iteration_s == pytest.approx(
-        1.125, rel=PRECISION
-    )
+    half = method.fastest_division(ranks(3, 1), FREE, most_dropped=0.5)
+    assert half.iteration_s == pytest.approx(1.125, rel=PRECISION)
     gentlest = method.gentlest_division(ranks(3, 1), FREE, most_s=1.25)
     assert gentlest.dropped == pytest.approx(1 / 3, rel=PRECISION)
     assert gentlest.plan.ranks[0].migrated == pytest.approx(1 / 4, rel=PRECISION)
     assert method.gentlest_division(ranks(3, 1), FREE, most_s=0.9) is None  # rank 1 alone takes 1 s
-
-
-@pytest.mark.parametrize(("whole_s", "best_s"), [(1.0, 2.5), (2.0, 3.0)])
-def test_migrating_is_left_alone_where_the_first_column_costs_more_than_all_of_it_saves(whole_s, best_s):
-    costs = straight_costs(whole_s=whole_s)
-    assert method.fastest_division(ranks(3, 1), costs, most_dropped=0).iteration_s == pytest.approx(
-        best_s, rel=PRECISION
-    )
+    # Dividing evenly takes 1.5 s and what the first column costs; doing nothing takes 3 s.
+    for whole_s, best_s in ((1.0, 2.5), (2.0, 3.0)):
+        fastest = method.fastest_division(ranks(3, 1), straight_costs(whole_s=whole_s), most_dropped=0)
+        assert fastest.iteration_s == pytest.approx(best_s, rel=PRECISION)
 
 
 def test_a_certificate_says_what_the_best_have_over_a_plan():
@@ -327,13 +307,9 @@ def test_no_division_of_the_grid_beats_the_best_one(num_stragglers, num_steps, s
     generator = random.Random(seed)
     product_s = [generator.uniform(1.2, 8) for _ in range(num_stragglers)] + [1.0] * (4 - num_stragglers)
     times = ranks(*product_s, other_s=generator.uniform(0, 1))
-    costs = straight_costs(
-        whole_s=generator.uniform(0, 0.3),
-        alloc_s=0.01,
-        extract_s=0.05,
-        communicate_s=generator.uniform(0, 0.6),
-        narrow_s=generator.uniform(0, 0.3),
-    )
+    most_s = {"whole_s": 0.3, "communicate_s": 0.6, "narrow_s": 0.3}
+    drawn = {name: generator.uniform(0, seconds) for name, seconds in most_s.items()}
+    costs = straight_costs(alloc_s=0.01, extract_s=0.05, **drawn)
     for plan in method.best_plan_by_search(times, costs, num_steps):
         fastest = method.fastest_division(times, costs, most_dropped=plan.dropped)
         assert fastest.iteration_s <= plan.iteration_s * (1 + PRECISION)

@@ -60,10 +60,9 @@ class Model:
         for layer in self.layers:
             cut = runtime.Cut.ROW if isinstance(layer, RowParallelLinear) else runtime.Cut.COLUMN
             delivery = runtime.delivery_of(Scheme.BROADCAST_REDUCE, group)
-            layer.matrix_product = runtime.FlexibleProduct(
-                group, cut, layer.site, delivery=delivery, meters=meters, **more
-            )
-            self.products.append(layer.matrix_product)
+            product = runtime.FlexibleProduct(group, cut, layer.site, delivery=delivery, meters=meters, **more)
+            layer.matrix_product = product
+            self.products.append(product)
         self.multiply()
 
     def multiply(self):
@@ -150,7 +149,7 @@ def runs(*product_s):
     return [pre_test._Run(messages_s=0.0, product_s=list(each)) for each in product_s]
 
 
-def test_of_what_ranks_say_of_narrow_products_the_least_counts_for_kept_columns_and_the_median_for_received_ones():
+def test_of_narrow_products_the_least_counts_for_kept_columns_the_median_for_received_and_a_line_for_shares():
     # Half of their columns save the ranks 0.3, 0.35 and 0.4 of 10 s, so that all would save 0.6, 0.7 and 0.8. Rank 2
     # says least of a fixed part, 0.2. Rank 1 migrates half, a quarter to each of the others, which is 0.8 / 4 s in
     # proportion; they take 0.4 and 0.6 more, in the median 0.5.
@@ -159,9 +158,6 @@ def test_of_what_ranks_say_of_narrow_products_the_least_counts_for_kept_columns_
     # A sixteenth of a product at least and all of it at most is in proportion.
     for seconds, kept in ((10.0, 15 / 16), (20.0, 15 / 16), (1.0, 0.0)):
         assert pre_test._fixed_shares(runs([10, 10]), [runs([seconds, 20])], [runs([5, 10])], [0.5], 0).kept == kept
-
-
-def test_runs_of_two_shares_lie_on_one_line_and_each_is_compared_with_the_plain_one_of_its_repeat():
     # Everything takes twice as long in the second repeat. A line through 0.2 at a quarter and 0.4 at three quarters
     # weighs (0.25 x 0.2 + 0.75 x 0.4) / (0.25^2 + 0.75^2) = 0.56.
     plain = runs([10, 10], [20, 20], [10, 10])

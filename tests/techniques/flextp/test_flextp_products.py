@@ -20,7 +20,6 @@ WIDTH, INNER, ROWS = 13, 24, 5
 
 
 def perceptron(group, dtype=torch.float64):
-    """A column-parallel and a row-parallel linear."""
     first = ColumnParallelLinear(WIDTH, INNER, group, seed=1, site="first", dtype=dtype)
     return first, RowParallelLinear(INNER, WIDTH, group, seed=2, site="second", dtype=dtype)
 

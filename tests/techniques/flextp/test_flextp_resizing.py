@@ -169,13 +169,26 @@ def statistics_of(change):
     return statistics
 
 
-def test_the_change_of_a_column_is_the_mean_distance_its_weights_have_moved():
+def test_the_change_of_a_column_is_its_weights_mean_distance_and_dropped_columns_keep_theirs():
     statistics = ColumnStatistics(torch.tensor([[1.0, 2.0, 0.0], [3.0, -1.0, 0.0]]))
     assert statistics.change.tolist() == [math.inf, math.inf, math.inf]
     statistics.update_(torch.tensor([[2.0, 2.0, 4.0], [0.0, -3.0, -2.0]]), [])
     assert statistics.change.tolist() == [2.0, 1.0, 3.0]  # (1 + 3) / 2, (0 + 2) / 2, (4 + 2) / 2
     statistics.update_(torch.tensor([[2.0, 2.5, 4.0], [0.0, -3.0, -2.0]]), [])
     assert statistics.change.tolist() == [0.0, 0.25, 0.0]  # since the last update, not since the first
+
+    def change_after(is_incremental):
+        statistics = ColumnStatistics(torch.zeros(1, 3), is_incremental=is_incremental)
+        statistics.update_(torch.tensor([[5.0, 6.0, 7.0]]), [2])
+        statistics.update_(torch.tensor([[9.0, 6.0, 8.0]]), torch.tensor([1]))
+        return statistics.change.tolist()
+
+    assert change_after(True) == [4.0, 6.0, 1.0]  # column 1 was dropped: as in the first epoch
+    assert change_after(False) == [4.0, 0.0, 1.0]
+    never_measured = ColumnStatistics(torch.zeros(1, 3))
+    never_measured.update_(torch.tensor([[5.0, 0.0, 7.0]]), [1])
+    order = method.priority_list(never_measured, selection=Selection.PRIORITY, generator=generator())
+    assert order.tolist() == [0, 2, 1]  # and is not dropped next
 
 
 @pytest.mark.parametrize("num_rows", [1, 64, 65, 200])
@@ -192,21 +205,6 @@ def test_one_pass_measures_what_the_definition_says_in_single_precision_on_a_cop
     assert narrow.change.dtype == torch.float32 and narrow.change.tolist() == [1.0]
 
 
-def test_dropped_columns_keep_their_statistic_and_without_the_increment_lose_it():
-    def change_after(is_incremental):
-        statistics = ColumnStatistics(torch.zeros(1, 3), is_incremental=is_incremental)
-        statistics.update_(torch.tensor([[5.0, 6.0, 7.0]]), [2])
-        statistics.update_(torch.tensor([[9.0, 6.0, 8.0]]), torch.tensor([1]))
-        return statistics.change.tolist()
-
-    assert change_after(True) == [4.0, 6.0, 1.0]  # column 1 was dropped: as in the first epoch
-    assert change_after(False) == [4.0, 0.0, 1.0]
-    never_measured = ColumnStatistics(torch.zeros(1, 3))
-    never_measured.update_(torch.tensor([[5.0, 0.0, 7.0]]), [1])
-    order = method.priority_list(never_measured, selection=Selection.PRIORITY, generator=generator())
-    assert order.tolist() == [0, 2, 1]  # and is not dropped next
-
-
 @pytest.mark.parametrize("selection", [s for s in Selection if s is not Selection.RANDOM], ids=lambda s: s.value)
 def test_the_least_moved_columns_are_dropped_first_and_choices_of_one_list_nest(selection):
     order = method.priority_list(statistics_of([4.0, 1.0, 3.0, 2.0, 5.0]), selection=selection, generator=generator())
@@ -221,24 +219,19 @@ def test_the_least_moved_columns_are_dropped_first_and_choices_of_one_list_nest(
 def test_random_choices_and_ties_and_the_first_choice_follow_the_callers_generator(selection, change):
     statistics = ColumnStatistics(torch.zeros(1, 4)) if change is None else statistics_of(change)
     before = torch.random.get_rng_state()
-    first = [
-        method.priority_list(statistics, selection=selection, generator=generator(seed))[0].item()
-        for seed in (*range(40), 7)
-    ]
+    generators = [generator(seed) for seed in (*range(40), 7)]
+    first = [method.priority_list(statistics, selection=selection, generator=own)[0].item() for own in generators]
     assert set(first) == {0, 1, 2, 3} and first[7] == first[40]
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_candidates_are_the_columns_that_moved_less_than_a_quarter_of_the_random_walk_of_an_epoch():
+def test_columns_below_the_random_walk_are_candidates_and_a_layer_drops_them_but_at_least_the_decayed_ratio():
     # θ_micro = 0.25 · 0.01 / √100, θ = 100 θ_micro = 0.25 · 0.01 · 10
     assert method.micro_threshold(0.01, 100) == pytest.approx(0.00025)
     assert method.change_threshold(100, method.micro_threshold(0.01, 100)) == pytest.approx(0.025)
     statistics = statistics_of([1.0, 2.0, 3.0, 4.0])
     assert [method.candidate_share(statistics, threshold) for threshold in (0.5, 2.0, 2.5, 9.0)] == [0, 0.25, 0.5, 1]
     assert method.candidate_share(ColumnStatistics(torch.zeros(1, 4)), 1e9) == 0  # nothing measured yet
-
-
-def test_a_layer_drops_its_candidates_but_at_least_the_decayed_ratio_and_never_all():
     # a γ = 0.8 · 0.5 = 0.4
     assert method.layer_ratios([0.0, 0.4, 0.75, 1.0], 0.5) == pytest.approx([0.4, 0.4, 0.75, 0.95])
     assert method.layer_ratios([0.3, 0.3], 0.5, decay=0.0) == [0.3, 0.3]

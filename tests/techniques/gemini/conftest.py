@@ -1,7 +1,6 @@
-"""One fleet of warm machines, one pool of warm ranks and one server of etcd for all tests of the technique."""
+"""One fleet of warm machines and one server of etcd for all tests of the technique."""
 
 import contextlib
-import functools
 import os
 import shutil
 import socket
@@ -10,7 +9,6 @@ import sys
 
 import pytest
 
-from workbench.launch import Ranks
 from workbench.launch.machines import Machines
 from workbench.techniques.gemini.measured import reliability
 from workbench.techniques.gemini.runtime import EtcdKeyValueStore, StoreUnavailable
@@ -19,21 +17,12 @@ from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "launch"))
 from processes_seen import wait_for
 
-LOADED = (*PRELOAD, reliability.__name__)
-
 
 @pytest.fixture(scope="session")
 def fleet():
     """Machines that are started in no time, of which whoever uses them leaves none running."""
-    with Machines(preload=LOADED, echo=False) as machines:
+    with Machines(preload=(*PRELOAD, reliability.__name__), echo=False) as machines:
         yield machines
-
-
-@pytest.fixture(scope="session")
-def pools():
-    """Pools of ranks by their number; a pool that a failed rank has ended starts again by itself."""
-    with contextlib.ExitStack() as stack:
-        yield functools.cache(lambda num_ranks: stack.enter_context(Ranks(num_ranks, preload=LOADED, timeout_s=100)))
 
 
 def free_port():

@@ -103,7 +103,7 @@ def test_what_is_kept_is_what_was_sent(pools, num_replicas, num_buffers):
     assert all(pools(4).run(sent_and_kept, num_replicas, [1234, 1, 999, 400], num_buffers))
 
 
-def test_messages_are_noted_in_the_order_of_their_ends_and_forgotten_with_the_iteration():
+def test_messages_are_noted_as_they_end_and_the_network_is_idle_once_enough_ended_and_none_is_under_way():
     times_s = [0.0]
     watch = TrafficWatch(lambda: times_s[-1])
     long = watch.begin()
@@ -114,9 +114,6 @@ def test_messages_are_noted_in_the_order_of_their_ends_and_forgotten_with_the_it
     watch.end(long)
     assert watch.operations == ((1.0, 2.0), (0.0, 5.0))
     assert watch.next_iteration() == ((1.0, 2.0), (0.0, 5.0)) and watch.operations == () and watch.started_s == 5.0
-
-
-def test_the_network_is_idle_only_once_enough_messages_have_ended_and_none_is_under_way():
     watch = TrafficWatch()
     assert watch.wait_for_idle(0, timeout_s=0) and not watch.wait_for_idle(1, timeout_s=0)
     first, second = watch.begin(), watch.begin()
@@ -127,11 +124,6 @@ def test_the_network_is_idle_only_once_enough_messages_have_ended_and_none_is_un
     assert watch.wait_for_idle(2, timeout_s=0) and not watch.wait_for_idle(3, timeout_s=0)
     watch.finish_iteration()
     assert watch.wait_for_idle(3, timeout_s=0), "nothing more will come"
-
-
-def test_a_model_that_is_not_distributed_has_nothing_to_watch():
-    with pytest.raises(ValueError, match="model is Linear; it must be wrapped in DDP or given to fully_shard"):
-        runtime.watch_traffic(nn.Linear(2, 2), TrafficWatch())
 
 
 def watched_training(kind: str, is_watched: bool) -> tuple[list[float], list[int], bool]:
@@ -173,9 +165,6 @@ def test_watching_changes_no_bit_and_sees_every_message(pools):
     assert all(steps[0] == steps[2] >= 4 for steps in counts["fsdp"])
 
 
-# Training with checkpoints
-
-
 NUM_MACHINES, NUM_ITERATIONS, LOCAL = 4, 9, "local memory"
 SMALL = {"reserved_bytes": 4096, "num_buffers": 4, "num_profiled": 2}  # so that some iterations interleave
 
@@ -198,7 +187,6 @@ def build(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def train(context, kind: str, options: dict) -> dict:
-    """Train, and return all that could differ."""
     model, optimizer = build(kind)
     extra = {}
     if options.pop("two_optimizers", False):
@@ -335,5 +323,7 @@ def refusals() -> list[str]:
 
 
 def test_bad_input_is_refused_before_anything_is_sent(pools):
+    with pytest.raises(ValueError, match="model is Linear; it must be wrapped in DDP or given to fully_shard"):
+        runtime.watch_traffic(nn.Linear(2, 2), TrafficWatch())
     (messages,) = pools(1).run(refusals)
     assert all(rule in message for message, (_, rule) in zip(messages, REFUSALS, strict=True)), messages

@@ -5,15 +5,17 @@ import random
 from dataclasses import replace
 
 import pytest
+from cases import refusals
 
 from workbench.cluster import FittedMachine, Link
 from workbench.techniques.gemini import cost
 from workbench.techniques.gemini.cost import GPT2_100B, Cause, simulate_training
-from workbench.techniques.gemini.method import waste
+from workbench.techniques.gemini.method import sizes, waste
 from workbench.techniques.gemini.method.interleaving import Scheme, interleave, planning_spans_s
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.sizes import Family, ModelSizes, checkpoint_bytes
 from workbench.techniques.gemini.method.waste import Tier, gemini, high_frequency
+from workbench.techniques.gemini.simulated import checkpoints
 from workbench.techniques.gemini.simulated.recoveries import training_timeline
 from workbench.timeline import Kind, format_timeline
 from workbench.timeline.faults import DAY_S, Fault, FaultKind, FaultScope, FaultTrace, poisson_faults, rack_faults
@@ -35,14 +37,11 @@ def machine(**changes) -> FittedMachine:
     return FittedMachine(name="small", source="test", link=link, **whole | changes)
 
 
-def test_a_model_of_the_table_has_the_parameters_and_flops_of_the_textbook():
+def test_a_model_has_the_parameters_and_flops_of_the_textbook_and_a_layer_is_gathered_twice_and_scattered_once():
     # 24·b·s·h² + 4·b·s²·h = 24·2·3·16 + 4·2·9·4 = 2304 + 288.
     assert (TINY.layer_flops, TINY.head_flops) == (2592, 2 * 2 * 3 * 4 * 10)
     # Token and position embeddings 52, biases and norms of the layer 9·4 + 16, the last norm 8.
     assert TINY.num_parameters == 192 + 52 + 52 + 8
-
-
-def test_a_layer_is_gathered_twice_and_scattered_once():
     # 192 parameters in half precision are 384 bytes, of which 3/4 pass a machine's link of 96 bytes/s: 3 s.
     phases = cost.phases_of(TINY, machine())
     forward, head, backward = phases.phases
@@ -64,7 +63,7 @@ def test_without_a_network_worth_the_name_an_iteration_is_its_messages_and_with_
     assert times_s == sorted(times_s, reverse=True), "a faster network never makes an iteration longer"
 
 
-def test_a_checkpoint_passes_each_machines_link_once_a_remote_replica_and_storage_is_shared():
+def test_a_checkpoint_passes_each_link_once_a_replica_and_tiers_are_slower_in_the_order_of_trying_them():
     shard = CHECKPOINT_BYTES / 2
     assert cost.checkpoint_s(TINY, machine()) == pytest.approx(shard / 96)
     assert cost.checkpoint_s(TINY, machine(num_hosts=4), num_replicas=3) == pytest.approx(2 * shard / 2 / 96)
@@ -74,9 +73,6 @@ def test_a_checkpoint_passes_each_machines_link_once_a_remote_replica_and_storag
     assert cost.storage_s(TINY, machine()) == cost.storage_s(TINY, machine(num_hosts=16)) == CHECKPOINT_BYTES / 10
     # An agent keeps two buffers for each of two replicas.
     assert cost.agent_memory_bytes(TINY, machine()) == 2 * 2 * shard
-
-
-def test_tiers_are_slower_in_the_order_in_which_they_are_tried():
     late = machine(network=Link(bandwidth_bytes_per_s=96.0, latency_s=0.5))
     job = cost.job_of(TINY, late)
     assert job.retrieval_s(Tier.LOCAL) == 0
@@ -85,17 +81,7 @@ def test_tiers_are_slower_in_the_order_in_which_they_are_tried():
     assert job.iteration_s == cost.baseline_s(TINY, late)
 
 
-def test_a_device_of_gpt_2_100b_has_9_4_gb_of_a_checkpoint_and_idle_spans_carry_it():
-    found, workload = cost.calibrated(), cost.workload_named("GPT-2 100B")
-    traffic = cost.traffic_of(workload, found.p4d)
-    assert traffic.checkpoint_bytes == pytest.approx(9.4e9, rel=0.005)  # section 6.5.2
-    assert (traffic.reserved_bytes, traffic.num_buffers) == (128 * 2**20, 4)  # section 6.7.1 and 6.7.4
-    spans_s = planning_spans_s(cost.phases_of(workload, found.p4d).phases)
-    assert len(spans_s) == 3 * 124 + 2 + 1  # layers gathered twice, scattered once; the head; the end
-    assert math.fsum(spans_s) > cost.checkpoint_s(workload, found.p4d)
-
-
-def test_the_model_meets_the_three_numbers_that_it_is_fitted_to():
+def test_the_model_meets_the_three_numbers_that_it_is_fitted_to_and_idle_spans_carry_a_device_s_9_4_gb():
     fitted, large, small = cost.calibrated(), cost.workload_named("GPT-2 100B"), cost.workload_named("GPT-2 40B")
     assert cost.baseline_s(large, fitted.p4d) == pytest.approx(62, rel=1e-6)
     slow = fitted.p4d.with_network(100)
@@ -111,9 +97,13 @@ def test_the_model_meets_the_three_numbers_that_it_is_fitted_to():
     large_share, small_share = (each.flops_per_s / each.peak_flops_per_s for each in (fitted.p4d, fitted.p3dn))
     assert 0 < large_share < 1 and 0 < small_share < 1
     assert fitted.transferred.flops_per_s == large_share * fitted.p3dn.peak_flops_per_s
-
-
-# Trainings under failures
+    found, workload = cost.calibrated(), cost.workload_named("GPT-2 100B")
+    traffic = cost.traffic_of(workload, found.p4d)
+    assert traffic.checkpoint_bytes == pytest.approx(9.4e9, rel=0.005)  # section 6.5.2
+    assert (traffic.reserved_bytes, traffic.num_buffers) == (128 * 2**20, 4)  # section 6.7.1 and 6.7.4
+    spans_s = planning_spans_s(cost.phases_of(workload, found.p4d).phases)
+    assert len(spans_s) == 3 * 124 + 2 + 1  # layers gathered twice, scattered once; the head; the end
+    assert math.fsum(spans_s) > cost.checkpoint_s(workload, found.p4d)
 
 
 # 800 bytes: 40 s to storage; a shard of 200 bytes takes 2 s over a link.
@@ -192,14 +182,11 @@ def test_a_drawn_history_wastes_and_recovers_as_by_hand(length, rows, wasted_s, 
     assert result.productive_s + sum(result.wasted_s.values()) == pytest.approx(length)
 
 
-def test_a_machine_that_is_away_cannot_fail_again():
+def test_a_machine_that_is_away_cannot_fail_again_and_a_standby_takes_its_place_and_is_requested_again():
     # Lost at 35, replaced at 44: at 41 nobody is there to fail, at 46 the new one is; another one interrupts.
     assert run(SETTING, grid(100, {35: "H", 41: "H"})).num_failures == 1
     assert run(SETTING, grid(100, {35: "H", 45: "H"})).num_failures == 2
     assert run(SETTING, grid(100, HARD, {}, {41: "H"})).num_interrupted == 1
-
-
-def test_a_standby_machine_takes_the_place_at_once_and_is_requested_again():
     slow = replace(COSTS, least_replacement_s=9, most_replacement_s=9)
     ready = replace(SETTING, num_standbys=1, overheads=slow)
     assert replaced_s(ready, HARD) == 0
@@ -273,7 +260,7 @@ def test_more_failures_and_fewer_replicas_never_help_and_a_thousand_machines_are
     assert 0.85 < ratio(0.015, 2, num_machines=1000, hardware_share=0.5) < 0.95
 
 
-def test_the_timeline_of_a_failure_reads_as_a_grid():
+def test_the_timeline_of_a_failure_reads_as_a_grid_and_one_of_joined_iterations_shows_what_is_lost():
     trace = FaultTrace.from_grid(grid(6, {}, {3: "S"}), step_s=10)
     tens = cost.Overheads(detection_s=10, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
     setting = replace(SETTING, overheads=tens)
@@ -287,42 +274,35 @@ def test_the_timeline_of_a_failure_reads_as_a_grid():
     ]
     kinds = [(each.label, each.kind.value) for each in timeline.of("training")]
     assert kinds == [("1", "compute"), ("2", "compute"), ("3", "other"), ("3", "compute"), ("4", "compute")]
-
-
-def test_a_timeline_of_joined_iterations_shows_what_is_lost():
     timeline = training_timeline(SETTING, run(SETTING, grid(60, {35: "S"})), every_iteration=False)
     assert [each.label for each in timeline.of("training")] == ["1 to 2", "3 to 4", "3 to 4"]
     memory = [(each.label, each.start_s, each.end_s) for each in timeline.of("checkpoint in memory")]
     assert memory == [("1", 10, 20), ("2", 20, 30), ("lost", 30, 35), ("lost", 53, 60)]
-    with pytest.raises(ValueError, match="spans is empty"):
-        training_timeline(SETTING, simulate_training(SETTING, FaultTrace.none(4, 10)))
 
 
 LOST = FaultTrace.from_grid(grid(60, HARD), step_s=1)
 ROOT = Fault(time_s=1, kind=FaultKind.HARDWARE, scope=FaultScope.ROOT)
 
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: cost.paper_machine("zen/16x-v100-25gbps"), "storage_bytes_per_s of machine .* is None; it must be"),
-        (lambda: cost.workload_named("GPT-5"), "model is 'GPT-5'; it must be one of 'GPT-2 10B'"),
-        (lambda: replace(TINY, batch=0), "batch is 0"),
-        (lambda: cost.traffic_of(TINY, machine(), num_replicas=3), r"num_replicas is 3; it must be in 1..2"),
-        (lambda: cost.agent_memory_bytes(TINY, machine(), num_replicas=0), "num_replicas is 0"),
-        (lambda: cost.network_share_of(TINY, machine(), 1e9), "reduction is 1000000000.0; the whole bandwidth"),
-        (lambda: cost.network_share_of(TINY, machine(), 0.0), "reduction is 0.0"),
-        (lambda: simulate_training(replace(SETTING, placement=None), LOST), "placement is None"),
-        (lambda: simulate_training(replace(SETTING, placement=placement(6, 2)), LOST), "num_machines of .* is 6"),
-        (lambda: replace(SETTING, policy=gemini(GPT2_100B)), "iteration_s of the policy is 62"),
-        (lambda: replace(SETTING, num_standbys=-1), "num_standbys is -1"),
-        (lambda: replace(COSTS, most_replacement_s=4), "most_replacement_s is 4"),
-        (lambda: simulate_training(SETTING, FaultTrace(num_machines=4, duration_s=9, faults=(ROOT,))), "which machine"),
-    ],
+test_bad_input_is_refused_by_name = refusals(
+    (lambda: cost.paper_machine("zen/16x-v100-25gbps"), "storage_bytes_per_s of machine .* is None; it must be"),
+    (lambda: cost.workload_named("GPT-5"), "model is 'GPT-5'; it must be one of 'GPT-2 10B'"),
+    (lambda: replace(TINY, batch=0), "batch is 0"),
+    (lambda: cost.traffic_of(TINY, machine(), num_replicas=3), r"num_replicas is 3; it must be in 1..2"),
+    (lambda: cost.agent_memory_bytes(TINY, machine(), num_replicas=0), "num_replicas is 0"),
+    (lambda: cost.network_share_of(TINY, machine(), 1e9), "reduction is 1000000000.0; the whole bandwidth"),
+    (lambda: cost.network_share_of(TINY, machine(), 0.0), "reduction is 0.0"),
+    (lambda: simulate_training(replace(SETTING, placement=None), LOST), "placement is None"),
+    (lambda: simulate_training(replace(SETTING, placement=placement(6, 2)), LOST), "num_machines of .* is 6"),
+    (lambda: replace(SETTING, policy=gemini(GPT2_100B)), "iteration_s of the policy is 62"),
+    (lambda: replace(SETTING, num_standbys=-1), "num_standbys is -1"),
+    (lambda: replace(COSTS, most_replacement_s=4), "most_replacement_s is 4"),
+    (lambda: simulate_training(SETTING, FaultTrace(num_machines=4, duration_s=9, faults=(ROOT,))), "which machine"),
+    (lambda: training_timeline(SETTING, simulate_training(SETTING, FaultTrace.none(4, 10))), "spans is empty"),
+    (lambda: checkpoint_bytes(-1), "parameters is -1"),
+    (lambda: replace(SIZES, num_layers=0), "num_layers is 0"),
+    (lambda: sizes.machine_shard_bytes(1, 0), "num_machines is 0"),
+    (lambda: checkpoints.predict_models("p5", ["GPT-2 10B"]), "machine is 'p5'"),
 )
-def test_bad_input_is_refused_by_name(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 def test_levels_that_block_do_so_memory_first():

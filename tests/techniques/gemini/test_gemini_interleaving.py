@@ -2,9 +2,11 @@
 
 import random
 from fractions import Fraction
+from functools import partial
 from itertools import groupby, pairwise
 
 import pytest
+from cases import refusals
 
 from workbench.techniques.gemini import method
 from workbench.techniques.gemini.method import IdleProfile, Phase, interleave, partition_checkpoint
@@ -82,24 +84,19 @@ def check_chunks(chunks: tuple[method.Chunk, ...], spans_s: list[float], checkpo
         assert span == len(spans_s) - 1 or took_s <= Fraction(options["safety"]) * Fraction(spans_s[span])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_replicas": 0}, "num_replicas is 0"),
-        ({"num_replicas": 1.5}, "num_replicas is 1.5"),
-        ({"reserved_bytes": 1}, "reserved_bytes is 1; it must be a whole number of at least 2"),
-        ({"bandwidth_bytes_per_s": float("inf")}, "bandwidth_bytes_per_s is inf"),
-        ({"startup_s": -1.0}, "startup_s is -1.0"),
-        ({"safety": 0.0}, "safety is 0.0"),
-        ({"safety": 1.1}, r"safety is 1.1; it must be in \(0, 1\]"),
-        ({"idle_spans_s": []}, "idle_spans_s is empty"),
-        ({"idle_spans_s": [1.0, float("nan")]}, r"idle_spans_s\[1\] is nan"),
-        ({"checkpoint_bytes": True}, "checkpoint_bytes is True"),
-    ],
+test_a_partition_refuses_bad_input_by_name = refusals(
+    ({"num_replicas": 0}, "num_replicas is 0"),
+    ({"num_replicas": 1.5}, "num_replicas is 1.5"),
+    ({"reserved_bytes": 1}, "reserved_bytes is 1; it must be a whole number of at least 2"),
+    ({"bandwidth_bytes_per_s": float("inf")}, "bandwidth_bytes_per_s is inf"),
+    ({"startup_s": -1.0}, "startup_s is -1.0"),
+    ({"safety": 0.0}, "safety is 0.0"),
+    ({"safety": 1.1}, r"safety is 1.1; it must be in \(0, 1\]"),
+    ({"idle_spans_s": []}, "idle_spans_s is empty"),
+    ({"idle_spans_s": [1.0, float("nan")]}, r"idle_spans_s\[1\] is nan"),
+    ({"checkpoint_bytes": True}, "checkpoint_bytes is True"),
+    of=partial(partition_checkpoint, idle_spans_s=[1.0], checkpoint_bytes=4, **setting()),
 )
-def test_a_partition_refuses_bad_input_by_name(changes, message):
-    with pytest.raises(ValueError, match=message):
-        partition_checkpoint(**{"idle_spans_s": [1.0], "checkpoint_bytes": 4, **setting(), **changes})
 
 
 # The algorithm as printed, for worked examples: buffers of 4 bytes, B = 1 byte/s, α = 1 s, μ = 1, so that f(4) = 5 s.
@@ -156,22 +153,16 @@ def test_a_shard_of_gpt_2_100b_in_buffers_of_32_mib_is_cut_at_once():
     assert sum(each.size_bytes for each in chunks) == shard_bytes
 
 
-# Idle spans
-
-
 def iteration(*times: tuple[float, float], start_s: float = 0.0, end_s: float = 10.0, name: str = "one"):
     operations = tuple(Operation(start_s=start, end_s=end) for start, end in times)
     return ProfiledIteration(name=name, start_s=start_s, end_s=end_s, operations=operations)
 
 
-def test_idle_is_what_lies_before_each_operation_and_after_the_last():
+def test_idle_is_what_lies_before_and_after_operations_and_averaged_by_index_on_each_iterations_own_clock():
     assert idle_spans_s(iteration((1, 3), (6, 7))) == (1, 3, 3)
     assert idle_spans_s(iteration(start_s=2, end_s=5)) == (3,)
     # Operations that overlap count once and leave spans of nothing. 1-5 and 2-3 and 4-8: busy from 1 to 8.
     assert idle_spans_s(iteration((4, 8), (1, 5), (2, 3))) == (1, 0, 0, 2)
-
-
-def test_spans_are_averaged_by_index_on_each_iterations_own_clock():
     first, second = iteration((1, 3), (6, 7)), iteration((103, 104), (105, 107), start_s=100, end_s=110)
     profile = method.profile_idle_spans([first, second])
     # Spans 1, 3, 3 and 3, 1, 3: means 2, 2, 3; deviations of 1 around 2, and none.
@@ -186,8 +177,6 @@ def test_spans_are_averaged_by_index_on_each_iterations_own_clock():
     with pytest.raises(ValueError, match="spans of rank 1 are 3; they must be 2"):
         least_spans([ranks[0], profile])
 
-
-# Schemes
 
 # Two layers: forward and backward gather for 1 s and compute for 4 s; backward scatters for 1 s.
 LAYERS = (
@@ -289,25 +278,19 @@ def test_one_message_at_a_time_and_one_buffer_in_each_place():
     assert all(start_s >= free_s for start_s, free_s in zip(starts_s[2:], copied_s, strict=False))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Operation(start_s=2, end_s=1), "end_s of 'Operation' is 1"),
-        (lambda: Operation(start_s=float("nan"), end_s=1), "must be finite"),
-        (lambda: iteration(start_s=3, end_s=2, name="late"), "end_s of 'late' is 2"),
-        (lambda: iteration((9, 11), name="early"), "operations of 'early' has Operation.*must lie between 0.0"),
-        (lambda: method.profile_idle_spans([]), "iterations is empty"),
-        (lambda: method.profile_idle_spans([iteration((0, 1), (2, 3)), iteration((0, 1))]), "operations of .* are 1;"),
-        (lambda: least_spans([]), "profiles is empty"),
-        (lambda: interleave([], traffic(), "Gemini"), "phases is empty"),
-        (lambda: interleave(LAYERS, traffic(), "clever"), "scheme is 'clever'; it must be one of 'Baseline'"),
-        (lambda: interleave(LAYERS, traffic(), "Gemini", update_s=-1), "update_s is -1"),
-        (lambda: Phase(label="two words", compute_s=1), "label is 'two words'"),
-        (lambda: Phase(label="F", compute_s=float("nan")), "compute_s.* is nan"),
-        (lambda: traffic(copy_bytes_per_s=0.0), "copy_bytes_per_s is 0.0"),
-        (lambda: traffic(free_bytes=-1), "free_bytes is -1"),
-    ],
+test_bad_input_is_refused_by_name = refusals(
+    (lambda: Operation(start_s=2, end_s=1), "end_s of 'Operation' is 1"),
+    (lambda: Operation(start_s=float("nan"), end_s=1), "must be finite"),
+    (lambda: iteration(start_s=3, end_s=2, name="late"), "end_s of 'late' is 2"),
+    (lambda: iteration((9, 11), name="early"), "operations of 'early' has Operation.*must lie between 0.0"),
+    (lambda: method.profile_idle_spans([]), "iterations is empty"),
+    (lambda: method.profile_idle_spans([iteration((0, 1), (2, 3)), iteration((0, 1))]), "operations of .* are 1;"),
+    (lambda: least_spans([]), "profiles is empty"),
+    (lambda: interleave([], traffic(), "Gemini"), "phases is empty"),
+    (lambda: interleave(LAYERS, traffic(), "clever"), "scheme is 'clever'; it must be one of 'Baseline'"),
+    (lambda: interleave(LAYERS, traffic(), "Gemini", update_s=-1), "update_s is -1"),
+    (lambda: Phase(label="two words", compute_s=1), "label is 'two words'"),
+    (lambda: Phase(label="F", compute_s=float("nan")), "compute_s.* is nan"),
+    (lambda: traffic(copy_bytes_per_s=0.0), "copy_bytes_per_s is 0.0"),
+    (lambda: traffic(free_bytes=-1), "free_bytes is -1"),
 )
-def test_bad_input_is_refused_by_name(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -6,20 +6,14 @@ from fractions import Fraction
 from math import comb
 
 import pytest
+from cases import refusals
 
 from workbench.techniques.gemini import method
-from workbench.techniques.gemini.method import (
-    Placement,
-    placement,
-    rack_recovery_probability,
-    recovery_probability,
-    surviving,
-)
+from workbench.techniques.gemini.method import Placement, placement, rack_recovery_probability, recovery_probability
 from workbench.techniques.gemini.method.probability import clopper_pearson
 from workbench.techniques.gemini.method.racks import num_racks, rack_recovery_probability_by_definition
 
 pytestmark = pytest.mark.timeout(60)
-
 
 TWO_GROUPS = placement(6, 3, "group").holders
 PLACEMENTS = [
@@ -54,15 +48,12 @@ def test_every_machine_keeps_and_sends_the_same_whatever_the_remainder(kind):
     assert [sorted(holders) for holders in placement(3, 3, kind).holders] == [[0, 1, 2]] * 3
 
 
-def test_a_machine_keeps_its_own_replica_first_and_in_a_placement_of_ones_own_perhaps_more_than_another():
+def test_a_machine_keeps_its_own_replica_first_and_survivors_come_in_the_order_of_the_holders():
     assert method.replicas_kept(placement(5, 2)) == ((0, 1), (1, 0), (2, 4), (3, 2), (4, 3))
     star = Placement.own([(0, 1), (1, 0), (2, 0)])
     assert star.kind == "own"
     assert method.replicas_kept(star) == ((0, 1, 2), (1, 0), (2,))
     assert [method.kept_bytes(star, machine, 5) for machine in range(3)] == [30, 20, 10]
-
-
-def test_survivors_come_in_the_order_of_the_holders_and_a_lost_shard_has_none():
     assert method.survivors(placement(5, 2), {2, 3}) == ((0, 1), (1, 0), (), (4,), (4,))
     # The room hands out the function, though a module has its name.
     importlib.import_module("workbench.techniques.gemini.method.placement")
@@ -71,48 +62,38 @@ def test_survivors_come_in_the_order_of_the_holders_and_a_lost_shard_has_none():
 
 K_RULE = "it must be a whole number from 0 to num_machines, 4"
 
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: placement(3, 4), "num_replicas is 4; it must be at most num_machines, 3"),
-        (lambda: placement(3, 0), "num_replicas is 0"),
-        (lambda: placement(0, 1), "num_machines is 0"),
-        (lambda: placement(4.0, 2), "num_machines is 4.0"),
-        (lambda: placement(4, True), "num_replicas is True"),
-        (lambda: placement(5, 2, "group"), "num_machines is 5; it must be a multiple of num_replicas, 2"),
-        (lambda: placement(4, 2, "star"), "kind is 'star'; it must be one of group, mixed, ring"),
-        (lambda: placement(4, 2, "own"), "kind is 'own'"),
-        (lambda: Placement.own([]), "num_machines is 0"),
-        (lambda: Placement.own([(1, 0), (0, 1)]), "must begin with machine 0 itself"),
-        (lambda: Placement.own([(0, 0), (1, 0)]), "must name num_replicas, 2, different machines"),
-        (lambda: Placement.own([(0, 1), (1,)]), "must name num_replicas, 2, different machines"),
-        (lambda: Placement.own([(0, 2), (1, 0)]), "names machine 2; machines are 0 to 1"),
-        (lambda: method.is_recoverable(placement(4, 2), [4]), "failed names machine 4"),
-        (lambda: method.kept_bytes(placement(4, 2), -1, 10), "machine names machine -1"),
-        (lambda: method.sent_bytes(placement(4, 2), 0, -1), "shard_bytes is -1"),
-        (lambda: method.group_bound(5, 2, 2), "must be a multiple of num_replicas, 2"),
-        (lambda: method.upper_bound(2, 3), "num_replicas is 3; it must be 1 to num_machines, 2"),
-        (lambda: method.gap_bound(4, 2), "there is no gap"),
-        (lambda: method.estimate_recovery_probability(placement(4, 2), 2, num_samples=0, seed=0), "num_samples"),
-        (lambda: method.best_placement(6, 3, 3), "which makes 1,000,000 placements"),
-        *((lambda k=k: recovery_probability(placement(4, 2), k), f"k is {k}; {K_RULE}") for k in (-1, 5, 2.0, True)),
-        (lambda: method.recovery_probability_by_definition(placement(4, 2), 5), f"k is 5; {K_RULE}"),
-        (lambda: method.group_bound(4, 2, -1), "k is -1"),
-        (lambda: method.estimate_recovery_probability(placement(4, 2), 5, num_samples=10, seed=0), "k is 5"),
-        (lambda: rack_recovery_probability(placement(4, 2), (0, 0, 1), 1), "rack_of has 3 entries; it must have one"),
-        (lambda: rack_recovery_probability(placement(4, 2), (0, 0, 1, 1), 3), "num_lost is 3"),
-        (lambda: method.rack_placement((0, 0, 2, 2), 2), r"rack_of names the racks \[0, 2\]"),
-        (lambda: method.rack_placement((0, 0, 1, 1), 5), "num_replicas is 5"),
-        (lambda: method.racks_in_order(4, 0), "machines_per_rack is 0"),
-    ],
+test_impossible_placements_bounds_and_racks_are_refused_with_the_rule = refusals(
+    (lambda: placement(3, 4), "num_replicas is 4; it must be at most num_machines, 3"),
+    (lambda: placement(3, 0), "num_replicas is 0"),
+    (lambda: placement(0, 1), "num_machines is 0"),
+    (lambda: placement(4.0, 2), "num_machines is 4.0"),
+    (lambda: placement(4, True), "num_replicas is True"),
+    (lambda: placement(5, 2, "group"), "num_machines is 5; it must be a multiple of num_replicas, 2"),
+    (lambda: placement(4, 2, "star"), "kind is 'star'; it must be one of group, mixed, ring"),
+    (lambda: placement(4, 2, "own"), "kind is 'own'"),
+    (lambda: Placement.own([]), "num_machines is 0"),
+    (lambda: Placement.own([(1, 0), (0, 1)]), "must begin with machine 0 itself"),
+    (lambda: Placement.own([(0, 0), (1, 0)]), "must name num_replicas, 2, different machines"),
+    (lambda: Placement.own([(0, 1), (1,)]), "must name num_replicas, 2, different machines"),
+    (lambda: Placement.own([(0, 2), (1, 0)]), "names machine 2; machines are 0 to 1"),
+    (lambda: method.is_recoverable(placement(4, 2), [4]), "failed names machine 4"),
+    (lambda: method.kept_bytes(placement(4, 2), -1, 10), "machine names machine -1"),
+    (lambda: method.sent_bytes(placement(4, 2), 0, -1), "shard_bytes is -1"),
+    (lambda: method.group_bound(5, 2, 2), "must be a multiple of num_replicas, 2"),
+    (lambda: method.upper_bound(2, 3), "num_replicas is 3; it must be 1 to num_machines, 2"),
+    (lambda: method.gap_bound(4, 2), "there is no gap"),
+    (lambda: method.estimate_recovery_probability(placement(4, 2), 2, num_samples=0, seed=0), "num_samples"),
+    (lambda: method.best_placement(6, 3, 3), "which makes 1,000,000 placements"),
+    *((lambda k=k: recovery_probability(placement(4, 2), k), f"k is {k}; {K_RULE}") for k in (-1, 5, 2.0, True)),
+    (lambda: method.recovery_probability_by_definition(placement(4, 2), 5), f"k is 5; {K_RULE}"),
+    (lambda: method.group_bound(4, 2, -1), "k is -1"),
+    (lambda: method.estimate_recovery_probability(placement(4, 2), 5, num_samples=10, seed=0), "k is 5"),
+    (lambda: rack_recovery_probability(placement(4, 2), (0, 0, 1), 1), "rack_of has 3 entries; it must have one"),
+    (lambda: rack_recovery_probability(placement(4, 2), (0, 0, 1, 1), 3), "num_lost is 3"),
+    (lambda: method.rack_placement((0, 0, 2, 2), 2), r"rack_of names the racks \[0, 2\]"),
+    (lambda: method.rack_placement((0, 0, 1, 1), 5), "num_replicas is 5"),
+    (lambda: method.racks_in_order(4, 0), "machines_per_rack is 0"),
 )
-def test_impossible_placements_bounds_and_racks_are_refused_with_the_rule(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-# Probabilities
 
 
 def _own(num_machines: int, num_replicas: int, seed: int) -> Placement:
@@ -121,15 +102,12 @@ def _own(num_machines: int, num_replicas: int, seed: int) -> Placement:
     return Placement.own([(each, *generator.sample(others[each], num_replicas - 1)) for each in others])
 
 
-def test_the_definition_counts_the_pairs_of_figure_6_3():
+def test_pairs_of_figure_6_3_are_counted_and_sixteen_machines_have_the_probabilities_of_section_6_7_2():
     # of 6 pairs, 2 are a group and 4 are neighbours in the ring
     assert method.recovery_probability_by_definition(placement(4, 2), 2) == Fraction(4, 6)
     assert method.recovery_probability_by_definition(placement(4, 2, "ring"), 2) == Fraction(2, 6)
     # of 10 pairs of five machines, one is the group and three are neighbours in the ring of three
     assert method.recovery_probability_by_definition(placement(5, 2), 2) == Fraction(6, 10)
-
-
-def test_sixteen_machines_have_the_probabilities_of_section_6_7_2():
     # k = 2: 8 of 120 pairs are groups. k = 3: 8 groups times 14 third machines, of 560 triples.
     assert recovery_probability(placement(16, 2), 2) == 1 - Fraction(8, 120)
     assert recovery_probability(placement(16, 2), 3) == 1 - Fraction(8 * 14, 560)
@@ -153,14 +131,12 @@ def test_counting_agrees_with_trying_for_every_small_size_and_for_random_placeme
 def test_sets_of_any_size_are_counted_as_by_trying_and_groups_and_rings_by_their_formulas():
     sets = [(0,), (1, 2), (2, 3, 4), (5, 6), (7, 8, 9)]
     for k in range(12):
-        assert surviving.num_surviving(sets, 12, k) == surviving.num_surviving_by_definition(sets, 12, k)
+        assert method.surviving.num_surviving(sets, 12, k) == method.surviving.num_surviving_by_definition(sets, 12, k)
     # of 30 in runs or groups of three at most 20 can be lost
-    for kind, count, number in (
-        ("ring", surviving.surviving_of_ring, 30),
-        ("mixed", surviving.surviving_of_groups, 10),
-    ):
+    counts = {"ring": (method.surviving.surviving_of_ring, 30), "mixed": (method.surviving.surviving_of_groups, 10)}
+    for kind, (count, number) in counts.items():
         sets = {frozenset(holders) for holders in placement(30, 3, kind).holders}
-        assert surviving.surviving_of_frontier(range(30), sets, 30) == [count(number, 3, k) for k in range(21)]
+        assert method.surviving.surviving_of_frontier(range(30), sets, 30) == [count(number, 3, k) for k in range(21)]
         assert count(number, 3, 21) == 0
 
 
@@ -219,15 +195,12 @@ def test_the_gap_of_the_mixed_placement_keeps_the_paper_s_bound_and_reaches_it_a
                 assert (gap == method.gap_bound(num_machines, num_replicas)) == (remainder == num_replicas - 1)
 
 
-def test_an_entwined_placement_of_two_hundred_machines_is_refused_and_can_be_estimated():
+def test_entwined_placements_are_refused_and_estimated_by_intervals_that_hold_as_often_as_they_say():
     placed = _own(num_machines=200, num_replicas=4, seed=1)
     with pytest.raises(method.TooTangled, match="estimate_recovery_probability samples instead"):
         recovery_probability(placed, 40)
     estimate = method.estimate_recovery_probability(placed, 40, num_samples=500, seed=3)
     assert 0 <= estimate.low < estimate.share < estimate.high <= 1
-
-
-def test_intervals_hold_the_exact_probability_about_as_often_as_they_say():
     placed = placement(16, 2)
     exact = recovery_probability(placed, 3)
     estimates = [method.estimate_recovery_probability(placed, 3, num_samples=200, seed=seed) for seed in range(200)]
@@ -240,11 +213,7 @@ def test_intervals_hold_the_exact_probability_about_as_often_as_they_say():
     assert clopper_pearson(5, 10, 0.95) == (pytest.approx(0.1871, abs=1e-4), pytest.approx(0.8129, abs=1e-4))
 
 
-# Racks
-
-
 def _pairings(machines):
-    """Yield every way to pair machines."""
     if not machines:
         yield ()
         return
@@ -254,7 +223,7 @@ def _pairings(machines):
         yield from (((first, partner), *rest) for rest in _pairings(left))
 
 
-def test_groups_of_neighbours_die_with_their_rack_and_groups_across_two_racks_outlive_it():
+def test_groups_across_two_racks_outlive_one_and_no_other_pairing_of_eight_machines_outlives_more_pairs():
     assert method.racks_in_order(7, 3) == (0, 0, 0, 1, 1, 1, 2)
     # 8 machines, racks 0 1 | 2 3 | 4 5 | 6 7, groups 01, 23, 45, 67
     racks = method.racks_in_order(8, 2)
@@ -264,9 +233,6 @@ def test_groups_of_neighbours_die_with_their_rack_and_groups_across_two_racks_ou
     assert method.components(placed) == ((0, 2), (1, 3), (4, 6), (5, 7))
     assert rack_recovery_probability_by_definition(placed, racks, 1) == 1
     assert rack_recovery_probability_by_definition(placed, racks, 2) == Fraction(4, 6)
-
-
-def test_no_other_pairing_of_eight_machines_outlives_more_pairs_of_racks():
     racks = method.racks_in_order(8, 2)
     ours = rack_recovery_probability(method.rack_placement(racks, 2), racks, 2)
     pairings = list(_pairings(list(range(8))))

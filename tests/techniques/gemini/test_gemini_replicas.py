@@ -50,7 +50,7 @@ def held(memory: bytearray) -> list[int]:
     return sorted((replica.iteration for replica in replicas), reverse=True)
 
 
-def test_the_newest_complete_replica_is_found_and_the_one_before_it_is_still_there():
+def test_the_newest_replica_and_the_one_before_are_held_and_going_back_discards_newer_and_corrupt_ones():
     # two page-rounded buffers: a record of 128 bytes, 8 chunks of 32 bytes, 1000 bytes of data = 1384 -> 4096
     assert Slot.memory_bytes(CAPACITY) == 2 * 4096
     slot, memory = made()
@@ -59,6 +59,16 @@ def test_the_newest_complete_replica_is_found_and_the_one_before_it_is_still_the
         store(slot, iteration, num_bytes)
         assert held(memory) == expected
     assert slot.latest().data.numel() == 77, "a smaller one is as long as it is"
+    slot, memory = made(4, 5)
+    with pytest.raises(ValueError, match="iteration is 5; it must be after 5, which is complete"):
+        slot.begin(5, CAPACITY)
+    slot.discard_after(4)
+    assert held(memory) == [4]
+    store(slot, 5)
+    assert held(memory) == [5, 4]
+    memory[bytes(memory).index(content(5)) + 1] ^= 1
+    Slot(memory, CAPACITY).begin(6, CAPACITY)
+    assert held(memory) == [4]
 
 
 def test_killed_after_any_byte_of_any_write_the_slot_still_holds_a_complete_replica():
@@ -116,19 +126,6 @@ def test_the_reason_why_a_buffer_is_not_used_is_told():
     assert slot.reports()[0].reason == "its chunk table's checksum is wrong"
     memory[8] ^= 1
     assert slot.reports()[0].reason == "its record's checksum is wrong"
-
-
-def test_going_back_discards_newer_replicas_and_a_corrupt_newest_one_is_written_over():
-    slot, memory = made(4, 5)
-    with pytest.raises(ValueError, match="iteration is 5; it must be after 5, which is complete"):
-        slot.begin(5, CAPACITY)
-    slot.discard_after(4)
-    assert held(memory) == [4]
-    store(slot, 5)
-    assert held(memory) == [5, 4]
-    memory[bytes(memory).index(content(5)) + 1] ^= 1
-    Slot(memory, CAPACITY).begin(6, CAPACITY)
-    assert held(memory) == [4]
 
 
 def test_chunks_may_come_in_any_order_and_in_place_but_every_byte_once():

@@ -201,7 +201,7 @@ def test_another_model_dtype_optimizer_world_size_or_rank_is_refused_by_name_and
     refused(Training(), narrow, r"'model/second.weight' is float32 \[4, 6\]; this run's is bfloat16 \[4, 6\]")
 
 
-def test_bytes_that_are_no_image_or_a_part_of_one_are_refused():
+def test_bytes_that_are_no_image_and_parts_that_cannot_be_written_are_refused_by_their_place():
     run = Training().step()
     assert resume_(run.state, None, lambda: pytest.fail("a pass was run")) == 0, "from the start nothing is loaded"
     data = run.image()
@@ -210,8 +210,6 @@ def test_bytes_that_are_no_image_or_a_part_of_one_are_refused():
         with pytest.raises(StateMismatch, match=message):
             run.state.load_(wrong)
 
-
-def test_a_part_that_cannot_be_written_is_refused_by_its_place():
     class Odd(Batches):
         def state_dict(self):
             return {"items": [1, {"inner": object()}]}
@@ -270,8 +268,6 @@ def seed(number: int) -> None:
 
 
 class RankTraining(Stepped):
-    """One rank's training of a tiny GPT-2."""
-
     def __init__(self, kind: str):
         rank = torch.distributed.get_rank()
         seed(1000 + rank)
@@ -332,9 +328,6 @@ def test_a_state_of_another_kind_of_parallelism_is_refused_before_anything_runs(
         assert sharded.startswith("StateMismatch: checkpoint: 'model/word.weight' is float32 [64, 32]; this run's is")
         assert "[32, 32] of [64, 32] Shard(dim=0)" in sharded
         assert without.startswith("ValueError: throw_away is None; it must give a loss")
-
-
-# Persistent storage
 
 
 class StoredTraining(Stepped):
@@ -413,7 +406,7 @@ def test_a_flipped_bit_in_any_stored_tensor_is_found_and_names_the_tensor(tmp_pa
     assert all(torch.equal(a, b) for a, b in zip(before, run.state.tensors().values(), strict=True))
 
 
-def test_another_model_or_world_size_is_refused_by_name(tmp_path):
+def test_another_model_or_world_size_and_a_url_that_cannot_be_written_are_refused_by_name(tmp_path):
     tier = PersistentTier(f"file://{tmp_path}")
     tier.save(StoredTraining().step().state, 1)
     with pytest.raises(StateMismatch, match=r"'model/0.weight' is float32 \[8, 4\]; this run's is float32 \[9, 4\]"):
@@ -421,9 +414,6 @@ def test_another_model_or_world_size_is_refused_by_name(tmp_path):
     run = StoredTraining()
     with pytest.raises(StateMismatch, match="world_size is 1; this run's is 2"):
         tier.read(TrainingState(run.model, run.optimizer, rank=0, world_size=2), 1)
-
-
-def test_a_url_that_cannot_be_written_is_refused_before_training(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(ValueError, match=r"url is 'file://.*/file/run'; it must be writable: NotADirectoryError"):
         PersistentTier(f"file://{tmp_path}/file/run")
