@@ -56,8 +56,7 @@ def until(machines, kind, **fields):
     """Return the next event of a kind with these fields."""
     end_s = time.monotonic() + 20
     while time.monotonic() < end_s:
-        happened = machines.wait(end_s - time.monotonic())
-        machines._unread = happened  # look at them one by one, and keep the rest
+        machines._unread = machines.wait(end_s - time.monotonic())  # looked at one by one; the rest is kept
         while machines._unread:
             event = machines._unread.pop(0)
             if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items()):
@@ -65,9 +64,10 @@ def until(machines, kind, **fields):
     raise AssertionError(f"no {kind.__name__} with {fields}")
 
 
-def start_asleep(machines, name, *ranks):
-    """Start a machine whose ranks sleep; return the process ids of its agent, its ranks and their programs."""
-    machines.start(name, agent)
+def put_to_sleep(machines, name, *ranks):
+    """Let ranks of a machine sleep; return the process ids of its agent, its ranks and their programs."""
+    if name not in machines.names:
+        machines.start(name, agent)
     for rank in ranks:
         machines.tell(name, (rank, sleep))
         until(machines, RankSaid, machine=name, rank=rank, message="asleep")
@@ -83,37 +83,34 @@ def run(machines, name, function):
     return reply.value
 
 
-def test_memory_outlives_a_rank_that_is_killed_and_dies_with_the_machine(machines):
+def test_memory_outlives_a_rank_that_is_killed_with_its_programs_and_dies_with_the_machine(machines):
     machines.start("a", agent)
     counts = [run(machines, "a", count) for _ in range(2)]
-    machines.tell("a", (0, sleep))
-    until(machines, RankSaid, message="asleep")
+    children = put_to_sleep(machines, "a", 0)[1:]
     machines.kill_rank("a", 0)
     assert until(machines, RankEnded, machine="a").exit is RankExit.KILLED
+    assert_all_dead_within(children, 2.0)
     counts.append(run(machines, "a", count))
     machines.kill("a")
     machines.start("a", agent)
     assert [*counts, run(machines, "a", count)] == [1, 2, 3, 1]
 
 
-def test_a_killed_machine_takes_its_ranks_and_what_they_started_and_leaves_the_others(machines):
-    doomed, spared = start_asleep(machines, "a", 0), start_asleep(machines, "b", 0)
-    machines.kill("a")
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_killed_machine_takes_its_ranks_and_what_they_started_and_leaves_the_others(machines, is_stopped):
+    doomed, spared = put_to_sleep(machines, "a", 0), put_to_sleep(machines, "b", 0)
     assert len(doomed) == len(spared) == 3  # agent, rank, sleep
+    if is_stopped:
+        os.kill(doomed[0], signal.SIGSTOP)
+        wait_for(lambda: psutil.Process(doomed[0]).status() == psutil.STATUS_STOPPED)
+    machines.kill("a")
     assert not living(doomed)
     assert living(spared) == spared
     assert machines.names == ("b",)
 
 
-def test_what_a_rank_had_started_ends_with_the_rank(machines):
-    children = start_asleep(machines, "a", 0)[1:]
-    machines.kill_rank("a", 0)
-    until(machines, RankEnded, machine="a")
-    assert_all_dead_within(children, 2.0)
-
-
 def test_stopped_ranks_are_gone_before_the_agent_goes_on(machines):
-    children = start_asleep(machines, "a", 3, 5)[1:]
+    children = put_to_sleep(machines, "a", 3, 5)[1:]
     machines.tell("a", None)
     assert until(machines, MachineSaid).message == ()
     assert not living(children)
@@ -176,11 +173,11 @@ def test_a_memory_needs_a_positive_whole_number_of_bytes(num_bytes):
 
 OWNER = """
 sys.path.insert(0, sys.argv[2])
-from test_machines import Machines, start_asleep
+from test_machines import Machines, put_to_sleep
 machines = Machines()
 for name in ("a", "b"):
-    start_asleep(machines, name, 0)
-say("here")
+    put_to_sleep(machines, name, 0)
+say()
 time.sleep(600)
 """
 
@@ -192,11 +189,3 @@ def test_no_process_is_left_two_seconds_after_the_owner_was_killed(number, start
     assert len(everyone) == 9  # owner, guard, fork server, and twice agent, rank, sleep
     owner.send_signal(number)
     assert_all_dead_within(everyone, 2.0)
-
-
-def test_a_stopped_agent_is_killed_too(machines):
-    everyone = start_asleep(machines, "a", 0)
-    os.kill(everyone[0], signal.SIGSTOP)
-    wait_for(lambda: psutil.Process(everyone[0]).status() == psutil.STATUS_STOPPED)
-    machines.kill("a")
-    assert not living(everyone)

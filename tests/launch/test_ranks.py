@@ -44,17 +44,6 @@ def rank_times_ten(number: int, *, plus: int = 0) -> int:
     return 10 * dist.get_rank() + number + plus
 
 
-def test_a_smaller_group_can_be_made_later(ranks):
-    def total_of_pair():
-        pair = dist.new_group([1, 3])
-        x = torch.tensor([float(dist.get_rank())])
-        if dist.get_rank() in (1, 3):
-            dist.all_reduce(x, group=pair)
-        return x.item()
-
-    assert ranks.run(total_of_pair) == [0.0, 4.0, 2.0, 4.0]
-
-
 def test_values_come_back_in_rank_order_and_every_rank_gets_its_own_argument(ranks):
     assert ranks.run(rank_times_ten, 1, plus=2) == [3, 13, 23, 33]
     assert ranks.run(rank_times_ten, PerRank([4, 3, 2, 1])) == [4, 13, 22, 31]

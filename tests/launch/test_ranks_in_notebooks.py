@@ -1,6 +1,7 @@
 """Ranks started from cells of an installed kernel, under its tether: output, functions, tracebacks, interruption."""
 
 import os
+import re
 import time
 
 import pytest
@@ -102,12 +103,8 @@ def test_a_failure_shows_the_line_of_the_cell(notebook):
 @pytest.mark.parametrize(
     ("wait", "errors", "after"),
     [
-        ("ranks.run(lambda: time.sleep(600))", ("KeyboardInterrupt",), ""),
-        (
-            "run = ranks.start(lambda: time.sleep(600))\nawait run",
-            ("KeyboardInterrupt", "CancelledError"),
-            "run.stop()\n",
-        ),
+        ("ranks.run(time.sleep, 600)", "KeyboardInterrupt", ""),
+        ("run = ranks.start(time.sleep, 600)\nawait run", "KeyboardInterrupt|CancelledError", "run.stop()\n"),
     ],
     ids=["called", "awaited"],
 )
@@ -117,7 +114,7 @@ def test_interrupting_a_cell_stops_the_ranks_and_keeps_the_kernel(notebook, wait
     time.sleep(0.2)
     notebook.manager.interrupt_kernel()
     _, error = notebook.outcome(cell)
-    assert any(name in error for name in errors)
+    assert re.search(errors, error)
     assert notebook.run(f"{after}print(ranks.run(dist.get_rank))")[0] == "[0, 1]\n"
 
 

@@ -13,7 +13,7 @@ from workbench.launch import tethered
 
 pytestmark = pytest.mark.timeout(60)
 
-HOLDS_THE_LOCK = "start_sleep(); say('here'); hang()"
+HOLDS_THE_LOCK = "start_sleep(); say(); hang()"
 # An owner that starts a tethered command and holds the lock as well.
 OWNER = """
 from workbench.launch import tethered
@@ -25,7 +25,7 @@ COUNTS_SIGNALS = """
 import signal
 count = []
 signal.signal(int(sys.argv[2]), lambda *_: count.append(1))
-say("ready")
+say()
 while not count: time.sleep(0.01)
 end = time.monotonic() + 0.3
 while time.monotonic() < end: time.sleep(0.05)
