@@ -61,10 +61,7 @@ QUANTIZATION, ZERO = activation_compression.Approach.QUANTIZATION, flextp.Choice
             {"bandwidth_bytes_per_s": 1.25e9, "code_size": 25, "approach": QUANTIZATION},
         ),
         (activation_compression.explore_break_even, SIZES | MACHINE | {"codec_factor": 4.0, "fused": True}),
-        (
-            flextp.explore_flextp,
-            STRAGGLERS | {"bandwidth_bytes_per_s": 1.25e9, "choice": ZERO, "pruning_ratio": 0.25},
-        ),
+        (flextp.explore_flextp, STRAGGLERS | {"bandwidth_bytes_per_s": 1.25e9, "choice": ZERO, "pruning_ratio": 0.25}),
         (gemini.explore_placement, {"failed": (0, 2, 4), "kind": "ring", "num_machines": 9, "num_replicas": 3}),
         (
             gemini.explore_failures,
