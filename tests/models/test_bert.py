@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 import torch
+from small_models import LAYER_SIZES, small_model
 from torch.nn import functional
 
 from workbench.compression import FP16, AutoEncoder, Codec, ErrorFeedback, Quantize, RandomK, TopK
@@ -22,22 +23,15 @@ from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.pipeline import Mesh, Pipeline, Schedule, VirtualPipeline, open_mesh
 
+pytestmark = pytest.mark.timeout(90)
+
 NUM_LABELS = 3
 
 
 def hugging_face_model(name: str, **changes):
-    """Make a small model of `transformers`, with biases and norms that are not 0 and 1."""
-    import transformers  # here, so that ranks, which import this file, need not
-
-    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
-    sizes |= {"intermediate_size": 32, "max_position_embeddings": 32, "num_labels": NUM_LABELS}
+    sizes = {**LAYER_SIZES, "vocab_size": 64, "max_position_embeddings": 32, "num_labels": NUM_LABELS}
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = getattr(transformers, name)(transformers.BertConfig(**sizes | dropout | changes))
-    for parameter in model.parameters():
-        parameter.data += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    return model
+    return small_model(name, "BertConfig", **sizes | dropout | changes)
 
 
 def our_config(model) -> BertConfig:
@@ -127,8 +121,6 @@ def test_sizes_and_sequences_that_are_not_covered_are_refused(call, rule):
     with pytest.raises(ValueError, match=rule):
         call()
 
-
-pytestmark = pytest.mark.timeout(90)
 
 CONFIG = BertConfig.tiny(dropout=0.1, attention_dropout=0.1)
 MESHES = [(1, 4), (2, 2), (4, 1)]
@@ -221,9 +213,7 @@ def in_one_process(sizes: tuple[int, int], job: Job) -> dict:
     boundaries = [job.boundary(stage.index, group.traffic) for stage in stages[1:]]
     pipeline = VirtualPipeline(parts, boundaries=boundaries, **OPTIONS)
     result = run(pipeline, job.model)
-    gradients = {}
-    for part in parts:
-        gradients |= to_hugging_face(part, gradients=True)
+    gradients = {name: t for part in parts for name, t in to_hugging_face(part, gradients=True).items()}
     return result | {"gradients": gradients, "codecs": codec_gradients(pipeline.boundaries)}
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small_models import LAYER_SIZES, small_model
 from torch.nn import functional
 
 from workbench.launch import Ranks
@@ -17,7 +18,7 @@ from workbench.models import (
 )
 from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(90)
 
 NUM_LABELS = 3
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "mlp_size": 32, "image_size": 8, "patch_size": 4}
@@ -29,17 +30,8 @@ def images() -> torch.Tensor:
 
 
 def plain_model(num_labels: int = NUM_LABELS):
-    """Make a small model of `transformers`, with biases and norms that are not 0 and 1."""
-    import transformers  # here, so that ranks, which import this file, need not
-
-    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32, "num_labels": num_labels}
-    config = transformers.ViTConfig(hidden_size=16, image_size=8, patch_size=4, **sizes)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = transformers.ViTForImageClassification(config)
-    for parameter in model.parameters():
-        parameter.data += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    return model
+    sizes = {"image_size": 8, "patch_size": 4, "num_labels": num_labels}
+    return small_model("ViTForImageClassification", "ViTConfig", **LAYER_SIZES, **sizes)
 
 
 def gradients_of(model) -> dict:
@@ -149,9 +141,6 @@ def test_a_gpu_gives_the_logits_and_gradients_of_the_cpu():
         gradients = {name: gradient.cpu() for name, gradient in to_hugging_face(model, gradients=True).items()}
         results.append((logits.detach().cpu(), gradients))
     torch.testing.assert_close(results[1], results[0], rtol=1e-3, atol=1e-5)
-
-
-pytestmark = pytest.mark.timeout(90)
 
 
 def labels() -> torch.Tensor:
