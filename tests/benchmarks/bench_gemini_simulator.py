@@ -8,13 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from workbench.techniques.gemini.cost import (
-    GPT2_100B,
-    Setting,
-    TrainingRun,
-    simulate_training,
-    simulate_training_by_definition,
-)
+from workbench.techniques.gemini import cost
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.probability import recovery_probability
 from workbench.techniques.gemini.method.recovery import Held, plan_recovery
@@ -35,10 +29,10 @@ def drawn(num_machines: int) -> FaultTrace:
     return poisson_faults(num_machines, duration_s=NUM_DAYS * DAY_S, hardware_share=HARDWARE_SHARE, seed=0)
 
 
-def setting_of(num_machines: int) -> Setting:
+def setting_of(num_machines: int) -> cost.Setting:
     """Return the paper's job with two replicas and standby machines for one in a hundred."""
-    placed = placement(num_machines, 2)
-    return Setting(job=GPT2_100B, policy=gemini(GPT2_100B), placement=placed, num_standbys=num_machines // 100)
+    options = {"placement": placement(num_machines, 2), "num_standbys": num_machines // 100}
+    return cost.Setting(job=cost.GPT2_100B, policy=gemini(cost.GPT2_100B), **options)
 
 
 def least_s(call: Callable[[], object]) -> tuple[float, object]:
@@ -51,9 +45,9 @@ def least_s(call: Callable[[], object]) -> tuple[float, object]:
     return min(seconds), result
 
 
-def draw_and_simulate(num_machines: int) -> tuple[FaultTrace, TrainingRun]:
+def draw_and_simulate(num_machines: int) -> tuple[FaultTrace, cost.TrainingRun]:
     trace = drawn(num_machines)
-    return trace, simulate_training(setting_of(num_machines), trace)
+    return trace, cost.simulate_training(setting_of(num_machines), trace)
 
 
 def sizes() -> list[BenchmarkRow]:
@@ -73,9 +67,9 @@ def sizes() -> list[BenchmarkRow]:
 def definition() -> list[BenchmarkRow]:
     trace, setting = drawn(SMALL), setting_of(SMALL)
     began = time.thread_time()
-    literal = simulate_training_by_definition(setting, trace)
+    literal = cost.simulate_training_by_definition(setting, trace)
     middle = time.thread_time()
-    fast = simulate_training(setting, trace)
+    fast = cost.simulate_training(setting, trace)
     ended = time.thread_time()
     agree = math.isclose(fast.productive_s, literal.productive_s) and fast.num_recoveries == literal.num_recoveries
     ratio = (middle - began) / (ended - middle)

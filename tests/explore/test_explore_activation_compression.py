@@ -71,9 +71,8 @@ def test_the_timeline_is_the_layer_in_order_and_adds_up_to_its_time():
     assert " ".join(action.label for action in actions) == f"{forward} MLP sum attention sum"
     assert layer.timeline.end_s == pytest.approx(layer.time.total_s)
     assert layer.timeline.total_s(kind=Kind.ENCODE) == pytest.approx(layer.time.encode_s)
-    labels = [
-        action.label for action in lesson.predict_layer(approach=lesson.Approach.TOP_K_SAME_BYTES).timeline.actions
-    ]
+    gathered = lesson.predict_layer(approach=lesson.Approach.TOP_K_SAME_BYTES).timeline
+    labels = [action.label for action in gathered.actions]
     assert (labels.count("gather"), labels.count("sum")) == (2, 2)
 
 
@@ -133,9 +132,8 @@ def test_your_own_numbers_are_among_the_choices_and_chosen():
     mine = cost.FittedMachine(name="mine", source="a test", flops_per_s=3.21e10, link=link)
     explorer = lesson.explore_break_even(mine)
     assert (explorer.values["flops_per_s"], explorer.values["bandwidth_bytes_per_s"]) == (3.21e10, 1.23e8)
-    assert explorer.result.speedup == pytest.approx(
-        cost.speedup_at(mine, cost.Setting(method="A2", tp=4, pp=1), 1.23e8)
-    )
+    setting = cost.Setting(method="A2", tp=4, pp=1)
+    assert explorer.result.speedup == pytest.approx(cost.speedup_at(mine, setting, 1.23e8))
 
 
 def test_the_break_even_follows_the_costs_of_encoding(monkeypatch):

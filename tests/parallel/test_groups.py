@@ -93,33 +93,22 @@ def test_groups_stages_and_pipelines_that_cannot_be_are_refused(call, rule):
         call()
 
 
-@pytest.fixture
-def connection():
+def test_written_bytes_count_once_also_while_they_wait_for_a_slow_reader_and_received_ones_do_not():
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         accepted, _ = server.accept()
         with accepted:
-            yield client, accepted
-
-
-def test_written_bytes_count_once_and_received_ones_do_not(connection):
-    client, accepted = connection
-    before = tcp_bytes_sent()
-    client.sendall(bytes(1000))
-    assert tcp_bytes_sent() - before == 1000
-    accepted.recv(1000, socket.MSG_WAITALL)
-    assert tcp_bytes_sent() - before == 1000
-    accepted.sendall(bytes(7))
-    assert tcp_bytes_sent() - before == 1007
-
-
-def test_bytes_that_wait_for_a_slow_reader_count(connection):
-    client, _ = connection
-    client.setblocking(False)
-    before, written = tcp_bytes_sent(), 0
-    with pytest.raises(BlockingIOError):
-        while True:
-            written += client.send(bytes(100_000))
-    assert tcp_bytes_sent() - before == written
+            before = tcp_bytes_sent()
+            client.sendall(bytes(1000))
+            assert tcp_bytes_sent() - before == 1000
+            accepted.recv(1000, socket.MSG_WAITALL)
+            accepted.sendall(bytes(7))
+            assert tcp_bytes_sent() - before == 1007
+            client.setblocking(False)
+            written = 1007
+            with pytest.raises(BlockingIOError):
+                while True:
+                    written += client.send(bytes(100_000))
+            assert tcp_bytes_sent() - before == written
 
 
 def test_listening_and_other_sockets_and_files_count_nothing(tmp_path):
