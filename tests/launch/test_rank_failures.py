@@ -41,10 +41,6 @@ def raise_key_error():
     raise KeyError("weight")
 
 
-def kill_itself():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def crash():
     ctypes.string_at(0)
 
@@ -81,7 +77,7 @@ NOT_HERE = "returned what cannot be unpickled here: {}: not here"
     ("fail", "kind", "message", "where"),
     [
         (raise_key_error, RAISED, "raised KeyError: 'weight'", 'raise KeyError("weight")'),
-        (kill_itself, DIED, "was killed by signal 9, likely out of memory", ""),
+        (partial(signal.raise_signal, signal.SIGKILL), DIED, "was killed by signal 9, likely out of memory", ""),
         (crash, DIED, "was killed by signal 11 (SIGSEGV)", "in crash"),
         (leave, DIED, "ended by itself with exit status 5", "going"),
         (sys._getframe, RAISED, "raised TypeError: cannot pickle 'frame' object", "TypeError"),
