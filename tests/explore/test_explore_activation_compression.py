@@ -95,7 +95,6 @@ def test_the_explorer_says_what_it_shows():
     assert explorer.status.startswith("Without compression a layer takes ")
 
 
-@pytest.mark.timeout(60)
 def test_recorded_reductions_on_real_ranks_give_sums_bytes_and_their_order_of_actions():
     top, code = TopK(4), AutoEncoder(8, 2)
     with Ranks(2) as ranks:

@@ -87,7 +87,6 @@ def watched():
     return lesson.watch_training(rank, model, balancer, x, NUM_ITERATIONS)
 
 
-@pytest.mark.timeout(60)
 def test_watched_ranks_agree_on_every_plan_and_their_actions_fill_the_iteration():
     with Ranks(2) as ranks:
         by_rank = ranks.run(watched)

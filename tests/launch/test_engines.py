@@ -8,8 +8,6 @@ from processes_seen import run_python
 
 from workbench.launch import IPyParallelRanks, PerRank, RankFailed, run_here
 
-pytestmark = pytest.mark.timeout(110)
-
 SCRIPT = """
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ from processes_seen import run_python
 
 from workbench.launch.kernels import KernelPlace, RanksKernel, install, installed, remove
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path, monkeypatch):

@@ -12,8 +12,6 @@ from processes_seen import assert_all_dead_within, family, living, wait_for
 from workbench.launch.machine import MachineMemory
 from workbench.launch.machines import MachineEnded, Machines, MachineSaid, RankEnded, RankExit, RankSaid
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def agent(machine):
     """Start the ranks of the owner's messages (rank, function), or stop them all on None."""

@@ -12,8 +12,6 @@ import torch
 from workbench.launch.messages import INLINE_BYTES, Handle, SharedFile, channel_pair, pack, unpack
 from workbench.launch.processes import Listener
 
-pytestmark = pytest.mark.timeout(30)
-
 
 @pytest.fixture
 def ends():

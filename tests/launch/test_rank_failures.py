@@ -18,8 +18,6 @@ from processes_seen import assert_all_dead_within
 from workbench.launch import FailureKind, RankFailed, Ranks, run_on_ranks, worker_group
 from workbench.launch.failures import RankFailure
 
-pytestmark = pytest.mark.timeout(60)
-
 RAISED, DIED = FailureKind.RAISED, FailureKind.DIED
 
 

@@ -8,8 +8,6 @@ import psutil
 import pytest
 from processes_seen import assert_all_dead_within, family, wait_for
 
-pytestmark = pytest.mark.timeout(60)
-
 OWNER = """
 from workbench.launch import Ranks
 def stuck():

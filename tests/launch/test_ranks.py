@@ -19,8 +19,6 @@ from processes_seen import living, run_python
 from workbench.launch import PerRank, RankFailed, Ranks, rank_environment
 from workbench.launch.rank_process import MOST_CHARACTERS, RankOutput
 
-pytestmark = pytest.mark.timeout(60)
-
 # A result of 64 MiB is made and dropped ten times; the page faults of the best time count.
 FAULTS = """
 import resource, torch

@@ -5,12 +5,10 @@ import re
 import time
 
 import pytest
-from jupyter_client import KernelManager
+from jupyter_client.manager import start_new_kernel
 from processes_seen import assert_all_dead_within, family, wait_for
 
 from workbench.launch.kernels import KernelPlace, install
-
-pytestmark = pytest.mark.timeout(90)
 
 
 class Notebook:
@@ -18,11 +16,7 @@ class Notebook:
 
     def __init__(self):
         install(2, place=KernelPlace.USER)
-        self.manager = KernelManager(kernel_name="workbench-2-ranks")
-        self.manager.start_kernel()
-        self.client = self.manager.blocking_client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.manager, self.client = start_new_kernel(kernel_name="workbench-2-ranks")
 
     def send(self, code: str) -> str:
         return self.client.execute(code, allow_stdin=False)

@@ -11,8 +11,6 @@ from processes_seen import PROGRAM, assert_all_dead_within, family, run_python
 
 from workbench.launch import tethered
 
-pytestmark = pytest.mark.timeout(60)
-
 HOLDS_THE_LOCK = "start_sleep(); say(); hang()"
 # An owner that starts a tethered command and holds the lock as well.
 OWNER = """

@@ -16,8 +16,6 @@ from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.pipeline import Mesh, Pipeline, Schedule, VirtualPipeline, open_mesh
 
-pytestmark = pytest.mark.timeout(90)
-
 NUM_LABELS = 3
 
 

@@ -7,8 +7,6 @@ from small_models import small_model
 from workbench.launch import run_on_ranks
 from workbench.models.gpt2 import GPT2, GPT2Config, load_gpt2_from_hugging_face_, to_gpt2_of_hugging_face
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def hugging_face_model():
     sizes = {"vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4}

@@ -9,8 +9,6 @@ from workbench import models
 from workbench.launch import Ranks
 from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
 
-pytestmark = pytest.mark.timeout(90)
-
 NUM_LABELS = 3
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "mlp_size": 32, "image_size": 8, "patch_size": 4}
 SMALL = models.ViTConfig(**SIZES)

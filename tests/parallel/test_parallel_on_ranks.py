@@ -14,8 +14,6 @@ from workbench.launch import Ranks
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.pipeline import Pipeline, VirtualPipeline, open_mesh
 
-pytestmark = pytest.mark.timeout(60)
-
 CONFIG = parallel.TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32, dropout=0.2, attention_dropout=0.3)
 
 
