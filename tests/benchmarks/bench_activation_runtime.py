@@ -70,7 +70,6 @@ def fused_row(name: str, part: str, hidden: int, tokens: int) -> BenchmarkRow:
 
 
 def fused_rows() -> list[BenchmarkRow]:
-    """Compare both ways for both linears, two widths and two numbers of tokens."""
     sizes = [(part, hidden, tokens) for part in INPUTS for hidden in (256, 1024) for tokens in (512, 2048)]
     return [fused_row(name, *size) for name in ("A1", "A2") for size in sizes]
 

@@ -3,23 +3,38 @@
 Tensors are activations in shape: normal values whose channels differ in scale.
 Ratios are taken in pairs, of the times this one thread has worked. A figure holds only where the results agree bit for
 bit with the definition on the benchmark's own input.
+
+Beside the communication hooks of DistributedDataParallel there is one rank, so that the all-reduce costs next to
+nothing and the rest of a hook is its work on the bucket, a real one inside a backward pass. Nothing is asked of these
+figures. PowerSGD and the auto-encoder have equal messages: for a gradient [rows, columns], PowerSGD of rank r sends
+r · (rows + columns) elements, an auto-encoder of code size c sends rows · c.
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression import FP16, AutoEncoder, Codec, Quantize, RandomK, TopK
 from workbench.compression.quantize import dequantize_rows_by_definition, quantize_rows_by_definition
-from workbench.training.measuring import Benchmark, BenchmarkRow, paired_ratio
+from workbench.training.measuring import Benchmark, BenchmarkRow, Ratio, paired_ratio
 
 # All work is done in one thread, so its own clock shuts out other processes.
 CLOCK = time.thread_time
 
 # [batch, sequence, hidden] of the study's fine-tuning, and of a small encoder.
 LARGE, SMALL = (32, 512, 1024), (32, 512, 384)
+
+# The gradient is one bucket of 16 MiB.
+ROWS, COLUMNS = 4096, 1024
+RANK = 8
+
+Hook = Callable[[object, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 def activations(shape: tuple[int, ...]) -> Tensor:
@@ -56,7 +71,6 @@ def plain_round_trip(x: Tensor, bits: int) -> Tensor:
 
 
 def quantize(bits: int) -> list[BenchmarkRow]:
-    """Measure Quantize(bits) beside the plain formulation."""
     x, codec = activations(LARGE), Quantize(bits)
     ratio = paired_ratio(lambda: codec.decode(codec.encode(x)), lambda: plain_round_trip(x, bits), clock=CLOCK)
     equal, most = _equals_definition(codec, x), None if bits == 8 else 0.2
@@ -76,12 +90,7 @@ def _equals_definition(codec: Quantize, x: Tensor) -> bool:
 
 
 def topk() -> list[BenchmarkRow]:
-    """Measure TopK beside torch.topk for the study's shares."""
-    rows = []
-    for shape in (LARGE, SMALL):
-        x = activations(shape)
-        for keep in (0.01, 0.02, 0.05, 0.1):
-            rows.append(_topk_row(x, keep))
+    rows = [_topk_row(activations(shape), keep) for shape in (LARGE, SMALL) for keep in (0.01, 0.02, 0.05, 0.1)]
     return [*rows, copy_share_row("TopK(0.1)", TopK(0.1), activations(LARGE))]
 
 
@@ -98,25 +107,21 @@ def _topk_row(x: Tensor, keep: float) -> BenchmarkRow:
 
 
 def randomk() -> list[BenchmarkRow]:
-    """Measure RandomK beside TopK."""
     rows, x = [], activations(LARGE)
     for keep in (0.01, 0.02, 0.05, 0.1):
         random_k, top_k = RandomK(keep, seed=0), TopK(keep)
         ratio = paired_ratio(partial(random_k.encode, x), partial(top_k.encode, x), clock=CLOCK)
-        name = f"RandomK({keep}) over TopK({keep}), {list(LARGE)} fp32"
-        rows.append(BenchmarkRow.of(name, ratio, most=1))
+        rows.append(BenchmarkRow.of(f"RandomK({keep}) over TopK({keep}), {list(LARGE)} fp32", ratio, most=1))
     return [*rows, copy_share_row("RandomK(0.1)", RandomK(0.1), x)]
 
 
 def dense() -> list[BenchmarkRow]:
-    """Measure the codecs whose messages are summed."""
     x = activations(LARGE)
     with torch.no_grad():
         return [copy_share_row("FP16", FP16(), x), copy_share_row("AutoEncoder(100)", AutoEncoder(1024, 100), x)]
 
 
 def sums() -> list[BenchmarkRow]:
-    """Measure the sum of four ranks' messages beside decoding each and adding."""
     codecs = {"TopK(0.02)": TopK(0.02), "RandomK(0.1)": RandomK(0.1)}
     codecs |= {f"Quantize({bits})": Quantize(bits) for bits in (2, 4, 8)}
     return [_sum_row(name, codec, dtype) for name, codec in codecs.items() for dtype in (torch.float32, torch.float16)]
@@ -133,6 +138,56 @@ def _sum_row(name: str, codec: Codec, dtype: torch.dtype) -> BenchmarkRow:
     return BenchmarkRow.of(row, ratio, most=1, equal=equal)
 
 
+def ratio_with_bucket(hook: Hook, state: object, codec: Codec) -> Ratio:
+    """Time a codec's round trip over a hook's call, both on one bucket."""
+    ratios: list[Ratio] = []
+
+    def measure(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        gradient = bucket.buffer().view(ROWS, COLUMNS)
+        out = torch.zeros_like(gradient)
+        ratio = paired_ratio(lambda: codec.decode(codec.encode(gradient), out=out), lambda: hook(state, bucket).wait())
+        ratios.append(ratio)
+        return hook(state, bucket)
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(nn.Linear(COLUMNS, ROWS, bias=False))
+        model.register_comm_hook(state, measure)
+        x = torch.randn(64, COLUMNS, generator=torch.Generator().manual_seed(0))
+        model(x).square().mean().backward()
+    finally:
+        dist.destroy_process_group()
+    return ratios[-1]
+
+
+def fp16_beside_hook() -> list[BenchmarkRow]:
+    ratio = ratio_with_bucket(default_hooks.fp16_compress_hook, None, FP16())
+    return [BenchmarkRow.of("FP16 over DDP's fp16 hook, 16 MiB of gradients", ratio)]
+
+
+def codecs_beside_power_sgd() -> list[BenchmarkRow]:
+    message = RANK * (ROWS + COLUMNS)
+    code_size = message // ROWS
+    codecs = {
+        f"AutoEncoder({code_size})": AutoEncoder(COLUMNS, code_size).requires_grad_(False),
+        f"TopK({message // 3})": TopK(message // 3),
+        "Quantize(2)": Quantize(2),
+    }
+    rows = []
+    for name, codec in codecs.items():
+        ratio = ratio_with_bucket(powerSGD_hook.powerSGD_hook, _warm_state(), codec)
+        share = codec.payload_bytes((ROWS, COLUMNS), torch.float32) / (message * 4)
+        rows.append(BenchmarkRow.of(f"{name} over DDP's PowerSGD({RANK}) hook, {share:.2g} of its bytes", ratio))
+    return rows
+
+
+def _warm_state() -> powerSGD_hook.PowerSGDState:
+    """Make a PowerSGD state past the iterations in which it does not compress."""
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=RANK, start_powerSGD_iter=2)
+    state.iter = state.start_powerSGD_iter
+    return state
+
+
 BENCHMARKS = [
     *(
         Benchmark(
@@ -146,4 +201,6 @@ BENCHMARKS = [
     Benchmark(name="compression-randomk", asks="Encode against TopK's.", run=randomk),
     Benchmark(name="compression-sums", asks="Summing four ranks' messages against decoding each.", run=sums),
     Benchmark(name="compression-dense", asks="FP16 and AutoEncoder against a copy.", run=dense),
+    Benchmark(name="data-parallel-fp16", asks="FP16 beside the hook that casts gradients.", run=fp16_beside_hook),
+    Benchmark(name="data-parallel-powersgd", asks="Codecs beside the PowerSGD hook.", run=codecs_beside_power_sgd),
 ]

@@ -9,14 +9,7 @@ A bound holds only if the whole interval of the median keeps it.
 from workbench.reproduction import Bound, Project, Reproduction, Verdict, find_item, load_catalogue
 from workbench.reproduction.judge import judge
 from workbench.study.rows import read_rows
-from workbench.techniques.flextp.measured import (
-    BALANCED,
-    Size,
-    keys_of,
-    measure_machinery,
-    measure_variants,
-    variants_of,
-)
+from workbench.techniques.flextp import measured
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
 STRAGGLING_ROUNDS, IDLE_ROUNDS = 12, 60  # of 20 and 240 in full
@@ -29,13 +22,13 @@ def rows_of(rows: list[dict], what: str) -> list[BenchmarkRow]:
 
 
 def _row(row: dict, what: str) -> BenchmarkRow:
-    told = {"name": f"{row['quantity']} of {row['solution']}, {what}", "figure": row["value"], "unit": "x"}
+    fields = {"name": f"{row['quantity']} of {row['solution']}, {what}", "figure": row["value"], "unit": "x"}
     for claim in _bounds():
         if (claim.quantity, claim.where["solution"]) == (row["quantity"], row["solution"]):
-            (found,) = judge([claim], read_rows([row], "values"), ())
+            (judged,) = judge([claim], read_rows([row], "values"), ())
             side = "most" if claim.at_least is None else "least"
-            told |= {"asked": f"at {side} {claim.limit:g}", "holds": found.verdict is Verdict.AGREES}
-    return BenchmarkRow(**told, low=row["low"], high=row["high"])
+            fields |= {"asked": f"at {side} {claim.limit:g}", "holds": judged.verdict is Verdict.AGREES}
+    return BenchmarkRow(**fields, low=row["low"], high=row["high"])
 
 
 def _bounds() -> list[Bound]:
@@ -50,25 +43,24 @@ def _item(name: str) -> Reproduction:
 def _arguments(name: str, rounds: int, *names: str) -> dict:
     """Return how the item is measured in full, in fewer rounds."""
     parameters = _item(name).parameters["full"]
-    more = {each: parameters[each] for each in ("num_ranks", *names)}
-    return {"size": Size(**parameters["sizes"]), "rounds": rounds, **more}
+    more = {key: parameters[key] for key in ("num_ranks", *names)}
+    return {"size": measured.Size(**parameters["sizes"]), "rounds": rounds, **more}
 
 
 def straggling() -> list[BenchmarkRow]:
-    """Time all solutions with one straggler."""
     compared, keys = (_item("speed").parameters["full"][name] for name in ("compared", "keys"))
     compared = [each for each in compared if each["solution"] in ("Baseline", "ZERO") or each.get("refine")]
-    named = {"variants": variants_of(compared, keys), "keys": keys_of(compared, keys)}
-    rows = measure_variants(**named, **_arguments("speed", STRAGGLING_ROUNDS, "slowness", "warmup")).rows
+    named = {"variants": measured.variants_of(compared, keys), "keys": measured.keys_of(compared, keys)}
+    rows = measured.measure_variants(**named, **_arguments("speed", STRAGGLING_ROUNDS, "slowness", "warmup")).rows
     plain = [row for row in rows if row["solution"] == "Baseline" and row["skewness"] == 1]
     share = next(row["value"] for row in plain if row["quantity"] == "product_share")
     return rows_of(rows, f"products {share:.0%} of a plain iteration")
 
 
 def idle() -> list[BenchmarkRow]:
-    """Time a model with `balance` beside the same one without."""
-    measured = measure_machinery(**_arguments("machinery", IDLE_ROUNDS, "turn"))
-    return rows_of([row for row in measured.rows if row["solution"] == BALANCED], "no straggler, nothing slowed")
+    rows = measured.measure_machinery(**_arguments("machinery", IDLE_ROUNDS, "turn")).rows
+    balanced = [row for row in rows if row["solution"] == measured.BALANCED]
+    return rows_of(balanced, "no straggler, nothing slowed")
 
 
 BENCHMARKS = [

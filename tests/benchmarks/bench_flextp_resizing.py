@@ -42,7 +42,6 @@ class Calls:
 
 
 def full_calls(x: Tensor, weight: Tensor, grad: Tensor) -> Calls:
-    """Multiply all columns."""
     output, grad_weight, grad_input = touched(ROWS, OUTPUTS), touched(OUTPUTS, COLUMNS), touched(ROWS, COLUMNS)
     return Calls(
         forward=lambda: torch.mm(x, weight.t(), out=output),
@@ -51,7 +50,6 @@ def full_calls(x: Tensor, weight: Tensor, grad: Tensor) -> Calls:
 
 
 def resized_calls(x: Tensor, weight: Tensor, grad: Tensor, kept: Tensor) -> Calls:
-    """Multiply the kept columns and recover the gradients."""
     output, grad_weight, grad_input = touched(ROWS, OUTPUTS), touched(OUTPUTS, COLUMNS), touched(ROWS, COLUMNS)
     part_weight, part_input = touched(OUTPUTS, len(kept)), touched(ROWS, len(kept))
     buffers = resizing.Buffers()
@@ -78,17 +76,12 @@ def resized(pruning_ratio: float, *, rounds: int, asked: float | None = None) ->
     ours = resized_calls(x, weight, grad, resizing.kept_columns(dropped, COLUMNS))
     full = full_calls(x, weight, grad)
     equal = _equals_definition(ours, x, weight, grad, dropped.tolist())
-    name = f"γ = {pruning_ratio}, [4096, 1024] x [1024, 4096] fp32"
-    pairs = {
-        f"resized over full, forward, {name}": (ours.forward, full.forward),
-        f"resized over full, backward, {name}": (ours.backward, full.backward),
-    }
-    return [
-        BenchmarkRow.of(
-            row, paired_ratio(*pair, rounds=rounds, warmup=1, clock=CLOCK), most=asked, equal=equal, whole=True
-        )
-        for row, pair in pairs.items()
-    ]
+    rows = []
+    for way in ("forward", "backward"):
+        ratio = paired_ratio(getattr(ours, way), getattr(full, way), rounds=rounds, warmup=1, clock=CLOCK)
+        name = f"resized over full, {way}, γ = {pruning_ratio}, [4096, 1024] x [1024, 4096] fp32"
+        rows.append(BenchmarkRow.of(name, ratio, most=asked, equal=equal, whole=True))
+    return rows
 
 
 def _equals_definition(ours: Calls, x: Tensor, weight: Tensor, grad: Tensor, dropped: list[int]) -> bool:

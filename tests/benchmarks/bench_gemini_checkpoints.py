@@ -23,19 +23,17 @@ MOST_EXCESS = 0.01  # "does not affect", section 6.7.2
 
 
 def checkpoints() -> list[BenchmarkRow]:
-    """Time training with a checkpoint in each iteration over training without."""
     return _over_baseline(["Blocking", "Gemini", ASYNC_SAVE], SIZE)
 
 
 def voting_replicas() -> list[BenchmarkRow]:
-    """Time plain data parallelism with checkpoints to a peer's memory, and with torchft, over training without."""
     if not is_installed():
         return [BenchmarkRow(name="torchft is not installed: pip install torchft", figure=float("nan"), unit="x")]
     return _over_baseline(["Gemini", TORCHFT], replace(SIZE, sharded=False))
 
 
 def _over_baseline(ways: list[str], size: Size) -> list[BenchmarkRow]:
-    found = measure_overhead(
+    measured = measure_overhead(
         ["Baseline", *ways],
         size=size,
         num_machines=NUM_RANKS,
@@ -43,7 +41,7 @@ def _over_baseline(ways: list[str], size: Size) -> list[BenchmarkRow]:
         turns=TURNS,
         reserved_bytes=RESERVED_BYTES,
     )
-    return [_row(row) for row in found.rows if row["quantity"] == "over_baseline"]
+    return [_row(row) for row in measured.rows if row["quantity"] == "over_baseline"]
 
 
 def _row(row: dict) -> BenchmarkRow:

@@ -8,13 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from workbench.techniques.gemini.cost import (
-    GPT2_100B,
-    Setting,
-    TrainingRun,
-    simulate_training,
-    simulate_training_by_definition,
-)
+from workbench.techniques.gemini import cost
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.probability import recovery_probability
 from workbench.techniques.gemini.method.recovery import Held, plan_recovery
@@ -32,32 +26,34 @@ GROWTH_SLACK = 1.5  # clocks and caches: more than this above events x log(machi
 
 
 def drawn(num_machines: int) -> FaultTrace:
-    """Draw thirty days of failures, 1.5 % of machines a day."""
     return poisson_faults(num_machines, duration_s=NUM_DAYS * DAY_S, hardware_share=HARDWARE_SHARE, seed=0)
 
 
-def setting_of(num_machines: int) -> Setting:
+def setting_of(num_machines: int) -> cost.Setting:
     """Return the paper's job with two replicas and standby machines for one in a hundred."""
-    placed = placement(num_machines, 2)
-    return Setting(job=GPT2_100B, policy=gemini(GPT2_100B), placement=placed, num_standbys=num_machines // 100)
+    options = {"placement": placement(num_machines, 2), "num_standbys": num_machines // 100}
+    return cost.Setting(job=cost.GPT2_100B, policy=gemini(cost.GPT2_100B), **options)
 
 
-def timed(num_machines: int) -> tuple[float, FaultTrace, TrainingRun]:
-    """Draw and simulate; give the least CPU seconds."""
-    least_s = math.inf
+def least_s(call: Callable[[], object]) -> tuple[float, object]:
+    """Return the least CPU seconds of a call, and its last result."""
+    seconds = []
     for _ in range(ROUNDS):
         began = time.thread_time()
-        trace = drawn(num_machines)
-        run = simulate_training(setting_of(num_machines), trace)
-        least_s = min(least_s, time.thread_time() - began)
-    return least_s, trace, run
+        result = call()
+        seconds.append(time.thread_time() - began)
+    return min(seconds), result
+
+
+def draw_and_simulate(num_machines: int) -> tuple[FaultTrace, cost.TrainingRun]:
+    trace = drawn(num_machines)
+    return trace, cost.simulate_training(setting_of(num_machines), trace)
 
 
 def sizes() -> list[BenchmarkRow]:
-    """Measure both sizes, and the growth between them."""
     rows, work = [], {}
     for number, asked_s in ((SMALL, SMALL_S), (LARGE, LARGE_S)):
-        seconds, trace, run = timed(number)
+        seconds, (trace, run) = least_s(partial(draw_and_simulate, number))
         whole = math.isclose(run.productive_s + math.fsum(run.wasted_s.values()), run.duration_s)
         name = f"Simulator: {number:,} machines, {NUM_DAYS} days, {len(trace.faults):,} failures"
         rows.append(BenchmarkRow.of_seconds(name, seconds, asked_s, equal=whole))
@@ -69,12 +65,11 @@ def sizes() -> list[BenchmarkRow]:
 
 
 def definition() -> list[BenchmarkRow]:
-    """Compare with the simulation of every iteration, on results that must agree."""
     trace, setting = drawn(SMALL), setting_of(SMALL)
     began = time.thread_time()
-    literal = simulate_training_by_definition(setting, trace)
+    literal = cost.simulate_training_by_definition(setting, trace)
     middle = time.thread_time()
-    fast = simulate_training(setting, trace)
+    fast = cost.simulate_training(setting, trace)
     ended = time.thread_time()
     agree = math.isclose(fast.productive_s, literal.productive_s) and fast.num_recoveries == literal.num_recoveries
     ratio = (middle - began) / (ended - middle)
@@ -95,16 +90,7 @@ def planning() -> list[BenchmarkRow]:
             partial(recovery_probability, placement(SMALL, 3, kind), 5),
             PROBABILITY_S,
         )
-    return [_seconds(name, *call) for name, call in calls.items()]
-
-
-def _seconds(name: str, call: Callable[[], object], asked_s: float) -> BenchmarkRow:
-    least_s = math.inf
-    for _ in range(ROUNDS):
-        began = time.thread_time()
-        call()
-        least_s = min(least_s, time.thread_time() - began)
-    return BenchmarkRow.of_seconds(name, least_s, asked_s)
+    return [BenchmarkRow.of_seconds(name, least_s(call)[0], asked_s) for name, (call, asked_s) in calls.items()]
 
 
 BENCHMARKS = [

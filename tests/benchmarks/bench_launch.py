@@ -84,7 +84,6 @@ def start_of_script_s(script: str) -> float:
 
 
 def starts() -> list[BenchmarkRow]:
-    """Time the three ways to start ranks in turn."""
     ways = {
         "Ranks": start_of_ranks_s,
         "torch.multiprocessing spawn": lambda: start_of_script_s(SPAWN),
@@ -94,34 +93,31 @@ def starts() -> list[BenchmarkRow]:
     for _ in range(NUM_STARTS):
         for name, way in ways.items():
             times[name].append(way())
-    rows = asked_rows(f"{NUM_RANKS} ranks ready, Ranks", times["Ranks"], ASKED_START_S, "s")
+    rows = asked_rows(f"{NUM_RANKS} ranks ready, Ranks", times["Ranks"], ASKED_START_S)
     for name in list(ways)[1:]:
-        rows += [
-            BenchmarkRow(name=f"{NUM_RANKS} ranks ready, {name}, median", figure=median(times[name]), unit="s"),
-            BenchmarkRow(
-                name=f"{name} over Ranks, medians", figure=median(times[name]) / median(times["Ranks"]), unit="x"
-            ),
-        ]
+        median_s = median(times[name])
+        rows.append(BenchmarkRow(name=f"{NUM_RANKS} ranks ready, {name}, median", figure=median_s, unit="s"))
+        ratio = median_s / median(times["Ranks"])
+        rows.append(BenchmarkRow(name=f"{name} over Ranks, medians", figure=ratio, unit="x"))
     return rows
 
 
 def empty_calls() -> list[BenchmarkRow]:
-    """Time calls that do nothing on a warm pool."""
     times = []
     with Ranks(NUM_RANKS) as ranks:
         for _ in range(NUM_CALLS):
             start = time.perf_counter()
             ranks.run(int)
             times.append(time.perf_counter() - start)
-    return asked_rows(f"empty call on {NUM_RANKS} warm ranks", times, ASKED_CALL_S, "s")
+    return asked_rows(f"empty call on {NUM_RANKS} warm ranks", times, ASKED_CALL_S)
 
 
-def asked_rows(name: str, times: Sequence[float], most_s: float, unit: str) -> list[BenchmarkRow]:
+def asked_rows(name: str, times: Sequence[float], most_s: float) -> list[BenchmarkRow]:
     """Make a row of the best time, of which something is asked, and one of the median."""
     best = min(times)
     return [
         BenchmarkRow.of_seconds(f"{name}, best", best, most_s),
-        BenchmarkRow(name=f"{name}, median", figure=median(times), unit=unit),
+        BenchmarkRow(name=f"{name}, median", figure=median(times), unit="s"),
     ]
 
 

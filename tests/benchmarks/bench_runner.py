@@ -31,7 +31,6 @@ CELLS = (
 
 
 def toy_project(root: Path) -> Project:
-    """Write a project of one item."""
     (root / "reproductions/toy").mkdir(parents=True)
     (root / "notebooks/toy").mkdir(parents=True)
     (root / "reproductions/toy/catalogue.py").write_text(CATALOGUE)
@@ -43,7 +42,6 @@ def toy_project(root: Path) -> Project:
 
 
 def overhead() -> list[BenchmarkRow]:
-    """Measure the runner beside papermill, and a second run beside nothing."""
     with tempfile.TemporaryDirectory() as folder:
         project = toy_project(Path(folder, "project"))
         items, output = load_catalogue(project), Path(folder, "out.ipynb")

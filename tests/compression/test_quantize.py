@@ -6,18 +6,6 @@ import pytest
 import torch
 
 from workbench.compression import Quantize, QuantizeFeatures, quantize
-from workbench.compression.quantize import (
-    BLOCK_ELEMENTS,
-    dequantize_rows,
-    dequantize_rows_by_definition,
-    pack,
-    pack_by_definition,
-    quantize_rows,
-    quantize_rows_by_definition,
-    quantized_features_by_definition,
-    unpack,
-    unpack_by_definition,
-)
 
 SHAPES = [(1, 1), (3, 5), (2, 8), (5, 20), (33, 64), (3, 1023)]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -58,9 +46,12 @@ def test_payloads_by_hand():
     assert payload.tensors[0].tolist() == [[240, 24, *half_bytes(1.0, -1.0)]]
     # Three bits straddle bytes. Codes 1 2 3, lowest bits first: 100 010 110 -> 10001011 0 = 1 + 16 + 64 + 128, then 0.
     payload = torch.tensor([[209, 0, *half_bytes(1.0, 0.0)]], dtype=torch.uint8)
-    assert dequantize_rows(payload, 3, 3, torch.float32).tolist() == [[1, 2, 3]]
+    assert quantize.dequantize_rows(payload, 3, 3, torch.float32).tolist() == [[1, 2, 3]]
     # Ties round to even, with scale 1 and bias 0: 0.5 -> 0, 1.5 -> 2, 2.5 -> 2.
     assert Quantize(2)(torch.tensor([[0.0, 0.5, 1.5, 2.5, 3.0]])).tolist() == [[0, 0, 2, 2, 3]]
+    # Q1 to Q3 on [32, 512, 1024]: 256 bytes of codes a bit pair, 4 of scale and bias for each of 16,384 rows.
+    for bits, row_bytes in ((2, 256 + 4), (4, 512 + 4), (8, 1024 + 4)):
+        assert Quantize(bits).payload_bytes((32, 512, 1024), torch.float16) == 16384 * row_bytes
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
@@ -82,12 +73,12 @@ def test_fast_path_gives_the_bits_of_the_definition(bits, kind, monkeypatch):
     for rows, columns in SHAPES:
         for dtype in DTYPES:
             x = KINDS[kind](normal(rows, columns)).to(dtype)
-            payload = quantize_rows_by_definition(x, bits)
-            assert torch.equal(quantize_rows(x, bits), payload), (rows, columns, dtype)
-            expected = dequantize_rows_by_definition(payload, bits, columns, dtype)
-            actual = dequantize_rows(payload, bits, columns, dtype)
+            payload = quantize.quantize_rows_by_definition(x, bits)
+            assert torch.equal(quantize.quantize_rows(x, bits), payload), (rows, columns, dtype)
+            expected = quantize.dequantize_rows_by_definition(payload, bits, columns, dtype)
+            actual = quantize.dequantize_rows(payload, bits, columns, dtype)
             torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
-            into = dequantize_rows(payload, bits, columns, dtype, out=torch.empty_like(x))
+            into = quantize.dequantize_rows(payload, bits, columns, dtype, out=torch.empty_like(x))
             torch.testing.assert_close(into, expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -95,7 +86,7 @@ def test_fast_path_gives_the_bits_of_the_definition(bits, kind, monkeypatch):
 def test_a_negative_zero_changes_nothing_in_the_payload(bits):
     positive, negative = torch.zeros(1, 16), -torch.zeros(1, 16)
     positive[0, 3], negative[0, 3] = 3.0, 3.0
-    assert torch.equal(quantize_rows(positive, bits), quantize_rows(negative, bits))
+    assert torch.equal(quantize.quantize_rows(positive, bits), quantize.quantize_rows(negative, bits))
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -118,17 +109,11 @@ def test_every_shape_has_its_bytes(bits, shape):
     assert Quantize(bits).decode(payload).shape == x.shape
 
 
-def test_bytes_of_the_study():
-    # Q1 to Q3 on [32, 512, 1024]: 256 bytes of codes a bit pair, 4 of scale and bias for each of 16,384 rows.
-    for bits, row_bytes in ((2, 256 + 4), (4, 512 + 4), (8, 1024 + 4)):
-        assert Quantize(bits).payload_bytes((32, 512, 1024), torch.float16) == 16384 * row_bytes
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 def test_a_sum_over_several_blocks_has_the_bits_of_its_definition(bits, dtype):
     codec = Quantize(bits)
-    assert 3 * BLOCK_ELEMENTS > 700 * 400 > 2 * BLOCK_ELEMENTS
+    assert 3 * quantize.BLOCK_ELEMENTS > 700 * 400 > 2 * quantize.BLOCK_ELEMENTS
     generator = torch.Generator().manual_seed(0)
     payloads = [codec.encode(torch.randn(700, 400, generator=generator).to(dtype)) for _ in range(4)]
     assert torch.equal(codec.decode_sum(payloads), codec.decode_sum_by_definition(payloads))
@@ -151,15 +136,16 @@ def test_two_bits_by_feature_by_hand():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_what_comes_back_is_what_the_definition_says(bits, shape, dtype):
     x, codec = normal(*shape).pow(3).to(dtype), QuantizeFeatures(bits)
-    torch.testing.assert_close(codec(x), quantized_features_by_definition(x, bits), rtol=0, atol=0)
+    torch.testing.assert_close(codec(x), quantize.quantized_features_by_definition(x, bits), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_codes_are_packed_as_the_definition_says(bits):
     codes = torch.randint(0, 2**bits, (5, 13), dtype=torch.uint8, generator=torch.Generator().manual_seed(bits))
-    packed = pack(codes, bits)
-    assert torch.equal(packed, pack_by_definition(codes, bits))
-    assert torch.equal(unpack(packed, bits, 13), codes) and torch.equal(unpack_by_definition(packed, bits, 13), codes)
+    packed = quantize.pack(codes, bits)
+    assert torch.equal(packed, quantize.pack_by_definition(codes, bits))
+    for unpack in (quantize.unpack, quantize.unpack_by_definition):
+        assert torch.equal(unpack(packed, bits, 13), codes)
 
 
 def test_tokens_share_a_scale_and_a_large_one_spoils_no_feature_in_which_it_is_ordinary():

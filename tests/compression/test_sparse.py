@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.compression import RandomK, TopK, topk
-from workbench.compression.randomk import (
-    random_indices,
-    random_indices_by_definition,
-    set_stream_position_,
-    stream_position,
-)
-from workbench.compression.topk import largest_indices, largest_indices_by_definition
+from workbench.compression import RandomK, TopK, randomk, topk
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
@@ -66,11 +59,11 @@ def test_largest_magnitudes_in_ascending_positions():
 
 def test_of_equal_magnitudes_the_lowest_positions_stay_and_nan_counts_as_largest():
     x = torch.tensor([1.0, -2.0, 2.0, -1.0, 2.0, 1.0])
-    assert largest_indices(x, 2).tolist() == [1, 2]
-    assert largest_indices(x, 4).tolist() == [0, 1, 2, 4]
+    assert topk.largest_indices(x, 2).tolist() == [1, 2]
+    assert topk.largest_indices(x, 4).tolist() == [0, 1, 2, 4]
     x = torch.tensor([1.0, math.inf, -math.nan, 5.0, math.nan])
-    assert largest_indices(x, 1).tolist() == [2]
-    assert largest_indices(x, 3).tolist() == [1, 2, 4]
+    assert topk.largest_indices(x, 1).tolist() == [2]
+    assert topk.largest_indices(x, 3).tolist() == [1, 2, 4]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,7 +72,7 @@ def test_fast_path_gives_the_positions_of_the_definition(kind, dtype, small_samp
     for size in (1000, 1025, 3 * 1024, 10_007):
         x = adversary(kind, size).to(dtype)
         for k in (1, size // 100, size // 10, size // 2 + 1, size - 1):
-            assert torch.equal(largest_indices(x, k), largest_indices_by_definition(x, k)), (size, k)
+            assert torch.equal(topk.largest_indices(x, k), topk.largest_indices_by_definition(x, k)), (size, k)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,16 +80,16 @@ def test_plain_operations_for_other_devices_give_the_same_positions(kind):
     x = adversary(kind, 5000)
     for k in (1, 50, 500, 4999):
         keys = topk._keys(x.view(torch.int32), topk._bits_of_infinity(x.dtype) + 1)
-        assert torch.equal(topk._largest_of_keys(keys, k), largest_indices_by_definition(x, k))
+        assert torch.equal(topk._largest_of_keys(keys, k), topk.largest_indices_by_definition(x, k))
 
 
 def test_a_sample_that_misleads_is_found_out(monkeypatch):
     x = torch.randn(2 * topk.SAMPLE_SIZE, generator=torch.Generator().manual_seed(0))
-    expected = largest_indices_by_definition(x, 1000)
+    expected = topk.largest_indices_by_definition(x, 1000)
     monkeypatch.setattr(topk, "BLOCK_SIZE", 1 << 10)
     for threshold in (0, np.iinfo(np.int32).max):
         monkeypatch.setattr(topk, "_sampled_threshold", lambda bits, k, threshold=threshold: threshold)
-        assert torch.equal(largest_indices(x, 1000), expected)
+        assert torch.equal(topk.largest_indices(x, 1000), expected)
 
 
 def test_the_sample_visits_every_position_of_the_last_dimension():
@@ -152,7 +145,7 @@ def chi_square(counts, expected):
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.51, 0.9, 1.0])
 def test_positions_are_different_ascending_and_in_range(num_elements, share):
     k = round(share * num_elements)
-    indices = random_indices(num_elements, k, np.random.default_rng(0))
+    indices = randomk.random_indices(num_elements, k, np.random.default_rng(0))
     assert indices.dtype == np.int64
     assert len(indices) == k
     assert (np.diff(indices) > 0).all()
@@ -162,7 +155,7 @@ def test_positions_are_different_ascending_and_in_range(num_elements, share):
 @pytest.mark.parametrize(("num_elements", "k"), [(6, 2), (6, 4), (10, 1)])
 @pytest.mark.parametrize(
     ("draw", "make_generator"),
-    [(random_indices, np.random.default_rng), (random_indices_by_definition, random.Random)],
+    [(randomk.random_indices, np.random.default_rng), (randomk.random_indices_by_definition, random.Random)],
     ids=["fast", "definition"],
 )
 def test_every_set_of_positions_is_equally_likely(draw, make_generator, num_elements, k):
@@ -178,7 +171,7 @@ def test_positions_spread_evenly_over_a_large_tensor(k):
     generator, num_elements = np.random.default_rng(2), 100_000
     counts = np.zeros(50)
     for _ in range(10):
-        counts += np.histogram(random_indices(num_elements, k, generator), bins=50, range=(0, num_elements))[0]
+        counts += np.histogram(randomk.random_indices(num_elements, k, generator), bins=50, range=(0, num_elements))[0]
     # Without replacement the counts vary less than chi-square allows, by 1 - k/n.
     assert chi_square(counts, 10 * k / 50) / (1 - k / num_elements) < CHI_SQUARE[49]
 
@@ -209,7 +202,7 @@ def test_a_stream_continues_where_another_was_saved_half_a_draw_included():
     stream, other = np.random.default_rng(1), np.random.default_rng(2)
     stream.integers(2**31, size=3, dtype=np.int32)
     assert stream.bit_generator.state["has_uint32"] == 1
-    set_stream_position_(other, stream_position(stream))
+    randomk.set_stream_position_(other, randomk.stream_position(stream))
     assert other.bit_generator.state == stream.bit_generator.state
     with pytest.raises(ValueError, match=r"position is \(3,\).*it must be \(6,\)"):
         RandomK(1).load_state_dict({"_extra_state": torch.zeros(3, dtype=torch.int64)})

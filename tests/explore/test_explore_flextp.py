@@ -56,17 +56,13 @@ def test_a_timeline_shows_products_other_transfer_and_waiting_apart():
     plan = Plan(ranks=(RankPlan(dropped=0.25, migrated=0.5), RankPlan()))
     timeline = lesson.plan_timeline(times, plan, Costs.straight(alloc_s=0.5, communicate_s=1, compute_s=2))
     # Rank 0: 1 other and 0.5 alloc, 8 / 4 products, 0.5 transfer; rank 1: 1, 2, half a share of its own 2, 0.5.
-    assert [(each.label, each.start_s, each.end_s) for each in timeline.of("rank 0")] == [
-        ("other", 0, 1.5),
-        ("products", 1.5, 3.5),
-        ("transfer", 3.5, 4.0),
-        ("wait", 4.0, 4.5),
+    spans = [
+        ", ".join(f"{action.label} {action.start_s:g}-{action.end_s:g}" for action in timeline.of(f"rank {rank}"))
+        for rank in range(2)
     ]
-    assert [(each.label, each.start_s, each.end_s) for each in timeline.of("rank 1")] == [
-        ("other", 0, 1),
-        ("products", 1, 3),
-        ("for others", 3, 4),
-        ("transfer", 4, 4.5),
+    assert spans == [
+        "other 0-1.5, products 1.5-3.5, transfer 3.5-4, wait 4-4.5",
+        "other 0-1, products 1-3, for others 3-4, transfer 4-4.5",
     ]
 
 
@@ -91,7 +87,6 @@ def watched():
     return lesson.watch_training(rank, model, balancer, x, NUM_ITERATIONS)
 
 
-@pytest.mark.timeout(60)
 def test_watched_ranks_agree_on_every_plan_and_their_actions_fill_the_iteration():
     with Ranks(2) as ranks:
         by_rank = ranks.run(watched)
@@ -111,14 +106,6 @@ def test_a_rank_waits_in_an_all_reduce_until_the_last_one_has_come_and_then_tran
         return lesson.WatchedIteration(plan=Plan.plain(2), start_s=0, end_s=7, actions=(action,), loss=0.0)
 
     timeline = lesson.iteration_timeline([iteration(0, 2), iteration(1, 5)])
-    assert [(each.kind, each.end_s) for each in timeline.of("rank 0")] == [
-        (Kind.COMPUTE, 2),
-        (Kind.WAIT, 5),
-        (Kind.COMMUNICATE, 6),
-        (Kind.COMPUTE, 7),
-    ]
-    assert [(each.kind, each.end_s) for each in timeline.of("rank 1")] == [
-        (Kind.COMPUTE, 5),
-        (Kind.COMMUNICATE, 6),
-        (Kind.COMPUTE, 7),
-    ]
+    ends = [[(action.kind, action.end_s) for action in timeline.of(f"rank {rank}")] for rank in range(2)]
+    transferred = [(Kind.COMMUNICATE, 6), (Kind.COMPUTE, 7)]
+    assert ends == [[(Kind.COMPUTE, 2), (Kind.WAIT, 5), *transferred], [(Kind.COMPUTE, 5), *transferred]]

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,11 +34,7 @@ def test_the_puzzle_begins_with_a_lost_group_and_says_so():
     assert survived.result.recovers and survived.result.lost == ()
     assert survived.status.startswith("machines 1, 2 failed: training recovers from memory;")
     assert survived.result.probability == Fraction(24, 28)
-
-
-def test_one_failed_machine_and_none_are_written_as_such():
-    explorer = lesson.explore_placement().set(num_replicas=1, failed=(3,))
-    assert explorer.status.startswith("machine 3 failed: shard 3 is lost, training starts")
+    assert explorer.set(num_replicas=1, failed=(3,)).status.startswith("machine 3 failed: shard 3 is lost, training")
     assert explorer.set(failed=()).status == "no machine failed: nothing is lost."
 
 
@@ -76,17 +73,12 @@ def test_replicas_spare_storage_and_standby_machines_spare_waiting():
     assert there["ratio"] == pytest.approx(two.run.effective_ratio)
 
 
-def test_a_checkpoint_that_goes_first_costs_its_time_and_one_in_idle_spans_less():
+def test_a_checkpoint_costs_its_time_first_less_in_idle_spans_and_more_of_the_network_with_more_replicas():
     blocking, gemini = (lesson.compare_schemes(scheme=scheme, **CHOSEN) for scheme in (Scheme.BLOCKING, Scheme.GEMINI))
     assert blocking.overhead == pytest.approx(blocking.chosen.checkpoint_s / blocking.plain.iteration_s)
     assert 0 <= gemini.overhead < blocking.overhead
-
-
-def test_more_replicas_take_more_of_the_network():
-    two, three = (
-        lesson.compare_schemes(scheme=Scheme.GEMINI, **CHOSEN | {"num_replicas": number}) for number in (2, 3)
-    )
-    assert three.chosen.checkpoint_s == pytest.approx(2 * two.chosen.checkpoint_s, rel=1e-3)
+    three = lesson.compare_schemes(scheme=Scheme.GEMINI, **CHOSEN | {"num_replicas": 3})
+    assert three.chosen.checkpoint_s == pytest.approx(2 * gemini.chosen.checkpoint_s, rel=1e-3)
 
 
 def test_the_text_says_which_scheme_is_drawn_and_where_it_is_out_of_memory_or_stays_at_home():
@@ -140,11 +132,8 @@ def test_a_machine_that_does_not_exist_cannot_be_lost():
         _tiers([4, 2])
 
 
-class _Told:
-    """A training that has told something already."""
-
-    def __init__(self, *events: Event):
-        self.events = events
+def _told(*events: Event) -> SimpleNamespace:
+    return SimpleNamespace(events=events)  # a training that has told something already
 
 
 def _done(iteration: int, time_s: float, rank: int = 0) -> Event:
@@ -155,8 +144,8 @@ def test_iterations_in_a_row_share_a_line_that_begins_with_the_second_of_the_fir
     lines = []
     begins = Event(name="root elected", time_s=100.0, machine="machine-0")
     killed = Event(name="killed", time_s=103.5, machine="machine-1")
-    told = _Told(begins, _done(1, 101.0), _done(1, 101.1, rank=3), _done(2, 102.0), killed, _done(3, 104.0))
-    lesson.LiveLog(told, write=lines.append).until_iteration(3)
+    training = _told(begins, _done(1, 101.0), _done(1, 101.1, rank=3), _done(2, 102.0), killed, _done(3, 104.0))
+    lesson.LiveLog(training, write=lines.append).until_iteration(3)
     assert lines == [
         "  0.00 s  machine-0 is elected root",
         "  1.00 s  iterations 1 to 2",
@@ -165,18 +154,15 @@ def test_iterations_in_a_row_share_a_line_that_begins_with_the_second_of_the_fir
     ]
 
 
-def test_the_log_goes_on_where_it_stopped():
+def test_the_log_goes_on_where_it_stopped_and_silence_ends_the_waiting_with_its_cause():
     lines = []
-    log = lesson.LiveLog(_Told(_done(1, 1.0), _done(2, 2.0), Event(name="finished", time_s=2.5)), write=lines.append)
+    training = _told(_done(1, 1.0), _done(2, 2.0), Event(name="finished", time_s=2.5))
+    log = lesson.LiveLog(training, write=lines.append, silence_s=0.05)
     log.until_iteration(1)
     log.until_end()
     assert lines == ["  0.00 s  iteration 1", "  1.00 s  iteration 2", "  1.50 s  all ranks have returned"]
-
-
-def test_silence_ends_the_waiting_with_what_was_waited_for():
-    log = lesson.LiveLog(_Told(_done(1, 1.0)), write=lambda line: None, silence_s=0.05)
-    with pytest.raises(TimeoutError, match="waiting for iteration 2, nothing was heard of the training for 0.05 s"):
-        log.until_iteration(2)
+    with pytest.raises(TimeoutError, match="waiting for iteration 3, nothing was heard of the training for 0.05 s"):
+        log.until_iteration(3)
 
 
 def test_an_event_is_told_with_what_a_reader_wants_to_know():

@@ -47,40 +47,21 @@ def test_an_exercise_accepts_the_answer_worked_by_hand_and_helps_with_every_mist
         assert len(str(answer)) < 3 or str(answer).replace(" ", "") not in hint.replace(" ", "").replace("_", "")
 
 
+SIZES = {"micro_batch": 4, "sequence": 128, "code_size": 400}
+MACHINE = {"bandwidth_bytes_per_s": 1e11, "flops_per_s": 1e14, "layer_launch_s": 0.0}
+STRAGGLERS = {"skewness": 4.0, "num_stragglers": 3}
+QUANTIZATION, ZERO = activation_compression.Approach.QUANTIZATION, flextp.Choice(solution=Solution.ZERO)
+
+
 @pytest.mark.parametrize(
     ("explore", "changes"),
     [
         (
             activation_compression.explore_activation_compression,
-            {
-                "bandwidth_bytes_per_s": 1.25e9,
-                "code_size": 25,
-                "approach": activation_compression.Approach.QUANTIZATION,
-            },
+            {"bandwidth_bytes_per_s": 1.25e9, "code_size": 25, "approach": QUANTIZATION},
         ),
-        (
-            activation_compression.explore_break_even,
-            {
-                "micro_batch": 4,
-                "sequence": 128,
-                "code_size": 400,
-                "bandwidth_bytes_per_s": 1e11,
-                "flops_per_s": 1e14,
-                "layer_launch_s": 0.0,
-                "codec_factor": 4.0,
-                "fused": True,
-            },
-        ),
-        (
-            flextp.explore_flextp,
-            {
-                "skewness": 4.0,
-                "num_stragglers": 3,
-                "bandwidth_bytes_per_s": 1.25e9,
-                "choice": flextp.Choice(solution=Solution.ZERO),
-                "pruning_ratio": 0.25,
-            },
-        ),
+        (activation_compression.explore_break_even, SIZES | MACHINE | {"codec_factor": 4.0, "fused": True}),
+        (flextp.explore_flextp, STRAGGLERS | {"bandwidth_bytes_per_s": 1.25e9, "choice": ZERO, "pruning_ratio": 0.25}),
         (gemini.explore_placement, {"failed": (0, 2, 4), "kind": "ring", "num_machines": 9, "num_replicas": 3}),
         (
             gemini.explore_failures,

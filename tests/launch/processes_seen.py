@@ -1,5 +1,7 @@
 """Looks at other processes from outside; the dead but unreaped do not count as living."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -7,6 +9,23 @@ from pathlib import Path
 import psutil
 
 PATIENCE_S = 40.0  # seconds a busy machine may need to get something going
+
+# A program that a test kills begins with this; its first argument is the file that says how far it is.
+PROGRAM = """
+import ctypes, os, subprocess, sys, time
+path = sys.argv[1]
+def say(*words):
+    open(path, "w").write(" ".join(map(str, words)) + "\\n")
+def start_sleep():
+    return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+def hang():
+    ctypes.PyDLL(None).sleep(600)  # holds the interpreter lock
+"""
+
+
+def run_python(*arguments: str, **options) -> subprocess.CompletedProcess:
+    """Run Python to its end and keep its output."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, **options)
 
 
 def living(pids: Iterable[int]) -> list[int]:

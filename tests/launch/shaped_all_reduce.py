@@ -1,7 +1,7 @@
 """Time all-reduces on shaped hosts; as a script, without root.
 
 `python shaped_all_reduce.py MESSAGE_BYTES ENOUGH_S` drops root and prints the user, whether it took a user namespace,
-and the seconds. It forks by hand, because another user may not be allowed to read the interpreter's files.
+and the seconds. It forks its ranks, because another user may not be allowed to read the interpreter's files.
 """
 
 import ctypes
@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 
 import pyroute2  # noqa: F401
 import torch
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from workbench.cluster import Link
 from workbench.launch.hosts import HostNamespaces, ShapedHosts
+from workbench.launch.processes import fork
 
 NOBODY = 65534  # a user and a group without rights, on any Linux
 PR_SET_DUMPABLE = 4  # <linux/prctl.h>
@@ -24,9 +26,7 @@ NUM_HOSTS = 4
 
 def all_reduce_s(message_bytes: int, *, enough_s: float = 0.0, num_times: int = 12) -> list[float]:
     """Return the seconds of all-reduces, each from barrier to barrier, up to the first that is fast enough."""
-    tensor = torch.ones(message_bytes // 4)
-    times = []
-    enough = torch.zeros(1)
+    tensor, enough, times = torch.ones(message_bytes // 4), torch.zeros(1), []
     while not enough and len(times) < num_times:
         dist.barrier()
         start = time.perf_counter()
@@ -47,27 +47,14 @@ def drop_root() -> None:
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)
 
 
-def live(rank: int, hosts: HostNamespaces, meeting: str, message_bytes: int, enough_s: float) -> None:
-    """Be one rank."""
+def live(rank: int, hosts: HostNamespaces, meeting: str, message_bytes: int, enough_s: float) -> int:
     hosts.enter(rank)
     os.environ["GLOO_SOCKET_IFNAME"] = hosts.interface
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=NUM_HOSTS)
     times = all_reduce_s(message_bytes, enough_s=enough_s)
     if rank == 0:
         print(os.getuid(), hosts.description["user_namespace"], *times, flush=True)
-
-
-def fork_rank(*args) -> int:
-    """Start one rank and return its process id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        live(*args)
-        status = 0
-    finally:
-        os._exit(status)
+    return 0
 
 
 def main(message_bytes: int, enough_s: float) -> int:
@@ -77,7 +64,7 @@ def main(message_bytes: int, enough_s: float) -> int:
     with tempfile.TemporaryDirectory() as folder:
         hosts = ShapedHosts(NUM_HOSTS, link=Link.gigabit()).open()
         meeting = os.path.join(folder, "meeting")
-        pids = [fork_rank(rank, hosts, meeting, message_bytes, enough_s) for rank in range(NUM_HOSTS)]
+        pids = [fork(partial(live, rank, hosts, meeting, message_bytes, enough_s)) for rank in range(NUM_HOSTS)]
         return int(any(os.waitpid(pid, 0)[1] for pid in pids))
 
 

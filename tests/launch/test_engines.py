@@ -1,16 +1,12 @@
 """The same function under torchrun and on an ipyparallel cluster."""
 
-import subprocess
-import sys
-
 import ipyparallel
 import pytest
 import torch
 import torch.distributed as dist
+from processes_seen import run_python
 
 from workbench.launch import IPyParallelRanks, PerRank, RankFailed, run_here
-
-pytestmark = pytest.mark.timeout(110)
 
 SCRIPT = """
 import sys
@@ -35,8 +31,8 @@ except RuntimeError as error:
 def test_a_function_runs_under_torchrun_where_a_pool_is_refused(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run([*torchrun, str(script), str(tmp_path)], capture_output=True, text=True, timeout=100)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = run_python(*torchrun, str(script), str(tmp_path))
     assert done.returncode == 0, done.stderr
     refusal = "torchrun has started the ranks already; call the function with run_here(...)"
     for rank in range(2):

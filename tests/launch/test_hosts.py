@@ -1,22 +1,26 @@
 """Shaped hosts: real gloo ranks on rate-limited network namespaces, with and without root."""
 
 import os
-import signal
 import socket
 import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
 
+import psutil
 import pytest
+import torch
+import torch.distributed as dist
+from processes_seen import run_python, wait_for
 from shaped_all_reduce import NOBODY, all_reduce_s
 
 from workbench.cluster import Algorithm, Collective, Link, collective_time_s
 from workbench.launch import Ranks, ShapedHosts, rank_environment, run_on_ranks
 from workbench.launch.hosts import HostNamespaces, LatencyNotImposed
 
-ENOUGH_S = 0.192 / 0.90
+# A 16 MB ring all-reduce of 4 ranks at 1 Gbit/s: 2 * 3/4 * 16e6 B / 125e6 B/s.
+CLOSED_FORM_S = 0.192
+ENOUGH_S = CLOSED_FORM_S / 0.90
 
 MISSING = ShapedHosts.missing()
 needs_namespaces = pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")
@@ -36,42 +40,45 @@ for limit in ("max_user_namespaces", "max_net_namespaces"):
 """
 
 OWNER_THAT_WAITS = """
-import os, time
 from workbench.cluster import Link
 from workbench.launch import Ranks, ShapedHosts
 def where():
     return os.getpid(), os.stat("/proc/self/ns/net").st_ino
-if __name__ == "__main__":
-    with Ranks(2, hosts=ShapedHosts(2, link=Link.gigabit())) as ranks:
-        print(*(number for place in ranks.run(where) for number in place), flush=True)
-        time.sleep(60)
+ranks = Ranks(2, hosts=ShapedHosts(2, link=Link.gigabit()))
+say(*sum(ranks.run(where), ()))
+time.sleep(60)
 """
 
 
 def exchange_s(pairs: list[tuple[int, int]], message_bytes: int) -> float:
     """Return the seconds in which every (sender, receiver) pair has passed a message, all at the same time."""
-    import torch
-    import torch.distributed as dist
-
     rank = dist.get_rank()
-    everywhere = [torch.zeros(message_bytes // 4) for _ in pairs]
+    moves = [(dist.isend, receiver) for sender, receiver in pairs if sender == rank]
+    moves += [(dist.irecv, sender) for sender, receiver in pairs if receiver == rank]
+    tensors = [torch.zeros(message_bytes // 4) for _ in moves]
     dist.barrier()
     start = time.perf_counter()
-    work = []
-    for tensor, (sender, receiver) in zip(everywhere, pairs, strict=True):
-        if rank == sender:
-            work.append(dist.isend(tensor, receiver))
-        if rank == receiver:
-            work.append(dist.irecv(tensor, sender))
-    for handle in work:
+    for handle in [move(tensor, peer) for tensor, (move, peer) in zip(tensors, moves, strict=True)]:
         handle.wait()
     dist.barrier()
     return time.perf_counter() - start
 
 
-def network_of_this_process() -> int:
-    """Return the number of the network namespace."""
-    return os.stat("/proc/self/ns/net").st_ino
+def network_of(pid: int | str = "self") -> int | None:
+    """Return the number of the network namespace of a living process."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino
+    except OSError:
+        return None
+
+
+def pids_in(networks: set[int]) -> set[int]:
+    return {pid for pid in psutil.pids() if network_of(pid) in networks}
+
+
+def in_one_thread(*arguments: str) -> subprocess.CompletedProcess:
+    """Run Python with one thread, which namespaces need."""
+    return run_python(*arguments, env={**os.environ, **rank_environment(1)})
 
 
 @pytest.fixture(scope="module")
@@ -102,25 +109,22 @@ def fastest(ranks: Ranks, pairs: list[tuple[int, int]], enough_s: float) -> floa
 
 
 def within_closed_form(seconds: float) -> bool:
-    """A 16 MB ring all-reduce of 4 ranks at 1 Gbit/s: 2 * 3/4 * 16e6 B / 125e6 B/s = 0.192 s.
-
-    At least 90 % of that bandwidth, and no faster than the bursts of 62.5 kB a cable allow.
-    """
-    return 0.192 / 1.02 <= seconds <= ENOUGH_S
+    """At least 90 % of the closed form's bandwidth, and no faster than the bursts of 62.5 kB a cable allow."""
+    return CLOSED_FORM_S / 1.02 <= seconds <= ENOUGH_S
 
 
 @needs_namespaces
 def test_a_16_mb_all_reduce_among_4_hosts_at_1_gigabit_reaches_90_percent_of_the_closed_form(one_rank_a_host):
     link = Link(bandwidth_bytes_per_s=GIGABIT_BYTES_PER_S, source="nominal")
     closed_form_s = collective_time_s(Collective.ALL_REDUCE, Algorithm.RING, 4, 16_000_000, link)
-    assert closed_form_s == pytest.approx(0.192)
+    assert closed_form_s == pytest.approx(CLOSED_FORM_S)
     assert within_closed_form(min(one_rank_a_host.run(all_reduce_s, 16_000_000, enough_s=ENOUGH_S)[0]))
 
 
 @needs_namespaces
 @pytest.mark.skipif(os.getuid() != 0, reason="already running without root: the test above is this one")
 def test_it_reaches_them_without_root_too():
-    done = _python(str(Path(__file__).parent / "shaped_all_reduce.py"), "16000000", str(ENOUGH_S))
+    done = in_one_thread(str(Path(__file__).parent / "shaped_all_reduce.py"), "16000000", str(ENOUGH_S))
     assert done.returncode == 0, done.stderr
     user, user_namespace, *seconds = done.stdout.split()
     assert (int(user), user_namespace) == (NOBODY, "True")
@@ -146,24 +150,20 @@ def test_each_card_has_the_rate_of_the_link_each_way(three_slow_hosts, pairs, le
 def test_two_pools_at_once_have_networks_of_their_own_and_ranks_in_contiguous_blocks(one_rank_a_host, three_slow_hosts):
     running = [ranks.start(all_reduce_s, 100_000) for ranks in (one_rank_a_host, three_slow_hosts)]
     assert [len(run.result()) for run in running] == [4, 4]
-    networks, slow = (ranks.run(network_of_this_process) for ranks in (one_rank_a_host, three_slow_hosts))
+    networks, slow = (ranks.run(network_of) for ranks in (one_rank_a_host, three_slow_hosts))
     assert slow[0] == slow[1]
-    assert len({*networks, *slow, network_of_this_process()}) == 4 + 3 + 1
+    assert len({*networks, *slow, network_of()}) == 4 + 3 + 1
 
 
 @needs_namespaces
-def test_nothing_is_left_after_the_owner_is_killed():
+def test_nothing_is_left_after_the_owner_is_killed(start_owner):
     interfaces_before = socket.if_nameindex()
-    owner = subprocess.Popen([sys.executable, "-c", OWNER_THAT_WAITS], stdout=subprocess.PIPE, text=True)
-    with owner:
-        first_pid, first_network, second_pid, second_network = map(int, owner.stdout.readline().split())
-        networks = {first_network, second_network}
-        assert {first_pid, second_pid} <= _pids_in(networks)
-        owner.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 1
-    while _pids_in(networks) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert _pids_in(networks) == set()
+    owner, words = start_owner(OWNER_THAT_WAITS)
+    first_pid, first_network, second_pid, second_network = map(int, words)
+    networks = {first_network, second_network}
+    assert {first_pid, second_pid} <= pids_in(networks)
+    owner.kill()
+    wait_for(lambda: not pids_in(networks), within_s=1.0)
     assert socket.if_nameindex() == interfaces_before
     assert not Path("/var/run/netns").exists() or not list(Path("/var/run/netns").iterdir())
 
@@ -176,7 +176,7 @@ def test_a_machine_without_namespaces_is_refused_with_what_it_lacks():
         "print(ShapedHosts.missing())\n"
         "Ranks(2, hosts=ShapedHosts(2, link=Link.gigabit())).close()\n"
     )
-    done = _python("-c", script)
+    done = in_one_thread("-c", script)
     assert done.stdout.startswith("root, or unprivileged user and network namespaces (the kernel answered: No space")
     assert done.returncode != 0
     assert "user.max_net_namespaces" in done.stderr.splitlines()[-1] or "the ranks cannot start" in done.stderr
@@ -191,7 +191,7 @@ def test_a_process_with_threads_is_refused_in_words():
         "from workbench.launch import ShapedHosts\n"
         "ShapedHosts(2, link=Link.gigabit()).open()\n"
     )
-    assert "a process with one thread: this one has 2" in _python("-c", script).stderr
+    assert "a process with one thread: this one has 2" in in_one_thread("-c", script).stderr
 
 
 @needs_namespaces
@@ -199,7 +199,6 @@ def test_the_record_says_what_was_built(one_rank_a_host):
     built = one_rank_a_host.hosts
     assert built["num_hosts"] == 4
     assert built["bandwidth_bytes_per_s"] == 125_000_000
-    assert built["rate_note"] is None
     assert built["delay_imposed_s"] in (0.0, Link.gigabit().latency_s)
     # MTU 9000: 9000 - 20 - 32 bytes of payload in 9000 + 14 bytes on the wire.
     assert built["payload_share"] == pytest.approx(8948 / 9014)
@@ -243,26 +242,6 @@ def test_a_rate_that_a_processor_may_not_reach_is_noted(gigabits, noted):
 def test_blocks_differ_by_at_most_one_rank():
     hosts = ShapedHosts(3, Link.gigabit())
     assert [hosts.host_of(rank, 8) for rank in range(8)] == [0, 0, 0, 1, 1, 1, 2, 2]
-
-
-def _python(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, *arguments]
-    environment = {**os.environ, **rank_environment(1)}  # one thread, which namespaces need
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-
-
-def _pids_in(networks: set[int]) -> set[int]:
-    """Return the living processes in some network namespaces."""
-    found = set()
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                inside = os.stat(folder / "ns" / "net").st_ino in networks
-            except OSError:
-                continue
-            if inside:
-                found.add(int(folder.name))
-    return found
 
 
 @needs_namespaces

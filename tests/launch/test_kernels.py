@@ -1,14 +1,11 @@
 """Jupyter kernels for ranks: installed, listed, removed."""
 
-import os
-import subprocess
 import sys
 
 import pytest
+from processes_seen import run_python
 
 from workbench.launch.kernels import KernelPlace, RanksKernel, install, installed, remove
-
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +16,7 @@ def own_folders(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_installed_kernels_are_listed_and_removed(own_folders):
+def test_installed_kernels_are_listed_and_removed_and_the_user_s_hides_the_environment_s(own_folders):
     assert installed() == {}
     folder = install(4)
     assert folder == own_folders / "environment/share/jupyter/kernels/workbench-4-ranks"
@@ -30,13 +27,9 @@ def test_installed_kernels_are_listed_and_removed(own_folders):
     assert list(installed()) == ["workbench-2-gpus"]
     with pytest.raises(ValueError, match="'python3'; it must be one that .* installed: workbench-2-gpus"):
         remove("python3")
-
-
-def test_the_user_s_kernel_hides_the_environment_s_as_in_jupyter(own_folders):
-    install(4, place=KernelPlace.ENVIRONMENT)
-    folder = install(4, place=KernelPlace.USER)
-    assert folder.is_relative_to(own_folders / "user")
-    assert installed() == {"workbench-4-ranks": folder}
+    of_user = install(2, device="cuda", place=KernelPlace.USER)
+    assert of_user.is_relative_to(own_folders / "user")
+    assert installed() == {"workbench-2-gpus": of_user}  # as in Jupyter
 
 
 def test_a_gpu_kernel_names_ranks_device_and_gpus():
@@ -68,7 +61,4 @@ def test_wrong_kernels_are_refused_before_anything_is_written(refused, rule, own
 
 def test_neither_listing_nor_importing_the_room_imports_torch():
     program = "import sys, workbench.launch, workbench.launch.kernels as k; k.installed();print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, env=dict(os.environ)
-    )
-    assert done.stdout == "False\n"
+    assert run_python("-c", program).stdout == "False\n"

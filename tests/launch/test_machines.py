@@ -3,17 +3,14 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
 import pytest
-from processes_seen import assert_all_dead_within, family, living, wait_for, wait_for_text
+from processes_seen import assert_all_dead_within, family, living, wait_for
 
 from workbench.launch.machine import MachineMemory
 from workbench.launch.machines import MachineEnded, Machines, MachineSaid, RankEnded, RankExit, RankSaid
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def agent(machine):
@@ -42,95 +39,76 @@ def sleep(link):
 
 
 @pytest.fixture(scope="module")
-def machines():
-    with Machines() as running:
-        yield running
+def fleet():
+    with Machines() as machines:
+        yield machines
 
 
 @pytest.fixture
-def start(machines):
-    """Starts machines, which are killed after the test."""
-    names = []
-
-    def start_one(name, function=agent, *args, **kwargs):
-        machines.start(name, function, *args, **kwargs)
-        names.append(name)
-
-    yield start_one
-    machines.kill(*set(names) & set(machines.names))
+def machines(fleet):
+    yield fleet
+    fleet.kill_all()
 
 
 def until(machines, kind, **fields):
     """Return the next event of a kind with these fields."""
     end_s = time.monotonic() + 20
     while time.monotonic() < end_s:
-        happened = machines.wait(end_s - time.monotonic())
-        machines._unread = happened  # look at them one by one, and keep the rest
+        machines._unread = machines.wait(end_s - time.monotonic())  # looked at one by one; the rest is kept
         while machines._unread:
-            one = machines._unread.pop(0)
-            if isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items()):
-                return one
+            event = machines._unread.pop(0)
+            if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items()):
+                return event
     raise AssertionError(f"no {kind.__name__} with {fields}")
 
 
-@pytest.fixture
-def start_asleep(machines, start):
-    """Starts a machine whose ranks sleep; returns the process ids of its agent, its ranks and their programs."""
-
-    def start_one(name, *ranks):
-        start(name)
-        for rank in ranks:
-            machines.tell(name, (rank, sleep))
-            until(machines, RankSaid, machine=name, rank=rank, message="asleep")
-        return family(machines.pids[name]["agent"])
-
-    return start_one
+def put_to_sleep(machines, name, *ranks):
+    """Let ranks of a machine sleep; return the process ids of its agent, its ranks and their programs."""
+    if name not in machines.names:
+        machines.start(name, agent)
+    for rank in ranks:
+        machines.tell(name, (rank, sleep))
+        until(machines, RankSaid, machine=name, rank=rank, message="asleep")
+    return family(machines.pids[name]["agent"])
 
 
-def result(machines, name):
-    """What rank 0 of a machine returned, once it has ended."""
+def run(machines, name, function):
+    """What a function returned on rank 0 of a machine, once the rank has ended."""
+    machines.tell(name, (0, function))
     reply = until(machines, RankSaid, machine=name, rank=0).message
     assert reply.failure is None, reply.traceback
     assert until(machines, RankEnded, machine=name).exit is RankExit.RETURNED
     return reply.value
 
 
-def test_memory_outlives_a_rank_that_is_killed_and_dies_with_the_machine(machines, start):
-    start("a")
-    counts = []
-    for _ in range(2):
-        machines.tell("a", (0, count))
-        counts.append(result(machines, "a"))
-    machines.tell("a", (0, sleep))
-    until(machines, RankSaid, message="asleep")
+def test_memory_outlives_a_rank_that_is_killed_with_its_programs_and_dies_with_the_machine(machines):
+    machines.start("a", agent)
+    counts = [run(machines, "a", count) for _ in range(2)]
+    children = put_to_sleep(machines, "a", 0)[1:]
     machines.kill_rank("a", 0)
     assert until(machines, RankEnded, machine="a").exit is RankExit.KILLED
-    machines.tell("a", (0, count))
-    counts.append(result(machines, "a"))
+    assert_all_dead_within(children, 2.0)
+    counts.append(run(machines, "a", count))
     machines.kill("a")
-    start("a")
-    machines.tell("a", (0, count))
-    assert [*counts, result(machines, "a")] == [1, 2, 3, 1]
+    machines.start("a", agent)
+    assert [*counts, run(machines, "a", count)] == [1, 2, 3, 1]
 
 
-def test_a_killed_machine_takes_its_ranks_and_what_they_started_and_leaves_the_others(machines, start_asleep):
-    doomed, spared = start_asleep("a", 0), start_asleep("b", 0)
-    machines.kill("a")
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_killed_machine_takes_its_ranks_and_what_they_started_and_leaves_the_others(machines, is_stopped):
+    doomed, spared = put_to_sleep(machines, "a", 0), put_to_sleep(machines, "b", 0)
     assert len(doomed) == len(spared) == 3  # agent, rank, sleep
+    if is_stopped:
+        os.kill(doomed[0], signal.SIGSTOP)
+        wait_for(lambda: psutil.Process(doomed[0]).status() == psutil.STATUS_STOPPED)
+    machines.kill("a")
     assert not living(doomed)
     assert living(spared) == spared
     assert machines.names == ("b",)
 
 
-def test_what_a_rank_had_started_ends_with_the_rank(machines, start_asleep):
-    children = start_asleep("a", 0)[1:]
-    machines.kill_rank("a", 0)
-    until(machines, RankEnded, machine="a")
-    assert_all_dead_within(children, 2.0)
-
-
-def test_stopped_ranks_are_gone_before_the_agent_goes_on(machines, start_asleep):
-    children = start_asleep("a", 3, 5)[1:]
+def test_stopped_ranks_are_gone_before_the_agent_goes_on(machines):
+    children = put_to_sleep(machines, "a", 3, 5)[1:]
     machines.tell("a", None)
     assert until(machines, MachineSaid).message == ()
     assert not living(children)
@@ -140,8 +118,8 @@ def fail(link):
     raise KeyError("no such layer")
 
 
-def test_a_rank_that_raises_reports_where_and_its_agent_learns_only_how_it_ended(machines, start):
-    start("a")
+def test_a_rank_that_raises_reports_where_and_its_agent_learns_only_how_it_ended(machines):
+    machines.start("a", agent)
     machines.tell("a", (0, fail))
     reply = until(machines, RankSaid).message
     assert reply.message == "raised KeyError: 'no such layer'"
@@ -158,10 +136,9 @@ def ask_twice(link):
     return str(refused.value), str(too_much.value), link.names()
 
 
-def test_memory_keeps_its_size_and_stays_within_the_machines_limit(machines, start):
-    start("a", memory_limit_bytes=4096)
-    machines.tell("a", (0, ask_twice))
-    size, limit, names = result(machines, "a")
+def test_memory_keeps_its_size_and_stays_within_the_machines_limit(machines):
+    machines.start("a", agent, memory_limit_bytes=4096)
+    size, limit, names = run(machines, "a", ask_twice)
     assert size == "num_bytes of 'replica' is 8192; it must be 4096 as before"
     assert limit == "num_bytes of 'another' is 1; with the 4096 kept already it must stay within 4096"
     assert names == {"replica": 4096}
@@ -171,14 +148,14 @@ def broken(machine):
     raise RuntimeError("no network card")
 
 
-def test_an_agent_whose_function_raises_reports_why_and_ends(machines, start):
-    start("a", broken)
+def test_an_agent_whose_function_raises_reports_why_and_ends(machines):
+    machines.start("a", broken)
     assert until(machines, MachineSaid).message.message == "RuntimeError: no network card"
     assert os.waitstatus_to_exitcode(until(machines, MachineEnded).status) == 1
 
 
-def test_two_machines_of_one_name_are_refused_before_anything_starts(machines, start):
-    start("a")
+def test_two_machines_of_one_name_are_refused_before_anything_starts(machines):
+    machines.start("a", agent)
     with pytest.raises(ValueError, match="name is 'a'; no other machine may have it"):
         machines.start("a", agent)
     with pytest.raises(ValueError, match="host is 0; it must be given if and only if there are shaped hosts"):
@@ -193,39 +170,20 @@ def test_a_memory_needs_a_positive_whole_number_of_bytes(num_bytes):
 
 
 OWNER = """
-import sys, time
-sys.path.insert(0, {folder!r})
-from test_machines import agent, sleep
-from workbench.launch.machines import Machines
+sys.path.insert(0, sys.argv[2])
+from test_machines import Machines, put_to_sleep
 machines = Machines()
 for name in ("a", "b"):
-    machines.start(name, agent)
-    machines.tell(name, (0, sleep))
-end = time.monotonic() + 30
-asleep = 0
-while asleep < 2 and time.monotonic() < end:
-    asleep += sum(getattr(one, "message", "") == "asleep" for one in machines.wait(1.0))
-open(sys.argv[1], "w").write("here\\n")
+    put_to_sleep(machines, name, 0)
+say()
 time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_process_is_left_two_seconds_after_the_owner_was_killed(number, tmp_path):
-    program = OWNER.format(folder=os.path.dirname(__file__))
-    mark = tmp_path / "mark"
-    owner = subprocess.Popen([sys.executable, "-c", program, str(mark)])
-    wait_for_text(mark)
+def test_no_process_is_left_two_seconds_after_the_owner_was_killed(number, start_owner):
+    owner, _ = start_owner(OWNER, os.path.dirname(__file__))
     everyone = family(owner.pid)
     assert len(everyone) == 9  # owner, guard, fork server, and twice agent, rank, sleep
     owner.send_signal(number)
     assert_all_dead_within(everyone, 2.0)
-    owner.wait()
-
-
-def test_a_stopped_agent_is_killed_too(machines, start_asleep):
-    everyone = start_asleep("a", 0)
-    os.kill(everyone[0], signal.SIGSTOP)
-    wait_for(lambda: psutil.Process(everyone[0]).status() == psutil.STATUS_STOPPED)
-    machines.kill("a")
-    assert not living(everyone)

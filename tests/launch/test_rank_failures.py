@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,7 +18,7 @@ from processes_seen import assert_all_dead_within
 from workbench.launch import FailureKind, RankFailed, Ranks, run_on_ranks, worker_group
 from workbench.launch.failures import RankFailure
 
-pytestmark = pytest.mark.timeout(60)
+RAISED, DIED = FailureKind.RAISED, FailureKind.DIED
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +27,16 @@ def ranks():
         yield pool
 
 
+def fork_server_of(pool: Ranks) -> int:
+    return psutil.Process(pool.pids[0]).ppid()
+
+
 def wait_for_everyone() -> None:
     dist.all_reduce(torch.ones(1))
 
 
 def raise_key_error():
     raise KeyError("weight")
-
-
-def kill_itself():
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def crash():
@@ -49,16 +51,16 @@ def leave():
 class Unwelcome:
     """Pickles, but cannot be unpickled where no process group is."""
 
-    def __init__(self, error: str):
+    def __init__(self, error: type[Exception]):
         self.error = error
 
     def __reduce__(self):
         return _only_on_ranks, (self.error,)
 
 
-def _only_on_ranks(error: str) -> None:
+def _only_on_ranks(error: type[Exception]) -> None:
     if not dist.is_initialized():
-        raise {"ValueError": ValueError, "EOFError": EOFError}[error]("not here")
+        raise error("not here")
 
 
 class Unreadable:
@@ -66,27 +68,20 @@ class Unreadable:
         raise OSError("disk is gone")
 
 
+NOT_HERE = "returned what cannot be unpickled here: {}: not here"
+
+
 @pytest.mark.parametrize(
     ("fail", "kind", "message", "where"),
     [
-        (raise_key_error, FailureKind.RAISED, "raised KeyError: 'weight'", 'raise KeyError("weight")'),
-        (kill_itself, FailureKind.DIED, "was killed by signal 9, likely out of memory", ""),
-        (crash, FailureKind.DIED, "was killed by signal 11 (SIGSEGV)", "in crash"),
-        (leave, FailureKind.DIED, "ended by itself with exit status 5", "going"),
-        (sys._getframe, FailureKind.RAISED, "raised TypeError: cannot pickle 'frame' object", "TypeError"),
-        (Unreadable, FailureKind.RAISED, "raised OSError: disk is gone", "in __reduce__"),
-        (
-            lambda: Unwelcome("ValueError"),
-            FailureKind.RAISED,
-            "returned what cannot be unpickled here: ValueError: not here",
-            "in _only_on_ranks",
-        ),
-        (
-            lambda: Unwelcome("EOFError"),
-            FailureKind.RAISED,
-            "returned what cannot be unpickled here: EOFError: not here",
-            "in _only_on_ranks",
-        ),
+        (raise_key_error, RAISED, "raised KeyError: 'weight'", 'raise KeyError("weight")'),
+        (partial(signal.raise_signal, signal.SIGKILL), DIED, "was killed by signal 9, likely out of memory", ""),
+        (crash, DIED, "was killed by signal 11 (SIGSEGV)", "in crash"),
+        (leave, DIED, "ended by itself with exit status 5", "going"),
+        (sys._getframe, RAISED, "raised TypeError: cannot pickle 'frame' object", "TypeError"),
+        (Unreadable, RAISED, "raised OSError: disk is gone", "in __reduce__"),
+        (partial(Unwelcome, ValueError), RAISED, NOT_HERE.format("ValueError"), "in _only_on_ranks"),
+        (partial(Unwelcome, EOFError), RAISED, NOT_HERE.format("EOFError"), "in _only_on_ranks"),
     ],
     ids=["raises", "killed", "crash", "exits", "unsendable", "error of the system", "unreadable", "unreadable end"],
 )
@@ -146,8 +141,7 @@ def test_a_hang_names_the_rank_that_others_wait_for_and_shows_where(ranks):
 def test_a_fork_server_that_does_not_answer_is_killed_and_the_next_run_starts_another(monkeypatch):
     monkeypatch.setattr(worker_group, "STOP_PATIENCE_S", 0.5)
     with Ranks(2, echo=False) as ranks:
-        before = ranks.pids
-        fork_server = psutil.Process(before[0]).ppid()
+        before, fork_server = ranks.pids, fork_server_of(ranks)
         os.kill(fork_server, signal.SIGSTOP)
         with pytest.raises(RankFailed, match="rank 0 did not answer within 0.5 s"):
             ranks.run(time.sleep, 60, timeout_s=0.5)
@@ -158,7 +152,7 @@ def test_a_fork_server_that_does_not_answer_is_killed_and_the_next_run_starts_an
 @pytest.mark.parametrize("ranks_run", [True, False])
 def test_a_killed_fork_server_is_reported_and_the_next_run_starts_another(ranks, ranks_run):
     ranks.run(dist.get_rank)
-    fork_server = psutil.Process(ranks.pids[0]).ppid()
+    fork_server = fork_server_of(ranks)
     if not ranks_run:  # these ranks are stopped, no others were started yet
         with pytest.raises(RankFailed):
             ranks.run(raise_key_error)
@@ -168,27 +162,6 @@ def test_a_killed_fork_server_is_reported_and_the_next_run_starts_another(ranks,
     with pytest.raises(RankFailed, match="rank 0 ended with its fork server"):
         ranks.run(dist.get_rank)
     assert ranks.run(dist.get_rank) == [0, 1, 2]
-
-
-def test_a_rank_that_cannot_enter_its_host_says_why():
-    class NoWayIn:  # here, so that it travels whole to the fork server
-        interface = "lo"
-        description = None
-
-        def open(self):
-            return self
-
-        def host_of(self, rank, num_ranks):
-            return rank
-
-        def enter(self, host):
-            raise OSError("no such host")
-
-        def warn_of(self, description):
-            pass
-
-    with pytest.raises(RankFailed, match="rank 0 ended by itself with exit status 1\n(.*\n)*.*OSError: no such host"):
-        Ranks(2, hosts=NoWayIn())
 
 
 def test_a_module_the_ranks_cannot_import_is_reported_by_name(ranks, tmp_path, monkeypatch):
@@ -212,44 +185,43 @@ def test_a_program_that_a_rank_started_ends_with_the_run_that_failed(ranks):
     assert_all_dead_within(pids, 0.5)
 
 
-def test_ranks_that_cannot_start_say_why():
-    with pytest.raises(RuntimeError, match="ranks cannot start: ModuleNotFoundError.*no_such_module"):
-        Ranks(2, preload=["no_such_module"])
+# Lambdas, which travel whole to the fork server.
+NO_WAY_IN = SimpleNamespace(interface="lo", description=None, enter=lambda host: os.stat("/no/such/host"))
+HOSTS = SimpleNamespace(open=lambda: NO_WAY_IN, host_of=lambda rank, num_ranks: rank, warn_of=lambda description: None)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_ranks_on_a_gpu_that_is_not_there_are_refused():
-    with pytest.raises(RankFailed, match="rank 0 raised RuntimeError: .*has no usable GPU"):
-        Ranks(2, device="cuda")
+@pytest.mark.parametrize(
+    ("options", "error", "rule"),
+    [
+        ({"num_ranks": 0}, ValueError, "num_ranks is 0"),
+        ({"timeout_s": 0}, ValueError, "timeout_s is 0"),
+        ({"threads_per_rank": 0}, ValueError, "threads_per_rank is 0"),
+        ({"device": "tpu"}, ValueError, "device is 'tpu'"),
+        ({"preload": ["no_such_module"]}, RuntimeError, "cannot start: ModuleNotFoundError.*no_such_module"),
+        ({"hosts": HOSTS}, RankFailed, "rank 0 ended by itself with exit status 1\n(.*\n)*.*Error: .*/no/such/host"),
+        pytest.param(
+            *({"device": "cuda"}, RankFailed, "rank 0 raised RuntimeError: .*has no usable GPU"),
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
+        ),
+    ],
+)
+def test_ranks_that_cannot_start_say_why(options, error, rule):
+    with pytest.raises(error, match=rule):
+        Ranks(**{"num_ranks": 2} | options)
 
 
-def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch):
+def test_the_number_of_ranks_is_the_kernel_s_where_none_is_given(monkeypatch):
     monkeypatch.delenv("WORKBENCH_NUM_RANKS", raising=False)
     with pytest.raises(ValueError, match="num_ranks is missing; give a number or set WORKBENCH_NUM_RANKS"):
         Ranks()
     monkeypatch.setenv("WORKBENCH_NUM_RANKS", "many")
     with pytest.raises(ValueError, match="WORKBENCH_NUM_RANKS is 'many'"):
         Ranks()
-    for arguments, field in [
-        ({"num_ranks": 0}, "num_ranks is 0"),
-        ({"num_ranks": 2, "timeout_s": 0}, "timeout_s is 0"),
-        ({"num_ranks": 2, "threads_per_rank": 0}, "threads_per_rank is 0"),
-        ({"num_ranks": 2, "device": "tpu"}, "device is 'tpu'"),
-    ]:
-        with pytest.raises(ValueError, match=field):
-            Ranks(**arguments)
+    monkeypatch.setenv("WORKBENCH_NUM_RANKS", "2")
+    assert run_on_ranks(dist.get_rank, None) == [0, 1]
 
 
 def test_failures_are_ordered_by_time_with_victims_last():
-    def failure(rank, kind, time_s):
-        return RankFailure(rank=rank, kind=kind, time_s=time_s, message="")
-
-    victim = failure(0, FailureKind.PEER_LOST, 1.0)
-    late = failure(1, FailureKind.DIED, 3.0)
-    early = failure(2, FailureKind.RAISED, 2.0)
-    assert RankFailed([victim, late, early]).failures == (early, late, victim)
-
-
-def test_one_call_on_fresh_ranks_needs_one_line_and_a_kernel_s_number_of_ranks(monkeypatch):
-    monkeypatch.setenv("WORKBENCH_NUM_RANKS", "2")
-    assert run_on_ranks(dist.get_rank, None) == [0, 1]
+    cases = ((0, FailureKind.PEER_LOST, 1.0), (1, DIED, 3.0), (2, RAISED, 2.0))
+    failures = [RankFailure(rank=rank, kind=kind, time_s=time_s, message="") for rank, kind, time_s in cases]
+    assert [failure.rank for failure in RankFailed(failures).failures] == [2, 1, 0]

@@ -3,54 +3,38 @@
 import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import psutil
 import pytest
-from processes_seen import assert_all_dead_within, family, wait_for, wait_for_text
+from processes_seen import assert_all_dead_within, family, wait_for
 
-pytestmark = pytest.mark.timeout(60)
-
-# What an owner does once its ranks run; `mark` writes the file that the test waits for.
-SITUATIONS = {
-    "holding the interpreter lock": "mark(); ctypes.PyDLL(None).sleep(600)",
-    "with a thread that waits for a rank in a long C call": "run = ranks.start(lambda: stuck(path)); time.sleep(600)",
-    "beside a forked child with the same descriptors": "os.fork() or time.sleep(600); mark(); time.sleep(600)",
-}
 OWNER = """
-import ctypes, os, sys, time
 from workbench.launch import Ranks
-path = sys.argv[1]
-def mark():
-    open(path, "w").write("here\\n")
-def stuck(path):
-    import ctypes, os, subprocess
+def stuck():
     if os.environ["RANK"] == "1":
-        subprocess.Popen(["sleep", "600"], start_new_session=True)
-        open(path, "w").write("here\\n")
-    ctypes.PyDLL(None).sleep(600)
+        start_sleep()
+        say()
+    hang()
 ranks = Ranks(2)
 """
-
-
-def start_owner(situation: str, mark: Path) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", OWNER + situation, str(mark)])
+# What an owner does once its ranks run.
+SITUATIONS = {
+    "holding the interpreter lock": "say(); hang()",
+    "with a thread that waits for a rank in a long C call": "run = ranks.start(stuck); time.sleep(600)",
+    "beside a forked child with the same descriptors": "child = os.fork() or hang(); say(child); hang()",
+}
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_no_process_is_left_a_second_after_the_owner_was_killed(situation, tmp_path):
-    mark = tmp_path / "mark"
-    owner = start_owner(SITUATIONS[situation], mark)
-    wait_for_text(mark)
+def test_no_process_is_left_a_second_after_the_owner_was_killed(situation, start_owner):
+    owner, words = start_owner(OWNER + SITUATIONS[situation])
     everyone = family(owner.pid)
     assert len(everyone) >= 5  # owner, guard, fork server, two ranks
-    forked = [pid for pid in everyone if situation.startswith("beside") and is_copy(pid, owner.pid)]
+    forked = [int(word) for word in words]
     owner.kill()
     assert_all_dead_within(set(everyone) - set(forked), 1.0)  # the owner is still unreaped
     for pid in forked:
         os.kill(pid, signal.SIGKILL)
-    owner.wait()
 
 
 def fork_server_of(owner: subprocess.Popen) -> int:
@@ -59,74 +43,58 @@ def fork_server_of(owner: subprocess.Popen) -> int:
     return fork_server.pid
 
 
-def is_copy(pid: int, owner_pid: int) -> bool:
-    command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    return pid != owner_pid and command == Path(f"/proc/{owner_pid}/cmdline").read_bytes()
-
-
 # A rank starts one program in its own group, one in a session of its own, and one that lost its parent.
 STARTERS = """
 def start():
-    import os, subprocess
     pids = [os.getpid()]
     pids += [subprocess.Popen(["sleep", "60"], start_new_session=new).pid for new in (False, True)]
     twice = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=2, start_new_session=True).pid)"
     pids.append(int(subprocess.run([sys.executable, "-c", twice], stdout=subprocess.PIPE).stdout))
     return pids
-pids = sum(ranks.run(start), [])
-print(*pids, file=open(path, "w"))
+say(*sum(ranks.run(start), []))
 time.sleep(60)
 """
 
 
 @pytest.mark.parametrize("killed", ["fork server", "guard", "fork server then owner", "guard then owner", "owner"])
-def test_programs_of_ranks_end_with_the_fork_server_its_guard_or_the_owner(killed, tmp_path):
-    mark = tmp_path / "mark"
-    owner = start_owner(STARTERS, mark)
-    pids = [int(word) for word in wait_for_text(mark).split()]
-    assert len(pids) == 2 * 4  # of each of two ranks: itself and three programs
+def test_programs_of_ranks_end_with_the_fork_server_its_guard_or_the_owner(killed, start_owner):
+    owner, words = start_owner(OWNER + STARTERS)
+    assert len(words) == 2 * 4  # of each of two ranks: itself and three programs
     fork_server = fork_server_of(owner)
     processes = {"fork server": fork_server, "guard": psutil.Process(fork_server).ppid(), "owner": owner.pid}
     for name in killed.split(" then "):
         os.kill(processes[name], signal.SIGKILL)
-    assert_all_dead_within([*pids, fork_server, processes["guard"]], 1.0)
-    owner.kill()
-    owner.wait()
+    assert_all_dead_within([*map(int, words), fork_server, processes["guard"]], 1.0)
 
 
 @pytest.mark.parametrize("delay_s", [0.1, 0.3])
-def test_no_process_is_left_when_the_owner_is_killed_while_ranks_start(delay_s, tmp_path):
-    owner = start_owner("", tmp_path / "mark")
+def test_no_process_is_left_when_the_owner_is_killed_while_ranks_start(delay_s, start_owner):
+    owner, _ = start_owner(f"say()\n{OWNER}")
     wait_for(lambda: len(family(owner.pid)) == 3)  # the fork server is there, importing torch, and its guard
     with pytest.raises(subprocess.TimeoutExpired):
         owner.wait(delay_s)
     everyone = family(owner.pid)
     owner.kill()
     assert_all_dead_within(everyone, 1.0)
-    owner.wait()
 
 
-def test_an_owner_that_ends_without_closing_leaves_nothing(tmp_path):
-    mark = tmp_path / "mark"
-    owner = start_owner("print(os.getpid(), *ranks.pids, file=open(path, 'w'))", mark)
+def test_an_owner_that_ends_without_closing_leaves_nothing(start_owner):
+    owner, words = start_owner(f"{OWNER}say(os.getpid(), *ranks.pids)")
     assert owner.wait(40) == 0
-    assert_all_dead_within(map(int, wait_for_text(mark).split()), 0.5)
+    assert_all_dead_within(map(int, words), 0.5)
 
 
 INTERRUPTED = """
 try:
-    ranks.run(lambda: stuck(path))
+    ranks.run(stuck)
 except KeyboardInterrupt:
     print("interrupted", len(ranks.pids), flush=True)
 print(ranks.run(lambda: 5), flush=True)
 """
 
 
-def test_ctrl_c_stops_the_ranks_and_the_next_run_works(tmp_path):
-    mark = tmp_path / "mark"
-    command = [sys.executable, "-c", OWNER + INTERRUPTED, str(mark)]
-    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    wait_for_text(mark)
+def test_ctrl_c_stops_the_ranks_and_the_next_run_works(start_owner):
+    owner, _ = start_owner(OWNER + INTERRUPTED, stdout=subprocess.PIPE, text=True, start_new_session=True)
     below = family(fork_server_of(owner))[1:]
     assert len(below) == 3  # two ranks and the program one of them started
     os.killpg(owner.pid, signal.SIGINT)
@@ -134,4 +102,3 @@ def test_ctrl_c_stops_the_ranks_and_the_next_run_works(tmp_path):
     assert_all_dead_within(below, 1.0)
     assert owner.stdout.readline() == "[5, 5]\n"
     assert owner.wait(20) == 0
-    owner.stdout.close()

@@ -14,12 +14,10 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from processes_seen import living
+from processes_seen import living, run_python
 
 from workbench.launch import PerRank, RankFailed, Ranks, rank_environment
 from workbench.launch.rank_process import MOST_CHARACTERS, RankOutput
-
-pytestmark = pytest.mark.timeout(60)
 
 # A result of 64 MiB is made and dropped ten times; the page faults of the best time count.
 FAULTS = """
@@ -42,17 +40,6 @@ def ranks():
 
 def rank_times_ten(number: int, *, plus: int = 0) -> int:
     return 10 * dist.get_rank() + number + plus
-
-
-def test_a_smaller_group_can_be_made_later(ranks):
-    def total_of_pair():
-        pair = dist.new_group([1, 3])
-        x = torch.tensor([float(dist.get_rank())])
-        if dist.get_rank() in (1, 3):
-            dist.all_reduce(x, group=pair)
-        return x.item()
-
-    assert ranks.run(total_of_pair) == [0.0, 4.0, 2.0, 4.0]
 
 
 def test_values_come_back_in_rank_order_and_every_rank_gets_its_own_argument(ranks):
@@ -90,30 +77,14 @@ def test_large_tensors_and_arrays_travel_both_ways_and_can_be_changed(ranks):
     assert tensor[0] == 0 and array[0] == 0  # the owner's are its own
 
 
-def test_tensors_that_share_memory_still_share_it_on_the_ranks(ranks):
-    whole = torch.zeros(50_000)
-
-    def write(parts):
-        whole, view = parts
-        view.fill_(2.0)
-        return whole.sum().item()
-
-    assert ranks.run(write, (whole, whole[:10])) == [20.0] * 4
-
-
 def test_a_slice_travels_without_the_tensor_it_was_cut_from(ranks):
     slices = PerRank(list(torch.arange(8.0).chunk(4)))
-    assert ranks.run(lambda x: (x.tolist(), x.untyped_storage().nbytes()), slices) == [
-        ([0.0, 1.0], 8),
-        ([2.0, 3.0], 8),
-        ([4.0, 5.0], 8),
-        ([6.0, 7.0], 8),
-    ]  # 2 elements of 4 bytes
+    received = ranks.run(lambda x: (x.tolist(), x.untyped_storage().nbytes()), slices)
+    assert received == [([2.0 * rank, 2.0 * rank + 1], 8) for rank in range(4)]  # 2 elements of 4 bytes
 
 
-def test_modules_and_empty_tensors_survive_the_journey(ranks):
+def test_a_module_survives_the_journey(ranks):
     layer = torch.nn.Linear(2, 1)
-    layer.extra = torch.empty(0, 3)
 
     def back(layer):
         layer(torch.ones(2)).backward()
@@ -122,7 +93,6 @@ def test_modules_and_empty_tensors_survive_the_journey(ranks):
     for returned, gradient in ranks.run(back, layer):
         assert torch.equal(returned.weight, layer.weight) and returned.weight.requires_grad
         assert torch.equal(gradient, torch.ones(1, 2))
-        assert returned.extra.shape == (0, 3)
 
 
 def test_what_a_function_captures_is_measured(ranks):
@@ -188,7 +158,7 @@ def test_a_pool_dropped_without_closing_leaves_no_open_descriptors():
     assert living(started) == []
 
 
-def test_closing_a_pool_during_an_awaited_run_says_nothing(capfd):
+def test_closing_a_pool_during_an_awaited_run_says_nothing():
     script = """
 import asyncio, time
 from workbench.launch import Ranks
@@ -202,7 +172,7 @@ async def close_early():
     await asyncio.sleep(0.3)
 asyncio.run(close_early())
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+    done = run_python("-c", script)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -230,10 +200,7 @@ def test_threads_and_interface_are_those_asked_for():
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="settings of glibc")
 def test_a_large_result_reuses_touched_memory():
     def page_faults(environment: dict[str, str]) -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=True
-        )
-        return int(done.stdout)
+        return int(run_python("-c", FAULTS, env=environment).stdout)
 
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     assert page_faults({**plain, **rank_environment()}) < 10
@@ -250,25 +217,16 @@ def wire():
     os.close(writing_end)
 
 
-def pass_on_all(output: RankOutput, writing_end: int, data: bytes) -> float:
-    """Write data in another thread, pass all of it on, and return the seconds of processor time that took."""
-    writer = threading.Thread(target=lambda: [os.write(writing_end, part) for part in parts(data)])
+def test_a_line_that_never_ends_costs_a_moment_and_is_shown_in_pieces(wire, capsys):
+    writing_end, output = wire
+    writer = threading.Thread(target=lambda: [os.write(writing_end, b"x" * 4000) for _ in range(750)])
     start = time.process_time()
     writer.start()
     while writer.is_alive():
         output.pass_on()
     output.pass_on()
     output.finish_line()
-    return time.process_time() - start
-
-
-def parts(data: bytes) -> list[bytes]:
-    return [data[start : start + 4096] for start in range(0, len(data), 4096)]
-
-
-def test_a_line_that_never_ends_costs_a_moment_and_is_shown_in_pieces(wire, capsys):
-    writing_end, output = wire
-    assert pass_on_all(output, writing_end, b"x" * 3_000_000) < 1.5  # seconds
+    assert time.process_time() - start < 1.5  # seconds
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3  # 3 000 000 characters, cut after 1 MiB = 1 048 576 and at most one read more
     assert "".join(line.removeprefix("[rank 3] ") for line in lines) == "x" * 3_000_000
@@ -299,12 +257,11 @@ def test_one_call_passes_on_what_a_pipe_holds_and_no_more(wire, capsys):
     assert capsys.readouterr().out.count("\n") == 7000
 
 
-def write_for_ever() -> None:
-    while True:
-        os.write(1, b"again and again\n" * 1000)
-
-
 def test_a_rank_that_writes_for_ever_is_stopped_in_time():
+    def write_for_ever():
+        while True:
+            os.write(1, b"again and again\n" * 1000)
+
     with Ranks(2, echo=False) as ranks:
         start = time.monotonic()
         with pytest.raises(RankFailed, match="rank 0 did not answer within 1 s"):
@@ -314,8 +271,6 @@ def test_a_rank_that_writes_for_ever_is_stopped_in_time():
 
 def test_a_program_that_writes_for_ever_beside_a_rank_delays_nothing():
     def start_a_writer():
-        import subprocess
-
         subprocess.Popen(["yes"])
 
     with Ranks(2, echo=False) as ranks:

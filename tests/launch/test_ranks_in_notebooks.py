@@ -1,15 +1,14 @@
 """Ranks started from cells of an installed kernel, under its tether: output, functions, tracebacks, interruption."""
 
 import os
+import re
 import time
 
 import pytest
-from jupyter_client import KernelManager
+from jupyter_client.manager import start_new_kernel
 from processes_seen import assert_all_dead_within, family, wait_for
 
 from workbench.launch.kernels import KernelPlace, install
-
-pytestmark = pytest.mark.timeout(90)
 
 
 class Notebook:
@@ -17,11 +16,7 @@ class Notebook:
 
     def __init__(self):
         install(2, place=KernelPlace.USER)
-        self.manager = KernelManager(kernel_name="workbench-2-ranks")
-        self.manager.start_kernel()
-        self.client = self.manager.blocking_client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.manager, self.client = start_new_kernel(kernel_name="workbench-2-ranks")
 
     def send(self, code: str) -> str:
         return self.client.execute(code, allow_stdin=False)
@@ -102,12 +97,8 @@ def test_a_failure_shows_the_line_of_the_cell(notebook):
 @pytest.mark.parametrize(
     ("wait", "errors", "after"),
     [
-        ("ranks.run(lambda: time.sleep(600))", ("KeyboardInterrupt",), ""),
-        (
-            "run = ranks.start(lambda: time.sleep(600))\nawait run",
-            ("KeyboardInterrupt", "CancelledError"),
-            "run.stop()\n",
-        ),
+        ("ranks.run(time.sleep, 600)", "KeyboardInterrupt", ""),
+        ("run = ranks.start(time.sleep, 600)\nawait run", "KeyboardInterrupt|CancelledError", "run.stop()\n"),
     ],
     ids=["called", "awaited"],
 )
@@ -117,7 +108,7 @@ def test_interrupting_a_cell_stops_the_ranks_and_keeps_the_kernel(notebook, wait
     time.sleep(0.2)
     notebook.manager.interrupt_kernel()
     _, error = notebook.outcome(cell)
-    assert any(name in error for name in errors)
+    assert re.search(errors, error)
     assert notebook.run(f"{after}print(ranks.run(dist.get_rank))")[0] == "[0, 1]\n"
 
 

@@ -6,18 +6,12 @@ from functools import cache
 
 import pytest
 import torch
+from small_models import LAYER_SIZES, small_model
 from torch.nn import functional
 
+from workbench import models
 from workbench.compression import FP16, AutoEncoder, Codec, ErrorFeedback, Quantize, RandomK, TopK
 from workbench.launch import Ranks
-from workbench.models import (
-    BertConfig,
-    BertEncoder,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    load_hugging_face,
-    to_hugging_face,
-)
 from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.pipeline import Mesh, Pipeline, Schedule, VirtualPipeline, open_mesh
@@ -26,22 +20,13 @@ NUM_LABELS = 3
 
 
 def hugging_face_model(name: str, **changes):
-    """Make a small model of `transformers`, with biases and norms that are not 0 and 1."""
-    import transformers  # here, so that ranks, which import this file, need not
-
-    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
-    sizes |= {"intermediate_size": 32, "max_position_embeddings": 32, "num_labels": NUM_LABELS}
+    sizes = {**LAYER_SIZES, "vocab_size": 64, "max_position_embeddings": 32, "num_labels": NUM_LABELS}
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = getattr(transformers, name)(transformers.BertConfig(**sizes | dropout | changes))
-    for parameter in model.parameters():
-        parameter.data += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    return model
+    return small_model(name, "BertConfig", **sizes | dropout | changes)
 
 
-def our_config(model) -> BertConfig:
-    return BertConfig.from_hugging_face(model.config.to_dict())
+def our_config(model) -> models.BertConfig:
+    return models.BertConfig.from_hugging_face(model.config.to_dict())
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -54,13 +39,13 @@ def batch() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize(
-    ("model_class", "options"), [(BertForMaskedLM, {}), (BertForSequenceClassification, {"num_labels": NUM_LABELS})]
+    ("name", "options"), [("BertForMaskedLM", {}), ("BertForSequenceClassification", {"num_labels": NUM_LABELS})]
 )
-def test_virtual_ranks_equal_transformers_in_logits_and_all_gradients(model_class, options, size):
-    plain = hugging_face_model(model_class.__name__)
+def test_virtual_ranks_equal_transformers_in_logits_and_all_gradients(name, options, size):
+    plain = hugging_face_model(name)
     before = torch.get_rng_state()
-    model = model_class(our_config(plain), VirtualTensorGroup(size), **options)
-    assert load_hugging_face(model, plain.state_dict()).missing == ()
+    model = getattr(models, name)(our_config(plain), VirtualTensorGroup(size), **options)
+    assert models.load_hugging_face(model, plain.state_dict()).missing == ()
     inputs = batch()
     logits, expected = model(*inputs.values()), plain(*inputs.values()).logits
     assert torch.equal(torch.get_rng_state(), before)
@@ -68,7 +53,7 @@ def test_virtual_ranks_equal_transformers_in_logits_and_all_gradients(model_clas
     expected.square().mean().backward()
     gradients = {name.removeprefix("bert."): parameter.grad for name, parameter in plain.named_parameters()}
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(to_hugging_face(model, gradients=True), gradients, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(models.to_hugging_face(model, gradients=True), gradients, rtol=1e-4, atol=1e-6)
 
 
 def test_weights_survive_loading_and_collecting_also_under_the_old_names_of_layer_norms():
@@ -78,25 +63,25 @@ def test_weights_survive_loading_and_collecting_also_under_the_old_names_of_laye
     for name, tensor in state.items():
         old[name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")] = tensor
     for weights in (state, old):
-        model = BertForSequenceClassification(our_config(plain), VirtualTensorGroup(4), NUM_LABELS)
-        load_hugging_face(model, weights)
-        collected = to_hugging_face(model)
+        model = models.BertForSequenceClassification(our_config(plain), VirtualTensorGroup(4), NUM_LABELS)
+        models.load_hugging_face(model, weights)
+        collected = models.to_hugging_face(model)
         assert all(torch.equal(collected[name.removeprefix("bert.")], tensor) for name, tensor in state.items())
 
 
 def test_a_checkpoint_without_a_head_says_so_and_one_without_a_layer_is_refused():
     plain = hugging_face_model("BertForMaskedLM")
-    state, model = plain.state_dict(), BertForSequenceClassification(our_config(plain), num_labels=NUM_LABELS)
+    state, model = plain.state_dict(), models.BertForSequenceClassification(our_config(plain), num_labels=NUM_LABELS)
     head = [f"{part}.{kind}" for part in ("pooler.dense", "classifier") for kind in ("weight", "bias")]
-    assert load_hugging_face(model, state).missing == tuple(head)
-    loaded = load_hugging_face(BertEncoder(our_config(plain)), state)
+    assert models.load_hugging_face(model, state).missing == tuple(head)
+    loaded = models.load_hugging_face(models.BertEncoder(our_config(plain)), state)
     assert loaded.missing == () and all(name.startswith("cls.") for name in loaded.unused)
     cut = {name: tensor for name, tensor in state.items() if "layer.1.intermediate" not in name}
     with pytest.raises(ValueError, match="2 weights are missing, first 'encoder.layer.1.interm"):
-        load_hugging_face(model, cut)
+        models.load_hugging_face(model, cut)
     state["bert.embeddings.word_embeddings.weight"] = torch.zeros(65, 16)
     with pytest.raises(ValueError, match=r"word_embeddings.weight: shape \(65, 16\)"):
-        load_hugging_face(model, state)
+        models.load_hugging_face(model, state)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +90,13 @@ def test_a_checkpoint_without_a_head_says_so_and_one_without_a_layer_is_refused(
 def test_published_sizes_count_the_published_parameters(name, hidden, num_layers):
     # Devlin et al. give 110M and 340M (with heads). Exact counts of the encoders, of V words, P positions and T types:
     # (V + P + T) H + 2H embeddings, 12 H^2 + 13 H a layer.
-    encoder = BertEncoder(getattr(BertConfig, name)(), device="meta")
+    encoder = models.BertEncoder(getattr(models.BertConfig, name)(), device="meta")
     count = (30522 + 512 + 2) * hidden + 2 * hidden + num_layers * (12 * hidden**2 + 13 * hidden)
     assert sum(parameter.numel() for parameter in encoder.parameters()) == count
 
 
 def config_with(**changes):
-    return BertConfig.from_hugging_face(hugging_face_model("BertModel").config.to_dict() | changes)
+    return models.BertConfig.from_hugging_face(hugging_face_model("BertModel").config.to_dict() | changes)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +104,8 @@ def config_with(**changes):
     [
         (lambda: config_with(hidden_act="relu"), "hidden_act: 'relu'"),
         (lambda: config_with(position_embedding_type="relative_key"), "position_embedding_type"),
-        (lambda: BertConfig.tiny(num_layers=0), "num_layers: 0"),
-        (lambda: BertEncoder(BertConfig.tiny())(torch.ones(1, 33).long()), "33 tokens are more"),
+        (lambda: models.BertConfig.tiny(num_layers=0), "num_layers: 0"),
+        (lambda: models.BertEncoder(models.BertConfig.tiny())(torch.ones(1, 33).long()), "33 tokens are more"),
     ],
 )
 def test_sizes_and_sequences_that_are_not_covered_are_refused(call, rule):
@@ -128,9 +113,7 @@ def test_sizes_and_sequences_that_are_not_covered_are_refused(call, rule):
         call()
 
 
-pytestmark = pytest.mark.timeout(90)
-
-CONFIG = BertConfig.tiny(dropout=0.1, attention_dropout=0.1)
+CONFIG = models.BertConfig.tiny(dropout=0.1, attention_dropout=0.1)
 MESHES = [(1, 4), (2, 2), (4, 1)]
 NUM_MICRO_BATCHES = 4
 FULL_BYTES = 2 * 6 * 16 * 4
@@ -149,13 +132,13 @@ class Job:
     model: type
     codec: Codec | None = None
     schedule: Schedule = Schedule.GPIPE
-    config: BertConfig = CONFIG
+    config: models.BertConfig = CONFIG
     state: dict | None = None
 
     def part(self, group, stage: Stage):
         part = self.model(self.config, group, stage=stage)
         if self.state is not None:
-            load_hugging_face(part, self.state)
+            models.load_hugging_face(part, self.state)
         return part
 
     def boundary(self, stage_index: int, traffic=None) -> Boundary:
@@ -181,7 +164,7 @@ OPTIONS = {"num_micro_batches": NUM_MICRO_BATCHES, "loss": cross_entropy}
 
 def run(pipeline: Pipeline | VirtualPipeline, model: type) -> dict:
     """Evaluate, take two steps' gradients, evaluate again."""
-    targets = ids() if model is BertForMaskedLM else torch.arange(8) % 2
+    targets = ids() if model is models.BertForMaskedLM else torch.arange(8) % 2
     first, _ = (pipeline.step(ids(), targets, attention_mask=padding_mask()) for _ in range(2))
     output = pipeline.evaluate(ids(), attention_mask=padding_mask())
     return {"loss": first.loss, "trained": first.output, "evaluated": output}
@@ -204,7 +187,7 @@ def on_a_rank(mesh: Mesh, job: Job) -> dict:
     result = run(pipeline, job.model)
     sent = [(m.phase, m.message_bytes) for m in mesh.tensor_group.traffic if m.what == "send" and "stage" in m.site]
     codecs = codec_gradients(boundary for boundary in (pipeline.before, pipeline.after) if boundary is not None)
-    return result | {"sent": sent, "gradients": to_hugging_face(part, gradients=True), "codecs": codecs}
+    return result | {"sent": sent, "gradients": models.to_hugging_face(part, gradients=True), "codecs": codecs}
 
 
 def on_every_rank(sizes: tuple[int, int], jobs: list[Job]) -> list[dict]:
@@ -221,9 +204,7 @@ def in_one_process(sizes: tuple[int, int], job: Job) -> dict:
     boundaries = [job.boundary(stage.index, group.traffic) for stage in stages[1:]]
     pipeline = VirtualPipeline(parts, boundaries=boundaries, **OPTIONS)
     result = run(pipeline, job.model)
-    gradients = {}
-    for part in parts:
-        gradients |= to_hugging_face(part, gradients=True)
+    gradients = {name: t for part in parts for name, t in models.to_hugging_face(part, gradients=True).items()}
     return result | {"gradients": gradients, "codecs": codec_gradients(pipeline.boundaries)}
 
 
@@ -245,10 +226,10 @@ CODECS = {
     "top-k with error feedback": ErrorFeedback(TopK(0.3)),
 }
 JOBS = {
-    "masked-lm": Job(BertForMaskedLM),
-    "classification 1F1B": Job(BertForSequenceClassification, schedule=Schedule.ONE_FORWARD_ONE_BACKWARD),
-    "quantize 1F1B": Job(BertForSequenceClassification, Quantize(4), Schedule.ONE_FORWARD_ONE_BACKWARD),
-    **{name: Job(BertForSequenceClassification, codec) for name, codec in CODECS.items()},
+    "masked-lm": Job(models.BertForMaskedLM),
+    "classification 1F1B": Job(models.BertForSequenceClassification, schedule=Schedule.ONE_FORWARD_ONE_BACKWARD),
+    "quantize 1F1B": Job(models.BertForSequenceClassification, Quantize(4), Schedule.ONE_FORWARD_ONE_BACKWARD),
+    **{name: Job(models.BertForSequenceClassification, codec) for name, codec in CODECS.items()},
 }
 
 
@@ -276,7 +257,7 @@ def test_real_ranks_equal_virtual_ones_in_loss_outputs_and_all_gradients(results
 
 
 @pytest.mark.parametrize("sizes", MESHES, ids=str)
-@pytest.mark.parametrize("model", [BertForMaskedLM, BertForSequenceClassification])
+@pytest.mark.parametrize("model", [models.BertForMaskedLM, models.BertForSequenceClassification])
 def test_any_virtual_cut_equals_the_uncut_model_also_with_dropout(sizes, model):
     uncut = in_one_process((1, 1), Job(model))
     cut = in_one_process(sizes, Job(model))
@@ -285,7 +266,7 @@ def test_any_virtual_cut_equals_the_uncut_model_also_with_dropout(sizes, model):
 
 def test_real_ranks_equal_transformers_in_loss_logits_and_all_gradients(ranks):
     model = hugging_face_model("BertForMaskedLM", num_hidden_layers=4, intermediate_size=64)
-    job = Job(BertForMaskedLM, config=BertConfig.tiny(), state=model.state_dict())
+    job = Job(models.BertForMaskedLM, config=models.BertConfig.tiny(), state=model.state_dict())
     logits = model(ids(), padding_mask()).logits
     for _ in range(2):  # `run` takes two steps without an update: gradients add up
         loss = cross_entropy(model(ids(), padding_mask()).logits, ids())

@@ -2,26 +2,16 @@
 
 import pytest
 import torch
+from small_models import small_model
 
 from workbench.launch import run_on_ranks
 from workbench.models.gpt2 import GPT2, GPT2Config, load_gpt2_from_hugging_face_, to_gpt2_of_hugging_face
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def hugging_face_model():
-    """Make a small model of `transformers`, with biases and norms that are not 0 and 1."""
-    import transformers  # here, so that ranks, which import this file, need not
-
     sizes = {"vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4}
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        config = transformers.GPT2Config(**sizes, **dropout, bos_token_id=0, eos_token_id=0)
-        model = transformers.GPT2LMHeadModel(config)
-        for parameter in model.parameters():
-            parameter.data += 0.02 * torch.randn(parameter.shape)
-    return model
+    return small_model("GPT2LMHeadModel", "GPT2Config", **sizes, **dropout, bos_token_id=0, eos_token_id=0)
 
 
 def ids() -> torch.Tensor:

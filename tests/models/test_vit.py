@@ -2,26 +2,16 @@
 
 import pytest
 import torch
+from small_models import LAYER_SIZES, small_model
 from torch.nn import functional
 
+from workbench import models
 from workbench.launch import Ranks
-from workbench.models import (
-    VIT_1B,
-    VIT_3B,
-    VIT_TINY,
-    ViTConfig,
-    ViTEncoder,
-    ViTForImageClassification,
-    load_hugging_face,
-    to_hugging_face,
-)
 from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
-
-pytestmark = pytest.mark.timeout(60)
 
 NUM_LABELS = 3
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "mlp_size": 32, "image_size": 8, "patch_size": 4}
-SMALL = ViTConfig(**SIZES)
+SMALL = models.ViTConfig(**SIZES)
 
 
 def images() -> torch.Tensor:
@@ -29,17 +19,8 @@ def images() -> torch.Tensor:
 
 
 def plain_model(num_labels: int = NUM_LABELS):
-    """Make a small model of `transformers`, with biases and norms that are not 0 and 1."""
-    import transformers  # here, so that ranks, which import this file, need not
-
-    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32, "num_labels": num_labels}
-    config = transformers.ViTConfig(hidden_size=16, image_size=8, patch_size=4, **sizes)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = transformers.ViTForImageClassification(config)
-    for parameter in model.parameters():
-        parameter.data += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    return model
+    sizes = {"image_size": 8, "patch_size": 4, "num_labels": num_labels}
+    return small_model("ViTForImageClassification", "ViTConfig", **LAYER_SIZES, **sizes)
 
 
 def gradients_of(model) -> dict:
@@ -50,18 +31,18 @@ def gradients_of(model) -> dict:
 def test_virtual_ranks_equal_transformers_in_weights_logits_and_all_gradients(size):
     plain = plain_model()
     before = torch.get_rng_state()
-    config = ViTConfig.from_hugging_face(plain.config.to_dict())
-    model = ViTForImageClassification(config, VirtualTensorGroup(size), NUM_LABELS)
-    loaded = load_hugging_face(model, plain.state_dict())
+    config = models.ViTConfig.from_hugging_face(plain.config.to_dict())
+    model = models.ViTForImageClassification(config, VirtualTensorGroup(size), NUM_LABELS)
+    loaded = models.load_hugging_face(model, plain.state_dict())
     assert (loaded.missing, loaded.unused) == ((), ())
     weights = {name.removeprefix("vit."): tensor for name, tensor in plain.state_dict().items()}
-    torch.testing.assert_close(to_hugging_face(model), weights, rtol=0, atol=0)
+    torch.testing.assert_close(models.to_hugging_face(model), weights, rtol=0, atol=0)
     logits, expected = model(images()), plain(images()).logits
     assert torch.equal(torch.get_rng_state(), before)
     logits.square().mean().backward()
     expected.square().mean().backward()
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(to_hugging_face(model, gradients=True), gradients_of(plain), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(models.to_hugging_face(model, gradients=True), gradients_of(plain), rtol=1e-4, atol=1e-6)
 
 
 EARLIER_NAMES = {  # one of each kind, as files on the hub have them
@@ -81,56 +62,57 @@ def test_names_of_earlier_files_load_too():
     state = {name.removeprefix("vit."): tensor for name, tensor in plain_model().state_dict().items()}
     for earlier, now in EARLIER_NAMES.items():
         state[earlier] = state.pop(now) + 1
-    model = ViTForImageClassification(SMALL, num_labels=NUM_LABELS)
-    assert load_hugging_face(model, state).unused == ()
-    collected = to_hugging_face(model)
+    model = models.ViTForImageClassification(SMALL, num_labels=NUM_LABELS)
+    assert models.load_hugging_face(model, state).unused == ()
+    collected = models.to_hugging_face(model)
     for earlier, now in EARLIER_NAMES.items():
         assert torch.equal(collected[now], state[earlier]), earlier
 
 
 def test_an_encoder_takes_all_but_the_head_and_refuses_a_checkpoint_without_a_layer():
     state = plain_model().state_dict()
-    loaded = load_hugging_face(ViTEncoder(SMALL), state)
+    loaded = models.load_hugging_face(models.ViTEncoder(SMALL), state)
     assert loaded.unused == ("classifier.bias", "classifier.weight")
     lacking = {name: tensor for name, tensor in state.items() if "layers.1.mlp.fc1" not in name}
     with pytest.raises(ValueError, match=r"2 weights are missing, first 'layers.1.mlp.fc1.weight'"):
-        load_hugging_face(ViTEncoder(SMALL), lacking)
+        models.load_hugging_face(models.ViTEncoder(SMALL), lacking)
 
 
 def test_every_cut_starts_from_the_same_weights_and_drops_the_same_units():
-    config = ViTConfig(**SIZES, dropout=0.1)
-    whole, cut = (ViTForImageClassification(config, VirtualTensorGroup(size)) for size in (1, 4))
-    weights = to_hugging_face(cut)
-    assert all(torch.equal(weights[name], tensor) for name, tensor in to_hugging_face(whole).items())
+    config = models.ViTConfig(**SIZES, dropout=0.1)
+    whole, cut = (models.ViTForImageClassification(config, VirtualTensorGroup(size)) for size in (1, 4))
+    weights = models.to_hugging_face(cut)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in models.to_hugging_face(whole).items())
     torch.testing.assert_close(cut(images()), whole(images()), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("config", "billions"), [(VIT_1B, 1.21), (VIT_3B, 2.72), (VIT_TINY, 0.000_821)])
-def test_named_sizes_count_the_published_parameters(config, billions):
+@pytest.mark.parametrize(("name", "billions"), [("VIT_1B", 1.21), ("VIT_3B", 2.72), ("VIT_TINY", 0.000_821)])
+def test_named_sizes_count_the_published_parameters(name, billions):
+    config = getattr(models, name)
     # A layer has 12 H^2 + 13 H; around them: patches, class token, positions, final norm, classifier of ten.
     hidden, around = config.hidden_size, 3 * config.patch_size**2 + 1 + 1 + config.sequence + 2 + 10
     count = config.num_layers * (12 * hidden**2 + 13 * hidden) + around * hidden + 10
-    model = ViTForImageClassification(config, device="meta")
+    model = models.ViTForImageClassification(config, device="meta")
     assert sum(parameter.numel() for parameter in model.parameters()) == count
     assert count / 1e9 == pytest.approx(billions, rel=5e-3)
-    cut = ViTForImageClassification(config, VirtualTensorGroup(8), device="meta")  # over the paper's eight GPUs
+    cut = models.ViTForImageClassification(config, VirtualTensorGroup(8), device="meta")  # over the paper's eight GPUs
     assert cut.encoder.layers[0].mlp.input.weights[7].shape == (config.mlp_size // 8, config.hidden_size)
 
 
 def config_with(**changes):
-    return ViTConfig.from_hugging_face(plain_model().config.to_dict() | changes)
+    return models.ViTConfig.from_hugging_face(plain_model().config.to_dict() | changes)
 
 
 @pytest.mark.parametrize(
     ("call", "rule"),
     [
-        (lambda: ViTConfig(**SIZES | {"patch_size": 3}), "patch_size: 3 does not divide image_size 8"),
-        (lambda: ViTConfig(**SIZES | {"num_layers": 0}), "num_layers: 0 must be at least 1"),
-        (lambda: ViTConfig(**SIZES | {"num_heads": 3}), "num_heads: 3 does not divide hidden_size 16"),
+        (lambda: models.ViTConfig(**SIZES | {"patch_size": 3}), "patch_size: 3 does not divide image_size 8"),
+        (lambda: models.ViTConfig(**SIZES | {"num_layers": 0}), "num_layers: 0 must be at least 1"),
+        (lambda: models.ViTConfig(**SIZES | {"num_heads": 3}), "num_heads: 3 does not divide hidden_size 16"),
         (lambda: config_with(hidden_act="relu"), "hidden_act: 'relu' is not 'gelu'"),
         (lambda: config_with(qkv_bias=False), "qkv_bias: False is not True"),
-        (lambda: ViTEncoder(SMALL)(torch.zeros(1, 3, 16, 16)), "images: shape"),
-        (lambda: load_hugging_face(torch.nn.Linear(1, 1), {}), "model: Linear is of no family"),
+        (lambda: models.ViTEncoder(SMALL)(torch.zeros(1, 3, 16, 16)), "images: shape"),
+        (lambda: models.load_hugging_face(torch.nn.Linear(1, 1), {}), "model: Linear is of no family"),
     ],
 )
 def test_sizes_models_and_images_that_are_not_covered_are_refused(call, rule):
@@ -143,15 +125,12 @@ def test_sizes_models_and_images_that_are_not_covered_are_refused(call, rule):
 def test_a_gpu_gives_the_logits_and_gradients_of_the_cpu():
     results = []
     for device in ("cpu", "cuda"):
-        model = ViTForImageClassification(SMALL, VirtualTensorGroup(2), device=device)
+        model = models.ViTForImageClassification(SMALL, VirtualTensorGroup(2), device=device)
         logits = model(images().to(device))
         logits.square().mean().backward()
-        gradients = {name: gradient.cpu() for name, gradient in to_hugging_face(model, gradients=True).items()}
+        gradients = {name: gradient.cpu() for name, gradient in models.to_hugging_face(model, gradients=True).items()}
         results.append((logits.detach().cpu(), gradients))
     torch.testing.assert_close(results[1], results[0], rtol=1e-3, atol=1e-5)
-
-
-pytestmark = pytest.mark.timeout(90)
 
 
 def labels() -> torch.Tensor:
@@ -160,12 +139,12 @@ def labels() -> torch.Tensor:
 
 def on_a_rank(state: dict) -> tuple[torch.Tensor, dict, list]:
     group = ProcessTensorGroup()
-    model = ViTForImageClassification(SMALL, group)
-    load_hugging_face(model, state)
+    model = models.ViTForImageClassification(SMALL, group)
+    models.load_hugging_face(model, state)
     logits = model(images())
     functional.cross_entropy(logits, labels()).backward()
     sent = [(message.site, message.what.value, message.message_bytes) for message in group.traffic]
-    return logits.detach(), to_hugging_face(model, gradients=True), sent
+    return logits.detach(), models.to_hugging_face(model, gradients=True), sent
 
 
 def test_two_real_ranks_equal_transformers_in_logits_and_all_gradients():

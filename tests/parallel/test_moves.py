@@ -14,8 +14,6 @@ from workbench.launch import run_on_ranks
 from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
 from workbench.parallel.moves import Shape, moves_of
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def matrix(rank):
     """[3, 2]: 1 to 6 times ten to the rank, not contiguous, and asking for a gradient."""

@@ -8,22 +8,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from workbench import parallel
 from workbench.compression import AutoEncoder, Quantize, TopK
 from workbench.launch import Ranks
-from workbench.parallel import (
-    ColumnParallelLinear,
-    ProcessTensorGroup,
-    RowParallelLinear,
-    TransformerConfig,
-    TransformerLayer,
-    VirtualTensorGroup,
-)
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.pipeline import Pipeline, VirtualPipeline, open_mesh
 
-pytestmark = pytest.mark.timeout(60)
-
-CONFIG = TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32, dropout=0.2, attention_dropout=0.3)
+CONFIG = parallel.TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32, dropout=0.2, attention_dropout=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +28,7 @@ def batch(seed: int = 0) -> torch.Tensor:
 
 
 def collectives() -> tuple:
-    group, rank = ProcessTensorGroup(), dist.get_rank()
+    group, rank = parallel.ProcessTensorGroup(), dist.get_rank()
     x = torch.tensor([1.0], requires_grad=True)
     partial = torch.tensor([10.0**rank], requires_grad=True)
     with group.traffic.at("here"):
@@ -61,7 +52,7 @@ def test_sum_copy_and_gather_on_four_ranks(ranks):
 
 def run_layer(group, steps: int = 2) -> dict:
     """Take a few steps, so that dropout has to stay in step too."""
-    layer = TransformerLayer(CONFIG, group, site="layers.0")
+    layer = parallel.TransformerLayer(CONFIG, group, site="layers.0")
     for step in range(steps):
         x = batch(step).requires_grad_()
         layer.zero_grad()
@@ -82,8 +73,8 @@ def run_layer(group, steps: int = 2) -> dict:
 
 
 def test_a_layer_with_dropout_equals_its_virtual_twin_and_the_uncut_layer_after_two_updates(ranks):
-    expected, uncut = (run_layer(VirtualTensorGroup(size)) for size in (4, 1))
-    for result in ranks.run(lambda: run_layer(ProcessTensorGroup())):
+    expected, uncut = (run_layer(parallel.VirtualTensorGroup(size)) for size in (4, 1))
+    for result in ranks.run(lambda: run_layer(parallel.ProcessTensorGroup())):
         torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
     assert (uncut.pop("bytes"), expected.pop("bytes")) == (0, 2 * 2 * 3 * 5 * 16 * 4)
     torch.testing.assert_close(expected, uncut, rtol=1e-5, atol=1e-6)
@@ -109,7 +100,7 @@ def run_dtensor(mesh) -> list[torch.Tensor]:
 
 def run_ours(group) -> list[torch.Tensor]:
     plain = plain_pair()
-    column, row = ColumnParallelLinear(16, 32, group), RowParallelLinear(32, 16, group)
+    column, row = parallel.ColumnParallelLinear(16, 32, group), parallel.RowParallelLinear(32, 16, group)
     column.load_full_(plain[0].weight.detach(), plain[0].bias.detach())
     row.load_full_(plain[2].weight.detach(), plain[2].bias.detach())
     x = batch().requires_grad_()
@@ -121,7 +112,7 @@ def run_ours(group) -> list[torch.Tensor]:
 
 def run_both() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("other", "tensor"))["tensor"]
-    return run_dtensor(mesh), run_ours(ProcessTensorGroup(mesh.get_group()))
+    return run_dtensor(mesh), run_ours(parallel.ProcessTensorGroup(mesh.get_group()))
 
 
 def test_outputs_and_gradients_equal_dtensors_on_pairs_of_ranks(ranks):
