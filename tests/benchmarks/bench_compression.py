@@ -1,13 +1,9 @@
-"""Benchmarks of the codecs: one thread, warm buffers, results equal to the definition.
-
-Tensors are activations in shape: normal values whose channels differ in scale.
-Ratios are taken in pairs, of the times this one thread has worked. A figure holds only where the results agree bit for
-bit with the definition on the benchmark's own input.
+"""The codecs: one thread, warm buffers, results equal to the definition bit for bit on the benchmark's own activations.
 
 Beside the communication hooks of DistributedDataParallel there is one rank, so that the all-reduce costs next to
-nothing and the rest of a hook is its work on the bucket, a real one inside a backward pass. Nothing is asked of these
-figures. PowerSGD and the auto-encoder have equal messages: for a gradient [rows, columns], PowerSGD of rank r sends
-r · (rows + columns) elements, an auto-encoder of code size c sends rows · c.
+nothing and the rest of a hook is its work on the bucket. Nothing is asked of these figures. PowerSGD and the
+auto-encoder have equal messages: for a gradient [rows, columns], PowerSGD of rank r sends r · (rows + columns)
+elements, an auto-encoder of code size c sends rows · c.
 """
 
 import time

@@ -1,9 +1,7 @@
-"""Benchmarks of balancing on four real ranks: beside the ideal, beside its criterion, and where there is nothing to do.
+"""Balancing on four real ranks: the items speed and machinery in fewer rounds, without the plans that no claim asks about.
 
-They measure the items speed and machinery in fewer rounds, without the plans that no claim asks about. One straggler
-has χ = 8; products are slowed alike on all ranks, so that those of four ranks fit two cores. The share of products in a
-plain iteration is named, since all bounds follow from it. Idle, nothing is slowed and no rank straggles.
-A bound holds only if the whole interval of the median keeps it.
+One straggler has χ = 8; all ranks' products are slowed alike, so that those of four ranks fit two cores. Idle, nothing
+is slowed and no rank straggles. A bound holds only if the whole interval of the median keeps it.
 """
 
 from workbench.reproduction import Bound, Project, Reproduction, Verdict, find_item, load_catalogue

@@ -1,11 +1,8 @@
 """Checkpoints of every iteration on four real ranks: to a peer's memory, and by torch's async_save to local files.
 
-The second benchmark trains with plain data parallelism beside torchft, which keeps no checkpoint: replicas agree on
-every step, and one that is lost copies the state of another when it comes back. It needs the package torchft.
-
-All ways train the same model in turn, in one run; torch.distributed.checkpoint.async_save copies the state before it
-returns and writes files in a thread, one save at a time. An ask holds only if the whole interval of the median keeps
-to it.
+The second benchmark trains with plain data parallelism beside torchft (a package of its own), which keeps no
+checkpoint: a replica that is lost copies the state of another when it comes back. All train the same model in turn, in
+one run. A requirement holds only if the whole interval of the median keeps to it.
 """
 
 from dataclasses import replace

@@ -1,9 +1,7 @@
-"""Benchmark of launch: ranks start within 1.5 s and an empty call takes 2 ms at most.
+"""Launch: ranks start within 1.5 s and an empty call takes 2 ms at most.
 
-Beside them the two usual ways to get ranks from Python: torch.multiprocessing's spawn, and an
-ipyparallel cluster. All are timed from the first call until four ranks have formed a gloo
-group and summed a number. The best of several is asked of, because other processes of the
-machine can only add to it; the median is shown too.
+Beside them torch.multiprocessing's spawn and an ipyparallel cluster, timed until four ranks have formed a gloo group
+and summed a number. The best of several is judged, because other processes can only add to it; the median is shown.
 """
 
 import subprocess

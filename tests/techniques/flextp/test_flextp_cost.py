@@ -320,6 +320,9 @@ def test_figure_9_turns_red_where_resizing_does_not_keep_up_and_the_setting_wher
     id, solutions = "flextp/fig-9b/simulated", ["Baseline", "ZERO-Pri", "ZERO-Pri, one shot"]
     rows = simulated.simulate_skewness("ViT-1B", [1.0, 8.0], solutions, 0.5)
     assert verdict(id, "Baseline's epochs", rows) == "agrees"
+    line = {"quantity": "off_straight_line", "solution": "Baseline"}
+    bent = [row | {"value": 0.02} if line.items() <= row.items() else row for row in rows]
+    assert verdict(id, "Baseline's epochs", bent) == "disagrees"
     steady = {"quantity": "growth", "solution": "ZERO-Pri"}
     assert verdict(id, "Pri keeps epochs steady", rows) == "agrees"
     assert verdict(id, "Pri keeps epochs steady", changed(rows, 1.2, **steady)) == "disagrees"
