@@ -1,4 +1,4 @@
-"""The code of the weight beside the paper's, of the activation: one rank's linears at TP 4, one thread, without messages.
+"""The code of the weight beside the paper's, of the activation: one rank's linears, TP 4, one thread, no messages.
 
 N tokens, I/4 inputs, hidden size h, code size c. The operations that `FusedReduction` names predict the ratio
 (h·I/4 + N·I/4 + N·h)·c / (N·h·(I/4 + 2·c)). Measured ratios are 1.6 to 3.6 times as large: thin products run at a third

@@ -1,4 +1,4 @@
-"""Balancing on four real ranks: the items speed and machinery in fewer rounds, without the plans that no claim asks about.
+"""Balancing on four real ranks: the items speed and machinery in fewer rounds, without plans that no claim names.
 
 One straggler has χ = 8; all ranks' products are slowed alike, so that those of four ranks fit two cores. Idle, nothing
 is slowed and no rank straggles. A bound holds only if the whole interval of the median keeps it.

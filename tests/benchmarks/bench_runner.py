@@ -1,8 +1,4 @@
-"""Benchmark of the runner: what it costs beside plain papermill, and how long an unchanged run takes.
-
-The notebook has a parameters cell and a call of `record`. Both ways start a kernel and execute it; the runner also
-ties the kernel to itself, checks, fingerprints, judges, seals and places the record.
-"""
+"""The runner on a notebook that only records: its cost beside plain papermill, and an unchanged run."""
 
 import tempfile
 import time
