@@ -12,8 +12,8 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # root is who one is i
 reproduce: install  ## run every declared item and write the report
 	@$(BIN)/workbench reproduce --profile $(PROFILE)
 
-test: install  ## run the test suite, in three processes: tests of ranks often wait
-	@$(BIN)/python -m pytest -n 3 --dist loadfile
+test: install  ## run the test suite, side by side on the cores there are
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 lab: install  ## open JupyterLab on the first notebook
 	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(AS_ROOT)

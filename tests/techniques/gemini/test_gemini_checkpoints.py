@@ -227,7 +227,8 @@ def trained(fleet):
     """Trains on warm machines and gives what every rank returned."""
 
     def results(kind: str, faults=(), **options) -> list[dict]:
-        outcome = run_training(train, NUM_MACHINES, args=(kind, options), faults=faults, machines=fleet, timeout_s=100)
+        patient = {"timing": runtime.Timing(lease_s=5.0), "timeout_s": 100}  # a busy machine may fall silent for two
+        outcome = run_training(train, NUM_MACHINES, args=(kind, options), faults=faults, machines=fleet, **patient)
         return list(outcome.results)
 
     return results
