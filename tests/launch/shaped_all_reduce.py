@@ -24,7 +24,7 @@ PR_SET_DUMPABLE = 4  # <linux/prctl.h>
 NUM_HOSTS = 4
 
 
-def all_reduce_s(message_bytes: int, *, enough_s: float = 0.0, num_times: int = 12) -> list[float]:
+def all_reduce_s(message_bytes: int, *, enough_s: float = 0.0, num_times: int = 30) -> list[float]:
     """Return the seconds of all-reduces, each from barrier to barrier, up to the first that is fast enough."""
     tensor, enough, times = torch.ones(message_bytes // 4), torch.zeros(1), []
     while not enough and len(times) < num_times:
