@@ -4,6 +4,8 @@ A shell that started them in the background must not have taught them to ignore 
 on tiny tensors wait for one another, on a busy machine for most of the time.
 """
 
+import contextlib
+import functools
 import os
 import signal
 import sys
@@ -20,3 +22,23 @@ def _close_figures():
     yield
     if pyplot := sys.modules.get("matplotlib.pyplot"):
         pyplot.close("all")
+
+
+LOADED = (  # before the ranks are forked from one process
+    "workbench.models.bert",
+    "workbench.techniques.activation_compression.measured.iterations",
+    "workbench.techniques.flextp.runtime",
+    "workbench.techniques.gemini.measured.reliability",
+    "workbench.techniques.gemini.runtime.checkpoints",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+)
+
+
+@pytest.fixture(scope="session")
+def pools():
+    """Pools of ranks by their number; a pool that a failed rank has ended starts again by itself."""
+    from workbench.launch import Ranks
+
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda num_ranks: stack.enter_context(Ranks(num_ranks, preload=LOADED, timeout_s=100)))

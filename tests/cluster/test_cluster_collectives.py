@@ -4,7 +4,6 @@ import pytest
 
 from workbench import cluster
 from workbench.cluster import Algorithm, Collective, Link
-from workbench.launch import Ranks
 
 LINK = Link(bandwidth_bytes_per_s=1e6, latency_s=0.001, source="test")
 # Bytes by rank for 4 ranks and 4,000 bytes; seconds for 4 ranks and 1 MB at 1 MB/s and 1 ms; messages' worth of bytes
@@ -66,9 +65,8 @@ def expected(collective: Collective, num_ranks: int, num_elements: int, element_
 
 
 @pytest.fixture(scope="module", params=[4, 3])
-def ranks(request):
-    with Ranks(request.param) as pool:
-        yield request.param, pool
+def ranks(request, pools):
+    return request.param, pools(request.param)
 
 
 @pytest.mark.parametrize("collective", Collective)

@@ -10,7 +10,6 @@ from workbench.cluster import Link
 from workbench.compression import AutoEncoder, Identity, TopK
 from workbench.explore import activation_compression as lesson
 from workbench.explore.activation_compression.break_even import compare_at, describe_map
-from workbench.launch import Ranks
 from workbench.techniques.activation_compression import cost
 from workbench.techniques.activation_compression.reconstruction import encode_text
 from workbench.timeline import Kind
@@ -95,10 +94,9 @@ def test_the_explorer_says_what_it_shows():
     assert explorer.status.startswith("Without compression a layer takes ")
 
 
-def test_recorded_reductions_on_real_ranks_give_sums_bytes_and_their_order_of_actions():
+def test_recorded_reductions_on_real_ranks_give_sums_bytes_and_their_order_of_actions(pools):
     top, code = TopK(4), AutoEncoder(8, 2)
-    with Ranks(2) as ranks:
-        plain, coded, kept = (ranks.run(lesson.record_reduction, codec, SHAPE) for codec in (Identity(), code, top))
+    plain, coded, kept = (pools(2).run(lesson.record_reduction, codec, SHAPE) for codec in (Identity(), code, top))
     parts = [lesson.partial_of(rank, SHAPE) for rank in range(2)]
     assert torch.allclose(plain[1].total, parts[0] + parts[1])
     assert torch.allclose(coded[1].total, code(parts[0] + parts[1]).detach(), atol=1e-6)

@@ -5,7 +5,6 @@ import torch
 
 from workbench.explore import flextp as lesson
 from workbench.explore.flextp.explorer import BASELINE, REFINED, compare
-from workbench.launch import Ranks
 from workbench.parallel import TransformerConfig, TransformerLayer
 from workbench.techniques import flextp
 from workbench.techniques.flextp.cost import VIT_1B
@@ -87,10 +86,8 @@ def watched():
     return lesson.watch_training(rank, model, balancer, x, NUM_ITERATIONS)
 
 
-def test_watched_ranks_agree_on_every_plan_and_their_actions_fill_the_iteration():
-    with Ranks(2) as ranks:
-        by_rank = ranks.run(watched)
-    iterations = list(zip(*by_rank, strict=True))
+def test_watched_ranks_agree_on_every_plan_and_their_actions_fill_the_iteration(pools):
+    iterations = list(zip(*pools(2).run(watched), strict=True))
     assert len(iterations) == NUM_ITERATIONS
     assert all(one.plan == other.plan and one.loss == other.loss for one, other in iterations)
     assert iterations[0][0].plan.is_plain

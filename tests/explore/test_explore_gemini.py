@@ -12,9 +12,7 @@ from workbench.techniques.gemini.cost import Cause
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
 from workbench.techniques.gemini.runtime.control.events import Event
-from workbench.techniques.gemini.runtime.training import Fault, Victim, run_training
 
 CHOSEN = {"link": 100, "copy_rate": 400, "reserved_mib": 128, "num_buffers": 4, "safety": 0.9, "num_replicas": 2}
 PLACE = {"num_machines": 16, "failures_per_day": 8, "solution": "Gemini", "num_replicas": 2, "num_standbys": 0}
@@ -172,20 +170,3 @@ def test_an_event_is_told_with_what_a_reader_wants_to_know():
     assert lesson.in_words(died) == "rank 2 of machine-2: died"
     assert lesson.in_words(Event(name="killed", time_s=0.0)) == "KILLED: the store"
     assert lesson.in_words(Event(name="joined", time_s=0.0, rank=2)) == ""
-
-
-def _train(context, num_iterations):
-    mine = lesson.SmallTraining(context, pause_s=0)
-    checkpoints = InMemoryCheckpoints(context, mine.model, mine.optimizer, num_profiled=2)
-    for _ in mine.updates(checkpoints.iteration, num_iterations):
-        checkpoints.step()
-    return mine.digest()
-
-
-def test_the_small_training_ends_with_the_same_bits_after_a_lost_machine():
-    common = {"args": (7,), "preload": lesson.PRELOAD, "timeout_s": 100, "echo": False}
-    undisturbed = run_training(_train, 2, **common)
-    hurt = run_training(_train, 2, **common, faults=[Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=4)])
-    assert hurt.num_generations == 2
-    assert hurt.results == undisturbed.results
-    assert len(set(hurt.results)) == 2  # each rank has its own shard

@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from workbench import models
 from workbench.compression import FP16, AutoEncoder, Codec, ErrorFeedback, Quantize, RandomK, TopK
-from workbench.launch import Ranks
 from workbench.parallel import Stage, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.pipeline import Mesh, Pipeline, Schedule, VirtualPipeline, open_mesh
@@ -120,9 +119,8 @@ FULL_BYTES = 2 * 6 * 16 * 4
 
 
 @pytest.fixture(scope="module")
-def ranks():
-    with Ranks(4, preload=("workbench.models", "workbench.parallel.pipeline")) as pool:
-        yield pool
+def ranks(pools):
+    return pools(4)
 
 
 @dataclass

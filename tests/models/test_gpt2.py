@@ -4,7 +4,6 @@ import pytest
 import torch
 from small_models import small_model
 
-from workbench.launch import run_on_ranks
 from workbench.models.gpt2 import GPT2, GPT2Config, load_gpt2_from_hugging_face_, to_gpt2_of_hugging_face
 
 
@@ -81,9 +80,9 @@ def gradients_when_sharded() -> dict[str, torch.Tensor]:
     return {name: parameter.grad.full_tensor() for name, parameter in model.named_parameters()}
 
 
-def test_sharded_block_by_block_on_two_ranks_every_gradient_is_that_of_one_process():
+def test_sharded_block_by_block_on_two_ranks_every_gradient_is_that_of_one_process(pools):
     alone = GPT2(GPT2Config.tiny(dropout=0.0))
     alone(ids(), ids()).backward()
     expected = {name: parameter.grad for name, parameter in alone.named_parameters()}
-    for gradients in run_on_ranks(gradients_when_sharded, 2):
+    for gradients in pools(2).run(gradients_when_sharded):
         torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-6)

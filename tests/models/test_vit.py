@@ -6,7 +6,6 @@ from small_models import LAYER_SIZES, small_model
 from torch.nn import functional
 
 from workbench import models
-from workbench.launch import Ranks
 from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
 
 NUM_LABELS = 3
@@ -147,13 +146,11 @@ def on_a_rank(state: dict) -> tuple[torch.Tensor, dict, list]:
     return logits.detach(), models.to_hugging_face(model, gradients=True), sent
 
 
-def test_two_real_ranks_equal_transformers_in_logits_and_all_gradients():
+def test_two_real_ranks_equal_transformers_in_logits_and_all_gradients(pools):
     plain = plain_model(num_labels=10)
     expected = plain(images()).logits
     functional.cross_entropy(expected, labels()).backward()
-    with Ranks(2, preload=("workbench.models",)) as ranks:
-        results = ranks.run(on_a_rank, plain.state_dict())
-    for logits, gradients, sent in results:
+    for logits, gradients, sent in pools(2).run(on_a_rank, plain.state_dict()):
         torch.testing.assert_close(logits, expected.detach(), rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(gradients, gradients_of(plain), rtol=1e-4, atol=1e-6)
         # 5 images of 5 tokens of 16 numbers in fp32; of a layer two sums forward and two back.

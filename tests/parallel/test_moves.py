@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from workbench.launch import run_on_ranks
 from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
 from workbench.parallel.moves import Shape, moves_of
 
@@ -133,8 +132,8 @@ def on_a_rank():
 
 
 @pytest.fixture(scope="module")
-def results_of_ranks():
-    return run_on_ranks(on_a_rank, 4, timeout_s=50, preload=("workbench.parallel.moves", "pytest"))
+def results_of_ranks(pools):
+    return pools(4).run(on_a_rank)
 
 
 @pytest.mark.parametrize("what", ["whole", "part"])

@@ -10,7 +10,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from workbench import parallel
 from workbench.compression import AutoEncoder, Quantize, TopK
-from workbench.launch import Ranks
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.pipeline import Pipeline, VirtualPipeline, open_mesh
 
@@ -18,9 +17,8 @@ CONFIG = parallel.TransformerConfig(hidden_size=16, num_heads=4, mlp_size=32, dr
 
 
 @pytest.fixture(scope="module")
-def ranks():
-    with Ranks(4, preload=("workbench.parallel.pipeline", "torch.distributed.tensor.parallel")) as pool:
-        yield pool
+def ranks(pools):
+    return pools(4)
 
 
 def batch(seed: int = 0) -> torch.Tensor:

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from workbench.launch import Ranks
 from workbench.parallel.groups import RecordedTensorGroup
 from workbench.study.breakdown import break_down, break_down_stages, timeline_of
 from workbench.study.rows import median_row, ratio_row
@@ -163,9 +162,8 @@ def build(recorder, pauses_s):
 
 
 @pytest.fixture(scope="module")
-def pair():
-    with Ranks(2) as ranks:
-        yield ranks
+def pair(pools):
+    return pools(2)
 
 
 def test_variants_take_turns_on_real_ranks_and_a_late_rank_makes_the_other_one_wait(pair):

@@ -55,7 +55,7 @@ def balanced(trace, build=two_layers, costs=COSTS, times=ModelledTimes, **policy
     return model, balance(model, group, policy=Policy(**policy) if policy else None, modelled=modelled, costs=costs)
 
 
-def test_one_real_rank_alone_trains_without_a_pre_test():
+def test_one_real_rank_alone_trains_without_a_pre_test(pools):
     check_model(two_layers, 2)  # says nothing of a model that can be balanced
 
     def alone():
@@ -65,7 +65,7 @@ def test_one_real_rank_alone_trains_without_a_pre_test():
         train(model, balancer, PATIENCE + 2)
         return balancer.costs is None and balancer.plan.is_plain
 
-    assert run_on_ranks(alone, 1, timeout_s=60) == [True]
+    assert pools(1).run(alone) == [True]
 
 
 LATE_S = 0.4

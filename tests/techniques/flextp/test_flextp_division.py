@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.launch import run_on_ranks
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.parallel.seeds import generator_for
 from workbench.techniques.flextp.method import Plan, RankPlan, RankTimes
@@ -232,14 +231,13 @@ def divided(group):
     return own, migrated, noted, group.traffic.num_bytes(site="flextp.columns")
 
 
-def test_real_ranks_choose_for_themselves_and_all_know_what_migrates():
+def test_real_ranks_choose_for_themselves_and_all_know_what_migrates(pools):
     own, migrated, noted, num_bytes = divided(VirtualTensorGroup(3))
     # Both layers have 8 columns a rank; rank 1 is the only receiver. Rank 0 migrates 4 of 8, rank 2 migrates 2.
     in_a_layer = [(0, 4, {1: range(0, 4)}), (2, 2, {1: range(0, 2)})]
     assert [(sender, len(columns), parts) for sender, columns, parts in migrated] == in_a_layer * 2
     assert {rank: list(map(len, dropped)) for rank, dropped in own.items()} == {0: [0, 0], 1: [2, 2], 2: [1, 1]}
     assert num_bytes == 8 * (4 + 4 + 2 + 2)  # int64
-    real = run_on_ranks(lambda: divided(ProcessTensorGroup()), 3, timeout_s=50, preload=PRELOAD)
-    for rank, results in enumerate(real):
+    for rank, results in enumerate(pools(3).run(lambda: divided(ProcessTensorGroup()))):
         own_noted = {name: dropped for name, dropped in noted.items() if name.endswith(f"rank {rank}")}
         assert results == ({rank: own[rank]}, migrated, own_noted, num_bytes)

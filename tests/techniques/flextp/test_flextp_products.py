@@ -9,7 +9,6 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from workbench.launch import run_on_ranks
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.parallel.moves import Shape
 from workbench.techniques.flextp.method import Imputation, Scheme
@@ -158,8 +157,8 @@ def on_ranks(group, scheme):
     return results, {kind: sorted(num_bytes) for kind, num_bytes in messages.items()}
 
 
-def test_four_real_ranks_equal_virtual_ones_in_results_and_messages():
-    ranks = run_on_ranks(lambda: [on_ranks(ProcessTensorGroup(), scheme) for scheme in Scheme], 4, timeout_s=60)
+def test_four_real_ranks_equal_virtual_ones_in_results_and_messages(pools):
+    ranks = pools(4).run(lambda: [on_ranks(ProcessTensorGroup(), scheme) for scheme in Scheme])
     for scheme, measured in zip(Scheme, zip(*ranks, strict=True), strict=True):
         virtual, messages = on_ranks(4, scheme)
         for results, own in measured:

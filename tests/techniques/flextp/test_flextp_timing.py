@@ -205,7 +205,7 @@ VARIANTS = {
 def taken(device="cpu"):
     """Take two turns of each variant at both places of the straggler that moves."""
     turns = Turns(rounds=2, warmup=2, repeats=2)
-    setting = Setting(size=Size(hidden=64, layers=1, heads=2, patch=8), turns=turns, slowness=16.0, device=device)
+    setting = Setting(size=Size(hidden=64, layers=1, heads=2, patch=8), turns=turns, slowness=8.0, device=device)
     kept, facts = take_turns(measured.trials, (VARIANTS, setting), turns, device)
     return [(turn.name, turn.notes, break_down([turn.actions])) for turn in kept], facts["SEMI"]
 

@@ -28,7 +28,7 @@ def meet_without(late: int) -> str:
     group = dist.new_group()  # what is left undone spoils its connections
     meet("begins", 30.0, group)  # all come
     if dist.get_rank() == late:
-        time.sleep(3.0)
+        time.sleep(2.0)
         return "late"
     with pytest.raises((runtime.RankMissing, RuntimeError)) as missing:
         meet("checkpoint of iteration 7", 1.0, group)
@@ -227,7 +227,7 @@ def trained(fleet):
     """Trains on warm machines and gives what every rank returned."""
 
     def results(kind: str, faults=(), **options) -> list[dict]:
-        patient = {"timing": runtime.Timing(lease_s=5.0), "timeout_s": 100}  # a busy machine may fall silent for two
+        patient = {"timing": runtime.Timing(lease_s=3.0), "timeout_s": 100}  # a busy machine may fall silent for two
         outcome = run_training(train, NUM_MACHINES, args=(kind, options), faults=faults, machines=fleet, **patient)
         return list(outcome.results)
 
