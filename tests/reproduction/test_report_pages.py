@@ -367,16 +367,6 @@ def test_a_recorded_figure_of_another_run_is_named_and_not_shown_and_a_run_may_h
     assert ("Not shown" in page.get_text()) == (figure is not None)
 
 
-def test_a_disagreement_of_the_recorded_run_alone_is_explained_as_the_recorded_runs(held):
-    held.promoted(values=OTHER)
-    folded = claim(technique(held), "A1 sends half").select_one("details")
-    assert folded.summary.get_text() == "Explanation, for the recorded run"
-    assert "The paper counts in another unit." in folded.get_text()
-    held.record(values=OTHER)
-    section = claim(technique(held), "A1 sends half")
-    assert section.get_text().count("The paper counts in another unit.") == 1 and not section.select("details")
-
-
 # numbers
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from workbench.reproduction import Bound, ClaimError, Crossover, Ordering, Trend, Verdict, Within
+from workbench.reproduction import Bound, ClaimError, Crossover, Ordering, Trend, Verdict, Whose, Within
 from workbench.reproduction.judge import judge
 from workbench.study.rows import read_rows
 
@@ -326,24 +326,16 @@ def test_cells_used_for_calibration_never_count_as_reproduced():
     assert outcome(within(), ours, published, calibrated_on=[{"tp": 2}]) is AGREES
 
 
-@pytest.mark.parametrize(
-    ("claim", "column", "places"), [(ordering("a", "b", "c"), "m", ("a", "b", "c")), (trend(), "x", (1, 2, 3))]
-)
-def test_a_calibrated_row_in_the_middle_does_not_hide_that_its_neighbours_fall(claim, column, places):
-    ours = along(column, dict(zip(places, (5, 9, 3), strict=True)))
-    found = judged(claim, ours, calibrated_on=[{column: places[1]}])
-    assert found.verdict is DISAGREES and found.reason.endswith("; found 5 and 3")
-    assert [row.verdict for row in found.rows] == [AGREES, NOT_COMPARABLE, DISAGREES]
-
-
-def test_a_step_to_or_from_a_calibrated_row_does_not_count_and_one_value_beside_it_is_no_finding():
-    fallen = along("x", {1: 5, 2: 2, 3: 6})  # 5 to 2 falls, 5 to 6 rises
-    assert outcome(trend(), fallen) is DISAGREES
-    assert outcome(trend(), fallen, calibrated_on=[{"x": 2}]) is AGREES
-    found = judged(trend(), X12, calibrated_on=[{"x": 2}])
-    assert found.verdict is NOT_COMPARABLE and "calibrated" in found.reason
-    two = along("x", {1: 1, 2: 2}, g=1) + along("x", {1: 1, 2: 2}, g=2)
-    assert outcome(trend(), two, calibrated_on=[{"x": 2, "g": 2}]) is AGREES  # by the group g=1
+def test_a_step_does_not_count_only_where_the_cost_model_was_calibrated_on_both_of_its_values():
+    fallen = along("x", {1: 5, 2: 2, 3: 6})  # 5 to 2 falls, 2 to 6 rises
+    assert outcome(trend(), fallen, calibrated_on=[{"x": 2}]) is DISAGREES  # a prediction beside a calibrated value
+    found = judged(trend(), fallen, calibrated_on=[{"x": 1}, {"x": 2}])
+    assert [row.verdict for row in found.rows] == [NOT_COMPARABLE, NOT_COMPARABLE, AGREES]
+    assert found.verdict is AGREES
+    assert outcome(trend(), X12, calibrated_on=[{"x": 1}, {"x": 2}]) is NOT_COMPARABLE
+    in_order = along("m", {"a": 5, "b": 9, "c": 3})
+    found = judged(ordering("a", "b", "c"), in_order, calibrated_on=[{"m": "b"}])
+    assert found.verdict is DISAGREES and found.reason.endswith("; found 9 and 3")
 
 
 def test_a_crossing_is_sought_among_the_places_that_a_cost_model_was_not_calibrated_on():
@@ -354,6 +346,33 @@ def test_a_crossing_is_sought_among_the_places_that_a_cost_model_was_not_calibra
     assert outcome(claim, sweep, calibrated_on=[{"x": 2, "m": "a"}]) is AGREES  # one of the two is enough
     found = judged(claim, sweep, calibrated_on=[{"x": place} for place in (1, 2, 3)])
     assert found.verdict is NOT_COMPARABLE and "calibrated on all places of this sweep but one" in found.reason
+
+
+# effects
+
+
+def test_the_effect_is_judged_and_not_the_ratio_that_contains_it():
+    published = along("m", {"a": 1.10}, quantity="time")
+    gain = within(rel=0.5, no_effect=1.0)  # half of the effect, 0.05
+    for ours, verdict in {
+        1.0: DISAGREES,
+        1.04: DISAGREES,
+        1.06: AGREES,
+        1.14: AGREES,
+        1.16: DISAGREES,
+        0.9: DISAGREES,
+    }.items():
+        assert outcome(gain, along("m", {"a": ours}), published) is verdict
+    assert "an effect of +0 beside +0.1" in judged(gain, along("m", {"a": 1.0}), published).reason
+    with pytest.raises(ValueError, match="no_effect of claim .* must be left out where abs is the tolerance"):
+        within(rel=None, abs=1.0, no_effect=1.0)
+
+
+def test_whose_a_claim_is_and_what_was_changed_stand_in_its_verdict():
+    held = judged(within(whose=Whose.OURS, changed="twice as wide, after a trial"), along("m", {"a": 1.0})).to_json()
+    assert (held["whose"], held["changed"], held["repeats"]) == ("ours", "twice as wide, after a trial", "")
+    with pytest.raises(ValueError, match="whose of claim .* must be Whose.PAPER"):
+        within(whose="ours")
 
 
 # what the paper's definition implies

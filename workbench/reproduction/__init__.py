@@ -2,9 +2,9 @@
 
 from workbench.reproduction.catalogue import find_item, load_catalogue, published_rows, read_published, select
 from workbench.reproduction.cells import CellResult, CellsFailed, run_cells
-from workbench.reproduction.claims import Bound, Crossover, Decidable, Ordering, Trend, Within
+from workbench.reproduction.claims import Bound, Crossover, Decidable, Ordering, Trend, Whose, Within
 from workbench.reproduction.comparing import ClaimVerdict, Comparison, Verdict
-from workbench.reproduction.declare import Evidence, Profile, Reproduction
+from workbench.reproduction.declare import Evidence, Finding, Page, Profile, Reproduction, Value
 from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
 from workbench.reproduction.judge import judge
 from workbench.reproduction.project import Project
@@ -34,9 +34,9 @@ from workbench.reproduction.runner import (
 )
 
 __all__ = ["Bound", "CatalogueError", "CellResult", "CellsFailed", "ClaimError", "ClaimVerdict", "Comparison"]
-__all__ += ["Crossover", "Decidable", "Evidence", "ItemFinished", "ItemOutcome", "ItemStarted", "Ordering", "Outcome"]
-__all__ += ["Planned", "PlannedItem", "Profile", "Progress", "Project", "RecordError", "Reproduction", "RunFinished"]
-__all__ += ["Status", "Trend", "UsageError", "Verdict", "Within", "diff", "find_item", "find_records", "judge"]
-__all__ += ["load_catalogue", "load_records", "load_verdicts", "plan", "promote", "promoted_figure", "promoted_path"]
-__all__ += ["published", "published_rows", "read_published", "read_record", "record", "run", "run_cells", "select"]
-__all__ += ["verdicts_of"]
+__all__ += ["Crossover", "Decidable", "Evidence", "Finding", "ItemFinished", "ItemOutcome", "ItemStarted", "Ordering"]
+__all__ += ["Outcome", "Page", "Planned", "PlannedItem", "Profile", "Progress", "Project", "RecordError"]
+__all__ += ["Reproduction", "RunFinished", "Status", "Trend", "UsageError", "Value", "Verdict", "Whose", "Within"]
+__all__ += ["diff", "find_item", "find_records", "judge", "load_catalogue", "load_records", "load_verdicts", "plan"]
+__all__ += ["promote", "promoted_figure", "promoted_path", "published", "published_rows", "read_published"]
+__all__ += ["read_record", "record", "run", "run_cells", "select", "verdicts_of"]

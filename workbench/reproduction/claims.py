@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from workbench.reproduction import comparing
@@ -16,7 +17,15 @@ from workbench.reproduction.comparing import Comparison
 from workbench.reproduction.errors import ClaimError
 from workbench.study.rows import Key, Row, canonical, grouped, matches
 
-__all__ = ["Bound", "Claim", "Crossover", "Decidable", "Ordering", "Trend", "Within"]
+__all__ = ["Bound", "Claim", "Crossover", "Decidable", "Ordering", "Trend", "Whose", "Within"]
+
+
+class Whose(StrEnum):
+    """Who makes a claim; a technique's score counts the paper's alone."""
+
+    PAPER = "paper"
+    OURS = "ours"  # a promise of this project
+    CONSTRUCTION = "construction"  # a check of the program, true by construction or fitted to the value it is judged by
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +66,10 @@ class Claim(ABC):
     where: Mapping[str, Any] = field(default_factory=dict)  # column to its value, or a list: any fits, all are needed
     needs_real_data: bool = False  # a stand-in then gives "not comparable"
     source: str = ""  # where the paper says it
-    explanation: str = ""  # shown where the claim disagrees or cannot be compared
+    explanation: str = ""  # what a reader must know beside the verdict; shown whatever it is
+    whose: Whose = Whose.PAPER
+    changed: str = ""  # what of its rule was changed after results were seen, and why; empty: it was fixed before
+    repeats: str = ""  # id of the item with whose trainings it is judged too; a score counts it there
     decidable: Decidable | None = None  # of claims about trainings: when they can decide it
 
     def __post_init__(self) -> None:
@@ -65,6 +77,7 @@ class Claim(ABC):
             value = getattr(self, text)
             self.require(text, isinstance(value, str) and bool(value.strip()), "be a non-empty text")
         self.require("where", isinstance(self.where, Mapping), "be a dictionary of key columns")
+        self.require("whose", isinstance(self.whose, Whose), "be Whose.PAPER, Whose.OURS or Whose.CONSTRUCTION")
 
     def require(self, field: str, holds: bool, rule: str) -> None:
         """Raise ValueError unless a rule on a field holds."""
@@ -111,6 +124,8 @@ class Claim(ABC):
 class Within(Claim):
     """Ours lies within a tolerance of the published value: |ours - published| <= rel * |published|, or <= abs.
 
+    `no_effect` is the value of a technique that does nothing, such as 1 for a speedup. The effect is then judged, not
+    the ratio that contains it: |ours - published| <= rel * |published - no_effect|.
     Where the paper prints no number and its definition implies one, `expected` takes the place of the published rows:
     every row of ours that fits `where` is compared with it, and `source` says why it is expected.
     """
@@ -118,11 +133,13 @@ class Within(Claim):
     _: KW_ONLY
     rel: float | None = None  # tolerance as a share of the published value
     abs: float | None = None  # tolerance in the unit of the row
+    no_effect: float = 0.0  # in the unit of the row
     expected: float | None = None  # what the paper's definition implies, in the unit of our rows
 
     def __post_init__(self) -> None:
         Claim.__post_init__(self)
         _check_tolerance(self)
+        self.require("no_effect", self.no_effect == 0 or self.rel is not None, "be left out where abs is the tolerance")
         if self.expected is None:
             return
         _check_by_definition(self, "expected")

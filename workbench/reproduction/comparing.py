@@ -22,7 +22,6 @@ __all__ += ["keys_text", "listed", "missing", "numeric", "rising", "within", "wo
 ORDERS = ("Ordering", "Trend")  # the kinds of claim whose rows have a verdict only together
 CALIBRATED = "the cost model was calibrated on this cell, so it does not count"
 CALIBRATED_SWEEP = "the cost model was calibrated on all places of this sweep but one at most, so it does not count"
-ALONE = "the cost model was calibrated on every other value beside this one, so it does not count"
 MANIFOLD = 10  # times the published value, from which on a factor reads better than percents
 
 
@@ -79,14 +78,17 @@ class ClaimVerdict:
     kind: str  # Within, Bound, Ordering, Trend or Crossover
     verdict: Verdict  # the worst of the rows, or the override
     reason: str = ""  # why, where it is not AGREES
-    because: str = ""  # reason of the tolerance or rule, fixed before the first run
-    explanation: str = ""  # shown where the claim disagrees or cannot be compared
+    because: str = ""  # reason of the tolerance or rule
+    explanation: str = ""  # what a reader must know beside the verdict
     source: str = ""  # where the paper says it
+    whose: str = "paper"  # who makes the claim: paper, ours or construction
+    changed: str = ""  # what of the rule was changed after results were seen, and why
+    repeats: str = ""  # id of the item whose trainings judge it too
     rows: Sequence[Comparison] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of the record."""
-        names = ("claim", "kind", "reason", "because", "explanation", "source")
+        names = ("claim", "kind", "reason", "because", "explanation", "source", "whose", "changed", "repeats")
         rows = [row.to_json() for row in self.rows]
         return {"verdict": self.verdict.value, "rows": rows, **{name: getattr(self, name) for name in names}}
 
@@ -100,7 +102,12 @@ def _inside(ours: float, published: float, claim: "Within | Crossover") -> bool:
     """Say whether ours lies within the tolerance of a claim; what is not finite never does."""
     if not (math.isfinite(ours) and math.isfinite(published)):
         return False
-    return abs(ours - published) <= (claim.abs if claim.rel is None else claim.rel * abs(published))
+    tolerance = claim.abs if claim.rel is None else claim.rel * abs(published - _no_effect(claim))
+    return abs(ours - published) <= tolerance
+
+
+def _no_effect(claim: "Within | Crossover") -> float:
+    return getattr(claim, "no_effect", 0.0)
 
 
 def _outside(ours: float, published: float, claim: "Within | Crossover") -> str:
@@ -109,6 +116,9 @@ def _outside(ours: float, published: float, claim: "Within | Crossover") -> str:
         return f"ours is {ours:g}, published {published:g}; a value that is not finite agrees with nothing"
     if claim.rel is None:
         return _beyond(ours - published, claim.abs, "") if claim.abs else f"ours is {ours:.10g}, not {published:.10g}"
+    if _no_effect(claim):
+        effects = [value - claim.no_effect for value in (ours, published)]
+        return f"an effect of {effects[0]:+.4g} beside {effects[1]:+.4g}: more than {100 * claim.rel:.4g} % of it away"
     if published == 0:
         return f"ours is {ours:g} where the published value is 0"
     if abs(times := ours / published) >= MANIFOLD:
@@ -203,19 +213,17 @@ def numeric(row: Row, claim: "Trend | Crossover") -> float:
 
 
 def rising(ordered: Sequence[Row], published: Sequence[Row], claim: "Ordering | Trend") -> list[Comparison]:
-    """Compare each row with the one before it; rows of the calibration are shown and passed over."""
+    """Compare each row with the one before it; a pair does not count where the cost model was calibrated on both."""
     result: list[Comparison] = []
     before, before_published = None, None
-    alone = sum(not row.calibrated for row in ordered) < 2 <= len(ordered)
     for row in ordered:
         printed = _published_for(row, published, claim)
-        if row.calibrated or alone:
-            reason = CALIBRATED if row.calibrated else ALONE
-            result.append(replace(_comparison(row, printed, Verdict.NOT_COMPARABLE, reason), counts=False))
-            continue
-        falls = _published_fall(before_published, printed, claim.along)
-        verdict, reason = (Verdict.DISAGREES, falls) if falls else _step(before, row, claim.along)
-        result.append(_comparison(row, printed, verdict, reason))
+        if row.calibrated and (before is None or before.calibrated):
+            result.append(replace(_comparison(row, printed, Verdict.NOT_COMPARABLE, CALIBRATED), counts=False))
+        else:
+            falls = _published_fall(before_published, printed, claim.along)
+            verdict, reason = (Verdict.DISAGREES, falls) if falls else _step(before, row, claim.along)
+            result.append(_comparison(row, printed, verdict, reason))
         before, before_published = row, printed or before_published
     return result
 

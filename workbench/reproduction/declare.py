@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.reproduction.claims import Claim, Within
 
-__all__ = ["CELLS", "Evidence", "Profile", "Reproduction", "check_plain"]
+__all__ = ["CELLS", "Evidence", "Finding", "Page", "Profile", "Reproduction", "Value", "check_plain"]
 
 TECHNIQUE = re.compile(r"[a-z][a-z0-9_]*")
 ITEM = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -20,7 +20,7 @@ class Evidence(StrEnum):
     """What kind of thing a number is."""
 
     COUNTED = "counted"  # bytes, messages, probabilities, counts: the same on any machine
-    MEASURED = "measured"  # time or accuracy of real ranks on a named machine
+    MEASURED = "measured"  # time or accuracy observed on a named machine; see `Reproduction.tags`
     SIMULATED = "simulated"  # from a cost model or event simulation of a named cluster
 
 
@@ -46,6 +46,7 @@ class Reproduction:
     claims: Sequence[Claim] = ()  # what the paper says, with tolerances
     published: str | None = None  # file in reproductions/<technique>/published/; None if the paper gives no numbers
     expected_s: Mapping[str, float] = field(default_factory=dict)  # profile to seconds, before any record says better
+    tags: Sequence[str] = ()  # what stands beside the evidence: "virtual ranks", "injected delays", "shaped links"
     times: bool = False  # its evidence is a measured time, so it runs alone
     requires: Sequence[str] = ()  # what it cannot do without, such as "data:glue/sst2"
 
@@ -71,6 +72,38 @@ class Reproduction:
         return tuple(profile.value for profile in Profile if profile.value in self.parameters)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Value:
+    """A number of a record, named in the sentence of a finding."""
+
+    item: str  # the item and its evidence, such as "table-2/measured"
+    quantity: str
+    where: Mapping[str, Any] = field(default_factory=dict)  # key columns that pick exactly one row
+    minus: float = 0.0  # taken from the value, then `times` multiplies: 1 and 100 make a gain in per cent of a speedup
+    times: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A statement that a paper is known for, and what was found, in one plain sentence with numbers from records."""
+
+    says: str  # what the paper says, in our words
+    source: str  # where it says so
+    found: str  # the sentence, with a place such as {gain:.1f} for each of `values`
+    values: Mapping[str, Value] = field(default_factory=dict)
+    claims: Sequence[str] = ()  # "table-2/measured: name of a claim" each: these decide the mark
+    means: str = ""  # what it means for somebody who wants to use the technique
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """What a technique's page begins with; `PAGE` in its catalogue.py."""
+
+    scale: str  # model, parameters, data, steps, baseline score and chance, in one line
+    findings: Sequence[Finding]  # three to six
+    picture: str  # the item and its evidence whose figure stands for the paper: "table-2/measured"
+
+
 def _check_names(item: Reproduction) -> None:
     for name in ("technique", "item", "title", "notebook"):
         value = getattr(item, name)
@@ -88,7 +121,8 @@ def _check_names(item: Reproduction) -> None:
     is_table = published is None or (str(published).endswith(".csv") and "/" not in str(published))
     _require("published", published, is_table, "the name of a .csv file, or None")
     _require("times", item.times, isinstance(item.times, bool), "True or False")
-    _require("requires", item.requires, not isinstance(item.requires, str), "a list of texts")
+    for name in ("requires", "tags"):
+        _require(name, getattr(item, name), not isinstance(getattr(item, name), str), "a list of texts")
 
 
 def _require(field: str, value: Any, holds: Any, rule: str) -> None:

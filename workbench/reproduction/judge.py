@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.reproduction.claims import Bound, Claim, Decidable, Ordering, Within
+from workbench.reproduction.claims import Bound, Claim, Decidable, Ordering, Trend, Within
 from workbench.reproduction.comparing import CALIBRATED, ClaimVerdict, Comparison, Verdict, worst
 from workbench.study.rows import Row, canonical, matches, merge_seeds
 from workbench.study.training import (
@@ -61,7 +61,7 @@ def _verdict(claim: Claim, rows: Sequence[Comparison], override: str) -> ClaimVe
     if override and verdict is not Verdict.NOT_RUN:
         verdict, reason = Verdict.NOT_COMPARABLE, override
         rows = [replace(row, verdict=verdict, reason=override) for row in rows]
-    about = {name: getattr(claim, name) for name in ("because", "explanation", "source")}
+    about = {name: getattr(claim, name) for name in ("because", "explanation", "source", "whose", "changed", "repeats")}
     kind = type(claim).__name__
     return ClaimVerdict(claim=claim.name, kind=kind, verdict=verdict, reason=reason, rows=tuple(rows), **about)
 
@@ -75,6 +75,8 @@ def _is_calibrated(row: Row, cells: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _without_calibration(row: Comparison, claim: Claim, cells: Sequence[Mapping[str, Any]]) -> Comparison:
+    if isinstance(claim, (Ordering, Trend)):  # these count a pair of which one value was calibrated
+        return row
     if not _is_calibrated(Row(quantity=claim.quantity, value=0.0, unit=row.unit, keys=row.where), cells):
         return row
     return replace(row, verdict=Verdict.NOT_COMPARABLE, reason=CALIBRATED, counts=False)

@@ -22,7 +22,6 @@ __all__ = ["VERDICTS", "ClaimView", "RecordedRun", "claims_of", "count_verdicts"
 __all__ += ["spread_text", "trusted_record"]
 
 VERDICTS = ("DISAGREES", "AGREES", "NOT_COMPARABLE", "NOT_RUN")  # the order in which a reader looks for them
-EXPLAINED = {"DISAGREES", "NOT_COMPARABLE"}  # the verdicts that a reader wants explained
 RecordedRun = tuple[str, Mapping[str, Any], Sequence[Mapping[str, Any]]]  # profile, record, its verdicts as of now
 
 NOTHING_RECORDED = MappingProxyType(
@@ -126,17 +125,6 @@ class ClaimView:
     rule: str
     rows: tuple[View, ...]  # its comparisons
     recorded: tuple[View, ...]  # its verdicts in recorded runs
-
-    @property
-    def is_explained(self) -> bool:
-        """Whether the explanation belongs to the claim's own verdict."""
-        return bool(self.explanation) and self.verdict in EXPLAINED
-
-    @property
-    def explains_recorded(self) -> bool:
-        """Whether the explanation belongs to the verdict of a recorded run alone."""
-        is_odd = any(other.verdict in EXPLAINED for other in self.recorded)
-        return bool(self.explanation) and is_odd and not self.is_explained
 
     def has(self, name: str) -> bool:
         """Say whether any row has a text of this name."""
