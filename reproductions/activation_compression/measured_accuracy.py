@@ -72,11 +72,11 @@ QUANTIZER = SMALLER + (
 )
 COLLAPSE = (
     "Top-K keeps more of the score the more it sends and the longer it trains. With T1 and T2 the encoder answers by "
-    "chance after the laptop's few steps of SST-2; in full it does so on CoLA and RTE alone. T4 loses 12 to 31 points of "
-    "STS-B after two epochs and at most 3 after six (table 5). The paper's Top-K ends at chance or at 0 in some tables "
-    "and not in others: STS-B with T1 keeps 0.00 in table 5 and 0.80 in table 15, CoLA with T4 0.00 and 0.87."
+    "chance after the laptop's few steps of SST-2; in full it does so on CoLA and RTE alone. T4 loses 12 to 31 points "
+    "of STS-B after two epochs and at most 3 after six (table 5). The paper's Top-K ends at chance or at 0 in some "
+    "tables and not in others: STS-B with T1 keeps 0.00 in table 5 and 0.80 in table 15, CoLA with T4 0.00 and 0.87."
 )
-FEWER_EXAMPLES = " The laptop learns from at most 800 examples, full of SST-2 from 8,000, the paper from all of them."
+FEWER_EXAMPLES = " The full run learns SST-2 from 8,000 examples, the paper from all of them."
 # STS-B, three seeds, batches of 32: after 360 steps T4 loses 12 to 31 points and Q1 11 to 24, after 1,080 at most 3.
 # SST-2, batches of 32: T1 and T2 give one constant answer after 47 steps, after 250 neither does.
 UNCOMPRESSED = {"method": "w/o"}
@@ -403,8 +403,8 @@ def _item(
 
 
 AVERAGES = (
-    "section 4.3: tables 5 and 15 of the paper both have this order, averaged over SST-2, MRPC, STS-B and CoLA; ours is "
-    "averaged over the tasks that were run and are not at chance"
+    "section 4.3: tables 5 and 15 of the paper both have this order, averaged over SST-2, MRPC, STS-B and CoLA; ours "
+    "is averaged over the tasks that were run and are not at chance"
 )
 TABLE_5_ALONE = "table 5, averaged over SST-2, MRPC, STS-B and CoLA; table 15 has the opposite order"
 STUDY = {name: value for name, value in FULL.items() if name != "controls"}
@@ -609,8 +609,8 @@ ERROR_FEEDBACK = _item(
             because=ORDER,
             needs_real_data=True,
             decidable=_decidable(task),
-            source="this project's expectation: error feedback helps where gradients are compressed; section 3.3 offers "
-            "it and prints no scores",
+            source="this project's expectation: error feedback helps where gradients are compressed; section 3.3 "
+            "offers it and prints no scores",
             explanation="The remembered error belongs to other sentences. Gradients of all steps move one weight, but "
             "an activation is read once, so the error is added as noise. Independent normal messages are off by 0.57 "
             "of their norm when rounded to 2 bits, and by 0.95 with the error of the last message added.",
