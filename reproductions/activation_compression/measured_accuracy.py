@@ -30,6 +30,8 @@ REPEATED = (
 COLLAPSED = "0.10: the paper's Top-K collapses in some runs and not in others"
 TWO_VALUES = "; a score near one of two printed values that differ by more than 0.20 decides nothing"
 
+LITTLE_LOST = "; a method that loses nothing agrees, too, since the paper's loss is small: an answer by chance fails"
+
 STRICTER = "The tolerance was made stricter, from 0.10, with 12 results of the full run known."
 BETWEEN = (
     "With table 5 and figure 4 known, a review added two rules: a value between two printed ones disagrees, and MRPC's "
@@ -89,7 +91,8 @@ def _printed_in(table: int) -> dict:
     return {(row.keys["task"], row.keys["method"]): row.value for row in rows if row.quantity == "relative_score"}
 
 
-PRINTED = {"512 tokens": _printed_in(5), "128 tokens": _printed_in(15)}  # one setting here, for sentences are short
+BY_TABLE = {str(table): _printed_in(table) for table in (5, 8, 15, 16)}
+PRINTED = {"512 tokens": BY_TABLE["5"], "128 tokens": BY_TABLE["15"]}  # one setting here, for sentences are short
 
 
 def _decidable(task: str, **more) -> Decidable:
@@ -148,12 +151,13 @@ KEPT_IN_TABLE_5 = {("sst2", "T4")}  # loses 1.38 there; left out when that was n
 
 def _keeps(task: str, method: str, table: str, tolerance: float, because: str, why: str, changed: str = "") -> Within:
     ours = " (our variant, a scale a token)" if method in QUANTIZED else ""
+    loses_little = BY_TABLE[table][task, method] + tolerance >= 1
     return Within(
         f"{task}: {method}{ours} keeps of the score what it keeps in table {table}",
         quantity="relative_score",
         where={"task": task, "method": method},
         abs=tolerance,
-        because=because,
+        because=because + LITTLE_LOST * loses_little,
         needs_real_data=True,
         decidable=_decidable(task, printed=_printed(task, method) if table in ("5", "15") else {}),
         explanation=why,
@@ -197,6 +201,10 @@ def _order(name: str, order: list, source: str, task: str, explanation: str = ""
     )
 
 
+def _missing(task: str) -> str:
+    return f" Missing: trainings on {task}." if task in NOT_RUN else ""
+
+
 def _changes(task: str, method: str = "") -> str:
     """Say what of a share's rule was changed after results were seen."""
     if task in NOT_RUN:
@@ -207,7 +215,7 @@ def _changes(task: str, method: str = "") -> str:
 
 
 def _claims(task: str, table: str) -> tuple:
-    further = FEWER_EXAMPLES if table == "16" else ""
+    further = FEWER_EXAMPLES * (table == "16") + _missing(task)
     noisy, collapse = ONLY_DISAGREES if task == "cola" else "", COLLAPSE + further
     repeated, collapsed = (TOLERANCES[task], REPEATED + noisy), COLLAPSED + TWO_VALUES * (table != "16") + noisy
     return (
@@ -432,6 +440,7 @@ PER_BYTE = _item(
             decidable=LEARNED_SST2,
             explanation=COLLAPSE,
             changed=changed,
+            repeats=TABLE_5_ID if name.startswith("Takeaway 2") else "",
         )
         for name, order, source, changed in (
             ("At the bytes of A1, a learned code keeps more than Top-K", ["T1", "A1"], AVERAGES, SHARED_ORDERS),
