@@ -1,9 +1,9 @@
 """Fits of "Does compressing activations help model parallel training?", made to iterations measured on this machine.
 
-A small BERT on real ranks over a shaped link, as in the measured tables. Tolerances were fixed before the first run.
+A small BERT on real ranks over a shaped link, as in the measured tables.
 """
 
-from workbench.reproduction import Evidence, Reproduction, Trend, Within
+from workbench.reproduction import Evidence, Reproduction, Trend, Whose, Within
 
 __all__ = ["CATALOGUE"]
 
@@ -37,18 +37,18 @@ FIT = {
 GOODNESS = "5 %: a line that explains less than 95 % of the weighted variation does not carry to other sizes"
 
 SHORT_CODING = (
-    "Coding a message takes a few tenths of a millisecond here, of which starting the operations is a good part, and "
-    "waking up on a shared core can take as long. Its share of an iteration is small, so predictions hardly feel it."
+    "Coding a message takes a few tenths of a millisecond here. Starting the operations and waking up on a shared core "
+    "take as long. Coding is a small share of an iteration, so predictions hardly depend on it."
 )
 
 NEAR_BREAK_EVEN = (
-    "The model is fitted over one link. Over faster ones the processor's own copying, which it holds for a part of the "
-    "link, stays; so its predictions are worst where compression just pays or just does not."
+    "The model is fitted over one link. Over faster links the processor's copying stays, which the fit counts as link. "
+    "Predictions are therefore worst where compression just pays or just does not."
 )
 
 SMALL_MODELS = (
-    "What coding costs whatever its message's size weighs most in the smallest models. The paper's decrease is one of "
-    "far wider models, where multiplying grows with the square of the width and all else hardly counts."
+    "In the smallest models the constant cost of coding weighs most. The paper's models are far wider: there "
+    "multiplication grows with the square of the width and hides all else."
 )
 
 CATALOGUE = (
@@ -62,6 +62,7 @@ CATALOGUE = (
         parameters={"full": FIT},
         expected_s={"full": 100},
         times=True,
+        tags=("real ranks", "shaped links", "small BERT"),
         claims=(
             Within(
                 "The fitted model predicts held-out settings within 10 % in the median",
@@ -69,13 +70,11 @@ CATALOGUE = (
                 where={"settings": "held out"},
                 expected=0.0,
                 abs=0.10,
-                because="10 %: what this study asks of the model",
+                because="10 %: this study's reading of 'close'",
                 source="section 4.7: the prediction is close to the measured time",
             ),
-            # Before the first recorded run these two took the place of "speedups within 10 % in the median", which a
-            # model that predicts no gain at all would have passed.
             Within(
-                "The fitted model predicts which share of an iteration a code saves over faster links, to 4 points",
+                "The fitted model predicts the share of an iteration that A1 saves over faster links, to 4 points",
                 quantity="saved_share_error",
                 where={"method": "A1"},
                 expected=0.0,
@@ -83,6 +82,7 @@ CATALOGUE = (
                 because="4 points: a code saves some 15 % over the slowest link, so that predicting no gain fails",
                 source="section 4.7, figure 5d: prediction and measurement are close",
                 explanation=NEAR_BREAK_EVEN,
+                changed="Before the first recorded run it replaced 10 % of the speedup, which no gain at all passed.",
             ),
             Within(
                 "Break-even: where the measurement tells that a code pays or does not, the model says the same",
@@ -93,9 +93,11 @@ CATALOGUE = (
                 because="a side needs no tolerance",
                 source="beyond the paper: the break-even map checked at measured points",
                 explanation=NEAR_BREAK_EVEN,
+                whose=Whose.OURS,
+                changed="Before the first recorded run it replaced 10 % of the speedup, which no gain at all passed.",
             ),
             Within(
-                "Figure 5a: computation is a line",
+                "Figure 5a: the time of computation is a line in the operations",
                 quantity="r_squared",
                 where={"of": "computation"},
                 expected=1.0,
@@ -104,7 +106,7 @@ CATALOGUE = (
                 source="section 4.7",
             ),
             Within(
-                "Figure 5b: communication is a line",
+                "Figure 5b: the time of communication is a line in the bytes",
                 quantity="r_squared",
                 where={"of": "communication"},
                 expected=1.0,
@@ -113,7 +115,7 @@ CATALOGUE = (
                 source="section 4.7",
             ),
             Within(
-                "Figure 5c: coding is a line",
+                "Figure 5c: the time of coding is a line in the elements",
                 quantity="r_squared",
                 where={"of": "coding, learned linear code"},
                 expected=1.0,
@@ -121,6 +123,16 @@ CATALOGUE = (
                 because=GOODNESS,
                 source="section 4.7",
                 explanation=SHORT_CODING,
+            ),
+            Within(
+                "A fit of computation to small hidden sizes predicts large ones 30 times too slow",
+                quantity="small_fit_error",
+                expected=30.0,
+                rel=0.5,
+                because="half: the text says 'can result in a 30x higher prediction time'",
+                source="section 4.7: fitting alpha on smaller hidden sizes",
+                explanation="Missing: a fit of computation to the smallest hidden sizes alone, applied to the largest.",
+                changed="Added with the other results known; not measured yet.",
             ),
             Trend(
                 "Figure 5d: larger models gain less from the same code",

@@ -1,10 +1,10 @@
 """Beyond the measured machines: larger models and clusters by the paper's own model, and where compression pays.
 
 Figure 5 and table 10 are section 4.7 as written, with constants from facts about V100s; the break-even map, which the
-paper has not, is the model of the timing tables. Tolerances were fixed before the first run.
+paper has not, is the model of the timing tables.
 """
 
-from workbench.reproduction import Evidence, Reproduction, Trend, Within
+from workbench.reproduction import Bound, Evidence, Reproduction, Trend, Whose, Within
 
 __all__ = ["CATALOGUE"]
 
@@ -31,17 +31,29 @@ def _scaling(item: str, title: str, claims: tuple) -> Reproduction:
     )
 
 
-FACTS = "15 %: constants from data sheets and other tables, none from this one"
+FACTS = "15 % of the gain: constants from data sheets and other tables, none from this one"
+BY_GAIN = "With all results known, the tolerance was changed from a share of the speedup to the same share of the gain."
+ADDED = "Added with the other results known."
+PEAK = (
+    "Alpha is taken from the peak rate of the data sheet, 125 TFLOP/s. Section 4.7 fits it to measured time of the "
+    "largest hidden size. With 58 TFLOP/s, the rate fitted to table 4, the speedups are 18 to 22 % too low and their "
+    "gains 47 to 59 %. The text leaves m open: with 16 micro-batches the last two rows are 1.68 and 1.76 (paper: 1.46 "
+    "and 1.47)."
+)
 PRINTED_D = (
-    "The text prints d = 16·128·100 = 409600, but 16·128·100 is 204,800; 409,600 would be its bytes in fp16, or a "
-    "batch of 32. Read as 204,800 elements or as 409,600, the code's message stays on the constant piece."
+    "The text prints d = 16·128·100 = 409600, but 16·128·100 is 204,800. 409,600 is its size in bytes in fp16, or the "
+    "product for a batch of 32. With either value the code's message lies below d."
+)
+ONE_SCALE = (
+    "Beta covers the four all-reduces of a layer; the printed c may be the time of one. For one layer, 409,600 "
+    "elements take 0.56 ms over a link of the local machine, 2.8 times c; for one all-reduce 0.14 ms, 0.7 times c."
 )
 FIGURE_5 = _scaling(
     "fig-5",
-    "One tensor-parallel layer by hidden size: compute, communication, encoding, speedup",
+    "One tensor-parallel layer by hidden size: computation, communication, encoding, speedup",
     (
         Within(
-            "The threshold d is the product the text gives for it",
+            "The threshold d, 409600, is 16·128·100",
             quantity="threshold_elements",
             where={},
             rel=0,
@@ -50,17 +62,27 @@ FIGURE_5 = _scaling(
             explanation=PRINTED_D,
         ),
         Within(
-            "The two pieces of T_comm meet at the threshold",
+            "The two pieces of T_comm meet at the threshold, all four all-reduces of a layer beside c",
             quantity="pieces_at_threshold",
             where={},
             rel=0.25,
             because="a quarter: c is printed with one digit, as about 0.2",
             source="section 4.7",
-            explanation="A link of the local machine needs 0.56 ms for 409,600 elements (and 0.28 ms for 204,800), "
-            "not 0.2 ms: as printed, time would jump at d.",
+            explanation=ONE_SCALE,
+            whose=Whose.OURS,
+        ),
+        Within(
+            "The two pieces of T_comm meet at the threshold, both for one all-reduce",
+            quantity="pieces_at_threshold_of_one_all_reduce",
+            expected=1.0,
+            rel=0.25,
+            because="a quarter: c is printed with one digit, as about 0.2",
+            source="section 4.7: T_comm in two pieces",
+            explanation=f"Missing: a row with beta of one all-reduce. {ONE_SCALE}",
+            changed=ADDED,
         ),
         Trend(
-            "For large hidden sizes the benefit of compression falls",
+            "The speedup of a layer falls with the hidden size, from 1024 on",
             quantity="layer_speedup",
             along="hidden",
             direction="decreasing",
@@ -69,26 +91,25 @@ FIGURE_5 = _scaling(
             source="section 4.7, equation 2",
         ),
         Trend(
-            "The benefit of compression falls over the whole range of hidden sizes",
+            "The speedup of a layer falls with the hidden size, from 128 on",
             quantity="layer_speedup",
             along="hidden",
             direction="decreasing",
             where={},
             because=IN_ORDER,
             source="figure 5d",
-            explanation="It rises before it falls: while the message is below d, its time is a constant and nothing "
-            "is gained.",
+            explanation="It rises before it falls: below d the time of a message is constant, so nothing is gained.",
         ),
         Trend(
-            "So it does on a cluster that does not grow",
+            "The speedup falls with the hidden size on a fixed cluster",
             quantity="fixed_cluster_speedup",
             along="hidden",
             direction="decreasing",
             where={},
             because=IN_ORDER,
             source="section 4.7: diminishing returns on a fixed cluster",
-            explanation="On 64 nodes the boundaries, which compression all but removes, grow faster than the rest up "
-            "to a hidden size of about 2048; the returns diminish from there on.",
+            explanation="On 64 nodes the boundaries, which compression almost removes, grow faster than the rest up to "
+            "a hidden size of about 2048. The speedup falls from there on.",
         ),
     ),
 )
@@ -97,30 +118,70 @@ TABLE_10 = _scaling(
     "table-10",
     "Weak scaling: the speedup of codes as model and cluster grow",
     (
-        Within("Every speedup", quantity="speedup", where={}, rel=0.15, because=FACTS, source="table 10"),
         Within(
-            "Half of the cells that do not calibrate lie this close",
+            "Every speedup, with alpha from the data sheet's peak rate",
+            quantity="speedup",
+            where={},
+            no_effect=1.0,
+            rel=0.15,
+            because=FACTS,
+            source="table 10",
+            explanation=PEAK,
+            whose=Whose.OURS,
+            changed=BY_GAIN,
+        ),
+        Bound(
+            "Every speedup is at most 15 % off, with alpha fitted to measured time",
+            quantity="largest_error_with_fitted_alpha",
+            at_most=0.15,
+            because="15 %: the same tolerance as with the data sheet's peak rate",
+            source="table 10, section 4.7: alpha from the time of the largest hidden size",
+            explanation=f"Missing: the rows of table 10 with the fitted alpha. {PEAK}",
+            changed=ADDED,
+        ),
+        Within(
+            "The median error of the cells outside the calibration is at most 5 %",
             quantity="median_error",
             expected=0.0,
             abs=0.05,
-            because="5 %: half of what is granted to a table that calibrates",
+            because="5 %: half of the tolerance of a table that calibrates",
             source="an exact prediction has no error",
+            explanation=PEAK,
+            whose=Whose.OURS,
         ),
         Within(
-            "Weak scaling keeps a speedup of about 1.5",
+            "Weak scaling keeps a speedup of about 1.5, with alpha from the data sheet's peak rate",
             quantity="speedup",
             where={"hidden": [16384, 20480, 25600]},
+            no_effect=1.0,
             rel=0.10,
-            because="10 %: the text says about 1.5",
+            because="10 % of the gain: the text says about 1.5",
             source="section 4.7",
+            explanation=PEAK,
+            whose=Whose.OURS,
+            changed=BY_GAIN,
         ),
         Within(
-            "With ever more nodes the speedup tends to h/e",
+            "Counted bytes, simulated times and table 10 use one rule for the bytes of a boundary",
+            quantity="boundary_bytes_over_counted",
+            expected=1.0,
+            rel=0,
+            because="a count",
+            source="sections 3.3 and 4.7",
+            explanation="Missing: rows that divide the bytes of a boundary in the cost model and in equation 3 by the "
+            "counted ones. The three differ today.",
+            whose=Whose.OURS,
+            changed=ADDED,
+        ),
+        Within(
+            "The speedup tends to h/e with ever more nodes",
             quantity="limit_over_h_e",
             where={},
             rel=0.01,
             because="a limit",
             source="section 4.7",
+            explanation="The limit follows from equation 3 whatever the constants are.",
+            whose=Whose.CONSTRUCTION,
         ),
     ),
 )
@@ -130,7 +191,7 @@ BREAK_EVEN = Reproduction(
     technique="activation_compression",
     item="break-even",
     evidence=Evidence.SIMULATED,
-    title="Where compression begins to pay: bandwidth by batch and code size",
+    title="Bandwidth below which compression pays, by batch and code size",
     notebook="notebooks/activation_compression/break_even.ipynb",
     published="break-even.csv",
     parameters={
@@ -143,17 +204,17 @@ BREAK_EVEN = Reproduction(
     expected_s={"smoke": 8, "laptop": 12},
     claims=(
         Within(
-            "Codes pay where the paper measured that they do, and nowhere else",
+            "Codes pay in exactly the settings of tables 3 and 12 in which the paper measured a gain",
             quantity="pays",
             where={},
             abs=0,
             because="yes or no",
             source="tables 3 and 12, TP 2 and TP 4",
-            explanation="A2 at TP 2 over NVLink loses 0.75 % in the paper (444.02 and 440.71 ms): nearer to the "
-            "line than two runs of one cell are to each other.",
+            explanation="A2 at TP 2 over NVLink loses 0.75 % in the paper (444.02 and 440.71 ms), less than two runs "
+            "of one setting differ.",
         ),
         Trend(
-            "Takeaway 8: larger batches pay over faster links",
+            "Takeaway 8: codes pay over faster links with a larger batch",
             quantity="break_even_bandwidth",
             along="micro_batch",
             direction="increasing",
@@ -162,13 +223,14 @@ BREAK_EVEN = Reproduction(
             source="section 4.6",
         ),
         Trend(
-            "Larger codes pay over slower links alone",
+            "Larger codes pay only over slower links",
             quantity="break_even_bandwidth",
             along="code_size",
             direction="decreasing",
             where={},
             because=IN_ORDER,
             source="beyond the paper",
+            whose=Whose.OURS,
         ),
     ),
 )

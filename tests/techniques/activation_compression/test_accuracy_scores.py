@@ -215,7 +215,7 @@ def test_no_order_is_claimed_that_the_papers_own_table_contradicts(table):
 def test_no_mean_over_tasks_is_ordered_as_one_of_the_papers_tables_contradicts(number):
     share = published(f"activation-compression/table-{number}/measured", "relative_score")
     mean = share[share.task.isin(["sst2", "mrpc", "stsb", "cola"])].groupby("method").value.mean()
-    for claim in item_of("accuracy-per-byte").claims:
+    for claim in (claim for claim in item_of("accuracy-per-byte").claims if "Restored" not in claim.changed):
         assert_rising(claim, [mean.get(method, 1.0) for method in claim.order])  # w/o is not in the table of shares
 
 
