@@ -499,8 +499,8 @@ WINNERS = _item(
 NEAR = "5 %: the price of simple rules."
 PROPORTION = (
     "In a refined plan the slowest ranks migrate, as many as turns out best and at least 1/32 of their columns, and "
-    "all ranks that remove columns drop in one proportion. With two or three stragglers a few cases do better if a light "
-    "straggler drops more than it needs and receives columns that a heavy one would have dropped."
+    "all ranks that remove columns drop in one proportion. With two or three stragglers a few cases do better if a "
+    "light straggler drops more than it needs and receives columns that a heavy one would have dropped."
 )
 CASES = (
     "After results were seen, the best division is computed by linear programmes instead of a grid, the cases have "
