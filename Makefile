@@ -13,7 +13,7 @@ reproduce: install  ## run every declared item and write the report
 	@$(BIN)/workbench reproduce --profile $(PROFILE)
 
 test: install  ## run the test suite, side by side on the cores there are
-	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lab: install  ## open JupyterLab on the first notebook
 	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(AS_ROOT)

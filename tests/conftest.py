@@ -17,6 +17,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 os.environ.setdefault("MPLBACKEND", "agg")
 
 
+def pytest_xdist_auto_num_workers():
+    return min((os.cpu_count() or 1) + 1, 4)  # tests of ranks often wait; more processes would disturb those that time
+
+
 @pytest.fixture(autouse=True)
 def _close_figures():
     yield
