@@ -1,22 +1,18 @@
-"""Epochs of "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", measured on real ranks.
+"""Times of "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control", measured on real ranks.
 
-A small Vision Transformer on the cores of this machine; stragglers sleep after their products, by one trace for all
-solutions that are compared. Ranks share cores, so that all products are slowed alike to leave each other room. Seconds
-are those of this machine: claims compare ratios and orders.
+A small Vision Transformer on the cores of this machine. A straggler sleeps after its products, by one trace for all
+solutions that are compared. All products are slowed alike by `slowness`, so that ranks can share cores. Seconds are
+those of this machine, so claims compare ratios and orders. Each claim says in `changed` which of its settings or rules
+were changed after results were seen.
 
-Assumed, since the values did not survive: γ is swept over 1/4, 1/2 and 3/4; χ is 8 in figures 7 and 8 and behind 3.5,
-2.1 and 4 %; γ is 1/2 behind 23.5 % and PriDiffE's 2.1. What the paper calls χ = 0 is 1 here. With 4 ranks (laptop)
-figure 11 has two stragglers, χ = 8 and 4; with 8 (full) the paper's four, 8, 6, 4 and 2. Tolerances were fixed before
-the first run. After a trial at hidden 256 in which Pri reached 76 % of its bound, `speed` was made wider, and wider
-again after 80 % at hidden 512 and 88 % at 1024, then slowed sixteen times, too; after a trial in which noise said
-whether SEMI refined drops all or nothing, it drops for four fifths of the ideal's speed, no longer nine tenths, which
-makes it easier to drop nothing; after a review, that Eq. 3 hits the sweet spot must hold for the whole interval. After
-another review, knowing what they find: 18.5 % and 77.6 %, measured, the loss of Pri's timed plan, and that SEMI refined
-drops nothing; that choosing costs nothing is a bound, no longer 5 % both ways; what is compared along an axis is
-compared round by round.
+Assumed, since the values did not survive in the paper's text: γ is swept over 1/4, 1/2 and 3/4; χ is 8 in figures 7
+and 8 and behind 3.5, 2.1 and 4 %; γ is 1/2 behind 18.5 %, 23.5 % and PriDiffE's 2.1. The paper's χ = 0 is 1 here. With
+4 ranks (laptop) figure 11 has two stragglers, χ = 8 and 4; with 8 (full) it has the paper's four, 8, 6, 4 and 2.
 """
 
-from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Within
+from dataclasses import replace
+
+from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Whose, Within
 
 __all__ = ["CATALOGUE"]
 
@@ -41,91 +37,101 @@ PAPER_SIZES = {
 WIDER = {
     "sizes": {"hidden": 384, "layers": 1, "batch": 8}
 }  # half again as wide, half the batch, as ViT-3B beside ViT-1B
-# Columns must be many for a product of a tenth of them to take a tenth of its time, since outputs and gradients are
-# written whole: at hidden 256, 512 and 1024 Pri reached 76, 80 and 88 % of its bound. At 1024 the attention's output
-# projection, 256 columns a rank, takes half again as much of its time as the other products, and the ranks wait for
-# it. So `speed` has the paper's width; and it is slowed sixteen times, so that products of four ranks rarely meet on
-# two cores.
+# A product of a tenth of the columns takes a tenth of the time only in wide layers, since outputs and gradients are
+# written whole. `speed` therefore has the paper's width. It is slowed sixteen times, so that products of four ranks
+# rarely meet on two cores.
 WIDE = {"smoke": TINY, "full": {"hidden": 2048, "layers": 1, "batch": 2}, "paper": PAPER_SIZES["ViT-1B"]["sizes"]}
-SETTLING = {
-    "warmup": 10
-}  # Eq. 1 against the current mean takes about six plans from χ = 8; who is patient settles before
-# With a patience of 1 a rank that something else disturbed becomes a second straggler, so that Eq. 3 plans in place of
-# Eq. 2: two ranks migrated in a trial with one straggler, and another one dropped.
+SETTLING = {"warmup": 10}  # iterations; by Eq. 1 with the current mean, plans settle from χ = 8 after about six
+# With a patience of 1 a rank that something else disturbed becomes a second straggler, so that Eq. 3 plans instead of
+# Eq. 2. In a trial with one straggler two ranks migrated.
 PATIENT = {"patience": 8}
-# What is asked for beside the paper's items takes minutes each. `workbench bench 'flextp-*'` measures `speed` and
-# `machinery`, but for the losses, in fewer rounds.
+# The items beyond the paper take minutes each. `workbench bench 'flextp-*'` times `speed` and `machinery` faster.
 NO_LAPTOP = ("laptop",)
 EPOCHS_OF_MOVES = {"rounds": 2, "warmup": 1}  # after each of as many moves as there are ranks
 
-ORDER = "an order needs no tolerance; differences inside the interval of the medians are no finding"
-HALF = "half of it either way: another share of products, four ranks for eight and a lost γ or χ leave only its size"
-A_TENTH = "10 %: plans rest once a rank is within a tenth of where it was, and cores are shared"
+ORDER = "An order has no tolerance; overlapping intervals show no order."
+HALF = "Half of the effect, since the share of products, the number of ranks and a lost γ or χ differ from the paper's."
+A_TENTH = "10 %: a plan is kept while a rank is within 10 % of its time, and ranks share cores."
+WHOLE = "The whole interval must keep the bound."
 SECTION = "section V-B"
-PRODUCTS = (
-    "How much a solution gains follows from the share of products in a plain iteration, (o + χ) / (o + 1) where "
-    "nobody waits any more; the paper's 3.5 at χ = 8 is one of 36 %, ours is larger."
+
+# What was changed after results were seen.
+ADDED = "Added after results of this item were known."
+ADDED_KNOWN = "Added with the value already measured."
+BY_GAIN = (
+    "After the first results the tolerance was changed from half of the speedup to half of the gain. A speedup of 1 "
+    "would have been within half of 2.1."
 )
-FOUR_FIFTHS = (
-    "Of Eq. 1's ratio a layer must drop only 0.8, and more only of columns that hardly move. Where those are few, a "
-    "straggler of χ = 8 keeps up to 0.3 of its products, 2.4 times what the others have; where they are many, as "
-    "after long training on one batch, layers drop up to 0.95 (rows rank_drops)."
+BY_ROUNDS = "After results were seen, epochs are compared round by round, no longer by their medians."
+SETTLED = "After results were seen, the warm-up was lengthened from 8 to 10 iterations, since plans had not settled."
+PATIENT_PLANS = (
+    "After results were seen, MIG and SEMI plan from the median of eight iterations, since a disturbed rank had "
+    "counted as a second straggler, and the pre-test measures the ranks in turns."
+)
+GENTLER = (
+    "After a trial in which noise decided whether SEMI refined drops all or nothing, it aims at 0.8 of the ideal "
+    "speed, before at 0.9. That makes it easier to drop nothing."
+)
+WIDENED = (
+    "The layer's width was raised from 256 to 512, 1,024 and 2,048 after Pri had reached 76, 80 and 88 % of its bound; "
+    "all products are now slowed 16 times, before 8 times."
+)
+
+# Formulas that the paper's text lost.
+EQ_1 = "The text lost the formula of Eq. 1 (how much a straggler drops); it is reconstructed from the words around it."
+EQ_2 = "The text lost the formula of Eq. 2 (how much migrates); it is reconstructed from the words around it."
+EQ_3 = "The text lost the formula of Eq. 3 (how many ranks migrate); it is reconstructed from the words around it."
+PRI_DIFF = (
+    "The text lost PriDiff's ratio per layer. It is reconstructed: a layer drops the share of its columns that hardly "
+    "move, but at least 0.8 γ. With few such columns the straggler drops 0.8 γ and stays slow (rows rank_drops). The "
+    "paper's PriDiffR is as fast as Pri, so its layers drop γ on average; that variant is not built."
+)
+
+PRODUCTS = (
+    "The saving depends on the share that products take of a plain iteration. Here `slowness` sets that share (rows "
+    "product_share); it was chosen so that ranks can share cores, not by the paper. The paper's speedup of 3.5 at χ = "
+    "8 implies 36 % if nobody waits any more."
 )
 LOOPBACK = (
-    "Each receiver is sent its own columns alone, where broadcast-reduce sends it all: a third of the bytes among four "
-    "ranks. And messages run over this machine's memory, copied by the cores that also compute: no link is slowed by "
-    "one sender who serves all, which a tree would spare."
+    "Scatter-gather here sends each receiver only its own columns, among four ranks a third of the bytes of "
+    "broadcast-reduce. Messages travel through this machine's memory, so one sender that serves all receivers slows no "
+    "link, which is the cost that a broadcast tree spares."
 )
-
-
-CHOOSING = (
-    "Choosing reads every weight once; columns are chosen anew every few iterations here, in the paper once in "
-    "thousands."
-)
+CHOOSING = "Choosing reads every weight once. Here columns are chosen every few iterations, in the paper once an epoch."
 NARROW = (
-    "A product of an eighth of its columns does not take an eighth of its time: what is done a product, whatever its "
-    "width, is stretched eight times as well. And where iterations scatter by a tenth the straggler comes to rest "
-    "further from the others."
+    "A product of an eighth of the columns takes more than an eighth of the time, since part of its cost does not "
+    "depend on its width, and the injected delay stretches that part too. Where iterations vary by 10 %, a plan also "
+    "settles further from the other ranks' time."
 )
 NOT_EVEN_PLAIN = NARROW + (
-    " Nor is the bound quite reached by iterations in which nobody straggles, which also wait for whoever is slowest "
-    "just then: epoch_s of the Baseline at χ = 8 over that at χ = 1, beside the row bound."
+    " Iterations without a straggler do not quite reach the bound either, since they wait for the slowest rank of the "
+    "moment: compare the Baseline's epoch_s at χ = 1 and χ = 8 with the row bound."
 )
 FEW_COLUMNS = NARROW + " The item speed is wider for that reason."
-GAIN = (
-    "half of what is gained, either way: another share of products, four ranks for eight and a lost γ or χ leave only "
-    "its size"
-)
 CAPPED = (
     PRODUCTS
-    + " Of how many columns that takes the row rank_drops tells, figure 9a of its own: this speedup and that loss "
-    "are not of one plan; those of the item speed are."
+    + " The straggler drops nearly all of its columns for it (rows rank_drops). Figure 9a trains with plans of "
+    "its own, so this speedup and that loss do not belong to one plan; those of the item speed do."
 )
 SIX_TENTHS = (
-    "Of γ = 1/2 a layer drops 0.8, and more only of columns that hardly move: the straggler keeps 0.6 of its "
-    "products, which "
-    "allows 1.67 at the most. " + NARROW
+    "With γ = 1/2 a layer drops 0.8 γ, and more only of columns that hardly move. The straggler keeps 60 % of its "
+    "products, which allows a speedup of 1.67 at most. " + NARROW
 )
 EVEN = (
-    "Eq. 3 divides migrated columns evenly over all receivers, also over stragglers that resize, and sets what the "
-    "last sender saves, not what the iteration does, against what all senders cost the slowest receiver. While "
-    "stragglers are left to receive they are slow at it (rows of one and two senders); when all send, only fast ranks "
-    "receive, but the lightest straggler may save less by itself than all of them cost, so that Eq. 3 stops before. "
-    "And which division is fastest is read off measured epochs, which scatter by a tenth."
+    "Eq. 3 divides migrated columns evenly over all receivers, also over stragglers that resize and are slow at them. "
+    "It compares what the last sender saves with what all senders cost the slowest receiver, so it can stop before the "
+    "fastest division. Which division is fastest is read from measured epochs, which vary by 10 %."
 )
 CROWDED = (
-    "What migrating costs is taken from the pre-test, whose ranks do nothing else meanwhile; in an iteration messages "
-    "are copied by cores that also multiply, and some travel behind products of other layers. A winner must reach "
-    "three quarters of the ideal's speed: where a solution comes near that, a small error of the model names another. "
-    "And who is slower by a tenth in the median of eight iterations counts as a straggler, though the trace does not "
-    "name it (rows rank_drops and rank_migrates): the plan is then not the model's."
+    "The pre-test measures what migration costs while the ranks do nothing else; in an iteration the same cores copy "
+    "messages and multiply. A winner must reach three quarters of the ideal speed, so near that limit a small error of "
+    "the model names another winner. A rank that is 10 % slower in the median of eight iterations counts as a "
+    "straggler even without an injected delay (rows rank_drops and rank_migrates)."
 )
 CLOSE_CALL = (
-    "Where four straggle, the last of Eq. 3's senders saves about as much as it costs, and a pre-test of six runs a "
-    "share on shared cores says now one, now the other; Eq. 3 does not ask whether dropping were faster still. Of a "
-    "rank that keeps few columns, what its products take however narrow is a large part of the time, so that an error "
-    "in that part makes it look slower or faster than it is by as much. None of this was shown to be the whole "
-    "reason."
+    "With four stragglers Eq. 3's last sender saves about as much as it costs, so the noise of the pre-test decides. "
+    "For a rank that keeps few columns, the fixed cost of products is a large part of its time, and so is an error in "
+    "it. Neither was shown to be the whole reason."
 )
 
 
@@ -139,7 +145,7 @@ def _by_skewness(skewnesses: list, *solutions: dict) -> list:
 
 BASELINE = {"solution": "Baseline"}
 PRI, PRI_DIFF_E, PRI_DIFF_R = _zero("Pri"), _zero("PriDiffE", pruning_ratio=0.5), _zero("PriDiffR")
-# Section V-C: who does not migrate runs ZERO-PriDiffR. Ours levels the ranks, and drops what that takes, by Pri.
+# Section V-C: stragglers that do not migrate run ZERO-PriDiffR. Our refined plan levels the ranks, and drops by Pri.
 SEMI = {"solution": "SEMI", "selection": "PriDiffR", **PATIENT}
 MIG = {"solution": "MIG", **PATIENT}
 REFINED = {"solution": "SEMI", "selection": "Pri", "refine": True, **PATIENT}  # `balance`'s default
@@ -158,9 +164,10 @@ def _item(
     model: str = "ViT-1B",
     changes: dict | None = None,
     without: tuple = (),
+    tags: tuple = (),
     **more,
 ) -> Reproduction:
-    """Declare an item by what it compares and its seconds in smoke, laptop and full, whose parameters `paper` has.
+    """Declare an item by what it compares and its seconds in smoke, laptop and full; `paper` has full's parameters.
 
     It is not declared for the profiles in `without`.
     """
@@ -182,7 +189,20 @@ def _item(
         },
         expected_s={profile: each for profile, each in zip(profiles, seconds, strict=False) if profile not in without},
         times=True,
+        tags=("real ranks", "injected delays", *tags, "small ViT"),
         claims=claims,
+    )
+
+
+def _noted(claims: tuple, changed: str = "", explanation: str = "") -> tuple:
+    """Add to each claim what was changed for all of them, and what a reader of any of them must know."""
+    return tuple(
+        replace(
+            claim,
+            changed=f"{claim.changed} {changed}".strip(),
+            explanation=f"{claim.explanation} {explanation}".strip(),
+        )
+        for claim in claims
     )
 
 
@@ -198,16 +218,17 @@ def _falls(solution: str, source: str) -> Trend:
     )
 
 
-def _below(faster: str, slower: str, source: str, explanation: str = "", **where) -> Ordering:
+def _below(faster: str, slower: str, source: str, explanation: str = "", **more) -> Ordering:
     return Ordering(
         f"An epoch of {faster} is shorter than one of {slower} at χ = 8",
         quantity="epoch_s",
         along="solution",
         order=[faster, slower],
-        where={"skewness": HEAVY, **where},
+        where={"skewness": HEAVY},
         because=ORDER,
         source=source,
         explanation=explanation,
+        **more,
     )
 
 
@@ -228,11 +249,12 @@ def _homogeneous(figure: int, model: str, more: tuple = (), **options) -> Reprod
             _falls("ZERO-Rd", source),
             _falls("ZERO-Pri", source),
             Bound(
-                "Choosing by priority costs nearly nothing",
+                "Choosing columns by priority lengthens an epoch by at most 5 %",
                 quantity="over_random",
                 where={"solution": "ZERO-Pri"},
                 at_most=1.05,
-                because="5 %: one choice an epoch; rounds differ by as much",
+                because="5 %: rounds of one solution differ by as much. The paper says nearly zero, so it is a bound.",
+                changed="After results were seen, 5 % either way became a bound. " + BY_ROUNDS,
                 source=f"{SECTION}: nearly-zero runtime penalty",
                 explanation=CHOOSING,
             ),
@@ -260,7 +282,8 @@ SAVED_IN_ALL = Within(
     because=HALF,
     where={"solution": "ZERO-Pri", "pruning_ratio": 0.5},
     explanation=PRODUCTS,
-    source="section I: in homogeneous environments; γ assumed",
+    changed=ADDED_KNOWN,
+    source="section I, contributions: in homogeneous environments; γ and the meaning, time saved, are assumed",
 )
 FIGURE_5B = _homogeneous(5, "ViT-1B", (SAVED_IN_ALL,), published="fig-5.csv")
 FIGURE_6B = _homogeneous(6, "ViT-3B", (SAVED,), published="fig-6.csv", changes=WIDER)
@@ -282,12 +305,12 @@ def _heterogeneous(figure: int, model: str, **changes) -> Reproduction:
         (
             _falls("ZERO-Pri", source),
             Within(
-                "What is saved is the straggler's: γ of its products",
+                "Dropping half of the straggler's columns saves half of an epoch",
                 quantity="epoch_saved",
                 where={"solution": "ZERO-Pri", "pruning_ratio": 0.5},
                 expected=50.0,
                 abs=10.0,
-                because="10 points: at χ = 8 all but a tenth of an iteration are the straggler's products",
+                because="10 points: at χ = 8 the straggler's products take 90 % of an iteration.",
                 source="section III-A: γ of the products are saved",
                 explanation=FEW_COLUMNS,
             ),
@@ -310,39 +333,45 @@ def _linear(source: str) -> Within:
         expected=0.0,
         abs=0.1,
         because=A_TENTH,
+        whose=Whose.CONSTRUCTION,
+        changed=f"{BY_ROUNDS} {SETTLED}",
+        explanation="The injected delays grow in proportion to χ, so this checks that they were delivered.",
         source=source,
     )
 
 
 DISTURBED = (
-    "Where cores are shared, single iterations scatter by a tenth and more. ZERO, which needs several plans to "
-    "settle, follows each of them, as in the paper: one that something else disturbed makes a rank a straggler, which "
-    "drops for nothing. With a constant γ it then goes on: of few columns half take more than half of the time, so "
-    "that what is measured over what is kept says straggler for ever. MIG and SEMI plan from the median of eight "
-    "here."
+    "On shared cores single iterations vary by 10 % and more. ZERO follows each change of time, as in the paper, so a "
+    "rank that something else disturbed becomes a straggler and drops for nothing. With a constant γ it stays one: "
+    "half of few columns takes more than half of the time, so the rank still looks slow. MIG and SEMI plan from the "
+    "median of eight iterations."
 )
 
 
 def _harmless(solution: str) -> Bound:
     return Bound(
-        f"Without a straggler {solution} is at most a tenth slower",
+        f"Without a straggler {solution} is at most 10 % slower",
         quantity="speedup",
         at_least=0.9,
         where={"skewness": 1.0, "solution": solution},
-        because="10 %: a time that moves by less is none to plan for",
-        source="ours: there is nothing to gain at χ = 1",
+        because="10 %: plans ignore changes of time that are smaller.",
+        whose=Whose.OURS,
+        changed=ADDED,
+        source="ours: at χ = 1 there is nothing to gain",
         explanation=DISTURBED,
     )
 
 
 def _whole(solution: str) -> Bound:
     return Bound(
-        f"Without a straggler {solution} drops at most a hundredth",
+        f"Without a straggler {solution} drops at most 1 % of the products",
         quantity="dropped_share",
         at_most=0.01,
         where={"skewness": 1.0, "solution": solution},
-        because="1 %: dropping makes any rank faster, straggler or not",
-        source="ours: nobody is to drop anything at χ = 1",
+        because="1 %: dropping makes any rank faster, so the time alone does not show it.",
+        whose=Whose.OURS,
+        changed=ADDED,
+        source="ours: at χ = 1 no rank has to drop anything",
         explanation=DISTURBED,
     )
 
@@ -359,39 +388,52 @@ FIGURE_9B = _item(
     "skewness",
     (
         _linear(f"figure 9, {SECTION}"),
-        Within(
-            "Pri keeps epochs steady from no straggler to χ = 8",
-            quantity="growth",
-            where={"solution": "ZERO-Pri"},
-            expected=1.0,
-            rel=0.2,
-            because="20 %: times scatter by a tenth on shared cores; quotients by round",
-            source=f"figure 9, {SECTION}",
-            explanation=FEW_COLUMNS,
+        *_noted(
+            (
+                Within(
+                    "Pri keeps epochs steady from no straggler to χ = 8",
+                    quantity="growth",
+                    where={"solution": "ZERO-Pri"},
+                    expected=1.0,
+                    rel=0.2,
+                    because="20 %: times on shared cores vary by 10 %.",
+                    changed=BY_ROUNDS,
+                    source=f"figure 9, {SECTION}",
+                    explanation=FEW_COLUMNS,
+                ),
+                *(
+                    Within(
+                        f"{solution} trains {printed} times as fast as Baseline at χ = 8",
+                        quantity="speedup",
+                        no_effect=1.0,
+                        rel=0.5,
+                        because=HALF,
+                        changed=BY_GAIN,
+                        where={"solution": solution, "skewness": HEAVY},
+                        source=f"{SECTION}, text to figure 9; skewness assumed",
+                        explanation=more,
+                    )
+                    for solution, printed, more in (
+                        ("ZERO-Pri", 3.5, CAPPED),
+                        ("ZERO-PriDiffE", 2.1, f"{SIX_TENTHS} {PRI_DIFF}"),
+                    )
+                ),
+                Within(
+                    "PriDiffR's epochs are up to 4 % shorter than Pri's",
+                    quantity="epoch_saved_over_pri",
+                    rel=0.5,
+                    where={"solution": "ZERO-PriDiffR", "skewness": HEAVY},
+                    source=f"{SECTION}, text to figure 9; skewness assumed",
+                    because=HALF,
+                    changed="With the value known, 4 points became 2. No saving at all was within 4.",
+                    explanation=PRI_DIFF,
+                ),
+                _below("ZERO-Pri", "ZERO-PriDiffE", f"{SECTION}: PriDiffE trades efficiency for accuracy", SIX_TENTHS),
+                *(check(f"ZERO-{name}") for check in (_harmless, _whole) for name in ("Pri", "PriDiffE", "PriDiffR")),
+            ),
+            SETTLED,
+            EQ_1,
         ),
-        *(
-            Within(
-                f"{solution}'s speedup at χ = 8",
-                quantity="speedup",
-                abs=(printed - 1) / 2,
-                because=GAIN,
-                where={"solution": solution, "skewness": HEAVY},
-                source=f"{SECTION}, text to figure 9; skewness assumed",
-                explanation=more,
-            )
-            for solution, printed, more in (("ZERO-Pri", 3.5, CAPPED), ("ZERO-PriDiffE", 2.1, SIX_TENTHS))
-        ),
-        Within(
-            "PriDiffR saves up to 4 % of Pri's epochs",
-            quantity="epoch_saved_over_pri",
-            abs=4.0,
-            where={"solution": "ZERO-PriDiffR", "skewness": HEAVY},
-            source=f"{SECTION}, text to figure 9",
-            because="4 points: between none and twice as much",
-            explanation=FOUR_FIFTHS,
-        ),
-        _below("ZERO-Pri", "ZERO-PriDiffE", f"{SECTION}: PriDiffE trades efficiency for accuracy"),
-        *(check(f"ZERO-{name}") for check in (_harmless, _whole) for name in ("Pri", "PriDiffE", "PriDiffR")),
     ),
     (15, 100, 235),
     published="fig-9.csv",
@@ -400,9 +442,10 @@ FIGURE_9B = _item(
 )
 
 SECTION_C = "figure 10, section V-C"
-EQUATION_2 = (
-    "Eq. 2 weighs what migrating costs the others against what taking columns out costs the straggler. Out of what the "
-    "pre-test measures follows how much is dropped, from nearly all to hardly any; dropping less may take longer."
+PRICED = (
+    "Eq. 2 compares what migration costs the other ranks with what taking columns out costs the straggler. What is "
+    "dropped then depends on the costs that the pre-test measures, and ranges from nearly all to almost nothing. "
+    "Dropping less may take longer."
 )
 FIGURE_10B = _item(
     "fig-10b",
@@ -416,21 +459,29 @@ FIGURE_10B = _item(
     "skewness",
     (
         _linear(SECTION_C),
-        _below("MIG", "Baseline", SECTION_C),
-        _below("SEMI", "MIG", SECTION_C, f"{EQUATION_2} {FOUR_FIFTHS}"),
-        _below("ZERO-PriDiffR", "MIG", SECTION_C, FOUR_FIFTHS),
-        _below("SEMI refined", "MIG", "ours, beside figure 10"),
-        Within(
-            "SEMI's speedup at χ = 8 is that of 77.6 % saved",
-            quantity="speedup",
-            abs=1.73,
-            because=GAIN,
-            where={"solution": "SEMI", "skewness": HEAVY},
-            explanation=FOUR_FIFTHS,
-            source="section I: in heterogeneous environments; solution, skewness and meaning assumed",
+        *_noted(
+            (
+                _below("MIG", "Baseline", SECTION_C),
+                _below("SEMI", "MIG", SECTION_C, f"{PRICED} {EQ_2} {PRI_DIFF}"),
+                _below("ZERO-PriDiffR", "MIG", SECTION_C, f"{EQ_1} {PRI_DIFF}"),
+                _below("SEMI refined", "MIG", "ours, beside figure 10", whose=Whose.OURS, changed=GENTLER),
+                Within(
+                    "SEMI's speedup at χ = 8 is that of 77.6 % saved",
+                    quantity="speedup",
+                    no_effect=1.0,
+                    rel=0.5,
+                    because=HALF,
+                    changed=ADDED_KNOWN,
+                    where={"solution": "SEMI", "skewness": HEAVY},
+                    explanation=f"{PRICED} {EQ_2} {PRI_DIFF}",
+                    source="section I, contributions: in heterogeneous environments; solution, skewness and meaning "
+                    "assumed",
+                ),
+                *(_harmless(solution) for solution in ("MIG", "ZERO-PriDiffR", "SEMI", "SEMI refined")),
+                *(_whole(solution) for solution in ("ZERO-PriDiffR", "SEMI", "SEMI refined")),
+            ),
+            f"{SETTLED} {PATIENT_PLANS}",
         ),
-        *(_harmless(solution) for solution in ("MIG", "ZERO-PriDiffR", "SEMI", "SEMI refined")),
-        *(_whole(solution) for solution in ("ZERO-PriDiffR", "SEMI", "SEMI refined")),
     ),
     (15, 175, 350),
     published="fig-10.csv",
@@ -449,33 +500,39 @@ FIGURE_11B = _item(
     (_divisions([8.0], [0, 1]), _divisions([8.0, 4.0], [0, 1, 2]), _divisions([8.0, 6.0, 4.0, 2.0], [0, 1, 2, 3, 4])),
     ["num_senders"],
     "num_senders",
-    (
-        Bound(
-            "The division that Eq. 3 finds is nearly as fast as the fastest",
-            quantity="over_fastest_division",
-            where={"solution": "SEMI"},
-            at_most=1.1,
-            because=A_TENTH,
-            source="figure 11, section V-C: the analysis roughly hits the sweet spot",
-            explanation=EVEN,
+    _noted(
+        (
+            Bound(
+                "Eq. 3 chooses a division that is at most 10 % slower than the fastest",
+                quantity="over_fastest_division",
+                where={"solution": "SEMI"},
+                at_most=1.1,
+                because=A_TENTH,
+                changed="After a review, 10 % either way became a bound that the whole interval must keep. "
+                + BY_ROUNDS,
+                source="figure 11, section V-C: the analysis roughly hits the sweet spot",
+            ),
+            Bound(
+                "No other division is both faster than Eq. 3's and drops less",
+                quantity="better_divisions",
+                where={"solution": "SEMI"},
+                at_most=0.0,
+                because="It is a count; its interval runs from surely faster divisions to perhaps faster ones.",
+                changed=ADDED,
+                source="figure 11, section V-C: efficient with small accuracy penalty",
+            ),
+            Ordering(
+                "Every division is faster than Baseline",
+                quantity="slowest_epoch_s",
+                along="solution",
+                order=["SEMI(x)", "Baseline"],
+                because=ORDER,
+                whose=Whose.OURS,
+                source="ours, beside figure 11",
+            ),
         ),
-        Bound(
-            "No division is both faster and drops less",
-            quantity="better_divisions",
-            where={"solution": "SEMI"},
-            at_most=0.0,
-            because="a count, of those surely faster to those perhaps faster",
-            explanation=EVEN,
-            source="figure 11, section V-C: efficient with small accuracy penalty",
-        ),
-        Ordering(
-            "Every division is faster than Baseline",
-            quantity="slowest_epoch_s",
-            along="solution",
-            order=["SEMI(x)", "Baseline"],
-            because=ORDER,
-            source="figure 11, section V-C",
-        ),
+        f"{SETTLED} {PATIENT_PLANS}",
+        f"{EVEN} {EQ_3}",
     ),
     (12, 100, 280),
     changes=SETTLING,
@@ -496,7 +553,7 @@ def _table_1(shares: list, num_senders: list) -> list:
 
 TABLE_1 = _item(
     "table-1",
-    "What migrating columns costs ranks that need no help",
+    "Epochs of equal ranks, by how many columns they migrate",
     (_table_1([0.5], [1]), _table_1(SHARES, [1, 2, 3]), _table_1(SHARES, [1, 2, 3, 4])),
     ["scheme", "num_senders", "migrated"],
     "migrated_share",
@@ -514,7 +571,7 @@ TABLE_1 = _item(
             for scheme in SCHEMES
         ),
         Ordering(
-            "Broadcast-reduce is ahead of scatter-gather (of own columns)",
+            "Broadcast-reduce is faster than scatter-gather",
             quantity="epoch_s",
             along="scheme",
             order=SCHEMES,
@@ -524,12 +581,13 @@ TABLE_1 = _item(
             source="table I, section V-C",
         ),
         Trend(
-            "Their gap narrows as senders increase",
+            "The lead of broadcast-reduce narrows as more ranks send",
             quantity="gap",
             along="num_senders",
             direction="decreasing",
             where={"migrated_share": SHARES},
             because=ORDER,
+            changed=BY_ROUNDS,
             explanation=LOOPBACK,
             source="section V-C",
         ),
@@ -540,14 +598,16 @@ TABLE_1 = _item(
 )
 
 
-def _asked(name: str, quantity: str, solution: str, explanation: str = "", **bound: float) -> Bound:
+def _asked(name: str, quantity: str, solution: str, explanation: str = "", changed: str = "", **bound: float) -> Bound:
     return Bound(
         name,
         quantity=quantity,
         where={"solution": solution},
         source="ours",
+        whose=Whose.OURS,
         explanation=explanation,
-        because="the whole interval must keep to the bound",
+        changed=changed,
+        because=WHOLE,
         **bound,
     )
 
@@ -562,9 +622,18 @@ TRAINING = {  # as the items of accuracy have it
 }
 ONE_SHOT = PRI | {"reference": "mean"}
 AIMS = (
-    "Where nothing need be dropped for it, its plan is the fastest that drops nothing; else it aims at four fifths of "
-    "the ideal's speed, as its own model has it."
+    "If the refined plan need not drop anything to reach 0.8 of the ideal speed, it is the fastest plan that drops "
+    "nothing; else it aims at 0.8, as its own cost model predicts it."
 )
+TIMED_LOSS = {
+    "quantity": "accuracy_loss",
+    "where": {"solution": "ZERO-Pri", "reading": "points"},
+    "needs_real_data": True,
+    "explanation": "Here the same one of four ranks drops nearly all of its columns for the whole training, and the "
+    "other three learn to do without it. The control, in which every rank drops, loses far more (rows of ZERO-Pri "
+    "everywhere). These trainings run on virtual ranks.",
+    "source": f"{SECTION}: 3.5 with 1.3 %; skewness assumed",
+}
 SPEED_COMPARED = [BASELINE, *(each | {"skewness": [HEAVY]} for each in (BASELINE, PRI, ONE_SHOT, MIG, SEMI, REFINED))]
 SPEED = _item(
     "speed",
@@ -572,90 +641,100 @@ SPEED = _item(
     (SPEED_COMPARED, None, SPEED_COMPARED),
     ["skewness"],
     "skewness",
-    (
-        *(
-            _asked(
-                f"{solution} reaches 75 % of the speedup of a balance that costs and drops nothing",
-                "share_of_ideal",
-                solution,
-                why,
-                at_least=0.75,
-            )
-            for solution, why in (("SEMI refined", AIMS), ("SEMI", f"{EQUATION_2} {FOUR_FIFTHS}"))
-        ),
-        *(
-            _asked(
-                f"{name} reaches 90 % of what its criterion allows",
-                "share_of_bound",
-                solution,
-                NOT_EVEN_PLAIN,
-                at_least=0.9,
-            )
-            for name, solution in (("Pri", "ZERO-Pri"), ("The one-shot form of Pri", "ZERO-Pri, one shot"))
-        ),
-        Bound(
-            "SEMI refined drops at most a hundredth",
-            quantity="dropped_share",
-            where={"solution": "SEMI refined", "skewness": HEAVY},
-            at_most=0.01,
-            source="ours: migrating costs less here",
-            because="1 %: what drops nothing loses nothing",
-        ),
-        Within(
-            "The plan of Pri that was timed loses 1.3 points",
-            quantity="accuracy_loss",
-            abs=2.0,
-            where={"solution": "ZERO-Pri", "reading": "points"},
-            needs_real_data=True,
-            because="2 points, as in figure 9a",
-            source=f"{SECTION}: 3.5 with 1.3 %; skewness assumed",
-            explanation="Here one rank drops nearly all of its columns for the whole training.",
-        ),
-        Bound(
-            "The plan of Pri that was timed loses at least half of that",
-            quantity="accuracy_loss",
-            at_least=0.65,
-            where={"solution": "ZERO-Pri", "reading": "points"},
-            needs_real_data=True,
-            because="half: losing nothing would be within the tolerance above",
-            source=SECTION,
-            explanation="One of four ranks loses columns, always the same one, and the other three learn to do "
-            "without it.",
-        ),
-        *(
+    _noted(
+        (
+            *(
+                _asked(
+                    f"{solution} reaches 75 % of the speedup of a balance that costs and drops nothing",
+                    "share_of_ideal",
+                    solution,
+                    why,
+                    changed,
+                    at_least=0.75,
+                )
+                for solution, why, changed in (
+                    ("SEMI refined", AIMS, f"{ADDED} {GENTLER}"),
+                    ("SEMI", f"{PRICED} {EQ_2} {PRI_DIFF}", ""),
+                )
+            ),
+            *(
+                _asked(
+                    f"{name} reaches 90 % of the speedup that Eq. 1 allows",
+                    "share_of_bound",
+                    solution,
+                    f"{NOT_EVEN_PLAIN} {EQ_1}",
+                    changed,
+                    at_least=0.9,
+                )
+                for name, solution, changed in (
+                    ("Pri", "ZERO-Pri", ""),
+                    ("The one-shot form of Pri", "ZERO-Pri, one shot", ADDED),
+                )
+            ),
             Bound(
-                f"Balanced as when timed, {solution} loses no more accuracy than the Baseline differs over seeds",
-                quantity="loss_in_spreads",
-                where={"solution": solution},
-                at_most=1.0,
-                needs_real_data=True,
-                because="one spread, largest less smallest, of the Baseline's accuracy over the seeds; who dropped "
-                "nothing is trained as MIG",
-                source="abstract: negligible accuracy loss; the measure is ours",
-            )
-            for solution in ("SEMI refined", "SEMI")
+                "SEMI refined drops at most 1 % of the products",
+                quantity="dropped_share",
+                where={"solution": "SEMI refined", "skewness": HEAVY},
+                at_most=0.01,
+                whose=Whose.OURS,
+                source="ours: here migrating costs less than dropping",
+                because="1 %: a plan that drops nothing loses nothing.",
+                changed=f"{ADDED_KNOWN} {GENTLER}",
+            ),
+            Bound(
+                "Pri's plan, trained as it was timed, loses at most 1.95 points: half more than the paper's 1.3",
+                at_most=1.95,
+                because="1.3 and half of it. The bound below asks that something is lost at all.",
+                changed="First 1.3 ± 2 points, added with the value known. A training that loses nothing agreed with "
+                "that, so it became a bound.",
+                **TIMED_LOSS,
+            ),
+            Bound(
+                "Pri's plan, trained as it was timed, loses at least 0.65 points: half of the paper's 1.3",
+                at_least=0.65,
+                because="Half of 1.3; a training that loses nothing fails.",
+                changed=ADDED_KNOWN,
+                **TIMED_LOSS,
+            ),
+            *(
+                Bound(
+                    f"Balanced as when timed, {solution} loses no more accuracy than the Baseline differs over seeds",
+                    quantity="loss_in_spreads",
+                    where={"solution": solution},
+                    at_most=1.0,
+                    needs_real_data=True,
+                    because="The unit is the Baseline's largest accuracy over the seeds less its smallest. It is "
+                    "one-sided, since the paper says that hardly anything is lost. A plan that drops nothing is trained as MIG.",
+                    whose=whose,
+                    changed=f"{ADDED} {changed}".strip(),
+                    source="section I, contributions: negligible accuracy loss; the measure is ours",
+                )
+                for solution, whose, changed in (("SEMI refined", Whose.OURS, GENTLER), ("SEMI", Whose.PAPER, ""))
+            ),
         ),
+        f"{WIDENED} {SETTLED} {PATIENT_PLANS}",
     ),
     (20, None, 1_600),
     published="fig-9.csv",
     changes=SETTLING,
     without=NO_LAPTOP,
+    tags=("virtual ranks",),
     sizes=WIDE,
     rounds={"smoke": 6, "full": 20},
-    num_ranks={"smoke": 2, "full": 4},  # 4 are asked for
+    num_ranks={"smoke": 2, "full": 4},
     slowness={"smoke": 2.0, "full": 16.0, "paper": 1.0},
     training={"smoke": TRAINING | {"seeds": [0], "epochs": 1, "limit": 128}, "full": TRAINING},
 )
 
-# A quarter of the width of ViT-1B and small batches: what is added to an iteration hardly grows with them, and many
-# short iterations make a narrower interval than a few long ones.
+# A quarter of the width of ViT-1B and small batches: the cost of balancing hardly grows with them, and many short
+# iterations give a narrower interval than a few long ones.
 IDLE = {"num_ranks": 4, "sizes": {"hidden": 512, "layers": 1, "batch": 16}, "turn": 8, "seed": 0}
 MACHINERY = Reproduction(
     technique="flextp",
     item="machinery",
     evidence=Evidence.MEASURED,
     notebook="notebooks/flextp/machinery.ipynb",
-    title="What balancing costs where nobody straggles",
+    title="The cost of balancing without a straggler",
     parameters={
         "smoke": IDLE | {"num_ranks": 2, "sizes": TINY, "rounds": 6},
         "full": IDLE | {"rounds": 240},
@@ -663,6 +742,7 @@ MACHINERY = Reproduction(
     },
     expected_s={"smoke": 15, "full": 800},
     times=True,
+    tags=("real ranks", "small ViT"),
     claims=(
         _asked(
             "Without a straggler iterations are at most 2 % longer", "over_unbalanced", "with balance", at_most=1.02
@@ -675,12 +755,13 @@ MACHINERY = Reproduction(
         ),
         *(
             _asked(
-                f"Without a straggler at most a hundredth of the products is {what}, as `balance` is by default",
-                f"{what}_share",
+                f"Without a straggler `balance` with its defaults {what} at most 1 % of the products",
+                f"{quantity}_share",
                 "with balance",
+                changed=ADDED,
                 at_most=0.01,
             )
-            for what in ("dropped", "migrated")
+            for what, quantity in (("drops", "dropped"), ("migrates", "migrated"))
         ),
     ),
 )
@@ -689,7 +770,7 @@ MACHINERY = Reproduction(
 def _map_check(item: str, where: str, seconds: tuple, points: dict, **more) -> Reproduction:
     return _item(
         item,
-        f"The model's map of winners, with this machine's constants, beside what was measured{where}",
+        f"Which solution wins{where}: the cost model with this machine's constants beside measured times",
         ([], [], []),
         ["place"],
         "place",
@@ -702,35 +783,40 @@ def _map_check(item: str, where: str, seconds: tuple, points: dict, **more) -> R
     )
 
 
-MAP_CLAIMS = (
-    Within(
-        "The model predicts iterations",
-        quantity="prediction_error",
-        where={"solution": ["Baseline", "ZERO-Pri", "MIG", "SEMI"]},
-        expected=0.0,
-        abs=0.25,
-        because="25 %: the model adds up what partly overlaps",
-        source="ours: method.costs, cost.winner_of",
-        explanation=f"{CROWDED} {CLOSE_CALL}",
+MAP_CLAIMS = _noted(
+    (
+        Within(
+            "The model predicts the time of an iteration within 25 %",
+            quantity="prediction_error",
+            where={"solution": ["Baseline", "ZERO-Pri", "MIG", "SEMI"]},
+            expected=0.0,
+            abs=0.25,
+            because="25 %: the model adds up costs that partly overlap.",
+            whose=Whose.OURS,
+            source="ours: method.costs, cost.winner_of",
+        ),
+        Within(
+            "The model and the measurement name the same winner",
+            quantity="winner_agrees",
+            expected=1.0,
+            abs=0.0,
+            because="The winner is a name; it fits or does not.",
+            whose=Whose.OURS,
+            source="ours: cost.winner_of",
+        ),
+        Bound(
+            "SEMI is nowhere slower than Baseline",
+            quantity="speedup",
+            where={"solution": "SEMI"},
+            at_least=1.0,
+            because=WHOLE,
+            whose=Whose.OURS,
+            changed=ADDED,
+            source="ours: a plan is there to save time",
+        ),
     ),
-    Within(
-        "Model and measurement name one winner",
-        quantity="winner_agrees",
-        expected=1.0,
-        abs=0.0,
-        because="a name",
-        source="ours: cost.winner_of",
-        explanation=f"{CROWDED} {CLOSE_CALL}",
-    ),
-    Bound(
-        "SEMI is nowhere slower than doing nothing",
-        quantity="speedup",
-        where={"solution": "SEMI"},
-        at_least=1.0,
-        because="the whole interval must keep to the bound",
-        source="ours: what a plan is for",
-        explanation=f"{CROWDED} {CLOSE_CALL}",
-    ),
+    f"{SETTLED} {PATIENT_PLANS}",
+    f"{CROWDED} {CLOSE_CALL} {EQ_2} {EQ_3}",
 )
 MAP_CHECK = _map_check(
     "map-check",
@@ -738,12 +824,13 @@ MAP_CHECK = _map_check(
     (15, None, 560),
     {"smoke": [[4.0, 1.0]], "full": [[1.5, 1.0], [2.0, 4.0], [4.0, 2.0], [8.0, 1.0], [8.0, 4.0]]},
 )
-# The third axis of the map; 20 MB/s was chosen, before any run, for migrating to be dear.
+# The map's third axis is the link. 20 MB/s was chosen before any run, to make migration expensive.
 MAP_CHECK_SLOW_LINK = _map_check(
     "map-check-slow-link",
-    ", two hosts joined by a slow link",
+    " between two hosts joined by a slow link",
     (15, None, 640),
     {"smoke": [[4.0, 1.0]], "full": [[2.0, 1.0], [8.0, 1.0], [8.0, 4.0]]},
+    tags=("shaped links",),
     link_bytes_per_s=dict.fromkeys(("smoke", "full"), 2e7),
 )
 

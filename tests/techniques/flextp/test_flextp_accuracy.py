@@ -194,6 +194,14 @@ def test_priority_that_loses_more_than_chance_and_a_loss_far_from_the_published_
         assert verdicts(ITEMS["fig-6a"].id, rows, sources=REAL)["Pri loses 14.9 % at γ = 1/2, in points"] is verdict
 
 
+@pytest.mark.parametrize(("lost", "bound", "verdict"), [(0.0, "least", "not comparable"), (0.05, "most", "disagrees")])
+def test_a_loss_of_nothing_does_not_agree_with_1_3_points_and_one_of_5_turns_red(lost, bound, verdict):
+    slow = {"solution": "ZERO", "selection": "Pri", "skewness": [8], "moves": True, "seed": 0}
+    rows = rows_of((at(0, PLAIN)[0], 0.5), (slow, 0.5 - lost), keys=("skewness",), model="ViT-1B")
+    judged = verdicts(ITEMS["fig-9a"].id, rows, sources=REAL)
+    assert [each for name, each in judged.items() if f"Pri loses at {bound}" in name and "points" in name] == [verdict]
+
+
 def test_bars_stand_beside_the_baseline_and_the_table_sets_losses_beside_what_was_dropped():
     semi = {"solution": "SEMI", "skewness": [8, 4]}
     compared = at(0, PLAIN, {**semi, "num_senders": 0}, {**semi, "num_senders": 2}, semi)
