@@ -704,8 +704,8 @@ SPEED = _item(
                     at_most=1.0,
                     needs_real_data=True,
                     because="The unit is the Baseline's largest accuracy over the seeds less its smallest. It is "
-                    "one-sided, since the paper says that hardly anything is lost. A plan that drops nothing is trained "
-                    "as MIG.",
+                    "one-sided, since the paper says that hardly anything is lost. A plan that drops nothing is "
+                    "trained as MIG.",
                     whose=whose,
                     changed=f"{ADDED} {changed}".strip(),
                     source="section I, contributions: negligible accuracy loss; the measure is ours",
