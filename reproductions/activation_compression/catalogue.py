@@ -320,7 +320,7 @@ PAGE = Page(
     "all-MiniLM-L6-v2 (6 layers of width 384, 23 million parameters), three seeds, on virtual ranks. SST-2: 8,000 "
     "examples, 250 steps, 85.7 % without compression, 50.9 % by chance. STS-B: 5,749 examples, 1,080 steps, a rank "
     "correlation of 85.1 %, 0 by chance. The paper: BERT-large with 345 million parameters on 4 or 16 V100s.",
-    picture="table-3/measured",
+    picture="table-4/measured",
     findings=(
         Finding(
             says="Learned codes speed up training by up to 17.8 % on a machine without NVLink.",

@@ -132,12 +132,12 @@ def notebook_page(held: ReportProject, *cells) -> Path:
 
 
 def claim(page: BeautifulSoup, name: str):
-    return next(section for section in page.select("section.claim") if section.h4.get_text() == name)
+    return next(section for section in page.select("details.claim") if section.h4.get_text() == name)
 
 
 def verdict(page: BeautifulSoup, name: str) -> str:
     """Return the words of a claim's own badge, which stands in its head."""
-    (badge,) = claim(page, name).select(".head .badge:not(.evidence)")
+    (badge,) = claim(page, name).select("summary .badge:not(.evidence)")
     return badge.get_text()
 
 

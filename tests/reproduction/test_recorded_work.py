@@ -10,7 +10,10 @@ import pytest
 
 import workbench
 from workbench.reproduction import Project, load_catalogue, read_record, verdicts_of
+from workbench.reproduction.catalogue import load_page
 from workbench.reproduction.cells import read_lines
+from workbench.reproduction.findings import best_runs, findings_of
+from workbench.reproduction.report import gather
 from workbench.study.cells import declared_name, named
 
 LIBRARY = Path(workbench.__file__).parent
@@ -54,6 +57,23 @@ def test_every_committed_record_is_of_a_declared_item_and_is_judged_by_its_claim
         record = read_record(path, id=written["id"], profile=path.parts[-3])
         item = ITEMS[record["id"]]
         assert len(verdicts_of(PROJECT, item, record)) == len(item.claims)
+
+
+@pytest.mark.parametrize("profile", ["laptop", "full"])
+def test_the_report_shows_the_value_of_every_recorded_claim_that_was_judged(profile):
+    report = gather(PROJECT, tuple(ITEMS.values()), profile, under_way=True)
+    items = [item for technique in report.techniques for item in technique.items]
+    claims = [(item.id, claim) for item in items for claim in item.claims if claim.verdict != "NOT_RUN"]
+    assert len(claims) > 400
+    assert not [(id, claim.name) for id, claim in claims if all(row.ours == "—" for row in claim.rows)]
+
+
+def test_every_finding_of_a_page_is_filled_from_records():
+    runs = best_runs(PROJECT, ITEMS.values())
+    for technique in dict.fromkeys(item.technique for item in ITEMS.values()):
+        page = load_page(PROJECT, technique)
+        assert 3 <= len(page.findings) <= 6
+        assert [found.missing for found in findings_of(page, technique, runs) if found.missing] == []
 
 
 @pytest.mark.parametrize("name", ["train_vit", "flextp/Train", "flextp/", "a/b/c"])

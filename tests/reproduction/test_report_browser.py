@@ -53,7 +53,7 @@ def test_scripts_of_a_notebook_do_not_run_on_its_page(phone, tmp_path):
 @pytest.mark.parametrize(
     ("page", "link", "figure", "width"),
     [
-        ("index.html", "a.thumb", "#table-1-counted-figure", 720),
+        ("toy-sum.html", "a.thumb", "#table-1-counted-figure", 720),
         ("toy-sum.html", "#table-1-counted-figure-full a.open", "#table-1-counted-figure-full", 400),
     ],
 )

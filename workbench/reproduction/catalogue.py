@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.reproduction.claims import Within
-from workbench.reproduction.declare import Evidence, Reproduction
+from workbench.reproduction.declare import Evidence, Page, Reproduction
 from workbench.reproduction.errors import CatalogueError, UsageError
 from workbench.reproduction.project import Project
 from workbench.study.rows import Row, read_row, read_rows
@@ -17,7 +17,7 @@ from workbench.study.rows import Row, read_row, read_rows
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["find_item", "load_catalogue", "published_rows", "published_table", "read_published", "select"]
+__all__ = ["find_item", "load_catalogue", "load_page", "published_rows", "published_table", "read_published", "select"]
 
 FILES = ("catalogue.py", *(f"{evidence}*.py" for evidence in Evidence))  # the technique's page, then its files
 COLUMNS = ("quantity", "value", "unit", "source")  # of every file of published numbers
@@ -34,6 +34,15 @@ def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
     if twice := [name for name in ids if ids.count(name) > 1]:
         raise CatalogueError(f"{project.reproductions}: the id {twice[0]} is declared twice")
     return items
+
+
+def load_page(project: Project, technique: str) -> Page | None:
+    """Load what a technique's page begins with; None where its catalogue declares none."""
+    path = project.reproductions / technique / "catalogue.py"
+    page = _execute(path).get("PAGE") if path.is_file() else None
+    if page is not None and not isinstance(page, Page):
+        raise CatalogueError(f"{path}: PAGE is {page!r}; it must be a Page")
+    return page
 
 
 def _load_one(path: Path, project: Project) -> Sequence[Reproduction]:

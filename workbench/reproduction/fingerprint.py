@@ -31,7 +31,7 @@ NAMES_SHOWN = 3  # names in one reason
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 FOLDER = re.compile(r"\w+(/\w+)+")  # as a module may name one below the root, such as reproductions/tool/published
 DATA_FILES = frozenset({".csv", ".json", ".mplstyle", ".txt", ".yaml", ".yml", ".toml"})
-HARNESS = "workbench.reproduction"  # running and reporting touch no number ...
+HARNESS = "workbench.reproduction"  # running, judging and reporting touch no number ...
 RECORDING = "workbench.reproduction.recording"  # ... but what `record` does counts
 
 
@@ -124,9 +124,17 @@ def _cached(cache: Path, pattern: str) -> Iterator[str]:
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Say in one line which parts of a fingerprint changed; empty if none did."""
-    return "; ".join(
-        _change(part, before.get(part), now.get(part)) for part in now if before.get(part) != now.get(part)
-    )
+    held = {part: _counted(before.get(part)) for part in now}
+    return "; ".join(_change(part, held[part], now[part]) for part in now if held[part] != now[part])
+
+
+def _counted(part: Any) -> Any:
+    """Leave out the modules that older records name and that touch no number."""
+    return {name: held for name, held in part.items() if not _is_harness(name)} if isinstance(part, Mapping) else part
+
+
+def _is_harness(name: str) -> bool:
+    return name.startswith(f"{HARNESS}.") and name != RECORDING
 
 
 def _change(part: str, before: Any, now: Any) -> str:
@@ -162,7 +170,7 @@ class Library:
             name = waiting.pop()
             name = RECORDING if name == HARNESS else name
             module = self._module(name)
-            if module is None or name in seen:
+            if module is None or name in seen or _is_harness(name):
                 continue
             seen.add(name)
             digests |= {name: module.digest} | self._executed_on_the_way(name, waiting)

@@ -1,13 +1,16 @@
 """The report: one static page over all items of a profile and one a technique; a page needs no other file.
 
-Scripts, fonts and anything from the network are forbidden by a page's policy, also those in a notebook's outputs.
+Scripts, fonts and anything from the network are forbidden by a page's policy, also those in a notebook's outputs; the
+page that searches all claims allows the one script that it carries.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +20,12 @@ from workbench.reproduction.files import misfits, write_whole
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import RECORD_FILE
 
-from .claims import rule_text, trusted_record
+from .claims import WHOSE_MEANINGS, rule_text, trusted_record
+from .first import add_cards
 from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, gather
 from .items import notebook_page
 from .pictures import formula_html
-from .texts import about_text, number_text, relative_text, seconds_text, value_text
+from .texts import View, about_text, number_text, relative_text, seconds_text, value_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -32,7 +36,8 @@ __all__ += ["number_text", "relative_text", "report_path", "rule_text", "seconds
 NOTEBOOK_FILE = "notebook.ipynb"
 PICTURES = ("image/svg+xml", "text/latex", "image/png", "image/jpeg")
 SHOWN = ("text/html", "text/markdown", *PICTURES, "text/plain")  # forms of an output, best first; no scripts
-MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
+MARKS = {"AGREES": "✓", "DISAGREES": "✕", "IN_PART": "◐", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
+CLAIMS = "claims.html"
 
 
 def report_path(project: Project, profile: str) -> Path:
@@ -65,13 +70,22 @@ def write_report(
             changed_ns = notebook.stat().st_mtime_ns
             os.utime(page, ns=(changed_ns, changed_ns))  # by which the page is known to be of this run
         report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
+    add_cards(report, project, catalogue)
     template = templates.get_template("technique.html.j2")
     for technique in report.techniques:
         write_whole(first.with_name(technique.page), template.render(report=report, technique=technique, style=style))
     write_whole(first, templates.get_template("index.html.j2").render(report=report, style=style))
-    pages = {first.name, *(technique.page for technique in report.techniques)}
+    write_whole(first.with_name(CLAIMS), _claims_page(templates, report, style))
+    pages = {first.name, CLAIMS, *(technique.page for technique in report.techniques)}
     _remove_old_pages(first.parent, pages, {notebook_page(project, item, profile).stem for item in catalogue})
     return first
+
+
+def _claims_page(templates: Environment, report: View, style: str) -> str:
+    """Lay out the page that searches all claims: its one script is allowed by its digest."""
+    script = files(__package__).joinpath("templates", "claims.js").read_text(encoding="utf-8")
+    digest = b64encode(sha256(script.encode()).digest()).decode("ascii")
+    return templates.get_template("claims.html.j2").render(report=report, style=style, script=script, digest=digest)
 
 
 def _templates() -> Environment:
@@ -85,6 +99,7 @@ def _templates() -> Environment:
         "mark": lambda word: MARKS.get(word, "·"),
         "words": lambda word: str(word).replace("_", " "),
         "css": lambda word: str(word).lower().replace("_", "-"),
+        "whose": lambda word: WHOSE_MEANINGS[word],
         "explain": lambda word: EVIDENCE_MEANINGS.get(word, ""),
         "code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
         "trusted": Markup,  # our own style sheet, and nbconvert's output, whose scripts the page's policy forbids

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Trend, Within
-from workbench.reproduction.comparing import ORDERS
+from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Trend, Whose, Within
+from workbench.reproduction.comparing import ORDERS, Verdict
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.project import Project
@@ -19,11 +19,17 @@ from workbench.reproduction.records import promoted_path, record_of
 from .texts import View, exact_text, key_text, machine_text, number_text, relative_text, slug, value_text, when_text
 
 __all__ = ["VERDICTS", "ClaimView", "RecordedRun", "claims_of", "count_verdicts", "recorded_beside", "rule_text"]
-__all__ += ["spread_text", "trusted_record"]
+__all__ += ["WHOSE_MEANINGS", "spread_text", "trusted_record"]
 
 VERDICTS = ("DISAGREES", "AGREES", "NOT_COMPARABLE", "NOT_RUN")  # the order in which a reader looks for them
 RecordedRun = tuple[str, Mapping[str, Any], Sequence[Mapping[str, Any]]]  # profile, record, its verdicts as of now
 
+WHOSE_MEANINGS = {
+    Whose.PAPER: "The paper says it.",
+    Whose.OURS: "We say it: the paper does not, but its text leads one to expect it.",
+    Whose.CONSTRUCTION: "It holds by construction: it checks the program and says nothing of the paper.",
+}
+NOT_OURS = {"ours": None, "low": None, "high": None, "verdict": "", "reason": ""}  # a row that only another run has
 NOTHING_RECORDED = MappingProxyType(
     {"values": (), "data": (), "calibration": None, "not_comparable": MappingProxyType({})}
 )
@@ -63,15 +69,31 @@ def claims_of(
     anchor: str,
     missing: str,
 ) -> tuple[ClaimView, ...]:
-    """Judge the claims of an item beside recorded runs; `missing` says what is missing where there is no record."""
+    """Judge the claims of an item, the paper's first, by this machine's run and by recorded ones.
+
+    `missing` says what is missing where nothing judges a claim.
+    """
     if profile == Profile.SMOKE:
         return ()
-    verdicts = _verdicts(project, item, record or NOTHING_RECORDED)
-    if not record:
-        silent = {"verdict": "not run", "reason": missing}
-        verdicts = [old | silent | {"rows": [row | {"reason": ""} for row in old["rows"]]} for old in verdicts]
-    rules = {claim.name: rule_text(claim) for claim in item.claims}
-    return tuple(_claim_view(verdict, anchor, rules[verdict["claim"]], beside) for verdict in verdicts)
+    runs = [("Ours", record, _verdicts(project, item, record))] if record else []
+    runs += [(f"Recorded {other} run", held, verdicts) for other, held, verdicts in beside]
+    nothing = {verdict["claim"]: verdict for verdict in _verdicts(project, item, NOTHING_RECORDED)}
+    views = []
+    for claim in sorted(item.claims, key=lambda claim: list(Whose).index(claim.whose)):
+        held = [
+            View(label=label, record=record, verdict=verdict)
+            for label, record, verdicts in runs
+            for verdict in verdicts
+            if verdict["claim"] == claim.name
+        ]
+        views.append(_claim_view(claim, anchor, held or [_nothing(nothing[claim.name], missing)]))
+    return tuple(views)
+
+
+def _nothing(verdict: Mapping[str, Any], missing: str) -> View:
+    rows = [row | {"reason": ""} for row in verdict["rows"]]
+    silent = {"verdict": Verdict.NOT_RUN.value, "reason": missing, "rows": rows}
+    return View(label="Ours", record=None, verdict={**verdict, **silent})
 
 
 def _verdicts(project: Project, item: Reproduction, record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -83,29 +105,42 @@ def _verdicts(project: Project, item: Reproduction, record: Mapping[str, Any]) -
 
 
 def rule_text(claim: Claim) -> str:
-    """Return a claim's rule in words, with the reason of its tolerance."""
-    sentences = [_rule(claim), f"Reason: {claim.because}", f"Paper: {claim.source}" if claim.source else ""]
-    return " ".join(f"{text[:1].upper()}{text[1:].rstrip('.')}." for text in sentences if text)
+    """Return a claim's rule in words, with the reason of its tolerance and what else a reader must know of it."""
+    parts = {
+        "": _rule(claim),
+        "Why this rule": claim.because,
+        "In the paper": claim.source,
+        "Whose": "" if claim.whose is Whose.PAPER else WHOSE_MEANINGS[claim.whose],
+        "Changed after results were seen": claim.changed,
+        "Judged by the trainings of": claim.repeats,
+    }
+    return " ".join(f"{name}: {_sentence(text)}" if name else _sentence(text) for name, text in parts.items() if text)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _rule(claim: Claim) -> str:
     quantity = claim.quantity.replace("_", " ")
     if isinstance(claim, Within):
-        nearness = "equal to" if 0 in (claim.rel, claim.abs) else f"within {_tolerance(claim)} of"
-        if claim.expected is None:
-            return f"{quantity} {nearness} the published value"
-        return f"{quantity} {nearness} {number_text(claim.expected)}, expected by definition"
+        exact, tolerance = 0 in (claim.rel, claim.abs), _tolerance(claim)
+        if claim.no_effect and not exact:
+            effect = f"the effect, the distance of {quantity} from {number_text(claim.no_effect)},"
+            return f"{effect} must be within {tolerance} of the published effect"
+        target = "the published value" if claim.expected is None else f"{number_text(claim.expected)}, by definition"
+        return f"{quantity} must equal {target}" if exact else f"{quantity} must be within {tolerance} of {target}"
     if isinstance(claim, Bound):
         side = "at most" if claim.at_least is None else "at least"
-        return f"{quantity} {side} {number_text(claim.limit)}, whole interval"
+        return f"{quantity} must be {side} {number_text(claim.limit)}, with its whole interval"
     if isinstance(claim, Ordering):
-        return f"{quantity} rises in the order {', '.join(map(str, claim.order))}"
+        return f"{quantity} must rise in this order: {', '.join(map(str, claim.order))}"
     if isinstance(claim, Trend):
-        return f"{quantity} is {claim.direction} along {claim.along.replace('_', ' ')}"
+        return f"{quantity} must be {claim.direction} along {claim.along.replace('_', ' ')}"
     if isinstance(claim, Crossover):
         one, other = claim.between
         place = f"within {_tolerance(claim)} of {number_text(claim.at)} {claim.unit}".rstrip()
-        return f"{quantity} of {one} and {other} cross once along {claim.along.replace('_', ' ')}, {place}"
+        return f"{quantity} of {one} and of {other} must cross once along {claim.along.replace('_', ' ')}, {place}"
     return quantity
 
 
@@ -119,12 +154,19 @@ class ClaimView:
 
     name: str
     anchor: str
-    verdict: str
+    verdict: str  # of the run that speaks: this machine's, or else the recorded one of the largest profile
     reason: str
     explanation: str
     rule: str
-    rows: tuple[View, ...]  # its comparisons
-    recorded: tuple[View, ...]  # its verdicts in recorded runs
+    because: str
+    source: str
+    whose: str
+    changed: str
+    repeats: str
+    label: str  # heading of the speaking run's values
+    is_own: bool  # this machine's run speaks
+    rows: tuple[View, ...]  # its comparisons, with those that only another run has below
+    others: tuple[View, ...]  # the other runs, with their verdicts
 
     def has(self, name: str) -> bool:
         """Say whether any row has a text of this name."""
@@ -134,11 +176,6 @@ class ClaimView:
     def published_label(self) -> str:
         """The heading of the paper's column: values it prints, or those its definition implies."""
         return "By definition" if any(row.by_definition for row in self.rows) else "Published"
-
-    @property
-    def recorded_label(self) -> str:
-        """Name the recorded run whose values stand beside ours."""
-        return f"{self.recorded[0].profile} run" if self.recorded else "run"
 
 
 def _normal(verdict: Any) -> str:
@@ -151,37 +188,57 @@ def count_verdicts(words: Sequence[str]) -> dict[str, int]:
     return {word: list(words).count(word) for word in VERDICTS}
 
 
-def _claim_view(verdict: Mapping[str, Any], anchor: str, rule: str, beside: Sequence[RecordedRun]) -> ClaimView:
-    name = verdict["claim"]
-    twins = [(run, twin) for run in beside for twin in run[2] if twin["claim"] == name]
-    recorded_rows = {key_text(row["where"]): row for row in twins[0][1]["rows"]} if twins else {}
-    recorded = (
-        View(
-            profile=profile,
-            machine=machine_text(record.get("machine")),
-            date=when_text(record.get("started")),
-            verdict=_normal(twin["verdict"]),
-            reason=twin["reason"],
-        )
-        for (profile, record, _), twin in twins
-    )
+def _claim_view(claim: Claim, anchor: str, runs: Sequence[View]) -> ClaimView:
+    speaking = _speaking(runs)
+    others = [run for run in runs if run is not speaking]
+    rows = {key_text(row["where"]): row | NOT_OURS for run in others for row in _rows(run)}
+    rows |= {key_text(row["where"]): row for row in _rows(speaking)}
+    values = {run.label: {key_text(row["where"]): _ours_text(row) for row in _rows(run)} for run in others}
+    verdict = speaking.verdict
     return ClaimView(
-        name=name,
-        anchor=f"{anchor}-{slug(name)}",
+        name=claim.name,
+        anchor=f"{anchor}-{slug(claim.name)}",
         verdict=_normal(verdict["verdict"]),
         reason=verdict["reason"],
-        explanation=verdict["explanation"],
-        rule=rule,
-        rows=tuple(_row_view(row, recorded_rows, verdict) for row in verdict["rows"]),
-        recorded=tuple(recorded),
+        explanation=claim.explanation,
+        rule=_sentence(_rule(claim)),
+        because=_sentence(claim.because) if claim.because else "",
+        source=claim.source,
+        whose=claim.whose.value,
+        changed=_sentence(claim.changed) if claim.changed else "",
+        repeats=claim.repeats,
+        label=speaking.label,
+        is_own=speaking.label == "Ours",
+        rows=tuple(_row_view(row, values, verdict) for row in rows.values()),
+        others=tuple(_run_view(run) for run in others),
     )
 
 
-def _row_view(row: Mapping[str, Any], recorded_rows: Mapping[str, Mapping], claim: Mapping[str, Any]) -> View:
+def _speaking(runs: Sequence[View]) -> View:
+    """Return this machine's run, or else the recorded one of the largest profile; one that has a verdict, if any."""
+    ordered = [run for run in runs if run.label == "Ours"] + [run for run in reversed(runs) if run.label != "Ours"]
+    return next((run for run in ordered if run.verdict["verdict"] != Verdict.NOT_RUN), ordered[0])
+
+
+def _rows(run: View) -> Sequence[Mapping[str, Any]]:
+    return run.verdict["rows"]
+
+
+def _run_view(run: View) -> View:
+    return View(
+        label=run.label,
+        machine=machine_text(run.record.get("machine")),
+        date=when_text(run.record.get("started")),
+        verdict=_normal(run.verdict["verdict"]),
+        reason=run.verdict["reason"],
+    )
+
+
+def _row_view(row: Mapping[str, Any], others: Mapping[str, Mapping[str, str]], claim: Mapping[str, Any]) -> View:
     unit, published, ours, where = row["unit"], row["published"], row["ours"], key_text(row["where"])
     word, of_order = _normal(row["verdict"]), claim.get("kind") in ORDERS
     silent = _normal(claim["verdict"]) == "NOT_COMPARABLE" != word  # what overrides the claim overrides its rows
-    recorded = recorded_rows.get(where, {})
+    values = {label: values.get(where, "—") for label, values in others.items()}
     return View(
         where=where,
         published=value_text(published, unit),
@@ -192,8 +249,8 @@ def _row_view(row: Mapping[str, Any], recorded_rows: Mapping[str, Mapping], clai
         source=row["source"],
         verdict="" if silent or of_order else word,
         reason="" if silent else row["reason"],
-        recorded=_ours_text(recorded) if recorded else "",  # the same value in the recorded run
-        wide=bool(spread_text(row) or spread_text(recorded)),  # texts too long to keep on one line
+        others=values,
+        wide=bool(spread_text(row)) or any(" (" in text for text in values.values()),  # too long for one line
         by_definition=row["by_definition"],
     )
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from workbench.reproduction.claims import Whose
 from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.project import Project
 
-from .claims import count_verdicts
+from .claims import WHOSE_MEANINGS, count_verdicts
 from .items import ItemView, item_view
 from .texts import View, seconds_text, slug, when_text
 
@@ -28,8 +30,8 @@ EVIDENCE_MEANINGS = {
 VERDICT_MEANINGS = {
     "DISAGREES": "Outside the tolerance, or another order or direction than the paper's. "
     "It stays here, with its explanation.",
-    "AGREES": "Within the tolerance that was fixed before the first run, "
-    "or the order or direction that the paper states.",
+    "AGREES": "Within the tolerance, or the order or direction that the paper states. A tolerance was fixed before "
+    "results were seen unless the claim says what was changed.",
     "NOT_COMPARABLE": "Ours was obtained, but it cannot bear on the paper's statement; the reason stands beside it.",
     "NOT_RUN": "Nothing was obtained yet; what is missing stands beside it.",
 }
@@ -51,12 +53,16 @@ def gather(
     under_way: bool = False,
 ) -> View:
     """Lay out the report of one profile; `running` names items and `progress` is a sentence on the run under way."""
-    items = [item_view(project, declared, profile, running=declared.id in running) for declared in catalogue]
+    fingerprinter = None if under_way else Fingerprinter(project)
+    items = [
+        item_view(project, declared, profile, running=declared.id in running, fingerprinter=fingerprinter)
+        for declared in catalogue
+    ]
     techniques = tuple(
         _technique(project, name, tuple(item for item in items if item.technique == name))
         for name in dict.fromkeys(item.technique for item in items)
     )
-    recorded = _sum_recorded(items)
+    recorded = dict.fromkeys(profile for item in items for profile in item.recorded_profiles)
     is_empty = not any(item.has_record or item.failure or item.refused for item in items)
     only_recorded = not under_way and is_empty and bool(recorded)
     return View(
@@ -78,6 +84,7 @@ def gather(
         facts=_run_facts(items),
         data=_data(items),
         verdict_meanings=tuple(VERDICT_MEANINGS.items()),
+        whose_meanings=_whose_meanings(items),
     )
 
 
@@ -88,24 +95,46 @@ def _technique(project: Project, name: str, items: tuple[ItemView, ...]) -> View
         page=f"{slug(name)}.html",
         summary=_card(project, slug(name).replace("-", "_")),
         items=items,
+        groups=_groups(items),
         counts=_counts(items),
         by_evidence=_by_evidence(items),
-        recorded_counts=_sum_recorded(items),
-        num_recorded=Counter(profile for item in items for profile in item.recorded_counts),
     )
+
+
+def _whose_meanings(items: Sequence[ItemView]) -> tuple[tuple[str, str], ...]:
+    claims = [claim for item in items for claim in item.claims]
+    named = {Whose.PAPER: "The paper's", Whose.OURS: "Ours", Whose.CONSTRUCTION: "By construction"}
+    rows = [
+        (f"{name}: {[claim.whose for claim in claims].count(whose)} claims", WHOSE_MEANINGS[whose])
+        for whose, name in named.items()
+    ]
+    changed = f"Rule changed: {sum(bool(claim.changed) for claim in claims)} claims"
+    return (*rows, (changed, "Something of the rule was changed after results were seen; the claim says what and why."))
+
+
+def _groups(items: Sequence[ItemView]) -> tuple[View, ...]:
+    """Put items in the paper's order: tables, figures, then the rest, each with its kinds of evidence side by side."""
+    names = sorted(dict.fromkeys(item.item for item in items), key=_place)
+    groups = []
+    for name in names:
+        own = sorted((item for item in items if item.item == name), key=lambda item: item.evidence)
+        pictured = next((item for item in own if item.thumbnail), None)
+        title = name.replace("fig-", "figure ").replace("table-", "table ").replace("-", " ")
+        title = re.sub(r"(?<=\d) (?=\d)", "-", title)
+        thumbnail = pictured.thumbnail if pictured else ""
+        groups.append(View(name=title, items=tuple(own), pictured=pictured, thumbnail=thumbnail))
+    return tuple(groups)
+
+
+def _place(name: str) -> tuple[int, list[tuple[int, str]]]:
+    kinds = ("table", "fig")
+    kind = next((place for place, word in enumerate(kinds) if re.match(rf"{word}-\d", name)), len(kinds))
+    parts = [(int(part), "") if part.isdigit() else (0, part) for part in re.findall(r"\d+|\D+", name)]
+    return kind, parts if kind < len(kinds) else []
 
 
 def _counts(items: Sequence[ItemView]) -> dict[str, int]:
     return count_verdicts([claim.verdict for item in items for claim in item.claims])
-
-
-def _sum_recorded(items: Sequence[ItemView]) -> dict[str, dict[str, int]]:
-    counts: dict[str, dict[str, int]] = {}
-    for item in items:
-        for profile, own in item.recorded_counts.items():
-            total = counts.setdefault(profile, dict.fromkeys(own, 0))
-            counts[profile] = {word: total[word] + number for word, number in own.items()}
-    return counts
 
 
 def _card(project: Project, technique: str) -> str:

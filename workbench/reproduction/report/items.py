@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.files import misfits
+from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, promoted_figure
 
@@ -24,6 +25,7 @@ __all__ = ["ItemView", "item_view", "notebook_page"]
 NO_VERDICTS = "The smoke profile checks the plumbing only and gives no verdicts."
 FILES = (("Notebook", "notebook"), ("Figure", "figure"), ("Log", "log"), ("Trace", "trace"))
 HASH_SHOWN = 12  # characters of a checksum that tell two files apart
+OF_CODE = ("notebook", "library", "parameters")  # parts of a fingerprint by which a run is of other code than this
 NOT_KEYS = {"quantity", "value", "unit", "low", "high"}
 
 
@@ -43,8 +45,11 @@ class ItemView:
     duration: str = ""
     seconds: float = 0.0
     claims: tuple[ClaimView, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)  # verdict to number of claims
-    recorded_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by profile of a recorded run
+    counts: Mapping[str, int] = field(default_factory=dict)  # verdict to number of claims, by the run that speaks
+    own_counts: Mapping[str, int] = field(default_factory=dict)  # of those that this machine's run judged
+    recorded_profiles: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()  # runs made by older code than this, each in one line
     values: tuple[Mapping[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     links: tuple[tuple[str, str], ...] = ()
@@ -75,8 +80,10 @@ def notebook_page(project: Project, item: Reproduction, profile: str) -> Path:
     return project.results_of(profile) / "report" / "notebooks" / f"{item.id.replace('/', '-')}.html"
 
 
-def item_view(project: Project, item: Reproduction, profile: str, *, running: bool) -> ItemView:
-    """Read the files of one item and lay them out."""
+def item_view(
+    project: Project, item: Reproduction, profile: str, *, running: bool, fingerprinter: Fingerprinter | None = None
+) -> ItemView:
+    """Read the files of one item and lay them out; with a fingerprinter, say which runs are of other code."""
     folder, anchor = project.folder(item, profile), slug(f"{item.item} {item.evidence.value}")
     record, refused = trusted_record(folder / RECORD_FILE, item, profile)
     failure = _failure(folder, item.id)
@@ -109,7 +116,10 @@ def item_view(project: Project, item: Reproduction, profile: str, *, running: bo
         findings=_findings(profile, record, beside),
         wrong_files=(*wrong.values(), *wrong_figures),
         counts=count_verdicts([claim.verdict for claim in claims]),
-        recorded_counts=_recorded_counts(claims),
+        own_counts=count_verdicts([claim.verdict for claim in claims if claim.is_own]),
+        recorded_profiles=tuple(other for other, _, _ in beside),
+        tags=tuple(item.tags),
+        stale=_stale(item, profile, record, beside, fingerprinter) if fingerprinter else (),
         no_verdicts=NO_VERDICTS if record and profile == Profile.SMOKE else "",
         **own,
     )
@@ -121,12 +131,25 @@ def _why_not_run(item: Reproduction, profile: str) -> str:
     return f"To run it: workbench reproduce {item.id} --profile {profile}"
 
 
-def _recorded_counts(claims: Sequence[ClaimView]) -> dict[str, dict[str, int]]:
-    words: dict[str, list[str]] = {}
-    for claim in claims:
-        for other in claim.recorded:
-            words.setdefault(other.profile, []).append(other.verdict)
-    return {profile: count_verdicts(verdicts) for profile, verdicts in words.items()}
+def _stale(
+    item: Reproduction,
+    profile: str,
+    record: Mapping[str, Any] | None,
+    beside: Sequence[RecordedRun],
+    fingerprinter: Fingerprinter,
+) -> tuple[str, ...]:
+    runs = [("This machine's run", profile, record)] if record else []
+    runs += [(f"The recorded {other} run", other, held) for other, held, _ in beside]
+    lines = []
+    for name, of, held in runs:
+        if of not in item.parameters:
+            continue
+        now = {part: whole for part, whole in fingerprinter(item, of).items() if part in OF_CODE}
+        if what := changes(held.get("fingerprint") or {}, now):
+            lines.append(
+                f"{name} is of commit {str(held.get('commit') or 'unknown')[:HASH_SHOWN]}; since then: {what}."
+            )
+    return tuple(lines)
 
 
 def _findings(profile: str, record: Mapping[str, Any] | None, beside: Sequence[RecordedRun]) -> tuple[View, ...]:

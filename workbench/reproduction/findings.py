@@ -1,0 +1,156 @@
+"""The findings a technique's page begins with: sentences filled with numbers of records, marked by their claims.
+
+Each item speaks through one run: that of the largest profile, this machine's before the recorded one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from workbench.reproduction.claims import Whose
+from workbench.reproduction.comparing import ClaimVerdict, Verdict
+from workbench.reproduction.declare import Finding, Page, Profile, Reproduction, Value
+from workbench.reproduction.errors import CatalogueError, RecordError
+from workbench.reproduction.project import Project
+from workbench.reproduction.recording import verdicts_of
+from workbench.reproduction.records import RECORD_FILE, promoted_path, record_of
+from workbench.study.rows import matches, merge_seeds, read_rows
+
+__all__ = ["BestRun", "Found", "best_runs", "check_page", "findings_of", "score"]
+
+IN_PART = "in part"  # mark of a finding some of whose claims agree and some do not
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestRun:
+    """An item with the run that speaks for it."""
+
+    item: Reproduction
+    run: str  # "recorded full run" or "laptop run on this machine"; "" where there is none
+    record: Mapping[str, Any] | None
+    verdicts: tuple[ClaimVerdict, ...]
+
+    @cached_property
+    def rows(self) -> tuple[Any, ...]:
+        """Its values, seeds merged into their mean."""
+        return merge_seeds(read_rows(self.record["values"], self.item.id)) if self.record else ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A finding, ready to be read."""
+
+    says: str
+    source: str
+    sentence: str  # "" where a number is missing
+    missing: tuple[str, ...]  # what is missing, by name
+    mark: str  # a verdict's word, or "in part"
+    evidence: tuple[tuple[str, tuple[str, ...]], ...]  # kind of evidence and tags of the items it rests on
+    runs: tuple[str, ...]
+    claims: tuple[tuple[str, ClaimVerdict], ...]  # id of the item, and verdict
+    means: str
+
+
+def best_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, BestRun]:
+    """Judge each item by the run that speaks for it, by id; a record that cannot be trusted is passed over."""
+    return {item.id: _best_run(project, item) for item in catalogue}
+
+
+def _best_run(project: Project, item: Reproduction) -> BestRun:
+    for profile in (Profile.PAPER, Profile.FULL, Profile.LAPTOP):
+        places = {
+            f"{profile} run on this machine": project.folder(item, profile) / RECORD_FILE,
+            f"recorded {profile} run": promoted_path(project, item, profile),
+        }
+        for run, path in places.items():
+            try:
+                record = record_of(path, item, profile)
+                if record is not None:
+                    return BestRun(item=item, run=run, record=record, verdicts=verdicts_of(project, item, record))
+            except (RecordError, ValueError, KeyError):
+                continue  # the item's own place on the report names it
+    return BestRun(item=item, run="", record=None, verdicts=())
+
+
+def check_page(page: Page, technique: str, runs: Mapping[str, BestRun]) -> None:
+    """Refuse a page that names an item or a claim that is not declared; a CatalogueError names it."""
+    folder = technique.replace("_", "-")
+    claims = [claim.partition(": ") for finding in page.findings for claim in finding.claims]
+    values = [value for finding in page.findings for value in finding.values.values()]
+    named = [page.picture, *(value.item for value in values), *(name for name, _, _ in claims)]
+    if unknown := [name for name in named if f"{folder}/{name}" not in runs]:
+        raise CatalogueError(f"PAGE of {technique} names the item {unknown[0]!r}, which is not declared")
+    for name, _, claim in claims:
+        if claim not in [known.name for known in runs[f"{folder}/{name}"].item.claims]:
+            raise CatalogueError(f"PAGE of {technique} names the claim {claim!r}, which {name} does not declare")
+
+
+def findings_of(page: Page, technique: str, runs: Mapping[str, BestRun]) -> tuple[Found, ...]:
+    """Fill each sentence of a page and mark it."""
+    own = {id.partition("/")[2]: run for id, run in runs.items() if run.item.technique == technique}
+    return tuple(_found(finding, own) for finding in page.findings)
+
+
+def _found(finding: Finding, runs: Mapping[str, BestRun]) -> Found:
+    numbers = {name: _number(value, runs[value.item]) for name, value in finding.values.items()}
+    missing = tuple(dict.fromkeys(number for number in numbers.values() if isinstance(number, str)))
+    named = [(name, claim) for name, _, claim in (text.partition(": ") for text in finding.claims)]
+    claims = tuple((runs[name].item.id, _verdict(runs[name], claim)) for name, claim in named)
+    used = [runs[name] for name in dict.fromkeys([*(v.item for v in finding.values.values()), *dict(named)])]
+    words = [verdict.verdict for _, verdict in claims]
+    return Found(
+        says=finding.says,
+        source=finding.source,
+        sentence="" if missing else finding.found.format(**numbers),
+        missing=missing,
+        mark=_mark(words),
+        evidence=_evidence(used),
+        runs=tuple(dict.fromkeys(run.run for run in used if run.run)),
+        claims=claims,
+        means=finding.means,
+    )
+
+
+def _number(value: Value, run: BestRun) -> float | str:
+    """Return the one number that is named, or say what is missing."""
+    if run.record is None:
+        return f"{value.item} has no run yet"
+    rows = [row for row in run.rows if row.quantity == value.quantity and matches(row, value.where)]
+    if len(rows) != 1:
+        keys = ", ".join(f"{name} {key}" for name, key in value.where.items())
+        return f"{value.item} ({run.run}) has {len(rows) or 'no'} rows of {value.quantity} for {keys or 'no key'}"
+    return (rows[0].value - value.minus) * value.times
+
+
+def _verdict(run: BestRun, name: str) -> ClaimVerdict:
+    return next(
+        (verdict for verdict in run.verdicts if verdict.claim == name),
+        ClaimVerdict(claim=name, kind="", verdict=Verdict.NOT_RUN, reason="no run yet"),
+    )
+
+
+def _mark(words: Sequence[Verdict]) -> str:
+    if Verdict.AGREES in words and Verdict.DISAGREES in words:
+        return IN_PART
+    order = (Verdict.AGREES, Verdict.DISAGREES, Verdict.NOT_COMPARABLE)
+    return next((word for word in order if word in words), Verdict.NOT_RUN).value
+
+
+def _evidence(runs: Sequence[BestRun]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    tags: dict[str, dict[str, None]] = {}
+    for run in runs:
+        tags.setdefault(run.item.evidence.name, {}).update(dict.fromkeys(run.item.tags))
+    return tuple((name, tuple(own)) for name, own in tags.items())
+
+
+def score(runs: Iterable[BestRun]) -> dict[str, int]:
+    """Count the paper's own claims, each once: how many agree, disagree and could not be tested."""
+    words = [word for run in runs for claim, word in _words(run) if claim.whose is Whose.PAPER and not claim.repeats]
+    tested = {"agree": words.count(Verdict.AGREES), "disagree": words.count(Verdict.DISAGREES)}
+    return tested | {"could not be tested": len(words) - sum(tested.values())}
+
+
+def _words(run: BestRun) -> list[tuple[Any, Verdict]]:
+    verdicts = {verdict.claim: verdict.verdict for verdict in run.verdicts}
+    return [(claim, verdicts.get(claim.name, Verdict.NOT_RUN)) for claim in run.item.claims]

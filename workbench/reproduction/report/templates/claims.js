@@ -1,0 +1,24 @@
+// Shows the claims that fit the form; the form's state is kept in the address, so that it can be linked to.
+const fields = ["technique", "verdict", "evidence", "whose"].map(name => document.getElementById(name));
+const search = document.getElementById("search"), rows = [...document.querySelectorAll("#claims > li")];
+function show() {
+  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  let number = 0;
+  for (const row of rows) {
+    const fits = fields.every(field => !field.value || row.dataset[field.id] === field.value);
+    row.hidden = !(fits && words.every(word => row.textContent.toLowerCase().includes(word)));
+    number += !row.hidden;
+  }
+  document.getElementById("shown").textContent = `${number} of ${rows.length} claims`;
+  const state = new URLSearchParams([...fields, search].filter(field => field.value).map(field => [field.id, field.value]));
+  history.replaceState(null, "", `#${state}`);
+}
+function read() {
+  const state = new URLSearchParams(location.hash.slice(1));
+  for (const field of [...fields, search]) field.value = state.get(field.id) ?? "";
+  show();
+}
+document.getElementById("filter").addEventListener("input", show);
+document.getElementById("filter").addEventListener("submit", event => event.preventDefault());
+addEventListener("hashchange", read);
+read();
