@@ -25,6 +25,7 @@ def _time_follows_bytes(of: str, methods: list[str], table: str, explanation: st
     return Within(
         f"{of}: the published time of tensor communication falls as the bytes do",
         quantity="tensor_share",
+        neutral=1.0,
         where={"method": methods},
         rel=0.10,
         because=BANDWIDTH_BOUND,
@@ -180,6 +181,7 @@ TABLE_7 = Reproduction(
         Within(
             "The bytes of the two compressed boundaries fall to a seventh with A2, as their times do",
             quantity="boundary_share",
+            neutral=1.0,
             where={"method": "A2", "tp": 4, "pp": 4, "boundary": [1, 2]},
             rel=0.10,
             because=BANDWIDTH_BOUND,
@@ -192,6 +194,7 @@ TABLE_7 = Reproduction(
         Within(
             "A2 leaves the boundary between uncompressed stages alone",
             quantity="boundary_share",
+            neutral=1.0,
             where={"method": "A2", "tp": 4, "pp": 4, "boundary": 0},
             rel=0.10,
             because=BANDWIDTH_BOUND,

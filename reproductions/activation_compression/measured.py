@@ -442,6 +442,7 @@ TABLE_4 = _times(
         Within(
             "Learned codes: tensor communication takes the share of its time that table 4 has",
             quantity="tensor_share",
+            neutral=1.0,
             where={"method": LEARNED},
             rel=0.10,
             because=TEN,
@@ -451,6 +452,7 @@ TABLE_4 = _times(
         Within(
             "Top-K and quantisation: tensor communication takes the share of its time that table 4 has",
             quantity="tensor_share",
+            neutral=1.0,
             where={"method": TOP_K + QUANTIZED},
             rel=0.10,
             because=TEN,
@@ -633,6 +635,7 @@ TABLE_7 = _times(
         Within(
             "Learned codes: tensor communication takes the share of its time that table 7 has",
             quantity="tensor_share",
+            neutral=1.0,
             where={"method": LEARNED},
             rel=0.10,
             because=TEN,
@@ -655,6 +658,7 @@ TABLE_9 = _times(
         Within(
             "A2 shortens the two boundaries in front of compressed layers to a seventh",
             quantity="boundary_share",
+            neutral=1.0,
             where={"boundary": [1, 2], "method": "A2"},
             rel=0.10,
             because=TEN,
@@ -665,6 +669,7 @@ TABLE_9 = _times(
         Within(
             "A2 leaves the boundary between uncompressed stages alone",
             quantity="boundary_share",
+            neutral=1.0,
             where={"boundary": 0, "method": "A2"},
             rel=0.10,
             because=TEN,

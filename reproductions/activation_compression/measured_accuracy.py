@@ -153,6 +153,7 @@ def _keeps(task: str, method: str, table: str, tolerance: float, because: str, w
     return Within(
         f"{task}: {method}{ours} keeps of the score what it keeps in table {table}",
         quantity="relative_score",
+        neutral=1.0,
         where={"task": task, "method": method},
         abs=tolerance,
         because=because + LITTLE_LOST * loses_little,
@@ -162,6 +163,7 @@ def _keeps(task: str, method: str, table: str, tolerance: float, because: str, w
         source=f"table {table}",
         changed=changed,
         repeats=TABLE_5_ID if table == "15" else "",
+        insensitive=LITTLE_LOST.removeprefix("; ") if loses_little else "",
     )
 
 
@@ -266,6 +268,7 @@ def _takeaway_2(task: str) -> tuple:
                 BEYOND_3,
                 COLLAPSE,
                 at_least=3.0,
+                neutral=0.0,
                 changed=f"{ANY_LOSS} {late}".strip(),
             )
             for method in TOP_K
@@ -283,6 +286,7 @@ def _takeaway_2_excepts(task: str) -> tuple:
             source,
             why,
             at_least=3.0,
+            neutral=0.0,
             changed=EXCEPTED,
         )
         for method, why in BOTH_NEAR
@@ -563,6 +567,7 @@ def _takeaway_7(task: str) -> tuple:
             source,
             REPAIRED,
             at_least=3.0,
+            neutral=0.0,
             decidable=decidable,
             whose=_whose(task),
             changed=ANY_LOSS,
@@ -754,6 +759,7 @@ TABLE_8 = _item(
                 "section 4.4: significant accuracy loss with Top-K; table 8 has 12 to 46 points on these tasks",
                 PROXY,
                 at_least=3.0,
+                neutral=0.0,
                 changed=ADDED,
             ),
             *(

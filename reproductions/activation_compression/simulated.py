@@ -499,6 +499,7 @@ TABLE_9 = _item(
         Within(
             "Takeaway 4: A2 cuts the time of the two compressed boundaries to a seventh",
             quantity="boundary_share",
+            neutral=1.0,
             where={"method": "A2", "boundary": [1, 2]},
             rel=0.25,
             because=PRE_TRAINED,

@@ -271,6 +271,7 @@ FIGURE_5A = _item(
                 f"Pri narrows Rd's loss by at least half of the paper's 18 %, in {words}",
                 quantity="loss_narrowed",
                 at_least=9.0,
+                neutral=0.0,
                 where={"reading": reading},
                 **TRAINED,
                 because="Half of 18 %. The whole spread must keep the bound: the value is the largest of three ratios, "
@@ -357,6 +358,7 @@ FIGURE_9A = _item(
             "Pri loses at least 0.65 at χ = 8: half of the paper's 1.3, in points",
             quantity="accuracy_loss",
             at_least=0.65,
+            neutral=0.0,
             where={"solution": "ZERO-Pri", "skewness": HEAVY, "reading": "points"},
             **TRAINED,
             because="Half of 1.3; a training that loses nothing fails.",

@@ -5,7 +5,7 @@ the text prints, and were fixed before the first run.
 Where the text's probability is corollary 6.1's bound and not the probability, the claim says so.
 """
 
-from workbench.reproduction import Evidence, Ordering, Reproduction, Trend, Within
+from workbench.reproduction import Evidence, Ordering, Reproduction, Trend, Whose, Within
 
 __all__ = ["CATALOGUE"]
 
@@ -112,6 +112,7 @@ TABLE_6_1 = _item(
         ),
         Within(
             "It is two to four times as large",
+            whose=Whose.OURS,
             quantity="memory_ratio",
             expected=3.0,
             abs=1.0,
@@ -128,6 +129,7 @@ TABLE_6_1 = _item(
         ),
         Ordering(
             "They have room on every machine of the table, even where model states fill its GPUs",
+            whose=Whose.OURS,
             quantity="fullest_buffers",
             along="memory",
             order=["needed", "there is"],
@@ -269,6 +271,7 @@ FIGURE_6_9 = _item(
         ),
         Within(
             "The ring's exact probability is 25.0 points lower than the groups' when three are lost",
+            whose=Whose.OURS,
             quantity="ring_lower",
             where={"num_machines": 16, "k": 3, "reading": "exact, points"},
             abs=0.05,
@@ -278,6 +281,7 @@ FIGURE_6_9 = _item(
         ),
         Within(
             "The ring's bound, not its probability, is 25.0 % lower, relatively",
+            whose=Whose.OURS,
             quantity="ring_lower",
             abs=0.05,
             where={"num_machines": 16, "k": 3, "reading": "bound, relative"},
@@ -359,6 +363,7 @@ THEOREM = _item(
         ),
         Within(
             "Among placements with m replicas on every machine none is, whether m or more are lost",
+            whose=Whose.OURS,
             quantity="missed",
             where={"among": "balanced", "num_machines": [4, 6], "k": [2, 3]},
             expected=0.0,
@@ -377,6 +382,7 @@ THEOREM = _item(
         ),
         Within(
             "Where m does not divide N no placement of equal traffic is better than the mixed one",
+            whose=Whose.OURS,
             quantity="missed",
             where={"among": "balanced", "num_machines": 5},
             expected=0.0,
@@ -416,7 +422,8 @@ RACKS = _item(
             where={"placement": "group across racks", "lost": 1, **ALL_CLUSTERS},
             abs=0.0,
             because=EXACT,
-            source="ours: a group's machines stand in different racks",
+            source="a group's machines stand in different racks",
+            whose=Whose.OURS,
         ),
         Ordering(
             "Groups of neighbours in a rack survive it less often",
@@ -425,7 +432,8 @@ RACKS = _item(
             order=["group", "group across racks"],
             where={"lost": [1, 2], **ALL_CLUSTERS},
             because=IN_ORDER,
-            source="ours: algorithm 6.1 numbers machines as they come, so a rack may hold whole groups",
+            source="algorithm 6.1 numbers machines as they come, so a rack may hold whole groups",
+            whose=Whose.OURS,
         ),
         Ordering(
             "Of racks that are paired off, fewer losses are fatal than of a ring of racks",
@@ -434,7 +442,8 @@ RACKS = _item(
             order=["ring across racks", "group across racks"],
             where={"lost": 2, "num_replicas": 2},
             because=IN_ORDER,
-            source="ours: theorem 6.1 with racks for machines",
+            source="theorem 6.1 with racks for machines",
+            whose=Whose.OURS,
         ),
         Within(
             "Knowing the racks changes nothing where machines fail one by one",
@@ -443,7 +452,8 @@ RACKS = _item(
             where=ALL_CLUSTERS,
             abs=0.0,
             because=EXACT,
-            source="ours: only the numbering differs",
+            source="only the numbering differs",
+            whose=Whose.OURS,
         ),
     ),
     published=None,

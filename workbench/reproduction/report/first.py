@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from workbench.reproduction.catalogue import load_page
+from workbench.reproduction.audit import audit_of, share_noticed
+from workbench.reproduction.catalogue import load_page, published_rows
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.findings import BestRun, Found, best_runs, check_page, findings_of, score
 from workbench.reproduction.project import Project
@@ -19,7 +20,7 @@ SCORE_WORDS = {"agree": "AGREES", "disagree": "DISAGREES", "could not be tested"
 
 def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction]) -> None:
     """Give each technique of a report its card, and the report its score and what disagrees of its findings."""
-    report.score, report.cautions = "", ()
+    report.score, report.cautions, report.audit = "", (), ""
     for technique in report.techniques:
         technique.card = None
     if report.profile == Profile.SMOKE:
@@ -35,6 +36,10 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
     agree, disagree, rest = (
         sum(technique.card.score[word][1] for technique in report.techniques) for word in SCORE_WORDS.values()
     )
+    audited = [audit_of(run, published_rows(project, run.item)) for run in runs.values()]
+    noticed, applying = share_noticed([claim for item in audited for claim in item])
+    falsified = f"{applying} falsified results (no effect, the opposite, twice the effect, rows shuffled)"
+    report.audit = f"Of {falsified} the claims notice {noticed}."
     report.score = (
         f"{len(report.techniques)} paper{'s' if len(report.techniques) != 1 else ''}, {agree + disagree + rest} claims "
         f"of theirs: {agree} agree with what was found here, {disagree} disagree, {rest} could not be tested."

@@ -18,19 +18,17 @@ from workbench.timeline.faults import Fault, FaultTrace
 
 from ..method.checks import require_counts, require_not_negative
 from ..method.placement import Placement
-from ..method.sizes import BYTES_PER_PARAMETER
+from ..method.sizes import BYTES_PER_PARAMETER, TABLE_6_2, checkpoint_bytes, num_parameters
 from ..method.waste import CheckpointPolicy, Job, Level, Tier
 
 __all__ = ["GPT2_100B", "MT_NLG", "PAPER_OVERHEADS", "Cause", "Overheads", "Setting", "Span", "Stretch", "TrainingRun"]
 __all__ += ["advanced", "advanced_by_definition", "simulate_training", "simulate_training_by_definition"]
 __all__ += ["stretch_moments"]
 
-# The text's own round numbers, with which it reckons what failures waste. `cost.checkpoints` counts parameters instead
-# (100.3e9) and fits the network's share; both agree with the text's "9.4 GB a GPU" and "less than 3 seconds".
 GPT2_100B = Job(
     name="GPT-2 100B on 16 p4d",
     iteration_s=62.0,  # section 6.7.2
-    state_bytes=100e9 * BYTES_PER_PARAMETER,
+    state_bytes=checkpoint_bytes(num_parameters(TABLE_6_2["GPT-2 100B"])),  # 1,203.4 GB, 9.4 GB a GPU
     num_machines=16,
     storage_bytes_per_s=20 * GIGABIT_BYTES_PER_S,  # section 6.7.1: FSx
     network_bytes_per_s=400 * GIGABIT_BYTES_PER_S,  # section 6.7.1: EFA
