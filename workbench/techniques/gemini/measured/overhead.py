@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 
 import torch
@@ -161,7 +161,10 @@ def _idle_rows(timed: Timed) -> list[dict]:
         rows.append(median_row("idle_s", left_s, "s", scheme=scheme))
         rows.append(median_row("idle_used", [network_s / idle for idle in idle_before_s], scheme=scheme))
         rows.append(value_row("network_s", network_s, "s", scheme=scheme))
-    return ([median_row("idle_s", before, "s", scheme=BASELINE)] if before else []) + rows
+    if not before:
+        return rows
+    deviation = pstdev(before) / fmean(before)  # normalised standard deviation, section 6.5.4
+    return [median_row("idle_s", before, "s", scheme=BASELINE), value_row("idle_deviation", deviation), *rows]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -146,6 +146,7 @@ def predict_frequencies(model: str) -> Rows:
     bound_s = published_value("gemini", "fig-6-12", "checkpoint_s", policy="Gemini")
     rows += _beside("gain_over_strawman", gain, gain_bound, "1")
     rows += _beside("checkpoint_and_bound_s", checkpoint_s(workload, machine), bound_s, "s")
+    rows.append(value_row("retrieval_gain", job.storage_s / job.retrieval_s(Tier.PEER), policy="Gemini"))
     return rows + _beside("retrieval_and_bound_s", job.retrieval_s(Tier.PEER), bound_s, "s")
 
 
