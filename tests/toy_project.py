@@ -113,7 +113,11 @@ class ToyProject:
             "commit": "abc",
             "artifacts": files,
             "artifact_sha256": checksums(folder, files),
-            **{"data": [], "calibration": None, "not_comparable": {}},
+            "title": declared.title,
+            "notebook": declared.notebook,
+            "kernel": "python3",
+            **{"data": [], "seeds": [], "calibration": None, "not_comparable": {}},
+            **{name: {} for name in ("configuration", "machine", "versions", "environment", "parameters")},
         }
         return write_record(folder / "record.json", about | content | more)
 

@@ -15,6 +15,7 @@ from . import common
 
 __all__ = ["list_items", "register", "show_item", "write"]
 
+REFUSED = 2  # exit code where a record cannot be trusted
 LEAST_TITLE = 30  # columns for the title, below which each item takes lines of its own
 
 
@@ -148,8 +149,10 @@ def _states(project: Any, item: Any) -> list[str]:
 def write(
     profile: common.OneProfile = "laptop",
     open_it: Annotated[bool, Option("--open", help="Open it in the browser.")] = False,
-) -> None:
+) -> int:
     """Write the report from the records there are, recorded runs included; every verdict is computed anew.
+
+    Ends with exit code 2 where a record was refused; the report is written all the same, and names it.
 
     \b
     Examples
@@ -163,7 +166,7 @@ def write(
     items = [item for technique in report.techniques for item in technique.items]
     if not report.only_recorded and not any(item.has_record or item.failure or item.refused for item in items):
         print(f"workbench: no records in profile {profile} yet", file=sys.stderr)
-        return
+        return 0
     path = write_report(project, catalogue, profile, notebooks=True)
     common.console().print(str(path), markup=False)
     if report.only_recorded:
@@ -175,3 +178,4 @@ def write(
         import webbrowser
 
         webbrowser.open(path.as_uri())
+    return REFUSED if any(item.refused for item in items) else 0

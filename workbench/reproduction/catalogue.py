@@ -76,7 +76,7 @@ def _execute(path: Path) -> dict[str, Any]:
         exec(compile(path.read_bytes(), str(path), "exec"), names)
     except SyntaxError as error:
         raise CatalogueError(f"{path}:{error.lineno}: {error.msg}") from None
-    except Exception as error:  # any error of the catalogue's own code is the catalogue's
+    except (Exception, SystemExit) as error:  # any error of the catalogue's own code is the catalogue's
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         place = f"{path}:{lines[-1]}" if lines else str(path)
         raise CatalogueError(f"{place}: {str(error) or type(error).__name__}") from error

@@ -15,7 +15,8 @@ from errno import EACCES, EWOULDBLOCK
 from pathlib import Path
 from typing import Any
 
-from workbench.reproduction.errors import RecordError, UsageError
+from workbench.reproduction.errors import UsageError
+from workbench.reproduction.schema import parse, picture_trouble, read_text
 
 __all__ = ["LOCK_FILE", "MIN_FREE_BYTES", "canonical_json", "check_folder", "checksum", "checksums", "hold_lock"]
 __all__ += ["jsonable", "misfits", "read_json", "sha256", "take_lock", "write_json", "write_record", "write_whole"]
@@ -71,12 +72,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 def read_json(path: Path) -> Any:
     """Read a JSON file; a RecordError names a file that cannot be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: refused, it cannot be read: {error}") from None
+    return parse(read_text(path), path)
 
 
 def sha256(content: str | bytes) -> str:
@@ -108,6 +104,8 @@ def misfits(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
     artifacts, sealed = record.get("artifacts") or {}, record.get("artifact_sha256") or {}
     actual = checksums(folder, artifacts)
     reasons = {kind: _misfit(name, sealed.get(kind), actual.get(kind)) for kind, name in artifacts.items() if name}
+    if artifacts.get("figure") and not reasons["figure"]:
+        reasons["figure"] = picture_trouble(folder / artifacts["figure"])
     return {kind: reason for kind, reason in reasons.items() if reason}
 
 

@@ -12,13 +12,14 @@ from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.files import checksum, misfits, read_json, write_json, write_whole
 from workbench.reproduction.project import Project
+from workbench.reproduction.schema import FAILURE, RECORD, trouble
 from workbench.study.rows import Row, read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = ["FAILURE_FILE", "RECORD_FILE", "SCHEMA", "FoundRecords", "diff", "find_records", "load_records"]
-__all__ += ["load_verdicts", "promote", "promoted_figure", "promoted_path", "read_record", "record_of"]
+__all__ += ["load_verdicts", "promote", "promoted_figure", "promoted_path", "read_failure", "read_record", "record_of"]
 
 SCHEMA = 1  # of record.json and failure.json
 RECORD_FILE, FAILURE_FILE = "record.json", "failure.json"
@@ -33,11 +34,24 @@ def read_record(path: Path, *, id: str, profile: str) -> dict[str, Any]:
         raise RecordError(f"{path}: refused, it is no record of schema {SCHEMA}")
     if record.get("checksum") != checksum(record):
         raise RecordError(f"{path}: refused, its checksum does not fit its content")
+    if wrong := trouble(record, RECORD):
+        raise RecordError(f"{path}: refused, {wrong}")
     if record.get("id") != id:
         raise RecordError(f"{path}: refused, it is the record of {record.get('id')} in the place of {id}")
     if record.get("profile") != profile:
         raise RecordError(f"{path}: refused, it is of the profile {record.get('profile')} in the place of {profile}")
     return record
+
+
+def read_failure(path: Path) -> dict[str, Any] | None:
+    """Read why the last run of an item failed; None where there is no failure."""
+    try:
+        failure = read_json(path)
+    except FileNotFoundError:
+        return None
+    if wrong := trouble(failure, FAILURE):
+        raise RecordError(f"{path}: refused, {wrong}")
+    return failure
 
 
 def record_of(path: Path, item: Reproduction, profile: str) -> dict[str, Any] | None:

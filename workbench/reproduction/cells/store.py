@@ -4,7 +4,6 @@ A study notes beside them which cells its item needs, and in the folder of the r
 """
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,22 +25,24 @@ from workbench.reproduction.files import (
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.machine import commit_of, num_cores
 from workbench.reproduction.project import Project
+from workbench.reproduction.schema import CELL, parse, read_text, trouble
 
 __all__ = ["CELLS_FILE", "PROGRESS_FILE", "CellClaims", "CellProgress", "CellStore", "CellsThere", "Notes"]
 __all__ += ["cells_there", "needs_file", "num_cells", "origins", "promote_cells", "read_lines", "read_progress"]
 
 SCHEMA = 1  # of a cell
-FIELDS = frozenset({"arguments", "commit", "data", "library", "machine", "seconds", "started", "values", "versions"})
 PROGRESS_FILE, CELLS_FILE = "cells_progress.json", "cells.json"  # in the folder of the run
 StoredCell = Mapping[str, Any]
 
 
 def _trusted(stored: Any, cell: Cell | None, place: str) -> dict[str, Any]:
     """Return what was read, where it is a sealed cell: this one, or any where none is given."""
-    if not isinstance(stored, dict) or stored.get("schema") != SCHEMA or not stored.keys() >= FIELDS:
+    if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
         raise RecordError(f"{place}: refused, it is no cell of schema {SCHEMA}; move it away and run again")
     if stored.get("checksum") != checksum(stored):
         raise RecordError(f"{place}: refused, its checksum does not fit its content; move it away and run again")
+    if wrong := trouble(stored, CELL):
+        raise RecordError(f"{place}: refused, {wrong}; move it away and run again")
     if cell is not None and (stored.get("function"), stored["arguments"]) != (cell.function, cell.arguments):
         raise RecordError(f"{place}: refused, it is the cell of other arguments or another function; move it away")
     return stored
@@ -62,20 +63,12 @@ def _read_cell(path: Path, cell: Cell | None = None) -> dict[str, Any]:
 def read_lines(path: Path) -> dict[str, dict[str, Any]]:
     """Read the committed cells of one function, by digest; none where there is no file."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: refused, it cannot be read: {error}") from None
-    cells = [_trusted(_parsed(line), None, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line]
+    places = [(f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line]
+    cells = [_trusted(parse(line, place), None, place) for place, line in places]
     return {_digest(cell): cell for cell in cells}
-
-
-def _parsed(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None  # which is no cell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,8 +211,8 @@ class Notes:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not there, or not ours: then nothing is known
+        content = read_json(path)
+    except (FileNotFoundError, RecordError):  # not there, or not ours: then nothing is known
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +10,11 @@ from typing import Any
 from urllib.parse import quote
 
 from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.errors import RecordError
 from workbench.reproduction.files import misfits
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.project import Project
-from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, promoted_figure
+from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, promoted_figure, read_failure
 
 from .claims import ClaimView, RecordedRun, claims_of, count_verdicts, recorded_beside, spread_text, trusted_record
 from .pictures import figure_uri, thumbnail_uri
@@ -210,8 +210,10 @@ def _of_record(
 
 def _failure(folder: Path, id: str) -> View | None:
     try:
-        failure = json.loads((folder / FAILURE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        failure = read_failure(folder / FAILURE_FILE)
+    except RecordError as error:
+        failure = {"reason": str(error), "traceback": ""}
+    if failure is None:
         return None
     return View(
         message=str(failure.get("reason") or ""),

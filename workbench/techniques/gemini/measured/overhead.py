@@ -164,7 +164,11 @@ def _idle_rows(timed: Timed) -> list[dict]:
     if not before:
         return rows
     deviation = pstdev(before) / fmean(before)  # normalised standard deviation, section 6.5.4
-    return [median_row("idle_s", before, "s", scheme=BASELINE), value_row("idle_deviation", deviation), *rows]
+    return [
+        median_row("idle_s", before, "s", scheme=BASELINE),
+        value_row("idle_deviation", deviation, scheme=BASELINE),
+        *rows,
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
