@@ -54,6 +54,7 @@ FIGURE_5 = _scaling(
     (
         Within(
             "The threshold d, 409600, is 16·128·100",
+            erratum="Section 4.7 prints d = 16·128·100 = 409600; the product is 204,800.",
             quantity="threshold_elements",
             where={},
             rel=0,

@@ -706,6 +706,8 @@ SETTING = _item(
         ),
         Within(
             "144 million all-reduces of a training, 48 in each of its iterations",
+            erratum="Section II-B has 48 all-reduces an iteration, 150 epochs of 10,000 iterations, and 144 million in "
+            "all: the product is 72 million.",
             quantity="all_reduces_of_training",
             abs=0,
             where={"counted": "48 an iteration"},

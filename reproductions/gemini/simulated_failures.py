@@ -258,6 +258,8 @@ FIGURE_15A = _item(
         ),
         Within(
             "14.5 % of all time is, every eight iterations",
+            erratum="14.5 % follows from nine iterations, as a share of training time; with the eight of section "
+            "6.7.2 it is 14.0 % of all time.",
             whose=Whose.OURS,
             quantity="serialising_share",
             abs=0.05,

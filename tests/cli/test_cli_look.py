@@ -126,7 +126,7 @@ NO_PAPERMILL = ModuleNotFoundError("No module named 'papermill'", name="papermil
     ("error", "message"),
     [
         (OSError(12, "Cannot allocate memory"), "Cannot allocate memory"),
-        (NO_PAPERMILL, "the package papermill is missing; pip install 'distributed-training-workbench[all]'"),
+        (NO_PAPERMILL, "the package papermill is missing; pip install 'distributed-training-workbench[all,publish]'"),
     ],
 )
 def test_an_error_of_the_system_and_a_missing_package_are_one_line(line, monkeypatch, error, message):

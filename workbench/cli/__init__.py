@@ -87,7 +87,7 @@ def exit_code(arguments: Sequence[str]) -> int:
         if (error.name or "workbench").split(".")[0] == "workbench":
             raise
         return _refuse(
-            f"the package {error.name} is missing; pip install 'distributed-training-workbench[all]'", FAILED
+            f"the package {error.name} is missing; pip install 'distributed-training-workbench[all,publish]'", FAILED
         )
     except (Abort, KeyboardInterrupt):
         print("Interrupted.", file=sys.stderr)

@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from . import common
 
-__all__ = ["diff", "promote", "register", "technique"]
+__all__ = ["diff", "export", "promote", "register", "technique"]
 
 CIRCUMSTANCES = ("machine", "parameters", "configuration", "versions", "environment")
 
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
     records = typer.Typer(no_args_is_help=True, help="Keep runs in the repository; compare new ones with them.")
     records.command("promote")(promote)
     records.command("diff")(diff)
+    records.command("export")(export)
     app.add_typer(records, name="records", rich_help_panel=common.AUTHOR)
     new = typer.Typer(no_args_is_help=True, help="Write the furniture of something new.")
     new.callback()(lambda: None)
@@ -72,6 +73,26 @@ def _print_promoted(path: Path) -> None:
     if changed := sum("+changes" in str(run.get("commit")) for run in runs):
         name = f"{path.name}: {changed} of {len(runs)} cells" if is_cells else path.name
         print(f"workbench: {name} ran on a checkout with changes that are in no commit", file=sys.stderr)
+
+
+def export(
+    target: Annotated[Path, Argument(help="The file or, for ro-crate, the folder or .zip to write.")],
+    patterns: common.Patterns = None,
+    form: Annotated[str, Option("--format", help="ro-crate, csv or bibtex.")] = "csv",
+) -> None:
+    """Write recorded runs for others, with licence, machine, claims and the citation of the paper.
+
+    \b
+    Examples
+      workbench records export runs.csv
+      workbench records export papers.bib --format bibtex
+      workbench records export crate.zip gemini --format ro-crate
+    """
+    from workbench.reproduction.export import export as write
+
+    project, catalogue = common.load()
+    number = write(project, common.pick(catalogue, patterns or []), form, target)
+    common.console().print(f"{target}: {number} recorded runs", markup=False)
 
 
 def diff(patterns: common.Patterns = None, profile: common.OneProfile = "laptop") -> None:

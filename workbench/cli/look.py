@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -149,6 +150,10 @@ def _states(project: Any, item: Any) -> list[str]:
 def write(
     profile: common.OneProfile = "laptop",
     open_it: Annotated[bool, Option("--open", help="Open it in the browser.")] = False,
+    single: Annotated[Path | None, Option("--single-file", help="Also write all its pages into this one file.")] = None,
+    site: Annotated[
+        Path | None, Option("--site", help="Also write a static site: report, notebooks, lessons, API pages.")
+    ] = None,
 ) -> int:
     """Write the report from the records there are, recorded runs included; every verdict is computed anew.
 
@@ -158,8 +163,10 @@ def write(
     Examples
       workbench report --open
       workbench report --profile full
+      workbench report --single-file report.html
+      workbench report --site public
     """
-    from workbench.reproduction.report import gather, write_report
+    from workbench.reproduction.report import gather, single_file, write_report, write_site
 
     project, catalogue = common.load()
     report = gather(project, catalogue, profile)
@@ -171,6 +178,10 @@ def write(
     common.console().print(str(path), markup=False)
     if report.only_recorded:
         print(f"workbench: {report.headline}", file=sys.stderr)
+    if single is not None:
+        single_file(path, single)
+    if site is not None:
+        write_site(project, catalogue, profile, path, site)
     for item in items:
         for line in (*item.refused, *(f"{item.id}: {wrong}" for wrong in item.wrong_files)):
             print(f"workbench: {line}", file=sys.stderr)

@@ -70,6 +70,7 @@ class Claim(ABC):
     whose: Whose = Whose.PAPER
     changed: str = ""  # what of its rule was changed after results were seen, and why; empty: it was fixed before
     repeats: str = ""  # id of the item with whose trainings it is judged too; a score counts it there
+    erratum: str = ""  # where the paper contradicts itself, with both places, if this claim shows it
     neutral: float | None = None  # the value of a technique that does nothing, where only the audit needs to know it
     insensitive: str = ""  # why no falsified result can turn it, where that is so; see `audit`
     decidable: Decidable | None = None  # of claims about trainings: when they can decide it

@@ -25,19 +25,21 @@ from .first import add_cards
 from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, gather
 from .items import notebook_page
 from .pictures import formula_html
+from .publish import single_file, write_site
 from .texts import View, about_text, number_text, relative_text, seconds_text, value_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "about_text", "formula_html", "gather"]
-__all__ += ["number_text", "relative_text", "report_path", "rule_text", "seconds_text", "value_text", "write_report"]
+__all__ += ["number_text", "relative_text", "report_path", "rule_text", "seconds_text", "single_file", "value_text"]
+__all__ += ["write_report", "write_site"]
 
 NOTEBOOK_FILE = "notebook.ipynb"
 PICTURES = ("image/svg+xml", "text/latex", "image/png", "image/jpeg")
 SHOWN = ("text/html", "text/markdown", *PICTURES, "text/plain")  # forms of an output, best first; no scripts
 MARKS = {"AGREES": "✓", "DISAGREES": "✕", "IN_PART": "◐", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
-CLAIMS = "claims.html"
+CLAIMS, ERRATA = "claims.html", "errata.html"
 
 
 def report_path(project: Project, profile: str) -> Path:
@@ -76,7 +78,9 @@ def write_report(
         write_whole(first.with_name(technique.page), template.render(report=report, technique=technique, style=style))
     write_whole(first, templates.get_template("index.html.j2").render(report=report, style=style))
     write_whole(first.with_name(CLAIMS), _claims_page(templates, report, style))
-    pages = {first.name, CLAIMS, *(technique.page for technique in report.techniques)}
+    page = templates.get_template("errata.html.j2").render(report=report, style=style)
+    write_whole(first.with_name(ERRATA), page)
+    pages = {first.name, CLAIMS, ERRATA, *(technique.page for technique in report.techniques)}
     _remove_old_pages(first.parent, pages, {notebook_page(project, item, profile).stem for item in catalogue})
     return first
 

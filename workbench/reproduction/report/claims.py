@@ -163,6 +163,7 @@ class ClaimView:
     whose: str
     changed: str
     repeats: str
+    erratum: str
     label: str  # heading of the speaking run's values
     is_own: bool  # this machine's run speaks
     rows: tuple[View, ...]  # its comparisons, with those that only another run has below
@@ -207,6 +208,7 @@ def _claim_view(claim: Claim, anchor: str, runs: Sequence[View]) -> ClaimView:
         whose=claim.whose.value,
         changed=_sentence(claim.changed) if claim.changed else "",
         repeats=claim.repeats,
+        erratum=claim.erratum,
         label=speaking.label,
         is_own=speaking.label == "Ours",
         rows=tuple(_row_view(row, values, verdict) for row in rows.values()),

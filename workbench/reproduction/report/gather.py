@@ -96,6 +96,7 @@ def _technique(project: Project, name: str, items: tuple[ItemView, ...]) -> View
         summary=_card(project, slug(name).replace("-", "_")),
         items=items,
         groups=_groups(items),
+        errata=tuple((item, claim) for item in items for claim in item.claims if claim.erratum),
         counts=_counts(items),
         by_evidence=_by_evidence(items),
     )

@@ -1,0 +1,100 @@
+"""The report for others: all its pages in one file, or a static site with notebooks, lessons and API pages."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.errors import UsageError
+from workbench.reproduction.files import write_whole
+from workbench.reproduction.project import Project
+
+__all__ = ["single_file", "write_site"]
+
+BODY = re.compile(r"<body>(.*)</body>", re.S)
+FILTER = re.compile(r'<form class="filter.*?</form>', re.S)  # it works on one page's own items
+FILES = re.compile(r'<nav class="files".*?</nav>', re.S)  # files beside the report, which do not travel with it
+LEFT_OUT = ("claims.html",)  # its script has a page to itself
+LESSON_TIMEOUT_S = 600
+
+
+def single_file(first: Path, target: Path) -> None:
+    """Put the pages of a report, of which `first` is the first, into one file that needs no other."""
+    others = sorted(path for path in first.parent.glob("*.html") if path.name not in (first.name, *LEFT_OUT))
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (first, *others)}
+    body = "\n".join(_sheet(name, page, pages) for name, page in pages.items())
+    head = pages[first.name].partition("<body>")[0]
+    write_whole(target, f"{head}<body>\n{body}\n</body>\n</html>\n")
+
+
+def _sheet(name: str, page: str, pages: dict[str, str]) -> str:
+    """Return a page's body with its identifiers made unique, and its links turned to places of the same file."""
+    key = name.removesuffix(".html")
+    text = FILES.sub("", FILTER.sub("", BODY.search(page)[1]))
+    text = re.sub(r'\b(id|aria-labelledby)="([^"]+)"', rf'\1="{key}--\2"', text)
+    text = re.sub(r'href="([^"]*)"', lambda link: f'href="{_place(link[1], key, pages)}"', text)
+    text = re.sub(r"<(/?)h([1-5])\b", lambda tag: f"<{tag[1]}h{int(tag[2]) + (key != 'index')}", text)
+    return f'<div class="sheet" id="sheet-{key}">{text}</div>'
+
+
+def _place(link: str, key: str, pages: dict[str, str]) -> str:
+    file, _, anchor = link.partition("#")
+    if file and file not in pages:
+        return link if "://" in link else f"#sheet-{key}"
+    page = file.removesuffix(".html") or key
+    return f"#{page}--{anchor}" if anchor else f"#sheet-{page}"
+
+
+def write_site(project: Project, catalogue: Sequence[Reproduction], profile: str, first: Path, target: Path) -> None:
+    """Write a static site: the report with executed notebooks, the lessons executed, and API pages from docstrings.
+
+    Folders lie in it as in the project, so that links between the report and its files hold.
+    """
+    if target.exists() and any(target.iterdir()):
+        raise UsageError(f"{target} is not empty; name another place")
+    results, beside = project.results_of(profile), shutil.ignore_patterns(".*", "cells", "*.log")
+    shutil.copytree(results, target / results.relative_to(project.root), ignore=beside, dirs_exist_ok=True)
+    for technique in dict.fromkeys(item.technique for item in catalogue):
+        recorded = project.reproductions / technique / "recorded"
+        if recorded.is_dir():
+            place = target / recorded.relative_to(project.root)
+            shutil.copytree(recorded, place, ignore=shutil.ignore_patterns("cells"), dirs_exist_ok=True)
+    lessons = [_write_lesson(path, target) for path in sorted((project.root / "notebooks").glob("*/lesson*.ipynb"))]
+    _write_api(target / "api")
+    report = first.relative_to(project.root).as_posix()
+    links = {report: "Report", **{f"lessons/{name}": f"Lesson: {name[:-5]}" for name in lessons}}
+    links["api/workbench.html"] = "Library: every public name"
+    items = "".join(f'<li><a href="{place}">{words}</a></li>\n' for place, words in links.items())
+    head = first.read_text(encoding="utf-8").partition("<body>")[0]
+    body = f'<main id="content"><h1>workbench</h1>\n<ul>\n{items}</ul></main>'
+    write_whole(target / "index.html", f"{head}<body>{body}</body>\n</html>\n")
+
+
+def _write_lesson(path: Path, target: Path) -> str:
+    """Execute a lesson and write it as a page; return the page's name."""
+    name = f"{path.parent.name}-{path.stem}.html"
+    folder = target / "lessons"
+    folder.mkdir(parents=True, exist_ok=True)
+    _run(
+        f"{path}",
+        *("jupyter", "nbconvert", "--to", "html", "--execute", f"--ExecutePreprocessor.timeout={LESSON_TIMEOUT_S}"),
+        *("--output-dir", str(folder), "--output", name, str(path)),
+    )
+    return name
+
+
+def _write_api(folder: Path) -> None:
+    import pdoc  # noqa: F401  # named by the error where it is missing
+
+    _run("the API pages", "pdoc", "-o", str(folder), "workbench", "!workbench.cli")
+
+
+def _run(what: str, module: str, *arguments: str) -> None:
+    ended = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True)
+    if ended.returncode:
+        raise UsageError(f"{what} could not be written: {(ended.stderr.strip().splitlines() or ['no reason'])[-1]}")
