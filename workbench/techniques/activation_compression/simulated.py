@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from workbench.cluster import FittedMachine
+from workbench.study.published import published_value
 from workbench.study.rows import value_row
 
 from .cost import (
     CALIBRATION,
     IterationTime,
+    Purpose,
     ScalingModel,
     Setting,
     boundary_times,
@@ -29,8 +31,11 @@ from .cost import (
     layer_speedup,
     machine_scaling,
     paper_machine,
+    planned_messages,
     published_ms,
 )
+from .cost.scaling import TENSOR_RANKS
+from .cost.setting import ALL_REDUCES_PER_LAYER
 from .measured.variants import timed
 
 __all__ = [
@@ -238,7 +243,45 @@ def table_10_rows(model: ScalingModel) -> Rows:
         rows += [value_row(name, value, **keys) for name, value in found.items()]
     many = cluster | {"num_nodes": MANY_NODES}
     limit = cluster_speedup(model, num_micro_batches=batch / MICRO_BATCH, **many) / (hidden / model.code_size)
-    return [*rows, value_row("limit_over_h_e", limit, hidden=hidden, layers=layers)]
+    return [
+        *rows,
+        value_row("limit_over_h_e", limit, hidden=hidden, layers=layers),
+        *_fitted_rows(model),
+        *_boundary_rows(),
+    ]
+
+
+def _fitted_rows(model: ScalingModel) -> Rows:
+    """Predict table 10 with alpha from the rate that the paper's machine without NVLink reached.
+
+    Returns:
+        Rows: speedup_with_fitted_alpha; gain_error_with_fitted_alpha, a share of the published gain; key hidden.
+    """
+    fitted = replace(model, alpha_s_per_flop=machine_scaling(paper_machine(nvlink=False)).alpha_s_per_flop)
+    rows: Rows = []
+    for hidden, layers, num_nodes, batch in TABLE_10:
+        shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "hidden": hidden, "layers": layers}
+        speedup = cluster_speedup(fitted, num_nodes=num_nodes, num_micro_batches=batch / MICRO_BATCH, **shape)
+        printed = published_value("activation_compression", "table-10", "speedup", hidden=hidden)
+        rows.append(value_row("speedup_with_fitted_alpha", speedup, hidden=hidden))
+        rows.append(value_row("gain_error_with_fitted_alpha", abs(speedup - printed) / (printed - 1), hidden=hidden))
+    return rows
+
+
+def _boundary_rows() -> Rows:
+    """Compare the bytes of an uncompressed boundary in the cost model and in equation 3 with the counted ones."""
+    setting = Setting(tp=TENSOR_RANKS, pp=2)
+    counted = sum(
+        planned.message_bytes * planned.senders * planned.count
+        for planned in planned_messages(setting)
+        if planned.purpose is Purpose.BOUNDARY_FORWARD
+    )
+    one = setting.activation_bytes() * setting.num_micro_batches  # what `cost.layer.send_s` sends, shared by the ranks
+    every_rank = TENSOR_RANKS * one  # equation 3 with w of one rank
+    return [
+        value_row("boundary_bytes_over_counted", sent / counted, of=name)
+        for name, sent in (("simulated times", one), ("equation 3", every_rank))
+    ]
 
 
 def table_10_on(machine: FittedMachine) -> Rows:
@@ -295,4 +338,5 @@ def figure_5_rows(model: ScalingModel, hiddens: Sequence[int]) -> Rows:
         *rows,
         value_row("threshold_elements", PRINTED_PRODUCT, "element"),
         value_row("pieces_at_threshold", meeting),
+        value_row("pieces_at_threshold_of_one_all_reduce", meeting / (2 * ALL_REDUCES_PER_LAYER)),
     ]
