@@ -36,9 +36,9 @@ BY_GAIN = "With all results known, the tolerance was changed from a share of the
 ADDED = "Added with the other results known."
 PEAK = (
     "Alpha is taken from the peak rate of the data sheet, 125 TFLOP/s. Section 4.7 fits it to measured time of the "
-    "largest hidden size. With 58 TFLOP/s, the rate that the machine without NVLink reached, the speedups are 18 to 22 % too low and their "
-    "gains 47 to 59 %. The text leaves m open: with 16 micro-batches the last two rows are 1.68 and 1.76 (paper: 1.46 "
-    "and 1.47)."
+    "largest hidden size. With 58 TFLOP/s, which the machine without NVLink reached, the speedups are 18 to 22 % too "
+    "low and their gains 47 to 59 %. The text leaves m open: with 16 micro-batches the last two rows are 1.68 and 1.76 "
+    "(paper: 1.46 and 1.47)."
 )
 PRINTED_D = (
     "The text prints d = 16·128·100 = 409600, but 16·128·100 is 204,800. 409,600 is its size in bytes in fp16, or the "
@@ -169,8 +169,8 @@ TABLE_10 = _scaling(
             rel=0,
             because="a count",
             source="sections 3.3 and 4.7",
-            explanation="Counted bytes, which real sockets confirm, and equation 3 have every tensor-parallel rank send "
-            "the whole activation. The simulated times have the ranks share one: only so do they reach table 9's times.",
+            explanation="Counted bytes, which real sockets confirm, and equation 3 have every rank send the whole "
+            "activation. The simulated times have the ranks share one: only so do they reach table 9's times.",
             whose=Whose.OURS,
             changed=ADDED,
         ),
