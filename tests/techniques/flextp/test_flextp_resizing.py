@@ -236,3 +236,12 @@ def test_columns_below_the_random_walk_are_candidates_and_a_layer_drops_them_but
     assert method.layer_ratios([0.0, 0.4, 0.75, 1.0], 0.5) == pytest.approx([0.4, 0.4, 0.75, 0.95])
     assert method.layer_ratios([0.3, 0.3], 0.5, decay=0.0) == [0.3, 0.3]
     assert method.layer_ratios([0.0, 1.0], 0.0) == [0.0, 0.0]  # a rank with nothing to lose drops nothing
+
+
+def test_ratios_of_mean_gamma_share_what_lies_above_the_decayed_ratio_by_candidates():
+    # a γ = 0.4 each; 4 · 0.5 - 1.6 = 0.4 remain, of which a layer has its share of 2.15
+    found = method.mean_ratios([0.0, 0.4, 0.75, 1.0], 0.5)
+    assert found == pytest.approx([0.4, 0.4 + 0.16 / 2.15, 0.4 + 0.3 / 2.15, 0.4 + 0.4 / 2.15])
+    assert method.mean_ratios([0.0, 0.0], 0.5) == pytest.approx([0.5, 0.5])  # no candidates: as Pri
+    assert method.mean_ratios([0.0, 1.0], 0.9) == pytest.approx([0.85, 0.95])  # the second is full
+    assert method.mean_ratios([0.3, 1.0], 0.0) == [0.0, 0.0]

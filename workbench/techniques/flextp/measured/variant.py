@@ -25,7 +25,7 @@ class Variant:
     """A solution and its stragglers, in plain values."""
 
     solution: str = "Baseline"  # Baseline, ZERO, MIG or SEMI
-    selection: str = "Pri"  # Rd, Pri, PriDiffE or PriDiffR
+    selection: str = "Pri"  # Rd, Pri, PriDiffE, PriDiffR or PriDiffM
     pruning_ratio: float | None = None  # a constant γ for ZERO; None follows Eq. 1
     reference: str = Reference.CURRENT_MEAN.value  # of Eq. 1 in ZERO; "mean" for the one-shot form
     everywhere: bool = False  # every rank drops the constant share, straggler or not (figures 5 and 6)

@@ -12,7 +12,7 @@ _NAMES = {
     "plan_migration plan_resizing plan_semi pruning_ratio pruning_ratios reference_s settled_resizing speedup_bound "
     "split_of_one split_of_one_by_definition stragglers",
     "priority": "ColumnStatistics Selection candidate_share change_threshold column_change_by_definition first_columns "
-    "layer_ratios micro_threshold priority_list",
+    "layer_ratios mean_ratios micro_threshold priority_list",
     "resizing": "Buffers Imputation Lineage LineageEntry input_gradient_of_columns kept_columns num_dropped_columns "
     "product_of_columns recovered recovered_by_definition resized_input_gradient_by_definition "
     "resized_product_by_definition resized_weight_gradient_by_definition weight_gradient_of_columns",

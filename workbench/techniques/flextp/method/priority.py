@@ -20,6 +20,7 @@ __all__ = [
     "column_change_by_definition",
     "first_columns",
     "layer_ratios",
+    "mean_ratios",
     "micro_threshold",
     "priority_list",
 ]
@@ -40,11 +41,12 @@ class Selection(Option):
     PRIORITY = "Pri"
     DIFFERENTIATED_EMPIRICAL = "PriDiffE"  # ratios differ over layers; γ is a constant
     DIFFERENTIATED = "PriDiffR"  # ratios differ over layers; γ follows from Eq. 1
+    DIFFERENTIATED_MEAN = "PriDiffM"  # the other reading of the lost ratio: they differ, and their mean is γ
 
     @property
     def is_differentiated(self) -> bool:
         """Whether layers have ratios of their own."""
-        return self in (Selection.DIFFERENTIATED_EMPIRICAL, Selection.DIFFERENTIATED)
+        return self not in (Selection.RANDOM, Selection.PRIORITY)
 
 
 class ColumnStatistics:
@@ -140,11 +142,37 @@ def candidate_share(statistics: ColumnStatistics, threshold: float) -> float:
 
 def layer_ratios(candidate_shares: Sequence[float], pruning_ratio: float, decay: float = DECAY) -> list[float]:
     """Return a ratio for every layer: max(candidates / K, a γ), at most `LARGEST_RATIO`; 0 everywhere where γ is 0."""
+    _check_ratios(candidate_shares, pruning_ratio, decay)
+    if pruning_ratio == 0:
+        return [0.0 for _ in candidate_shares]
+    return [min(max(share, decay * pruning_ratio), LARGEST_RATIO) for share in candidate_shares]
+
+
+def mean_ratios(candidate_shares: Sequence[float], pruning_ratio: float, decay: float = DECAY) -> list[float]:
+    """Return a ratio for every layer whose mean is γ: a γ, and more in proportion to its share of candidates.
+
+    The paper's PriDiffR is as fast as Pri, so its layers must drop γ on average; `layer_ratios` drops less where few
+    columns are candidates. A layer has at most `LARGEST_RATIO`; what it cannot take, the others share.
+    """
+    _check_ratios(candidate_shares, pruning_ratio, decay)
+    ratios = [decay * pruning_ratio for _ in candidate_shares]
+    room, open_layers = (1 - decay) * pruning_ratio * len(ratios), set(range(len(ratios)))
+    while room > 0 and open_layers:
+        total = sum(candidate_shares[layer] for layer in open_layers)
+        even = 1 / len(open_layers)
+        added = {layer: room * (candidate_shares[layer] / total if total else even) for layer in open_layers}
+        full = {layer for layer in open_layers if ratios[layer] + added[layer] >= LARGEST_RATIO}
+        for layer in full or open_layers:
+            taken = min(added[layer], LARGEST_RATIO - ratios[layer])
+            ratios[layer] += taken
+            room -= taken
+        open_layers = open_layers - full if full else set()
+    return ratios
+
+
+def _check_ratios(candidate_shares: Sequence[float], pruning_ratio: float, decay: float) -> None:
     require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
     require(0 <= decay <= 1, "decay", decay, "in [0, 1]")
     for share in candidate_shares:
         if not 0 <= share <= 1:
             raise ValueError(f"candidate_shares has {share}; it must have shares in [0, 1]")
-    if pruning_ratio == 0:
-        return [0.0 for _ in candidate_shares]
-    return [min(max(share, decay * pruning_ratio), LARGEST_RATIO) for share in candidate_shares]

@@ -154,7 +154,8 @@ class ColumnChooser:
         threshold = priority.change_threshold(self._policy.iterations_per_epoch, self._policy.micro_threshold)
         measured = zip(self._statistics, self._is_trained, strict=True)
         shares = [priority.candidate_share(each, threshold) if trained else 0.0 for each, trained in measured]
-        return priority.layer_ratios(shares, dropped, self._policy.decay)
+        is_mean = self._selection is Selection.DIFFERENTIATED_MEAN
+        return (priority.mean_ratios if is_mean else priority.layer_ratios)(shares, dropped, self._policy.decay)
 
     def close_epoch(self, weights: Sequence[Tensor]) -> None:
         """Renew the statistics from the weights as they are now, and draw new priority lists."""
