@@ -46,6 +46,7 @@ FAILED_NOTEBOOK, FAILED_LOG = "failure.ipynb", "failure.txt"  # what is left of 
 SWEEP_PATIENCE_S = 5.0  # seconds a dying kernel may go on writing into a folder that is being removed
 INTERRUPTED = "the run was interrupted"
 CONNECTION_FILE = ".kernel.json"
+TEMPORARY = ".tmp"  # folder of temporary files of the kernel and its ranks: it goes with the run, also after a kill
 START_PATIENCE_S = 60  # seconds a kernel may take to answer, generous for a cold disk
 LOG_SHOWN = 2000  # characters of the log's end that a failure repeats
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -112,7 +113,7 @@ class ItemRun:
         """Execute the notebook; return why it failed, or None once its recording is there."""
         self.started, self._began = datetime.now(UTC).isoformat(timespec="seconds"), monotonic()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / TEMPORARY).mkdir(parents=True, exist_ok=True)
             with (self.folder / LOG_FILE).open("a", encoding="utf-8", buffering=1) as log:
                 self._call_papermill(log)
             if not (self.folder / RECORDING_FILE).exists():
@@ -122,6 +123,7 @@ class ItemRun:
         finally:
             self.seconds = monotonic() - self._began
             (self.folder / CONNECTION_FILE).unlink(missing_ok=True)
+            shutil.rmtree(self.folder / TEMPORARY, ignore_errors=True)
         return None
 
     def _call_papermill(self, log: Any) -> None:
@@ -133,6 +135,7 @@ class ItemRun:
             RUN_PROFILE: self.profile,
             ROOT_VARIABLE: str(self.project.root),
             KEEP_CELLS: "1" if self.keep_cells else "0",
+            "TMPDIR": str(self.folder / TEMPORARY),
         }
         source = self.project.notebook(self.item)
         papermill.execute_notebook(
