@@ -54,6 +54,13 @@ NONE = MappingProxyType({})
 FILES = {"notebook": "notebook.ipynb", "figure": "figure.png", "log": "log.txt", "trace": None}
 
 
+BARE = {"schema": SCHEMA, "seconds": 1.0, "calibration": None}  # every field that a record must have, as good as empty
+BARE |= dict.fromkeys(("id", "technique", "item", "evidence", "title", "profile", "notebook", "kernel"), "")
+BARE |= dict.fromkeys(("commit", "started"), "") | dict.fromkeys(("values", "verdicts", "seeds", "data"), ())
+BARE |= dict.fromkeys(("configuration", "machine", "versions", "environment", "parameters", "fingerprint"), {})
+BARE |= dict.fromkeys(("not_comparable", "artifacts", "artifact_sha256"), {})
+
+
 class ToyProject:
     """The catalogue and the notebooks of one technique below a root."""
 
@@ -113,13 +120,8 @@ class ToyProject:
             "commit": "abc",
             "artifacts": files,
             "artifact_sha256": checksums(folder, files),
-            "title": declared.title,
-            "notebook": declared.notebook,
-            "kernel": "python3",
-            **{"data": [], "seeds": [], "calibration": None, "not_comparable": {}},
-            **{name: {} for name in ("configuration", "machine", "versions", "environment", "parameters")},
         }
-        return write_record(folder / "record.json", about | content | more)
+        return write_record(folder / "record.json", BARE | about | content | more)
 
     def start(self, **options) -> subprocess.Popen:
         """Start a runner in a process of its own."""

@@ -43,7 +43,7 @@ def test_a_narrow_list_never_cuts_an_id(line, monkeypatch, width):
 
 def test_show_gives_the_rule_of_every_claim_and_the_parameters(line):
     text = line("show", "table-1").out
-    assert "Bytes equal to the published value. Reason: it is counted." in text
+    assert "Bytes must equal the published value. Why this rule: It is counted." in text
     assert "size=4" in text and "about 3 s" in text and "reproductions/toy/published/numbers.csv" in text
 
 
@@ -99,7 +99,7 @@ def test_a_record_in_the_wrong_folder_is_named_by_commands_that_go_on_without_it
     for words in (["show", "table-1"], ["reproduce", "table-1", "--dry-run"]):
         assert message in line.said(*words)
     done = line("report")
-    assert (done.code, done.err) == (0, f"workbench: {message}\n")
+    assert (done.code, done.err) == (2, f"workbench: {message}\n")
 
 
 # output that cannot be written

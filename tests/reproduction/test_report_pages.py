@@ -208,7 +208,7 @@ def test_every_link_leads_to_a_file_or_an_anchor_ids_are_unique_and_headings_do_
     assert all(len(names) == len(set(names)) for names in ids.values())
     for path, page in pages.items():
         links = page.find_all("a", href=True)
-        assert len(links) > 3
+        assert len(links) > 1
         for link in links:
             file, _, anchor = link["href"].partition("#")
             assert (path.parent / (file or path.name)).resolve().is_file(), link

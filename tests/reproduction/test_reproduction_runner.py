@@ -16,12 +16,12 @@ from types import SimpleNamespace
 import cell_functions
 import psutil
 import pytest
-from toy_project import RECORD, ToyProject, alive, kill, processes_below, wait_for
+from toy_project import BARE, RECORD, ToyProject, alive, kill, processes_below, wait_for
 
 from workbench.reproduction import Project, UsageError, load_catalogue, run
 from workbench.reproduction.cells import CellProgress
 from workbench.reproduction.files import hold_lock, write_record
-from workbench.reproduction.records import SCHEMA, read_record
+from workbench.reproduction.records import read_record
 from workbench.reproduction.runner import (
     Action,
     Failure,
@@ -199,12 +199,15 @@ run.folder.mkdir(parents=True)
 place_record(run)
 """
 
+RECORDING = ("data", "calibration", "not_comparable", "artifacts", "seeds", "configuration", "machine", "versions")
+RECORDING += ("environment",)
+
 
 @pytest.mark.parametrize(("moves", "left"), [(0, "old"), (1, "new"), (2, "new"), (3, "new")])
 def test_a_runner_killed_at_any_step_of_placing_leaves_the_old_record_or_the_new_one_whole(
     toy: ToyProject, tmp_path, moves, left
 ):
-    recording = {"data": [], "calibration": None, "not_comparable": {}, "artifacts": {}}
+    recording = {name: BARE[name] for name in RECORDING}
     recording["values"] = [{"quantity": "bytes", "method": "A1", "value": 8, "unit": "bytes"}]
     (tmp_path / "recording.json").write_text(json.dumps(recording))
     place = [sys.executable, "-c", PLACES]
@@ -225,7 +228,7 @@ def test_sweeping_keeps_a_finished_folder_that_cannot_be_moved_and_goes_on_with_
     for name in ("barred/table-1/counted", "free/table-1/counted"):
         path = results / ".partial-1" / name / "record.json"
         path.parent.mkdir(parents=True)
-        write_record(path, {"schema": SCHEMA, "id": name, "profile": "laptop", "artifacts": {}})
+        write_record(path, BARE | {"id": name, "profile": "laptop"})
     (results / "barred").write_text("a file where a folder belongs")
     sweep(results)
     assert (results / "free/table-1/counted/record.json").exists()
@@ -290,9 +293,9 @@ def test_the_reason_of_a_failure_is_never_empty_and_can_always_be_written(evalue
 # with kernels
 
 HOLDS_THE_INTERPRETER = """
-import ctypes, subprocess, sys, pathlib
+import ctypes, subprocess, sys, pathlib, tempfile
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-pathlib.Path("{flag}").write_text("held")
+pathlib.Path("{flag}").write_text(tempfile.mkdtemp())
 ctypes.PyDLL(None).sleep(600)
 """
 
@@ -368,6 +371,8 @@ def test_killing_the_runner_leaves_no_process_and_no_half_record_and_the_next_ru
     code, _, err = toy.run()
     assert code == 2 and f"pid {runner.pid} on " in err and err.count("\n") == 1
 
+    temporary = Path((toy.root / "held").read_text())
+    assert temporary.is_dir()
     kill(runner.pid)
     runner.communicate()
     wait_for(lambda: not any(alive(pid) for pid in below), seconds=2.0)
@@ -377,6 +382,7 @@ def test_killing_the_runner_leaves_no_process_and_no_half_record_and_the_next_ru
     code, outcome, err = toy.run()
     assert code == 0, err
     assert [item["status"] for item in outcome["items"]] == ["up to date", "recorded"]
+    assert not temporary.exists()
     assert not list((toy.root / "results/laptop").glob(".partial-*"))
 
 

@@ -34,12 +34,12 @@ def read_record(path: Path, *, id: str, profile: str) -> dict[str, Any]:
         raise RecordError(f"{path}: refused, it is no record of schema {SCHEMA}")
     if record.get("checksum") != checksum(record):
         raise RecordError(f"{path}: refused, its checksum does not fit its content")
-    if wrong := trouble(record, RECORD):
-        raise RecordError(f"{path}: refused, {wrong}")
     if record.get("id") != id:
         raise RecordError(f"{path}: refused, it is the record of {record.get('id')} in the place of {id}")
     if record.get("profile") != profile:
         raise RecordError(f"{path}: refused, it is of the profile {record.get('profile')} in the place of {profile}")
+    if wrong := trouble(record, RECORD):
+        raise RecordError(f"{path}: refused, {wrong}")
     return record
 
 

@@ -18,6 +18,7 @@ __all__ = ["CELL", "FAILURE", "MAX_BYTES", "MAX_PIXELS", "RECORD", "parse", "pic
 MAX_BYTES = 64 * 1024**2  # of a file of records; the largest committed one has 1.5 MB
 MAX_VALUES = 100_000  # of a record; the largest committed one has 2,000
 MAX_PIXELS = 40_000_000  # of a figure; the largest committed one has 3 million
+NAMES_SHOWN, MESSAGE_SHOWN = 3, 300  # missing fields, and characters, of a reason
 MAX_SECONDS = 1e9  # 30 years; JSON has numbers that read as infinite
 
 TEXT = {"type": "string", "maxLength": 100_000}
@@ -83,7 +84,11 @@ def trouble(content: Any, schema: dict[str, Any]) -> str:
     try:
         _checker(json.dumps(schema))(content)
     except JsonSchemaValueException as error:
-        return error.message.replace("data.", "", 1)
+        place = error.name.removeprefix("data").lstrip(".") or "it"
+        if error.rule == "required":
+            missing = [name for name in error.rule_definition if name not in error.value]
+            return f"{place} lacks {', '.join(missing[:NAMES_SHOWN])}"
+        return f"{place} {error.message.removeprefix(error.name).strip()}"[:MESSAGE_SHOWN]
     return ""
 
 
