@@ -79,7 +79,7 @@ def test_a_failure_at_310_goes_back_to_the_last_complete_checkpoint_and_the_minu
     assert back == {10: pytest.approx(300), 11: pytest.approx(200), 100: pytest.approx(200)}
     assert value(rows, "lost_iterations", checkpoint_iterations=11) == pytest.approx(110)
     rows = recoveries.overhead_rows()
-    software_s, hardware_s = 15 + 162 + 240, 15 + 162 + 330 + 1.5 + 240
+    software_s, hardware_s = 15 + 162 + 240, 15 + 162 + 330 + 1203.4 / 16 / 50 + 240
     assert value(rows, "total_min", failure="software") == pytest.approx(software_s / 60)
     assert value(rows, "total_min", failure="hardware") == pytest.approx(hardware_s / 60)
     assert value(rows, "resumes_with", failure="hardware") == 3
