@@ -202,8 +202,8 @@ PAGE = Page(
             says="Gemini recovers 13 times faster than the best storage-based checkpointing.",
             source="section 6.7.2, figure 6.10",
             found="With the text's constants, checkpoints every 8 iterations to storage waste {highfreq:,.0f} s a "
-            "failure. 13 times Gemini's waste is {software:,.0f} s on a software failure, which is less, and {one:,.0f} "
-            "s where one machine is replaced, which is more.",
+            "failure. 13 times Gemini's waste is {software:,.0f} s on a software failure, which is less; where one "
+            "machine is replaced it is {one:,.0f} s, which is more.",
             values={
                 "highfreq": _wasted("HighFreq", "none"),
                 "software": _wasted("13 x Gemini", "none"),
