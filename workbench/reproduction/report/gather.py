@@ -121,7 +121,7 @@ def _groups(items: Sequence[ItemView]) -> tuple[View, ...]:
         own = sorted((item for item in items if item.item == name), key=lambda item: item.evidence)
         pictured = next((item for item in own if item.thumbnail), None)
         title = name.replace("fig-", "figure ").replace("table-", "table ").replace("-", " ")
-        title = re.sub(r"(?<=\d) (?=\d)", "-", title)
+        title = re.sub(r"(?<=\d) (?=\d)", ".", title)  # figure 6.9 of a thesis
         thumbnail = pictured.thumbnail if pictured else ""
         groups.append(View(name=title, items=tuple(own), pictured=pictured, thumbnail=thumbnail))
     return tuple(groups)
