@@ -79,8 +79,8 @@ FIGURE_2 = Reproduction(
             where={"imputation": ["Zero", "Same"]},
             because="An order of two counts needs no tolerance.",
             source="section III-A: Same has the best accuracy at the expense of expensive storage",
-            explanation="It is not run, since no notebook counts the bytes yet. Same keeps the last gradient of every "
-            "resized matrix (`previous` in runtime.products); Zero keeps none.",
+            explanation="Same keeps the last gradients of every resized matrix, as large as the matrix and its input; "
+            "Zero keeps none.",
         ),
     ),
 )
@@ -145,6 +145,7 @@ PAGE = Page(
     "ranks; 5,000 images of CIFAR-10, 632 steps, three seeds; 39.45 and 39.38 % without dropping, 10 % by chance. The "
     "paper: 1.2 and 2.7 billion parameters on 8 V100s, 50,000 images, 150 epochs.",
     picture="fig-10b/measured",
+    name="FlexTP",
     findings=(
         Finding(
             says="With equal ranks, dropping columns improves efficiency by 18.5 % with negligible accuracy loss.",

@@ -102,6 +102,7 @@ class Page:
     scale: str  # model, parameters, data, steps, baseline score and chance, in one line
     findings: Sequence[Finding]  # three to six
     picture: str  # the item and its evidence whose figure stands for the paper: "table-2/measured"
+    name: str = ""  # of the technique, as its authors write it; empty: its folder's name, capitalised
 
 
 def _check_names(item: Reproduction) -> None:

@@ -19,7 +19,7 @@ from workbench.study.timing import Timed, Turns, take_turns
 from workbench.techniques.activation_compression import measured
 from workbench.techniques.activation_compression.cost import Setting, all_reduce_s, iteration_time
 from workbench.techniques.activation_compression.measured import links, timed, trials
-from workbench.techniques.activation_compression.measured.fitting import _line
+from workbench.techniques.activation_compression.measured.fitting import _line, small_fit_row
 from workbench.techniques.activation_compression.measured.links import Trial, _places, next_rate, share_row, slower_by
 from workbench.techniques.activation_compression.method import Family
 from workbench.techniques.activation_compression.training import compressed_pipeline, small_batch
@@ -333,6 +333,17 @@ def test_what_a_learned_code_adds_to_the_backward_pass_is_told_from_its_coding()
     coding_s = coded.parts_s["encode"] + coded.parts_s["decode"]
     found = measured.fit_machine(settings).machine.codec(Family.AUTOENCODER).backward_ratio
     assert found == pytest.approx(1.5 + 2e-4 / coding_s)
+
+
+def test_alpha_of_the_smallest_hidden_size_is_three_times_too_slow_where_the_largest_computes_three_times_as_fast():
+    def computing(setting, flops_per_s):
+        outside_s = setting.parts_s["forward"] - setting.forward_compute_s
+        seconds = setting.setting.workload.layer_flops / setting.setting.tp * setting.setting.layers / flops_per_s
+        return replace(setting, parts_s={**setting.parts_s, "forward": seconds + outside_s})
+
+    small, large = measured_on(["w/o"], [(4, 1)], [(4, 64, 128), (4, 64, 512)])
+    row = small_fit_row([computing(large, 3e9), computing(small, 1e9)])
+    assert row["value"] == pytest.approx(3) and (row["fitted_at"], row["predicted_at"]) == (128, 512)
 
 
 def median_error(settings, fitted):

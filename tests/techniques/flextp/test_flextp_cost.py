@@ -14,7 +14,7 @@ from workbench.reproduction import read_published
 from workbench.techniques.flextp import cost, counted, simulated
 from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp.cost import VIT_1B, VIT_3B, PlannedEpoch, Scheme, Solution
-from workbench.techniques.flextp.counted import count_all_reduces, count_setting, count_worked_example
+from workbench.techniques.flextp.counted import count_all_reduces, count_setting, count_stored, count_worked_example
 from workbench.techniques.flextp.method import COMPARED, Plan, RankPlan, Reference, resizing
 
 SETTING = Path(__file__).parents[3] / "reproductions/flextp/published/setting.csv"
@@ -371,6 +371,11 @@ def test_spared_multiplications_and_columns_put_in_the_wrong_place_are_counted(m
     rows = count_worked_example(["Zero"])
     assert values(rows, "shape_difference") == [0, 2, 2]  # the output needs no recovery
     assert values(rows, "kept_columns_off") == [6, 4]  # all of them
+
+
+def test_same_stores_the_gradients_of_weight_and_input_and_zero_stores_nothing():
+    # In fp32: rank 0's weight gradient is 3 by 4 and its input gradient 2 by 4.
+    assert values(count_stored(["Zero", "Average", "Same"]), "stored_bytes") == [0, 0, 4 * (12 + 8)]
 
 
 def test_cases_are_the_same_for_a_seed_and_their_gaps_are_summed_up_by_solution_and_number_of_stragglers():

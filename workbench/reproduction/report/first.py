@@ -30,6 +30,7 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
         technique.card = _card(
             project, technique.name.replace(" ", "_"), runs, {item.id: item for item in technique.items}
         )
+        technique.title = technique.card.name or technique.title
     report.cautions = tuple(
         (technique, finding) for technique in report.techniques for finding in technique.card.disagreeing
     )
@@ -55,6 +56,7 @@ def _card(project: Project, technique: str, runs: Mapping[str, BestRun], views: 
         findings = tuple(_finding(found, runs) for found in findings_of(page, technique, runs))
     pictured = views.get(f"{slug(technique)}/{page.picture}") if page is not None else None
     return View(
+        name=page.name if page is not None else "",
         scale=page.scale if page is not None else "",
         findings=findings,
         disagreeing=tuple(finding for finding in findings if finding.mark in ("DISAGREES", "IN_PART")),

@@ -91,6 +91,7 @@ def gather(
 def _technique(project: Project, name: str, items: tuple[ItemView, ...]) -> View:
     return View(
         name=name,
+        title=name.capitalize(),
         slug=slug(name),
         page=f"{slug(name)}.html",
         summary=_card(project, slug(name).replace("-", "_")),

@@ -30,7 +30,8 @@ many of a sender's columns. The model of an iteration has ranks wait once, at it
 pre-test has one sender and straight lines; a cost that falls with the share is made level. Rank 0 plans for all.
 Broadcast-reduce sends columns of gradients back one by one; scatter-gather sends each receiver its own columns on
 ranks, and all of them in `cost`, which has one rate for all products, launches nothing, and takes table I for ViT-1B's.
-The threshold of candidate columns is ours: the paper's did not survive.
+Reconstructed, since the text at hand lost them: the formulas of Eq. 1 to 3, PriDiff's ratio by layer and its threshold
+of candidate columns, and the bodies of both algorithms. They follow the words around them.
 The accuracy study trains small models with AdamW, flips of images and no shifts, and scores them once, at the end.
 The timing study trains on one fixed batch of random numbers; an epoch is an iteration times the iterations of CIFAR-10.
 Left out: pipelines around the tensor group; receivers of different speeds; renewing the costs during training.

@@ -15,23 +15,25 @@ import torch
 from torch import Tensor
 
 from workbench.models import ViTConfig, ViTForImageClassification, vit
-from workbench.parallel import VirtualTensorGroup
+from workbench.parallel import ColumnParallelLinear, VirtualTensorGroup
 from workbench.parallel.traffic import Phase
 from workbench.study.rows import value_row
 
 from .cost import MODELS
 from .method.costs import Costs, PiecewiseLinear
 from .method.optimum import best_plan_by_search, certify, fastest_division
-from .method.plan import RankTimes, require
+from .method.plan import RankTimes, Scheme, require
 from .method.planners import plan_semi
 from .method.resizing import Imputation
-from .method.worked_example import ResizedProduct, WorkedExample, worked_example
+from .method.worked_example import DROPPED, GRAD_OUTPUT_NO, INPUT_NK, ResizedProduct, WorkedExample, worked_example
+from .runtime import Cut, FlexibleProduct, delivery_of, divide
 
 __all__ = [
     "Case",
     "case_rows",
     "count_all_reduces",
     "count_setting",
+    "count_stored",
     "count_worked_example",
     "draw_case",
     "search_rows",
@@ -53,6 +55,25 @@ def count_worked_example(imputations: Sequence[str]) -> Rows:
         rows.append(value_row("multiplications", multiplications, product=resized.name))
         rows.append(value_row("saved_share", 1 - multiplications / plain, product=resized.name))
     return rows + [row for name, example in examples.items() for row in _recovery_rows(name, example)]
+
+
+def count_stored(imputations: Sequence[str]) -> Rows:
+    """Count by imputation the bytes of gradients that rank 0 keeps for its next iteration of the example's layer."""
+    return [value_row("stored_bytes", _stored_bytes(Imputation(each)), "byte", imputation=each) for each in imputations]
+
+
+def _stored_bytes(imputation: Imputation) -> int:
+    (num_rows, num_columns), num_outputs = (len(INPUT_NK), len(INPUT_NK[0])), len(GRAD_OUTPUT_NO[0])
+    group = VirtualTensorGroup(2)
+    layer = ColumnParallelLinear(num_columns, 2 * num_outputs, group)
+    product = FlexibleProduct(
+        group, Cut.COLUMN, layer.site, delivery=delivery_of(Scheme.BROADCAST_REDUCE, group), imputation=imputation
+    )
+    dropped = {0: torch.tensor(DROPPED), 1: torch.empty(0, dtype=torch.int64)}
+    product.division = divide(num_columns, num_ranks=2, dropped=dropped, migrated={})
+    layer.matrix_product = product
+    sum(part.sum() for part in layer(torch.ones(num_rows, num_columns, requires_grad=True))).backward()
+    return sum(kept.nbytes for (rank, _, _), kept in product.previous.items() if rank == 0)
 
 
 def _recovery_rows(imputation: str, example: WorkedExample) -> Rows:

@@ -322,7 +322,7 @@ def measure_fit(
         seen, trace = _measure(ranks, fit_on, common)
         unseen, _ = _measure(ranks, held_out, common)
     fitted = fit_machine(settings_of(seen, **sizes))
-    rows = _quality_rows(fitted)
+    rows = [*_quality_rows(fitted), small_fit_row(settings_of(seen, **sizes))]
     rows += prediction_rows(settings_of(seen, **sizes), fitted, "fitted")
     rows += prediction_rows(settings_of(unseen, **sizes), fitted, "held out")
     rows += [row for row in seen + unseen if row["quantity"] == "speedup" and row["method"] != BASELINE]
@@ -356,6 +356,16 @@ def _quality_rows(fitted: Fitted) -> Rows:
         value_row("layer_launch", machine.layer_launch_s, "s"),
         value_row("backward_over_forward", machine.backward_over_forward),
     ]
+
+
+def small_fit_row(measured: Sequence[MeasuredSetting]) -> Mapping:
+    """Return the time at the largest hidden size, predicted with alpha of the smallest one, over the measured time."""
+    plain = sorted((one for one in measured if one.setting.method == BASELINE), key=lambda one: one.setting.hidden)
+    small, large = plain[0], plain[-1]
+    flops = [one.setting.workload.layer_flops / one.setting.tp * one.setting.layers for one in (small, large)]
+    alpha = small.forward_compute_s / flops[0]
+    keys = {"fitted_at": small.setting.hidden, "predicted_at": large.setting.hidden}
+    return value_row("small_fit_error", alpha * flops[1] / large.forward_compute_s, **keys)
 
 
 def prediction_rows(measured: Sequence[MeasuredSetting], fitted: Fitted, settings: str) -> Rows:
