@@ -328,8 +328,8 @@ PAGE = Page(
         Finding(
             says="Learned codes speed up training by up to 17.8 % on a machine without NVLink.",
             source="takeaway 1, section 4.2, table 3",
-            found="With four tensor-parallel ranks over slow links a learned code gained {slow:.1f} to {carried:.1f} "
-            "%, and {fused:.1f} % with the code fused into the weight.",
+            found="With four tensor-parallel ranks over slow links a learned code gained {slow:.1f} % and "
+            "{carried:.1f} %, with the link tuned in two ways; {fused:.1f} % with the code fused into the weight.",
             values={
                 "slow": _gain("table-3/measured", method="A1", tp=4, link=SLOW),
                 "carried": _gain("table-3/measured", method="A1", tp=4, link=CARRIED),

@@ -336,7 +336,9 @@ def _linear(source: str) -> Within:
         because=A_TENTH,
         whose=Whose.CONSTRUCTION,
         changed=f"{BY_ROUNDS} {SETTLED}",
-        explanation="The injected delays grow in proportion to χ, so this checks that they were delivered.",
+        explanation="The injected delays grow in proportion to χ, so this checks that they were delivered. On shared "
+        "cores the first unit of delay adds less than later ones, likely since a sleeping rank leaves its core to "
+        "others.",
         source=source,
     )
 
