@@ -27,7 +27,7 @@ from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.profiling import Operation, ProfiledIteration, idle_spans_s
 from workbench.techniques.gemini.runtime.agreement import tell_all
-from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, CheckpointOptions, InMemoryCheckpoints
 from workbench.timeline import Recorder
 
 __all__ = ["ASYNC_SAVE", "TORCHFT", "AsyncSave", "Facts", "Watched", "idle_s", "is_installed", "measure_overhead"]
@@ -225,8 +225,8 @@ class _Training:
             self._replicas = VotingReplicas(self._model, self._optimizer)
             self._model, self._optimizer = self._replicas.model, self._replicas.optimizer
         elif scheme != BASELINE:
-            options = {"scheme": scheme, "throw_away": lambda: self._tokens.loss(self._model), **options}
-            self._checkpoints = InMemoryCheckpoints(self._context, self._model, self._optimizer, **options)
+            chosen = CheckpointOptions(scheme=scheme, **options)
+            self._checkpoints = InMemoryCheckpoints(self._context, self._model, self._optimizer, options=chosen)
 
     def trial(self, settling: int) -> Trial:
         """Return the training as it is timed."""

@@ -19,7 +19,7 @@ from workbench.techniques.gemini.method.checks import require_counts, require_po
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.agreement import tell_all
-from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, CheckpointOptions, InMemoryCheckpoints
 from workbench.techniques.gemini.runtime.recovering import recover_
 from workbench.techniques.gemini.runtime.replicas import KeptShards
 from workbench.techniques.gemini.runtime.state import TrainingState
@@ -116,7 +116,8 @@ def record_tiers(
     context = PoolContext(dist.get_rank(), dist.get_world_size())
     model, tokens = size.model(), Tokens(size, context.rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    checkpoints = InMemoryCheckpoints(context, model, optimizer, scheme=Scheme.BLOCKING, reserved_bytes=RESERVED_BYTES)
+    options = CheckpointOptions(scheme=Scheme.BLOCKING, reserved_bytes=RESERVED_BYTES)
+    checkpoints = InMemoryCheckpoints(context, model, optimizer, options=options)
     for _ in range(repeats + NUM_UNCOUNTED):
         tokens.loss(model).backward()
         optimizer.step()
@@ -131,7 +132,7 @@ def record_tiers(
 
     def store() -> None:
         with paced(total_bytes, storage_bytes_per_s):
-            storage.save(state, iteration)
+            storage.save(state.image(iteration), iteration)
 
     stored_s = tuple(_slowest_s(store) for _ in range(storage_repeats))
     retrieved_s = {}

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.techniques.gemini.method.checks import require_counts, require_not_negative
-from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
+from workbench.techniques.gemini.runtime.checkpoints import CheckpointOptions, InMemoryCheckpoints
 from workbench.techniques.gemini.runtime.control.service import Logged, RankContext
 
 __all__ = ["PoolContext", "Size", "Tokens", "train_gpt2"]
@@ -120,9 +120,16 @@ def train_gpt2(
     model, tokens = size.model(), Tokens(size, context.rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARM_UP)
-    extra = {"tokens": tokens}
+    extra, options = {"tokens": tokens}, dict(options)
+    storage = options.pop("storage", None)
     checkpoints = InMemoryCheckpoints(
-        context, model, optimizer, scheduler=schedule, extra=extra, throw_away=lambda: tokens.loss(model), **options
+        context,
+        model,
+        optimizer,
+        scheduler=schedule,
+        extra=extra,
+        storage=storage,
+        options=CheckpointOptions(**options),
     )
     loss = None
     for _ in range(checkpoints.iteration, size.iterations):

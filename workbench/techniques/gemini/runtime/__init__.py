@@ -4,18 +4,18 @@ import importlib
 
 _ROOMS = {
     "agreement": ("RankMissing", "meet", "tell_all"),
-    "checkpoints": ("CheckpointTimeout", "InMemoryCheckpoints"),
+    "checkpoints": ("CheckpointOptions", "CheckpointTimeout", "InMemoryCheckpoints"),
     "control.agent": ("ControlAgent", "LeaseBook", "Timing"),
     "control.events": ("Event", "EventName", "Fault", "Victim"),
     "control.store": ("EtcdKeyValueStore", "StoreUnavailable", "TcpKeyValueStore"),
     "idle": ("Interleaving", "measure_link"),
     "recovering": ("recover_",),
     "replicas": ("BufferState", "KeptShards", "Slot"),
-    "state": ("StateMismatch", "TrainingState", "resume_"),
+    "state": ("StateMismatch", "TrainingState"),
     "storage": ("PersistentTier", "StorageCorrupt"),
     "traffic": ("TrafficWatch", "watch_traffic"),
     "training": ("Training", "TrainingOutcome", "run_training"),
-    "transfer": ("Route", "Transfer", "routes_of"),
+    "transfer": ("Arriving", "Leaving", "ReplicaDamaged", "Route", "Transfer", "routes_of"),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

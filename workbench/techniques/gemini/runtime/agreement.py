@@ -17,25 +17,33 @@ class RankMissing(TimeoutError):
     """Some ranks did not come in time; the message names them."""
 
 
-def meet(purpose: str, timeout_s: float, group: dist.ProcessGroup | None = None) -> None:
-    """Wait for every rank of a group on processors; RankMissing if one is late, RuntimeError if one is lost."""
-    ends_s, token = time.monotonic() + timeout_s, torch.zeros(1, dtype=torch.uint8)
-    others = range(1, dist.get_world_size(group))
+def meet(purpose: str, timeout_s: float, group: dist.ProcessGroup | None = None, told: bytes = b"\0") -> list[bytes]:
+    """Wait for every rank of a group on processors; return what each told, as many bytes from all, in rank order.
+
+    RankMissing if one is late, RuntimeError if one is lost.
+    """
+    size, ends_s = dist.get_world_size(group), time.monotonic() + timeout_s
+    everyone = torch.zeros(size, len(told), dtype=torch.uint8)
+    own = everyone[dist.get_rank(group)]
+    own.copy_(torch.frombuffer(bytearray(told), dtype=torch.uint8))
     if dist.get_rank(group) == 0:
-        arriving = [dist.irecv(token.clone(), group_src=rank, group=group, tag=MEETING) for rank in others]
+        others = range(1, size)
+        arriving = [dist.irecv(everyone[rank], group_src=rank, group=group, tag=MEETING) for rank in others]
         missing = [rank for rank, work in zip(others, arriving, strict=True) if not _is_done(work, ends_s)]
         if missing:
             raise RankMissing(f"rank 0: {purpose}: ranks {missing} did not come within {timeout_s:g} s")
-        answers = [dist.isend(token, group_dst=rank, group=group, tag=MEETING) for rank in others]
-        for work in answers:
+        for work in [dist.isend(everyone, group_dst=rank, group=group, tag=MEETING) for rank in others]:
             work.wait()
     else:
-        arrival = dist.isend(token, group_dst=0, group=group, tag=MEETING)
-        answer = dist.irecv(token.clone(), group_src=0, group=group, tag=MEETING)
+        arrival = dist.isend(own, group_dst=0, group=group, tag=MEETING)
+        answered = torch.empty_like(everyone)
+        answer = dist.irecv(answered, group_src=0, group=group, tag=MEETING)
         ends_s += timeout_s / 2  # the first rank knows more, and is heard first
         if not (_is_done(arrival, ends_s) and _is_done(answer, ends_s)):
             missing = f"rank 0 did not answer within {timeout_s * 1.5:g} s"
             raise RankMissing(f"rank {dist.get_rank(group)}: {purpose}: {missing}")
+        everyone = answered
+    return [row.numpy().tobytes() for row in everyone]
 
 
 def _is_done(work: dist.Work, ends_s: float) -> bool:
@@ -51,13 +59,16 @@ def _is_done(work: dist.Work, ends_s: float) -> bool:
 
 def tell_all(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Gather one JSON value of every rank on every rank, in rank order; every rank of the group calls it."""
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"  # NCCL carries nothing else
     message = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     size = dist.get_world_size(group)
-    lengths = torch.empty(size, dtype=torch.int64)
-    dist.all_gather_single(lengths, torch.tensor([message.numel()]), group=group)
+    lengths = torch.empty(size, dtype=torch.int64, device=device)
+    dist.all_gather_single(lengths, torch.tensor([message.numel()], device=device), group=group)
     most = int(lengths.max())
-    padded = torch.zeros(most, dtype=torch.uint8)
+    padded = torch.zeros(most, dtype=torch.uint8, device=device)
     padded[: message.numel()] = message
-    messages = torch.empty(size, most, dtype=torch.uint8)
+    messages = torch.empty(size, most, dtype=torch.uint8, device=device)
     dist.all_gather_single(messages, padded.unsqueeze(0), group=group)
-    return [json.loads(row[:length].numpy().tobytes()) for row, length in zip(messages, lengths.tolist(), strict=True)]
+    return [
+        json.loads(row[:length].numpy().tobytes()) for row, length in zip(messages.cpu(), lengths.tolist(), strict=True)
+    ]

@@ -1,42 +1,72 @@
 """Checkpoints in the memory of peers, taken beside training: the three lines that a user's own loop needs of Gemini.
 
-A checkpoint's chunks travel in the idle spans of the next iteration and are complete before its update. All ranks meet
-before the one before the last is overwritten: a failure loses at most two iterations of a rank.
+At the end of an iteration its state is copied into this machine's memory, so that nothing that changes later can reach
+the checkpoint. The copy travels to peers in the idle spans of the next iteration. All ranks meet before the checkpoint
+before the last is overwritten: a failure loses at most two iterations of a rank.
 """
 
+import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
+from torch.nn.parallel import DistributedDataParallel
 
 from workbench.techniques.gemini.method.checks import require_counts, require_positive
-from workbench.techniques.gemini.method.partition import Chunk
+from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 
-from .agreement import meet, tell_all
+from .agreement import meet
 from .control.service import RankContext
-from .idle import Interleaving
+from .encoding import CHECKSUM_BYTES, checksum
+from .idle import NUM_BUFFERS, NUM_PROFILED, RESERVED_BYTES, SAFETY, Interleaving
 from .recovering import recover_, replicate_
-from .replicas import MAX_CHUNKS, KeptShards, Slot, holders_of_ranks
-from .state import HasState, TrainingState, require_throw_away
+from .replicas import KeptShards, Slot, holders_of_ranks
+from .state import HasState, TrainingState
 from .storage import PersistentTier
 from .traffic import TrafficWatch, watch_traffic
-from .transfer import Transfer, routes_of
+from .transfer import Arriving, Leaving, Transfer, routes_of
 
-__all__ = ["PRELOAD", "CheckpointTimeout", "InMemoryCheckpoints"]
+__all__ = ["PRELOAD", "CheckpointOptions", "CheckpointTimeout", "InMemoryCheckpoints"]
 
 # For `run_training`: what every rank imports anyway, torch._dynamo with its first optimizer.
 PRELOAD = (__name__, "torch.distributed.fsdp", "torch._dynamo")
 
 TIMEOUT_S = 300.0  # in which a checkpoint must be done once training waits for it
+TOLD = struct.Struct(f"<Q{CHECKSUM_BYTES}s")  # what ranks tell each other of a checkpoint: bytes and checksum
+NUM_LOOKED_AT = 3  # checkpoints that are compared with the state at the next forward pass
 
 
 class CheckpointTimeout(TimeoutError):
     """A checkpoint was not done in time; the message names the waiting rank and its peers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointOptions:
+    """How often and how checkpoints are taken."""
+
+    num_replicas: int = 2  # m, this machine's own included
+    kind: str = "mixed"  # of placement, or "ring"
+    every: int = 1  # iterations from one checkpoint to the next
+    storage_every: int = 0  # iterations from one checkpoint in storage to the next; 0 for none
+    timeout_s: float = TIMEOUT_S  # in which a checkpoint must be done once training waits for it
+    scheme: Scheme | str = Scheme.GEMINI  # how checkpoint traffic goes with training's
+    reserved_bytes: int = RESERVED_BYTES  # R, of the chunks under way in one direction
+    num_buffers: int = NUM_BUFFERS  # p
+    num_profiled: int = NUM_PROFILED  # iterations to profile
+    safety: float = SAFETY  # μ
+
+    def __post_init__(self) -> None:
+        require_counts(1, every=self.every)
+        require_counts(0, storage_every=self.storage_every)
+        require_positive(timeout_s=self.timeout_s)
 
 
 @dataclass(slots=True)
@@ -53,60 +83,60 @@ class _UnderWay:
 class InMemoryCheckpoints:
     """Keeps a training's state in the memory of its own and of other machines; bad arguments change nothing.
 
-    A further optimizer in `extra` is copied at every checkpoint; the tensors of the first one are read in place. A loop
-    wraps messages of its own in `with checkpoints.watch.message():`. A checkpoint of another model, optimizer or number
-    of ranks is refused with StateMismatch.
+    It goes back to the newest checkpoint when it is made, StateMismatch if that is of another model, optimizer or number
+    of ranks. A loop wraps messages of its own in `with checkpoints.watch.message():`.
     """
 
     def __init__(
         self,
         context: RankContext,
-        model: nn.Module,  # plain data parallelism (DDP) or `fully_shard`
+        model: nn.Module,  # plain data parallelism (DDP), `fully_shard`, or any model on a single rank
         optimizer: optim.Optimizer,
         *,
-        num_replicas: int = 2,  # m, this machine's own included
-        kind: str = "mixed",  # of placement, or "ring"
-        every: int = 1,  # iterations from one checkpoint to the next
         scheduler: HasState | None = None,  # learning-rate schedule
-        extra: Mapping[str, HasState] | None = None,  # further objects with a state, such as the data's position
+        extra: Mapping[str, HasState] | None = None,  # further objects with a state: data loader, loss scaler, teacher
         storage: PersistentTier | None = None,  # the last tier
-        storage_every: int = 0,  # iterations from one checkpoint there to the next; 0 for none
-        throw_away: Callable[[], Tensor] | None = None,  # gives the loss of any batch; for DDP, see `resume_`
-        timeout_s: float = TIMEOUT_S,  # in which a checkpoint must be done once training waits for it
-        **sending: Any,  # scheme, reserved_bytes, num_buffers, num_profiled: see `Interleaving`
+        options: CheckpointOptions | None = None,  # None for the defaults; fewer machines than replicas keep fewer
     ):
-        placed = placement(context.num_machines, num_replicas, kind)
-        require_counts(1, every=every)
-        require_counts(0, storage_every=storage_every)
-        require_positive(timeout_s=timeout_s)
-        require_throw_away(model, throw_away)
-        if storage_every and storage is None:
-            raise ValueError(f"storage_every is {storage_every}; it must be 0 where there is no storage")
-        self._context, self._every, self._timeout_s = context, every, timeout_s
-        self._storage, self._storage_every = storage, storage_every
-        self.interleaving = Interleaving(num_replicas=num_replicas, **sending)  # profile, link, sizes of chunks
+        options = options or CheckpointOptions(num_replicas=min(2, context.num_machines))
+        placed = placement(context.num_machines, options.num_replicas, options.kind)
+        if options.storage_every and storage is None:
+            raise ValueError(f"storage_every is {options.storage_every}; it must be 0 where there is no storage")
+        self._context, self._options, self._storage = context, options, storage
+        self.interleaving = Interleaving(  # profile, link, sizes of chunks
+            options.scheme,
+            num_replicas=options.num_replicas,
+            reserved_bytes=options.reserved_bytes,
+            num_buffers=options.num_buffers,
+            num_profiled=options.num_profiled,
+            safety=options.safety,
+        )
         self.watch = TrafficWatch()
         watch_traffic(model, self.watch)
+        _keep_buckets(model)
         self._state, self._kept = TrainingState(model, optimizer, scheduler=scheduler, extra=extra), KeptShards(context)
-        self._transfer: Transfer | None = None
+        self._pinned = _pinned_buffers(model, self.interleaving)
         self._under_way: _UnderWay | None = None
-        self._sizes: list[int] = []  # bytes of each rank's shard
-        self._chunks: dict[int, tuple[Chunk, ...]] = {}  # rank -> those of its shard
-        self._resume(holders_of_ranks(placed, context.ranks_per_machine), throw_away)
+        self._copied: tuple[int, Tensor] | None = None  # iteration and image of the newest checkpoint of this rank
+        self._chunks_of = lru_cache(context.world_size)(self.interleaving.chunks)  # by bytes of a shard
+        self._group = dist.new_group(backend="gloo")  # what it carries lies in processors' memory
+        holders = holders_of_ranks(placed, context.ranks_per_machine)
+        self._routes = routes_of(context.rank, holders)
+        self._transfer = Transfer(self._routes, group=self._group, num_buffers=self.interleaving.num_buffers)
+        self._resume(holders)
+        self._update_began_s, self._num_looked_at, self._is_warned = time.monotonic(), 0, False
         optimizers = [item for item in (optimizer, *(extra or {}).values()) if isinstance(item, optim.Optimizer)]
-        self._hooks = [item.register_step_pre_hook(lambda *_: self._before_update()) for item in optimizers]
+        self._hooks = [item.register_step_pre_hook(self._note_update) for item in optimizers]
+        self._hooks.append(model.register_forward_pre_hook(lambda *_: self._look_for_changes()))
 
-    def _resume(self, holders: Sequence[Sequence[int]], throw_away: Callable[[], Tensor] | None) -> None:
-        """Go back to the newest iteration that all ranks can reach, and open the ways on which checkpoints travel."""
-        context, kept = self._context, self._kept
-        self.plan = recover_(self._state, context, kept, self._storage, log=context, throw_away=throw_away)
+    def _resume(self, holders: Sequence[Sequence[int]]) -> None:
+        """Go back to the newest iteration that all ranks can reach."""
+        context, kept, group = self._context, self._kept, self._group
+        self.plan = recover_(self._state, context, kept, self._storage, log=context, group=group)
         self.iteration = self.plan.iteration  # iterations that are in the state; the one to begin with
         if self.iteration > 0:
             with context.during("replicate", iteration=self.iteration):
-                replicate_(self._state, self.iteration, holders, context, kept)
-        self._routes = routes_of(context.rank, holders)
-        self._group = dist.new_group(backend="gloo")  # what it carries lies in processors' memory
-        self._update_began_s = time.monotonic()
+                replicate_(self._state, self.iteration, holders, context, kept, group)
         context.log("resumed", iteration=self.iteration)
 
     @property
@@ -116,24 +146,32 @@ class InMemoryCheckpoints:
 
     @property
     def shard_bytes(self) -> int:
-        """Bytes of one checkpoint of this rank; 0 before the first one."""
-        return self._sizes[self._context.rank] if self._sizes else 0
+        """Bytes of the newest checkpoint of this rank; 0 before the first one."""
+        return self._copied[1].numel() if self._copied else 0
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of this rank's sub-buffers."""
-        return 0 if self._transfer is None else self._transfer.buffer_bytes
+        """Most bytes of chunks that may be under way, both directions together."""
+        largest = max((chunk.size_bytes for chunk in self._chunks_of(max(1, self.shard_bytes))), default=0)
+        return 2 * self.interleaving.num_buffers * largest
+
+    def iterations(self, total: int) -> Iterator[int]:
+        """Count the iterations that are left until `total`, and checkpoint each when its body is done."""
+        while self.iteration < total:
+            yield self.iteration
+            self.step()
+        self.close()
 
     def step(self) -> None:
-        """End an iteration, after the optimizer's step, and begin its checkpoint; every rank calls it."""
-        self.wait()  # an iteration without update has not waited yet
+        """End an iteration: copy its state and begin to send it; every rank calls it, after all that changes the state."""
+        self.wait()
         self.iteration += 1
         self._note_iteration()
-        if self._storage_every and self.iteration % self._storage_every == 0:
+        options = self._options
+        if self._storage is not None and options.storage_every and self.iteration % options.storage_every == 0:
             with self._context.during("store", iteration=self.iteration):
-                self._state.capture(self.iteration)
-                self._storage.save(self._state, self.iteration)
-        if self.iteration % self._every == 0:
+                self._storage.save(self._state.image(self.iteration), self.iteration)
+        if self.iteration % options.every == 0:
             self._begin()
             if not self.interleaving.is_settled:  # chunks have no spans yet
                 self.wait()
@@ -145,30 +183,27 @@ class InMemoryCheckpoints:
         if self._under_way is None:
             return
         self.watch.finish_iteration()
-        under_way = self._under_way
+        under_way, timeout_s = self._under_way, self._options.timeout_s
         for name, end in (("sent to", under_way.sending), ("received from", under_way.receiving)):
             try:
-                end.result(self._timeout_s)
+                end.result(timeout_s)
             except TimeoutError:
                 peers = [route.target if name == "sent to" else route.source for route in self._routes]
-                late = f"iteration {under_way.iteration} was not {name} ranks {peers} within {self._timeout_s:g} s"
+                late = f"iteration {under_way.iteration} was not {name} ranks {peers} within {timeout_s:g} s"
                 raise CheckpointTimeout(f"rank {self._context.rank}: {late}") from None
         self._under_way = None
         ended = {f"{name}_s": moment - under_way.began_s for name, moment in under_way.ended_s.items()}
         self._context.log("checkpoint", iteration=under_way.iteration, began_s=under_way.began_s, **ended)
 
     def close(self) -> None:
-        """Finish the checkpoint under way and leave the optimizer alone."""
+        """Finish the checkpoint under way and leave model and optimizer alone; calling it again does nothing."""
         self.wait()
         for hook in self._hooks:
             hook.remove()
-        if self._transfer is not None:
-            self._transfer.close()
+        self._transfer.close()
 
-    def _before_update(self) -> None:
-        """Let no update change the tensors that are still being sent."""
+    def _note_update(self, *_: Any) -> None:
         self._update_began_s = time.monotonic()
-        self.wait()
 
     def _note_iteration(self) -> None:
         started_s, operations = self.watch.started_s, self.watch.next_iteration()
@@ -176,72 +211,96 @@ class InMemoryCheckpoints:
             return
         self.interleaving.note(self.iteration, started_s, self._update_began_s, operations)
         if self.interleaving.settle(self._routes, self._group):
-            self._chunks = {}  # to be divided anew
+            self._chunks_of.cache_clear()  # they are to be divided anew
             self._context.log("profiled", idle_s=self.interleaving.profile.total_s)
 
     def _begin(self) -> None:
-        iteration = self.iteration
-        num_bytes = self._state.capture(iteration).num_bytes
-        if not self._chunks:
-            self._divide(num_bytes)
-        me, senders = self._context.rank, [route.source for route in self._routes]
-        slots = {rank: self._kept.slot(rank, self._sizes[rank]) for rank in (me, *senders)}
+        """Copy the state into this machine's memory, and let threads send it and receive the others'."""
+        iteration, own = self.iteration, self._kept.slot(self._context.rank)
+        began_s, ended_s = time.monotonic(), {}
+        image = self._state.capture(iteration)
+        data = own.begin(iteration, image.num_bytes)
+        image.write_(data, self._pinned)
+        self._copied = iteration, data
+        arriving: dict[int, Slot] = {route.source: self._kept.slot(route.source) for route in self._routes}
+        told: dict[int, tuple[int, bytes]] = {}
 
-        def read(chunk: Chunk, out: Tensor) -> None:
-            self._state.read_into_(chunk.offset_bytes, out)
-            if chunk.replica == 0:
-                slots[me].write(chunk.offset_bytes, out)  # the local replica
-
-        def sent() -> None:
-            if not self._routes:
-                self._keep_alone(slots[me], num_bytes)
-            slots[me].complete()
-            ended_s["sent"] = time.monotonic()
+        def prepare() -> tuple[Leaving, dict[int, Arriving]]:
+            told.update(self._tell(iteration, own, data))
+            places = {}
+            for rank, slot in arriving.items():
+                num_bytes, digest = told[rank]
+                place = slot.begin(iteration, num_bytes)
+                places[rank] = Arriving(data=place, chunks=self._chunks_of(num_bytes), digest=digest)
+            return Leaving(data=data, chunks=self._chunks_of(data.numel())), places
 
         def received() -> None:
-            for rank in senders:
-                slots[rank].complete()
+            for rank, slot in arriving.items():
+                slot.complete(told[rank][1])
             ended_s["received"] = time.monotonic()
 
-        ended_s: dict[str, float] = {}
-        began_s = time.monotonic()
         sending, receiving = self._transfer.start(
-            self._chunks[me],
-            {rank: self._chunks[rank] for rank in senders},
-            read=read,
-            sent=sent,
+            prepare,
+            wait=lambda span: self.watch.wait_for_idle(span, self._options.timeout_s),
+            sent=lambda: ended_s.update(sent=time.monotonic()),
             received=received,
-            prepare=lambda: self._make_room(iteration, slots),
-            keep=lambda rank, offset, arrived: slots[rank].write(offset, arrived),
-            wait=lambda span: self.watch.wait_for_idle(span, self._timeout_s),
         )
         self._under_way = _UnderWay(
             iteration=iteration, began_s=began_s, sending=sending, receiving=receiving, ended_s=ended_s
         )
 
-    def _make_room(self, iteration: int, slots: Mapping[int, Slot]) -> None:
-        """Let go of the checkpoint before the last once the last one is complete everywhere: once all are here."""
-        meet(f"checkpoint of iteration {iteration}", self._timeout_s, self._group)
-        for rank, slot in slots.items():
-            slot.begin(iteration, self._sizes[rank])
+    def _tell(self, iteration: int, own: Slot, data: Tensor) -> dict[int, tuple[int, bytes]]:
+        """Complete this rank's own replica, and meet: nobody overwrites an older one before all have the last one.
 
-    def _divide(self, num_bytes: int) -> None:
-        """Divide all ranks' shards into chunks; every rank calls it."""
-        self._sizes = tell_all(num_bytes)
-        self._chunks = {rank: self.interleaving.chunks(size) for rank, size in enumerate(self._sizes)}
-        if self._transfer is not None:
-            self._transfer.close()
-        most = max(len(chunks) // max(1, len(self._routes)) for chunks in self._chunks.values())
-        if most > MAX_CHUNKS:
-            rule = f"it must be larger: a shard would travel in {most} chunks, more than {MAX_CHUNKS}"
-            raise ValueError(f"reserved_bytes is {self.interleaving.reserved_bytes}; {rule}")
-        largest = max((chunk.size_bytes for chunks in self._chunks.values() for chunk in chunks), default=1)
-        self._transfer = Transfer(
-            self._routes, group=self._group, chunk_bytes=largest, num_buffers=self.interleaving.num_buffers
-        )
+        Returns bytes and checksum of each rank's shard.
+        """
+        digest = checksum(data.numpy())
+        own.complete(digest)
+        told = TOLD.pack(data.numel(), digest)
+        rows = meet(f"checkpoint of iteration {iteration}", self._options.timeout_s, self._group, told)
+        return {rank: TOLD.unpack(row) for rank, row in enumerate(rows)}
 
-    def _keep_alone(self, slot: Slot, num_bytes: int) -> None:
-        for offset in range(0, num_bytes, self.interleaving.chunk_bytes):
-            size = min(self.interleaving.chunk_bytes, num_bytes - offset)
-            self._state.read_into_(offset, slot.view(offset, size))
-            slot.commit(offset, size)
+    def _look_for_changes(self) -> None:
+        """Say once what changed after an iteration's end and is in no checkpoint of it."""
+        if self._is_warned or self._num_looked_at >= NUM_LOOKED_AT or not self._copied:
+            return
+        iteration, data = self._copied
+        if iteration != self.iteration:
+            return
+        self._num_looked_at += 1
+        changed = self._state.changed_since(data)
+        if changed:
+            self._is_warned = True
+            rest = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+            words = f"{', '.join(changed[:3])}{rest} changed between the end of iteration {iteration} and the next"
+            rule = "a run that resumes there ends with other bits: change it before checkpoints.step()"
+            self._context.log("changed late", iteration=iteration, names=changed)
+            warnings.warn(f"rank {self._context.rank}: {words} forward pass; {rule}", stacklevel=2)
+
+
+class _SameBuckets:
+    """DDP's reducer, but for the new buckets after the first backward pass, in which sums would be in another order."""
+
+    def __init__(self, reducer: Any):
+        self._reducer = reducer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
+def _keep_buckets(model: nn.Module) -> None:
+    """Let a DDP model keep its first buckets, so that a run that resumes adds gradients as the one before did."""
+    if isinstance(model, DistributedDataParallel) and not isinstance(model.reducer, _SameBuckets):
+        model.reducer._rebuild_buckets  # noqa: B018  an AttributeError here says that this torch does it otherwise
+        model.reducer = _SameBuckets(model.reducer)
+
+
+def _pinned_buffers(model: nn.Module, interleaving: Interleaving) -> list[Tensor]:
+    """Make the sub-buffers through which a CUDA model's state comes to the host; none on a processor."""
+    if not any(parameter.is_cuda for parameter in model.parameters()):
+        return []
+    size = interleaving.chunk_bytes
+    return [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(interleaving.num_buffers)]

@@ -1,12 +1,15 @@
 """Nested state as bytes, without pickle: JSON for plain values, raw bytes for tensors; and the checksum of bytes.
 
-Layout: 8 bytes (the JSON's length, little endian), the JSON, then each tensor's bytes, aligned to 8 bytes.
+Layout: 8 bytes (the JSON's length, little endian), the JSON, then each tensor's bytes, aligned to 64 bytes.
 """
 
 import base64
 import json
+import math
 import struct
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ __all__ = ["CHECKSUM_BYTES", "aligned", "as_bytes", "checksum", "dtype_named", "
 
 CHECKSUM_BYTES = 16  # XXH3-128
 LENGTH = struct.Struct("<Q")
-ALIGNMENT_BYTES = 8  # tensors start at multiples of it, so that no element straddles
+ALIGNMENT_BYTES = 64  # tensors start at multiples of it: a cache line, and no dtype is wider
 # JSON carries these as they are; NumPy's and enumerations' subclasses would come back as other classes.
 PLAIN = (bool, int, float, str, type(None))
 TAG = "$"  # marks a JSON object that stands for something else than a dictionary with text keys
@@ -34,20 +37,70 @@ def checksum(*parts) -> bytes:
     return whole.digest()
 
 
+class PackedTree:
+    """Dictionaries, lists, tuples, plain values, bytes, tensors and arrays, ready to be written; ValueError for all else.
+
+    Tensors are read when `write_` copies them.
+    """
+
+    def __init__(self, tree: Any):
+        self._blobs: list[Tensor] = []
+        text = json.dumps(_encode(tree, "", self._blobs), separators=(",", ":")).encode()
+        self._blobs.insert(0, as_bytes(LENGTH.pack(len(text)) + text))
+        sizes = [aligned(blob.numel() * blob.itemsize, ALIGNMENT_BYTES) for blob in self._blobs]
+        self.num_bytes = sum(sizes)
+        self._starts = [0, *accumulate(sizes)]
+
+    def write_(self, out: Tensor, pinned: Sequence[Tensor] = ()) -> None:
+        """Copy everything to `num_bytes` bytes, uint8; a CUDA tensor goes through the pinned sub-buffers in turn."""
+        for start, end, blob in zip(self._starts, self._starts[1:], self._blobs, strict=False):
+            size, source = blob.numel() * blob.itemsize, raw_bytes(blob)
+            if source.is_cuda and pinned:
+                copy_through(pinned, source, out[start : start + size])
+            else:
+                out[start : start + size].copy_(source)
+            out[start + size : end] = 0
+
+
+def copy_through(pinned: Sequence[Tensor], source: Tensor, out: Tensor) -> None:
+    """Copy device memory to the host: one sub-buffer is emptied while the next one is being filled (figure 6.5d)."""
+    stream, waiting = torch.cuda.Stream(source.device), deque()
+    stream.wait_stream(torch.cuda.current_stream(source.device))
+
+    def empty_oldest() -> None:
+        filled, place, buffer = waiting.popleft()
+        filled.synchronize()
+        place.copy_(buffer)
+
+    size = pinned[0].numel()
+    for number, offset in enumerate(range(0, source.numel(), size)):
+        if len(waiting) == len(pinned):
+            empty_oldest()
+        part = source[offset : offset + size]
+        buffer = pinned[number % len(pinned)][: part.numel()]
+        with torch.cuda.stream(stream):
+            buffer.copy_(part, non_blocking=True)
+            waiting.append((stream.record_event(), out[offset : offset + size], buffer))
+    while waiting:
+        empty_oldest()
+
+
 def pack_tree(tree: Any) -> bytes:
-    """Write dictionaries, lists, tuples, plain values, bytes, tensors and arrays as bytes; ValueError for all else."""
-    blobs: list[bytes] = []
-    text = json.dumps(_encode(tree, "", blobs), separators=(",", ":")).encode()
-    return LENGTH.pack(len(text)) + b"".join(part + bytes(-len(part) % ALIGNMENT_BYTES) for part in (text, *blobs))
+    """Return a tree as bytes, see `PackedTree`."""
+    packed = PackedTree(tree)
+    out = torch.empty(packed.num_bytes, dtype=torch.uint8)
+    packed.write_(out)
+    return out.numpy().tobytes()
 
 
-def unpack_tree(data: bytes | bytearray | memoryview) -> Any:
-    """Read the state that `pack_tree` wrote; bytes after it are ignored, and tensors own their memory on the CPU."""
-    data = memoryview(data).cast("B")
-    if len(data) < LENGTH.size or LENGTH.unpack_from(data)[0] > len(data) - LENGTH.size:
-        raise ValueError(f"data is {len(data)} bytes; it must be as long as the state that it should hold")
-    start = LENGTH.size + LENGTH.unpack_from(data)[0]
-    return _decode(json.loads(bytes(data[LENGTH.size : start])), data[aligned(start, ALIGNMENT_BYTES) :])
+def unpack_tree(data, copy: bool = True) -> Any:
+    """Read the tree that was packed; bytes after it are ignored. Without `copy`, tensors are views of the data."""
+    data = as_bytes(data)
+    length = LENGTH.unpack(data[: LENGTH.size].numpy().tobytes())[0] if data.numel() >= LENGTH.size else math.inf
+    if length > data.numel() - LENGTH.size:
+        raise ValueError(f"data is {data.numel()} bytes; it must be as long as the state that it should hold")
+    end = LENGTH.size + length
+    return _decode(json.loads(data[LENGTH.size : end].numpy().tobytes()), data[aligned(end, ALIGNMENT_BYTES) :], copy)
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:
@@ -81,7 +134,7 @@ def dtype_named(name: str) -> torch.dtype:
     return dtype
 
 
-def _encode(tree: Any, path: str, blobs: list[bytes]) -> Any:
+def _encode(tree: Any, path: str, blobs: list[Tensor]) -> Any:
     if type(tree) in PLAIN:
         return tree
     if isinstance(tree, Mapping):
@@ -98,29 +151,29 @@ def _encode(tree: Any, path: str, blobs: list[bytes]) -> Any:
     if type(tree) is bytes:
         return {TAG: "bytes", "base64": base64.b64encode(tree).decode()}
     if isinstance(tree, np.ndarray) and tree.dtype.kind in "biufc":
-        blobs.append(tree.tobytes())
-        return {TAG: "array", "dtype": tree.dtype.str, "shape": tree.shape, "size": len(blobs[-1])}
-    if type(tree) is Tensor:
-        kept = tree.detach().cpu().contiguous()
-        blobs.append(raw_bytes(kept).numpy().tobytes())
-        dtype = str(tree.dtype).removeprefix("torch.")
-        return {TAG: "tensor", "dtype": dtype, "shape": list(tree.shape), "size": len(blobs[-1])}
+        blobs.append(as_bytes(tree.tobytes()))
+        return {TAG: "array", "dtype": tree.dtype.str, "shape": tree.shape, "size": tree.nbytes}
+    if type(tree) is Tensor and tree.layout is torch.strided:
+        blobs.append(tree.detach().contiguous())
+        dtype, size = str(tree.dtype).removeprefix("torch."), tree.numel() * tree.itemsize
+        return {TAG: "tensor", "dtype": dtype, "shape": list(tree.shape), "size": size}
     if isinstance(tree, np.generic) and tree.dtype.kind in "biuf":
         return _encode(tree.item(), path, blobs)
     kind = type(tree).__name__
     raise ValueError(f"state{path} is of class {kind}; it must be a tensor, an array, a plain value or a collection")
 
 
-def _decode(tree: Any, data: memoryview) -> Any:
+def _decode(tree: Any, data: Tensor, copy: bool) -> Any:
     """Undo `_encode`, taking the blobs in the order in which they were written."""
     taken = 0
 
-    def blob(size: int) -> bytearray:
+    def blob(size: int) -> Tensor:
         nonlocal taken
         start, taken = taken, aligned(taken + size, ALIGNMENT_BYTES)
-        if start + size > len(data):
-            raise ValueError(f"data has {len(data)} bytes of tensors; it must have at least {start + size}")
-        return bytearray(data[start : start + size])
+        if start + size > data.numel():
+            raise ValueError(f"data has {data.numel()} bytes of tensors; it must have at least {start + size}")
+        found = data[start : start + size]
+        return found.clone() if copy else found
 
     def decode(node: Any) -> Any:
         if isinstance(node, list):
@@ -137,9 +190,9 @@ def _decode(tree: Any, data: memoryview) -> Any:
             case "bytes":
                 return base64.b64decode(node["base64"])
             case "array":
-                return np.frombuffer(blob(node["size"]), node["dtype"]).reshape(node["shape"])
+                return np.frombuffer(blob(node["size"]).numpy(), node["dtype"]).reshape(node["shape"])
             case "tensor":
-                return as_bytes(blob(node["size"])).view(dtype_named(node["dtype"])).reshape(node["shape"])
+                return blob(node["size"]).view(dtype_named(node["dtype"])).reshape(node["shape"])
         raise ValueError(f"data has a value of kind {node[TAG]!r}; it must be a kind that pack_tree writes")
 
     return decode(tree)

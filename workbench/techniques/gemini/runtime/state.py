@@ -1,26 +1,34 @@
-"""The training state of one rank as one flat run of bytes, and going on from it bit for bit.
+"""The training state of one rank as an image, a flat run of bytes, and going on from it bit for bit.
 
-Parameters and the optimizer's tensors change in optimizer steps only and are read in place; the rest is copied.
+An image is: a mark and the bytes of two packed trees; the weights and the optimizer's tensors, which are the same on
+all ranks where nothing is sharded; and what is a rank's own: buffers, random numbers, schedule, further objects.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from .encoding import as_bytes, pack_tree, raw_bytes, unpack_tree
-from .layout import Entry, Pieces, StateLayout, StateMismatch, entry_of, local_of, plain_name, prefix_of
+from .encoding import ALIGNMENT_BYTES, PackedTree, aligned, as_bytes, unpack_tree
 
-__all__ = ["HasState", "StateMismatch", "TrainingState", "resume_"]
+__all__ = ["HasState", "Image", "StateMismatch", "TrainingState", "image_of", "parts_of"]
 
-SPARE_BYTES = 16 * 1024  # for the captured part to grow, such as a schedule's lists; the generators alone take 10 KB
-THROW_AWAY_PASSES = 2  # the first backward pass rebuilds DDP's buckets, the second runs in them
+MARK = b"GEMINI-2"
+PREFIX = struct.Struct("<8sQQ")  # mark, bytes of the shared part, bytes of the rank's own
+PAGE_BYTES = 4096  # images are whole pages, so that their size changes rarely
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # of torch.compile and activation checkpointing
+
+
+class StateMismatch(ValueError):
+    """A checkpoint is of another model, optimizer, dtype, rank or world size; nothing has been overwritten."""
 
 
 class HasState(Protocol):
@@ -31,6 +39,231 @@ class HasState(Protocol):
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
         """Put a state back."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    """A state about to be copied: `write_` reads the live tensors."""
+
+    shared: PackedTree  # weights and optimizer
+    own: PackedTree  # the rest
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the image."""
+        return aligned(ALIGNMENT_BYTES + self.shared.num_bytes + self.own.num_bytes, PAGE_BYTES)
+
+    @torch.no_grad()
+    def write_(self, out: Tensor, pinned: Sequence[Tensor] = ()) -> None:
+        """Copy the state to `num_bytes` bytes of the host, uint8; see `PackedTree.write_`."""
+        middle = ALIGNMENT_BYTES + self.shared.num_bytes
+        end = middle + self.own.num_bytes
+        out[:ALIGNMENT_BYTES] = _prefix(self.shared.num_bytes, self.own.num_bytes)
+        self.shared.write_(out[ALIGNMENT_BYTES:middle], pinned)
+        self.own.write_(out[middle:end], pinned)
+        out[end:] = 0
+
+
+def _prefix(*sizes: int) -> Tensor:
+    return as_bytes(PREFIX.pack(MARK, *sizes).ljust(ALIGNMENT_BYTES, b"\0"))
+
+
+def image_of(shared: Tensor, own: Tensor) -> Tensor:
+    """Put the parts of an image together."""
+    parts = (_prefix(shared.numel(), own.numel()), shared, own)
+    num_bytes = sum(part.numel() for part in parts)
+    image = torch.zeros(aligned(num_bytes, PAGE_BYTES), dtype=torch.uint8)
+    torch.cat(parts, out=image[:num_bytes])
+    return image
+
+
+def parts_of(image: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the shared and the own part of an image."""
+    if image.numel() < PREFIX.size:
+        raise StateMismatch(f"checkpoint: {image.numel()} bytes are fewer than its prefix has, {PREFIX.size}")
+    mark, shared_bytes, own_bytes = PREFIX.unpack(image[: PREFIX.size].numpy().tobytes())
+    if mark != MARK:
+        raise StateMismatch(f"checkpoint: it begins with {mark!r} and not with {MARK!r}")
+    middle, end = ALIGNMENT_BYTES + shared_bytes, ALIGNMENT_BYTES + shared_bytes + own_bytes
+    if image.numel() < end:
+        raise StateMismatch(f"checkpoint: {image.numel()} bytes are fewer than its prefix says, {end}")
+    return image[ALIGNMENT_BYTES:middle], image[middle:end]
+
+
+class TrainingState:
+    """One rank's training state."""
+
+    def __init__(
+        self,
+        model: nn.Module,  # plain, DistributedDataParallel, or sharded by `fully_shard`
+        optimizer: torch.optim.Optimizer,  # its state is tensors and plain values (SGD, Adam, AdamW, ...)
+        *,
+        scheduler: HasState | None = None,
+        extra: Mapping[str, HasState] | None = None,  # more objects by name, such as the data position
+        rank: int | None = None,  # None takes that of torch.distributed, or 0
+        world_size: int | None = None,  # None takes that of torch.distributed, or 1
+    ):
+        self.model, self.optimizer = model, optimizer
+        self._inner = model.module if isinstance(model, DistributedDataParallel) else model
+        self._extra = _checked_extras(extra, scheduler)
+        self._parameters = {_plain(name): parameter for name, parameter in self._inner.named_parameters()}
+        self._names = {id(parameter): name for name, parameter in self._parameters.items()}
+        for index, group in enumerate(optimizer.param_groups):
+            if any(id(parameter) not in self._names for parameter in group["params"]):
+                rule = "it must have parameters of the model only: wrap or shard the model first"
+                raise ValueError(f"optimizer's group {index} has other parameters; {rule}")
+        self._generators = {  # that modules keep as attributes, such as this project's own dropout
+            f"{name}.{attribute}": value
+            for name, module in self._inner.named_modules()
+            for attribute, value in vars(module).items()
+            if isinstance(value, torch.Generator)
+        }
+        in_group = dist.is_available() and dist.is_initialized()
+        self.rank = rank if rank is not None else dist.get_rank() if in_group else 0
+        self.world_size = world_size if world_size is not None else dist.get_world_size() if in_group else 1
+
+    @torch.no_grad()
+    def capture(self, iteration: int) -> Image:
+        """Describe the state of an iteration as it is now; it is copied by `Image.write_`, before anything changes."""
+        return Image(shared=PackedTree(self._shared()), own=PackedTree(self._own(iteration)))
+
+    def image(self, iteration: int) -> Tensor:
+        """Return a copy of the state, uint8."""
+        captured = self.capture(iteration)
+        out = torch.empty(captured.num_bytes, dtype=torch.uint8)
+        captured.write_(out)
+        return out
+
+    @torch.no_grad()
+    def load_(self, image: Any) -> int:
+        """Check a verified image as a whole, put it back in place and drop gradients; return its iteration."""
+        shared, own = self._checked(as_bytes(image))
+        for name, value in own["extra"].items():
+            self._extra[name].load_state_dict(value)
+        self.optimizer.zero_grad(set_to_none=True)
+        for name, parameter in self._parameters.items():
+            _local(parameter).copy_(shared["model"][name])
+            self._load_optimizer_(parameter, shared["optimizer"].get(name))
+        for group, stored in zip(self.optimizer.param_groups, own["groups"], strict=True):
+            for key in stored.keys() - {"params"}:
+                if isinstance(stored[key], Tensor) and isinstance(group.get(key), Tensor):
+                    group[key].copy_(stored[key])  # a learning rate that is a tensor stays the same tensor
+                else:
+                    group[key] = stored[key]
+        for name, buffer in self._buffers():
+            _local(buffer).copy_(own["buffers"][name])
+        _restore_random_state_(own["random"], self._generators)  # last: all before may draw numbers
+        return own["iteration"]
+
+    def _load_optimizer_(self, parameter: nn.Parameter, stored: Mapping[str, Any] | None) -> None:
+        """Give a parameter its optimizer's state, in place where there is one of the same kind already."""
+        if stored is None:
+            self.optimizer.state.pop(parameter, None)  # it never had a gradient
+            return
+        live = self.optimizer.state[parameter]
+        for key in live.keys() - stored.keys():
+            del live[key]
+        local = _local(parameter)
+        for key, value in stored.items():
+            if isinstance(value, list):  # a tensor, and the kind of device it was on
+                tensor, device = value[0], local.device if value[1] == local.device.type else torch.device(value[1])
+                like_parameter = tensor.shape == local.shape
+                known = live.get(key)
+                if isinstance(known, Tensor) and _kind(known) == value[2] and _local(known).device == device:
+                    _local(known).copy_(tensor)
+                    continue
+                made = torch.empty_like(local, dtype=tensor.dtype, device=device) if like_parameter else None
+                made = tensor.to(device, copy=True) if made is None else made.copy_(tensor)
+                live[key] = _sharded_as(parameter, made) if "Shard" in value[2] or "Replicate" in value[2] else made
+            else:
+                live[key] = value
+
+    def changed_since(self, image: Tensor) -> list[str]:
+        """Name the weights, buffers, settings and floating-point values that differ from an image of this state."""
+        shared, own = (unpack_tree(part, copy=False) for part in parts_of(image))
+        found = [f"model/{name}" for name in _differing(shared["model"], self._shared()["model"])]
+        found += [f"optimizer/{name}" for name in _differing(shared["optimizer"], self._shared()["optimizer"])]
+        live = self._own(0)
+        found += [f"buffer {name}" for name in _differing(own["buffers"], live["buffers"])]
+        if any(
+            _differing({"": before}, {"": after}) for before, after in zip(own["groups"], live["groups"], strict=True)
+        ):
+            found.append("settings of the optimizer, such as its learning rate")
+        floats = ({name: _floats(value) for name, value in tree["extra"].items()} for tree in (own, live))
+        return found + [f"extra/{name}" for name in _differing(*floats)]
+
+    def _shared(self) -> dict[str, Any]:
+        """Return weights and optimizer's tensors; each of the latter with the kinds of device and tensor."""
+        return {
+            "model": {name: _local(parameter) for name, parameter in self._parameters.items()},
+            "kinds": {name: _kind(parameter) for name, parameter in self._parameters.items()},
+            "optimizer": {
+                name: {
+                    key: [_local(value), value.device.type, _kind(value)] if isinstance(value, Tensor) else value
+                    for key, value in state.items()
+                }
+                for name, parameter in self._parameters.items()
+                if (state := self.optimizer.state.get(parameter)) is not None
+            },
+        }
+
+    def _own(self, iteration: int) -> dict[str, Any]:
+        return {
+            "iteration": iteration,
+            "about": {
+                "model": type(self._inner).__name__.removeprefix("FSDP"),
+                "optimizer": type(self.optimizer).__name__,
+                "world_size": self.world_size,
+                "rank": self.rank,
+            },
+            "groups": [
+                {**group, "params": [self._names[id(parameter)] for parameter in group["params"]]}
+                for group in self.optimizer.param_groups
+            ],
+            "buffers": {name: _local(buffer) for name, buffer in self._buffers()},
+            "extra": {name: item.state_dict() for name, item in self._extra.items()},
+            "random": _random_state(self._generators),
+        }
+
+    def _checked(self, image: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the parts of an image, or refuse one that is not of this run."""
+        shared_part, own_part = parts_of(image)
+        shared, own = unpack_tree(shared_part, copy=False), unpack_tree(own_part)
+        live = self._own(0)
+        for field, value in own["about"].items():
+            _refuse_unless(value == live["about"][field], f"{field} is {value!r}", repr(live["about"][field]))
+        kinds = {name: _kind(parameter) for name, parameter in self._parameters.items()}
+        for what, stored, known in (
+            ("model/", shared["kinds"], kinds),
+            ("buffer ", _kinds(own["buffers"]), _kinds(live["buffers"])),
+        ):
+            for name in [*stored, *known]:
+                if name not in known or name not in stored:
+                    places = ("it", "this run") if name in stored else ("this run", "it")
+                    raise StateMismatch(f"checkpoint: '{what}{name}' is in {places[0]} and not in {places[1]}")
+                _refuse_unless(stored[name] == known[name], f"'{what}{name}' is {stored[name]}", known[name])
+        names = sorted(own["extra"]), sorted(live["extra"])
+        _refuse_unless(names[0] == names[1], f"extra is {names[0]}", names[1])
+        params = [[group["params"] for group in part["groups"]] for part in (own, live)]
+        _refuse_unless(params[0] == params[1], "the parameters of the optimizer's groups are others", params[1])
+        _refuse_unless(
+            own["random"]["modules"].keys() == live["random"]["modules"].keys(),
+            "the generators of modules are others",
+            sorted(live["random"]["modules"]),
+        )
+        _refuse_unless(own["random"]["cuda"] is None or torch.cuda.is_available(), "its tensors were on CUDA", "not")
+        return shared, own
+
+    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
+        for name, module in self._inner.named_modules():
+            for key, buffer in module._buffers.items():
+                if buffer is not None and key not in module._non_persistent_buffers_set:
+                    yield _plain(f"{name}.{key}" if name else key), buffer
+
+
+def _refuse_unless(is_right: bool, stored: str, live: Any) -> None:
+    if not is_right:
+        raise StateMismatch(f"checkpoint: {stored}; this run's is {live}")
 
 
 def _checked_extras(extra: Mapping[str, HasState] | None, scheduler: HasState | None) -> dict[str, HasState]:
@@ -68,237 +301,69 @@ def _restore_random_state_(state: dict[str, Any], generators: dict[str, torch.Ge
         generator.set_state(state["modules"][name])
 
 
-class TrainingState:
-    """One rank's training state."""
+def _plain(name: str) -> str:
+    """Return a parameter's name without the wrappers' parts."""
+    for wrapper in WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
 
-    def __init__(
-        self,
-        model: nn.Module,  # plain, DistributedDataParallel, or sharded by `fully_shard`
-        optimizer: torch.optim.Optimizer,  # its state is tensors and plain values (SGD, Adam, AdamW, ...)
-        *,
-        scheduler: HasState | None = None,
-        extra: Mapping[str, HasState] | None = None,  # more objects by name, such as the data position
-        rank: int | None = None,  # None takes that of torch.distributed, or 0
-        world_size: int | None = None,  # None takes that of torch.distributed, or 1
-        spare_bytes: int = SPARE_BYTES,  # room for the captured part to grow during the run
-    ):
-        self.model, self.optimizer = model, optimizer
-        self._inner = model.module if isinstance(model, DistributedDataParallel) else model
-        self._extra = _checked_extras(extra, scheduler)
-        self._parameters = {plain_name(name): parameter for name, parameter in self._inner.named_parameters()}
-        known = {id(parameter) for parameter in self._parameters.values()}
-        for index, group in enumerate(optimizer.param_groups):
-            if any(id(parameter) not in known for parameter in group["params"]):
-                rule = "it must have parameters of the model only: wrap or shard the model first"
-                raise ValueError(f"optimizer's group {index} has other parameters; {rule}")
-        self._generators = {  # that modules keep as attributes, such as this project's own dropout
-            f"{name}.{attribute}": value
-            for name, module in self._inner.named_modules()
-            for attribute, value in vars(module).items()
-            if isinstance(value, torch.Generator)
-        }
-        in_group = dist.is_available() and dist.is_initialized()
-        self.rank = rank if rank is not None else dist.get_rank() if in_group else 0
-        self.world_size = world_size if world_size is not None else dist.get_world_size() if in_group else 1
-        self._spare_bytes = spare_bytes
-        self._layout: StateLayout | None = None
-        self._pieces: Pieces | None = None
 
-    @property
-    def layout(self) -> StateLayout:
-        """The places of everything in the image; fixed by the first `capture` or `load_`."""
-        if self._layout is None:
-            raise RuntimeError("the layout is fixed by the first capture() or load_(): a fresh optimizer has no state")
-        return self._layout
+def _local(tensor: Tensor) -> Tensor:
+    """Return this rank's shard of a tensor, or the tensor where it is not sharded, without its gradient."""
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the image."""
-        return self.layout.num_bytes
 
-    @property
-    def head(self) -> Tensor:
-        """The part that `capture` froze: prefix, header and captured part, uint8."""
-        return self._captured_pieces().head
+def _kind(tensor: Tensor) -> str:
+    """Say dtype and shape, and how a tensor is sharded."""
+    words = f"{str(tensor.dtype).removeprefix('torch.')} {list(_local(tensor).shape)}"
+    placed = (
+        f" of {list(tensor.shape)} {', '.join(map(repr, tensor.placements))}" if isinstance(tensor, DTensor) else ""
+    )
+    return words + placed
 
-    @torch.no_grad()
-    def capture(self, iteration: int) -> StateLayout:
-        """Copy what the next iteration changes before its optimizer step; ValueError if tensors were replaced."""
-        captured = pack_tree(self._small())
-        live = self.tensors()
-        if self._layout is None:
-            self._layout = self._laid_out(live, len(captured) + self._spare_bytes)
-        if self._pieces is None or not self._pieces.are_of(live):
-            self._layout.refuse_unless_loadable(self._laid_out(live, self._layout.captured_capacity_bytes))
-            self._pieces = Pieces(self._layout, live)
-        self._pieces.fill_head_(iteration, captured)
-        return self._layout
 
-    def views(self, offset: int, size: int) -> list[Tensor]:
-        """View the bytes [offset, offset + size) of the captured image, on the devices of its tensors."""
-        return self._captured_pieces().views(offset, size)
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: _kind(tensor) for name, tensor in tensors.items()}
 
-    def read_into_(self, offset: int, out) -> int:
-        """Copy the image's bytes from `offset` on into a buffer, as many as fit; return their number."""
-        out = as_bytes(out)
-        size = min(out.numel(), self.num_bytes - offset)
-        self._captured_pieces().read_into_(offset, out[:size])
-        return size
 
-    @torch.no_grad()
-    def load_(self, image) -> int:
-        """Check a verified image as a whole, put it back in place and drop gradients; return its iteration."""
-        image = as_bytes(image)
-        stored = self.check(image)
-        small = unpack_tree(stored.captured(image))
-        self._check_small(small)
-        self._make_optimizer_state(stored)
-        live = self.tensors()
-        for name, value in small["extra"].items():
-            self._extra[name].load_state_dict(value)
-        for entry in stored.entries:
-            raw_bytes(local_of(live[entry.name])).copy_(image[entry.offset : entry.offset + entry.num_bytes])
-        self._load_small_(small)
-        self._layout, self._pieces = stored, None
-        return prefix_of(image)[0]
+def _sharded_as(parameter: nn.Parameter, local: Tensor) -> Tensor:
+    return DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
 
-    def check(self, image) -> StateLayout:
-        """Refuse an image that is not of this run; a fresh optimizer's state is not compared."""
-        image = as_bytes(image)
-        stored = StateLayout.read(image)
-        if image.numel() < stored.num_bytes:
-            raise StateMismatch(f"checkpoint: {image.numel()} bytes are fewer than its header's {stored.num_bytes}")
-        self.check_layout(stored)
-        return stored
 
-    def check_layout(self, stored: StateLayout) -> None:
-        """Refuse the layout of an image that is not of this run; see `check`."""
-        part = "" if self.optimizer.state else "model/"
-        stored.refuse_unless_loadable(self._laid_out(self.tensors(), 0), part)
+def _floats(tree: Any) -> Any:
+    """Keep the floating-point values of a tree: positions in data, which may move on, are whole numbers."""
+    if isinstance(tree, Mapping):
+        return {key: _floats(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_floats(value) for value in tree]
+    is_kept = tree.is_floating_point() if isinstance(tree, Tensor) else isinstance(tree, float)
+    return tree if is_kept else None
 
-    def parameter_of(self, entry: Entry) -> nn.Parameter:
-        """Return the parameter of an entry, or of an optimizer's entry."""
-        return self._parameters[entry.name.split("/")[1]]
 
-    def _captured_pieces(self) -> Pieces:
-        if self._pieces is None:
-            raise RuntimeError("nothing has been captured: call capture(iteration) after the optimizer's step")
-        return self._pieces
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Name the entries of two dictionaries that are not equal to the last bit."""
+    return [name for name in {**before, **after} if not _equal(before.get(name), after.get(name))]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the live tensors that only an optimizer step changes, by name; sharded tensors are DTensors."""
-        live = {f"model/{name}": parameter for name, parameter in self._parameters.items()}
-        for name, parameter in self._parameters.items():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                if isinstance(value, Tensor):
-                    live[f"optimizer/{name}/{key}"] = value
-        return live
 
-    def _small(self) -> dict[str, Any]:
-        names = {id(parameter): name for name, parameter in self._parameters.items()}
-        return {
-            "groups": [
-                {**group, "params": [names[id(parameter)] for parameter in group["params"]]}
-                for group in self.optimizer.param_groups
-            ],
-            "optimizer": {
-                name: {key: value for key, value in state.items() if not isinstance(value, Tensor)}
-                for name, parameter in self._parameters.items()
-                if (state := self.optimizer.state.get(parameter)) is not None
-            },
-            "buffers": {name: local_of(buffer) for name, buffer in self._buffers()},
-            "extra": {name: item.state_dict() for name, item in self._extra.items()},
-            "random": _random_state(self._generators),
-        }
-
-    def _load_small_(self, small: dict[str, Any]) -> None:
-        """Put the captured part back, but for the extra objects; random numbers last."""
-        for group, stored in zip(self.optimizer.param_groups, small["groups"], strict=True):
-            for key in stored.keys() - {"params"}:
-                if isinstance(stored[key], Tensor) and isinstance(group.get(key), Tensor):
-                    group[key].copy_(stored[key])  # a learning rate that is a tensor stays the same tensor
-                else:
-                    group[key] = stored[key]
-        for name, values in small["optimizer"].items():
-            self.optimizer.state[self._parameters[name]].update(values)
-        for name, buffer in self._buffers():
-            local_of(buffer).copy_(small["buffers"][name])
-        _restore_random_state_(small["random"], self._generators)
-
-    def _check_small(self, small: dict[str, Any]) -> None:
-        own = self._small()
-        for part in ("buffers", "extra"):
-            if small[part].keys() != own[part].keys():
-                raise StateMismatch(f"checkpoint: {part} are {sorted(small[part])}; this run's are {sorted(own[part])}")
-        for name, buffer in own["buffers"].items():
-            if (buffer.dtype, buffer.shape) != (small["buffers"][name].dtype, small["buffers"][name].shape):
-                raise StateMismatch(f"checkpoint: buffer {name!r} has another dtype or shape than this run's")
-        if [group["params"] for group in small["groups"]] != [group["params"] for group in own["groups"]]:
-            raise StateMismatch("checkpoint: the optimizer's groups have other parameters than this run's")
-        if small["random"]["modules"].keys() != own["random"]["modules"].keys():
-            raise StateMismatch("checkpoint: the modules' generators are others than this run's")
-        if small["random"]["cuda"] is not None and not torch.cuda.is_available():
-            raise StateMismatch("checkpoint: it has a state of CUDA's generator, and there is no CUDA here")
-
-    def _make_optimizer_state(self, stored: StateLayout) -> None:
-        """Make a fresh optimizer's state as large as the checkpoint's, and compare; undone if it does not fit."""
-        was_fresh = not self.optimizer.state
-        wanted = {entry.name for entry in stored.entries}
-        self.optimizer.zero_grad(set_to_none=True)  # or torch takes the gradients for the sign of a state
-        if was_fresh:
-            with torch.enable_grad():
-                get_optimizer_state_dict(self.model, self.optimizer)
-        for name, parameter in self._parameters.items():
-            state = self.optimizer.state.get(parameter, {})
-            for key in [key for key in state if f"optimizer/{name}/{key}" not in wanted]:
-                del state[key]  # a parameter that never had a gradient has no state; plain values come with the image
-            if not state:
-                self.optimizer.state.pop(parameter, None)
-        try:
-            stored.refuse_unless_loadable(self._laid_out(self.tensors(), 0))
-        except StateMismatch:
-            if was_fresh:
-                self.optimizer.state.clear()
-            raise
-
-    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
-        for name, module in self._inner.named_modules():
-            for key, buffer in module._buffers.items():
-                if buffer is not None and key not in module._non_persistent_buffers_set:
-                    yield plain_name(f"{name}.{key}" if name else key), buffer
-
-    @torch.no_grad()
-    def _laid_out(self, live: dict[str, Tensor], captured_capacity_bytes: int) -> StateLayout:
-        return StateLayout.of(
-            model=type(self._inner).__name__.removeprefix("FSDP"),
-            optimizer=type(self.optimizer).__name__,
-            rank=self.rank,
-            world_size=self.world_size,
-            captured_capacity_bytes=captured_capacity_bytes,
-            entries=[entry_of(name, tensor) for name, tensor in live.items()],
+def _equal(before: Any, after: Any) -> bool:
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        own = after.detach().cpu()
+        return (
+            before.shape == own.shape
+            and before.dtype == own.dtype
+            and torch.equal(
+                before.contiguous().reshape(-1).view(torch.uint8), own.contiguous().reshape(-1).view(torch.uint8)
+            )
         )
-
-
-def resume_(state: TrainingState, image, throw_away: Callable[[], Tensor] | None = None) -> int:
-    """Put a verified image into a new process so that training goes on bit for bit; return its iteration, 0 for None.
-
-    DDP lays its buckets out anew after its first backward pass and then sums in another order. So two passes run first,
-    whose gradients are dropped: `throw_away` gives the loss of any batch of the usual shape. FSDP2 needs none.
-    """
-    if image is None:
-        return 0
-    image = as_bytes(image)
-    state.check(image)
-    require_throw_away(state.model, throw_away)
-    if isinstance(state.model, DistributedDataParallel):
-        for _ in range(THROW_AWAY_PASSES):
-            with torch.enable_grad():
-                throw_away().backward()
-            state.optimizer.zero_grad(set_to_none=True)
-    return state.load_(image)
-
-
-def require_throw_away(model: nn.Module, throw_away: Callable[[], Tensor] | None) -> None:
-    """Refuse a DDP model without losses to throw away."""
-    if isinstance(model, DistributedDataParallel) and throw_away is None:
-        raise ValueError("throw_away is None; it must give a loss, or a DDP model cannot resume bit for bit")
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return before.keys() == after.keys() and not _differing(before, after)
+    if isinstance(before, list | tuple) and isinstance(after, list | tuple):
+        return len(before) == len(after) and all(map(_equal, before, after))
+    return before == after

@@ -80,7 +80,7 @@ class TrafficWatch:
 
 
 def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
-    """Make a DDP or fully_shard model report its collectives; to be called once, before its first iteration."""
+    """Make a model report its collectives, before its first iteration; one on a single rank has none."""
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if isinstance(model, DistributedDataParallel):
         model.register_comm_hook((watch, model.process_group), _averaged)
@@ -88,8 +88,9 @@ def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
         for module in sharded:
             module.set_custom_all_gather(_WatchedAllGather(watch))
             module.set_custom_reduce_scatter(_WatchedReduceScatter(watch))
-    else:
-        raise ValueError(f"model is {type(model).__name__}; it must be wrapped in DDP or given to fully_shard")
+    elif dist.is_initialized() and dist.get_world_size() > 1:
+        rule = "where there are several ranks it must be wrapped in DDP or given to fully_shard"
+        raise ValueError(f"model is {type(model).__name__}; {rule}")
 
 
 def _averaged(state: tuple[TrafficWatch, dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:

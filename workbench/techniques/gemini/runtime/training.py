@@ -61,7 +61,7 @@ class Training:
         names: Sequence[str] | None = None,  # of the machines; None for machine-0 and so on
         preload: Sequence[str] = (),  # modules that are imported once, before machines are forked
         threads_per_rank: int = 1,
-        echo: bool = True,  # whether the output of ranks is shown
+        echo: bool = True,  # whether the output and the errors of ranks are shown at once
         **choices: Any,  # timing, faults, replacement_s, memory_limit_bytes: see `Task`
     ):
         if machines is not None:
@@ -83,7 +83,7 @@ class Training:
         self._machines = machines or Machines(
             hosts=hosts, preload=preload, threads_per_rank=threads_per_rank, echo=echo
         )
-        self._operator = Operator(self._machines, self._task)
+        self._operator = Operator(self._machines, self._task, echo)
         self._thread: threading.Thread | None = None
         self._end: Future[TrainingOutcome] = Future()
 
@@ -109,16 +109,17 @@ class Training:
         """By machine: `agent`, its process id, and `ranks`, theirs by number."""
         return self._machines.pids
 
-    def run(self, timeout_s: float = 300.0) -> TrainingOutcome:
+    def run(self, timeout_s: float | None = None) -> TrainingOutcome:
         """Train, and wait for the end.
 
-        It raises RankFailed if the same error ends 3 generations in a row without progress, TimeoutError if it takes
-        longer, and RuntimeError if it was closed meanwhile.
+        It raises RankFailed if an error comes before the first iteration, if the same error ends 3 generations in a row
+        without progress, or if 10 end so for any reason; TimeoutError if it takes longer than asked for; and
+        RuntimeError if it was closed meanwhile.
         """
         results = self._operator.run(_positive("timeout_s", timeout_s))
         return TrainingOutcome(results=tuple(results), events=self.events, hosts=self._machines.hosts)
 
-    def start(self, timeout_s: float = 300.0) -> None:
+    def start(self, timeout_s: float | None = None) -> None:
         """Train in another thread, so that a notebook can look on and `strike`; `result` waits for the end."""
         _positive("timeout_s", timeout_s)
         if self._thread is not None:
@@ -167,7 +168,7 @@ class Training:
 
 
 def run_training(
-    function: Any, num_machines: int, ranks_per_machine: int = 1, *, timeout_s: float = 300.0, **choices: Any
+    function: Any, num_machines: int, ranks_per_machine: int = 1, *, timeout_s: float | None = None, **choices: Any
 ) -> TrainingOutcome:
     """Train a function on machines, again after every failure; choices and errors are those of `Training`."""
     _positive("timeout_s", timeout_s)
@@ -222,7 +223,7 @@ def _checked_url(store: str, hosts: Any) -> str | None:
     return store
 
 
-def _positive(name: str, value: float) -> float:
-    if not value > 0:
+def _positive(name: str, value: float | None) -> float | None:
+    if value is not None and not value > 0:
         raise ValueError(f"{name} is {value!r}; it must be above 0")
     return value

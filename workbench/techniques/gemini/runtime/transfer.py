@@ -1,23 +1,24 @@
-"""A checkpoint on its way to peers, beside training, in chunks through a few sub-buffers (sections 6.5.2 and 6.5.3)."""
+"""A checkpoint on its way to peers, beside training, in chunks of which a few are under way (sections 6.5.2, 6.5.3)."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import torch
 import torch.distributed as dist
+import xxhash
 from torch import Tensor
 
 from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.partition import Chunk
 
-__all__ = ["Route", "Transfer", "routes_of"]
+__all__ = ["Arriving", "Leaving", "ReplicaDamaged", "Route", "Transfer", "routes_of"]
 
-Read = Callable[[Chunk, Tensor], object]  # fills a buffer with the bytes of a chunk of this rank's shard
-Keep = Callable[[int, int, Tensor], object]  # takes bytes of a rank's shard: rank, offset, bytes
 WaitForSpan = Callable[[int], object]  # returns once an idle span has come
-Done = Callable[[], object]  # called at the beginning or end
+
+
+class ReplicaDamaged(RuntimeError):
+    """A replica arrived changed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +27,23 @@ class Route:
 
     target: int  # rank that keeps this rank's replica
     source: int  # rank whose replica this rank keeps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Leaving:
+    """This rank's shard."""
+
+    data: Tensor  # uint8; it must stay the same until all is sent
+    chunks: Sequence[Chunk]  # of all its remote replicas, in the order of travelling
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Arriving:
+    """The place of another rank's shard."""
+
+    data: Tensor  # uint8, to be written
+    chunks: Sequence[Chunk]  # of all its remote replicas
+    digest: bytes  # checksum that the sender told before
 
 
 def routes_of(rank: int, holders: Sequence[Sequence[int]]) -> tuple[Route, ...]:
@@ -48,83 +66,67 @@ class Transfer:
         routes: Sequence[Route],  # of this rank, in the order of replicas
         *,
         group: dist.ProcessGroup,  # for checkpoints alone
-        chunk_bytes: int,  # size of a sub-buffer, R / p; no chunk is larger
-        num_buffers: int,  # p; one means that nothing arrives while a chunk is being kept
-        device: torch.device | str = "cpu",  # of the buffers
+        num_buffers: int,  # p, chunks under way; one means that nothing arrives while a chunk is being kept
     ) -> None:
-        require_counts(1, chunk_bytes=chunk_bytes, num_buffers=num_buffers)
-        self._routes, self._group = tuple(routes), group
-        self._arriving, self._leaving = (
-            [torch.empty(chunk_bytes, dtype=torch.uint8, device=device) for _ in range(num_buffers)] for _ in range(2)
-        )
+        require_counts(1, num_buffers=num_buffers)
+        self._routes, self._group, self._num_buffers = tuple(routes), group, num_buffers
         self._threads = ThreadPoolExecutor(max_workers=3, thread_name_prefix="checkpoint")
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of the sub-buffers, those of both directions."""
-        return sum(buffer.numel() for buffer in (*self._arriving, *self._leaving))
 
     def start(
         self,
-        own: Sequence[Chunk],  # of this rank, replica by replica
-        peers: Mapping[int, Sequence[Chunk]],  # rank -> its chunks, of all ranks whose replicas are kept here
+        prepare: Callable[[], tuple[Leaving, Mapping[int, Arriving]]],  # before anything travels; by rank
         *,
-        read: Read,  # the bytes must stay the same until the sender is done
-        keep: Keep,  # in the receiving thread; the buffer is reused afterwards
         wait: WaitForSpan,  # before a chunk; after a timeout the chunk is sent late rather than never
-        prepare: Done = lambda: None,  # before anything is sent or received
-        sent: Done = lambda: None,  # once all is sent
-        received: Done = lambda: None,  # once all has been kept
+        sent: Callable[[], object] = lambda: None,  # once all is sent
+        received: Callable[[], object] = lambda: None,  # once all has arrived unchanged
     ) -> tuple[Future[None], Future[None]]:
         """Start one checkpoint after the one before is done; return the ends, or errors, of sender and receiver."""
         prepared = self._threads.submit(prepare)
-        sending = self._threads.submit(self._send, prepared, own, read, wait, sent)
-        return sending, self._threads.submit(self._receive, prepared, peers, keep, received)
+        sending = self._threads.submit(self._send, prepared, wait, sent)
+        return sending, self._threads.submit(self._receive, prepared, received)
 
     def close(self) -> None:
         """Let go of the threads; a transfer under way ends with the process group."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _send(self, prepared: Future, own: Sequence[Chunk], read: Read, wait: WaitForSpan, sent: Done) -> None:
-        prepared.result()
+    def _send(self, prepared: Future, wait: WaitForSpan, sent: Callable[[], object]) -> None:
+        leaving: Leaving = prepared.result()[0]
         under_way: deque[dist.Work] = deque()
-        for number, chunk in enumerate(own):
-            if len(under_way) == len(self._leaving):
+        for chunk in leaving.chunks:
+            if len(under_way) == self._num_buffers:
                 under_way.popleft().wait()
             wait(chunk.span)
-            buffer = self._leaving[number % len(self._leaving)][: chunk.size_bytes]
-            read(chunk, buffer)
-            target = self._routes[chunk.replica].target
-            under_way.append(dist.isend(buffer, group_dst=target, group=self._group))
+            part = leaving.data[chunk.offset_bytes : chunk.offset_bytes + chunk.size_bytes]
+            under_way.append(dist.isend(part, group_dst=self._routes[chunk.replica].target, group=self._group))
         for work in under_way:
             work.wait()
         sent()
 
-    def _receive(self, prepared: Future, peers: Mapping[int, Sequence[Chunk]], keep: Keep, received: Done) -> None:
-        prepared.result()
-        under_way: deque[tuple[dist.Work, int, int, Tensor]] = deque()
+    def _receive(self, prepared: Future, received: Callable[[], object]) -> None:
+        arriving: Mapping[int, Arriving] = prepared.result()[1]
+        sums = {source: xxhash.xxh3_128() for source in arriving}
+        under_way: deque[tuple[dist.Work, int, Tensor]] = deque()
 
         def take_oldest() -> None:
-            work, source, offset, buffer = under_way.popleft()
+            work, source, part = under_way.popleft()
             work.wait()
-            keep(source, offset, buffer)
+            sums[source].update(part.numpy())  # the chunks of a shard come in the order of their offsets
 
         # Messages match by their order in a plan that both sides have.
-        for number, (source, chunk) in enumerate(self._in_order(peers)):
-            if len(under_way) == len(self._arriving):
+        for source, chunk in self._in_order(arriving):
+            if len(under_way) == self._num_buffers:
                 take_oldest()
-            buffer = self._arriving[number % len(self._arriving)][: chunk.size_bytes]
-            work = dist.irecv(buffer, group_src=source, group=self._group)
-            under_way.append((work, source, chunk.offset_bytes, buffer))
+            part = arriving[source].data[chunk.offset_bytes : chunk.offset_bytes + chunk.size_bytes]
+            under_way.append((dist.irecv(part, group_src=source, group=self._group), source, part))
         while under_way:
             take_oldest()
+        for source, found in sums.items():
+            if found.digest() != arriving[source].digest:
+                raise ReplicaDamaged(f"the shard of rank {source} arrived at rank {dist.get_rank()} changed")
         received()
 
-    def _in_order(self, peers: Mapping[int, Sequence[Chunk]]) -> list[tuple[int, Chunk]]:
-        sources = [route.source for route in self._routes]
-        return [
-            (source, chunk)
-            for number, source in enumerate(sources)
-            for chunk in peers[source]
-            if chunk.replica == number
-        ]
+    def _in_order(self, arriving: Mapping[int, Arriving]) -> Iterator[tuple[int, Chunk]]:
+        for number, route in enumerate(self._routes):
+            for chunk in arriving[route.source].chunks:
+                if chunk.replica == number:
+                    yield route.source, chunk

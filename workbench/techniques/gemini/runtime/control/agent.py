@@ -147,6 +147,8 @@ class ControlAgent:
             self.leads = record is not None and record.name == self.name
             if self.leads:
                 self._lead(record, raw, now_s, step)
+            if self._had_outage:
+                step.events.append(("store found", {}))
             self._had_outage = False
         except StoreUnavailable as error:
             self.leads = False

@@ -17,6 +17,8 @@ class EventName(StrEnum):
     KILLED = "killed"  # by a fault of the schedule, or on request
     HEARTBEAT_LOST = "heartbeat lost"
     STORE_LOST = "store lost"  # as an agent noticed
+    STORE_FOUND = "store found"  # the same agent again
+    STORE_REPLACED = "store replaced"  # by the operator, because the old one did not answer
     STORE_STARTED = "store started"
     ROOT_ELECTED = "root elected"
     FAILURE_DETECTED = "failure detected"  # by the root
@@ -51,6 +53,7 @@ class Victim(Enum):
     RANK = "rank"  # the processes of the given ranks
     ROOT = "root"  # the machine whose agent is root
     STORE = "store"  # the embedded store, which comes back empty
+    FROZEN_STORE = "frozen store"  # the embedded store stops to answer, and is not ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +61,7 @@ class Fault:
     """One failure, at one moment of a training; a victim that is gone already is left alone."""
 
     kills: Victim  # the kind
-    numbers: tuple[int, ...] = ()  # of the machines or ranks, which die at once; empty for root and store
+    numbers: tuple[int, ...] = ()  # of the machines or ranks, which die at once; empty for all else
     at_iteration: int | None = None  # when a rank first reports this iteration or a later one
     after_event: str | None = None  # or when this event is logged
     occurrence: int = 1  # of that event
@@ -84,5 +87,5 @@ class Fault:
         wrong = [number for number in self.numbers if not 0 <= number < limit]
         if wrong:
             raise ValueError(f"Fault.numbers is {self.numbers!r}; each must lie in 0..{limit - 1}")
-        if self.kills is Victim.STORE and not has_store:
-            raise ValueError(f"Fault.kills is {self.kills!r}; only the embedded store can be killed")
+        if self.kills in (Victim.STORE, Victim.FROZEN_STORE) and not has_store:
+            raise ValueError(f"Fault.kills is {self.kills!r}; only the embedded store can be killed or stopped")

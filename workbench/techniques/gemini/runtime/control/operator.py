@@ -2,9 +2,11 @@
 
 import heapq
 import itertools
+import math
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ from .ordering import Order, Replacement
 from .service import (
     AgentPlan,
     Logged,
+    Pause,
     Progress,
     Roster,
     StoreReady,
@@ -30,28 +33,65 @@ from .service import (
     serve_agent,
     serve_store,
 )
+from .store import StoreUnavailable
 
 __all__ = ["STORE", "Operator", "Repeats", "Task"]
 
 MOST_REPEATS = 3  # generations in a row that end with the same error before training is given up
+MOST_STALLED = 10  # generations in a row without progress, whatever ended them
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # before a restart without progress; each is twice the one before
 STORE = "the store"  # name of the process that serves the embedded store
+LOST_LEASES = 2.0  # for which a store of others may be gone when a failure needs it
 LOOK_S = 0.05  # seconds between two looks at what is due or was asked for by another thread
 
 
 class Repeats:
-    """Counts generations in a row that ended with the same error and without progress."""
+    """Counts generations in a row that ended without progress, and among them those that ended with one error."""
 
     def __init__(self) -> None:
-        self._signature, self._generation, self._progress, self._times = "", 0, 0, 0
+        self._generation, self._progress, self._num_stalled = 0, -1, 0
+        self._signature, self._num_same, self._is_signed = "", 0, False
 
-    def is_hopeless(self, signature: str, generation: int, progress: int) -> bool:
-        """Count an error; only the first of a generation does."""
-        if generation == self._generation:
+    def is_new(self, generation: int, progress: int) -> bool:
+        """Count the end of a generation that has reached an iteration; False if it was counted before."""
+        if generation <= self._generation:
             return False
-        before = self._signature, self._generation, self._progress
-        self._times = self._times + 1 if (signature, generation - 1, progress) == before else 1
-        self._signature, self._generation, self._progress = signature, generation, progress
-        return self._times == MOST_REPEATS
+        if progress > self._progress:
+            self._num_stalled = self._num_same = 0
+        self._num_stalled += 1
+        self._generation, self._progress, self._is_signed = generation, progress, False
+        return True
+
+    def note_error(self, signature: str) -> None:
+        """Note an error of the generation that was counted last; only its first one counts."""
+        if not self._is_signed:
+            self._num_same = self._num_same + 1 if signature == self._signature else 1
+            self._signature, self._is_signed = signature, True
+
+    @property
+    def verdict(self) -> str:
+        """Why to give up; "" for going on."""
+        if self._is_signed and self._generation == 1 and self._progress < 1:
+            return "It failed before its first iteration was done, so it was not restarted."
+        if self._num_same >= MOST_REPEATS:
+            return f"Training was restarted {MOST_REPEATS - 1} times and failed the same way."
+        if self._num_stalled >= MOST_STALLED:
+            reached = max(0, self._progress)
+            return f"Training was started {MOST_STALLED} times without getting beyond iteration {reached}."
+        return ""
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds to wait before the next generation."""
+        return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._num_stalled - 2)) if self._num_stalled > 1 else 0.0
+
+
+def signature_of(failure: RankFailure) -> str:
+    """Tell errors apart by class and place: the innermost frame and the class, without the words."""
+    if not failure.traceback:
+        return failure.message
+    frames = [line.strip() for line in failure.traceback.splitlines() if line.strip().startswith("File ")]
+    return f"{failure.message.partition(':')[0]} at {frames[-1] if frames else '?'}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +118,7 @@ class Task:
 class Operator:
     """Runs one training on machines, of which none is started yet; other threads add to `requests` or set `give_up`."""
 
-    def __init__(self, machines: Machines, task: Task):
+    def __init__(self, machines: Machines, task: Task, shows_errors: bool = True):
         self.events: list[Event] = []
         self.requests: queue.SimpleQueue[Fault] = queue.SimpleQueue()
         self.give_up = threading.Event()
@@ -102,10 +142,14 @@ class Operator:
         self._results: dict[int, dict[int, Any]] = {}
         self._finished: Order | None = None
         self._repeats = Repeats()
+        self._shows_errors = shows_errors
+        self._failed_s = math.inf  # when a failure began that no generation has followed yet
+        self._storeless_s: dict[str, float] = {}  # since when a machine has no answer of the store
+        self._store_started_s = 0.0
 
-    def run(self, timeout_s: float) -> list[Any]:
+    def run(self, timeout_s: float | None) -> list[Any]:
         """Start everything and wait for the results, in rank order; an error says what was going on."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         self._start_store()
         while self._store_address is None:
             self._turn(deadline_s, timeout_s)
@@ -123,12 +167,13 @@ class Operator:
         done = self._finished and self._results.get(self._finished.generation)
         return bool(done) and len(done) == self._num_ranks
 
-    def _turn(self, deadline_s: float, timeout_s: float) -> None:
+    def _turn(self, deadline_s: float, timeout_s: float | None) -> None:
         now_s = time.monotonic()
         if now_s > deadline_s:
             raise TimeoutError(f"training did not end within {timeout_s:g} s: {self._situation()}")
         if self.give_up.is_set():
             raise RuntimeError(f"training was closed before its end: {self._situation()}")
+        self._look_after_store(now_s)
         while self._due and self._due[0][0] <= now_s:
             heapq.heappop(self._due)[2]()
         while not self.requests.empty():
@@ -159,7 +204,22 @@ class Operator:
         if self._task.etcd_url is not None:
             self._store_address = ("", 0)
             return
-        self._machines.start(STORE, serve_store, port, host=0 if self._task.has_hosts else None)
+        if STORE not in self._machines.names:
+            self._store_started_s = time.monotonic()
+            self._machines.start(STORE, serve_store, port, host=0 if self._task.has_hosts else None)
+
+    def _look_after_store(self, now_s: float) -> None:
+        """Replace an embedded store that does not answer; give up where another one is needed and has gone."""
+        lease_s = self._task.timing.lease_s
+        lost_s = now_s - max(min(self._storeless_s.values(), default=now_s), self._store_started_s)
+        if self._task.etcd_url is None:
+            if lost_s > lease_s and STORE in self._machines.names:
+                self._store_started_s = now_s
+                self._note(EventName.STORE_REPLACED)
+                self._machines.kill(STORE)  # its end starts the next one
+        elif lost_s > LOST_LEASES * lease_s and now_s - self._failed_s > LOST_LEASES * lease_s:
+            words = f"the store at {self._task.etcd_url} has not answered for {lost_s:.1f} s"
+            raise StoreUnavailable(f"{words}, and training cannot restart without it: {self._situation()}")
 
     def _start(self, name: str) -> None:
         etcd = self._task.etcd_url
@@ -219,9 +279,8 @@ class Operator:
             case RankSaid(machine=name, rank=rank, label=generation, message=message):
                 self._hear_rank(name, rank, generation, message)
             case RankEnded(rank=rank, label=generation, time_s=time_s, status=status, exit=RankExit.KILLED):
-                words, counts = describe_end(status), os.WTERMSIG(status) != signal.SIGKILL
-                failure = RankFailure(rank=rank, kind=FailureKind.DIED, time_s=time_s, message=words)
-                self._note_failure(failure, generation, happening.machine, counts)
+                failure = RankFailure(rank=rank, kind=FailureKind.DIED, time_s=time_s, message=describe_end(status))
+                self._note_failure(failure, generation, happening.machine)
 
     def _hear_end(self, name: str, time_s: float, status: int) -> None:
         if name == STORE:
@@ -230,6 +289,9 @@ class Operator:
             return
         details = {"exit_code": os.waitstatus_to_exitcode(status)}
         self._note(EventName.MACHINE_ENDED, time_s, machine=name, details=details)
+        self._storeless_s.pop(name, None)
+        if name in self._members:
+            self._note_end(self._generation, time_s, f"machine {name!r} ended")
         self._replace_all_if_none_is_left()
 
     def _replace_all_if_none_is_left(self) -> None:
@@ -263,6 +325,10 @@ class Operator:
     def _hear_log(self, name: str, what: str, time_s: float, details: dict[str, Any]) -> None:
         concerned = details.pop("lost", name)
         generation = details.pop("generation", None)
+        if what == EventName.STORE_LOST:
+            self._storeless_s[name] = time_s
+        if what == EventName.STORE_FOUND:
+            self._storeless_s.pop(name, None)
         if what == EventName.ROOT_ELECTED:
             self._root = details.pop("root")
         if what == EventName.GENERATION_ORDERED:
@@ -270,6 +336,7 @@ class Operator:
         self._note(what, time_s, machine=concerned, generation=generation, details=details)
 
     def _take_members(self, members: tuple[str, ...], generation: int, time_s: float) -> None:
+        self._failed_s = math.inf
         before, self._members = self._members, members
         self._generation = generation
         for number, (old, new) in enumerate(zip(before, members, strict=True)):
@@ -299,15 +366,31 @@ class Operator:
                 failure = RankFailure(rank=rank, kind=kind, time_s=time_s, message=words, traceback=traceback)
                 self._note_failure(failure, generation, name)
 
-    def _note_failure(self, failure: RankFailure, generation: int, name: str, counts: bool = True) -> None:
+    def _note_failure(self, failure: RankFailure, generation: int, name: str) -> None:
         details = {"kind": failure.kind.value, "message": failure.message}
         common = {"machine": name, "rank": failure.rank, "generation": generation}
         self._note(EventName.RANK_FAILED, failure.time_s, **common, details=details)
-        if not counts or failure.kind is FailureKind.PEER_LOST:
-            return
-        signature = failure.traceback or failure.message
-        if self._repeats.is_hopeless(signature, generation, self._progress):
-            raise RankFailed([failure], f"Training was restarted {MOST_REPEATS - 1} times and failed the same way.")
+        if generation == self._generation:
+            self._note_end(generation, failure.time_s, failure)
+
+    def _note_end(self, generation: int, time_s: float, cause: RankFailure | str) -> None:
+        """Count the end of a generation; give up, or let the next one wait, where nothing is gained by restarts."""
+        if self._repeats.is_new(generation, self._progress):
+            self._failed_s = time_s
+            if pause_s := self._repeats.pause_s:
+                for name in self._roster:
+                    if name in self._machines.names:
+                        self._machines.tell(name, Pause(seconds=pause_s))
+        is_error = isinstance(cause, RankFailure) and cause.kind is FailureKind.RAISED
+        if is_error:
+            if self._shows_errors:
+                print(f"workbench: {cause}", file=sys.stderr, flush=True)
+            self._repeats.note_error(signature_of(cause))
+        if verdict := self._repeats.verdict:
+            if isinstance(cause, RankFailure) and cause.kind is not FailureKind.PEER_LOST:
+                raise RankFailed([cause], verdict)
+            if not isinstance(cause, RankFailure):
+                raise RuntimeError(f"{cause}. {verdict}")
 
     def _note(
         self, name: str, time_s: float | None = None, *, machine: str = "", number: int | None = None, **fields: Any
@@ -334,10 +417,13 @@ class Operator:
                 self._kill_machines([self._members[number] for number in fault.numbers])
             case Victim.ROOT:
                 self._kill_machines([self._root])
-            case Victim.STORE:
+            case Victim.STORE if STORE in self._machines.names:
                 self._note_kill("store")
                 self._later(fault.down_s, self._revive_store)
                 self._machines.kill(STORE)
+            case Victim.FROZEN_STORE if STORE in self._machines.names:
+                self._note_kill("frozen store")
+                os.kill(self._machines.pids[STORE]["agent"], signal.SIGSTOP)
 
     def _kill_ranks(self, ranks: Sequence[int]) -> None:
         for rank in ranks:

@@ -43,6 +43,13 @@ class Roster:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Pause:
+    """The operator asks agents to let the next generation wait."""
+
+    seconds: float  # from now on
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingEnded:
     """The root says that all ranks of a generation have returned."""
 
@@ -109,6 +116,8 @@ class _Service:
             machine.name, store, initial=plan.initial, roster=plan.roster, timing=plan.timing, meeting=self._meeting
         )
         self._exits: dict[int, RankExit] = {}  # of this generation, by rank
+        self._waiting: Order | None = None  # whose ranks are not started yet
+        self._start_s = 0.0  # before which none are
 
     def _meeting(self) -> str:
         address, port = self._listening.getsockname()
@@ -127,6 +136,8 @@ class _Service:
         match happening:
             case Roster(names=names):
                 self._agent.roster = names
+            case Pause(seconds=seconds):
+                self._start_s = time.monotonic() + seconds
             case RankEnded(rank=rank, label=generation) if generation == self._agent.order.generation:
                 self._exits[rank] = happening.exit
                 self._agent.phase = self._phase()
@@ -148,13 +159,14 @@ class _Service:
         if step.finished is not None:
             self._machine.tell(TrainingEnded(order=step.finished))
         if step.order is not None:
-            self._carry_out(step.order)
+            self._machine.stop_ranks()
+            self._exits.clear()
+            self._waiting = step.order if self._machine.name in step.order.members else None
+        if self._waiting is not None and now_s >= self._start_s:
+            self._start_ranks(self._waiting)
+            self._waiting = None
 
-    def _carry_out(self, order: Order) -> None:
-        self._machine.stop_ranks()
-        self._exits.clear()
-        if self._machine.name not in order.members:
-            return
+    def _start_ranks(self, order: Order) -> None:
         number = order.members.index(self._machine.name)
         for local in range(self._plan.ranks_per_machine):
             self._start_rank(order, number, number * self._plan.ranks_per_machine + local)
@@ -253,19 +265,25 @@ def run_program(link: RankLink, *, program: bytes, seat: Seat) -> Any:
 
 
 def _join(seat: Seat) -> None:
+    import torch
     import torch.distributed as dist
 
     from workbench.launch.rank import GROUP_PATIENCE  # the owner watches the clock; the group's limit is only later
 
     for name, value in (("RANK", seat.rank), ("WORLD_SIZE", seat.world_size)):
         os.environ[name] = str(value)
-    os.environ["LOCAL_RANK"] = str(seat.rank % (seat.world_size // seat.num_machines))
+    ranks_per_machine = seat.world_size // seat.num_machines
+    local_rank = seat.rank % ranks_per_machine
+    os.environ["LOCAL_RANK"] = str(local_rank)
+    has_devices = torch.cuda.is_available() and torch.cuda.device_count() >= ranks_per_machine
+    if has_devices:
+        torch.cuda.set_device(local_rank)
     choices = {} if seat.meeting_fd < 0 else {"master_listen_fd": seat.meeting_fd}
     store = dist.TCPStore(
         *seat.meeting, seat.world_size, seat.meeting_fd >= 0, GROUP_PATIENCE, wait_for_workers=False, **choices
     )
     dist.init_process_group(
-        "gloo",
+        "cpu:gloo,cuda:nccl" if has_devices else "gloo",
         store=dist.PrefixStore(f"generation-{seat.generation}", store),
         rank=seat.rank,
         world_size=seat.world_size,

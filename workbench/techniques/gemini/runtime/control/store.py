@@ -3,7 +3,11 @@
 import base64
 import contextlib
 import datetime
+import queue
 import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -61,39 +65,69 @@ def serve_tcp_store(listening: socket.socket) -> dist.TCPStore:
     return dist.TCPStore(address, port, None, True, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
+class _Client:
+    """A connection whose calls are made one after the other in a thread; after a late one it is of no more use."""
+
+    def __init__(self, connect: Callable[[], dist.TCPStore]) -> None:
+        self._connect = connect
+        self._calls: queue.SimpleQueue[tuple[Future, Callable[[dist.TCPStore], Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="store", daemon=True).start()
+
+    def _work(self) -> None:
+        connection = None
+        while (call := self._calls.get()) is not None:
+            end, question = call
+            try:
+                connection = connection or self._connect()
+                end.set_result(question(connection))
+            except Exception as error:
+                end.set_exception(error)
+
+    def ask(self, question: Callable[[dist.TCPStore], Any], timeout_s: float) -> Any:
+        """Return the answer; TimeoutError if it takes longer."""
+        end: Future = Future()
+        self._calls.put((end, question))
+        try:
+            return end.result(timeout_s)
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {timeout_s:g} s") from None
+
+    def close(self) -> None:
+        """End the thread after its last call."""
+        self._calls.put(None)
+
+
 class TcpKeyValueStore(KeyValueStore):
-    """A client of torch's TCPStore that finds a restarted server; it waits without limit for a stopped one."""
+    """A client of torch's TCPStore that finds a restarted server, and gives up waiting for one that is stopped.
+
+    torch's own calls wait for a stopped server without limit, so they are made in a thread.
+    """
 
     def __init__(self, address: str, port: int, *, timeout_s: float = 1.0):
         self._place = address, port
         self._timeout_s = timeout_s
         self._timeout = datetime.timedelta(seconds=timeout_s)
-        self._client: dist.TCPStore | None = None
+        self._client: _Client | None = None
 
     def get(self, key: str) -> bytes | None:
-        with self._asking() as client:
-            return bytes(client.get(key)) if client.check([key]) else None
+        return self._ask(lambda client: bytes(client.get(key)) if client.check([key]) else None)
 
     def set(self, key: str, value: bytes) -> None:
         checked_value("value", value)
-        with self._asking() as client:
-            client.set(key, value)
+        self._ask(lambda client: client.set(key, value))
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
         check_change(expected, desired)
-        with self._asking() as client:
-            now = bytes(client.compare_set(key, expected or b"", desired))
+        now = self._ask(lambda client: bytes(client.compare_set(key, expected or b"", desired)))
         # For a missing key the server echoes what was expected.
         return None if now == expected and now != desired else now
 
-    @contextlib.contextmanager
-    def _asking(self):
+    def _ask(self, question: Callable[[dist.TCPStore], Any]) -> Any:
+        self._client = self._client or _Client(self._connect)
         try:
-            if self._client is None:
-                self._client = self._connect()
-            yield self._client
-        except (dist.DistError, OSError) as error:
-            self._client = None
+            return self._client.ask(question, self._timeout_s)
+        except (dist.DistError, OSError) as error:  # a TimeoutError is an OSError
+            self.close()
             address, port = self._place
             reason = str(error).partition("\n")[0]
             raise StoreUnavailable(f"the store at {address}:{port} does not answer: {reason}") from error
@@ -104,6 +138,8 @@ class TcpKeyValueStore(KeyValueStore):
         return dist.TCPStore(*self._place, None, False, self._timeout, wait_for_workers=False)
 
     def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
         self._client = None
 
 
