@@ -320,7 +320,9 @@ def draw_retrieval(rows: Sequence[Mapping]) -> Figure:
 
 
 _TIER_COLOR = MappingProxyType(dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], GREY), strict=True)))
-_MARKERS = MappingProxyType({"rank": "o", "machine": "X", "store": "D", "bit flipped": "^"})
+_MARKERS = MappingProxyType(
+    {"rank": "o", "machine": "X", "store": "D", "frozen store": "d", "bit flipped": "^", "chunk damaged": "v"}
+)
 _ROW_IN, _FURNITURE_IN = 0.2, 1.7  # height of a row, and of title, axis and legend
 _RAISED = 0.3  # of a row: a flipped bit's mark, since the kill that it causes comes at the same moment
 
@@ -351,14 +353,14 @@ def draw_schedules(trainings: Sequence[Mapping[str, Any]]) -> Figure:
         for strike in training.get("strikes", ()):
             place = row - _RAISED if strike["what"] == "bit flipped" else row
             ax.plot(strike["at_s"], place, marker=_MARKERS[strike["what"]], clip_on=False, **dots)
-        if not training["is_finished"]:
-            ax.text(0, row, "did not finish", va="center", fontsize=8)
+        if not training.get("generations"):
+            ax.text(0, row, training["error"] or "did not finish", va="center", fontsize=8)
     ax.set_yticks(range(len(trainings)), [training["seed"] for training in trainings], fontsize=7)
     ax.set(xlabel="time since the first event (s)", ylabel="seed", ylim=(len(trainings) - 0.4, -0.6))
     ax.set(xlim=(0, None))
     ax.grid(visible=False, axis="y")
-    good = sum(training["is_finished"] and training["different_ranks"] == 0 for training in trainings)
-    ax.set_title(f"{good} of {len(trainings)} trainings ended with the bits of an undisturbed one")
+    good = sum(training["ends_rightly"] and training["different_ranks"] == 0 for training in trainings)
+    ax.set_title(f"{good} of {len(trainings)} trainings ended with the bits of an undisturbed one, or as they had to")
     patches = [Patch(facecolor=_TIER_COLOR[tier], edgecolor=INK, label=f"began from {tier.value}") for tier in Tier]
     marks = [Line2D([], [], marker=marker, label=f"failure: {what}", **dots) for what, marker in _MARKERS.items()]
     figure.legend(handles=[*patches, *marks], loc="outside lower center", ncols=4, fontsize=8)

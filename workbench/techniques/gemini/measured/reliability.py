@@ -1,37 +1,38 @@
-"""Small trainings under failures drawn from a seed: each must end with the bits of an undisturbed one."""
+"""Small trainings under drawn failures: each must end with the bits of an undisturbed one, or in the error named."""
 
 import os
-import random
+import signal
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import psutil
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from workbench.launch.failures import RankFailed
 from workbench.launch.machines import Machines
 from workbench.study.cells import named
 from workbench.study.rows import value_row
 from workbench.techniques.gemini.measured.recovery import digests
-from workbench.techniques.gemini.measured.training import Size, train_gpt2
+from workbench.techniques.gemini.measured.schedules import DAMAGED, FLIPPED, Flip, Loop, Schedule, draw_schedule
+from workbench.techniques.gemini.measured.training import Habits, Size, train_gpt2
 from workbench.techniques.gemini.method.checks import require_counts
-from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
-from workbench.techniques.gemini.runtime.control.events import EventName, Fault, Victim
+from workbench.techniques.gemini.runtime.control.events import EventName
 from workbench.techniques.gemini.runtime.control.service import RankContext
+from workbench.techniques.gemini.runtime.encoding import pack_tree
 from workbench.techniques.gemini.runtime.replicas import KeptShards
 from workbench.techniques.gemini.runtime.storage import PersistentTier
 from workbench.techniques.gemini.runtime.training import Timing, TrainingOutcome, run_training
 
-__all__ = ["FLIPPED", "Failure", "Flip", "Schedule", "Undisturbed", "draw_schedule", "flip_bit", "reliability_cells"]
-__all__ += ["reliability_rows", "run_cell", "run_schedule"]
+__all__ = ["Disturbance", "Undisturbed", "flip_bit", "reliability_cells", "reliability_rows", "run_cell"]
+__all__ += ["run_schedule"]
 
 ITERATIONS = 10
 SMALL = {"hidden": 32, "layers": 2, "vocab": 64, "sequence": 16, "batch": 2}  # of a model that trains in under 2 s
@@ -41,184 +42,100 @@ TIMEOUT_S = 180.0  # of one training, on a machine that may be busy
 FLIP_PAUSE_S = 3.0  # in which the failure behind a flipped bit comes, before training has gone on; then it is killed
 SETTLE_S = 5.0  # in which what was killed must be gone
 SLOWEST = (Tier.START, Tier.STORAGE, Tier.PEER, Tier.LOCAL)
-FLIPPED = "bit flipped"  # event that a rank logs
-MACHINES = (3, 4, 5)
-REPLICAS = (2, 3)
-MOST_FAILURES = 3  # of one training
-CHECKPOINT_WINDOW_S = 0.04  # in which a checkpoint of the small model travels, section 6.5's idle spans included
-RECOVERY_WINDOW_S = 0.3  # in which ranks start, join and fetch
-STORE_DOWN_S = (0.1, 0.8)  # least and most: less than a lease of 1 s
+GROWTH = 1000  # numbers that a growing state has more after each iteration: 8 to 20 KB
 
 
-class Failure(StrEnum):
-    """Kinds of failure."""
+@dataclass(kw_only=True, slots=True)
+class Disturbance(Habits):
+    """What a schedule's loop does, and the harm that it does to itself; everything but the harm is in its bits."""
 
-    RANK = "rank"
-    MACHINE = "machine"
-    ROOT = "root"
-    STORE = "store"
-    TWO_GROUPS = "two groups"  # machines that leave a replica of everything
-    WHOLE_GROUP = "whole group"  # all machines that keep one machine's shard
-    IN_CHECKPOINT = "in a checkpoint"
-    IN_RECOVERY = "in a recovery"
-    FLIPPED_BIT = "flipped bit"
+    loop: Loop
+    flip: Flip | None = None
+    damaged: tuple[int, int] | None = None  # rank and iteration of a chunk that changes on its way
+    deadly: tuple[int, int] | None = None  # rank and iteration in which it is killed every time
+    teacher: torch.Tensor = field(default_factory=lambda: torch.zeros(64))
+    history: list[float] = field(default_factory=list)
+    parts: tuple[nn.Module, torch.optim.Optimizer] | None = None
 
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Give the model a buffer, and change what changes in its forward pass."""
+        inner = getattr(model, "module", model)
+        inner.register_buffer("drift", torch.zeros(64))
+        inner.blocks[0].register_forward_hook(lambda *_: self._change("forward") if inner.training else None)
+        self.parts = inner, optimizer
+        return {"habits": self}
 
-KINDS = tuple(Failure)
+    def state_dict(self) -> dict[str, Any]:
+        """Return teacher and history."""
+        return {"teacher": self.teacher, "history": self.history}
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put them back."""
+        self.teacher.copy_(state["teacher"])
+        self.history = state["history"]
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Flip:
-    """One bit of the newest complete replica that a machine keeps of a machine's shard changes."""
+    def begin(self, context: RankContext, checkpoints: InMemoryCheckpoints) -> None:
+        """Do the harm of this iteration."""
+        if self.flip is not None:
+            flip_bit(context, checkpoints, self.flip)
+        if self.deadly == (context.rank, checkpoints.iteration):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.damaged == (context.rank, checkpoints.iteration) and DAMAGED not in context.memory_names():
+            context.memory(DAMAGED, 1)  # so that it happens once
+            _damage_next_chunk(context)
 
-    machine: int  # in whose memory
-    shard: int  # of which machine's rank
-    at_iteration: int  # when this one's checkpoint is complete
-    place: float  # where in the replica, from 0 to below 1
+    def before_update(self, iteration: int) -> None:
+        """Change what changes after the backward pass; hold back the late gradient."""
+        self._change("backward")
+        if iteration < self.loop.late:
+            next(self.parts[0].parameters()).grad = None
 
-    @property
-    def words(self) -> str:
-        """In a few words."""
-        return f"a bit of shard {self.shard} on machine {self.machine} at iteration {self.at_iteration}"
+    def end(self, loss: float) -> None:
+        """Change what changes between iterations."""
+        self._change("between")
+        if self.loop.grows:
+            self.history = self.history + [loss + number for number in range(GROWTH)]
 
+    @torch.no_grad()
+    def _change(self, moment: str) -> None:
+        inner, optimizer = self.parts
+        for what in (what for what, when in self.loop.changes if when == moment):
+            match what:
+                case "teacher":
+                    self.teacher.mul_(0.9).add_(torch.rand(64))
+                case "buffer":
+                    inner.drift.mul_(0.9).add_(torch.rand(64))
+                case "weight":
+                    for weight in inner.parameters():  # as clipping does it, which tells nobody
+                        getattr(weight, "_local_tensor", weight).data.clamp_(-0.1, 0.1)
+                case "momentum":
+                    for kept in optimizer.state.values():
+                        getattr(kept["exp_avg"], "_local_tensor", kept["exp_avg"]).mul_(0.99)
+                case "rate":
+                    for group in optimizer.param_groups:
+                        group["lr"] = group["lr"] * 0.99
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Schedule:
-    """A training and its failures."""
-
-    seed: int  # it was drawn from
-    num_machines: int  # one rank each
-    num_replicas: int  # m
-    sharded: bool  # `fully_shard`, or else DDP
-    standbys: int  # machines that wait
-    storage_every: int  # iterations between checkpoints in persistent storage; 0 for no storage
-    kinds: tuple[Failure, ...]  # of its failures
-    faults: tuple[Fault, ...]  # what is killed and when
-    flip: Flip | None = None  # of a bit, if there is one
-
-    @property
-    def words(self) -> str:
-        """All of it in one line."""
-        of_model = "FSDP2" if self.sharded else "DDP"
-        of_storage = f"storage every {self.storage_every}" if self.storage_every else "no storage"
-        parts = [f"{self.num_machines} machines", f"m = {self.num_replicas}", of_model, of_storage]
-        parts += [f"{self.standbys} standby"] if self.standbys else []
-        happens = [self.flip.words] if self.flip else []
-        happens += [fault_words(fault) for fault in self.faults]
-        return f"seed {self.seed}: {', '.join(parts)}: {'; '.join(happens)}"
-
-
-def fault_words(fault: Fault) -> str:
-    """Say a fault in a few words."""
-    what = " ".join([fault.kills.value, *(str(number) for number in fault.numbers)])
-    when = f"at iteration {fault.at_iteration}"
-    if fault.after_event is not None:
-        when = f"after {fault.after_event!r}" + (f" number {fault.occurrence}" if fault.occurrence > 1 else "")
-    return f"{what} {when}" + (f" + {1000 * fault.delay_s:.0f} ms" if fault.delay_s else "")
-
-
-def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
-    """Draw a schedule."""
-    require_counts(0, seed=seed)
-    require_counts(2 * MOST_FAILURES, iterations=iterations)
-    draw = random.Random(f"failure schedule {seed}")
-    kinds = _kinds(seed, draw)
-    num_machines, num_replicas = draw.choice(MACHINES), draw.choice(REPLICAS)
-    if Failure.TWO_GROUPS in kinds and (num_machines, num_replicas) == (3, 2):
-        num_machines = 4  # where two of three machines keep a shard, no two are of different groups
-    sharded, standbys, storage_every = draw.random() < 0.5, int(draw.random() < 0.3), draw.choice((0, 3))
-    moments = sorted(draw.sample(range(2, iterations), len(kinds)))
-    holders = placement(num_machines, num_replicas).holders
-    faults: list[Fault] = []
-    flip = None
-    for kind, moment in zip(kinds, moments, strict=True):
-        if kind is Failure.FLIPPED_BIT:
-            flip, fault = _flipped(holders, moment, draw)
-            faults.append(fault)
-        else:
-            faults += _faults(kind, holders, moment, draw)
-    return Schedule(
-        seed=seed,
-        num_machines=num_machines,
-        num_replicas=num_replicas,
-        sharded=sharded,
-        standbys=standbys,
-        storage_every=storage_every,
-        kinds=kinds,
-        faults=tuple(faults),
-        flip=flip,
-    )
+    def state(self) -> bytes:
+        """Return all of it."""
+        inner, optimizer = self.parts
+        return pack_tree([self.state_dict(), inner.drift, [group["lr"] for group in optimizer.param_groups]])
 
 
-def _kinds(seed: int, draw: random.Random) -> tuple[Failure, ...]:
-    """Draw kinds; one in a recovery comes first, so that its events can be counted, and a bit flips once."""
-    others = [kind for kind in KINDS if kind not in (Failure.IN_RECOVERY, Failure.FLIPPED_BIT)]
-    kinds = [KINDS[seed % len(KINDS)], *draw.choices(others, k=draw.randint(0, MOST_FAILURES - 1))]
-    if kinds[0] is not Failure.IN_RECOVERY:
-        draw.shuffle(kinds)
-    return tuple(kinds)
+def _damage_next_chunk(context: RankContext) -> None:
+    """Flip a bit of the next chunk that this rank sends, after its checksum was told."""
+    send = dist.isend
 
+    def send_damaged(tensor: torch.Tensor, *args: Any, **more: Any) -> dist.Work:
+        if "tag" in more or not tensor.any():  # ranks meet, or the link is measured
+            return send(tensor, *args, **more)
+        dist.isend = send
+        damaged = tensor.clone()
+        damaged[damaged.numel() // 2] ^= 1
+        context.damaged = damaged  # so that it lives as long as it is being sent
+        context.log(DAMAGED)
+        return send(damaged, *args, **more)
 
-def _faults(kind: Failure, holders: Sequence[Sequence[int]], moment: int, draw: random.Random) -> list[Fault]:
-    number = draw.randrange(len(holders))
-    match kind:
-        case Failure.RANK:
-            return [Fault(kills=Victim.RANK, numbers=(number,), at_iteration=moment)]
-        case Failure.MACHINE:
-            return [Fault(kills=Victim.MACHINE, numbers=(number,), at_iteration=moment)]
-        case Failure.ROOT:
-            return [Fault(kills=Victim.ROOT, at_iteration=moment)]
-        case Failure.STORE:
-            down_s = round(draw.uniform(*STORE_DOWN_S), 2)
-            return [Fault(kills=Victim.STORE, at_iteration=moment, down_s=down_s)]
-        case Failure.TWO_GROUPS:
-            return [Fault(kills=Victim.MACHINE, numbers=_two_groups(holders, draw), at_iteration=moment)]
-        case Failure.WHOLE_GROUP:
-            return [Fault(kills=Victim.MACHINE, numbers=tuple(holders[number]), at_iteration=moment)]
-        case Failure.IN_CHECKPOINT:
-            kills, delay_s = draw.choice((Victim.RANK, Victim.MACHINE)), draw.uniform(0, CHECKPOINT_WINDOW_S)
-            return [Fault(kills=kills, numbers=(number,), at_iteration=moment, delay_s=round(delay_s, 3))]
-        case _:
-            return _in_recovery(len(holders), moment, draw)
-
-
-def _in_recovery(num_machines: int, moment: int, draw: random.Random) -> list[Fault]:
-    """Draw a failure, and another one while training recovers from it; every rank joined once before."""
-    first = Fault(
-        kills=draw.choice((Victim.RANK, Victim.MACHINE)), numbers=(draw.randrange(num_machines),), at_iteration=moment
-    )
-    joined = num_machines + draw.randint(1, num_machines)
-    event, occurrence = draw.choice(
-        (
-            (EventName.FAILURE_DETECTED, 1),
-            (EventName.GENERATION_ORDERED, 2),
-            (EventName.JOINED, joined),
-            ("retrieve", joined),
-        )
-    )
-    kills = draw.choice((Victim.RANK, Victim.MACHINE, Victim.ROOT, Victim.STORE))
-    numbers = (draw.randrange(num_machines),) if kills in (Victim.RANK, Victim.MACHINE) else ()
-    delay_s = round(draw.uniform(0, RECOVERY_WINDOW_S), 3) if draw.random() < 0.5 else 0.0
-    second = Fault(kills=kills, numbers=numbers, after_event=str(event), occurrence=occurrence, delay_s=delay_s)
-    return [first, second]
-
-
-def _two_groups(holders: Sequence[Sequence[int]], draw: random.Random) -> tuple[int, int]:
-    """Draw two machines that do not keep all replicas of any shard."""
-    numbers = range(len(holders))
-    pairs = [(a, b) for a in numbers for b in numbers if a < b and not any(set(kept) <= {a, b} for kept in holders)]
-    return draw.choice(pairs)
-
-
-def _flipped(holders: Sequence[Sequence[int]], moment: int, draw: random.Random) -> tuple[Flip, Fault]:
-    """Draw a bit, and the failure after which its replica would have been used."""
-    shard = draw.randrange(len(holders))
-    is_own = draw.random() < 0.5
-    machine = shard if is_own else draw.choice(holders[shard][1:])
-    flip = Flip(machine=machine, shard=shard, at_iteration=moment, place=draw.random())
-    kills = draw.choice((Victim.RANK, Victim.MACHINE)) if is_own else Victim.MACHINE
-    number = draw.choice([other for other in range(len(holders)) if other != shard]) if is_own else shard
-    return flip, Fault(kills=kills, numbers=(number,), after_event=FLIPPED)
+    dist.isend = send_damaged
 
 
 class Undisturbed:
@@ -226,13 +143,13 @@ class Undisturbed:
 
     def __init__(self, machines: Machines, iterations: int = ITERATIONS):
         self._machines, self._iterations = machines, iterations
-        self._known: dict[tuple[int, bool], list[str]] = {}
+        self._known: dict[tuple[int, bool, Loop], list[str]] = {}
 
     def digests(self, schedule: Schedule) -> list[str]:
         """Return the digests for a schedule's model and machines; the number of replicas changes no bit."""
-        key = schedule.num_machines, schedule.sharded
+        key = schedule.num_machines, schedule.sharded, schedule.loop
         if key not in self._known:
-            self._known[key] = digests(_train(schedule, self._machines, self._iterations, {}))
+            self._known[key] = digests(_train(schedule, self._machines, self._iterations, {}, is_hurt=False))
         return self._known[key]
 
 
@@ -262,17 +179,20 @@ def run_schedule(
         error = f"{type(failure).__name__}: {failure}"
     seconds = time.monotonic() - began_s
     orphans, leaked_bytes = _left_behind(before)
+    must_end = schedule.must_end
     common = {
         "seed": schedule.seed,
         "schedule": schedule.words,
         "kinds": [str(kind) for kind in schedule.kinds],
-        "is_finished": outcome is not None,
-        "error": error,
+        "must_end": must_end,
+        "ends_rightly": must_end in error if must_end else outcome is not None,
+        "error": error.strip().rpartition("\n")[2] if must_end and must_end in error else error,
         "seconds": round(seconds, 3),
         "num_orphans": orphans,
         "leaked_bytes": leaked_bytes,
+        "different_ranks": 0 if must_end else len(undisturbed),
     }
-    return common | (_history(outcome, undisturbed) if outcome else {"different_ranks": len(undisturbed)})
+    return common | (_history(outcome, undisturbed) if outcome else {})
 
 
 @named("gemini/run_cell")
@@ -300,7 +220,12 @@ def reliability_rows(trainings: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     rows = []
     for training in trainings:
         seed = training["seed"]
-        for name, unit in (("is_finished", "1"), ("different_ranks", "1"), ("num_orphans", "1"), ("leaked_bytes", "B")):
+        for name, unit in (
+            ("ends_rightly", "1"),
+            ("different_ranks", "1"),
+            ("num_orphans", "1"),
+            ("leaked_bytes", "B"),
+        ):
             rows.append(value_row(name, float(training[name]), unit) | {"seed": seed})
         rows.append(value_row("training_s", training["seconds"], "s") | {"seed": seed})
         if training.get("flips_passed_over") is not None:
@@ -319,21 +244,29 @@ def _trained(schedule: Schedule, machines: Machines, iterations: int) -> Trainin
         if is_stored:
             options |= {"storage": PersistentTier(f"file://{folder}"), "storage_every": schedule.storage_every}
         failures = {"faults": schedule.faults, "standbys": schedule.standbys}
-        flip = None if schedule.flip is None else partial(flip_bit, flip=schedule.flip)
-        return _train(schedule, machines, iterations, options, flip, **failures)
+        limit_bytes = schedule.memory_limit_bytes
+        failures = {"faults": schedule.faults, "standbys": schedule.standbys, "memory_limit_bytes": limit_bytes}
+        return _train(schedule, machines, iterations, options, **failures)
 
 
 def _train(
-    schedule: Schedule, machines: Machines, iterations: int, options: Mapping[str, Any], after_step: Any = None, **more
+    schedule: Schedule,
+    machines: Machines,
+    iterations: int,
+    options: Mapping[str, Any],
+    is_hurt: bool = True,
+    **more: Any,
 ) -> TrainingOutcome:
     size = Size(**SMALL, iterations=iterations, sharded=schedule.sharded)
+    harm = {"flip": schedule.flip, "damaged": schedule.damaged, "deadly": schedule.deadly} if is_hurt else {}
     return run_training(
         train_gpt2,
         schedule.num_machines,
-        args=(size, {**OPTIONS, **options}, after_step),
+        args=(size, {**OPTIONS, **options}, Disturbance(loop=schedule.loop, **harm)),
         machines=machines,
         timing=TIMING,
         timeout_s=TIMEOUT_S,
+        echo=False,
         **more,
     )
 
@@ -409,8 +342,8 @@ def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, 
     begin_s = outcome.events[0].time_s
     bars = [bar for number in range(1, outcome.num_generations + 1) if (bar := _bar(outcome, number, begin_s))]
     strikes = [
-        {"at_s": round(event.time_s - begin_s, 3), "what": event.details.get("what", FLIPPED)}
-        for event in (*outcome.named(EventName.KILLED), *outcome.named(FLIPPED))
+        {"at_s": round(event.time_s - begin_s, 3), "what": event.details.get("what", event.name)}
+        for event in (*outcome.named(EventName.KILLED), *outcome.named(FLIPPED), *outcome.named(DAMAGED))
     ]
     retrievals = [event.details for event in outcome.named("retrieve")]
     reasons = [reason for details in retrievals for reason in (*details["passed_over"], *details["unusable"])]

@@ -17,7 +17,7 @@ from workbench.techniques.gemini.method.checks import require_counts, require_no
 from workbench.techniques.gemini.runtime.checkpoints import CheckpointOptions, InMemoryCheckpoints
 from workbench.techniques.gemini.runtime.control.service import Logged, RankContext
 
-__all__ = ["PoolContext", "Size", "Tokens", "train_gpt2"]
+__all__ = ["Habits", "PoolContext", "Size", "Tokens", "train_gpt2"]
 
 LEARNING_RATE, WARM_UP = 1e-3, 5  # of Adam; iterations in which it rises
 
@@ -109,50 +109,60 @@ class Tokens:
         self._draw.set_state(state["drawn"])
 
 
+class Habits:
+    """What a loop does beside training, at the moments that `train_gpt2` calls; this one does nothing."""
+
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Prepare; return further objects with a state."""
+        return {}
+
+    def begin(self, context: RankContext, checkpoints: InMemoryCheckpoints) -> None:
+        """Begin an iteration."""
+
+    def before_update(self, iteration: int) -> None:
+        """Go on after the backward pass."""
+
+    def end(self, loss: float) -> None:
+        """End an iteration."""
+
+    def state(self) -> bytes:
+        """Return what belongs to the bits of the training."""
+        return b""
+
+
 def train_gpt2(
-    context: RankContext,
-    size: Size,
-    options: Mapping[str, Any],
-    after_step: Callable[[RankContext, InMemoryCheckpoints], None] | None = None,
+    context: RankContext, size: Size, options: Mapping[str, Any], habits: Habits | None = None
 ) -> dict[str, Any]:
     """Train, checkpointing every iteration, from wherever the newest checkpoint ends."""
+    habits = habits or Habits()
     torch.manual_seed(size.seed * 10_000 + context.rank)
     model, tokens = size.model(), Tokens(size, context.rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARM_UP)
-    extra, options = {"tokens": tokens}, dict(options)
-    storage = options.pop("storage", None)
-    checkpoints = InMemoryCheckpoints(
-        context,
-        model,
-        optimizer,
-        scheduler=schedule,
-        extra=extra,
-        storage=storage,
-        options=CheckpointOptions(**options),
-    )
+    options, extra = dict(options), {"tokens": tokens, **habits.attach(model, optimizer)}
+    parts = {"scheduler": schedule, "extra": extra, "storage": options.pop("storage", None)}
+    checkpoints = InMemoryCheckpoints(context, model, optimizer, **parts, options=CheckpointOptions(**options))
     loss = None
-    for _ in range(checkpoints.iteration, size.iterations):
+    for iteration in checkpoints.iterations(size.iterations):
+        habits.begin(context, checkpoints)
         loss = tokens.loss(model)
         loss.backward()
+        habits.before_update(iteration)
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        checkpoints.step()
-        if after_step is not None:
-            after_step(context, checkpoints)
-    checkpoints.close()
+        habits.end(loss.item())
     return {
-        "digest": digest_of(model, optimizer),
+        "digest": digest_of(model, optimizer, habits.state()),
         "loss": None if loss is None else loss.item(),
         "kept_bytes": checkpoints.kept_bytes,
         "shard_bytes": checkpoints.shard_bytes,
     }
 
 
-def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Return a digest of every bit of this rank's parameters and of what its optimizer keeps of them."""
-    digest = hashlib.sha256()
+def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, more: bytes = b"") -> str:
+    """Return a digest of every bit of this rank's parameters, of its optimizer's state of them, and of more."""
+    digest = hashlib.sha256(more)
     for weight in model.parameters():
         kept = optimizer.state.get(weight, {})
         for tensor in (weight, *(kept[name] for name in sorted(kept))):

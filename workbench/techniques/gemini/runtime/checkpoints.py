@@ -83,8 +83,8 @@ class _UnderWay:
 class InMemoryCheckpoints:
     """Keeps a training's state in the memory of its own and of other machines; bad arguments change nothing.
 
-    It goes back to the newest checkpoint when it is made, StateMismatch if that is of another model, optimizer or number
-    of ranks. A loop wraps messages of its own in `with checkpoints.watch.message():`.
+    When it is made, it goes back to the newest checkpoint; StateMismatch if that is of another model, optimizer or
+    number of ranks. A loop wraps messages of its own in `with checkpoints.watch.message():`.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class InMemoryCheckpoints:
         self.close()
 
     def step(self) -> None:
-        """End an iteration: copy its state and begin to send it; every rank calls it, after all that changes the state."""
+        """End an iteration, after all that changes the state: copy it and begin to send it; every rank calls it."""
         self.wait()
         self.iteration += 1
         self._note_iteration()

@@ -38,7 +38,7 @@ def checksum(*parts) -> bytes:
 
 
 class PackedTree:
-    """Dictionaries, lists, tuples, plain values, bytes, tensors and arrays, ready to be written; ValueError for all else.
+    """Dictionaries, lists, tuples, plain values, bytes, tensors and arrays, to be written; ValueError for all else.
 
     Tensors are read when `write_` copies them.
     """

@@ -112,7 +112,10 @@ def _report(state: BufferState, iteration: int | None, reason: str) -> BufferRep
 
 
 class Slot:
-    """The buffers for one shard's replicas; `open_file(buffer, num_bytes)` gives each one's descriptor, at least so large."""
+    """The buffers for one shard's replicas.
+
+    `open_file(buffer, num_bytes)` gives the descriptor of a buffer's file, made of that size if there is none.
+    """
 
     def __init__(self, num_buffers: int, open_file: Callable[[int, int], int], known: Sequence[int] = ()):
         self._open_file = open_file

@@ -185,9 +185,7 @@ class TrainingState:
         found += [f"optimizer/{name}" for name in _differing(shared["optimizer"], self._shared()["optimizer"])]
         live = self._own(0)
         found += [f"buffer {name}" for name in _differing(own["buffers"], live["buffers"])]
-        if any(
-            _differing({"": before}, {"": after}) for before, after in zip(own["groups"], live["groups"], strict=True)
-        ):
+        if not _equal(own["groups"], live["groups"]):
             found.append("settings of the optimizer, such as its learning rate")
         floats = ({name: _floats(value) for name, value in tree["extra"].items()} for tree in (own, live))
         return found + [f"extra/{name}" for name in _differing(*floats)]

@@ -142,6 +142,8 @@ class TcpKeyValueStore(KeyValueStore):
             self._client.close()
         self._client = None
 
+    __del__ = close  # or the thread of a forgotten client would stay
+
 
 class EtcdKeyValueStore(KeyValueStore):
     """A client of an etcd server's HTTP gateway, without authentication; every key begins with the prefix."""

@@ -1,0 +1,218 @@
+"""Gemini in a user's own training: never other bits in silence, never endless, and useful in three lines."""
+
+import contextlib
+import os
+import signal
+import time
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from workbench.launch import RankFailed
+from workbench.launch.machines import Machines
+from workbench.techniques.gemini import runtime
+from workbench.techniques.gemini.measured import reliability, schedules
+from workbench.techniques.gemini.runtime import CheckpointOptions, Fault, InMemoryCheckpoints, Victim, run_training
+from workbench.techniques.gemini.runtime.control import operator
+from workbench.techniques.gemini.runtime.control.operator import Repeats
+
+pytestmark = pytest.mark.timeout(120)
+TIMING = runtime.Timing(heartbeat_s=0.05, lease_s=1.0)
+DRAWN = [
+    # two trainings each whose state changes at random moments, grows, or has a late gradient; then one of a kind:
+    (12, "changed state"),
+    (28, "changed state"),
+    (13, "growing state"),
+    (29, "growing state"),
+    (4, "store twice"),
+    (5, "frozen store"),
+    (11, "damaged chunk"),
+    (14, "rank again and again"),
+    (15, "no memory"),
+]
+
+
+@pytest.mark.parametrize(("seed", "kind"), DRAWN)
+def test_a_drawn_training_ends_with_the_bits_of_an_undisturbed_one_or_says_why_it_cannot(
+    fleet, monkeypatch, seed, kind
+):
+    monkeypatch.setattr(operator, "MOST_STALLED", 4)  # a rank that is killed again and again is given up sooner
+    planned = schedules.draw_schedule(seed)
+    assert kind in planned.kinds
+    undisturbed = reliability.Undisturbed(fleet).digests(planned)
+    row = reliability.run_schedule(planned, undisturbed, fleet)
+    assert row["ends_rightly"] and row["different_ranks"] == 0, row["error"]
+    assert (row["num_orphans"], row["leaked_bytes"]) == (0, 0)
+    assert kind != "damaged chunk" or any("chunk damaged" in strike["what"] for strike in row["strikes"])
+
+
+def train_and_change_late(context) -> list[str]:
+    """Clip weights after the iteration's end, as a loop by hand may do."""
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    checkpoints = InMemoryCheckpoints(context, model, optimizer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            checkpoints.step()
+            for weight in model.parameters():
+                weight.data.clamp_(-0.01, 0.01)  # in no checkpoint
+    checkpoints.close()
+    return [str(warning.message) for warning in caught if "forward pass" in str(warning.message)]
+
+
+def test_what_changes_after_an_iterations_end_is_told_once_by_name(fleet):
+    for rank, told in enumerate(run_training(train_and_change_late, 2, machines=fleet, timing=TIMING).results):
+        assert told == [
+            f"rank {rank}: model/weight, model/bias changed between the end of iteration 1 and the next forward pass; "
+            "a run that resumes there ends with other bits: change it before checkpoints.step()"
+        ]
+
+
+def fail(context, iteration: int) -> None:
+    for done in range(1, iteration + 1):
+        context.report(done)
+    raise KeyError(f"no column for {context.rank} in generation {context.generation}")  # other words every time
+
+
+@pytest.mark.parametrize(
+    ("iteration", "generations", "note"),
+    [(0, 1, "It failed before its first iteration"), (3, 3, "restarted 2 times and failed the same way")],
+)
+def test_an_error_is_shown_at_once_and_ends_training_by_its_class_and_place(
+    fleet, capsys, iteration, generations, note
+):
+    with (
+        pytest.raises(RankFailed, match=note),
+        runtime.Training(fail, 2, args=(iteration,), machines=fleet, timing=TIMING) as training,
+    ):
+        training.run()
+    assert max(event.generation or 0 for event in training.events) == generations
+    assert "no column for" in capsys.readouterr().err
+
+
+def end(repeats: Repeats, generation: int, progress: int, signature: str = "") -> str:
+    if repeats.is_new(generation, progress) and signature:
+        repeats.note_error(signature)
+    return repeats.verdict
+
+
+def test_generations_without_progress_are_counted_whatever_ended_them_and_wait_longer_each_time():
+    repeats, pauses_s = Repeats(), []
+    for generation in range(1, 10):
+        assert end(repeats, generation, 7) == ""
+        assert end(repeats, generation, 7) == "", "a second failure of one generation does not count"
+        pauses_s.append(repeats.pause_s)
+    assert pauses_s == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert end(repeats, 10, 7) == "Training was started 10 times without getting beyond iteration 7."
+    repeats = Repeats()
+    ended = [end(repeats, generation, progress=generation) for generation in range(1, 50)]
+    assert not any(ended) and repeats.pause_s == 0.0, "with progress it may go on for ever"
+    repeats = Repeats()
+    ended = [end(repeats, generation, 2, signature) for generation, signature in enumerate("ababbcccc", 1)]
+    assert [bool(verdict) for verdict in ended].index(True) == 7, "three of one kind in a row, without progress"
+
+
+def test_a_stopped_store_is_an_unavailable_one_within_the_time_given():
+    with Machines(echo=False) as machines:
+        machines.start("store", runtime.control.service.serve_store, 0)
+        addresses = []
+        while not addresses:
+            addresses = [event.message.address for event in machines.wait(1.0) if hasattr(event, "message")]
+        store = runtime.TcpKeyValueStore(*addresses[0], timeout_s=0.5)
+        store.set("key", b"value")
+        os.kill(machines.pids["store"]["agent"], signal.SIGSTOP)
+        for _ in range(2):
+            began_s = time.monotonic()
+            with pytest.raises(runtime.StoreUnavailable, match=r"no answer within 0.5 s"):
+                store.get("key")
+            assert time.monotonic() - began_s < 3.0
+        os.kill(machines.pids["store"]["agent"], signal.SIGCONT)
+        deadline_s = time.monotonic() + 10
+        while time.monotonic() < deadline_s:
+            with contextlib.suppress(runtime.StoreUnavailable):
+                assert store.get("key") == b"value"
+                break
+        store.close()
+
+
+class Loader:
+    """A data loader with a position."""
+
+    def __init__(self, rank: int):
+        self.next, self.rank = 0, rank
+
+    def __iter__(self):
+        while True:
+            self.next += 1
+            generator = torch.Generator().manual_seed(100 * self.rank + self.next)
+            yield torch.randint(0, 64, (2, 8), generator=generator)
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+def three_lines(context, kind: str, total: int) -> list:
+    """Train a Hugging Face model with a loss scaler, a schedule and a data loader."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=8, n_embd=16, n_layer=2, n_head=2))
+    if kind == "ddp":
+        model = DistributedDataParallel(model, bucket_cap_mb=0.01)
+    if kind == "fsdp":
+        for module in (*model.transformer.h, model):
+            fully_shard(module)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    loader = Loader(context.rank)
+    torch.manual_seed(context.rank)
+
+    extra = {"loader": loader, "scaler": scaler}
+    checkpoints = InMemoryCheckpoints(context, model, optimizer, scheduler=scheduler, extra=extra)
+    for _, ids in zip(checkpoints.iterations(total), loader, strict=False):
+        scaler.scale(model(ids, labels=ids).loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+        optimizer.zero_grad()
+    weights = [getattr(weight, "_local_tensor", weight).detach().double().sum().item() for weight in model.parameters()]
+    return [checkpoints.plan.iteration, weights, scaler.get_scale(), scheduler.get_last_lr(), torch.rand(1).item()]
+
+
+@pytest.mark.parametrize(("kind", "num_machines"), [("plain", 1), ("ddp", 3), ("fsdp", 3)])
+def test_three_lines_resume_a_hugging_face_model_with_scaler_schedule_and_loader(fleet, kind, num_machines):
+    pytest.importorskip("transformers")
+    usual = {"args": (kind, 6), "machines": fleet, "timing": TIMING, "timeout_s": 60}
+    expected = run_training(three_lines, num_machines, **usual).results
+    fault = Fault(kills=Victim.RANK, numbers=(num_machines - 1,), at_iteration=4)
+    found = run_training(three_lines, num_machines, faults=[fault], **usual).results
+    assert [rank[1:] for rank in found] == [rank[1:] for rank in expected]
+    assert all(rank[0] >= 2 for rank in found) and all(rank[0] == 0 for rank in expected)
+
+
+def test_the_class_takes_at_most_eight_parameters_and_the_rest_is_one_object():
+    import inspect
+
+    assert len(inspect.signature(InMemoryCheckpoints).parameters) <= 8
+    assert CheckpointOptions().num_replicas == 2 and CheckpointOptions().every == 1
+
+
+def of_two_backends() -> str:
+    return dist.get_backend()
+
+
+def test_without_devices_the_ranks_of_a_training_use_gloo(fleet):
+    assert set(run_training(lambda context: of_two_backends(), 2, machines=fleet, timing=TIMING).results) == {"gloo"}
