@@ -5,7 +5,7 @@ the text prints, and were fixed before the first run.
 Where the text's probability is corollary 6.1's bound and not the probability, the claim says so.
 """
 
-from workbench.reproduction import Evidence, Ordering, Reproduction, Trend, Whose, Within
+from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Whose, Within
 
 __all__ = ["CATALOGUE"]
 
@@ -414,56 +414,51 @@ THEOREM = _item(
     smoke={"most_machines": 12},
 )
 
-ALL_CLUSTERS = {"num_machines": [16, 24, 1000]}
-RACKS = _item(
-    "racks",
-    "Whole racks lost at once: what a placement that knows them gains (beyond the paper)",
-    "racks.ipynb",
+IDLE_SPANS = _item(
+    "idle-spans",
+    "Idle spans that the authors recorded of BERT: how they deviate, and algorithm 6.2 on them",
+    "idle_spans.ipynb",
     (
-        Within(
-            "Groups across racks survive the loss of any one rack",
-            quantity="rack_recovery",
-            expected=100.0,
-            where={"placement": "group across racks", "lost": 1, **ALL_CLUSTERS},
-            abs=0.0,
-            because=EXACT,
-            source="a group's machines stand in different racks",
-            whose=Whose.OURS,
+        Bound(
+            "Spans that are used deviate by less than 10 %",
+            quantity="deviation",
+            where={"of": "a used span"},
+            at_most=0.10,
+            because="the text's bound",
+            source="section 6.5.4: the normalised standard deviation of the measurements",
+            needs_real_data=True,
+            explanation="One span of 124 is used, that before the second reduce-scatter. The others are shorter than "
+            "the artifact's threshold of 0.1 s in some iteration.",
         ),
-        Ordering(
-            "Groups of neighbours in a rack survive it less often",
-            quantity="rack_recovery",
-            along="placement",
-            order=["group", "group across racks"],
-            where={"lost": [1, 2], **ALL_CLUSTERS},
-            because=IN_ORDER,
-            source="algorithm 6.1 numbers machines as they come, so a rack may hold whole groups",
-            whose=Whose.OURS,
+        Bound(
+            "All idle time of an iteration deviates by less than 10 %",
+            quantity="deviation",
+            where={"of": "all idle time"},
+            at_most=0.10,
+            because="the text's bound",
+            source="section 6.5.4: the profiled timeline remains almost constant",
+            needs_real_data=True,
+            explanation="Spans of 0.6 to 3.6 s come at changing places of an iteration, as if it waited for another "
+            "machine. They are in no other iteration, so the planner does not count on them.",
         ),
-        Ordering(
-            "Of racks that are paired off, fewer losses are fatal than of a ring of racks",
-            quantity="rack_recovery",
-            along="placement",
-            order=["ring across racks", "group across racks"],
-            where={"lost": 2, "num_replicas": 2},
-            because=IN_ORDER,
-            source="theorem 6.1 with racks for machines",
-            whose=Whose.OURS,
-        ),
-        Within(
-            "Knowing the racks changes nothing where machines fail one by one",
-            quantity="machine_loss_change",
-            expected=0.0,
-            where=ALL_CLUSTERS,
-            abs=0.0,
-            because=EXACT,
-            source="only the numbering differs",
-            whose=Whose.OURS,
+        Bound(
+            "The used spans have room for the whole checkpoint",
+            quantity="share_in_spans",
+            at_least=0.95,
+            because="5 %: the link's rate and the model's size are those of the artifact's settings, not measured",
+            source="section 6.5.1: the idle time is enough for a checkpoint in every iteration",
+            needs_real_data=True,
         ),
     ),
     published=None,
-    clusters=[[16, 4, 2], [24, 4, 3], [1000, 20, 2]],
-    lost_counts=[1, 2, 3],
+    left_out=8,
+    threshold_s=0.1,
+    parameters=4_661_376_000,
+    num_devices=32,
+    bandwidth_bytes_per_s=1.25e9,
+    reserved_bytes=134_217_728,
+    num_buffers=2,
+    safety=0.8,
 )
 
-CATALOGUE = (TABLE_2_1, TABLE_6_1, TABLE_6_2, FIGURE_6_3, FIGURE_6_9, THEOREM, RACKS)
+CATALOGUE = (TABLE_2_1, TABLE_6_1, TABLE_6_2, FIGURE_6_3, FIGURE_6_9, THEOREM, IDLE_SPANS)

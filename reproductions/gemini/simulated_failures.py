@@ -413,60 +413,6 @@ FIGURE_15B = _item(
     },
 )
 
-REPLAY = _item(
-    "failure-replay",
-    "BLOOM's and OPT-175B's own failures, under each way of checkpointing",
-    (
-        Within(
-            "178,000 GPU hours of OPT-175B are wasted",
-            quantity="wasted_gpu_hours",
-            rel=0.50,
-            needs_real_data=True,
-            where={"training": "OPT-175B", "solution": "Strawman"},
-            source="section 2.4",
-            because="50 %: neither its checkpoints nor its storage are known; a size, not a number, can be right",
-        ),
-        Ordering(
-            "Gemini's ratio is above Strawman's",
-            whose=Whose.OURS,
-            quantity="effective_ratio",
-            along="solution",
-            order=["Strawman", "Gemini"],
-            where={"training": ["BLOOM-176B", "OPT-175B"]},
-            because=IN_ORDER,
-            needs_real_data=True,
-            source="section 6.7.3, for other failures",
-        ),
-        Ordering(
-            "Gemini's ratio is above HighFreq's",
-            whose=Whose.OURS,
-            quantity="effective_ratio",
-            along="solution",
-            order=["HighFreq", "Gemini"],
-            where={"training": ["BLOOM-176B", "OPT-175B"]},
-            because=IN_ORDER,
-            needs_real_data=True,
-            source="section 6.7.3, for other failures",
-        ),
-        Ordering(
-            "HighFreq's ratio is above Strawman's",
-            whose=Whose.OURS,
-            quantity="effective_ratio",
-            along="solution",
-            order=["Strawman", "HighFreq"],
-            where={"training": ["BLOOM-176B", "OPT-175B"]},
-            because=IN_ORDER,
-            needs_real_data=True,
-            source="section 6.7.3, for other failures",
-            explanation="BLOOM saved in 40 s, less than an iteration: HighFreq's formula then saves, and stops "
-            "training, every iteration. It looks at storage's bandwidth alone, not at what stopping costs.",
-        ),
-    ),
-    notebook="failure_replay",
-    published="failure-replay.csv",
-    parameters=_seeded(num_standbys=4),
-)
-
 BEST = _item(
     "best-checkpointing",
     "How many replicas and which interval waste least, by failure rate and link",
@@ -536,4 +482,4 @@ BEST = _item(
     },
 )
 
-CATALOGUE = (FIGURE_1, FIGURE_10, FIGURE_14, FIGURE_15A, FIGURE_15B, MT_NLG, REPLAY, BEST)
+CATALOGUE = (FIGURE_1, FIGURE_10, FIGURE_14, FIGURE_15A, FIGURE_15B, MT_NLG, BEST)

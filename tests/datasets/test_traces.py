@@ -1,12 +1,11 @@
 """Step times and diaries of real trainings: reading them, refusing other files."""
 
 import os
-from datetime import date
 
 import pandas as pd
 import pytest
 
-from workbench.datasets import DataError, step_times, training_logbooks
+from workbench.datasets import DataError, idle_spans, step_times
 from workbench.timeline import StragglerTrace
 
 needs_data = pytest.mark.skipif(not os.environ.get("WORKBENCH_DATA"), reason="WORKBENCH_DATA names no folder")
@@ -19,10 +18,7 @@ TABLE = """date,date_precision,category,event,count,lost_hours
 
 @pytest.mark.parametrize(
     ("load", "name", "path", "digest"),
-    [
-        (step_times.load, "AR", f"{step_times.FOLDER}/trace-AR.parquet", "972bd19fc1c2"),
-        (training_logbooks.load, "opt-175b", f"{training_logbooks.FOLDER}/opt_175b_events.csv", "d0295014c164"),
-    ],
+    [(step_times.load, "AR", f"{step_times.FOLDER}/trace-AR.parquet", "972bd19fc1c2")],
 )
 def test_a_missing_file_another_file_and_an_unknown_name_are_refused(load, name, path, digest, tmp_path, monkeypatch):
     monkeypatch.delenv("WORKBENCH_DATA", raising=False)
@@ -36,28 +32,6 @@ def test_a_missing_file_another_file_and_an_unknown_name_are_refused(load, name,
         load(name)
     with pytest.raises(ValueError, match="is 'x', must be one of"):
         load("x")
-
-
-def test_a_day_a_month_and_a_range_are_read(tmp_path):
-    path = tmp_path / "events.csv"
-    path.write_text(TABLE)
-    events = training_logbooks.read(path)
-    assert [event.first_day for event in events] == [date(2021, 12, 6), date(2021, 11, 17), date(2022, 2, 1)]
-    assert [event.last_day for event in events] == [date(2021, 12, 6), date(2021, 12, 3), date(2022, 2, 28)]
-    assert [event.category for event in events] == ["hardware", "restarts", "hardware_recurrent"]
-    assert [(event.count, event.lost_hours) for event in events] == [(5, None), (40, None), (None, 3.0)]
-    path.write_text("date,category,event\nsoon,hardware,x\n")
-    with pytest.raises(ValueError, match="date is 'soon'; it must be a day, a month or a range"):
-        training_logbooks.read(path)
-
-
-@needs_data
-def test_the_diaries_say_what_is_known_of_them():
-    opt, bloom = (training_logbooks.load(name) for name in ("opt-175b", "bloom-176b"))
-    assert (len(opt.events), len(bloom.events)) == (19, 20)
-    assert [event.count for event in opt.events if "over the 12.xx lineage" in event.text] == [90]
-    assert [event.lost_hours for event in bloom.events if "one GPU crashed" in event.text] == [7.3]
-    assert opt.source.is_real
 
 
 @pytest.fixture
@@ -92,3 +66,19 @@ def test_the_worker_slowed_on_purpose_is_the_only_straggler():
         assert trace.skewness(0, 5 * epoch) > 2
         assert max(trace.skewness(rank, 5 * epoch) for rank in (1, 2, 3)) < 1.05
     assert times.source.is_real
+
+
+def test_idle_spans_are_matched_by_operation_and_not_by_their_place_in_the_file(tmp_path):
+    path = tmp_path / "spans.csv"
+    rows = ["0,0,all_gather,0.5", "0,1,reduce_scatter,2.0", "1,0,all_gather,0.4", "1,1,all_gather,0.1"]
+    path.write_text("\n".join(["iteration,span,operation,duration_s", *rows, "1,2,reduce_scatter,1.9"]))
+    first, second = idle_spans.read(path)
+    assert first == {("all_gather", 0): 0.5, ("reduce_scatter", 0): 2.0}
+    assert second == {("all_gather", 0): 0.4, ("all_gather", 1): 0.1, ("reduce_scatter", 0): 1.9}
+
+
+@needs_data
+def test_the_authors_recorded_twenty_iterations_of_which_the_first_one_has_more_spans():
+    spans = idle_spans.load()
+    assert len(spans.iterations) == 20 and len(spans.iterations[0]) == 354 and len(spans.iterations[12]) == 124
+    assert spans.source.is_real

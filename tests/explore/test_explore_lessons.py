@@ -27,7 +27,6 @@ WORKED_BY_HAND = (
     (gemini.fatal_pairs_of_ring, 8),
     (gemini.probability_of_four_lost, 16 / 70),  # one of each of four groups: 2^4 of 70
     (gemini.memory_for_replicas, 300),  # 4 times 1200 GB / 16
-    (gemini.partner_in_another_rack, 3),
     (gemini.seconds_wasted, 130),  # 40 + 120 / 2 + 30
     (gemini.resumed_from, [40, 6]),  # machines 2 and 3 are a group: all six ranks go back to the newest in storage
 )

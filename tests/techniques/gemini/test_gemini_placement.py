@@ -1,4 +1,4 @@
-"""Placements by hand: kept, sent, surviving replicas; exact probabilities of recovery from lost machines and racks."""
+"""Placements by hand: kept, sent, surviving replicas; exact probabilities of recovery from lost machines."""
 
 import importlib
 import random
@@ -9,9 +9,8 @@ import pytest
 from cases import refusals
 
 from workbench.techniques.gemini import method
-from workbench.techniques.gemini.method import Placement, placement, rack_recovery_probability, recovery_probability
+from workbench.techniques.gemini.method import Placement, placement, recovery_probability
 from workbench.techniques.gemini.method.probability import clopper_pearson
-from workbench.techniques.gemini.method.racks import num_racks, rack_recovery_probability_by_definition
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -62,7 +61,7 @@ def test_a_machine_keeps_its_own_replica_first_and_survivors_come_in_the_order_o
 
 K_RULE = "it must be a whole number from 0 to num_machines, 4"
 
-test_impossible_placements_bounds_and_racks_are_refused_with_the_rule = refusals(
+test_impossible_placements_and_bounds_are_refused_with_the_rule = refusals(
     (lambda: placement(3, 4), "num_replicas is 4; it must be at most num_machines, 3"),
     (lambda: placement(3, 0), "num_replicas is 0"),
     (lambda: placement(0, 1), "num_machines is 0"),
@@ -88,11 +87,6 @@ test_impossible_placements_bounds_and_racks_are_refused_with_the_rule = refusals
     (lambda: method.recovery_probability_by_definition(placement(4, 2), 5), f"k is 5; {K_RULE}"),
     (lambda: method.group_bound(4, 2, -1), "k is -1"),
     (lambda: method.estimate_recovery_probability(placement(4, 2), 5, num_samples=10, seed=0), "k is 5"),
-    (lambda: rack_recovery_probability(placement(4, 2), (0, 0, 1), 1), "rack_of has 3 entries; it must have one"),
-    (lambda: rack_recovery_probability(placement(4, 2), (0, 0, 1, 1), 3), "num_lost is 3"),
-    (lambda: method.rack_placement((0, 0, 2, 2), 2), r"rack_of names the racks \[0, 2\]"),
-    (lambda: method.rack_placement((0, 0, 1, 1), 5), "num_replicas is 5"),
-    (lambda: method.racks_in_order(4, 0), "machines_per_rack is 0"),
 )
 
 
@@ -221,60 +215,3 @@ def _pairings(machines):
     for partner in others:
         left = [each for each in others if each != partner]
         yield from (((first, partner), *rest) for rest in _pairings(left))
-
-
-def test_groups_across_two_racks_outlive_one_and_no_other_pairing_of_eight_machines_outlives_more_pairs():
-    assert method.racks_in_order(7, 3) == (0, 0, 0, 1, 1, 1, 2)
-    # 8 machines, racks 0 1 | 2 3 | 4 5 | 6 7, groups 01, 23, 45, 67
-    racks = method.racks_in_order(8, 2)
-    assert rack_recovery_probability_by_definition(placement(8, 2), racks, 1) == 0
-    # racks 0 and 1 are paired, and 2 and 3: 2 of 6 pairs of racks are fatal
-    placed = method.rack_placement(racks, 2)
-    assert method.components(placed) == ((0, 2), (1, 3), (4, 6), (5, 7))
-    assert rack_recovery_probability_by_definition(placed, racks, 1) == 1
-    assert rack_recovery_probability_by_definition(placed, racks, 2) == Fraction(4, 6)
-    racks = method.racks_in_order(8, 2)
-    ours = rack_recovery_probability(method.rack_placement(racks, 2), racks, 2)
-    pairings = list(_pairings(list(range(8))))
-    assert len(pairings) == 105  # 8!/(2^4·4!)
-    for pairing in pairings:
-        partner = dict([*pairing, *((b, a) for a, b in pairing)])
-        placed = Placement.own([(machine, partner[machine]) for machine in range(8)])
-        assert rack_recovery_probability(placed, racks, 2) <= ours
-    # Racks of 4, 2, 1, 1 are drawn from the fullest first: rack 0 must give one machine to every group.
-    racks = (0, 0, 0, 0, 1, 1, 2, 3)
-    placed = method.rack_placement(racks, 2)
-    assert method.components(placed) == ((0, 4), (1, 5), (2, 6), (3, 7))
-    assert rack_recovery_probability(placed, racks, 2) == 1 - Fraction(3, 6), "three pairs of racks hold rack 0"
-
-
-@pytest.mark.parametrize("racks", [(0, 0, 1, 1, 2, 2), (0, 1, 2, 0, 1, 2, 0), (0, 0, 0, 1, 2, 3, 4), (0,) * 5])
-def test_counting_over_racks_agrees_with_trying_and_with_one_machine_a_rack_racks_are_machines(racks):
-    for placed in (placement(len(racks), 2), placement(len(racks), 3, "ring"), method.rack_placement(racks, 2)):
-        for num_lost in range(num_racks(racks) + 1):
-            exact = rack_recovery_probability_by_definition(placed, racks, num_lost)
-            assert rack_recovery_probability(placed, racks, num_lost) == exact
-            alone = rack_recovery_probability(placed, tuple(range(len(racks))), num_lost)
-            assert alone == recovery_probability(placed, num_lost)
-
-
-@pytest.mark.parametrize(("num_machines", "per_rack", "num_replicas"), [(16, 4, 2), (24, 4, 3), (1000, 20, 2)])
-def test_knowing_the_racks_costs_nothing_when_machines_fail_one_by_one(num_machines, per_rack, num_replicas):
-    racks = method.racks_in_order(num_machines, per_rack)
-    plain, aware = placement(num_machines, num_replicas), method.rack_placement(racks, num_replicas)
-    assert {len(kept) for kept in method.replicas_kept(aware)} == {num_replicas}
-    for k in (num_replicas, num_replicas + 2):
-        assert recovery_probability(aware, k) == recovery_probability(plain, k)
-    assert rack_recovery_probability(plain, racks, 1) < rack_recovery_probability(aware, racks, 1) == 1
-
-
-@pytest.mark.parametrize("kind", ["mixed", "ring"])
-def test_holders_stand_in_different_racks_where_no_rack_has_more_than_its_share(kind):
-    racks = method.racks_in_order(17, 3)
-    placed = method.rack_placement(racks, 2, kind)
-    assert all(len({racks[holder] for holder in holders}) == 2 for holders in placed.holders)
-    # Two racks cannot give three replicas a rack each.
-    racks = method.racks_in_order(6, 3)
-    placed = method.rack_placement(racks, 3)
-    assert all(len({racks[holder] for holder in holders}) == 2 for holders in placed.holders)
-    assert [rack_recovery_probability(placed, racks, lost) for lost in range(3)] == [1, 1, 0]

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from datetime import date
 from functools import partial
 
 import pandas as pd
@@ -14,8 +13,6 @@ from matplotlib.colors import to_rgba
 from matplotlib.container import BarContainer
 from matplotlib.patches import Rectangle
 
-from workbench.datasets.source import DataSource, SourceKind
-from workbench.datasets.training_logbooks import Logbook, LoggedEvent
 from workbench.plots import figure
 from workbench.plots.style import PALE, VERMILION
 from workbench.reproduction import Project, published
@@ -23,8 +20,8 @@ from workbench.techniques.gemini import counted
 from workbench.techniques.gemini import plots as pictures
 from workbench.techniques.gemini.method import Placement, group_bound, placement, recovery_probability, sizes
 from workbench.techniques.gemini.method.best import best_checkpointing
-from workbench.techniques.gemini.simulated import checkpoints, failures, recoveries, replay
-from workbench.timeline.faults import DAY_S, FaultKind
+from workbench.techniques.gemini.simulated import checkpoints, failures, recoveries
+from workbench.timeline.faults import DAY_S
 
 SCHEMES = ["Baseline", "Blocking", "Naive", "Unpipelined", "Gemini"]
 
@@ -112,30 +109,6 @@ def test_added_losses_leave_the_ratios_of_the_text():
     assert sum(values(rows, "time_share", solution="Gemini")) == pytest.approx(1)
 
 
-def event(first, last, category, text="x", count=None):
-    return LoggedEvent(first_day=first, last_day=last, category=category, text=text, count=count)
-
-
-def test_the_lines_of_a_diary_become_failures_on_their_days_and_a_stand_in_says_that_it_is_one(monkeypatch):
-    events = (
-        event(date(2021, 11, 12), date(2021, 11, 12), "hardware", "hosts down at the same time", 5),
-        event(date(2021, 11, 17), date(2021, 12, 3), "restarts", count=40),
-        event(date(2021, 12, 21), date(2021, 12, 21), "infrastructure", "deleted the entire cluster", 16),
-        event(date(2021, 11, 11), date(2022, 1, 6), "restarts", count=90),
-        event(date(2021, 12, 3), date(2021, 12, 3), "milestone"),
-    )
-    source = DataSource(name="opt-175b", kind=SourceKind.STAND_IN, detail="", sha256="")
-    trace = replay.diary_trace("opt-175b", Logbook(name="opt-175b", events=events, source=source), seed=0)
-    days = {len(fault.machines): fault.time_s / DAY_S for fault in trace.faults if len(fault.machines) > 1}
-    assert len(trace.faults) == 90 and trace.num_of(FaultKind.SOFTWARE) == 0
-    assert days.keys() == {5, 124} and 1 <= days[5] < 2 and 40 <= days[124] < 41
-    monkeypatch.delenv("WORKBENCH_DATA", raising=False)
-    traces, source = replay.diary_or_stand_in("bloom-176b", [0, 1])
-    assert not source.is_real and len(traces) == 2
-    rows = replay.replay_rows("bloom-176b", traces, num_standbys=1)
-    assert value(rows, "effective_ratio", solution="Gemini") > value(rows, "effective_ratio", solution="Strawman")
-
-
 def test_the_map_has_the_best_choice_at_every_place():
     rows = failures.best_rows([0.015], [10, 400], idle_s=10, blocking_s=0, window_s=600, num_failures=200, seeds=[0])
     assert value(rows, "gap_to_search", link_gbps=10) == 0
@@ -190,7 +163,6 @@ BESIDE = [
     ("fig-6-16/simulated", "overhead", pictures.draw_ablation, {"free_mb": 512}, {"published"}),
     ("fig-6-10/simulated", "iterations_wasted", DRAW_WASTED, {}, {"Gemini", "Gemini, the paper:\n1.5 iterations"}),
     ("fig-6-15b/simulated", "effective_ratio", pictures.draw_by_machines, {}, {"the paper's largest"}),
-    ("failure-replay/simulated", "wasted_gpu_hours", pictures.draw_replay, {}, {"OPT-175B, the paper: 178"}),
 ]
 
 
@@ -227,8 +199,6 @@ def test_every_cell_of_the_best_checkpointing_is_drawn_and_odds_have_a_panel_a_n
     odds = pictures.draw_probabilities(rows, paper("recovery_probability"), paper("ring_lower"))
     assert [(ax.get_title(loc="left") or ax.get_title())[:5] for ax in odds.axes] == ["k = 2", "k = 3", "k = 4"]
     assert "published: ring, relatively lower" in legend(odds)
-    racks = pictures.draw_rack_recovery(recorded("racks/counted")[0])
-    assert legend(racks) == {"group", "ring", "group across racks", "ring across racks"} and len(racks.axes) == 3
 
 
 SMALL = {"hidden_size": 8, "num_layers": 3, "num_heads": 2, "vocab_size": 50, "max_positions": 12}
@@ -317,7 +287,7 @@ def test_the_union_bound_of_groups_is_corollary_6_1_and_that_of_the_ring_is_25_p
     assert exact == pytest.approx(1400 / 15)
 
 
-def test_rows_of_the_theorem_say_by_how_much_algorithm_6_1_is_missed_and_those_of_racks_have_every_placement():
+def test_rows_of_the_theorem_say_by_how_much_algorithm_6_1_is_missed():
     rows = counted.count_theorem([[4, 2, 2], [4, 2, 3]])
     # of k = 3: 1 of 4, and none
     assert [value(rows, "missed", among="all", k=k) for k in (2, 3)] == [0, 25]
@@ -325,9 +295,3 @@ def test_rows_of_the_theorem_say_by_how_much_algorithm_6_1_is_missed_and_those_o
     # Gaps are shares of the bound. q = 1: m + q - 2 = 2 of 2m - 3 = 3; q = 2: all of it; 3 and 6 have none.
     rows = counted.count_gaps(7, [3])
     assert {row["num_machines"]: row["value"] for row in rows} == pytest.approx({4: 2 / 3, 5: 1, 7: 2 / 3})
-    rows = counted.count_racks([[8, 2, 2]], [1, 2])
-    assert value(rows, "rack_recovery", placement="group", lost=1) == 0
-    # a ring of racks 0 1 2 3 loses with any of four neighbouring pairs of six
-    both = [value(rows, "rack_recovery", placement=f"{kind} across racks", lost=2) for kind in ("group", "ring")]
-    assert both == pytest.approx([400 / 6, 200 / 6])
-    assert value(rows, "machine_loss_change", placement="ring") == 0

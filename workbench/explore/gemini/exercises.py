@@ -5,7 +5,6 @@ from collections.abc import Collection
 from workbench.explore.exercises import Exercise, Mistake
 from workbench.techniques.gemini.method.placement import Placement, kept_bytes, placement, replicas_kept, survivors
 from workbench.techniques.gemini.method.probability import group_bound, recovery_probability
-from workbench.techniques.gemini.method.racks import rack_placement, racks_in_order
 from workbench.techniques.gemini.method.recovery import Held, RecoveryPlan, Tier, plan_recovery
 from workbench.techniques.gemini.method.sizes import machine_shard_bytes
 from workbench.techniques.gemini.method.waste import wasted_time_s
@@ -15,7 +14,6 @@ __all__ = [
     "holders_of_shard",
     "lost_shards",
     "memory_for_replicas",
-    "partner_in_another_rack",
     "plan_after",
     "probability_of_four_lost",
     "resumed_from",
@@ -130,25 +128,6 @@ def memory_for_replicas() -> Exercise:
             Mistake(answer=shard_bytes / 1e9, hint="That is one shard. A machine keeps its own and another's."),
         ),
         rel=TOLERANCE,
-    )
-
-
-def partner_in_another_rack() -> Exercise:
-    """Return the exercise on racks."""
-    placed = rack_placement(racks_in_order(8, 2), 2)
-    return Exercise(
-        question="Eight machines in four racks, 0 and 1 in the first, and so on. Groups of two are made across racks, "
-        "so that as few pairs of racks as possible are fatal, the first machine of a rack with the first of another. "
-        "Which machine keeps the shard of machine 1?",
-        answer=float(placed.holders[1][1]),
-        hint="Machine 0's partner stands in the second rack. If machine 1's partner stood in a third one, how many "
-        "pairs of racks would be fatal?",
-        reason="Racks are paired for good: 0 with 2 and 1 with 3, so only the first two racks must not fail together, "
-        "and the last two: 2 of 6 pairs of racks.",
-        mistakes=(
-            Mistake(answer=0.0, hint="Machine 0 stands in the same rack and is lost with it."),
-            Mistake(answer=4.0, hint="Then the first rack shares a fatal pair with a second rack and with a third."),
-        ),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -46,16 +46,14 @@ class SmallTraining:
             fully_shard(module)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
 
-    def updates(self, first: int, num_iterations: int) -> Iterator[int]:
-        """Update the model once an iteration, from `first` on; a number comes when its update is done."""
-        for iteration in range(first, num_iterations):
-            time.sleep(self._pause_s)
-            draw = torch.Generator().manual_seed((self._seed + iteration) * MOST_RANKS + self._rank)
-            x = torch.randn(BATCH, WIDTH, generator=draw)
-            (self.model(x) - x.flip(1)).square().mean().backward()  # learn to turn rows round
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            yield iteration
+    def update(self, iteration: int) -> None:
+        """Do an iteration."""
+        time.sleep(self._pause_s)
+        draw = torch.Generator().manual_seed((self._seed + iteration) * MOST_RANKS + self._rank)
+        x = torch.randn(BATCH, WIDTH, generator=draw)
+        (self.model(x) - x.flip(1)).square().mean().backward()  # learn to turn rows round
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def digest(self) -> str:
         """Return a digest of every bit of this rank's parameters and of Adam's moments."""

@@ -21,7 +21,7 @@ Where to find it
 - section 6.3.2, agents, heartbeats, root, standby machines: `runtime.control`; the launcher that restarts:
   `runtime.training`
 - the paper's machines and models, trainings under failures: `cost`; rows of figures and tables: `counted`, `simulated`
-- ours: racks that fail, `method.racks`; how many replicas, and how often: `method.best`
+- ours: how many replicas, and how often, `method.best`
 
 Three lines in your own loop: `checkpoints = InMemoryCheckpoints(context, model, optimizer)`, `checkpoints.step()` after
 the optimizer's, and `run_training(train, num_machines)` to start it.

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import comb
+from statistics import fmean, pstdev
 from types import MappingProxyType
 from typing import Any
 
 from workbench.study.rows import value_row
 
+from .method.partition import partition_checkpoint
 from .method.placement import BUFFERS_PER_REPLICA, Placement, components, placement
 from .method.probability import (
     best_placement,
@@ -18,7 +20,6 @@ from .method.probability import (
     recovery_probability_by_definition,
     upper_bound,
 )
-from .method.racks import rack_placement, rack_recovery_probability, racks_in_order
 from .method.sizes import (
     BYTES_PER_PARAMETER,
     GPU_BYTES_PER_PARAMETER,
@@ -29,7 +30,7 @@ from .method.sizes import (
 )
 
 __all__ = ["FIGURE_6_3", "MACHINES", "PARAMETERS", "count_bounds", "count_checkpoints", "count_gaps", "count_memory"]
-__all__ += ["count_parameters", "count_placements", "count_probabilities", "count_racks", "count_theorem"]
+__all__ += ["count_idle_spans", "count_parameters", "count_placements", "count_probabilities", "count_theorem"]
 __all__ += ["union_bound"]
 
 Rows = list[dict[str, Any]]
@@ -215,23 +216,34 @@ def count_gaps(most_machines: int, replica_counts: Sequence[int]) -> Rows:
     return rows
 
 
-def count_racks(clusters: Sequence[Sequence[int]], lost_counts: Sequence[int]) -> Rows:
-    """Return how probably training recovers from memory when whole racks are lost."""
-    rows: Rows = []
-    for num_machines, per_rack, num_replicas in clusters:
-        rack_of = racks_in_order(num_machines, per_rack)
-        keys = {"num_machines": num_machines, "per_rack": per_rack, "num_replicas": num_replicas}
-        for kind, name in (("mixed", "group"), ("ring", "ring")):
-            plain = placement(num_machines, num_replicas, kind)
-            aware = rack_placement(rack_of, num_replicas, kind)
-            for placed, called in ((plain, name), (aware, f"{name} across racks")):
-                for lost in lost_counts:
-                    chance = _percent(rack_recovery_probability(placed, rack_of, lost))
-                    rows.append(value_row("rack_recovery", chance, "%", placement=called, lost=lost, **keys))
-            change = recovery_probability(aware, num_replicas) - recovery_probability(plain, num_replicas)
-            rows.append(value_row("machine_loss_change", _percent(change), "%", placement=name, **keys))
-    return rows
-
-
 def _percent(share: Fraction) -> float:
     return float(100 * share)
+
+
+def count_idle_spans(
+    iterations: Sequence[Mapping[Any, float]],  # recorded spans by place
+    *,
+    left_out: int,  # iterations before the first that is profiled
+    threshold_s: float,  # spans whose least length is not above it are not used
+    checkpoint_bytes: int,  # of a device
+    **traffic: float,  # see `partition_checkpoint`
+) -> Rows:
+    """Return how much recorded idle spans deviate, and what algorithm 6.2 makes of them."""
+    profiled = iterations[left_out:]
+    places = [place for place in profiled[0] if all(place in spans for spans in profiled)]
+    rows, used_s = [], []
+    for place in places:
+        lengths_s = [spans[place] for spans in profiled]
+        if min(lengths_s) > threshold_s:
+            used_s.append(min(lengths_s))
+            name = f"{place[0]} {place[1]}"
+            rows.append(value_row("span", min(lengths_s), "s", span=name))
+            rows.append(value_row("deviation", pstdev(lengths_s) / fmean(lengths_s), of="a used span", span=name))
+    totals_s = [sum(spans.values()) for spans in profiled]
+    rows += [value_row("total_s", total_s, "s", iteration=left_out + number) for number, total_s in enumerate(totals_s)]
+    rows.append(value_row("deviation", pstdev(totals_s) / fmean(totals_s), of="all idle time"))
+    chunks = partition_checkpoint([*used_s, 0.0], checkpoint_bytes, num_replicas=2, **traffic)
+    inside = sum(chunk.size_bytes for chunk in chunks if chunk.span < len(used_s))
+    rows.append(value_row("num_chunks", len(chunks)))
+    rows.append(value_row("share_in_spans", inside / checkpoint_bytes))
+    return rows

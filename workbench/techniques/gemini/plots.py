@@ -23,8 +23,9 @@ from .method.interleaving import InterleavedIteration
 from .method.recovery import Tier
 
 __all__ = ["ITERATION_KINDS", "draw_ablation", "draw_best", "draw_by_failures", "draw_by_machines", "draw_frequencies"]
+__all__ += ["draw_idle_spans", "draw_lengths"]
 __all__ += ["draw_models", "draw_mt_nlg", "draw_overhead", "draw_overheads", "draw_placement", "draw_probabilities"]
-__all__ += ["draw_rack_recovery", "draw_recovery", "draw_reductions", "draw_replay", "draw_retrieval", "draw_schedules"]
+__all__ += ["draw_recovery", "draw_reductions", "draw_retrieval", "draw_schedules"]
 __all__ += ["draw_schemes", "draw_tiers", "draw_time", "draw_timelines", "draw_wasted", "draw_worked_example"]
 
 WIDE = (9.5, 3.8)  # inches
@@ -131,22 +132,6 @@ def _mark_odds(ax: Axes, published: pd.DataFrame, ring_lower: pd.DataFrame) -> N
         lower = "" if math.isnan(of_ring) else f",\nring {row.value_lower:.1f} % lower: {of_ring:.1f} %"
         text = f"published: {row.value:.1f} %{lower}"
         ax.text(0.97, 0.05, text, transform=ax.transAxes, ha="right", va="bottom", fontsize=8, color=INK)
-
-
-@styled()
-def draw_rack_recovery(rows: Sequence[Mapping]) -> Figure:
-    """Draw how probably training recovers when racks are lost, a panel a cluster, a bar a placement."""
-    table = rows_of(rows, "rack_recovery")
-    clusters = list(table.groupby(["num_machines", "per_rack", "num_replicas"], sort=False))
-    drawn, axes = plots.figure(1, len(clusters), figsize=(0.6 + 3.2 * len(clusters), 3.9), sharey=True, squeeze=False)
-    for ax, ((num_machines, per_rack, num_replicas), part) in zip(axes[0], clusters, strict=True):
-        labels = {"x_label": "racks lost at once", "y_label": "recovered from memory (%)" if ax is axes[0, 0] else ""}
-        plots.bars(part, ax=ax, x="lost", by="placement", **labels)
-        for bars in ax.containers:
-            ax.bar_label(bars, fmt="%.0f", fontsize=6, padding=1)
-        ax.set_title(f"{num_machines} machines, {per_rack} a rack,\nm = {num_replicas}")
-    plots.below(drawn, num_columns=4)
-    return drawn
 
 
 _SCHEME_COLORS = MappingProxyType({"Baseline": PALETTE[3], "Gemini": OURS})  # grey is the paper's
@@ -267,6 +252,39 @@ def draw_overhead(rows: Sequence[Mapping], published: pd.DataFrame | None = None
     memory[_VALUES] /= MEBIBYTE
     _scheme_bars(memory, buffers, "MiB a rank", "Sub-buffers beside a checkpoint")
     return figure
+
+
+@styled()
+def draw_lengths(rows: Sequence[Mapping]) -> Figure:
+    """Draw what a checkpoint in every iteration costs by the iteration's length, and the processor's seconds."""
+    figure, (left, right) = plots.figure(1, 2, figsize=(11, 4.2))
+    usual = rows_of(rows, "iteration_s")
+    length_s = {row.batch: row.value for row in usual.itertuples() if row.scheme == "Baseline"}
+    cost = rows_of(rows, "over_baseline")
+    cost[_VALUES] = 100 * (cost[_VALUES] - 1)
+    work = rows_of(rows, "cpu_s")
+    for table in (cost, work):
+        table["length"] = table.batch.map(length_s)
+    plots.lines(cost, ax=left, x="length", by="scheme", x_label="iteration (s)", y_label="longer (%)")
+    left.axhline(1, color=GREY, linestyle=":", linewidth=1)
+    crossing = rows_of(rows, "one_per_cent_s")
+    found = f"under 1 % from {crossing.value.iloc[0]:.2f} s on" if len(crossing) else "never under 1 %"
+    left.set_title(f"A checkpoint in every iteration: {found}")
+    plots.lines(work, ax=right, x="length", by="scheme", x_label="iteration (s)", y_label="processor of a rank (s)")
+    right.set_title("Processor seconds of an iteration")
+    return figure
+
+
+@styled()
+def draw_idle_spans(rows: Sequence[Mapping]) -> Figure:
+    """Draw the idle time of each recorded iteration, and the part of it that a plan can use."""
+    _, ax = plots.figure(figsize=(9, 3.8))
+    total = rows_of(rows, "total_s")
+    used = sum(rows_of(rows, "span").value)
+    plots.bars(total, ax=ax, x="iteration", y_label="idle network (s)", x_label="iteration")
+    ax.axhline(used, color="black", linestyle="--", label=f"spans that are used, {used:.2f} s")
+    ax.legend()
+    return ax.figure
 
 
 def _named(rows: Sequence[Mapping], names: Mapping[str, str]) -> pd.DataFrame:
@@ -439,20 +457,6 @@ def draw_time(rows: Sequence[Mapping], num_machines: int, *, ax: Axes | None = N
     ax.tick_params(axis="x", rotation=25)
     ax.set_title(f"{num_machines:,} machines")
     return ax
-
-
-def draw_replay(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
-    """Draw effective ratios and wasted GPU hours of the replayed trainings; the line is OPT-175B's in the paper."""
-    figure, (left, right) = plots.figure(1, 2, figsize=(10, 3.8))
-    ratios, hours = rows_of(rows, "effective_ratio"), rows_of(rows, "wasted_gpu_hours")
-    hours[_VALUES] /= 1000
-    series = {"x": "training", "by": "solution", "value_labels": True}
-    plots.bars(ratios, ax=left, y_label="effective training time ratio", **series)
-    plots.bars(hours, ax=right, y_label="wasted by failures (1,000 GPU hours)", **series)
-    (said,) = published.value
-    plots.published_line(right, said / 1000, f"OPT-175B, the paper: {said / 1000:g}")
-    plots.below(figure, num_columns=4)
-    return figure
 
 
 def draw_best(rows: Sequence[Mapping]) -> Figure:

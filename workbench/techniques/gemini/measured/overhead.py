@@ -7,9 +7,10 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib.util import find_spec
+from itertools import pairwise
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -30,19 +31,20 @@ from workbench.techniques.gemini.runtime.agreement import tell_all
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, CheckpointOptions, InMemoryCheckpoints
 from workbench.timeline import Recorder
 
-__all__ = ["ASYNC_SAVE", "TORCHFT", "AsyncSave", "Facts", "Watched", "idle_s", "is_installed", "measure_overhead"]
-__all__ += ["overhead_rows", "predict"]
+__all__ = ["ASYNC_SAVE", "TORCHFT", "AsyncSave", "Facts", "Watched", "idle_s", "is_installed", "length_at"]
+__all__ += ["measure_lengths", "measure_overhead", "overhead_rows", "predict"]
 
 TIMEOUT_S = 1800.0
 BASELINE = Scheme.BASELINE.value
+ONE_PER_CENT = 0.01  # "negligible", as of the other items
 ASYNC_SAVE = "async_save"  # torch.distributed.checkpoint's, beside the names of `Scheme`
 TORCHFT = "torchft"  # see `VotingReplicas`; only for models that are not sharded
 SETTLING = 3  # iterations before the first turn beside the profiled ones, so that some have chunks in spans
 QUORUM_TIMEOUT = timedelta(seconds=60)
 JOIN_TIMEOUT_MS = 100  # in which the lighthouse waits for more replicas
 SHAPED = "10."  # how addresses of shaped hosts begin
-CHECKED_BYTES_PER_S = 2.9e9  # of one core that copies and checksums; measured on a laptop: 2.4 to 3.4 GB/s
-COPIED_BYTES_PER_S = 6e9  # of one core that copies into a sub-buffer; an estimate
+HASHED_BYTES_PER_S = 5.6e9  # of one core; from 2.9 GB/s that a laptop took to copy and checksum together
+COPIED_BYTES_PER_S = 6e9  # of one core; an estimate
 SOCKET_BYTES_PER_S = 2e9  # of one core that sends or receives through the kernel and a shaped link; an estimate
 
 
@@ -60,8 +62,8 @@ def predict(
     *, shard_bytes: int, iteration_s: float, bandwidth_bytes_per_s: float, num_machines: int, num_cores: int
 ) -> Predicted:
     """Predict the cost of one replica of every shard in a peer's memory, on ranks that share cores."""
-    # A rank copies and checks two shards, copies its own into sub-buffers, sends it and receives the other.
-    seconds_per_byte = 2 / CHECKED_BYTES_PER_S + 1 / COPIED_BYTES_PER_S + 2 / SOCKET_BYTES_PER_S
+    # A rank copies its own shard and sends it, receives another, and takes the checksums of both.
+    seconds_per_byte = 1 / COPIED_BYTES_PER_S + 2 / HASHED_BYTES_PER_S + 2 / SOCKET_BYTES_PER_S
     work_s = shard_bytes * seconds_per_byte * num_machines / min(num_cores, num_machines)
     network_s = shard_bytes / bandwidth_bytes_per_s
     return Predicted(
@@ -109,6 +111,36 @@ def measure_overhead(
     ):
         timed = time_variants(ranks, trials, chosen, size, options, folder, turns=turns)
     return Overhead(rows=overhead_rows(timed), hosts=ranks.hosts)
+
+
+def measure_lengths(batches: Sequence[int], *, size: Size, **setting: Any) -> Overhead:
+    """Train with and without Gemini with several batches, and so with iterations of several lengths."""
+    require_counts(1, **{"len(batches)": len(batches)})
+    rows, hosts, curve = [], None, []
+    for batch in batches:
+        found = measure_overhead([BASELINE, Scheme.GEMINI.value], size=replace(size, batch=batch), **setting)
+        rows += [row | {"batch": batch} for row in found.rows]
+        hosts = found.hosts
+        of_scheme = {(row["quantity"], row["scheme"]): row["value"] for row in found.rows}
+        curve.append((of_scheme["iteration_s", BASELINE], of_scheme["over_baseline", Scheme.GEMINI.value] - 1))
+    crossing_s = length_at(curve, ONE_PER_CENT)
+    rows += [] if crossing_s is None else [value_row("one_per_cent_s", crossing_s, "s")]
+    return Overhead(rows=rows, hosts=hosts)
+
+
+def length_at(curve: Sequence[tuple[float, float]], share: float) -> float | None:
+    """Return the seconds of an iteration from which on a cost stays under a share of it; None if it never does.
+
+    Between measured lengths the cost is taken to be inverse to the length, as that of constant work is.
+    """
+    points = sorted(curve, reverse=True)
+    if not points or points[0][1] >= share:
+        return None
+    for (longer_s, low), (shorter_s, high) in pairwise(points):
+        if high >= share:
+            part = (share - low) / (high - low)
+            return 1 / (1 / longer_s + part * (1 / shorter_s - 1 / longer_s))
+    return points[-1][0]
 
 
 def overhead_rows(timed: Timed) -> list[dict[str, Any]]:

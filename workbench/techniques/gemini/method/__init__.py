@@ -15,7 +15,6 @@ _ROOMS = {
     "partition": ("Chunk", "partition_checkpoint", "partition_checkpoint_by_definition"),
     "probability": _of_probability,
     "profiling": ("IdleProfile", "profile_idle_spans"),
-    "racks": ("rack_placement", "rack_recovery_probability", "racks_in_order"),
     "recovery": ("Held", "RecoveryPlan", "Tier", "plan_recovery"),
     "surviving": ("TooTangled",),
     "waste": ("CheckpointPolicy", "Job", "average_wasted_s", "wasted_time_s"),

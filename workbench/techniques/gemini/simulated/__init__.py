@@ -1,1 +1,1 @@
-"""Rows of the simulated items: `checkpoints` and idle spans, `failures`, single `recoveries`, `replay` of diaries."""
+"""Rows of the simulated items: `checkpoints` and idle spans, `failures`, and single `recoveries`."""
