@@ -10,7 +10,6 @@ _HOMES = {
         "holders_of_shard",
         "lost_shards",
         "memory_for_replicas",
-        "partner_in_another_rack",
         "plan_after",
         "probability_of_four_lost",
         "resumed_from",

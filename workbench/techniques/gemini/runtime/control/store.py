@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -106,7 +107,6 @@ class TcpKeyValueStore(KeyValueStore):
     def __init__(self, address: str, port: int, *, timeout_s: float = 1.0):
         self._place = address, port
         self._timeout_s = timeout_s
-        self._timeout = datetime.timedelta(seconds=timeout_s)
         self._client: _Client | None = None
 
     def get(self, key: str) -> bytes | None:
@@ -123,7 +123,7 @@ class TcpKeyValueStore(KeyValueStore):
         return None if now == expected and now != desired else now
 
     def _ask(self, question: Callable[[dist.TCPStore], Any]) -> Any:
-        self._client = self._client or _Client(self._connect)
+        self._client = self._client or _Client(partial(_connect, self._place, self._timeout_s))
         try:
             return self._client.ask(question, self._timeout_s)
         except (dist.DistError, OSError) as error:  # a TimeoutError is an OSError
@@ -132,17 +132,18 @@ class TcpKeyValueStore(KeyValueStore):
             reason = str(error).partition("\n")[0]
             raise StoreUnavailable(f"the store at {address}:{port} does not answer: {reason}") from error
 
-    def _connect(self) -> dist.TCPStore:
-        # torch would try again and again where nobody listens.
-        socket.create_connection(self._place, self._timeout_s).close()
-        return dist.TCPStore(*self._place, None, False, self._timeout, wait_for_workers=False)
-
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
         self._client = None
 
     __del__ = close  # or the thread of a forgotten client would stay
+
+
+def _connect(place: tuple[str, int], timeout_s: float) -> dist.TCPStore:
+    # torch would try again and again where nobody listens.
+    socket.create_connection(place, timeout_s).close()
+    return dist.TCPStore(*place, None, False, datetime.timedelta(seconds=timeout_s), wait_for_workers=False)
 
 
 class EtcdKeyValueStore(KeyValueStore):
