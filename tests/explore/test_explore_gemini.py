@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from workbench.explore import gemini as lesson
+from workbench.launch.control.events import Event
 from workbench.techniques.gemini.cost import Cause
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.runtime.control.events import Event
 
 CHOSEN = {"link": 100, "copy_rate": 400, "reserved_mib": 128, "num_buffers": 4, "safety": 0.9, "num_replicas": 2}
 PLACE = {"num_machines": 16, "failures_per_day": 8, "solution": "Gemini", "num_replicas": 2, "num_standbys": 0}

@@ -13,15 +13,18 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from workbench.launch import control
+from workbench.launch.agreement import RankMissing, meet, tell_all
+from workbench.launch.control import Fault, Victim, run_training
 from workbench.techniques.gemini import runtime
 from workbench.techniques.gemini.method import partition_checkpoint, placement
-from workbench.techniques.gemini.runtime import Fault, TrafficWatch, Victim, meet, routes_of, run_training
+from workbench.techniques.gemini.runtime import TrafficWatch, routes_of
 from workbench.techniques.gemini.runtime.encoding import checksum
 
 
 def test_every_rank_hears_the_message_of_every_rank_however_long(pools):
     everyone = [{"rank": rank, "long": "x" * 100 * rank} for rank in range(3)]
-    heard = pools(3).run(lambda: runtime.tell_all({"rank": dist.get_rank(), "long": "x" * 100 * dist.get_rank()}))
+    heard = pools(3).run(lambda: tell_all({"rank": dist.get_rank(), "long": "x" * 100 * dist.get_rank()}))
     assert heard == [everyone] * 3
 
 
@@ -31,7 +34,7 @@ def meet_without(late: int) -> str:
     if dist.get_rank() == late:
         time.sleep(2.0)
         return "late"
-    with pytest.raises((runtime.RankMissing, RuntimeError)) as missing:
+    with pytest.raises((RankMissing, RuntimeError)) as missing:
         meet("checkpoint of iteration 7", 1.0, group)
     return f"{missing.type.__name__}: {missing.value}"
 
@@ -56,7 +59,7 @@ def die_before_meeting(context) -> str:
 def test_a_rank_that_dies_is_a_lost_peer_to_those_that_wait_for_it_and_not_one_that_is_late(fleet):
     outcome = run_training(die_before_meeting, 3, machines=fleet, timeout_s=60)
     assert outcome.results == ("again",) * 3
-    kinds = {event.rank: event.details["kind"] for event in outcome.named(runtime.EventName.RANK_FAILED)}
+    kinds = {event.rank: event.details["kind"] for event in outcome.named(control.EventName.RANK_FAILED)}
     assert kinds.pop(1) == "died" and set(kinds.values()) <= {"lost a peer or waits for one"}
 
 
@@ -246,7 +249,7 @@ def trained(fleet):
     """Trains on warm machines and gives what every rank returned."""
 
     def results(kind: str, faults=(), **options) -> list[dict]:
-        patient = {"timing": runtime.Timing(lease_s=3.0), "timeout_s": 100}  # a busy machine may fall silent for two
+        patient = {"timing": control.Timing(lease_s=3.0), "timeout_s": 100}  # a busy machine may fall silent for two
         outcome = run_training(train, NUM_MACHINES, args=(kind, options), faults=faults, machines=fleet, **patient)
         return list(outcome.results)
 

@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from workbench import plots
 from workbench.cluster import Link
 from workbench.launch import Ranks, ShapedHosts
+from workbench.launch.control.events import Event, Fault, Victim
+from workbench.launch.control.training import TrainingOutcome
 from workbench.plots import figure
 from workbench.study.timing import Timed, Turn, Turns
 from workbench.techniques.gemini import plots as pictures
@@ -26,9 +28,7 @@ from workbench.techniques.gemini.measured.training import PoolContext, Size, Tok
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.runtime.control.events import Event, Fault, Victim
 from workbench.techniques.gemini.runtime.idle import Interleaving, measure_link
-from workbench.techniques.gemini.runtime.training import TrainingOutcome
 from workbench.techniques.gemini.runtime.transfer import Route
 from workbench.timeline import Action, Kind
 

@@ -1,9 +1,5 @@
 """Gemini in a user's own training: never other bits in silence, never endless, and useful in three lines."""
 
-import contextlib
-import os
-import signal
-import time
 import warnings
 
 import pytest
@@ -13,16 +9,13 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.launch import RankFailed
-from workbench.launch.machines import Machines
-from workbench.techniques.gemini import runtime
+from workbench.launch import control
+from workbench.launch.control import Fault, Victim, operator, run_training
 from workbench.techniques.gemini.measured import reliability, schedules
-from workbench.techniques.gemini.runtime import CheckpointOptions, Fault, InMemoryCheckpoints, Victim, run_training
-from workbench.techniques.gemini.runtime.control import operator
-from workbench.techniques.gemini.runtime.control.operator import Repeats
+from workbench.techniques.gemini.runtime import CheckpointOptions, InMemoryCheckpoints
 
 pytestmark = pytest.mark.timeout(120)
-TIMING = runtime.Timing(heartbeat_s=0.05, lease_s=1.0)
+TIMING = control.Timing(heartbeat_s=0.05, lease_s=1.0)
 DRAWN = [
     # two trainings each whose state changes at random moments, grows, or has a late gradient; then one of a kind:
     (12, "changed state"),
@@ -75,73 +68,6 @@ def test_what_changes_after_an_iterations_end_is_told_once_by_name(fleet):
             f"rank {rank}: model/weight, model/bias changed between the end of iteration 1 and the next forward pass; "
             "a run that resumes there ends with other bits: change it before checkpoints.step()"
         ]
-
-
-def fail(context, iteration: int) -> None:
-    for done in range(1, iteration + 1):
-        context.report(done)
-    raise KeyError(f"no column for {context.rank} in generation {context.generation}")  # other words every time
-
-
-@pytest.mark.parametrize(
-    ("iteration", "generations", "note"),
-    [(0, 1, "It failed before its first iteration"), (3, 3, "restarted 2 times and failed the same way")],
-)
-def test_an_error_is_shown_at_once_and_ends_training_by_its_class_and_place(
-    fleet, capsys, iteration, generations, note
-):
-    with (
-        pytest.raises(RankFailed, match=note),
-        runtime.Training(fail, 2, args=(iteration,), machines=fleet, timing=TIMING) as training,
-    ):
-        training.run()
-    assert max(event.generation or 0 for event in training.events) == generations
-    assert "no column for" in capsys.readouterr().err
-
-
-def end(repeats: Repeats, generation: int, progress: int, signature: str = "") -> str:
-    if repeats.is_new(generation, progress) and signature:
-        repeats.note_error(signature)
-    return repeats.verdict
-
-
-def test_generations_without_progress_are_counted_whatever_ended_them_and_wait_longer_each_time():
-    repeats, pauses_s = Repeats(), []
-    for generation in range(1, 10):
-        assert end(repeats, generation, 7) == ""
-        assert end(repeats, generation, 7) == "", "a second failure of one generation does not count"
-        pauses_s.append(repeats.pause_s)
-    assert pauses_s == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    assert end(repeats, 10, 7) == "Training was started 10 times without getting beyond iteration 7."
-    repeats = Repeats()
-    ended = [end(repeats, generation, progress=generation) for generation in range(1, 50)]
-    assert not any(ended) and repeats.pause_s == 0.0, "with progress it may go on for ever"
-    repeats = Repeats()
-    ended = [end(repeats, generation, 2, signature) for generation, signature in enumerate("ababbcccc", 1)]
-    assert [bool(verdict) for verdict in ended].index(True) == 7, "three of one kind in a row, without progress"
-
-
-def test_a_stopped_store_is_an_unavailable_one_within_the_time_given():
-    with Machines(echo=False) as machines:
-        machines.start("store", runtime.control.service.serve_store, 0)
-        addresses = []
-        while not addresses:
-            addresses = [event.message.address for event in machines.wait(1.0) if hasattr(event, "message")]
-        store = runtime.TcpKeyValueStore(*addresses[0], timeout_s=0.5)
-        store.set("key", b"value")
-        os.kill(machines.pids["store"]["agent"], signal.SIGSTOP)
-        for _ in range(2):
-            began_s = time.monotonic()
-            with pytest.raises(runtime.StoreUnavailable, match=r"no answer within 0.5 s"):
-                store.get("key")
-            assert time.monotonic() - began_s < 3.0
-        os.kill(machines.pids["store"]["agent"], signal.SIGCONT)
-        deadline_s = time.monotonic() + 10
-        while time.monotonic() < deadline_s:
-            with contextlib.suppress(runtime.StoreUnavailable):
-                assert store.get("key") == b"value"
-                break
-        store.close()
 
 
 class Loader:

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from workbench.launch.control.events import Event, EventName
+from workbench.launch.control.service import RankContext
+from workbench.launch.control.training import Training
 from workbench.techniques.gemini.measured.training import digest_of, train_gpt2
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD as OF_CHECKPOINTS
-from workbench.techniques.gemini.runtime.control.events import Event, EventName
-from workbench.techniques.gemini.runtime.control.service import RankContext
-from workbench.techniques.gemini.runtime.training import Training
 
 __all__ = ["PRELOAD", "LiveLog", "SmallTraining", "in_words"]
 

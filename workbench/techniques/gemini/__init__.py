@@ -18,8 +18,7 @@ Where to find it
 - on real ranks: a user's loop `runtime.checkpoints`, training's own traffic `runtime.traffic`, idle spans
   `runtime.idle`, chunks on their way `runtime.transfer`, replicas with checksums `runtime.replicas`, a rank's state as
   bytes and resuming bit for bit `runtime.state`, persistent storage `runtime.storage`, going back `runtime.recovering`
-- section 6.3.2, agents, heartbeats, root, standby machines: `runtime.control`; the launcher that restarts:
-  `runtime.training`
+- section 6.3.2, agents, heartbeats, root, standby machines, and the launcher that restarts: `workbench.launch.control`
 - the paper's machines and models, trainings under failures: `cost`; rows of figures and tables: `counted`, `simulated`
 - ours: how many replicas, and how often, `method.best`
 
@@ -39,12 +38,13 @@ Left out: elastic training; moving shards when the number of machines changes; F
 import importlib
 
 _HOMES = {
-    "InMemoryCheckpoints": "runtime.checkpoints",
-    "best_checkpointing": "method.best",
-    "partition_checkpoint": "method.partition",
-    "recovery_probability": "method.probability",
-    "run_training": "runtime.training",
-    "wasted_time_s": "method.waste",
+    "CheckpointOptions": ".runtime.checkpoints",
+    "InMemoryCheckpoints": ".runtime.checkpoints",
+    "best_checkpointing": ".method.best",
+    "partition_checkpoint": ".method.partition",
+    "recovery_probability": ".method.probability",
+    "run_training": "workbench.launch.control.training",
+    "wasted_time_s": ".method.waste",
 }
 
 __all__ = [*_HOMES]
@@ -54,4 +54,4 @@ def __getattr__(name: str):
     # Lazy, so that a catalogue can be listed without importing torch.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    return getattr(importlib.import_module(_HOMES[name], __name__), name)

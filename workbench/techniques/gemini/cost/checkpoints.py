@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
+from workbench.checks import require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Algorithm, Collective, FittedMachine, bisected, collective_time_s
 from workbench.models import Workload
 from workbench.models.inventory import OPTIMIZER_BYTES_PER_PARAMETER
 from workbench.study.published import Cell
 from workbench.timeline import Kind
 
-from ..method.checks import require_positive
 from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave
 from ..method.placement import BUFFERS_PER_REPLICA
 from ..method.sizes import TABLE_6_2, ModelSizes, checkpoint_bytes, num_parameters

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
+from workbench.checks import require_counts, require_not_negative
 from workbench.cluster import GIGABIT_BYTES_PER_S
 from workbench.timeline.faults import Fault, FaultTrace
 
-from ..method.checks import require_counts, require_not_negative
 from ..method.placement import Placement
 from ..method.sizes import BYTES_PER_PARAMETER, TABLE_6_2, checkpoint_bytes, num_parameters
 from ..method.waste import CheckpointPolicy, Job, Level, Tier

@@ -20,14 +20,14 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
+from workbench.checks import require_counts
 from workbench.cluster import Link
+from workbench.launch.agreement import tell_all
 from workbench.study.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens, digest_of
-from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.profiling import Operation, ProfiledIteration, idle_spans_s
-from workbench.techniques.gemini.runtime.agreement import tell_all
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, CheckpointOptions, InMemoryCheckpoints
 from workbench.timeline import Recorder
 

@@ -6,13 +6,13 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from workbench.checks import require_counts
+from workbench.launch.control.events import Event
+from workbench.launch.control.training import Fault, TrainingOutcome, Victim, run_training
 from workbench.study.rows import spread_row
 from workbench.techniques.gemini.measured.training import Size, train_gpt2
-from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
-from workbench.techniques.gemini.runtime.control.events import Event
-from workbench.techniques.gemini.runtime.training import Fault, TrainingOutcome, Victim, run_training
 from workbench.timeline import Action, Kind, Timeline
 
 __all__ = ["PHASES", "Phases", "RecoveryObserved", "observe_all", "observe_recovery", "phases_of", "recovery_rows"]

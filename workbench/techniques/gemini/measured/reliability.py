@@ -14,6 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from workbench.checks import require_counts
+from workbench.launch.control.events import EventName
+from workbench.launch.control.service import RankContext
+from workbench.launch.control.training import Timing, TrainingOutcome, run_training
 from workbench.launch.failures import RankFailed
 from workbench.launch.machines import Machines
 from workbench.study.cells import named
@@ -21,15 +25,11 @@ from workbench.study.rows import value_row
 from workbench.techniques.gemini.measured.recovery import digests
 from workbench.techniques.gemini.measured.schedules import DAMAGED, FLIPPED, Flip, Loop, Schedule, draw_schedule
 from workbench.techniques.gemini.measured.training import Habits, Size, train_gpt2
-from workbench.techniques.gemini.method.checks import require_counts
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
-from workbench.techniques.gemini.runtime.control.events import EventName
-from workbench.techniques.gemini.runtime.control.service import RankContext
 from workbench.techniques.gemini.runtime.encoding import pack_tree
 from workbench.techniques.gemini.runtime.replicas import KeptShards
 from workbench.techniques.gemini.runtime.storage import PersistentTier
-from workbench.techniques.gemini.runtime.training import Timing, TrainingOutcome, run_training
 
 __all__ = ["Disturbance", "Undisturbed", "flip_bit", "reliability_cells", "reliability_rows", "run_cell"]
 __all__ += ["run_schedule"]

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from workbench.techniques.gemini.method.checks import require_counts
+from workbench.checks import require_counts
+from workbench.launch.control.events import EventName, Fault, Victim
 from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.runtime.control.events import EventName, Fault, Victim
 
 __all__ = ["DAMAGED", "FLIPPED", "Failure", "Flip", "Loop", "Schedule", "draw_schedule"]
 

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from workbench.checks import require_counts, require_positive
 from workbench.cluster import Link
+from workbench.launch.agreement import tell_all
 from workbench.study.rows import spread_row
 from workbench.study.timing import open_ranks
 from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens
-from workbench.techniques.gemini.method.checks import require_counts, require_positive
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.runtime.agreement import tell_all
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, CheckpointOptions, InMemoryCheckpoints
 from workbench.techniques.gemini.runtime.recovering import recover_
 from workbench.techniques.gemini.runtime.replicas import KeptShards

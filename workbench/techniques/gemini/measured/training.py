@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from workbench.checks import require_counts, require_not_negative
+from workbench.launch.control.service import Logged, RankContext
 from workbench.models.gpt2 import GPT2, GPT2Config
-from workbench.techniques.gemini.method.checks import require_counts, require_not_negative
 from workbench.techniques.gemini.runtime.checkpoints import CheckpointOptions, InMemoryCheckpoints
-from workbench.techniques.gemini.runtime.control.service import Logged, RankContext
 
 __all__ = ["Habits", "PoolContext", "Size", "Tokens", "train_gpt2"]
 

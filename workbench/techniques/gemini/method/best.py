@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from .checks import require_counts, require_not_negative, require_positive
+from workbench.checks import require_counts, require_not_negative, require_positive
+
 from .placement import BUFFERS_PER_REPLICA, placement
 from .probability import recovery_probability
 from .waste import Job, Level, Tier, gemini, wasted_time_s

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from workbench.checks import require_not_negative, require_positive
 from workbench.timeline import Kind, Task, Timeline, simulate
 
-from .checks import require_not_negative, require_positive
 from .partition import Chunk, partition_checkpoint
 from .profiling import Operation, ProfiledIteration, idle_spans_s
 

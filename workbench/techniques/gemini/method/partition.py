@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .checks import require_counts, require_not_negative, require_positive
+from workbench.checks import require_counts, require_not_negative, require_positive
 
 __all__ = ["Chunk", "partition_checkpoint", "partition_checkpoint_by_definition"]
 

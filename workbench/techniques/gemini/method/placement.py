@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from .checks import require_counts, require_not_negative
+from workbench.checks import require_counts, require_not_negative
 
 __all__ = ["BUFFERS_PER_REPLICA", "KINDS", "Placement", "components", "connected_parts", "is_recoverable", "kept_bytes"]
 __all__ += ["placement", "replicas_kept", "sent_bytes", "survivors"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from types import MappingProxyType
 
-from .checks import require_counts, require_not_negative
+from workbench.checks import require_counts, require_not_negative
 
 __all__ = ["TABLE_6_2", "Family", "ModelSizes", "checkpoint_bytes", "machine_shard_bytes", "num_parameters"]
 

@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass, replace
 
-from .checks import require_counts, require_not_negative, require_positive
+from workbench.checks import require_counts, require_not_negative, require_positive
+
 from .recovery import Tier
 
 __all__ = ["CheckpointPolicy", "Job", "Level", "Tier", "average_wasted_s", "gemini", "high_frequency", "strawman"]

@@ -19,12 +19,12 @@ import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.techniques.gemini.method.checks import require_counts, require_positive
+from workbench.checks import require_counts, require_positive
+from workbench.launch.agreement import meet
+from workbench.launch.control.service import RankContext
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 
-from .agreement import meet
-from .control.service import RankContext
 from .encoding import CHECKSUM_BYTES, checksum
 from .idle import NUM_BUFFERS, NUM_PROFILED, RESERVED_BYTES, SAFETY, Interleaving
 from .recovering import recover_, replicate_

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from workbench.techniques.gemini.method.checks import require_counts
+from workbench.checks import require_counts
+from workbench.launch.agreement import tell_all
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.partition import Chunk, partition_checkpoint
 from workbench.techniques.gemini.method.profiling import (
@@ -20,7 +21,6 @@ from workbench.techniques.gemini.method.profiling import (
     profile_idle_spans,
 )
 
-from .agreement import tell_all
 from .transfer import Route
 
 __all__ = ["Interleaving", "LinkSpeed", "measure_link"]

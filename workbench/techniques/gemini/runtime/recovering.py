@@ -6,10 +6,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workbench.launch.agreement import tell_all
+from workbench.launch.control.service import RankContext
 from workbench.techniques.gemini.method.recovery import RecoveryPlan, Source, Tier, plan_recovery
 
-from .agreement import tell_all
-from .control.service import RankContext
 from .encoding import checksum
 from .replicas import KeptShards, holdings_of
 from .state import TrainingState

@@ -16,10 +16,10 @@ from enum import Enum
 import torch
 from torch import Tensor
 
+from workbench.launch.control.service import RankContext
 from workbench.techniques.gemini.method.placement import Placement
 from workbench.techniques.gemini.method.recovery import Held
 
-from .control.service import RankContext
 from .encoding import CHECKSUM_BYTES, aligned, as_bytes, checksum
 
 __all__ = ["BufferReport", "BufferState", "KeptShards", "Replica", "Slot", "holders_of_ranks", "holdings_of"]

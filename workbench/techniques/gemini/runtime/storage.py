@@ -15,9 +15,9 @@ import fsspec
 from torch import Tensor
 from torch import distributed as dist
 
-from workbench.techniques.gemini.method.checks import require_counts
+from workbench.checks import require_counts
+from workbench.launch.agreement import tell_all
 
-from .agreement import tell_all
 from .encoding import as_bytes, checksum
 from .state import StateMismatch, TrainingState, image_of, parts_of
 

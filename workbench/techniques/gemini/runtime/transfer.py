@@ -9,7 +9,7 @@ import torch.distributed as dist
 import xxhash
 from torch import Tensor
 
-from workbench.techniques.gemini.method.checks import require_counts
+from workbench.checks import require_counts
 from workbench.techniques.gemini.method.partition import Chunk
 
 __all__ = ["Arriving", "Leaving", "ReplicaDamaged", "Route", "Transfer", "routes_of"]

@@ -9,13 +9,13 @@ from typing import Any
 
 import cloudpickle
 
+from workbench.checks import require_counts
 from workbench.launch.machines import Machines
-from workbench.techniques.gemini.method.checks import require_counts
 
-from .control.agent import Timing
-from .control.events import Event, Fault, Victim
-from .control.operator import STORE, Operator, Task
-from .control.store import EtcdKeyValueStore, StoreUnavailable
+from .agent import Timing
+from .events import Event, Fault, Victim
+from .operator import STORE, Operator, Task
+from .store import EtcdKeyValueStore, StoreUnavailable
 
 __all__ = ["Fault", "Timing", "Training", "TrainingOutcome", "Victim", "run_training"]
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.checks import require_counts, require_not_negative
 from workbench.launch.failures import FailureKind, RankFailed, RankFailure, describe_end
 from workbench.launch.machines import MachineEnded, Machines, MachineSaid, MachineStarted, RankEnded, RankExit, RankSaid
 from workbench.launch.protocol import Reply
-from workbench.techniques.gemini.method.checks import require_counts, require_not_negative
 
 from .agent import Timing
 from .events import Event, EventName, Fault, Victim

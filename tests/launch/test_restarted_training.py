@@ -3,6 +3,7 @@
 Every machine keeps a counter of the iterations done in its memory; a rank begins with the smallest counter of all.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,17 +16,16 @@ from pathlib import Path
 import psutil
 import pytest
 from cases import refusals
-
-from workbench.cluster import Link
-from workbench.launch import RankFailed, ShapedHosts
-from workbench.techniques.gemini import runtime
-from workbench.techniques.gemini.runtime import Fault, Victim
-
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "launch"))
 from processes_seen import assert_all_dead_within, family, wait_for
 
+from workbench.cluster import Link
+from workbench.launch import RankFailed, ShapedHosts, control
+from workbench.launch.control import Fault, Victim, service
+from workbench.launch.control.operator import Repeats
+from workbench.launch.machines import Machines
+
 pytestmark = pytest.mark.timeout(100)
-TIMING = runtime.Timing(heartbeat_s=0.05, lease_s=1.0)
+TIMING = control.Timing(heartbeat_s=0.05, lease_s=1.0)
 STEPS = 12
 
 
@@ -48,7 +48,7 @@ def count(context, steps, pause_s=0.02):
 
 def run(num_machines=3, ranks_per_machine=1, function=count, args=(STEPS,), **choices):
     choices = {"timing": TIMING, "timeout_s": 60.0, **choices}
-    return runtime.run_training(function, num_machines, ranks_per_machine, args=args, **choices)
+    return control.run_training(function, num_machines, ranks_per_machine, args=args, **choices)
 
 
 @pytest.fixture
@@ -193,13 +193,13 @@ def start_in_background(training):
 
 
 def test_a_notebook_can_strike_and_close_a_training_that_runs_in_the_background(fleet):
-    with runtime.Training(count, 2, args=(60,), timing=TIMING, machines=fleet) as training:
+    with control.Training(count, 2, args=(60,), timing=TIMING, machines=fleet) as training:
         start_in_background(training)
         training.strike(Victim.RANK, 0)
         outcome = training.result()
     assert outcome.num_generations == 2
     assert threading.active_count() == 1
-    with runtime.Training(count, 2, args=(600,), timing=TIMING, machines=fleet) as training:
+    with control.Training(count, 2, args=(600,), timing=TIMING, machines=fleet) as training:
         start_in_background(training)
     with pytest.raises(RuntimeError, match="training was closed before its end: generation 1"):
         training.result()
@@ -208,10 +208,10 @@ def test_a_notebook_can_strike_and_close_a_training_that_runs_in_the_background(
 
 def test_warm_machines_must_be_idle_and_say_their_own_hosts(fleet):
     with pytest.raises(ValueError, match="hosts is given beside machines"):
-        runtime.Training(count, 2, machines=fleet, hosts=ShapedHosts(2, link=Link.gigabit()))
+        control.Training(count, 2, machines=fleet, hosts=ShapedHosts(2, link=Link.gigabit()))
     fleet.start("busy", lambda machine: machine.wait(600.0))
     with pytest.raises(ValueError, match="machines has .'busy',. running; there must be none"):
-        runtime.Training(count, 2, machines=fleet)
+        control.Training(count, 2, machines=fleet)
     fleet.kill_all()
 
 
@@ -219,7 +219,7 @@ def test_training_recovers_with_etcd_and_leaves_nothing_in_it(train, etcd):
     outcome = train(store=etcd, faults=[Fault(kills=Victim.ROOT, at_iteration=5)])
     assert outcome.named("root elected")[-1].details["term"] == 2
     assert sum(result["kept"] == 0 for result in outcome.results) == 1
-    assert runtime.EtcdKeyValueStore(etcd)._client.get_prefix("workbench/") == []
+    assert control.EtcdKeyValueStore(etcd)._client.get_prefix("workbench/") == []
 
 
 def own_address(context):
@@ -254,7 +254,7 @@ def test_on_shaped_hosts_a_successor_is_on_the_host_of_the_lost_machine():
 OWNER = """
 import sys
 sys.path[:0] = {folders!r}
-from test_gemini_training import *
+from test_restarted_training import *
 def slow(context, mark):
     context.mapped("replica", 1 << 20)
     if context.rank == 0:
@@ -302,7 +302,7 @@ STORE_KILLED = Fault(kills=Victim.STORE, at_iteration=1)
 def test_bad_input_is_refused_before_anything_starts(message, choices):
     before = set(family(os.getpid()))
     with pytest.raises(ValueError, match=message):
-        runtime.run_training(**{"function": print, "num_machines": 2, **choices})
+        control.run_training(**{"function": print, "num_machines": 2, **choices})
     assert set(family(os.getpid())) <= before
 
 
@@ -315,3 +315,70 @@ test_a_fault_names_its_victims_and_its_time = refusals(
     ({"kills": Victim.ROOT, "after_event": "x", "delay_s": -1}, "Fault.delay_s is -1"),
     of=Fault,
 )
+
+
+def fail(context, iteration: int) -> None:
+    for done in range(1, iteration + 1):
+        context.report(done)
+    raise KeyError(f"no column for {context.rank} in generation {context.generation}")  # other words every time
+
+
+@pytest.mark.parametrize(
+    ("iteration", "generations", "note"),
+    [(0, 1, "It failed before its first iteration"), (3, 3, "restarted 2 times and failed the same way")],
+)
+def test_an_error_is_shown_at_once_and_ends_training_by_its_class_and_place(
+    fleet, capsys, iteration, generations, note
+):
+    with (
+        pytest.raises(RankFailed, match=note),
+        control.Training(fail, 2, args=(iteration,), machines=fleet, timing=TIMING) as training,
+    ):
+        training.run()
+    assert max(event.generation or 0 for event in training.events) == generations
+    assert "no column for" in capsys.readouterr().err
+
+
+def end(repeats: Repeats, generation: int, progress: int, signature: str = "") -> str:
+    if repeats.is_new(generation, progress) and signature:
+        repeats.note_error(signature)
+    return repeats.verdict
+
+
+def test_generations_without_progress_are_counted_whatever_ended_them_and_wait_longer_each_time():
+    repeats, pauses_s = Repeats(), []
+    for generation in range(1, 10):
+        assert end(repeats, generation, 7) == ""
+        assert end(repeats, generation, 7) == "", "a second failure of one generation does not count"
+        pauses_s.append(repeats.pause_s)
+    assert pauses_s == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert end(repeats, 10, 7) == "Training was started 10 times without getting beyond iteration 7."
+    repeats = Repeats()
+    ended = [end(repeats, generation, progress=generation) for generation in range(1, 50)]
+    assert not any(ended) and repeats.pause_s == 0.0, "with progress it may go on for ever"
+    repeats = Repeats()
+    ended = [end(repeats, generation, 2, signature) for generation, signature in enumerate("ababbcccc", 1)]
+    assert [bool(verdict) for verdict in ended].index(True) == 7, "three of one kind in a row, without progress"
+
+
+def test_a_stopped_store_is_an_unavailable_one_within_the_time_given():
+    with Machines(echo=False) as machines:
+        machines.start("store", service.serve_store, 0)
+        addresses = []
+        while not addresses:
+            addresses = [event.message.address for event in machines.wait(1.0) if hasattr(event, "message")]
+        store = control.TcpKeyValueStore(*addresses[0], timeout_s=0.5)
+        store.set("key", b"value")
+        os.kill(machines.pids["store"]["agent"], signal.SIGSTOP)
+        for _ in range(2):
+            began_s = time.monotonic()
+            with pytest.raises(control.StoreUnavailable, match=r"no answer within 0.5 s"):
+                store.get("key")
+            assert time.monotonic() - began_s < 3.0
+        os.kill(machines.pids["store"]["agent"], signal.SIGCONT)
+        deadline_s = time.monotonic() + 10
+        while time.monotonic() < deadline_s:
+            with contextlib.suppress(control.StoreUnavailable):
+                assert store.get("key") == b"value"
+                break
+        store.close()

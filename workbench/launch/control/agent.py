@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.techniques.gemini.method.checks import require_positive
+from workbench.checks import require_positive
 
 from .ordering import (
     ORDER_KEY,

@@ -10,12 +10,11 @@ import warnings
 import pytest
 from cases import refusals
 
-from workbench.techniques.gemini import runtime
-from workbench.techniques.gemini.runtime import ControlAgent, LeaseBook, StoreUnavailable, Timing
-from workbench.techniques.gemini.runtime.control import ordering
-from workbench.techniques.gemini.runtime.control import store as stores
-from workbench.techniques.gemini.runtime.control.agent import is_expired_by_definition
-from workbench.techniques.gemini.runtime.control.ordering import ORDER_KEY, Order, Phase, RootRecord, decide
+from workbench.launch import control
+from workbench.launch.control import ControlAgent, LeaseBook, StoreUnavailable, Timing, ordering
+from workbench.launch.control import store as stores
+from workbench.launch.control.agent import is_expired_by_definition
+from workbench.launch.control.ordering import ORDER_KEY, Order, Phase, RootRecord, decide
 
 
 def test_a_lease_ends_when_the_same_count_was_seen_for_longer_than_it_lasts():
@@ -427,10 +426,10 @@ def store(request):
     if request.param == "dictionary":
         yield MemoryKeyValueStore()
     elif request.param == "tcp":
-        with tcp_server() as port, contextlib.closing(runtime.TcpKeyValueStore("127.0.0.1", port)) as client:
+        with tcp_server() as port, contextlib.closing(control.TcpKeyValueStore("127.0.0.1", port)) as client:
             yield client
     else:
-        client = runtime.EtcdKeyValueStore(request.getfixturevalue("etcd"), prefix=f"test-{time.monotonic_ns()}/")
+        client = control.EtcdKeyValueStore(request.getfixturevalue("etcd"), prefix=f"test-{time.monotonic_ns()}/")
         yield client
         client.delete_all()
         client.close()
@@ -459,7 +458,7 @@ def test_empty_values_and_text_are_refused(store, empty):
 
 def test_of_many_clients_one_wins_and_finds_a_store_that_was_killed_and_started_again_empty():
     with tcp_server() as port:
-        clients = [runtime.TcpKeyValueStore("127.0.0.1", port, timeout_s=0.5) for _ in range(4)]
+        clients = [control.TcpKeyValueStore("127.0.0.1", port, timeout_s=0.5) for _ in range(4)]
         answers = [client.compare_set("a", None, b"%d" % number) for number, client in enumerate(clients)]
         assert answers == [b"0"] * 4
     client = clients[0]
@@ -476,9 +475,9 @@ def test_of_many_clients_one_wins_and_finds_a_store_that_was_killed_and_started_
 def test_an_etcd_url_needs_scheme_host_and_port_and_a_server_that_is_not_there_is_unavailable():
     for url in ("127.0.0.1:2379", "http://127.0.0.1", "ftp://host:1"):
         with pytest.raises(ValueError, match="url is .*; it must be http://host:port or https://host:port"):
-            runtime.EtcdKeyValueStore(url)
+            control.EtcdKeyValueStore(url)
     pytest.importorskip("etcd3gw")
-    store = runtime.EtcdKeyValueStore("http://127.0.0.1:9", timeout_s=0.5)
+    store = control.EtcdKeyValueStore("http://127.0.0.1:9", timeout_s=0.5)
     with pytest.raises(StoreUnavailable):
         store.get("a")
     with pytest.raises(ValueError, match="prefix is empty"):

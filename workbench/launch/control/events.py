@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
-from workbench.techniques.gemini.method.checks import require_counts, require_not_negative
+from workbench.checks import require_counts, require_not_negative
 
 __all__ = ["Event", "EventName", "Fault", "Victim"]
 
