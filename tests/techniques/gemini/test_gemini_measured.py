@@ -75,14 +75,14 @@ def test_ratios_are_taken_within_rounds_of_the_ranks_means_and_idle_time_leaves_
 
 
 def test_the_prediction_is_that_of_bytes_over_rates():
-    # 1 / 6e9 + 2 / 5.6e9 + 2 / 2e9 = 1.5238e-9 s a byte; 1e6 bytes of 4 ranks on 2 cores: 3.0476 ms.
+    # 1 / 5.8e9 + 2 / 11e9 + 2 / 2e9 = 1.3542e-9 s a byte; 1e6 bytes of 4 ranks on 2 cores: 2.7085 ms.
     known = {"shard_bytes": 1_000_000, "iteration_s": 1.0, "bandwidth_bytes_per_s": 1e7, "num_machines": 4}
     predicted = overhead.predict(num_cores=2, **known)
-    assert (predicted.work_s, predicted.network_s) == (pytest.approx(3.0476e-3, rel=1e-4), pytest.approx(0.1))
-    assert predicted.over_baseline == pytest.approx(1.0030476)
-    assert predicted.blocking_over_baseline == pytest.approx(1.1030476)
+    assert (predicted.work_s, predicted.network_s) == (pytest.approx(2.7085e-3, rel=1e-4), pytest.approx(0.1))
+    assert predicted.over_baseline == pytest.approx(1.0027085)
+    assert predicted.blocking_over_baseline == pytest.approx(1.1027085)
     more_cores = overhead.predict(num_cores=64, **known)
-    assert more_cores.work_s == pytest.approx(1.5238e-3, rel=1e-4), "a rank's work is done by one core"
+    assert more_cores.work_s == pytest.approx(1.3542e-3, rel=1e-4), "a rank's work is done by one core"
     # Naive has one buffer as large as its largest chunk.
     options = {"num_replicas": 2, "reserved_bytes": 400, "num_buffers": 4, "num_profiled": 1}
     assert Interleaving(Scheme.NAIVE, **options).num_buffers == 1

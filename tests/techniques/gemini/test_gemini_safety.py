@@ -66,7 +66,7 @@ def test_what_changes_after_an_iterations_end_is_told_once_by_name(fleet):
     for rank, told in enumerate(run_training(train_and_change_late, 2, machines=fleet, timing=TIMING).results):
         assert told == [
             f"rank {rank}: model/weight, model/bias changed between the end of iteration 1 and the next forward pass; "
-            "a run that resumes there ends with other bits: change it before checkpoints.step()"
+            "unless each begins so, a run that resumes ends with other bits: use checkpoints.iterations()"
         ]
 
 

@@ -39,7 +39,7 @@ __all__ = ["PRELOAD", "CheckpointOptions", "CheckpointTimeout", "InMemoryCheckpo
 # For `run_training`: what every rank imports anyway, torch._dynamo with its first optimizer.
 PRELOAD = (__name__, "torch.distributed.fsdp", "torch._dynamo")
 
-TIMEOUT_S = 300.0  # in which a checkpoint must be done once training waits for it
+TIMEOUT_S = 1800.0  # in which a checkpoint must be done once training waits for it, as long as torch waits for peers
 TOLD = struct.Struct(f"<Q{CHECKSUM_BYTES}s")  # what ranks tell each other of a checkpoint: bytes and checksum
 NUM_LOOKED_AT = 3  # checkpoints that are compared with the state at the next forward pass
 
@@ -157,6 +157,7 @@ class InMemoryCheckpoints:
 
     def iterations(self, total: int) -> Iterator[int]:
         """Count the iterations that are left until `total`, and checkpoint each when its body is done."""
+        self._num_looked_at = NUM_LOOKED_AT  # what changes now belongs to the iteration that begins
         while self.iteration < total:
             yield self.iteration
             self.step()
@@ -168,14 +169,16 @@ class InMemoryCheckpoints:
         self.iteration += 1
         self._note_iteration()
         options = self._options
+        is_due = self.iteration % options.every == 0
+        if is_due:
+            self._begin()
         if self._storage is not None and options.storage_every and self.iteration % options.storage_every == 0:
             with self._context.during("store", iteration=self.iteration):
-                self._storage.save(self._state.image(self.iteration), self.iteration)
-        if self.iteration % options.every == 0:
-            self._begin()
-            if not self.interleaving.is_settled:  # chunks have no spans yet
-                self.wait()
-                self.watch.next_iteration()  # which begins only now
+                image = self._copied[1] if is_due else self._state.image(self.iteration)
+                self._storage.save(image, self.iteration)
+        if not self.interleaving.is_settled:  # chunks have no spans yet
+            self.wait()
+            self.watch.next_iteration()  # which begins only now
         self._context.report(self.iteration)
 
     def wait(self) -> None:
@@ -273,7 +276,7 @@ class InMemoryCheckpoints:
             self._is_warned = True
             rest = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
             words = f"{', '.join(changed[:3])}{rest} changed between the end of iteration {iteration} and the next"
-            rule = "a run that resumes there ends with other bits: change it before checkpoints.step()"
+            rule = "unless each begins so, a run that resumes ends with other bits: use checkpoints.iterations()"
             self._context.log("changed late", iteration=iteration, names=changed)
             warnings.warn(f"rank {self._context.rank}: {words} forward pass; {rule}", stacklevel=2)
 
