@@ -5,12 +5,15 @@ them, the elected root, has lost machines replaced and orders the next generatio
 the business of its function, which finds the memory of its machine as it left it.
 
     outcome = run_training(train, 4, args=(1000,))      # train(context, 1000) on four machines of one rank
+
+On several hosts `run_under_torchrun` does the same, one machine on each.
 """
 
 import importlib
 
 _ROOMS = {
     "agent": ("ControlAgent", "LeaseBook", "Timing"),
+    "hosts_of_torchrun": ("run_under_torchrun",),
     "events": ("Event", "EventName", "Fault", "Victim"),
     "service": ("RankContext",),
     "store": ("EtcdKeyValueStore", "StoreUnavailable", "TcpKeyValueStore"),

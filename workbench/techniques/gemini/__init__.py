@@ -22,16 +22,19 @@ Where to find it
 - the paper's machines and models, trainings under failures: `cost`; rows of figures and tables: `counted`, `simulated`
 - ours: how many replicas, and how often, `method.best`
 
-Three lines in your own loop: `checkpoints = InMemoryCheckpoints(context, model, optimizer)`, `checkpoints.step()` after
-the optimizer's, and `run_training(train, num_machines)` to start it.
+Three lines in your own loop: `checkpoints = InMemoryCheckpoints(context, model, optimizer)`, `for iteration in
+checkpoints.iterations(total):`, and `run_training(train, num_machines)` to start it.
 
-Simplified: machines are processes of one computer, each with its own memory, and its own network card if asked for;
-shards are of one size; every set of k machines is as likely to fail as any other; one network, on which a chunk that
-has begun is not interrupted; the loop is profiled once a generation, on the CPU with gloo; one CUDA device a rank.
-In `cost` a layer is gathered twice and scattered once, as one message each, and messages and computing do not slow each
-other down; trainings under failures have the text's own round numbers, however many machines there are.
-Ours: checksums, and resuming bit for bit; all ranks meet before the checkpoint before the last is overwritten; replicas
-of a lost machine are sent again at once.
+Simplified: machines are processes of one computer, each with its own memory, and its own network card if asked for, or
+the hosts of a torchrun job; shards are of one size; every set of k machines is as likely to fail as any other; one
+network, on which a chunk that has begun is not interrupted; the loop is profiled once a generation; what travels lies
+in processors' memory and goes by gloo; one CUDA device a rank. In `cost` a layer is gathered twice and scattered once,
+as one message each, and messages and computing do not slow each other down; trainings under failures have the text's
+own round numbers, however many machines there are.
+Ours: the state is copied when an iteration ends and training waits for that copy, where the paper copies beside
+training; checksums, and resuming bit for bit; all ranks meet before the checkpoint before the last is overwritten, so
+that a rank keeps three buffers of its own shard; replicas of a lost machine are sent again at once; checkpoints in
+storage are written while training waits.
 Left out: elastic training; moving shards when the number of machines changes; FSDP1.
 """
 
