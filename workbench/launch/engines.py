@@ -6,6 +6,7 @@ engines.
 
 import atexit
 import datetime
+import math
 import os
 import socket
 import sys
@@ -21,6 +22,7 @@ __all__ = ["IPyParallelRanks", "run_here"]
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 POLL_S = 0.02  # seconds between two looks at the engines
+JOIN_TIMEOUT_S = 1800.0  # in which engines must meet, and a peer must come to a collective, unless a limit is given
 OUTPUT_PATIENCE_S = 5.0  # seconds that output may arrive after the result
 BROKEN = "The process group is broken; restart the engines and make new IPyParallelRanks."
 # Any address outside: no packet is sent, the system only tells which interface it would use.
@@ -66,7 +68,7 @@ class IPyParallelRanks:
         *,
         address: str | None = None,
         device: str = "cpu",
-        timeout_s: float = 300.0,
+        timeout_s: float | None = None,
         threads_per_rank: int = 1,
     ):
         from torch.distributed import TCPStore
@@ -77,12 +79,13 @@ class IPyParallelRanks:
             raise ValueError("client has 0 engines; it must have at least 1")
         client[:].use_cloudpickle()
         self.num_ranks = len(self._engines)
-        self._timeout_s = timeout_s
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
         self._broken = False
         address = address or _address_for({*client[:].apply_sync(socket.gethostname)})
         self._store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
-        place = (address, self._store.port, self.num_ranks, device, timeout_s, threads_per_rank)
-        self._call_all([(_join_cluster, (rank, *place), {}) for rank in range(self.num_ranks)], timeout_s)
+        patience_s = JOIN_TIMEOUT_S if timeout_s is None else timeout_s
+        place = (address, self._store.port, self.num_ranks, device, patience_s, threads_per_rank)
+        self._call_all([(_join_cluster, (rank, *place), {}) for rank in range(self.num_ranks)], patience_s)
 
     def run(
         self, function: Callable[..., Any], /, *args: Any, timeout_s: float | None = None, **kwargs: Any

@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import itertools
+import math
 import os
 import sys
 import threading
@@ -28,6 +29,7 @@ __all__ = ["PerRank", "Ranks", "Run", "run_on_ranks"]
 NUM_RANKS_VARIABLE = "WORKBENCH_NUM_RANKS"  # set by the Jupyter kernels of the workbench
 DEVICE_VARIABLE = "WORKBENCH_DEVICE"  # the same
 DEVICES = ("cpu", "cuda")
+START_TIMEOUT_S = 300.0  # in which a pool must be ready
 CLOSE_PATIENCE_S = 30.0  # seconds that a run in another thread may need to stop
 # A Jupyter kernel acts on an interrupt of an awaiting cell only when its event loop wakes.
 INTERRUPT_LATENCY_S = 0.2
@@ -42,7 +44,7 @@ class Ranks:
         device: "cpu" or "cuda"; None takes WORKBENCH_DEVICE, else "cpu".
         backend: of torch.distributed; None takes gloo on the CPU, nccl where every rank has its own GPU, gloo where
             ranks share one.
-        timeout_s: seconds a call may take unless it says otherwise.
+        timeout_s: seconds a call may take unless it says otherwise; None for no limit.
         preload: modules that are imported once, before the ranks are forked.
         threads_per_rank: threads of each rank.
         echo: whether the output of the ranks is shown, each line with its rank.
@@ -55,7 +57,7 @@ class Ranks:
         hosts: Any = None,
         device: str | None = None,
         backend: str | None = None,
-        timeout_s: float = 300.0,
+        timeout_s: float | None = None,
         preload: Sequence[str] = ("workbench.models",),
         threads_per_rank: int = 1,
         echo: bool = True,
@@ -97,7 +99,7 @@ class Ranks:
         Args:
             function: called with the process group initialised; may be defined in a cell.
             args: its arguments; PerRank gives every rank its own, a handle arrives as the object the ranks keep.
-            timeout_s: seconds until silent ranks count as failed.
+            timeout_s: seconds until silent ranks count as failed; None takes the pool's.
             kwargs: its keyword arguments.
 
         Returns:
@@ -184,7 +186,7 @@ class Ranks:
         if self._group is None or not self._group.alive:
             name = f"{self._server.pid}-{next(self._group_numbers)}"
             self._group = WorkerGroup(name, self._server, self.num_ranks, self._echo)
-            self._group.exchange([], self._timeout_s)
+            self._group.exchange([], START_TIMEOUT_S)
         return self._group
 
     def _pack(
@@ -207,7 +209,7 @@ def run_on_ranks(
     *args: Any,
     hosts: Any = None,
     device: str | None = None,
-    timeout_s: float = 300.0,
+    timeout_s: float | None = None,
     threads_per_rank: int = 1,
     preload: Sequence[str] = ("workbench.models",),
     **kwargs: Any,
@@ -288,7 +290,9 @@ def _checked_natural(name: str, value: int) -> int:
     return value
 
 
-def _checked_timeout(timeout_s: float) -> float:
+def _checked_timeout(timeout_s: float | None) -> float:
+    if timeout_s is None:
+        return math.inf
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is {timeout_s!r}; it must be above 0")
     return float(timeout_s)

@@ -30,6 +30,7 @@ from workbench.launch.rank_process import RankProcess
 __all__ = ["WorkerGroup"]
 
 STOPPED = "The ranks were stopped; the next run starts new ones, without what put() had kept."
+LOOK_S = 3600.0  # longest wait between two looks at the clock; a call without limit has no end
 STOP_PATIENCE_S = 10.0  # seconds until a fork server that does not end its ranks is killed
 STACK_PATIENCE_S = 1.0  # seconds a silent rank has to write down where it is
 
@@ -97,7 +98,7 @@ class WorkerGroup:
                 if not exchange.failures:
                     self._report_silent_ranks(exchange, timeout_s)
                 return
-            for event in self._listener.listen(end_s - now_s):
+            for event in self._listener.listen(min(end_s - now_s, LOOK_S)):
                 exchange.hear(event)
 
     def _hear_server(self) -> list[Any]:

@@ -74,6 +74,26 @@ def test_ratios_are_taken_within_rounds_of_the_ranks_means_and_idle_time_leaves_
         assert overhead.idle_s(10, 20, times_s) == pytest.approx(idle_s)
 
 
+def test_a_cost_falls_under_a_share_at_a_length_between_those_measured():
+    # Constant work of 0.01 s: 0.5 % of 2 s, 2 % of 0.5 s, and 1 % of 1 s.
+    assert overhead.length_at([(0.5, 0.02), (2.0, 0.005)], 0.01) == pytest.approx(1.0)
+    assert overhead.length_at([(0.5, 0.02), (2.0, 0.015)], 0.01) is None
+    assert overhead.length_at([(0.5, 0.004), (2.0, 0.001)], 0.01) == 0.5
+    usual = {"low": 1.0, "high": 1.0, "unit": "1"}
+    rows = [
+        {"quantity": name, "scheme": scheme, "batch": batch, "value": value, **usual}
+        for batch in (8, 16)
+        for name, scheme, value in (
+            ("iteration_s", "Baseline", batch / 8),
+            ("over_baseline", "Gemini", 1 + 0.08 / batch),
+            ("cpu_s", "Gemini", 0.1),
+        )
+    ]
+    left, right = pictures.draw_lengths([*rows, {"quantity": "one_per_cent_s", "value": 1.0, **usual}]).axes
+    assert left.get_title("left") == "A checkpoint in every iteration: under 1 % from 1.00 s on"
+    assert list(left.lines[0].get_xdata()) == [1.0, 2.0] and right.get_ylabel() == "processor of a rank (s)"
+
+
 def test_the_prediction_is_that_of_bytes_over_rates():
     # 1 / 5.8e9 + 2 / 11e9 + 2 / 2e9 = 1.3542e-9 s a byte; 1e6 bytes of 4 ranks on 2 cores: 2.7085 ms.
     known = {"shard_bytes": 1_000_000, "iteration_s": 1.0, "bandwidth_bytes_per_s": 1e7, "num_machines": 4}

@@ -295,3 +295,18 @@ def test_rows_of_the_theorem_say_by_how_much_algorithm_6_1_is_missed():
     # Gaps are shares of the bound. q = 1: m + q - 2 = 2 of 2m - 3 = 3; q = 2: all of it; 3 and 6 have none.
     rows = counted.count_gaps(7, [3])
     assert {row["num_machines"]: row["value"] for row in rows} == pytest.approx({4: 2 / 3, 5: 1, 7: 2 / 3})
+
+
+def test_recorded_spans_that_all_iterations_have_take_the_checkpoint_and_those_that_come_and_go_do_not():
+    gather, scatter = ("all_gather", 0), ("reduce_scatter", 0)
+    spans = [{gather: 9.0, scatter: 9.0}, {gather: 0.0, scatter: 1.0}, {gather: 2.0, scatter: 3.0}]
+    usual = {"left_out": 1, "threshold_s": 0.1, "bandwidth_bytes_per_s": 100, "reserved_bytes": 20, "num_buffers": 2}
+    rows = counted.count_idle_spans(spans, checkpoint_bytes=100, safety=1.0, **usual)
+    # Of the last two iterations only the scatter's span is above 0.1 s in both: at least 1 s, 100 bytes.
+    assert [(row["span"], row["value"]) for row in rows if row["quantity"] == "span"] == [("reduce_scatter 0", 1.0)]
+    assert value(rows, "deviation", of="a used span") == 0.5, "1 and 3: a mean of 2, a deviation of 1"
+    assert value(rows, "deviation", of="all idle time") == pytest.approx(2 / 3), "1 and 5"
+    assert (value(rows, "num_chunks"), value(rows, "share_in_spans")) == (10, 1.0)
+    rows = counted.count_idle_spans(spans, checkpoint_bytes=200, safety=0.5, **usual)
+    assert value(rows, "share_in_spans") == 0.25, "half of a second's 100 bytes"
+    assert len(pictures.draw_idle_spans(rows).axes[0].patches) == 2

@@ -251,6 +251,20 @@ def test_nested_states_and_the_bytes_of_tensors_come_back_equal_with_their_kinds
             raw_bytes(gaps)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_state_on_a_device_comes_through_pinned_sub_buffers_as_it_is():
+    run = Training()
+    run.model.cuda()
+    run.batches.next = lambda shape: torch.randint(0, 64, shape, device="cuda")
+    run.step(2)
+    captured, plain = run.state.capture(2), run.state.image(2)
+    for num_buffers in (1, 4):
+        pinned = [torch.empty(64, dtype=torch.uint8, pin_memory=True) for _ in range(num_buffers)]
+        out = torch.empty_like(plain)
+        captured.write_(out, pinned)
+        assert torch.equal(out, plain)
+
+
 # Resuming on real ranks: new processes end with the same bits as a run without failure
 
 
