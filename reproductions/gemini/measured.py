@@ -146,21 +146,23 @@ LENGTHS = Reproduction(
             whose=Whose.OURS,
         ),
         Bound(
-            "Iterations of 2 s become at most 1 % longer without a free processor",
+            "The longest iterations, of over 2 s, become at most 1 % longer without a free processor",
             quantity="over_baseline",
-            where={"scheme": "Gemini", "batch": 384},
+            where={"scheme": "Gemini", "batch": 1152},
             at_most=1.01,
             because=ONE_PER_CENT,
             source="section 6.7.2, where processors are free and iterations take 62 s",
             whose=Whose.OURS,
             explanation=SHARED,
+            changed="Not the bound, but the batches: the first ones, up to 384, made iterations of 0.15 to 0.9 s, the "
+            "longest of which became 1.9 % longer; then 768 and 1152 were added, to reach 2 s.",
         ),
     ),
     parameters={
         "smoke": {"batches": [4, 8], "hidden": 32, "num_machines": 2, "rounds": 6, "length": 1, "num_profiled": 2},
-        "full": {"batches": [8, 48, 96, 192, 384], "rounds": 12},
+        "full": {"batches": [8, 96, 384, 768, 1152], "rounds": 12},
     },
-    expected_s={"smoke": 20, "full": 420},
+    expected_s={"smoke": 20, "full": 520},
     times=True,
     tags=("real ranks", "shaped links"),
 )
